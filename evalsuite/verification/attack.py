@@ -118,19 +118,16 @@ class Attack:
         points, case = points[possible], case[possible]
         if not len(points):
             return None
-        found, order = self.nearest(points, case)
+        low, high = self._ends(case)
+        with torch.no_grad():
+            moved = torch.minimum(torch.maximum(points, low), high)
+            violation = self._violation(moved, case)
+        found = self._replay(moved, violation)
         if found is not None:
             return found
+        nearest = violation.argsort()[:_DESCENTS]
         with torch.enable_grad():
-            return self.descend(points[order[:_DESCENTS]], case[order[:_DESCENTS]], steps=8)
-
-    @torch.no_grad()
-    def nearest(self, points: torch.Tensor, case: torch.Tensor) -> tuple[Witness | None, torch.Tensor]:
-        """A witness among the points, moved into their cases' boxes, if there is one; and the order of the nearest."""
-        low, high = self._ends(case)
-        points = torch.minimum(torch.maximum(points, low), high)
-        violation = self._violation(points, case)
-        return self._replay(points, violation), violation.argsort()
+            return self.descend(points[nearest], case[nearest], steps=8)
 
     def _replay(self, points: torch.Tensor, violation: torch.Tensor) -> Witness | None:
         near = torch.nonzero(violation <= _NEAR)[:, 0]

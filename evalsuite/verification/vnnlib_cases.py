@@ -28,13 +28,7 @@ class Atomic:
 Clause = tuple[Atomic, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Bound:
-    value: Fraction
-    line: int
-
-
-_Side = dict[int, _Bound]
+_Side = dict[int, tuple[Fraction, int]]  # of each input its bound, and the line of that
 
 
 class Cases:
@@ -108,11 +102,11 @@ class Cases:
             ((_, index), factor), *_ = atomic.terms.items()
             if atomic.strict:
                 raise self._error(atomic.line, f"a strict bound on X_{index}: boxes are closed; use <= or >=")
-            bound = _Bound(atomic.bound / factor, atomic.line)
-            if abs(bound.value) > LARGEST:
+            bound = atomic.bound / factor, atomic.line
+            if abs(bound[0]) > LARGEST:
                 raise self._error(atomic.line, f"X_{index} is bounded by a number beyond 1e+-100")
             side, tighter = (upper, min) if factor > 0 else (lower, max)
-            side[index] = tighter(side.get(index, bound), bound, key=lambda each: each.value)
+            side[index] = tighter(side.get(index, bound), bound, key=lambda each: each[0])
         return lower, upper
 
     def _box(self, lower: _Side, upper: _Side) -> Box | VnnLibError:
@@ -121,10 +115,10 @@ class Cases:
             for side, name in ((lower, "lower"), (upper, "upper")):
                 if index not in side:
                     raise self._error(self._line, f"X_{index} has no {name} bound")
-            low, high = lower[index], upper[index]
-            if low.value > high.value:
-                ends = f"{float(low.value):g} <= X_{index} <= {float(high.value):g}"
-                return self._error(max(low.line, high.line), f"the box is reversed: {ends}")
+            (low, one), (high, other) = lower[index], upper[index]
+            if low > high:
+                ends = f"{float(low):g} <= X_{index} <= {float(high):g}"
+                return self._error(max(one, other), f"the box is reversed: {ends}")
         places = range(self._inputs)
-        box = Box(tuple(lower[i].value for i in places), tuple(upper[i].value for i in places))
+        box = Box(tuple(lower[i][0] for i in places), tuple(upper[i][0] for i in places))
         return self._boxes.setdefault(box, box)

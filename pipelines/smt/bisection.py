@@ -28,6 +28,7 @@ from evalsuite import (
     zonotopes_of,
 )
 from pipelines.smt.methods import BY_BOUNDS, LATE, Limits, Method, Settled, check_size
+from pipelines.smt.reduction import OutOfTimeError
 
 if TYPE_CHECKING:
     import onnx
@@ -35,10 +36,6 @@ if TYPE_CHECKING:
     from pipelines.smt import Smt
 
 _BOUNDS_SHARE = 0.8  # of a query's time, for zonotopes of attention, which prove more of it than lines do
-
-
-class _OutOfTime(Exception):
-    """Raised while a zonotope is computed when its share of the time has passed."""
 
 
 class Bisection(Method):
@@ -126,11 +123,11 @@ class _Asked:
 
         def check() -> None:
             if time.monotonic() > deadline:
-                raise _OutOfTime
+                raise OutOfTimeError
 
         try:
             found = self._attending(property_.lower[None].double(), property_.upper[None].double(), check=check)
-        except (Unsupported, _OutOfTime):
+        except (Unsupported, OutOfTimeError):
             return False
         constraints = list(dict.fromkeys(each for case in asked.cases for each in case.constraints))
         rows = torch.zeros(len(constraints), asked.outputs, dtype=torch.float64)

@@ -129,10 +129,7 @@ def _quotient(unit: int, one: int) -> float:
 
 def nearest(value: Fraction) -> float:
     """The nearest float, infinite where it is beyond the range."""
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
+    return _quotient(value.numerator, value.denominator)
 
 
 def side_by_side(parts: Sequence[Dyadic]) -> Dyadic:

@@ -6,7 +6,6 @@ It is SMT-LIB text, for a solver in a process of its own; any other solver of QF
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 from pipelines.smt import EncodingName
@@ -17,15 +16,7 @@ from pipelines.smt.solvers import Limits, Reply, ask_z3
 # Of ten hard questions of digits networks, 4 to 10 unstable neurons, seconds in all with rounded / exact coefficients
 # (8 s at most each): or 17 / 43, or-triangle 22 / 51, phase 10 / 44, phase-triangle 22 / 57; if is slower throughout.
 BEST: EncodingName = "phase"
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A form as the solver sees it: form <= the exact value <= form + slack; `name` stands for the form."""
-
-    name: str
-    form: str
-    slack: Fraction
+_Row = tuple[str, Fraction]
 
 
 def ask(
@@ -48,12 +39,12 @@ def question(reduced: Reduced, rows: Sequence[int], *, bits: int | None = None, 
         columns.append(f"t{index}")
         lines += [declared(f"t{index}"), between(f"t{index}", Fraction(0), width)]
     for depth, layer in enumerate(reduced.layers):
-        inputs = _rows(f"z{depth}_", layer.forms, columns, most, bits)
+        inputs = _rows(layer.forms, columns, most, bits)
         outputs = [f"a{depth}_{index}" for index in range(layer.forms.shape[0])]
         lines += _relus(outputs, layer, inputs, bits, encoding)
         columns, most = columns + outputs, end_to_end([most, layer.upper])
-    margins = _rows("m", reduced.margins[[*rows]], columns, most, bits)
-    lines += [f"(assert (<= {each.form} 0.0))" for each in margins]
+    margins = _rows(reduced.margins[[*rows]], columns, most, bits)
+    lines += [f"(assert (<= {form} 0.0))" for form, _ in margins]
     return "\n".join(lines)
 
 
@@ -120,15 +111,17 @@ def _relus(
     slopes, intercepts = layer.above
     intercepts = intercepts if bits is None else -(-intercepts).floored(bits)
     lines = zip(slopes.fractions(), intercepts.fractions(), strict=True)
-    for output, row, (slope, intercept) in zip(outputs, rows, lines, strict=True):
-        yield defined(row.name, row.form)
-        above = f"(+ {row.name} {number(row.slack)})" if row.slack else row.name
-        yield from relu(output, row.name, above, encoding)
+    for output, (form, slack), (slope, intercept) in zip(outputs, rows, lines, strict=True):
+        name = "z" + output[1:]  # that of its input
+        yield defined(name, form)
+        above = f"(+ {name} {number(slack)})" if slack else name
+        yield from relu(output, name, above, encoding)
         if encoding.endswith("-triangle"):
             yield f"(assert (<= {output} (+ (* {number(slope)} {above}) {number(intercept)})))"
 
 
-def _rows(prefix: str, forms: Dyadic, columns: Sequence[str], most: Dyadic, bits: int | None) -> list[_Row]:
+def _rows(forms: Dyadic, columns: Sequence[str], most: Dyadic, bits: int | None) -> list[_Row]:
+    """Each form as the solver sees it, and a slack: form <= the exact value <= form + slack."""
     # Columns are in [0, most], so a form with floored coefficients is below the exact one, by at most the slack.
     floored = forms if bits is None else forms.floored(bits)
     residue = forms - floored
@@ -139,5 +132,5 @@ def _rows(prefix: str, forms: Dyadic, columns: Sequence[str], most: Dyadic, bits
     rows = []
     for index, spare in enumerate(slack.fractions()):
         constant, *factors = coefficients[index * width : (index + 1) * width]
-        rows.append(_Row(f"{prefix}{index}", linear(constant, factors, columns), spare))
+        rows.append((linear(constant, factors, columns), spare))
     return rows
