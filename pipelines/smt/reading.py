@@ -23,9 +23,8 @@ from evalsuite import (
     in_layers,
     layers_in_file,
 )
-from pipelines.smt.curves import Curve
 from pipelines.smt.dyadic import Dyadic
-from pipelines.smt.exact_network import Affine, ExactNetwork
+from pipelines.smt.exact_network import Affine, Curve, ExactNetwork
 
 _OLDEST = 7  # before it, Gemm and Add had broadcasting rules of their own
 _COMPARED = 8

@@ -21,8 +21,7 @@ from pipelines.smt.counterexample import Judge
 from pipelines.smt.dyadic import Dyadic, Floats
 from pipelines.smt.exact_network import Affine, ExactNetwork
 from pipelines.smt.reduction import OutOfTimeError, bound_rows, label_margins, reduce_rows
-from pipelines.smt.search.attack import Descent
-from pipelines.smt.search.exploring import Exploration, Finding, Limits
+from pipelines.smt.search.exploring import Descent, Exploration, Finding, Limits
 from pipelines.smt.search.intervals import IntervalSpace
 from pipelines.smt.search.margin import PhaseSearch
 from pipelines.smt.search.phases import PhaseSpace

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from itertools import count
@@ -15,9 +16,10 @@ from typing import ClassVar, Generic
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from pipelines.smt.dyadic import Dyadic, Floats
-from pipelines.smt.search.attack import Descent
+from pipelines.smt.exact_network import Affine, ExactNetwork
 from pipelines.smt.search.program import Optimum
 from pipelines.smt.search.space import Node, Part, Space, Suspects
 
@@ -56,6 +58,58 @@ def multipliers(values: Floats, bits: int) -> Dyadic:
     """Floats rounded to multiples of 2**-bits."""
     finite = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0).clip(-_LARGEST, _LARGEST)
     return Dyadic.of(np.rint(finite * 2.0**bits) * 2.0**-bits)
+
+
+class Descent:
+    """A quick falsifier from where the relaxation is least: corners of the box, down the margin's slope.
+
+    Its points have a small margin in float64: they are suspects only.
+
+    Args:
+        network: its weights are rounded to float64.
+        box: the input's lower and upper ends, each (inputs,).
+        free: the inputs with offsets.
+        rows: whose values are the margins, over the outputs.
+    """
+
+    def __init__(self, network: ExactNetwork, box: tuple[Floats, Floats], free: NDArray[np.intp], rows: Affine) -> None:
+        self._network = network
+        self._maps = [(each.weight.floats(), each.bias.floats()) for each in network.maps]
+        self._rows, self._constants = rows.weight.floats(), rows.bias.floats()
+        self._lower, self._upper = box
+        self._free = free
+
+    def at(self, offsets: Floats) -> Floats:
+        """The input at these offsets from the lower corner, moved into the box."""
+        point = self._lower.copy()
+        point[self._free] += offsets
+        return np.clip(point, self._lower, self._upper)
+
+    def suspects(self, start: Floats, row: int, steps: int) -> Iterator[Floats]:
+        """`start` and what is met from it, where the margin is not positive."""
+        point = start
+        for step in range(steps + 1):
+            value, slope = self._slope(point, row)
+            if not value > 0:
+                yield point
+            corner = np.where(slope > 0, self._lower, np.where(slope < 0, self._upper, point))
+            following = corner if step % 2 == 0 else (point + corner) / 2
+            if np.array_equal(following, point):
+                return
+            point = following
+
+    @np.errstate(over="ignore", invalid="ignore")  # Beyond float64 it is no guide, and nothing else rests on it.
+    def _slope(self, point: Floats, row: int) -> tuple[float, Floats]:
+        (weight, bias), *rest = self._maps
+        state, steep = weight @ point + bias, []
+        for depth, (weight, bias) in enumerate(rest):
+            steep.append(self._network.slope(depth, state))
+            state = weight @ self._network.activated(depth, state) + bias
+        value = float(self._rows[row] @ state + self._constants[row])
+        slope = self._rows[row] @ self._maps[-1][0]
+        for (weight, _), factor in zip(reversed(self._maps[:-1]), reversed(steep), strict=True):
+            slope = (slope * factor) @ weight
+        return value, slope
 
 
 class Exploration(Generic[Part]):

@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipelines.smt.curves import Curve
 from pipelines.smt.dyadic import Dyadic, Floats, side_by_side
-from pipelines.smt.exact_network import Affine, ExactNetwork
+from pipelines.smt.exact_network import Affine, Curve, ExactNetwork
 from pipelines.smt.reduction import Lined, add_constant, ends_of, entered, least_values
 from pipelines.smt.search.program import Optimum, Walls
 from pipelines.smt.search.space import Space

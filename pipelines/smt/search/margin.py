@@ -1,14 +1,22 @@
-"""The search over one margin of a ReLU network: complete, also where floats cannot tell."""
+"""The search over one margin of a ReLU network: complete, also where floats cannot tell.
+
+What linear programs leave open is searched in batches: a program of each part costs too much where hundreds of neurons
+are open. The dual ascent of `evalsuite.verify` finds nearly the same multipliers of many parts at once, in float32;
+`certify` takes them as it takes a program's.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
-from pipelines.smt.search.ascent import Ascent
-from pipelines.smt.search.attack import Descent
-from pipelines.smt.search.exploring import Exploration, Finding, Limits
-from pipelines.smt.search.phases import Phases, PhaseSpace, certify
+import numpy as np
+import torch
+
+from evalsuite import Branching, Carried, Dual, Parts
+from pipelines.smt.search.exploring import Descent, Exploration, Finding, Limits
+from pipelines.smt.search.phases import Phases, PhaseSpace, certify, held
 from pipelines.smt.search.space import Node, Suspects
 from pipelines.smt.search.vertex import Vertex, solve_vertex
 
@@ -17,6 +25,7 @@ _HIGH_PRICE = 2.0**12
 # Programs have better multipliers, and find parts that are empty, where an ascent may split on to the last neuron.
 # Beyond so many open neurons they cost too much, and only so many of them are solved.
 _DEAR, _PROGRAMS = 64, 64
+_BATCH = 64
 _VERTEX_BITS = (24, 48, 96, 192, 384)
 
 
@@ -52,7 +61,7 @@ class PhaseSearch(Exploration[Phases]):
         limits.nodes += few.nodes  # what they did not use
         if finding is not Finding.OUT_OF_NODES or limits.nodes <= 0:
             return finding
-        return Ascent(dual, self.row, self.space.widths.floats(), self.open_leaves(), self, limits).run()
+        return Ascent(self, dual, limits).run()
 
     def settle(self, node: Node[Phases], limits: Limits) -> Finding | None:
         """All phases are fixed, and the program could not tell: a higher price, then the rationals."""
@@ -92,3 +101,70 @@ class PhaseSearch(Exploration[Phases]):
                 node.proven, node.chosen, node.closed = least, chosen, True
                 return True
         return False
+
+
+class Ascent(Branching[Finding]):
+    """What a search left open of its margin, in batches. A part's tag is the place of its node.
+
+    What stays open keeps the exact bound of the leaf that it began with: to compute more takes as long as to close.
+
+    Args:
+        search: what closes and settles the parts.
+        dual: of all margins.
+        limits: what is left of time and nodes, which are counted down.
+    """
+
+    def __init__(self, search: PhaseSearch, dual: Dual, limits: Limits) -> None:
+        super().__init__(dual)
+        self._search, self._limits = search, limits
+        self._widths, self._nodes = search.space.widths.floats(), search.open_leaves()
+        phases = torch.from_numpy(np.stack([each.part for each in self._nodes]))
+        member = torch.zeros(1, dual.count, dtype=torch.bool)
+        member[0, search.row] = True
+        whole = dual.whole(member)[torch.zeros(len(phases), dtype=torch.long)]
+        self._waiting = [(replace(whole, phases=phases), torch.arange(len(phases)))]
+
+    def run(self) -> Finding:
+        """Split until every part is closed, a counterexample is found, or a limit is reached."""
+        while not self.done:
+            over = self._limits.reached()
+            if over is not None:
+                return over
+            count, finding = self.advance(min(_BATCH, self._limits.nodes))
+            self._limits.nodes -= count
+            if finding is not None:
+                return finding
+        return Finding.POSITIVE
+
+    def unproven(self, parts: Parts, tags: torch.Tensor) -> torch.Tensor:
+        """See `Branching`: an exact bound alone proves a part."""
+        found = self._dual.bounds(parts)
+        for place in torch.nonzero(found.value > 0)[:, 0].tolist():
+            if self._limits.reached() is not None:
+                break
+            self._search.close(self._nodes[tags[place]], found.multipliers[place].numpy())
+        return torch.tensor([not self._nodes[tag].closed for tag in tags.tolist()])
+
+    def falsified(self, found: Carried, tags: torch.Tensor) -> Finding | None:
+        """See `Branching`: from where the least of the linear bounds is least."""
+        if not len(tags):
+            return None
+        coefficients = found.inputs[found.value.argmin()].double().numpy()
+        violated = self._search.violated_at(np.where(coefficients < 0, self._widths, 0.0))
+        return Finding.VIOLATED if violated else None
+
+    def settled(self, part: Parts, tag: torch.Tensor) -> Finding | None:
+        """See `Branching`."""
+        return self._search.settle(self._nodes[int(tag)], self._limits)
+
+    def halves(self, tags: torch.Tensor, neurons: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `Branching`."""
+        made: tuple[list[int], list[int]] = [], []
+        for tag, neuron in zip(tags.tolist(), neurons.tolist(), strict=True):
+            node = self._nodes[tag]
+            on, off = (Node(part, node.proven) for part in held(node.part, neuron))
+            node.split, node.halves = neuron, (on, off)
+            for places, half in zip(made, (on, off), strict=True):
+                places.append(len(self._nodes))
+                self._nodes.append(half)
+        return torch.tensor(made[0]), torch.tensor(made[1])
