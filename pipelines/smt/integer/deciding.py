@@ -27,9 +27,9 @@ _MOST_NODES = 100_000
 def decide(
     network: IntegerNetwork, query: Query, *, seconds: float, seed: int = 0, most_nodes: int = _MOST_NODES
 ) -> Settled:
-    """Whether the class can change in the box, within `seconds` and `most_nodes` regions, which are its nodes.
+    """Whether the class can change in the box, within `seconds` and `most_nodes` regions, which count as nodes.
 
-    A counterexample is of integers, (inputs,). It is unknown where so many regions do not suffice.
+    A counterexample is of integers, (inputs,). The verdict is unknown where so many regions do not suffice.
 
     Raises:
         ValueError: label or box are not of this network.
