@@ -6,7 +6,6 @@ recomputed in integers from the rounded duals.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import highspy
@@ -17,7 +16,7 @@ from pipelines.smt.dyadic import Floats
 from pipelines.smt.integer.bounds import BITS, Region
 from pipelines.smt.integer.network import Layer
 from pipelines.smt.integer.steps import Integers, Runs
-from pipelines.smt.search.program import quiet_model
+from pipelines.smt.search.program import is_solved, model_of
 
 Indices = npt.NDArray[np.int64]
 
@@ -55,8 +54,7 @@ class Program:
             for neuron in np.flatnonzero(place != _NONE).tolist()
         ]
         self._count = len(self._numbers)
-        self._model = quiet_model()
-        self._model.passModel(self._written(row / 2.0**BITS))
+        self._model = self._written(row / 2.0**BITS)
 
     def _place(self, region: Region, row: Integers) -> list[Indices]:
         """Per layer the number of each neuron in the program, -1 for those left out."""
@@ -72,12 +70,7 @@ class Program:
     def solve(self, region: Region, deadline: float) -> Guide | None:
         """The solution on the region; None if HiGHS finds none in time."""
         self._move(region)
-        left = deadline - time.monotonic()
-        if left <= 0:
-            return None
-        self._model.setOptionValue("time_limit", self._model.getRunTime() + left)
-        self._model.run()
-        if self._model.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        if not is_solved(self._model, deadline):
             return None
         solution = self._model.getSolution()
         # One more, for the places of what was left out.
@@ -94,7 +87,7 @@ class Program:
             prices.append(np.rint(np.where(missing, 0.0, duals[at]) * 2.0**BITS).astype(np.int64))
         return Guide(point, sums, outputs, prices)
 
-    def _written(self, factors: Floats) -> highspy.HighsLp:
+    def _written(self, factors: Floats) -> highspy.Highs:
         free, count, region = len(self._free), self._count, self._region
         columns = free + 4 * count
         definitions, right = np.zeros((count, columns)), np.zeros(count)
@@ -128,18 +121,11 @@ class Program:
             lines[own, free + count + number] = 1.0
         below = np.tile(np.arange(2 * _FACETS) < _FACETS, count)
         endless = np.full(len(lines), highspy.kHighsInf)
-        program = highspy.HighsLp()
+        least = np.concatenate([right, np.where(below, facets[:, 1], -endless)])
+        most = np.concatenate([right, np.where(below, endless, facets[:, 1])])
         matrix = np.concatenate([definitions, lines])
-        program.num_row_, program.num_col_ = matrix.shape
-        program.col_cost_, program.col_lower_, program.col_upper_ = cost, low, high
-        program.row_lower_ = np.concatenate([right, np.where(below, facets[:, 1], -endless)])
-        program.row_upper_ = np.concatenate([right, np.where(below, endless, facets[:, 1])])
-        rows, indices = np.nonzero(matrix)
-        program.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-        program.a_matrix_.start_ = np.searchsorted(rows, np.arange(len(matrix) + 1)).astype(np.int32)
-        program.a_matrix_.index_ = indices.astype(np.int32)
-        program.a_matrix_.value_ = matrix[rows, indices]
-        return program
+        at, places = np.nonzero(matrix)
+        return model_of(cost, (low, high), (least, most), at, places, matrix[at, places])
 
     def _kept(self, region: Region) -> list[tuple[int, Runs]]:
         return [(number, region.runs[depth][neuron]) for number, depth, neuron in self._numbers]

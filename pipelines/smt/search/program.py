@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from pipelines.smt.dyadic import Dyadic, Floats
 
 Places = NDArray[np.intp]
+Ends = tuple[Floats, Floats]
 # A definition's multiplier is a sensitivity of the margin; these are many times the margin's own coefficients.
 _PRICE = 256.0
 
@@ -84,8 +85,7 @@ class Program:
             self._forms[start : start + part.shape[0], : part.shape[1]] = part.floats()
             start += part.shape[0]
         self._walls = walls
-        self._model = quiet_model()
-        self._model.passModel(self._written())
+        self._model = self._written()
         self._offset, self._scale, self._costs = 0.0, 1.0, self._margins[0, 1:]
         self.calls = 0
 
@@ -102,13 +102,9 @@ class Program:
     def solve(self, walls: Walls, deadline: float) -> Optimum | None:
         """The optimum between these walls; None where there is none in time, or HiGHS fails."""
         self._move(walls)
-        seconds = deadline - time.monotonic()
-        if seconds <= 0:
-            return None
-        self._model.setOptionValue("time_limit", self._model.getRunTime() + seconds)
-        self._model.run()
-        self.calls += 1
-        if self._model.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        found = is_solved(self._model, deadline)
+        self.calls += found is not None
+        if not found:
             return None
         solution = self._model.getSolution()
         columns, duals = np.asarray(solution.col_value), np.asarray(solution.row_dual)
@@ -121,7 +117,7 @@ class Program:
         """What the margin and the definitions of later neurons make of each output a, (neurons,)."""
         return np.asarray(self._costs[self._free :] + duals @ self._forms[:, 1 + self._free :])
 
-    def _written(self) -> highspy.HighsLp:
+    def _written(self) -> highspy.Highs:
         """Columns t, z, a, missed above, missed below; rows: definitions, lines below, lines above."""
         free, count, walls = self._free, self._neurons, self._walls.over(self._spans)
         forms = self._forms[:, 1:] * self._columns / self._spans[:, None]
@@ -136,20 +132,12 @@ class Program:
             sloped = np.flatnonzero(slopes)
             parts += [(start + sloped, z[sloped], -slopes[sloped]), (start + own, a, ones)]
         rows, places, values = (np.concatenate(each) for each in zip(*parts, strict=True))
-        order = np.lexsort((places, rows))
         endless = np.full(count, highspy.kHighsInf)
-        program = highspy.HighsLp()
-        program.num_col_, program.num_row_ = free + 4 * count, 3 * count
-        program.col_cost_ = np.zeros(free + 4 * count)
-        program.col_lower_ = np.concatenate([np.zeros(free), walls.lower, walls.least, np.zeros(2 * count)])
-        program.col_upper_ = np.concatenate([np.ones(free), walls.upper, walls.most, endless, endless])
-        program.row_lower_ = np.concatenate([constants, walls.below_start, -endless])
-        program.row_upper_ = np.concatenate([constants, endless, walls.above_start])
-        program.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-        program.a_matrix_.start_ = np.searchsorted(rows[order], np.arange(3 * count + 1)).astype(np.int32)
-        program.a_matrix_.index_ = places[order].astype(np.int32)
-        program.a_matrix_.value_ = values[order]
-        return program
+        low = np.concatenate([np.zeros(free), walls.lower, walls.least, np.zeros(2 * count)])
+        high = np.concatenate([np.ones(free), walls.upper, walls.most, endless, endless])
+        least = np.concatenate([constants, walls.below_start, -endless])
+        most = np.concatenate([constants, endless, walls.above_start])
+        return model_of(np.zeros(len(low)), (low, high), (least, most), rows, places, values)
 
     def _move(self, walls: Walls) -> None:
         """Change what differs from the program before."""
@@ -168,9 +156,29 @@ class Program:
                 model.changeCoeff(2 * count + i, free + i, -walls.above_slope[i])
 
 
-def quiet_model() -> highspy.Highs:
-    """One thread, no output, and no presolve, which would throw the basis away."""
-    model = highspy.Highs()  # type: ignore[no-untyped-call]
+def model_of(cost: Floats, columns: Ends, rows: Ends, at: Places, places: Places, values: Floats) -> highspy.Highs:
+    """The least cost @ x, where x and the rows of a matrix lie between their ends: its `values` stand in the rows `at`
+    and the columns `places`. One thread, no output, and no presolve, which would throw the basis away.
+    """
+    model, program = highspy.Highs(), highspy.HighsLp()  # type: ignore[no-untyped-call]
     for name, value in (("output_flag", False), ("threads", 1), ("presolve", "off"), ("solver", "simplex")):
         model.setOptionValue(name, value)
+    order = np.lexsort((places, at))
+    program.num_col_, program.num_row_, program.col_cost_ = len(cost), len(rows[0]), cost
+    program.col_lower_, program.col_upper_ = columns
+    program.row_lower_, program.row_upper_ = rows
+    program.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+    program.a_matrix_.start_ = np.searchsorted(at[order], np.arange(len(rows[0]) + 1)).astype(np.int32)
+    program.a_matrix_.index_, program.a_matrix_.value_ = places[order].astype(np.int32), values[order]
+    model.passModel(program)
     return model
+
+
+def is_solved(model: highspy.Highs, deadline: float) -> bool | None:
+    """Whether the optimum is found, on the clock of `time.monotonic`; None where there is no time to look for it."""
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
+        return None
+    model.setOptionValue("time_limit", model.getRunTime() + seconds)
+    model.run()
+    return bool(model.getModelStatus() == highspy.HighsModelStatus.kOptimal)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pipelines.smt.dyadic import Dyadic, end_to_end
 from pipelines.smt.reduction import Reduced
 from pipelines.smt.search.phases import Phases
-from pipelines.smt.search.program import Places, quiet_model
+from pipelines.smt.search.program import Places, is_solved, model_of
 
 Exact = NDArray[np.object_]  # of fractions
 
@@ -96,23 +96,11 @@ def _basis(
     """Each t's end of the box, 0 where it lies between; which those are; and the neurons with z = 0."""
     # In units in which widths and rows are about 1: HiGHS has absolute tolerances, and bases have no units.
     matrix = np.array([_scaled(form, widths) for form in inputs]).reshape(len(inputs), 1 + len(widths))
-    model = quiet_model()
-    program = highspy.HighsLp()
-    program.num_col_, program.num_row_ = len(widths), len(inputs)
-    program.col_cost_ = np.array(_scaled(margin, widths)[1:])
-    program.col_lower_, program.col_upper_ = np.zeros(len(widths)), np.ones(len(widths))
     endless = np.full(len(inputs), highspy.kHighsInf)
-    program.row_lower_ = np.where(phases > 0, -matrix[:, 0], -endless)
-    program.row_upper_ = np.where(phases > 0, endless, -matrix[:, 0])
-    program.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    program.a_matrix_.start_ = np.arange(len(inputs) + 1, dtype=np.int32) * len(widths)
-    program.a_matrix_.index_ = np.tile(np.arange(len(widths), dtype=np.int32), len(inputs))
-    program.a_matrix_.value_ = matrix[:, 1:].ravel()
-    model.passModel(program)
-    if deadline < math.inf:
-        model.setOptionValue("time_limit", max(deadline - time.monotonic(), 1e-3))
-    model.run()
-    if model.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+    rows = np.where(phases > 0, -matrix[:, 0], -endless), np.where(phases > 0, endless, -matrix[:, 0])
+    ends, (at, places) = (np.zeros(len(widths)), np.ones(len(widths))), np.nonzero(matrix[:, 1:])
+    model = model_of(np.array(_scaled(margin, widths)[1:]), ends, rows, at, places, matrix[at, 1 + places])
+    if not is_solved(model, deadline):
         return None
     basis = model.getBasis()
     basic, upper = highspy.HighsBasisStatus.kBasic, highspy.HighsBasisStatus.kUpper
