@@ -9,7 +9,7 @@ from pipelines.smt import EncodingName
 from pipelines.smt.dyadic import Dyadic
 from pipelines.smt.encoding import between, declared, defined, linear, relu
 from pipelines.smt.exact_network import ExactNetwork
-from pipelines.smt.reduction import Bounds
+from pipelines.smt.reduction import Ends
 from pipelines.smt.solvers import Limits, Reply, ask_z3
 
 
@@ -19,7 +19,7 @@ def ask_plainly(
     *,
     limits: Limits | None = None,
     encoding: EncodingName = "or",
-    bounds: Sequence[Bounds] = (),
+    bounds: Sequence[Ends] = (),
 ) -> Reply:
     """Whether any margin can be <= 0 in the box, exactly; where sat, its values are the whole input.
 
@@ -34,7 +34,7 @@ def ask_plainly(
 
 
 def plain_question(
-    exact: ExactNetwork, property_: Property, encoding: EncodingName, bounds: Sequence[Bounds] = ()
+    exact: ExactNetwork, property_: Property, encoding: EncodingName, bounds: Sequence[Ends] = ()
 ) -> str:
     """SMT-LIB declarations and assertions, satisfiable if the property is violated by a real input."""
     if property_.center is not None:
@@ -64,9 +64,9 @@ def plain_question(
     return "\n".join([*lines, f"(assert (or {' '.join(others)} false))"])
 
 
-def _signs(bounds: Bounds) -> dict[int, bool]:
+def _signs(bounds: Ends) -> dict[int, bool]:
     """Of each neuron that keeps its sign, whether it is never negative."""
-    ends = enumerate(zip(bounds.lower.units, bounds.upper.units, strict=True))
+    ends = enumerate(zip(*(each.units for each in bounds), strict=True))
     return {index: low >= 0 for index, (low, high) in ends if low >= 0 or high <= 0}
 
 

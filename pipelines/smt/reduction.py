@@ -25,14 +25,7 @@ from pipelines.smt.exact_network import Affine, ExactNetwork
 _SLOPE_BITS = 12
 # Products of exact numbers between two looks at the clock: a fraction of a second.
 _BLOCK = 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Of the inputs z of all ReLUs of one layer, each (neurons,)."""
-
-    lower: Dyadic
-    upper: Dyadic
+Ends = tuple[Dyadic, Dyadic]  # lower and upper ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +101,7 @@ class Reduced:
         layers: the unstable neurons, first layer first.
         margins: what must be positive, (rows, columns); of robustness, the label's logit minus each other one.
         least: a lower bound of each margin, (rows,).
-        bounds: of all neurons, layer by layer.
+        bounds: of the inputs z of all ReLUs, layer by layer, each (neurons,).
     """
 
     corner: Dyadic
@@ -117,7 +110,7 @@ class Reduced:
     layers: tuple[Unstable, ...]
     margins: Dyadic
     least: Dyadic
-    bounds: tuple[Bounds, ...] = ()
+    bounds: tuple[Ends, ...] = ()
 
     @property
     def unstable_neurons(self) -> int:
@@ -174,16 +167,15 @@ def reduce_rows(
     """
     free, widths, forms = entered(network.maps[0], lower, upper)
     layers: list[Unstable] = []
-    bounds: list[Bounds] = []
+    bounds: list[Ends] = []
     for depth, following in enumerate(network.maps[1:]):
-        low, high = ends_of(forms, layers, widths, deadline)
-        found = Bounds(low.shortened(), high.shortened())
-        kept, unstable = _relu(forms, found, depth)
+        low, high = (each.shortened() for each in ends_of(forms, layers, widths, deadline))
+        kept, unstable = _relu(forms, low, high, depth)
         outputs = product(following.weight, kept, deadline)
         if unstable is not None:
             layers.append(unstable)
             outputs = side_by_side([outputs, following.weight[:, unstable.index]])
-        bounds.append(found)
+        bounds.append((low, high))
         forms = add_constant(outputs, following.bias).shortened()
     margins = add_constant(product(rows.weight, forms, deadline), rows.bias).shortened()
     least = least_values(margins, layers, widths, deadline)
@@ -223,7 +215,7 @@ def check_box(first: Affine, lower: Dyadic, upper: Dyadic) -> None:
         raise ValueError("the box is reversed: lower > upper")
 
 
-def ends_of(forms: Dyadic, layers: Sequence[Lined], widths: Dyadic, deadline: float) -> tuple[Dyadic, Dyadic]:
+def ends_of(forms: Dyadic, layers: Sequence[Lined], widths: Dyadic, deadline: float) -> Ends:
     """Lower and upper bounds of forms over the box, each (forms,)."""
     count = forms.shape[0]
     both = Dyadic(np.concatenate([forms.units, -forms.units]), forms.exponent)
@@ -231,14 +223,14 @@ def ends_of(forms: Dyadic, layers: Sequence[Lined], widths: Dyadic, deadline: fl
     return least[:count], -least[count:]
 
 
-def _relu(forms: Dyadic, bounds: Bounds, depth: int) -> tuple[Dyadic, Unstable | None]:
+def _relu(forms: Dyadic, low: Dyadic, high: Dyadic, depth: int) -> tuple[Dyadic, Unstable | None]:
     """The forms of the layer's outputs, 0 where not stable, and its unstable neurons, which extend the columns."""
-    positive = np.array(bounds.lower.units >= 0, dtype=bool)
-    split = np.flatnonzero(~positive & np.array(bounds.upper.units > 0, dtype=bool))
+    positive = np.array(low.units >= 0, dtype=bool)
+    split = np.flatnonzero(~positive & np.array(high.units > 0, dtype=bool))
     kept = Dyadic(np.where(positive[:, None], forms.units, 0), forms.exponent)
     if not len(split):
         return kept, None
-    lower, upper = bounds.lower[split].shortened(), bounds.upper[split].shortened()
+    lower, upper = low[split].shortened(), high[split].shortened()
     return kept, Unstable.of(forms[split].shortened(), lower, upper, depth, split)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from evalsuite import Unsupported
 from pipelines.smt.dyadic import Dyadic
 from pipelines.smt.reading import read_file
-from pipelines.smt.reduction import Bounds, Reduced
+from pipelines.smt.reduction import Ends, Reduced
 from pipelines.smt.search.decision import Asked, Decided
 from pipelines.smt.search.phases import Phases, certify, defaults, linear_bound
 from pipelines.smt.search.space import Node
@@ -97,8 +97,8 @@ def _row_of(weight: Dyadic, bias: Dyadic) -> dict[str, Any]:
     return {"coefficients": factors, "constant": texts(bias)[0]}
 
 
-def _neurons(bounds: Bounds) -> list[dict[str, str]]:
-    ends = zip(texts(bounds.lower), texts(bounds.upper), strict=True)
+def _neurons(bounds: Ends) -> list[dict[str, str]]:
+    ends = zip(*map(texts, bounds), strict=True)
     return [{"lower": lower, "upper": upper} for lower, upper in ends]
 
 
