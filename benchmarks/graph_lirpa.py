@@ -19,7 +19,7 @@ from evalsuite.activations import RELU
 from evalsuite.verification.graph import CONVEX, Affine, Convex, Graph, Maximum, Node, Pointwise, Product, Rounded
 from evalsuite.verification.linear import Linear, Same
 from evalsuite.verification.nonlinear import bilinear, convex
-from evalsuite.verification.scalar_lines import Chosen, rounded_lines
+from evalsuite.verification.scalar_lines import Chosen, Middle, rounded_lines
 from pipelines.bounds.adapter import Engine
 from pipelines.bounds.curved import Shape
 from pipelines.bounds.own import Own
@@ -27,8 +27,6 @@ from pipelines.bounds.regions import Regions
 from pipelines.bounds.steps import Ends, Pulled, Rule
 
 _Tensor = torch.Tensor
-# Slope and spread of an operand's line, and the map that the operand goes through.
-_Use = tuple[_Tensor, _Tensor, Linear]
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ class _Sum(Rule):
 
 @dataclass(frozen=True)
 class _Lined(Rule):
-    """A node with lines around it: of each operand a slope in the middle of both sides', and how far they spread."""
+    """A node with lines around it, or of two operands planes."""
 
     operation: Convex | Rounded | Product
 
@@ -80,27 +78,23 @@ class _Lined(Rule):
         """See `Rule`."""
         return self._bounded(operands)[0]
 
-    def _bounded(
-        self, operands: Sequence[Ends]
-    ) -> tuple[Ends, list[tuple[_Tensor, _Tensor, Linear]], _Tensor, _Tensor]:
-        """The values' ends; of each use of an operand slope, spread and map; the constant and the loss."""
+    def _bounded(self, operands: Sequence[Ends]) -> tuple[Ends, Middle]:
         operation = self.operation
         if isinstance(operation, Product):
-            ends, joint = bilinear(operation, operands[0], operands[-1])
-            maps = operation.left, operation.right
-            return ends, list(zip(joint.slopes, joint.spreads, maps, strict=True)), joint.constant, joint.loss
+            return bilinear(operation, operands[0], operands[-1])
         (given,) = operands
-        ends, lines = convex(operation, *given) if isinstance(operation, Convex) else rounded_lines(*given)
-        return ends, [(lines.slope, lines.spread, Same())], lines.constant, lines.loss
+        return convex(operation, *given) if isinstance(operation, Convex) else rounded_lines(*given)
 
     def pulled(self, rows: _Tensor, sign: int, operands: list[Ends]) -> Pulled:
         """See `Rule`."""
-        _, uses, constant, loss = self._bounded(operands)
-        size = sign * rows.abs()
-        found = [map_.pull(rows * slope - size * spread) for slope, spread, map_ in uses]
+        operation, size = self.operation, sign * rows.abs()
+        lines = self._bounded(operands)[1]
+        maps = (operation.left, operation.right) if isinstance(operation, Product) else (Same(),)
+        uses = zip(maps, lines.slopes, lines.spreads, strict=True)
+        found = [map_.pull(rows * slope - size * spread) for map_, slope, spread in uses]
         # A product of a value with itself has one operand.
         found = found if len(operands) == len(found) else [torch.stack(found).sum(0)]
-        return found, (rows * constant - size * loss).sum(2)
+        return found, (rows * lines.constant - size * lines.loss).sum(2)
 
 
 @dataclass(frozen=True)
