@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any, get_args
 
@@ -142,48 +143,31 @@ def _correct(quantized: fx.GraphModule, inputs: Inputs, treatment: Treatment) ->
     rounded, biased = treatment.weight_rounding != "nearest", treatment.bias_correction
     if not (rounded or biased):
         return {}
-    given, means = {}, {}
+    floats, means, rerounded = {}, {}, dict[str, float]()
 
     def see(name: str, layer: Any, inputs_in_float: torch.Tensor, made: torch.Tensor) -> None:
         if isinstance(layer, COMPUTE):
             means[name] = _channel_means(layer, made)
             if treatment.weight_rounding == "gpfq":
-                given[name] = inputs_in_float
+                floats[name] = inputs_in_float
 
-    FloatRun(quantized, see).run(inputs)
-    run = _Correction(quantized, treatment, given, means)
-    run.run(inputs)
-    return run.rerounded
-
-
-class _Correction(fx.Interpreter):
-    """Runs a calibrated network and corrects each layer before it is computed; `given` and `means` are in float."""
-
-    def __init__(
-        self,
-        quantized: fx.GraphModule,
-        treatment: Treatment,
-        given: Mapping[str, torch.Tensor],
-        means: Mapping[str, torch.Tensor],
-    ) -> None:
-        super().__init__(quantized)
-        self._treatment, self._given, self._means = treatment, given, means
-        self.rerounded: dict[str, float] = {}
-
-    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """One layer; a layer of Brevitas' with weights is corrected first."""
-        layer = self.fetch_attr(target)
-        if not isinstance(layer, COMPUTE):
-            return super().call_module(target, args, kwargs)
-        (inputs,) = args
-        if self._treatment.weight_rounding != "nearest":
-            products = Products(layer, inputs.value, self._given.get(target))
-            self.rerounded[target] = round_weights(layer, self._treatment.weight_rounding, products)
-        if self._treatment.bias_correction:
+    def correct(name: str, layer: Any, args: tuple[Any, ...]) -> None:
+        (given,) = args
+        if rounded:
+            products = Products(layer, given.value, floats.get(name))
+            rerounded[name] = round_weights(layer, treatment.weight_rounding, products)
+        if biased:
             # Found without the old bias: its own rounding would be corrected, and then come on top of the new one's.
             layer.bias.zero_()
-            layer.bias.copy_(self._means[target] - _channel_means(layer, layer(inputs)))
-        return layer(inputs)
+            layer.bias.copy_(means[name] - _channel_means(layer, layer.forward(given)))
+
+    FloatRun(quantized, see).run(inputs)
+    layers = [(name, layer) for name, layer in quantized.named_modules() if isinstance(layer, COMPUTE)]
+    hooks = [layer.register_forward_pre_hook(partial(correct, name)) for name, layer in layers]
+    quantized(inputs)
+    for hook in hooks:
+        hook.remove()
+    return rerounded
 
 
 def _channel_means(layer: nn.Module, made: torch.Tensor) -> torch.Tensor:

@@ -15,19 +15,12 @@ from torch import fx, nn
 
 from pipelines.quantize.integer.lowering import grid_of
 from pipelines.quantize.integer.network import INPUT, Convolution, IntegerNetwork, Integers, Linear
-from pipelines.quantize.tracing import layer_of
-
-_QUANTIZE_INPUT = "quantize_input"
+from pipelines.quantize.readout import quantizers
 
 
-def quantizers_of(quantized: fx.GraphModule) -> list[tuple[str, QuantIdentity]]:
-    """By the names of the integer network's tensors."""
-    found = []
-    for node in quantized.graph.nodes:
-        layer = layer_of(quantized, node)
-        if isinstance(layer, QuantIdentity):
-            found.append((INPUT if node.all_input_nodes[0].op == "placeholder" else str(node.target), layer))
-    return found
+def tensor_of(quantizer: str) -> str:
+    """The integer network's name of the tensor that a quantizer makes."""
+    return INPUT if quantizer == "quantize_input" else quantizer
 
 
 def in_float64(quantized: fx.GraphModule, network: IntegerNetwork) -> fx.GraphModule:
@@ -93,7 +86,7 @@ class _Step(nn.Module):
     integers given, whatever it is given.
     """
 
-    def __init__(self, layer: QuantIdentity, integers: Integers) -> None:
+    def __init__(self, layer: Any, integers: Integers) -> None:
         super().__init__()
         self._grid, self._layer = grid_of(layer), layer
         self._made = torch.from_numpy(self._grid.scale * (integers - self._grid.zero_point))
@@ -117,8 +110,8 @@ def real_steps(
         inputs: of the network.
     """
     exact = in_float64(quantized, network)
-    steps = {name: _Step(layer, integers[name]) for name, layer in quantizers_of(exact)}
+    steps = {name: _Step(exact.get_submodule(name), integers[tensor_of(name)]) for name in quantizers(exact)}
     for name, step in steps.items():
-        setattr(exact, _QUANTIZE_INPUT if name == INPUT else name, step)
+        setattr(exact, name, step)
     exact(inputs if network.tokens else inputs.double())
-    return {name: step.steps for name, step in steps.items()}
+    return {tensor_of(name): step.steps for name, step in steps.items()}
