@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -200,13 +200,7 @@ def _treat(
                    reason=f"on half of the calibration data, the best of {len(losses)} treatments{''.join(skipped)}"),
         ]  # fmt: skip
         return tuned.treatment, tuned.treated, rows
-    treatment = Treatment(
-        options.calibration,
-        options.weight_scale,
-        options.weight_rounding,
-        options.bias_correction,
-        options.equalization,
-    )
+    treatment = Treatment(**{each.name: getattr(options, each.name) for each in fields(Treatment)})
     treated = treat(traced, scheme, inputs, treatment)
     changed = treated.rerounded
     rows = [

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any, get_args
 
 import torch
-from brevitas.core.scaling.int_scaling import PowerOfTwoIntScaling
 from torch import fx, nn
 
 from evalsuite import Inputs
@@ -18,7 +17,7 @@ from pipelines.quantize.calibration import FloatRun, calibrate, check_grid, chec
 from pipelines.quantize.clipping import Calibration, WeightScale, weight_thresholds
 from pipelines.quantize.equalization import equalize
 from pipelines.quantize.placement import FLOAT_COMPUTE, Scheme, place
-from pipelines.quantize.quantizers import COMPUTE
+from pipelines.quantize.quantizers import COMPUTE, is_power_of_two, kept_length, kernel_of
 from pipelines.quantize.rounding import Products, WeightRounding, round_weights
 from pipelines.quantize.threads import one_thread
 from pipelines.quantize.tracing import trace
@@ -130,12 +129,10 @@ def _with_biases(traced: fx.GraphModule) -> fx.GraphModule:
 def _scale_weights(quantized: fx.GraphModule, weight_scale: WeightScale) -> None:
     for layer in quantized.modules():
         if isinstance(layer, COMPUTE):
-            kernel = layer.weight_quant.tensor_quant
-            power_of_two = isinstance(kernel.int_scaling_impl, PowerOfTwoIntScaling)
-            least, bits = kernel.scaling_impl.clamp_scaling.clamp_min_ste.min_val, int(layer.weight_quant.bit_width())
-            found = weight_thresholds(layer.weight, bits, weight_scale, least, power_of_two)
-            value = kernel.scaling_impl.value
-            value.copy_((found.log2() if power_of_two else found).view_as(value))
+            kernel, bits = kernel_of(layer), int(layer.weight_quant.bit_width())
+            least, value = kernel.scaling_impl.clamp_scaling.clamp_min_ste.min_val, kernel.scaling_impl.value
+            found = weight_thresholds(layer.weight, bits, weight_scale, least, is_power_of_two(kernel))
+            value.copy_(kept_length(kernel, found).view_as(value))
 
 
 def _correct(quantized: fx.GraphModule, inputs: Inputs, treatment: Treatment) -> dict[str, float]:

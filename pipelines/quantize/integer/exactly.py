@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from brevitas.core.scaling.int_scaling import PowerOfTwoIntScaling
 from brevitas.nn import QuantConv1d, QuantConv2d, QuantIdentity, QuantLinear
 from brevitas.quant_tensor import QuantTensor
 from torch import fx, nn
 
 from pipelines.quantize.integer.lowering import grid_of
 from pipelines.quantize.integer.network import INPUT, Convolution, IntegerNetwork, Integers, Linear
+from pipelines.quantize.quantizers import is_power_of_two, kept_length, kernel_of
 from pipelines.quantize.readout import quantizers
 
 
@@ -51,7 +51,7 @@ def in_float64(quantized: fx.GraphModule, network: IntegerNetwork) -> fx.GraphMo
 
 def _keep_grid(name: str, layer: QuantIdentity, twin: Any) -> None:
     grid = grid_of(layer)
-    kernel = twin.act_quant.fused_activation_quant_proxy.tensor_quant
+    kernel = kernel_of(twin)
     # Brevitas keeps a grid's reach and its zero, both as real numbers, and divides: in float64, once more.
     kernel.scaling_impl.value.data.copy_(_reach(kernel, torch.tensor(grid.scale, dtype=torch.float64), grid.high))
     kernel.zero_point_impl.value.data.fill_(grid.scale * grid.zero_point)
@@ -65,7 +65,7 @@ def _keep_weights(name: str, layer: Any, twin: Any) -> None:
     for part in twin.weight_quant.modules():
         if hasattr(part, "min_val"):  # A limit that float32 rounded would lift the scales that it made by that little.
             part.min_val = 0.0
-    kernel = twin.weight_quant.tensor_quant
+    kernel = kernel_of(twin)
     value = kernel.scaling_impl.value
     value.data = _reach(kernel, scale.view_as(value), 2 ** (int(weight.bit_width) - 1) - 1)
     twin.weight.data = integers * scale
@@ -76,9 +76,7 @@ def _keep_weights(name: str, layer: Any, twin: Any) -> None:
 
 def _reach(kernel: Any, scale: torch.Tensor, greatest: int) -> torch.Tensor:
     """What Brevitas keeps to find `scale` again: that of the greatest integer, or the logarithm of the next power's."""
-    if isinstance(kernel.int_scaling_impl, PowerOfTwoIntScaling):
-        return (scale * (greatest + 1)).log2()
-    return scale * greatest
+    return kept_length(kernel, scale * (greatest + is_power_of_two(kernel)))
 
 
 class _Step(nn.Module):
