@@ -258,6 +258,8 @@ def test_an_unfoldable_lambda_stays_one_island(bench: MakeBench) -> None:
     outcome = Quantize(placement="pre+post").run(digits(module), bench("digits-cnn"))
     islands = next(each for each in outcome.metrics if each.name == "float_islands")
     assert (islands.value, islands.reason) == (1, "Mul+Gelu+Div")
+    (integer, *_) = (each for each in outcome.metrics if each.name == "integer_accuracy")
+    assert (integer.value, integer.reason) == (None, "layer_1: lambda per channel has no single table or polynomial")
     assert values(outcome)["runtime_agreement"] >= 0.99
 
 
