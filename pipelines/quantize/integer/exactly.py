@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 import torch
 from brevitas.nn import QuantConv1d, QuantConv2d, QuantIdentity, QuantLinear
 from brevitas.quant_tensor import QuantTensor
-from torch import fx, nn
+from torch import fx
 
 from pipelines.quantize.integer.lowering import grid_of
 from pipelines.quantize.integer.network import INPUT, Convolution, IntegerNetwork, Integers, Linear
@@ -79,23 +80,6 @@ def _reach(kernel: Any, scale: torch.Tensor, greatest: int) -> torch.Tensor:
     return kept_length(kernel, scale * (greatest + is_power_of_two(kernel)))
 
 
-class _Step(nn.Module):
-    """Stands for a quantizer of the network in float64: keeps what it is given, in steps of its grid, and hands on
-    integers given, whatever it is given.
-    """
-
-    def __init__(self, layer: Any, integers: Integers) -> None:
-        super().__init__()
-        self._grid, self._layer = grid_of(layer), layer
-        self._made = torch.from_numpy(self._grid.scale * (integers - self._grid.zero_point))
-        self.steps: npt.NDArray[np.float64] = np.empty(0)
-
-    def forward(self, x: torch.Tensor | QuantTensor) -> Any:
-        real = x.value if isinstance(x, QuantTensor) else x
-        self.steps = real.numpy() / self._grid.scale + self._grid.zero_point
-        return self._layer(self._made)
-
-
 def real_steps(
     quantized: fx.GraphModule, network: IntegerNetwork, integers: dict[str, Integers], inputs: torch.Tensor
 ) -> dict[str, npt.NDArray[np.float64]]:
@@ -108,8 +92,14 @@ def real_steps(
         inputs: of the network.
     """
     exact = in_float64(quantized, network)
-    steps = {name: _Step(exact.get_submodule(name), integers[tensor_of(name)]) for name in quantizers(exact)}
-    for name, step in steps.items():
-        setattr(exact, name, step)
+    steps: dict[str, npt.NDArray[np.float64]] = {}
+
+    def see(tensor: str, layer: Any, args: tuple[Any, ...]) -> tuple[torch.Tensor]:
+        grid, real = grid_of(layer), args[0].value if isinstance(args[0], QuantTensor) else args[0]
+        steps[tensor] = real.numpy() / grid.scale + grid.zero_point
+        return (torch.from_numpy(grid.scale * (integers[tensor] - grid.zero_point)),)
+
+    for name in quantizers(exact):
+        exact.get_submodule(name).register_forward_pre_hook(partial(see, tensor_of(name)))
     exact(inputs if network.tokens else inputs.double())
-    return {tensor_of(name): step.steps for name, step in steps.items()}
+    return steps
