@@ -72,8 +72,9 @@ def _(operation: Linear, ranges: Ranges, rounding: Rounding) -> Run:
     weight, bias = np.ascontiguousarray(operation.weight.T, kind), operation.bias.astype(kind)
 
     def run(x: Array) -> Array:
-        rows = _centred(x, operation.input.zero_point, kind).reshape(-1, len(weight))
-        return (rows @ weight + bias).reshape(*x.shape[:-1], len(bias))
+        sums = _centred(x, operation.input.zero_point, kind).reshape(-1, len(weight)) @ weight
+        sums += bias
+        return sums.reshape(*x.shape[:-1], len(bias))
 
     return run
 
@@ -91,10 +92,11 @@ def _(operation: Convolution, ranges: Ranges, rounding: Rounding) -> Run:
             own_weights = weight.reshape(made, -1).T
             sums = reduce(np.add, (part * own for part, own in zip(_by_place(view), own_weights, strict=True)))
         else:
-            parts = np.split(view, len(groups), axis=-1)
+            parts = [view] if len(groups) == 1 else np.split(view, len(groups), axis=-1)
             products = [part.reshape(-1, len(own)) @ own for part, own in zip(parts, groups, strict=True)]
-            sums = np.concatenate(products, axis=-1).reshape(*view.shape[: 1 + len(kernel)], made)
-        return np.moveaxis(sums + bias, -1, 1)
+            sums = products[0] if len(groups) == 1 else np.concatenate(products, axis=-1)
+        sums += bias
+        return np.moveaxis(sums.reshape(*view.shape[: 1 + len(kernel)], made), -1, 1)
 
     return run
 
@@ -228,10 +230,10 @@ def rescaling(factor: Dyadic, axis: int, rank: int, reach: int, output: Grid, ro
 
 
 def _clipped(values: Array, output: Grid, rounding: Rounding) -> Array:
-    """On the grid `output` the float64 values, each rounded once as `shift_right` does."""
-    made: Array
+    """On the grid `output` the float64 values, which may be overwritten, each rounded once as `shift_right` does."""
     if rounding is Rounding.HALF_EVEN:
-        made = np.rint(values + output.zero_point)
+        values += output.zero_point
+        made = np.rint(values, out=values)
     elif rounding is Rounding.HALF_UP:
         made = np.floor(values + 0.5) + output.zero_point
     else:
