@@ -177,7 +177,7 @@ def _(operation: Polynomial, ranges: Ranges, rounding: Rounding) -> Run | None:
 @fast.register
 def _(operation: Add, ranges: Ranges, rounding: Rounding) -> Run | None:
     output, bits = operation.output, rescaling_bits(operation, [ranges.spans[name] for name in operation.inputs])
-    if 2**bits + (max(abs(output.zero_point), 1) << operation.shift) >= _EXACT:
+    if 2**bits + 2**operation.shift >= _EXACT:
         return None
     factors = [math.ldexp(multiplier, -operation.shift) for multiplier in operation.multipliers]
 
@@ -200,14 +200,14 @@ def rescaling(factor: Dyadic, axis: int, rank: int, reach: int, output: Grid, ro
         output: what it is clipped to.
         rounding: how products are rounded.
     """
-    added = [max(abs(output.zero_point), 1) << int(shift) for shift in factor.shift]
 
     def exact(greatest: npt.NDArray[np.float64]) -> bool:
-        parts = zip(greatest, factor.multiplier, added, strict=True)
-        return max(int(x) * int(multiplier) + more for x, multiplier, more in parts) < _EXACT
+        """Whether the products, and what is added before they are rounded, are exact: up to 1 is."""
+        parts = zip(greatest, factor.multiplier, factor.shift, strict=True)
+        return max(int(x) * int(multiplier) + (1 << int(shift)) for x, multiplier, shift in parts) < _EXACT
 
     limits = None
-    if not exact(np.full(len(added), float(reach))):
+    if not exact(np.full(len(factor.shift), float(reach))):
         # A product of this size is clipped however it is rounded, and so is a greater one, which is taken for it.
         beyond = max(output.high - output.zero_point, output.zero_point - output.low) + 2
         with np.errstate(divide="ignore"):
@@ -231,11 +231,15 @@ def rescaling(factor: Dyadic, axis: int, rank: int, reach: int, output: Grid, ro
 
 def _clipped(values: Array, output: Grid, rounding: Rounding) -> Array:
     """On the grid `output` the float64 values, which may be overwritten, each rounded once as `shift_right` does."""
+    made: Array
+    odd = 0
     if rounding is Rounding.HALF_EVEN:
-        values += output.zero_point
-        made = np.rint(values, out=values)
+        odd = output.zero_point & 1  # added before, so that a tie goes to the even integer of the grid
+        made = np.rint(values + odd if odd else values, out=values)
     elif rounding is Rounding.HALF_UP:
-        made = np.floor(values + 0.5) + output.zero_point
+        made = np.floor(values + 0.5)
     else:
-        made = np.copysign(np.floor(np.abs(values) + 0.5), values) + output.zero_point
+        made = np.copysign(np.floor(np.abs(values) + 0.5), values)
+    if output.zero_point != odd:
+        made += output.zero_point - odd
     return made.clip(output.low, output.high, out=made).astype(kind_of(output.low, output.high), copy=False)
