@@ -160,17 +160,17 @@ def _write(
 
 
 def _flatten_positions(quantized: fx.GraphModule) -> None:
-    """Give linear layers with a bias the positions of all samples as rows, in place.
+    """Give linear layers with a bias the positions of all samples, which come first, as rows; in place.
 
     ONNX Runtime has an integer kernel for Gemm with a bias; of the MatMul and Add that three dimensions become it makes
     a float Add.
     """
     for node in list(quantized.graph.nodes):
-        layer = layer_of(quantized, node)
-        if not isinstance(layer, QuantLinear) or layer.bias is None or len(node.meta["shape"]) != 3:
+        layer, shape = layer_of(quantized, node), node.meta.get("shape", ())
+        if not isinstance(layer, QuantLinear) or layer.bias is None or len(shape) != 3 or shape[0] != 1:
             continue
         with quantized.graph.inserting_after(node):
-            unflattened = quantized.graph.call_function(torch.reshape, (node, (-1, *node.meta["shape"][1:])))
+            unflattened = quantized.graph.call_function(torch.reshape, (node, (-1, *shape[1:])))
         node.replace_all_uses_with(unflattened, delete_user_cb=lambda user, kept=unflattened: user is not kept)
         with quantized.graph.inserting_before(node):
             node.args = (quantized.graph.call_function(torch.reshape, (node.args[0], (-1, layer.in_features))),)
