@@ -72,7 +72,7 @@ class Quantize:
             timed in turn with this one: `relative_latency` is the ratio.
     """
 
-    version: ClassVar[str] = "7"
+    version: ClassVar[str] = "8"
     libraries: ClassVar[tuple[str, ...]] = ("brevitas", "torch", "numpy", "onnx", "onnxruntime", "onnxoptimizer")
     timed: ClassVar[bool] = True
     exports: ClassVar[bool] = True
@@ -103,17 +103,12 @@ class Quantize:
     yardstick: str = "gelu"
 
     def __post_init__(self) -> None:
-        for name, bits in (("weight_bits", self.weight_bits), ("act_bits", self.act_bits)):
-            if not 2 <= bits <= 8:
-                raise ValueError(f"{name} must be in [2, 8], got {bits}")
-        if self.calibration_samples < 1:
-            raise ValueError(f"calibration_samples must be >= 1, got {self.calibration_samples}")
-        if self.qat_epochs < 0:
-            raise ValueError(f"qat_epochs must be >= 0, got {self.qat_epochs}")
-        if self.compared_samples < 0:
-            raise ValueError(f"compared_samples must be >= 0, got {self.compared_samples}")
-        if not 0 <= self.learn_scales_up_to <= 8:
-            raise ValueError(f"learn_scales_up_to must be in [0, 8], got {self.learn_scales_up_to}")
+        for name, least in (("weight_bits", 2), ("act_bits", 2), ("learn_scales_up_to", 0)):
+            if not least <= (given := getattr(self, name)) <= 8:
+                raise ValueError(f"{name} must be in [{least}, 8], got {given}")
+        for name, least in (("calibration_samples", 1), ("qat_epochs", 0), ("compared_samples", 0)):
+            if (given := getattr(self, name)) < least:
+                raise ValueError(f"{name} must be >= {least}, got {given}")
         if not _LEAST_BUDGET <= self.size_budget <= 1:
             raise ValueError(
                 f"size_budget must be in [{_LEAST_BUDGET}, 1], got {self.size_budget}: "
@@ -139,8 +134,6 @@ class Quantize:
                 a layer has no operator in the file.
             ValueError: the calibration inputs are not finite.
         """
-        import warnings
-
         with warnings.catch_warnings():
             # Brevitas and torch's older exporter, which QCDQ needs, warn of their own innards at import and export.
             warnings.simplefilter("ignore")

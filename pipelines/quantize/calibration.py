@@ -6,13 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from brevitas.core.scaling.int_scaling import PowerOfTwoIntScaling
 from brevitas.nn import QuantIdentity
 from torch import fx, nn
 
 from evalsuite import Inputs, Unsupported, leaves
 from pipelines.quantize.clipping import Calibration, activation_range
-from pipelines.quantize.quantizers import COMPUTE
+from pipelines.quantize.quantizers import COMPUTE, is_power_of_two, kept_length, kernel_of
 from pipelines.quantize.threads import one_thread
 from pipelines.quantize.tracing import layer_of
 
@@ -68,9 +67,8 @@ def calibrate(quantized: fx.GraphModule, inputs: Inputs, calibration: Calibratio
             return
         if not bool(torch.isfinite(given).all()):
             raise Unsupported(f"{name}: the calibration samples give this tensor values that are not finite")
-        kernel = layer.act_quant.fused_activation_quant_proxy.tensor_quant
-        power_of_two, bits = isinstance(kernel.int_scaling_impl, PowerOfTwoIntScaling), int(layer.act_quant.bit_width())
-        _write_range(kernel, activation_range(given, bits, calibration, power_of_two), power_of_two)
+        kernel, bits = kernel_of(layer), int(layer.act_quant.bit_width())
+        _write_range(kernel, *activation_range(given, bits, calibration, is_power_of_two(kernel)))
 
     with one_thread():
         FloatRun(quantized, set_range).run(inputs)
@@ -85,11 +83,9 @@ def check_inputs(inputs: Inputs) -> None:
         raise ValueError(f"{bad} values of the calibration inputs are not finite")
 
 
-def _write_range(kernel: Any, ends: tuple[float, float], power_of_two: bool) -> None:
+def _write_range(kernel: Any, lower: float, upper: float) -> None:
     """Into Brevitas' parameters: the length of the range, or its logarithm, and how far it reaches below 0."""
-    lower, upper = ends
-    length = torch.tensor(upper - lower).clamp(min=_LEAST_LENGTH)
-    kernel.scaling_impl.value.fill_(length.log2() if power_of_two else length)
+    kernel.scaling_impl.value.fill_(kept_length(kernel, torch.tensor(upper - lower).clamp(min=_LEAST_LENGTH)))
     kernel.zero_point_impl.value.fill_(-lower)
     for each in (kernel.scaling_impl, kernel.zero_point_impl):
         each.counter = each.collect_stats_steps + 1  # statistics are collected: training does not begin anew

@@ -83,13 +83,14 @@ class IntegerStudy:
         except (Unsupported, OverflowError) as error:
             return [self._scored("integer", None, {}, reason=str(error))]
         logits = self._run(executor, self.test.inputs)
+        found = compare(self.quantized, network, self.some, diagnose=not network.inserted)
         observed = executor.quantize(torch.as_tensor(self.test.first(at_a_time(self.quantized, _OBSERVED))).numpy())
         return [
             self._scored("integer", executor.dequantize(logits), {}),
-            *self._of_agreement(network),
+            *self._of_agreement(network, found),
             *self._of_onnx(network, executor, logits),
             *self._of_cost(network, executor, {"activation": "table"}),
-            *self._of_polynomial(network, executor, logits),
+            *self._of_polynomial(network, executor, logits, found),
             *self._of_rounding(network, executor, logits),
             *accumulator_metrics(network, observed),
             *part_errors(self.quantized, network, observed),
@@ -123,9 +124,8 @@ class IntegerStudy:
         rows = _agreement(found, setting)
         return rows if isinstance(self.test.task, Classification) else rows[1:]
 
-    def _of_agreement(self, network: IntegerNetwork) -> list[Metric]:
+    def _of_agreement(self, network: IntegerNetwork, found: IntegerAgreement) -> list[Metric]:
         """With the fake-quantized network, and whether rounding ties explain every difference."""
-        found = compare(self.quantized, network, self.some, diagnose=not network.inserted)
         rows = self._agreement(found, {})
         if network.inserted:
             where = shorten(", ".join(network.inserted), _LONGEST, placeholder=" ...")
@@ -201,13 +201,14 @@ class IntegerStudy:
 
         return [*metrics, Metric("integer_operations", scalar, "count", NEUTRAL, setting, reason=note or kinds), timed]
 
-    def _of_polynomial(self, by_table: IntegerNetwork, executor: Executor, logits: Integers) -> list[Metric | Timed]:
-        """GELU by I-BERT's polynomial instead of a table."""
+    def _of_polynomial(
+        self, by_table: IntegerNetwork, executor: Executor, logits: Integers, found: IntegerAgreement
+    ) -> list[Metric | Timed]:
+        """GELU by I-BERT's polynomial instead of a table; `found` is of the network with tables."""
         setting: Settings = {"activation": "polynomial"}
         if not any(isinstance(each, Table) for each in by_table.operations):
             accuracy = self._scored("integer", executor.dequantize(logits[: len(self.some)]), setting)
-            agreement = self._agreement(compare(self.quantized, by_table, self.some, diagnose=False), setting)
-            rows = (accuracy, *agreement)
+            rows = (accuracy, *self._agreement(found, setting))
             return [
                 *(replace(each, reason=_NO_SMOOTH) if each.value is not None else each for each in rows),
                 *self._of_cost(by_table, executor, setting, _NO_SMOOTH),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -56,14 +56,6 @@ _CHUNK = 1000  # samples at a time, at most
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
 
 
-@dataclass(frozen=True, slots=True)
-class Quantized:
-    """The fake-quantized network, and the rows that say how it was made."""
-
-    network: fx.GraphModule
-    metrics: list[Metric]
-
-
 def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
     """Quantize `network`; see `Quantize` for what is raised."""
     if is_file(network):
@@ -82,8 +74,8 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
             "with a row for each position of a sample, (1, positions, classes)"
         )
     inputs = bench.data.calibration.first(options.calibration_samples)
-    made = quantize(folded, network.input_shape, inputs, bench, options, example)
-    quantized, test = made.network, bench.data.test
+    quantized, made = quantize(folded, network.input_shape, inputs, bench, options, example)
+    test = bench.data.test
     artefacts = {name: bench.folder / f"{name}.onnx" for name in ("quantized", "integer")}
     with TemporaryDirectory() as folder:
         float_path = Path(folder) / "float32.onnx"
@@ -107,7 +99,7 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
     )  # fmt: skip
     metrics = [
         Metric("calibration_samples", len(leaves(inputs)[0]), "count", NEUTRAL),
-        *made.metrics,
+        *made,
         *found,
         *agreement_metrics(compare_layers(quantized, path, some, by_position=by_position), classes=classes),
         *study.metrics(Rounding(options.rounding)),
@@ -154,8 +146,9 @@ def quantize(
     bench: Bench,
     options: Quantize,
     example: Inputs | None = None,
-) -> Quantized:
-    """Choose treatment and widths on the calibration inputs alone, treat, and train if the options say so.
+) -> tuple[fx.GraphModule, list[Metric]]:
+    """Choose treatment and widths on the calibration inputs alone, treat, and train if the options say so: the
+    fake-quantized network, and the rows that say how it was made.
 
     For `example` see `trace`.
     """
@@ -184,7 +177,7 @@ def quantize(
         metrics += metrics_of_training(trained, unit)
     elif options.qat_epochs:
         quantized = train(quantized, bench, options.qat_epochs)
-    return Quantized(quantized, metrics)
+    return quantized, metrics
 
 
 def _scheme(options: Quantize) -> Scheme:
@@ -207,13 +200,7 @@ def _treat(
                    reason=f"on half of the calibration data, the best of {len(losses)} treatments{''.join(skipped)}"),
         ]  # fmt: skip
         return tuned.treatment, tuned.treated, rows
-    treatment = Treatment(
-        options.calibration,
-        options.weight_scale,
-        options.weight_rounding,
-        options.bias_correction,
-        options.equalization,
-    )
+    treatment = Treatment(**{each.name: getattr(options, each.name) for each in fields(Treatment)})
     treated = treat(traced, scheme, inputs, treatment)
     changed = treated.rerounded
     rows = [

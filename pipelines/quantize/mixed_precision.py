@@ -13,9 +13,10 @@ The method, in four steps:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 from torch import fx
@@ -82,24 +83,43 @@ def search(
     widths = _checked(act_bits, size_budget, widths)
     layers = layers_of(traced)
     with one_thread():
-        losses = _Losses(make, Reference(traced, inputs), act_bits)
-        widest = {each.name: widths[0] for each in layers}
-        least = losses.of(widest)
+        reference = Reference(traced, inputs)
+
+        @cache
+        def loss(*bits: int) -> float:
+            return reference.loss(make(_scheme(_by_name(layers, bits), act_bits))).divergence
+
+        widest = (widths[0],) * len(layers)
+        least = loss(*widest)
         costs = [
             # A narrower width that happens to lose less is luck, not worth bytes elsewhere.
-            {width: max(0.0, losses.of({**widest, each.name: width}) - least) for width in widths}
-            for each in layers
+            {width: max(0.0, loss(*widest[:at], width, *widest[at + 1 :]) - least) for width in widths}
+            for at in range(len(layers))
         ]
-        chosen = cheapest(layers, costs, size_budget)
         uniform = max(width for width in widths if width <= FULL_WIDTH * _exactly(size_budget))
-        names = [each.name for each in layers]
-        found, plain = dict(zip(names, chosen, strict=True)), dict.fromkeys(names, uniform)
-        found, reason = _better(losses, found, plain)
+        plain = (uniform,) * len(layers)
+        found, reason = _better(loss, tuple(cheapest(layers, costs, size_budget)), plain)
+        bits = sum(layer.weights * width for layer, width in zip(layers, found, strict=True))
         return Plan(
-            found, act_bits, size_budget, _bytes(layers, found), _share(layers, found),
-            least + sum(cost[found[name]] for name, cost in zip(names, costs, strict=True)),
-            losses.of(found), uniform, losses.of(plain), reason,
+            _by_name(layers, found), act_bits, size_budget, -(-bits // 8),
+            bits / (FULL_WIDTH * sum(each.weights for each in layers)),
+            least + sum(cost[width] for width, cost in zip(found, costs, strict=True)),
+            loss(*found), uniform, loss(*plain), reason,
         )  # fmt: skip
+
+
+def _better(loss: Callable[..., float], found: tuple[int, ...], plain: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
+    """The widths of lesser loss, those of one width for all where they are the same, and why."""
+    every = f"{plain[0]} bits in every layer"
+    if found == plain:
+        return plain, f"{every} are the best by prediction"
+    if loss(*found) > loss(*plain):
+        return plain, f"{every}: the predicted best widths lose {loss(*found):.3g} nats, more"
+    return found, f"{every} lose {loss(*plain):.3g} nats, not less"
+
+
+def _by_name(layers: Sequence[LayerSize], widths: Sequence[int]) -> dict[str, int]:
+    return dict(zip([each.name for each in layers], widths, strict=True))
 
 
 def cheapest(layers: Sequence[LayerSize], costs: Sequence[Mapping[int, float]], size_budget: float) -> list[int]:
@@ -161,33 +181,9 @@ def metrics_of_plan(plan: Plan) -> list[Metric]:
     ]  # fmt: skip
 
 
-class _Losses:
-    """Measured losses by assignment, each measured once."""
-
-    def __init__(self, make: Make, reference: Reference, act_bits: int) -> None:
-        self._make, self._reference, self._act_bits = make, reference, act_bits
-        self._known: dict[tuple[int, ...], float] = {}
-
-    def of(self, weight_bits: Mapping[str, int]) -> float:
-        key = tuple(weight_bits.values())
-        if key not in self._known:
-            made = self._make(_scheme(weight_bits, self._act_bits))
-            self._known[key] = self._reference.loss(made).divergence
-        return self._known[key]
-
-
 def _scheme(weight_bits: Mapping[str, int], act_bits: int) -> Scheme:
     layers = {name: Bits(bits, act_bits) for name, bits in weight_bits.items()}
     return Scheme(Bits(max(weight_bits.values()), act_bits), layers=layers)
-
-
-def _better(losses: _Losses, found: dict[str, int], plain: dict[str, int]) -> tuple[dict[str, int], str]:
-    mixed, uniform, bits = losses.of(found), losses.of(plain), next(iter(plain.values()))
-    if found == plain:
-        return plain, f"{bits} bits in every layer are the best by prediction"
-    if mixed > uniform:
-        return plain, f"{bits} bits in every layer: the predicted best widths lose {mixed:.3g} nats, more"
-    return found, f"{bits} bits in every layer lose {uniform:.3g} nats, not less"
 
 
 def _checked(act_bits: int, size_budget: float, widths: Sequence[int]) -> tuple[int, ...]:
@@ -213,12 +209,3 @@ def _too_small(size_budget: float, least: float) -> ValueError:
         f"size_budget must be at least {least:.6g}, the share with the least of the widths in every layer, "
         f"got {size_budget}"
     )
-
-
-def _share(layers: Sequence[LayerSize], weight_bits: Mapping[str, int]) -> float:
-    used = sum(each.weights * weight_bits[each.name] for each in layers)
-    return used / (FULL_WIDTH * sum(each.weights for each in layers))
-
-
-def _bytes(layers: Sequence[LayerSize], weight_bits: Mapping[str, int]) -> int:
-    return -(-sum(each.weights * weight_bits[each.name] for each in layers) // 8)

@@ -13,6 +13,7 @@ import onnx
 import torch
 from brevitas.export import export_onnx_qcdq
 from brevitas.export import export_qonnx as export_by_brevitas
+from brevitas.nn import QuantLinear
 from onnx import numpy_helper
 from torch import fx, nn
 from torch.backends import mha
@@ -21,7 +22,7 @@ from torch.onnx import OnnxExporterError
 from torch.onnx.errors import UnsupportedOperatorError
 
 from evalsuite import Inputs, Unsupported, input_names, leaves, mapped
-from pipelines.quantize.rewriting import explicit_padding, fixed_shapes, flat_products
+from pipelines.quantize.rewriting import explicit_padding, fixed_shapes
 from pipelines.quantize.tracing import ADAPTIVE, layer_of
 
 # Opset 20, that of the float32 file, writes GELU as one operator, so both files run the same kernel. IR 9 came with it.
@@ -83,11 +84,7 @@ def export_qcdq(
         text = str(error).partition("\n")[0].partition("  [Caused by")[0]
         raise Unsupported(f"QCDQ: {text}; write that layer with operators of ONNX {_OPSET}") from error
 
-    def rewrite(model: onnx.ModelProto) -> None:
-        fixed_shapes(model, given)
-        flat_products(model, given)
-
-    _finish(path, _IR, rewrite)
+    _finish(path, _IR, given)
 
 
 def export_qonnx(quantized: nn.Module, input_shape: tuple[int, ...], path: Path) -> None:
@@ -112,13 +109,13 @@ def export_qonnx(quantized: nn.Module, input_shape: tuple[int, ...], path: Path)
     _finish(path, _QONNX_IR)
 
 
-def _finish(path: Path, ir: int, rewrite: Callable[[onnx.ModelProto], None] | None = None) -> None:
-    """Rewrite the file that Brevitas wrote, and check it."""
+def _finish(path: Path, ir: int, example: Inputs | None = None) -> None:
+    """Rewrite the file that Brevitas wrote, its shapes too where an example is given to run it on, and check it."""
     model = onnx.load(str(path))
     model.ir_version = ir
-    explicit_padding(model)  # first: the others run the graph
-    if rewrite is not None:
-        rewrite(model)
+    explicit_padding(model)  # first: for the shapes the graph is run
+    if example is not None:
+        fixed_shapes(model, example)
     onnx.checker.check_model(model)
     onnx.save(model, str(path))
 
@@ -137,8 +134,10 @@ def _attention_in_operators() -> Iterator[None]:
 def _export(quantized: fx.GraphModule, example: Inputs, path: Path) -> None:
     pair = mapped(example, lambda each: each[torch.arange(2) % len(each)])
     taken = dict(zip(input_names(pair), leaves(pair), strict=True))
+    quantized = copy.deepcopy(quantized)
+    _flatten_positions(quantized)
     if not isinstance(pair, torch.Tensor):
-        quantized = _apart(quantized, list(taken))
+        _take_apart(quantized, list(taken))
         taken = {node.name: taken[node.name] for node in quantized.graph.nodes if node.op == "placeholder"}
     _write(export_onnx_qcdq, quantized, taken, path, _OPSET)
 
@@ -160,21 +159,38 @@ def _write(
     )
 
 
-def _apart(quantized: fx.GraphModule, names: list[str]) -> fx.GraphModule:
-    """A copy with a placeholder for each input that it reads of a batch of several."""
-    copied = copy.deepcopy(quantized)
-    (batch,) = (node for node in copied.graph.nodes if node.op == "placeholder")
+def _flatten_positions(quantized: fx.GraphModule) -> None:
+    """Give linear layers with a bias the positions of all samples, which come first, as rows; in place.
+
+    ONNX Runtime has an integer kernel for Gemm with a bias; of the MatMul and Add that three dimensions become it makes
+    a float Add.
+    """
+    for node in list(quantized.graph.nodes):
+        layer, shape = layer_of(quantized, node), node.meta.get("shape", ())
+        if not isinstance(layer, QuantLinear) or layer.bias is None or len(shape) != 3 or shape[0] != 1:
+            continue
+        with quantized.graph.inserting_after(node):
+            unflattened = quantized.graph.call_function(torch.reshape, (node, (-1, *shape[1:])))
+        node.replace_all_uses_with(unflattened, delete_user_cb=lambda user, kept=unflattened: user is not kept)
+        with quantized.graph.inserting_before(node):
+            node.args = (quantized.graph.call_function(torch.reshape, (node.args[0], (-1, layer.in_features))),)
+    quantized.recompile()
+
+
+def _take_apart(quantized: fx.GraphModule, names: list[str]) -> None:
+    """Make a placeholder for each input that the network reads of a batch of several, in place."""
+    graph = quantized.graph
+    (batch,) = (node for node in graph.nodes if node.op == "placeholder")
     for node in list(batch.users):
         if node.target is not operator.getitem:
             raise RuntimeError(f"{node.name} reads the batch as a whole")
         key = node.args[1]
-        with copied.graph.inserting_before(batch):
-            each = copied.graph.placeholder(names[key] if isinstance(key, int) else str(key))
+        with graph.inserting_before(batch):
+            each = graph.placeholder(names[key] if isinstance(key, int) else str(key))
         node.replace_all_uses_with(each)
-        copied.graph.erase_node(node)
-    copied.graph.erase_node(batch)
-    copied.recompile()
-    return copied
+        graph.erase_node(node)
+    graph.erase_node(batch)
+    quantized.recompile()
 
 
 def constant_bytes(content: bytes) -> int:

@@ -6,6 +6,7 @@ import math
 from typing import Any, Literal, TypeVar
 
 import torch
+from brevitas.core.scaling.int_scaling import PowerOfTwoIntScaling
 from brevitas.nn import QuantConv1d, QuantConv2d, QuantIdentity, QuantLinear
 from brevitas.quant.fixed_point import Int8WeightPerChannelFixedPoint
 from brevitas.quant.scaled_int import Int8WeightPerChannelFloat, Int32Bias
@@ -63,6 +64,23 @@ def quantized_layer(layer: nn.Module, bits: int, scales: Scales, name: str) -> n
         made.quant_weight()  # sets the scales
     quantized: nn.Module = made.eval()
     return _frozen(quantized)
+
+
+def kernel_of(layer: Any) -> Any:
+    """Where Brevitas keeps the scale of a quantizer, or of the weights of a layer of `COMPUTE`."""
+    if isinstance(layer, QuantIdentity):
+        return layer.act_quant.fused_activation_quant_proxy.tensor_quant
+    return layer.weight_quant.tensor_quant
+
+
+def is_power_of_two(kernel: Any) -> bool:
+    """Whether its scale is one: then Brevitas keeps the logarithm of the range's length, else the length."""
+    return isinstance(kernel.int_scaling_impl, PowerOfTwoIntScaling)
+
+
+def kept_length(kernel: Any, length: torch.Tensor) -> torch.Tensor:
+    """What Brevitas keeps of the length of a range."""
+    return length.log2() if is_power_of_two(kernel) else length
 
 
 def _frozen(layer: _Layer) -> _Layer:

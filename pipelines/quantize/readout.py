@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +40,14 @@ def in_brevitas(quantized: fx.GraphModule, inputs: Inputs) -> dict[str, Rounded]
     """What each quantizer makes of a batch, by its name."""
     found: dict[str, Rounded] = {}
 
-    def record(name: str) -> Any:
-        def hook(_: Any, args: tuple[Any, ...], made: Any) -> None:
-            given = args[0] if isinstance(args[0], torch.Tensor) else args[0].value
-            real = given.double() / made.scale.double() + made.zero_point.double()
-            integers = made.int(float_datatype=False).numpy().astype(np.int64)
-            found[name] = Rounded(integers, real.numpy(), round(made.zero_point.item()))
+    def see(name: str, _: Any, args: tuple[Any, ...], made: Any) -> None:
+        given = args[0] if isinstance(args[0], torch.Tensor) else args[0].value
+        real = given.double() / made.scale.double() + made.zero_point.double()
+        integers = made.int(float_datatype=False).numpy().astype(np.int64)
+        found[name] = Rounded(integers, real.numpy(), round(made.zero_point.item()))
 
-        return quantized.get_submodule(name).register_forward_hook(hook)
-
-    handles = [record(name) for name in quantizers(quantized)]
+    names = quantizers(quantized)
+    handles = [quantized.get_submodule(name).register_forward_hook(partial(see, name)) for name in names]
     try:
         quantized(inputs)
     finally:

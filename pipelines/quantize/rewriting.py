@@ -36,20 +36,6 @@ def fixed_shapes(model: onnx.ModelProto, example: Inputs) -> None:
     _drop_unread(model)
 
 
-def flat_products(model: onnx.ModelProto, example: Inputs) -> None:
-    """Write a product of (batch, positions, features) with a matrix, and its bias, as Gemm on all rows; in place.
-
-    ONNX Runtime has an integer kernel for Gemm with a bias; of MatMul and Add it makes a float Add.
-    """
-    found = [match for node in model.graph.node if (match := _affine(model, node)) is not None]
-    names = [name for product, add, *_ in found for name in (product.input[0], add.output[0])]
-    shapes = [value.shape for value in _evaluate(model, names, example, 1)] if names else []
-    for (product, add, weight, bias), given, made in zip(found, shapes[::2], shapes[1::2], strict=True):
-        if len(given) == 3:
-            _write_gemm(model, product, add, (weight, bias), (given[-1], made[1:]))
-    _drop_unread(model)
-
-
 def explicit_padding(model: onnx.ModelProto) -> None:
     """Write the places that a convolution pads "same", which ONNX Runtime does not find with a dilation; in place.
 
@@ -67,48 +53,9 @@ def explicit_padding(model: onnx.ModelProto) -> None:
         node.attribute.extend([*kept, helper.make_attribute("pads", pads)])
 
 
-def _affine(model: onnx.ModelProto, add: onnx.NodeProto) -> tuple[onnx.NodeProto, onnx.NodeProto, str, str] | None:
-    """The product and `add`, and the names of the quantized weight and bias, if `add` adds a bias to a product."""
-    if add.op_type != "Add":
-        return None
-    made = [_maker(model, name) for name in add.input]
-    product = next((node for node in made if node is not None and node.op_type == "MatMul"), None)
-    bias = next((node for node in made if node is not None and node.op_type == "DequantizeLinear"), None)
-    turned = _maker(model, product.input[1]) if product is not None else None
-    if product is None or bias is None or turned is None or turned.op_type != "Transpose":
-        return None
-    weight = _maker(model, turned.input[0])
-    if weight is None or weight.op_type != "DequantizeLinear" or len(_readers(model, product.output[0])) != 1:
-        return None
-    return product, add, weight.output[0], bias.output[0]
-
-
-def _write_gemm(
-    model: onnx.ModelProto,
-    product: onnx.NodeProto,
-    add: onnx.NodeProto,
-    operands: tuple[str, str],
-    sizes: tuple[int, tuple[int, ...]],
-) -> None:
-    """Replace the two nodes by Reshape, Gemm, Reshape; the last makes what `add` made."""
-    rows = _constant(model, f"{product.name}_rows", np.array([-1, sizes[0]], dtype=np.int64))
-    back = _constant(model, f"{product.name}_positions", np.array([-1, *sizes[1]], dtype=np.int64))
-    flat, made = f"{product.name}_flat", f"{product.name}_gemm"
-    nodes = [
-        helper.make_node("Reshape", [product.input[0], rows], [flat], name=f"{product.name}_flatten"),
-        helper.make_node("Gemm", [flat, *operands], [made], name=product.name.replace("MatMul", "Gemm"), transB=1),
-        helper.make_node("Reshape", [made, back], [add.output[0]], name=f"{product.name}_unflatten"),
-    ]
-    at = list(model.graph.node).index(add)
-    for node in reversed(nodes):
-        model.graph.node.insert(at, node)
-    model.graph.node.remove(add)
-    model.graph.node.remove(product)
-
-
 def _shape_results(model: onnx.ModelProto) -> list[str]:
     """Tensors that follow from shapes and constants alone and are read by nodes that do not."""
-    static = set(_constants(model))
+    static = {each.name for each in model.graph.initializer}
     shaped: set[str] = set()
     for node in model.graph.node:
         inputs = {name for name in node.input if name}
@@ -147,31 +94,14 @@ def _evaluate(model: onnx.ModelProto, names: Iterable[str], example: Inputs, bat
     return list(session.run(None, feed(session, rows)))
 
 
-def _constants(model: onnx.ModelProto) -> dict[str, Array]:
-    return {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
-
-
-def _constant(model: onnx.ModelProto, name: str, value: Array) -> str:
-    if all(each.name != name for each in model.graph.initializer):
-        model.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
-    return name
-
-
-def _maker(model: onnx.ModelProto, name: str) -> onnx.NodeProto | None:
-    return next((node for node in model.graph.node if name in node.output), None)
-
-
-def _readers(model: onnx.ModelProto, name: str) -> list[onnx.NodeProto]:
-    return [node for node in model.graph.node if name in node.input]
-
-
 def _replace(model: onnx.ModelProto, name: str, value: Array, only: tuple[str, int] | None = None) -> None:
     """Let the nodes that read `name`, or those of one type that read it in one place, read a constant instead."""
     constant = f"{name}_fixed"
-    for node in _readers(model, name):
+    model.graph.initializer.append(numpy_helper.from_array(value, constant))
+    for node in model.graph.node:
         for position, each in enumerate(node.input):
             if each == name and (only is None or only == (node.op_type, position)):
-                node.input[position] = _constant(model, constant, value)
+                node.input[position] = constant
 
 
 def _drop_unread(model: onnx.ModelProto) -> None:

@@ -8,6 +8,8 @@ import torch
 from brevitas.nn import QuantLinear
 from torch.nn import functional
 
+from pipelines.quantize.integer.layers import ends_of_padding
+
 WeightRounding = Literal["nearest", "gptq", "gpfq"]
 
 # Share of the mean of the Hessian's diagonal that is added to it (arXiv 2210.17323).
@@ -42,12 +44,7 @@ def _columns(layer: Any, given: torch.Tensor) -> torch.Tensor:
     if isinstance(layer, QuantLinear):
         return given.reshape(1, -1, given.shape[-1]).double()
     sizes = layer.kernel_size
-    if isinstance(layer.padding, str):
-        totals = [d * (k - 1) if layer.padding == "same" else 0 for d, k in zip(layer.dilation, sizes, strict=True)]
-        ends = [(total // 2, total - total // 2) for total in totals]
-    else:
-        ends = [(size, size) for size in layer.padding]
-    padded = functional.pad(given, [each for end in reversed(ends) for each in end]).double()
+    padded = functional.pad(given, [each for end in reversed(ends_of_padding(layer)) for each in end]).double()
     strides, dilation = layer.stride, layer.dilation
     if len(sizes) == 1:
         padded, sizes, strides, dilation = padded[:, :, None], (1, *sizes), (1, *strides), (1, *dilation)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from brevitas.core.scaling.int_scaling import PowerOfTwoIntScaling
 from brevitas.nn import QuantIdentity
 from torch import nn
 
-from pipelines.quantize.quantizers import COMPUTE
+from pipelines.quantize.quantizers import COMPUTE, is_power_of_two, kernel_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +27,11 @@ class Range:
     octaves: torch.Tensor
 
     @classmethod
-    def of(cls, kernel: Any, *, signed: bool) -> Range:
-        """The range of a calibrated quantizer of Brevitas, as it is now; `signed` grids have no zero point to learn."""
-        length, power_of_two = kernel.scaling_impl.value, isinstance(kernel.int_scaling_impl, PowerOfTwoIntScaling)
-        below = None if signed else kernel.zero_point_impl.value
+    def of(cls, layer: nn.Module) -> Range:
+        """That of a calibrated layer of Brevitas, as it is now; weights, which are signed, have no zero point."""
+        kernel = kernel_of(layer)
+        length, power_of_two = kernel.scaling_impl.value, is_power_of_two(kernel)
+        below = kernel.zero_point_impl.value if isinstance(layer, QuantIdentity) else None
         # Brevitas rounds a logarithm up: from a whole one the least step up would double the scale, so begin amid.
         start = length.detach().ceil() - 0.5 if power_of_two else length.detach().clone()
         start_below = None if below is None else below.detach().clone()
@@ -73,13 +72,7 @@ class ScaleLearning:
     def __init__(self, network: nn.Module, rate: float) -> None:
         """Make the scales of `network` take gradients; `rate` is the octaves that one moves in a step, at first."""
         self._rate, self._first = rate, 0.0
-        self.ranges = []
-        for layer in network.modules():
-            if isinstance(layer, COMPUTE):
-                self.ranges.append(Range.of(layer.weight_quant.tensor_quant, signed=True))
-            elif isinstance(layer, QuantIdentity):
-                kernel = layer.act_quant.fused_activation_quant_proxy.tensor_quant
-                self.ranges.append(Range.of(kernel, signed=False))
+        self.ranges = [Range.of(each) for each in network.modules() if isinstance(each, (QuantIdentity, *COMPUTE))]
         self._optimizer = torch.optim.Adam([each.octaves for each in self.ranges], lr=rate)
         self._freeze(frozen=False)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any, get_args
 
 import torch
-from brevitas.core.scaling.int_scaling import PowerOfTwoIntScaling
 from torch import fx, nn
 
 from evalsuite import Inputs
@@ -17,7 +17,7 @@ from pipelines.quantize.calibration import FloatRun, calibrate, check_grid, chec
 from pipelines.quantize.clipping import Calibration, WeightScale, weight_thresholds
 from pipelines.quantize.equalization import equalize
 from pipelines.quantize.placement import FLOAT_COMPUTE, Scheme, place
-from pipelines.quantize.quantizers import COMPUTE
+from pipelines.quantize.quantizers import COMPUTE, is_power_of_two, kept_length, kernel_of
 from pipelines.quantize.rounding import Products, WeightRounding, round_weights
 from pipelines.quantize.threads import one_thread
 from pipelines.quantize.tracing import trace
@@ -129,12 +129,10 @@ def _with_biases(traced: fx.GraphModule) -> fx.GraphModule:
 def _scale_weights(quantized: fx.GraphModule, weight_scale: WeightScale) -> None:
     for layer in quantized.modules():
         if isinstance(layer, COMPUTE):
-            kernel = layer.weight_quant.tensor_quant
-            power_of_two = isinstance(kernel.int_scaling_impl, PowerOfTwoIntScaling)
-            least, bits = kernel.scaling_impl.clamp_scaling.clamp_min_ste.min_val, int(layer.weight_quant.bit_width())
-            found = weight_thresholds(layer.weight, bits, weight_scale, least, power_of_two)
-            value = kernel.scaling_impl.value
-            value.copy_((found.log2() if power_of_two else found).view_as(value))
+            kernel, bits = kernel_of(layer), int(layer.weight_quant.bit_width())
+            least, value = kernel.scaling_impl.clamp_scaling.clamp_min_ste.min_val, kernel.scaling_impl.value
+            found = weight_thresholds(layer.weight, bits, weight_scale, least, is_power_of_two(kernel))
+            value.copy_(kept_length(kernel, found).view_as(value))
 
 
 def _correct(quantized: fx.GraphModule, inputs: Inputs, treatment: Treatment) -> dict[str, float]:
@@ -142,48 +140,31 @@ def _correct(quantized: fx.GraphModule, inputs: Inputs, treatment: Treatment) ->
     rounded, biased = treatment.weight_rounding != "nearest", treatment.bias_correction
     if not (rounded or biased):
         return {}
-    given, means = {}, {}
+    floats, means, rerounded = {}, {}, dict[str, float]()
 
     def see(name: str, layer: Any, inputs_in_float: torch.Tensor, made: torch.Tensor) -> None:
         if isinstance(layer, COMPUTE):
             means[name] = _channel_means(layer, made)
             if treatment.weight_rounding == "gpfq":
-                given[name] = inputs_in_float
+                floats[name] = inputs_in_float
 
-    FloatRun(quantized, see).run(inputs)
-    run = _Correction(quantized, treatment, given, means)
-    run.run(inputs)
-    return run.rerounded
-
-
-class _Correction(fx.Interpreter):
-    """Runs a calibrated network and corrects each layer before it is computed; `given` and `means` are in float."""
-
-    def __init__(
-        self,
-        quantized: fx.GraphModule,
-        treatment: Treatment,
-        given: Mapping[str, torch.Tensor],
-        means: Mapping[str, torch.Tensor],
-    ) -> None:
-        super().__init__(quantized)
-        self._treatment, self._given, self._means = treatment, given, means
-        self.rerounded: dict[str, float] = {}
-
-    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """One layer; a layer of Brevitas' with weights is corrected first."""
-        layer = self.fetch_attr(target)
-        if not isinstance(layer, COMPUTE):
-            return super().call_module(target, args, kwargs)
-        (inputs,) = args
-        if self._treatment.weight_rounding != "nearest":
-            products = Products(layer, inputs.value, self._given.get(target))
-            self.rerounded[target] = round_weights(layer, self._treatment.weight_rounding, products)
-        if self._treatment.bias_correction:
+    def correct(name: str, layer: Any, args: tuple[Any, ...]) -> None:
+        (given,) = args
+        if rounded:
+            products = Products(layer, given.value, floats.get(name))
+            rerounded[name] = round_weights(layer, treatment.weight_rounding, products)
+        if biased:
             # Found without the old bias: its own rounding would be corrected, and then come on top of the new one's.
             layer.bias.zero_()
-            layer.bias.copy_(self._means[target] - _channel_means(layer, layer(inputs)))
-        return layer(inputs)
+            layer.bias.copy_(means[name] - _channel_means(layer, layer.forward(given)))
+
+    FloatRun(quantized, see).run(inputs)
+    layers = [(name, layer) for name, layer in quantized.named_modules() if isinstance(layer, COMPUTE)]
+    hooks = [layer.register_forward_pre_hook(partial(correct, name)) for name, layer in layers]
+    quantized(inputs)
+    for hook in hooks:
+        hook.remove()
+    return rerounded
 
 
 def _channel_means(layer: nn.Module, made: torch.Tensor) -> torch.Tensor:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
-from brevitas.core.scaling.int_scaling import PowerOfTwoIntScaling
 from brevitas.nn import QuantIdentity
 from torch import nn
+
+from pipelines.quantize.quantizers import is_power_of_two, kernel_of
 
 _BITS = 8
 
@@ -31,10 +32,10 @@ def even_zero_points(quantized: nn.Module) -> list[str]:
         bits = int(layer.act_quant.bit_width().item())
         if zero_point % 2 == 0 or bits < _BITS:
             continue
-        kernel = layer.act_quant.fused_activation_quant_proxy.tensor_quant
+        kernel = kernel_of(layer)
         greatest = 2**bits - 1
         length = kernel.scaling_impl.value.double()
-        length = length.exp2() if isinstance(kernel.int_scaling_impl, PowerOfTwoIntScaling) else length
+        length = length.exp2() if is_power_of_two(kernel) else length
         below = kernel.zero_point_impl.value.item() / scale
         above = length.item() / scale - below
         nearest = min(

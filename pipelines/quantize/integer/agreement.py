@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from brevitas.quant_tensor import QuantTensor
-from torch import fx, nn
+from torch import fx
 
 from evalsuite import Samples, pieces
-from pipelines.quantize.integer.exactly import in_float64, quantizers_of, real_steps
+from pipelines.quantize.integer.exactly import in_float64, real_steps, tensor_of
 from pipelines.quantize.integer.execution import Executor
 from pipelines.quantize.integer.islands import quantize
 from pipelines.quantize.integer.network import INPUT, IntegerNetwork, Integers
 from pipelines.quantize.integer.oracle import apply
+from pipelines.quantize.readout import in_brevitas
 from pipelines.quantize.tracing import at_a_time
 
 TIE = 1e-4
@@ -144,20 +143,7 @@ def recorded_integers(quantized: fx.GraphModule, inputs: torch.Tensor) -> dict[s
     """The integers that every quantizer of the fake-quantized network makes of `inputs`, (batch, ...): int64 by its
     name, the input's by `INPUT`.
     """
-    made: dict[str, Integers] = {}
-    hooks = []
-    for name, layer in quantizers_of(quantized):
-
-        def record(_: nn.Module, __: Any, output: QuantTensor, name: str = name) -> None:
-            made[name] = output.int(float_datatype=False).numpy().astype(np.int64)
-
-        hooks.append(layer.register_forward_hook(record))
-    try:
-        quantized(inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return made
+    return {tensor_of(name): each.integers for name, each in in_brevitas(quantized, inputs).items()}
 
 
 def _local_differences(

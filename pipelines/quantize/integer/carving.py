@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import operator
 from collections.abc import Callable
-from typing import Any
 
 from torch import fx
 
@@ -34,8 +32,10 @@ def carve(
         if node not in made:
             held = on_grid(node)
             if held is not None:
+                # fx wants every placeholder before all else.
+                with graph.inserting_after(made[[*sources][-1]]) if sources else graph.inserting_before(None):
+                    made[node] = graph.placeholder(f"integers_{len(sources) + 1}")
                 sources[node] = held
-                made[node] = graph.placeholder(f"integers_{len(sources)}")
             else:
                 for each in node.all_input_nodes:
                     copy_of(each)
@@ -43,27 +43,14 @@ def carve(
         return made[node]
 
     graph.output(copy_of(last))
+    # Holds, and so copies, what the nodes call and read by name, and nothing else: a network has many islands.
+    module = copy.deepcopy(fx.GraphModule(quantized, graph)).eval()
     island = Island(
         name,
         tuple(each.name for each in sources.values()),
         tuple(each.grid for each in sources.values()),
-        fx.GraphModule(_owned(quantized, graph), _placeholders_first(graph)).eval(),
+        module,
         grid,
         tuple(place for place, node in enumerate(sources) if node.op == "placeholder"),
     )
     return island, [tuple(node.meta["shape"][1:]) for node in sources]
-
-
-def _owned(quantized: fx.GraphModule, graph: fx.Graph) -> dict[str, Any]:
-    """Copies of what the nodes of `graph` call and read by name, and of nothing else: a network has many islands."""
-    names = {str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr")}
-    return copy.deepcopy({name: operator.attrgetter(name)(quantized) for name in sorted(names)})
-
-
-def _placeholders_first(graph: fx.Graph) -> fx.Graph:
-    """fx wants every placeholder before all else."""
-    last: fx.Node | None = None
-    for node in [each for each in graph.nodes if each.op == "placeholder"]:
-        (last.append if last is not None else next(iter(graph.nodes)).prepend)(node)
-        last = node
-    return graph

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from brevitas.core.scaling.int_scaling import PowerOfTwoIntScaling
 from brevitas.nn import QuantConv1d, QuantConv2d, QuantIdentity, QuantLinear
 from brevitas.quant_tensor import QuantTensor
-from torch import fx, nn
+from torch import fx
 
 from pipelines.quantize.integer.lowering import grid_of
 from pipelines.quantize.integer.network import INPUT, Convolution, IntegerNetwork, Integers, Linear
-from pipelines.quantize.tracing import layer_of
+from pipelines.quantize.quantizers import is_power_of_two, kept_length, kernel_of
+from pipelines.quantize.readout import quantizers
 
-_QUANTIZE_INPUT = "quantize_input"
 
-
-def quantizers_of(quantized: fx.GraphModule) -> list[tuple[str, QuantIdentity]]:
-    """By the names of the integer network's tensors."""
-    found = []
-    for node in quantized.graph.nodes:
-        layer = layer_of(quantized, node)
-        if isinstance(layer, QuantIdentity):
-            found.append((INPUT if node.all_input_nodes[0].op == "placeholder" else str(node.target), layer))
-    return found
+def tensor_of(quantizer: str) -> str:
+    """The integer network's name of the tensor that a quantizer makes."""
+    return INPUT if quantizer == "quantize_input" else quantizer
 
 
 def in_float64(quantized: fx.GraphModule, network: IntegerNetwork) -> fx.GraphModule:
@@ -58,7 +52,7 @@ def in_float64(quantized: fx.GraphModule, network: IntegerNetwork) -> fx.GraphMo
 
 def _keep_grid(name: str, layer: QuantIdentity, twin: Any) -> None:
     grid = grid_of(layer)
-    kernel = twin.act_quant.fused_activation_quant_proxy.tensor_quant
+    kernel = kernel_of(twin)
     # Brevitas keeps a grid's reach and its zero, both as real numbers, and divides: in float64, once more.
     kernel.scaling_impl.value.data.copy_(_reach(kernel, torch.tensor(grid.scale, dtype=torch.float64), grid.high))
     kernel.zero_point_impl.value.data.fill_(grid.scale * grid.zero_point)
@@ -72,7 +66,7 @@ def _keep_weights(name: str, layer: Any, twin: Any) -> None:
     for part in twin.weight_quant.modules():
         if hasattr(part, "min_val"):  # A limit that float32 rounded would lift the scales that it made by that little.
             part.min_val = 0.0
-    kernel = twin.weight_quant.tensor_quant
+    kernel = kernel_of(twin)
     value = kernel.scaling_impl.value
     value.data = _reach(kernel, scale.view_as(value), 2 ** (int(weight.bit_width) - 1) - 1)
     twin.weight.data = integers * scale
@@ -83,26 +77,7 @@ def _keep_weights(name: str, layer: Any, twin: Any) -> None:
 
 def _reach(kernel: Any, scale: torch.Tensor, greatest: int) -> torch.Tensor:
     """What Brevitas keeps to find `scale` again: that of the greatest integer, or the logarithm of the next power's."""
-    if isinstance(kernel.int_scaling_impl, PowerOfTwoIntScaling):
-        return (scale * (greatest + 1)).log2()
-    return scale * greatest
-
-
-class _Step(nn.Module):
-    """Stands for a quantizer of the network in float64: keeps what it is given, in steps of its grid, and hands on
-    integers given, whatever it is given.
-    """
-
-    def __init__(self, layer: QuantIdentity, integers: Integers) -> None:
-        super().__init__()
-        self._grid, self._layer = grid_of(layer), layer
-        self._made = torch.from_numpy(self._grid.scale * (integers - self._grid.zero_point))
-        self.steps: npt.NDArray[np.float64] = np.empty(0)
-
-    def forward(self, x: torch.Tensor | QuantTensor) -> Any:
-        real = x.value if isinstance(x, QuantTensor) else x
-        self.steps = real.numpy() / self._grid.scale + self._grid.zero_point
-        return self._layer(self._made)
+    return kept_length(kernel, scale * (greatest + is_power_of_two(kernel)))
 
 
 def real_steps(
@@ -117,8 +92,14 @@ def real_steps(
         inputs: of the network.
     """
     exact = in_float64(quantized, network)
-    steps = {name: _Step(layer, integers[name]) for name, layer in quantizers_of(exact)}
-    for name, step in steps.items():
-        setattr(exact, _QUANTIZE_INPUT if name == INPUT else name, step)
+    steps: dict[str, npt.NDArray[np.float64]] = {}
+
+    def see(tensor: str, layer: Any, args: tuple[Any, ...]) -> tuple[torch.Tensor]:
+        grid, real = grid_of(layer), args[0].value if isinstance(args[0], QuantTensor) else args[0]
+        steps[tensor] = real.numpy() / grid.scale + grid.zero_point
+        return (torch.from_numpy(grid.scale * (integers[tensor] - grid.zero_point)),)
+
+    for name in quantizers(exact):
+        exact.get_submodule(name).register_forward_pre_hook(partial(see, tensor_of(name)))
     exact(inputs if network.tokens else inputs.double())
-    return {name: step.steps for name, step in steps.items()}
+    return steps

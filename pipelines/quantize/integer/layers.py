@@ -53,7 +53,7 @@ def accumulate(name: str, layer: nn.Module, source: OnGrid, given: QuantTensor) 
     if not isinstance(layer, (nn.Conv1d, nn.Conv2d)):
         raise TypeError(f"{name} is a {type(layer).__name__}")
     convolution = Convolution(
-        name, (source.name,), source.grid, integers, bias, scale, _ints(layer.stride), _padding(layer),
+        name, (source.name,), source.grid, integers, bias, scale, _ints(layer.stride), ends_of_padding(layer),
         _ints(layer.dilation), layer.groups,
     )  # fmt: skip
     return convolution, Accumulated(name, scale, 1)
@@ -100,7 +100,7 @@ def _ints(given: int | Iterable[int], dimensions: int = 1) -> tuple[int, ...]:
     return (given,) * dimensions if isinstance(given, int) else tuple(int(each) for each in given)
 
 
-def _padding(layer: nn.Conv1d | nn.Conv2d) -> tuple[tuple[int, int], ...]:
+def ends_of_padding(layer: nn.Conv1d | nn.Conv2d) -> tuple[tuple[int, int], ...]:
     """What is added before and after each dimension; torch adds the odd place of "same" behind."""
     if layer.padding == "valid":
         return ((0, 0),) * len(layer.kernel_size)

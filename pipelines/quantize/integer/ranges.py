@@ -8,7 +8,7 @@ bounds hold for any partial sum in any order too: the negative parts of all term
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, singledispatch
 
 import numpy as np
@@ -83,11 +83,6 @@ class Ranges:
 
     spans: dict[str, Span]
     sums: dict[str, Sum]
-
-    @property
-    def accumulator_bits(self) -> dict[str, int]:
-        """The accumulator width that each accumulating operation needs."""
-        return {name: each.bits for name, each in self.sums.items()}
 
 
 def prove_ranges(network: IntegerNetwork, *, width: int = ACCUMULATOR_BITS) -> Ranges:
@@ -175,7 +170,8 @@ def _accumulate(operation: Linear | Convolution | SumPool, inputs: Span) -> tupl
     zero = operation.input.zero_point
     lower, upper = inputs.lower - zero, inputs.upper - zero
     if isinstance(operation, SumPool):
-        pool = partial(apply_sample, _without_limits(operation), rounding=Rounding.HALF_EVEN)
+        centred = replace(operation, input=Grid(1.0, 0, 0, 0))
+        pool = partial(apply_sample, centred, rounding=Rounding.HALF_EVEN)
         span = Span(pool([lower]), pool([upper]))
         return span, Sum(int(pool([np.minimum(lower, 0)]).min()), int(pool([np.maximum(upper, 0)]).max()))
     weight, bias = operation.weight.astype(np.int64), _along_channels(operation)
@@ -189,17 +185,6 @@ def _accumulate(operation: Linear | Convolution | SumPool, inputs: Span) -> tupl
     least = total(rising, np.minimum(lower, 0)) + total(falling, np.maximum(upper, 0)) + np.minimum(bias, 0)
     greatest = total(rising, np.maximum(upper, 0)) + total(falling, np.minimum(lower, 0)) + np.maximum(bias, 0)
     return Span(ends[0] + bias, ends[1] + bias), Sum(min(0, int(least.min())), max(0, int(greatest.max())))
-
-
-def _without_limits(operation: SumPool) -> SumPool:
-    return SumPool(
-        operation.name,
-        operation.inputs,
-        Grid(1.0, 0, operation.input.low - operation.input.high, operation.input.high - operation.input.low),
-        operation.kernel,
-        operation.stride,
-        operation.padding,
-    )
 
 
 def _along_channels(operation: Linear | Convolution) -> Integers:

@@ -20,26 +20,24 @@ _FAR = 1e6
 
 
 def make_table(
-    name: str, inputs: tuple[str, ...], row: Activation, hardness: float | torch.Tensor, input: Grid, output: Grid
+    name: str, inputs: tuple[str, ...], row: Activation, hardness: float, input: Grid, output: Grid
 ) -> Table:
     """The activation f(x) = g(lambda x) / lambda of a row of traits as a table, for every integer of the input's grid.
 
     An entry is clip(round(f(x) / scale + zero_point)) of the output's grid, computed in float64, rounded half to even.
 
     Raises:
-        Unsupported: the hardness has one value per channel, for which no single table speaks.
         ValueError: the hardness is not positive, the output's integers do not fit into 8 bits, or f is not finite.
     """
     if not 0 <= output.low <= output.high <= np.iinfo(np.uint8).max:
         raise ValueError(f"{name!r}: a table holds integers in [0, 255], not [{output.low}, {output.high}]")
+    _check_hardness(name, hardness)
     real = input.scale * (np.arange(input.low, input.high + 1) - input.zero_point)
-    table = _entries(row, _only_value(name, hardness), real, output)
+    table = _entries(row, hardness, real, output)
     return Table(name, inputs, input=input, table=table.astype(np.uint8), output=output)
 
 
-def make_polynomial(
-    name: str, inputs: tuple[str, ...], hardness: float | torch.Tensor, input: Grid, output: Grid
-) -> Polynomial:
+def make_polynomial(name: str, inputs: tuple[str, ...], hardness: float, input: Grid, output: Grid) -> Polynomial:
     """I-BERT's integer GELU (arXiv 2101.01321, section 3.4, algorithm 2) of x = S q, for x Phi(lambda x) as well.
 
     x Phi(lambda x) = x / 2 (1 + erf(y)) at y = E q with E = lambda S / sqrt(2). There equation 8 becomes, with a < 0,
@@ -55,10 +53,9 @@ def make_polynomial(
     a multiple of 2^shift: then erf is exactly 1 and -1 where it is clipped, and the tails exactly x and 0.
 
     Raises:
-        Unsupported: the hardness has one value per channel.
         ValueError: the hardness is not positive, or the input's grid is so fine that products exceed 64 bits.
     """
-    hardness = _only_value(name, hardness)
+    _check_hardness(name, hardness)
     step = hardness * input.scale / math.sqrt(2)
     greatest = max(input.high - input.zero_point, input.zero_point - input.low)
     limit = -_B / step
@@ -82,7 +79,7 @@ def make_polynomial(
     )  # fmt: skip
 
 
-def smooth_input_grid(hardness: float | torch.Tensor, output: Grid, bits: int, row: Activation = GELU) -> Grid:
+def smooth_input_grid(hardness: float, output: Grid, bits: int, row: Activation = GELU) -> Grid:
     """The finest unsigned grid of `bits` bits for the input of an activation, outside which its result is constant.
 
     Below the grid f(x) = g(lambda x) / lambda is rounded or clipped to the output's zero point, above it to the
@@ -95,8 +92,7 @@ def smooth_input_grid(hardness: float | torch.Tensor, output: Grid, bits: int, r
     those take the place of the zero point and of the greatest integer.
 
     Raises:
-        Unsupported: f neither tends to 0 on the left and to x on the right nor to two values, or the hardness is one
-            per channel.
+        Unsupported: f neither tends to 0 on the left and to x on the right nor to two values.
         ValueError: bits are not in [2, 16], or the hardness is not positive.
     """
     if not 2 <= bits <= 16:
@@ -106,7 +102,7 @@ def smooth_input_grid(hardness: float | torch.Tensor, output: Grid, bits: int, r
             f"{row.name!r} neither tends to 0 on the left and to x on the right nor to two values, so its input needs a"
             " calibrated grid"
         )
-    hardness = _only_value(row.name, hardness)
+    _check_hardness(row.name, hardness)
     lower, upper = (_level_ends if _ends_level(row) else _ends)(row, hardness, output)
     if bits > 8:
         tail = -_B * math.sqrt(2) / hardness
@@ -165,10 +161,6 @@ def _entries(row: Activation, hardness: float, real: npt.NDArray[np.floating], o
     return np.asarray(np.clip(np.rint(value / output.scale + output.zero_point), output.low, output.high))
 
 
-def _only_value(name: str, hardness: float | torch.Tensor) -> float:
-    if isinstance(hardness, torch.Tensor) and hardness.numel() != 1:
-        raise Unsupported(f"{name!r}: a hardness per channel ({hardness.numel()} values) takes a table per channel")
-    value = float(hardness)
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name!r}: the hardness must be positive and finite, got {value}")
-    return value
+def _check_hardness(name: str, hardness: float) -> None:
+    if not 0 < hardness < math.inf:
+        raise ValueError(f"{name!r}: the hardness must be positive and finite, got {hardness}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
+from math import floor
 from typing import Any
 
 import numpy as np
@@ -37,6 +39,18 @@ def network(
     """The operations as a network; the output grid is that of the last rescaling, or a grid of accumulators."""
     output = getattr(operations[-1], "output", Grid(1.0, 0, -(2**31), 2**31 - 1))
     return IntegerNetwork(grid, shape, tuple(operations), output, rounding)
+
+
+def exact(value: int, shift: int, rounding: Rounding, *, twice: bool = True, zero_point: int = 0) -> int:
+    """round(value x 2^-shift) by fractions; `twice` as products are rounded by gemmlowp."""
+    if rounding is Rounding.GEMMLOWP and twice:
+        high = exact(value, min(shift, 31), Rounding.HALF_UP)
+        return exact(high, max(shift - 31, 0), rounding, twice=False)
+    real = Fraction(value, 2**shift)
+    if rounding is Rounding.HALF_EVEN:
+        return round(real + zero_point) - zero_point
+    half_up = floor(abs(real) + Fraction(1, 2)) if rounding is Rounding.GEMMLOWP else floor(real + Fraction(1, 2))
+    return -half_up if rounding is Rounding.GEMMLOWP and real < 0 else half_up
 
 
 def weights(rng: np.random.Generator, shape: tuple[int, ...], low: int = -128, high: int = 127) -> npt.NDArray[np.int8]:

@@ -171,14 +171,22 @@ def test_what_follows_from_shapes_is_computed_once() -> None:
         assert torch.equal(run_onnx(open_onnx(model.SerializeToString()), x), (x * 2).reshape(batch, 2, 2))
 
 
+class Turned(nn.Module):
+    """(batch, positions, features) to (positions, batch, features), or back."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.transpose(0, 1)
+
+
 @pytest.mark.parametrize(
     "layers",
     [
         # The file holds shapes, for the sake of which it is run while it is written.
         (nn.Flatten(1, 2), nn.Conv1d(8, 8, 4, padding="same", dilation=2), nn.ReLU(), nn.Flatten(), nn.Linear(64, 10)),
         (nn.Conv2d(1, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d((1, None)), nn.Flatten(), nn.Linear(24, 10)),
+        (nn.Flatten(1, 2), Turned(), nn.Linear(8, 6), nn.ReLU(), Turned(), nn.Flatten(), nn.Linear(48, 10)),
     ],
-    ids=["dilated", "as many places as there are"],
+    ids=["dilated", "as many places as there are", "the batch behind the positions"],
 )
 def test_layers_that_are_written_otherwise_than_torch_does(layers: tuple[nn.Module, ...], tmp_path: Path) -> None:
     made = exported(nn.Sequential(*layers).eval(), Scheme(Bits(8, 8)), tmp_path / "q.onnx")

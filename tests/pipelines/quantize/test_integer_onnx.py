@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass, field
-from fractions import Fraction
-from math import floor
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +12,12 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from integer_layers import exact
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from evalsuite import GELU, Unsupported, open_onnx
+from pipelines.quantize.integer.execution import Executor
 from pipelines.quantize.integer.network import (
     INPUT,
     Add,
@@ -40,7 +40,6 @@ from pipelines.quantize.integer.network import (
 from pipelines.quantize.integer.onnx_graph import float_tensors, write_integer_onnx
 from pipelines.quantize.integer.onnx_nodes import Nodes
 from pipelines.quantize.integer.operations import count_operations, shapes
-from pipelines.quantize.integer.oracle import apply
 from pipelines.quantize.integer.smooth import make_polynomial, make_table, smooth_input_grid
 
 BYTE = Grid(0.05, 77, 0, 255)
@@ -175,13 +174,6 @@ def cnn(rng: np.random.Generator, size: tuple[int, ...]) -> Chain:
 MAKE = {"mlp": mlp, "cnn": lambda rng: cnn(rng, (13, 11)), "cnn1d": lambda rng: cnn(rng, (21,))}
 
 
-def reference(network: IntegerNetwork, inputs: np.ndarray) -> np.ndarray:
-    tensors = {INPUT: inputs.astype(np.int64)}
-    for each in network.operations:
-        tensors[each.name] = apply(each, [tensors[name] for name in each.inputs], network.rounding)
-    return tensors[network.operations[-1].name]
-
-
 def inputs_of(network: IntegerNetwork, rng: np.random.Generator, batch: int) -> np.ndarray:
     """Random bytes, and samples at the ends of the grid, which saturate."""
     inputs = rng.integers(0, 256, (batch, *network.input_shape)).astype(np.uint8)
@@ -205,8 +197,9 @@ def test_random_networks_run_bit_exactly(kind, rounding, tmp_path):
         model = write_integer_onnx(network, tmp_path / "net.onnx")
         assert float_tensors(model) == []
         inputs = inputs_of(network, rng, 33)
-        expected = reference(network, inputs)
+        expected = Executor(network, checked=True).run(inputs)
         assert len(np.unique(expected)) > 2, "a constant network compares nothing"
+        assert np.array_equal(Executor(network).run(inputs), expected)
         for threads in (1, 2):
             made = logits(tmp_path / "net.onnx", inputs, threads)
             assert made.dtype == np.int32
@@ -214,17 +207,6 @@ def test_random_networks_run_bit_exactly(kind, rounding, tmp_path):
         assert np.array_equal(logits(tmp_path / "net.onnx", inputs[:1]), expected[:1])
     convolutional = {Convolution, Add, MaxPool, SumPool, Flatten}
     assert seen == {Linear, Rectify, Requantize, Table, Polynomial} | (set() if kind == "mlp" else convolutional)
-
-
-def exact(value: int, shift: int, rounding: Rounding, *, twice: bool, zero_point: int = 0) -> int:
-    if rounding is Rounding.GEMMLOWP and twice:
-        high = exact(value, min(shift, 31), Rounding.HALF_UP, twice=False)
-        return exact(high, max(shift - 31, 0), rounding, twice=False)
-    real = Fraction(value, 2**shift)
-    if rounding is Rounding.HALF_EVEN:
-        return round(real + zero_point) - zero_point
-    half_up = floor(abs(real) + Fraction(1, 2)) if rounding is Rounding.GEMMLOWP else floor(real + Fraction(1, 2))
-    return -half_up if rounding is Rounding.GEMMLOWP and real < 0 else half_up
 
 
 @pytest.mark.parametrize("rounding", Rounding)
@@ -342,7 +324,7 @@ def test_max_pooling_of_wide_integers(tmp_path):
     network = chain.network()
     write_integer_onnx(network, tmp_path / "net.onnx")
     inputs = inputs_of(network, rng, 5)
-    assert np.array_equal(logits(tmp_path / "net.onnx", inputs), reference(network, inputs))
+    assert np.array_equal(logits(tmp_path / "net.onnx", inputs), Executor(network, checked=True).run(inputs))
 
 
 def test_what_the_graph_cannot_hold_is_refused_by_name(tmp_path):

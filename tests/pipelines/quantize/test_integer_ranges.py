@@ -43,7 +43,7 @@ def test_hand_computed_bounds() -> None:
     assert found.spans["fc"].upper.tolist() == [35, 3]
     # Partial sums of the first: from -10 - 15 (without its bias) to 10 + 15 + 10.
     assert found.sums["fc"] == Sum(-25, 35)
-    assert found.accumulator_bits == {"fc": 7}
+    assert found.sums["fc"].bits == 7
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_layer_that_may_exceed_32_bits_is_refused_and_one_just_inside_is_not()
     inside = (2**31 - 1) // (255 * 127)
     spare = 2**31 - 1 - inside * 255 * 127
     net = network([dense(inside, bias=spare)], (inside,), BYTE)
-    assert prove_ranges(net).accumulator_bits == {"layer4.fc": 32}
+    assert {name: each.bits for name, each in prove_ranges(net).sums.items()} == {"layer4.fc": 32}
     full = np.full((1, inside), 255, np.uint8)
     assert Executor(net).run(full) == Executor(net, checked=True).run(full) == 2**31 - 1
     for wide in (dense(inside, bias=spare + 1), dense(inside + 1), dense(inside + 1, weight=-128)):

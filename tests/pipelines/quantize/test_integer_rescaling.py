@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from math import floor
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from integer_layers import exact
 
 from pipelines.quantize.integer.network import GREATEST_SHIFT, Dyadic, Rounding
 from pipelines.quantize.integer.rescaling import rescale, shift_right
@@ -18,30 +18,13 @@ FACTORS = st.integers(0, 2**31 - 1) | st.integers(0, 30).map(lambda k: 2**k)
 SHIFTS = st.integers(0, GREATEST_SHIFT)
 
 
-def half_up(x: Fraction) -> int:
-    return floor(x + Fraction(1, 2))
-
-
-def half_away(x: Fraction) -> int:
-    return half_up(x) if x >= 0 else -half_up(-x)
-
-
-def exact(x: int, multiplier: int, shift: int, rounding: Rounding) -> int:
-    product = Fraction(x * multiplier, 2**shift)
-    if rounding is Rounding.HALF_EVEN:
-        return round(product)  # Python rounds fractions half to even
-    if rounding is Rounding.HALF_UP:
-        return half_up(product)
-    if shift <= 31:
-        return half_up(product)
-    return half_away(Fraction(half_up(Fraction(x * multiplier, 2**31)), 2 ** (shift - 31)))
-
-
 @pytest.mark.parametrize("rounding", Rounding)
 @given(st.lists(st.tuples(INT32, FACTORS, SHIFTS), min_size=1, max_size=20))
 def test_rescaling_is_exact(rounding: Rounding, cases: list[tuple[int, int, int]]) -> None:
     x, multiplier, shift = (np.array(each, dtype=np.int64) for each in zip(*cases, strict=True))
-    assert rescale(x, multiplier, shift, rounding).tolist() == [exact(*case, rounding) for case in cases]
+    assert rescale(x, multiplier, shift, rounding).tolist() == [
+        exact(x * multiplier, shift, rounding) for x, multiplier, shift in cases
+    ]
 
 
 @pytest.mark.parametrize(
@@ -70,9 +53,7 @@ def test_gemmlowp_rounds_twice() -> None:
 @pytest.mark.parametrize("rounding", Rounding)
 @given(st.integers(-(2**62), 2**62), SHIFTS)
 def test_a_shift_rounds_once(rounding: Rounding, x: int, shift: int) -> None:
-    real = Fraction(x, 2**shift)
-    how = {Rounding.HALF_EVEN: round, Rounding.HALF_UP: half_up, Rounding.GEMMLOWP: half_away}[rounding]
-    assert shift_right(np.array([x]), shift, rounding).tolist() == [how(real)]
+    assert shift_right(np.array([x]), shift, rounding).tolist() == [exact(x, shift, rounding, twice=False)]
 
 
 @given(st.floats(2.0**-32, 2.0**30, exclude_max=True))

@@ -258,6 +258,8 @@ def test_an_unfoldable_lambda_stays_one_island(bench: MakeBench) -> None:
     outcome = Quantize(placement="pre+post").run(digits(module), bench("digits-cnn"))
     islands = next(each for each in outcome.metrics if each.name == "float_islands")
     assert (islands.value, islands.reason) == (1, "Mul+Gelu+Div")
+    (integer, *_) = (each for each in outcome.metrics if each.name == "integer_accuracy")
+    assert (integer.value, integer.reason) == (None, "layer_1: lambda per channel has no single table or polynomial")
     assert values(outcome)["runtime_agreement"] >= 0.99
 
 
@@ -502,8 +504,8 @@ def test_the_rows_say_where_equalization_applies(
 
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), activation(), nn.Linear(8, 10)).eval()
     room = bench("digits-mlp")
-    made = quantize(module, (1, 8, 8), room.data.calibration.inputs, room, Quantize(equalization=True))
-    (row,) = (each for each in made.metrics if each.name == "equalized_pairs")
+    _, rows = quantize(module, (1, 8, 8), room.data.calibration.inputs, room, Quantize(equalization=True))
+    (row,) = (each for each in rows if each.name == "equalized_pairs")
     said = "layer_1 and layer_3" if pairs else "no pair of layers to equalize; scales in front of layer_2 (GELU)"
     assert row.value == pairs
     assert said in row.reason
