@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from bounds_sampled import Sampled, boxes
 from cases import seeds, slow
 from torch import nn
 
@@ -32,36 +32,6 @@ from pipelines.bounds.survey import ALLOWED
 
 MakeNetwork = Callable[..., Network]
 MakeBench = Callable[..., Bench]
-
-
-def boxes(shape: tuple[int, ...], eps: float, count: int, classes: int = 10) -> list[Property]:
-    generator = torch.Generator().manual_seed(0)
-    return [
-        Property.robustness(
-            torch.rand(shape, generator=generator), sample=i, label=i % classes, eps=eps, domain=(0.0, 1.0)
-        )
-        for i in range(count)
-    ]
-
-
-def sampled_logits(module: nn.Module, properties: list[Property], points: int) -> torch.Tensor:
-    """(properties, points, classes), float64: random points of each box, half of them corners."""
-    generator = torch.Generator().manual_seed(1)
-    exact, logits = copy.deepcopy(module).double().eval(), []
-    for each in properties:
-        share = torch.rand((points, *each.lower.shape), generator=generator, dtype=torch.float64)
-        share[::2] = share[::2].round()
-        with torch.no_grad():
-            logits.append(exact(each.lower + share * (each.upper - each.lower)))
-    return torch.stack(logits)
-
-
-def assert_sound(found: Margins, logits: torch.Tensor, properties: list[Property]) -> None:
-    assert (found.lower[:, None] <= logits).all()
-    assert (logits <= found.upper[:, None]).all()
-    for row, each in enumerate(properties):
-        others = [j for j in range(logits.shape[2]) if j != each.label]
-        assert (found.margins[row] <= logits[row][:, [each.label]] - logits[row][:, others]).all()
 
 
 def each_method(propagation: Propagation, properties: list[Property]) -> Iterator[tuple[str, Margins]]:
@@ -124,12 +94,11 @@ def test_bounds_hold_in_sampled_points(
     subject = network(workload, variant)
     # All lines of a convolutional network take seconds for each sample.
     properties = bench(workload).properties(eps, 2 if workload == "digits-cnn" else 4)
-    logits = sampled_logits(subject.module, properties, 1500)
-    propagation = Propagation(subject)
-    found = dict(each_method(propagation, properties))
+    sampled = Sampled(subject, properties, 1500)
+    found = dict(each_method(Propagation(subject), properties))
     assert tuple(found) == METHODS
     for each in found.values():
-        assert_sound(each, logits, properties)
+        sampled.check(each)
     assert ((found["crown"].upper - found["crown"].lower) < (found["ibp"].upper - found["ibp"].lower)).all()
     assert (found["alpha-crown"].margins >= found["crown"].margins).all()
     assert (found["crown"].unstable <= found["ibp"].unstable).all()
@@ -146,59 +115,13 @@ def test_alpha_crown_improves_what_crown_left_open(network: MakeNetwork, bench: 
     assert unproven.any()
     assert (found.margins >= crown.margins).all()
     assert (found.margins[unproven] > crown.margins[unproven] + 0.05).any()
-    assert_sound(found, sampled_logits(subject.module, properties, 1500), properties)
-
-
-class Residual(nn.Module):
-    def __init__(self, activation: nn.Module, join: str) -> None:
-        super().__init__()
-        self.first, self.second = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
-        self.activation, self.join = activation, join
-        self.last = nn.Linear(16 * (8 if join == "cat" else 4), 10)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden = self.activation(self.first(x))
-        branch = self.second(hidden)
-        joined = torch.cat([hidden, branch], 1) if self.join == "cat" else hidden + branch
-        flat = torch.relu(joined)
-        return self.last(flat.view(len(x), -1) if self.join == "view" else flat.flatten(1))
-
-
-def small(kind: str, activation: nn.Module) -> nn.Module:
-    convolution = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), activation)
-    tails: dict[str, list[nn.Module]] = {
-        "average": [nn.AvgPool2d(2), nn.Flatten(), nn.Linear(16, 10)],
-        "global": [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10, bias=False)],
-        "groups": [nn.Conv2d(4, 4, 3, padding=1, groups=2), activation, nn.Flatten(), nn.Linear(64, 10)],
-        "dropout": [nn.Dropout2d(), nn.Conv2d(4, 4, 3, stride=2), activation, nn.Flatten(), nn.Linear(4, 10)],
-        "maximum": [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 10)],
-    }
-    module = nn.Sequential(convolution, *tails[kind]) if kind in tails else Residual(activation, kind)
-    for each in module.modules():
-        if isinstance(each, nn.BatchNorm2d):
-            nn.init.normal_(each.running_mean)
-            nn.init.uniform_(each.running_var, 0.5, 2)
-            nn.init.uniform_(each.weight, -1, 1)
-    return module.eval()
-
-
-@pytest.mark.parametrize("kind", ["average", "global", "groups", "dropout", "maximum", "cat", "add"])
-@pytest.mark.parametrize("make", [nn.ReLU, nn.GELU, lambda: LambdaGELU(4, hardness=7.0)])
-def test_other_architectures_are_bounded_soundly(kind: str, make: Callable[[], nn.Module]) -> None:
-    torch.manual_seed(0)
-    subject = Network(kind, small(kind, make()), (1, 4, 4), 10)
-    properties = boxes((1, 4, 4), 0.2, 3)
-    logits = sampled_logits(subject.module, properties, 1000)
-    propagation = Propagation(subject, iterations=5)
-    assert propagation.optimizes == (kind != "maximum")
-    for _, found in each_method(propagation, properties):
-        assert_sound(found, logits, properties)
+    Sampled(subject, properties, 1500).check(found)
 
 
 def test_a_point_has_exact_bounds(network: MakeNetwork, bench: MakeBench) -> None:
     subject = network("digits-mlp", "gelu")
     properties = bench("digits-mlp").properties(0.0, 3)
-    logits = sampled_logits(subject.module, properties, 1)[:, 0]
+    logits = torch.cat(Sampled(subject, properties, 1).logits)
     propagation = Propagation(subject)
     for method in METHODS:
         found = propagation.bounds(properties, method)
@@ -248,7 +171,7 @@ def test_operators_without_trustworthy_bounds_are_refused_by_name(last: nn.Modul
 def test_a_conversion_that_computes_something_else_is_refused() -> None:
     # view(len(x), -1) is traced with the example's batch size.
     with pytest.raises(Unsupported, match="auto_LiRPA"):
-        Propagation(Network("view", small("view", nn.ReLU()), (1, 4, 4), 10))
+        Propagation(Network("view", made("view", nn.ReLU, 0), (1, 5, 5), 4))
 
 
 def test_bounds_that_are_not_numbers_prove_nothing() -> None:
@@ -311,12 +234,20 @@ ARCHITECTURES: dict[str, tuple[str, Callable[[nn.Module], nn.Module]]] = {
                                                   a=nn.Linear(25, 6), b=nn.Linear(6, 4), act=act)),
     "reshape": ("Reshape", lambda act: Called(lambda m, x: m.b(m.act(m.a(x)).reshape(-1, 75)),
                                               a=nn.Conv2d(1, 3, 3, padding=1), b=nn.Linear(75, 4), act=act)),
+    "folded": ("Conv", lambda act: chain(nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), act,
+                                         nn.Conv2d(4, 4, 3, padding=1, groups=2), act)),
+    "dropout": ("Conv", lambda act: chain(nn.Conv2d(1, 4, 3, 1, 1), act, nn.Dropout2d(), nn.Conv2d(4, 4, 3, 2), act)),
+    "residual": ("Add", lambda act: Called(lambda m, x: m.c(torch.relu((y := m.act(m.a(x))) + m.b(y)).flatten(1)),
+                                           a=nn.Conv2d(1, 3, 3, padding=1), b=nn.Conv2d(3, 3, 3, padding=1),
+                                           c=nn.LazyLinear(4), act=act)),
 }  # fmt: skip
+VIEW = ("", lambda act: Called(lambda m, x: m.b(m.act(m.a(x)).view(len(x), -1)), a=nn.Conv2d(1, 3, 3, padding=1),
+                               b=nn.Linear(75, 4), act=act))  # fmt: skip
 
 
 def made(kind: str, activation: Callable[[], nn.Module], seed: int) -> nn.Module:
     torch.manual_seed(seed)
-    module = ARCHITECTURES[kind][1](activation()).eval()
+    module = (ARCHITECTURES | {"view": VIEW})[kind][1](activation()).eval()
     module(torch.rand(1, 1, 5, 5))
     for each in module.modules():
         if isinstance(each, nn.BatchNorm2d):
@@ -341,22 +272,13 @@ def test_every_allowed_operator_has_a_network_here() -> None:
 def test_every_operator_is_bounded_soundly(kind: str, activation: Callable[[], nn.Module], seed: int) -> None:
     subject = Network(kind, made(kind, activation, seed), (1, 5, 5), 4)
     properties = boxes((1, 5, 5), 0.3, 3, 4)
-    logits = sampled_logits(subject.module, properties, 400)
-    propagation = Propagation(subject, iterations=5)
-    assert propagation.patches == (kind in ("plain", "average", "maximum", "norm", "global", "add"))
+    sampled, propagation = Sampled(subject, properties, 500), Propagation(subject, iterations=5)
+    assert propagation.optimizes == (kind != "maximum")
+    assert propagation.patches == (
+        kind in ("plain", "average", "maximum", "norm", "global", "add", "dropout", "residual")
+    )
     for _, found in each_method(propagation, properties):
-        assert_sound(found, logits, properties)
-        assert_float32_within_allowance(subject.module, found, properties)
-
-
-def assert_float32_within_allowance(module: nn.Module, found: Margins, properties: list[Property]) -> None:
-    for each, allowance in zip(properties, found.allowance, strict=True):
-        share = torch.rand((200, *each.lower.shape), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-        points = (each.lower + share * (each.upper - each.lower)).float()
-        with torch.no_grad():
-            off = module(points).double() - copy.deepcopy(module).double()(points.double())
-        others = [j for j in range(off.shape[1]) if j != each.label]
-        assert ((off[:, [each.label]] - off[:, others]).abs() <= allowance).all()
+        sampled.check(found)
 
 
 def affine(weight: list[list[float]], bias: list[float]) -> nn.Linear:
@@ -426,7 +348,7 @@ def test_a_network_without_activations() -> None:
     properties = boxes((4,), 0.1, 3, 3)
     found = Propagation(subject).bounds(properties, "crown")
     assert found.unstable.tolist() == [0, 0, 0]
-    assert_sound(found, sampled_logits(subject.module, properties, 200), properties)
+    Sampled(subject, properties, 200).check(found)
 
 
 class OffInCorners(Engine):

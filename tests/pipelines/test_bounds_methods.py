@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from bounds_sampled import boxes
 from torch import nn
 
 from evalsuite import Bench, LambdaGELU, Network, Property, Unsupported
@@ -24,14 +25,6 @@ def mlp(act: Callable[[], nn.Module], classes: int = 3) -> Network:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 8), act(), nn.Linear(8, 8), act(), nn.Linear(8, classes)).eval()
     return Network("mlp", module, (4,), classes)
-
-
-def boxes(shape: tuple[int, ...], eps: float, count: int, classes: int = 3) -> list[Property]:
-    generator = torch.Generator().manual_seed(0)
-    return [
-        Property.robustness(torch.rand(shape, generator=generator), sample=i, label=i % classes, eps=eps, domain=(0, 1))
-        for i in range(count)
-    ]
 
 
 def test_crown_lies_within_intervals_everywhere() -> None:
