@@ -125,11 +125,11 @@ def _cut(module: nn.Module, copied: nn.Module, graph: Graph, doomed: Mapping[str
     """Prune `copied`, whose groups `graph` has, in place, and compare it with `module`."""
     chosen = [(group, doomed[group.root]) for group in graph.groups if group.root in doomed]
     between = operations([items_of(graph, *each) for each in chosen])
-    before = Layout.of(copied, graph.outputs)
+    before = Layout.of(copied)
     try:
         with explained("cannot prune the network"):
             pruned = Pruned(copied, _remove(copied, graph, chosen))
-        check_layout(pruned, before, probe)
+        check_layout(pruned, before)
         return dataclasses.replace(pruned, equality_error=equality_error(module, pruned, probe.outputs))
     except Unsupported as error:
         raise _Inexact(str(error), doomed, between) from error

@@ -14,9 +14,9 @@ from torch.nn import functional
 
 from evalsuite import LambdaGELU, Unsupported
 from evalsuite.plugins import load
+from pipelines.prune import IMPORTANCES
 from pipelines.prune.channels import _global_counts, prune
 from pipelines.prune.equality import equality_error
-from pipelines.prune.importance import IMPORTANCES
 from pipelines.prune.selection import Probe, Pruned, Selection
 
 HALF = Selection(0.5)
