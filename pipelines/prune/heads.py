@@ -15,6 +15,7 @@ from pipelines.prune.equality import equality_error
 from pipelines.prune.head_importance import head_scores
 from pipelines.prune.obstacles import check_weights
 from pipelines.prune.selection import Probe, Pruned, Selection, share_of
+from pipelines.prune.size import keep
 
 
 def prune_heads(
@@ -137,9 +138,9 @@ def _remove(module: nn.Module, attention: Attention, heads: list[int]) -> dict[s
     """Cut `heads` out of `module` in place; per path of a linear layer the rows that are gone."""
     removed = {path: sorted(row for head in heads for row in rows[head]) for path, rows in attention.rows.items()}
     for path, rows in removed.items():
-        _cut(linear_at(module, path), rows, dimension=0)
-    columns = sorted(column for head in heads for column in attention.columns[head])
-    _cut(linear_at(module, attention.output), columns, dimension=1)
+        keep(linear_at(module, path), outputs=_others(linear_at(module, path).weight[:, 0], rows))
+    columns = [column for head in heads for column in attention.columns[head]]
+    keep(linear_at(module, attention.output), inputs=_others(linear_at(module, attention.output).weight[0], columns))
     left = attention.heads - len(heads)
     part = module.get_submodule(attention.path)
     for name in attention.counts:
@@ -149,16 +150,6 @@ def _remove(module: nn.Module, attention: Attention, heads: list[int]) -> dict[s
     return removed
 
 
-def _cut(layer: nn.Linear, indices: list[int], *, dimension: int) -> None:
-    """Remove rows (`dimension` 0) or columns (1) of a Linear in place."""
-    weight = layer.weight
-    gone = set(indices)
-    kept = torch.tensor([each for each in range(weight.shape[dimension]) if each not in gone], device=weight.device)
-    layer.weight = _selected(weight, dimension, kept)
-    if dimension == 0 and layer.bias is not None:
-        layer.bias = _selected(layer.bias, 0, kept)
-    layer.out_features, layer.in_features = layer.weight.shape
-
-
-def _selected(parameter: torch.Tensor, dimension: int, kept: torch.Tensor) -> nn.Parameter:
-    return nn.Parameter(parameter.detach().index_select(dimension, kept), requires_grad=parameter.requires_grad)
+def _others(row: torch.Tensor, gone: list[int]) -> torch.Tensor:
+    """The indices of a row but those, on its device."""
+    return torch.tensor(sorted(set(range(len(row))) - set(gone)), device=row.device)
