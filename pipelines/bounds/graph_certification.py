@@ -31,6 +31,7 @@ from evalsuite import (
     zonotopes_of,
 )
 from pipelines.bounds import METHODS, Bounds
+from pipelines.bounds.margins import rows_of
 from pipelines.bounds.rows import Found, Rows
 from pipelines.bounds.samples import Broken, first_broken, kept
 
@@ -240,14 +241,12 @@ class GraphCertification:
 
 def _asked_for(property_: Property, outputs: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows of the outputs, and what each must be above: the margins of the label above 0, or outputs within ends."""
-    eye = torch.eye(outputs, dtype=torch.float64)
     if property_.ends is not None:
-        low, high = (each.double() for each in property_.ends)
+        eye, (low, high) = torch.eye(outputs, dtype=torch.float64), (each.double() for each in property_.ends)
         # An output at an end holds.
         least = torch.cat([low, -high])
         return torch.cat([eye, -eye]), least.nextafter(torch.full_like(least, -torch.inf))
-    others = [each for each in range(outputs) if each != property_.label]
-    return eye[property_.label] - eye[others], torch.zeros(outputs - 1, dtype=torch.float64)
+    return rows_of([property_], outputs)[0, : outputs - 1], torch.zeros(outputs - 1, dtype=torch.float64)
 
 
 def _batches(asked: Asked) -> Iterator[tuple[_Part, list[Property]]]:
