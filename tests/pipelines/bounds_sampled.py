@@ -11,7 +11,7 @@ from evalsuite import Network, Property
 from pipelines.bounds.margins import Margins
 from pipelines.bounds.preparing import activations
 
-_CLIMBING, _STEPS = 32, 10  # points that ascend, and their steps
+_STEPS = 10  # of an ascent
 
 
 def boxes(
@@ -49,34 +49,33 @@ class Sampled:
         subject: the network.
         properties: their boxes.
         points: of each box, or how many random ones.
-        climbing: whether points too where each logit's ascent and descent end.
+        climbing: from how many of them each logit's ascent and descent begin, whose ends are points too.
     """
 
     def __init__(
         self, subject: Network, properties: Sequence[Property], points: int | list[torch.Tensor], *,
-        climbing: bool = False,
+        climbing: int = 0,
     ) -> None:  # fmt: skip
         self.properties = properties
         self.points = [points_in(each, points) for each in properties] if isinstance(points, int) else points
         self._exact = copy.deepcopy(subject.module).double().eval()
         if climbing:
-            self.points = [self._climbed(*each) for each in zip(properties, self.points, strict=True)]
+            self.points = [self._climbed(*each, climbing) for each in zip(properties, self.points, strict=True)]
         self._inputs = list[dict[str, torch.Tensor]]()
         self.logits = [self._run(each) for each in self.points]
         with torch.no_grad():
             self._off = [self._rounding(subject, *each) for each in zip(properties, self.points, strict=True)]
 
-    def _climbed(self, region: Property, points: torch.Tensor) -> torch.Tensor:
-        width, found = region.upper - region.lower, [points]
-        for logit in range(self._exact(points[:1]).shape[1]):
-            for sign in (1, -1):
-                at = points[:_CLIMBING].clone()
-                for _ in range(_STEPS):
-                    at.requires_grad_()
-                    (up,) = torch.autograd.grad(self._exact(at)[:, logit].sum(), at)
-                    at = (at.detach() + 0.2 * sign * width * up.sign()).clamp(region.lower, region.upper)
-                found.append(at)
-        return torch.cat(found)
+    def _climbed(self, region: Property, points: torch.Tensor, count: int) -> torch.Tensor:
+        size = 0.2 * (region.upper - region.lower)
+        ways = torch.eye(self._exact(points[:1]).shape[1], dtype=torch.float64)
+        ways = torch.cat([ways, -ways]).repeat_interleave(count, 0)
+        at = points[:count].repeat(len(ways) // count, *[1] * region.lower.ndim)
+        for _ in range(_STEPS):
+            at.requires_grad_()
+            (up,) = torch.autograd.grad((self._exact(at) * ways).sum(), at)
+            at = (at.detach() + size * up.sign()).clamp(region.lower, region.upper)
+        return torch.cat([points, at])
 
     @torch.no_grad()
     def _run(self, points: torch.Tensor) -> torch.Tensor:
@@ -102,14 +101,14 @@ class Sampled:
         return off
 
     def check(self, found: Margins, layers: Sequence[str] = ()) -> None:
-        """That nothing lies outside: logits, margins, float32's errors, and inputs of the activations named so."""
+        """That nothing is outside: logits, margins, errors of float32, and inputs of the first activations, by name."""
         for row, each in enumerate(self.properties):
             logits, off = self.logits[row], self._off[row]
             others = [j for j in range(logits.shape[1]) if j != each.label]
             assert ((found.lower[row] <= logits) & (logits <= found.upper[row])).all()
             assert (found.margins[row] <= logits[:, [each.label]] - logits[:, others]).all()
             assert ((off[:, [each.label]] - off[:, others]).abs() <= found.allowance[row]).all()
-            for path, (low, high) in zip(layers, found.inputs, strict=True) if layers else ():
+            for path, (low, high) in zip(layers, found.inputs, strict=False):
                 # Bounds of inputs are those of real arithmetic, up to float64's rounding.
                 value, slack = self._inputs[row][path], 1e-9 * (1 + self._inputs[row][path].abs())
                 assert ((low[row] - slack <= value) & (value <= high[row] + slack)).all()

@@ -221,7 +221,7 @@ def subject(name: str) -> Network:
 @pytest.mark.parametrize("eps", [0.02, pytest.param(0.2, marks=pytest.mark.slow)])
 def test_networks_that_torch_export_reads_are_bounded_soundly(name: str, eps: float) -> None:
     network, properties = subject(name), boxes((1, 4, 4), eps, 2)
-    propagation, sampled = Propagation(network), Sampled(network, properties, 2000, climbing=True)
+    propagation, sampled = Propagation(network), Sampled(network, properties, 2000, climbing=32)
     widths = {}
     for method in ("ibp", "crown"):
         found = propagation.bounds(properties, method)

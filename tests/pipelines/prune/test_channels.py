@@ -110,42 +110,6 @@ def test_every_importance(name: str, importance: str) -> None:
         checked(module, probe, Selection(0.3, importance, "global"))
 
 
-def hugging_face(kind: str) -> tuple[nn.Module, Probe]:
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
-    tokens = torch.randint(50, (3, 7))
-    if kind == "vit":
-        config = transformers.ViTConfig(**sizes, image_size=16, patch_size=4, num_channels=1, num_labels=5)
-        images = torch.rand(3, 1, 16, 16)
-        return transformers.ViTForImageClassification(config).eval(), Probe(
-            lambda module: module(pixel_values=images).logits,
-            lambda module: [module(pixel_values=images).logits.square().mean(1)],
-        )
-    config = transformers.BertConfig(**sizes, vocab_size=50, max_position_embeddings=16)
-    make = transformers.BertForMaskedLM if kind == "masked" else transformers.BertForSequenceClassification
-    mask = torch.ones_like(tokens)
-    mask[0, 4:] = 0
-    return make(config).eval(), Probe(
-        lambda module: module(input_ids=tokens, attention_mask=mask).logits,
-        lambda module: [module(input_ids=tokens, attention_mask=mask).logits.square().flatten(1).mean(1)],
-    )
-
-
-@pytest.mark.parametrize("importance", ["l2", "taylor", "activation"])
-@pytest.mark.parametrize("kind", ["classifier", "masked", "vit"])
-def test_hugging_face(kind: str, importance: str) -> None:
-    module, probe = hugging_face(kind)
-    pruned = checked(module, probe, Selection(0.5, importance))
-    # FFN hidden units alone: the residual stream and the heads are as they were.
-    assert len(pruned.removed) == 2
-    assert all(path.endswith(("intermediate.dense", "mlp.fc1")) for path in pruned.removed)
-    assert parameters(module) - parameters(pruned.module) == 2 * 24 * (32 + 1 + 32)
-    if kind == "masked":
-        assert "LayerNorm) mixes them" in pruned.notes[0]
-        assert pruned.module.cls.predictions.decoder.weight is pruned.module.bert.embeddings.word_embeddings.weight
-
-
 @pytest.mark.parametrize("importance", ["l2", "l1", "group_norm"])
 def test_the_least_important_channels_go(importance: str) -> None:
     module = mlp(2, 4, 2)

@@ -116,8 +116,20 @@ def llama(implementation: str, key_heads: int = HEADS) -> nn.Module:
     return transformers.LlamaForCausalLM(config)
 
 
+def masked(implementation: str) -> nn.Module:
+    config = transformers.BertConfig(
+        vocab_size=VOCABULARY, max_position_embeddings=8, attn_implementation=implementation, **SHAPE
+    )
+    return transformers.BertForMaskedLM(config)
+
+
 MODELS = {"bert": (bert, text), "gpt2": (gpt2, causal), "vit": (vit, images)}
-MORE = {"distilbert": (distilbert, text), "clip": (clip, embeddings), "llama": (llama, causal)}
+MORE = {
+    "distilbert": (distilbert, text),
+    "clip": (clip, embeddings),
+    "llama": (llama, causal),
+    "masked": (masked, text),
+}
 CLASSIFIERS = {"bert": "classifier", "gpt2": "lm_head", "vit": "classifier"}
 
 
@@ -161,6 +173,21 @@ def test_units_and_heads(name: str, implementation: str) -> None:
     assert [each.head_size for each in find_attentions(pruned.module)] == [SIZE, SIZE]
     assert not pruned.module.training
     assert module.training
+
+
+@pytest.mark.parametrize("importance", ["taylor", "activation"])
+@pytest.mark.parametrize("name", ["bert", "vit", "masked"])
+def test_units_alone(name: str, importance: str) -> None:
+    module, probe = made(name)
+    pruned = prune(module, probe, Selection(0.5, importance))
+    assert equality_error(module, pruned, probe.outputs) <= 1e-6
+    # The residual stream and the heads are as they were.
+    assert len(pruned.removed) == 2
+    assert all(path.endswith(("intermediate.dense", "mlp.fc1")) for path in pruned.removed)
+    assert parameters(module) - parameters(pruned.module) == 2 * 20 * (2 * WIDTH + 1)
+    if name == "masked":
+        assert "LayerNorm) mixes them" in pruned.notes[0]
+        assert pruned.module.cls.predictions.decoder.weight is pruned.module.bert.embeddings.word_embeddings.weight
 
 
 @pytest.mark.parametrize("name", MODELS)
