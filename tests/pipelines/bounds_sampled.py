@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 import torch
 
 from evalsuite import Network, Property
+from pipelines.bounds import METHODS
 from pipelines.bounds.margins import Margins
 from pipelines.bounds.preparing import activations
+from pipelines.bounds.propagation import Propagation
 
 _STEPS = 10  # of an ascent
 
@@ -53,7 +55,7 @@ class Sampled:
     """
 
     def __init__(
-        self, subject: Network, properties: Sequence[Property], points: int | list[torch.Tensor], *,
+        self, subject: Network, properties: list[Property], points: int | list[torch.Tensor], *,
         climbing: int = 0,
     ) -> None:  # fmt: skip
         self.properties = properties
@@ -101,14 +103,26 @@ class Sampled:
         return off
 
     def check(self, found: Margins, layers: Sequence[str] = ()) -> None:
-        """That nothing is outside: logits, margins, errors of float32, and inputs of the first activations, by name."""
+        """That nothing is outside: logits, margins, errors of float32, and inputs of what `layers` name."""
         for row, each in enumerate(self.properties):
             logits, off = self.logits[row], self._off[row]
             others = [j for j in range(logits.shape[1]) if j != each.label]
             assert ((found.lower[row] <= logits) & (logits <= found.upper[row])).all()
             assert (found.margins[row] <= logits[:, [each.label]] - logits[:, others]).all()
             assert ((off[:, [each.label]] - off[:, others]).abs() <= found.allowance[row]).all()
-            for path, (low, high) in zip(layers, found.inputs, strict=False):
+            ends = dict(zip(layers, found.inputs, strict=bool(layers)))
+            for path in ends.keys() & self._inputs[row].keys():
                 # Bounds of inputs are those of real arithmetic, up to float64's rounding.
-                value, slack = self._inputs[row][path], 1e-9 * (1 + self._inputs[row][path].abs())
-                assert ((low[row] - slack <= value) & (value <= high[row] + slack)).all()
+                value, (low, high) = self._inputs[row][path], (end[row] for end in ends[path])
+                slack = 1e-9 * (1 + value.abs())
+                assert ((low - slack <= value) & (value <= high + slack)).all()
+
+
+def check_each(propagation: Propagation, sampled: Sampled, methods: Sequence[str] = METHODS) -> dict[str, Margins]:
+    """The bounds by these methods, which are finite and hold."""
+    found = {method: propagation.bounds(sampled.properties, method) for method in methods}
+    for each in found.values():
+        assert each.lower.isfinite().all()
+        assert each.upper.isfinite().all()
+        sampled.check(each, propagation.layers)
+    return found

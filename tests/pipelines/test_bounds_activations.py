@@ -10,14 +10,14 @@ from functools import partial
 
 import pytest
 import torch
-from bounds_sampled import Sampled, around_0
+from bounds_sampled import Sampled, around_0, check_each
 from bounds_sampled import boxes as boxes_around
 from torch import nn
 
 from evalsuite import GELU, Activation, Found, LambdaGELU, Network, Property, Swish, Unsupported
 from evalsuite.plugins import load_all
 from pipelines.bounds import METHODS, preparing
-from pipelines.bounds.propagation import Margins, Propagation
+from pipelines.bounds.propagation import Propagation
 from pipelines.bounds.rounding import Rounding
 from pipelines.bounds.surroundings import LEGACY, at_home
 
@@ -41,15 +41,6 @@ def network(first: nn.Module, second: nn.Module, scale: float, seed: int = 0) ->
 boxes = partial(boxes_around, (3,), centers=around_0, domain=(-9.0, 9.0))
 
 
-def check_each(propagation: Propagation, subject: Network, properties: list[Property]) -> dict[str, Margins]:
-    """The bounds of each method: logits, activation inputs and float32's errors at sampled points."""
-    sampled = Sampled(subject, properties, POINTS)
-    found = {method: propagation.bounds(properties, method) for method in METHODS}
-    for each in found.values():
-        sampled.check(each, propagation.layers)
-    return found
-
-
 @pytest.mark.parametrize("name", [*(each for each in ROWS if each != "relu"), *OTHERS])
 def test_every_row_is_bounded_soundly(name: str) -> None:
     subject = network(make(name), make(name), 4.0)
@@ -57,7 +48,7 @@ def test_every_row_is_bounded_soundly(name: str) -> None:
     assert propagation.optimizes
     assert propagation.layers == ("1", "3")
     properties = [*boxes(0.01), *boxes(0.5)]
-    found = check_each(propagation, subject, properties)
+    found = check_each(propagation, Sampled(subject, properties, POINTS))
     assert (found["crown"].margins >= found["ibp"].margins).all()
     assert (found["alpha-crown"].margins >= found["crown"].margins).all()
     widths = {method: (each.upper - each.lower).unflatten(0, (2, 3)).mean((1, 2)) for method, each in found.items()}
@@ -71,7 +62,7 @@ def test_hardness_per_channel(kind: Callable[..., nn.Module]) -> None:
     of_images = nn.Sequential(nn.Conv2d(1, 6, 2), act, nn.Flatten(), nn.Linear(24, 3)).eval()
     for subject in (network(act, kind(hardness=3.0), 2.0), Network("images", of_images, (1, 3, 3), 3)):
         properties = boxes_around(subject.input_shape, 0.2, centers=around_0, domain=(-9.0, 9.0))
-        check_each(Propagation(subject, iterations=3), subject, properties)
+        check_each(Propagation(subject, iterations=3), Sampled(subject, properties, POINTS))
 
 
 def test_hardness_per_feature_of_another_dimension_is_refused_by_path() -> None:
@@ -83,14 +74,14 @@ def test_hardness_per_feature_of_another_dimension_is_refused_by_path() -> None:
 @pytest.mark.parametrize("negative", [-0.5, 0.0, 0.3, 1.0, 2.0])
 def test_leaky_relus_of_any_slope(negative: float) -> None:
     subject = network(nn.LeakyReLU(negative), nn.PReLU(init=negative), 2.0)
-    check_each(Propagation(subject, iterations=3), subject, boxes(0.3))
+    check_each(Propagation(subject, iterations=3), Sampled(subject, boxes(0.3), POINTS))
 
 
 @pytest.mark.parametrize(("beta", "threshold"), [(1.0, 20.0), (3.0, 2.0), (0.5, 60.0)])
 def test_softplus_with_its_threshold(beta: float, threshold: float) -> None:
     # Beyond the threshold the module is the identity, log(1 + exp(-threshold)) / beta below the function.
     subject = network(nn.Softplus(beta, threshold), nn.Softplus(beta, threshold), 12.0)
-    check_each(Propagation(subject, iterations=3), subject, boxes(0.4))
+    check_each(Propagation(subject, iterations=3), Sampled(subject, boxes(0.4), POINTS))
 
 
 def test_the_rounding_of_an_activation_by_hand() -> None:
@@ -221,14 +212,12 @@ def test_an_activation_that_does_more_than_its_row_is_bounded_as_what_it_does(ac
     subject, properties = network(activation, nn.ReLU(), 4.0), boxes(2.0)
     with pytest.raises(Unsupported, match=told):  # its row may not stand in its place
         preparing.prepared(subject.module)
-    propagation, sampled = Propagation(subject), Sampled(subject, properties, POINTS)
-    for method in ("ibp", "crown"):
-        sampled.check(propagation.bounds(properties, method))
+    check_each(Propagation(subject), Sampled(subject, properties, POINTS), ("ibp", "crown"))
 
 
 def test_a_subclass_that_only_has_another_name_is_taken() -> None:
     subject = network(Plain(), nn.ReLU(), 1.0)
-    Sampled(subject, boxes(0.1), POINTS).check(Propagation(subject).bounds(boxes(0.1), "crown"), ("1", "3"))
+    check_each(Propagation(subject), Sampled(subject, boxes(0.1), POINTS), ("crown",))
 
 
 def bent(output: torch.Tensor) -> torch.Tensor:

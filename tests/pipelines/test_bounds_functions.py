@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from bounds_sampled import Sampled, around_0
+from bounds_sampled import Sampled, around_0, check_each
 from bounds_sampled import boxes as boxes_around
 from torch import nn
 from torch.nn import functional
@@ -114,8 +114,7 @@ def test_calls_of_nested_and_shared_modules_have_names() -> None:
         "block.activation_0", "block.activation_1", "block.activation_0 call 2", "block.activation_1 call 2",
         "activation_0",
     )  # fmt: skip
-    for method in METHODS:
-        Sampled(subject, properties, POINTS).check(propagation.bounds(properties, method))
+    check_each(propagation, Sampled(subject, properties, POINTS))
     assert type(subject.module) is Nested
     assert all(torch.equal(before[name], value) for name, value in subject.module.state_dict().items())
 
@@ -159,8 +158,7 @@ def test_a_relu_in_place_whose_input_is_read_again(read: Callable[..., torch.Ten
     except Unsupported:
         assert read is viewed
         return
-    for method in METHODS:
-        Sampled(subject, properties, POINTS).check(propagation.bounds(properties, method))
+    check_each(propagation, Sampled(subject, properties, POINTS))
 
 
 @pytest.mark.parametrize("way", RELUS)
@@ -185,8 +183,7 @@ def test_an_input_that_is_overwritten_and_read_again_is_read_as_it_is_then(
     with pytest.raises(Unsupported, match=rf"^act \({type(act).__name__}\) overwrites its input, which is read again"):
         refuse_overwritten(subject.module, (3,))
     propagation = Propagation(subject)
-    for method in ("ibp", "crown"):
-        Sampled(subject, properties, POINTS).check(propagation.bounds(properties, method))
+    check_each(propagation, Sampled(subject, properties, POINTS), ("ibp", "crown"))
 
 
 @pytest.mark.parametrize(
@@ -208,8 +205,7 @@ def test_what_is_no_function_of_one_tensor_with_known_numbers_is_refused(functio
 def test_what_is_written_out_or_in_place_is_bounded_soundly(function: Function) -> None:
     subject, properties = network(lambda: Calls(function)), boxes()
     propagation = Propagation(subject)
-    for method in ("ibp", "crown"):
-        Sampled(subject, properties, POINTS).check(propagation.bounds(properties, method))
+    check_each(propagation, Sampled(subject, properties, POINTS), ("ibp", "crown"))
 
 
 class Sleeping(torch.autograd.Function):
@@ -354,5 +350,5 @@ def test_a_mobilenet_is_bounded() -> None:
     )
     propagation = Propagation(subject, iterations=2)
     assert propagation.layers == ("stem.2", "block.2", "block.5")
-    for method in ("ibp", "crown", "alpha-crown"):  # upstream's forward bounds have no average over all pixels
-        Sampled(subject, properties, POINTS).check(propagation.bounds(properties, method))
+    # upstream's forward bounds have no average over all pixels
+    check_each(propagation, Sampled(subject, properties, POINTS), ("ibp", "crown", "alpha-crown"))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from bounds_sampled import Sampled, boxes
+from bounds_sampled import Sampled, boxes, check_each
 from torch import nn
 
 from evalsuite import Network, Unsupported
@@ -54,12 +54,7 @@ def normed(seed: int) -> Network:
 
 
 def assert_sound(subject: Network, eps: float, points: int) -> None:
-    properties = boxes((4,), eps, domain=(-2.0, 2.0))
-    propagation, sampled = Propagation(subject), Sampled(subject, properties, points)
-    for method in METHODS:
-        found = propagation.bounds(properties, method)
-        assert found.lower.isfinite().all()
-        sampled.check(found)
+    check_each(Propagation(subject), Sampled(subject, boxes((4,), eps, domain=(-2.0, 2.0)), points), METHODS)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from bounds_sampled import Sampled, boxes
+from bounds_sampled import Sampled, boxes, check_each
 from torch import nn
 from torch.nn import functional
 
@@ -220,15 +220,9 @@ def subject(name: str) -> Network:
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("eps", [0.02, pytest.param(0.2, marks=pytest.mark.slow)])
 def test_networks_that_torch_export_reads_are_bounded_soundly(name: str, eps: float) -> None:
-    network, properties = subject(name), boxes((1, 4, 4), eps, 2)
-    propagation, sampled = Propagation(network), Sampled(network, properties, 2000, climbing=32)
-    widths = {}
-    for method in ("ibp", "crown"):
-        found = propagation.bounds(properties, method)
-        assert found.lower.isfinite().all()
-        assert found.upper.isfinite().all()
-        widths[method] = float((found.upper - found.lower).mean())
-        sampled.check(found)
+    sampled = Sampled(network := subject(name), boxes((1, 4, 4), eps, 2), 2000, climbing=32)
+    found = check_each(Propagation(network), sampled, ("ibp", "crown"))
+    widths = {method: float((each.upper - each.lower).mean()) for method, each in found.items()}
     assert widths["crown"] <= widths["ibp"]
     true = float((sampled.logits[-1].amax(0) - sampled.logits[-1].amin(0)).mean())
     assert widths["crown"] < (4 if eps < 0.1 else 100) * true
