@@ -15,9 +15,9 @@ from torch.nn import functional
 from evalsuite import LambdaGELU, Unsupported
 from evalsuite.plugins import load
 from pipelines.prune import IMPORTANCES
-from pipelines.prune.channels import _global_counts, prune
+from pipelines.prune.channels import prune
 from pipelines.prune.equality import equality_error
-from pipelines.prune.selection import Probe, Pruned, Selection
+from pipelines.prune.selection import Probe, Pruned, Selection, counts_of_all, share_of
 
 HALF = Selection(0.5)
 SHAPES = {
@@ -210,8 +210,8 @@ def test_local_and_global_differ() -> None:
 )
 @settings(max_examples=150, deadline=None)
 def test_global_counts(groups: list[list[float]], sparsity: float, round_to: int) -> None:
-    selection = Selection(sparsity, scope="global", round_to=round_to)
-    counts = _global_counts([torch.tensor(each, dtype=torch.float64) for each in groups], selection, 0)
+    budget = share_of(sum(map(len, groups)), sparsity)
+    counts = counts_of_all([torch.tensor(each, dtype=torch.float64) for each in groups], budget, round_to)
     left = int(sparsity * sum(map(len, groups)) + 1e-9) - sum(counts)
     assert left >= 0
     for group, count in zip(groups, counts, strict=True):
@@ -229,13 +229,13 @@ def test_equal_scores_leave_multiples_too(value: float, size: int) -> None:
     # The mean of five times 0.1 is not that of two: rounding must not put a later block before the first.
     for sparsity in (0.3, 0.4, 0.5, 0.6, 0.7):
         scores = torch.full((size,), value, dtype=torch.float64)
-        (count,) = _global_counts([scores], Selection(sparsity, scope="global", round_to=5), 0)
+        (count,) = counts_of_all([scores], share_of(size, sparsity), 5)
         assert count == 0 or (size - count) % 5 == 0
 
 
 def test_a_layer_without_importance_goes_first() -> None:
     scores = [torch.tensor([3.0, 1.0, 2.0]), torch.zeros(3)]
-    assert _global_counts(scores, Selection(0.5, scope="global"), 0) == [1, 2]
+    assert counts_of_all(scores, 3) == [1, 2]
 
 
 def test_rounds_end_where_one_round_does() -> None:
