@@ -12,6 +12,7 @@ import torch
 from bounds_sampled import Sampled, boxes
 from cases import seeds, slow
 from torch import nn
+from written import Written
 
 from evalsuite import (
     Bench,
@@ -141,13 +142,8 @@ def test_batches_do_not_matter(network: MakeNetwork, bench: MakeBench) -> None:
     assert torch.equal(whole.unstable, parts.unstable)
 
 
-class Functional(nn.Module):
-    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        super().__init__()
-        self.linear, self.function = nn.Linear(16, 10), function
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.function(self.linear(x.flatten(1)))
+def functional(function: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
+    return Written(lambda net, x: function(net.linear(x.flatten(1))), linear=nn.Linear(16, 10))
 
 
 @pytest.mark.parametrize(
@@ -156,13 +152,13 @@ class Functional(nn.Module):
         (nn.LogSoftmax(-1), r"2 \(LogSoftmax"),
         (nn.CELU(), r"2 \(CELU"),
         (nn.PReLU(10), r"2 \(PReLU\): prelu: the slope has 10 values"),
-        (Functional(lambda y: y.log_softmax(1)), "LogSoftmax; nor as torch.export reads it"),
-        (Functional(lambda y: y / (y.var(1, keepdim=True) + 1e-5).sqrt()), "Sqrt"),
-        (Functional(torch.erf), "Erf"),
+        (functional(lambda y: y.log_softmax(1)), "LogSoftmax; nor as torch.export reads it"),
+        (functional(lambda y: y / (y.var(1, keepdim=True) + 1e-5).sqrt()), "Sqrt"),
+        (functional(torch.erf), "Erf"),
     ],
 )
 def test_operators_without_trustworthy_bounds_are_refused_by_name(last: nn.Module, name: str, bench: MakeBench) -> None:
-    layers = [last] if isinstance(last, Functional) else [nn.Flatten(), nn.Linear(16, 10), last]
+    layers = [last] if isinstance(last, Written) else [nn.Flatten(), nn.Linear(16, 10), last]
     subject = Network("refused", nn.Sequential(*layers).eval(), (1, 4, 4), 10)
     with pytest.raises(Unsupported, match=name):
         Bounds().run(subject, bench("digits-mlp"))
@@ -188,22 +184,9 @@ def test_bounds_that_are_not_numbers_prove_nothing() -> None:
         assert not holds(number, torch.full_like(number, useless))
 
 
-class Called(nn.Module):
-    """`function(self, x)` with layers; for what no nn.Sequential does."""
-
-    def __init__(self, function: Callable[[Any, torch.Tensor], torch.Tensor], **layers: nn.Module) -> None:
-        super().__init__()
-        self.function = function
-        for name, layer in layers.items():
-            self.add_module(name, layer)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.function(self, x)
-
-
 def twice(join: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Callable[[nn.Module], nn.Module]:
     def make(act: nn.Module) -> nn.Module:
-        return Called(
+        return Written(
             lambda m, x: m.c(join(m.b(m.act(m.a(x.flatten(1)))), m.act(m.a(x.flatten(1))))),
             a=nn.Linear(25, 6), b=nn.Linear(6, 6), c=nn.LazyLinear(4), act=act,
         )  # fmt: skip
@@ -228,21 +211,21 @@ ARCHITECTURES: dict[str, tuple[str, Callable[[nn.Module], nn.Module]]] = {
     "add": ("Add", twice(torch.add)),
     "sub": ("Sub", twice(torch.sub)),
     "cat": ("Concat", twice(lambda one, other: torch.cat([one, other], 1))),
-    "constant": ("Constant Sub", lambda act: Called(lambda m, x: 1 - m.act(m.a(x.flatten(1) - 0.5)),
-                                                    a=nn.Linear(25, 4), act=act)),
-    "unsqueeze": ("Unsqueeze", lambda act: Called(lambda m, x: m.b(m.act(m.a(x.flatten(1))).unsqueeze(1).flatten(1)),
-                                                  a=nn.Linear(25, 6), b=nn.Linear(6, 4), act=act)),
-    "reshape": ("Reshape", lambda act: Called(lambda m, x: m.b(m.act(m.a(x)).reshape(-1, 75)),
-                                              a=nn.Conv2d(1, 3, 3, padding=1), b=nn.Linear(75, 4), act=act)),
+    "constant": ("Constant Sub", lambda act: Written(lambda m, x: 1 - m.act(m.a(x.flatten(1) - 0.5)),
+                                                     a=nn.Linear(25, 4), act=act)),
+    "unsqueeze": ("Unsqueeze", lambda act: Written(lambda m, x: m.b(m.act(m.a(x.flatten(1))).unsqueeze(1).flatten(1)),
+                                                   a=nn.Linear(25, 6), b=nn.Linear(6, 4), act=act)),
+    "reshape": ("Reshape", lambda act: Written(lambda m, x: m.b(m.act(m.a(x)).reshape(-1, 75)),
+                                               a=nn.Conv2d(1, 3, 3, padding=1), b=nn.Linear(75, 4), act=act)),
     "folded": ("Conv", lambda act: chain(nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), act,
                                          nn.Conv2d(4, 4, 3, padding=1, groups=2), act)),
     "dropout": ("Conv", lambda act: chain(nn.Conv2d(1, 4, 3, 1, 1), act, nn.Dropout2d(), nn.Conv2d(4, 4, 3, 2), act)),
-    "residual": ("Add", lambda act: Called(lambda m, x: m.c(torch.relu((y := m.act(m.a(x))) + m.b(y)).flatten(1)),
-                                           a=nn.Conv2d(1, 3, 3, padding=1), b=nn.Conv2d(3, 3, 3, padding=1),
-                                           c=nn.LazyLinear(4), act=act)),
+    "residual": ("Add", lambda act: Written(lambda m, x: m.c(torch.relu((y := m.act(m.a(x))) + m.b(y)).flatten(1)),
+                                            a=nn.Conv2d(1, 3, 3, padding=1), b=nn.Conv2d(3, 3, 3, padding=1),
+                                            c=nn.LazyLinear(4), act=act)),
 }  # fmt: skip
-VIEW = ("", lambda act: Called(lambda m, x: m.b(m.act(m.a(x)).view(len(x), -1)), a=nn.Conv2d(1, 3, 3, padding=1),
-                               b=nn.Linear(75, 4), act=act))  # fmt: skip
+VIEW = ("", lambda act: Written(lambda m, x: m.b(m.act(m.a(x)).view(len(x), -1)), a=nn.Conv2d(1, 3, 3, padding=1),
+                                b=nn.Linear(75, 4), act=act))  # fmt: skip
 
 
 def made(kind: str, activation: Callable[[], nn.Module], seed: int) -> nn.Module:
@@ -329,7 +312,7 @@ def test_weights_that_are_not_finite_are_refused(value: float) -> None:
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        (Called(lambda m, x: torch.relu(m.a(x.flatten(1)))[:, [2, 0, 1, 1]], a=nn.Linear(25, 6)), "Gather"),
+        (Written(lambda m, x: torch.relu(m.a(x.flatten(1)))[:, [2, 0, 1, 1]], a=nn.Linear(25, 6)), "Gather"),
         (nn.Sequential(nn.MaxPool2d(2, 2, ceil_mode=True), nn.Flatten(), nn.Linear(9, 4)), "MaxPool with ceil_mode"),
         (
             nn.Sequential(nn.Flatten(), nn.Linear(25, 4), nn.BatchNorm1d(4, track_running_stats=False)),

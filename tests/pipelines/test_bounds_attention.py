@@ -14,6 +14,7 @@ from bounds_sampled import boxes as boxes_around
 from cases import seeds
 from torch import nn
 from torch.nn import functional
+from written import Written
 
 from evalsuite import Bench, Data, Network, Property, Split, Unsupported
 from evalsuite.plugins import load
@@ -136,13 +137,10 @@ def test_lines_of_softmax_of_nothing_known_are_constants() -> None:
     assert (above.value(points) >= 1).all()
 
 
-class Softmaxed(nn.Module):
+def softmaxed(_: Any, x: torch.Tensor) -> torch.Tensor:
     """softmax (x, 0), of which the first, less 0.054 x."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        both = x @ torch.tensor([[1.0, 0.0]], dtype=torch.float64)
-        y: torch.Tensor = both.softmax(-1) @ torch.tensor([[1.0], [0.0]], dtype=torch.float64) - 0.054 * x
-        return y
+    both = x @ torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+    return both.softmax(-1) @ torch.tensor([[1.0], [0.0]], dtype=torch.float64) - 0.054 * x
 
 
 @modern
@@ -153,7 +151,7 @@ def test_the_librarys_own_lines_of_softmax_exclude_values() -> None:
 
         low, high = torch.tensor([[-30.0]]).double(), torch.tensor([[5.0]]).double()
         box = BoundedTensor((low + high) / 2, PerturbationLpNorm(norm=math.inf, x_L=low, x_U=high))
-        module = Softmaxed()
+        module = Written(softmaxed)
         theirs = BoundedModule(module, low).compute_bounds(x=(box,), method="CROWN")[1].item()
     assert theirs < module(low).item() - 0.5
     ends = [torch.cat([each, torch.zeros_like(each)], 1) for each in (low, high)]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from bounds_sampled import Sampled, boxes, check_each
 from torch import nn
+from written import Written
 
 from evalsuite import Network, Unsupported
 from pipelines.bounds.layer_norm import least_variance
@@ -69,23 +71,15 @@ def test_layer_norms_are_bounded_soundly_in_many_points(seed: int) -> None:
         assert_sound(normed(seed), eps, 3000)
 
 
-class Attention(nn.Module):
-    """softmax(q k) v of positions made from one input."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.mix, self.last = nn.Linear(4, 6), nn.Linear(3, 9), nn.Linear(6, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        query, key, value = self.mix(self.first(x).reshape(-1, 2, 3)).split(3, dim=-1)
-        mixed = torch.softmax(query @ key.transpose(1, 2), -1) @ value
-        y: torch.Tensor = self.last(mixed.flatten(1))
-        return y
-
-
 def test_attention_written_by_hand_is_bounded_soundly() -> None:
+    def attended(net: Any, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = net.mix(net.first(x).reshape(-1, 2, 3)).split(3, dim=-1)
+        mixed = torch.softmax(query @ key.transpose(1, 2), -1) @ value
+        return net.last(mixed.flatten(1))  # type: ignore[no-any-return]
+
     torch.manual_seed(0)
-    assert_sound(Network("attention", nn.Sequential(Attention()).eval(), (4,), 3), 0.1, 1000)
+    module = Written(attended, first=nn.Linear(4, 6), mix=nn.Linear(3, 9), last=nn.Linear(6, 3))
+    assert_sound(Network("attention", nn.Sequential(module).eval(), (4,), 3), 0.1, 1000)
 
 
 def test_a_vision_transformer_is_refused_for_its_rounding(network: MakeNetwork) -> None:

@@ -9,6 +9,7 @@ import torch
 from bounds_sampled import Sampled, boxes, check_each
 from torch import nn
 from torch.nn import functional
+from written import Written
 
 from evalsuite import Network, Unsupported
 from pipelines.bounds.propagation import Propagation
@@ -170,8 +171,9 @@ def _stem() -> nn.Module:
     return nn.Conv2d(1, 4, 2, stride=2)
 
 
+SILU = Written(lambda _, x: x * torch.sigmoid(x))
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
-    "hand-written": lambda: Wrapped(nn.Flatten(), nn.Linear(16, 6), _Silu(), nn.Linear(6, 3)),
+    "hand-written": lambda: Wrapped(nn.Flatten(), nn.Linear(16, 6), SILU, nn.Linear(6, 3)),
     "convnext": lambda: Wrapped(_stem(), ConvNext(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)),
     "mixer": lambda: Wrapped(_stem(), Mixer(), nn.Linear(4, 3)),
     "mobilenet": lambda: Wrapped(
@@ -183,24 +185,10 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     ),
     "hugging face's vit": _vit,
     "windows": lambda: Wrapped(
-        nn.Conv2d(1, 2, 3, padding="same"), nn.GELU(), nn.AvgPool2d(3, 1), nn.Flatten(), nn.Linear(8, 6), _Squared(),
-        nn.Linear(6, 3),
+        nn.Conv2d(1, 2, 3, padding="same"), nn.GELU(), nn.AvgPool2d(3, 1), nn.Flatten(), nn.Linear(8, 6),
+        Written(lambda _, x: x * x), nn.Linear(6, 3),
     ),
 }  # fmt: skip
-
-
-class _Squared(nn.Module):
-    """A value times itself."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * x
-
-
-class _Silu(nn.Module):
-    """Written out."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * torch.sigmoid(x)
 
 
 def subject(name: str) -> Network:
@@ -229,10 +217,6 @@ def test_networks_that_torch_export_reads_are_bounded_soundly(name: str, eps: fl
 
 
 def test_what_has_no_bounds_is_named_by_its_path() -> None:
-    class Cosine(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.cos()
-
-    module = Wrapped(nn.Flatten(), nn.Linear(16, 6), Cosine(), nn.Linear(6, 3)).eval()
+    module = Wrapped(nn.Flatten(), nn.Linear(16, 6), Written(lambda _, x: x.cos()), nn.Linear(6, 3)).eval()
     with pytest.raises(Unsupported, match=r"nor as torch.export reads it: no sound bounds for layers\.2 \(cos\)"):
         Propagation(Network("cosine", module, (1, 4, 4), 3))

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
+from written import Written
 
 from evalsuite import LambdaGELU, Unsupported
 from evalsuite.plugins import load
@@ -308,17 +309,12 @@ def test_a_residual_network_keeps_its_function(importance: str) -> None:
 
 
 def test_concatenated_features_are_pruned_each_by_itself() -> None:
-    class Concatenated(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.left, self.right, self.activation = nn.Linear(8, 32), nn.Linear(8, 10), nn.GELU()
-            self.head = nn.Linear(42, 3)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.head(torch.cat([self.activation(self.left(x)), self.activation(self.right(x))], 1))
-
-    pruned = checked(Concatenated().eval(), on(torch.rand(4, 8)), Selection(0.5, "activation"))
+    torch.manual_seed(0)
+    module = Written(
+        lambda net, x: net.head(torch.cat([net.act(net.left(x)), net.act(net.right(x))], 1)),
+        left=nn.Linear(8, 32), right=nn.Linear(8, 10), act=nn.GELU(), head=nn.Linear(42, 3),
+    )  # fmt: skip
+    pruned = checked(module.eval(), on(torch.rand(4, 8)), Selection(0.5, "activation"))
     assert (pruned.module.left.out_features, pruned.module.right.out_features) == (16, 5)
 
 

@@ -11,6 +11,7 @@ import torch
 import torch_pruning as tp
 from torch import nn
 from torch.nn import functional
+from written import Written
 
 from evalsuite import Unsupported
 from pipelines.prune import IMPORTANCES
@@ -208,18 +209,12 @@ def test_bn_scale_without_batch_norm_names_the_layers() -> None:
 
 
 def test_bn_scale_is_the_mean_where_there_are_several() -> None:
-    class Sum(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.left, self.right, self.head = nn.Linear(4, 6), nn.Linear(4, 6), nn.Linear(6, CLASSES)
-            self.norms = nn.ModuleList(nn.BatchNorm1d(6) for _ in range(2))
-            self.activation = nn.ReLU()
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.head(self.activation(self.norms[0](self.left(x)) + self.norms[1](self.right(x))))
-
-    module = Sum()
+    torch.manual_seed(0)
+    module = Written(
+        lambda net, x: net.head(net.activation(net.norms[0](net.left(x)) + net.norms[1](net.right(x)))),
+        left=nn.Linear(4, 6), right=nn.Linear(4, 6), head=nn.Linear(6, CLASSES),
+        norms=nn.ModuleList(nn.BatchNorm1d(6) for _ in range(2)), activation=nn.ReLU(),
+    )  # fmt: skip
     with torch.no_grad():
         for norm in module.norms:
             norm.weight.uniform_(-2, 2)
