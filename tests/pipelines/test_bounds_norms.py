@@ -22,18 +22,13 @@ MakeNetwork = Callable[..., Network]
 METHODS = ("ibp", "crown-ibp", "crown")
 
 
-class Residual(nn.Module):
+def residual(width: int, act: nn.Module) -> nn.Module:
     """h + act(linear(norm(h))), as in a transformer's feed-forward part."""
-
-    def __init__(self, width: int, act: nn.Module) -> None:
-        super().__init__()
-        self.first, self.norm, self.up = nn.Linear(4, width), nn.LayerNorm(width), nn.Linear(width, width)
-        self.act, self.last = act, nn.Linear(width, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.first(x)
-        y: torch.Tensor = self.last(h + self.act(self.up(self.norm(h))))
-        return y
+    return Written(
+        lambda net, x: net.last((h := net.first(x)) + net.act(net.up(net.norm(h)))),
+        first=nn.Linear(4, width), norm=nn.LayerNorm(width), up=nn.Linear(width, width), act=act,
+        last=nn.Linear(width, 3),
+    )  # fmt: skip
 
 
 def normed(seed: int) -> Network:
@@ -45,7 +40,7 @@ def normed(seed: int) -> Network:
         [nn.Linear(4, width), nn.LayerNorm(width), act, nn.Linear(width, 3)],
         [nn.LayerNorm(4), nn.Linear(4, width), act, nn.LayerNorm(width), nn.Linear(width, 3)],
         [nn.Linear(4, width), nn.LayerNorm(width, elementwise_affine=False), nn.Linear(width, 4), act, nn.Linear(4, 3)],
-        [Residual(width, act)],
+        [residual(width, act)],
     ]
     module = nn.Sequential(*kinds[seed % 4]).eval()
     for each in module.modules():

@@ -102,26 +102,17 @@ def test_a_products_planes_by_hand() -> None:
         assert (of_x.item(), of_y.item(), added.item()) == (0, 2, -sign)
 
 
-class Wrapped(nn.Module):
-    """`layers` in a class of their own."""
-
-    def __init__(self, *layers: nn.Module) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(*layers)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layers(x)  # type: ignore[no-any-return]
+def wrapped(*layers: nn.Module) -> nn.Module:
+    """The layers in a class of their own."""
+    return Written(lambda net, x: net.layers(x), layers=nn.Sequential(*layers))
 
 
-class Gate(nn.Module):
+def gate() -> nn.Module:
     """A squeeze and excitation, with a hard sigmoid."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.down, self.up = nn.Conv2d(4, 2, 1), nn.Conv2d(2, 4, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * functional.hardsigmoid(self.up(functional.relu(self.down(x.mean((2, 3), keepdim=True)))))
+    return Written(
+        lambda net, x: x * functional.hardsigmoid(net.up(functional.relu(net.down(x.mean((2, 3), keepdim=True))))),
+        down=nn.Conv2d(4, 2, 1), up=nn.Conv2d(2, 4, 1),
+    )  # fmt: skip
 
 
 class ConvNext(nn.Module):
@@ -154,17 +145,9 @@ class Mixer(nn.Module):
 def _vit() -> nn.Module:
     from transformers import ViTConfig, ViTForImageClassification
 
-    class Logits(nn.Module):
-        def __init__(self, model: nn.Module) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.model(x).logits  # type: ignore[no-any-return]
-
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = ViTConfig(image_size=4, patch_size=2, num_channels=1, num_labels=3, layer_norm_eps=0.1, **sizes)
-    return Logits(ViTForImageClassification(config))
+    return Written(lambda net, x: net.model(x).logits, model=ViTForImageClassification(config))
 
 
 def _stem() -> nn.Module:
@@ -173,18 +156,18 @@ def _stem() -> nn.Module:
 
 SILU = Written(lambda _, x: x * torch.sigmoid(x))
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
-    "hand-written": lambda: Wrapped(nn.Flatten(), nn.Linear(16, 6), SILU, nn.Linear(6, 3)),
-    "convnext": lambda: Wrapped(_stem(), ConvNext(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)),
-    "mixer": lambda: Wrapped(_stem(), Mixer(), nn.Linear(4, 3)),
-    "mobilenet": lambda: Wrapped(
-        _stem(), nn.BatchNorm2d(4), nn.Hardswish(), Gate(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
+    "hand-written": lambda: wrapped(nn.Flatten(), nn.Linear(16, 6), SILU, nn.Linear(6, 3)),
+    "convnext": lambda: wrapped(_stem(), ConvNext(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)),
+    "mixer": lambda: wrapped(_stem(), Mixer(), nn.Linear(4, 3)),
+    "mobilenet": lambda: wrapped(
+        _stem(), nn.BatchNorm2d(4), nn.Hardswish(), gate(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
     ),
-    "resnet": lambda: Wrapped(
+    "resnet": lambda: wrapped(
         nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(3, 2, 1), nn.Flatten(),
         nn.Linear(16, 3),
     ),
     "hugging face's vit": _vit,
-    "windows": lambda: Wrapped(
+    "windows": lambda: wrapped(
         nn.Conv2d(1, 2, 3, padding="same"), nn.GELU(), nn.AvgPool2d(3, 1), nn.Flatten(), nn.Linear(8, 6),
         Written(lambda _, x: x * x), nn.Linear(6, 3),
     ),
@@ -217,6 +200,6 @@ def test_networks_that_torch_export_reads_are_bounded_soundly(name: str, eps: fl
 
 
 def test_what_has_no_bounds_is_named_by_its_path() -> None:
-    module = Wrapped(nn.Flatten(), nn.Linear(16, 6), Written(lambda _, x: x.cos()), nn.Linear(6, 3)).eval()
+    module = wrapped(nn.Flatten(), nn.Linear(16, 6), Written(lambda _, x: x.cos()), nn.Linear(6, 3)).eval()
     with pytest.raises(Unsupported, match=r"nor as torch.export reads it: no sound bounds for layers\.2 \(cos\)"):
         Propagation(Network("cosine", module, (1, 4, 4), 3))

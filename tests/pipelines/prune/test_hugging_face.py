@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from written import Written
 
 from evalsuite import Bench, Data, Network, Several, Split, Unsupported
 from pipelines.prune import Prune
@@ -241,24 +242,13 @@ def test_gpt2_unconverted_says_what_to_do() -> None:
         prune(module, Probe(causal), Selection(0.5))
 
 
-class Logits(nn.Module):
-    """Of a model, its logits alone."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.model(input_ids=tokens, use_cache=False).logits
-        return logits
-
-
 @pytest.mark.slow
 def test_the_stage_converts_gpt2_by_itself(tmp_path: Path) -> None:
     tokens = torch.randint(VOCABULARY, (24, 7), generator=torch.Generator().manual_seed(0))
     part = Split(tokens, tokens)
     bench = Bench(Data(*[part] * 4, (0.0, 1.0), VOCABULARY, "drawn", VOCABULARY), 0, tmp_path, 60.0, lambda *_: None)
-    subject = Network("gpt2", Logits(gpt2("sdpa").eval()), (7,), VOCABULARY, vocabulary=VOCABULARY)
+    module = Written(lambda net, x: net.model(input_ids=x, use_cache=False).logits, model=gpt2("sdpa")).eval()
+    subject = Network("gpt2", module, (7,), VOCABULARY, vocabulary=VOCABULARY)
     found = {each.name: each.value for each in Prune(fine_tune_epochs=0).run(subject, bench).metrics}
     assert found["parameter_fraction"] < 0.9
     assert found["equality_error"] <= 1e-6
