@@ -1,4 +1,4 @@
-"""The rounding of scaled dot-product attention and of what comes with it: rearrangements and means over positions.
+"""The rounding of scaled dot-product attention and of what comes with it: products, and means over positions.
 
 Products: xy of values that are off by e and f is off by no more than |x| |f| + |e| |y| + |e| |f|, besides the sum's own
 units. Scores are scaled before or after the sum, by rounded factors: 8 units more.
@@ -26,7 +26,7 @@ from torch.nn import functional
 
 from evalsuite import Unsupported
 from pipelines.bounds.softmax import softmax_range
-from pipelines.bounds.spread import TINY, UNIT, Spread, as_spread, between, exact, teach, units
+from pipelines.bounds.spread import TINY, UNIT, Spread, as_spread, averaged, between, exact, teach, units
 
 _SCALING, _EXP = 8, 128
 
@@ -82,12 +82,7 @@ def _mean(x: Spread, dim: int | tuple[int, ...] | None = None, keepdim: bool = F
     dims = (dim,) if isinstance(dim, int) else dim
     if not dims or any(each % x.ndim == 0 for each in dims):
         raise Unsupported("no bound of the rounding of a mean over all inputs")
-    magnitude = x.magnitude()
-    count = math.prod(magnitude.shape[each] for each in dims)
-    mean = x.each(lambda part: part.mean(dims, keepdim))
-    x.run.reached(count * magnitude)
-    error = mean.error + units(count + 2) * magnitude.mean(dims, keepdim) + (count + 2) * TINY
-    return Spread.of(mean.parts()[0], mean.radius, error, x.run)
+    return averaged(x, lambda part: part.mean(dims, keepdim), math.prod(x.shape[each] for each in dims))
 
 
 def _times(first: Any, second: Any) -> Spread:
@@ -103,9 +98,7 @@ def _times(first: Any, second: Any) -> Spread:
 
 
 def _quotient(x: Spread, divisor: Any) -> Spread:
-    if isinstance(x, torch.Tensor) and not isinstance(x, Spread):
-        raise Unsupported("no bound of the rounding of a quotient by an activation")
-    if isinstance(divisor, Spread):
+    if isinstance(divisor, Spread) or not isinstance(x, Spread):
         raise Unsupported("no bound of the rounding of a quotient by an activation")
     held = divisor if isinstance(divisor, torch.Tensor) else torch.tensor(float(divisor))
     exact(held)
@@ -123,33 +116,11 @@ def _pad(x: Spread, pad: Any, mode: str = "constant", value: float | None = None
     return x.each(lambda part: functional.pad(part, pad))
 
 
-def _parted(function: Callable[..., tuple[torch.Tensor, ...]]) -> Callable[..., tuple[Spread, ...]]:
-    """The rule of a function that gives several parts of its argument."""
-
-    def rule(x: Spread, *given: Any, **named: Any) -> tuple[Spread, ...]:
-        parts = zip(*(function(part, *given, **named) for part in x.parts()), strict=True)
-        return tuple(Spread.of(center, radius, error, x.run) for center, radius, error in parts)
-
-    return rule
-
-
-def _rearranged(function: Callable[..., torch.Tensor]) -> Callable[..., Spread]:
-    return lambda x, *given, **named: x.each(lambda part: function(part, *given, **named))
-
-
-_MOVES = (
-    torch.transpose, torch.Tensor.transpose, torch.permute, torch.Tensor.permute, torch.unflatten,
-    torch.Tensor.unflatten, torch.Tensor.__getitem__,
-)  # fmt: skip
-_PARTS = (torch.chunk, torch.Tensor.chunk, torch.split, torch.Tensor.split)
-
 _TAUGHT: dict[Any, Callable[..., Any]] = {
     functional.scaled_dot_product_attention: attention,
     **dict.fromkeys((torch.mean, torch.Tensor.mean), _mean),
     **dict.fromkeys((torch.mul, torch.Tensor.mul, torch.Tensor.__mul__, torch.Tensor.__rmul__), _times),
     **dict.fromkeys((torch.div, torch.Tensor.div, torch.Tensor.__truediv__), _quotient),
     functional.pad: _pad,
-    **{each: _rearranged(each) for each in _MOVES},
-    **{each: _parted(each) for each in _PARTS},
 }
 teach(_TAUGHT)

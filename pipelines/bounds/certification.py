@@ -13,14 +13,12 @@ from evalsuite import IGNORED, Bench, Metric, Network, Property, Unsupported, fa
 from pipelines.bounds import METHODS, Bounds
 from pipelines.bounds.embedding import UNBOUNDED, embedded
 from pipelines.bounds.graph_certification import certify_graph
-from pipelines.bounds.limits import Memory, Pace
+from pipelines.bounds.limits import SHARE, Memory, Pace
 from pipelines.bounds.propagation import Distrusted, Margins, Propagation, proven
 from pipelines.bounds.radius import search
 from pipelines.bounds.rows import Found, Rows
-from pipelines.bounds.samples import Broken, Samples, first_broken, kept
+from pipelines.bounds.samples import Broken, Points, Samples, first_broken, kept
 
-# What is left of the time limit is for the rest of the job.
-_SHARE = 0.8
 # alpha-CROWN raised the least margin by at most 0.18 of the mean width of the logits' bounds (digits, eps up to 0.125,
 # GELU and ReLU); where more is lacking, trying would cost most of the stage's time for nothing.
 _REACH = 0.25
@@ -31,7 +29,6 @@ _ATTACKED = 64
 _READ = 512  # samples read, and classified, at once
 # Without these there are no bounds at all; the others may fail where these do not.
 _NEEDED = ("ibp", "crown")
-Points = list[torch.Tensor | None]
 
 
 def certify(network: Network, bench: Bench, options: Bounds) -> tuple[list[Metric], Path | None]:
@@ -47,7 +44,7 @@ def certify(network: Network, bench: Bench, options: Bounds) -> tuple[list[Metri
         return certify_graph(network, bench, options)
     if network.deployed is not None:
         raise Unsupported("the network is an ONNX file of integers, which a step before wrote; smt verifies it")
-    deadline = time.monotonic() + _SHARE * bench.time_limit
+    deadline = time.monotonic() + SHARE * bench.time_limit
     pace = Pace(deadline)
     try:
         subject, samples = _subject(network, bench, options)
@@ -149,13 +146,11 @@ class Certification:
         points, late = self._attacked(properties)
         metrics = self._rows.attack(properties, points, late, time.monotonic() - began)
         self.broken += first_broken(properties, points, self._correct)
-        violated = torch.tensor([point is not None for point in points])
         found: dict[str, Found] = {}
         for method in METHODS:
             if method in self._options.methods:
                 found[method] = self._by(method, properties, points, found.get("crown"))
-                accuracy = None if bool(late.all()) else (~violated).double().mean().item()
-                metrics += self._rows.found(properties, found[method], accuracy, self._propagation.layers)
+                metrics += self._rows.found(properties, found[method], self._propagation.layers)
         if self._options.radius:
             self._grid[eps] = found[self._options.radius]
         return metrics
@@ -207,7 +202,7 @@ class Certification:
         except Unsupported as error:
             if method in _NEEDED:
                 raise
-            return Found(method, holds, ~late, rounded, time.monotonic() - began, None, str(error), refused=True)
+            return Found.none(method, len(properties), str(error), time.monotonic() - began)
         bounds = Margins.joined(parts) if parts else None
         if bounds is not None:
             holds[: len(bounds)] = proven(bounds)

@@ -31,7 +31,10 @@ def embedded(network: Network, tokens: torch.Tensor) -> tuple[Network, torch.Ten
         vectors: torch.Tensor = table(tokens)
         example = network.example(_COMPARED)
         expected, given = whole(example), table(example)
-    rest = _without(whole, name)
+    rest: nn.Module = nn.Identity()
+    if name:
+        whole.set_submodule(name, nn.Identity())
+        rest = whole
     try:
         with torch.no_grad():
             logits = rest(given)
@@ -67,15 +70,6 @@ def _embedding_of_tokens(network: Network) -> str:
     if len(uses) > 1:
         raise Unsupported(f"tokens are embedded more than once, by {', '.join(uses)}: perturb which?")
     return uses[0]
-
-
-def _without(module: nn.Module, name: str) -> nn.Module:
-    """The module with the submodule `name` replaced by the identity."""
-    if not name:
-        return nn.Identity()
-    parent, _, last = name.rpartition(".")
-    setattr(module.get_submodule(parent), last, nn.Identity())
-    return module
 
 
 class _LastPosition(nn.Module):

@@ -31,10 +31,11 @@ from evalsuite import (
     zonotopes_of,
 )
 from pipelines.bounds import METHODS, Bounds
+from pipelines.bounds.limits import SHARE
+from pipelines.bounds.margins import rows_of
 from pipelines.bounds.rows import Found, Rows
-from pipelines.bounds.samples import Broken, first_broken, kept
+from pipelines.bounds.samples import Broken, Points, first_broken, kept
 
-_SHARE = 0.8
 _BATCH = 16  # properties bounded at once
 _GRAPH = "graph-"  # before a method's name
 _BACKWARD = {"ibp": False, "crown": True}
@@ -44,7 +45,6 @@ _NARROW = 2**13
 _WIDE = "lines are not carried backward through attention where a layer has more than 8192 values: see graph-zonotope"
 _OWN = "bounds of the graph, of real arithmetic; their widths are not kept"
 _REFUSED = "takes torch modules and classes; of an ONNX file, or an interval, there are graph-ibp and graph-crown"
-Points = list[torch.Tensor | None]
 
 
 class _OutOfTime(Exception):
@@ -111,7 +111,7 @@ class GraphCertification:
     ) -> None:
         if options.norm != "linf":
             raise Unsupported(f"norm {options.norm!r}: by bounds of a graph, boxes are bounded alone; use linf")
-        self._deadline = time.monotonic() + _SHARE * bench.time_limit if deadline is None else deadline
+        self._deadline = time.monotonic() + SHARE * bench.time_limit if deadline is None else deadline
         self._bench, self._options, self._refusal = bench, options, refusal
         self._parts = list[_Part]()
         for each in subjects(network, bench, options.samples, positions=options.positions):
@@ -151,19 +151,18 @@ class GraphCertification:
         metrics = self._rows.attack(properties, points, late, time.monotonic() - began)
         self._broken += first_broken(properties, points, correct)
         broken = torch.tensor([point is not None for point in points])
-        accuracy = None if bool(late.all()) else (~broken).double().mean().item()
         for method in METHODS:
             bounded = False
             if method == "crown" and self._parts[0].attending is not None:
                 found = self._by(_ZONOTOPE, asked, broken)
                 bounded = not (found.refused or bool(found.late.all()))
-                metrics += self._rows.found(properties, found, accuracy, ())
+                metrics += self._rows.found(properties, found)
             if method in self._options.methods:
                 wide = bounded and any(part.wide for part in self._parts)
-                found = _none(_GRAPH + method, len(properties), _WIDE) if wide else self._by(method, asked, broken)
-                metrics += self._rows.found(properties, found, accuracy, ())
+                found = Found.none(_GRAPH + method, len(properties), _WIDE) if wide else self._by(method, asked, broken)
+                metrics += self._rows.found(properties, found)
                 if self._refusal and method in _BACKWARD:
-                    metrics += self._rows.found(properties, _none(method, len(properties), self._refusal), accuracy, ())
+                    metrics += self._rows.found(properties, Found.none(method, len(properties), self._refusal))
         return metrics
 
     def _attacked(self, asked: Asked) -> tuple[Points, torch.Tensor]:
@@ -183,7 +182,7 @@ class GraphCertification:
     def _by(self, method: str, asked: Asked, broken: torch.Tensor) -> Found:
         began = time.monotonic()
         if method != _ZONOTOPE and method not in _BACKWARD:
-            return _none(method, len(broken), self._refusal or _REFUSED)
+            return Found.none(method, len(broken), self._refusal or _REFUSED)
         holds, late = list[bool](), list[bool]()
         for part, some in _batches(asked):
             try:
@@ -195,7 +194,7 @@ class GraphCertification:
                 if method == "crown":
                     raise
                 # Intervals alone may be too wide, as of a softmax's powers, where backward bounds are not.
-                return _none(_GRAPH + method, len(broken), str(error), time.monotonic() - began)
+                return Found.none(_GRAPH + method, len(broken), str(error), time.monotonic() - began)
         held = torch.tensor(holds)
         # A proof is of real arithmetic: what float32 breaks all the same is not counted.
         return Found(
@@ -240,26 +239,18 @@ class GraphCertification:
 
 def _asked_for(property_: Property, outputs: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows of the outputs, and what each must be above: the margins of the label above 0, or outputs within ends."""
-    eye = torch.eye(outputs, dtype=torch.float64)
     if property_.ends is not None:
-        low, high = (each.double() for each in property_.ends)
+        eye, (low, high) = torch.eye(outputs, dtype=torch.float64), (each.double() for each in property_.ends)
         # An output at an end holds.
         least = torch.cat([low, -high])
         return torch.cat([eye, -eye]), least.nextafter(torch.full_like(least, -torch.inf))
-    others = [each for each in range(outputs) if each != property_.label]
-    return eye[property_.label] - eye[others], torch.zeros(outputs - 1, dtype=torch.float64)
+    return rows_of([property_], outputs)[0, : outputs - 1], torch.zeros(outputs - 1, dtype=torch.float64)
 
 
 def _batches(asked: Asked) -> Iterator[tuple[_Part, list[Property]]]:
     for part, properties in asked:
         for start in range(0, len(properties), _BATCH):
             yield part, properties[start : start + _BATCH]
-
-
-def _none(method: str, count: int, reason: str, seconds: float = 0.0) -> Found:
-    """What there is of a method that refuses the network."""
-    none = torch.zeros(count, dtype=torch.bool)
-    return Found(method, none, none, none, seconds, None, reason, refused=True)
 
 
 def certify_graph(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 Part = TypeVar("Part")
+SHARE = 0.8  # of the time limit: what is left of it is for the rest of the job
 
 
 class Pace:

@@ -54,22 +54,24 @@ class Margins:
         return Margins(margins, lower, upper, allowance, inputs)
 
 
+def _apart(properties: list[Property], classes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The labels (properties, 1), and the other classes (properties, classes - 1) ascending."""
+    labels = torch.tensor([each.label for each in properties])[:, None]
+    others = torch.arange(classes - 1).expand(len(labels), -1)
+    return labels, others + (others >= labels)
+
+
 def rows_of(properties: list[Property], classes: int) -> torch.Tensor:
     """(properties, 2 classes - 1, classes): what the logits are multiplied by for the margins, then themselves."""
-    labels = torch.tensor([each.label for each in properties])
+    labels, others = _apart(properties, classes)
     identity = torch.eye(classes, dtype=torch.float64)
-    others = torch.stack([torch.cat([identity[:label], identity[label + 1 :]]) for label in labels.tolist()])
-    margins = identity[labels][:, None] - others
-    return torch.cat([margins, identity.expand(len(labels), -1, -1)], 1)
+    return torch.cat([identity[labels] - identity[others], identity.expand(len(labels), -1, -1)], 1)
 
 
 def of_margins(errors: torch.Tensor, properties: list[Property]) -> torch.Tensor:
     """Of each margin, the sum of its two logits' errors, (properties, classes - 1)."""
-    others = torch.stack(
-        [torch.cat([row[: each.label], row[each.label + 1 :]]) for row, each in zip(errors, properties, strict=True)]
-    )
-    own = torch.stack([row[each.label] for row, each in zip(errors, properties, strict=True)])
-    return own[:, None] + others
+    labels, others = _apart(properties, errors.shape[1])
+    return errors.gather(1, labels) + errors.gather(1, others)
 
 
 def proven(bounds: Margins) -> torch.Tensor:

@@ -119,14 +119,9 @@ def _has_its_own_forward(module: nn.Module, row: Activation) -> bool:
 def _fold_norms(sequence: nn.Sequential) -> None:
     for index in range(1, len(sequence)):
         layer, norm = sequence[index - 1], sequence[index]
-        plain = type(layer) is nn.Conv2d and type(norm) is nn.BatchNorm2d and not (changed(layer) or changed(norm))
-        # The first two say it again for the type checker.
-        if (
-            isinstance(layer, nn.Conv2d)
-            and isinstance(norm, nn.BatchNorm2d)
-            and plain
-            and norm.running_mean is not None
-        ):
+        if changed(layer) or changed(norm) or type(layer) is not nn.Conv2d or type(norm) is not nn.BatchNorm2d:
+            continue
+        if norm.running_mean is not None:
             sequence[index - 1] = nn.utils.fuse_conv_bn_eval(layer, norm)
             sequence[index] = nn.Identity()
 

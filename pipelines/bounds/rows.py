@@ -78,6 +78,12 @@ class Found:
     reason: str = ""
     refused: bool = False
 
+    @staticmethod
+    def none(method: str, count: int, reason: str, seconds: float = 0.0) -> Found:
+        """What there is of a method that refuses the network."""
+        nothing = torch.zeros(count, dtype=torch.bool)
+        return Found(method, nothing, nothing, nothing, seconds, None, reason, refused=True)
+
 
 class Rows:
     """Metrics of balls in one norm, which is told where it is not L-infinity, of `positions` of tokens."""
@@ -85,6 +91,7 @@ class Rows:
     def __init__(self, norm: str, positions: int) -> None:
         self._ball: Setting = {} if norm == "linf" else {"norm": norm}
         self._ball.update({"positions": positions} if positions else {})
+        self._left: dict[float, float | None] = {}  # of each radius what PGD left standing
 
     def _setting(self, **setting: float | str) -> Setting:
         return {**setting, **self._ball}
@@ -99,22 +106,21 @@ class Rows:
         """What PGD left standing; its seconds are those of the search where no smaller ball had a counterexample."""
         eps = properties[0].eps
         violated = torch.tensor([point is not None for point in points])
-        accuracy = None if bool(late.all()) else (~violated).double().mean().item()
+        self._left[eps] = None if bool(late.all()) else (~violated).double().mean().item()
         setting, reason = self._setting(eps=eps), _told(late)
         return [
-            Metric("pgd_accuracy", accuracy, "fraction", Direction.HIGHER, setting, reason=reason),
+            Metric("pgd_accuracy", self._left[eps], "fraction", Direction.HIGHER, setting, reason=reason),
             self._clock(seconds, self._setting(eps=eps, method="pgd")),
             *self._verdicts(properties, "pgd", violated, Verdict.VIOLATED, late),
         ]
 
-    def found(
-        self, properties: list[Property], found: Found, pgd_accuracy: float | None, layers: Sequence[str]
-    ) -> list[Metric]:
-        """What one method says at one radius. `layers` are the names of the activations."""
+    def found(self, properties: list[Property], found: Found, layers: Sequence[str] = ()) -> list[Metric]:
+        """What one method says at one radius, after `attack`. `layers` are the names of the activations."""
         setting = self._setting(eps=properties[0].eps, method=found.method)
         reason = "; ".join(each for each in (_told(found.late), found.reason) if each)
         certified = None if found.refused else found.holds.double().mean().item()
-        undecided = None if pgd_accuracy is None or certified is None else pgd_accuracy - certified
+        left = self._left[properties[0].eps]
+        undecided = None if left is None or certified is None else left - certified
         unattacked = reason if undecided is not None else reason or "PGD had no time"
         otherwise = Verdict.UNSUPPORTED if found.refused else Verdict.UNKNOWN
         metrics = [

@@ -12,13 +12,13 @@ from torch import nn
 
 from evalsuite import Bench, Property, write_counterexamples
 
+Points = list[torch.Tensor | None]
+"""Of each property a counterexample, where one was found."""
 Broken = list[tuple[Property, torch.Tensor]]
 """Properties, each with a point that violates it."""
 
 
-def first_broken(
-    properties: Sequence[Property], points: Sequence[torch.Tensor | None], correct: torch.Tensor
-) -> Broken:
+def first_broken(properties: Sequence[Property], points: Points, correct: torch.Tensor) -> Broken:
     """The first property with a point whose sample is classified right, (properties,) bool; [] where none is."""
     pairs = zip(properties, points, correct.tolist(), strict=True)
     return [(each, point) for each, point, right in pairs if right and point is not None][:1]

@@ -7,6 +7,7 @@ A sum of n products, in any order, is off by at most (n + 2) u / (1 - (n + 2) u)
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -219,16 +220,17 @@ def _max_pool(x: Spread, *window: Any, **named: Any) -> Spread:
     return between(lower, upper, moved, x.run)
 
 
-def _average(pool: Callable[..., torch.Tensor]) -> Callable[..., Spread]:
-    def rule(x: Spread, *window: Any, **named: Any) -> Spread:
-        pooled = x.each(lambda part: pool(part, *window, **named))
-        magnitude = x.magnitude()
-        count = magnitude[0, 0].numel()  # no window has more
-        error = pooled.error + units(count + 2) * pool(magnitude, *window, **named) + (count + 2) * TINY
-        x.run.reached(count * magnitude)
-        return Spread.of(pooled.parts()[0], pooled.radius, error, x.run)
+def averaged(x: Spread, mean: Callable[[torch.Tensor], torch.Tensor], count: int) -> Spread:
+    """`mean` of x, each of at most `count` values."""
+    found, magnitude = x.each(mean), x.magnitude()
+    error = found.error + units(count + 2) * mean(magnitude) + (count + 2) * TINY
+    x.run.reached(count * magnitude)
+    return Spread.of(found.parts()[0], found.radius, error, x.run)
 
-    return rule
+
+def _average(pool: Callable[..., torch.Tensor]) -> Callable[..., Spread]:
+    # No window has more values than a channel.
+    return lambda x, *window, **named: averaged(x, lambda part: pool(part, *window, **named), math.prod(x.shape[2:]))
 
 
 def _sum_of_two(sign: int) -> Callable[..., Spread]:
@@ -257,6 +259,16 @@ def _rearranged(function: Callable[..., torch.Tensor]) -> Callable[..., Spread]:
     return lambda x, *given, **named: x.each(lambda part: function(part, *given, **named))
 
 
+def _parted(function: Callable[..., tuple[torch.Tensor, ...]]) -> Callable[..., tuple[Spread, ...]]:
+    """The rule of a function that gives several parts of its argument."""
+
+    def rule(x: Spread, *given: Any, **named: Any) -> tuple[Spread, ...]:
+        parts = zip(*(function(part, *given, **named) for part in x.parts()), strict=True)
+        return tuple(Spread.of(center, radius, error, x.run) for center, radius, error in parts)
+
+    return rule
+
+
 def _cat(spreads: Any, dim: int = 0) -> Spread:
     given = [as_spread(each, next(one for one in spreads if isinstance(one, Spread))) for each in spreads]
     center, radius, error = (torch.cat(each, dim) for each in zip(*[one.parts() for one in given], strict=True))
@@ -273,9 +285,11 @@ _SIZES = ("size", "dim", "__len__", "is_floating_point")
 _ATTRIBUTES = {torch.Tensor.shape.__get__, torch.Tensor.ndim.__get__}  # type: ignore[attr-defined]
 _SHAPES = (
     torch.flatten, torch.Tensor.flatten, torch.reshape, torch.Tensor.reshape, torch.Tensor.view, torch.unsqueeze,
-    torch.Tensor.unsqueeze, torch.Tensor.contiguous,
+    torch.Tensor.unsqueeze, torch.Tensor.contiguous, torch.transpose, torch.Tensor.transpose, torch.permute,
+    torch.Tensor.permute, torch.unflatten, torch.Tensor.unflatten, torch.Tensor.__getitem__,
 )  # fmt: skip
-_RULES: dict[Any, Callable[..., Spread]] = {
+_PARTS = (torch.chunk, torch.Tensor.chunk, torch.split, torch.Tensor.split)
+_RULES: dict[Any, Callable[..., Any]] = {
     functional.linear: _linear,
     functional.conv2d: _conv2d,
     functional.batch_norm: _batch_norm,
@@ -292,9 +306,10 @@ _RULES: dict[Any, Callable[..., Spread]] = {
     torch.Tensor.__rsub__: lambda x, value: _sum_of_two(-1)(value, x),
     **dict.fromkeys((functional.dropout, functional.dropout1d, functional.dropout2d), _unchanged),
     **{each: _rearranged(each) for each in _SHAPES},
+    **{each: _parted(each) for each in _PARTS},
 }
 
 
-def teach(rules: dict[Any, Callable[..., Spread]]) -> None:
+def teach(rules: dict[Any, Callable[..., Any]]) -> None:
     """Add rules of modules that build on this one, when they are imported."""
     _RULES.update(rules)

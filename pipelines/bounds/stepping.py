@@ -83,7 +83,7 @@ class _Stepper:
         """What stands for the node; None where it stays."""
         layer = self.module.get_submodule(str(node.target)) if node.op == "call_module" else None
         if layer is not None and id(layer) in self.known:
-            self._set(str(node.target), stand_in(self.known[id(layer)]))
+            self.module.set_submodule(str(node.target), stand_in(self.known[id(layer)]))
             return None
         if isinstance(layer, nn.Linear) and len(self.shapes[node]) == 2:
             return None  # as one operator it is the cheapest
@@ -195,10 +195,6 @@ class _Stepper:
         made = self.module.graph.call_module(name, tuple(given))
         self.shapes[made] = shape
         return made
-
-    def _set(self, path: str, layer: nn.Module) -> None:
-        parent, _, name = path.rpartition(".")
-        setattr(self.module.get_submodule(parent), name, layer)
 
 
 def _shape(node: fx.Node) -> Shape:

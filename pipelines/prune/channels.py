@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-import torch
 from torch import nn
 
 from evalsuite import Unsupported, census
@@ -15,8 +14,8 @@ from pipelines.prune.equality import equality_error
 from pipelines.prune.graph import Graph, Group, explained, items_of, narrowed, trace
 from pipelines.prune.importance import channel_scores
 from pipelines.prune.layout import Layout, check_layout
-from pipelines.prune.obstacles import check_weights, operations
-from pipelines.prune.selection import Probe, Pruned, Selection, share_of
+from pipelines.prune.obstacles import check_trainable, check_weights, operations
+from pipelines.prune.selection import Probe, Pruned, Selection, counts_of_all, least, share_of
 
 
 class _Inexact(Unsupported):
@@ -46,9 +45,7 @@ def prune(module: nn.Module, probe: Probe, selection: Selection) -> Pruned:
             the copy computes something else than the zeroed module.
     """
     check_weights(module)
-    parameters = list(module.parameters())
-    if parameters and not any(each.requires_grad for each in parameters):
-        raise Unsupported("every parameter is frozen; set requires_grad on those that may change")
+    check_trainable(module)
     if not census(module):
         raise Unsupported(
             "no activation module found, so no layer feeds one; activations called as functions are not seen"
@@ -125,11 +122,11 @@ def _cut(module: nn.Module, copied: nn.Module, graph: Graph, doomed: Mapping[str
     """Prune `copied`, whose groups `graph` has, in place, and compare it with `module`."""
     chosen = [(group, doomed[group.root]) for group in graph.groups if group.root in doomed]
     between = operations([items_of(graph, *each) for each in chosen])
-    before = Layout.of(copied, graph.outputs)
+    before = Layout.of(copied)
     try:
         with explained("cannot prune the network"):
             pruned = Pruned(copied, _remove(copied, graph, chosen))
-        check_layout(pruned, before, probe)
+        check_layout(pruned, before)
         return dataclasses.replace(pruned, equality_error=equality_error(module, pruned, probe.outputs))
     except Unsupported as error:
         raise _Inexact(str(error), doomed, between) from error
@@ -169,44 +166,12 @@ def _choose(module: nn.Module, graph: Graph, probe: Probe, selection: Selection)
     """Root of a group -> the channels that go, ascending; groups that lose none are left out."""
     scores = channel_scores(module, graph, probe, selection)
     gone = [selection.gone.get(group.root, 0) for group in graph.groups]
-    counts = (
-        _global_counts(scores, selection, sum(gone))
-        if selection.scope == "global"
-        else [len(each) - selection.kept(len(each), lost) for each, lost in zip(scores, gone, strict=True)]
-    )
-    return {
-        group.root: torch.argsort(each, stable=True)[:count].sort().values.tolist()
-        for group, each, count in zip(graph.groups, scores, counts, strict=True)
-        if count
-    }
-
-
-def _global_counts(scores: list[torch.Tensor], selection: Selection, gone: int) -> list[int]:
-    """How many channels each group loses when all are ranked together, after division by the mean of their group.
-
-    A group loses the blocks of channels that leave a multiple of `round_to`, the least important block first. Blocks
-    are taken as long as the share of all channels that `sparsity` is allows it; `gone` went in earlier rounds.
-    """
-    budget = share_of(sum(map(len, scores)) + gone, selection.sparsity) - gone
-    blocks: list[tuple[float, int, int]] = []
-    for place, each in enumerate(scores):
-        mean = each.mean().item()
-        ordered = each.sort().values / mean if mean > 0 else torch.zeros_like(each)
-        kept, least, rank = len(each), selection.rounded(1, len(each)), 0.0
-        while kept > least:
-            smaller = (kept - 1) // selection.round_to * selection.round_to
-            # Never below the block before: the rounding of means must not turn their order around.
-            rank = max(rank, ordered[len(each) - kept : len(each) - smaller].mean().item())
-            blocks.append((rank, place, kept - smaller))
-            kept = smaller
-    counts = [0] * len(scores)
-    # Of equal blocks the first comes first: those of a group stay in their order. The first, which leaves a multiple
-    # of round_to, is the smallest: where it does not fit, no later one of its group does.
-    for _, place, size in sorted(blocks, key=lambda block: block[0]):
-        if size <= budget:
-            counts[place] += size
-            budget -= size
-    return counts
+    if selection.scope == "global":
+        budget = share_of(sum(map(len, scores)) + sum(gone), selection.sparsity) - sum(gone)
+        counts = counts_of_all(scores, budget, selection.round_to)
+    else:
+        counts = [len(each) - selection.kept(len(each), lost) for each, lost in zip(scores, gone, strict=True)]
+    return {group.root: lost for group, lost in zip(graph.groups, least(scores, counts), strict=True) if lost}
 
 
 def _remove(module: nn.Module, graph: Graph, doomed: list[tuple[Group, list[int]]]) -> dict[str, list[int]]:

@@ -64,14 +64,12 @@ class Graph:
         refused: for people: each layer that feeds an activation and cannot be pruned, and why.
         channel_dimensions: for each call of an activation module, the dimension of its output that holds the
             channels; None where it gets none of a single kind of layer.
-        outputs: the shape of the module's outputs.
     """
 
     dependencies: tp.DependencyGraph
     groups: list[Group]
     refused: list[str]
     channel_dimensions: list[int | None]
-    outputs: torch.Size
 
 
 @contextmanager
@@ -93,7 +91,7 @@ def trace(module: nn.Module, probe: Probe) -> Graph:
         Unsupported: torch-pruning cannot follow the network.
     """
     with explained("cannot follow the network"):
-        dependencies, feeders, reused, outputs = _follow(module, probe)
+        dependencies, feeders, reused = _follow(module, probe)
         paths = {layer: path for path, layer in module.named_modules()}
         fixed = shared_parameters(module) | dict.fromkeys(reused, "is called more than once")
         groups: list[Group] = []
@@ -117,7 +115,7 @@ def trace(module: nn.Module, probe: Probe) -> Graph:
                 calls = [call for call, layers in enumerate(feeders) if layers & outputs_of]
                 groups.append(Group(path, layer, _width(layer), parts, calls))
         refused += conv1d(paths)
-        return Graph(dependencies, groups, refused, [_channel_dimension(each) for each in feeders], outputs)
+        return Graph(dependencies, groups, refused, [_channel_dimension(each) for each in feeders])
 
 
 def _misfit(parts: list[Part], size: int) -> str:
@@ -145,19 +143,10 @@ def narrowed(graph: Graph, items: tp.Group, paths: dict[nn.Module, str]) -> dict
     return {part.path: sorted(part.channels) for part in _parts(graph.dependencies, items, paths) if part.output}
 
 
-def _follow(
-    module: nn.Module, probe: Probe
-) -> tuple[tp.DependencyGraph, list[set[nn.Module]], set[nn.Module], torch.Size]:
-    """The graph; per call of an activation the layers that reach it first; layers called twice; the outputs' shape."""
+def _follow(module: nn.Module, probe: Probe) -> tuple[tp.DependencyGraph, list[set[nn.Module]], set[nn.Module]]:
+    """The graph; per call of an activation the layers that reach it first; layers called twice."""
     activated: list[torch.Tensor] = []
     called: list[nn.Module] = []
-    shapes: list[torch.Size] = []
-
-    def forward(traced: nn.Module, _example: object) -> torch.Tensor:
-        outputs = probe.outputs(traced)
-        shapes.append(outputs.shape)
-        return outputs
-
     activations = [found.module for found in census(module)]
     layers = [each for each in module.modules() if isinstance(each, LAYERS)]
     handles = [
@@ -173,7 +162,9 @@ def _follow(
         for each in scalars:
             each.requires_grad_(False)
         with torch.enable_grad():
-            graph = tp.DependencyGraph().build_dependency(module, None, forward_fn=forward, verbose=False)
+            graph = tp.DependencyGraph().build_dependency(
+                module, None, forward_fn=lambda traced, _: probe.outputs(traced), verbose=False
+            )
     finally:
         for each in scalars:
             each.requires_grad_(True)
@@ -182,7 +173,7 @@ def _follow(
     nodes = {node.grad_fn: node for node in graph.module2node.values()}
     ends = {output.grad_fn for output in activated}
     feeders = [_feeders(nodes.get(output.grad_fn), ends) for output in activated]
-    return graph, feeders, {layer for layer in called if called.count(layer) > 1}, shapes[0]
+    return graph, feeders, {layer for layer in called if called.count(layer) > 1}
 
 
 def _feeders(activation: Any, activations: set[Any]) -> set[nn.Module]:

@@ -41,10 +41,8 @@ def head_scores(
         case "random":
             generator = torch.Generator().manual_seed(selection.seed)
             scores = [torch.rand(each.heads, generator=generator, dtype=torch.float64) for each in attentions]
-        case "l1":
-            scores = [_norms(module, each, 1) for each in attentions]
-        case "l2" | "group_norm":
-            scores = [_norms(module, each, 2) for each in attentions]
+        case "l1" | "l2" | "group_norm" as name:
+            scores = [_norms(module, each, 1 if name == "l1" else 2) for each in attentions]
         case "taylor":
             scores = [each.abs().mean(0) for each in _gate_gradients(module, attentions, probe)]
         case "hessian":
@@ -104,7 +102,8 @@ def _gate_gradients(module: nn.Module, attentions: Sequence[Attention], probe: P
             for parts, gradient in zip(collected, gradients, strict=True):
                 parts.append(gradient.double().cpu())
             gates.clear()
-    _check_batches(collected)
+    if not all(collected):
+        raise Unsupported("importance of heads: there is no batch of calibration data")
     return [torch.cat(parts) for parts in collected]
 
 
@@ -156,8 +155,3 @@ def _check_ran(attentions: Sequence[Attention], seen: dict[str, torch.Tensor]) -
                 f"{attention.path or 'the module'}: its output layer {attention.output} never ran on the calibration "
                 "data, so the importance of its heads is not known"
             )
-
-
-def _check_batches(collected: list[list[torch.Tensor]]) -> None:
-    if not all(collected):
-        raise Unsupported("importance of heads: there is no batch of calibration data")

@@ -13,8 +13,9 @@ from evalsuite import Unsupported
 from pipelines.prune.attention import Attention, find_attentions, linear_at, unknown_attentions
 from pipelines.prune.equality import equality_error
 from pipelines.prune.head_importance import head_scores
-from pipelines.prune.obstacles import check_weights
-from pipelines.prune.selection import Probe, Pruned, Selection, share_of
+from pipelines.prune.obstacles import check_trainable, check_weights
+from pipelines.prune.selection import Probe, Pruned, Selection, counts_of_all, least, share_of
+from pipelines.prune.size import keep
 
 
 def prune_heads(
@@ -47,7 +48,9 @@ def prune_heads(
     copied = copy.deepcopy(module).eval()
     if selection.head_sparsity == 0:
         return Pruned(copied, {}, notes, 0.0)
-    _check_prunable(module, attentions, notes)
+    if not attentions:
+        raise Unsupported("; ".join(["no attention whose heads can be removed", *notes]))
+    check_trainable(module)
     gone = [_heads_gone(attention, selection) for attention in attentions]
     doomed = _doomed(head_scores(copied, attentions, probe, selection), gone, selection)
     notes += _shortfalls(attentions, doomed, selection)
@@ -61,13 +64,6 @@ def prune_heads(
     except Unsupported as error:
         paths = ", ".join(each.path or "the module" for each in attentions)
         raise Unsupported(f"heads of {paths}: {error}") from error
-
-
-def _check_prunable(module: nn.Module, attentions: Sequence[Attention], notes: list[str]) -> None:
-    if not attentions:
-        raise Unsupported("; ".join(["no attention whose heads can be removed", *notes]))
-    if not any(each.requires_grad for each in module.parameters()):
-        raise Unsupported("every parameter is frozen; set requires_grad on those that may change")
 
 
 def _heads_gone(attention: Attention, selection: Selection) -> int:
@@ -86,34 +82,19 @@ def _doomed(scores: list[torch.Tensor], gone: list[int], selection: Selection) -
     Raises:
         Unsupported: none would go in the end.
     """
-    counts = [len(each) for each in scores]
+    heads = [len(each) for each in scores]
     if selection.scope == "global":
-        doomed = _least_of_all(scores, _wanted(sum(counts), sum(gone), selection))
+        counts = counts_of_all(scores, _wanted(sum(heads), sum(gone), selection))
     else:
-        wanted = [_wanted(heads, before, selection) for heads, before in zip(counts, gone, strict=True)]
-        doomed = [
-            sorted(torch.argsort(each, stable=True)[: min(count, len(each) - 1)].tolist())
-            for each, count in zip(scores, wanted, strict=True)
-        ]
+        wanted = [_wanted(each, before, selection) for each, before in zip(heads, gone, strict=True)]
+        counts = [min(count, each - 1) for each, count in zip(heads, wanted, strict=True)]
+    doomed = least(scores, counts)
     if selection.last and not any(doomed) and not any(gone):
         raise Unsupported(
-            f"head_sparsity {selection.head_sparsity} removes no head: attentions have at most {max(counts)}, "
+            f"head_sparsity {selection.head_sparsity} removes no head: attentions have at most {max(heads)}, "
             "and each keeps one; raise head_sparsity"
         )
     return doomed
-
-
-def _least_of_all(scores: list[torch.Tensor], wanted: int) -> list[list[int]]:
-    """The `wanted` heads with the least score / mean score of their attention, where one of each stays."""
-    ranked = []
-    for index, each in enumerate(scores):
-        mean = each.mean().item()
-        ranked += [(score / mean if mean > 0 else 0.0, index, head) for head, score in enumerate(each.tolist())]
-    doomed: list[list[int]] = [[] for _ in scores]
-    for _, index, head in sorted(ranked):
-        if sum(map(len, doomed)) < wanted and len(doomed[index]) < len(scores[index]) - 1:
-            doomed[index].append(head)
-    return [sorted(each) for each in doomed]
 
 
 def _shortfalls(attentions: Sequence[Attention], doomed: list[list[int]], selection: Selection) -> list[str]:
@@ -137,9 +118,9 @@ def _remove(module: nn.Module, attention: Attention, heads: list[int]) -> dict[s
     """Cut `heads` out of `module` in place; per path of a linear layer the rows that are gone."""
     removed = {path: sorted(row for head in heads for row in rows[head]) for path, rows in attention.rows.items()}
     for path, rows in removed.items():
-        _cut(linear_at(module, path), rows, dimension=0)
-    columns = sorted(column for head in heads for column in attention.columns[head])
-    _cut(linear_at(module, attention.output), columns, dimension=1)
+        keep(linear_at(module, path), outputs=_others(linear_at(module, path).weight[:, 0], rows))
+    columns = [column for head in heads for column in attention.columns[head]]
+    keep(linear_at(module, attention.output), inputs=_others(linear_at(module, attention.output).weight[0], columns))
     left = attention.heads - len(heads)
     part = module.get_submodule(attention.path)
     for name in attention.counts:
@@ -149,16 +130,6 @@ def _remove(module: nn.Module, attention: Attention, heads: list[int]) -> dict[s
     return removed
 
 
-def _cut(layer: nn.Linear, indices: list[int], *, dimension: int) -> None:
-    """Remove rows (`dimension` 0) or columns (1) of a Linear in place."""
-    weight = layer.weight
-    gone = set(indices)
-    kept = torch.tensor([each for each in range(weight.shape[dimension]) if each not in gone], device=weight.device)
-    layer.weight = _selected(weight, dimension, kept)
-    if dimension == 0 and layer.bias is not None:
-        layer.bias = _selected(layer.bias, 0, kept)
-    layer.out_features, layer.in_features = layer.weight.shape
-
-
-def _selected(parameter: torch.Tensor, dimension: int, kept: torch.Tensor) -> nn.Parameter:
-    return nn.Parameter(parameter.detach().index_select(dimension, kept), requires_grad=parameter.requires_grad)
+def _others(row: torch.Tensor, gone: list[int]) -> torch.Tensor:
+    """The indices of a row but those, on its device."""
+    return torch.tensor(sorted(set(range(len(row))) - set(gone)), device=row.device)

@@ -8,15 +8,17 @@ sample only, as it looks for names in a dictionary whose keys are parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from operator import attrgetter
 
 import torch
 from torch import nn
 
 from evalsuite import Unsupported, census
+from pipelines.prune import IMPORTANCES
 from pipelines.prune.graph import BATCH_NORM, CONVOLUTION, Graph, Group, Part
 from pipelines.prune.selection import Probe, Selection
 
-IMPORTANCES = ("l1", "l2", "group_norm", "taylor", "hessian", "bn_scale", "activation", "random")
 _Quantity = Callable[[nn.Parameter], torch.Tensor]
 _Losses = Callable[[nn.Module], "Iterator[torch.Tensor]"]
 
@@ -57,17 +59,14 @@ def _raw_scores(module: nn.Module, graph: Graph, probe: Probe, selection: Select
     groups, importance = graph.groups, selection.importance
     match importance:
         case "l1":
-            scores = [_total(group, _filters, torch.Tensor.abs) for group in groups]
+            scores = [_total(group, attrgetter("filters"), torch.Tensor.abs) for group in groups]
         case "l2":
-            scores = [_total(group, _filters, torch.Tensor.square).sqrt() for group in groups]
+            scores = [_total(group, attrgetter("filters"), torch.Tensor.square).sqrt() for group in groups]
         case "group_norm":
-            scores = [_total(group, _weights, torch.Tensor.square).sqrt() for group in groups]
-        case "taylor":
-            quantity = _first_order(module, _members(groups), _losses(probe, importance))
-            scores = [_total(group, _tied, quantity) for group in groups]
-        case "hessian":
-            quantity = _second_order(module, _members(groups), _losses(probe, importance))
-            scores = [_total(group, _tied, quantity) for group in groups]
+            scores = [_total(group, lambda each: each.name == "weight", torch.Tensor.square).sqrt() for group in groups]
+        case "taylor" | "hessian":
+            quantity = _by_gradients(module, groups, _losses(probe, importance), 1 if importance == "taylor" else 2)
+            scores = [_total(group, lambda _: True, quantity) for group in groups]
         case "bn_scale":
             scores = _scales(groups)
         case "activation":
@@ -103,103 +102,79 @@ def _losses(probe: Probe, importance: str) -> _Losses:
     return run
 
 
-def _tensors(part: Part) -> Iterator[tuple[str, nn.Parameter, int]]:
-    """Name, parameter and its dimension that runs over the part's channels."""
-    layer = part.layer
-    transposed = isinstance(layer, CONVOLUTION) and layer.transposed and layer.groups == 1
-    weight, bias = getattr(layer, "weight", None), getattr(layer, "bias", None)
-    if weight is not None:
-        yield "weight", weight, int(part.output == transposed) if weight.ndim > 1 else 0
-    if bias is not None and part.output:
-        yield "bias", bias, 0
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A tensor that loses a slice of `dimension` with each channel of the part of a group."""
+
+    part: Part
+    name: str
+    parameter: nn.Parameter
+    dimension: int
+
+    @property
+    def filters(self) -> bool:
+        """Whether it is the weight of a layer that makes the channels."""
+        return self.name == "weight" and self.part.output and not isinstance(self.part.layer, BATCH_NORM)
+
+    @property
+    def scale(self) -> bool:
+        """Whether it is a BatchNorm's gamma."""
+        return self.name == "weight" and isinstance(self.part.layer, BATCH_NORM)
 
 
-def _tied(group: Group) -> Iterator[tuple[Part, nn.Parameter, int]]:
+def _members(group: Group) -> Iterator[_Member]:
     """All weights and biases that vanish with a channel."""
     for part in group.parts:
-        for _, parameter, dimension in _tensors(part):
-            yield part, parameter, dimension
-
-
-def _members(groups: list[Group]) -> list[nn.Parameter]:
-    """All parameters of the groups, once: gradients of others would only take time."""
-    return list(dict.fromkeys(parameter for group in groups for _, parameter, _ in _tied(group)))
-
-
-def _weights(group: Group) -> Iterator[tuple[Part, nn.Parameter, int]]:
-    for part in group.parts:
-        for name, parameter, dimension in _tensors(part):
-            if name == "weight":
-                yield part, parameter, dimension
-
-
-def _filters(group: Group) -> Iterator[tuple[Part, nn.Parameter, int]]:
-    for part, parameter, dimension in _weights(group):
-        if part.output and not isinstance(part.layer, BATCH_NORM):
-            yield part, parameter, dimension
+        layer = part.layer
+        transposed = isinstance(layer, CONVOLUTION) and layer.transposed and layer.groups == 1
+        weight, bias = getattr(layer, "weight", None), getattr(layer, "bias", None)
+        if weight is not None:
+            yield _Member(part, "weight", weight, int(part.output == transposed) if weight.ndim > 1 else 0)
+        if bias is not None and part.output:
+            yield _Member(part, "bias", bias, 0)
 
 
 @torch.no_grad()
-def _total(
-    group: Group, members: Callable[[Group], Iterator[tuple[Part, nn.Parameter, int]]], quantity: _Quantity
-) -> torch.Tensor:
-    """The sum of `quantity`, a number per weight, over the members of each channel."""
+def _total(group: Group, wanted: Callable[[_Member], bool], quantity: _Quantity) -> torch.Tensor:
+    """The sum of `quantity`, a number per weight, over the wanted members of each channel."""
     total = torch.zeros(group.size, dtype=torch.float64)
-    for part, parameter, dimension in members(group):
-        sums = quantity(parameter).double().movedim(dimension, 0).reshape(parameter.shape[dimension], -1).sum(1)
-        total.index_add_(0, torch.tensor(part.roots), sums[torch.tensor(part.channels)])
+    for each in filter(wanted, _members(group)):
+        along = quantity(each.parameter).double().movedim(each.dimension, 0)
+        sums = along.reshape(along.shape[0], -1).sum(1)
+        total.index_add_(0, torch.tensor(each.part.roots), sums[torch.tensor(each.part.channels)])
     return total
 
 
 def _scales(groups: list[Group]) -> list[torch.Tensor]:
-    def norms(group: Group) -> list[tuple[Part, nn.Parameter, int]]:
-        return [each for each in _weights(group) if isinstance(each[0].layer, BATCH_NORM)]
-
-    without = [group.root for group in groups if not norms(group)]
+    counts = [sum(each.scale for each in _members(group)) for group in groups]
+    without = [group.root for group, count in zip(groups, counts, strict=True) if not count]
     if without:
         raise Unsupported(
             f"importance 'bn_scale' needs a BatchNorm with a scale behind each layer; none behind {', '.join(without)}"
         )
-    return [_total(group, lambda of: iter(norms(of)), torch.Tensor.abs) / len(norms(group)) for group in groups]
-
-
-def _gradients(loss: torch.Tensor, parameters: list[nn.Parameter], *, retain: bool) -> list[torch.Tensor]:
-    """torch.autograd.grad, so that no `.grad` changes; 0 for what the loss does not depend on."""
-    found = torch.autograd.grad(loss, parameters, retain_graph=retain, allow_unused=True)
-    return [
-        torch.zeros_like(parameter) if gradient is None else gradient
-        for parameter, gradient in zip(parameters, found, strict=True)
-    ]
+    scale = attrgetter("scale")
+    return [_total(group, scale, torch.Tensor.abs) / count for group, count in zip(groups, counts, strict=True)]
 
 
 @torch.enable_grad()
-def _first_order(module: nn.Module, parameters: list[nn.Parameter], losses: _Losses) -> _Quantity:
-    """|w dL/dw|, L the mean loss over all samples."""
-    totals = [torch.zeros_like(each, dtype=torch.float64) for each in parameters]
-    samples = 0
-    for batch in losses(module):
-        samples += len(batch)
-        gradients = _gradients(batch.sum(), parameters, retain=False)
-        totals = [total + gradient for total, gradient in zip(totals, gradients, strict=True)]
-    mean = {parameter: total / samples for parameter, total in zip(parameters, totals, strict=True)}
-    return lambda parameter: (parameter * mean[parameter]).abs()
+def _by_gradients(module: nn.Module, groups: list[Group], losses: _Losses, order: int) -> _Quantity:
+    """|w dL/dw|, L the mean loss over all samples; or of `order` 2, w^2 times the mean of (dL_sample/dw)^2.
 
-
-@torch.enable_grad()
-def _second_order(module: nn.Module, parameters: list[nn.Parameter], losses: _Losses) -> _Quantity:
-    """w^2 times the mean over the samples of (dL_sample/dw)^2.
-
-    Each sample costs one backward pass of its batch: small batches are faster.
+    For the second each sample costs one backward pass of its batch: small batches are faster.
     """
+    # Once each: gradients of others would only take time.
+    parameters = list(dict.fromkeys(each.parameter for group in groups for each in _members(group)))
     totals = [torch.zeros_like(each, dtype=torch.float64) for each in parameters]
     samples = 0
     for batch in losses(module):
-        for index, loss in enumerate(batch):
-            gradients = _gradients(loss, parameters, retain=index + 1 < len(batch))
-            totals = [total + gradient.double().square() for total, gradient in zip(totals, gradients, strict=True)]
         samples += len(batch)
+        parts = [batch.sum()] if order == 1 else batch.unbind()
+        for place, loss in enumerate(parts, start=1):
+            # No `.grad` changes; 0 for what the loss does not depend on.
+            found = torch.autograd.grad(loss, parameters, retain_graph=place < len(parts), materialize_grads=True)
+            totals = [total + each.double() ** order for total, each in zip(totals, found, strict=True)]
     mean = {parameter: total / samples for parameter, total in zip(parameters, totals, strict=True)}
-    return lambda parameter: parameter.square() * mean[parameter]
+    return lambda parameter: (parameter**order * mean[parameter]).abs()
 
 
 @torch.no_grad()

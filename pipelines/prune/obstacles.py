@@ -43,6 +43,13 @@ def check_weights(module: nn.Module) -> None:
                 )
 
 
+def check_trainable(module: nn.Module) -> None:
+    """Raise Unsupported where every parameter is frozen: nothing may change."""
+    parameters = list(module.parameters())
+    if parameters and not any(each.requires_grad for each in parameters):
+        raise Unsupported("every parameter is frozen; set requires_grad on those that may change")
+
+
 def obstacle(
     dependencies: tp.DependencyGraph, items: tp.Group, paths: dict[nn.Module, str], fixed: dict[nn.Module, str]
 ) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -13,6 +13,41 @@ from torch import nn
 def share_of(count: int, share: float) -> int:
     """The whole part of `share` of `count`, where 0.29 of 100 is 29 and not 28.999999999999996."""
     return math.floor(round(count * share, 9))
+
+
+def least(scores: Sequence[torch.Tensor], counts: Sequence[int]) -> list[list[int]]:
+    """The places of so many of the least scores of each group, ascending; of equal ones the first."""
+    return [
+        torch.argsort(each, stable=True)[:count].sort().values.tolist()
+        for each, count in zip(scores, counts, strict=True)
+    ]
+
+
+def counts_of_all(scores: Sequence[torch.Tensor], budget: int, round_to: int = 1) -> list[int]:
+    """How many each group loses when all are ranked together, after division by the mean of their group.
+
+    A group loses the blocks that leave a multiple of `round_to`, the least important block first, and one stays.
+    Blocks are taken as long as they are no more than the `budget` in all.
+    """
+    blocks: list[tuple[float, int, int]] = []
+    for place, each in enumerate(scores):
+        mean = each.mean().item()
+        ordered = each.sort().values / mean if mean > 0 else torch.zeros_like(each)
+        kept, rank = len(each), 0.0
+        while kept > round_to:
+            smaller = (kept - 1) // round_to * round_to
+            # Never below the block before: the rounding of means must not turn their order around.
+            rank = max(rank, ordered[len(each) - kept : len(each) - smaller].mean().item())
+            blocks.append((rank, place, kept - smaller))
+            kept = smaller
+    counts = [0] * len(scores)
+    # Of equal blocks the first comes first: those of a group stay in their order. The first, which leaves a multiple
+    # of round_to, is the smallest: where it does not fit, no later one of its group does.
+    for _, place, size in sorted(blocks, key=lambda block: block[0]):
+        if size <= budget:
+            counts[place] += size
+            budget -= size
+    return counts
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""How large networks are: parameters, and multiply-accumulates."""
+"""How large networks are, parameters and multiply-accumulates, and making their layers smaller."""
 
 from __future__ import annotations
 
@@ -49,3 +49,15 @@ def size_metrics(unpruned: nn.Module, pruned: nn.Module, example: Inputs) -> lis
             reason="" if all_macs else "no matrix product or convolution is known in it",
         ),
     ]
+
+
+def keep(layer: nn.Module, *, inputs: torch.Tensor | None = None, outputs: torch.Tensor | None = None) -> None:
+    """Leave these inputs and outputs of a Linear or an ungrouped convolution, in place; all where none are given."""
+    for name, kept, dimension in (("weight", inputs, 1), ("weight", outputs, 0), ("bias", outputs, 0)):
+        held = getattr(layer, name)
+        if held is not None and kept is not None:
+            part = held.detach().index_select(dimension, kept)
+            setattr(layer, name, nn.Parameter(part, requires_grad=held.requires_grad))
+    kind = "features" if isinstance(layer, nn.Linear) else "channels"
+    for side, size in zip(("out", "in"), layer.get_parameter("weight").shape, strict=False):
+        setattr(layer, f"{side}_{kind}", size)

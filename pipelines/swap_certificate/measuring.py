@@ -25,18 +25,21 @@ _SHARE = 0.8
 _STEPS = 12
 _RESTARTS = 3
 _LATE = "not within the time limit"
-# Unit and direction of what is said of one hardness, and of one radius at the network's own.
-_OF_A_HARDNESS = {
+# Unit and direction of what is said of one radius; of one hardness of the sweep these are the first two.
+_METRICS = {
     "certified_disruption": ("logit", Direction.LOWER),
     "observed_disruption": ("logit", Direction.LOWER),
-}
-_OF_A_RADIUS = {
-    **_OF_A_HARDNESS,
     "certified_disruption_max": ("logit", Direction.LOWER),
     "observed_disruption_max": ("logit", Direction.LOWER),
     "certified_to_observed": ("ratio", Direction.LOWER),
     "certified_before_swap": ("fraction", Direction.HIGHER),
     "swap_kept": ("fraction", Direction.HIGHER),
+}
+_SWEPT = tuple(_METRICS)[:2]
+# Why some may have no value.
+_NONE = {
+    "certified_to_observed": "no difference was observed",
+    "swap_kept": "no prediction is certified before the swap",
 }
 
 
@@ -48,6 +51,19 @@ class _Found:
     observed: torch.Tensor
     before: torch.Tensor
     kept: torch.Tensor
+
+    def values(self) -> dict[str, float | None]:
+        """What each metric is: none of the ratio where nothing was seen, or of what is kept of no prediction."""
+        certified, observed = self.certified.mean().item(), self.observed.mean().item()
+        return {
+            "certified_disruption": certified,
+            "observed_disruption": observed,
+            "certified_disruption_max": self.certified.max().item(),
+            "observed_disruption_max": self.observed.max().item(),
+            "certified_to_observed": certified / observed if observed > 0 else None,
+            "certified_before_swap": self.before.double().mean().item(),
+            "swap_kept": self.kept[self.before].double().mean().item() if bool(self.before.any()) else None,
+        }
 
 
 class OutOfTime(Exception):
@@ -61,16 +77,6 @@ class _Part:
     subject: Subject
     bounds: SwapBounds
     swept: SwapBounds
-
-
-def _parts(network: Network, bench: Bench, count: int, positions: int, deadline: float) -> list[_Part]:
-    """Of all samples that may be asked for. Raises Unsupported: nothing to swap, or an operation without bounds."""
-
-    def check() -> None:
-        if time.monotonic() > deadline:
-            raise OutOfTime
-
-    return [_part(each, check) for each in subjects(network, bench, count, positions=positions)]
 
 
 def _part(subject: Subject, check: Callable[[], None]) -> _Part:
@@ -92,68 +98,52 @@ class Measurement:
         bench: its data.
         samples: how many test samples may be asked for at most.
         positions: of tokens, how many are perturbed; 0 for all.
+
+    Raises:
+        Unsupported: nothing to swap, or an operation without bounds.
     """
 
     def __init__(self, network: Network, bench: Bench, samples: int, positions: int = 0) -> None:
         self._deadline = time.monotonic() + _SHARE * bench.time_limit
         self._bench = bench
-        self._parts = _parts(network, bench, samples, positions, self._deadline)
+        found = subjects(network, bench, samples, positions=positions)
+        self._parts = [_part(each, self._check) for each in found]
         self._region: dict[str, float] = {"positions": positions} if positions and network.vocabulary else {}
         self._slowest = 0.0
 
-    def _asked(self, eps: float, samples: int) -> list[tuple[_Part, list[Property]]]:
-        """What is asked of the first samples, by parts."""
+    def _check(self) -> None:
+        if time.monotonic() > self._deadline:
+            raise OutOfTime
+
+    def at(self, eps: float, samples: int, hardness: float | None = None) -> list[Metric]:
+        """All metrics of one radius of the first samples, for the network as it is.
+
+        With a `hardness`, certified and observed disruption alone, with every lambda set to that.
+        """
         chosen = set(self._bench.data.test.labelled.nonzero().flatten()[:samples].tolist())
-        return [
+        asked = [
             (part, [each for each in part.subject.properties(eps) if each.sample in chosen]) for part in self._parts
         ]
-
-    def at(self, eps: float, samples: int) -> list[Metric]:
-        """All metrics of one radius, for the network as it is."""
-        asked = self._asked(eps, samples)
-        properties = [each for _, some in asked for each in some]
-        setting = {"eps": eps, **self._region}
-        found = self._found([(part.bounds, some) for part, some in asked], None)
+        setting = {"eps": eps, **self._region, **({} if hardness is None else {"hardness": hardness})}
+        names = _METRICS if hardness is None else _SWEPT
+        bounds = [(part.bounds if hardness is None else part.swept, some) for part, some in asked]
+        found = self._found(bounds, hardness)
         if found is None:
-            return _nothing(setting, _OF_A_RADIUS)
-        reason = _told(len(found.certified), len(properties))
-        certified, observed = found.certified, found.observed
-        kept = found.kept[found.before].double().mean().item() if bool(found.before.any()) else None
-        why = reason if kept is not None else "no prediction is certified before the swap"
-        metrics = [
-            _logit("certified_disruption", certified.mean().item(), setting, reason),
-            _logit("certified_disruption_max", certified.max().item(), setting, reason),
-            _logit("observed_disruption", observed.mean().item(), setting, reason),
-            _logit("observed_disruption_max", observed.max().item(), setting, reason),
-            _looseness(certified, observed, setting, reason),
-            Metric(
-                "certified_before_swap", found.before.double().mean().item(), "fraction", Direction.HIGHER, setting,
-                reason=reason,
-            ),
-            Metric("swap_kept", kept, "fraction", Direction.HIGHER, setting, reason=why),
-        ]  # fmt: skip
-        for property_, bound, yes in zip(properties, certified.tolist(), found.kept.tolist(), strict=False):
-            sample = property_.sample
-            metrics += [
+            return [Metric(name, None, *_METRICS[name], setting, reason=_LATE) for name in names]
+        places = [each.sample for _, some in asked for each in some]
+        late, values = len(places) - len(found.certified), found.values()
+        told = f"{late} of {len(places)} samples {_LATE}" if late else ""
+        reasons = {name: told if values[name] is not None else _NONE[name] for name in names}
+        rows = [Metric(name, values[name], *_METRICS[name], setting, reason=reasons[name]) for name in names]
+        if hardness is not None:
+            return rows
+        for sample, bound, yes in zip(places, found.certified.tolist(), found.kept.tolist(), strict=False):
+            rows += [
                 Metric("certified_disruption", bound, "logit", Direction.LOWER, setting, sample=sample),
                 # Not a verdict: those of one sample and eps are of its robustness, which this is not.
                 Metric("prediction_kept", float(yes), "count", Direction.HIGHER, setting, sample=sample),
             ]
-        return metrics
-
-    def swept(self, eps: float, samples: int, hardness: float) -> list[Metric]:
-        """Certified and observed disruption of one radius, with every lambda set to `hardness`."""
-        asked = self._asked(eps, samples)
-        properties = [each for _, some in asked for each in some]
-        setting = {"eps": eps, **self._region, "hardness": hardness}
-        found = self._found([(part.swept, some) for part, some in asked], hardness)
-        if found is None:
-            return _nothing(setting, _OF_A_HARDNESS)
-        reason = _told(len(found.certified), len(properties))
-        return [
-            _logit("certified_disruption", found.certified.mean().item(), setting, reason),
-            _logit("observed_disruption", found.observed.mean().item(), setting, reason),
-        ]
+        return rows
 
     def _found(self, asked: Sequence[tuple[SwapBounds, list[Property]]], hardness: float | None) -> _Found | None:
         """What could be found of the first properties in time; None if nothing."""
@@ -203,23 +193,3 @@ def observed_disruption(
             size = (upper - lower) * (0.25 * (1 - step / _STEPS) + 0.01)
             point = torch.minimum(torch.maximum(point + size * gradient.sign(), lower), upper)
     return best
-
-
-def _told(done: int, count: int) -> str:
-    return f"{count - done} of {count} samples {_LATE}" if done < count else ""
-
-
-def _logit(name: str, value: float | None, setting: dict[str, float], reason: str) -> Metric:
-    return Metric(name, value, "logit", Direction.LOWER, setting, reason=reason)
-
-
-def _looseness(certified: torch.Tensor, observed: torch.Tensor, setting: dict[str, float], reason: str) -> Metric:
-    """How many times the mean bound is above the mean observation."""
-    seen = observed.mean().item()
-    value = certified.mean().item() / seen if seen > 0 else None
-    why = reason if value is not None else "no difference was observed"
-    return Metric("certified_to_observed", value, "ratio", Direction.LOWER, setting, reason=why)
-
-
-def _nothing(setting: dict[str, float], metrics: dict[str, tuple[str, Direction]]) -> list[Metric]:
-    return [Metric(name, None, unit, way, setting, reason=_LATE) for name, (unit, way) in metrics.items()]

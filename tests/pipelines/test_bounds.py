@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,8 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from bounds_sampled import Sampled, boxes
 from cases import seeds, slow
 from torch import nn
+from written import Written
 
 from evalsuite import (
     Bench,
@@ -32,36 +33,6 @@ from pipelines.bounds.survey import ALLOWED
 
 MakeNetwork = Callable[..., Network]
 MakeBench = Callable[..., Bench]
-
-
-def boxes(shape: tuple[int, ...], eps: float, count: int, classes: int = 10) -> list[Property]:
-    generator = torch.Generator().manual_seed(0)
-    return [
-        Property.robustness(
-            torch.rand(shape, generator=generator), sample=i, label=i % classes, eps=eps, domain=(0.0, 1.0)
-        )
-        for i in range(count)
-    ]
-
-
-def sampled_logits(module: nn.Module, properties: list[Property], points: int) -> torch.Tensor:
-    """(properties, points, classes), float64: random points of each box, half of them corners."""
-    generator = torch.Generator().manual_seed(1)
-    exact, logits = copy.deepcopy(module).double().eval(), []
-    for each in properties:
-        share = torch.rand((points, *each.lower.shape), generator=generator, dtype=torch.float64)
-        share[::2] = share[::2].round()
-        with torch.no_grad():
-            logits.append(exact(each.lower + share * (each.upper - each.lower)))
-    return torch.stack(logits)
-
-
-def assert_sound(found: Margins, logits: torch.Tensor, properties: list[Property]) -> None:
-    assert (found.lower[:, None] <= logits).all()
-    assert (logits <= found.upper[:, None]).all()
-    for row, each in enumerate(properties):
-        others = [j for j in range(logits.shape[2]) if j != each.label]
-        assert (found.margins[row] <= logits[row][:, [each.label]] - logits[row][:, others]).all()
 
 
 def each_method(propagation: Propagation, properties: list[Property]) -> Iterator[tuple[str, Margins]]:
@@ -124,12 +95,11 @@ def test_bounds_hold_in_sampled_points(
     subject = network(workload, variant)
     # All lines of a convolutional network take seconds for each sample.
     properties = bench(workload).properties(eps, 2 if workload == "digits-cnn" else 4)
-    logits = sampled_logits(subject.module, properties, 1500)
-    propagation = Propagation(subject)
-    found = dict(each_method(propagation, properties))
+    sampled = Sampled(subject, properties, 1500)
+    found = dict(each_method(Propagation(subject), properties))
     assert tuple(found) == METHODS
     for each in found.values():
-        assert_sound(each, logits, properties)
+        sampled.check(each)
     assert ((found["crown"].upper - found["crown"].lower) < (found["ibp"].upper - found["ibp"].lower)).all()
     assert (found["alpha-crown"].margins >= found["crown"].margins).all()
     assert (found["crown"].unstable <= found["ibp"].unstable).all()
@@ -146,59 +116,13 @@ def test_alpha_crown_improves_what_crown_left_open(network: MakeNetwork, bench: 
     assert unproven.any()
     assert (found.margins >= crown.margins).all()
     assert (found.margins[unproven] > crown.margins[unproven] + 0.05).any()
-    assert_sound(found, sampled_logits(subject.module, properties, 1500), properties)
-
-
-class Residual(nn.Module):
-    def __init__(self, activation: nn.Module, join: str) -> None:
-        super().__init__()
-        self.first, self.second = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
-        self.activation, self.join = activation, join
-        self.last = nn.Linear(16 * (8 if join == "cat" else 4), 10)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden = self.activation(self.first(x))
-        branch = self.second(hidden)
-        joined = torch.cat([hidden, branch], 1) if self.join == "cat" else hidden + branch
-        flat = torch.relu(joined)
-        return self.last(flat.view(len(x), -1) if self.join == "view" else flat.flatten(1))
-
-
-def small(kind: str, activation: nn.Module) -> nn.Module:
-    convolution = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), activation)
-    tails: dict[str, list[nn.Module]] = {
-        "average": [nn.AvgPool2d(2), nn.Flatten(), nn.Linear(16, 10)],
-        "global": [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10, bias=False)],
-        "groups": [nn.Conv2d(4, 4, 3, padding=1, groups=2), activation, nn.Flatten(), nn.Linear(64, 10)],
-        "dropout": [nn.Dropout2d(), nn.Conv2d(4, 4, 3, stride=2), activation, nn.Flatten(), nn.Linear(4, 10)],
-        "maximum": [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 10)],
-    }
-    module = nn.Sequential(convolution, *tails[kind]) if kind in tails else Residual(activation, kind)
-    for each in module.modules():
-        if isinstance(each, nn.BatchNorm2d):
-            nn.init.normal_(each.running_mean)
-            nn.init.uniform_(each.running_var, 0.5, 2)
-            nn.init.uniform_(each.weight, -1, 1)
-    return module.eval()
-
-
-@pytest.mark.parametrize("kind", ["average", "global", "groups", "dropout", "maximum", "cat", "add"])
-@pytest.mark.parametrize("make", [nn.ReLU, nn.GELU, lambda: LambdaGELU(4, hardness=7.0)])
-def test_other_architectures_are_bounded_soundly(kind: str, make: Callable[[], nn.Module]) -> None:
-    torch.manual_seed(0)
-    subject = Network(kind, small(kind, make()), (1, 4, 4), 10)
-    properties = boxes((1, 4, 4), 0.2, 3)
-    logits = sampled_logits(subject.module, properties, 1000)
-    propagation = Propagation(subject, iterations=5)
-    assert propagation.optimizes == (kind != "maximum")
-    for _, found in each_method(propagation, properties):
-        assert_sound(found, logits, properties)
+    Sampled(subject, properties, 1500).check(found)
 
 
 def test_a_point_has_exact_bounds(network: MakeNetwork, bench: MakeBench) -> None:
     subject = network("digits-mlp", "gelu")
     properties = bench("digits-mlp").properties(0.0, 3)
-    logits = sampled_logits(subject.module, properties, 1)[:, 0]
+    logits = torch.cat(Sampled(subject, properties, 1).logits)
     propagation = Propagation(subject)
     for method in METHODS:
         found = propagation.bounds(properties, method)
@@ -218,13 +142,8 @@ def test_batches_do_not_matter(network: MakeNetwork, bench: MakeBench) -> None:
     assert torch.equal(whole.unstable, parts.unstable)
 
 
-class Functional(nn.Module):
-    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        super().__init__()
-        self.linear, self.function = nn.Linear(16, 10), function
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.function(self.linear(x.flatten(1)))
+def functional(function: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
+    return Written(lambda net, x: function(net.linear(x.flatten(1))), linear=nn.Linear(16, 10))
 
 
 @pytest.mark.parametrize(
@@ -233,13 +152,13 @@ class Functional(nn.Module):
         (nn.LogSoftmax(-1), r"2 \(LogSoftmax"),
         (nn.CELU(), r"2 \(CELU"),
         (nn.PReLU(10), r"2 \(PReLU\): prelu: the slope has 10 values"),
-        (Functional(lambda y: y.log_softmax(1)), "LogSoftmax; nor as torch.export reads it"),
-        (Functional(lambda y: y / (y.var(1, keepdim=True) + 1e-5).sqrt()), "Sqrt"),
-        (Functional(torch.erf), "Erf"),
+        (functional(lambda y: y.log_softmax(1)), "LogSoftmax; nor as torch.export reads it"),
+        (functional(lambda y: y / (y.var(1, keepdim=True) + 1e-5).sqrt()), "Sqrt"),
+        (functional(torch.erf), "Erf"),
     ],
 )
 def test_operators_without_trustworthy_bounds_are_refused_by_name(last: nn.Module, name: str, bench: MakeBench) -> None:
-    layers = [last] if isinstance(last, Functional) else [nn.Flatten(), nn.Linear(16, 10), last]
+    layers = [last] if isinstance(last, Written) else [nn.Flatten(), nn.Linear(16, 10), last]
     subject = Network("refused", nn.Sequential(*layers).eval(), (1, 4, 4), 10)
     with pytest.raises(Unsupported, match=name):
         Bounds().run(subject, bench("digits-mlp"))
@@ -248,7 +167,7 @@ def test_operators_without_trustworthy_bounds_are_refused_by_name(last: nn.Modul
 def test_a_conversion_that_computes_something_else_is_refused() -> None:
     # view(len(x), -1) is traced with the example's batch size.
     with pytest.raises(Unsupported, match="auto_LiRPA"):
-        Propagation(Network("view", small("view", nn.ReLU()), (1, 4, 4), 10))
+        Propagation(Network("view", made("view", nn.ReLU, 0), (1, 5, 5), 4))
 
 
 def test_bounds_that_are_not_numbers_prove_nothing() -> None:
@@ -265,22 +184,9 @@ def test_bounds_that_are_not_numbers_prove_nothing() -> None:
         assert not holds(number, torch.full_like(number, useless))
 
 
-class Called(nn.Module):
-    """`function(self, x)` with layers; for what no nn.Sequential does."""
-
-    def __init__(self, function: Callable[[Any, torch.Tensor], torch.Tensor], **layers: nn.Module) -> None:
-        super().__init__()
-        self.function = function
-        for name, layer in layers.items():
-            self.add_module(name, layer)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.function(self, x)
-
-
 def twice(join: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Callable[[nn.Module], nn.Module]:
     def make(act: nn.Module) -> nn.Module:
-        return Called(
+        return Written(
             lambda m, x: m.c(join(m.b(m.act(m.a(x.flatten(1)))), m.act(m.a(x.flatten(1))))),
             a=nn.Linear(25, 6), b=nn.Linear(6, 6), c=nn.LazyLinear(4), act=act,
         )  # fmt: skip
@@ -305,18 +211,26 @@ ARCHITECTURES: dict[str, tuple[str, Callable[[nn.Module], nn.Module]]] = {
     "add": ("Add", twice(torch.add)),
     "sub": ("Sub", twice(torch.sub)),
     "cat": ("Concat", twice(lambda one, other: torch.cat([one, other], 1))),
-    "constant": ("Constant Sub", lambda act: Called(lambda m, x: 1 - m.act(m.a(x.flatten(1) - 0.5)),
-                                                    a=nn.Linear(25, 4), act=act)),
-    "unsqueeze": ("Unsqueeze", lambda act: Called(lambda m, x: m.b(m.act(m.a(x.flatten(1))).unsqueeze(1).flatten(1)),
-                                                  a=nn.Linear(25, 6), b=nn.Linear(6, 4), act=act)),
-    "reshape": ("Reshape", lambda act: Called(lambda m, x: m.b(m.act(m.a(x)).reshape(-1, 75)),
-                                              a=nn.Conv2d(1, 3, 3, padding=1), b=nn.Linear(75, 4), act=act)),
+    "constant": ("Constant Sub", lambda act: Written(lambda m, x: 1 - m.act(m.a(x.flatten(1) - 0.5)),
+                                                     a=nn.Linear(25, 4), act=act)),
+    "unsqueeze": ("Unsqueeze", lambda act: Written(lambda m, x: m.b(m.act(m.a(x.flatten(1))).unsqueeze(1).flatten(1)),
+                                                   a=nn.Linear(25, 6), b=nn.Linear(6, 4), act=act)),
+    "reshape": ("Reshape", lambda act: Written(lambda m, x: m.b(m.act(m.a(x)).reshape(-1, 75)),
+                                               a=nn.Conv2d(1, 3, 3, padding=1), b=nn.Linear(75, 4), act=act)),
+    "folded": ("Conv", lambda act: chain(nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), act,
+                                         nn.Conv2d(4, 4, 3, padding=1, groups=2), act)),
+    "dropout": ("Conv", lambda act: chain(nn.Conv2d(1, 4, 3, 1, 1), act, nn.Dropout2d(), nn.Conv2d(4, 4, 3, 2), act)),
+    "residual": ("Add", lambda act: Written(lambda m, x: m.c(torch.relu((y := m.act(m.a(x))) + m.b(y)).flatten(1)),
+                                            a=nn.Conv2d(1, 3, 3, padding=1), b=nn.Conv2d(3, 3, 3, padding=1),
+                                            c=nn.LazyLinear(4), act=act)),
 }  # fmt: skip
+VIEW = ("", lambda act: Written(lambda m, x: m.b(m.act(m.a(x)).view(len(x), -1)), a=nn.Conv2d(1, 3, 3, padding=1),
+                                b=nn.Linear(75, 4), act=act))  # fmt: skip
 
 
 def made(kind: str, activation: Callable[[], nn.Module], seed: int) -> nn.Module:
     torch.manual_seed(seed)
-    module = ARCHITECTURES[kind][1](activation()).eval()
+    module = (ARCHITECTURES | {"view": VIEW})[kind][1](activation()).eval()
     module(torch.rand(1, 1, 5, 5))
     for each in module.modules():
         if isinstance(each, nn.BatchNorm2d):
@@ -341,22 +255,13 @@ def test_every_allowed_operator_has_a_network_here() -> None:
 def test_every_operator_is_bounded_soundly(kind: str, activation: Callable[[], nn.Module], seed: int) -> None:
     subject = Network(kind, made(kind, activation, seed), (1, 5, 5), 4)
     properties = boxes((1, 5, 5), 0.3, 3, 4)
-    logits = sampled_logits(subject.module, properties, 400)
-    propagation = Propagation(subject, iterations=5)
-    assert propagation.patches == (kind in ("plain", "average", "maximum", "norm", "global", "add"))
+    sampled, propagation = Sampled(subject, properties, 500), Propagation(subject, iterations=5)
+    assert propagation.optimizes == (kind != "maximum")
+    assert propagation.patches == (
+        kind in ("plain", "average", "maximum", "norm", "global", "add", "dropout", "residual")
+    )
     for _, found in each_method(propagation, properties):
-        assert_sound(found, logits, properties)
-        assert_float32_within_allowance(subject.module, found, properties)
-
-
-def assert_float32_within_allowance(module: nn.Module, found: Margins, properties: list[Property]) -> None:
-    for each, allowance in zip(properties, found.allowance, strict=True):
-        share = torch.rand((200, *each.lower.shape), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-        points = (each.lower + share * (each.upper - each.lower)).float()
-        with torch.no_grad():
-            off = module(points).double() - copy.deepcopy(module).double()(points.double())
-        others = [j for j in range(off.shape[1]) if j != each.label]
-        assert ((off[:, [each.label]] - off[:, others]).abs() <= allowance).all()
+        sampled.check(found)
 
 
 def affine(weight: list[list[float]], bias: list[float]) -> nn.Linear:
@@ -407,7 +312,7 @@ def test_weights_that_are_not_finite_are_refused(value: float) -> None:
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        (Called(lambda m, x: torch.relu(m.a(x.flatten(1)))[:, [2, 0, 1, 1]], a=nn.Linear(25, 6)), "Gather"),
+        (Written(lambda m, x: torch.relu(m.a(x.flatten(1)))[:, [2, 0, 1, 1]], a=nn.Linear(25, 6)), "Gather"),
         (nn.Sequential(nn.MaxPool2d(2, 2, ceil_mode=True), nn.Flatten(), nn.Linear(9, 4)), "MaxPool with ceil_mode"),
         (
             nn.Sequential(nn.Flatten(), nn.Linear(25, 4), nn.BatchNorm1d(4, track_running_stats=False)),
@@ -426,7 +331,7 @@ def test_a_network_without_activations() -> None:
     properties = boxes((4,), 0.1, 3, 3)
     found = Propagation(subject).bounds(properties, "crown")
     assert found.unstable.tolist() == [0, 0, 0]
-    assert_sound(found, sampled_logits(subject.module, properties, 200), properties)
+    Sampled(subject, properties, 200).check(found)
 
 
 class OffInCorners(Engine):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 import types
@@ -11,12 +10,14 @@ from functools import partial
 
 import pytest
 import torch
+from bounds_sampled import Sampled, around_0, check_each
+from bounds_sampled import boxes as boxes_around
 from torch import nn
 
 from evalsuite import GELU, Activation, Found, LambdaGELU, Network, Property, Swish, Unsupported
 from evalsuite.plugins import load_all
 from pipelines.bounds import METHODS, preparing
-from pipelines.bounds.propagation import Margins, Propagation
+from pipelines.bounds.propagation import Propagation
 from pipelines.bounds.rounding import Rounding
 from pipelines.bounds.surroundings import LEGACY, at_home
 
@@ -37,42 +38,7 @@ def network(first: nn.Module, second: nn.Module, scale: float, seed: int = 0) ->
     return Network("row", module, (3,), 3)
 
 
-def boxes(eps: float, count: int = 3) -> list[Property]:
-    generator = torch.Generator().manual_seed(0)
-    centers = 2 * torch.rand(count, 3, generator=generator) - 1
-    return [Property.robustness(each, sample=i, label=i % 3, eps=eps, domain=(-9, 9)) for i, each in enumerate(centers)]
-
-
-def points_of(properties: list[Property]) -> torch.Tensor:
-    """(properties, points, inputs) float64, half of them corners."""
-    share = torch.rand(POINTS, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    share[::2] = share[::2].round()
-    return torch.stack([each.lower + share * (each.upper - each.lower) for each in properties])
-
-
-@torch.no_grad()
-def assert_sound(subject: Network, found: Margins, properties: list[Property]) -> None:
-    """Logits, activation inputs and float32's errors at sampled points."""
-    exact, points = copy.deepcopy(subject.module).double(), points_of(properties)
-    hidden = points
-    layers = list(exact)
-    inputs = []
-    for layer in layers:
-        if not isinstance(layer, nn.Linear):
-            inputs.append(hidden)
-        hidden = layer(hidden.flatten(0, 1)).unflatten(0, hidden.shape[:2])
-    assert (found.lower[:, None] <= hidden).all()
-    assert (hidden <= found.upper[:, None]).all()
-    for (low, high), value in zip(found.inputs, inputs, strict=True):
-        # Bounds of inputs are those of real arithmetic, up to float64's rounding.
-        assert (low[:, None] - 1e-9 <= value).all()
-        assert (value <= high[:, None] + 1e-9).all()
-    single = points.float()
-    off = subject.module(single.flatten(0, 1)).double() - exact(single.double().flatten(0, 1))
-    off = off.unflatten(0, (-1, POINTS))
-    for row, each in enumerate(properties):
-        others = [j for j in range(3) if j != each.label]
-        assert ((off[row][:, [each.label]] - off[row][:, others]).abs() <= found.allowance[row]).all()
+boxes = partial(boxes_around, (3,), centers=around_0, domain=(-9.0, 9.0))
 
 
 @pytest.mark.parametrize("name", [*(each for each in ROWS if each != "relu"), *OTHERS])
@@ -82,9 +48,7 @@ def test_every_row_is_bounded_soundly(name: str) -> None:
     assert propagation.optimizes
     assert propagation.layers == ("1", "3")
     properties = [*boxes(0.01), *boxes(0.5)]
-    found = {method: propagation.bounds(properties, method) for method in METHODS}
-    for each in found.values():
-        assert_sound(subject, each, properties)
+    found = check_each(propagation, Sampled(subject, properties, POINTS))
     assert (found["crown"].margins >= found["ibp"].margins).all()
     assert (found["alpha-crown"].margins >= found["crown"].margins).all()
     widths = {method: (each.upper - each.lower).unflatten(0, (2, 3)).mean((1, 2)) for method, each in found.items()}
@@ -95,10 +59,10 @@ def test_every_row_is_bounded_soundly(name: str) -> None:
 def test_hardness_per_channel(kind: Callable[..., nn.Module]) -> None:
     act = kind(6)
     act.set_hardness(torch.tensor([1.1, 2.0, 5.0, 20.0, 100.0, 1000.0]))
-    subject = network(act, kind(hardness=3.0), 2.0)
-    properties, propagation = boxes(0.2), Propagation(subject, iterations=3)
-    for method in METHODS:
-        assert_sound(subject, propagation.bounds(properties, method), properties)
+    of_images = nn.Sequential(nn.Conv2d(1, 6, 2), act, nn.Flatten(), nn.Linear(24, 3)).eval()
+    for subject in (network(act, kind(hardness=3.0), 2.0), Network("images", of_images, (1, 3, 3), 3)):
+        properties = boxes_around(subject.input_shape, 0.2, centers=around_0, domain=(-9.0, 9.0))
+        check_each(Propagation(subject, iterations=3), Sampled(subject, properties, POINTS))
 
 
 def test_hardness_per_feature_of_another_dimension_is_refused_by_path() -> None:
@@ -110,20 +74,14 @@ def test_hardness_per_feature_of_another_dimension_is_refused_by_path() -> None:
 @pytest.mark.parametrize("negative", [-0.5, 0.0, 0.3, 1.0, 2.0])
 def test_leaky_relus_of_any_slope(negative: float) -> None:
     subject = network(nn.LeakyReLU(negative), nn.PReLU(init=negative), 2.0)
-    properties = boxes(0.3)
-    propagation = Propagation(subject, iterations=3)
-    for method in METHODS:
-        assert_sound(subject, propagation.bounds(properties, method), properties)
+    check_each(Propagation(subject, iterations=3), Sampled(subject, boxes(0.3), POINTS))
 
 
 @pytest.mark.parametrize(("beta", "threshold"), [(1.0, 20.0), (3.0, 2.0), (0.5, 60.0)])
 def test_softplus_with_its_threshold(beta: float, threshold: float) -> None:
     # Beyond the threshold the module is the identity, log(1 + exp(-threshold)) / beta below the function.
     subject = network(nn.Softplus(beta, threshold), nn.Softplus(beta, threshold), 12.0)
-    properties = boxes(0.4)
-    propagation = Propagation(subject, iterations=3)
-    for method in METHODS:
-        assert_sound(subject, propagation.bounds(properties, method), properties)
+    check_each(Propagation(subject, iterations=3), Sampled(subject, boxes(0.4), POINTS))
 
 
 def test_the_rounding_of_an_activation_by_hand() -> None:
@@ -254,18 +212,12 @@ def test_an_activation_that_does_more_than_its_row_is_bounded_as_what_it_does(ac
     subject, properties = network(activation, nn.ReLU(), 4.0), boxes(2.0)
     with pytest.raises(Unsupported, match=told):  # its row may not stand in its place
         preparing.prepared(subject.module)
-    exact, points = copy.deepcopy(subject.module).double(), points_of(properties)
-    with torch.no_grad():
-        logits = exact(points.flatten(0, 1)).unflatten(0, points.shape[:2])
-    propagation = Propagation(subject)
-    for method in ("ibp", "crown"):
-        found = propagation.bounds(properties, method)
-        assert ((found.lower[:, None] <= logits) & (logits <= found.upper[:, None])).all()
+    check_each(Propagation(subject), Sampled(subject, properties, POINTS), ("ibp", "crown"))
 
 
 def test_a_subclass_that_only_has_another_name_is_taken() -> None:
     subject = network(Plain(), nn.ReLU(), 1.0)
-    assert_sound(subject, Propagation(subject).bounds(boxes(0.1), "crown"), boxes(0.1))
+    check_each(Propagation(subject), Sampled(subject, boxes(0.1), POINTS), ("crown",))
 
 
 def bent(output: torch.Tensor) -> torch.Tensor:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from bounds_sampled import Sampled, boxes, points_in
 from torch import nn
 
 from benchmarks.optimised import upstream
 from evalsuite import LambdaGELU, Network, Property
 from pipelines.bounds import Bounds, certification
 from pipelines.bounds import propagation as propagation_module
-from pipelines.bounds.margins import Margins, rows_of
 from pipelines.bounds.propagation import Propagation, proven
 
 if TYPE_CHECKING:
@@ -34,30 +33,20 @@ def made(kind: str, act: Act) -> Network:
     return Network(kind, nn.Sequential(*layers).eval(), SHAPES[kind], 3)
 
 
-def boxes(kind: str, eps: float = 1.0, count: int = 6) -> list[Property]:
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn((count, *SHAPES[kind]), generator=generator)
-    return [Property.robustness(each, sample=i, label=i % 3, eps=eps, domain=(-9, 9)) for i, each in enumerate(inputs)]
+def asked(kind: str) -> list[Property]:
+    return boxes(SHAPES[kind], 1.0, 6, centers=torch.randn, domain=(-9.0, 9.0))
 
 
-def assert_sound(network: Network, properties: list[Property], found: Margins) -> None:
-    """In all corners of small boxes, and in random points."""
-    exact = copy.deepcopy(network.module).double()
-    entries = properties[0].lower.numel()
-    corners = torch.tensor(list(itertools.product((0.0, 1.0), repeat=entries)), dtype=torch.float64)
-    shares = torch.cat([corners, torch.rand(2000, entries, dtype=torch.float64)]).reshape(-1, *network.input_shape)
-    rows = rows_of(properties, 3)[:, :2]
-    for index, each in enumerate(properties):
-        points = each.lower + shares * (each.upper - each.lower)
-        with torch.no_grad():
-            values = exact(points) @ rows[index].T
-        assert (values >= found.margins[index]).all()
+def corners(box: Property) -> torch.Tensor:
+    """All of a small box."""
+    shares = torch.tensor(list(itertools.product((0.0, 1.0), repeat=box.lower.numel())), dtype=torch.float64)
+    return box.lower + shares.reshape(-1, *box.lower.shape) * (box.upper - box.lower)
 
 
 @pytest.mark.parametrize("act", [nn.ReLU, nn.GELU, lambda: LambdaGELU(hardness=5.0)])
 @pytest.mark.parametrize("kind", SHAPES)
 def test_all_lines_are_sound_and_never_looser_than_the_margins_lines(kind: str, act: Act) -> None:
-    network, properties = made(kind, act), boxes(kind)
+    network, properties = made(kind, act), asked(kind)
     every, last = (Propagation(network, iterations=10, all_lines=each) for each in (True, False))
     crown = last.bounds(properties, "crown")
     before, found = (each.bounds(properties, "alpha-crown", crown) for each in (last, every))
@@ -66,12 +55,13 @@ def test_all_lines_are_sound_and_never_looser_than_the_margins_lines(kind: str, 
     assert (found.margins >= before.margins).all()
     closed, more = (found.margins - crown.margins).sum(), (found.margins - before.margins).sum()
     assert more > 0.05 * closed > 0
-    assert_sound(network, properties, found)
+    points = [torch.cat([corners(each), points_in(each, 2000)]) for each in properties]
+    Sampled(network, properties, points).check(found)
 
 
 @pytest.mark.parametrize("kind", SHAPES)
 def test_bounds_of_relu_are_as_tight_as_those_of_the_library(kind: str) -> None:
-    network, properties = made(kind, nn.ReLU), boxes(kind)
+    network, properties = made(kind, nn.ReLU), asked(kind)
     found = Propagation(network).bounds(properties, "alpha-crown")
     theirs = upstream(network, properties)
     open_ = ~proven(found)
@@ -83,7 +73,7 @@ def test_bounds_of_relu_are_as_tight_as_those_of_the_library(kind: str) -> None:
 
 
 def test_more_inputs_than_fit_are_treated_in_turn() -> None:
-    network, properties = made("mlp", nn.ReLU), boxes("mlp")
+    network, properties = made("mlp", nn.ReLU), asked("mlp")
     whole, parts = Propagation(network), Propagation(network)
     parts._together = 2
     found, again = (each.bounds(properties, "alpha-crown").margins for each in (whole, parts))
@@ -91,7 +81,7 @@ def test_more_inputs_than_fit_are_treated_in_turn() -> None:
 
 
 def test_lines_that_do_not_fit_into_memory_are_left_out_and_told() -> None:
-    network, properties = made("mlp", nn.ReLU), boxes("mlp")
+    network, properties = made("mlp", nn.ReLU), asked("mlp")
     small, last = Propagation(network, memory=2**10), Propagation(network, all_lines=False)
     assert "do not fit into memory" in small.limited
     found, known = (each.bounds(properties, "alpha-crown").margins for each in (small, last))
@@ -101,7 +91,7 @@ def test_lines_that_do_not_fit_into_memory_are_left_out_and_told() -> None:
 
 
 def test_the_time_for_all_lines_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    network, properties = made("mlp", nn.ReLU), boxes("mlp")
+    network, properties = made("mlp", nn.ReLU), asked("mlp")
     every, last = Propagation(network, iterations=8), Propagation(network, iterations=8, all_lines=False)
     crown = every.bounds(properties, "crown")
     whole, none = (each.bounds(properties, "alpha-crown", crown).margins.sum() for each in (every, last))
@@ -116,17 +106,17 @@ def test_the_time_for_all_lines_is_limited(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_recipe_can_ask_for_the_margins_lines_alone(
     network: MakeNetwork, bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
+    seen = []
 
     def watched(*given: Any, **options: Any) -> Propagation:
-        asked.append(options["all_lines"])
+        seen.append(options["all_lines"])
         return Propagation(*given, **options)
 
     monkeypatch.setattr(certification, "Propagation", watched)
     for options in ({}, {"all_lines": False}):
         stage = Bounds(eps=(0.0625,), samples=1, methods=("crown", "alpha-crown"), iterations=1, **options)
         stage.run(network("digits-mlp", "gelu"), bench("digits-mlp"))
-    assert asked == [True, False]
+    assert seen == [True, False]
 
 
 def test_chords_have_gradients_by_their_intervals_ends_and_lines_stay_what_they_are() -> None:

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from bounds_sampled import Sampled, check_each
+from bounds_sampled import boxes as boxes_around
 from cases import seeds
 from torch import nn
 from torch.nn import functional
+from written import Written
 
 from evalsuite import Bench, Data, Network, Property, Split, Unsupported
 from evalsuite.plugins import load
@@ -64,49 +67,11 @@ def attending(seed: int) -> Network:
     return Network("attending", module, (4,), 3)
 
 
-def points_of(subject: Network, region: Property, count: int, generator: torch.Generator) -> torch.Tensor:
-    """Corners, inner points, and for each logit up and down where gradient ascent ends."""
-    share = torch.rand(count, *subject.input_shape, generator=generator, dtype=torch.float64)
-    share[::2] = share[::2].round()
-    module, width = copy.deepcopy(subject.module).double(), region.upper - region.lower
-    climbed = [share]
-    for sign in (1, -1):
-        for logit in range(subject.classes):
-            at = share[:32].clone()
-            for _ in range(20):
-                at.requires_grad_()
-                up = torch.autograd.grad(module(region.lower + at * width)[:, logit].sum(), at)[0]
-                at = (at.detach() + 0.1 * sign * up.sign()).clamp(0, 1)
-            climbed.append(at)
-    return region.lower + torch.cat(climbed) * width
-
-
-def assert_sound(subject: Network, eps: float, count: int, methods: tuple[str, ...] = METHODS) -> int:
-    """All logits lie within the bounds, and float32's within the allowance; how many points were tried."""
-    generator, tried = torch.Generator().manual_seed(1), 0
-    regions = [
-        Property.robustness(
-            torch.rand(subject.input_shape, generator=generator), sample=i, label=i, eps=eps, domain=(0.0, 1.0)
-        )
-        for i in range(2)
-    ]
-    exact, points = (
-        copy.deepcopy(subject.module).double(),
-        [points_of(subject, each, count, generator) for each in regions],
-    )
-    propagation = Propagation(subject)
-    for method in methods:
-        found = propagation.bounds(regions, method)
-        assert found.lower.isfinite().all()
-        for i, (each, x) in enumerate(zip(regions, points, strict=True)):
-            others = [j for j in range(subject.classes) if j != each.label]
-            with torch.no_grad():
-                logits, single = exact(x), x.float()
-                off = subject.module(single).double() - exact(single.double())
-            assert ((found.lower[i] <= logits) & (logits <= found.upper[i])).all()
-            assert ((off[:, [each.label]] - off[:, others]).abs() <= found.allowance[i]).all()
-            tried += len(x)
-    return tried
+def assert_sound(subject: Network, eps: float, count: int) -> int:
+    """How many points were tried, by each method."""
+    sampled = Sampled(subject, boxes_around(subject.input_shape, eps, 2), count, climbing=32)
+    check_each(Propagation(subject), sampled, METHODS)
+    return len(METHODS) * sum(map(len, sampled.points))
 
 
 @pytest.mark.parametrize("seed", [0, 1, 5])
@@ -172,13 +137,10 @@ def test_lines_of_softmax_of_nothing_known_are_constants() -> None:
     assert (above.value(points) >= 1).all()
 
 
-class Softmaxed(nn.Module):
+def softmaxed(_: Any, x: torch.Tensor) -> torch.Tensor:
     """softmax (x, 0), of which the first, less 0.054 x."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        both = x @ torch.tensor([[1.0, 0.0]], dtype=torch.float64)
-        y: torch.Tensor = both.softmax(-1) @ torch.tensor([[1.0], [0.0]], dtype=torch.float64) - 0.054 * x
-        return y
+    both = x @ torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+    return both.softmax(-1) @ torch.tensor([[1.0], [0.0]], dtype=torch.float64) - 0.054 * x
 
 
 @modern
@@ -189,7 +151,7 @@ def test_the_librarys_own_lines_of_softmax_exclude_values() -> None:
 
         low, high = torch.tensor([[-30.0]]).double(), torch.tensor([[5.0]]).double()
         box = BoundedTensor((low + high) / 2, PerturbationLpNorm(norm=math.inf, x_L=low, x_U=high))
-        module = Softmaxed()
+        module = Written(softmaxed)
         theirs = BoundedModule(module, low).compute_bounds(x=(box,), method="CROWN")[1].item()
     assert theirs < module(low).item() - 0.5
     ends = [torch.cat([each, torch.zeros_like(each)], 1) for each in (low, high)]

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
+from bounds_sampled import Sampled, around_0, check_each
+from bounds_sampled import boxes as boxes_around
 from torch import nn
 from torch.nn import functional
 
-from evalsuite import Network, Property, Unsupported
+from evalsuite import Network, Unsupported
 from pipelines.bounds import METHODS
 from pipelines.bounds.functions import with_modules
 from pipelines.bounds.preparing import refuse_overwritten
-from pipelines.bounds.propagation import Margins, Propagation
+from pipelines.bounds.propagation import Propagation
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 POINTS = 1000
@@ -42,30 +44,7 @@ def network(module: Callable[[], nn.Module]) -> Network:
     return Network("calls", made, (3,), 3)
 
 
-def boxes(shape: tuple[int, ...] = (3,), eps: float = 0.4) -> list[Property]:
-    centers = 2 * torch.rand(3, *shape, generator=torch.Generator().manual_seed(0)) - 1
-    return [Property.robustness(each, sample=i, label=i, eps=eps, domain=(-9, 9)) for i, each in enumerate(centers)]
-
-
-@torch.no_grad()
-def assert_sound(subject: Network, found: Margins, properties: list[Property]) -> None:
-    """Logits, and the float32 errors of margins, at random points, half of them corners."""
-    exact = copy.deepcopy(subject.module).double()
-    for row, each in enumerate(properties):
-        share = torch.rand(POINTS, *each.lower.shape, generator=torch.Generator().manual_seed(row), dtype=torch.float64)
-        share[::2] = share[::2].round()
-        points = (each.lower + share * (each.upper - each.lower)).float()
-        logits = exact(points.double())
-        # Corners that float32 rounds outward are not in the box.
-        inside = ((points.double() >= each.lower) & (points.double() <= each.upper)).flatten(1).all(1)
-        assert inside.sum() > POINTS / 4
-        assert (found.lower[row] <= logits[inside]).all()
-        assert (logits[inside] <= found.upper[row]).all()
-        off = subject.module(points).double() - logits
-        others = [j for j in range(3) if j != each.label]
-        assert ((off[:, [each.label]] - off[:, others]).abs() <= found.allowance[row]).all()
-
-
+boxes = partial(boxes_around, (3,), eps=0.4, centers=around_0, domain=(-9.0, 9.0))
 FUNCTIONS: dict[str, tuple[Function, nn.Module]] = {
     "gelu": (functional.gelu, nn.GELU()),
     "gelu by tanh": (lambda x: functional.gelu(x, approximate="tanh"), nn.GELU(approximate="tanh")),
@@ -103,10 +82,11 @@ def test_a_function_is_bounded_as_its_module_is(name: str) -> None:
     called, layered = (network(lambda f=each: Calls(f)) for each in (function, module))  # type: ignore[misc]
     properties = boxes()
     one, other = Propagation(called, iterations=2), Propagation(layered, iterations=2)
+    sampled = Sampled(called, properties, POINTS)
     # What is read as the module is bounded as it is by one method as by the others; "min of max" is read as two.
     for method in METHODS if name in ("gelu", "min of max") else ("crown",):
         found, expected = one.bounds(properties, method), other.bounds(properties, method)
-        assert_sound(called, found, properties)
+        sampled.check(found)
         if name != "min of max":
             assert torch.allclose(found.margins, expected.margins, rtol=1e-9, atol=1e-9)
             assert torch.allclose(found.allowance, expected.allowance, rtol=1e-6)
@@ -134,8 +114,7 @@ def test_calls_of_nested_and_shared_modules_have_names() -> None:
         "block.activation_0", "block.activation_1", "block.activation_0 call 2", "block.activation_1 call 2",
         "activation_0",
     )  # fmt: skip
-    for method in METHODS:
-        assert_sound(subject, propagation.bounds(properties, method), properties)
+    check_each(propagation, Sampled(subject, properties, POINTS))
     assert type(subject.module) is Nested
     assert all(torch.equal(before[name], value) for name, value in subject.module.state_dict().items())
 
@@ -179,8 +158,7 @@ def test_a_relu_in_place_whose_input_is_read_again(read: Callable[..., torch.Ten
     except Unsupported:
         assert read is viewed
         return
-    for method in METHODS:
-        assert_sound(subject, propagation.bounds(properties, method), properties)
+    check_each(propagation, Sampled(subject, properties, POINTS))
 
 
 @pytest.mark.parametrize("way", RELUS)
@@ -205,8 +183,7 @@ def test_an_input_that_is_overwritten_and_read_again_is_read_as_it_is_then(
     with pytest.raises(Unsupported, match=rf"^act \({type(act).__name__}\) overwrites its input, which is read again"):
         refuse_overwritten(subject.module, (3,))
     propagation = Propagation(subject)
-    for method in ("ibp", "crown"):
-        assert_sound(subject, propagation.bounds(properties, method), properties)
+    check_each(propagation, Sampled(subject, properties, POINTS), ("ibp", "crown"))
 
 
 @pytest.mark.parametrize(
@@ -228,8 +205,7 @@ def test_what_is_no_function_of_one_tensor_with_known_numbers_is_refused(functio
 def test_what_is_written_out_or_in_place_is_bounded_soundly(function: Function) -> None:
     subject, properties = network(lambda: Calls(function)), boxes()
     propagation = Propagation(subject)
-    for method in ("ibp", "crown"):
-        assert_sound(subject, propagation.bounds(properties, method), properties)
+    check_each(propagation, Sampled(subject, properties, POINTS), ("ibp", "crown"))
 
 
 class Sleeping(torch.autograd.Function):
@@ -368,8 +344,11 @@ class Mobile(nn.Module):
 
 def test_a_mobilenet_is_bounded() -> None:
     torch.manual_seed(0)
-    subject, properties = Network("mobile", Mobile().eval(), (1, 6, 6), 3), boxes((1, 6, 6), 0.1)
+    subject, properties = (
+        Network("mobile", Mobile().eval(), (1, 6, 6), 3),
+        boxes_around((1, 6, 6), 0.1, centers=around_0, domain=(-9.0, 9.0)),
+    )
     propagation = Propagation(subject, iterations=2)
     assert propagation.layers == ("stem.2", "block.2", "block.5")
-    for method in ("ibp", "crown", "alpha-crown"):  # upstream's forward bounds have no average over all pixels
-        assert_sound(subject, propagation.bounds(properties, method), properties)
+    # upstream's forward bounds have no average over all pixels
+    check_each(propagation, Sampled(subject, properties, POINTS), ("ibp", "crown", "alpha-crown"))

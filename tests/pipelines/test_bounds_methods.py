@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from bounds_sampled import boxes
 from torch import nn
+from written import Written
 
 from evalsuite import Bench, LambdaGELU, Network, Property, Unsupported
 from evalsuite.workloads.residual import ResidualBlock
@@ -24,14 +26,6 @@ def mlp(act: Callable[[], nn.Module], classes: int = 3) -> Network:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 8), act(), nn.Linear(8, 8), act(), nn.Linear(8, classes)).eval()
     return Network("mlp", module, (4,), classes)
-
-
-def boxes(shape: tuple[int, ...], eps: float, count: int, classes: int = 3) -> list[Property]:
-    generator = torch.Generator().manual_seed(0)
-    return [
-        Property.robustness(torch.rand(shape, generator=generator), sample=i, label=i % classes, eps=eps, domain=(0, 1))
-        for i in range(count)
-    ]
 
 
 def test_crown_lies_within_intervals_everywhere() -> None:
@@ -186,16 +180,11 @@ def test_patches_give_what_matrices_give_on_residual_networks(seed: int) -> None
         assert_alike(by_patches.bounds(properties, method), by_matrices.bounds(properties, method))
 
 
-class Powers(nn.Module):
+def powers() -> nn.Module:
     """A layer whose activation auto_LiRPA's engine has no sound line for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(64, 8), nn.Linear(8, 10)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self.last(self.first(x.flatten(1)).exp())
-        return y
+    return Written(
+        lambda net, x: net.last(net.first(x.flatten(1)).exp()), first=nn.Linear(64, 8), last=nn.Linear(8, 10)
+    )
 
 
 def test_rows_name_the_engine_so_that_no_two_are_compared(bench: MakeBench) -> None:
@@ -207,7 +196,7 @@ def test_rows_name_the_engine_so_that_no_two_are_compared(bench: MakeBench) -> N
             for each in stage.run(Network("subject", module.eval(), (64,), 10), bench("digits-mlp")).metrics
             if each.name == "certified_accuracy"
         }
-        for module in (Powers(), nn.Sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10)))
+        for module in (powers(), nn.Sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10)))
     )
     assert by_layers.keys() == {"ibp", "crown"}
     assert {method for method, each in by_graph.items() if each.value is not None} == {"graph-ibp", "graph-crown"}

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from bounds_sampled import Sampled, boxes, check_each
 from torch import nn
+from written import Written
 
-from evalsuite import Network, Property, Unsupported
+from evalsuite import Network, Unsupported
 from pipelines.bounds.layer_norm import least_variance
 from pipelines.bounds.propagation import Propagation
 from pipelines.bounds.rounding import Rounding
@@ -19,18 +22,13 @@ MakeNetwork = Callable[..., Network]
 METHODS = ("ibp", "crown-ibp", "crown")
 
 
-class Residual(nn.Module):
+def residual(width: int, act: nn.Module) -> nn.Module:
     """h + act(linear(norm(h))), as in a transformer's feed-forward part."""
-
-    def __init__(self, width: int, act: nn.Module) -> None:
-        super().__init__()
-        self.first, self.norm, self.up = nn.Linear(4, width), nn.LayerNorm(width), nn.Linear(width, width)
-        self.act, self.last = act, nn.Linear(width, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.first(x)
-        y: torch.Tensor = self.last(h + self.act(self.up(self.norm(h))))
-        return y
+    return Written(
+        lambda net, x: net.last((h := net.first(x)) + net.act(net.up(net.norm(h)))),
+        first=nn.Linear(4, width), norm=nn.LayerNorm(width), up=nn.Linear(width, width), act=act,
+        last=nn.Linear(width, 3),
+    )  # fmt: skip
 
 
 def normed(seed: int) -> Network:
@@ -42,7 +40,7 @@ def normed(seed: int) -> Network:
         [nn.Linear(4, width), nn.LayerNorm(width), act, nn.Linear(width, 3)],
         [nn.LayerNorm(4), nn.Linear(4, width), act, nn.LayerNorm(width), nn.Linear(width, 3)],
         [nn.Linear(4, width), nn.LayerNorm(width, elementwise_affine=False), nn.Linear(width, 4), act, nn.Linear(4, 3)],
-        [Residual(width, act)],
+        [residual(width, act)],
     ]
     module = nn.Sequential(*kinds[seed % 4]).eval()
     for each in module.modules():
@@ -53,25 +51,7 @@ def normed(seed: int) -> Network:
 
 
 def assert_sound(subject: Network, eps: float, points: int) -> None:
-    generator = torch.Generator().manual_seed(1)
-    properties = [
-        Property.robustness(torch.rand(4, generator=generator), sample=i, label=i, eps=eps, domain=(-2.0, 2.0))
-        for i in range(3)
-    ]
-    share = torch.rand(points, 4, generator=generator, dtype=torch.float64)
-    share[::2] = share[::2].round()
-    propagation, exact = Propagation(subject), copy.deepcopy(subject.module).double()
-    for method in METHODS:
-        found = propagation.bounds(properties, method)
-        for i, each in enumerate(properties):
-            x = each.lower + share * (each.upper - each.lower)
-            others = [j for j in range(3) if j != each.label]
-            with torch.no_grad():
-                logits, single = exact(x), x.float()
-                off = subject.module(single).double() - exact(single.double())
-            assert ((found.lower[i] <= logits) & (logits <= found.upper[i])).all()
-            assert ((off[:, [each.label]] - off[:, others]).abs() <= found.allowance[i]).all()
-        assert found.lower.isfinite().all()
+    check_each(Propagation(subject), Sampled(subject, boxes((4,), eps, domain=(-2.0, 2.0)), points), METHODS)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -86,23 +66,15 @@ def test_layer_norms_are_bounded_soundly_in_many_points(seed: int) -> None:
         assert_sound(normed(seed), eps, 3000)
 
 
-class Attention(nn.Module):
-    """softmax(q k) v of positions made from one input."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.mix, self.last = nn.Linear(4, 6), nn.Linear(3, 9), nn.Linear(6, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        query, key, value = self.mix(self.first(x).reshape(-1, 2, 3)).split(3, dim=-1)
-        mixed = torch.softmax(query @ key.transpose(1, 2), -1) @ value
-        y: torch.Tensor = self.last(mixed.flatten(1))
-        return y
-
-
 def test_attention_written_by_hand_is_bounded_soundly() -> None:
+    def attended(net: Any, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = net.mix(net.first(x).reshape(-1, 2, 3)).split(3, dim=-1)
+        mixed = torch.softmax(query @ key.transpose(1, 2), -1) @ value
+        return net.last(mixed.flatten(1))  # type: ignore[no-any-return]
+
     torch.manual_seed(0)
-    assert_sound(Network("attention", nn.Sequential(Attention()).eval(), (4,), 3), 0.1, 1000)
+    module = Written(attended, first=nn.Linear(4, 6), mix=nn.Linear(3, 9), last=nn.Linear(6, 3))
+    assert_sound(Network("attention", nn.Sequential(module).eval(), (4,), 3), 0.1, 1000)
 
 
 def test_a_vision_transformer_is_refused_for_its_rounding(network: MakeNetwork) -> None:

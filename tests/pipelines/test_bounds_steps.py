@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 
 import pytest
 import torch
+from bounds_sampled import Sampled, boxes, check_each
 from torch import nn
 from torch.nn import functional
+from written import Written
 
-from evalsuite import Network, Property, Unsupported
+from evalsuite import Network, Unsupported
 from pipelines.bounds.propagation import Propagation
 from pipelines.bounds.steps import Affine, Greatest, Matrices, Normalised, Rule, Softmax, Times, Total
 
@@ -101,26 +102,17 @@ def test_a_products_planes_by_hand() -> None:
         assert (of_x.item(), of_y.item(), added.item()) == (0, 2, -sign)
 
 
-class Wrapped(nn.Module):
-    """`layers` in a class of their own."""
-
-    def __init__(self, *layers: nn.Module) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(*layers)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layers(x)  # type: ignore[no-any-return]
+def wrapped(*layers: nn.Module) -> nn.Module:
+    """The layers in a class of their own."""
+    return Written(lambda net, x: net.layers(x), layers=nn.Sequential(*layers))
 
 
-class Gate(nn.Module):
+def gate() -> nn.Module:
     """A squeeze and excitation, with a hard sigmoid."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.down, self.up = nn.Conv2d(4, 2, 1), nn.Conv2d(2, 4, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * functional.hardsigmoid(self.up(functional.relu(self.down(x.mean((2, 3), keepdim=True)))))
+    return Written(
+        lambda net, x: x * functional.hardsigmoid(net.up(functional.relu(net.down(x.mean((2, 3), keepdim=True))))),
+        down=nn.Conv2d(4, 2, 1), up=nn.Conv2d(2, 4, 1),
+    )  # fmt: skip
 
 
 class ConvNext(nn.Module):
@@ -153,54 +145,33 @@ class Mixer(nn.Module):
 def _vit() -> nn.Module:
     from transformers import ViTConfig, ViTForImageClassification
 
-    class Logits(nn.Module):
-        def __init__(self, model: nn.Module) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.model(x).logits  # type: ignore[no-any-return]
-
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = ViTConfig(image_size=4, patch_size=2, num_channels=1, num_labels=3, layer_norm_eps=0.1, **sizes)
-    return Logits(ViTForImageClassification(config))
+    return Written(lambda net, x: net.model(x).logits, model=ViTForImageClassification(config))
 
 
 def _stem() -> nn.Module:
     return nn.Conv2d(1, 4, 2, stride=2)
 
 
+SILU = Written(lambda _, x: x * torch.sigmoid(x))
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
-    "hand-written": lambda: Wrapped(nn.Flatten(), nn.Linear(16, 6), _Silu(), nn.Linear(6, 3)),
-    "convnext": lambda: Wrapped(_stem(), ConvNext(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)),
-    "mixer": lambda: Wrapped(_stem(), Mixer(), nn.Linear(4, 3)),
-    "mobilenet": lambda: Wrapped(
-        _stem(), nn.BatchNorm2d(4), nn.Hardswish(), Gate(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
+    "hand-written": lambda: wrapped(nn.Flatten(), nn.Linear(16, 6), SILU, nn.Linear(6, 3)),
+    "convnext": lambda: wrapped(_stem(), ConvNext(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)),
+    "mixer": lambda: wrapped(_stem(), Mixer(), nn.Linear(4, 3)),
+    "mobilenet": lambda: wrapped(
+        _stem(), nn.BatchNorm2d(4), nn.Hardswish(), gate(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
     ),
-    "resnet": lambda: Wrapped(
+    "resnet": lambda: wrapped(
         nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(3, 2, 1), nn.Flatten(),
         nn.Linear(16, 3),
     ),
     "hugging face's vit": _vit,
-    "windows": lambda: Wrapped(
-        nn.Conv2d(1, 2, 3, padding="same"), nn.GELU(), nn.AvgPool2d(3, 1), nn.Flatten(), nn.Linear(8, 6), _Squared(),
-        nn.Linear(6, 3),
+    "windows": lambda: wrapped(
+        nn.Conv2d(1, 2, 3, padding="same"), nn.GELU(), nn.AvgPool2d(3, 1), nn.Flatten(), nn.Linear(8, 6),
+        Written(lambda _, x: x * x), nn.Linear(6, 3),
     ),
 }  # fmt: skip
-
-
-class _Squared(nn.Module):
-    """A value times itself."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * x
-
-
-class _Silu(nn.Module):
-    """Written out."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * torch.sigmoid(x)
 
 
 def subject(name: str) -> Network:
@@ -217,58 +188,18 @@ def subject(name: str) -> Network:
     return Network(name, module, (1, 4, 4), 3)
 
 
-def _attacked(module: nn.Module, region: Property, count: int) -> torch.Tensor:
-    """Corners, inner points, and where each logit's ascent and descent end; float64."""
-    generator, width = torch.Generator().manual_seed(1), region.upper - region.lower
-    share = torch.rand(count, *width.shape, generator=generator, dtype=torch.float64)
-    share[::2] = share[::2].round()
-    found = [share]
-    for sign in (1, -1):
-        for logit in range(3):
-            at = share[:8].clone()
-            for _ in range(10):
-                at.requires_grad_()
-                (up,) = torch.autograd.grad(module(region.lower + at * width)[:, logit].sum(), at)
-                at = (at.detach() + 0.2 * sign * up.sign()).clamp(0, 1)
-            found.append(at)
-    return region.lower + torch.cat(found) * width
-
-
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("eps", [0.02, pytest.param(0.2, marks=pytest.mark.slow)])
 def test_networks_that_torch_export_reads_are_bounded_soundly(name: str, eps: float) -> None:
-    network = subject(name)
-    generator = torch.Generator().manual_seed(0)
-    regions = [
-        Property.robustness(torch.rand(1, 4, 4, generator=generator), sample=each, label=each, eps=eps,
-                            domain=(0.0, 1.0))
-        for each in range(2)
-    ]  # fmt: skip
-    propagation, exact = Propagation(network), copy.deepcopy(network.module).double()
-    widths = {}
-    for method in ("ibp", "crown"):
-        found = propagation.bounds(regions, method)
-        assert found.lower.isfinite().all()
-        assert found.upper.isfinite().all()
-        widths[method] = float((found.upper - found.lower).mean())
-        for place, region in enumerate(regions):
-            points = _attacked(exact, region, 2000)
-            with torch.no_grad():
-                logits, single = exact(points), points.float()
-                off = network.module(single).double() - exact(single.double())
-            assert ((found.lower[place] <= logits) & (logits <= found.upper[place])).all()
-            others = [each for each in range(3) if each != region.label]
-            assert ((off[:, [region.label]] - off[:, others]).abs() <= found.allowance[place]).all()
+    sampled = Sampled(network := subject(name), boxes((1, 4, 4), eps, 2), 2000, climbing=32)
+    found = check_each(Propagation(network), sampled, ("ibp", "crown"))
+    widths = {method: float((each.upper - each.lower).mean()) for method, each in found.items()}
     assert widths["crown"] <= widths["ibp"]
-    true = float((logits.amax(0) - logits.amin(0)).mean())
+    true = float((sampled.logits[-1].amax(0) - sampled.logits[-1].amin(0)).mean())
     assert widths["crown"] < (4 if eps < 0.1 else 100) * true
 
 
 def test_what_has_no_bounds_is_named_by_its_path() -> None:
-    class Cosine(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.cos()
-
-    module = Wrapped(nn.Flatten(), nn.Linear(16, 6), Cosine(), nn.Linear(6, 3)).eval()
+    module = wrapped(nn.Flatten(), nn.Linear(16, 6), Written(lambda _, x: x.cos()), nn.Linear(6, 3)).eval()
     with pytest.raises(Unsupported, match=r"nor as torch.export reads it: no sound bounds for layers\.2 \(cos\)"):
         Propagation(Network("cosine", module, (1, 4, 4), 3))

@@ -14,7 +14,7 @@ from evalsuite import RELU, Unsupported, census
 
 Weighted = nn.Linear | nn.Conv1d | nn.Conv2d
 Norm = nn.BatchNorm1d | nn.BatchNorm2d
-_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 _WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d)
 UNCHANGED = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d)
 # Layer to the dimensions of what it takes for one sample; of fewer, it takes the batch for channels.
@@ -89,7 +89,7 @@ def weighted(module: nn.Module, path: str) -> Weighted:
 def norm(module: nn.Module, path: str) -> Norm:
     """The BatchNorm at `path`, which has running statistics."""
     layer = module.get_submodule(path)
-    assert isinstance(layer, _NORMS)
+    assert isinstance(layer, NORMS)
     return layer
 
 
@@ -142,13 +142,13 @@ def _hidden(leaves: list[_Leaf], at: int, index: int, *, relu: bool) -> Hidden |
         return "its activation has parameters per channel"
     norms: list[str] = []
     producer = at - 1
-    while producer >= 0 and isinstance(leaves[producer].layer, (*_NORMS, *UNCHANGED)):
-        norms += [leaves[producer].path] if isinstance(leaves[producer].layer, _NORMS) else []
+    while producer >= 0 and isinstance(leaves[producer].layer, (*NORMS, *UNCHANGED)):
+        norms += [leaves[producer].path] if isinstance(leaves[producer].layer, NORMS) else []
         producer -= 1
     if producer < 0 or not _is_whole(leaves[producer], leaves[producer].after):
         return "what is before it is no Linear on vectors and no ungrouped Conv"
     end = at + 1
-    while end < len(leaves) and isinstance(leaves[end].layer, (*_NORMS, *UNCHANGED, *_POOLS.keys(), nn.Flatten)):
+    while end < len(leaves) and isinstance(leaves[end].layer, (*NORMS, *UNCHANGED, *_POOLS.keys(), nn.Flatten)):
         if isinstance(leaves[end].layer, nn.Flatten) and len(leaves[end].after) != 1:
             return f"{leaves[end].path} flattens only a part of the dimensions"
         end += 1
@@ -160,7 +160,7 @@ def _hidden(leaves: list[_Leaf], at: int, index: int, *, relu: bool) -> Hidden |
     return Hidden(
         index, leaves[producer].path, tuple(reversed(norms)), leaf.path, relu,
         tuple(each.path for each in between), leaves[end].path, leaf.before,
-        not any(isinstance(each.layer, _NORMS) for each in between),
+        not any(isinstance(each.layer, NORMS) for each in between),
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from torch import nn
 from evalsuite import (
     Bench,
     Direction,
+    FineTune,
     Metric,
     Network,
     Outcome,
@@ -31,9 +32,9 @@ from evalsuite import (
 )
 from pipelines.prune.exact.behind_norms import read_behind_norms
 from pipelines.prune.exact.kinds import Kind
+from pipelines.prune.exact.layers import Layers, weighted
 from pipelines.prune.exact.proofs import NOTHING_REMOVED, Proof, Prover, difference_bound
-from pipelines.prune.exact.removing import Read, Removed, read_chain, remove_all
-from pipelines.prune.exact.training import train
+from pipelines.prune.exact.removing import Read, Removed, reads_chain, remove_all
 from pipelines.prune.size import size_metrics
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def measure(options: ExactPrune, network: Network, bench: Bench) -> Outcome:
     module, read = _reader(network, bench)
     given = fold_hardness(module, network.example(2))
     original = _trained(options, given, bench, read)
-    removed = remove_all(original, network.input_shape, bench.data.domain, read)
+    removed = remove_all(original, read)
     error, size = _compare(original, removed.module, _inputs(bench))
     tolerance = _TOLERANCE * max(1.0, size)
     if not error <= tolerance:
@@ -89,7 +90,7 @@ def _reader(network: Network, bench: Bench) -> tuple[nn.Module, Read]:
     if network.vocabulary is None:
         try:
             chain = in_layers(network.module, network.input_shape)
-            return chain, partial(read_chain, input_shape=network.input_shape, domain=bench.data.domain)
+            return chain, reads_chain(network.input_shape, bench.data.domain)
         except Unsupported as error:
             refusal = str(error)
     read = partial(read_behind_norms, example=network.example(2))
@@ -108,6 +109,27 @@ def _trained(options: ExactPrune, given: nn.Module, bench: Bench, read: Read) ->
     trained = copy.deepcopy(given)
     train(trained, layers, bench.fine_tune, epochs=options.epochs, proximal=options.proximal)
     return trained
+
+
+def train(module: nn.Module, layers: Layers, fine_tune: FineTune, *, epochs: int, proximal: float) -> None:
+    """Train `module` in place; after each step the proximal operator of the L1 norm acts on the hidden layers' weights.
+
+    That drives incoming weights to exactly 0 (arXiv 2001.00218 and 2102.07804 train with an L1 penalty, whose gradient
+    never arrives there): soft-thresholding by rate * strength, Parikh & Boyd 2014, section 6.5.2. Biases are left
+    alone: a unit with a bias only is constant.
+
+    Args:
+        layers: of `module`.
+        proximal: the strength; 0 trains the same way without it.
+    """
+    weights = [weighted(module, path).weight for path in dict.fromkeys(each.producer for each in layers.hidden)]
+
+    @torch.no_grad()
+    def shrink(rate: float) -> None:
+        for weight in weights:
+            weight.copy_(weight.sign() * (weight.abs() - rate * proximal).clamp(min=0.0))
+
+    fine_tune(module, epochs, after_step=shrink if proximal else None)
 
 
 def _check(removed: Removed, proofs: list[Proof]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 from torch import nn
@@ -56,37 +55,33 @@ class Removed:
     unfolded: int = 0
 
 
-def read_chain(
-    module: nn.Module, input_shape: tuple[int, ...], domain: tuple[float, float]
-) -> tuple[Layers, list[UnitBounds]]:
-    """The hidden layers of an nn.Sequential, and bounds of what each activation takes, for any input in `domain`.
+def reads_chain(input_shape: tuple[int, ...], domain: tuple[float, float]) -> Read:
+    """Reads the hidden layers of an nn.Sequential, and bounds of what each activation takes, for inputs in `domain`.
 
-    Raises:
-        Unsupported: a layer or an activation without sound bounds, or shared parameters.
+    It raises Unsupported: a layer or an activation without sound bounds, or shared parameters.
     """
     lower, upper = (torch.full((1, *input_shape), end, dtype=torch.float64) for end in domain)
-    bounds = preactivation_bounds(module, lower, upper)
-    present = read_layers(module, input_shape)
-    if any(each.index >= len(bounds) or bounds[each.index].path != each.activation for each in present.hidden):
-        raise Unsupported("its activations are not the layers in a row whose inputs are bounded")
-    return present, bounds
+
+    def read(module: nn.Module) -> tuple[Layers, list[UnitBounds]]:
+        bounds = preactivation_bounds(module, lower, upper)
+        present = read_layers(module, input_shape)
+        if any(each.index >= len(bounds) or bounds[each.index].path != each.activation for each in present.hidden):
+            raise Unsupported("its activations are not the layers in a row whose inputs are bounded")
+        return present, bounds
+
+    return read
 
 
-def remove_all(
-    module: nn.Module, input_shape: tuple[int, ...], domain: tuple[float, float], read: Read | None = None
-) -> Removed:
-    """A copy of `module` without the units that provably do nothing for any input in `domain`.
+def remove_all(module: nn.Module, read: Read) -> Removed:
+    """A copy of `module` without the units that provably do nothing for any input that `read` bounds.
 
     Args:
-        module: a chain of layers, or what `read` reads.
-        input_shape: of one input.
-        domain: of every input.
-        read: gives the hidden layers and bounds of what their activations take; by default of a chain.
+        module: what `read` reads.
+        read: gives the hidden layers and bounds of what their activations take.
 
     Raises:
         Unsupported: a layer or an activation without sound bounds, or shared parameters.
     """
-    read = read or partial(read_chain, input_shape=input_shape, domain=domain)
     narrowed = copy.deepcopy(module).eval()
     layers: Layers | None = None
     kept: dict[str, list[int]] = {}

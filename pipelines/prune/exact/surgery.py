@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from pipelines.prune.exact.kinds import Kind, Removal
-from pipelines.prune.exact.layers import Hidden, Norm, Weighted, norm, weighted
+from pipelines.prune.exact.layers import NORMS, Hidden, Norm, norm, weighted
+from pipelines.prune.size import keep
 
 # Between equal values, pooling leaves differences of its rounding only.
 _UNIFORM = 1e-12
@@ -63,19 +64,24 @@ def remove(module: nn.Module, hidden: Hidden, removals: list[Removal]) -> None:
     gone = {each.unit for each in removals}
     if gone & {other for each in removals for other in each.shares}:
         raise ValueError("a removed unit's part cannot go to another that is removed with it")
-    keep = torch.tensor([unit for unit in range(hidden.units) if unit not in gone])
+    left = torch.tensor([unit for unit in range(hidden.units) if unit not in gone])
     _fold(module, hidden, removals)
     consumer = weighted(module, hidden.consumer)
-    features = torch.arange(consumer.weight.shape[1]).reshape(hidden.units, -1)[keep].flatten()
-    _narrow(consumer, inputs=features)
-    _narrow(weighted(module, hidden.producer), outputs=keep)
-    for path in hidden.norms:
-        _narrow_norm(norm(module, path), keep)
-    for path in hidden.between:
-        layer = module.get_submodule(path)
-        if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)):
-            per_unit = torch.arange(layer.num_features).reshape(hidden.units, -1)
-            _narrow_norm(layer, per_unit[keep].flatten())
+    keep(consumer, inputs=_features(consumer.weight.shape[1], hidden, left))
+    keep(weighted(module, hidden.producer), outputs=left)
+    for path in _normed(module, hidden):
+        layer = norm(module, path)
+        _narrow_norm(layer, _features(layer.num_features, hidden, left))
+
+
+def _features(count: int, hidden: Hidden, units: torch.Tensor) -> torch.Tensor:
+    """Which of so many features, as many of each unit, are those of some units."""
+    return torch.arange(count).reshape(hidden.units, -1)[units].flatten()
+
+
+def _normed(module: nn.Module, hidden: Hidden) -> list[str]:
+    """The BatchNorms of the units, before the activation and behind it."""
+    return [*hidden.norms, *(path for path in hidden.between if isinstance(module.get_submodule(path), NORMS))]
 
 
 def _fold(module: nn.Module, hidden: Hidden, removals: list[Removal]) -> None:
@@ -98,18 +104,6 @@ def _fold(module: nn.Module, hidden: Hidden, removals: list[Removal]) -> None:
         consumer.bias.copy_(bias)
     elif bool((bias != 0).any()):
         consumer.bias = nn.Parameter(bias, requires_grad=consumer.weight.requires_grad)
-
-
-def _narrow(layer: Weighted, *, inputs: torch.Tensor | None = None, outputs: torch.Tensor | None = None) -> None:
-    weight = layer.weight if inputs is None else layer.weight[:, inputs]
-    weight = weight if outputs is None else weight[outputs]
-    layer.weight = nn.Parameter(weight.clone(), requires_grad=layer.weight.requires_grad)
-    if layer.bias is not None and outputs is not None:
-        layer.bias = nn.Parameter(layer.bias[outputs].clone(), requires_grad=layer.bias.requires_grad)
-    if isinstance(layer, nn.Linear):
-        layer.out_features, layer.in_features = weight.shape
-    else:
-        layer.out_channels, layer.in_channels = weight.shape[:2]
 
 
 def _narrow_norm(layer: Norm, keep: torch.Tensor) -> None:
@@ -141,7 +135,7 @@ def padded_back(
         rows = produces.get(path, torch.arange(len(large.weight)))
         columns = torch.arange(large.weight.shape[1])
         if path in reads:
-            columns = columns.reshape(reads[path].units, -1)[produces[reads[path].producer]].flatten()
+            columns = _features(len(columns), reads[path], produces[reads[path].producer])
         large.weight[rows] = 0.0
         large.weight[rows[:, None], columns] = small.weight.to(large.weight.dtype)
         if small.bias is not None:
@@ -149,13 +143,9 @@ def padded_back(
                 large.bias = nn.Parameter(large.weight.new_zeros(len(large.weight)))
             large.bias[rows] = small.bias.to(large.bias.dtype)
     for each in hidden:
-        for path in each.norms:
-            _copy_norm(norm(padded, path), norm(narrowed, path), produces[each.producer])
-        for path in each.between:
-            layer = narrowed.get_submodule(path)
-            if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)):
-                features = torch.arange(norm(padded, path).num_features).reshape(each.units, -1)
-                _copy_norm(norm(padded, path), layer, features[produces[each.producer]].flatten())
+        for path in _normed(padded, each):
+            features = _features(norm(padded, path).num_features, each, produces[each.producer])
+            _copy_norm(norm(padded, path), norm(narrowed, path), features)
     return padded
 
 

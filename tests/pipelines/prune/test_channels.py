@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
+from written import Written
 
 from evalsuite import LambdaGELU, Unsupported
 from evalsuite.plugins import load
-from pipelines.prune.channels import _global_counts, prune
+from pipelines.prune import IMPORTANCES
+from pipelines.prune.channels import prune
 from pipelines.prune.equality import equality_error
-from pipelines.prune.importance import IMPORTANCES
-from pipelines.prune.selection import Probe, Pruned, Selection
+from pipelines.prune.selection import Probe, Pruned, Selection, counts_of_all, share_of
 
 HALF = Selection(0.5)
 SHAPES = {
@@ -108,42 +109,6 @@ def test_every_importance(name: str, importance: str) -> None:
             prune(module, probe, Selection(0.3, importance))
     else:
         checked(module, probe, Selection(0.3, importance, "global"))
-
-
-def hugging_face(kind: str) -> tuple[nn.Module, Probe]:
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
-    tokens = torch.randint(50, (3, 7))
-    if kind == "vit":
-        config = transformers.ViTConfig(**sizes, image_size=16, patch_size=4, num_channels=1, num_labels=5)
-        images = torch.rand(3, 1, 16, 16)
-        return transformers.ViTForImageClassification(config).eval(), Probe(
-            lambda module: module(pixel_values=images).logits,
-            lambda module: [module(pixel_values=images).logits.square().mean(1)],
-        )
-    config = transformers.BertConfig(**sizes, vocab_size=50, max_position_embeddings=16)
-    make = transformers.BertForMaskedLM if kind == "masked" else transformers.BertForSequenceClassification
-    mask = torch.ones_like(tokens)
-    mask[0, 4:] = 0
-    return make(config).eval(), Probe(
-        lambda module: module(input_ids=tokens, attention_mask=mask).logits,
-        lambda module: [module(input_ids=tokens, attention_mask=mask).logits.square().flatten(1).mean(1)],
-    )
-
-
-@pytest.mark.parametrize("importance", ["l2", "taylor", "activation"])
-@pytest.mark.parametrize("kind", ["classifier", "masked", "vit"])
-def test_hugging_face(kind: str, importance: str) -> None:
-    module, probe = hugging_face(kind)
-    pruned = checked(module, probe, Selection(0.5, importance))
-    # FFN hidden units alone: the residual stream and the heads are as they were.
-    assert len(pruned.removed) == 2
-    assert all(path.endswith(("intermediate.dense", "mlp.fc1")) for path in pruned.removed)
-    assert parameters(module) - parameters(pruned.module) == 2 * 24 * (32 + 1 + 32)
-    if kind == "masked":
-        assert "LayerNorm) mixes them" in pruned.notes[0]
-        assert pruned.module.cls.predictions.decoder.weight is pruned.module.bert.embeddings.word_embeddings.weight
 
 
 @pytest.mark.parametrize("importance", ["l2", "l1", "group_norm"])
@@ -246,8 +211,8 @@ def test_local_and_global_differ() -> None:
 )
 @settings(max_examples=150, deadline=None)
 def test_global_counts(groups: list[list[float]], sparsity: float, round_to: int) -> None:
-    selection = Selection(sparsity, scope="global", round_to=round_to)
-    counts = _global_counts([torch.tensor(each, dtype=torch.float64) for each in groups], selection, 0)
+    budget = share_of(sum(map(len, groups)), sparsity)
+    counts = counts_of_all([torch.tensor(each, dtype=torch.float64) for each in groups], budget, round_to)
     left = int(sparsity * sum(map(len, groups)) + 1e-9) - sum(counts)
     assert left >= 0
     for group, count in zip(groups, counts, strict=True):
@@ -265,13 +230,13 @@ def test_equal_scores_leave_multiples_too(value: float, size: int) -> None:
     # The mean of five times 0.1 is not that of two: rounding must not put a later block before the first.
     for sparsity in (0.3, 0.4, 0.5, 0.6, 0.7):
         scores = torch.full((size,), value, dtype=torch.float64)
-        (count,) = _global_counts([scores], Selection(sparsity, scope="global", round_to=5), 0)
+        (count,) = counts_of_all([scores], share_of(size, sparsity), 5)
         assert count == 0 or (size - count) % 5 == 0
 
 
 def test_a_layer_without_importance_goes_first() -> None:
     scores = [torch.tensor([3.0, 1.0, 2.0]), torch.zeros(3)]
-    assert _global_counts(scores, Selection(0.5, scope="global"), 0) == [1, 2]
+    assert counts_of_all(scores, 3) == [1, 2]
 
 
 def test_rounds_end_where_one_round_does() -> None:
@@ -344,17 +309,12 @@ def test_a_residual_network_keeps_its_function(importance: str) -> None:
 
 
 def test_concatenated_features_are_pruned_each_by_itself() -> None:
-    class Concatenated(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.left, self.right, self.activation = nn.Linear(8, 32), nn.Linear(8, 10), nn.GELU()
-            self.head = nn.Linear(42, 3)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.head(torch.cat([self.activation(self.left(x)), self.activation(self.right(x))], 1))
-
-    pruned = checked(Concatenated().eval(), on(torch.rand(4, 8)), Selection(0.5, "activation"))
+    torch.manual_seed(0)
+    module = Written(
+        lambda net, x: net.head(torch.cat([net.act(net.left(x)), net.act(net.right(x))], 1)),
+        left=nn.Linear(8, 32), right=nn.Linear(8, 10), act=nn.GELU(), head=nn.Linear(42, 3),
+    )  # fmt: skip
+    pruned = checked(module.eval(), on(torch.rand(4, 8)), Selection(0.5, "activation"))
     assert (pruned.module.left.out_features, pruned.module.right.out_features) == (16, 5)
 
 

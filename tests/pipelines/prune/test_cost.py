@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from written import Written
 
 from evalsuite import export_onnx
 from evalsuite.workloads.transformer import Attention
@@ -24,15 +25,9 @@ def test_peak_of_a_chain_is_its_widest_pair(tmp_path: Path) -> None:
 
 
 def test_what_a_residual_block_adds_stays_alive(tmp_path: Path) -> None:
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.up, self.activation, self.down = nn.Linear(8, 24), nn.ReLU(), nn.Linear(24, 8)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x + self.down(self.activation(self.up(x)))  # type: ignore[no-any-return]
-
-    module = Block().eval()
+    module = Written(
+        lambda net, x: x + net.down(net.act(net.up(x))), up=nn.Linear(8, 24), act=nn.ReLU(), down=nn.Linear(24, 8)
+    ).eval()
     model = export_onnx(module, (8,), tmp_path / "block.onnx")
     assert peak_bytes(model, 2) == 4 * parameters_of(module) + 2 * 4 * (8 + 24 + 24)
 

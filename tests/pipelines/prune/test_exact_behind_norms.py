@@ -83,7 +83,7 @@ def planted(module: nn.Module) -> nn.Module:
 def test_planted_units_go_and_the_function_stays(activation: Make, gone: set[int]) -> None:
     module, tokens = planted(gpt(activation)), tokens_of(40)
     before = copy.deepcopy(module.state_dict())
-    removed = remove_all(module, (POSITIONS,), (0.0, 1.0), lambda each: read_behind_norms(each, tokens[:2]))
+    removed = remove_all(module, lambda each: read_behind_norms(each, tokens[:2]))
     for index in range(2):
         producer = f"blocks.{index}.feed_forward.up"
         assert set(range(HIDDEN)) - set(removed.kept[producer]) == gone

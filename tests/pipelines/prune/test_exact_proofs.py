@@ -18,7 +18,7 @@ from pipelines.prune.exact.kinds import Kind, Removal
 from pipelines.prune.exact.layers import read_layers
 from pipelines.prune.exact.proofs import NOTHING_REMOVED, Prover, difference_bound
 from pipelines.prune.exact.questions import Question, box_of
-from pipelines.prune.exact.removing import Claim, Removed, remove_all
+from pipelines.prune.exact.removing import Claim, Removed, reads_chain, remove_all
 
 DOMAIN = (0.0, 1.0)
 
@@ -123,7 +123,7 @@ def test_second_layer_units_through_the_relus_before(module: nn.Sequential) -> N
 
 
 def test_the_whole_network(module: nn.Sequential) -> None:
-    removed = remove_all(module, (3,), DOMAIN)
+    removed = remove_all(module, reads_chain((3,), DOMAIN))
     assert len(removed.claims) >= 5
     assert prover().network(module, removed).verdict is Verdict.HOLDS
     for index in (0, 2, 4):
@@ -138,7 +138,7 @@ def test_the_whole_network(module: nn.Sequential) -> None:
 def test_the_bounds_of_the_difference_find_a_wrong_network_too(module: nn.Sequential) -> None:
     with torch.no_grad():
         module[0].bias[4] += 0.25
-    removed = remove_all(module, (3,), DOMAIN)
+    removed = remove_all(module, reads_chain((3,), DOMAIN))
     assert removed.claims
     assert difference_bound(module, removed, (3,), DOMAIN) < 1e-6
     with torch.no_grad():
@@ -156,7 +156,7 @@ def test_nothing_removed_is_nothing_to_prove(module: nn.Sequential) -> None:
 def test_what_is_not_decided_says_so(module: nn.Sequential) -> None:
     off = claim(module, 0, Removal(1, Kind.OFF))
     assert prover(left=-1.0).unit(off).verdict is Verdict.TIMEOUT
-    removed = remove_all(module, (3,), DOMAIN)
+    removed = remove_all(module, reads_chain((3,), DOMAIN))
     assert prover(left=-1.0).network(module, removed).verdict is Verdict.TIMEOUT
     short = prover(seconds=1e-6).network(module, removed)
     assert short.verdict is Verdict.TIMEOUT
@@ -213,7 +213,7 @@ def test_what_has_no_exact_encoding_is_unsupported(layers: list[nn.Module], text
     with torch.no_grad():
         module[0].weight[0] = 0.0
         module[-1].weight[:, 0] = 0.0
-    removed = remove_all(module, (2,), DOMAIN)
+    removed = remove_all(module, reads_chain((2,), DOMAIN))
     assert removed.claims
     proof = prover().network(module, removed)
     assert proof.verdict is Verdict.UNSUPPORTED
@@ -228,7 +228,7 @@ def test_differences_of_gelu_networks_are_bounded_too() -> None:
     module = nn.Sequential(nn.Linear(2, 3), nn.GELU(), nn.Linear(3, 2)).eval()
     with torch.no_grad():
         module[0].weight[0] = 0.0
-    removed = remove_all(module, (2,), DOMAIN)
+    removed = remove_all(module, reads_chain((2,), DOMAIN))
     assert removed.claims
     bound = difference_bound(module, removed, (2,), DOMAIN)
     with torch.no_grad():

@@ -14,7 +14,7 @@ from torch import nn
 
 from evalsuite import LambdaGELU, Unsupported, certify_swap, fold_hardness
 from pipelines.prune.exact.dependence import dependent_rows
-from pipelines.prune.exact.removing import Removed, remove_all
+from pipelines.prune.exact.removing import Removed, reads_chain, remove_all
 from pipelines.prune.exact.surgery import padded_back
 
 DOMAIN = (0.0, 1.0)
@@ -67,7 +67,7 @@ def planted(activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Sequential:
 
 def test_planted_units_are_found_and_the_function_stays() -> None:
     module = planted()
-    removed = remove_all(module, (3,), DOMAIN)
+    removed = remove_all(module, reads_chain((3,), DOMAIN))
     found = kinds(removed)["0"]
     assert {unit: found[unit] for unit in (0, 1, 2, 4)} == {0: "constant", 1: "off", 2: "unused", 4: "duplicate"}
     assert Counter(found.values())["merged"] == 2
@@ -85,7 +85,7 @@ def test_off_units_alone_change_nothing_at_all() -> None:
     with torch.no_grad():
         module[0].weight[2:4] = -module[0].weight[2:4].abs()
         module[0].bias[2:4] = -0.05
-    removed = remove_all(module, (3,), DOMAIN)
+    removed = remove_all(module, reads_chain((3,), DOMAIN))
     assert kinds(removed) == {"0": {2: "off", 3: "off"}}
     assert change(module, removed, (3,)) < 1e-15
 
@@ -94,7 +94,7 @@ def test_off_units_alone_change_nothing_at_all() -> None:
 def test_smooth_activations_lose_constants_unused_and_duplicates_only(activation: Callable[[], nn.Module]) -> None:
     module = planted(activation)
     folded = fold_hardness(module)
-    removed = remove_all(folded, (3,), DOMAIN)
+    removed = remove_all(folded, reads_chain((3,), DOMAIN))
     assert kinds(removed) == {"0": {0: "constant", 2: "unused", 4: "duplicate"}, "2": {2: "constant"}}
     assert change(folded, removed, (3,)) < 1e-6
     assert change(module, removed, (3,)) < 1e-5
@@ -105,7 +105,7 @@ def test_a_constant_counts_with_the_output_of_its_activation() -> None:
     with torch.no_grad():
         module[0].weight[0], module[0].bias[0] = 0.0, 1.0
         module[2].weight[0, 0], module[2].bias[0] = 2.0, 0.5
-    removed = remove_all(module, (2,), DOMAIN)
+    removed = remove_all(module, reads_chain((2,), DOMAIN))
     # gelu(1) = 0.8413447
     assert float(removed.module[2].bias.detach()) == pytest.approx(0.5 + 2 * 0.8413447460685429, abs=1e-6)
 
@@ -118,7 +118,7 @@ def test_what_a_removal_makes_constant_or_unused_goes_too() -> None:
         module[4].weight[:, 2] = 0.0
         module[2].weight[[0, 1, 3], 3] = 0.0  # read by unit 2 only, which nothing reads
         module[2].weight[3] = torch.tensor([0.1, 1.0, -1.0, 0.0])
-    removed = remove_all(module, (3,), DOMAIN)
+    removed = remove_all(module, reads_chain((3,), DOMAIN))
     assert kinds(removed) == {"0": {0: "constant", 3: "unused"}, "2": {1: "constant", 2: "unused"}}
     assert [claim.unit for claim in removed.claims].count(3) == 1
     assert change(module, removed, (3,)) < 1e-6
@@ -130,18 +130,18 @@ def test_at_the_edge_of_the_domain(bias: float, goes: bool) -> None:
     module = mlp(1, 3, 1)
     with torch.no_grad():
         module[0].weight[0], module[0].bias[0] = 1.0, -1.0 + bias
-    removed = remove_all(module, (1,), DOMAIN)
+    removed = remove_all(module, reads_chain((1,), DOMAIN))
     assert (kinds(removed).get("0", {}).get(0) == "off") is goes
     assert change(module, removed, (1,)) < 1e-12
     # What is off in [0, 1] is not in [0, 2].
-    assert not remove_all(module, (1,), (0.0, 2.0)).claims
+    assert not remove_all(module, reads_chain((1,), (0.0, 2.0))).claims
 
 
 def test_a_bound_of_exactly_0_is_removed_or_kept_but_never_wrong() -> None:
     module = mlp(2, 3, 1)
     with torch.no_grad():
         module[0].weight[0], module[0].bias[0] = torch.tensor([0.5, 0.25]), -0.75
-    assert change(module, remove_all(module, (2,), DOMAIN), (2,)) < 1e-12
+    assert change(module, remove_all(module, reads_chain((2,), DOMAIN)), (2,)) < 1e-12
 
 
 @pytest.mark.parametrize("seed", seeds(6, 12))
@@ -154,7 +154,7 @@ def test_units_of_random_networks_go_only_with_the_function_kept(seed: int) -> N
             layer.bias.add_(torch.randn_like(layer.bias))
             layer.weight.mul_((torch.rand_like(layer.weight) > 0.6).float())
     domain = (-0.5, 0.5) if seed % 2 else DOMAIN
-    removed = remove_all(module, (3,), domain)
+    removed = remove_all(module, reads_chain((3,), domain))
     assert change(module, removed, (3,), domain) < 1e-5
     # An oracle for off units: none of them is ever positive at a sample.
     points = domain[0] + (domain[1] - domain[0]) * torch.rand(2000, 3, dtype=torch.float64)
@@ -172,7 +172,7 @@ def test_a_layer_keeps_one_unit() -> None:
     module = mlp(2, 3, 2)
     with torch.no_grad():
         module[0].weight.zero_()
-    removed = remove_all(module, (2,), DOMAIN)
+    removed = remove_all(module, reads_chain((2,), DOMAIN))
     assert removed.module[0].weight.shape == (1, 2)
     assert len(removed.claims) == 2
     assert change(module, removed, (2,)) < 1e-6
@@ -200,7 +200,7 @@ def test_a_constant_channel_is_another_value_where_zeros_are_padded(activation: 
         with torch.no_grad():
             module[1].weight[2] = 0.0  # BatchNorm makes channel 2 the constant 0.8
             module[1].bias[2] = 0.8
-        removed = remove_all(module, (1, 6, 6), DOMAIN)
+        removed = remove_all(module, reads_chain((1, 6, 6), DOMAIN))
         assert kinds(removed) == ({"0": {2: "constant"}} if folded else {})
         assert removed.unfolded == (0 if folded else 1)
         assert (removed.module[3].bias is not None) is folded
@@ -240,7 +240,7 @@ def test_channels_behind_a_batchnorm(
     module = convolutions(1)
     with torch.no_grad():
         plant(module)
-    removed = remove_all(module, (1, 6, 6), DOMAIN)
+    removed = remove_all(module, reads_chain((1, 6, 6), DOMAIN))
     assert kinds(removed) == found
     assert (removed.module[1].num_features, removed.module[8].in_features) == widths
     assert removed.module[8].weight.shape == (2, widths[1])
@@ -257,7 +257,7 @@ def test_padded_pooling_makes_a_constant_channel_uneven(linear: bool) -> None:
     ).eval()  # fmt: skip
     with torch.no_grad():
         module[0][0].weight[1], module[0][0].bias[1] = 0.0, 1.0
-    removed = remove_all(module, (1, 4, 4), DOMAIN)
+    removed = remove_all(module, reads_chain((1, 4, 4), DOMAIN))
     assert kinds(removed) == ({"0.0": {1: "constant"}} if linear else {})
     assert removed.unfolded == (0 if linear else 1)
     assert change(module, removed, (1, 4, 4)) < 1e-6
@@ -268,7 +268,7 @@ def test_pooling_that_takes_units_for_positions_is_left_alone() -> None:
     module = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.AvgPool1d(2), nn.Linear(3, 2)).eval()
     with torch.no_grad():
         module[0].weight[1] = 0.0
-    removed = remove_all(module, (3,), DOMAIN)
+    removed = remove_all(module, reads_chain((3,), DOMAIN))
     assert not removed.claims
     assert removed.layers.kept_whole == {"1": "pooling behind it mixes its units"}
 
@@ -283,7 +283,7 @@ def test_sequences() -> None:
         module[0].weight[2], module[1].bias[2] = 0.0, 2.0
         module[3].bias[1:] = 1.0
         module[3].weight[0], module[3].bias[0] = -module[3].weight[0].abs(), -0.1
-    removed = remove_all(module, (2, 8), DOMAIN)
+    removed = remove_all(module, reads_chain((2, 8), DOMAIN))
     assert kinds(removed) == {"0": {2: "constant"}, "3": {0: "off"}}
     assert change(module, removed, (2, 8)) < 1e-6
 
@@ -294,12 +294,12 @@ def test_duplicate_channels() -> None:
         module[0].weight[3] = module[0].weight[1]
         for tensor in (module[1].weight, module[1].bias, module[1].running_mean, module[1].running_var):
             tensor[3] = tensor[1]
-    removed = remove_all(module, (1, 6, 6), DOMAIN)
+    removed = remove_all(module, reads_chain((1, 6, 6), DOMAIN))
     assert kinds(removed) == {"0": {3: "duplicate"}}
     assert change(module, removed, (1, 6, 6)) < 1e-6
     with torch.no_grad():
         module[1].running_var[3] *= 2  # the convolution's rows are equal, the channels are not
-    assert not remove_all(module, (1, 6, 6), DOMAIN).claims
+    assert not remove_all(module, reads_chain((1, 6, 6), DOMAIN)).claims
 
 
 def test_a_batchnorm_behind_the_activation_makes_values_of_zeros() -> None:
@@ -310,7 +310,7 @@ def test_a_batchnorm_behind_the_activation_makes_values_of_zeros() -> None:
     with torch.no_grad():
         module[0].weight[0], module[0].bias[0] = -module[0].weight[0].abs(), -0.1
         module[0].weight[2], module[0].bias[2] = module[0].weight[1], module[0].bias[1]
-    removed = remove_all(module, (2,), DOMAIN)
+    removed = remove_all(module, reads_chain((2,), DOMAIN))
     found = kinds(removed)["0"]
     assert found[0] == "off"
     assert "duplicate" not in found.values()  # BatchNorm gives the two other factors
@@ -325,7 +325,7 @@ def test_merged_units_behind_a_batchnorm() -> None:
         module[0].weight.abs_()
         module[0].bias.fill_(1.0)
         module[1].weight.copy_(torch.tensor([1.0, 2.0, 0.5, 1.5, 3.0]))
-    removed = remove_all(module, (2,), DOMAIN)
+    removed = remove_all(module, reads_chain((2,), DOMAIN))
     assert Counter(kinds(removed)["0"].values()) == {"merged": 3}
     assert change(module, removed, (2,)) < 1e-6
 
@@ -339,7 +339,7 @@ def test_duplicates_of_units_that_could_be_merged(seed: int) -> None:
         distinct = torch.cat([torch.eye(3), torch.ones(1, 3)])[torch.randperm(4)]
         module[0].weight.copy_(torch.cat([distinct, distinct[torch.randint(4, (4,))]]))
         module[0].bias.fill_(1.0)
-    removed = remove_all(module, (3,), DOMAIN)
+    removed = remove_all(module, reads_chain((3,), DOMAIN))
     assert Counter(each.removal.kind.value for each in removed.claims) == {"duplicate": 4, "merged": 1}
     assert removed.module[0].out_features == 3
     assert change(module, removed, (3,)) < 1e-5
@@ -351,7 +351,7 @@ def test_a_shared_batchnorm_without_parameters_is_refused() -> None:
     with torch.no_grad():
         module[0].weight[1] = 0.0
     with pytest.raises(Unsupported, match="share"):
-        remove_all(module.eval(), (2,), DOMAIN)
+        remove_all(module.eval(), reads_chain((2,), DOMAIN))
 
 
 def test_layers_that_stay_whole_say_why() -> None:
@@ -362,7 +362,7 @@ def test_layers_that_stay_whole_say_why() -> None:
     with torch.no_grad():
         module[1].weight[1] = 0.0
         module[4].weight[1] = 0.0
-    removed = remove_all(module, (2, 4, 4), DOMAIN)
+    removed = remove_all(module, reads_chain((2, 4, 4), DOMAIN))
     assert not removed.claims
     assert removed.layers.kept_whole.keys() == {"0", "2", "5"}
     assert "ungrouped" in removed.layers.kept_whole["2"]
@@ -373,14 +373,14 @@ def test_layers_that_stay_whole_say_why() -> None:
 def test_shared_parameters_are_refused() -> None:
     layer = nn.Linear(3, 3)
     with pytest.raises(Unsupported, match="share parameters"):
-        remove_all(nn.Sequential(layer, nn.ReLU(), layer, nn.ReLU(), nn.Linear(3, 2)), (3,), DOMAIN)
+        remove_all(nn.Sequential(layer, nn.ReLU(), layer, nn.ReLU(), nn.Linear(3, 2)), reads_chain((3,), DOMAIN))
 
 
 def test_the_network_itself_is_left_alone_and_requires_grad_kept() -> None:
     module = planted()
     module[0].weight.requires_grad_(False)
     before = copy.deepcopy(module.state_dict())
-    removed = remove_all(module, (3,), DOMAIN)
+    removed = remove_all(module, reads_chain((3,), DOMAIN))
     assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
     assert not removed.module[0].weight.requires_grad
     assert removed.module[2].weight.requires_grad
@@ -412,7 +412,7 @@ def test_padded_back_is_the_narrowed_network(
     make: Callable[[], nn.Sequential], shape: tuple[int, ...], most: float
 ) -> None:
     module = make()
-    removed = remove_all(module, shape, DOMAIN)
+    removed = remove_all(module, reads_chain(shape, DOMAIN))
     assert removed.claims
     padded = padded_back(module, removed.module, removed.kept, removed.layers.hidden)
     shapes = {name: each.shape for name, each in padded.named_parameters()}

@@ -19,10 +19,9 @@ from evalsuite.workloads.digits import DigitsCNN, DigitsMLP
 from pipelines.prune.exact import ExactPrune
 from pipelines.prune.exact.kinds import Kind, Removal
 from pipelines.prune.exact.layers import read_layers
-from pipelines.prune.exact.measuring import _check
+from pipelines.prune.exact.measuring import _check, train
 from pipelines.prune.exact.proofs import Proof
-from pipelines.prune.exact.removing import remove_all
-from pipelines.prune.exact.training import train
+from pipelines.prune.exact.removing import reads_chain, remove_all
 
 MakeNetwork = Callable[..., Network]
 MakeBench = Callable[..., Bench]
@@ -172,7 +171,7 @@ def test_coarse_parameters_are_refused(network: MakeNetwork, bench: MakeBench) -
 
 def test_a_contradiction_of_bounds_and_solver_is_a_bug(network: MakeNetwork) -> None:
     trained = with_planted_units(network("digits-mlp", "gelu", epochs=4), "0")
-    removed = remove_all(trained.module, (64,), (0.0, 1.0))
+    removed = remove_all(trained.module, reads_chain((64,), (0.0, 1.0)))
     proofs = [Proof(Verdict.HOLDS), Proof(Verdict.VIOLATED, "an input refutes it")]
     with pytest.raises(RuntimeError, match="unit 4 of 0: constant by its bounds, but the solver refutes it"):
         _check(removed, proofs)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations
 
 from evalsuite import Unsupported, export_onnx, open_onnx, run_onnx
 from evalsuite.plugins import load
@@ -107,18 +108,26 @@ class TestFinding:
         assert [each.path for each in find_attentions(module)] == ["known"]
         assert unknown_attentions(module) == ["other: MultiheadAttention is laid out in no known way"]
 
-    def test_fewer_keys_than_queries(self) -> None:
+    @pytest.mark.parametrize(
+        ("change", "told"),
+        [
+            # Fewer keys than queries.
+            (lambda it: setattr(it, "k_proj", nn.Linear(WIDTH, WIDTH // 2)), "k_proj makes 6 channels for the 12"),
+            (lambda it: setattr(it.k_proj, "weight", it.q_proj.weight), "q_proj shares its weights with another layer"),
+            (lambda it: setattr(it, "heat", nn.Parameter(torch.ones(HEADS))), "heat may hold a share for each head"),
+            (lambda it: setattr(it, "num_attention_heads", 3),
+             "num_attention_heads is 3, but the sizes of the layers say 4"),
+            (lambda it: setattr(it, "head_dim", 5), "o_proj reads 12 channels, no multiple of head_dim = 5"),
+            # A quantized or parametrized layer.
+            (lambda it: parametrizations.weight_norm(it.v_proj), "v_proj is a ParametrizedLinear, not a Linear"),
+        ],
+    )  # fmt: skip
+    def test_one_whose_heads_cannot_be_removed_says_why(self, change: Callable[[nn.Module], object], told: str) -> None:
         attention = split_attention()
-        attention.k_proj = nn.Linear(WIDTH, WIDTH // 2)
+        change(attention)
         assert find_attentions(attention) == []
         (note,) = unknown_attentions(nn.Sequential(attention))
-        assert note.startswith("0: k_proj makes 6 channels for the 12 of o_proj")
-
-    def test_a_weight_shared_between_layers(self) -> None:
-        attention = split_attention()
-        attention.k_proj.weight = attention.q_proj.weight
-        (note,) = unknown_attentions(nn.Sequential(attention))
-        assert note == "0: q_proj shares its weights with another layer"
+        assert note.startswith(f"0: {told}")
 
     def test_a_layer_shared_between_attentions(self) -> None:
         first, second = split_attention(), split_attention()
@@ -126,30 +135,6 @@ class TestFinding:
         both = nn.Sequential(first, second)
         assert find_attentions(both) == []
         assert unknown_attentions(both) == [f"{index}: shares a layer with another attention" for index in (0, 1)]
-
-    def test_a_parameter_for_each_head(self) -> None:
-        attention = split_attention()
-        attention.temperature = nn.Parameter(torch.ones(HEADS))
-        (note,) = unknown_attentions(nn.Sequential(attention))
-        assert note == "0: temperature may hold a share for each head"
-
-    def test_a_head_count_that_contradicts_the_layers(self) -> None:
-        attention = split_attention()
-        attention.num_attention_heads = 3
-        (note,) = unknown_attentions(nn.Sequential(attention))
-        assert note == "0: num_attention_heads is 3, but the sizes of the layers say 4"
-
-    def test_a_head_size_that_does_not_divide_the_width(self) -> None:
-        attention = split_attention()
-        attention.head_dim = 5
-        (note,) = unknown_attentions(nn.Sequential(attention))
-        assert "reads 12 channels, no multiple of head_dim = 5" in note
-
-    def test_a_quantized_or_parametrized_layer(self) -> None:
-        attention = split_attention()
-        nn.utils.parametrizations.weight_norm(attention.v_proj)
-        (note,) = unknown_attentions(nn.Sequential(attention))
-        assert note == "0: v_proj is a ParametrizedLinear, not a Linear"
 
     def test_a_description_that_is_none(self) -> None:
         with pytest.raises(ValueError, match="the indices of out must be 2 disjoint heads"):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from written import Written
 
 from evalsuite import Bench, Data, Network, Several, Split, Unsupported
 from pipelines.prune import Prune
@@ -116,8 +117,20 @@ def llama(implementation: str, key_heads: int = HEADS) -> nn.Module:
     return transformers.LlamaForCausalLM(config)
 
 
+def masked(implementation: str) -> nn.Module:
+    config = transformers.BertConfig(
+        vocab_size=VOCABULARY, max_position_embeddings=8, attn_implementation=implementation, **SHAPE
+    )
+    return transformers.BertForMaskedLM(config)
+
+
 MODELS = {"bert": (bert, text), "gpt2": (gpt2, causal), "vit": (vit, images)}
-MORE = {"distilbert": (distilbert, text), "clip": (clip, embeddings), "llama": (llama, causal)}
+MORE = {
+    "distilbert": (distilbert, text),
+    "clip": (clip, embeddings),
+    "llama": (llama, causal),
+    "masked": (masked, text),
+}
 CLASSIFIERS = {"bert": "classifier", "gpt2": "lm_head", "vit": "classifier"}
 
 
@@ -161,6 +174,21 @@ def test_units_and_heads(name: str, implementation: str) -> None:
     assert [each.head_size for each in find_attentions(pruned.module)] == [SIZE, SIZE]
     assert not pruned.module.training
     assert module.training
+
+
+@pytest.mark.parametrize("importance", ["taylor", "activation"])
+@pytest.mark.parametrize("name", ["bert", "vit", "masked"])
+def test_units_alone(name: str, importance: str) -> None:
+    module, probe = made(name)
+    pruned = prune(module, probe, Selection(0.5, importance))
+    assert equality_error(module, pruned, probe.outputs) <= 1e-6
+    # The residual stream and the heads are as they were.
+    assert len(pruned.removed) == 2
+    assert all(path.endswith(("intermediate.dense", "mlp.fc1")) for path in pruned.removed)
+    assert parameters(module) - parameters(pruned.module) == 2 * 20 * (2 * WIDTH + 1)
+    if name == "masked":
+        assert "LayerNorm) mixes them" in pruned.notes[0]
+        assert pruned.module.cls.predictions.decoder.weight is pruned.module.bert.embeddings.word_embeddings.weight
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -214,24 +242,13 @@ def test_gpt2_unconverted_says_what_to_do() -> None:
         prune(module, Probe(causal), Selection(0.5))
 
 
-class Logits(nn.Module):
-    """Of a model, its logits alone."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.model(input_ids=tokens, use_cache=False).logits
-        return logits
-
-
 @pytest.mark.slow
 def test_the_stage_converts_gpt2_by_itself(tmp_path: Path) -> None:
     tokens = torch.randint(VOCABULARY, (24, 7), generator=torch.Generator().manual_seed(0))
     part = Split(tokens, tokens)
     bench = Bench(Data(*[part] * 4, (0.0, 1.0), VOCABULARY, "drawn", VOCABULARY), 0, tmp_path, 60.0, lambda *_: None)
-    subject = Network("gpt2", Logits(gpt2("sdpa").eval()), (7,), VOCABULARY, vocabulary=VOCABULARY)
+    module = Written(lambda net, x: net.model(input_ids=x, use_cache=False).logits, model=gpt2("sdpa")).eval()
+    subject = Network("gpt2", module, (7,), VOCABULARY, vocabulary=VOCABULARY)
     found = {each.name: each.value for each in Prune(fine_tune_epochs=0).run(subject, bench).metrics}
     assert found["parameter_fraction"] < 0.9
     assert found["equality_error"] <= 1e-6

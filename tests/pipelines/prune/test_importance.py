@@ -11,10 +11,10 @@ import torch
 import torch_pruning as tp
 from torch import nn
 from torch.nn import functional
+from written import Written
 
 from evalsuite import Unsupported
 from pipelines.prune import IMPORTANCES
-from pipelines.prune import importance as formulas
 from pipelines.prune.channels import prune
 from pipelines.prune.graph import trace
 from pipelines.prune.importance import channel_scores
@@ -75,24 +75,6 @@ def test_norms_are_of_the_channel_s_own_filters(importance: str, order: int) -> 
     for path, layer in (("0", module[0]), ("3", module[3])):
         expected = [torch.linalg.vector_norm(each.detach().double(), order) for each in layer.weight]
         torch.testing.assert_close(found[path], torch.stack(expected))
-
-
-def test_the_group_norm_is_of_all_tied_weights() -> None:
-    module = cnn()
-    found = scores(module, probe_of(images()), "group_norm")
-    expected = [
-        math.sqrt(
-            sum(
-                each.square().sum().item()
-                for each in (
-                    module[3].weight[channel], module[4].weight[channel],
-                    module[7].weight[:, 4 * channel : 4 * channel + 4],
-                )
-            )
-        )
-        for channel in range(6)
-    ]  # fmt: skip
-    assert found["3"].tolist() == pytest.approx(expected, rel=1e-6)
 
 
 def test_the_group_norm_is_torch_pruning_s() -> None:
@@ -227,18 +209,12 @@ def test_bn_scale_without_batch_norm_names_the_layers() -> None:
 
 
 def test_bn_scale_is_the_mean_where_there_are_several() -> None:
-    class Sum(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.left, self.right, self.head = nn.Linear(4, 6), nn.Linear(4, 6), nn.Linear(6, CLASSES)
-            self.norms = nn.ModuleList(nn.BatchNorm1d(6) for _ in range(2))
-            self.activation = nn.ReLU()
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.head(self.activation(self.norms[0](self.left(x)) + self.norms[1](self.right(x))))
-
-    module = Sum()
+    torch.manual_seed(0)
+    module = Written(
+        lambda net, x: net.head(net.activation(net.norms[0](net.left(x)) + net.norms[1](net.right(x)))),
+        left=nn.Linear(4, 6), right=nn.Linear(4, 6), head=nn.Linear(6, CLASSES),
+        norms=nn.ModuleList(nn.BatchNorm1d(6) for _ in range(2)), activation=nn.ReLU(),
+    )  # fmt: skip
     with torch.no_grad():
         for norm in module.norms:
             norm.weight.uniform_(-2, 2)
@@ -306,7 +282,7 @@ def test_no_calibration_data(importance: str) -> None:
         prune(module, Probe(outputs, lambda _: []), Selection(0.5, importance))
 
 
-@pytest.mark.parametrize("importance", formulas.IMPORTANCES)
+@pytest.mark.parametrize("importance", IMPORTANCES)
 def test_scoring_changes_nothing(importance: str) -> None:
     module = cnn().train()
     module[0].weight.requires_grad_(False)
@@ -327,8 +303,7 @@ def test_scoring_changes_nothing(importance: str) -> None:
     assert not pruned.module.training
 
 
-def test_the_options_know_every_importance() -> None:
-    assert set(IMPORTANCES) == set(formulas.IMPORTANCES)
+def test_an_unknown_importance_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown importance 'obdc'"):
         prune(cnn(), probe_of(images()), Selection(0.5, "obdc"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch_pruning as tp
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
+from written import Written
 
 from evalsuite import LambdaGELU, Unsupported
 from pipelines.prune.channels import _remove, prune
@@ -140,51 +142,38 @@ class Heads(nn.Module):
         return self.down(self.activation(self.up(x + self.out(mixed.transpose(1, 2).flatten(-2)))))
 
 
-class Images(nn.Module):
+def images() -> nn.Module:
     """A linear layer makes an image; a convolution takes it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.make, self.convolution, self.head = nn.Linear(16, 32), nn.Conv2d(8, 8, 2), nn.Linear(8, 3)
-        self.activation = nn.ReLU()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        image = self.activation(self.make(x)).unflatten(1, (8, 2, 2))
-        return self.head(self.activation(self.convolution(image)).flatten(1))
+    torch.manual_seed(0)
+    return Written(
+        lambda net, x: net.head(net.act(net.convolution(net.act(net.make(x)).unflatten(1, (8, 2, 2)))).flatten(1)),
+        make=nn.Linear(16, 32), convolution=nn.Conv2d(8, 8, 2), head=nn.Linear(8, 3), act=nn.ReLU(),
+    )  # fmt: skip
 
 
-class Chunked(nn.Module):
+def chunked() -> nn.Module:
     """The halves of one layer meet in a product: channel i goes with channel i + 16."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.hidden, self.activation, self.head = nn.Linear(16, 32), nn.GELU(), nn.Linear(16, 3)
+    def run(net: Any, x: torch.Tensor) -> torch.Tensor:
+        gate, value = net.hidden(x).chunk(2, -1)
+        return net.head(net.act(gate) * value)  # type: ignore[no-any-return]
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        gate, value = self.hidden(x).chunk(2, -1)
-        return self.head(self.activation(gate) * value)
+    return Written(run, hidden=nn.Linear(16, 32), act=nn.GELU(), head=nn.Linear(16, 3))
 
 
-class Features(nn.Module):
+def features() -> nn.Module:
     """Hidden units are outputs too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.hidden, self.activation, self.head = nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden = self.activation(self.hidden(x))
-        return torch.cat([self.head(hidden), hidden], 1)
+    return Written(
+        lambda net, x: torch.cat([net.head(hidden := net.act(net.hidden(x))), hidden], 1),
+        hidden=nn.Linear(16, 32), act=nn.GELU(), head=nn.Linear(32, 3),
+    )  # fmt: skip
 
 
-class Recurrent(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.hidden, self.activation, self.recurrent = nn.Linear(16, 12), nn.ReLU(), nn.LSTM(12, 6, batch_first=True)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.recurrent(self.activation(self.hidden(x)))[0]
+def recurrent() -> nn.Module:
+    return Written(
+        lambda net, x: net.recurrent(net.act(net.hidden(x)))[0],
+        hidden=nn.Linear(16, 12), act=nn.ReLU(), recurrent=nn.LSTM(12, 6, batch_first=True),
+    )  # fmt: skip
 
 
 def tied() -> nn.Sequential:
@@ -201,9 +190,9 @@ def twice() -> nn.Sequential:
 @pytest.mark.parametrize(
     ("make", "shape", "reason"),
     [
-        (Chunked, (16,), "hidden keeps its channels: a split couples them"),
-        (Features, (16,), "hidden keeps its channels: they are outputs of the network"),
-        (Recurrent, (5, 16), r"hidden keeps its channels: recurrent \(LSTM\) mixes them"),
+        (chunked, (16,), "hidden keeps its channels: a split couples them"),
+        (features, (16,), "hidden keeps its channels: they are outputs of the network"),
+        (recurrent, (5, 16), r"hidden keeps its channels: recurrent \(LSTM\) mixes them"),
         (tied, (16,), "0 keeps its channels: 0 shares its weight with 2.weight; 2 keeps.*with 0.weight"),
         (twice, (16,), "0 keeps its channels: 0 is called more than once"),
         (lambda: chain(nn.Linear(16, 6), nn.ReLU(), nn.Flatten(), nn.Linear(30, 3)), (5, 16), "a reshape regroups"),
@@ -232,7 +221,7 @@ def test_what_cannot_be_pruned_is_refused_with_its_reason(
     ("make", "shape", "pruned_layers", "note"),
     [
         (Heads, (5, 16), {"up"}, "query keeps its channels: a reshape regroups them"),
-        (Images, (16,), {"convolution"}, "make keeps its channels: a reshape regroups them"),
+        (images, (16,), {"convolution"}, "make keeps its channels: a reshape regroups them"),
         (
             lambda: chain(nn.Linear(16, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 12), nn.ReLU(),
                           nn.Linear(12, 4)),
@@ -284,12 +273,12 @@ def test_networks_without_anything_to_prune(make: Callable[[], nn.Module], reaso
 
 
 def test_channels_that_take_others_with_them_are_seen() -> None:
-    # Chunked is refused when traced; here it is not.
-    module = Chunked().eval()
+    # It is refused when traced; here it is not.
+    module = chunked().eval()
     dependencies = tp.DependencyGraph().build_dependency(module, torch.rand(4, 16))
     group = Group("hidden", module.hidden, 32, [], [0])
     with pytest.raises(Unsupported, match="hidden: other channels would go with those chosen"):
-        _remove(module, Graph(dependencies, [group], [], [-1], torch.Size((4, 3))), [(group, [0, 1])])
+        _remove(module, Graph(dependencies, [group], [], [-1]), [(group, [0, 1])])
 
 
 def test_an_error_of_the_network_itself_is_explained() -> None:
@@ -297,10 +286,10 @@ def test_an_error_of_the_network_itself_is_explained() -> None:
         prune(chain(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 3)), on(torch.rand(4, 15)), HALF)
 
 
-def network() -> tuple[nn.Sequential, Probe, Layout]:
+def network() -> tuple[nn.Sequential, Layout]:
     torch.manual_seed(0)
     module = chain(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
-    return module, on(torch.rand(5, 8)), Layout.of(module, torch.Size((5, 4)))
+    return module, Layout.of(module)
 
 
 def by_torch_pruning(module: nn.Sequential, layer: int, channels: list[int]) -> None:
@@ -321,35 +310,28 @@ def grown(module: nn.Sequential) -> None:
     module[3].register_parameter("more", nn.Parameter(torch.zeros(100)))
 
 
-def cut(module: nn.Sequential) -> None:
-    module[0].weight, module[0].bias = (nn.Parameter(each[:14]) for each in (module[0].weight, module[0].bias))
-
-
 BOTH = {"0": [0, 1], "1": [0, 1]}
 
 
 @pytest.mark.parametrize(
     ("change", "told", "reason"),
     [
-        (lambda module: by_torch_pruning(module, 3, [0]), {"3": [0]},
-         r"changed the outputs: shape \(5, 3\) instead of \(5, 4\)"),
         (replaced, {}, "torch-pruning replaced 3"),
         (lambda _: None, {"0": [0, 1]}, "torch-pruning left 0 16 channels wide instead of 14"),
         (narrowed, {"0": [0, 1]}, "torch-pruning left 1 14 channels wide instead of 16"),
         (grown, BOTH, "removed no parameter: 244 before, 314 after"),
-        (cut, {"0": [0, 1]}, "the pruned network does not run"),
     ],
 )  # fmt: skip
 def test_a_layout_other_than_is_told_is_seen(
     change: Callable[[nn.Sequential], None], told: dict[str, list[int]], reason: str
 ) -> None:
-    module, probe, before = network()
+    module, before = network()
     change(module)
     with pytest.raises(Unsupported, match=reason):
-        check_layout(Pruned(module, told), before, probe)
+        check_layout(Pruned(module, told), before)
 
 
 def test_a_layout_that_is_as_told_passes() -> None:
-    module, probe, before = network()
+    module, before = network()
     narrowed(module)
-    check_layout(Pruned(module, BOTH), before, probe)
+    check_layout(Pruned(module, BOTH), before)
