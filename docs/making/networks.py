@@ -44,7 +44,7 @@ from pipelines.smt import Smt
 from pipelines.swap_certificate import Certificate
 
 ROOT = Path(__file__).parent.parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "evalsuite"))
+sys.path[:0] = [str(ROOT / "tests" / "evalsuite"), str(ROOT / "tests")]
 
 from graph_networks import HandWritten, made  # noqa: E402  # what the graph is tested on
 
