@@ -72,9 +72,8 @@ def _(operation: Linear, ranges: Ranges, rounding: Rounding) -> Run:
     weight, bias = np.ascontiguousarray(operation.weight.T, kind), operation.bias.astype(kind)
 
     def run(x: Array) -> Array:
-        sums = _centred(x, operation.input.zero_point, kind).reshape(-1, len(weight)) @ weight
-        sums += bias
-        return sums.reshape(*x.shape[:-1], len(bias))
+        rows = _centred(x, operation.input.zero_point, kind).reshape(-1, len(weight))
+        return (rows @ weight + bias).reshape(*x.shape[:-1], len(bias))
 
     return run
 
@@ -92,11 +91,10 @@ def _(operation: Convolution, ranges: Ranges, rounding: Rounding) -> Run:
             own_weights = weight.reshape(made, -1).T
             sums = reduce(np.add, (part * own for part, own in zip(_by_place(view), own_weights, strict=True)))
         else:
-            parts = [view] if len(groups) == 1 else np.split(view, len(groups), axis=-1)
+            parts = np.split(view, len(groups), axis=-1)
             products = [part.reshape(-1, len(own)) @ own for part, own in zip(parts, groups, strict=True)]
-            sums = products[0] if len(groups) == 1 else np.concatenate(products, axis=-1)
-        sums += bias
-        return np.moveaxis(sums.reshape(*view.shape[: 1 + len(kernel)], made), -1, 1)
+            sums = np.concatenate(products, axis=-1).reshape(*view.shape[: 1 + len(kernel)], made)
+        return np.moveaxis(sums + bias, -1, 1)
 
     return run
 
@@ -177,7 +175,7 @@ def _(operation: Polynomial, ranges: Ranges, rounding: Rounding) -> Run | None:
 @fast.register
 def _(operation: Add, ranges: Ranges, rounding: Rounding) -> Run | None:
     output, bits = operation.output, rescaling_bits(operation, [ranges.spans[name] for name in operation.inputs])
-    if 2**bits + 2**operation.shift >= _EXACT:
+    if 2**bits + (max(abs(output.zero_point), 1) << operation.shift) >= _EXACT:
         return None
     factors = [math.ldexp(multiplier, -operation.shift) for multiplier in operation.multipliers]
 
@@ -200,14 +198,14 @@ def rescaling(factor: Dyadic, axis: int, rank: int, reach: int, output: Grid, ro
         output: what it is clipped to.
         rounding: how products are rounded.
     """
+    added = [max(abs(output.zero_point), 1) << int(shift) for shift in factor.shift]
 
     def exact(greatest: npt.NDArray[np.float64]) -> bool:
-        """Whether the products, and what is added before they are rounded, are exact: up to 1 is."""
-        parts = zip(greatest, factor.multiplier, factor.shift, strict=True)
-        return max(int(x) * int(multiplier) + (1 << int(shift)) for x, multiplier, shift in parts) < _EXACT
+        parts = zip(greatest, factor.multiplier, added, strict=True)
+        return max(int(x) * int(multiplier) + more for x, multiplier, more in parts) < _EXACT
 
     limits = None
-    if not exact(np.full(len(factor.shift), float(reach))):
+    if not exact(np.full(len(added), float(reach))):
         # A product of this size is clipped however it is rounded, and so is a greater one, which is taken for it.
         beyond = max(output.high - output.zero_point, output.zero_point - output.low) + 2
         with np.errstate(divide="ignore"):
@@ -230,16 +228,12 @@ def rescaling(factor: Dyadic, axis: int, rank: int, reach: int, output: Grid, ro
 
 
 def _clipped(values: Array, output: Grid, rounding: Rounding) -> Array:
-    """On the grid `output` the float64 values, which may be overwritten, each rounded once as `shift_right` does."""
+    """On the grid `output` the float64 values, each rounded once as `shift_right` does."""
     made: Array
-    odd = 0
     if rounding is Rounding.HALF_EVEN:
-        odd = output.zero_point & 1  # added before, so that a tie goes to the even integer of the grid
-        made = np.rint(values + odd if odd else values, out=values)
+        made = np.rint(values + output.zero_point)
     elif rounding is Rounding.HALF_UP:
-        made = np.floor(values + 0.5)
+        made = np.floor(values + 0.5) + output.zero_point
     else:
-        made = np.copysign(np.floor(np.abs(values) + 0.5), values)
-    if output.zero_point != odd:
-        made += output.zero_point - odd
+        made = np.copysign(np.floor(np.abs(values) + 0.5), values) + output.zero_point
     return made.clip(output.low, output.high, out=made).astype(kind_of(output.low, output.high), copy=False)
