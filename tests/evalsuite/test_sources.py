@@ -80,7 +80,7 @@ CHANGES = {
     "pipelines/recipes/ocr.py": set(),
     "pipelines/prune/exact/surgery.py": {"exact-prune"},
     "pipelines/prune/report/text.py": set(),
-    "pipelines/quantize/integer/fast.py": {"quantize"},
+    "pipelines/quantize/integer/kernels.py": {"quantize"},
     "pipelines/quantize/report/text.py": set(),
     "pipelines/smt/solvers.py": {"smt"},
     "pipelines/smt/integer/bounds.py": {"smt"},

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.quantize.integer.fast import Run, as_defined, fast, kind_of
 from pipelines.quantize.integer.islands import quantize
+from pipelines.quantize.integer.kernels import Array, Room, Slot, Step
 from pipelines.quantize.integer.network import INPUT, IntegerNetwork, Integers
 from pipelines.quantize.integer.oracle import apply
+from pipelines.quantize.integer.preparing import Preparation, Prepared
 from pipelines.quantize.integer.ranges import Ranges, prove_ranges
+from pipelines.quantize.integer.sliding import Correlation, Depthwise, Pool
 
-_BLOCK_ELEMENTS = 2**17  # of the widest tensor of the samples that run at a time
+_BLOCK_ELEMENTS = 2**18
+_MOST_PROGRAMS = 4
 
 
 class Executor:
-    """Runs `network`; `checked` runs every operation on int64 with its overflow checks, else those of `fast` run.
+    """Runs `network`; `checked` runs every operation on int64 with its overflow checks, else the fast kernels run.
 
     Both give the same integers, whatever the number of threads and however the inputs are split into batches. Safe to
-    call from several threads at once.
+    call from several threads at once: each has work buffers of its own.
 
     Raises:
         OverflowError: the accumulators are not proven to fit into 32 bits.
@@ -30,12 +34,7 @@ class Executor:
         self.network = network
         self.checked = checked
         self.ranges: Ranges = prove_ranges(network)
-        self._block = max(1, _BLOCK_ELEMENTS // max(span.lower.size for span in self.ranges.spans.values()))
-        self._runs: list[Run] = [] if checked else [
-            fast(each, self.ranges, network.rounding) or as_defined(each, network.rounding)
-            for each in network.operations
-        ]  # fmt: skip
-        self._last_reader = {name: each.name for each in network.operations for name in each.inputs}
+        self._fast: Fast | None = None if checked else Fast(network, self.ranges)
 
     def __call__(self, inputs: npt.NDArray[Any]) -> Integers:
         """The integer logits, int64 (batch, ...), of real inputs, float32 (batch, *input_shape)."""
@@ -65,18 +64,9 @@ class Executor:
             ValueError: an input lies outside the input's grid, or the shape is wrong.
         """
         self._check(integers)
-        if self.checked:
+        if self._fast is None:
             return self.trace(integers)[self.network.operations[-1].name]
-        starts = range(0, len(integers), self._block)
-        return np.concatenate([self._run_fast(integers[start : start + self._block]) for start in starts])
-
-    def _run_fast(self, integers: Integers) -> Integers:
-        tensors = {INPUT: integers.astype(kind_of(self.network.input.low, self.network.input.high))}
-        for operation, run in zip(self.network.operations, self._runs, strict=True):
-            tensors[operation.name] = run(*(tensors[name] for name in operation.inputs))
-            for name in {each for each in operation.inputs if self._last_reader[each] == operation.name}:
-                del tensors[name]  # its memory, still in the processor's cache, is for what comes next
-        return tensors[self.network.operations[-1].name].astype(np.int64)
+        return self._fast.run(integers)
 
     def trace(self, integers: Integers) -> dict[str, Integers]:
         """Every tensor by name, int64, `INPUT` included, computed by the checked operations."""
@@ -101,3 +91,81 @@ class Executor:
         low, high = int(integers.min()), int(integers.max())
         if low < grid.low or high > grid.high:
             raise ValueError(f"inputs reach from {low} to {high}, outside the input's grid [{grid.low}, {grid.high}]")
+
+
+class Fast:
+    """Prepared kernels, and per thread the programs of the batch sizes met last."""
+
+    def __init__(self, network: IntegerNetwork, ranges: Ranges) -> None:
+        self.prepared: Prepared = Preparation(network, ranges).prepare()
+        self.last = self.prepared.kernels[-1][0].name
+        widest = max(self._elements(name) for name in self.prepared.slots)
+        self.block = max(1, _BLOCK_ELEMENTS // widest)
+        self._own = threading.local()
+
+    def _elements(self, name: str) -> int:
+        """Elements per sample of the largest buffer that makes the tensor."""
+        slot = self.prepared.slots[name]
+        kernel = next((k for k, _ in self.prepared.kernels if k.name == name), None)
+        window = kernel.weight.shape[1] if isinstance(kernel, Correlation) else 0
+        places = int(np.prod(slot.shape[:-1]))
+        return max(int(np.prod(slot.shape)), places * window, 1)
+
+    def run(self, integers: Integers) -> Integers:
+        """See `Executor.run`."""
+        if len(integers) <= self.block:
+            return self._program(len(integers)).run(integers)
+        parts = [integers[i : i + self.block] for i in range(0, len(integers), self.block)]
+        return np.concatenate([self._program(len(part)).run(part) for part in parts])
+
+    def _program(self, batch: int) -> Program:
+        programs: dict[int, Program] = self._own.__dict__.setdefault("programs", {})
+        program = programs.pop(batch, None) or Program(self.prepared, batch, self.last)
+        programs[batch] = program  # the most recent is last
+        if len(programs) > _MOST_PROGRAMS:
+            del programs[next(iter(programs))]
+        return program
+
+
+class Program:
+    """The calls that run a batch of one size in buffers of its own."""
+
+    def __init__(self, prepared: Prepared, batch: int, last: str) -> None:
+        self.output: Slot = prepared.slots[last]
+        self.given: Slot = prepared.slots[INPUT]
+        readers = self._reserving(prepared)
+        room = Room(batch)
+        for writer in readers.values():
+            room.padded[writer.name] = writer.padded.buffer(batch)
+        stored: dict[str, Array] = {}
+        if INPUT in readers:
+            stored[INPUT] = readers[INPUT].padded.interior(room.padded[readers[INPUT].name])
+        else:
+            stored[INPUT] = np.empty((batch, *self.given.shape), np.float32)
+        self.input = self.given.natural(stored[INPUT])
+        self.steps: list[Step] = []
+        for kernel, inputs in prepared.kernels:
+            reader = readers.get(kernel.name)
+            room.destination = None if reader is None else reader.padded.interior(room.padded[reader.name])
+            stored[kernel.name], steps = kernel.bind([stored[name] for name in inputs], room)
+            self.steps += steps
+        self.result = stored[last]
+
+    @staticmethod
+    def _reserving(prepared: Prepared) -> dict[str, Correlation | Depthwise | Pool]:
+        """By tensor, the reader into whose padded buffer it is written."""
+        found: dict[str, Correlation | Depthwise | Pool] = {}
+        for kernel, inputs in prepared.kernels:
+            if isinstance(kernel, Correlation | Depthwise | Pool) and kernel.padded.takes_results:
+                found.setdefault(inputs[0], kernel)
+        return found
+
+    def run(self, integers: Integers) -> Integers:
+        """See `Executor.run`."""
+        if self.given.offset:
+            np.subtract(integers, np.float32(self.given.offset), out=self.input, casting="unsafe")
+        else:
+            np.copyto(self.input, integers, casting="unsafe")
+        for step in self.steps:
+            step()
+        return self.output.integers(self.result)
