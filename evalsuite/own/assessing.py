@@ -15,7 +15,7 @@ from evalsuite.own.examining import examine
 from evalsuite.own.own import Own
 from evalsuite.own.recipes import Asked
 from evalsuite.plugins import did_you_mean
-from evalsuite.recipe import TRAIN, construct, option_names
+from evalsuite.recipe import TRAIN, Recipe, construct, option_names
 from evalsuite.references import OwnError, declared
 from evalsuite.results import Status, read_results
 
@@ -115,6 +115,25 @@ def own_of(options: Mapping[str, Any]) -> Own:
         said = first["msg"].removeprefix("Value error, ")
         raise OwnError(f"{where}: {said}" if where else said) from error
     return made
+
+
+def kept_recipe(asked: Asked, folder: Path) -> Recipe:
+    """The assessment's recipe, written into the run's folder; what another run has there is left as it is.
+
+    Raises:
+        OwnError: a recipe.yaml that no run has written is there.
+    """
+    from evalsuite.recipe import parse_recipe
+    from evalsuite.run.record import read_record
+
+    file, text = folder / "recipe.yaml", asked.text()
+    recipe, known = parse_recipe(text, str(file)), read_record(folder)
+    if known is None and file.exists() and file.read_text(encoding="utf-8", errors="replace") != text:
+        raise OwnError(f"{file}: is there already, and of no run; choose another folder with --out, or move it away")
+    if known is None or known.holds(recipe):  # else the run is refused
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    return recipe
 
 
 def tried(asked: Asked, folder: Path) -> Iterator[str]:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evalsuite.own.assessing import asked_of, own_of, report_of
+from evalsuite.own.assessing import asked_of, kept_recipe, own_of, report_of
 from evalsuite.own.own import Own
 from evalsuite.own.saving import save_own
-from evalsuite.recipe import TRAIN, parse_recipe
+from evalsuite.recipe import TRAIN
 from evalsuite.references import OwnError
 from evalsuite.results import read_results
 from evalsuite.run.console import cache_in, execute
@@ -32,10 +32,7 @@ def relu_ized(
     """
     asked = asked_of(options, stages=["accuracy", "export"], seeds=1)
     run = out / "run"
-    run.mkdir(parents=True, exist_ok=True)
-    text = asked.text()
-    (run / "recipe.yaml").write_text(text, encoding="utf-8")
-    recipe = parse_recipe(text, str(run / "recipe.yaml"))
+    recipe = kept_recipe(asked, run)
     execute(
         recipe, run, cache_in(cache), jobs=jobs, progress=progress, command=f"evalsuite relu-ize {options['model']}"
     )

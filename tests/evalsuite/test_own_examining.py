@@ -89,3 +89,34 @@ def test_a_recipe_says_the_same_before_anything_is_trained(case: str) -> None:
     assert done.exit_code == 2, done.exc_info
     assert done.stderr == f"evalsuite: workload 'own': {WRONG[case][2]}\n"
     assert not Path("run/artefacts").exists()
+
+
+@pytest.mark.parametrize("seeds", [0, 10**9])
+def test_as_many_seeds_as_fill_the_memory_are_refused(seeds: int) -> None:
+    Path("my.py").write_text(HEAD + layers() + "\n")
+    np.savez("data.npz", x=X, y=Y)
+    done = CliRunner().invoke(app, ["init", "my.py:net", "--data", "data.npz", "--seeds", str(seeds)])
+    said = f"--seeds is a number of networks of each variant, from 1 to 10000; got {seeds}"
+    assert (done.exit_code, done.stderr) == (2, f"evalsuite: {said}\n")
+
+
+@pytest.mark.parametrize("command", ["assess", "relu-ize"])
+def test_what_is_in_the_folder_already_is_left_as_it_is(command: str) -> None:
+    Path("my.py").write_text(HEAD + layers() + "\n")
+    np.savez("data.npz", x=X, y=Y)
+    Path("other.yaml").write_text(
+        "name: t\nworkloads: [{use: moons-mlp, epochs: 1}]\nvariants: [gelu]\nseeds: [0]\nsteps: [accuracy]\n"
+    )
+    run = Path("out/run") if command == "relu-ize" else Path("out")
+    done = CliRunner().invoke(app, ["run", "other.yaml", "--out", str(run), "--executor", "serial"])
+    assert done.exit_code == 0, done.stderr
+    (run / "recipe.yaml").write_text("mine")
+    words = [command, "my.py:net", "--data", "data.npz", "--out", "out"]
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, "holds a run of another recipe ('t'" in done.stderr) == (2, True)
+    assert (run / "recipe.yaml").read_text() == "mine"
+    (run / "run.json").unlink()
+    done = CliRunner().invoke(app, words)
+    said = f"{run}/recipe.yaml: is there already, and of no run; choose another folder with --out, or move it away"
+    assert (done.exit_code, done.stderr) == (2, f"evalsuite: {said}\n")
+    assert (run / "recipe.yaml").read_text() == "mine"

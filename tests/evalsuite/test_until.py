@@ -69,7 +69,7 @@ def test_seeds_are_added_until_intervals_are_narrow(workshop: Workshop) -> None:
     assert "All narrower than 60%." in done.stdout
     assert workshop.rows()["seed"].nunique() == LEAST
     refused = workshop.run(recipe, *words)
-    assert (refused.returncode, "holds a run of another recipe" in refused.stderr) == (2, True)
+    assert (refused.returncode, "with more seeds: give --seeds" in refused.stderr) == (2, True)
     done = workshop.run(recipe, *words, "--until", "0.0001%", "--most-seeds", LEAST + 1)
     assert f"more than {LEAST + 1} seeds are not taken" in done.stdout
     record = read_record(workshop.out)
