@@ -31,6 +31,9 @@ def relu_ized(
         OwnError: something is wrong with the model or the data; or no treatment gave a network.
     """
     asked = asked_of(options, stages=["accuracy", "export"], seeds=1)
+    if not asked.examined.activation:
+        cure = "name a function that returns evalsuite.from_onnx(file, example), with the file's weights"
+        raise OwnError(f"the model: an ONNX file has no activations to replace: {cure}")
     run = out / "run"
     recipe = kept_recipe(asked, run)
     execute(

@@ -8,9 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from evalsuite.cli import app
+from evalsuite.own.assessing import own_of
+from evalsuite.own.examining import examine
+from evalsuite.references import is_reference
 
 HEAD = "import sys, torch\nfrom torch import nn\nfrom torch.nn import functional as F\n"
 X, Y = np.random.default_rng(0).random((60, 3), dtype=np.float32), np.arange(60) % 2
@@ -120,3 +124,38 @@ def test_what_is_in_the_folder_already_is_left_as_it_is(command: str) -> None:
     said = f"{run}/recipe.yaml: is there already, and of no run; choose another folder with --out, or move it away"
     assert (done.exit_code, done.stderr) == (2, f"evalsuite: {said}\n")
     assert (run / "recipe.yaml").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["relu-ize", "net.onnx", "--data", "data.npz", "--out", "o"], "the model: an ONNX file has no activations to replace: name a function that returns evalsuite.from_onnx(file, example), with the file's weights"),
+        (["assess", "net.onnx", "--data", "data.npz", "--weights", "w.pt"], "model: net.onnx has weights of its own and takes none, and no `args`: leave them out"),
+    ],
+)  # fmt: skip
+def test_what_no_model_can_be_made_of_is_refused_by_name(words: list[str], said: str) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.GELU(), torch.nn.Linear(8, 2)).eval()
+    torch.onnx.export(net, (torch.zeros(1, 3),), "net.onnx", dynamic_shapes=({0: torch.export.Dim("batch")},))
+    np.savez("data.npz", x=X, y=Y)
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, done.stderr) == (2, f"evalsuite: {said}\n")
+
+
+@pytest.mark.parametrize(("path", "is_one"), [("timm:convnext_atto", 0), ("hf:folder", 0), ("hf5:folder", 1)])
+def test_a_models_name_elsewhere_is_no_name_in_a_module(path: str, is_one: int) -> None:
+    assert is_reference(path) == bool(is_one)
+
+
+def test_a_scaled_table_is_said_to_be_scaled_and_a_trained_model_is_asked_about() -> None:
+    Path("my.py").write_text(HEAD + layers(inputs=2) + "\n")
+    Path("d.csv").write_text("a,b,label\n" + "".join(f"{i},{i * i},{i % 2}\n" for i in range(60)))
+    given = {"model": "my.py:net", "data": "d.csv"}
+    lines = {start: dict(examine(own_of({**given, "start": start})).lines) for start in ("scratch", "trained")}
+    assert lines["scratch"]["inputs"] == "float32 (2,); from 0 to 1, each column scaled by its range in training"
+    asked = "; if the model was trained on other values, give those as .npz"
+    assert lines["trained"]["inputs"] == lines["scratch"]["inputs"] + asked
+    # Of 60 rows a fifth are tested on, and two tenths of the others are held back: 38 make a batch of 32 and one of 6.
+    budget = "3 epochs of 2 steps; --set epochs=N for others"
+    assert lines["scratch"]["start"] == f"each variant is trained from its initial weights, {budget}"
+    np.savez("data.npz", x=np.random.default_rng(0).random((60, 2), dtype=np.float32), y=Y)
+    assert "scaled" not in dict(examine(own_of({**given, "data": "data.npz"})).lines)["inputs"]
