@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -478,7 +478,7 @@ def _verify_many(path: Path, out: Path | None, timeout: float | None, engine: st
 
     try:
         instances = read_instances(path, timeout)
-        with nullcontext(sys.stdout) if out is None else out.open("w", newline="", encoding="utf-8") as file:
+        with nullcontext(sys.stdout) if out is None else _opened(out) as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(COLUMNS)
             for number, found in enumerate(run_instances(instances, engine), start=1):
@@ -488,6 +488,13 @@ def _verify_many(path: Path, out: Path | None, timeout: float | None, engine: st
                 print(f"{number}/{len(instances)} {name}: {found.result} ({found.reason})", file=sys.stderr)
     except (ValueError, OSError) as error:
         stop(_unreadable(error))
+
+
+def _opened(out: Path) -> TextIO:
+    try:
+        return out.open("w", newline="", encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"cannot write {out}: {error.strerror}; name a file in a folder that can be written") from None
 
 
 @app.command(name="check-proof")

@@ -211,7 +211,7 @@ def read_recipe(path: Path) -> Recipe:
     try:
         text = read_text(path)
     except DocumentError as error:
-        raise RecipeError(str(path), [Problem(1, 1, "", f"cannot read the recipe: {error}")]) from error
+        raise RecipeError(str(path), [Problem(error.line, 1, "", f"cannot read the recipe: {error}")]) from error
     return parse_recipe(text, str(path))
 
 
