@@ -17,7 +17,7 @@ from evalsuite.own.recipes import Asked
 from evalsuite.plugins import did_you_mean
 from evalsuite.recipe import TRAIN, Recipe, construct, option_names
 from evalsuite.references import OwnError, declared
-from evalsuite.results import Status, read_results
+from evalsuite.results import Status, parse_setting, read_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -181,7 +181,7 @@ def report_of(folder: Path) -> Iterator[str]:
 
 
 def _table(frame: pd.DataFrame) -> list[str]:
-    """The first metric with a direction of each step, its mean over seeds for each variant."""
+    """Of each step the metric that its section shows first, or else the first with a direction: means over seeds."""
     variants = list(dict.fromkeys(frame.variant))
     lines = [["", *variants]]
     for step in dict.fromkeys(frame.step[frame.step != TRAIN]):
@@ -190,11 +190,25 @@ def _table(frame: pd.DataFrame) -> list[str]:
         if told.empty:
             lines.append([step, *["-" for _ in variants]])
             continue
-        name, setting = told.iloc[0][["metric", "setting"]]
+        name, setting = _headline(told)
         means = told[(told.metric == name) & (told.setting == setting)].groupby("variant").value.mean()
-        lines.append([f"{step}: {name}", *[f"{means[each]:.4g}" if each in means else "-" for each in variants]])
+        shown = f"{step}: {name}{f' ({setting})' if setting else ''}"
+        lines.append([shown, *[f"{means[each]:.4g}" if each in means else "-" for each in variants]])
     widths = [max(len(line[column]) for line in lines) for column in range(len(variants) + 1)]
     return ["  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+
+def _headline(rows: pd.DataFrame) -> tuple[str, str]:
+    """The metric and the setting by which a step's section wants it to be known."""
+    from evalsuite.report.section import sections
+
+    stage = rows.stage.iloc[0]
+    for headline in (each for section in sections().values() for each in section.headlines if each.stage == stage):
+        found, (key, values) = rows[rows.metric == headline.metric], headline.wanted
+        if not found.empty:
+            there = {parse_setting(text).get(key): text for text in found.setting[::-1]}
+            return headline.metric, next((there[each] for each in values if each in there), found.setting.iloc[0])
+    return tuple(rows.iloc[0][["metric", "setting"]])  # of a stage without a section
 
 
 def _name(model: Any) -> str:

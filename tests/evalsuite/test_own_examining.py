@@ -12,11 +12,13 @@ import torch
 from typer.testing import CliRunner
 
 from evalsuite.cli import app
-from evalsuite.own.assessing import own_of
+from evalsuite.own.assessing import _table, own_of
 from evalsuite.own.examining import examine
 from evalsuite.references import is_reference
+from evalsuite.results import read_results
 
 HEAD = "import sys, torch\nfrom torch import nn\nfrom torch.nn import functional as F\n"
+SAMPLE = Path(__file__).resolve().parents[2] / "reports" / "sample"
 X, Y = np.random.default_rng(0).random((60, 3), dtype=np.float32), np.arange(60) % 2
 SAME = {f"{name}_{part}": each for part in ("train", "validation", "test") for name, each in (("x", X), ("y", Y))}
 
@@ -159,3 +161,10 @@ def test_a_scaled_table_is_said_to_be_scaled_and_a_trained_model_is_asked_about(
     assert lines["scratch"]["start"] == f"each variant is trained from its initial weights, {budget}"
     np.savez("data.npz", x=np.random.default_rng(0).random((60, 2), dtype=np.float32), y=Y)
     assert "scaled" not in dict(examine(own_of({**given, "data": "data.npz"})).lines)["inputs"]
+
+
+def test_the_terminal_shows_of_each_step_what_its_section_shows_first() -> None:
+    names = [line.partition("  ")[0] for line in _table(read_results(SAMPLE))]
+    assert {"accuracy: accuracy", "prune: accuracy", "export: max_abs_difference"} <= set(names)
+    assert not [name for name in names if "equality_error" in name or "clean_accuracy" in name]
+    assert "bounds: certified_accuracy (eps=0.015625, method=alpha-crown)" in names
