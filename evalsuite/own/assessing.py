@@ -15,7 +15,7 @@ from evalsuite.own.examining import examine
 from evalsuite.own.own import Own
 from evalsuite.own.recipes import Asked
 from evalsuite.plugins import did_you_mean
-from evalsuite.recipe import TRAIN, Recipe, construct, option_names
+from evalsuite.recipe import TRAIN, Recipe, construct, in_words, option_names
 from evalsuite.references import OwnError, declared
 from evalsuite.results import Status, parse_setting, read_results
 
@@ -112,8 +112,7 @@ def own_of(options: Mapping[str, Any]) -> Own:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"] if part not in ("str", "dict[str,any]"))
-        said = first["msg"].removeprefix("Value error, ")
-        raise OwnError(f"{where}: {said}" if where else said) from error
+        raise OwnError(f"{where}: {in_words(first)}" if where else in_words(first)) from error
     return made
 
 
@@ -186,7 +185,7 @@ def _table(frame: pd.DataFrame) -> list[str]:
     lines = [["", *variants]]
     for step in dict.fromkeys(frame.step[frame.step != TRAIN]):
         rows = frame[(frame.step == step) & frame["sample"].isna()]
-        told = rows[(rows.metric != "") & (rows.direction != "neutral") & ~rows.timing]
+        told = rows[rows.value.notna() & (rows.direction != "neutral") & ~rows.timing]
         if told.empty:
             lines.append([step, *["-" for _ in variants]])
             continue

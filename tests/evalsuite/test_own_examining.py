@@ -97,6 +97,20 @@ def test_a_recipe_says_the_same_before_anything_is_trained(case: str) -> None:
     assert not Path("run/artefacts").exists()
 
 
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("epochs=many", "epochs: must be a whole number, got 'many'"),
+        ("metrics=accuracy", "metrics: must be a list, as in [a, b], got 'accuracy'"),
+        ("epochs=0", "epochs must be at least 1, got 0"),
+    ],
+)
+def test_a_wrong_option_is_told_as_in_a_recipe(option: str, said: str) -> None:
+    Path("my.py").write_text(HEAD + layers() + "\n")
+    done = CliRunner().invoke(app, ["init", "my.py:net", "--data", "d.npz", "--set", option])
+    assert (done.exit_code, done.stderr) == (2, f"evalsuite: {said}\n")
+
+
 @pytest.mark.parametrize("seeds", [0, 10**9])
 def test_as_many_seeds_as_fill_the_memory_are_refused(seeds: int) -> None:
     Path("my.py").write_text(HEAD + layers() + "\n")
