@@ -126,6 +126,10 @@ def run(
 
     if retry not in RETRIES:
         stop(f"--retry is one of {', '.join(RETRIES)}; got {retry!r}")
+    if endpoint and not until:
+        stop("--endpoint says of which interval --until gives the width: add --until, as 0.5%")
+    if most_seeds < 1:
+        stop(f"--most-seeds is a number of seeds, at least 1; got {most_seeds}")
     read = _recipe(recipe, seeds)
     folder = out or Path("runs") / read.name
     options = dict(each.partition("=")[::2] for each in slurm or [])
@@ -550,7 +554,7 @@ def doctor(
 ) -> None:
     """Print versions, the machine and what is missing, with the cure; exit code 1 if something is.
 
-    Of runs, instead, which of their jobs today's source would measure again; exit code 1 unless it is all of them.
+    Of runs, instead, how many of their jobs the source of today measured, as it is; exit code 1 unless all of them.
     """
     from evalsuite.doctor import examine
 
@@ -573,9 +577,7 @@ def _doctor_of(runs: list[Path]) -> None:
     found = [each for folder in runs for each in standings(folder)]
     for each in found:
         print(f"{'same   ' if each.reproduced else 'OTHER  '}  {each.folder!s:<30} {each.text}")
-    print(
-        f"{sum(each.reproduced for each in found)} of {len(found)} runs: today's source would measure all of it again"
-    )
+    print(f"{sum(each.reproduced for each in found)} of {len(found)} runs were measured by today's source as a whole")
     if not all(each.reproduced for each in found):
         raise typer.Exit(1)
 

@@ -25,6 +25,12 @@ def test_what_is_no_width_is_refused(text: str) -> None:
         Goal.read(text)
 
 
+def test_an_endpoint_that_there_is_not_is_refused_before_anything_runs() -> None:
+    assert Goal.read("1%", "INTEGERS").endpoint == "INTEGERS"
+    with pytest.raises(ValueError, match=r"--endpoint: no question has 'sharpness'; there are: .*accuracy in float"):
+        Goal.read("1%", "sharpness")
+
+
 def ended(values: list[float], goal: Goal, most: int) -> int:
     """How many of the values, in their order, are taken."""
     count = 1
