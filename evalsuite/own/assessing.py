@@ -22,6 +22,7 @@ from evalsuite.results import Status, parse_setting, read_results
 if TYPE_CHECKING:
     import pandas as pd
 
+_VALIDATED = "validation_"  # before the name of a task's metric
 _MINIATURE = 64  # samples of each part
 
 
@@ -182,6 +183,7 @@ def report_of(folder: Path) -> Iterator[str]:
 def _table(frame: pd.DataFrame) -> list[str]:
     """Of each step the metric that its section shows first, or else the first with a direction: means over seeds."""
     variants = list(dict.fromkeys(frame.variant))
+    task = next((each.removeprefix(_VALIDATED) for each in frame.metric if each.startswith(_VALIDATED)), "")
     lines = [["", *variants]]
     for step in dict.fromkeys(frame.step[frame.step != TRAIN]):
         rows = frame[(frame.step == step) & frame["sample"].isna()]
@@ -189,7 +191,7 @@ def _table(frame: pd.DataFrame) -> list[str]:
         if told.empty:
             lines.append([step, *["-" for _ in variants]])
             continue
-        name, setting = _headline(told)
+        name, setting = _headline(told, task)
         means = told[(told.metric == name) & (told.setting == setting)].groupby("variant").value.mean()
         shown = f"{step}: {name}{f' ({setting})' if setting else ''}"
         lines.append([shown, *[f"{means[each]:.4g}" if each in means else "-" for each in variants]])
@@ -197,17 +199,18 @@ def _table(frame: pd.DataFrame) -> list[str]:
     return ["  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
 
 
-def _headline(rows: pd.DataFrame) -> tuple[str, str]:
-    """The metric and the setting by which a step's section wants it to be known."""
-    from evalsuite.report.section import sections
+def _headline(rows: pd.DataFrame, task: str) -> tuple[str, str]:
+    """The metric and the setting by which a step's section wants it to be known; of another task, the task's own."""
+    from evalsuite.report.section import Headline, sections
 
     stage = rows.stage.iloc[0]
-    for headline in (each for section in sections().values() for each in section.headlines if each.stage == stage):
+    own = [each for section in sections().values() for each in section.headlines if each.stage == stage]
+    for headline in (*(each for each in own if each.figure), *([Headline(stage, task)] if own else [])):
         found, (key, values) = rows[rows.metric == headline.metric], headline.wanted
         if not found.empty:
             there = {parse_setting(text).get(key): text for text in found.setting[::-1]}
             return headline.metric, next((there[each] for each in values if each in there), found.setting.iloc[0])
-    return tuple(rows.iloc[0][["metric", "setting"]])  # of a stage without a section
+    return tuple(rows.iloc[0][["metric", "setting"]])
 
 
 def _name(model: Any) -> str:

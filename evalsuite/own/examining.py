@@ -185,8 +185,12 @@ def _misfit(task: Task, outputs: torch.Tensor, data: Data) -> str:
 
 
 def _task(task: Task, outputs: torch.Tensor, data: Data) -> str:
+    from evalsuite.tasks import Regression
+
     with torch.no_grad():
         targets = data.train.targets[data.train.labelled.nonzero().flatten()[: len(outputs)]]
         metrics = task.metrics(task.tally(outputs, targets))
     named = ", ".join(f"{each.name} ({each.unit}, {each.direction.value} is better)" for each in metrics)
-    return f"{type(getattr(task, 'task', task)).__name__}: {named}"
+    kind, known = getattr(task, "task", task), data.train.targets
+    ends = f"; targets from {known.min():.4g} to {known.max():.4g}, not scaled" if isinstance(kind, Regression) else ""
+    return f"{type(kind).__name__}: {named}{ends}"

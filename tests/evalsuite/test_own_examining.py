@@ -3,6 +3,7 @@
 # ruff: noqa: E501 (a table of messages reads better unbroken)
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from evalsuite.own.assessing import _table, own_of
 from evalsuite.own.examining import examine
 from evalsuite.references import is_reference
 from evalsuite.results import read_results
+from evalsuite.run.disjoint import PARTS
 
 HEAD = "import sys, torch\nfrom torch import nn\nfrom torch.nn import functional as F\n"
 SAMPLE = Path(__file__).resolve().parents[2] / "reports" / "sample"
@@ -177,8 +179,24 @@ def test_a_scaled_table_is_said_to_be_scaled_and_a_trained_model_is_asked_about(
     assert "scaled" not in dict(examine(own_of({**given, "data": "data.npz"})).lines)["inputs"]
 
 
+def test_the_range_of_real_targets_is_said_since_they_are_not_scaled() -> None:
+    Path("my.py").write_text(HEAD + layers(outputs=1) + "\n")
+    np.savez("data.npz", **{f"x_{part}": X[at::4] for at, part in enumerate(PARTS)},
+             **{f"y_{part}": 1e5 * np.arange(15.0) for part in PARTS})  # fmt: skip
+    found = dict(examine(own_of({"model": "my.py:net", "data": "data.npz", "task": "regression"})).lines)
+    assert found["task"].endswith("; targets from 0 to 1.4e+06, not scaled")
+
+
 def test_the_terminal_shows_of_each_step_what_its_section_shows_first() -> None:
     names = [line.partition("  ")[0] for line in _table(read_results(SAMPLE))]
     assert {"accuracy: accuracy", "prune: accuracy", "export: max_abs_difference"} <= set(names)
     assert not [name for name in names if "equality_error" in name or "clean_accuracy" in name]
     assert "bounds: certified_accuracy (eps=0.015625, method=alpha-crown)" in names
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
+def test_a_file_that_may_not_be_read_is_not_said_to_be_damaged() -> None:
+    np.savez("data.npz", x=X, y=Y)
+    Path("net.onnx").touch(mode=0)
+    done = CliRunner().invoke(app, ["init", "net.onnx", "--data", "data.npz"])
+    assert (done.exit_code, done.stderr) == (2, "evalsuite: net.onnx: Permission denied; let it be read by this user\n")
