@@ -99,7 +99,7 @@ def _is_dotted(place: str) -> bool:
 def _existing(place: str, what: str) -> Path:
     path = Path(place).expanduser()
     if not path.is_file():
-        beside = [str(each) for each in path.parent.glob("*.py")] if path.parent.is_dir() else []
+        beside = [str(each) for each in path.parent.glob("*.py") if each.is_file()] if path.parent.is_dir() else []
         hint = did_you_mean(place, beside) if beside else ""
         raise OwnError(f"{what}: there is no file {place}{hint}")
     return path.resolve()

@@ -112,7 +112,8 @@ def own_of(options: Mapping[str, Any]) -> Own:
         made: Own = construct(Own, options)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"] if part not in ("str", "dict[str,any]"))
+        parts = [part for part in first["loc"] if part not in ("str", "dict[str,any]")]
+        where = ".".join("data" if part == "source" else str(part) for part in parts)
         raise OwnError(f"{where}: {in_words(first)}" if where else in_words(first)) from error
     return made
 

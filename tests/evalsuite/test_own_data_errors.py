@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import pickle
 import shutil
 from collections.abc import Callable
@@ -175,6 +176,11 @@ WRONG: list[tuple[str, Make, Any, Task, str]] = [
      "d.csv: is empty; give it samples"),
     ("infinite number", csv("inf,1"), "d.csv", C,
      "d.csv:22: column 'a' is infinite; correct it, or leave it empty"),
+    ("two columns of names for one class", text("d.csv", "a,b,c\n" + "1,x,y\n2,y,x\n" * 20),
+     {"path": "d.csv", "target": ["b", "c"]}, C,
+     "d.csv:2: the label ['x', 'y'] is no class, a name or a number"),
+    ("a mean that is no number", nothing, {"path": "i", "mean": [math.nan], "std": [1]}, C,
+     "data.mean and data.std (> 0) belong together, got [nan] and [1.0]"),
     ("a slip in a column of numbers", csv(*(f"{i}.5,{i % 2}" for i in range(9)), "l5,1"), "d.csv", C,
      "d.csv:31: column 'a' holds 'l5', but numbers in nearly all rows; correct it, or leave it empty"),
     ("missing label", csv("20,"), {"path": "d.csv", "labels": ["0", "1"]}, C,

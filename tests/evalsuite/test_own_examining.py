@@ -105,12 +105,20 @@ def test_a_recipe_says_the_same_before_anything_is_trained(case: str) -> None:
         ("epochs=many", "epochs: must be a whole number, got 'many'"),
         ("metrics=accuracy", "metrics: must be a list, as in [a, b], got 'accuracy'"),
         ("epochs=0", "epochs must be at least 1, got 0"),
+        ("data=3", "data: must be text, got 3"),
+        ("data.size=100000", "data.size is a height and a width from 1 to 4096, got [100000, 100000]"),
     ],
 )
 def test_a_wrong_option_is_told_as_in_a_recipe(option: str, said: str) -> None:
     Path("my.py").write_text(HEAD + layers() + "\n")
     done = CliRunner().invoke(app, ["init", "my.py:net", "--data", "d.npz", "--set", option])
     assert (done.exit_code, done.stderr) == (2, f"evalsuite: {said}\n")
+
+
+def test_a_folder_is_not_proposed_in_its_own_place() -> None:
+    Path("net.py").mkdir()
+    done = CliRunner().invoke(app, ["init", "net.py:net", "--data", "d.npz"])
+    assert (done.exit_code, done.stderr) == (2, "evalsuite: the model: there is no file net.py\n")
 
 
 @pytest.mark.parametrize("seeds", [0, 10**9])
