@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -126,6 +126,10 @@ def run(
 
     if retry not in RETRIES:
         stop(f"--retry is one of {', '.join(RETRIES)}; got {retry!r}")
+    if endpoint and not until:
+        stop("--endpoint says of which interval --until gives the width: add --until, as 0.5%")
+    if most_seeds < 1:
+        stop(f"--most-seeds is a number of seeds, at least 1; got {most_seeds}")
     read = _recipe(recipe, seeds)
     folder = out or Path("runs") / read.name
     options = dict(each.partition("=")[::2] for each in slurm or [])
@@ -478,7 +482,7 @@ def _verify_many(path: Path, out: Path | None, timeout: float | None, engine: st
 
     try:
         instances = read_instances(path, timeout)
-        with nullcontext(sys.stdout) if out is None else out.open("w", newline="", encoding="utf-8") as file:
+        with nullcontext(sys.stdout) if out is None else _opened(out) as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(COLUMNS)
             for number, found in enumerate(run_instances(instances, engine), start=1):
@@ -488,6 +492,13 @@ def _verify_many(path: Path, out: Path | None, timeout: float | None, engine: st
                 print(f"{number}/{len(instances)} {name}: {found.result} ({found.reason})", file=sys.stderr)
     except (ValueError, OSError) as error:
         stop(_unreadable(error))
+
+
+def _opened(out: Path) -> TextIO:
+    try:
+        return out.open("w", newline="", encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"cannot write {out}: {error.strerror}; name a file in a folder that can be written") from None
 
 
 @app.command(name="check-proof")
@@ -543,7 +554,7 @@ def doctor(
 ) -> None:
     """Print versions, the machine and what is missing, with the cure; exit code 1 if something is.
 
-    Of runs, instead, which of their jobs today's source would measure again; exit code 1 unless it is all of them.
+    Of runs, instead, how many of their jobs the source of today measured, as it is; exit code 1 unless all of them.
     """
     from evalsuite.doctor import examine
 
@@ -566,9 +577,7 @@ def _doctor_of(runs: list[Path]) -> None:
     found = [each for folder in runs for each in standings(folder)]
     for each in found:
         print(f"{'same   ' if each.reproduced else 'OTHER  '}  {each.folder!s:<30} {each.text}")
-    print(
-        f"{sum(each.reproduced for each in found)} of {len(found)} runs: today's source would measure all of it again"
-    )
+    print(f"{sum(each.reproduced for each in found)} of {len(found)} runs were measured by today's source as a whole")
     if not all(each.reproduced for each in found):
         raise typer.Exit(1)
 

@@ -45,7 +45,8 @@ def read_text(path: Path) -> str:
             raise DocumentError(f"has more than {LONGEST >> 20} MiB")
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise DocumentError("not UTF-8 text") from error
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise DocumentError("not UTF-8 text; save it as UTF-8", line) from error
     except OSError as error:
         raise DocumentError(str(error.strerror)) from error
 

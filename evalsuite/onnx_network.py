@@ -226,6 +226,8 @@ def _loaded(path: Path) -> onnx.ModelProto:
         raise OwnError(f"there is no file {path}; give the path of an ONNX file")
     try:
         model = onnx.load(str(path), load_external_data=False)
+    except PermissionError as error:
+        raise OwnError(f"{path}: {error.strerror}; let it be read by this user") from error
     except Exception as error:  # protobuf's DecodeError, by whichever implementation
         raise OwnError(f"{path}: is no ONNX file, or not a whole one; write it with torch.onnx.export") from error
     if not model.graph.output:

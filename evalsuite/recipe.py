@@ -187,6 +187,13 @@ _SAID = {
 }
 
 
+def in_words(error: Mapping[str, Any]) -> str:
+    """One of pydantic's errors, with the value."""
+    said = _SAID.get(error["type"], error["msg"].removeprefix("Value error, "))
+    shown = "" if error["type"] == "value_error" else f", got {error['input']!r}"
+    return f"{said[0].lower()}{said[1:]}{shown}"
+
+
 class _Document(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -211,7 +218,7 @@ def read_recipe(path: Path) -> Recipe:
     try:
         text = read_text(path)
     except DocumentError as error:
-        raise RecipeError(str(path), [Problem(1, 1, "", f"cannot read the recipe: {error}")]) from error
+        raise RecipeError(str(path), [Problem(error.line, 1, "", f"cannot read the recipe: {error}")]) from error
     return parse_recipe(text, str(path))
 
 
@@ -383,10 +390,7 @@ class _Reader:
             if each["type"] == "missing":
                 self._problem(place, f"{inner[-1]!r} is missing")
                 continue
-            got = each["input"]
-            said = _SAID.get(each["type"], each["msg"].removeprefix("Value error, "))
-            shown = "" if each["type"] == "value_error" else f", got {got!r}"
-            self._problem(place + inner, f"{said[0].lower()}{said[1:]}{shown}")
+            self._problem(place + inner, in_words(each))
 
     def _problem(self, place: Place, text: str) -> None:
         line, column = position(self._tree, place)

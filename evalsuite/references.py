@@ -16,6 +16,7 @@ from evalsuite.plugins import did_you_mean
 from evalsuite.sources import ADDED, OURS, is_installed, source_file
 
 DECLARED = "__evalsuite_workload__"  # What @evalsuite.workload writes on a function.
+LIBRARIES = ("hf", "timm")  # Before a colon they say whose model is named: no module of that name is meant.
 
 
 class OwnError(ValueError):
@@ -28,7 +29,8 @@ class OwnError(ValueError):
 def is_reference(text: str) -> bool:
     """Whether the text has the form of a reference: a Python file or module, a colon, a name."""
     place, colon, name = text.rpartition(":")
-    return bool(colon) and name.isidentifier() and (place.endswith(".py") or _is_dotted(place))
+    ours = place.endswith(".py") or (place not in LIBRARIES and _is_dotted(place))
+    return bool(colon) and name.isidentifier() and ours
 
 
 def resolve(reference: str, *, what: str) -> Any:
@@ -97,7 +99,7 @@ def _is_dotted(place: str) -> bool:
 def _existing(place: str, what: str) -> Path:
     path = Path(place).expanduser()
     if not path.is_file():
-        beside = [str(each) for each in path.parent.glob("*.py")] if path.parent.is_dir() else []
+        beside = [str(each) for each in path.parent.glob("*.py") if each.is_file()] if path.parent.is_dir() else []
         hint = did_you_mean(place, beside) if beside else ""
         raise OwnError(f"{what}: there is no file {place}{hint}")
     return path.resolve()

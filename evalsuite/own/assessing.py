@@ -15,13 +15,14 @@ from evalsuite.own.examining import examine
 from evalsuite.own.own import Own
 from evalsuite.own.recipes import Asked
 from evalsuite.plugins import did_you_mean
-from evalsuite.recipe import TRAIN, construct, option_names
+from evalsuite.recipe import TRAIN, Recipe, construct, in_words, option_names
 from evalsuite.references import OwnError, declared
-from evalsuite.results import Status, read_results
+from evalsuite.results import Status, parse_setting, read_results
 
 if TYPE_CHECKING:
     import pandas as pd
 
+_VALIDATED = "validation_"  # before the name of a task's metric
 _MINIATURE = 64  # samples of each part
 
 
@@ -111,10 +112,29 @@ def own_of(options: Mapping[str, Any]) -> Own:
         made: Own = construct(Own, options)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"] if part not in ("str", "dict[str,any]"))
-        said = first["msg"].removeprefix("Value error, ")
-        raise OwnError(f"{where}: {said}" if where else said) from error
+        parts = [part for part in first["loc"] if part not in ("str", "dict[str,any]")]
+        where = ".".join("data" if part == "source" else str(part) for part in parts)
+        raise OwnError(f"{where}: {in_words(first)}" if where else in_words(first)) from error
     return made
+
+
+def kept_recipe(asked: Asked, folder: Path) -> Recipe:
+    """The assessment's recipe, written into the run's folder; what another run has there is left as it is.
+
+    Raises:
+        OwnError: a recipe.yaml that no run has written is there.
+    """
+    from evalsuite.recipe import parse_recipe
+    from evalsuite.run.record import read_record
+
+    file, text = folder / "recipe.yaml", asked.text()
+    recipe, known = parse_recipe(text, str(file)), read_record(folder)
+    if known is None and file.exists() and file.read_text(encoding="utf-8", errors="replace") != text:
+        raise OwnError(f"{file}: is there already, and of no run; choose another folder with --out, or move it away")
+    if known is None or known.holds(recipe):  # else the run is refused
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    return recipe
 
 
 def tried(asked: Asked, folder: Path) -> Iterator[str]:
@@ -162,20 +182,36 @@ def report_of(folder: Path) -> Iterator[str]:
 
 
 def _table(frame: pd.DataFrame) -> list[str]:
-    """The first metric with a direction of each step, its mean over seeds for each variant."""
+    """Of each step the metric that its section shows first, or else the first with a direction: means over seeds."""
     variants = list(dict.fromkeys(frame.variant))
+    task = next((each.removeprefix(_VALIDATED) for each in frame.metric if each.startswith(_VALIDATED)), "")
     lines = [["", *variants]]
     for step in dict.fromkeys(frame.step[frame.step != TRAIN]):
         rows = frame[(frame.step == step) & frame["sample"].isna()]
-        told = rows[(rows.metric != "") & (rows.direction != "neutral") & ~rows.timing]
+        told = rows[rows.value.notna() & (rows.direction != "neutral") & ~rows.timing]
         if told.empty:
             lines.append([step, *["-" for _ in variants]])
             continue
-        name, setting = told.iloc[0][["metric", "setting"]]
+        name, setting = _headline(told, task)
         means = told[(told.metric == name) & (told.setting == setting)].groupby("variant").value.mean()
-        lines.append([f"{step}: {name}", *[f"{means[each]:.4g}" if each in means else "-" for each in variants]])
+        shown = f"{step}: {name}{f' ({setting})' if setting else ''}"
+        lines.append([shown, *[f"{means[each]:.4g}" if each in means else "-" for each in variants]])
     widths = [max(len(line[column]) for line in lines) for column in range(len(variants) + 1)]
     return ["  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+
+def _headline(rows: pd.DataFrame, task: str) -> tuple[str, str]:
+    """The metric and the setting by which a step's section wants it to be known; of another task, the task's own."""
+    from evalsuite.report.section import Headline, sections
+
+    stage = rows.stage.iloc[0]
+    own = [each for section in sections().values() for each in section.headlines if each.stage == stage]
+    for headline in (*(each for each in own if each.figure), *([Headline(stage, task)] if own else [])):
+        found, (key, values) = rows[rows.metric == headline.metric], headline.wanted
+        if not found.empty:
+            there = {parse_setting(text).get(key): text for text in found.setting[::-1]}
+            return headline.metric, next((there[each] for each in values if each in there), found.setting.iloc[0])
+    return tuple(rows.iloc[0][["metric", "setting"]])
 
 
 def _name(model: Any) -> str:

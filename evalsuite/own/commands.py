@@ -52,8 +52,7 @@ def assess(
     out: Out = None, cache: CacheFolder = None, jobs: Jobs = 0, progress: Progress = "auto",
 ) -> None:  # fmt: skip
     """Your model through every stage, against its ReLU variants: a recipe, a run and a report."""
-    from evalsuite.own.assessing import asked_of, options_of, report_of
-    from evalsuite.recipe import parse_recipe
+    from evalsuite.own.assessing import asked_of, kept_recipe, options_of, report_of
     from evalsuite.run.console import cache_in, execute
 
     asked = _told(
@@ -65,10 +64,7 @@ def assess(
     )  # fmt: skip
     _print_examined(asked.examined.lines)
     folder = out or Path("runs") / asked.name
-    text = asked.text()
-    _told(lambda: folder.mkdir(parents=True, exist_ok=True))
-    _told(lambda: (folder / "recipe.yaml").write_text(text, encoding="utf-8"))
-    read = _told(lambda: parse_recipe(text, str(folder / "recipe.yaml")))
+    read = _told(lambda: kept_recipe(asked, folder))
     complete = execute(read, folder, cache_in(cache), jobs=jobs, progress=progress, command=f"evalsuite assess {model}")
     for line in report_of(folder):
         print(line)

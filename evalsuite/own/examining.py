@@ -13,6 +13,7 @@ from evalsuite.activations import census
 from evalsuite.activations.census import duplicate
 from evalsuite.contract import Data, Task
 from evalsuite.onnx_network import OnnxNetwork
+from evalsuite.own.data.tables import is_table
 from evalsuite.own.own import Own, forget
 from evalsuite.references import OwnError, line_of
 from evalsuite.run.disjoint import PARTS, check_disjoint
@@ -58,8 +59,8 @@ def examine(own: Own) -> Examined:
     lines = [("model", _model(own, module))]
     if not own.is_onnx:
         lines.append(("activations", _activations(own, module)))
-    lines += [("data", _parts(data)), ("inputs", _inputs(data))]
-    lines += [("task", _task(data.task, _step(module, data), data)), ("start", _start(own))]
+    lines += [("data", _parts(data)), ("inputs", _inputs(own, data))]
+    lines += [("task", _task(data.task, _step(module, data), data)), ("start", _start(own, data))]
     low, high = data.domain
     normalised = any(isinstance(each, (nn.BatchNorm1d, nn.BatchNorm2d)) for each in module.modules())
     return Examined("" if own.is_onnx else own.original, tuple(lines), high - low, normalised)
@@ -95,7 +96,7 @@ def _parts(data: Data) -> str:
     return ", ".join(f"{part} {len(getattr(data, part)):,}" for part in PARTS)
 
 
-def _inputs(data: Data) -> str:
+def _inputs(own: Own, data: Data) -> str:
     first: Inputs = data.train.first(1)
     names = list(first) if isinstance(first, dict) else [""] * len(leaves(first))
     told = [
@@ -104,14 +105,25 @@ def _inputs(data: Data) -> str:
     ]
     low, high = data.domain
     within = f"{data.vocabulary:,} tokens" if data.vocabulary is not None else f"from {low:.4g} to {high:.4g}"
-    return f"{', '.join(told)}; {within}"
+    return f"{', '.join(told)}; {within}{_scaled(own, first)}"
 
 
-def _start(own: Own) -> str:
+def _scaled(own: Own, first: Inputs) -> str:
+    """What a table's columns went through, of which a model that was trained elsewhere knows nothing."""
+    columns = isinstance(first, torch.Tensor) and first.dim() == 2 and first.is_floating_point()
+    if own.data_choice.is_function or not columns or not is_table(own.data_choice.place):
+        return ""
+    cure = "" if own.start == "scratch" else "; if the model was trained on other values, give those as .npz"
+    return f", each column scaled by its range in training{cure}"
+
+
+def _start(own: Own, data: Data) -> str:
+    steps = len(range(0, len(data.train) - 1, own.batch_size))
+    budget = f"{own.epochs} epochs of {steps} steps; --set epochs=N for others"
     return {
-        "scratch": f"each variant is trained from its initial weights, {own.epochs} epochs",
-        "pretrained": f"each variant is fine-tuned from the given weights, {own.epochs} epochs",
-        "trained": "the model is measured as it is; the other variants treat it",
+        "scratch": f"each variant is trained from its initial weights, {budget}",
+        "pretrained": f"each variant is fine-tuned from the given weights, {budget}",
+        "trained": "the model is measured as it is" + "; the other variants treat it" * (not own.is_onnx),
     }[own.start]
 
 
@@ -173,8 +185,12 @@ def _misfit(task: Task, outputs: torch.Tensor, data: Data) -> str:
 
 
 def _task(task: Task, outputs: torch.Tensor, data: Data) -> str:
+    from evalsuite.tasks import Regression
+
     with torch.no_grad():
         targets = data.train.targets[data.train.labelled.nonzero().flatten()[: len(outputs)]]
         metrics = task.metrics(task.tally(outputs, targets))
     named = ", ".join(f"{each.name} ({each.unit}, {each.direction.value} is better)" for each in metrics)
-    return f"{type(getattr(task, 'task', task)).__name__}: {named}"
+    kind, known = getattr(task, "task", task), data.train.targets
+    ends = f"; targets from {known.min():.4g} to {known.max():.4g}, not scaled" if isinstance(kind, Regression) else ""
+    return f"{type(kind).__name__}: {named}{ends}"

@@ -65,6 +65,8 @@ class Model:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "args", Arguments(self.args))
+        if self.path.endswith(".onnx") and (self.weights or self.args):
+            raise ValueError(f"{self.path} has weights of its own and takes none, and no `args`: leave them out")
 
     @model_validator(mode="before")
     @classmethod

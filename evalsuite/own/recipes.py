@@ -40,6 +40,7 @@ _STEPS: dict[str, tuple[list[Entry], list[Entry]]] = {
     "exact-prune": ([{}], [{"query_time_limit": 0.5}]),
 }
 STAGES = tuple(_STEPS)
+MOST_SEEDS = 10_000
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,9 @@ class Asked:
             raise OwnError("--against compares ONNX files, and this model is none: leave it out")
         if self.against and not Path(self.against).is_file():
             raise OwnError(f"--against: there is no file {self.against}")
-        if self.seeds < 1:
-            raise OwnError(f"--seeds is a number of networks of each variant, at least 1; got {self.seeds}")
+        if not 1 <= self.seeds <= MOST_SEEDS:
+            said = f"--seeds is a number of networks of each variant, from 1 to {MOST_SEEDS}"
+            raise OwnError(f"{said}; got {self.seeds}")
 
     @property
     def start(self) -> str:

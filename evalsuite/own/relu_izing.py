@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evalsuite.own.assessing import asked_of, own_of, report_of
+from evalsuite.own.assessing import asked_of, kept_recipe, own_of, report_of
 from evalsuite.own.own import Own
 from evalsuite.own.saving import save_own
-from evalsuite.recipe import TRAIN, parse_recipe
+from evalsuite.recipe import TRAIN
 from evalsuite.references import OwnError
 from evalsuite.results import read_results
 from evalsuite.run.console import cache_in, execute
@@ -31,11 +31,11 @@ def relu_ized(
         OwnError: something is wrong with the model or the data; or no treatment gave a network.
     """
     asked = asked_of(options, stages=["accuracy", "export"], seeds=1)
+    if not asked.examined.activation:
+        cure = "name a function that returns evalsuite.from_onnx(file, example), with the file's weights"
+        raise OwnError(f"the model: an ONNX file has no activations to replace: {cure}")
     run = out / "run"
-    run.mkdir(parents=True, exist_ok=True)
-    text = asked.text()
-    (run / "recipe.yaml").write_text(text, encoding="utf-8")
-    recipe = parse_recipe(text, str(run / "recipe.yaml"))
+    recipe = kept_recipe(asked, run)
     execute(
         recipe, run, cache_in(cache), jobs=jobs, progress=progress, command=f"evalsuite relu-ize {options['model']}"
     )

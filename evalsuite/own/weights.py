@@ -42,7 +42,7 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
     if path.suffix not in SUFFIXES:
         raise OwnError(f"weights: {path} is none of {', '.join(SUFFIXES)}; {_AS_TENSORS}")
     if not path.is_file():
-        beside = [str(each) for each in path.parent.glob("*") if each.suffix in SUFFIXES]
+        beside = [str(each) for each in path.parent.glob("*") if each.suffix in SUFFIXES and each.is_file()]
         raise OwnError(f"weights: there is no file {path}{did_you_mean(str(path), beside) if beside else ''}")
     return _safetensors(path) if path.suffix == ".safetensors" else _state_dict(path)
 

@@ -52,10 +52,12 @@ def _largest(lines: Sequence[TextLine], alike: Callable[[TextLine], object]) -> 
 
 
 def _wanted(line: TextLine, headline: Headline, step: Sequence[TextLine]) -> bool:
-    """Whether the line is of the headline's metric, or of none, with the first wanted setting that the step has."""
+    """Whether the line is of the headline's metric, or of none, with the first wanted setting that was measured."""
     if line.metric not in ("", headline.metric):
         return False
     key, values = headline.wanted
-    there = {each.keys.get(key) for each in step if each.metric == headline.metric}
+    same = [each for each in step if each.metric == headline.metric]
+    measured = [each for each in same if any(cell["n"] for cell in each.raw.values())]
+    there = {each.keys.get(key) for each in measured or same}
     chosen = next((value for value in values if value in there), None)
     return not line.metric or chosen is None or line.keys.get(key) == chosen

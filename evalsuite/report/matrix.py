@@ -234,7 +234,9 @@ def matrix_row(section: str, endpoint: Endpoint, found: Mapping[str, Evidence | 
     effects = [each.ends for each in cells.values() if each.ends is not None and each.ends[0].n > 1]
     least, most = (_certain(endpoint, mean_over_workloads([each[i] for each in effects])) for i in range(2))
     if least is None or most is None:
-        lack = ("only one workload" if len(cells) == 1 else "one workload has two seeds or more") if effects else ""
+        measured = [each for each in cells.values() if each.ends is not None] or [*cells.values()]
+        few = "only one workload" if len(cells) == 1 else "one workload has two seeds or more"
+        lack = few if effects else measured[0].reason
         return MatrixRow(section, endpoint, cells, MatrixCell(Reading.UNMEASURED, reason=lack))
     whole = MatrixCell(Reading.UNRESOLVED, between(least, most), label=f"{len(effects)} workloads", pooled=True,
                        asked=len(cells), ends=(least, most))  # fmt: skip

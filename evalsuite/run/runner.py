@@ -79,6 +79,9 @@ def run_recipe(
         fingerprint_of(workload)
     with _locked(out):
         known = read_record(out)
+        if known is not None and known.holds(recipe, grown=True):
+            more = ",".join(map(str, known.seeds))
+            raise RunError(f"{out} holds this recipe's run with more seeds: give --seeds {more}, or another --out")
         if known is not None and not known.holds(recipe):
             raise RunError(
                 f"{out} holds a run of another recipe ({known.name!r}, {known.digest[:12]}); "

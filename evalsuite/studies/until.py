@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from evalsuite.report.comparison import SAMPLED
 from evalsuite.report.matrix import MatrixRow
 from evalsuite.report.run import Run
+from evalsuite.report.section import sections
 from evalsuite.report.statistics import Estimate, t_quantile
 
 if TYPE_CHECKING:
@@ -44,12 +45,15 @@ class Goal:
         """Of `0.5%` or `0.01`.
 
         Raises:
-            ValueError: it is no width.
+            ValueError: it is no width, or no question has the endpoint's words.
         """
         told = re.fullmatch(r"\s*(\d*\.?\d+(?:e-?\d+)?)\s*(%?)\s*", text)
         width = float(told[1]) / (100 if told[2] else 1) if told else 0.0
         if not (told and 0 < width < math.inf):
             raise ValueError(f"--until takes the width of an interval, as 0.5% or 0.01; got {text!r}")
+        questions = [each.question for section in sections().values() for each in section.endpoints]
+        if not any(endpoint.casefold() in each.casefold() for each in questions):
+            raise ValueError(f"--endpoint: no question has {endpoint!r}; there are: {', '.join(questions)}")
         return cls(width, bool(told[2]), endpoint)
 
     def more(self, found: Estimate) -> int:

@@ -124,7 +124,9 @@ def _child(connection: Connection, instance: Instance, engine: str) -> None:
         files = instance.folder / instance.onnx, instance.folder / instance.vnnlib
         found = verify(*files, engine=engine, timeout=instance.timeout)
         connection.send((found.answer.value, found.prepare_seconds, found.seconds, found.reason))
-    except (Unsupported, ValueError, OSError, PluginError) as error:
+    except OSError as error:
+        connection.send((ERROR, 0.0, 0.0, f"{error.filename}: {error.strerror}" if error.errno else str(error)))
+    except (Unsupported, ValueError, PluginError) as error:
         connection.send((ERROR, 0.0, 0.0, str(error)))
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 AnyStatement = Statement | IntegerStatement | SmoothStatement
 
+_PROOF = "evalsuite-proof/1"  # of ReLU networks
 _BYTES, _DEPTH = 2**27, 600
 _SHOWN = 4  # inputs of a box, in words
 _BRACKET = re.compile(rb"[\[{\]}]")
@@ -82,6 +83,9 @@ def checked(proof: dict[str, Any], network: bytes) -> AnyStatement:
             return check_smooth_proof(proof, network)
     except (IntegerProofError, SmoothProofError) as error:
         raise ProofError(str(error)) from None
+    if proof.get("format") != _PROOF:
+        known = ", ".join((_PROOF, SMOOTH_PROOF, INTEGER_PROOF))
+        raise ProofError(f"its format is {str(proof.get('format'))[:40]!r}, and proofs of {known} are read")
     return check_proof(proof, network)
 
 

@@ -77,7 +77,9 @@ def check_sizes(specification: Specification, vnnlib: Path, files: Sequence[Path
     declared = specification.inputs, specification.outputs
     for kind, asked, has in zip("XY", declared, (inputs, outputs), strict=True):
         if asked != has:
-            raise ValueError(f"{vnnlib}: declares {asked} {kind}_i, but {' with '.join(map(str, files))} has {has}")
+            said = f"{vnnlib}: declares {asked} {kind}_i, but {' with '.join(map(str, files))} has {has}"
+            cure = f"; to ask for the same class, or --within, constrain no {kind}_i" if len(files) > 1 else ""
+            raise ValueError(f"{said}{cure}")
 
 
 @dataclass(frozen=True, slots=True)

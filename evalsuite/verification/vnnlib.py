@@ -32,6 +32,7 @@ _MOST_CASES = 100_000
 _MOST_COMPARISONS = 10_000_000
 _MOST_MARKS = 100_000_000
 _EXPONENT = 100
+_SHOWN = 40  # characters of a number, in messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,10 @@ def read_vnnlib(path: Path, check: Check = lambda: None) -> Specification:
     raw = path.read_bytes()
     try:
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")
-    except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise VnnLibError(f"{path}:{line}: not UTF-8 text; save it as UTF-8") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise VnnLibError(f"{path}:1: not a text file: {error}") from None
     return parse_vnnlib(text, str(path), check)
 
@@ -254,5 +258,6 @@ def exact_decimal(text: str) -> Fraction:
     except InvalidOperation:  # of an exponent beyond what a Decimal holds
         number = None
     if number is None or abs(number.adjusted()) > _EXPONENT:
-        raise ValueError(f"{text} is beyond 1e+-{_EXPONENT}")
+        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+        raise ValueError(f"{shown} is beyond 1e+-{_EXPONENT}")
     return Fraction(number)

@@ -339,6 +339,19 @@ def test_a_terminated_run_keeps_its_rows_and_a_running_one_is_reported(workshop:
     assert set(workshop.rows()["step"]) == {"train", "slow"}
 
 
+@pytest.mark.parametrize(("body", "code"), [("os.kill(os.getpid(), signal.SIGINT)", 130), ("pass", 0)])
+def test_an_interrupt_as_the_server_loads_ends_it_without_a_traceback(tmp_path: Path, body: str, code: int) -> None:
+    (tmp_path / "loaded.py").write_text(f"import os, signal\n{body}\n")
+    told = {"EVALSUITE_PATH": json.dumps([str(tmp_path), *sys.path]), "EVALSUITE_PRELOAD": "loaded"}
+    after = "import signal; assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+         f"import evalsuite.run.preload; {after}"],
+        env={**os.environ, **told}, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (code, "")
+
+
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_each_signal_that_ends_programs_ends_a_run_in_order(name: str) -> None:
     number = signal.Signals[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import pickle
 import shutil
 from collections.abc import Callable
@@ -162,7 +163,7 @@ WRONG: list[tuple[str, Make, Any, Task, str]] = [
     ("unknown column", csv(), {"path": "d.csv", "target": "labl"}, C,
      "d.csv: there is no column 'labl'; did you mean 'label'?"),
     ("no target column", text("d.csv", "a,b\n1,2\n"), "d.csv", C,
-     "d.csv: no target column; name one with `target` (there are a, b)"),
+     "d.csv: no target column; name one with `data.target` (there are a, b)"),
     ("no input column", text("d.csv", "label\n1\n"), "d.csv", C,
      "d.csv: there is no column but the target; give some that are inputs"),
     ("a field too much", csv("1,2,3"), "d.csv", C,
@@ -175,6 +176,13 @@ WRONG: list[tuple[str, Make, Any, Task, str]] = [
      "d.csv: is empty; give it samples"),
     ("infinite number", csv("inf,1"), "d.csv", C,
      "d.csv:22: column 'a' is infinite; correct it, or leave it empty"),
+    ("two columns of names for one class", text("d.csv", "a,b,c\n" + "1,x,y\n2,y,x\n" * 20),
+     {"path": "d.csv", "target": ["b", "c"]}, C,
+     "d.csv:2: the label ['x', 'y'] is no class, a name or a number"),
+    ("a mean that is no number", nothing, {"path": "i", "mean": [math.nan], "std": [1]}, C,
+     "data.mean and data.std (> 0) belong together, got [nan] and [1.0]"),
+    ("a slip in a column of numbers", csv(*(f"{i}.5,{i % 2}" for i in range(9)), "l5,1"), "d.csv", C,
+     "d.csv:31: column 'a' holds 'l5', but numbers in nearly all rows; correct it, or leave it empty"),
     ("missing label", csv("20,"), {"path": "d.csv", "labels": ["0", "1"]}, C,
      "d.csv:22: there is no target; fill it in, or leave the sample out"),
     ("label that is not listed", csv("20,2"), {"path": "d.csv", "labels": ["0", "1"]}, C,

@@ -3,16 +3,24 @@
 # ruff: noqa: E501 (a table of messages reads better unbroken)
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from evalsuite.cli import app
+from evalsuite.own.assessing import _table, own_of
+from evalsuite.own.examining import examine
+from evalsuite.references import is_reference
+from evalsuite.results import read_results
+from evalsuite.run.disjoint import PARTS
 
 HEAD = "import sys, torch\nfrom torch import nn\nfrom torch.nn import functional as F\n"
+SAMPLE = Path(__file__).resolve().parents[2] / "reports" / "sample"
 X, Y = np.random.default_rng(0).random((60, 3), dtype=np.float32), np.arange(60) % 2
 SAME = {f"{name}_{part}": each for part in ("train", "validation", "test") for name, each in (("x", X), ("y", Y))}
 
@@ -89,3 +97,114 @@ def test_a_recipe_says_the_same_before_anything_is_trained(case: str) -> None:
     assert done.exit_code == 2, done.exc_info
     assert done.stderr == f"evalsuite: workload 'own': {WRONG[case][2]}\n"
     assert not Path("run/artefacts").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("epochs=many", "epochs: must be a whole number, got 'many'"),
+        ("metrics=accuracy", "metrics: must be a list, as in [a, b], got 'accuracy'"),
+        ("epochs=0", "epochs must be at least 1, got 0"),
+        ("data=3", "data: must be text, got 3"),
+        ("data.size=100000", "data.size is a height and a width from 1 to 4096, got [100000, 100000]"),
+    ],
+)
+def test_a_wrong_option_is_told_as_in_a_recipe(option: str, said: str) -> None:
+    Path("my.py").write_text(HEAD + layers() + "\n")
+    done = CliRunner().invoke(app, ["init", "my.py:net", "--data", "d.npz", "--set", option])
+    assert (done.exit_code, done.stderr) == (2, f"evalsuite: {said}\n")
+
+
+def test_a_folder_is_not_proposed_in_its_own_place() -> None:
+    Path("net.py").mkdir()
+    done = CliRunner().invoke(app, ["init", "net.py:net", "--data", "d.npz"])
+    assert (done.exit_code, done.stderr) == (2, "evalsuite: the model: there is no file net.py\n")
+
+
+@pytest.mark.parametrize("seeds", [0, 10**9])
+def test_as_many_seeds_as_fill_the_memory_are_refused(seeds: int) -> None:
+    Path("my.py").write_text(HEAD + layers() + "\n")
+    np.savez("data.npz", x=X, y=Y)
+    done = CliRunner().invoke(app, ["init", "my.py:net", "--data", "data.npz", "--seeds", str(seeds)])
+    said = f"--seeds is a number of networks of each variant, from 1 to 10000; got {seeds}"
+    assert (done.exit_code, done.stderr) == (2, f"evalsuite: {said}\n")
+
+
+@pytest.mark.parametrize("command", ["assess", "relu-ize"])
+def test_what_is_in_the_folder_already_is_left_as_it_is(command: str) -> None:
+    Path("my.py").write_text(HEAD + layers() + "\n")
+    np.savez("data.npz", x=X, y=Y)
+    Path("other.yaml").write_text(
+        "name: t\nworkloads: [{use: moons-mlp, epochs: 1}]\nvariants: [gelu]\nseeds: [0]\nsteps: [accuracy]\n"
+    )
+    run = Path("out/run") if command == "relu-ize" else Path("out")
+    done = CliRunner().invoke(app, ["run", "other.yaml", "--out", str(run), "--executor", "serial"])
+    assert done.exit_code == 0, done.stderr
+    (run / "recipe.yaml").write_text("mine")
+    words = [command, "my.py:net", "--data", "data.npz", "--out", "out"]
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, "holds a run of another recipe ('t'" in done.stderr) == (2, True)
+    assert (run / "recipe.yaml").read_text() == "mine"
+    (run / "run.json").unlink()
+    done = CliRunner().invoke(app, words)
+    said = f"{run}/recipe.yaml: is there already, and of no run; choose another folder with --out, or move it away"
+    assert (done.exit_code, done.stderr) == (2, f"evalsuite: {said}\n")
+    assert (run / "recipe.yaml").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["relu-ize", "net.onnx", "--data", "data.npz", "--out", "o"], "the model: an ONNX file has no activations to replace: name a function that returns evalsuite.from_onnx(file, example), with the file's weights"),
+        (["assess", "net.onnx", "--data", "data.npz", "--weights", "w.pt"], "model: net.onnx has weights of its own and takes none, and no `args`: leave them out"),
+    ],
+)  # fmt: skip
+def test_what_no_model_can_be_made_of_is_refused_by_name(words: list[str], said: str) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.GELU(), torch.nn.Linear(8, 2)).eval()
+    torch.onnx.export(net, (torch.zeros(1, 3),), "net.onnx", dynamic_shapes=({0: torch.export.Dim("batch")},))
+    np.savez("data.npz", x=X, y=Y)
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, done.stderr) == (2, f"evalsuite: {said}\n")
+
+
+@pytest.mark.parametrize(("path", "is_one"), [("timm:convnext_atto", 0), ("hf:folder", 0), ("hf5:folder", 1)])
+def test_a_models_name_elsewhere_is_no_name_in_a_module(path: str, is_one: int) -> None:
+    assert is_reference(path) == bool(is_one)
+
+
+def test_a_scaled_table_is_said_to_be_scaled_and_a_trained_model_is_asked_about() -> None:
+    Path("my.py").write_text(HEAD + layers(inputs=2) + "\n")
+    Path("d.csv").write_text("a,b,label\n" + "".join(f"{i},{i * i},{i % 2}\n" for i in range(60)))
+    given = {"model": "my.py:net", "data": "d.csv"}
+    lines = {start: dict(examine(own_of({**given, "start": start})).lines) for start in ("scratch", "trained")}
+    assert lines["scratch"]["inputs"] == "float32 (2,); from 0 to 1, each column scaled by its range in training"
+    asked = "; if the model was trained on other values, give those as .npz"
+    assert lines["trained"]["inputs"] == lines["scratch"]["inputs"] + asked
+    # Of 60 rows a fifth are tested on, and two tenths of the others are held back: 38 make a batch of 32 and one of 6.
+    budget = "3 epochs of 2 steps; --set epochs=N for others"
+    assert lines["scratch"]["start"] == f"each variant is trained from its initial weights, {budget}"
+    np.savez("data.npz", x=np.random.default_rng(0).random((60, 2), dtype=np.float32), y=Y)
+    assert "scaled" not in dict(examine(own_of({**given, "data": "data.npz"})).lines)["inputs"]
+
+
+def test_the_range_of_real_targets_is_said_since_they_are_not_scaled() -> None:
+    Path("my.py").write_text(HEAD + layers(outputs=1) + "\n")
+    np.savez("data.npz", **{f"x_{part}": X[at::4] for at, part in enumerate(PARTS)},
+             **{f"y_{part}": 1e5 * np.arange(15.0) for part in PARTS})  # fmt: skip
+    found = dict(examine(own_of({"model": "my.py:net", "data": "data.npz", "task": "regression"})).lines)
+    assert found["task"].endswith("; targets from 0 to 1.4e+06, not scaled")
+
+
+def test_the_terminal_shows_of_each_step_what_its_section_shows_first() -> None:
+    names = [line.partition("  ")[0] for line in _table(read_results(SAMPLE))]
+    assert {"accuracy: accuracy", "prune: accuracy", "export: max_abs_difference"} <= set(names)
+    assert not [name for name in names if "equality_error" in name or "clean_accuracy" in name]
+    assert "bounds: certified_accuracy (eps=0.015625, method=alpha-crown)" in names
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
+def test_a_file_that_may_not_be_read_is_not_said_to_be_damaged() -> None:
+    np.savez("data.npz", x=X, y=Y)
+    Path("net.onnx").touch(mode=0)
+    done = CliRunner().invoke(app, ["init", "net.onnx", "--data", "data.npz"])
+    assert (done.exit_code, done.stderr) == (2, "evalsuite: net.onnx: Permission denied; let it be read by this user\n")

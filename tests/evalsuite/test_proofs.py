@@ -22,7 +22,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from evalsuite.verification import proofs
-from evalsuite.verification.proof_files import described, missing, opinion, read_proof, told_by_z3
+from evalsuite.verification.proof_files import checked, described, missing, opinion, read_proof, told_by_z3
 from evalsuite.verification.proofs import ProofError, Statement, check_proof
 from evalsuite.verification.vnnlib import parse_vnnlib
 
@@ -418,6 +418,12 @@ def test_a_digest_that_does_not_fit() -> None:
 def test_what_is_no_proof_at_all(proof: Any) -> None:
     with pytest.raises(ProofError):
         check_proof(proof, hinge()[0].onnx())
+
+
+@pytest.mark.parametrize("proof", [{}, {"format": "evalsuite-proof/2"}])
+def test_a_proof_of_no_known_format_is_said_to_be_one_and_no_network_is_blamed(proof: Json) -> None:
+    with pytest.raises(ProofError, match=r"^its format is .*, and proofs of evalsuite-proof/1, evalsuite-smooth"):
+        checked(proof, b"no network")
 
 
 def test_deep_and_circular_trees_end() -> None:

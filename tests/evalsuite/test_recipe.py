@@ -225,10 +225,13 @@ def test_unreadable_files(tmp_path: Path) -> None:
     for path, reason in (
         (tmp_path / "none.yaml", "No such file"),
         (tmp_path, "Is a directory"),
-        (tmp_path / "binary", "not UTF-8"),
+        (tmp_path / "binary", "not UTF-8 text; save it as UTF-8"),
     ):
         with pytest.raises(RecipeError, match=f":1:1 cannot read the recipe: {reason}"):
             read_recipe(path)
+    (tmp_path / "latin").write_bytes("name: a\nworkloads: [café]\n".encode("latin-1"))
+    with pytest.raises(RecipeError, match="latin:2:1 cannot read the recipe: not UTF-8"):
+        read_recipe(tmp_path / "latin")
 
 
 def test_the_record_says_which_options_go_by_variant_and_by_seed() -> None:

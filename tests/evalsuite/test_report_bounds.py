@@ -411,6 +411,21 @@ def test_jobs_that_failed_show_with_the_reason(tmp_path: Path) -> None:
     assert [row.plain for row in section.grids[0].rows[0]] == ["–", "", "crashed: signal 11", "crashed: signal 11"]
     assert section.findings == [Finding("w, L2", "Nothing was certified.", ("crashed: signal 11",))]
     assert heights(section.tables) == []
+    failed = read_run(tmp_path / "again", none)
+    assert [row.measured for matrix in failed.matrices for row in matrix.rows] == ["mean over ε"]
+
+
+def test_a_method_without_any_value_is_no_headline_where_another_has_one(tmp_path: Path) -> None:
+    lacking = [
+        row_of(
+            Metric("certified_accuracy", None, "fraction", HIGHER, {"eps": 0.01, "method": "crown"}, reason="a graph"),
+            job(name, 0),
+        )
+        for name in ("gelu", "relu")
+    ]
+    graph = certified({"gelu": {0.01: [0.5]}, "relu": {0.01: [0.5]}}, "graph-crown")
+    (line,) = read_run(tmp_path, [*lacking, *graph]).glance("w")
+    assert line.setting == "eps=0.01, method=graph-crown"
 
 
 def test_steps_are_told_apart_by_norm_and_by_what_they_follow(tmp_path: Path) -> None:

@@ -287,6 +287,12 @@ def test_missing_seeds_and_workloads_are_said() -> None:
     assert matrix.sentence.endswith("helps a question (2 of 3 workloads together, not measured on x).")
 
 
+def test_where_no_workload_has_two_seeds_the_mean_says_why_there_is_none() -> None:
+    found = {"v": None, "w": Evidence(contrast(0.5, NOISE[:1])), "x": Evidence(Contrast("w", reason="one point"))}
+    assert matrix_row("demo", endpoint(), found).pooled.words == "not measured: one seed"
+    assert matrix_row("demo", endpoint(), {"x": found["x"]}).pooled.words == "not measured: one point"
+
+
 def test_no_worse_on_average_names_the_workloads_that_do_not_say_so() -> None:
     found = {name: Evidence(contrast(0.0, NOISE)) for name in "abcd"} | {"w": Evidence(contrast(0.0, WIDE))}
     (row,) = read_rows([matrix_row("demo", endpoint(), found)])

@@ -34,7 +34,7 @@ def test_a_run_names_its_code_and_is_told_from_one_of_other_code(workshop: Works
     assert (found.same, found.other, found.unrecorded, found.commits) == (2, 0, 0, (now,))
     told = workshop.call("doctor", workshop.folder)
     assert told.returncode == 0
-    assert "1 of 1 runs: today's source would measure all of it again" in told.stdout
+    assert "1 of 1 runs were measured by today's source as a whole" in told.stdout
     path = workshop.out / "results.parquet"
     table = pq.read_table(path)
     other = pa.array(["0" * 64] * len(table), pa.string())

@@ -298,6 +298,8 @@ def test_a_quantized_file_goes_on_to_the_steps_that_take_one(workshop: Workshop)
         (["run", "missing.yaml"], "missing.yaml:1:1 cannot read the recipe"),
         (["run", "recipe.yaml", "--jobs", "-1"], "--jobs is a number of processes"),
         (["run", "recipe.yaml", "--progress", "loud"], "--progress is one of"),
+        (["run", "recipe.yaml", "--endpoint", "float"], "add --until"),
+        (["run", "recipe.yaml", "--until", "1%", "--most-seeds", "0"], "--most-seeds is a number of seeds, at least 1"),
         (["run", "recipe.yaml", "--out", "/proc/nowhere"], "cannot write to /proc/nowhere"),
         (["report", "nowhere"], "nowhere/results.parquet: no results here"),
         (["run", "broken.yaml"], "stage 'broken' of trouble 1.0 is broken: AttributeError"),

@@ -327,5 +327,5 @@ def test_a_run_may_be_given_more_seeds_and_no_fewer(tmp_path: Path) -> None:
     executor = AtOnce(0)
     second = run_recipe(more, tmp_path / "out", executor=executor, **given)  # type: ignore[arg-type]
     assert (first.jobs["ok"], second.jobs["ok"], len(executor.ran)) == (6 * (SEEDS - 1), 6 * SEEDS, 6)
-    with pytest.raises(runner.RunError, match="holds a run of another recipe"):
+    with pytest.raises(runner.RunError, match=f"with more seeds: give --seeds {','.join(map(str, range(SEEDS)))}, or"):
         run_recipe(few, tmp_path / "out", executor=AtOnce(0), **given)  # type: ignore[arg-type]

@@ -25,6 +25,12 @@ def test_what_is_no_width_is_refused(text: str) -> None:
         Goal.read(text)
 
 
+def test_an_endpoint_that_there_is_not_is_refused_before_anything_runs() -> None:
+    assert Goal.read("1%", "INTEGERS").endpoint == "INTEGERS"
+    with pytest.raises(ValueError, match=r"--endpoint: no question has 'sharpness'; there are: .*accuracy in float"):
+        Goal.read("1%", "sharpness")
+
+
 def ended(values: list[float], goal: Goal, most: int) -> int:
     """How many of the values, in their order, are taken."""
     count = 1
@@ -69,7 +75,7 @@ def test_seeds_are_added_until_intervals_are_narrow(workshop: Workshop) -> None:
     assert "All narrower than 60%." in done.stdout
     assert workshop.rows()["seed"].nunique() == LEAST
     refused = workshop.run(recipe, *words)
-    assert (refused.returncode, "holds a run of another recipe" in refused.stderr) == (2, True)
+    assert (refused.returncode, "with more seeds: give --seeds" in refused.stderr) == (2, True)
     done = workshop.run(recipe, *words, "--until", "0.0001%", "--most-seeds", LEAST + 1)
     assert f"more than {LEAST + 1} seeds are not taken" in done.stdout
     record = read_record(workshop.out)

@@ -315,6 +315,10 @@ def test_many_instances_are_rows_and_a_bad_one_is_an_error(tmp_path: Path) -> No
     assert {row["category"] for row in rows} == {tmp_path.name}
     assert all(float(row["prepare_s"]) >= 0 and float(row["run_s"]) >= 0 for row in rows)
     assert "node '#1' (Asin)" in err
+    assert f"{tmp_path / 'missing.vnnlib'}: No such file or directory" in err
+    code, out, err = run("--instances", tmp_path / "instances.csv", "--out", tmp_path)
+    assert (code, out) == (2, "")
+    assert f"cannot write {tmp_path}: Is a directory; name a file" in " ".join(err.split())
 
 
 @pytest.mark.parametrize(

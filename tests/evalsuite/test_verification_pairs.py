@@ -353,7 +353,10 @@ def test_wrong_uses_are_told(tmp_path: Path) -> None:
         ((*one, "--against", second, "--within", "1e999999999"), "beyond 1e+-100"),
         ((*one, "--against", other), "c.onnx has 2 inputs and 2 outputs"),
         (("--onnx", first, "--vnnlib", asks, "--against", second, "--within", "1"), "constrains Y_i already"),
-        (("--onnx", first, "--vnnlib", few, "--against", second), "declares 2 Y_i"),
+        (
+            ("--onnx", first, "--vnnlib", few, "--against", second),
+            "to ask for the same class, or --within, constrain no Y_i",
+        ),
         (("--onnx", single, "--vnnlib", file, "--against", single), "classes of 1 outputs"),
         ((*one, "--against", tmp_path / "none.onnx"), "none.onnx"),
     ):

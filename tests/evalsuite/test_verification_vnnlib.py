@@ -90,6 +90,18 @@ def test_a_corrupt_gzip_file(tmp_path: Path) -> None:
         read_vnnlib(tmp_path / "p.vnnlib.gz")
 
 
+def test_a_line_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "p.vnnlib").write_bytes(BOXED.encode() + b"\n; caf\xe9\n")
+    line = BOXED.count("\n") + 2
+    with pytest.raises(VnnLibError, match=rf"p\.vnnlib:{line}: not UTF-8 text; save it as UTF-8$"):
+        read_vnnlib(tmp_path / "p.vnnlib")
+
+
+def test_a_number_without_end_is_not_said_to_its_end() -> None:
+    with pytest.raises(VnnLibError, match=r":1: 9{40}\.\.\. is beyond 1e\+-100$"):
+        parse_vnnlib(DECLARED.replace("\n", "") + f"(assert (<= X_0 {'9' * 5000}))")
+
+
 def test_a_coefficient_turns_the_side_of_a_bound() -> None:
     read = parse_vnnlib(DECLARED + "(assert (and (<= (* -2 X_0) 3) (<= X_0 (+ 1 1))))")
     assert read.cases[0].box == Box((Fraction(-3, 2),), (Fraction(2),))

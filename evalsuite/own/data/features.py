@@ -17,6 +17,7 @@ from evalsuite.references import OwnError
 
 MISSING = ("", "?", "na", "n/a", "nan", "null", "none")
 _CATEGORIES = 100
+_CODES = 20  # different numbers that may well be categories
 
 
 def read_features(tables: Mapping[str, Table], source: Source, kind: Kind) -> Raw:
@@ -57,6 +58,7 @@ class _Column:
             self._check_finite(tables)
         else:
             self.texts = np.array(["" if _is_missing(each) else str(each) for each in self.values], dtype=object)
+            self._check_no_slip(numbers, tables)
             self._check_few(tables["train"])
 
     def _check_plain(self, train: Table) -> None:
@@ -68,16 +70,19 @@ class _Column:
     def _check_finite(self, tables: Mapping[str, Table]) -> None:
         wrong = np.flatnonzero(np.isinf(self.numbers))
         if len(wrong):
-            index = int(wrong[0])
-            for table in tables.values():
-                if index < len(table):
-                    cure = "correct it, or leave it empty"
-                    raise OwnError(f"{table.where(index)}: column {self.name!r} is infinite; {cure}")
-                index -= len(table)
+            where = _where(int(wrong[0]), tables)
+            raise OwnError(f"{where}: column {self.name!r} is infinite; correct it, or leave it empty")
+
+    def _check_no_slip(self, numbers: list[float | None], tables: Mapping[str, Table]) -> None:
+        """A column of many numbers in which few texts stand is none of categories."""
+        texts = [index for index, each in enumerate(numbers) if each is None]
+        if texts and len(texts) <= len(numbers) / 10 and len({*numbers} - {None}) > _CODES:
+            said = f"column {self.name!r} holds {self.values[texts[0]]!r}, but numbers in nearly all rows"
+            raise OwnError(f"{_where(texts[0], tables)}: {said}; correct it, or leave it empty")
 
     def _check_few(self, train: Table) -> None:
         count = len(set(self.texts))
-        if count > max(_CATEGORIES, 1) or (count > 20 and count > len(self.texts) / 2):
+        if count > max(_CATEGORIES, 1) or (count > _CODES and count > len(self.texts) / 2):
             said = f"column {self.name!r} has {count} different texts in {len(self.texts)} rows: it is no category"
             cure = "name the columns that are inputs with `features`, or a column of text with `text`"
             raise OwnError(f"{train.file}: {said}; {cure}")
@@ -106,6 +111,15 @@ def _encoded(of: _Column, train: np.ndarray) -> list[np.ndarray]:
     missing = np.isnan(of.numbers)
     scaled = ((np.where(missing, known.mean(), of.numbers) - low) / width).clip(0, 1)
     return [scaled, missing] if missing.any() else [scaled]
+
+
+def _where(index: int, tables: Mapping[str, Table]) -> str:
+    """File and line of a row, counted through all parts."""
+    for table in tables.values():
+        if index < len(table):
+            return table.where(index)
+        index -= len(table)
+    raise IndexError(index)
 
 
 def _plain(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -14,6 +15,7 @@ from evalsuite.references import OwnError, is_reference
 AUGMENTATIONS = ("flip", "crop-flip")
 _LISTS = ("target", "text", "features", "labels")
 _KINDS = {"int_type": "a whole number", "float_type": "a number", "string_type": "text", "tuple_type": "a list"}
+_LARGEST = 4096  # pixels of a side, as float32 200 MB an image
 _ROOM = 0.9  # what calibration, validation and test may take together
 
 
@@ -73,11 +75,12 @@ class Source:
                 raise OwnError(f"data.{name} must be at least {lowest}, got {getattr(self, name)}")
         if len(set(self.labels)) < len(self.labels):
             raise OwnError(f"data.labels: a name is given twice, got {list(self.labels)}")
-        if self.size and (len(self.size) != 2 or min(self.size) < 1):
-            raise OwnError(f"data.size is a height and a width of at least 1, got {list(self.size)}")
+        if self.size and (len(self.size) != 2 or not 1 <= min(self.size) <= max(self.size) <= _LARGEST):
+            raise OwnError(f"data.size is a height and a width from 1 to {_LARGEST}, got {list(self.size)}")
         if self.channels not in (0, 1, 3):
             raise OwnError(f"data.channels must be 1 or 3, got {self.channels}")
-        if len(self.mean) != len(self.std) or any(each <= 0 for each in self.std):
+        sound = all(map(math.isfinite, (*self.mean, *self.std))) and all(each > 0 for each in self.std)
+        if len(self.mean) != len(self.std) or not sound:
             raise OwnError(f"data.mean and data.std (> 0) belong together, got {list(self.mean)} and {list(self.std)}")
         if self.augment and self.augment not in AUGMENTATIONS and not is_reference(self.augment):
             known = ", ".join(AUGMENTATIONS)

@@ -112,7 +112,7 @@ def targets_in(table: Table, source: Source, kind: Kind = "classes") -> list[Any
     if not names:
         if kind == "vectors":
             return None
-        raise OwnError(f"{table.file}: no target column; name one with `target` (there are {_few(table.columns)})")
+        raise OwnError(f"{table.file}: no target column; name one with `data.target` (there are {_few(table.columns)})")
     found = [column(table, name) for name in names]
     return found[0] if len(found) == 1 else [list(row) for row in zip(*found, strict=True)]
 

@@ -254,7 +254,7 @@ def _is_one_hot(targets: torch.Tensor) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float, list, tuple))
+    return isinstance(value, (int, float)) or (isinstance(value, (list, tuple)) and all(map(_is_number, value)))
 
 
 def _check_range(targets: torch.Tensor, classes: int, part: Part, *, of_test: bool) -> None:

@@ -82,7 +82,10 @@ def _certified(run: Run, workload: str, variant: str) -> Evidence | None:
     if len(family) == 1:
         return Evidence(family[0])
     area = height(table, table.tightest, variant)
-    return Evidence(Contrast(f"mean over ε, {table.tightest}", area.values, area.other, area.reason, 1.0), family)
+    return Evidence(
+        Contrast(", ".join(filter(None, ("mean over ε", table.tightest))), area.values, area.other, area.reason, 1.0),
+        family,
+    )
 
 
 def _layers(compared: pd.DataFrame) -> pd.Series[bool]:
