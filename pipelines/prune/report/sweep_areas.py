@@ -83,7 +83,8 @@ def areas(tables: Sequence[PruningTable], screen: Screen | None = None) -> list[
 def sweep_area(table: PruningTable, sweep: Sweep, variant: str, axis: Axis) -> SweepArea:
     """How much higher a variant's curve lies than the baseline's."""
     told = {
-        "own": f"no accuracy with {axis.metric}", "other": f"the baseline has no accuracy with {axis.metric}",
+        "own": f"no accuracy was measured beside the {axis.label}",
+        "other": f"the baseline has no accuracy beside the {axis.label}",
         "seed": "no seed in common with the baseline", "range": "the curves have no range in common",
         "point": "one point is no curve",
     }  # fmt: skip
