@@ -1,4 +1,4 @@
-"""auto_LiRPA on the graph that verification reads: a cross-check for networks that its own converter does not take.
+"""auto_LiRPA on the graph that verification reads: a cross-check for networks that the stage's adapter refuses.
 
 Each node is one operator of `pipelines.bounds.steps`, with this project's lines; ReLU is auto_LiRPA's own. What carries
 the bounds through the graph is auto_LiRPA alone. They are of the real function of the float32 weights, as those of

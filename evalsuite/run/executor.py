@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from evalsuite.results import Status, failure_row
 from evalsuite.run.child import Assignment, Found, perform, read_outcome
 
 
-class Executor:
+class Executor(ABC):
     """Runs assignments; `remote` where that may be on other machines, each with jobs of its own."""
 
     remote = False
 
     @property
+    @abstractmethod
     def free(self) -> int:
         """How many more it would start now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def start(self, assignment: Assignment) -> None:
         """Begin an assignment; a later `wait` returns it with what was found."""
-        raise NotImplementedError
 
+    @abstractmethod
     def wait(self, seconds: float) -> list[tuple[Assignment, Found]]:
         """Those that ended, after at most `seconds`."""
-        raise NotImplementedError
 
-    def pause(self) -> None:
+    def pause(self) -> None:  # noqa: B027 (there may be nothing to do, here and below)
         """Stop the jobs and their clocks until `resume`, where they do not stop with this process by themselves."""
 
-    def resume(self) -> None:
+    def resume(self) -> None:  # noqa: B027
         """Let the jobs that `pause` stopped go on, and their clocks with them."""
 
-    def stop(self) -> None:
+    def stop(self) -> None:  # noqa: B027
         """End the work: kill the jobs that still run, where that can be done from here."""
 
 
