@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import torch
 
+from evalsuite.activations.gates import SIGMOID
 from evalsuite.activations.recognition import known as known_rows
+from evalsuite.activations.silu import SILU
 from evalsuite.graph.formulas import (
     TOLERANCE,
     VARIABLE,
@@ -19,7 +21,19 @@ from evalsuite.graph.formulas import (
     formulas,
 )
 from evalsuite.graph.graph import Graph, Node, rewritten
-from evalsuite.graph.operations import Clamp, Constant, Function, Pair, Pointwise, Power, Product, Quotient, Sum
+from evalsuite.graph.moving import Expand
+from evalsuite.graph.operations import (
+    Clamp,
+    Constant,
+    Function,
+    Pair,
+    Pointwise,
+    Power,
+    Product,
+    Quotient,
+    Sum,
+    only_number,
+)
 
 _MOST_NODES = 16
 
@@ -32,7 +46,7 @@ def with_activations(graph: Graph) -> Graph:
 def _known(graph: Graph, index: int) -> Node | None:
     """The node's formula as a row of traits, of the farthest value that it is a scalar function of."""
     node = graph.nodes[index]
-    if not isinstance(node.operation, Product | Quotient | Sum | Function | Clamp | Pair):
+    if not isinstance(node.operation, Product | Quotient | Sum | Function | Clamp | Pair | Power):
         return None
     scaled = _scaled(graph, node)
     if scaled is not None:
@@ -44,7 +58,7 @@ def _known(graph: Graph, index: int) -> Node | None:
             continue
         if found is not None:
             return replace(node, operation=found, sources=(source,))
-    return None
+    return _clipped(graph, node) or _gated(graph, node)
 
 
 class _NotReadError(Exception):
@@ -71,10 +85,13 @@ def _origins(graph: Graph, index: int) -> list[int]:
 
 
 def _number(graph: Graph, index: int) -> float | None:
+    """The number that all entries of a constant are, perhaps repeated along the batch."""
+    while isinstance(graph.nodes[index].operation, Expand):
+        index = graph.nodes[index].sources[0]
     operation = graph.nodes[index].operation
-    if isinstance(operation, Constant) and operation.value.numel() == 1 and operation.value.dtype != torch.bool:
-        return float(operation.value)
-    return None
+    if not isinstance(operation, Constant) or operation.value.dtype == torch.bool:
+        return None
+    return only_number(operation.value)
 
 
 def _polynomial(graph: Graph, index: int, source: int, known: dict[int, Polynomial]) -> Polynomial:
@@ -174,6 +191,18 @@ def _linear(formula: Polynomial) -> list[tuple[str, float]]:
     return found
 
 
+def _clipped(graph: Graph, node: Node) -> Node | None:
+    """The greater or the smaller of a value and a number."""
+    if not isinstance(node.operation, Pair) or node.operation.name not in ("maximum", "minimum"):
+        return None
+    for source, other in (node.sources, node.sources[::-1]):
+        end = _number(graph, other)
+        if end is not None and graph.nodes[source].shape == node.shape:
+            low, high = (end, math.inf) if node.operation.name == "maximum" else (-math.inf, end)
+            return replace(node, operation=Clamp(low, high), sources=(source,))
+    return None
+
+
 def _scaled(graph: Graph, node: Node) -> Node | None:
     """g(lambda x) / lambda with the same constant, one number or one per channel."""
     if not isinstance(node.operation, Quotient):
@@ -191,4 +220,21 @@ def _scaled(graph: Graph, node: Node) -> Node | None:
         if same and bool((hardness > 0).all()) and graph.nodes[source].shape == node.shape:
             changed = replace(middle.operation, hardness=hardness)
             return replace(node, operation=changed, sources=(source,))
+    return None
+
+
+def _gated(graph: Graph, node: Node) -> Node | None:
+    """x sigmoid(beta x) with one beta per channel: SiLU at these hardnesses."""
+    if not isinstance(node.operation, Product):
+        return None
+    for source, gate in (node.sources, node.sources[::-1]):
+        operation = graph.nodes[gate].operation
+        if not isinstance(operation, Pointwise) or operation != Pointwise(SIGMOID):
+            continue
+        product = graph.nodes[graph.nodes[gate].sources[0]]
+        if not isinstance(product.operation, Product) or source not in product.sources:
+            continue
+        factor = graph.nodes[next(each for each in product.sources if each != source)].operation
+        if isinstance(factor, Constant) and bool((factor.value > 0).all()) and graph.nodes[source].shape == node.shape:
+            return replace(node, operation=Pointwise(SILU, factor.value), sources=(source,))
     return None

@@ -32,6 +32,7 @@ from evalsuite.graph.operations import (
     Softmax,
     Sum,
     Where,
+    only_number,
 )
 from evalsuite.graph.pooling import adaptive, linear_interpolation, nearest
 
@@ -98,9 +99,11 @@ def _power(c: Call, x: Any, exponent: Any) -> Value:
 
 def _clamp(c: Call, x: Any, low: Any = None, high: Any = None) -> Value:
     low, high = (
-        end if each is None else float(c.known(each, "bound"))
+        end if each is None else only_number(c.known(each, "bound"))
         for each, end in zip((low, high), (-math.inf, math.inf), strict=True)
     )
+    if low is None or high is None:
+        c.refuse("its bounds are several numbers")
     if (low, high) == (0.0, math.inf):
         return activation(c, x, nn.ReLU())
     return c.add(Clamp(low, high), x)
@@ -118,15 +121,21 @@ def _bitwise_not(c: Call, x: Any) -> Value:
     return c.add(Function("not"), x)
 
 
+LEFT_OUT = math.exp(-20)
+"""What torch's softplus leaves out at the most, relatively: beyond its default threshold, 20, it is the identity."""
+
+
 def _softplus(c: Call, x: Any, beta: float = 1, threshold: float = 20) -> Value:
-    if beta != 1:
-        c.refuse(f"beta = {beta}; only 1 is read")
+    if not beta > 0:
+        c.refuse(f"beta = {beta}: give it one above 0")
     if threshold < 20:
         c.refuse(f"threshold = {threshold}: it is another function below 20; leave it at 20 or above")
     row = row_of(nn.Softplus(threshold=40))
     assert row is not None
+    hardness = None if beta == 1 else torch.tensor(float(beta), dtype=torch.float64)
     # Beyond the threshold torch leaves out the smaller part of the sum.
-    return c.add(Pointwise(row, None, 0.0 if threshold >= 40 else math.exp(-threshold)), c.as_kind(x, torch.float32))
+    gap = 0.0 if threshold >= 40 else math.exp(-threshold)
+    return c.add(Pointwise(row, hardness, gap), c.as_kind(x, torch.float32))
 
 
 def _reduce(name: str) -> Reader:
@@ -351,7 +360,7 @@ COMPUTING: dict[str, Reader] = {
     "add": _add(1), "addmm": _addmm, "all": _reduce("all"), "amax": _reduce("maximum"), "amin": _reduce("minimum"),
     "any": _reduce("any"), "avg_pool1d": _average_pool, "avg_pool2d": _average_pool, "avg_pool3d": _average_pool,
     "baddbmm": _addmm, "batch_norm": _batch_norm, "bitwise_and": _logic("and"),
-    "bitwise_not": _bitwise_not, "bitwise_or": _logic("or"), "bmm": Call.product, "clamp": _clamp,
+    "bitwise_not": _bitwise_not, "bitwise_or": _logic("or"), "bmm": Call.product, "clamp": _clamp, "clip": _clamp,
     "clamp_max": lambda c, x, high: _clamp(c, x, None, high), "clamp_min": _clamp,
     "conv1d": _convolution, "conv2d": _convolution, "conv3d": _convolution, "conv_transpose1d": _transposed,
     "conv_transpose2d": _transposed, "conv_transpose3d": _transposed, "cos": _function("cos"), "cumsum": _cumulative,

@@ -8,17 +8,21 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import fx, nn
 from torch.export import Dim, ExportedProgram
 
+from evalsuite.activations import Activation
+from evalsuite.activations.recognition import known
 from evalsuite.contract import Unsupported
 from evalsuite.graph.aten import COMPUTING
 from evalsuite.graph.aten_moving import MOVING
 from evalsuite.graph.call import Call, Times, Value
 from evalsuite.graph.graph import Builder, Graph, kind_of
+from evalsuite.graph.operations import Pointwise
 from evalsuite.graph.sizes import BATCHES, Shape, shape, size
 from evalsuite.samples import Inputs, leaves, mapped
 
@@ -33,7 +37,9 @@ def graph_of_module(module: nn.Module, example: Inputs) -> Graph:
     Raises:
         Unsupported: torch.export cannot capture it, or an operator has no reader; the text names the module's path.
     """
-    program = _program(copy.deepcopy(module).eval(), example)
+    copied = copy.deepcopy(module).eval()
+    rows = _take_whole(copied)
+    program = _program(copied, example)
     if any(_changes(node) for node in program.graph.nodes):
         try:
             with _quiet():
@@ -42,7 +48,47 @@ def graph_of_module(module: nn.Module, example: Inputs) -> Graph:
         except Exception as error:  # torch's errors share no base class
             said = f"{type(error).__name__}: {_first_lines(str(error))}"
             raise Unsupported(f"torch cannot rewrite what is computed in place: {said}") from error
-    return _Reader(program, example).graph()
+    return _Reader(program, example, rows).graph()
+
+
+@torch.library.custom_op("evalsuite::activation", mutates_args=())
+def _activation(x: torch.Tensor, number: int) -> torch.Tensor:
+    """The activation of this number, for programs alone: nobody runs it."""
+    raise NotImplementedError(f"activation {number} of shape {tuple(x.shape)} is read, never computed")
+
+
+@_activation.register_fake
+def _(x: torch.Tensor, number: int) -> torch.Tensor:
+    del number
+    return torch.empty_like(x)
+
+
+def _take_whole(module: nn.Module) -> list[Activation]:
+    """Let activations with learnt numbers, whose formulas would be read with these rounded, be operators; their rows.
+
+    Their numbers are those of float64, as in all of their rows.
+    """
+    rows = list[Activation]()
+    for each in module.modules():
+        traits = next((row for row in known() if row.row_of is not None and row.parameters and row.matches(each)), None)
+        if traits is None or _has_more_than_its_type(each, traits):
+            continue
+        try:
+            rows.append(traits.of(copy.deepcopy(each).double()))
+        except ValueError:  # numbers for each channel, for which no row speaks
+            continue
+        vars(each)["forward"] = partial(_activation, number=len(rows) - 1)
+    return rows
+
+
+def _has_more_than_its_type(module: nn.Module, row: Activation) -> bool:
+    """Whether a module that is known by its type may compute something else: by hooks, or a forward of its own."""
+
+    def owner(kind: type) -> type:
+        return next(each for each in kind.__mro__ if "forward" in vars(each))
+
+    hooked = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
+    return bool(hooked) or owner(type(module)) is not owner(type(row.make(1)))
 
 
 @contextmanager
@@ -92,8 +138,8 @@ def _changes(node: fx.Node) -> bool:
 class _Reader:
     """Reads a program node by node."""
 
-    def __init__(self, program: ExportedProgram, example: Inputs) -> None:
-        self.program = program
+    def __init__(self, program: ExportedProgram, example: Inputs, rows: list[Activation]) -> None:
+        self.program, self.rows = program, rows
         self.builder = Builder()
         self.found: dict[fx.Node, Any] = {}
         self.names = list(example) if isinstance(example, dict) else _positions(len(leaves(example)))
@@ -152,6 +198,8 @@ class _Reader:
         args, kwargs = self._resolved(node.args), self._resolved(node.kwargs)
         if target == "getitem":
             return args[0][args[1]]
+        if node.target is torch.ops.evalsuite.activation.default:
+            return Value(self.builder.add(Pointwise(self.rows[args[1]]), args[0]))
         if target not in _READERS:
             raise Unsupported(f"no reader for torch's operator {node.target}: write it with others, or ask for it")
         values = [each for each in _listed(known) if isinstance(each, torch.Tensor)]

@@ -158,6 +158,8 @@ def formulas() -> tuple[tuple[Activation, Polynomial], ...]:
         ],
         "mish": [x * atom("tanh", atom("softplus", x)), x * atom("tanh", atom("log", constant(1.0) + atom("exp", x)))],
         "quick-gelu": [x * sigmoid.of(1.702)],
+        "relu": [atom(clamp(0, math.inf), x)],
+        "relu2": [atom("relu", x) * atom("relu", x)],
         "relu6": [atom(clamp(0, 6), x)],
         "sigmoid": [logistic],
         "silu": [x * sigmoid, x * logistic],

@@ -15,6 +15,7 @@ from torch import fx, nn
 from torch.nn import functional
 
 from evalsuite.contract import Unsupported
+from evalsuite.graph.aten import LEFT_OUT
 from evalsuite.graph.attention import Attention, attentions
 from evalsuite.graph.graph import Graph, Node
 from evalsuite.graph.layers import Placed, refuse_computed, torch_layers
@@ -108,11 +109,16 @@ def _refuse_rounded(graph: Graph, read: set[int]) -> None:
             value = operation.value
             rounded = index in read and not (operation.exact and torch.equal(value, value.float().to(value.dtype)))
         elif isinstance(operation, Pointwise):
-            rounded, what = not is_exact(operation), operation.traits.name
+            # torch's own softplus is no rounded one, and nn.Softplus leaves out the same.
+            rounded = not is_exact(operation) and operation.deviation != LEFT_OUT
+            what = operation.traits.name
         else:
             refuse_computed(node)
         if rounded:
-            raise Unsupported(f"{node.name or 'the network'}: {what} is computed from numbers that are rounded")
+            raise Unsupported(
+                f"{node.name or 'the network'}: {what} is computed from numbers that are rounded; numbers that float32 "
+                "holds, as those of a buffer, are exact"
+            )
 
 
 class _Writer:
@@ -183,12 +189,13 @@ class _Writer:
 
     def _called(self, index: int, node: Node, sources: list[fx.Node]) -> fx.Node:
         layers = _layers(_in_float32(node))
-        if not layers:
-            kind = type(node.operation).__name__.lower()
-            return self.written.call_module(self._named(node, kind, Applied(node.operation)), tuple(sources))
-        self.layered.add(index)
-        for kind, layer in layers:
-            sources = [self.written.call_module(self._named(node, kind, layer), tuple(sources))]
+        if layers:
+            self.layered.add(index)
+        for kind, layer in layers or [(_kind(node.operation), Applied(node.operation))]:
+            name = self._named(node, kind, layer)
+            sources = [self.written.call_module(name, tuple(sources))]
+            path = _path(node)
+            sources[0].meta["path"] = path if path and path not in self.inner else name
         return sources[0]
 
     def _repeated(self, index: int) -> torch.Tensor | None:
@@ -289,6 +296,11 @@ class _Writer:
         free = next(each for each in tried if each not in self.owned | dict.fromkeys(self.inner | self.alone))
         self.owned[free] = value
         return free
+
+
+def _kind(operation: Operation) -> str:
+    named = operation.traits.name.replace("-", "_") if isinstance(operation, Pointwise) else type(operation).__name__
+    return named.lower()
 
 
 def _path(node: Node) -> str:

@@ -8,13 +8,14 @@ from fractions import Fraction
 
 import torch
 
+from evalsuite.activations import RELU
 from evalsuite.graph.graph import Graph, Node, rewritten
 from evalsuite.graph.moving import Reshape
 from evalsuite.graph.operations import (
     Constant,
     Function,
     LayerNorm,
-    Pair,
+    Pointwise,
     Power,
     Product,
     Quotient,
@@ -103,9 +104,8 @@ def _mean_square(graph: Graph, index: int) -> tuple[int, tuple[int, ...], bool] 
 def _variance(graph: Graph, index: int) -> tuple[int, tuple[int, ...], bool] | None:
     """Mean of x^2 less the square of x's mean, at least 0 or not, as jax and flax write it."""
     node = graph.nodes[_plain(graph, index)]
-    if isinstance(node.operation, Pair) and node.operation.name == "maximum":
-        rest = [each for each in node.sources if _number(graph, each) != 0.0]
-        return _variance(graph, rest[0]) if len(rest) == 1 else None
+    if isinstance(node.operation, Pointwise) and node.operation.traits is RELU:
+        return _variance(graph, node.sources[0])
     if not isinstance(node.operation, Sum) or node.operation.signs != (1, -1):
         return None
     square, mean = _mean_square(graph, node.sources[0]), _squared(graph, node.sources[1])

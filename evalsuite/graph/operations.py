@@ -65,6 +65,12 @@ def converted(operation: Some, dtype: torch.dtype, device: str | None = None) ->
     return replace(operation, **{each.name: change(getattr(operation, each.name)) for each in fields(operation)})
 
 
+def only_number(value: Tensor) -> float | None:
+    """The number that all entries are; None where there are several, or none."""
+    first = value.flatten()[:1]
+    return float(first) if len(first) and bool((value == first).all()) else None
+
+
 @dataclass(frozen=True)
 class Input(Operation):
     """An input of the network, the one at index `place` of `Graph.inputs`."""

@@ -94,7 +94,8 @@ def compare(graph: Graph, module: nn.Module, example: Inputs, *, dynamic: bool =
         known = wanted.isfinite()
         # Rounding is seen in float32; in float64 it is as much smaller as its unit is.
         finest = torch.finfo(dtype).eps / torch.finfo(torch.float32).eps
-        noise = finest * _greatest((graph(inputs, torch.float32) - finer)[known])
+        single = graph(inputs, torch.float32)
+        noise = finest * _greatest((single - finer)[known & single.isfinite()])
         worst = _greatest((found - wanted)[known])
         allowed = _NOISE * noise + _SHARE * finest * _greatest(wanted[known])
         if not worst <= allowed < math.inf or not bool((found.isfinite() == known).all()):

@@ -39,8 +39,8 @@ class Bounds:
     "crown" is asked for, a network with attention is bounded by zonotopes as well, in the rows of "graph-zonotope"
     (for transformers: DeepT, PLDI 2021), and by lines only where no layer has more than 8192 values.
 
-    A network with modules or functions that have no bounds of their own is read by torch.export: norms, attention,
-    products and overlapping windows are bounded by operators of our own, by IBP and backward, not by forward bounds.
+    Networks are read by torch.export, whatever their classes. Norms, attention, products and overlapping windows are
+    bounded by operators of our own, by IBP and backward, not by forward bounds.
 
     Of a language model the balls are around the embedded tokens, in the embedding's units, and the logits are those of
     the last position. The ball moves `positions` of them, the others are the sample's, as in the literature (arXiv
@@ -65,7 +65,7 @@ class Bounds:
             meant, or that the outputs depend on; 0 for all.
     """
 
-    version: ClassVar[str] = "7"
+    version: ClassVar[str] = "8"
     libraries: ClassVar[tuple[str, ...]] = ("auto-LiRPA", "torch", "numpy")
     takes_tokens: ClassVar[bool] = True
     takes_several: ClassVar[bool] = True

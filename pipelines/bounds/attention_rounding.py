@@ -100,13 +100,11 @@ def _times(first: Any, second: Any) -> Spread:
 def _quotient(x: Spread, divisor: Any) -> Spread:
     if isinstance(divisor, Spread) or not isinstance(x, Spread):
         raise Unsupported("no bound of the rounding of a quotient by an activation")
-    held = divisor if isinstance(divisor, torch.Tensor) else torch.tensor(float(divisor))
-    exact(held)
-    size = held.detach().double().abs()
+    exact(divisor)
+    size = divisor.detach().abs()
     center, radius, error = x.parts()
     reach = x.magnitude() / size
     x.run.reached(reach)
-    # A divisor that is a number is rounded to float32 itself.
     return Spread.of(center / divisor, radius / size, error / size + 3 * UNIT * reach + TINY, x.run)
 
 
@@ -118,9 +116,9 @@ def _pad(x: Spread, pad: Any, mode: str = "constant", value: float | None = None
 
 _TAUGHT: dict[Any, Callable[..., Any]] = {
     functional.scaled_dot_product_attention: attention,
-    **dict.fromkeys((torch.mean, torch.Tensor.mean), _mean),
-    **dict.fromkeys((torch.mul, torch.Tensor.mul, torch.Tensor.__mul__, torch.Tensor.__rmul__), _times),
-    **dict.fromkeys((torch.div, torch.Tensor.div, torch.Tensor.__truediv__), _quotient),
+    torch.mean: _mean,
+    torch.Tensor.mul: _times,
+    torch.Tensor.div: _quotient,
     functional.pad: _pad,
 }
 teach(_TAUGHT)

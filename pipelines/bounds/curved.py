@@ -18,41 +18,39 @@ with at_home():
     from auto_LiRPA.bound_ops import BoundOptimizableActivation
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Shape:
     """f(x) = g(hardness x) / hardness, up to an error.
 
     Args:
         traits: the row of g.
-        hardness: one value, or one per channel (dimension 1).
-        threshold: where the module is the identity instead, for x > threshold; nn.Softplus has one.
+        hardness: float64, broadcastable to x; None for 1, which costs nothing.
+        threshold: where g is the identity instead, beyond it; torch's softplus has one.
     """
 
     traits: Activation
-    hardness: tuple[float, ...] = (1.0,)
+    hardness: torch.Tensor | None = None
     threshold: float = torch.inf
 
-    def factor(self, ndim: int) -> torch.Tensor | float:
-        """The hardness, broadcastable to `ndim` dimensions, float64; 1.0 for 1, which costs nothing."""
-        if self.hardness == (1.0,):
-            return 1.0
-        return torch.tensor(self.hardness, dtype=torch.float64).reshape(1, -1, *[1] * (ndim - 2))
+    @property
+    def factor(self) -> torch.Tensor | float:
+        """What x is multiplied by."""
+        return 1.0 if self.hardness is None else self.hardness
 
     def value(self, x: torch.Tensor) -> torch.Tensor:
         """What the module computes of x, elementwise: f(x), or x itself beyond the threshold; float64."""
-        factor = self.factor(x.ndim)
-        curved = self.traits.value(factor * x) / factor
-        return curved if self.threshold == torch.inf else torch.where(x > self.threshold, x, curved)
+        curved = self.traits.value(self.factor * x) / self.factor
+        return curved if self.threshold == torch.inf else torch.where(self.factor * x > self.threshold, x, curved)
 
     @property
     def gap(self) -> float:
         """How far f and the module are apart at the most: they differ beyond the threshold, most just behind it."""
         if self.threshold == torch.inf:
             return 0.0
-        edge = torch.tensor([[self.threshold]], dtype=torch.float64)
-        factor = self.factor(2)
+        edge = torch.tensor(self.threshold, dtype=torch.float64)
         # 2**-48 times the threshold covers the rounding of the difference.
-        return float((self.traits.value(factor * edge) / factor - edge).abs()) + 2.0**-48 * self.threshold
+        apart = ((self.traits.value(edge) - edge).abs() + 2.0**-48 * edge) / self.factor
+        return float(apart.max())
 
     def operator(self, *given: Any) -> BoundCurved:
         """See `Meaning`."""
@@ -87,7 +85,7 @@ class BoundCurved(BoundOptimizableActivation):  # type: ignore[misc]
 
     def interval_propagate(self, *bounds: Any) -> tuple[torch.Tensor, torch.Tensor]:
         lower, upper = _ordered(bounds[0][0], bounds[0][1])
-        least, most = interval(self._shape.traits, lower, upper, hardness=self._shape.factor(lower.ndim))
+        least, most = interval(self._shape.traits, lower, upper, hardness=self._shape.factor)
         return least - self._gap, most + self._gap
 
     def bound_relax(self, x: Any, init: bool = False, dim_opt: Any = None) -> None:
@@ -108,7 +106,7 @@ class BoundCurved(BoundOptimizableActivation):  # type: ignore[misc]
 
     def _lines(self, low: torch.Tensor, high: torch.Tensor, points: Any) -> tuple[torch.Tensor, ...]:
         lower, upper = _ordered(low, high)
-        lines = relax(self._shape.traits, lower, upper, hardness=self._shape.factor(lower.ndim), points=points)
+        lines = relax(self._shape.traits, lower, upper, hardness=self._shape.factor, points=points)
         below, above = lines.lower_intercept - self._gap, lines.upper_intercept + self._gap
         return lines.lower_slope, below, lines.upper_slope, above
 
@@ -118,7 +116,7 @@ class BoundCurved(BoundOptimizableActivation):  # type: ignore[misc]
         Lines that touch elsewhere follow their points alone: the optimizer needs no more.
         """
         with torch.no_grad():
-            factor, width = self._shape.factor(low.ndim), (high - low).clamp(min=_NEAR)
+            factor, width = self._shape.factor, (high - low).clamp(min=_NEAR)
             values = [self._shape.value(end) for end in (low, high)]
             steep = [self._shape.traits.slope(factor * end) for end in (low, high)]
             near = _NEAR * (1 + values[0].abs() + values[1].abs())
@@ -142,7 +140,7 @@ class BoundCurved(BoundOptimizableActivation):  # type: ignore[misc]
     def init_opt_parameters(self, start_nodes: Any) -> None:
         lower, upper = self.inputs[0].lower, self.inputs[0].upper
         if self._shape.bends():
-            points = (self._shape.factor(lower.ndim) * (lower + upper) / 2).expand(2, *lower.shape)
+            points = (self._shape.factor * (lower + upper) / 2).expand(2, *lower.shape)
         else:
             found = self._lines(lower, upper, None)
             points = torch.stack([found[0], found[2]])

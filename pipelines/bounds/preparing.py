@@ -1,129 +1,51 @@
-"""What of a network can be bounded, the copy of it that auto_LiRPA is given, and what its activations are called."""
+"""What of a network can be bounded, what its activations compute, and what they are called."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
-from evalsuite import SOFTPLUS, Activation, Found, Unsupported, census, clip
+from evalsuite import RELU, SOFTPLUS, Unsupported, census, clip
 from pipelines.bounds.curved import Shape
-from pipelines.bounds.own import Own
-from pipelines.bounds.survey import changed
 
-_LAYERS = (
-    nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.Linear, nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.ReLU,
-    nn.Flatten, nn.Identity, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d,
-)  # fmt: skip
+_TORCH_SOFTPLUS = 20.0
+_CLOSE = 1e-9
 
 
-def activations(module: nn.Module) -> list[Found]:
-    """The activations of a network as modules: those of a census, gates, and any clip; shared modules once."""
-    found = census(module, gates=True)
-    counted = {id(each.module) for each in found}
-    for path, each in module.named_modules():
-        if id(each) in counted:
-            continue
-        if isinstance(each, nn.Softplus):
-            found.append(Found(path, each, SOFTPLUS))
-        elif isinstance(each, nn.Hardtanh):
-            found.append(Found(path, each, clip(float(each.min_val), float(each.max_val))))
-    return found
+def activations(traced: fx.GraphModule) -> dict[str, Shape]:
+    """What each activation of a network that `in_modules` gives computes, by the name of its module, in order."""
+    called = [str(node.target) for node in traced.graph.nodes if node.op == "call_module"]
+    shapes = {name: _shape_of(traced.get_submodule(name)) for name in called}
+    return {name: shape for name, shape in shapes.items() if shape is not None}
 
 
-def _is_softplus(row: Activation, module: nn.Module) -> bool:
-    # The row's own test is for its formula as it stands: without a threshold, and with beta = 1.
-    return row.name == "softplus" and isinstance(module, nn.Softplus)
+def _shape_of(layer: nn.Module) -> Shape | None:
+    """What the layer computes, if it is an activation."""
+    operation: Any = getattr(layer, "operation", None)
+    if hasattr(operation, "traits"):
+        hardness = None if operation.hardness is None else operation.hardness.double()
+        return _threshold(Shape(operation.traits, hardness))
+    for found in census(layer, gates=True):
+        return _threshold(Shape(found.traits.of(layer)))
+    if isinstance(layer, nn.Hardtanh):
+        return Shape(clip(float(layer.min_val), float(layer.max_val)))
+    return None
 
 
-def prepared(module: nn.Module) -> nn.Module:
-    """A float64 copy: curved activations as `Own`, no Dropout, BatchNorm folded into the convolution before it.
-
-    Folding spares bound propagation an operator whose input bounds it would compute for nothing.
-
-    Raises:
-        Unsupported: an activation or a layer has no sound bounds here; by its path and type.
-    """
-    ready = with_stand_ins(copy.deepcopy(module).double().eval(), stand_in)
-    _refuse_layers(ready)
-    for parent in list(ready.modules()):
-        for name, child in list(parent.named_children()):
-            if type(child) in (nn.Dropout, nn.Dropout1d, nn.Dropout2d) and not changed(child):
-                setattr(parent, name, nn.Identity())
-        if type(parent) is nn.Sequential:
-            _fold_norms(parent)
-        elif isinstance(parent, nn.Linear) and "bias" not in dict(parent.named_parameters()):
-            # With a bias it is traced as one operator, without as a product that could be of two activations.
-            parent.bias = nn.Parameter(parent.weight.new_zeros(parent.out_features))
-    return ready.requires_grad_(False).eval()
+def _threshold(shape: Shape) -> Shape:
+    return replace(shape, threshold=_TORCH_SOFTPLUS) if shape.traits.name == SOFTPLUS.name else shape
 
 
-def with_stand_ins(module: nn.Module, make: Callable[[Found], nn.Module]) -> nn.Module:
-    """`module` itself, with `make(found)` in the place of each activation."""
-    stands = {id(each.module): make(each) for each in activations(module)}
-    if id(module) in stands:
-        return stands[id(module)]
-    for parent in list(module.modules()):
-        for name, child in list(parent._modules.items()):  # a shared module under each of its names
-            if id(child) in stands:
-                setattr(parent, name, stands[id(child)])
-    return module
-
-
-def stand_in(found: Found) -> nn.Module:
-    """What auto_LiRPA is given for an activation. Raises Unsupported for one without sound lines here."""
-    if found.traits.name == "relu":
-        return found.module
-    try:
-        return Own(shape_of(found))
-    except ValueError as error:
-        raise Unsupported(f"no sound bounds for {found.path} ({type(found.module).__name__}): {error}") from error
-
-
-def shape_of(found: Found) -> Shape:
-    """The shape of an activation module at its present parameters. Raises ValueError where there is no single row."""
-    _refuse_more_than_the_row(found)
-    if isinstance(found.module, nn.Softplus):
-        beta = float(found.module.beta)
-        return Shape(found.traits, (beta,), threshold=float(found.module.threshold) / beta)
-    traits = found.traits.of(found.module)
-    hardness = tuple(float(each) for each in traits.hardness(found.module).detach().double().flatten())
-    return Shape(traits, hardness)
-
-
-def _refuse_more_than_the_row(found: Found) -> None:
-    """Raise ValueError where the module may compute something else than its row, which stands in its place.
-
-    A proof can't rest on the samples by which a census knows others' modules, nor on what a subclass inherits.
-    """
-    module, row = found.module, found.traits
-    cure = f"put {type(row.make(1)).__name__} there, or the operations themselves"
-    if not (row.matches(module) or _is_softplus(row, module)):
-        raise ValueError(f"it is known as {row.name} by its values at some points only; {cure}")
-    if _has_its_own_forward(module, row):
-        raise ValueError(f"it is a {row.name} with a forward of its own; {cure}")
-    if module._forward_hooks or module._forward_pre_hooks:
-        raise ValueError("it has forward hooks; remove them")
-
-
-def _has_its_own_forward(module: nn.Module, row: Activation) -> bool:
-    def owner(kind: type) -> type:
-        return next(each for each in kind.__mro__ if "forward" in vars(each))
-
-    known = owner(type(module)).__module__.split(".")[0] in ("torch", "evalsuite")
-    return "forward" in vars(module) or not (known or owner(type(module)) is owner(type(row.make(1))))
-
-
-def _fold_norms(sequence: nn.Sequential) -> None:
-    for index in range(1, len(sequence)):
-        layer, norm = sequence[index - 1], sequence[index]
-        if changed(layer) or changed(norm) or type(layer) is not nn.Conv2d or type(norm) is not nn.BatchNorm2d:
-            continue
-        if norm.running_mean is not None:
-            sequence[index - 1] = nn.utils.fuse_conv_bn_eval(layer, norm)
-            sequence[index] = nn.Identity()
+def with_stand_ins(traced: fx.GraphModule, make: Callable[[Shape], nn.Module]) -> None:
+    """Put `make(shape)` in the place of each activation but ReLU."""
+    for name, shape in activations(traced).items():
+        if shape.traits.name != RELU.name:
+            traced.set_submodule(name, make(shape))
 
 
 def refuse_values(module: nn.Module) -> None:
@@ -137,59 +59,26 @@ def refuse_values(module: nn.Module) -> None:
 
 
 @torch.no_grad()
-def refuse_overwritten(module: nn.Module, input_shape: tuple[int, ...]) -> None:
-    """Raise Unsupported where an activation overwrites its input, which is read again: its stand-in does not.
-
-    ReLU stays itself. The inputs of the others are overwritten with NaN, which then reaches the outputs.
-    """
-    paths = [each.path for each in activations(module)
-             if getattr(each.module, "inplace", False) and each.traits.name != "relu"]  # fmt: skip
-    for path in paths:
-        watched = copy.deepcopy(module).double().eval()
-        activation = watched.get_submodule(path)
-        activation.inplace = False  # type: ignore[assignment]
-        activation.register_forward_hook(lambda _, given, __: (given[0].fill_(torch.nan), None)[1])
-        if bool(watched(torch.rand(1, *input_shape, dtype=torch.float64)).isnan().any()):
-            raise Unsupported(
-                f"{path} ({type(activation).__name__}) overwrites its input, which is read again: use inplace=False"
-            )
-
-
-def _refuse_layers(module: nn.Module) -> None:
-    unknown = [
-        f"{path or 'the network'} ({type(each).__name__ if list(each.children()) else each})"
-        for path, each in module.named_modules()
-        if type(each).__module__.startswith("torch.nn")
-        and type(each) not in (*_LAYERS, nn.Dropout, nn.Dropout1d, nn.Dropout2d)
-    ]
-    if unknown:
-        raise Unsupported(f"no sound bounds for {', '.join(unknown)}")
-
-
-_CLOSE = 1e-9
-
-
-@torch.no_grad()
-def layer_names(module: nn.Module, points: torch.Tensor, seen: list[torch.Tensor]) -> tuple[str, ...]:
+def layer_names(traced: fx.GraphModule, points: torch.Tensor, seen: list[torch.Tensor]) -> tuple[str, ...]:
     """For each of `seen`, the activations' inputs at `points`, the dotted path of the module that gets it.
 
-    A module that is called more than once has a name for each call, but for calls with one input. An activation that is
-    no module, or follows one that was folded away, is "relu 3" by its place.
+    A module that is called more than once has a name for each call, but for calls with one input. An activation whose
+    input is not found, as behind one that was merged with it, is "activation 3" by its place.
     """
+    watched = copy.deepcopy(traced).double()
     calls: list[tuple[str, torch.Tensor]] = []
-    hooks = [
-        found.module.register_forward_pre_hook(lambda _, given, path=found.path: calls.append((path, given[0].clone())))
-        for found in activations(module)
-    ]
-    try:
-        module(points)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    paths = {
+        str(node.target): node.meta.get("path", node.target) for node in traced.graph.nodes if node.op == "call_module"
+    }
+    for name in activations(watched):
+        watched.get_submodule(name).register_forward_pre_hook(
+            lambda _, given, path=paths[name]: calls.append((path, given[0]))
+        )
+    watched(points)
     names, often = [], dict[str, int]()
     for place, value in enumerate(seen, start=1):
         at = next((i for i, (_, given) in enumerate(calls) if _same(given, value)), None)
-        path = f"relu {place}" if at is None else calls.pop(at)[0] or "the network"
+        path = f"activation {place}" if at is None else calls.pop(at)[0]
         often[path] = often.get(path, 0) + 1
         names.append(path if often[path] == 1 else f"{path} call {often[path]}")
     return tuple(names)

@@ -9,14 +9,12 @@ from dataclasses import replace as changed
 from typing import TypeVar
 
 import torch
-from torch import nn
 
 from evalsuite import Network, Property, Unsupported, in_modules
 from pipelines.bounds import METHODS
 from pipelines.bounds.adapter import Engine, Pairs
-from pipelines.bounds.functions import with_modules
 from pipelines.bounds.margins import Margins, of_margins, proven, rows_of
-from pipelines.bounds.preparing import layer_names, prepared, refuse_overwritten, refuse_values
+from pipelines.bounds.preparing import layer_names, refuse_values
 from pipelines.bounds.regions import Regions
 from pipelines.bounds.rounding import Rounding
 from pipelines.bounds.stepping import stepped
@@ -60,8 +58,8 @@ class Propagation:
         optimizes: whether alpha-CROWN works on this network.
         patches: whether convolutions propagate as patches.
         limited: why alpha-CROWN optimizes the margins' lines alone, where `all_lines` asks for more; else "".
-        layers: for each entry of `Margins.inputs` the activation's dotted path in the network, or "relu 3" for the
-            third activation where it is no module.
+        layers: for each entry of `Margins.inputs` the activation's dotted path in the network, or "activation 3"
+            for the third activation where it is not found.
 
     Raises:
         Unsupported: an operator without trustworthy bounds, or a conversion that computes something else.
@@ -79,44 +77,24 @@ class Propagation:
         refuse_values(network.module)
         self._network, self._iterations = network, iterations
         self._reference = copy.deepcopy(network.module).double().eval()
-        module, self._module, self._rounding, plain = self._read()
-        modes = (True, False) if plain and patches else (False,)
+        traced = in_modules(network.module, network.example(2), exact=True)
+        self._module = stepped(traced, network.input_shape)
+        self._rounding = Rounding(traced)
         self._refuse_blurred()
+        modes = (True, False) if patches and plain_windows(self._module, network.input_shape) else (False,)
         self._engine, self.optimizes, self.patches = self._converted(modes)
         generator = torch.Generator().manual_seed(0)
         points = torch.rand((2, *network.input_shape), generator=generator, dtype=torch.float64)
         seen = self._engine.inputs_at(points)
         # The conversion merges evaluations that are equal; then the bounds of activations serve for nothing.
         self._ordered, self._normed = self._rounding.in_order(points, seen, self._engine.norms_at(points))
-        self.layers = layer_names(copy.deepcopy(module).double().eval(), points, seen)
+        self.layers = layer_names(traced, points, seen)
         self.batch = self._engine.batch(memory, _LARGEST_BATCH)
         together = self._engine.batch_of_all_lines(memory, self.batch, network.classes - 1)
         self._together = together if all_lines and self.optimizes else 0
         self._unshared: Engine | None = None
         hidden = all_lines and self.optimizes and len(seen) > 1
         self.limited = f"{_ALONE}: those of all lines do not fit into memory" if hidden and not together else ""
-
-    def _read(self) -> tuple[nn.Module, nn.Module, Rounding, bool]:
-        """The network of modules alone, what auto_LiRPA is given for it, its rounding, and whether patches are safe.
-
-        What the network's own modules do not tell is read by torch.export.
-        """
-        network, shape = self._network, self._network.input_shape
-        try:
-            module = with_modules(network.module, shape)
-            ready = prepared(module)
-            refuse_overwritten(module, shape)
-            rounding = Rounding(module)
-            return module, ready, rounding, plain_windows(ready, shape)
-        except Unsupported as refusal:
-            try:
-                traced = in_modules(network.module, network.example(2), exact=True)
-                ready = stepped(traced, shape)
-                self._rounding = Rounding(traced)
-                self._refuse_blurred()
-                return traced, ready, self._rounding, plain_windows(ready, shape)
-            except Unsupported as error:
-                raise Unsupported(f"{refusal}; nor as torch.export reads it: {error}") from error
 
     @torch.no_grad()
     def _refuse_blurred(self) -> None:

@@ -11,13 +11,13 @@ import math
 from collections import deque
 
 import torch
-from torch import nn
+from torch import fx, nn
 
-from evalsuite import Activation, Found, Unsupported, interval
+from evalsuite import Activation, Unsupported, interval
 from pipelines.bounds.attention_rounding import attention as _attention  # noqa: F401  teaches its rules
 from pipelines.bounds.curved import Shape
 from pipelines.bounds.layer_norm import layer_norm as _layer_norm  # noqa: F401  teaches its rule
-from pipelines.bounds.preparing import shape_of, with_stand_ins
+from pipelines.bounds.preparing import with_stand_ins
 from pipelines.bounds.spread import TINY, UNIT, Norm, Recording, Run, Spread, between
 
 # For each of: scaling, exp, erf or tanh, sums, products and a division, and the errors of hardness and parameters.
@@ -42,7 +42,7 @@ class _Curved(nn.Module):
 
     def forward(self, x: Spread) -> Spread:
         center, radius, error = x.parts()
-        hardness, traits = self._shape.factor(center.ndim), self._shape.traits
+        hardness, traits = self._shape.factor, self._shape.traits
         lower, upper = x.run.narrowed(center - radius, center + radius)
         first, last = hardness * (lower - 1.01 * error), hardness * (upper + 1.01 * error)
         farthest = torch.maximum(first.abs(), last.abs())
@@ -76,21 +76,14 @@ def _outside(traits: Activation) -> float:
     return max([abs(each) for each in traits.limits if math.isfinite(each)], default=1.0)
 
 
-def _stand_in(found: Found) -> nn.Module:
-    try:
-        return found.module if found.traits.name == "relu" else _Curved(shape_of(found))
-    except ValueError as error:
-        raise Unsupported(f"no bound of the rounding of {found.path}: {error}") from error
-
-
 class Rounding:
-    """Bounds of the rounding errors of one network, whose activations have rows of traits."""
+    """Bounds of the rounding errors of one network, as `in_modules` gives it."""
 
-    def __init__(self, module: nn.Module) -> None:
-        exact = copy.deepcopy(module).double().eval()
-        self._module = with_stand_ins(exact, _stand_in)
+    def __init__(self, traced: fx.GraphModule) -> None:
+        self._module = copy.deepcopy(traced).double()
+        with_stand_ins(self._module, _Curved)
         # Bounds sum over a layer's outputs where the network sums over its inputs.
-        shapes = [each.shape for each in exact.parameters() if each.ndim > 1]
+        shapes = [each.shape for each in self._module.parameters() if each.ndim > 1]
         self._widest = max([1.0, *[shape[0] / shape[1] for shape in shapes]])
 
     @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Values with intervals and rounding errors, propagated by a network's own code, and what an evaluation of it shares.
+"""Values with intervals and rounding errors, propagated by a network's modules, and what an evaluation of it shares.
 
 A sum of n products, in any order, is off by at most (n + 2) u / (1 - (n + 2) u) times the sum of their magnitudes
 (N. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.1); errors of the inputs pass through
@@ -11,7 +11,6 @@ import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -172,16 +171,13 @@ def _conv2d(x: Spread, weight: torch.Tensor, bias: torch.Tensor | None = None, *
 
 def _batch_norm(
     x: Spread,
-    mean: torch.Tensor | None,
-    variance: torch.Tensor | None,
-    weight: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
+    mean: torch.Tensor,
+    variance: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+    **_: Any,
 ) -> Spread:
-    if training or mean is None or variance is None:
-        raise Unsupported("no bound of the rounding of batch_norm by the batch's own statistics")
     center, radius, error = x.parts()
     shape = (1, -1, *[1] * (center.ndim - 2))
     scale = (variance + eps).rsqrt().abs() * (1 if weight is None else weight.abs())
@@ -191,7 +187,7 @@ def _batch_norm(
     moved = scale * error + _NORM_UNITS * (UNIT * reach + TINY * (1 + x.magnitude() + shift))
     x.run.reached(reach)
     x.run.reached(scale.max().expand(len(center)))
-    center = functional.batch_norm(center, mean, variance, weight, bias, False, momentum, eps)
+    center = functional.batch_norm(center, mean, variance, weight, bias, eps=eps)
     return Spread.of(center, scale * radius, moved, x.run)
 
 
@@ -200,16 +196,12 @@ def between(lower: torch.Tensor, upper: torch.Tensor, error: torch.Tensor, run: 
 
 
 def _relu(x: Spread, inplace: bool = False) -> Spread:
+    del inplace  # what was written by an operator in place is read by its result
     center, radius, error = x.parts()
     lower, upper = x.run.narrowed(center - radius, center + radius)
     # Where even the float32 input is below 0, both values are 0. The bounds' own rounding is far below `error`.
     off = upper + 1.01 * error <= 0
-    made = between(lower.relu(), upper.relu(), error.masked_fill(off, 0), x.run)
-    if not inplace:
-        return made
-    for old, new in zip((center, radius, error), made.parts(), strict=True):
-        old.copy_(new)  # whoever reads the input, or what shares its storage, reads the result
-    return x
+    return between(lower.relu(), upper.relu(), error.masked_fill(off, 0), x.run)
 
 
 def _max_pool(x: Spread, *window: Any, **named: Any) -> Spread:
@@ -244,29 +236,17 @@ def _sum_of_two(sign: int) -> Callable[..., Spread]:
     return rule
 
 
-def as_spread(value: Any, like: Any) -> Spread:
-    """A constant as values that do not spread; numbers are rounded to float32."""
+def as_spread(value: torch.Tensor, like: Any) -> Spread:
+    """A constant as values that do not spread."""
     if isinstance(value, Spread):
         return value
-    if isinstance(value, torch.Tensor):
-        exact(value)
-    center = torch.as_tensor(value, dtype=torch.float64).detach()
-    error = torch.zeros_like(center) if isinstance(value, torch.Tensor) else UNIT * center.abs()
-    return Spread.of(center, torch.zeros_like(center), error, like.run)
+    center = exact(value)
+    assert center is not None
+    return Spread.of(center, torch.zeros_like(center), torch.zeros_like(center), like.run)
 
 
 def _rearranged(function: Callable[..., torch.Tensor]) -> Callable[..., Spread]:
     return lambda x, *given, **named: x.each(lambda part: function(part, *given, **named))
-
-
-def _parted(function: Callable[..., tuple[torch.Tensor, ...]]) -> Callable[..., tuple[Spread, ...]]:
-    """The rule of a function that gives several parts of its argument."""
-
-    def rule(x: Spread, *given: Any, **named: Any) -> tuple[Spread, ...]:
-        parts = zip(*(function(part, *given, **named) for part in x.parts()), strict=True)
-        return tuple(Spread.of(center, radius, error, x.run) for center, radius, error in parts)
-
-    return rule
 
 
 def _cat(spreads: Any, dim: int = 0) -> Spread:
@@ -275,38 +255,24 @@ def _cat(spreads: Any, dim: int = 0) -> Spread:
     return Spread.of(center, radius, error, given[0].run)
 
 
-def _unchanged(x: Spread, *, training: bool = True, **_: Any) -> Spread:
-    if training:
-        raise Unsupported("no bound of dropout in training mode")
-    return x
-
-
 _SIZES = ("size", "dim", "__len__", "is_floating_point")
 _ATTRIBUTES = {torch.Tensor.shape.__get__, torch.Tensor.ndim.__get__}  # type: ignore[attr-defined]
 _SHAPES = (
-    torch.flatten, torch.Tensor.flatten, torch.reshape, torch.Tensor.reshape, torch.Tensor.view, torch.unsqueeze,
-    torch.Tensor.unsqueeze, torch.Tensor.contiguous, torch.transpose, torch.Tensor.transpose, torch.permute,
-    torch.Tensor.permute, torch.unflatten, torch.Tensor.unflatten, torch.Tensor.__getitem__,
+    torch.reshape, torch.Tensor.reshape, torch.Tensor.flatten, torch.Tensor.permute, torch.Tensor.__getitem__,
 )  # fmt: skip
-_PARTS = (torch.chunk, torch.Tensor.chunk, torch.split, torch.Tensor.split)
+# What the modules and functions of `in_modules` call.
 _RULES: dict[Any, Callable[..., Any]] = {
     functional.linear: _linear,
     functional.conv2d: _conv2d,
     functional.batch_norm: _batch_norm,
-    torch.max_pool2d: _max_pool,
     functional.max_pool2d: _max_pool,
     functional.avg_pool2d: _average(functional.avg_pool2d),
     functional.adaptive_avg_pool2d: _average(functional.adaptive_avg_pool2d),
+    functional.relu: _relu,
     torch.cat: _cat,
-    **dict.fromkeys((functional.relu, torch.relu, torch.Tensor.relu), _relu),
-    **dict.fromkeys((torch.relu_, torch.Tensor.relu_), partial(_relu, inplace=True)),
-    torch.zeros_like: _rearranged(torch.zeros_like),
-    **dict.fromkeys((torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__), _sum_of_two(1)),
-    **dict.fromkeys((torch.sub, torch.Tensor.sub, torch.Tensor.__sub__), _sum_of_two(-1)),
-    torch.Tensor.__rsub__: lambda x, value: _sum_of_two(-1)(value, x),
-    **dict.fromkeys((functional.dropout, functional.dropout1d, functional.dropout2d), _unchanged),
+    torch.Tensor.add: _sum_of_two(1),
+    torch.Tensor.sub: _sum_of_two(-1),
     **{each: _rearranged(each) for each in _SHAPES},
-    **{each: _parted(each) for each in _PARTS},
 }
 
 

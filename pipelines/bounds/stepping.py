@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from evalsuite import Unsupported
 from pipelines.bounds.own import Own
-from pipelines.bounds.preparing import activations, stand_in
+from pipelines.bounds.preparing import activations, with_stand_ins
 from pipelines.bounds.steps import Affine, Greatest, Matrices, Normalised, Rule, Softmax, Times, Total
 
 Shape = tuple[int, ...]
@@ -45,7 +45,9 @@ class _Stepper:
 
     def __init__(self, traced: fx.GraphModule, input_shape: Shape) -> None:
         self.module = copy.deepcopy(traced).double().requires_grad_(False)
-        self.known = {id(each.module): each for each in activations(self.module)}
+        self.known = activations(self.module)
+        with_stand_ins(self.module, Own)
+        _fold_norms(self.module)
         self.shapes = {node: _shape(node) for node in self._propagated(1, input_shape)}
         two = {node: _shape(node) for node in self._propagated(2, input_shape)}
         # A constant has one shape, whatever the batch.
@@ -82,13 +84,12 @@ class _Stepper:
     def _replaced(self, node: fx.Node) -> fx.Node | None:
         """What stands for the node; None where it stays."""
         layer = self.module.get_submodule(str(node.target)) if node.op == "call_module" else None
-        if layer is not None and id(layer) in self.known:
-            self.module.set_submodule(str(node.target), stand_in(self.known[id(layer)]))
+        if str(node.target) in self.known or isinstance(layer, _KEPT) or _tiles(layer):
             return None
-        if isinstance(layer, nn.Linear) and len(self.shapes[node]) == 2:
-            return None  # as one operator it is the cheapest
-        if isinstance(layer, _KEPT) or _joins(layer, node, self.constant) or _tiles(layer):
+        if self._is_own_operator(node, layer):
             return None
+        if node.target is torch.reshape and len(self.shapes[node]) == 2:
+            return self._called(nn.Flatten(), node.all_input_nodes, self.shapes[node])
         if isinstance(layer, nn.LayerNorm):
             return self._norm(node, layer)
         if node.target is functional.scaled_dot_product_attention:
@@ -97,7 +98,22 @@ class _Stepper:
         if rule is None:
             raise Unsupported(f"no sound bounds for {_path(node)} ({_kind(node, layer)})")
         given = [each for each in node.args if isinstance(each, fx.Node) and each not in self.constant]
-        return self._step(node, rule, given, self.shapes[node])
+        return self._step(rule, given, self.shapes[node])
+
+    def _is_own_operator(self, node: fx.Node, layer: nn.Module | None) -> bool:
+        """Whether auto_LiRPA has a sound operator for it, given these operands."""
+        operands = node.all_input_nodes
+        if isinstance(layer, nn.Linear) and len(self.shapes[node]) == 2:
+            if (
+                getattr(layer, "bias", None) is None
+            ):  # without one it is traced as a product, which could be of two activations
+                layer.bias = nn.Parameter(layer.weight.new_zeros(layer.out_features), requires_grad=False)
+            return True
+        if self.constant.intersection(operands):
+            return False
+        if node.target is operator.add:
+            return {self.shapes[each] for each in operands} == {self.shapes[node]}
+        return _kind(node, layer) == "Concat"
 
     def _rule(self, node: fx.Node, layer: nn.Module | None) -> Rule | None:
         """What a step computes; None where there are no bounds of it."""
@@ -146,13 +162,13 @@ class _Stepper:
     def _sum(self, operands: list[fx.Node], apart: list[fx.Node], signs: Sequence[int]) -> Rule | None:
         if len(apart) == len(operands):
             return Total(tuple(signs))
-        if len(operands) != 2 or len(apart) != 1 or signs[operands.index(apart[0])] < 0:
+        if len(operands) != 2 or len(apart) != 1:
             return None
-        (place,) = (number for number, each in enumerate(operands) if each is not apart[0])
-        value = signs[place] * self._value(operands[place])
+        place = operands.index(apart[0])
+        own, value = signs[place], signs[1 - place] * self._value(operands[1 - place])
         zero = torch.zeros_like(value)
         # The sum has the larger of both shapes.
-        return Affine(lambda x: x + value, lambda radius: radius + zero)
+        return Affine(lambda x: own * x + value, lambda radius: radius + zero)
 
     def _scaled(self, kind: str, operands: list[fx.Node], apart: fx.Node) -> Rule | None:
         if kind == "Quotient" and operands[0] is not apart:
@@ -166,11 +182,11 @@ class _Stepper:
         (given,) = node.all_input_nodes
         axes = len(layer.normalized_shape)
         shape = self.shapes[node]
-        made = self._step(node, _centered(axes), [given], shape)
-        made = self._step(node, Normalised(axes, layer.eps), [made], shape)
+        made = self._step(_centered(axes), [given], shape)
+        made = self._step(Normalised(axes, layer.eps), [made], shape)
         if layer.elementwise_affine:
             weight, bias = layer.weight.detach(), layer.bias.detach()
-            made = self._step(node, Affine(lambda x: x * weight + bias, lambda r: r * weight.abs()), [made], shape)
+            made = self._step(Affine(lambda x: x * weight + bias, lambda r: r * weight.abs()), [made], shape)
         return made
 
     def _attention(self, node: fx.Node) -> fx.Node:
@@ -178,20 +194,23 @@ class _Stepper:
         query, key, value = operands
         given: dict[str, Any] = dict(node.kwargs)
         if given["attn_mask"] is not None or not given["scale"] > 0:
-            raise Unsupported("no sound bounds for attention with a mask of its own, or a negative scale")
+            raise Unsupported(f"no sound bounds for {_path(node)} with a mask of its own, or a negative scale")
         square = self.shapes[query][-2] == self.shapes[key][-2]
         if given["is_causal"] and not square:
-            raise Unsupported("no sound bounds for causal attention of queries and keys of different numbers")
+            raise Unsupported(f"no sound bounds for {_path(node)}: causal, of more queries than keys, or fewer")
         if any(each in self.constant for each in node.all_input_nodes):
-            raise Unsupported("no sound bounds for attention of a constant")
+            raise Unsupported(f"no sound bounds for {_path(node)} of a constant")
         scores = (*self.shapes[query][:-1], self.shapes[key][-2])
-        made = self._step(node, Matrices(transposed=True), [query, key], scores)
-        made = self._step(node, Softmax(given["scale"], given["is_causal"]), [made], scores)
-        return self._step(node, Matrices(), [made, value], self.shapes[node])
+        made = self._step(Matrices(transposed=True), [query, key], scores)
+        made = self._step(Softmax(given["scale"], given["is_causal"]), [made], scores)
+        return self._step(Matrices(), [made, value], self.shapes[node])
 
-    def _step(self, node: fx.Node, rule: Rule, given: list[Any], shape: Shape) -> fx.Node:
+    def _step(self, rule: Rule, given: list[Any], shape: Shape) -> fx.Node:
+        return self._called(Own(rule, shape[1:]), given, shape)
+
+    def _called(self, layer: nn.Module, given: list[Any], shape: Shape) -> fx.Node:
         name = next(each for number in range(10**6) if not hasattr(self.module, each := f"step_{number}"))
-        self.module.add_submodule(name, Own(rule, shape[1:]))
+        self.module.add_submodule(name, layer)
         made = self.module.graph.call_module(name, tuple(given))
         self.shapes[made] = shape
         return made
@@ -210,18 +229,30 @@ def _kind(node: fx.Node, layer: nn.Module | None) -> str:
     operation = getattr(layer, "operation", layer)
     if layer is None:
         return getattr(node.target, "__name__", str(node.target))
-    return str(getattr(operation, "name", type(operation).__name__))
-
-
-def _joins(layer: nn.Module | None, node: fx.Node, constant: set[fx.Node]) -> bool:
-    return _kind(node, layer) == "Concat" and not constant.intersection(node.all_input_nodes)
+    return f"{'Log' if getattr(operation, 'log', False) else ''}{getattr(operation, 'name', type(operation).__name__)}"
 
 
 def _tiles(layer: nn.Module | None) -> bool:
-    """Whether it is a MaxPool whose windows do not overlap, for which auto_LiRPA has an operator."""
-    if not isinstance(layer, nn.MaxPool2d) or layer.kernel_size != layer.stride:
+    """Whether it is a pool of square windows that do not overlap, for which auto_LiRPA has an operator."""
+    if not isinstance(layer, nn.MaxPool2d | nn.AvgPool2d) or layer.kernel_size != layer.stride or layer.ceil_mode:
         return False
-    return layer.padding in (0, (0, 0)) and layer.dilation in (1, (1, 1)) and not layer.ceil_mode
+    window = layer.kernel_size
+    square = isinstance(window, int) or len(set(window)) == 1
+    return square and layer.padding in (0, (0, 0)) and getattr(layer, "dilation", 1) in (1, (1, 1))
+
+
+def _fold_norms(traced: fx.GraphModule) -> None:
+    """Fold BatchNorm into the convolution before it: an operator less, whose input would be bounded for nothing."""
+    for node in list(traced.graph.nodes):
+        norm = traced.get_submodule(str(node.target)) if node.op == "call_module" else None
+        if not isinstance(norm, nn.BatchNorm2d):
+            continue
+        (before,) = node.all_input_nodes
+        layer = traced.get_submodule(str(before.target)) if before.op == "call_module" else None
+        if isinstance(layer, nn.Conv2d) and len(before.users) == 1:
+            traced.set_submodule(str(before.target), nn.utils.fuse_conv_bn_eval(layer, norm))
+            node.replace_all_uses_with(before)
+            traced.graph.erase_node(node)
 
 
 def _monotone(of: Callable[[torch.Tensor], torch.Tensor]) -> Rule:

@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from evalsuite import Network, Property
+from evalsuite import Network, Property, census
 from pipelines.bounds import METHODS
 from pipelines.bounds.margins import Margins
-from pipelines.bounds.preparing import activations
 from pipelines.bounds.propagation import Propagation
 
 _STEPS = 10  # of an ascent
@@ -86,7 +85,7 @@ class Sampled:
             each.module.register_forward_pre_hook(
                 lambda _, given, path=each.path: (seen.setdefault(path, given[0].clone()), None)[1]
             )
-            for each in activations(self._exact)
+            for each in census(self._exact, gates=True)
         ]
         logits: torch.Tensor = self._exact(points)
         for hook in hooks:
