@@ -15,7 +15,6 @@ from torch.nn.utils import prune
 from torch.nn.utils.parametrizations import weight_norm
 
 from evalsuite.activations import GELU, RELU, LambdaGELU, census, replace
-from evalsuite.activations.expanded import XSiLU
 from evalsuite.activations.silu import SILU
 from evalsuite.certificate import SwapBounds, SwapCertificate, certify_swap
 from evalsuite.contract import Network, Unsupported
@@ -463,17 +462,10 @@ def with_a_forward_of_its_own() -> nn.Sequential:
     return module
 
 
-def almost_silu() -> nn.Module:
-    layer = XSiLU()
-    nn.init.constant_(layer.a, 1e-10)
-    return layer
-
-
 @pytest.mark.parametrize(
     ("make", "text"),
     [
         (lambda: with_layer(1, AlmostGELU()), "no sound bounds of less"),
-        (lambda: with_layer(1, almost_silu()), "'1': silu is computed from numbers that are rounded"),
         (with_hook, "0 has forward hooks"),
         (with_a_forward_of_its_own, "0 has a forward of its own"),
         (lambda: nn.Sequential(prune.identity(nn.Linear(1, 1), "weight"), nn.GELU()), "0 has forward hooks"),
