@@ -148,11 +148,12 @@ def exact(value: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def _sums(
-    x: Spread, weight: torch.Tensor, bias: torch.Tensor | None, apply: Callable[[Any, Any, Any], torch.Tensor]
-) -> Spread:
-    """`apply` of x, weight and bias sums products over all of the weight's dimensions but the first."""
+    x: Spread, weight: torch.Tensor, bias: torch.Tensor | None, apply: Callable[[Any, Any, Any], torch.Tensor],
+    count: int = 0,
+) -> Spread:  # fmt: skip
+    """`apply` of x, weight and bias sums at most `count` products, by default as many as the weight has in a row."""
     weight, bias = weight.detach().double(), exact(bias)
-    size, count = weight.abs(), weight[0].numel()
+    size, count = weight.abs(), count or weight[0].numel()
     exact(weight)
     center, radius, error = x.parts()
     reach = apply(x.magnitude(), size, None if bias is None else bias.abs())
@@ -167,6 +168,11 @@ def _linear(x: Spread, weight: torch.Tensor, bias: torch.Tensor | None = None) -
 
 def _conv2d(x: Spread, weight: torch.Tensor, bias: torch.Tensor | None = None, *window: Any, **named: Any) -> Spread:
     return _sums(x, weight, bias, lambda *given: functional.conv2d(*given, *window, **named))
+
+
+def _conv_transpose2d(x: Spread, weight: torch.Tensor, bias: torch.Tensor | None, *window: Any) -> Spread:
+    count = len(weight) * weight[0, 0].numel()
+    return _sums(x, weight, bias, lambda *given: functional.conv_transpose2d(*given, *window), count)
 
 
 def _batch_norm(
@@ -258,12 +264,15 @@ def _cat(spreads: Any, dim: int = 0) -> Spread:
 _SIZES = ("size", "dim", "__len__", "is_floating_point")
 _ATTRIBUTES = {torch.Tensor.shape.__get__, torch.Tensor.ndim.__get__}  # type: ignore[attr-defined]
 _SHAPES = (
-    torch.reshape, torch.Tensor.reshape, torch.Tensor.flatten, torch.Tensor.permute, torch.Tensor.__getitem__,
+    torch.reshape, torch.Tensor.reshape, torch.Tensor.flatten, torch.Tensor.permute, torch.Tensor.movedim,
+    torch.Tensor.__getitem__,
 )  # fmt: skip
 # What the modules and functions of `in_modules` call.
 _RULES: dict[Any, Callable[..., Any]] = {
     functional.linear: _linear,
     functional.conv2d: _conv2d,
+    functional.conv_transpose2d: _conv_transpose2d,
+    torch.Tensor.to: lambda matrix, _: matrix.double(),  # of interpolation, to the type of what it is applied to
     functional.batch_norm: _batch_norm,
     functional.max_pool2d: _max_pool,
     functional.avg_pool2d: _average(functional.avg_pool2d),

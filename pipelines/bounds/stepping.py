@@ -9,6 +9,7 @@ import copy
 import math
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -132,10 +133,12 @@ class _Stepper:
             found = _greatest(layer)
         elif isinstance(layer, nn.Linear):
             found = _linear(layer)
+        elif type(operation).__name__ == "Convolution":
+            found = _convolution(layer)
         elif operation is not None and len(operands) == 1:
             found = self._of_one(layer, operation, len(self.shapes[operands[0]]))
         elif operation is not None:
-            found = self._of_two(operation, operands, apart)
+            found = self._of_two(layer, operands, apart)
         return found
 
     def _of_one(self, layer: Any, operation: Any, dimensions: int) -> Rule | None:
@@ -146,10 +149,14 @@ class _Stepper:
             return None
         return _monotone(layer)
 
-    def _of_two(self, operation: Any, operands: list[fx.Node], apart: list[fx.Node]) -> Rule | None:
+    def _of_two(self, layer: Any, operands: list[fx.Node], apart: list[fx.Node]) -> Rule | None:
+        operation = layer.operation
         kind, both = type(operation).__name__, len(apart) == len(operands) == 2
         if kind == "Sum":
             return self._sum(operands, apart, operation.signs)
+        if kind == "Gather" and apart == operands[:1] and 0 not in operation.axes:
+            places = [self._value(each) for each in operands[1:]]
+            return _monotone(lambda x: layer(x, *places))
         if kind in ("Product", "Quotient") and len(operands) == 2 and len(apart) == 1:
             return self._scaled(kind, operands, apart[0])
         rules = {"Product": Times(), "MatMul": Matrices()}
@@ -263,6 +270,13 @@ def _monotone(of: Callable[[torch.Tensor], torch.Tensor]) -> Rule:
 def _linear(layer: nn.Linear) -> Rule:
     size = layer.weight.detach().abs()
     return Affine(layer, lambda radius: functional.linear(radius, size))
+
+
+def _convolution(layer: Any) -> Rule:
+    """A transposed one: the others are torch's modules."""
+    wide = copy.deepcopy(layer)
+    wide.operation = replace(layer.operation, weight=layer.operation.weight.abs(), bias=None)
+    return Affine(layer, wide)
 
 
 def _centered(axes: int) -> Rule:

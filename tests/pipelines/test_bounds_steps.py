@@ -167,6 +167,13 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
         nn.Linear(16, 3),
     ),
     "hugging face's vit": _vit,
+    "u-net": lambda: Written(
+        lambda net, x: net.last(torch.cat([y := functional.silu(net.first(x)), net.up(net.deep(y).relu())], 1)),
+        first=nn.Conv2d(1, 2, 3, padding=1),
+        deep=nn.Sequential(nn.Conv2d(2, 4, 2, 2), nn.GELU(), nn.Upsample(scale_factor=2), nn.MaxPool2d(2)),
+        up=nn.Sequential(nn.ConvTranspose2d(4, 2, 2, 1, groups=2), nn.Upsample(size=(4, 4), mode="bilinear")),
+        last=nn.Sequential(nn.Flatten(), nn.Linear(64, 3)),
+    ),
     "windows": lambda: wrapped(
         nn.Conv2d(1, 2, 3, padding="same"), nn.GELU(), nn.AvgPool2d(3, 1), nn.Flatten(), nn.Linear(8, 6),
         Written(lambda _, x: x * x), nn.Linear(6, 3),
