@@ -12,6 +12,7 @@ from torch import nn
 from evalsuite.activations import Activation
 from evalsuite.activations.recognition import known
 from evalsuite.graph.call import Call, Value
+from evalsuite.graph.moving import Pad
 from evalsuite.graph.operations import (
     AveragePool,
     BatchNorm,
@@ -32,9 +33,10 @@ from evalsuite.graph.operations import (
     Softmax,
     Sum,
     Where,
+    Whole,
     only_number,
 )
-from evalsuite.graph.pooling import adaptive, linear_interpolation, nearest
+from evalsuite.graph.pooling import adaptive, adaptive_maximum, linear_interpolation, nearest
 
 Reader = Callable[..., Any]
 
@@ -191,8 +193,8 @@ def _convolution(c: Call, x: Any, weight: Any, bias: Any = None, stride: Any = 1
     dilation = tupled(dilation, count)
     if isinstance(padding, str):
         reach = [step * (size - 1) for step, size in zip(dilation, kernel.shape[2:], strict=True)]
-        if padding == "same" and any(each % 2 for each in reach):
-            c.refuse("padding 'same' of a kernel of even size is not the same on both sides: pad before it")
+        if padding == "same" and any(odd := [each % 2 for each in reach]):  # torch pads one more place behind
+            x = c.add(Pad(((0, 0), (0, 0), *((0, each) for each in odd))), x)
         padding = [each // 2 if padding == "same" else 0 for each in reach]
     window = (tupled(stride, count), tupled(padding, count), dilation, groups)
     return _batched(c, x, count + 1, lambda y: c.add(Convolution(kernel, c.optional(bias, "bias"), *window), y))
@@ -222,6 +224,13 @@ def _batch_norm(c: Call, x: Any, weight: Any, bias: Any, mean: Any, variance: An
     assert given[0] is not None
     assert given[1] is not None
     return c.add(BatchNorm(given[0], given[1], given[2], given[3], float(eps)), x)
+
+
+def _instance_norm(c: Call, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, own: bool, momentum: float,
+                   eps: float, *_: Any) -> Value:  # fmt: skip
+    if own:
+        return _group_norm(c, x, c.node(x).shape[1], weight, bias, eps)
+    return _batch_norm(c, x, weight, bias, mean, variance, False, momentum, eps)
 
 
 def _layer_norm(c: Call, x: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any) -> Value:
@@ -357,8 +366,11 @@ COMPUTING: dict[str, Reader] = {
     "_log_softmax": _softmax(True), "_native_batch_norm_legit_no_training":
     lambda c, *args: (_batch_norm(c, *args), None, None), "_softmax": _softmax(False), "abs": _function("abs"),
     "adaptive_avg_pool1d": adaptive, "adaptive_avg_pool2d": adaptive, "adaptive_avg_pool3d": adaptive,
+    "adaptive_max_pool1d": adaptive_maximum, "adaptive_max_pool2d": adaptive_maximum,
+    "adaptive_max_pool3d": adaptive_maximum,
     "add": _add(1), "addmm": _addmm, "all": _reduce("all"), "amax": _reduce("maximum"), "amin": _reduce("minimum"),
     "any": _reduce("any"), "avg_pool1d": _average_pool, "avg_pool2d": _average_pool, "avg_pool3d": _average_pool,
+    "celu": lambda c, x, alpha=1.0: c.add(Whole(nn.CELU(alpha)), x), "selu": lambda c, x: c.add(Whole(nn.SELU()), x),
     "baddbmm": _addmm, "batch_norm": _batch_norm, "bitwise_and": _logic("and"),
     "bitwise_not": _bitwise_not, "bitwise_or": _logic("or"), "bmm": Call.product, "clamp": _clamp, "clip": _clamp,
     "clamp_max": lambda c, x, high: _clamp(c, x, None, high), "clamp_min": _clamp,
@@ -370,8 +382,8 @@ COMPUTING: dict[str, Reader] = {
     "gelu": _acts(lambda approximate="none": nn.GELU(approximate)), "group_norm": _group_norm, "gt": _pair("greater"),
     "hardsigmoid": _acts(nn.Hardsigmoid), "hardswish": _acts(nn.Hardswish),
     "hardtanh": lambda c, x, low=-1.0, high=1.0: c.add(Clamp(float(low), float(high)), x),
-    "layer_norm": _layer_norm, "le": _pair("less-equal"), "leaky_relu": _acts(nn.LeakyReLU),
-    "linalg_vector_norm": _vector_norm, "linear": _linear,
+    "instance_norm": _instance_norm, "layer_norm": _layer_norm, "le": _pair("less-equal"),
+    "leaky_relu": _acts(nn.LeakyReLU), "linalg_vector_norm": _vector_norm, "linear": _linear,
     "log": _function("log"), "log_softmax": _softmax(True), "logical_and": _pair("and", torch.bool),
     "logical_not": _function("not", torch.bool), "logical_or": _pair("or", torch.bool), "lt": _pair("less"),
     "masked_fill": _masked, "matmul": Call.product, "max": _extreme("maximum"), "max_pool1d": _max_pool,

@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 from evalsuite.graph.call import Call, Times, Value
 from evalsuite.graph.moving import Gather, GatherAlong, Pad, Positions
@@ -72,11 +73,15 @@ def _stack(c: Call, parts: list[Any], dim: int = 0) -> Value:
 def _pad(c: Call, x: Value, pad: list[int], mode: Any = 0.0, value: float | None = None) -> Value:
     """constant_pad_nd(x, pad, value), or pad(x, pad, mode, value)."""
     fill = mode if isinstance(mode, (int, float)) else (value or 0.0)
-    if isinstance(mode, str) and mode != "constant":
-        c.refuse(f"pads with mode {mode!r}; only constant padding is read")
     count = len(c.node(x).shape)
     pairs = [(pad[place], pad[place + 1]) for place in range(0, len(pad), 2)]
     widths = ([(0, 0)] * (count - len(pairs)) + pairs[::-1]) if pairs else []
+    if isinstance(mode, str) and mode != "constant":
+        for axis, width in enumerate(widths):
+            if any(width):  # each entry is one of the axis, which has a fixed size
+                places = torch.arange(c.node(x).shape[axis], dtype=torch.float64)[None, None]
+                x = c.gathered(x, axis, functional.pad(places, width, mode)[0, 0].long())
+        return x
     for axis, (before, behind) in enumerate(widths):
         if before < 0 or behind < 0:
             size = c.node(x).shape[axis]

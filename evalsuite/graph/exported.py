@@ -6,89 +6,69 @@ import copy
 import logging
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
 from torch import fx, nn
 from torch.export import Dim, ExportedProgram
 
-from evalsuite.activations import Activation
-from evalsuite.activations.recognition import known
 from evalsuite.contract import Unsupported
 from evalsuite.graph.aten import COMPUTING
 from evalsuite.graph.aten_moving import MOVING
 from evalsuite.graph.call import Call, Times, Value
 from evalsuite.graph.graph import Builder, Graph, kind_of
-from evalsuite.graph.operations import Pointwise
+from evalsuite.graph.operations import Operation
 from evalsuite.graph.sizes import BATCHES, Shape, shape, size
+from evalsuite.graph.standing import prepare
 from evalsuite.samples import Inputs, leaves, mapped
 
 _READERS = MOVING | COMPUTING
+_ROUNDS = 4  # what an operator without a reader becomes may itself be without one
 # Checks of types and sizes that held when the program was traced, and hold for every batch.
 _SKIPPED = ("_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range_for_size")
 
 
-def graph_of_module(module: nn.Module, example: Inputs) -> Graph:
+def graph_of_module(module: nn.Module, example: Inputs, whole: Collection[nn.Module] = ()) -> Graph:
     """The graph of a module in evaluation mode, called with one argument, a batch; not yet compared with it.
 
     Raises:
         Unsupported: torch.export cannot capture it, or an operator has no reader; the text names the module's path.
     """
     copied = copy.deepcopy(module).eval()
-    rows = _take_whole(copied)
-    program = _program(copied, example)
-    if any(_changes(node) for node in program.graph.nodes):
+    asked = {id(each) for each in whole}
+    pairs = zip(module.modules(), copied.modules(), strict=True)
+    operations = prepare(copied, [each for original, each in pairs if id(original) in asked])
+    return _Reader(_plain(_program(copied, example)), example, operations).graph()
+
+
+def _plain(program: ExportedProgram) -> ExportedProgram:
+    """Without operators that write into their operands, and of those without a reader what torch makes of them."""
+    for _ in range(_ROUNDS):
+        called = [node for node in program.graph.nodes if node.op == "call_function"]
+        unread = {node.target for node in called if _is_unread(node)}
+        table = torch.export.default_decompositions() if unread else {}
+        known = {each: table[each] for each in unread if each in table}
+        if not known and not any(map(_changes, called)):
+            break
         try:
             with _quiet():
-                # Operators that write into their operands become such that do not.
-                program = program.run_decompositions({})
+                program = program.run_decompositions(known)
         except Exception as error:  # torch's errors share no base class
             said = f"{type(error).__name__}: {_first_lines(str(error))}"
-            raise Unsupported(f"torch cannot rewrite what is computed in place: {said}") from error
-    return _Reader(program, example, rows).graph()
+            raise Unsupported(f"torch cannot rewrite it with operators that are read: {said}") from error
+    return program
 
 
-@torch.library.custom_op("evalsuite::activation", mutates_args=())
-def _activation(x: torch.Tensor, number: int) -> torch.Tensor:
-    """The activation of this number, for programs alone: nobody runs it."""
-    raise NotImplementedError(f"activation {number} of shape {tuple(x.shape)} is read, never computed")
+def _is_unread(node: fx.Node) -> bool:
+    given = getattr(node.target, "namespace", "") == "aten" and isinstance(node.meta.get("val"), torch.Tensor | tuple)
+    return given and _name(node.target) not in _READERS and _name(node.target) not in _SKIPPED
 
 
-@_activation.register_fake
-def _(x: torch.Tensor, number: int) -> torch.Tensor:
-    del number
-    return torch.empty_like(x)
-
-
-def _take_whole(module: nn.Module) -> list[Activation]:
-    """Let activations with learnt numbers, whose formulas would be read with these rounded, be operators; their rows.
-
-    Their numbers are those of float64, as in all of their rows.
-    """
-    rows = list[Activation]()
-    for each in module.modules():
-        traits = next((row for row in known() if row.row_of is not None and row.parameters and row.matches(each)), None)
-        if traits is None or _has_more_than_its_type(each, traits):
-            continue
-        try:
-            rows.append(traits.of(copy.deepcopy(each).double()))
-        except ValueError:  # numbers for each channel, for which no row speaks
-            continue
-        vars(each)["forward"] = partial(_activation, number=len(rows) - 1)
-    return rows
-
-
-def _has_more_than_its_type(module: nn.Module, row: Activation) -> bool:
-    """Whether a module that is known by its type may compute something else: by hooks, or a forward of its own."""
-
-    def owner(kind: type) -> type:
-        return next(each for each in kind.__mro__ if "forward" in vars(each))
-
-    hooked = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
-    return bool(hooked) or owner(type(module)) is not owner(type(row.make(1)))
+def _name(target: Any) -> str:
+    schema = getattr(target, "_schema", None)
+    return str(schema.name.split("::")[-1]) if schema is not None else getattr(target, "__name__", "")
 
 
 @contextmanager
@@ -138,8 +118,8 @@ def _changes(node: fx.Node) -> bool:
 class _Reader:
     """Reads a program node by node."""
 
-    def __init__(self, program: ExportedProgram, example: Inputs, rows: list[Activation]) -> None:
-        self.program, self.rows = program, rows
+    def __init__(self, program: ExportedProgram, example: Inputs, whole: list[Operation]) -> None:
+        self.program, self.whole = program, whole
         self.builder = Builder()
         self.found: dict[fx.Node, Any] = {}
         self.names = list(example) if isinstance(example, dict) else _positions(len(leaves(example)))
@@ -177,8 +157,7 @@ class _Reader:
             self.found[nodes[name]] = Value(self.builder.constant(weights[each]))
 
     def _read(self, node: fx.Node) -> Any:
-        schema = getattr(node.target, "_schema", None)
-        target = schema.name.split("::")[-1] if schema is not None else getattr(node.target, "__name__", "")
+        target = _name(node.target)
         if target in _SKIPPED or isinstance(node.meta.get("val"), torch.SymBool | bool):
             return None
         self.builder.name = path = _path(node)
@@ -199,7 +178,7 @@ class _Reader:
         if target == "getitem":
             return args[0][args[1]]
         if node.target is torch.ops.evalsuite.activation.default:
-            return Value(self.builder.add(Pointwise(self.rows[args[1]]), args[0]))
+            return Value(self.builder.add(self.whole[args[1]], args[0]))
         if target not in _READERS:
             raise Unsupported(f"no reader for torch's operator {node.target}: write it with others, or ask for it")
         values = [each for each in _listed(known) if isinstance(each, torch.Tensor)]

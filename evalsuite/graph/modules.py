@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import operator
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -21,6 +22,7 @@ from evalsuite.graph.graph import Graph, Node
 from evalsuite.graph.layers import Placed, refuse_computed, torch_layers
 from evalsuite.graph.moving import Concat, Expand, Pad, Positions, Reshape, Transpose
 from evalsuite.graph.operations import (
+    AveragePool,
     Clamp,
     Constant,
     Input,
@@ -30,6 +32,7 @@ from evalsuite.graph.operations import (
     Softmax,
     Sum,
     Where,
+    Whole,
     converted,
 )
 from evalsuite.graph.owned import is_exact
@@ -58,26 +61,30 @@ class Applied(nn.Module):
         return type(self.operation).__name__
 
 
-def in_modules(module: nn.Module, example: Inputs, *, exact: bool = False) -> fx.GraphModule:
+def in_modules(
+    module: nn.Module, example: Inputs, *, exact: bool = False, whole: Collection[nn.Module] = ()
+) -> fx.GraphModule:
     """The network in evaluation mode as an fx graph, read by `evalsuite.graph.read`, with weights of its own.
 
     Linear and convolutional layers, BatchNorm, LayerNorm, pools and known activations are torch's modules, whatever
     class or function they were, at their dotted paths. Functions are `operator.add` of two tensors, `torch.reshape` to
     sizes of which one may be -1 for the batch, and `scaled_dot_product_attention`. All else is `Applied`; constants
-    are buffers. Of several inputs `operator.getitem` takes each from the one placeholder.
+    are buffers. Of several inputs `operator.getitem` takes each from the one placeholder. Each node has its tensor's
+    shape in `meta["shape"]`, where a size of -k is k times the batch, and the layer's path in `meta["path"]`.
 
     Args:
         module: called with one argument, the batch.
         example: a batch of real inputs.
         exact: whether to refuse what rounds the real function of the float32 weights: constants of an activation's
             formula that are rounded, weights that are computed from others.
+        whole: modules of it, as activations, that stay one layer each: of a tensor that keeps its shape.
 
     Raises:
         Unsupported: whatever `evalsuite.graph.read` refuses, or `exact` does, by the path.
 
     Example: docs/reference.md#onnx-files
     """
-    return written(read(module, example), example, exact=exact)
+    return written(read(module, example, whole), example, exact=exact)
 
 
 def written(graph: Graph, example: Inputs, *, exact: bool = False) -> fx.GraphModule:
@@ -146,6 +153,7 @@ class _Writer:
         for index, node in enumerate(self.graph.nodes):
             if not isinstance(node.operation, Input):
                 self.made[index] = self._written(index, node)
+            self.made[index].meta["shape"] = node.shape
         self.written.output(self.made[self.graph.output])
         made = fx.GraphModule(self.owned, self.written).eval()
         made.graph.eliminate_dead_code()
@@ -185,17 +193,25 @@ class _Writer:
                   kwargs: dict[str, Any] | None = None) -> fx.Node:  # fmt: skip
         """A call that is named by the path and the function."""
         name = "_".join(each for each in (_path(node).replace(".", "_"), target.__name__) if each)
-        return self.written.create_node("call_function", target, args, kwargs, name=name)
+        made = self.written.create_node("call_function", target, args, kwargs, name=name)
+        made.meta["path"] = self._place(node, made.name)
+        return made
+
+    def _place(self, node: Node, name: str) -> str:
+        """The path of the layer that computes it; its name where it is a function in a network's own `forward`."""
+        path = _path(node)
+        return path if path and path not in self.inner else name
 
     def _called(self, index: int, node: Node, sources: list[fx.Node]) -> fx.Node:
         layers = _layers(_in_float32(node))
         if layers:
             self.layered.add(index)
+        shape = self.graph.nodes[node.sources[0]].shape
         for kind, layer in layers or [(_kind(node.operation), Applied(node.operation))]:
             name = self._named(node, kind, layer)
             sources = [self.written.call_module(name, tuple(sources))]
-            path = _path(node)
-            sources[0].meta["path"] = path if path and path not in self.inner else name
+            # Of a pool that is flattened next; the last one's is the node's.
+            sources[0].meta.update(path=self._place(node, name), shape=(*shape[:2], *(1 for _ in shape[2:])))
         return sources[0]
 
     def _repeated(self, index: int) -> torch.Tensor | None:
@@ -225,6 +241,7 @@ class _Writer:
                        for dim in range(len(shape)))  # fmt: skip
         name = self._named(node, "pad", Applied(Pad(widths)))
         made = self.written.call_module(name, (self.made[node.sources[place]],))
+        made.meta["shape"] = node.shape
         beside = torch.cat([zeros if each is None else each.float() for each in parts], axis)
         others = (each for each in node.sources if each != node.sources[place])
         return self._function(node, operator.add, (made, self._constant(beside, *others)))
@@ -309,17 +326,32 @@ def _path(node: Node) -> str:
 
 def _layers(node: Node) -> list[Placed]:
     """Layers of torch that compute the operation; none if none do."""
-    if isinstance(node.operation, LayerNorm):
-        return _layer_norm(node.operation, node.shape)
-    if isinstance(node.operation, Clamp) and node.operation.low < node.operation.high:
-        return [("clamp", nn.Hardtanh(node.operation.low, node.operation.high))]
-    if isinstance(node.operation, Pointwise):
-        # What it deviates by the caller has refused, or it is less than float32 rounds.
-        node = replace(node, operation=replace(node.operation, deviation=0.0))
-    try:
-        return torch_layers(node)
-    except Unsupported:  # of a shape that no layer has
-        return []
+    operation, made = node.operation, list[Placed]()
+    match operation:
+        case Whole():
+            made = [("whole", operation.module)]
+        case LayerNorm():
+            made = _layer_norm(operation, node.shape)
+        case Clamp() if operation.low < operation.high:
+            made = [("clamp", nn.Hardtanh(operation.low, operation.high))]
+        case AveragePool() if operation.divisor is not None and len(operation.kernel) == 2:
+            made = [("pool", nn.AvgPool2d(*vars(operation).values()))]
+        case Pointwise():
+            made = _activation(node, operation)
+        case _:
+            with suppress(Unsupported):  # of a shape that no layer has
+                made = torch_layers(node)
+    return made
+
+
+def _activation(node: Node, made: Pointwise) -> list[Placed]:
+    row = made.traits
+    # Rows of other parameters than their own `make` has.
+    sloped = {"elu": nn.ELU(row.relu_distance), "leaky-relu": nn.LeakyReLU(row.limits[0])}.get(row.name)
+    if sloped is not None and made.hardness is None and row.of(sloped) == row:
+        return [(row.name, sloped)]
+    # What it deviates by the caller has refused, or it is less than float32 rounds.
+    return torch_layers(replace(node, operation=replace(made, deviation=0.0)))
 
 
 def _layer_norm(made: LayerNorm, shape: tuple[int, ...]) -> list[Placed]:

@@ -6,6 +6,7 @@ dtype in which the graph is run (`converted`); axes count from 0.
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -13,6 +14,7 @@ from functools import reduce
 from typing import Any, ClassVar, TypeVar
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 from evalsuite.activations import Activation
@@ -60,6 +62,8 @@ def converted(operation: Some, dtype: torch.dtype, device: str | None = None) ->
     def change(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return value.to(device=device, dtype=dtype if value.is_floating_point() else None)
+        if isinstance(value, nn.Module):
+            return copy.deepcopy(value).to(device=device, dtype=dtype)
         return dtype if isinstance(value, torch.dtype) and value.is_floating_point else value
 
     return replace(operation, **{each.name: change(getattr(operation, each.name)) for each in fields(operation)})
@@ -152,6 +156,18 @@ class Pointwise(Operation):
         if self.hardness is None:
             return self.traits.value(operands[0])
         return self.traits.value(self.hardness * operands[0]) / self.hardness
+
+
+@dataclass(frozen=True)
+class Whole(Operation):
+    """A module of one tensor that makes one of the same shape, taken as it is, whatever it computes inside."""
+
+    module: nn.Module
+
+    def __call__(self, *operands: Tensor) -> Tensor:
+        """See `Operation`."""
+        made: Tensor = self.module(operands[0])
+        return made
 
 
 @dataclass(frozen=True)
@@ -344,8 +360,9 @@ class Resample(Operation):
         """See `Operation`."""
         result = operands[0]
         for place, matrix in enumerate(reversed(self.matrices), start=1):
-            moved = functional.linear(result.movedim(-place, -1), matrix.to(result))
-            result = moved.movedim(-1, -place)
+            axis, last = result.ndim - place, result.ndim - 1  # ONNX counts axes from the first
+            moved = functional.linear(result.movedim(axis, last), matrix.to(result))
+            result = moved.movedim(last, axis)
         return result
 
 

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from evalsuite.graph.call import Call, Value
-from evalsuite.graph.operations import AveragePool, Reduction, Resample
+from evalsuite.graph.operations import AveragePool, MaxPool, Reduction, Resample
 
 
 def adaptive(c: Call, x: Value, size: Any) -> Value:
@@ -29,6 +29,15 @@ def adaptive(c: Call, x: Value, size: Any) -> Value:
         for before, after in zip(inputs, outputs, strict=True)
     ]
     return c.add(Resample(tuple(matrices)), x)
+
+
+def adaptive_maximum(c: Call, x: Value, size: Any) -> tuple[Value, None]:
+    """The greatest of each of as many windows of one size as asked for; their places are not read."""
+    before, after = c.node(x).shape[2:], c.shape[2:]
+    if min(before) < 1 or any(of % parts for of, parts in zip(before, after, strict=True)):
+        c.refuse(f"makes {size} of {before} places by windows of different sizes: take a size that divides them")
+    kernel = tuple(of // parts for of, parts in zip(before, after, strict=True))
+    return c.add(MaxPool(kernel, kernel, (0,) * len(kernel), (1,) * len(kernel), False), x), None
 
 
 def nearest(c: Call, x: Value, size: Any, *scales: Any) -> Value:

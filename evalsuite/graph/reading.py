@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Collection
 from pathlib import Path
 
 import onnx
@@ -29,18 +30,19 @@ _HIDDEN = (
 )
 
 
-def read(module: nn.Module, example: Inputs) -> Graph:
+def read(module: nn.Module, example: Inputs, whole: Collection[nn.Module] = ()) -> Graph:
     """The graph of a module, compared with it on the example, on random inputs and with other batches.
 
     Args:
         module: called with one argument, the batch; in any mode: evaluation mode is meant.
         example: a batch of real inputs.
+        whole: modules of it that stay one operation each, of a tensor that keeps its shape.
 
     Raises:
         Unsupported: torch.export cannot capture it, an operator has no reader, or what was read computes something
             else; the text names the module's path.
     """
-    graph = recognised(graph_of_module(module, example))
+    graph = recognised(graph_of_module(module, example, whole))
     compare(graph, copy.deepcopy(module).eval(), example)
     return graph
 

@@ -152,8 +152,8 @@ def functional(function: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
     ("last", "name"),
     [
         (nn.LogSoftmax(-1), r"2 \(LogSoftmax"),
-        (nn.CELU(), r"2 \(celu"),
-        (nn.PReLU(10), r"2 \(prelu"),
+        (nn.CELU(), r"2 \(CELU"),
+        (nn.PReLU(10), r"2\.pair \(greater"),
         (functional(lambda y: y.log_softmax(1)), r"0\.softmax \(LogSoftmax"),
         (functional(lambda y: y / (y.var(1, correction=0, keepdim=True) + 1e-5).sqrt()), "sqrt"),
         (functional(torch.erf), "erf"),
