@@ -32,7 +32,7 @@ class Quantize:
     neighbouring layers first. Quantized are the network's input, every activation's output, residual sums and, with 8
     bits, the logits. Norms, attention, sums with constants and what else lies between stay in float in the
     fake-quantized network; the integer-only network computes them on integers, and what has no integer form is a float
-    island of it. A network whose forward torch.fx cannot follow is read by torch.export instead.
+    island of it. The network is read as the graph of its operations, whatever classes and functions it is written with.
 
     A network that is an ONNX file is quantized by ONNX Runtime instead, to 8 bits with Q/DQ nodes. Of a task without
     classes rows are named by its first metric, and `tuned`, `size_budget` and `sensitivity` are refused.
@@ -72,7 +72,7 @@ class Quantize:
             timed in turn with this one: `relative_latency` is the ratio.
     """
 
-    version: ClassVar[str] = "8"
+    version: ClassVar[str] = "9"
     libraries: ClassVar[tuple[str, ...]] = ("brevitas", "torch", "numpy", "onnx", "onnxruntime", "onnxoptimizer")
     timed: ClassVar[bool] = True
     exports: ClassVar[bool] = True
@@ -130,7 +130,7 @@ class Quantize:
         """Quantize, export and measure.
 
         Raises:
-            Unsupported: the network cannot be traced, nothing in it can be quantized, a tensor has no usable range, or
+            Unsupported: the network cannot be read, nothing in it can be quantized, a tensor has no usable range, or
                 a layer has no operator in the file.
             ValueError: the calibration inputs are not finite.
         """

@@ -41,7 +41,7 @@ from pipelines.quantize.integer_measurement import IntegerStudy
 from pipelines.quantize.mixed_precision import metrics_of_plan, search
 from pipelines.quantize.onnx_file import measure_file
 from pipelines.quantize.placement import Bits, Scheme
-from pipelines.quantize.qcdq import check_exportable, export_qcdq, export_qonnx
+from pipelines.quantize.qcdq import export_qcdq, export_qonnx
 from pipelines.quantize.sensitivity import metrics_of_sensitivity, sensitivity
 from pipelines.quantize.tracing import at_a_time, trace
 from pipelines.quantize.training import least_bits, metrics_of_training, train, train_scales
@@ -155,7 +155,6 @@ def quantize(
     traced = trace(module, input_shape, example)
     scheme = _scheme(options)
     treatment, treated, metrics = _treat(traced, scheme, inputs, options)
-    check_exportable(treated.network)
 
     def make(asked: Scheme) -> fx.GraphModule:
         placed = replace(scheme, bits=asked.bits, layers=asked.layers)

@@ -70,13 +70,10 @@ def place(traced: fx.GraphModule, scheme: Scheme) -> fx.GraphModule:
     return _Placer(traced, scheme).run()
 
 
-def is_pool(layer: nn.Module | None, node: fx.Node) -> bool:
+def is_pool(layer: nn.Module | None) -> bool:
     """Whether it is an average that integers can take: the same number of places in every window."""
-    if isinstance(layer, (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)):
-        inputs, outputs = node.all_input_nodes[0].meta["shape"][2:], node.meta["shape"][2:]
-        return all(size % parts == 0 for size, parts in zip(inputs, outputs, strict=True))
     if not isinstance(layer, (nn.AvgPool1d, nn.AvgPool2d)):
-        return False
+        return isinstance(layer, (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d))  # over all places
     padded = any(layer.padding if isinstance(layer.padding, tuple) else (layer.padding,))
     return not layer.ceil_mode and (layer.count_include_pad or not padded)
 
@@ -115,15 +112,12 @@ class _Placer:
             # Tokens have no grid, and of several inputs each part is taken from the batch first.
             self._emit(node, self._graph.placeholder(node.name), "integer" if node.meta["real"] else "island")
         elif node.op == "output":
-            (logits,) = node.args
-            if not isinstance(logits, fx.Node):
-                raise Unsupported("the network gives several outputs; one tensor of logits is quantized")
-            self._graph.output(self._value(logits, LOGIT_BITS))
+            self._graph.output(self._value(node.all_input_nodes[0], LOGIT_BITS))
         elif isinstance(layer, FLOAT_COMPUTE):
             self._write_compute(node, layer)
         elif keeps_grid(layer):
             self._write_kept(node, layer)
-        elif isinstance(layer, Add) or is_pool(layer, node):
+        elif isinstance(layer, Add) or is_pool(layer):
             self._call(node, layer, [self._value(each) for each in node.args if isinstance(each, fx.Node)], "integer")
         elif layer is not None and is_activation(layer):
             (source,) = node.all_input_nodes

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,48 +15,17 @@ from brevitas.export import export_qonnx as export_by_brevitas
 from brevitas.nn import QuantLinear
 from onnx import numpy_helper
 from torch import fx, nn
-from torch.backends import mha
-from torch.nn import functional
 from torch.onnx import OnnxExporterError
 from torch.onnx.errors import UnsupportedOperatorError
 
 from evalsuite import Inputs, Unsupported, input_names, leaves, mapped
-from pipelines.quantize.rewriting import explicit_padding, fixed_shapes
-from pipelines.quantize.tracing import ADAPTIVE, layer_of
+from pipelines.quantize.rewriting import fixed_shapes
+from pipelines.quantize.tracing import layer_of
 
 # Opset 20, that of the float32 file, writes GELU as one operator, so both files run the same kernel. IR 9 came with it.
 _OPSET, _IR = 20, 9
 # What FPGA compilers read; GELU is written as Div, Erf, Add and Mul there.
 _QONNX_OPSET, _QONNX_IR = 13, 8
-_ADAPTIVE_FUNCTIONS = (
-    functional.adaptive_avg_pool1d, functional.adaptive_avg_pool2d, functional.adaptive_max_pool1d,
-    functional.adaptive_max_pool2d, torch.adaptive_avg_pool1d, torch.adaptive_max_pool1d,
-)  # fmt: skip
-_WHOLE = (
-    nn.Transformer, nn.TransformerEncoder, nn.TransformerDecoder, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer
-)  # fmt: skip
-
-
-def check_exportable(quantized: fx.GraphModule) -> None:
-    """Raise Unsupported for what no QCDQ file can hold, or only with all its weights in float; early, by its path."""
-    for node in quantized.graph.nodes:
-        layer = layer_of(quantized, node)
-        if isinstance(layer, _WHOLE):
-            raise Unsupported(
-                f"{node.target}: {type(layer).__name__} is one layer of torch's, whose linear layers and activations"
-                " would all stay in float; write it with nn.Linear, nn.LayerNorm, an activation and"
-                " scaled_dot_product_attention"
-            )
-        if not isinstance(layer, ADAPTIVE) and node.target not in _ADAPTIVE_FUNCTIONS:
-            continue
-        given, made = node.all_input_nodes[0].meta["shape"][2:], node.meta["shape"][2:]
-        if any(size % parts for size, parts in zip(given, made, strict=True)):
-            kind = type(layer) if layer is not None else node.target
-            raise Unsupported(
-                f"{node.name}: {getattr(kind, '__name__', kind)} makes {made} of {given} places, by windows of"
-                " different sizes, which ONNX does not have; take an output size that divides the input's, or"
-                " nn.AvgPool and nn.MaxPool"
-            )
 
 
 def export_qcdq(
@@ -78,8 +46,7 @@ def export_qcdq(
     """
     given = torch.zeros(1, *input_shape) if example is None else example
     try:
-        with _attention_in_operators():
-            _export(quantized, given, path)
+        _export(quantized, given, path)
     except OnnxExporterError as error:
         text = str(error).partition("\n")[0].partition("  [Caused by")[0]
         raise Unsupported(f"QCDQ: {text}; write that layer with operators of ONNX {_OPSET}") from error
@@ -113,22 +80,10 @@ def _finish(path: Path, ir: int, example: Inputs | None = None) -> None:
     """Rewrite the file that Brevitas wrote, its shapes too where an example is given to run it on, and check it."""
     model = onnx.load(str(path))
     model.ir_version = ir
-    explicit_padding(model)  # first: for the shapes the graph is run
     if example is not None:
         fixed_shapes(model, example)
     onnx.checker.check_model(model)
     onnx.save(model, str(path))
-
-
-@contextmanager
-def _attention_in_operators() -> Iterator[None]:
-    """Without the fused kernel of nn.MultiheadAttention, for which there is no operator in ONNX."""
-    before = mha.get_fastpath_enabled()
-    mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        mha.set_fastpath_enabled(before)
 
 
 def _export(quantized: fx.GraphModule, example: Inputs, path: Path) -> None:

@@ -96,8 +96,6 @@ def _brevitas_layer(layer: nn.Module, options: dict[str, Any], name: str) -> Any
         return QuantLinear(layer.in_features, layer.out_features, **options)
     if not isinstance(layer, (nn.Conv1d, nn.Conv2d)):
         raise TypeError(f"{name!r} is a {type(layer).__name__}")
-    if layer.padding_mode != "zeros":
-        raise Unsupported(f"{name!r}: padding mode {layer.padding_mode!r} is not quantized, only 'zeros'")
     return (QuantConv1d if isinstance(layer, nn.Conv1d) else QuantConv2d)(
         layer.in_channels, layer.out_channels, layer.kernel_size, stride=layer.stride, padding=layer.padding,
         dilation=layer.dilation, groups=layer.groups, **options,

@@ -36,23 +36,6 @@ def fixed_shapes(model: onnx.ModelProto, example: Inputs) -> None:
     _drop_unread(model)
 
 
-def explicit_padding(model: onnx.ModelProto) -> None:
-    """Write the places that a convolution pads "same", which ONNX Runtime does not find with a dilation; in place.
-
-    torch, as SAME_UPPER, adds the odd place behind; such convolutions have a stride of 1.
-    """
-    for node in model.graph.node:
-        given = {each.name: helper.get_attribute_value(each) for each in node.attribute}
-        if node.op_type != "Conv" or given.get("auto_pad") != b"SAME_UPPER":
-            continue
-        reach = zip(given["dilations"], given["kernel_shape"], strict=True)
-        totals = [spacing * (size - 1) for spacing, size in reach]
-        pads = [each // 2 for each in totals] + [each - each // 2 for each in totals]
-        kept = [each for each in node.attribute if each.name not in ("auto_pad", "pads")]
-        del node.attribute[:]
-        node.attribute.extend([*kept, helper.make_attribute("pads", pads)])
-
-
 def _shape_results(model: onnx.ModelProto) -> list[str]:
     """Tensors that follow from shapes and constants alone and are read by nodes that do not."""
     static = {each.name for each in model.graph.initializer}

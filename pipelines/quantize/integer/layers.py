@@ -71,17 +71,13 @@ def keep(name: str, layer: nn.Module, source: OnGrid) -> tuple[Operation, OnGrid
     return MaxPool(name, (source.name,), kernel, stride, both, dilation), OnGrid(name, source.grid)
 
 
-def sum_windows(
-    name: str, layer: nn.Module, source: OnGrid, before: tuple[int, ...], after: tuple[int, ...]
-) -> tuple[Operation, Accumulated]:
-    """Of an average pool from a tensor of shape `before` to one of shape `after`: sums in steps of scale / places."""
-    inputs, outputs = before[2:], after[2:]
+def sum_windows(name: str, layer: nn.Module, source: OnGrid, spatial: tuple[int, ...]) -> tuple[Operation, Accumulated]:
+    """Of an average pool of maps of a size, or over all of each: sums in steps of scale / places."""
     if isinstance(layer, (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)):
-        kernel = tuple(size // parts for size, parts in zip(inputs, outputs, strict=True))
-        stride, padding, places = kernel, (0,) * len(kernel), math.prod(kernel)
+        kernel, stride, padding, places = spatial, spatial, (0,) * len(spatial), math.prod(spatial)
     else:
         kernel, stride, padding = (
-            _ints(getattr(layer, key), len(inputs)) for key in ("kernel_size", "stride", "padding")
+            _ints(getattr(layer, key), len(spatial)) for key in ("kernel_size", "stride", "padding")
         )
         places = getattr(layer, "divisor_override", None) or math.prod(kernel)
     both = tuple((each, each) for each in padding)
@@ -101,10 +97,5 @@ def _ints(given: int | Iterable[int], dimensions: int = 1) -> tuple[int, ...]:
 
 
 def ends_of_padding(layer: nn.Conv1d | nn.Conv2d) -> tuple[tuple[int, int], ...]:
-    """What is added before and after each dimension; torch adds the odd place of "same" behind."""
-    if layer.padding == "valid":
-        return ((0, 0),) * len(layer.kernel_size)
-    if layer.padding == "same":
-        totals = [step * (size - 1) for step, size in zip(layer.dilation, layer.kernel_size, strict=True)]
-        return tuple((total // 2, total - total // 2) for total in totals)
+    """What is added before and after each dimension."""
     return tuple((int(each), int(each)) for each in layer.padding)

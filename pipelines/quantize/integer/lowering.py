@@ -160,9 +160,9 @@ class _Lowering:
             held = _Sum(tuple(self._on_grid(each) for each in node.args if isinstance(each, fx.Node)))
         elif layer is not None and self._reads_grid(node) and keeps_grid(layer):
             held = self._made(*keep(str(node.target), layer, self._on_grid(node.all_input_nodes[0])))
-        elif layer is not None and is_pool(layer, node):
-            shapes = node.all_input_nodes[0].meta["shape"], node.meta["shape"]
-            held = self._made(*sum_windows(str(node.target), layer, self._on_grid(node.all_input_nodes[0]), *shapes))
+        elif layer is not None and is_pool(layer):
+            (source,) = node.all_input_nodes
+            held = self._made(*sum_windows(str(node.target), layer, self._on_grid(source), source.meta["shape"][2:]))
         elif layer is not None and is_activation(layer) and not isinstance(self._held_by_first(node), _Float):
             held = self._activated(node, layer)
         return held

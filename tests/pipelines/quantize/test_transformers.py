@@ -1,4 +1,4 @@
-"""Networks that torch.fx cannot trace, tokens and several inputs: quantized as they are."""
+"""Networks of others, tokens and several inputs: quantized as they are."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_layers_that_flatten_positions_into_the_batch_are_given_them_apart() -> 
     assert shapes["head"] == (5, 3)  # what makes logits of all places is no tensor of places any more
 
 
-def test_attention_that_flattens_the_batch_behind_the_positions_is_left_as_it_is() -> None:
+def test_the_layers_of_torchs_attention_take_the_samples_first() -> None:
     class Attending(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -234,10 +234,14 @@ def test_attention_that_flattens_the_batch_behind_the_positions_is_left_as_it_is
 
     torch.manual_seed(0)
     module, tokens = Attending().eval(), torch.randint(20, (4, 5))
-    torch.testing.assert_close(trace(module, (5,), tokens)(tokens), module(tokens))
+    graph = trace(module, (5,), tokens)
+    torch.testing.assert_close(graph(tokens), module(tokens))
+    shapes = {str(node.target): node.meta["shape"] for node in graph.graph.nodes
+              if node.op == "call_module" and isinstance(graph.get_submodule(str(node.target)), nn.Linear)}  # fmt: skip
+    assert shapes == {"attention_linear": (1, 5, 24), "attention_out_proj": (1, 5, 8), "head": (1, 5, 3)}
 
 
-def test_a_class_that_fx_cannot_trace_has_its_functions_as_layers() -> None:
+def test_a_forward_that_asks_for_shapes_has_its_functions_as_layers() -> None:
     class Checked(nn.Module):
         def __init__(self) -> None:
             super().__init__()
