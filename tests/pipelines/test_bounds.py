@@ -226,6 +226,8 @@ ARCHITECTURES: dict[str, tuple[str, Callable[[nn.Module], nn.Module]]] = {
                                                    a=nn.Linear(25, 6), b=nn.Linear(6, 4), act=act)),
     "reshape": ("Flatten", lambda act: Written(lambda m, x: m.b(m.act(m.a(x)).reshape(-1, 75)),
                                                a=nn.Conv2d(1, 3, 3, padding=1), b=nn.Linear(75, 4), act=act)),
+    "gather": ("", lambda act: Written(lambda m, x: m.b(m.act(m.a(x.flatten(1)))[:, [2, 0, 1, 1]]),
+                                       a=nn.Linear(25, 6), b=nn.Linear(4, 4), act=act)),
     "folded": ("Conv", lambda act: chain(nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), act,
                                          nn.Conv2d(4, 4, 3, padding=1, groups=2), act)),
     "dropout": ("Conv", lambda act: chain(nn.Conv2d(1, 4, 3, 1, 1), act, nn.Dropout2d(), nn.Conv2d(4, 4, 3, 2), act)),
@@ -267,7 +269,7 @@ def test_every_operator_is_bounded_soundly(kind: str, activation: Callable[[], n
     properties = boxes((1, 5, 5), 0.3, 3, 4)
     sampled, propagation = Sampled(subject, properties, 500), Propagation(subject, iterations=5)
     assert propagation.optimizes == (kind != "maximum")
-    by_matrices = ("rectangle", "strides", "dilated", "sub", "cat", "constant", "folded")
+    by_matrices = ("rectangle", "strides", "dilated", "sub", "cat", "constant", "gather", "folded")
     assert propagation.patches == (kind not in by_matrices)
     for _, found in each_method(propagation, properties):
         sampled.check(found)
@@ -322,7 +324,6 @@ def test_weights_that_are_not_finite_are_refused(value: float) -> None:
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        (Written(lambda m, x: torch.relu(m.a(x.flatten(1)))[:, [2, 0, 1, 1]], a=nn.Linear(25, 6)), "Gather"),
         (nn.Sequential(nn.MaxPool2d(2, 2, ceil_mode=True), nn.Flatten(), nn.Linear(9, 4)), r"0 \(MaxPool2d"),
         (
             nn.Sequential(nn.Flatten(), nn.Linear(25, 4), nn.BatchNorm1d(4, track_running_stats=False)),
