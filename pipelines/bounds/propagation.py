@@ -78,7 +78,7 @@ class Propagation:
         self._network, self._iterations = network, iterations
         self._reference = copy.deepcopy(network.module).double().eval()
         traced = in_modules(network.module, network.example(2), exact=True)
-        self._module = stepped(traced, network.input_shape)
+        self._module = stepped(traced)
         self._rounding = Rounding(traced)
         self._refuse_blurred()
         modes = (True, False) if patches and plain_windows(self._module, network.input_shape) else (False,)

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.fx.passes.shape_prop import ShapeProp
 from torch.nn import functional
 
 from evalsuite import Unsupported
@@ -32,29 +31,29 @@ _MEANS = ("mean", "sum")
 _COPIES, _MEMORY = 10, 2**32
 
 
-def stepped(traced: fx.GraphModule, input_shape: Shape) -> nn.Module:
+def stepped(traced: fx.GraphModule) -> nn.Module:
     """A float64 copy of what `in_modules` gives, as operators that have sound bounds.
 
     Raises:
         Unsupported: an operation has no sound bounds here, by its path; or it does not keep samples apart.
     """
-    return _Stepper(traced, input_shape).run().eval()
+    return _Stepper(traced).run().eval()
 
 
 class _Stepper:
     """Writes the graph anew, in place of a copy's nodes."""
 
-    def __init__(self, traced: fx.GraphModule, input_shape: Shape) -> None:
+    def __init__(self, traced: fx.GraphModule) -> None:
         self.module = copy.deepcopy(traced).double().requires_grad_(False)
         self.known = activations(self.module)
         with_stand_ins(self.module, Own)
         _fold_norms(self.module)
-        self.shapes = {node: _shape(node) for node in self._propagated(1, input_shape)}
-        two = {node: _shape(node) for node in self._propagated(2, input_shape)}
+        nodes = self.module.graph.nodes
+        self.shapes: dict[fx.Node, Shape] = {node: node.meta.get("shape", ()) for node in nodes}
         # A constant has one shape, whatever the batch.
-        self.constant = {node for node in two if node.op == "get_attr"}
-        for node, shape in two.items():
-            if node.op not in ("get_attr", "output") and shape != (2, *self.shapes[node][1:]):
+        self.constant = {node for node in nodes if node.op == "get_attr"}
+        for node, shape in self.shapes.items():
+            if node.op not in ("get_attr", "output") and shape[:1] != (-1,):
                 raise Unsupported(f"no sound bounds for {_path(node)}: its tensor is not one sample after the other")
         greatest = max(math.prod(shape[1:]) for shape in self.shapes.values())
         if _COPIES * 8 * greatest**2 > _MEMORY:
@@ -62,10 +61,6 @@ class _Stepper:
                 f"a tensor of {greatest} values: the coefficients of each by each would not fit into "
                 f"{_MEMORY // 2**30} GiB"
             )
-
-    def _propagated(self, batch: int, input_shape: Shape) -> Any:
-        ShapeProp(self.module).propagate(torch.zeros(batch, *input_shape, dtype=torch.float64))
-        return self.module.graph.nodes
 
     def run(self) -> nn.Module:
         """See `stepped`."""
@@ -221,11 +216,6 @@ class _Stepper:
         made = self.module.graph.call_module(name, tuple(given))
         self.shapes[made] = shape
         return made
-
-
-def _shape(node: fx.Node) -> Shape:
-    found = node.meta.get("tensor_meta")
-    return () if found is None or not hasattr(found, "shape") else tuple(found.shape)
 
 
 def _path(node: fx.Node) -> str:

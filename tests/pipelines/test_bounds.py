@@ -169,8 +169,8 @@ def test_operators_without_trustworthy_bounds_are_refused_by_name(last: nn.Modul
 def test_a_conversion_that_computes_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     right = propagation_module.stepped
 
-    def off(traced: fx.GraphModule, shape: tuple[int, ...]) -> nn.Module:
-        found = right(traced, shape)
+    def off(traced: fx.GraphModule) -> nn.Module:
+        found = right(traced)
         found.get_parameter("2.bias")[0] += 1e-6
         return found
 
@@ -254,7 +254,7 @@ def made(kind: str, activation: Callable[[], nn.Module], seed: int) -> nn.Module
 def test_every_allowed_operator_has_a_network_here() -> None:
     seen = {OPERATOR, "onnx::Relu"}
     for kind, (names, _) in ARCHITECTURES.items():
-        read = stepped(in_modules(made(kind, nn.ReLU, 0), torch.rand(2, 1, 5, 5), exact=True), (1, 5, 5))
+        read = stepped(in_modules(made(kind, nn.ReLU, 0), torch.rand(2, 1, 5, 5), exact=True))
         operators = {name for name, _ in Engine.operators(read, (1, 5, 5))}
         assert {f"onnx::{name}" for name in names.split()} <= operators
         seen |= operators
