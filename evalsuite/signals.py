@@ -1,4 +1,4 @@
-"""Signals that end a program, held back while a process is being started."""
+"""Signals that end a program, while it starts a process that a server forks: the program alone answers them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.process import BaseProcess
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -39,3 +41,22 @@ def held_back() -> Iterator[None]:
         restore()
         if came:
             signal.raise_signal(came[0])
+
+
+def start(process: BaseProcess) -> None:
+    """Start a process that is forked by a server, which is started where there is none.
+
+    A terminal tells Ctrl-C to the server too, and python's own start would answer with a traceback. So the server
+    begins with the signal blocked. What it loads first, `evalsuite.forked`, lets it in.
+
+    Raises:
+        EOFError, ConnectionError: the server ended meanwhile.
+    """
+    with held_back():
+        resource_tracker.ensure_running()  # as the server is started, this would lift the block
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        process.start()

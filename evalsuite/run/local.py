@@ -29,7 +29,7 @@ from evalsuite.run import tree
 from evalsuite.run.child import NO_ROOM, Assignment, Found, read_outcome
 from evalsuite.run.executor import Executor, ServerLost, failed
 from evalsuite.run.guard import PAUSE, RESUME, TAKE, WAITS, Ended, guarded
-from evalsuite.signals import held_back
+from evalsuite.signals import start
 from evalsuite.sources import OURS
 
 _ALWAYS_LOADED = (
@@ -94,7 +94,7 @@ class Processes(Executor):
         ours = [name for name in modules if name.partition(".")[0] in OURS]
         os.environ[_PRELOAD] = ",".join([*_ALWAYS_LOADED, *warm, *_with_submodules(ours), *libraries])
         os.environ[_PATH] = json.dumps(spawn.get_preparation_data("")["sys_path"])
-        self._context.set_forkserver_preload(["evalsuite.run.preload"])
+        self._context.set_forkserver_preload(["evalsuite.forked", "evalsuite.run.preload"])
 
     @property
     def free(self) -> int:
@@ -121,8 +121,8 @@ class Processes(Executor):
             child = _Child(process, ours, assignment, time.monotonic())
             self._running.append(child)  # before it starts: a Ctrl-C between the two would leave it to itself
             try:
-                with _main_left_out(assignment), held_back():
-                    process.start()
+                with _main_left_out(assignment):
+                    start(process)
             except (EOFError, ConnectionError) as error:  # the server was killed, or died as it loaded its modules
                 self._running.remove(child)
                 ours.close()

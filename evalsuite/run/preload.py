@@ -3,19 +3,11 @@
 What a module does as it is imported must not end the server: it is said, and each job imports it again and is told.
 """
 
-# ruff: noqa: E402 (what else is imported may take as long as a finger needs for Ctrl-C)
-import os
-import signal
-
-# Ctrl-C is told to this process too; the driver says what became of the run, and no traceback of an import beside it.
-_BEFORE = signal.getsignal(signal.SIGINT)
-if callable(_BEFORE):  # else it is ignored, as behind `&`
-    signal.signal(signal.SIGINT, lambda number, _: os._exit(128 + number))
-
 import ctypes
 import gc
 import importlib
 import json
+import os
 import sys
 import warnings
 from contextlib import suppress
@@ -47,4 +39,3 @@ with suppress(AttributeError):  # another C library than glibc
     _libc = ctypes.CDLL(None)
     _libc.mallopt(_TRIM, 256 << 20)
     _libc.mallopt(_MMAP, 32 << 20)  # more than that is given back at once
-signal.signal(signal.SIGINT, _BEFORE)  # the server sets its own, and restores this one in each job

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from evalsuite.signals import held_back
+from evalsuite.signals import start
 
 COLUMNS = ("category", "onnx", "vnnlib", "prepare_s", "result", "run_s")
 ERROR = "error"
@@ -95,13 +95,12 @@ def _instance(path: Path, number: int, cells: dict[str, str], timeout: float | N
 def run_instances(instances: list[Instance], engine: str = "auto") -> Iterator[InstanceResult]:
     """Verify one after the other by an engine of `verify`, each in a fresh process with one thread."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["evalsuite.verification.cascade"])
+    context.set_forkserver_preload(["evalsuite.forked", "evalsuite.verification.cascade"])
     for instance in instances:
         ours, theirs = context.Pipe(duplex=False)
         process = context.Process(target=_child, args=(theirs, instance, engine), daemon=True)
         try:
-            with held_back():
-                process.start()
+            start(process)
             theirs.close()
             yield _outcome(instance, process, ours)
         finally:

@@ -339,17 +339,31 @@ def test_a_terminated_run_keeps_its_rows_and_a_running_one_is_reported(workshop:
     assert set(workshop.rows()["step"]) == {"train", "slow"}
 
 
-@pytest.mark.parametrize(("body", "code"), [("os.kill(os.getpid(), signal.SIGINT)", 130), ("pass", 0)])
-def test_an_interrupt_as_the_server_loads_ends_it_without_a_traceback(tmp_path: Path, body: str, code: int) -> None:
-    (tmp_path / "loaded.py").write_text(f"import os, signal\n{body}\n")
-    told = {"EVALSUITE_PATH": json.dumps([str(tmp_path), *sys.path]), "EVALSUITE_PRELOAD": "loaded"}
-    after = "import signal; assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
-    done = subprocess.run(
-        [sys.executable, "-c", f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-         f"import evalsuite.run.preload; {after}"],
-        env={**os.environ, **told}, capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (code, "")
+CTRL_C = """\
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "{module}" and any("multiprocessing.forkserver" in word for word in sys.orig_argv):
+            for _ in range({times}):
+                os.killpg(0, signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+@pytest.mark.parametrize("module", ["multiprocessing.forkserver", "torch"])  # before a line of ours is run, and after
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_as_the_server_of_jobs_starts_leaves_no_traceback(workshop: Workshop, module: str, times: int) -> None:
+    (workshop.folder / "sitecustomize.py").write_text(CTRL_C.format(module=module, times=times))
+    workshop.path = workshop.folder
+    instances = workshop.folder / "instances.csv"
+    instances.write_text("none.onnx,none.vnnlib,1\n")
+    run = ("run", workshop.recipe("  - accuracy\n"), "--out", workshop.out)
+    for command in (run, ("verify", "--instances", instances)):
+        process = workshop.start(*command)
+        _, errors = process.communicate(timeout=30)  # ends where no process is left that holds the pipes
+        assert (process.returncode, "Traceback" in errors) == (130, False), errors
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])

@@ -50,6 +50,7 @@ ALLOWED = {
     "recipe": {"contract", "document", "plugins", "references", "variants", "workloads"},
     "results": {"contract"},
     "signals": set(),
+    "forked": set(),
     "sources": set(),
     "reading": {"sources"},
     "plan": {"contract", "plugins", "recipe", "sources", "workloads"},
