@@ -502,7 +502,10 @@ class _Reader:
         for key in unknown:
             hint = did_you_mean(key, known) if known else "; it has no options"
             self._problem((*place, key), f"unknown option of {kind} {use!r}{hint}")
-        if unknown:
+        large = [key for key, value in options.items() if isinstance(value, int) and abs(value) >= 2**63]
+        for key in large:
+            self._problem((*place, key), f"a whole number is in (-2^63, 2^63), got {options[key]}")
+        if unknown or large:
             return None
         try:
             target = construct(cls, options)

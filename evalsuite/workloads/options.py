@@ -8,6 +8,7 @@ from dataclasses import dataclass
 OPTIMIZERS = ("adamw", "sgd")
 PRECISIONS = ("float32", "bfloat16")
 MOST_SPLITS = 2**31
+MOST_THREADS = 1024  # more than cores of any machine; of many more, torch ends the process by a segmentation fault
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,8 @@ class Budget:
             raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {self.device!r}")
-        if self.threads < 1:
-            raise ValueError(f"threads must be at least 1, got {self.threads}")
+        if not 1 <= self.threads <= MOST_THREADS:
+            raise ValueError(f"threads must be in [1, {MOST_THREADS}], at most one per core, got {self.threads}")
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
         if not 0 <= self.warm_up < 1:

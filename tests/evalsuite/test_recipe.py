@@ -108,6 +108,8 @@ def test_comments_and_layout_do_not_make_another_recipe() -> None:
         ("epochs: 2", "epoch: 2", "r.yaml:2:31 workloads[0].epoch: unknown option of workload 'digits-mlp'; did you mean 'epochs'?"),
         ("epochs: 2", "epochs: two", "r.yaml:2:31 workloads[0].epochs: must be a whole number, got 'two'"),
         ("epochs: 2", "epochs: 0", "r.yaml:2:13 workloads[0]: epochs must be at least 1, got 0"),
+        ("epochs: 2", "threads: 100000", "r.yaml:2:13 workloads[0]: threads must be in [1, 1024], at most one per core, got 100000"),
+        ("epochs: 2", f"batch_size: {10**19}", "r.yaml:2:31 workloads[0].batch_size: a whole number is in (-2^63, 2^63), got 10000000000000000000"),
         ("use: annealed", "use: aneald", "r.yaml:3:19 variants[1].use: unknown variant 'aneald'; did you mean 'annealed'?"),
         ("start: 0.5", "start: 1.5", "r.yaml:3:18 variants[1]: start must be in [0, 1), got 1.5"),
         ("name: late", "name: relu", "r.yaml:3:34 variants[1].name: 'relu' is the name of another variant; choose a new one"),
