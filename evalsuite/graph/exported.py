@@ -179,6 +179,10 @@ class _Reader:
             return args[0][args[1]]
         if node.target is torch.ops.evalsuite.activation.default:
             return Value(self.builder.add(self.whole[args[1]], args[0]))
+        if target not in _READERS and torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            raise Unsupported(
+                "is random in evaluation mode, so that the network is no function of its input: remove it"
+            )
         if target not in _READERS:
             raise Unsupported(f"no reader for torch's operator {node.target}: write it with others, or ask for it")
         values = [each for each in _listed(known) if isinstance(each, torch.Tensor)]

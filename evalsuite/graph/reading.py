@@ -28,6 +28,7 @@ _HIDDEN = (
     "its forward does something that its trace does not show, such as choosing by the batch's size, or rounds to a "
     "coarser precision on the way"
 )
+_RANDOM = "in evaluation mode its forward is random, or changes its own state; remove that"
 
 
 def read(module: nn.Module, example: Inputs, whole: Collection[nn.Module] = ()) -> Graph:
@@ -101,6 +102,8 @@ def compare(graph: Graph, module: nn.Module, example: Inputs, *, dynamic: bool =
         worst = _greatest((found - wanted)[known])
         allowed = _NOISE * noise + _SHARE * finest * _greatest(wanted[known])
         if not worst <= allowed < math.inf or not bool((found.isfinite() == known).all()):
+            if changed := _greatest((module(inputs) - wanted)[known]):
+                raise Unsupported(f"two runs of the network on one batch differ by {changed:.3g}: {_RANDOM}")
             raise Unsupported(
                 f"what was read differs from the network by {worst:.3g}, and rounding explains {allowed:.3g}: {because}"
             )

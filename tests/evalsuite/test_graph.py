@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -250,6 +251,8 @@ _DOES: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
     "size": lambda own, x: own.layer(x)[: len(x) - 1],
     "exporting": lambda own, x: x if torch.compiler.is_exporting() else 2 * x,
     "order": lambda own, x: torch.linalg.vector_norm(x, torch.inf, -1),
+    "noise": lambda own, x: x + torch.randn_like(x),
+    "chance": lambda own, x: x * random.random(),
 }
 
 
@@ -272,6 +275,8 @@ class _Refused(nn.Module):
         ("statistics", "normalises by its batch"), ("dropout", "training=self.training"), ("state", "changes 'calls'"),
         ("size", "multiple of the batch|any size"), ("exporting", "differs from the network"),
         ("order", "the norm of order inf; only 1 and 2 are read"),
+        ("noise", r"\(randn_like\): is random in evaluation mode"),
+        ("chance", "two runs of the network on one batch differ by .* is random, or changes its own state; remove"),
     ],
 )  # fmt: skip
 def test_refusals_name_the_cure(kind: str, said: str) -> None:
