@@ -76,6 +76,10 @@ def save_network(network: Network, folder: Path, workload: Workload) -> None:
             if (restored is None) != (module is None) or (
                 restored is not None and module is not None and not torch.equal(restored(example), module(example))
             ):
+                if module is not None and not torch.equal(module(example), module(example)):
+                    raise ValueError(
+                        f"{network.name}: the {role} is random in evaluation mode, or changes its own state"
+                    )
                 raise ValueError(f"{network.name}: the saved {role} computes something else than the one in memory")
 
 

@@ -21,7 +21,7 @@ from evalsuite.own.adapter import own_network
 from evalsuite.references import OwnError
 from evalsuite.reluize.rewrite import modes_in
 from evalsuite.reluize.swap import expose
-from evalsuite.samples import Inputs
+from evalsuite.samples import Inputs, mapped
 
 _FEATURES_LAST = (nn.Linear, nn.Bilinear, nn.Embedding, nn.LayerNorm)
 _CHANNELS_FIRST = (nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase, nn.GroupNorm)
@@ -74,6 +74,7 @@ class OwnActivations:
 
     @classmethod
     def _found(cls, module: nn.Module, example: Inputs, chosen: str) -> OwnActivations:
+        _refuse_random(module, example)
         exposed, needed = _exposed(module, example)
         counts, sites = _places(exposed, example)
         if not counts:
@@ -122,12 +123,11 @@ class OwnActivations:
     def _check(self, module: nn.Module, example: Inputs) -> None:
         """The network with its own activation put in anew computes what it did."""
         row = next(each for each in known() if each.name == self.name)
-        before, after = (outputs_of(each, example) for each in (module, self.replaced(module, row.make)))
-        distance, size = float((after - before).abs().max()), float(before.abs().max())
-        if not distance <= _CLOSENESS * max(size, 1.0):
+        off = _off(*(outputs_of(each, example) for each in (module, self.replaced(module, row.make))))
+        if off:
             raise OwnError(
                 f"the model: with its {self.name} replaced by modules of the same its outputs are off by"
-                f" {distance:.3g}: an activation that works in place, or is called in another way in another pass; use"
+                f" {off:.3g}: an activation that works in place, or is called in another way in another pass; use"
                 " a module of its own for each, such as nn.GELU()"
             )
 
@@ -138,6 +138,24 @@ _KNOWN: dict[tuple[Hashable, str], OwnActivations] = {}
 def is_replaceable(row: Activation) -> bool:
     """Whether a row is smooth or bent, without parameters, and like ReLU for large |x|."""
     return row.limits == (0.0, 1.0) and row.swaps and not row.gate and not row.parameters and row.name != RELU.name
+
+
+def _off(before: torch.Tensor, after: torch.Tensor) -> float:
+    """The greatest difference of two outputs; 0 where rounding explains it."""
+    distance, size = float((after - before).abs().max()), float(before.abs().max())
+    return 0.0 if distance <= _CLOSENESS * max(size, 1.0) else distance
+
+
+@torch.no_grad()
+def _refuse_random(module: nn.Module, example: Inputs) -> None:
+    with torch.random.fork_rng(devices=[]):
+        evaluated = duplicate(module).eval()
+        off = _off(*(evaluated(mapped(example, torch.clone)) for _ in range(2)))
+    if off:
+        raise OwnError(
+            f"the model: in evaluation mode its outputs change by {off:.3g} from one run on a batch to the next: its"
+            " forward is random, as F.dropout(x) without training=self.training, or changes its own state; remove that"
+        )
 
 
 def _exposed(module: nn.Module, example: Inputs) -> tuple[nn.Module, tuple[Inputs] | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -185,6 +186,13 @@ def test_what_has_nothing_to_replace_is_said_in_one_line(module: nn.Module, said
     with pytest.raises(OwnError) as error:
         OwnActivations.of(module, images(6))
     assert str(error.value) == said
+
+
+@pytest.mark.parametrize("draw", [nn.functional.dropout, lambda x: x * random.random()])
+def test_a_model_that_is_random_in_evaluation_mode_is_told_so(draw: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    module = nn.Sequential(nn.Linear(6, 4), nn.GELU(), Written(lambda _, x: draw(x)), nn.Linear(4, 2))
+    with pytest.raises(OwnError, match=r"its outputs change by .* from one run on a batch"):
+        OwnActivations.of(module, images(6))
 
 
 def test_another_architecture_is_refused() -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from hashlib import sha256
@@ -13,16 +13,17 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from written import Written
 
 from evalsuite.activations import LambdaGELU, census
 from evalsuite.contract import Data, Network
-from evalsuite.networks import load_network, save_network
+from evalsuite.networks import check_savable, load_network, save_network
 from evalsuite.plugins import load
 from evalsuite.reluize.folding import fold_hardness
 from evalsuite.reluize.repair import refit_bias
 from evalsuite.reluize.swap import swap_to_relu
 from evalsuite.run.disjoint import check_disjoint
-from evalsuite.workloads.digits import DigitsResNet
+from evalsuite.workloads.digits import DigitsMLP, DigitsResNet
 from evalsuite.workloads.mnist import MnistCNN, read_idx
 from evalsuite.workloads.options import Budget
 from evalsuite.workloads.residual import ResidualBlock
@@ -284,3 +285,12 @@ def test_a_network_of_another_architecture_is_refused(tmp_path: Path) -> None:
     mixed = nn.Sequential(nn.Linear(64, 5), nn.GELU(), nn.Linear(5, 5), nn.ReLU(), nn.Linear(5, 10))
     with pytest.raises(ValueError, match="one kind is needed"):
         save_network(Network("x", mixed.eval(), (64,), 10), tmp_path / "m", workload)
+
+
+def test_a_network_that_is_random_in_evaluation_mode_is_told_so() -> None:
+    class Random(DigitsMLP):
+        def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
+            return nn.Sequential(Written(lambda _, x: functional.dropout(x)), super().build(activation))
+
+    with pytest.raises(ValueError, match="untrained: the module is random in evaluation mode"):
+        check_savable(Random(), data_of("digits-mlp"), lambda _: nn.GELU())
