@@ -94,7 +94,8 @@ def merge(
 ) -> None:
     """Unite runs of one recipe, as of several machines or other seeds, in a folder that `report` takes.
 
-    A job that several runs have is taken from the first; where its numbers differ, the runs are refused.
+    Where recipes, machines or versions differ, that is said. A job that several runs have is taken from the first;
+    where its numbers differ, or one name means two things, the runs are refused.
     """
     from evalsuite.studies.merging import merge as unite
 

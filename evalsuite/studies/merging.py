@@ -6,6 +6,7 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ def merge(out: Path, folders: Sequence[Path]) -> list[str]:
     A job that several runs have is taken from the first of them, if all of it but clock readings is the same.
 
     Returns:
-        What differs between them and does no harm to the rows: machines and versions.
+        What differs between them and does no harm to the rows: recipes, but for their seeds, machines and versions.
 
     Raises:
         DamagedResults: a folder has no results, or they cannot be read.
@@ -60,20 +61,27 @@ def _record(folder: Path) -> RunRecord:
 
 
 def _check_alike(folders: Sequence[Path], records: Sequence[RunRecord], frames: Sequence[pd.DataFrame]) -> None:
-    """The same name means the same: baseline, data, step and options."""
-    for folder, record, frame in zip(folders[1:], records[1:], frames[1:], strict=True):
-        both = f"{folders[0]} and {folder}"
-        if record.baseline != records[0].baseline:
-            raise Refused(f"{both} have other baselines, {records[0].baseline} and {record.baseline}")
-        for name in record.data.keys() & records[0].data.keys():
-            if record.data[name].get("fingerprint") != records[0].data[name].get("fingerprint"):
+    """The same name means the same: baseline, data, step and options, whatever workload they are of."""
+    runs = zip(folders, records, frames, strict=True)
+    for (first, before, measured), (folder, record, frame) in combinations(runs, 2):
+        both, pair = f"{first} and {folder}", [measured, frame]
+        if record.baseline != before.baseline:
+            raise Refused(f"{both} have other baselines, {before.baseline} and {record.baseline}")
+        for name in record.data.keys() & before.data.keys():
+            if record.data[name].get("fingerprint") != before.data[name].get("fingerprint"):
                 raise Refused(f"{both}: the data of {name} differ; give the workloads different names")
-        one, other = ({each["name"]: (each["stage"], each["after"]) for each in r.steps} for r in (records[0], record))
+        one, other = ({each["name"]: (each["stage"], each["after"]) for each in r.steps} for r in (before, record))
         for name in one.keys() & other.keys():
             if one[name] != other[name]:
                 stages = f"{one[name][0]} and {other[name][0]}"
                 raise Refused(f"{both}: the step {name} is {stages}, or follows other steps; give them different names")
-        if differing := differing_options([frames[0], frame], ["workload", "variant"]):
+        steps = [each[each["step"].isin(one.keys() | other.keys())] for each in pair]
+        differing = [
+            *differing_options(steps, [], ["options"]),
+            *differing_options(pair, ["variant"], ["variant_options"]),
+            *differing_options(pair, ["workload", "variant"], ["workload_options"]),
+        ]
+        if differing:
             raise Refused(f"{both}: {'; '.join(differing)}; give them different names")
 
 
@@ -187,9 +195,25 @@ def _together(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: value for table in tables for name, value in table.items()}
 
 
+def _asked(record: RunRecord) -> dict[str, Any]:
+    """What its recipe asks for; seeds are what merge is for."""
+    try:
+        tree = plain(read_tree(record.recipe_text))
+    except DocumentError:  # of several recipes in a row
+        tree = None
+    named = {
+        "workloads": record.workloads,
+        "variants": record.variants,
+        "steps": [each["name"] for each in record.steps],
+    }
+    rest = {name: value for name, value in tree.items() if name not in _LISTS} if isinstance(tree, dict) else {}
+    return {**rest, **{name: f"[{', '.join(each)}]" for name, each in named.items()}}
+
+
 def _differing(records: Sequence[RunRecord]) -> list[str]:
     found = []
     for what, tables in (
+        ("recipe", [_asked(each) for each in records]),
         ("machine", [each.machine for each in records]),
         ("versions", [each.versions for each in records]),
     ):

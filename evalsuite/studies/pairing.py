@@ -135,14 +135,17 @@ def _differing(records: Sequence[Record], frames: Sequence[pd.DataFrame], labels
     return [*found, *differing_options(frames, ["workload"]), *_differing_seeds(frames, labels)]
 
 
-def differing_options(frames: Sequence[pd.DataFrame], network: Sequence[str]) -> list[str]:
+def differing_options(
+    frames: Sequence[pd.DataFrame], network: Sequence[str], columns: Sequence[str] = OPTIONS
+) -> list[str]:
     """Of each step, and of the variant and the workload of each network, as the rows carry them.
 
     Args:
         network: the columns that name one. The splits of its seeds are compared seed by seed.
+        columns: which options.
     """
     found: dict[tuple[str, str], list[str]] = {}
-    for column in OPTIONS:
+    for column in columns:
         key = [*network, "step"] if column == "options" else [*network]
         for names, options in ((key, _told), ([*key, "seed"], _split)):
             one, other = ({place: options(given) for place, given in _placed(frame, names, column)} for frame in frames)

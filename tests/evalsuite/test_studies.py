@@ -98,9 +98,40 @@ def test_an_anchor_that_means_two_things_is_not_merged(tmp_path: Path) -> None:
 def test_recipes_that_are_not_one_are_both_told(tmp_path: Path, change: dict[str, Any]) -> None:
     out = tmp_path / "whole"
     other = _recipe(lambda tree: tree.update(change))
-    call("merge", out, cut(tmp_path / "a", 0), cut(tmp_path / "b", 1, 2, change=other))
+    done = call("merge", out, cut(tmp_path / "a", 0), cut(tmp_path / "b", 1, 2, change=other))
     record = read_run_record(out)
     assert re.findall(r"(?m)^# [ab]$", record.recipe_text) == ["# a", "# b"]
+    assert ("warning: differs between the runs: recipe: time_limit " in done.stderr) == ("time_limit" in change)
+
+
+def test_workloads_that_only_one_recipe_has_are_told(tmp_path: Path) -> None:
+    runs = cut(tmp_path / "a", 0), _elsewhere(cut(tmp_path / "b", 1, change={"workloads": ["elsewhere"]}))
+    told = "evalsuite: warning: differs between the runs: recipe: workloads [digits-mlp, digits-cnn], [elsewhere]"
+    assert told in call("merge", tmp_path / "out", *runs).stderr
+
+
+@pytest.mark.parametrize(
+    ("column", "told"),
+    [
+        ("options", "the options of prune differ: sparsity 0.5 against 0.25; give them different names"),
+        ("variant_options", "the options of variant of annealed differ: start 0.25 against 0.125; give them different"),
+    ],
+)
+def test_one_name_means_one_thing_in_other_workloads_too(tmp_path: Path, column: str, told: str) -> None:
+    """Else a step's table would give each workload the sparsity of the first."""
+    runs = cut(tmp_path / "a", 0), _elsewhere(cut(tmp_path / "b", 0), column)
+    done = call("merge", tmp_path / "out", *runs)
+    assert (done.exit_code, told in done.stderr) == (2, True), done.stderr
+
+
+def _elsewhere(folder: Path, column: str = "") -> Path:
+    """The rows as those of a workload of another name, with one option halved."""
+    frame = read_results(folder).drop(columns="run").assign(workload="elsewhere")
+    option = {"options": "sparsity", "variant_options": "start"}.get(column)
+    if option:
+        frame[column] = [{**each, option: each[option] / 2} if option in each else each for each in frame[column]]
+    pq.write_table(as_table(frame), folder / "results.parquet")
+    return folder
 
 
 def _altered(folder: Path, **values: object) -> Path:
