@@ -121,7 +121,7 @@ def run(
     most_seeds: Annotated[int, typer.Option(help="No more seeds than these with --until.")] = 50,
     progress: Annotated[str, typer.Option(help="auto, rich, plain, json or none; on stderr.")] = "auto",
 ) -> None:
-    """Run a recipe; run it again to continue. What is done is not done twice."""
+    """Run a recipe; run it again to continue. What is done is not done twice. The exit code is 1 if a job failed."""
     from evalsuite.run.choice import RETRIES, Choice
 
     if retry not in RETRIES:
@@ -398,7 +398,8 @@ def verify(
     marabou take Relu alone; what marabou, which must be installed, calls unsat is a verdict of floats with tolerances.
 
     The answer goes to standard output, the reason to standard error. The exit code is 0 for every answer, unknown and
-    timeout too, and 2 where the files are at fault, or where the answer stands but its proof was not written.
+    timeout too, 1 where one of many is error, and 2 where the files are at fault, or where the answer stands but its
+    proof was not written.
     """
     single = onnx is not None and vnnlib is not None and instances is None and out is None
     if (against is not None and not single) or (within is not None and against is None):
@@ -478,8 +479,9 @@ def _verify_many(path: Path, out: Path | None, timeout: float | None, engine: st
     import csv
     from contextlib import nullcontext
 
-    from evalsuite.verification.instances import COLUMNS, read_instances, run_instances
+    from evalsuite.verification.instances import COLUMNS, ERROR, read_instances, run_instances
 
+    failed = False
     try:
         instances = read_instances(path, timeout)
         with nullcontext(sys.stdout) if out is None else _opened(out) as file:
@@ -488,10 +490,13 @@ def _verify_many(path: Path, out: Path | None, timeout: float | None, engine: st
             for number, found in enumerate(run_instances(instances, engine), start=1):
                 writer.writerow(found.row())
                 file.flush()
+                failed |= found.result == ERROR
                 name = f"{Path(found.onnx).name} {Path(found.vnnlib).name}"
                 print(f"{number}/{len(instances)} {name}: {found.result} ({found.reason})", file=sys.stderr)
     except (ValueError, OSError) as error:
         stop(_unreadable(error))
+    if failed:
+        raise typer.Exit(1)
 
 
 def _opened(out: Path) -> TextIO:

@@ -307,7 +307,7 @@ def test_many_instances_are_rows_and_a_bad_one_is_an_error(tmp_path: Path) -> No
     lines = ["m.onnx,sat.vnnlib,5", "bad.onnx,sat.vnnlib,5", "m.onnx,missing.vnnlib,5", "m.onnx,unsat.vnnlib,5"]
     (tmp_path / "instances.csv").write_text("\n".join(lines))
     code, out, err = run("--instances", tmp_path / "instances.csv", "--out", tmp_path / "results.csv")
-    assert (code, out) == (0, ""), err
+    assert (code, out) == (1, ""), err
     with (tmp_path / "results.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == ["category", "onnx", "vnnlib", "prepare_s", "result", "run_s"]

@@ -170,7 +170,7 @@ def test_many_instances_by_an_engine(tmp_path: Path) -> None:
     property_of(tmp_path / "p.vnnlib", [("-1", "0.5")], 1, "(<= Y_0 0)")
     (tmp_path / "all.csv").write_text("m.onnx,p.vnnlib,20\nm.onnx,none.vnnlib,20\n")
     done = CliRunner().invoke(app, ["verify", "--instances", str(tmp_path / "all.csv"), "--engine", "z3"])
-    assert done.exit_code == 0
+    assert done.exit_code == 1
     rows = Counter(line.split(",")[4] for line in done.stdout.splitlines()[1:])
     assert rows == {"unsat": 1, "error": 1}
     assert "p.vnnlib: unsat (solver)" in done.stderr
