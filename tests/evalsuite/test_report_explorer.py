@@ -329,6 +329,20 @@ def test_a_phone_shows_it_without_scrolling_sideways(browser: Any, folder: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("width", "media"), [(1300, ""), (700, ""), (700, "print")])
+def test_no_reason_in_the_first_table_is_cut_off(browser: Any, folder: Path, width: int, media: str) -> None:
+    look(browser, folder, width=width)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media})
+    parts = "[...document.querySelectorAll('.matrix .why')].filter((each) => each.getClientRects().length)"
+    longest, cut = browser.execute_script(
+        f"const parts = {parts}; return [Math.max(...parts.map((each) => each.textContent.length)),"
+        " parts.filter((each) => each.scrollHeight > each.clientHeight + 1).map((each) => each.textContent)]"
+    )
+    assert longest > 80
+    assert cut == []
+
+
+@pytest.mark.slow
 def test_print_has_the_answer_and_the_sections_and_without_script_the_page_says_where_the_tables_are(
     browser: Any, folder: Path
 ) -> None:
