@@ -74,9 +74,13 @@ def _transformers(path: str) -> Any:
     return transformers
 
 
-def _place(model: Model, start: str) -> str:
-    """The folder, or the name on the hub."""
-    name = model.path.removeprefix("hf:")
+def place_of(path: str) -> str:
+    """The folder of a model `hf:FOLDER`, or the name on the hub.
+
+    Raises:
+        OwnError: there is no such folder, or it holds no configuration.
+    """
+    name = path.removeprefix("hf:")
     folder = Path(name).expanduser()
     if not folder.is_dir():
         if not _HUB.fullmatch(name) or name.startswith("."):
@@ -85,8 +89,15 @@ def _place(model: Model, start: str) -> str:
         return name
     if not (folder / "config.json").is_file():
         raise OwnError(f"the model: {name} has no config.json; name a folder that save_pretrained wrote")
-    if start == "scratch" or model.weights or any((folder / each).is_file() for each in _WEIGHTS):
-        return str(folder)
+    return str(folder)
+
+
+def _place(model: Model, start: str) -> str:
+    """The folder, or the name on the hub, where there are weights if it starts from them."""
+    name, folder = model.path.removeprefix("hf:"), Path(found := place_of(model.path))
+    weights = model.weights or any((folder / each).is_file() for each in _WEIGHTS)
+    if start == "scratch" or weights or not folder.is_dir():
+        return found
     if pickled := [each for each in _OTHERS if (folder / each).is_file()]:
         raise OwnError(
             f"the model: {name} has its weights in {pickled[0]}, which is refused, as a pickle may run code; convert"

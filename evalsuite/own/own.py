@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from evalsuite.contract import Data, Task
 from evalsuite.own.data import Source, fingerprint, read_data, source_of
+from evalsuite.own.hugging_face import place_of
 from evalsuite.own.models import Model
 from evalsuite.own.originals import Originals, originals_folder
 from evalsuite.own.tasks import TaskChoice, task_of
@@ -257,9 +258,11 @@ def _places(own: Own) -> OwnActivations:
 
 def _tokenizer(model: Model) -> str | None:
     """The folder of a Hugging Face model, where it has a tokenizer."""
-    kind, _, folder = model.path.partition(":")
+    if not model.path.startswith("hf:"):
+        return None
+    folder = place_of(model.path)
     names = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
-    return folder if kind == "hf" and any((Path(folder).expanduser() / each).is_file() for each in names) else None
+    return folder if any((Path(folder) / each).is_file() for each in names) else None
 
 
 def _files(place: Path) -> list[Path]:

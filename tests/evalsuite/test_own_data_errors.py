@@ -121,7 +121,7 @@ WRONG: list[tuple[str, Make, Any, Task, str]] = [
     ("no archive", text("d.npz", "x,y"), "d.npz", C,
      'd.npz: is no .npz archive, or a damaged one; write it with numpy.savez("data.npz", x=..., y=...)'),
     ("no targets in arrays", npz(x=X), "d.npz", C,
-     "d.npz, part train: there are no targets; add them, or choose another task"),
+     "d.npz, part train: there are no targets; add them, name them by `data.target`, or choose another task"),
     ("unknown array", npz(x=X, z=Y), {"path": "d.npz", "target": "zz"}, C,
      "d.npz, part train: there is no array 'zz'; did you mean 'z'?"),
     ("other lengths", npz(x=X, y=Y[:30]), "d.npz", C,

@@ -115,6 +115,20 @@ def test_a_wrong_option_is_told_as_in_a_recipe(option: str, said: str) -> None:
     assert (done.exit_code, done.stderr) == (2, f"evalsuite: {said}\n")
 
 
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("hf:./nowhere", "there is no folder ./nowhere; known: empty"),
+        ("hf:empty", "empty has no config.json; name a folder that save_pretrained wrote"),
+    ],
+)
+def test_a_folder_that_holds_no_model_is_told_before_its_tokenizer(model: str, said: str) -> None:
+    Path("empty").mkdir()
+    Path("texts.jsonl").write_text('{"text": "good", "label": "a"}\n{"text": "bad", "label": "b"}\n' * 20)
+    done = CliRunner().invoke(app, ["init", model, "--data", "texts.jsonl"])
+    assert (done.exit_code, done.stderr) == (2, f"evalsuite: the model: {said}\n")
+
+
 def test_a_folder_is_not_proposed_in_its_own_place() -> None:
     Path("net.py").mkdir()
     done = CliRunner().invoke(app, ["init", "net.py:net", "--data", "d.npz"])

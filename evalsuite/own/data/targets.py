@@ -65,7 +65,9 @@ def _listed(part: Part) -> torch.Tensor | list[Any]:
     """A tensor, or a list of texts, numbers or lists of them."""
     given = part.targets
     if given is None:
-        raise OwnError(f"{part.where(-1)}: there are no targets; add them, or choose another task")
+        raise OwnError(
+            f"{part.where(-1)}: there are no targets; add them, name them by `data.target`, or choose another task"
+        )
     if isinstance(given, torch.Tensor):
         return given.detach().cpu()
     if hasattr(given, "dtype"):  # numpy's
@@ -237,7 +239,9 @@ def _whole(targets: torch.Tensor | list[Any], part: Part) -> torch.Tensor:
             raise OwnError(f"{part.where(wrong)}: the label {_shown(targets[wrong])} is no class, a name or a number")
         _check_even(targets, part)
         if not targets:
-            raise OwnError(f"{part.where(-1)}: there are no targets; add them, or choose another task")
+            raise OwnError(
+                f"{part.where(-1)}: there are no targets; add them, name them by `data.target`, or choose another task"
+            )
         targets = torch.tensor(targets)
     if targets.is_floating_point():
         wrong_ones = (targets != targets.round()).reshape(len(targets), -1).any(1).nonzero().flatten()
