@@ -95,7 +95,13 @@ def asked_of(options: Mapping[str, Any], **how: Any) -> Asked:
     """
     found = examine(own_of(options))
     name = _name(options["model"])
-    return Asked(name, dict(options), found, **how)
+    asked = Asked(name, dict(options), found, **how)
+    if asked.against:
+        try:
+            examine(own_of({**options, "model": asked.against}))
+        except OwnError as error:
+            raise OwnError(f"--against {asked.against}: {error}") from error
+    return asked
 
 
 def own_of(options: Mapping[str, Any]) -> Own:

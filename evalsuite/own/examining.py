@@ -144,6 +144,8 @@ def _step(module: nn.Module, data: Data) -> torch.Tensor:
     if misfit := _misfit(data.task, outputs, data):
         raise OwnError(misfit)
     if isinstance(module, OnnxNetwork):
+        if not bool(outputs.isfinite().all()):
+            raise OwnError(f"{module.path}: gives NaN or infinity on the data; look at its weights, and at the inputs")
         return outputs
     loss = data.task.loss(outputs, targets)
     if not bool(loss.isfinite()):

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from typer.testing import CliRunner
 
 from evalsuite.cli import app
+from evalsuite.deployment import export_onnx
 from evalsuite.own.assessing import _table, own_of
 from evalsuite.own.examining import examine
 from evalsuite.references import is_reference
@@ -127,6 +129,27 @@ def test_a_folder_that_holds_no_model_is_told_before_its_tokenizer(model: str, s
     Path("texts.jsonl").write_text('{"text": "good", "label": "a"}\n{"text": "bad", "label": "b"}\n' * 20)
     done = CliRunner().invoke(app, ["init", model, "--data", "texts.jsonl"])
     assert (done.exit_code, done.stderr) == (2, f"evalsuite: the model: {said}\n")
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        ([[1.0, 1.0]], "the labels go up to 1, but the model gives 1 logits: make its last layer 2 wide"),
+        (
+            np.diag([np.nan, 1.0]),
+            "other.onnx: gives NaN or infinity on the data; look at its weights, and at the inputs",
+        ),
+    ],
+)
+def test_an_onnx_file_to_compare_with_is_looked_at_before_anything_runs(weights: Any, said: str) -> None:
+    for name, rows in (("good.onnx", np.eye(2)), ("other.onnx", weights)):
+        layer = nn.Linear(2, len(rows), bias=False)
+        layer.load_state_dict({"weight": torch.tensor(rows, dtype=torch.float32)})
+        export_onnx(layer, (2,), Path(name))
+    values = np.random.default_rng(0).random((60, 2), dtype=np.float32)
+    np.savez("d.npz", x=values, y=(values[:, 0] > values[:, 1]).astype(int))
+    done = CliRunner().invoke(app, ["assess", "good.onnx", "--against", "other.onnx", "--data", "d.npz"])
+    assert (done.exit_code, done.stderr) == (2, f"evalsuite: --against other.onnx: {said}\n"), done.exc_info
 
 
 def test_a_folder_is_not_proposed_in_its_own_place() -> None:
