@@ -100,10 +100,12 @@ class State:
         needed = self.entries[job.needs]
         if needed.network:
             return None
-        reason = needed.reason if needed.status is not Status.OK else needed.handover
+        ended, reason = needed.status.value, needed.reason
+        if needed.status is Status.OK:
+            ended, reason = "hands on no network", needed.handover
         inapplicable = needed.status is Status.UNSUPPORTED and needed.job.endswith(f"/{TRAIN}")
         status = Status.UNSUPPORTED if inapplicable else Status.SKIPPED
-        row = failure_row({**job.coordinates, "key": ""}, status, f"{needed.job} {needed.status.value}: {reason}")
+        row = failure_row({**job.coordinates, "key": ""}, status, f"{needed.job} {ended}: {reason}")
         return Entry(job.id, "", status, (row,), final=False)
 
 

@@ -83,7 +83,7 @@ def test_misbehaving_stages_cost_only_their_own_rows(workshop: Workshop) -> None
     assert said["outside"][0] == "failed"
     assert "artefact 'notes' is no file inside bench.folder" in said["outside"][1]
     assert said["behind-nan"][0] == "skipped"
-    assert "a metric failed, so its network is not kept" in said["behind-nan"][1]
+    assert " hands on no network: a metric failed, so its network is not kept" in said["behind-nan"][1]
     assert said["behind"][0] == "skipped"
     assert "cannot be saved" in said["behind"][1]
     nan = rows.loc["nan"].set_index("metric")
