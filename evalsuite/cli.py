@@ -410,6 +410,7 @@ def verify(
         stop("verify takes either --onnx and --vnnlib, or --instances and perhaps --out")
     if timeout is not None and not 0 < timeout < float("inf"):
         stop(f"--timeout is a number of seconds > 0, got {timeout:g}")
+    _refuse_to_overwrite(out or proof, onnx, vnnlib, instances)
     if instances is not None:
         _verify_many(instances, out, timeout, engine)
     elif onnx is not None and vnnlib is not None:
@@ -427,6 +428,12 @@ def smt(
 ) -> None:
     """The same as verify --engine exact: decide a VNN-LIB property in exact arithmetic."""
     verify(onnx, vnnlib, timeout=timeout, engine="exact", proof=proof)
+
+
+def _refuse_to_overwrite(written: Path | None, *read: Path | None) -> None:
+    found = [each for each in read if each is not None and each.exists()]
+    if written is not None and written.exists() and any(written.samefile(each) for each in found):
+        stop(f"{written} is read, and would be overwritten: name another file to write")
 
 
 def _distance(text: str) -> Fraction:

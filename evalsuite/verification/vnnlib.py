@@ -63,7 +63,7 @@ def read_vnnlib(path: Path, check: Check = lambda: None) -> Specification:
     """
     raw = path.read_bytes()
     try:
-        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")
+        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise VnnLibError(f"{path}:{line}: not UTF-8 text; save it as UTF-8") from None

@@ -323,6 +323,7 @@ def test_pairs_have_types_and_bytes_need_no_tokenizer(tokenizer: str) -> None:
     assert isinstance(batch, dict)
     assert batch["token_type_ids"].tolist() == [[0] * 6 + [1] * 3]
     lines("b.jsonl", *SENTENCES)
+    Path("b.jsonl").write_text(Path("b.jsonl").read_text(), encoding="utf-8-sig")  # as some editors save it
     data = read({"path": "b.jsonl", "tokenizer": "bytes"})
     first = data.train.first(1)
     assert isinstance(first, dict)

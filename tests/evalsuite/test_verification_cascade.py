@@ -316,6 +316,11 @@ def test_many_instances_are_rows_and_a_bad_one_is_an_error(tmp_path: Path) -> No
     assert all(float(row["prepare_s"]) >= 0 and float(row["run_s"]) >= 0 for row in rows)
     assert "node '#1' (Asin)" in err
     assert f"{tmp_path / 'missing.vnnlib'}: No such file or directory" in err
+    before = (tmp_path / "instances.csv").read_text()
+    code, out, err = run("--instances", tmp_path / "instances.csv", "--out", tmp_path / "instances.csv")
+    assert (code, out) == (2, "")
+    assert "instances.csv is read, and would be overwritten: name another" in " ".join(err.split())
+    assert (tmp_path / "instances.csv").read_text() == before
     code, out, err = run("--instances", tmp_path / "instances.csv", "--out", tmp_path)
     assert (code, out) == (2, "")
     assert f"cannot write {tmp_path}: Is a directory; name a file" in " ".join(err.split())
@@ -338,6 +343,11 @@ def test_an_instances_file_that_is_none(text: str, message: str, tmp_path: Path)
     with pytest.raises(ValueError, match=rf"i\.csv.*{message}"):
         read_instances(tmp_path / "i.csv")
     assert run("--instances", tmp_path / "i.csv")[0] == 2
+
+
+def test_an_instances_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "i.csv").write_text("onnx,vnnlib,timeout\na.onnx,b.vnnlib,3\n", encoding="utf-8-sig")
+    assert [each.onnx for each in read_instances(tmp_path / "i.csv")] == ["a.onnx"]
 
 
 def dies(connection: Connection) -> None:

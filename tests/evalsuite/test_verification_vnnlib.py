@@ -107,6 +107,11 @@ def test_a_coefficient_turns_the_side_of_a_bound() -> None:
     assert read.cases[0].box == Box((Fraction(-3, 2),), (Fraction(2),))
 
 
+def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "p.vnnlib").write_text(BOXED, encoding="utf-8-sig")
+    assert read_vnnlib(tmp_path / "p.vnnlib") == parse_vnnlib(BOXED)
+
+
 def test_gzip(tmp_path: Path) -> None:
     (tmp_path / "p.vnnlib.gz").write_bytes(gzip.compress(BOXED.encode()))
     assert read_vnnlib(tmp_path / "p.vnnlib.gz") == parse_vnnlib(BOXED)

@@ -175,7 +175,7 @@ def _json_lines(file: Path) -> Table:
     rows: list[dict[str, Any]] = []
     lines: list[int] = []
     try:
-        with file.open(encoding="utf-8") as opened:
+        with file.open(encoding="utf-8-sig") as opened:
             for number, line in enumerate(opened, 1):
                 if line.strip():
                     rows.append(_json(line, f"{file}:{number}"))
