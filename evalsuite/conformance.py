@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from evalsuite.contract import Bench, Direction, Metric, Network, Outcome, Stage
+from evalsuite.contract import Bench, Metric, Network, Outcome, Stage
 
 
 def require(holds: bool, rule: str, culprit: str, cure: str) -> None:
@@ -118,12 +118,6 @@ def key_of(metric: Metric) -> tuple[str, str, int]:
 def _check_metric(stage: str, metric: Metric) -> None:
     require(isinstance(metric, Metric), "metrics are of type Metric", f"{stage}: {metric!r}", "return Metric(...)")
     culprit = f"{stage}: metric {metric.name!r} (setting {dict(metric.setting)}, sample {metric.sample})"
-    require(
-        isinstance(metric.direction, Direction),
-        "each metric has a direction",
-        f"{culprit} has {metric.direction!r}",
-        "use Direction.HIGHER, LOWER or NEUTRAL",
-    )
     value = metric.value
     if value is None:
         return

@@ -95,16 +95,20 @@ class Metric:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"metric name must be snake_case, got {self.name!r}")
-        for attribute in ("unit", "reason"):
-            if not isinstance(getattr(self, attribute), str):
-                raise TypeError(f"{attribute} of metric {self.name!r} must be text, got {getattr(self, attribute)!r}")
+        ways = "Direction.HIGHER, LOWER or NEUTRAL"
+        for attribute, kind, said in (("unit", str, "text"), ("reason", str, "text"), ("direction", Direction, ways)):
+            if not isinstance(given := getattr(self, attribute), kind):
+                raise TypeError(f"{attribute} of metric {self.name!r} must be {said}, got {given!r}")
         if self.sample is not None:
             # numpy's integers are taken; 3.5 or "3" would name another sample, or none.
             object.__setattr__(self, "sample", operator.index(self.sample))
             if not 0 <= operator.index(self.sample) < 2**63:
                 raise ValueError(f"sample of metric {self.name!r} must be in [0, 2^63), got {self.sample}")
         if self.value is not None:
-            object.__setattr__(self, "value", float(self.value))
+            try:
+                object.__setattr__(self, "value", float(self.value))
+            except (TypeError, ValueError, OverflowError) as error:
+                raise TypeError(f"value of metric {self.name!r} must be a real number: {error}") from error
         for key, setting in self.setting.items():
             if not _NAME.fullmatch(key) or not re.fullmatch(r"[^,=]+", str(setting)):
                 raise ValueError(
@@ -537,6 +541,8 @@ class Outcome:
     @cached_property
     def metrics(self) -> list[Metric]:
         """All metrics, in order. The times are taken when this is read first."""
+        if odd := [each for each in self.found if not isinstance(each, Metric) and not callable(each)]:
+            raise TypeError(f"metrics are a list of `Metric`, or of functions that take times, got {odd[0]!r} in it")
         given = ([each] if isinstance(each, Metric) else each() for each in self.found)
         return [metric for metrics in given for metric in metrics]
 

@@ -97,8 +97,9 @@ def execute(
     left = counts["total"] - sum(counts.get(each.value, 0) for each in Status)
     failed = sum(counts.get(key, 0) for key in ("failed", "crashed", "timeout", "oom", "measurement_failed"))
     skipped = counts.get("skipped", 0)
+    whole = counts.get("ok", 0) - counts.get("measurement_failed", 0)
     print(
-        f"{counts['total']} jobs: {counts.get('ok', 0)} ok, {counts.get('unsupported', 0)} unsupported, {failed} failed"
+        f"{counts['total']} jobs: {whole} ok, {counts.get('unsupported', 0)} unsupported, {failed} failed"
         f"{f', {skipped} skipped' if skipped else ''}{f', {left} left out' if left else ''}"
         f" ({counts.get('cached', 0)} from the cache). Rows: {folder / 'results.parquet'}"
     )

@@ -146,6 +146,12 @@ def test_nan_is_never_a_value(value: float) -> None:
         (("accuracy", 1.0, "fraction", Direction.HIGHER, {"a": "b=c"}), "no ',' or '='"),
         (("accuracy", 1.0, "fraction", Direction.HIGHER, {}, 3.5), "float"),
         (("accuracy", 1.0, "fraction", Direction.HIGHER, {}, "3"), "str"),
+        (("accuracy", 1j, "fraction", Direction.HIGHER), "value of metric 'accuracy' must be a real number"),
+        (("accuracy", 10**400, "fraction", Direction.HIGHER), "value of metric 'accuracy' must be a real number"),
+        (
+            ("accuracy", 1.0, "fraction", "up"),
+            "must be Direction.HIGHER, LOWER or NEUTRAL, got 'up'",
+        ),
         (("accuracy", 1.0, 7, Direction.HIGHER), "unit of metric 'accuracy' must be text"),
         (("accuracy", 1.0, "s", Direction.HIGHER, {}, None, None, True, 3), "reason of metric 'accuracy' must be text"),
     ],

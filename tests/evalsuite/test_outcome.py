@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from evalsuite import Direction, Metric, Outcome
 
 
@@ -33,3 +35,8 @@ def test_metrics_are_any_iterable_by_place_or_by_name() -> None:
     assert ([each.name for each in given.metrics], given.timed, given.network) == (["a", "b"], False, None)
     assert [each.name for each in replace(given, metrics=[metric("c")]).metrics] == ["c"]
     assert given == Outcome([metric("a"), metric("b")])
+
+
+def test_what_is_no_metric_is_named() -> None:
+    with pytest.raises(TypeError, match="metrics are a list of `Metric`, or of functions that take times, got 'a' in"):
+        _ = Outcome({"a": 1.0}).metrics  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -61,6 +62,8 @@ def test_misbehaving_stages_cost_only_their_own_rows(workshop: Workshop) -> None
     done = workshop.run(workshop.recipe(steps, HEAD.replace(", gelu-swap", "")))
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
+    total, *kinds = map(int, re.findall(r"(\d+) (?:jobs|ok|unsupported|failed|skipped)", done.stdout))
+    assert (len(kinds), sum(kinds)) == (4, total), done.stdout
     rows = workshop.rows().set_index("step")
     said = {step: (rows.loc[[step], "status"].iloc[0], rows.loc[[step], "reason"].iloc[0]) for step in rows.index}
     assert said["segfault"][0] == "crashed"

@@ -99,7 +99,10 @@ BROKEN: dict[str, tuple[Run, str]] = {
     ),
     "nan": (lambda n, b: Outcome([one(float("nan"))]), r"a value is finite.*metric 'found'.*is nan.*the reason"),
     "percent": (lambda n, b: Outcome([one(97.0, unit="fraction")]), r"fraction is in \[0, 1\].*97.*multiply by 100"),
-    "direction": (lambda n, b: Outcome([one(direction="higher")]), r"has a direction.*'higher'.*Direction\.HIGHER"),
+    "direction": (
+        lambda n, b: Outcome([one(direction="higher")]),
+        r"must be Direction\.HIGHER, LOWER or NEUTRAL",
+    ),
     "twice": (
         lambda n, b: Outcome([one(1.0, setting={"eps": 0.5}), one(2.0, setting={"eps": 0.5})]),
         r"no two metrics.*returned twice.*found.*eps=0\.5.*by `setting`",
