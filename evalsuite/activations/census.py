@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -119,7 +120,10 @@ def duplicate(network: nn.Module) -> nn.Module:
     copy.deepcopy makes ReLU the activation of an nn.TransformerDecoderLayer that was given a module for it: its
     __setstate__ takes a module for a missing attribute. Nor does it copy what is kept of a pass (`kept_of_a_pass`).
     """
-    copied = copy.deepcopy(network, {id(each): each.detach().clone() for _, _, each in kept_of_a_pass(network)})
+    kept = {id(each): each.detach().clone() for _, _, each in kept_of_a_pass(network)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch's, of how it copies a traced module
+        copied = copy.deepcopy(network, kept)
     for original, layer in zip(network.modules(), copied.modules(), strict=True):
         if isinstance(original, nn.TransformerDecoderLayer) and "activation" not in vars(original):
             vars(layer).pop("activation", None)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -79,12 +81,13 @@ def init(
     """Print the recipe that `assess` would run, to be kept and changed."""
     from evalsuite.own.assessing import asked_of, options_of
 
-    asked = _told(
-        lambda: asked_of(
-            options_of(model, data, task, weights, start, set_ or []),
-            stages=stages.split(","), seeds=seeds, quick=quick,
-        )
-    )  # fmt: skip
+    with redirect_stdout(sys.stderr):  # what the model prints is no part of the recipe
+        asked = _told(
+            lambda: asked_of(
+                options_of(model, data, task, weights, start, set_ or []),
+                stages=stages.split(","), seeds=seeds, quick=quick,
+            )
+        )  # fmt: skip
     print(asked.text(), end="")
 
 

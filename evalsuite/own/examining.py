@@ -17,12 +17,13 @@ from evalsuite.own.data.tables import is_table
 from evalsuite.own.own import Own, forget
 from evalsuite.references import OwnError, line_of
 from evalsuite.run.disjoint import PARTS, check_disjoint
-from evalsuite.samples import leaves
+from evalsuite.samples import leaves, mapped
 
 if TYPE_CHECKING:
     from evalsuite.samples import Inputs
 
 _STEP = 8  # samples in the one training step
+_MIXED = 0.01  # beyond rounding, in half precision too
 
 
 @dataclass(frozen=True)
@@ -132,17 +133,11 @@ def _step(module: nn.Module, data: Data) -> torch.Tensor:
     chosen = data.train.labelled.nonzero().flatten()[:_STEP]
     inputs, targets = data.train.inputs[chosen], data.train.targets[chosen]
     module = duplicate(module).train()
-    try:
-        outputs: torch.Tensor = module(inputs)
-    except OwnError:
-        raise
-    except (Exception, SystemExit) as error:  # a user's forward may raise anything
-        shapes = ", ".join(str(tuple(each.shape)) for each in leaves(inputs))
-        said = " ".join(str(error).split())[:200]
-        kind = type(error).__name__
-        raise OwnError(f"{line_of(error)}the model fails on inputs of shape {shapes}: {kind}: {said}") from error
+    outputs = _outputs(module, inputs)
     if misfit := _misfit(data.task, outputs, data):
         raise OwnError(misfit)
+    if getattr(module, "batch", None) is None:  # else it is a file that takes batches of one size
+        _check_alone(duplicate(module).eval(), inputs)
     if isinstance(module, OnnxNetwork):
         if not bool(outputs.isfinite().all()):
             raise OwnError(f"{module.path}: gives NaN or infinity on the data; look at its weights, and at the inputs")
@@ -159,6 +154,33 @@ def _step(module: nn.Module, data: Data) -> torch.Tensor:
     if broken:
         raise OwnError(f"the gradient of {broken[0]} is not finite after one training step: scale the inputs")
     return outputs.detach()
+
+
+def _outputs(module: nn.Module, inputs: Inputs) -> torch.Tensor:
+    try:
+        return module(inputs)  # type: ignore[no-any-return]
+    except OwnError:
+        raise
+    except (Exception, SystemExit) as error:  # a user's forward may raise anything
+        shapes = ", ".join(str(tuple(each.shape)) for each in leaves(inputs))
+        said = " ".join(str(error).split())[:200]
+        kind = type(error).__name__
+        raise OwnError(f"{line_of(error)}the model fails on inputs of shape {shapes}: {kind}: {said}") from error
+
+
+@torch.no_grad()
+def _check_alone(evaluated: nn.Module, inputs: Inputs) -> None:
+    """In evaluation mode a sample's outputs are its own, whatever else is in its batch."""
+    together, alone = _outputs(evaluated, inputs)[:1], _outputs(evaluated, mapped(inputs, lambda each: each[:1]))
+    if alone.shape != together.shape:
+        shapes = f"{tuple(alone.shape)} for a batch of one sample, where {tuple(together.shape)} is wanted"
+        raise OwnError(f"the model gives outputs of shape {shapes}: keep dimension 0, which squeeze() drops")
+    off = float((alone - together).abs().max())
+    if off > _MIXED * max(1.0, float(together.abs().max())):
+        raise OwnError(
+            f"the model: a sample's outputs change by {off:.3g} with the other samples of its batch, in evaluation mode"
+            " too: compute nothing over dimension 0, such as a mean"
+        )
 
 
 def _misfit(task: Task, outputs: torch.Tensor, data: Data) -> str:
@@ -187,7 +209,7 @@ def _misfit(task: Task, outputs: torch.Tensor, data: Data) -> str:
 
 
 def _task(task: Task, outputs: torch.Tensor, data: Data) -> str:
-    from evalsuite.tasks import Regression
+    from evalsuite.tasks import Classification, Regression
 
     with torch.no_grad():
         targets = data.train.targets[data.train.labelled.nonzero().flatten()[: len(outputs)]]
@@ -195,4 +217,6 @@ def _task(task: Task, outputs: torch.Tensor, data: Data) -> str:
     named = ", ".join(f"{each.name} ({each.unit}, {each.direction.value} is better)" for each in metrics)
     kind, known = getattr(task, "task", task), data.train.targets
     ends = f"; targets from {known.min():.4g} to {known.max():.4g}, not scaled" if isinstance(kind, Regression) else ""
+    if isinstance(kind, Classification) and bool((outputs >= 0).all() & ((outputs.sum(-1) - 1).abs() < _MIXED).all()):
+        ends = "; the outputs sum to 1: where they are probabilities, leave the softmax out, since logits are meant"
     return f"{type(kind).__name__}: {named}{ends}"

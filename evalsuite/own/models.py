@@ -185,9 +185,14 @@ def _check_arguments(target: Callable[..., Any], model: Model) -> None:
 
 
 def _check_module(made: Any, path: str) -> None:
+    import torch
     from torch import nn
     from torch.nn.parameter import is_lazy
 
+    from evalsuite.activations.census import duplicate
+
+    if isinstance(made, torch.jit.ScriptModule):
+        raise OwnError(f"the model: {path} returns a compiled ScriptModule; return the module before torch.jit.script")
     if not isinstance(made, nn.Module):
         raise OwnError(f"the model: {path} returns a {type(made).__name__}; it must return an nn.Module")
     parameters = list(made.named_parameters())
@@ -195,6 +200,11 @@ def _check_module(made: Any, path: str) -> None:
         raise OwnError(f"the model: {path} returns a {type(made).__name__} without parameters: nothing can be trained")
     if lazy := [name for name, each in parameters if is_lazy(each)]:
         raise OwnError(f"the model: {path}: {lazy[0]} has no shape yet; write its size instead of a lazy layer")
+    try:
+        duplicate(made)
+    except Exception as error:  # whatever a part of it raises
+        said = f"{path} cannot be copied, as each variant is ({type(error).__name__}: {error})"
+        raise OwnError(f"the model: {said}; keep files, locks and the like out of the module") from error
 
 
 def _check_repeats(make: Callable[[], nn.Module], model: Model) -> None:

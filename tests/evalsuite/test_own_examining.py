@@ -56,6 +56,10 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "infinite loss": (forward("return self.b(F.gelu(self.a(x))) / (0 if self.training else 1)"), {}, "the loss of the first 8 training samples is nan: scale the inputs"),
     "ReLU already": (layers().replace("GELU", "ReLU"), {}, "the model: Sequential executes ReLU already (relu at 1), and no smooth activation to replace; bring the network with its smooth activation, such as GELU, or measure this one by the stages of a workload plugin"),
     "two activations": (layers(more=", nn.SiLU()"), {}, "the model: Sequential executes gelu x 1 and silu x 1: variants put one activation in the place of one; name by the option `activation` which, and the others stay, or write all of them as one"),
+    "samples that mix": (forward("return self.b(F.gelu(self.a(x))) + len(x)"), {}, "the model: a sample's outputs change by 7 with the other samples of its batch, in evaluation mode too: compute nothing over dimension 0, such as a mean"),
+    "a batch that is squeezed": (forward("return self.b(F.gelu(self.a(x))).squeeze()"), {}, "the model gives outputs of shape (2,) for a batch of one sample, where (1, 2) is wanted: keep dimension 0, which squeeze() drops"),
+    "a lock": (layers().replace("return ", "made = ") + "; made.lock = __import__('threading').Lock(); return made", {}, "the model: my.py:net cannot be copied, as each variant is (TypeError: cannot pickle '_thread.lock' object); keep files, locks and the like out of the module"),
+    "a script": (layers().replace("return ", "return torch.jit.script(") + ")", {}, "the model: my.py:net returns a compiled ScriptModule; return the module before torch.jit.script"),
     "no model": ("net = 3", {}, "the model: my.py:net is a int; name a function that returns an nn.Module, or its class"),
     "the same data in all parts": (layers(), SAME, "the data: the parts train and validation share 54 of 54 samples: what is trained on or chosen by must not be measured on: give each sample to one part alone, and drop equal samples before the data are split"),
     "another number of values": (layers(), {"y": X, "task": "regression"}, "the model gives outputs of shape (2,) for a sample, but its targets have shape (3,): as many values are needed"),
@@ -150,6 +154,23 @@ def test_an_onnx_file_to_compare_with_is_looked_at_before_anything_runs(weights:
     np.savez("d.npz", x=values, y=(values[:, 0] > values[:, 1]).astype(int))
     done = CliRunner().invoke(app, ["assess", "good.onnx", "--against", "other.onnx", "--data", "d.npz"])
     assert (done.exit_code, done.stderr) == (2, f"evalsuite: --against other.onnx: {said}\n"), done.exc_info
+
+
+def test_what_a_model_prints_is_no_part_of_the_recipe() -> None:
+    Path("my.py").write_text(HEAD + forward("print('hello'); return self.b(F.gelu(self.a(x)))") + "\n")
+    np.savez("data.npz", x=X, y=Y)
+    done = CliRunner().invoke(app, ["init", "my.py:net", "--data", "data.npz"])
+    assert (done.exit_code, "hello" in done.stdout, "hello" in done.stderr) == (0, False, True)
+
+
+@pytest.mark.parametrize("more", ["", ", nn.Softmax(-1)"])
+def test_probabilities_in_the_place_of_logits_are_told(more: str) -> None:
+    Path("my.py").write_text(HEAD + layers(more=more) + "\n")
+    np.savez("data.npz", x=X, y=Y)
+    lines = dict(examine(own_of({"model": "my.py:net", "data": "data.npz"})).lines)
+    assert ("; the outputs sum to 1: where they are probabilities, leave the softmax out" in lines["task"]) == bool(
+        more
+    )
 
 
 def test_a_folder_is_not_proposed_in_its_own_place() -> None:
