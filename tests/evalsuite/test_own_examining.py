@@ -43,6 +43,7 @@ def forward(line: str) -> str:
 
 WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "another width of inputs": (layers(inputs=5), {}, "the model: Sequential.forward raises RuntimeError on a batch of the data ([2, 3]): mat1 and mat2 shapes cannot be multiplied (2x3 and 5x8)"),
+    "bytes for real numbers": (layers(), {"x": np.arange(180, dtype=np.uint8).reshape(60, 3)}, "the model: Sequential.forward raises RuntimeError on a batch of the data ([2, 3]): mat1 and mat2 must have the same dtype, but got Long and Float; whole numbers are taken for tokens: give real ones as float32"),
     "labels beyond the outputs": (layers(), {"y": np.arange(60) % 5}, "the labels go up to 4, but the model gives 2 logits: make its last layer 5 wide"),
     "a dimension too much": (layers(more=", nn.Unflatten(1, (1, 2))"), {}, "the model gives outputs of shape (1, 2) for a sample, but its targets have shape (): logits have one dimension more, the classes; choose another `output`"),
     "classes for logits": (forward("return self.b(F.gelu(self.a(x))).argmax(1)"), {}, "the model's outputs are torch.int64: give logits or values, not classes, or choose another `output`"),
