@@ -39,7 +39,10 @@ def certify(network: Network, bench: Bench, options: Bounds) -> tuple[list[Metri
     """
     asks = bench.data.task.asks
     if not asks:
-        raise Unsupported(f"nothing to certify: a task {type(bench.data.task).__name__} asks for no margin or interval")
+        raise Unsupported(
+            f"nothing to certify: a task {type(bench.data.task).__name__} asks for no margin or interval; a regression "
+            "asks for one by its option `tolerance`"
+        )
     if is_file(network) or (asks == "interval" and network.deployed is None):
         return certify_graph(network, bench, options)
     if network.deployed is not None:

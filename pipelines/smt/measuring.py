@@ -35,7 +35,10 @@ def measure(options: Smt, network: Network, bench: Bench) -> Outcome:
     """See `Smt.run`."""
     asks, deadline = bench.data.task.asks, time.monotonic() + SOLVING_SHARE * bench.time_limit
     if not asks:
-        raise Unsupported(f"nothing to verify: a task {type(bench.data.task).__name__} asks for no margin or interval")
+        raise Unsupported(
+            f"nothing to verify: a task {type(bench.data.task).__name__} asks for no margin or interval; a regression "
+            "asks for one by its option `tolerance`"
+        )
     if not is_file(network) and (network.deployed is not None or (network.integer is not None and asks != "interval")):
         if asks == "interval":
             raise Unsupported("an integer network is verified for margins alone, and the task asks for an interval")
