@@ -89,7 +89,7 @@ def _number(graph: Graph, index: int) -> float | None:
     while isinstance(graph.nodes[index].operation, Expand):
         index = graph.nodes[index].sources[0]
     operation = graph.nodes[index].operation
-    if not isinstance(operation, Constant) or operation.value.dtype == torch.bool:
+    if not isinstance(operation, Constant) or operation.value.dtype == torch.bool or not operation.is_near:
         return None
     return only_number(operation.value)
 
@@ -216,7 +216,7 @@ def _scaled(graph: Graph, node: Node) -> Node | None:
     hardness = divisor.operation.value
     for factor, source in (product.sources, product.sources[::-1]):
         operation = graph.nodes[factor].operation
-        same = isinstance(operation, Constant) and torch.equal(operation.value, hardness)
+        same = isinstance(operation, Constant) and torch.equal(operation.value, hardness) and operation.is_near
         if same and bool((hardness > 0).all()) and graph.nodes[source].shape == node.shape:
             changed = replace(middle.operation, hardness=hardness)
             return replace(node, operation=changed, sources=(source,))
@@ -235,6 +235,8 @@ def _gated(graph: Graph, node: Node) -> Node | None:
         if not isinstance(product.operation, Product) or source not in product.sources:
             continue
         factor = graph.nodes[next(each for each in product.sources if each != source)].operation
-        if isinstance(factor, Constant) and bool((factor.value > 0).all()) and graph.nodes[source].shape == node.shape:
+        if not isinstance(factor, Constant) or not factor.is_near or not bool((factor.value > 0).all()):
+            continue
+        if graph.nodes[source].shape == node.shape:
             return replace(node, operation=Pointwise(SILU, factor.value), sources=(source,))
     return None

@@ -17,6 +17,7 @@ from evalsuite.graph.operations import (
     AveragePool,
     BatchNorm,
     Clamp,
+    Constant,
     Convolution,
     CumulativeSum,
     Function,
@@ -101,14 +102,20 @@ def _power(c: Call, x: Any, exponent: Any) -> Value:
 
 def _clamp(c: Call, x: Any, low: Any = None, high: Any = None) -> Value:
     low, high = (
-        end if each is None else only_number(c.known(each, "bound"))
-        for each, end in zip((low, high), (-math.inf, math.inf), strict=True)
+        end if each is None else _end(c, each) for each, end in zip((low, high), (-math.inf, math.inf), strict=True)
     )
-    if low is None or high is None:
-        c.refuse("its bounds are several numbers")
     if (low, high) == (0.0, math.inf):
         return activation(c, x, nn.ReLU())
     return c.add(Clamp(low, high), x)
+
+
+def _end(c: Call, source: Any) -> float:
+    """The one number that bounds a clip."""
+    place = c.value(source)
+    found, operation = only_number(c.known(place, "bound")), c.node(place).operation
+    if found is None or not (isinstance(operation, Constant) and operation.is_near):
+        c.refuse("its bounds are several numbers, or float32 computes them with a loss of digits")
+    return found
 
 
 def _elu(c: Call, x: Any, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Value:
@@ -136,7 +143,7 @@ def _softplus(c: Call, x: Any, beta: float = 1, threshold: float = 20) -> Value:
     assert row is not None
     hardness = None if beta == 1 else torch.tensor(float(beta), dtype=torch.float64)
     # Beyond the threshold torch leaves out the smaller part of the sum.
-    gap = 0.0 if threshold >= 40 else math.exp(-threshold)
+    gap = 0.0 if threshold >= 40 else LEFT_OUT
     return c.add(Pointwise(row, hardness, gap), c.as_kind(x, torch.float32))
 
 

@@ -94,4 +94,5 @@ def _leads(graph: Graph, index: int) -> bool:
 
 def _number(graph: Graph, index: int) -> float | None:
     operation = graph.nodes[index].operation
-    return float(operation.value) if isinstance(operation, Constant) and operation.value.numel() == 1 else None
+    known = isinstance(operation, Constant) and operation.is_near and operation.value.numel() == 1
+    return float(operation.value) if isinstance(operation, Constant) and known else None

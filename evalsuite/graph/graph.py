@@ -123,11 +123,11 @@ class Builder:
         self.inputs.append(name)
         return self._added(Node(name, Input(len(self.inputs) - 1), (), shape, kind_of(dtype)))
 
-    def constant(self, value: torch.Tensor, *, exact: bool = True) -> int:
+    def constant(self, value: torch.Tensor, *, exact: bool = True, single: torch.Tensor | None = None) -> int:
         """Add a constant of any shape, int32 as int64: its number. Raises Unsupported for a dtype that is not read."""
         kind = kind_of(value.dtype)
         value = value.detach() if value.is_floating_point() else value.detach().to(kind)
-        return self._added(Node(self.name, Constant(value, exact), (), tuple(value.shape), kind))
+        return self._added(Node(self.name, Constant(value, exact, single), (), tuple(value.shape), kind))
 
     def known(self, value: int) -> torch.Tensor | None:
         """The constant's value; None for what depends on the input or the batch."""
@@ -152,10 +152,13 @@ class Builder:
         return len(self.nodes) - 1
 
     def _folded(self, operation: Operation, constants: list[Constant]) -> int:
+        computed = not operation.moves or any(each.single is not None for each in constants)
+        single = converted(operation, torch.float32)(*(each.in_float32 for each in constants)) if computed else None
         if operation.moves:
             value = operation(*(each.value for each in constants))
             # A view would keep the whole of what it is a part of.
-            return self.constant(value.contiguous(), exact=all(each.exact for each in constants))
+            exact = all(each.exact for each in constants)
+            return self.constant(value.contiguous(), exact=exact, single=single)
         # In the best precision there is: what is meant are the real numbers.
         widened = [each.value.double() if each.value.is_floating_point() else each.value for each in constants]
         value = converted(operation, torch.float64)(*widened)
@@ -165,7 +168,7 @@ class Builder:
         # 24 bits times 24 bits are 48 of the 53 that there are.
         short = isinstance(operation, Product) and len(widened) == 2 and all(map(_is_single, widened))
         exact = all(each.exact for each in constants) and (same or short)
-        return self.constant(value, exact=not value.is_floating_point() or exact)
+        return self.constant(value, exact=not value.is_floating_point() or exact, single=single)
 
     def _tried(self, operation: Operation, sources: tuple[int, ...], batch: int) -> torch.Tensor:
         """The result's shape and type; its values mean nothing, and there are none where it is large."""

@@ -39,6 +39,10 @@ _CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {1: functional.conv1d, 2: func
 _TRANSPOSED: dict[int, Callable[..., Tensor]] = {
     1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d,
 }  # fmt: skip
+# 8 units of float32's last place.
+_NEAR = 2.0**-21
+# 8 units of float32's last place.
+_NEAR = 2.0**-21
 _MAXIMA = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
 
 
@@ -84,10 +88,25 @@ class Input(Operation):
 
 @dataclass(frozen=True)
 class Constant(Operation):
-    """`value`; `exact` is whether no arithmetic rounded it since it was read."""
+    """`value`; `exact` is whether no arithmetic rounded it since it was read.
+
+    `single` is what float32 arithmetic gives for it, None where that is `value` itself.
+    """
 
     value: Tensor
     exact: bool = True
+    single: Tensor | None = None
+
+    @property
+    def in_float32(self) -> Tensor:
+        """What float32 arithmetic gives for it."""
+        value = self.value if self.single is None else self.single
+        return value.float() if value.is_floating_point() else value
+
+    @property
+    def is_near(self) -> bool:
+        """Whether float32 arithmetic gives it, up to a few units of its last place."""
+        return self.single is None or torch.allclose(self.single.double(), self.value.double(), rtol=_NEAR, atol=0.0)
 
 
 @dataclass(frozen=True)
