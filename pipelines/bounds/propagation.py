@@ -31,6 +31,8 @@ _FAILURES = (
 Worked = TypeVar("Worked")
 # Random points of each region at which bounds are checked, half of them corners of its box.
 _CHECKED = 32
+# Of these each so-manieth is evaluated in float32 too.
+_FEWER = 4
 # A bound of rounding errors, in logits, beyond which boxes are not worth their time.
 _BLURRED = 1e3
 _ALONE = "the margins' lines alone are optimized"
@@ -76,7 +78,8 @@ class Propagation:
             raise ValueError(f"iterations must be >= 1, got {iterations}")
         refuse_values(network.module)
         self._network, self._iterations = network, iterations
-        self._reference = copy.deepcopy(network.module).double().eval()
+        self._single = copy.deepcopy(network.module).eval()
+        self._reference = copy.deepcopy(self._single).double()
         traced = in_modules(network.module, network.example(2), exact=True)
         self._module = stepped(traced)
         self._rounding = Rounding(traced)
@@ -174,6 +177,7 @@ class Propagation:
         slack = torch.einsum("bkc,bc->bk", rows.abs(), double)
         lower, upper = _or_nothing(lower - slack, -torch.inf), _or_nothing(upper + slack, torch.inf)
         self._check(regions, rows, lower, upper)
+        self._check_rounding(regions, single)
         split = self._network.classes - 1
         allowance = of_margins(single, properties)
         return Margins(lower[:, :split], lower[:, split:], upper[:, split:], allowance, inputs)
@@ -252,6 +256,19 @@ class Propagation:
         values = torch.einsum("bkc,pbc->pbk", rows, logits)
         if not bool(((lower <= values) & (values <= upper)).all()):
             raise Distrusted("auto_LiRPA's bounds exclude a value of the network")
+
+    @torch.no_grad()
+    def _check_rounding(self, regions: Regions, single: torch.Tensor) -> None:
+        """Raise Unsupported where float32's logits at points of the regions are off by more than `single`."""
+        points = regions.points(_shares(regions.lower)[::_FEWER]).float()
+        inside = ((points >= regions.lower) & (points <= regions.upper)).flatten(2).all(2)
+        given = points[inside]
+        if not len(given):
+            return
+        off = (self._single(given) - self._reference(given.double())).abs()
+        bound = single.expand(*inside.shape, -1)[inside]
+        if not bool(((off <= bound) | bound.isinf()).all()):
+            raise Unsupported("float32's rounding is beyond its bound, a defect of evalsuite: report the network")
 
     @torch.no_grad()
     def contradicted(self, property_: Property, point: torch.Tensor, margins: torch.Tensor) -> bool:

@@ -22,6 +22,8 @@ from pipelines.bounds.spread import TINY, UNIT, Norm, Recording, Run, Spread, be
 
 # For each of: scaling, exp, erf or tanh, sums, products and a division, and the errors of hardness and parameters.
 _UNITS = 32
+# What formulas reach on the way, as x relu6(x + 3) before the division by 6, or x (1 + erf x) before that by 2.
+_REACHED = 8
 # Where intervals of activations end; float32 has overflowed long before.
 _FARTHEST = 1e80
 # float64 bounds go forward and backward through the same sums of magnitudes, with a few more operations each.
@@ -52,8 +54,8 @@ class _Curved(nn.Module):
         steepest = _steepest(traits, first, last)
         magnitude = torch.maximum(lower.abs(), upper.abs()) + error
         reach = torch.maximum(least.abs(), most.abs())
-        x.run.reached(hardness * magnitude)
-        x.run.reached(reach)
+        x.run.reached(_REACHED * hardness * magnitude)
+        x.run.reached(_REACHED * reach)
         off = UNIT * (reach + magnitude * (1 + steepest + _outside(traits))) + TINY
         moved = (steepest * error + _UNITS * off + self._shape.gap).masked_fill(lost, torch.inf)
         return between(least, most, moved, x.run)
@@ -122,7 +124,8 @@ class Rounding:
             raise Unsupported("the network's output does not come from its input")
         error = logits.error.nan_to_num(torch.inf, torch.inf)
         single = error.masked_fill(run.overflow[:, None], torch.inf)
-        return single, error * _FLOAT64 * self._widest
+        # Bounds of what is exact in float32, as the input itself, are rounded too.
+        return single, (error + UNIT * logits.magnitude()) * _FLOAT64 * self._widest
 
 
 def _equal(given: list[torch.Tensor], seen: list[torch.Tensor]) -> bool:

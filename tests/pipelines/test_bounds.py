@@ -314,6 +314,32 @@ def test_what_overflows_float32_is_not_proven(last: list[list[float]]) -> None:
     assert falsify(module, [box], seed=0)[0] is not None
 
 
+@pytest.mark.parametrize(("act", "at"), [(nn.Hardswish(), 1e38), (nn.GELU(), 2e38)])
+def test_what_overflows_float32_within_an_activation_is_not_proven(act: nn.Module, at: float) -> None:
+    module = nn.Sequential(act, affine([[1.0], [0.0]], [0.0, 0.0])).eval()
+    box = Property(0, 0, 0.0, torch.tensor([0.9 * at]).double(), torch.tensor([at]).double())
+    assert not act(torch.full((64,), at)).isfinite().all()
+    assert not proven(Propagation(Network("n", module, (1,), 2)).bounds([box], "crown")).any()
+
+
+def test_bounds_of_an_input_as_it_is_hold_its_ends() -> None:
+    subject = Network("n", Written(lambda _, x: x[:, :3]), (4,), 3)
+    properties = boxes((4,), 0.3)
+    Sampled(subject, properties, 1000).check(Propagation(subject).bounds(properties, "crown"))
+
+
+def test_what_float32_computes_is_held_against_its_bound() -> None:
+    module = nn.Sequential(affine([[1.0]], [2048.0]), nn.ReLU(), affine([[1.0], [0.0]], [-2048.0, 0.0])).eval()
+    propagation, regions = Propagation(Network("n", module, (1,), 2)), Regions.of(boxes((1,), 0.1, classes=2))
+    bound = torch.full((3, 2), 1e-3).double()
+    propagation._check_rounding(regions, bound)
+    propagation._check_rounding(regions, torch.full_like(bound, torch.inf))
+    with pytest.raises(Unsupported, match="beyond its bound"):
+        propagation._check_rounding(regions, bound / 100)
+    between = Property(0, 0, 0.0, *torch.tensor([[0.3 + 1e-12], [0.3 + 2e-12]], dtype=torch.float64))
+    propagation._check_rounding(Regions.of([between]), bound[:1] / 100)  # there is no float32 number in it
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_weights_that_are_not_finite_are_refused(value: float) -> None:
     module = nn.Sequential(affine([[value]], [0.0]), nn.ReLU(), affine([[1.0], [0.0]], [0.0, 0.0])).eval()
@@ -324,6 +350,7 @@ def test_weights_that_are_not_finite_are_refused(value: float) -> None:
 @pytest.mark.parametrize(
     ("module", "name"),
     [
+        (Written(lambda m, x: torch.relu(m.a(x.flatten(1))).cumsum(1)[:, :4], a=nn.Linear(25, 6)), "CumulativeSum"),
         (nn.Sequential(nn.MaxPool2d(2, 2, ceil_mode=True), nn.Flatten(), nn.Linear(9, 4)), r"0 \(MaxPool2d"),
         (
             nn.Sequential(nn.Flatten(), nn.Linear(25, 4), nn.BatchNorm1d(4, track_running_stats=False)),
