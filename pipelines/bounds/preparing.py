@@ -48,6 +48,11 @@ def with_stand_ins(traced: fx.GraphModule, make: Callable[[Shape], nn.Module]) -
             traced.set_submodule(name, make(shape))
 
 
+def path_of(node: fx.Node) -> str:
+    """By which a refusal tells what computes the value."""
+    return str(node.target) if node.op == "call_module" else node.name
+
+
 def refuse_values(module: nn.Module) -> None:
     """Raise Unsupported where a weight is NaN or infinite, or a norm's are those of the batch."""
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:

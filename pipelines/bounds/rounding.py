@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import deque
+from typing import Any
 
 import torch
 from torch import fx, nn
@@ -17,7 +18,7 @@ from evalsuite import Activation, Unsupported, interval
 from pipelines.bounds.attention_rounding import attention as _attention  # noqa: F401  teaches its rules
 from pipelines.bounds.curved import Shape
 from pipelines.bounds.layer_norm import layer_norm as _layer_norm  # noqa: F401  teaches its rule
-from pipelines.bounds.preparing import with_stand_ins
+from pipelines.bounds.preparing import path_of, with_stand_ins
 from pipelines.bounds.spread import TINY, UNIT, Norm, Recording, Run, Spread, between
 
 # For each of: scaling, exp, erf or tanh, sums, products and a division, and the errors of hardness and parameters.
@@ -78,6 +79,21 @@ def _outside(traits: Activation) -> float:
     return max([abs(each) for each in traits.limits if math.isfinite(each)], default=1.0)
 
 
+class _Told(fx.Interpreter):
+    """Runs a network, and tells the path of what is refused."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.extra_traceback = False  # which would be added to the text of a refusal
+
+    def run_node(self, n: fx.Node) -> Any:
+        """See `fx.Interpreter`."""
+        try:
+            return super().run_node(n)
+        except Unsupported as error:
+            raise Unsupported(f"{path_of(n)}: {error}") from error
+
+
 class Rounding:
     """Bounds of the rounding errors of one network, as `in_modules` gives it."""
 
@@ -97,7 +113,7 @@ class Rounding:
         Each (batch, *shape), for points (batch, *input_shape).
         """
         run = Recording(None, None, torch.zeros(len(points), dtype=torch.bool), [], [])
-        self._module(between(points, points, torch.zeros_like(points), run))
+        _Told(self._module).run(between(points, points, torch.zeros_like(points), run))
         return _equal(inputs, run.seen), _equal(norms or [], run.divided)
 
     @torch.no_grad()
@@ -119,7 +135,7 @@ class Rounding:
         known, found = None if inputs is None else deque(inputs), None if norms is None else deque(norms)
         run = Run(known, found, torch.zeros(len(lower), dtype=torch.bool))
         run.reached(torch.maximum(lower.abs(), upper.abs()))
-        logits = self._module(between(lower, upper, torch.zeros_like(lower), run))
+        logits = _Told(self._module).run(between(lower, upper, torch.zeros_like(lower), run))
         if not isinstance(logits, Spread):
             raise Unsupported("the network's output does not come from its input")
         error = logits.error.nan_to_num(torch.inf, torch.inf)

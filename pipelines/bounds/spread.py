@@ -242,6 +242,11 @@ def _sum_of_two(sign: int) -> Callable[..., Spread]:
     return rule
 
 
+def _negative(x: Spread) -> Spread:
+    center, radius, error = x.parts()
+    return Spread.of(-center, radius, error, x.run)
+
+
 def as_spread(value: torch.Tensor, like: Any) -> Spread:
     """A constant as values that do not spread."""
     if isinstance(value, Spread):
@@ -281,6 +286,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     torch.cat: _cat,
     torch.Tensor.add: _sum_of_two(1),
     torch.Tensor.sub: _sum_of_two(-1),
+    torch.Tensor.neg: _negative,
     **{each: _rearranged(each) for each in _SHAPES},
 }
 

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from evalsuite import Unsupported
 from pipelines.bounds.own import Own
-from pipelines.bounds.preparing import activations, with_stand_ins
+from pipelines.bounds.preparing import activations, path_of, with_stand_ins
 from pipelines.bounds.steps import Affine, Greatest, Matrices, Normalised, Rule, Softmax, Times, Total
 
 Shape = tuple[int, ...]
@@ -54,7 +54,7 @@ class _Stepper:
         self.constant = {node for node in nodes if node.op == "get_attr"}
         for node, shape in self.shapes.items():
             if node.op not in ("get_attr", "output") and shape[:1] != (-1,):
-                raise Unsupported(f"no sound bounds for {_path(node)}: its tensor is not one sample after the other")
+                raise Unsupported(f"no sound bounds for {path_of(node)}: its tensor is not one sample after the other")
         greatest = max(math.prod(shape[1:]) for shape in self.shapes.values())
         if _COPIES * 8 * greatest**2 > _MEMORY:
             raise Unsupported(
@@ -92,7 +92,7 @@ class _Stepper:
             return self._attention(node)
         rule = self._rule(node, layer)
         if rule is None:
-            raise Unsupported(f"no sound bounds for {_path(node)} ({_kind(node, layer)})")
+            raise Unsupported(f"no sound bounds for {path_of(node)} ({_kind(node, layer)})")
         given = [each for each in node.args if isinstance(each, fx.Node) and each not in self.constant]
         return self._step(rule, given, self.shapes[node])
 
@@ -138,6 +138,8 @@ class _Stepper:
 
     def _of_one(self, layer: Any, operation: Any, dimensions: int) -> Rule | None:
         kind = type(operation).__name__
+        if kind == "Sum":
+            return Total(operation.signs)
         if kind == "Softmax" and not operation.log and operation.axis == dimensions - 1:
             return Softmax()
         if kind not in _MONOTONE or (kind == "Reduction" and operation.name not in _MEANS):
@@ -196,12 +198,12 @@ class _Stepper:
         query, key, value = operands
         given: dict[str, Any] = dict(node.kwargs)
         if given["attn_mask"] is not None or not given["scale"] > 0:
-            raise Unsupported(f"no sound bounds for {_path(node)} with a mask of its own, or a negative scale")
+            raise Unsupported(f"no sound bounds for {path_of(node)} with a mask of its own, or a negative scale")
         square = self.shapes[query][-2] == self.shapes[key][-2]
         if given["is_causal"] and not square:
-            raise Unsupported(f"no sound bounds for {_path(node)}: causal, of more queries than keys, or fewer")
+            raise Unsupported(f"no sound bounds for {path_of(node)}: causal, of more queries than keys, or fewer")
         if any(each in self.constant for each in node.all_input_nodes):
-            raise Unsupported(f"no sound bounds for {_path(node)} of a constant")
+            raise Unsupported(f"no sound bounds for {path_of(node)} of a constant")
         scores = (*self.shapes[query][:-1], self.shapes[key][-2])
         made = self._step(Matrices(transposed=True), [query, key], scores)
         made = self._step(Softmax(given["scale"], given["is_causal"]), [made], scores)
@@ -218,15 +220,14 @@ class _Stepper:
         return made
 
 
-def _path(node: fx.Node) -> str:
-    return str(node.target) if node.op == "call_module" else node.name
 
 
 def _kind(node: fx.Node, layer: nn.Module | None) -> str:
     operation = getattr(layer, "operation", layer)
     if layer is None:
         return getattr(node.target, "__name__", str(node.target))
-    return f"{'Log' if getattr(operation, 'log', False) else ''}{getattr(operation, 'name', type(operation).__name__)}"
+    name = f"{'Log' if getattr(operation, 'log', False) else ''}{getattr(operation, 'name', type(operation).__name__)}"
+    return f"{name} with ceil_mode" if getattr(layer, "ceil_mode", False) else name
 
 
 def _tiles(layer: nn.Module | None) -> bool:
@@ -242,6 +243,9 @@ def _fold_norms(traced: fx.GraphModule) -> None:
     """Fold BatchNorm into the convolution before it: an operator less, whose input would be bounded for nothing."""
     for node in list(traced.graph.nodes):
         norm = traced.get_submodule(str(node.target)) if node.op == "call_module" else None
+        if isinstance(norm, (nn.BatchNorm1d, nn.BatchNorm2d)) and not norm.affine:  # auto_LiRPA asks for weights
+            norm.weight = nn.Parameter(torch.ones(norm.num_features).double(), requires_grad=False)
+            norm.bias = nn.Parameter(torch.zeros(norm.num_features).double(), requires_grad=False)
         if not isinstance(norm, nn.BatchNorm2d):
             continue
         (before,) = node.all_input_nodes

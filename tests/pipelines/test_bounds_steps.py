@@ -167,6 +167,10 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
         nn.Linear(16, 3),
     ),
     "hugging face's vit": _vit,
+    "negated, and normed without weights": lambda: Written(
+        lambda net, x: -net.last(net.norm(functional.gelu(-net.first(x)))),
+        first=nn.Sequential(nn.Flatten(), nn.Linear(16, 6)), norm=nn.BatchNorm1d(6, affine=False), last=nn.Linear(6, 3),
+    ),
     "u-net": lambda: Written(
         lambda net, x: net.last(torch.cat([y := functional.silu(net.first(x)), net.up(net.deep(y).relu())], 1)),
         first=nn.Conv2d(1, 2, 3, padding=1),
@@ -186,10 +190,10 @@ def subject(name: str) -> Network:
     torch.manual_seed(0)
     module = NETWORKS[name]().eval()
     for each in module.modules():
-        if isinstance(each, (nn.BatchNorm2d, nn.LayerNorm)):
+        if isinstance(each, (nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm)) and each.weight is not None:
             nn.init.normal_(each.weight, 1.0, 0.3)
             nn.init.normal_(each.bias, 0.0, 0.3)
-        if isinstance(each, nn.BatchNorm2d):
+        if isinstance(each, (nn.BatchNorm1d, nn.BatchNorm2d)):
             nn.init.normal_(each.running_mean, 0.0, 0.3)  # type: ignore[arg-type]
             nn.init.uniform_(each.running_var, 0.5, 1.5)  # type: ignore[arg-type]
     return Network(name, module, (1, 4, 4), 3)
@@ -210,3 +214,6 @@ def test_what_has_no_bounds_is_named_by_its_path() -> None:
     module = wrapped(nn.Flatten(), nn.Linear(16, 6), Written(lambda _, x: x.cos()), nn.Linear(6, 3)).eval()
     with pytest.raises(Unsupported, match=r"^no sound bounds for layers\.2 \(cos\)"):
         Propagation(Network("cosine", module, (1, 4, 4), 3))
+    module = wrapped(nn.Conv2d(1, 2, 3), nn.ConstantPad2d(1, 0.5), nn.Flatten(), nn.Linear(32, 3)).eval()
+    with pytest.raises(Unsupported, match=r"^layers\.1: no bound of the rounding of padding"):
+        Propagation(Network("padded", module, (1, 4, 4), 3))
