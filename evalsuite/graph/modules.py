@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
+from keyword import iskeyword
 from typing import Any
 
 import torch
@@ -39,6 +40,7 @@ from evalsuite.graph.owned import is_exact
 from evalsuite.graph.reading import compare, read
 from evalsuite.samples import Inputs, mapped
 
+_TAKEN = frozenset(["self", *dir(fx.GraphModule(nn.Module(), fx.Graph()))])
 _DEFECT = "the graph was not written as the modules that it is, which is a defect of evalsuite: report the network"
 
 
@@ -321,7 +323,9 @@ def _kind(operation: Operation) -> str:
 
 
 def _path(node: Node) -> str:
-    return node.name.replace("-", "_")
+    """The node's dotted path, in names that Python and a module of torch.fx leave free."""
+    names = node.name.replace("-", "_").split(".")
+    return ".".join(f"{each}_" if iskeyword(each) or each in _TAKEN else each for each in names)
 
 
 def _layers(node: Node) -> list[Placed]:

@@ -103,7 +103,11 @@ class Propagation:
     def _refuse_blurred(self) -> None:
         """Raise Unsupported where the rounding of a single input can't be bounded well enough to prove anything."""
         points = torch.stack([torch.full(self._network.input_shape, each).double() for each in (0.25, 0.75)])
-        errors, logits = self._rounding.errors(points, points)[0], self._reference(points)
+        try:
+            logits = self._reference(points)
+        except RuntimeError as error:
+            raise Unsupported(f"the network fails in float64, in which bounds are checked: {_line(error)}") from error
+        errors = self._rounding.errors(points, points)[0]
         least = (errors / (1 + logits.abs().amax(1, keepdim=True))).amin().item()
         if _BLURRED < least < torch.inf:
             raise Unsupported(

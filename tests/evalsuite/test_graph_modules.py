@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import operator
-from collections import Counter
+from collections import Counter, OrderedDict
 from typing import Any
 
 import pytest
@@ -137,6 +137,14 @@ def test_what_is_computed_of_constants_is_held_in_float32() -> None:
     assert {each.dtype for each in held} == {torch.float32}
     with pytest.raises(Unsupported, match=r"computed from numbers that are rounded|computed from others"):
         in_modules(module, inputs, exact=True)
+
+
+@pytest.mark.parametrize("name", ["in", "class", "graph", "meta", "self"])
+def test_a_module_may_have_a_name_of_python_s_or_of_torch_fx_s_own(name: str) -> None:
+    layers = {name: nn.Linear(4, 4), f"{name}_": nn.ReLU(), "last": nn.Linear(4, 2)}
+    module, inputs = nn.Sequential(OrderedDict(layers)), torch.randn(3, 4)
+    for each in (module, nn.Sequential(module)):
+        torch.testing.assert_close(in_modules(each, inputs)(inputs), each(inputs))
 
 
 def test_a_function_of_a_module_with_layers_has_a_name_of_its_own() -> None:

@@ -351,6 +351,7 @@ def test_weights_that_are_not_finite_are_refused(value: float) -> None:
     ("module", "name"),
     [
         (Written(lambda m, x: torch.relu(m.a(x.flatten(1))).cumsum(1)[:, :4], a=nn.Linear(25, 6)), "CumulativeSum"),
+        (Written(lambda m, x: m.a(x.flatten(1).float()), a=nn.Linear(25, 4)), "fails in float64"),
         (
             nn.Sequential(nn.MaxPool2d(2, 2, ceil_mode=True), nn.Flatten(), nn.Linear(9, 4)),
             r"0 \(MaxPool2d with ceil_mode",
