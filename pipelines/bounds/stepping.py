@@ -220,8 +220,6 @@ class _Stepper:
         return made
 
 
-
-
 def _kind(node: fx.Node, layer: nn.Module | None) -> str:
     operation = getattr(layer, "operation", layer)
     if layer is None:
