@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils import parametrize
 
 from evalsuite.activations import Activation
 from evalsuite.activations.census import identify
@@ -115,10 +116,10 @@ def _learnt(module: nn.Module) -> Operation | None:
 
 
 def _has_more_than_its_type(module: nn.Module, row: Activation) -> bool:
-    """Whether a module that is known by its type may compute something else: by hooks, or a forward of its own."""
+    """Whether it may compute something else than its type: by hooks, a forward of its own, or numbers from others."""
 
     def owner(kind: type) -> type:
         return next(each for each in kind.__mro__ if "forward" in vars(each))
 
     hooked = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
-    return bool(hooked) or owner(type(module)) is not owner(type(row.make(1)))
+    return bool(hooked) or parametrize.is_parametrized(module) or owner(type(module)) is not owner(type(row.make(1)))

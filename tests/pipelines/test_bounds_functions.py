@@ -14,6 +14,7 @@ from torch.nn import functional
 from written import Written
 
 from evalsuite import Network, Property, Unsupported
+from evalsuite.activations.integrated import XIELU
 from pipelines.bounds import METHODS
 from pipelines.bounds.propagation import Propagation
 
@@ -191,6 +192,24 @@ def test_an_input_that_is_overwritten_and_read_again_is_read_as_it_is_then(
 def test_what_is_no_function_of_one_tensor_with_known_numbers_is_refused(function: Function, told: str) -> None:
     with pytest.raises(Unsupported, match=told):
         Propagation(network(lambda: Calls(function)))
+
+
+class Shifted(nn.Module):
+    """w with as many digits as w + 1e4 has in float32."""
+
+    def forward(self, w: torch.Tensor) -> torch.Tensor:
+        return (w + 1e4) - 1e4
+
+
+def test_learnt_numbers_that_are_computed_from_others_are_refused() -> None:
+    # Its p is 3e-4, and float32's is another by 2e-4 of it: for inputs like the example's that is not seen.
+    act = XIELU()
+    nn.init.constant_(act.raw_p, -8.0003)
+    subject = network(lambda: Calls(act))
+    check_each(Propagation(subject), Sampled(subject, boxes(), POINTS), ("ibp", "crown"))
+    nn.utils.parametrize.register_parametrization(act, "raw_p", Shifted())
+    with pytest.raises(Unsupported, match="computed from numbers that are rounded"):
+        Propagation(subject)
 
 
 LOSSES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
