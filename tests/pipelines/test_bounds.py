@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from bounds_sampled import Sampled, boxes
+from bounds_sampled import Sampled, around_0, boxes
 from cases import seeds, slow
 from torch import fx, nn
 from written import Written
@@ -324,8 +324,8 @@ def test_what_overflows_float32_within_an_activation_is_not_proven(act: nn.Modul
 
 def test_bounds_of_an_input_as_it_is_hold_its_ends() -> None:
     subject = Network("n", Written(lambda _, x: x[:, :3]), (4,), 3)
-    properties = boxes((4,), 0.3)
-    Sampled(subject, properties, 1000).check(Propagation(subject).bounds(properties, "crown"))
+    properties = boxes((4,), 0.3, 100, centers=around_0, domain=(-9.0, 9.0))
+    Sampled(subject, properties, 100).check(Propagation(subject).bounds(properties, "crown"))
 
 
 def test_what_float32_computes_is_held_against_its_bound() -> None:
