@@ -41,8 +41,6 @@ _TRANSPOSED: dict[int, Callable[..., Tensor]] = {
 }  # fmt: skip
 # 8 units of float32's last place.
 _NEAR = 2.0**-21
-# 8 units of float32's last place.
-_NEAR = 2.0**-21
 _MAXIMA = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
 
 

@@ -367,9 +367,10 @@ def test_what_can_not_be_bounded_is_refused_by_name(module: nn.Module, name: str
         Propagation(Network("refused", module.eval(), (1, 5, 5), 4))
 
 
-def test_a_network_without_activations() -> None:
+@pytest.mark.parametrize("before", [[], [nn.Flatten()]])
+def test_a_network_without_activations(before: list[nn.Module]) -> None:
     torch.manual_seed(0)
-    subject = Network("linear", nn.Sequential(nn.Linear(4, 3)).eval(), (4,), 3)
+    subject = Network("linear", nn.Sequential(*before, nn.Linear(4, 3)).eval(), (4,), 3)
     properties = boxes((4,), 0.1, 3, 3)
     found = Propagation(subject).bounds(properties, "crown")
     assert found.unstable.tolist() == [0, 0, 0]
