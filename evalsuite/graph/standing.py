@@ -14,24 +14,13 @@ from torch.nn.utils import parametrize
 
 from evalsuite.activations import Activation
 from evalsuite.activations.census import identify
+from evalsuite.activations.marked import marked
 from evalsuite.activations.recognition import TOLERANCE, known
 from evalsuite.graph.operations import Operation, Pointwise, Whole
 
 
-@torch.library.custom_op("evalsuite::activation", mutates_args=())
-def _activation(x: torch.Tensor, number: int) -> torch.Tensor:
-    """The activation of this number, for programs alone: nobody runs it."""
-    raise NotImplementedError(f"activation {number} of shape {tuple(x.shape)} is read, never computed")
-
-
-@_activation.register_fake
-def _(x: torch.Tensor, number: int) -> torch.Tensor:
-    del number
-    return torch.empty_like(x)
-
-
 def _overwritten(x: torch.Tensor, number: int) -> torch.Tensor:
-    return x.copy_(_activation(x, number))
+    return x.copy_(marked(x, number))
 
 
 class _Attention(nn.MultiheadAttention):
@@ -87,7 +76,7 @@ def prepare(module: nn.Module, whole: Collection[nn.Module]) -> list[Operation]:
             each.__class__ = _Attention
         operation = _whole(each) if id(each) in asked else _learnt(each)
         if operation is not None:
-            made = _overwritten if getattr(each, "inplace", False) else _activation
+            made = _overwritten if getattr(each, "inplace", False) else marked
             vars(each)["forward"] = partial(made, number=len(operations))
             operations.append(operation)
     return operations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from evalsuite.activations.census import duplicate, identify, made_like, substitute
 from evalsuite.activations.formulas import Expression, Formulas, interior, is_elementwise, operator_name
+from evalsuite.activations.marked import marked
 from evalsuite.activations.recognition import Recognised
 
 _CLOSENESS = 1e-5
@@ -52,21 +52,6 @@ def rewrite_formulas(
     return rewritten
 
 
-@cache
-def _mark() -> Any:
-    """The operator that stands for an activation module while its network is exported."""
-
-    @torch.library.custom_op("evalsuite::activation", mutates_args=())
-    def activation(x: torch.Tensor, index: int) -> torch.Tensor:  # noqa: ARG001
-        return x.clone()
-
-    @activation.register_fake
-    def _(x: torch.Tensor, index: int) -> torch.Tensor:  # noqa: ARG001
-        return torch.empty_like(x)
-
-    return torch.ops.evalsuite.activation.default
-
-
 class _Mark(nn.Module):
     """Stands for the activation module of that number."""
 
@@ -75,8 +60,8 @@ class _Mark(nn.Module):
         self.index = index
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        marked: torch.Tensor = _mark()(x, self.index)
-        return marked
+        made: torch.Tensor = marked(x, self.index)
+        return made
 
 
 def _export(network: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str) -> fx.GraphModule:
@@ -100,7 +85,7 @@ def _export(network: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 
 
 def _unmark(graph: fx.GraphModule, known: Mapping[int, tuple[str, nn.Module]]) -> None:
-    for node in graph.graph.find_nodes(op="call_function", target=_mark()):
+    for node in graph.graph.find_nodes(op="call_function", target=torch.ops.evalsuite.activation.default):
         path, module = known[node.args[1]]
         if path not in dict(graph.named_modules()):
             graph.add_submodule(path, module)

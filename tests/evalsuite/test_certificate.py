@@ -9,6 +9,7 @@ from fractions import Fraction
 import mpmath
 import pytest
 import torch
+from cases import slow
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils import prune
@@ -382,7 +383,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize("kind", [slow(each) if each == "attention" else each for each in OTHERS])
 def test_what_is_no_chain_of_affine_layers_is_sound(kind: str) -> None:
     layers, shape = OTHERS[kind]
     module = copy.deepcopy(nn.Sequential(*layers))

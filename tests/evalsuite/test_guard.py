@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from cases import slow
 from workshop import HEAD, Workshop, lines, wait_until
 
 from evalsuite.plan import jobs_of
@@ -151,7 +152,7 @@ def test_the_clock_of_a_paused_job_stands(workshop: Workshop) -> None:
     ("seconds", "limit", "locks"),
     [
         pytest.param(0.2, 60, True, marks=pytest.mark.slow),
-        (0.2, 60, False),
+        pytest.param(0.2, 60, False, marks=pytest.mark.slow),
         pytest.param(1.5, 5, True, marks=pytest.mark.slow),
     ],
 )
@@ -352,8 +353,11 @@ sys.meta_path.insert(0, Finder())
 """
 
 
-@pytest.mark.parametrize("module", ["multiprocessing.forkserver", "torch"])  # before a line of ours is run, and after
-@pytest.mark.parametrize("times", [1, 2])
+# Before a line of ours is run, and after.
+@pytest.mark.parametrize(
+    ("module", "times"),
+    [("multiprocessing.forkserver", 2), slow("multiprocessing.forkserver", 1), slow("torch", 1), slow("torch", 2)],
+)
 def test_ctrl_c_as_the_server_of_jobs_starts_leaves_no_traceback(workshop: Workshop, module: str, times: int) -> None:
     (workshop.folder / "sitecustomize.py").write_text(CTRL_C.format(module=module, times=times))
     workshop.path = workshop.folder

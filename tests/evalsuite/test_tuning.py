@@ -106,6 +106,7 @@ def test_what_is_no_list_of_rates_is_refused(text: str) -> None:
         rates_of(text)
 
 
+@pytest.mark.slow
 def test_the_command_prints_what_the_recipe_takes_and_keeps_every_loss(workshop: Workshop) -> None:
     recipe = workshop.recipe("  - accuracy\n", HEAD)
     words = ("--out", workshop.out, "--progress", "none", "--rates", "0.0001,0.02")

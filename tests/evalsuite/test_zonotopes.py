@@ -381,7 +381,7 @@ def test_what_has_no_zonotope_is_refused(function: Callable[..., torch.Tensor], 
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("eps", "share"), [slow(2**-8, 1.0), (2**-5, 0.9)])
+@pytest.mark.parametrize(("eps", "share"), [slow(2**-8, 1.0), slow(2**-5, 0.9)])
 def test_swap_certificates_of_attention_are_no_further_than_by_lines(
     eps: float, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -406,6 +406,7 @@ def test_boxes_are_checked() -> None:
         zonotope_of(graph, zero, zero + torch.inf)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_lambda_that_is_swept_needs_no_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)

@@ -85,10 +85,9 @@ def test_crown_by_hand() -> None:
     ("workload", "eps", "variant"),
     [
         *(("digits-mlp", 0.0625, variant) for variant in ("gelu", "lambda-gelu", "relu")),
-        *(("digits-cnn", 0.03125, variant) for variant in ("gelu", "relu")),
-        # Two more networks of ReLU, and one more that is curved.
+        ("digits-cnn", 0.03125, "relu"),
         *(slow("digits-mlp", 0.0625, variant) for variant in ("gelu-swap", "annealed")),
-        *(slow("digits-cnn", 0.03125, variant) for variant in ("gelu-swap", "annealed", "lambda-gelu")),
+        *(slow("digits-cnn", 0.03125, variant) for variant in ("gelu", "gelu-swap", "annealed", "lambda-gelu")),
     ],
 )
 def test_bounds_hold_in_sampled_points(
@@ -262,7 +261,7 @@ def test_every_allowed_operator_has_a_network_here() -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(1, 3))
-@pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU, slow(lambda: LambdaGELU(hardness=30.0))])
+@pytest.mark.parametrize("activation", [nn.ReLU, slow(nn.GELU), slow(lambda: LambdaGELU(hardness=30.0))])
 @pytest.mark.parametrize("kind", ARCHITECTURES)
 def test_every_operator_is_bounded_soundly(kind: str, activation: Callable[[], nn.Module], seed: int) -> None:
     subject = Network(kind, made(kind, activation, seed), (1, 5, 5), 4)

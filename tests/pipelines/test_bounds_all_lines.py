@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from bounds_sampled import Sampled, boxes, points_in
+from cases import slow
 from torch import nn
 
 from benchmarks.optimised import upstream
@@ -43,7 +44,7 @@ def corners(box: Property) -> torch.Tensor:
     return box.lower + shares.reshape(-1, *box.lower.shape) * (box.upper - box.lower)
 
 
-@pytest.mark.parametrize("act", [nn.ReLU, nn.GELU, lambda: LambdaGELU(hardness=5.0)])
+@pytest.mark.parametrize("act", [nn.ReLU, slow(nn.GELU), slow(lambda: LambdaGELU(hardness=5.0))])
 @pytest.mark.parametrize("kind", SHAPES)
 def test_all_lines_are_sound_and_never_looser_than_the_margins_lines(kind: str, act: Act) -> None:
     network, properties = made(kind, act), asked(kind)

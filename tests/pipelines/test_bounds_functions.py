@@ -9,6 +9,7 @@ import pytest
 import torch
 from bounds_sampled import Sampled, around_0, check_each
 from bounds_sampled import boxes as boxes_around
+from cases import slow
 from torch import nn
 from torch.nn import functional
 from written import Written
@@ -78,7 +79,12 @@ FUNCTIONS: dict[str, tuple[Function, nn.Module]] = {
 }
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+# One of each way to call a function, and of each way that its numbers are given.
+QUICK = ("gelu", "gelu by tanh", "silu", "leaky", "softplus, bent", "clamp -1 to 0.5", "clamp from 0", "clamp to 1", "max of a number",
+         "max from zeros", "torch.relu", "relu in place", "module in place")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [each if each in QUICK else slow(each) for each in FUNCTIONS])
 def test_a_function_is_bounded_as_its_module_is(name: str) -> None:
     function, module = FUNCTIONS[name]
     called, layered = (network(lambda f=each: Calls(f)) for each in (function, module))  # type: ignore[misc]
@@ -149,7 +155,7 @@ RELUS = {"module": nn.ReLU(inplace=True), "function": lambda x: functional.relu(
 
 
 @pytest.mark.parametrize("read", [dropped, added, viewed])
-@pytest.mark.parametrize("way", RELUS)
+@pytest.mark.parametrize("way", ["function", slow("module"), slow("_")])
 def test_a_relu_in_place_whose_input_is_read_again(read: Callable[..., torch.Tensor], way: str) -> None:
     subject, properties = network(lambda: Rereads(read, RELUS[way])), boxes()
     methods = ("ibp", "crown") if read is viewed else METHODS  # a step of our own has no forward bounds

@@ -176,6 +176,7 @@ def test_no_two_verifiers_contradict_each_other_in_hundreds_of_queries(first: in
     assert totals["z3 holds"] >= totals["crown holds"] >= totals["ibp holds"] > 20
 
 
+@pytest.mark.slow
 def test_all_encodings_say_the_same() -> None:
     findings: Counter[tuple[End, End]] = Counter()
     for seed in (100, 108, 110):  # with questions of both answers

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cases import slow
 from torch import nn
 
 from evalsuite import Bench, Data, LanguageModel, Metric, Network, Split, Verdict, swap_to_relu
@@ -68,7 +69,7 @@ def test_of_tokens_what_follows_their_embedding_is_certified(tmp_path: Path, pos
     )
 
 
-@pytest.mark.parametrize("positions", [0, 1])
+@pytest.mark.parametrize("positions", [0, slow(1)])
 def test_exact_verdicts_of_tokens_replay(tmp_path: Path, positions: int) -> None:
     made, given = tagged(tmp_path)
     module, tokens = made.module, given.data.test.inputs

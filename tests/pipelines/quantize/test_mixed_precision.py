@@ -138,6 +138,7 @@ def offset_by(losses: Mapping[tuple[int, ...], float], names: tuple[str, ...]) -
     return make
 
 
+@pytest.mark.slow
 def test_where_costs_do_not_add_up_one_width_for_all_is_taken() -> None:
     names = ("layer_0", "layer_2")
     inputs, traced = chain_inputs(), trace(two_layers(), (8,))
