@@ -80,8 +80,10 @@ FUNCTIONS: dict[str, tuple[Function, nn.Module]] = {
 
 
 # One of each way to call a function, and of each way that its numbers are given.
-QUICK = ("gelu", "gelu by tanh", "silu", "leaky", "softplus, bent", "clamp -1 to 0.5", "clamp from 0", "clamp to 1", "max of a number",
-         "max from zeros", "torch.relu", "relu in place", "module in place")  # fmt: skip
+QUICK = (
+    "gelu", "gelu by tanh", "silu", "leaky", "softplus, bent", "clamp -1 to 0.5", "clamp from 0", "clamp to 1",
+    "max of a number", "max from zeros", "torch.relu", "relu in place", "module in place",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [each if each in QUICK else slow(each) for each in FUNCTIONS])
