@@ -35,7 +35,7 @@ def test_bounds_that_are_too_narrow_are_noticed(share: float, monkeypatch: pytes
 
 @pytest.mark.slow
 def test_what_auto_lirpa_cannot_convert_it_bounds_by_the_graph() -> None:
-    tally = soundness.tried("unet", 1000)
+    tally = soundness.tried("vit", 1000)
     assert "auto_LiRPA" in tally.refusals
     assert {"ibp of the graph", "crown of the graph"} < set(tally.methods)
     assert (tally.violations, tally.contradictions) == (0, 0)
