@@ -100,9 +100,8 @@ class _Stepper:
         """Whether auto_LiRPA has a sound operator for it, given these operands."""
         operands = node.all_input_nodes
         if isinstance(layer, nn.Linear) and len(self.shapes[node]) == 2:
-            if (
-                getattr(layer, "bias", None) is None
-            ):  # without one it is traced as a product, which could be of two activations
+            # Without a bias it is traced as a product, which could be of two activations.
+            if getattr(layer, "bias", None) is None:
                 layer.bias = nn.Parameter(layer.weight.new_zeros(layer.out_features), requires_grad=False)
             return True
         if self.constant.intersection(operands):
