@@ -1,6 +1,18 @@
-"""`python -m evalsuite`: the command line."""
+"""`python -m evalsuite` and the command `evalsuite`: the command line."""
 
-from evalsuite.cli import main
+import signal
+
+
+def main() -> None:
+    """Run the command line; Ctrl-C while it is loaded ends the process without a word, as Ctrl-C later does."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from evalsuite.cli import main as run
+
+    signal.signal(signal.SIGINT, before)
+    run()
+
 
 if __name__ == "__main__":
     main()

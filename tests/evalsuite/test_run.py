@@ -422,6 +422,19 @@ def test_a_full_disk_is_said_and_the_next_run_continues(workshop: Workshop) -> N
     assert workshop.run(recipe).returncode == 0
 
 
+def test_an_interrupt_while_the_command_line_is_loaded_says_nothing(tmp_path: Path) -> None:
+    # In the place of the first library that it loads.
+    (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n", encoding="utf-8")
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from evalsuite.__main__ import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "stages"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=100
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
 def test_stages_lists_origins_and_shows_the_broken_one_as_broken(workshop: Workshop) -> None:
     listed = workshop.call("stages")
     assert listed.returncode == 0
