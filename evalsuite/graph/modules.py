@@ -30,6 +30,8 @@ from evalsuite.graph.operations import (
     LayerNorm,
     Operation,
     Pointwise,
+    Product,
+    Quotient,
     Softmax,
     Sum,
     Where,
@@ -78,7 +80,8 @@ def in_modules(
         module: called with one argument, the batch.
         example: a batch of real inputs.
         exact: whether to refuse what rounds the real function of the float32 weights: constants of an activation's
-            formula that are rounded, weights that are computed from others.
+            formula that are rounded, weights that are computed from others. A number that the network adds, or
+            multiplies by, as in `x + 0.1`, is a buffer of the precision that it is written in.
         whole: modules of it, as activations, that stay one layer each: of a tensor that keeps its shape.
 
     Raises:
@@ -91,10 +94,10 @@ def in_modules(
 
 def written(graph: Graph, example: Inputs, *, exact: bool = False) -> fx.GraphModule:
     """A graph that was read, as `in_modules` writes it; several inputs of the example are in the graph's order."""
-    writer = _Writer(graph, example)
+    writer = _Writer(graph, example, _numbers(graph) if exact else set())
     made = writer.module()
     buffers = [str(each.target) for each in made.graph.nodes if each.op == "get_attr"]
-    constants = {value for name in buffers for value in writer.constants[name]}
+    constants = {value for name in buffers for value in writer.constants[name]} - writer.numbers
     if exact:
         _refuse_rounded(graph, constants)
     compare(graph, made, example, because=_DEFECT)
@@ -108,6 +111,17 @@ def written(graph: Graph, example: Inputs, *, exact: bool = False) -> fx.GraphMo
 
 def _in_float32(node: Node) -> Node:
     return replace(node, operation=converted(node.operation, torch.float32))
+
+
+def _numbers(graph: Graph) -> set[int]:
+    """Constants that are one number as it was written, which sums, products and quotients alone use."""
+    users = [(source, node.operation) for node in graph.nodes for source in node.sources]
+    others = {source for source, each in users if not isinstance(each, Sum | Product | Quotient)}
+    return {
+        at for at, node in enumerate(graph.nodes)
+        if isinstance(node.operation, Constant) and node.operation.exact and node.operation.single is None
+        and node.operation.value.ndim == 0 and node.operation.value.is_floating_point()
+    } - others  # fmt: skip
 
 
 def _refuse_rounded(graph: Graph, read: set[int]) -> None:
@@ -131,10 +145,10 @@ def _refuse_rounded(graph: Graph, read: set[int]) -> None:
 
 
 class _Writer:
-    """Writes a graph node by node."""
+    """Writes a graph node by node; `numbers` are constants that keep their own precision."""
 
-    def __init__(self, graph: Graph, example: Inputs) -> None:
-        self.graph, self.example = graph, example
+    def __init__(self, graph: Graph, example: Inputs, numbers: set[int]) -> None:
+        self.graph, self.example, self.numbers = graph, example, numbers
         self.written = fx.Graph()
         self.owned: dict[str, Any] = {}
         self.constants: dict[str, set[int]] = {}
@@ -177,8 +191,9 @@ class _Writer:
     def _written(self, index: int, node: Node) -> fx.Node:
         operation, sources = node.operation, [self.made[each] for each in node.sources]
         if isinstance(operation, Constant):
-            value = operation.value.float() if operation.value.is_floating_point() else operation.value
-            return self._constant(value.contiguous(), index)
+            value = operation.value
+            rounded = value.is_floating_point() and index not in self.numbers
+            return self._constant((value.float() if rounded else value).contiguous(), index)
         if isinstance(operation, Reshape) and sum(each < 0 for each in operation.shape) <= 1:
             sizes = tuple(-1 if each < 0 else each for each in operation.shape)
             return self._function(node, torch.reshape, (sources[0], sizes))

@@ -26,7 +26,7 @@ from torch.nn import functional
 
 from evalsuite import Unsupported
 from pipelines.bounds.softmax import softmax_range
-from pipelines.bounds.spread import TINY, UNIT, Spread, as_spread, averaged, between, exact, teach, units
+from pipelines.bounds.spread import TINY, UNIT, Spread, as_spread, averaged, between, exact, is_number, teach, units
 
 _SCALING, _EXP = 8, 128
 
@@ -100,12 +100,14 @@ def _times(first: Any, second: Any) -> Spread:
 def _quotient(x: Spread, divisor: Any) -> Spread:
     if isinstance(divisor, Spread) or not isinstance(x, Spread):
         raise Unsupported("no bound of the rounding of a quotient by an activation")
-    exact(divisor)
+    rounded = 2 if is_number(divisor) else 0
+    if not rounded:
+        exact(divisor)
     size = divisor.detach().abs()
     center, radius, error = x.parts()
     reach = x.magnitude() / size
     x.run.reached(reach)
-    return Spread.of(center / divisor, radius / size, error / size + 3 * UNIT * reach + TINY, x.run)
+    return Spread.of(center / divisor, radius / size, error / size + (3 + rounded) * UNIT * reach + TINY, x.run)
 
 
 def _pad(x: Spread, pad: Any, mode: str = "constant", value: float | None = None) -> Spread:

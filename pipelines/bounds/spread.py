@@ -140,6 +140,11 @@ def units(count: int) -> float:
     return count * UNIT / (1 - count * UNIT) if count * UNIT < 0.5 else float("inf")
 
 
+def is_number(value: torch.Tensor) -> bool:
+    """Whether it is one number as it is written, as in `x + 0.1`, which float32 rounds once, and not to an extreme."""
+    return value.ndim == 0 and value.dtype == torch.float64 and bool(TINY <= value.abs() <= _GREATEST)
+
+
 def exact(value: torch.Tensor | None) -> torch.Tensor | None:
     """A constant that float32 holds; others would be computed with rounding of their own."""
     if value is not None and not torch.equal(value, value.float().double()):
@@ -166,13 +171,12 @@ def _linear(x: Spread, weight: torch.Tensor, bias: torch.Tensor | None = None) -
     return _sums(x, weight, bias, functional.linear)
 
 
-def _conv2d(x: Spread, weight: torch.Tensor, bias: torch.Tensor | None = None, *window: Any, **named: Any) -> Spread:
-    return _sums(x, weight, bias, lambda *given: functional.conv2d(*given, *window, **named))
+def _convolution(apply: Callable[..., torch.Tensor], *, transposed: bool = False) -> Callable[..., Spread]:
+    def rule(x: Spread, weight: torch.Tensor, bias: torch.Tensor | None = None, *window: Any, **named: Any) -> Spread:
+        count = len(weight) * weight[0, 0].numel() if transposed else 0
+        return _sums(x, weight, bias, lambda *given: apply(*given, *window, **named), count)
 
-
-def _conv_transpose2d(x: Spread, weight: torch.Tensor, bias: torch.Tensor | None, *window: Any) -> Spread:
-    count = len(weight) * weight[0, 0].numel()
-    return _sums(x, weight, bias, lambda *given: functional.conv_transpose2d(*given, *window), count)
+    return rule
 
 
 def _batch_norm(
@@ -248,12 +252,13 @@ def _negative(x: Spread) -> Spread:
 
 
 def as_spread(value: torch.Tensor, like: Any) -> Spread:
-    """A constant as values that do not spread."""
+    """A constant as values that do not spread; one number may be rounded."""
     if isinstance(value, Spread):
         return value
-    center = exact(value)
+    center = value if is_number(value) else exact(value)
     assert center is not None
-    return Spread.of(center, torch.zeros_like(center), torch.zeros_like(center), like.run)
+    off = (center - center.float().double()).abs()
+    return Spread.of(center, torch.zeros_like(center), off, like.run)
 
 
 def _rearranged(function: Callable[..., torch.Tensor]) -> Callable[..., Spread]:
@@ -275,8 +280,11 @@ _SHAPES = (
 # What the modules and functions of `in_modules` call.
 _RULES: dict[Any, Callable[..., Any]] = {
     functional.linear: _linear,
-    functional.conv2d: _conv2d,
-    functional.conv_transpose2d: _conv_transpose2d,
+    **{each: _convolution(each) for each in (functional.conv1d, functional.conv2d, functional.conv3d)},
+    **{
+        each: _convolution(each, transposed=True)
+        for each in (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)
+    },
     torch.Tensor.to: lambda matrix, _: matrix.double(),  # of interpolation, to the type of what it is applied to
     functional.batch_norm: _batch_norm,
     functional.max_pool2d: _max_pool,

@@ -27,6 +27,11 @@ _KEPT = (nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.Flatten, nn.AdaptiveAvgPo
 # Operations that move entries, or take means of them: their bounds are those of the ends.
 _MONOTONE = ("AveragePool", "Pad", "Reduction", "Reshape", "Resample", "Slice", "Transpose")
 _MEANS = ("mean", "sum")
+_COMPARED = ("equal", "greater", "greater_equal", "less", "less_equal", "not_equal", "Where")
+_CURE = (
+    ": a choice by what depends on the input, as PReLU's with a slope for each channel; with slopes a it is "
+    "torch.relu(x) - a * torch.relu(-x)"
+)
 # How often a matrix of coefficients is held at once, and the bytes that they may take.
 _COPIES, _MEMORY = 10, 2**32
 
@@ -92,7 +97,8 @@ class _Stepper:
             return self._attention(node)
         rule = self._rule(node, layer)
         if rule is None:
-            raise Unsupported(f"no sound bounds for {path_of(node)} ({_kind(node, layer)})")
+            kind = _kind(node, layer)
+            raise Unsupported(f"no sound bounds for {path_of(node)} ({kind}){_CURE if kind in _COMPARED else ''}")
         given = [each for each in node.args if isinstance(each, fx.Node) and each not in self.constant]
         return self._step(rule, given, self.shapes[node])
 
@@ -127,7 +133,7 @@ class _Stepper:
             found = _greatest(layer)
         elif isinstance(layer, nn.Linear):
             found = _linear(layer)
-        elif type(operation).__name__ == "Convolution":
+        elif isinstance(layer, nn.Conv1d | nn.Conv3d) or type(operation).__name__ == "Convolution":
             found = _convolution(layer)
         elif operation is not None and len(operands) == 1:
             found = self._of_one(layer, operation, len(self.shapes[operands[0]]))
@@ -264,9 +270,12 @@ def _linear(layer: nn.Linear) -> Rule:
 
 
 def _convolution(layer: Any) -> Rule:
-    """A transposed one: the others are torch's modules."""
+    """Of one or three dimensions, or a transposed one, for which torch has no layer here."""
     wide = copy.deepcopy(layer)
-    wide.operation = replace(layer.operation, weight=layer.operation.weight.abs(), bias=None)
+    if isinstance(layer, nn.Conv1d | nn.Conv3d):
+        wide.weight, wide.bias = nn.Parameter(layer.weight.abs(), requires_grad=False), None
+    else:
+        wide.operation = replace(layer.operation, weight=layer.operation.weight.abs(), bias=None)
     return Affine(layer, wide)
 
 

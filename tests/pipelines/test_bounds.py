@@ -235,6 +235,12 @@ ARCHITECTURES: dict[str, tuple[str, Callable[[nn.Module], nn.Module]]] = {
                                             c=nn.LazyLinear(4), act=act)),
     "view": ("Flatten", lambda act: Written(lambda m, x: m.b(m.act(m.a(x)).view(len(x), -1)),
                                             a=nn.Conv2d(1, 3, 3, padding=1), b=nn.Linear(75, 4), act=act)),
+    "one dimension": ("", lambda act: Written(
+        lambda m, x: m.c(m.act(m.b(m.act(m.a(x.flatten(2))))).flatten(1)),
+        a=nn.Conv1d(1, 3, 4, 2, 1), b=nn.ConvTranspose1d(3, 2, 3, 2), c=nn.LazyLinear(4), act=act)),
+    "three dimensions": ("", lambda act: Written(
+        lambda m, x: m.c(m.act(m.b(m.act(m.a(x.reshape(-1, 1, 5, 5, 1))))).flatten(1)),
+        a=nn.Conv3d(1, 3, (2, 3, 1), (1, 2, 1)), b=nn.ConvTranspose3d(3, 2, (1, 2, 2)), c=nn.LazyLinear(4), act=act)),
 }  # fmt: skip
 
 
@@ -269,7 +275,7 @@ def test_every_operator_is_bounded_soundly(kind: str, activation: Callable[[], n
     sampled, propagation = Sampled(subject, properties, 500), Propagation(subject, iterations=5)
     assert propagation.optimizes == (kind != "maximum")
     by_matrices = ("rectangle", "strides", "dilated", "sub", "cat", "constant", "gather", "folded")
-    assert propagation.patches == (kind not in by_matrices)
+    assert propagation.patches == (kind not in (*by_matrices, "one dimension", "three dimensions"))
     for _, found in each_method(propagation, properties):
         sampled.check(found)
 
@@ -352,6 +358,10 @@ def test_weights_that_are_not_finite_are_refused(value: float) -> None:
         (Written(lambda m, x: torch.relu(m.a(x.flatten(1))).cumsum(1)[:, :4], a=nn.Linear(25, 6)), "CumulativeSum"),
         (Written(lambda m, x: m.a(x.flatten(1).float()), a=nn.Linear(25, 4)), "fails in float64"),
         (
+            nn.Sequential(nn.Conv2d(1, 3, 2), nn.PReLU(3), nn.Flatten(), nn.Linear(48, 4)),
+            r"1\.pair \(greater\): .* slopes a it is torch\.relu\(x\) - a \* torch\.relu\(-x\)",
+        ),
+        (
             nn.Sequential(nn.MaxPool2d(2, 2, ceil_mode=True), nn.Flatten(), nn.Linear(9, 4)),
             r"0 \(MaxPool2d with ceil_mode",
         ),
@@ -364,6 +374,17 @@ def test_weights_that_are_not_finite_are_refused(value: float) -> None:
 def test_what_can_not_be_bounded_is_refused_by_name(module: nn.Module, name: str) -> None:
     with pytest.raises(Unsupported, match=name):
         Propagation(Network("refused", module.eval(), (1, 5, 5), 4))
+
+
+def test_whether_the_optimizer_works_is_told_by_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    optimize, asked = Engine.optimize, list[torch.Tensor]()
+
+    def noted(self: Engine, regions: Regions, rows: torch.Tensor, inputs: Any, done: Any, **given: Any) -> torch.Tensor:
+        return optimize(self, regions, rows, inputs, lambda lower: done(asked.append(lower) or lower), **given)
+
+    monkeypatch.setattr(Engine, "optimize", noted)
+    assert Propagation(Network("n", made("plain", nn.ReLU, 0), (1, 5, 5), 4)).optimizes
+    assert len(asked) == 3
 
 
 @pytest.mark.parametrize("before", [[], [nn.Flatten()]])

@@ -14,10 +14,11 @@ from torch import nn
 from torch.nn import functional
 from written import Written
 
-from evalsuite import Network, Property, Unsupported
+from evalsuite import Network, Property, Unsupported, in_modules
 from evalsuite.activations.integrated import XIELU
 from pipelines.bounds import METHODS
 from pipelines.bounds.propagation import Propagation
+from pipelines.bounds.rounding import Rounding
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 POINTS = 1000
@@ -218,6 +219,37 @@ def test_learnt_numbers_that_are_computed_from_others_are_refused() -> None:
     nn.utils.parametrize.register_parametrization(act, "raw_p", Shifted())
     with pytest.raises(Unsupported, match="computed from numbers that are rounded"):
         Propagation(subject)
+
+
+NUMBERS: dict[str, Function] = {
+    "sum": lambda x: x + 0.1,
+    "differences": lambda x: 0.1 - (x - 0.7),
+    "product": lambda x: 0.1 * x,
+    "quotient": lambda x: x / 0.3,
+    "activation": lambda x: 1.7 * functional.gelu(0.3 * x),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_that_float32_rounds_are_bounded_as_they_are_written(name: str) -> None:
+    subject, properties = network(lambda: Calls(NUMBERS[name])), boxes()
+    check_each(Propagation(subject), Sampled(subject, properties, POINTS), ("ibp", "crown"))
+
+
+@pytest.mark.parametrize(("name", "slope", "reach"), [("sum", 1.0, 2.1), ("product", 0.1, 0.2)])
+def test_the_rounding_bound_has_that_of_a_number(name: str, slope: float, reach: float) -> None:
+    module = Calls(NUMBERS[name])
+    module.first, module.last = nn.Identity(), nn.Identity()
+    inputs = torch.tensor([[1.0], [2.0]]).double()
+    found, _ = Rounding(in_modules(module.eval(), inputs.float(), exact=True)).errors(inputs[:1], inputs[1:])
+    rounded = abs(0.1 - torch.tensor(0.1).double().item())
+    assert found.item() == pytest.approx(rounded * (2.0 if slope < 1 else 1.0) + 2.0**-24 * reach, rel=1e-6)
+
+
+@pytest.mark.parametrize("number", [1e-40, 1e39])
+def test_a_number_beyond_float32_is_refused(number: float) -> None:
+    with pytest.raises(Unsupported, match="rounding of weights that are computed"):
+        Propagation(network(lambda: Calls(lambda x: x * number)))
 
 
 LOSSES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
