@@ -177,7 +177,7 @@ class Convolution(_Weighted):
     def terms(self) -> int:
         """See `Linear`."""
         # An output sums one kernel's entries, a pulled coefficient at most one entry per output channel and tap.
-        return self.weight.numel() + 1
+        return max(self.weight[0].numel(), self.weight[:, 0].numel()) + 1
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """See `Linear`."""

@@ -181,8 +181,8 @@ class Propagation:
             radius = radius + absolute((high - low) / 2)
             size = size + absolute(magnitude(low, high))
             terms += map_.terms
-        # Backward, as many products with this loss and with the bias are summed as there are outputs.
-        loss = units(terms + len(affine.bias)) * size + TINY
+        # Backward, as many products with the bias are summed as there are outputs.
+        loss = units(terms) * size + units(len(affine.bias)) * affine.bias.abs() + TINY
         return (center - radius - loss, center + radius + loss), loss
 
     def _follows(self, value: int, sharpened: set[int]) -> bool:

@@ -156,6 +156,21 @@ def test_a_transposed_map_is_the_transpose() -> None:
     torch.testing.assert_close(map_.absolute()(torch.eye(15).double()).T, matrix.abs())
 
 
+@pytest.mark.parametrize(("stride", "dilation", "groups"), [(1, 1, 1), (2, 1, 1), (1, 2, 2), (1, 1, 4)])
+def test_the_terms_of_a_convolution_are_as_many_as_its_sums_have_and_hardly_more(
+    stride: int, dilation: int, groups: int
+) -> None:
+    layer = nn.Conv2d(4, 8, 3, stride, 1, dilation, groups).double()
+    window = {name: getattr(layer, name) for name in ("stride", "padding", "dilation", "groups")}
+    shape = 1, 4, 7, 7
+    out_shape = tuple(layer(torch.zeros(shape).double()).shape)
+    map_ = Convolution(torch.ones_like(layer.weight), shape, out_shape, window)
+    used = map_(torch.eye(4 * 49).double())
+    # Of an output, and of a coefficient that is carried back.
+    most = max(int(used.sum(0).max()), int(used.sum(1).max()))
+    assert most < map_.terms <= groups * most * stride**2 + 1
+
+
 def test_an_exponential_that_overflows_is_refused() -> None:
     graph = Graph((Node("power", Convex(0, "exp"), 1),), 1, (1, 1), (1, 1), "x")
     with pytest.raises(Unsupported, match="values beyond"):
