@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from evalsuite import Direction, Metric
 from pipelines.quantize.integer.execution import Executor
-from pipelines.quantize.integer.network import IntegerNetwork, Integers
-from pipelines.quantize.integer.ranges import Sum, prove_ranges
+from pipelines.quantize.integer.grids import Integers
+from pipelines.quantize.integer.network import IntegerNetwork, prove_ranges
+from pipelines.quantize.integer.operation import Sum
 
 _CHUNK = 256  # samples at a time: every tensor is kept, in int64
 LOWER = Direction.LOWER

@@ -11,8 +11,8 @@ from torch import fx, nn
 
 from evalsuite import Inputs, Unsupported, leaves
 from pipelines.quantize.clipping import Calibration, activation_range
+from pipelines.quantize.processor import one_thread
 from pipelines.quantize.quantizers import COMPUTE, is_power_of_two, kept_length, kernel_of
-from pipelines.quantize.threads import one_thread
 from pipelines.quantize.tracing import layer_of
 
 _INT32_MAX = 2**31 - 1

@@ -31,10 +31,11 @@ from evalsuite import (
 from pipelines.quantize.accumulators import accumulator_metrics
 from pipelines.quantize.integer.agreement import IntegerAgreement, compare
 from pipelines.quantize.integer.execution import Executor
+from pipelines.quantize.integer.grids import Integers, Rounding
 from pipelines.quantize.integer.lowering import Smooth, lower
-from pipelines.quantize.integer.network import IntegerNetwork, Integers, Rounding, Table
+from pipelines.quantize.integer.network import IntegerNetwork, count_operations
 from pipelines.quantize.integer.onnx_graph import write_integer_onnx
-from pipelines.quantize.integer.operations import count_operations
+from pipelines.quantize.integer.pointwise import Table
 from pipelines.quantize.part_errors import part_errors
 from pipelines.quantize.tracing import at_a_time
 

@@ -36,7 +36,7 @@ from evalsuite import (
 from pipelines.quantize.agreement import agreement_metrics, compare_layers
 from pipelines.quantize.deployment import deployment_metrics, execution_metrics
 from pipelines.quantize.execution import observe
-from pipelines.quantize.integer.network import Rounding
+from pipelines.quantize.integer.grids import Rounding
 from pipelines.quantize.integer_measurement import IntegerStudy
 from pipelines.quantize.mixed_precision import metrics_of_plan, search
 from pipelines.quantize.onnx_file import measure_file

@@ -7,9 +7,9 @@ from torch import fx
 
 from evalsuite import Direction, Metric
 from pipelines.quantize.integer.execution import Executor
-from pipelines.quantize.integer.islands import run_island
+from pipelines.quantize.integer.grids import Integers
 from pipelines.quantize.integer.lowering import lower
-from pipelines.quantize.integer.network import IntegerNetwork, Integers
+from pipelines.quantize.integer.network import IntegerNetwork
 
 _NAME = "integer_part_error"
 
@@ -33,7 +33,7 @@ def part_errors(quantized: fx.GraphModule, network: IntegerNetwork, inputs: Inte
         return []
     tensors, rows = Executor(network, checked=True).trace(inputs), []
     for part in float_parts:
-        off = np.abs(run_island(part, [tensors[name] for name in part.inputs]) - tensors[part.name])
+        off = np.abs(part.apply([tensors[name] for name in part.inputs]) - tensors[part.name])
         said = (
             f"steps of its output, of {off.size} integers; {(off > 0).mean():.2%} differ, {off.mean():.3f} on average"
         )

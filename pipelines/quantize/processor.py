@@ -1,9 +1,13 @@
-"""What of this processor decides whether ONNX Runtime's integer kernels are exact."""
+"""What of this machine decides results: how many threads torch takes, and whether integer kernels are exact."""
 
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import torch
 
 _DESCRIPTION = Path("/proc/cpuinfo")
 _EXACT = {"avx512_vnni", "avx_vnni"}
@@ -27,3 +31,14 @@ def saturation(description: str | None = None) -> str:
         "this processor has no VNNI: sums of two 8-bit products may saturate in 16 bits; weights of 7 bits, or the "
         "session option session.x64quantprecision=1, avoid it"
     )
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread for torch: sums that are split among threads differ in their last bits with the number of threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -8,8 +8,6 @@ import torch
 from brevitas.nn import QuantLinear
 from torch.nn import functional
 
-from pipelines.quantize.integer.layers import ends_of_padding
-
 WeightRounding = Literal["nearest", "gptq", "gpfq"]
 
 # Share of the mean of the Hessian's diagonal that is added to it (arXiv 2210.17323).
@@ -44,7 +42,7 @@ def _columns(layer: Any, given: torch.Tensor) -> torch.Tensor:
     if isinstance(layer, QuantLinear):
         return given.reshape(1, -1, given.shape[-1]).double()
     sizes = layer.kernel_size
-    padded = functional.pad(given, [each for end in reversed(ends_of_padding(layer)) for each in end]).double()
+    padded = functional.pad(given, [each for each in reversed(layer.padding) for _ in range(2)]).double()
     strides, dilation = layer.stride, layer.dilation
     if len(sizes) == 1:
         padded, sizes, strides, dilation = padded[:, :, None], (1, *sizes), (1, *strides), (1, *dilation)

@@ -15,7 +15,7 @@ from torch import fx
 from evalsuite import Direction, Inputs, Metric, Unsupported
 from pipelines.quantize.divergence import Loss, Reference
 from pipelines.quantize.placement import FLOAT_COMPUTE, Bits, Scheme
-from pipelines.quantize.threads import one_thread
+from pipelines.quantize.processor import one_thread
 from pipelines.quantize.tracing import layer_of
 
 Make = Callable[[Scheme], fx.GraphModule]

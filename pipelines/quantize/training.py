@@ -13,9 +13,9 @@ from torch import fx
 
 from evalsuite import Bench, Direction, Metric, Unsupported, mean_loss
 from pipelines.quantize.calibration import check_grid, check_ranges
+from pipelines.quantize.processor import one_thread
 from pipelines.quantize.quantizers import COMPUTE
 from pipelines.quantize.scale_learning import ScaleLearning
-from pipelines.quantize.threads import one_thread
 from pipelines.quantize.tracing import at_a_time
 
 # Octaves a step, the same for every network. Of equally good ones the first is taken: 0 keeps calibration's scales.

@@ -17,9 +17,9 @@ from pipelines.quantize.calibration import FloatRun, calibrate, check_grid, chec
 from pipelines.quantize.clipping import Calibration, WeightScale, weight_thresholds
 from pipelines.quantize.equalization import equalize
 from pipelines.quantize.placement import FLOAT_COMPUTE, Scheme, place
+from pipelines.quantize.processor import one_thread
 from pipelines.quantize.quantizers import COMPUTE, is_power_of_two, kept_length, kernel_of
 from pipelines.quantize.rounding import Products, WeightRounding, round_weights
-from pipelines.quantize.threads import one_thread
 from pipelines.quantize.tracing import trace
 from pipelines.quantize.zero_points import even_zero_points
 

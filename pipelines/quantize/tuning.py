@@ -12,7 +12,7 @@ from evalsuite import Inputs, Unsupported, leaves, mapped
 from pipelines.quantize.calibration import check_inputs
 from pipelines.quantize.divergence import Reference
 from pipelines.quantize.placement import Scheme
-from pipelines.quantize.threads import one_thread
+from pipelines.quantize.processor import one_thread
 from pipelines.quantize.treatment import Treated, Treatment, treat
 
 # The same for every network. Simpler ones first: of equally good ones the first is taken.

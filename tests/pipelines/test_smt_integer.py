@@ -16,17 +16,12 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from evalsuite import GELU, Bench, Network, Unsupported, Verdict, open_onnx
-from pipelines.quantize.integer.network import (
-    INPUT,
-    Dyadic,
-    Grid,
-    IntegerNetwork,
-    Linear,
-    Operation,
-    Requantize,
-    Rounding,
-)
+from pipelines.quantize.integer.grids import INPUT, Dyadic, Grid, Rounding
+from pipelines.quantize.integer.layers import Linear
+from pipelines.quantize.integer.network import IntegerNetwork
 from pipelines.quantize.integer.onnx_graph import write_integer_onnx
+from pipelines.quantize.integer.operation import Operation
+from pipelines.quantize.integer.pointwise import Requantize
 from pipelines.quantize.integer.smooth import make_table
 from pipelines.smt import Smt
 from pipelines.smt.integer import bounds, guide

@@ -12,9 +12,8 @@ from torch import fx
 from evalsuite import Samples, pieces
 from pipelines.quantize.integer.exactly import in_float64, real_steps, tensor_of
 from pipelines.quantize.integer.execution import Executor
-from pipelines.quantize.integer.islands import quantize
-from pipelines.quantize.integer.network import INPUT, IntegerNetwork, Integers
-from pipelines.quantize.integer.oracle import apply
+from pipelines.quantize.integer.grids import INPUT, Integers, quantize
+from pipelines.quantize.integer.network import IntegerNetwork
 from pipelines.quantize.readout import in_brevitas
 from pipelines.quantize.tracing import at_a_time
 
@@ -128,7 +127,7 @@ def _integers_of(name: str, network: IntegerNetwork, made: dict[str, Integers]) 
     if name in made:
         return made[name]
     operation = next(each for each in network.operations if each.name == name)
-    return apply(operation, [_integers_of(each, network, made) for each in operation.inputs], network.rounding)
+    return operation.apply([_integers_of(each, network, made) for each in operation.inputs], network.rounding)
 
 
 def _exact_integers(exact: fx.GraphModule, network: IntegerNetwork, inputs: torch.Tensor) -> dict[str, Integers]:
@@ -153,7 +152,7 @@ def _local_differences(
     tensors = {INPUT: inputs.numpy() if network.tokens else made[INPUT]}
     found = []
     for operation in network.operations:
-        local = apply(operation, [tensors[name] for name in operation.inputs], network.rounding)
+        local = operation.apply([tensors[name] for name in operation.inputs], network.rounding)
         tensors[operation.name] = made.get(operation.name, local)
         if operation.name in made and not np.array_equal(local, made[operation.name]):
             found.append(_disagreement(operation.name, made[operation.name], local, steps[operation.name]))

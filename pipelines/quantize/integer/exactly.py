@@ -13,8 +13,10 @@ from brevitas.nn import QuantConv1d, QuantConv2d, QuantIdentity, QuantLinear
 from brevitas.quant_tensor import QuantTensor
 from torch import fx
 
+from pipelines.quantize.integer.grids import INPUT, Integers
+from pipelines.quantize.integer.layers import Convolution, Linear
 from pipelines.quantize.integer.lowering import grid_of
-from pipelines.quantize.integer.network import INPUT, Convolution, IntegerNetwork, Integers, Linear
+from pipelines.quantize.integer.network import IntegerNetwork
 from pipelines.quantize.quantizers import is_power_of_two, kept_length, kernel_of
 from pipelines.quantize.readout import quantizers
 

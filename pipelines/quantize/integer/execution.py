@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.quantize.integer.islands import quantize
-from pipelines.quantize.integer.kernels import Array, Room, Slot, Step
-from pipelines.quantize.integer.network import INPUT, IntegerNetwork, Integers
-from pipelines.quantize.integer.oracle import apply
-from pipelines.quantize.integer.preparing import Preparation, Prepared
-from pipelines.quantize.integer.ranges import Ranges, prove_ranges
-from pipelines.quantize.integer.sliding import Correlation, Depthwise, Pool
+from pipelines.quantize.integer.grids import INPUT, Grid, Integers, quantize
+from pipelines.quantize.integer.kernels import Array, Kernel, Preparation, Room, Step
+from pipelines.quantize.integer.network import IntegerNetwork, Ranges, prove_ranges
+from pipelines.quantize.integer.operation import Operation
+from pipelines.quantize.integer.pointwise import Rectify, Requantize
+from pipelines.quantize.integer.sliding import Padded
 
 _BLOCK_ELEMENTS = 2**18
 _MOST_PROGRAMS = 4
@@ -34,7 +36,7 @@ class Executor:
         self.network = network
         self.checked = checked
         self.ranges: Ranges = prove_ranges(network)
-        self._fast: Fast | None = None if checked else Fast(network, self.ranges)
+        self._fast = None if checked else _Fast(network, self.ranges)
 
     def __call__(self, inputs: npt.NDArray[Any]) -> Integers:
         """The integer logits, int64 (batch, ...), of real inputs, float32 (batch, *input_shape)."""
@@ -73,7 +75,7 @@ class Executor:
         self._check(integers)
         tensors = {INPUT: integers.astype(np.int64)}
         for each in self.network.operations:
-            tensors[each.name] = apply(each, [tensors[name] for name in each.inputs], self.network.rounding)
+            tensors[each.name] = each.apply([tensors[name] for name in each.inputs], self.network.rounding)
         return tensors
 
     def _check_shape(self, inputs: npt.NDArray[Any]) -> None:
@@ -93,23 +95,45 @@ class Executor:
             raise ValueError(f"inputs reach from {low} to {high}, outside the input's grid [{grid.low}, {grid.high}]")
 
 
-class Fast:
+def _fused(operations: Sequence[Operation]) -> list[Operation]:
+    """A ReLU beside a requantization becomes the lower end of its clip: rounding keeps the order and 0."""
+    readers = Counter(name for each in operations for name in each.inputs)
+    fused: dict[str, Any] = {}
+
+    def rectified(grid: Grid) -> Grid:
+        return replace(grid, low=grid.zero_point)
+
+    for each in operations:
+        before = fused.get(each.inputs[0]) if each.inputs and readers[each.inputs[0]] == 1 else None
+        if isinstance(each, Requantize) and isinstance(before, Rectify) and before.zero_point == each.zero_point:
+            fused[each.name] = replace(each, inputs=fused.pop(before.name).inputs, output=rectified(each.output))
+        elif isinstance(each, Rectify) and isinstance(before, Requantize) and (
+            each.zero_point == before.output.zero_point
+        ):  # fmt: skip
+            fused[each.name] = replace(fused.pop(before.name), name=each.name, output=rectified(before.output))
+        else:
+            fused[each.name] = each
+    return list(fused.values())
+
+
+class _Fast:
     """Prepared kernels, and per thread the programs of the batch sizes met last."""
 
     def __init__(self, network: IntegerNetwork, ranges: Ranges) -> None:
-        self.prepared: Prepared = Preparation(network, ranges).prepare()
-        self.last = self.prepared.kernels[-1][0].name
-        widest = max(self._elements(name) for name in self.prepared.slots)
+        operations = _fused(network.operations)
+        of = Preparation(operations, ranges.spans, ranges.sums, network.rounding)
+        of.slots[INPUT] = of.slot(INPUT, of.read_by(INPUT, "slides", any), of.offset(INPUT, network.input))
+        self.given = of.slots[INPUT]
+        self.kernels: dict[str, tuple[Kernel, tuple[str, ...]]] = {}
+        widest = max(1, int(np.prod(self.given.shape)))
+        for each in operations:
+            kernel = each.prepare(of, of.slots[each.inputs[0]])
+            of.slots[each.name], self.kernels[each.name] = kernel.slot, (kernel, each.inputs)
+            # The largest buffer of a sample that makes the tensor.
+            shape = kernel.slot.shape
+            widest = max(widest, int(np.prod(shape)), int(np.prod(shape[:-1])) * kernel.window)
         self.block = max(1, _BLOCK_ELEMENTS // widest)
         self._own = threading.local()
-
-    def _elements(self, name: str) -> int:
-        """Elements per sample of the largest buffer that makes the tensor."""
-        slot = self.prepared.slots[name]
-        kernel = next((k for k, _ in self.prepared.kernels if k.name == name), None)
-        window = kernel.weight.shape[1] if isinstance(kernel, Correlation) else 0
-        places = int(np.prod(slot.shape[:-1]))
-        return max(int(np.prod(slot.shape)), places * window, 1)
 
     def run(self, integers: Integers) -> Integers:
         """See `Executor.run`."""
@@ -118,54 +142,52 @@ class Fast:
         parts = [integers[i : i + self.block] for i in range(0, len(integers), self.block)]
         return np.concatenate([self._program(len(part)).run(part) for part in parts])
 
-    def _program(self, batch: int) -> Program:
-        programs: dict[int, Program] = self._own.__dict__.setdefault("programs", {})
-        program = programs.pop(batch, None) or Program(self.prepared, batch, self.last)
+    def _program(self, batch: int) -> _Program:
+        programs: dict[int, _Program] = self._own.__dict__.setdefault("programs", {})
+        program = programs.pop(batch, None) or _Program(self, batch)
         programs[batch] = program  # the most recent is last
         if len(programs) > _MOST_PROGRAMS:
             del programs[next(iter(programs))]
         return program
 
 
-class Program:
+class _Program:
     """The calls that run a batch of one size in buffers of its own."""
 
-    def __init__(self, prepared: Prepared, batch: int, last: str) -> None:
-        self.output: Slot = prepared.slots[last]
-        self.given: Slot = prepared.slots[INPUT]
-        readers = self._reserving(prepared)
-        room = Room(batch)
-        for writer in readers.values():
-            room.padded[writer.name] = writer.padded.buffer(batch)
+    def __init__(self, fast: _Fast, batch: int) -> None:
+        self._given, room = fast.given, Room(batch)
+        readers = _reserving(fast.kernels)
+        for padded in readers.values():
+            room.padded[padded.name] = padded.buffer(batch)
         stored: dict[str, Array] = {}
         if INPUT in readers:
-            stored[INPUT] = readers[INPUT].padded.interior(room.padded[readers[INPUT].name])
+            stored[INPUT] = readers[INPUT].interior(room.padded[readers[INPUT].name])
         else:
-            stored[INPUT] = np.empty((batch, *self.given.shape), np.float32)
-        self.input = self.given.natural(stored[INPUT])
-        self.steps: list[Step] = []
-        for kernel, inputs in prepared.kernels:
-            reader = readers.get(kernel.name)
-            room.destination = None if reader is None else reader.padded.interior(room.padded[reader.name])
-            stored[kernel.name], steps = kernel.bind([stored[name] for name in inputs], room)
-            self.steps += steps
-        self.result = stored[last]
-
-    @staticmethod
-    def _reserving(prepared: Prepared) -> dict[str, Correlation | Depthwise | Pool]:
-        """By tensor, the reader into whose padded buffer it is written."""
-        found: dict[str, Correlation | Depthwise | Pool] = {}
-        for kernel, inputs in prepared.kernels:
-            if isinstance(kernel, Correlation | Depthwise | Pool) and kernel.padded.takes_results:
-                found.setdefault(inputs[0], kernel)
-        return found
+            stored[INPUT] = np.empty((batch, *self._given.shape), np.float32)
+        self._input = self._given.natural(stored[INPUT])
+        self._steps: list[Step] = []
+        for name, (kernel, inputs) in fast.kernels.items():
+            reader = readers.get(name)
+            room.destination = None if reader is None else reader.interior(room.padded[reader.name])
+            stored[name], steps = kernel.bind([stored[each] for each in inputs], room)
+            self._steps += steps
+            self._output, self._result = kernel.slot, stored[name]
 
     def run(self, integers: Integers) -> Integers:
         """See `Executor.run`."""
-        if self.given.offset:
-            np.subtract(integers, np.float32(self.given.offset), out=self.input, casting="unsafe")
+        if self._given.offset:
+            np.subtract(integers, np.float32(self._given.offset), out=self._input, casting="unsafe")
         else:
-            np.copyto(self.input, integers, casting="unsafe")
-        for step in self.steps:
+            np.copyto(self._input, integers, casting="unsafe")
+        for step in self._steps:
             step()
-        return self.output.integers(self.result)
+        return self._output.integers(self._result)
+
+
+def _reserving(kernels: Mapping[str, tuple[Kernel, tuple[str, ...]]]) -> dict[str, Padded]:
+    """By tensor, the edges of the reader into whose padded buffer it is written."""
+    found: dict[str, Padded] = {}
+    for kernel, inputs in kernels.values():
+        if kernel.padded is not None and kernel.padded.takes_results:
+            found.setdefault(inputs[0], kernel.padded)
+    return found

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pipelines.quantize.integer.layers import OnGrid
-from pipelines.quantize.integer.network import Add, Dyadic, Grid, Operation, Requantize
-from pipelines.quantize.integer.operations import shape_of
-from pipelines.quantize.integer.transformer import OCTAVE, QUOTIENT_BITS, Affine, Divide, Exponential, powers
+from pipelines.quantize.integer.grids import Dyadic, Grid, OnGrid
+from pipelines.quantize.integer.operation import Operation
+from pipelines.quantize.integer.pointwise import Add, Affine, Requantize
+from pipelines.quantize.integer.transformer import OCTAVE, QUOTIENT_BITS, Divide, Exponential, powers
 
 Real = npt.NDArray[np.float64]
 FINE, COARSE = 16, 8
@@ -105,7 +105,7 @@ class Holding:
         if self.normed.intersection(inputs):
             self.normed.add(name)
         operation = make(name, tuple(inputs), **more)
-        self._shapes[name] = shape_of(operation, [self._shapes[each] for each in inputs])
+        self._shapes[name] = operation.shape([self._shapes[each] for each in inputs])
         self.operations.append(operation)
         return name
 
@@ -156,7 +156,7 @@ class Holding:
         """
         match held:
             case OnGrid(_, grid):
-                return grid.scale * (grid.low - grid.zero_point), grid.scale * (grid.high - grid.zero_point)
+                return grid.ends
             case Raw():
                 return held.lower, held.upper
             case Scaled() if not np.isfinite(held.offset).all():
@@ -257,9 +257,6 @@ def needed(operations: list[Operation]) -> list[Operation]:
 
 def product_of(name: str, first: Grid, second: Grid, terms: int) -> Raw:
     """The sum of `terms` products, each of a value on either grid, as 32-bit integers with their range."""
-    ends = [
-        grid.scale * np.array([grid.low - grid.zero_point, grid.high - grid.zero_point]) for grid in (first, second)
-    ]
-    corners = terms * np.outer(*ends)
+    corners = terms * np.outer(first.ends, second.ends)
     greatest = terms * (first.high - first.low) * (second.high - second.low)
     return Raw(name, first.scale * second.scale, float(corners.min()), float(corners.max()), greatest)

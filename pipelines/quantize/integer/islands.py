@@ -1,57 +1,99 @@
-"""Where floats and integers meet: quantizing real values to a grid, and float islands between integer operations."""
+"""Float islands between integer operations: cut out of a quantized graph, and run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
+from torch import fx, nn
 
-from pipelines.quantize.integer.network import Grid, Integers, Island
-from pipelines.quantize.threads import one_thread
+from pipelines.quantize.integer.grids import Grid, Integers, OnGrid, Rounding, Shape, quantize
+from pipelines.quantize.integer.operation import Known, Operation, Span
+from pipelines.quantize.processor import one_thread
 
 
-def quantize(values: npt.NDArray[Any], grid: Grid, what: str, kind: npt.DTypeLike = np.int64) -> Integers:
-    """The integers of real values, of their shape: clip(round half even(values / scale + zero_point), low, high), in
-    the float32 steps of Brevitas.
+@dataclass(frozen=True, slots=True, eq=False)
+class Island(Operation):
+    """Float arithmetic between integer parts: `module` takes the real values of the inputs, float32, and its result
+    is quantized to `output`. The inputs at the places `tokens` it takes as the integers that they are, int64. `reason`
+    is why it has no integer form; "" where it was left in float by choice."""
 
-    Raises:
-        ValueError: some of the values are not finite; `what` names them.
+    grids: tuple[Grid, ...]
+    module: nn.Module
+    output: Grid
+    tokens: tuple[int, ...] = ()
+    reason: str = ""
+
+    def shape(self, given: Sequence[Shape]) -> Shape:
+        zeros = [np.full((1, *each), grid.zero_point) for each, grid in zip(given, self.grids, strict=True)]
+        with torch.no_grad():
+            return tuple(self.module(*self.given(zeros)).shape[1:])
+
+    def apply(self, given: Sequence[Integers], rounding: Rounding = Rounding.HALF_EVEN) -> Integers:
+        """Inputs go through the module one at a time on one thread, laid out alike whatever made them: a matrix product
+        of another batch, thread count or layout may round otherwise.
+        """
+        real = self.given(given)
+        with one_thread(), torch.no_grad():
+            made = [self.module(*(each[i : i + 1] for each in real)) for i in range(len(real[0]))]
+        return quantize(torch.cat(made).numpy(), self.output, f"the results of float island {self.name}")
+
+    def span(self, given: Sequence[Span], known: Known) -> Span:
+        """It may make any integer of its grid."""
+        return Span.of_grid(self.output, self.apply_sample([each.lower for each in given], known.rounding).shape)
+
+    def given(self, integers: Sequence[Integers]) -> list[torch.Tensor]:
+        """What the module is given for these integers."""
+        found = []
+        for place, (x, grid) in enumerate(zip(integers, self.grids, strict=True)):
+            centred = np.ascontiguousarray(x - grid.zero_point, dtype=np.float32) * np.float32(grid.scale)
+            found.append(torch.from_numpy(np.asarray(x, dtype=np.int64) if place in self.tokens else centred))
+        return found
+
+
+def carve(
+    quantized: fx.GraphModule, last: fx.Node, on_grid: Callable[[fx.Node], OnGrid | None], name: str, grid: Grid
+) -> tuple[Island, list[tuple[int, ...]]]:
+    """The float nodes that `last` needs, back to the integers from which they are made, as one operation; and the
+    shapes of one sample of those.
+
+    Args:
+        quantized: whose graph `last` is of; the layers that the island takes are copied.
+        last: what is quantized to `grid`.
+        on_grid: what a node holds where that is integers, else None.
+        name: of the operation.
+        grid: of its result.
     """
-    real = np.asarray(values, dtype=np.float32)
-    # A quotient or a sum beyond float32 is infinite: the clip takes the one rightly, the other asks for a closer look.
-    with np.errstate(over="ignore", invalid="ignore"):
-        if not np.isfinite(real.sum()) and not (finite := np.isfinite(real)).all():
-            bad = real.size - int(finite.sum())
-            raise ValueError(f"{what}: {bad} of {real.size} values are NaN or infinite; integers have no such values")
-        steps = real / np.float32(grid.scale)
-        steps += np.float32(grid.zero_point)
-    np.rint(steps, steps)
-    return np.clip(steps, np.float32(grid.low), np.float32(grid.high), out=steps).astype(kind)
+    graph = fx.Graph()
+    made: dict[fx.Node, fx.Node] = {}
+    sources: dict[fx.Node, OnGrid] = {}
 
+    def copy_of(node: fx.Node) -> fx.Node:
+        if node not in made:
+            held = on_grid(node)
+            if held is not None:
+                # fx wants every placeholder before all else.
+                with graph.inserting_after(made[[*sources][-1]]) if sources else graph.inserting_before(None):
+                    made[node] = graph.placeholder(f"integers_{len(sources) + 1}")
+                sources[node] = held
+            else:
+                for each in node.all_input_nodes:
+                    copy_of(each)
+                made[node] = graph.node_copy(node, made.__getitem__)
+        return made[node]
 
-def run_island(operation: Island, inputs: Sequence[Integers]) -> Integers:
-    """The integers, int64, that the island makes.
-
-    Inputs go through the module one at a time on one thread, laid out alike whatever made them: a matrix product of
-    another batch, thread count or layout may round otherwise.
-    """
-    real = given_to(operation, inputs)
-    with one_thread(), torch.no_grad():
-        made = [operation.module(*(each[i : i + 1] for each in real)) for i in range(len(real[0]))]
-    return quantize(torch.cat(made).numpy(), operation.output, f"the results of float island {operation.name}")
-
-
-def given_to(operation: Island, inputs: Sequence[Integers]) -> list[torch.Tensor]:
-    """What the island's module is given for these integers."""
-    return [
-        torch.from_numpy(np.asarray(x, dtype=np.int64) if place in operation.tokens else _real(x, grid))
-        for place, (x, grid) in enumerate(zip(inputs, operation.grids, strict=True))
-    ]
-
-
-def _real(integers: Integers, grid: Grid) -> npt.NDArray[np.float32]:
-    centred = np.ascontiguousarray(integers - grid.zero_point, dtype=np.float32)
-    return np.asarray(centred * np.float32(grid.scale))
+    graph.output(copy_of(last))
+    # Holds, and so copies, what the nodes call and read by name, and nothing else: a network has many islands.
+    module = copy.deepcopy(fx.GraphModule(quantized, graph)).eval()
+    island = Island(
+        name,
+        tuple(each.name for each in sources.values()),
+        tuple(each.grid for each in sources.values()),
+        module,
+        grid,
+        tuple(place for place, node in enumerate(sources) if node.op == "placeholder"),
+    )
+    return island, [tuple(node.meta["shape"][1:]) for node in sources]

@@ -1,4 +1,5 @@
-"""Fast operations of an integer-only network: integers kept in floats where `ranges` proves float arithmetic exact.
+# ruff: noqa: ARG001 - all kernels are bound alike
+"""Fast operations of an integer-only network: integers kept in floats where ranges prove float arithmetic exact.
 
 A kernel holds prepared constants; `bind` ties it to the buffers of one batch size and gives the calls that fill them.
 Stored tensors are (batch, *places, channels) if channels are last, else in the network's order, and hold integer -
@@ -7,20 +8,24 @@ offset. Sums are exact in any order because every partial sum is an integer belo
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.quantize.integer.network import Integers, Operation, Rounding
-from pipelines.quantize.integer.oracle import apply
+from pipelines.quantize.integer.grids import Grid, Integers, Rounding
+
+if TYPE_CHECKING:
+    from pipelines.quantize.integer.operation import Operation, Span, Sum
+    from pipelines.quantize.integer.sliding import Padded
 
 Array = npt.NDArray[Any]
 Step = Callable[[], Any]
+Bound = tuple[Array, list[Step]]
+"""A stored result, and the calls that compute it, in order."""
 
 SINGLE_LIMIT = 2**24
 """Integers up to this are exact in float32."""
@@ -62,17 +67,58 @@ class Room:
         return np.empty((self.batch, *shape), np.float32)
 
 
-class Kernel(ABC):
-    """One operation with its constants prepared, which `bind` ties to the buffers of one batch size."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernel:
+    """One operation with its constants prepared.
 
-    name: str
+    Args:
+        slot: how its result is stored.
+        bind: gives, of the stored inputs and a room, the result and the calls that fill it.
+        padded: the input with its edges, of what reads through a window.
+        window: how many numbers it copies for each place.
+    """
 
-    @abstractmethod
-    def bind(self, sources: Sequence[Array], room: Room) -> tuple[Array, list[Step]]:
-        """The stored result, and the calls that compute it from `sources`, in order."""
+    slot: Slot
+    bind: Callable[[Sequence[Array], Room], Bound]
+    padded: Padded | None = None
+    window: int = 0
 
 
-def contiguous(source: Array, shape: tuple[int, ...], kind: npt.DTypeLike) -> tuple[Array, list[Step]]:
+class Preparation:
+    """How tensors are stored so that their readers are fast; `slots` grows as operations are prepared in order."""
+
+    def __init__(self, operations: Sequence[Operation], spans: Mapping[str, Span], sums: Mapping[str, Sum],
+                 rounding: Rounding) -> None:  # fmt: skip
+        self.spans, self.rounding = spans, rounding
+        self._sums = sums
+        self.slots: dict[str, Slot] = {}
+        self._readers: dict[str, list[Operation]] = {}
+        for each in operations:
+            for name in each.inputs:
+                self._readers.setdefault(name, []).append(each)
+
+    def read_by(self, name: str, trait: str, some: Callable[[list[bool]], bool] = all) -> bool:
+        """Whether all that read a tensor have a trait, or others than all; not where nothing reads it."""
+        readers = self._readers.get(name, [])
+        return bool(readers) and some([getattr(each, trait) for each in readers])
+
+    def slot(self, name: str, last: bool, offset: int) -> Slot:
+        """A new tensor's, with its channels last if it has some and it is asked for."""
+        shape = self.spans[name].lower.shape
+        last = last and len(shape) > 1
+        return Slot((*shape[1:], shape[0]) if last else shape, last, offset)
+
+    def offset(self, name: str, grid: Grid) -> int:
+        """Readers multiply integer - zero point, tables index integer - low: what all readers want is stored."""
+        return grid.low if self.read_by(name, "looks_up") else grid.zero_point
+
+    def kind(self, name: str) -> Any:
+        """The type in which an operation's sums are exact."""
+        found = self._sums[name]
+        return np.float32 if max(-found.least, found.greatest) < SINGLE_LIMIT else np.float64
+
+
+def contiguous(source: Array, shape: tuple[int, ...], kind: npt.DTypeLike) -> Bound:
     """`source` as one block of memory of a shape and type, and the copy that this may need."""
     if source.dtype == kind and source.flags.c_contiguous:
         return source.reshape(shape), []
@@ -80,87 +126,51 @@ def contiguous(source: Array, shape: tuple[int, ...], kind: npt.DTypeLike) -> tu
     return block.reshape(shape), [partial(np.copyto, block, source)]
 
 
-@dataclass(slots=True, eq=False)
-class Dense(Kernel):
-    """Linear: `weight` (in, out) and `bias` (out,) in the type in which sums are exact."""
-
-    name: str
-    source: Slot
-    weight: Array
-    bias: Array
-
-    def bind(self, sources: Sequence[Array], room: Room) -> tuple[Array, list[Step]]:
-        features, made = self.weight.shape
-        x = self.source.natural(sources[0])
-        rows, steps = contiguous(x, (-1, features), self.weight.dtype)
-        out = np.empty((len(rows), made), self.weight.dtype)
-        steps += [partial(np.matmul, rows, self.weight, out), partial(np.add, out, self.bias, out)]
-        return out.reshape(*x.shape[:-1], made), steps
+def dense(source: Slot, weight: Array, bias: Array, given: Sequence[Array], room: Room) -> Bound:
+    """A linear layer: `weight` (in, out) and `bias` (out,) in the type in which sums are exact."""
+    features, made = weight.shape
+    x = source.natural(given[0])
+    rows, steps = contiguous(x, (-1, features), weight.dtype)
+    out = np.empty((len(rows), made), weight.dtype)
+    steps += [partial(np.matmul, rows, weight, out), partial(np.add, out, bias, out)]
+    return out.reshape(*x.shape[:-1], made), steps
 
 
-@dataclass(slots=True, eq=False)
-class Floor(Kernel):
-    """The elementwise maximum of a stored tensor and `floor`: a ReLU that is not fused into another operation."""
-
-    name: str
-    source: Slot
-    floor: int
-
-    def bind(self, sources: Sequence[Array], room: Room) -> tuple[Array, list[Step]]:
-        out = np.empty_like(sources[0])
-        return out, [partial(np.maximum, sources[0], sources[0].dtype.type(self.floor), out=out)]
+def floor(least: int, given: Sequence[Array], room: Room) -> Bound:
+    """The elementwise maximum of a stored tensor and `least`: a ReLU that is not fused into another operation."""
+    out = np.empty_like(given[0])
+    return out, [partial(np.maximum, given[0], given[0].dtype.type(least), out=out)]
 
 
-@dataclass(slots=True, eq=False)
-class Flattening(Kernel):
+def flattening(source: Slot, keep: bool, given: Sequence[Array], room: Room) -> Bound:
     """(batch, ...) to (batch, features), in the order `keep`: stored or the network's."""
-
-    name: str
-    source: Slot
-    keep: bool
-
-    def bind(self, sources: Sequence[Array], room: Room) -> tuple[Array, list[Step]]:
-        x = sources[0] if self.keep else self.source.natural(sources[0])
-        return contiguous(x, (len(x), -1), x.dtype)
+    x = given[0] if keep else source.natural(given[0])
+    return contiguous(x, (len(x), -1), x.dtype)
 
 
-@dataclass(slots=True, eq=False)
-class Lookup(Kernel):
+def lookup(table: Array, start: int, given: Sequence[Array], room: Room) -> Bound:
     """table[x]: `table` float32, indexed by the stored integer + `start`."""
-
-    name: str
-    table: Array
-    start: int
-
-    def bind(self, sources: Sequence[Array], room: Room) -> tuple[Array, list[Step]]:
-        x = sources[0]
-        index = np.empty(x.shape, np.intp)
-        out = room.place(x.shape[1:])
-        steps: list[Step] = [partial(np.copyto, index, x, casting="unsafe")]
-        if self.start:
-            steps.append(partial(np.add, index, self.start, index))
-        if out.flags.c_contiguous:
-            return out, [*steps, partial(np.take, self.table, index, out=out, mode="clip")]
-        block = np.empty(out.shape, np.float32)
-        steps += [partial(np.take, self.table, index, out=block, mode="clip"), partial(np.copyto, out, block)]
-        return out, steps
+    x = given[0]
+    index = np.empty(x.shape, np.intp)
+    out = room.place(x.shape[1:])
+    steps: list[Step] = [partial(np.copyto, index, x, casting="unsafe")]
+    if start:
+        steps.append(partial(np.add, index, start, index))
+    if out.flags.c_contiguous:
+        return out, [*steps, partial(np.take, table, index, out=out, mode="clip")]
+    block = np.empty(out.shape, np.float32)
+    steps += [partial(np.take, table, index, out=block, mode="clip"), partial(np.copyto, out, block)]
+    return out, steps
 
 
-@dataclass(slots=True, eq=False)
-class Checked(Kernel):
-    """Any operation as the oracle computes it: where no faster way is proven exact."""
+def checked(
+    operation: Operation, sources: Sequence[Slot], rounding: Rounding, made: Slot, given: Sequence[Array], room: Room
+) -> Bound:
+    """Any operation by its definition: where no faster way is proven exact."""
+    out = np.empty((room.batch, *made.shape), np.float64)
 
-    name: str
-    operation: Operation
-    sources: tuple[Slot, ...]
-    rounding: Rounding
-    made: Slot
+    def run() -> None:
+        integers = [slot.integers(x) for slot, x in zip(sources, given, strict=True)]
+        np.subtract(operation.apply(integers, rounding), made.offset, made.natural(out))
 
-    def bind(self, sources: Sequence[Array], room: Room) -> tuple[Array, list[Step]]:
-        out = np.empty((room.batch, *self.made.shape), np.float64)
-
-        def run() -> None:
-            integers = [slot.integers(x) for slot, x in zip(self.sources, sources, strict=True)]
-            np.subtract(apply(self.operation, integers, self.rounding), self.made.offset, self.made.natural(out))
-
-        return out, [run]
+    return out, [run]

@@ -1,101 +1,312 @@
-"""What single layers become: operations on integers, and what the tensors that they make stand for."""
+"""Operations of layers on integers: linear layers, convolutions, pools, flattening."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from brevitas.quant_tensor import QuantTensor
-from torch import nn
 
-from pipelines.quantize.integer.network import Convolution, Flatten, Grid, Linear, MaxPool, Operation, SumPool
-from pipelines.quantize.tracing import Reshape
+from pipelines.quantize.integer.grids import Grid, Integers, Rounding, Shape
+from pipelines.quantize.integer.kernels import SINGLE_LIMIT, Kernel, Preparation, Slot, dense, flattening
+from pipelines.quantize.integer.onnx_nodes import Nodes, Tensor
+from pipelines.quantize.integer.operation import INT64, Known, Operation, Span, Sum, along, kind_of_sums
+from pipelines.quantize.integer.sliding import Padded, correlation, depthwise, pad, pool, windows
 
-
-@dataclass(frozen=True, slots=True)
-class OnGrid:
-    """Integers of a grid, made by the operation `name`."""
-
-    name: str
-    grid: Grid
+_WEIGHT_OFFSET = 128
 
 
-@dataclass(frozen=True, slots=True)
-class Accumulated:
-    """Accumulators: real = scale x integer, one scale per index of dimension `axis`, or one for all."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Weighted(Operation):
+    """Accumulators: sums of products with int8 weights (out, ...), and an int32 bias (out,).
 
-    name: str
-    scale: npt.NDArray[np.float64]
-    axis: int
-
-
-def accumulate(name: str, layer: nn.Module, source: OnGrid, given: QuantTensor) -> tuple[Operation, Accumulated]:
-    """The integer operation of a quantized linear or convolutional layer, and the grid of its sums; `given` is any
-    tensor on the grid of its input.
-
-    Brevitas rounds the bias in the scale of the accumulator, which it takes from a quantized input.
-
-    Raises:
-        TypeError: the layer is of another kind.
+    `scale` is that of the accumulators, float64 (out,) or (1,).
     """
-    weight = layer.quant_weight()  # type: ignore[operator]
-    integers = weight.int(float_datatype=False).numpy().astype(np.int8)
-    bias = np.zeros(len(integers), dtype=np.int32)
-    if layer.bias is not None:
-        bias = _bias_integers(layer.bias_quant(layer.bias, given, weight))  # type: ignore[operator]
-    scale = source.grid.scale * weight.scale.double().flatten().numpy()
-    if isinstance(layer, nn.Linear):
-        linear = Linear(name, (source.name,), source.grid, integers, bias, scale)
-        return linear, Accumulated(name, scale, -1)
-    if not isinstance(layer, (nn.Conv1d, nn.Conv2d)):
-        raise TypeError(f"{name} is a {type(layer).__name__}")
-    convolution = Convolution(
-        name, (source.name,), source.grid, integers, bias, scale, _ints(layer.stride), ends_of_padding(layer),
-        _ints(layer.dilation), layer.groups,
-    )  # fmt: skip
-    return convolution, Accumulated(name, scale, 1)
+
+    input: Grid
+    weight: npt.NDArray[np.int8]
+    bias: npt.NDArray[np.int32]
+    scale: npt.NDArray[np.float64]
+    kind: ClassVar[str] = "multiply_accumulate"
+    axis: ClassVar[int] = 1
+    """Along which the outputs lie."""
+
+    def products(self, x: Integers, weight: Integers) -> Integers:
+        """The sums, (batch, ...), of `x`, whose zero point is 0, with any weight of that shape, in the type of both."""
+        raise NotImplementedError
+
+    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
+        products = self._sums(given[0].astype(np.int64) - self.input.zero_point, self.weight)
+        return self.accumulators(products + along(self.bias, self.axis, products.ndim))
+
+    def _sums(self, centred: Integers, weight: Integers) -> Integers:
+        kind = kind_of_sums(centred, weight, weight[0].size)
+        return np.asarray(self.products(centred.astype(kind), weight.astype(kind)).astype(np.int64))
+
+    def _ends(self, lower: Integers, upper: Integers) -> tuple[Integers, Integers, Integers]:
+        """The least and the greatest sums of products, and the biases: a batch of one."""
+        weight, low, high = self.weight.astype(np.int64), lower[None], upper[None]
+        rising, falling = np.maximum(weight, 0), np.minimum(weight, 0)
+        least = self._sums(low, rising) + self._sums(high, falling)
+        greatest = self._sums(high, rising) + self._sums(low, falling)
+        return least, greatest, along(self.bias.astype(np.int64), self.axis, least.ndim)
+
+    def span(self, given: Sequence[Span], known: Known) -> Span:
+        zero = self.input.zero_point
+        least, greatest, bias = self._ends(given[0].lower - zero, given[0].upper - zero)
+        return Span((least + bias)[0], (greatest + bias)[0])
+
+    def sums(self, given: Sequence[Span]) -> Sum:
+        zero = self.input.zero_point
+        # A term lies between its least and greatest product; where both have one sign, leaving it out gives 0.
+        ends = np.minimum(given[0].lower - zero, 0), np.maximum(given[0].upper - zero, 0)
+        least, greatest, bias = self._ends(*ends)
+        low, high = (least + np.minimum(bias, 0)).min(), (greatest + np.maximum(bias, 0)).max()
+        return Sum(min(0, int(low)), max(0, int(high)))
+
+    def count(self, given: Sequence[Shape], made: int, rounding: Rounding) -> int:
+        return made * math.prod(self.weight.shape[1:])
+
+    def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
+        """The weights are written as uint8 with zero point 128.
+
+        On x86 processors without VNNI the kernel for uint8 x int8 adds pairs of products in 16 bits and saturates
+        there; the one for uint8 x uint8 widens first and is exact everywhere. A padded place gets x's zero point.
+        """
+        x, zero_point = given[0], self.input.zero_point
+        data, zero = nodes.unsigned(x, zero_point)
+        offset = nodes.constant(_WEIGHT_OFFSET, np.uint8)
+        terms = self.weight.reshape(len(self.weight), -1).astype(np.int64)
+        ends = np.stack([terms * (end - zero_point) for end in (x.low, x.high)])
+        low, high = int((ends.min(0).sum(1) + self.bias).min()), int((ends.max(0).sum(1) + self.bias).max())
+        made = self._write(nodes, data, self.weight.astype(np.int64) + _WEIGHT_OFFSET, zero, offset)
+        bias = self.bias.reshape(-1, *(1,) * (self.weight.ndim - 2))
+        return Tensor(nodes.add("Add", made, nodes.constant(bias, np.int32)), np.int32, low, high)
+
+    def _write(self, nodes: Nodes, data: str, raised: Integers, zero: str, offset: str) -> str:
+        raise NotImplementedError
 
 
-def keep(name: str, layer: nn.Module, source: OnGrid) -> tuple[Operation, OnGrid]:
-    """Of a layer that moves or chooses among the integers of its input: flattening or a maximum."""
-    if isinstance(layer, Reshape):
-        return Flatten(name, (source.name,)), OnGrid(name, source.grid)
-    dimensions = 1 if isinstance(layer, nn.MaxPool1d) else 2
-    kernel, stride, padding, dilation = (
-        _ints(getattr(layer, key), dimensions) for key in ("kernel_size", "stride", "padding", "dilation")
+@dataclass(frozen=True, slots=True, eq=False)
+class Linear(Weighted):
+    """Accumulators (x - input.zero_point) @ weight.T + bias over the last dimension; `weight` is (out, in)."""
+
+    axis: ClassVar[int] = -1
+    permutes: ClassVar[bool] = True
+
+    def shape(self, given: Sequence[Shape]) -> Shape:
+        self.require(given[0][-1] == self.weight.shape[1], given[0])
+        return (*given[0][:-1], self.weight.shape[0])
+
+    def products(self, x: Integers, weight: Integers) -> Integers:
+        return np.asarray(x @ weight.T)
+
+    def _write(self, nodes: Nodes, data: str, raised: Integers, zero: str, offset: str) -> str:
+        return nodes.add("MatMulInteger", data, nodes.constant(raised.T, np.uint8), zero, offset)
+
+    def prepare(self, of: Preparation, source: Slot) -> Kernel:
+        kind, weight = of.kind(self.name), self.weight.astype(np.int64)
+        bias = self.bias + (source.offset - self.input.zero_point) * weight.sum(1)
+        if source.order is not None:
+            weight = weight[:, source.order]
+        constants = np.ascontiguousarray(weight.T.astype(kind)), bias.astype(kind)
+        return Kernel(of.slot(self.name, False, 0), partial(dense, source, *constants))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Convolution(Weighted):
+    """Accumulators of a cross-correlation over one or two dimensions; channels are dimension 1.
+
+    `weight` is (out, in / groups, *kernel); a padded place holds input.zero_point, real 0. `padding` gives for each
+    dimension what is added before and after.
+    """
+
+    stride: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    dilation: tuple[int, ...]
+    groups: int
+    slides: ClassVar[bool] = True
+
+    def shape(self, given: Sequence[Shape]) -> Shape:
+        self.require(given[0][0] == self.weight.shape[1] * self.groups, given[0])
+        return (self.weight.shape[0], *_places(self, given[0], self.weight.shape[2:], self.dilation))
+
+    def products(self, x: Integers, weight: Integers) -> Integers:
+        view = windows(pad(x, self.padding, 0), weight.shape[2:], self.stride, self.dilation)
+        rank, share, made = len(self.stride), weight.shape[1], len(weight) // self.groups
+        contracted = (1, *range(2 + rank, 2 + 2 * rank)), tuple(range(1, 2 + rank))
+        parts = [
+            np.tensordot(view[:, g * share : (g + 1) * share], weight[g * made : (g + 1) * made], contracted)
+            for g in range(self.groups)
+        ]
+        return np.moveaxis(np.concatenate(parts, axis=-1), -1, 1)
+
+    def _write(self, nodes: Nodes, data: str, raised: Integers, zero: str, offset: str) -> str:
+        return nodes.add(
+            "ConvInteger", data, nodes.constant(raised, np.uint8), zero, offset, strides=self.stride,
+            pads=_pads(self.padding), dilations=self.dilation, group=self.groups,
+        )  # fmt: skip
+
+    def prepare(self, of: Preparation, source: Slot) -> Kernel:
+        slot, kind = of.slot(self.name, True, 0), of.kind(self.name)
+        padded = Padded(self.name, source, self.input.zero_point, self.padding)
+        made, share, *kernel = self.weight.shape
+        window = tuple(kernel), self.stride, self.dilation
+        weight, bias = np.moveaxis(self.weight.astype(kind), 1, -1).reshape(made, -1), self.bias.astype(kind)
+        if share == 1 and made == self.groups > 1:
+            constants = np.ascontiguousarray(weight.T), bias
+            return Kernel(slot, partial(depthwise, padded, *constants, window), padded)
+        rows = np.concatenate([weight, bias[:, None]], axis=1).reshape(self.groups, made // self.groups, -1)
+        columns = np.ascontiguousarray(rows.transpose(0, 2, 1))
+        return Kernel(slot, partial(correlation, padded, columns, window), padded, columns.shape[1])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SumPool(Operation):
+    """Accumulators: the sum of x - input.zero_point over each window; an average is its rescaling by 1 / places."""
+
+    input: Grid
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    slides: ClassVar[bool] = True
+
+    @property
+    def dilation(self) -> tuple[int, ...]:
+        """None."""
+        return (1,) * len(self.kernel)
+
+    def shape(self, given: Sequence[Shape]) -> Shape:
+        return (given[0][0], *_places(self, given[0], self.kernel, self.dilation))
+
+    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
+        view = _windows_of(self, given[0].astype(np.int64) - self.input.zero_point, 0)
+        return self.accumulators(view.sum(_inner(view, self.kernel), dtype=np.int64))
+
+    def sums(self, given: Sequence[Span]) -> Sum:
+        pool, zero = replace(self, input=Grid(1.0, 0, 0, 0)), self.input.zero_point
+        ends = np.minimum(given[0].lower - zero, 0), np.maximum(given[0].upper - zero, 0)
+        least, greatest = (pool.apply_sample([end], Rounding.HALF_EVEN) for end in ends)
+        return Sum(int(least.min()), int(greatest.max()))
+
+    def count(self, given: Sequence[Shape], made: int, rounding: Rounding) -> int | None:
+        return made * (math.prod(self.kernel) - 1) or None
+
+    def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
+        """The sums over windows, int32, by a depthwise ConvInteger whose weights are all 1."""
+        x, zero_point, channels = given[0], self.input.zero_point, nodes.shapes[self.name][0]
+        data, zero = nodes.unsigned(x, zero_point)
+        ones = nodes.constant(np.ones((channels, 1, *self.kernel)), np.uint8)
+        pads, places = _pads(self.padding), math.prod(self.kernel)
+        made = nodes.add("ConvInteger", data, ones, zero, strides=self.stride, pads=pads, group=channels)
+        return Tensor(made, np.int32, places * (x.low - zero_point), places * (x.high - zero_point))
+
+    def prepare(self, of: Preparation, source: Slot) -> Kernel:
+        padded = Padded(self.name, source, self.input.zero_point, self.padding)
+        window = self.kernel, self.stride, self.dilation
+        bind = partial(pool, padded, np.add, of.kind(self.name), window)
+        return Kernel(of.slot(self.name, True, 0), bind, padded)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MaxPool(Operation):
+    """The greatest integer of each window, on the input's grid; padded places never win."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    dilation: tuple[int, ...]
+    slides: ClassVar[bool] = True
+
+    def shape(self, given: Sequence[Shape]) -> Shape:
+        return (given[0][0], *_places(self, given[0], self.kernel, self.dilation))
+
+    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
+        view = _windows_of(self, given[0].astype(np.int64), INT64.min)
+        return np.asarray(view.max(_inner(view, self.kernel)))
+
+    def count(self, given: Sequence[Shape], made: int, rounding: Rounding) -> int | None:
+        return made * (math.prod(self.kernel) - 1) or None
+
+    def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
+        x = given[0]
+        if x.dtype == np.int32:
+            return replace(x, name=self._max_of_slices(nodes, x))
+        made = nodes.add(
+            "MaxPool", x.name, kernel_shape=self.kernel, strides=self.stride, pads=_pads(self.padding),
+            dilations=self.dilation,
+        )  # fmt: skip
+        return replace(x, name=made)
+
+    def _max_of_slices(self, nodes: Nodes, x: Tensor) -> str:
+        """MaxPool of ONNX takes 8-bit integers and floats only; wider ones are compared slice by slice."""
+        pads = np.array([(0, 0), (0, 0), *self.padding])
+        lowest = nodes.constant(np.iinfo(np.int32).min, np.int32)
+        padded = nodes.add("Pad", x.name, nodes.constant(pads.T.ravel(), np.int64), lowest)
+        spatial = nodes.constant(2 + np.arange(len(self.kernel)), np.int64)
+        step = nodes.constant(self.stride, np.int64)
+        span = (np.array(nodes.shapes[self.name][1:]) - 1) * self.stride + 1
+        slices = []
+        for place in product(*map(range, self.kernel)):
+            start = np.array(place) * self.dilation
+            ends = [nodes.constant(each, np.int64) for each in (start, start + span)]
+            slices.append(nodes.add("Slice", padded, *ends, spatial, step))
+        return nodes.add("Max", *slices)
+
+    def prepare(self, of: Preparation, source: Slot) -> Kernel:
+        if of.spans[self.name].reach(source.offset) >= SINGLE_LIMIT:
+            return Operation.prepare(self, of, source)
+        padded = Padded(self.name, source, source.offset, self.padding, -np.inf)
+        window = self.kernel, self.stride, self.dilation
+        bind = partial(pool, padded, np.maximum, np.float32, window)
+        return Kernel(of.slot(self.name, True, source.offset), bind, padded)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Flatten(Operation):
+    """(batch, ...) to (batch, features); the grid stays."""
+
+    def shape(self, given: Sequence[Shape]) -> Shape:
+        return (math.prod(given[0]),)
+
+    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
+        return given[0].reshape(len(given[0]), -1)
+
+    def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
+        return replace(given[0], name=nodes.add("Flatten", given[0].name, axis=1))
+
+    def prepare(self, of: Preparation, source: Slot) -> Kernel:
+        """Linear layers take the features in the order in which they are stored, and permute their weights."""
+        keep, slot = source.last and of.read_by(self.name, "permutes"), of.slot(self.name, False, source.offset)
+        if keep:
+            places = np.arange(int(np.prod(source.shape))).reshape(source.shape[-1], *source.shape[:-1])
+            slot = replace(slot, order=np.moveaxis(places, 0, -1).ravel())
+        return Kernel(slot, partial(flattening, source, keep))
+
+
+def _places(of: Convolution | MaxPool | SumPool, shape: Shape, kernel: Shape, dilation: Shape) -> Shape:
+    """At how many places along each dimension a window fits."""
+    of.require(len(shape) == 1 + len(kernel), shape)
+    found = tuple(
+        (length + sum(pads) - spacing * (width - 1) - 1) // stride + 1
+        for length, pads, spacing, width, stride in zip(shape[1:], of.padding, dilation, kernel, of.stride, strict=True)
     )
-    both = tuple((each, each) for each in padding)
-    return MaxPool(name, (source.name,), kernel, stride, both, dilation), OnGrid(name, source.grid)
+    of.require(min(found) >= 1, shape)
+    return found
 
 
-def sum_windows(name: str, layer: nn.Module, source: OnGrid, spatial: tuple[int, ...]) -> tuple[Operation, Accumulated]:
-    """Of an average pool of maps of a size, or over all of each: sums in steps of scale / places."""
-    if isinstance(layer, (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)):
-        kernel, stride, padding, places = spatial, spatial, (0,) * len(spatial), math.prod(spatial)
-    else:
-        kernel, stride, padding = (
-            _ints(getattr(layer, key), len(spatial)) for key in ("kernel_size", "stride", "padding")
-        )
-        places = getattr(layer, "divisor_override", None) or math.prod(kernel)
-    both = tuple((each, each) for each in padding)
-    made = SumPool(name, (source.name,), source.grid, kernel, stride, both)
-    return made, Accumulated(name, np.array([source.grid.scale / places]), 1)
+def _windows_of(of: MaxPool | SumPool, x: Integers, fill: int) -> Any:
+    return windows(pad(x, of.padding, fill), of.kernel, of.stride, of.dilation)
 
 
-def _bias_integers(bias: QuantTensor) -> npt.NDArray[np.int32]:
-    """From value and scale: of integers in the millions, whose quotient float32 rounds, Brevitas says "not valid"."""
-    steps = (bias.value.double() / bias.scale.double().flatten()).round().numpy()
-    limits = np.iinfo(np.int32)
-    return np.asarray(np.clip(steps, limits.min, limits.max).astype(np.int32))
+def _inner(view: Integers, kernel: Shape) -> tuple[int, ...]:
+    return tuple(range(view.ndim - len(kernel), view.ndim))
 
 
-def _ints(given: int | Iterable[int], dimensions: int = 1) -> tuple[int, ...]:
-    return (given,) * dimensions if isinstance(given, int) else tuple(int(each) for each in given)
-
-
-def ends_of_padding(layer: nn.Conv1d | nn.Conv2d) -> tuple[tuple[int, int], ...]:
-    """What is added before and after each dimension."""
-    return tuple((int(each), int(each)) for each in layer.padding)
+def _pads(padding: tuple[tuple[int, int], ...]) -> list[int]:
+    return [before for before, _ in padding] + [after for _, after in padding]

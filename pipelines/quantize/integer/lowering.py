@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from brevitas.nn import QuantIdentity
+from brevitas.quant_tensor import QuantTensor
 from torch import fx, nn
 
 from evalsuite import GELU, LAMBDA_GELU, RELU, RELU6, Activation, Unsupported, census
 from pipelines.quantize.calibration import FloatRun, quantizer_of
-from pipelines.quantize.integer.carving import carve
-from pipelines.quantize.integer.layers import Accumulated, OnGrid, accumulate, keep, sum_windows
-from pipelines.quantize.integer.network import (
-    INPUT,
-    Add,
-    Dyadic,
-    Grid,
-    IntegerNetwork,
-    Operation,
-    Rectify,
-    Requantize,
-    Rounding,
-)
+from pipelines.quantize.integer.grids import INPUT, Dyadic, Grid, OnGrid, Rounding
+from pipelines.quantize.integer.islands import carve
+from pipelines.quantize.integer.layers import Convolution, Flatten, Linear, MaxPool, SumPool
+from pipelines.quantize.integer.network import IntegerNetwork
+from pipelines.quantize.integer.operation import Operation
 from pipelines.quantize.integer.parts import in_integers
+from pipelines.quantize.integer.pointwise import Add, Rectify, Requantize
 from pipelines.quantize.integer.smooth import make_polynomial, make_table, smooth_input_grid
 from pipelines.quantize.placement import FLOAT_COMPUTE, Value, is_activation, is_pool, keeps_grid
 from pipelines.quantize.quantizers import COMPUTE
 from pipelines.quantize.tracing import Add as FloatAdd
-from pipelines.quantize.tracing import layer_of
+from pipelines.quantize.tracing import Reshape, layer_of
 
 Smooth = Literal["table", "polynomial"]
 """How an activation that is not ReLU is computed on integers."""
 _INPUT_BITS: dict[Smooth, int] = {"table": 8, "polynomial": 16}
+
+
+@dataclass(frozen=True, slots=True)
+class _Accumulated:
+    """Accumulators: real = scale x integer, one scale per index of dimension `axis`, or one for all."""
+
+    name: str
+    scale: npt.NDArray[np.float64]
+    axis: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +67,7 @@ class _Float:
     node: fx.Node
 
 
-_Held = OnGrid | Accumulated | _Sum | _Activated | _Float
+_Held = OnGrid | _Accumulated | _Sum | _Activated | _Float
 
 
 def lower(
@@ -152,20 +159,63 @@ class _Lowering:
         elif isinstance(layer, Value):
             held = self._held_by_first(node)
         elif isinstance(layer, COMPUTE):
-            given = quantizer_of(self._quantized, node.all_input_nodes[0])(torch.zeros((1,) * len(node.meta["shape"])))
-            held = self._made(*accumulate(str(node.target), layer, self._on_grid(node.all_input_nodes[0]), given))
+            held = self._accumulate(node, layer)
         elif isinstance(layer, FLOAT_COMPUTE):
             raise Unsupported(f"{node.target} was left in float: the network is not quantized as a whole")
         elif isinstance(layer, FloatAdd):
             held = _Sum(tuple(self._on_grid(each) for each in node.args if isinstance(each, fx.Node)))
         elif layer is not None and self._reads_grid(node) and keeps_grid(layer):
-            held = self._made(*keep(str(node.target), layer, self._on_grid(node.all_input_nodes[0])))
+            held = self._keep(node, layer)
         elif layer is not None and is_pool(layer):
-            (source,) = node.all_input_nodes
-            held = self._made(*sum_windows(str(node.target), layer, self._on_grid(source), source.meta["shape"][2:]))
+            held = self._sum_windows(node, layer)
         elif layer is not None and is_activation(layer) and not isinstance(self._held_by_first(node), _Float):
             held = self._activated(node, layer)
         return held
+
+    def _accumulate(self, node: fx.Node, layer: Any) -> _Accumulated:
+        """The sums of a quantized linear or convolutional layer.
+
+        Brevitas rounds the bias in the scale of the accumulator, which it takes from a quantized input.
+        """
+        (before,) = node.all_input_nodes
+        source, weight = self._on_grid(before), layer.quant_weight()
+        integers = weight.int(float_datatype=False).numpy().astype(np.int8)
+        bias = np.zeros(len(integers), dtype=np.int32)
+        if layer.bias is not None:
+            given = quantizer_of(self._quantized, before)(torch.zeros((1,) * len(node.meta["shape"])))
+            bias = _bias_integers(layer.bias_quant(layer.bias, given, weight))
+        scale = source.grid.scale * weight.scale.double().flatten().numpy()
+        constants = str(node.target), (source.name,), source.grid, integers, bias, scale
+        if isinstance(layer, nn.Linear):
+            return _Accumulated(self._append(Linear(*constants)), scale, -1)
+        dilation, rank = _ints(layer.dilation), len(layer.kernel_size)
+        window = _ints(layer.stride), _both(_ints(layer.padding, rank)), dilation
+        return _Accumulated(self._append(Convolution(*constants, *window, layer.groups)), scale, 1)
+
+    def _keep(self, node: fx.Node, layer: nn.Module) -> OnGrid:
+        """Of a layer that moves or chooses among the integers of its input: flattening or a maximum."""
+        name, source = str(node.target), self._on_grid(node.all_input_nodes[0])
+        if isinstance(layer, Reshape):
+            return OnGrid(self._append(Flatten(name, (source.name,))), source.grid)
+        rank = 1 if isinstance(layer, nn.MaxPool1d) else 2
+        kernel, stride, padding, dilation = (
+            _ints(getattr(layer, key), rank) for key in ("kernel_size", "stride", "padding", "dilation")
+        )
+        pool = MaxPool(name, (source.name,), kernel, stride, _both(padding), dilation)
+        return OnGrid(self._append(pool), source.grid)
+
+    def _sum_windows(self, node: fx.Node, layer: nn.Module) -> _Accumulated:
+        """Of an average pool of maps of a size, or over all of each: sums in steps of scale / places."""
+        (before,) = node.all_input_nodes
+        source, spatial = self._on_grid(before), before.meta["shape"][2:]
+        kernel, stride, padding = spatial, spatial, (0,) * len(spatial)
+        if not isinstance(layer, (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)):
+            kernel, stride, padding = (
+                _ints(getattr(layer, key), len(spatial)) for key in ("kernel_size", "stride", "padding")
+            )
+        places = getattr(layer, "divisor_override", None) or math.prod(kernel)
+        pool = SumPool(str(node.target), (source.name,), source.grid, kernel, stride, _both(padding))
+        return _Accumulated(self._append(pool), np.array([source.grid.scale / places]), 1)
 
     def _activated(self, node: fx.Node, layer: nn.Module) -> _Activated:
         row = census(layer, gates=True)[0].traits
@@ -195,10 +245,6 @@ class _Lowering:
             raise Unsupported(f"{node.name} is not on a grid: the network is not quantized as a whole")
         return held
 
-    def _made(self, operation: Operation, held: _Held) -> _Held:
-        self._append(operation)
-        return held
-
     def _append(self, operation: Operation) -> str:
         self._operations.append(operation)
         return operation.name
@@ -220,7 +266,7 @@ class _Lowering:
             )
         if isinstance(held, _Float):
             return self._float_part(held.node, grid, name)
-        if isinstance(held, Accumulated):
+        if isinstance(held, _Accumulated):
             return Requantize(name, (held.name,), 0, Dyadic.nearest(held.scale / grid.scale), held.axis, grid)
         factor = Dyadic.nearest(held.grid.scale / grid.scale)
         return Requantize(name, (held.name,), held.grid.zero_point, factor, -1, grid)
@@ -264,6 +310,22 @@ class _Lowering:
             name = f"{name}_"
         self._inserted.append(name)
         return self._gridded(held.source, smooth_input_grid(hardness, grid, _INPUT_BITS[self._smooth], held.row), name)
+
+
+def _bias_integers(bias: QuantTensor) -> npt.NDArray[np.int32]:
+    """From value and scale: of integers in the millions, whose quotient float32 rounds, Brevitas says "not valid"."""
+    steps = (bias.value.double() / bias.scale.double().flatten()).round().numpy()
+    limits = np.iinfo(np.int32)
+    return np.asarray(np.clip(steps, limits.min, limits.max).astype(np.int32))
+
+
+def _ints(given: int | Iterable[int], rank: int = 1) -> tuple[int, ...]:
+    return (given,) * rank if isinstance(given, int) else tuple(int(each) for each in given)
+
+
+def _both(padding: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """What is added before and after each dimension."""
+    return tuple((each, each) for each in padding)
 
 
 def _ends_by(value: float, grid: Grid) -> bool:

@@ -13,11 +13,9 @@ import onnx
 from onnx import helper
 
 from evalsuite import Unsupported
-from pipelines.quantize.integer.network import INPUT, IntegerNetwork
-from pipelines.quantize.integer.onnx_nodes import Nodes
-from pipelines.quantize.integer.onnx_operations import Tensor
-from pipelines.quantize.integer.onnx_transformer import TransformerWriter
-from pipelines.quantize.integer.operations import Shape, shapes
+from pipelines.quantize.integer.grids import INPUT, Shape
+from pipelines.quantize.integer.network import IntegerNetwork, shapes
+from pipelines.quantize.integer.onnx_nodes import Nodes, Tensor
 
 # BitwiseAnd came with opset 18; opset 20 and IR 9 are what the other files of the stage have.
 _OPSET, _IR = 20, 9
@@ -46,17 +44,15 @@ def write_integer_onnx(network: IntegerNetwork, path: Path) -> onnx.ModelProto:
     if network.input.low < 0:
         raise Unsupported(f"the input must be unsigned integers, not [{network.input.low}, {network.input.high}]")
     given = network.input.storage
-    writer = TransformerWriter(Nodes(), shapes(network), network.rounding)
+    nodes = Nodes("", shapes(network), network.rounding)
     tensors = {INPUT: Tensor(INPUT, given, network.input.low, network.input.high)}
     for operation in network.operations:
-        writer.nodes.layer = operation.name
-        tensors[operation.name] = writer.write(operation, [tensors[name] for name in operation.inputs])
+        nodes.layer = operation.name
+        tensors[operation.name] = operation.write(nodes, [tensors[name] for name in operation.inputs])
     last = network.operations[-1].name
-    writer.nodes.layer = "output"
-    writer.nodes.add("Cast", tensors[last].name, output=_LOGITS, to=onnx.TensorProto.INT32)
-    model = _model(
-        writer.nodes, helper.np_dtype_to_tensor_dtype(np.dtype(given)), network.input_shape, writer.shapes[last]
-    )
+    nodes.layer = "output"
+    nodes.add("Cast", tensors[last].name, output=_LOGITS, to=onnx.TensorProto.INT32)
+    model = _model(nodes, helper.np_dtype_to_tensor_dtype(np.dtype(given)), network.input_shape, nodes.shapes[last])
     texts = {"rounding": network.rounding.value}
     for end, grid in (("input", network.input), ("output", network.output)):
         texts |= {f"{end}_scale": repr(float(grid.scale)), f"{end}_zero_point": str(grid.zero_point)}

@@ -7,6 +7,7 @@ Sign of int64 take 2^31 <= |x| < 2^32 for numbers of the other sign (a fault of 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,18 +16,32 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from pipelines.quantize.integer.network import Grid, Integers, Rounding
+from pipelines.quantize.integer.grids import HIGH_BITS, Dyadic, Grid, Integers, Rounding, Shape
 
-_HIGH_MULTIPLICATION_BITS = 31  # what gemmlowp's first rounding takes away
 _RAISE = 2**63
 _NEWTON = 6  # 1, 1/4, 1/40, 3e-4, 5e-8, 1e-15: below 2^-31 after five
 
 
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor of the graph: its name there, what it is stored as, and the range of its integers."""
+
+    name: str
+    dtype: npt.DTypeLike
+    low: int
+    high: int
+
+
 @dataclass
 class Nodes:
-    """The nodes and constants of a graph; both bear the name of the layer that they belong to."""
+    """The nodes and constants of a graph; both bear the name of the layer that they belong to.
+
+    `shapes` are those of the network's tensors, `rounding` its own.
+    """
 
     layer: str = ""
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
+    rounding: Rounding = Rounding.HALF_EVEN
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: list[onnx.TensorProto] = field(default_factory=list)
 
@@ -64,18 +79,54 @@ class Nodes:
         """A constant of wide integers; the value may be outside 64 bits, where it is taken modulo 2^64."""
         return self.constant(np.asarray(value).astype(object) % 2**64, np.uint64)
 
-    def clipped(self, value: str, output: Grid, dtype: npt.DTypeLike) -> str:
-        """clip(wide value + zero point) of the grid, stored as `dtype`."""
+    def clipped(self, value: str, output: Grid) -> Tensor:
+        """clip(wide value + zero point) of the grid, stored in its type."""
+        dtype = output.storage
         raised = self.add("Add", value, self.wide(_RAISE + output.zero_point))
         limits = [self.wide(_RAISE + end) for end in (output.low, output.high)]
         lowered = self.add("Sub", self.add("Clip", raised, *limits), self.wide(_RAISE))
-        return self.cast(self.cast(lowered, np.int64), dtype)
+        return Tensor(self.narrowed(lowered, dtype), dtype, output.low, output.high)
+
+    def narrowed(self, wide: str, dtype: npt.DTypeLike) -> str:
+        """A wide integer as `dtype`, which holds it."""
+        return self.cast(self.cast(wide, np.int64), dtype)
+
+    def times(self, value: str, factor: Dyadic, places: Shape, output: Grid) -> Tensor:
+        """The dyadic factors, brought into the shape `places`, times a value of 32 bits: |product| < 2^62."""
+        product = self.add("Mul", value, self.wide(factor.multiplier.reshape(places)))
+        scaled = self.rescaled(product, factor.shift.reshape(places), self.rounding, output.zero_point)
+        return self.clipped(scaled, output)
+
+    def shifted(self, total: str, shift: int, output: Grid) -> Tensor:
+        """total x 2^-shift, rounded once, on the grid."""
+        return self.clipped(self.rounded(total, np.array(shift), self.rounding, output.zero_point), output)
+
+    def centred(self, x: Tensor, zero_point: int) -> str:
+        """The int32 tensor x - zero_point."""
+        wide = self.cast(x.name, np.int32)
+        return self.add("Sub", wide, self.constant(zero_point, np.int32)) if zero_point else wide
+
+    def total(self, wide: str) -> str:
+        """The sum along the last dimension, wide, which stays with size 1; ReduceSum takes signed integers only."""
+        axes = self.constant([-1], np.int64)
+        return self.cast(self.add("ReduceSum", self.cast(wide, np.int64), axes, keepdims=1), np.uint64)
+
+    def unsigned(self, x: Tensor, zero_point: int) -> tuple[str, str]:
+        """The tensor `x` as uint8, and its zero point as a constant: the names of both. Raises ValueError where the
+        integers of `x` do not fit into 8 bits.
+        """
+        if x.dtype == np.uint8:
+            return x.name, self.constant(zero_point, np.uint8)
+        if x.high - x.low > np.iinfo(np.uint8).max:
+            raise ValueError(f"{self.layer!r} takes 8-bit integers, but its input is in [{x.low}, {x.high}]")
+        moved = self.add("Sub", self.cast(x.name, np.int32), self.constant(x.low, np.int32))
+        return self.cast(moved, np.uint8), self.constant(zero_point - x.low, np.uint8)
 
     def rescaled(self, value: str, shift: Integers, rounding: Rounding, zero_point: int = 0) -> str:
         """value x 2^-shift, wide, rounded as a product with a multiplier is: twice under `Rounding.GEMMLOWP`."""
         if rounding is not Rounding.GEMMLOWP:
             return self.rounded(value, shift, rounding, zero_point)
-        first = np.minimum(shift, _HIGH_MULTIPLICATION_BITS)
+        first = np.minimum(shift, HIGH_BITS)
         value = self.rounded(value, first, Rounding.HALF_UP)
         return self.rounded(value, shift - first, rounding) if (shift > first).any() else value
 
@@ -86,9 +137,9 @@ class Nodes:
         0 <= shift <= 62 of a shape that broadcasts to that of the value; |value| + 2^(shift - 1) < 2^63.
         """
         if rounding is not Rounding.GEMMLOWP:
-            return self._shifted(value, shift, zero_point if rounding is Rounding.HALF_EVEN else None)
+            return self._shift(value, shift, zero_point if rounding is Rounding.HALF_EVEN else None)
         sign = self.sign(value)
-        return self.add("Mul", self._shifted(self.add("Mul", value, sign), shift, None), sign)
+        return self.add("Mul", self._shift(self.add("Mul", value, sign), shift, None), sign)
 
     def sign(self, value: str) -> str:
         """1 or, where the wide value is negative, -1, wide."""
@@ -134,7 +185,7 @@ class Nodes:
     def _lowered(self, shifted: str, shift: Integers) -> str:
         return self.add("Sub", shifted, self.wide(_RAISE >> shift.astype(object)))
 
-    def _shifted(self, value: str, shift: Integers, zero_point: int | None) -> str:
+    def _shift(self, value: str, shift: Integers, zero_point: int | None) -> str:
         """Rounded half up by (u + half) >> shift on the raised value u, or half to even if there is a zero point.
 
         Half to even: u + half - 1, and 1 more where the quotient's floor + zero point is odd, carries exactly when it

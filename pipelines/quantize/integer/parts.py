@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from evalsuite import Unsupported, graph
+from pipelines.quantize.integer.grids import Grid, Integers, OnGrid, Rounding
 from pipelines.quantize.integer.holding import (
     COARSE,
     FINE,
@@ -33,19 +34,10 @@ from pipelines.quantize.integer.holding import (
     needed,
     product_of,
 )
-from pipelines.quantize.integer.islands import given_to, run_island
-from pipelines.quantize.integer.layers import OnGrid
-from pipelines.quantize.integer.network import (
-    Grid,
-    Integers,
-    Island,
-    MaxPool,
-    Operation,
-    Rounding,
-    SumPool,
-)
-from pipelines.quantize.integer.oracle import apply
-from pipelines.quantize.integer.ranges import Span, prove_operations
+from pipelines.quantize.integer.islands import Island
+from pipelines.quantize.integer.layers import MaxPool, SumPool
+from pipelines.quantize.integer.network import prove_operations
+from pipelines.quantize.integer.operation import Operation, Span
 from pipelines.quantize.integer.transformer import (
     NORM_BITS,
     QUOTIENT_BITS,
@@ -102,7 +94,7 @@ def in_integers(island: Island, shapes: Sequence[tuple[int, ...]]) -> Part:
     """
     integers = [_drawn(grid, shape) for grid, shape in zip(island.grids, shapes, strict=True)]
     try:
-        read = graph.read(_Together(island.module), tuple(given_to(island, integers)))
+        read = graph.read(_Together(island.module), tuple(island.given(integers)))
         made = _Writer(read, island, shapes).part()
         spans = {
             name: Span.of_grid(grid, shape)
@@ -131,12 +123,11 @@ def _check_near(island: Island, integers: list[Integers], read: graph.Graph, sha
     Both are told on a grid of 16 bits over the output's, on which a step of few bits hides nothing.
     """
     output = island.output
-    lower, upper = (output.scale * (end - output.zero_point) for end in (output.low, output.high))
-    fine = replace(island, output=Grid.over(lower, upper, FINE))
+    fine = replace(island, output=Grid.over(*output.ends, FINE))
     tensors = dict(zip(island.inputs, integers, strict=True))
     for each in _Writer(read, fine, shapes).part().operations:
-        tensors[each.name] = apply(each, [tensors[name] for name in each.inputs], Rounding.HALF_EVEN)
-    found, wanted = tensors[island.name], run_island(fine, integers)
+        tensors[each.name] = each.apply([tensors[name] for name in each.inputs], Rounding.HALF_EVEN)
+    found, wanted = tensors[island.name], fine.apply(integers)
     if found.shape != wanted.shape:
         raise ValueError(f"on integers it gives {found.shape[1:]} of a sample, in float {wanted.shape[1:]}")
     off = np.abs(found - wanted) / (fine.output.high - fine.output.low)

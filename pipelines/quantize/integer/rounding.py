@@ -1,17 +1,20 @@
-"""Rescaling in floats, where it is proven to give the very integers of `rescaling`."""
+"""Rescaling in floats, where it is proven to give the very integers of `rescale`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.quantize.integer.kernels import SINGLE_LIMIT, Array, Kernel, Room, Step
-from pipelines.quantize.integer.network import Dyadic, Integers, Polynomial, Rounding
-from pipelines.quantize.integer.rescaling import rescale
+from pipelines.quantize.integer.grids import Dyadic, Integers, Rounding, rescale
+from pipelines.quantize.integer.kernels import SINGLE_LIMIT, Array, Bound, Room, Step
+
+if TYPE_CHECKING:
+    from pipelines.quantize.integer.pointwise import Polynomial
 
 DOUBLE_BITS = 53
 """Integers of so many bits, and IEEE products that fit into them, are exact in float64."""
@@ -33,7 +36,7 @@ class Ends:
     high: int
     before: int = 0
 
-    def finish(self, scaled: Array, steps: list[Step], room: Room) -> tuple[Array, list[Step]]:
+    def finish(self, scaled: Array, steps: list[Step], room: Room) -> Bound:
         """`steps`, then rounding and clipping of `scaled` (batch, ...), a float buffer, to float32."""
         kind = scaled.dtype.type
         out = room.place(scaled.shape[1:])
@@ -50,80 +53,54 @@ class Ends:
         return out, [*steps, partial(np.clip, scaled, np.float32(self.low), np.float32(self.high), out)]
 
 
-@dataclass(slots=True, eq=False)
-class Rescaling(Kernel):
+def rescaling(factors: Array, centre: int, ends: Ends, given: Sequence[Array], room: Room) -> Bound:
     """clip(round((x - centre) factor)) of a sample's accumulators, in the type of `factors`.
 
     `factors` is one sample, as stored and flat, or one value.
     """
-
-    name: str
-    factors: Array
-    centre: int
-    ends: Ends
-
-    def bind(self, sources: Sequence[Array], room: Room) -> tuple[Array, list[Step]]:
-        x, kind = sources[0], self.factors.dtype.type
-        scaled = np.empty(x.shape, kind)
-        rows = scaled.reshape(len(x), -1)
-        steps: list[Step] = []
-        if self.centre:
-            steps.append(partial(np.subtract, x, kind(self.centre), scaled, casting="unsafe"))
-        elif x.dtype != kind or not x.flags.c_contiguous:
-            steps.append(partial(np.copyto, scaled, x, casting="unsafe"))
-        given = rows if steps else x.reshape(rows.shape)
-        steps.append(partial(np.multiply, given, self.factors, rows))
-        return self.ends.finish(scaled, steps, room)
+    x, kind = given[0], factors.dtype.type
+    scaled = np.empty(x.shape, kind)
+    rows = scaled.reshape(len(x), -1)
+    steps: list[Step] = []
+    if centre:
+        steps.append(partial(np.subtract, x, kind(centre), scaled, casting="unsafe"))
+    elif x.dtype != kind or not x.flags.c_contiguous:
+        steps.append(partial(np.copyto, scaled, x, casting="unsafe"))
+    steps.append(partial(np.multiply, rows if steps else x.reshape(rows.shape), factors, rows))
+    return ends.finish(scaled, steps, room)
 
 
-@dataclass(slots=True, eq=False)
-class WeightedSum(Kernel):
+def weighted_sum(factors: tuple[float, ...], constant: float, ends: Ends, given: Sequence[Array], room: Room) -> Bound:
     """clip(round(sum of x_i factor_i + constant)), in float64."""
-
-    name: str
-    factors: tuple[float, ...]
-    constant: float
-    ends: Ends
-
-    def bind(self, sources: Sequence[Array], room: Room) -> tuple[Array, list[Step]]:
-        total, term = np.empty(sources[0].shape), np.empty(sources[0].shape)
-        steps: list[Step] = [partial(np.multiply, sources[0], np.float64(self.factors[0]), total)]
-        for x, factor in zip(sources[1:], self.factors[1:], strict=True):
-            steps += [partial(np.multiply, x, np.float64(factor), term), partial(np.add, total, term, total)]
-        if self.constant:
-            steps.append(partial(np.add, total, self.constant, total))
-        return self.ends.finish(total, steps, room)
+    total, term = np.empty(given[0].shape), np.empty(given[0].shape)
+    steps: list[Step] = [partial(np.multiply, given[0], np.float64(factors[0]), total)]
+    for x, factor in zip(given[1:], factors[1:], strict=True):
+        steps += [partial(np.multiply, x, np.float64(factor), term), partial(np.add, total, term, total)]
+    if constant:
+        steps.append(partial(np.add, total, constant, total))
+    return ends.finish(total, steps, room)
 
 
-@dataclass(slots=True, eq=False)
-class Smooth(Kernel):
+def smooth(of: Polynomial, centre: int, factor: float, ends: Ends, given: Sequence[Array], room: Room) -> Bound:
     """The integer polynomial in float64: all products are integers below 2^53, and quotients are by powers of two."""
-
-    name: str
-    operation: Polynomial
-    centre: int
-    factor: float
-    ends: Ends
-
-    def bind(self, sources: Sequence[Array], room: Room) -> tuple[Array, list[Step]]:
-        x, of = sources[0], self.operation
-        q, t = np.empty(x.shape), np.empty(x.shape)
-        steps: list[Step] = [
-            partial(np.add, x, np.float64(self.centre), q),
-            partial(np.abs, q, t),
-            partial(np.minimum, t, float(of.limit), out=t),
-            partial(np.subtract, t, float(of.limit), t),
-            partial(np.multiply, t, t, t),
-            partial(np.subtract, float(of.constant), t, t),
-            # What q = 0 gives is multiplied by 0 below.
-            partial(np.copysign, t, q, t) if of.constant >= of.limit**2 else partial(_times_sign, t, q),
-            partial(np.multiply, t, 2.0**-of.shift, t),
-            partial(np.floor, t, t),
-            partial(np.add, t, float(of.one), t),
-            partial(np.multiply, q, t, q),
-            partial(np.multiply, q, self.factor, q),
-        ]
-        return self.ends.finish(q, steps, room)
+    x = given[0]
+    q, t = np.empty(x.shape), np.empty(x.shape)
+    steps: list[Step] = [
+        partial(np.add, x, np.float64(centre), q),
+        partial(np.abs, q, t),
+        partial(np.minimum, t, float(of.limit), out=t),
+        partial(np.subtract, t, float(of.limit), t),
+        partial(np.multiply, t, t, t),
+        partial(np.subtract, float(of.constant), t, t),
+        # What q = 0 gives is multiplied by 0 below.
+        partial(np.copysign, t, q, t) if of.constant >= of.limit**2 else partial(_times_sign, t, q),
+        partial(np.multiply, t, 2.0**-of.shift, t),
+        partial(np.floor, t, t),
+        partial(np.add, t, float(of.one), t),
+        partial(np.multiply, q, t, q),
+        partial(np.multiply, q, factor, q),
+    ]
+    return ends.finish(q, steps, room)
 
 
 def _times_sign(values: Array, signs: Array) -> None:

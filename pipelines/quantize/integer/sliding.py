@@ -9,9 +9,26 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
-from pipelines.quantize.integer.kernels import Array, Kernel, Room, Slot, Step
-from pipelines.quantize.integer.oracle import Padding, windows
+from pipelines.quantize.integer.kernels import Array, Bound, Room, Slot
+
+Padding = Sequence[tuple[int, int]]
+Window = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""Kernel, stride and dilation, one number for each dimension."""
+
+
+def pad(x: Array, padding: Padding, value: int) -> Array:
+    """`x` (batch, channels, *places) with `value` around its places."""
+    return np.pad(x, ((0, 0), (0, 0), *padding), constant_values=value)
+
+
+def windows(x: Array, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Array:
+    """View (batch, channels, *places, *kernel) of `x` (batch, channels, *places before)."""
+    reach = tuple(d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True))
+    view = sliding_window_view(x, reach, axis=tuple(range(2, x.ndim)))
+    places = tuple(slice(None, None, s) for s in stride)
+    return view[(slice(None), slice(None), *places, *(slice(None, None, d) for d in dilation))]
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +62,7 @@ class Padded:
         shape = self.source.shape
         return shape if self.source.last else (*shape[1:], shape[0])
 
-    def bind(self, source: Array, room: Room) -> tuple[Array, list[Step]]:
+    def bind(self, source: Array, room: Room) -> Bound:
         """The padded input and the copy that it may need."""
         buffer = room.padded.get(self.name)
         if buffer is not None and np.may_share_memory(source, buffer):
@@ -59,64 +76,41 @@ class Padded:
         return buffer, [partial(np.add, stored, np.float32(shift), inner, casting="unsafe")]
 
 
-def window_view(padded: Array, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Array:
+def _view(padded: Array, window: Window) -> Array:
     """View (batch, *places, *kernel, channels) of `padded` (batch, *places before, channels)."""
-    view = windows(np.moveaxis(padded, -1, 1), kernel, stride, dilation)
-    return np.moveaxis(view, 1, -1)
+    return np.moveaxis(windows(np.moveaxis(padded, -1, 1), *window), 1, -1)
 
 
-def each_window_place(
-    padded: Array, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
-) -> list[Array]:
+def _each_place(padded: Array, window: Window) -> list[Array]:
     """Views (batch, *places, channels), one per place of the window."""
-    view = window_view(padded, kernel, stride, dilation)
-    rank = len(kernel)
-    return [view[(slice(None),) * (1 + rank) + place] for place in product(*map(range, kernel))]
+    view, rank = _view(padded, window), len(window[0])
+    return [view[(slice(None),) * (1 + rank) + place] for place in product(*map(range, window[0]))]
 
 
-@dataclass(slots=True, eq=False)
-class Correlation(Kernel):
+def correlation(padded: Padded, weight: Array, window: Window, given: Sequence[Array], room: Room) -> Bound:
     """Convolution as one matrix product per group over copied windows; a constant column carries the bias.
 
     `weight` is (groups, window + 1, out / groups), a window being (*kernel, channels of the group).
     """
-
-    name: str
-    padded: Padded
-    weight: Array
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    dilation: tuple[int, ...]
-
-    def bind(self, sources: Sequence[Array], room: Room) -> tuple[Array, list[Step]]:
-        padded, steps = self.padded.bind(sources[0], room)
-        view = window_view(padded, self.kernel, self.stride, self.dilation)
-        groups, size, made = self.weight.shape
-        shape = view.shape[: 1 + len(self.kernel)]
-        rows = int(np.prod(shape))
-        view = view.reshape(*view.shape[:-1], groups, -1) if groups > 1 else view[..., None, :]
-        columns, copy = self._columns(view, rows, size, groups)
-        out = np.empty((rows, groups, made), self.weight.dtype)
-        if groups == 1:
-            steps += [copy, partial(np.matmul, columns[0], self.weight[0], out[:, 0])]
-        else:
-            steps += [copy, partial(np.matmul, columns, self.weight, out.transpose(1, 0, 2))]
-        return out.reshape(*shape, groups * made), steps
-
-    def _columns(self, view: Array, rows: int, size: int, groups: int) -> tuple[Array, Step]:
-        """Windows (groups, rows, window + 1) and the call that fills them from the view of all windows."""
-        rank = len(self.kernel)
-        by_group = np.moveaxis(view, -2, 0)
-        # The copy runs along the innermost dimension: the window's row, or the output's row where that is longer.
-        if view.shape[-1] * self.kernel[-1] >= view.shape[rank]:
-            block = np.ones((groups, rows, size), self.weight.dtype)
-            target = _split(block[..., :-1], (groups, *by_group.shape[1:]))
-            return block, partial(np.copyto, target, by_group)
-        block = np.ones((groups, size, rows), self.weight.dtype)
+    x, steps = padded.bind(given[0], room)
+    view, rank = _view(x, window), len(window[0])
+    groups, size, made = weight.shape
+    shape = view.shape[: 1 + rank]
+    rows = int(np.prod(shape))
+    view = view.reshape(*view.shape[:-1], groups, -1) if groups > 1 else view[..., None, :]
+    by_group = np.moveaxis(view, -2, 0)
+    # The copy runs along the innermost dimension: the window's row, or the output's row where that is longer.
+    if view.shape[-1] * window[0][-1] >= view.shape[rank]:
+        columns = np.ones((groups, rows, size), weight.dtype)
+        copy = partial(np.copyto, _split(columns[..., :-1], (groups, *by_group.shape[1:])), by_group)
+    else:
+        block = np.ones((groups, size, rows), weight.dtype)
         dims = range(1, by_group.ndim)
         turned = by_group.transpose(0, *dims[1 + rank :], *dims[: 1 + rank])
-        target = _split(block[:, :-1], turned.shape)
-        return block.transpose(0, 2, 1), partial(np.copyto, target, turned)
+        columns, copy = block.transpose(0, 2, 1), partial(np.copyto, _split(block[:, :-1], turned.shape), turned)
+    out = np.empty((rows, groups, made), weight.dtype)
+    product_of = (columns[0], weight[0], out[:, 0]) if groups == 1 else (columns, weight, out.transpose(1, 0, 2))
+    return out.reshape(*shape, groups * made), [*steps, copy, partial(np.matmul, *product_of)]
 
 
 def _split(block: Array, shape: tuple[int, ...]) -> Array:
@@ -127,47 +121,25 @@ def _split(block: Array, shape: tuple[int, ...]) -> Array:
     return view
 
 
-@dataclass(slots=True, eq=False)
-class Depthwise(Kernel):
+def depthwise(padded: Padded, weight: Array, bias: Array, window: Window, given: Sequence[Array], room: Room) -> Bound:
     """Convolution with one weight per channel and window place: `weight` (window, channels), `bias` (channels,)."""
-
-    name: str
-    padded: Padded
-    weight: Array
-    bias: Array
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    dilation: tuple[int, ...]
-
-    def bind(self, sources: Sequence[Array], room: Room) -> tuple[Array, list[Step]]:
-        padded, steps = self.padded.bind(sources[0], room)
-        views = each_window_place(padded, self.kernel, self.stride, self.dilation)
-        length = views[0].shape[-2]
-        # Weights repeated along a row of places let numpy multiply whole rows at once.
-        weights = [np.ascontiguousarray(np.broadcast_to(each, (length, len(each)))) for each in self.weight]
-        out = np.empty(views[0].shape, self.weight.dtype)
-        term = np.empty_like(out)
-        steps.append(partial(np.multiply, views[0], weights[0], out))
-        for view, weight in zip(views[1:], weights[1:], strict=True):
-            steps += [partial(np.multiply, view, weight, term), partial(np.add, out, term, out)]
-        return out, [*steps, partial(np.add, out, self.bias, out)]
+    x, steps = padded.bind(given[0], room)
+    views = _each_place(x, window)
+    length = views[0].shape[-2]
+    # Weights repeated along a row of places let numpy multiply whole rows at once.
+    weights = [np.ascontiguousarray(np.broadcast_to(each, (length, len(each)))) for each in weight]
+    out = np.empty(views[0].shape, weight.dtype)
+    term = np.empty_like(out)
+    steps.append(partial(np.multiply, views[0], weights[0], out))
+    for view, factor in zip(views[1:], weights[1:], strict=True):
+        steps += [partial(np.multiply, view, factor, term), partial(np.add, out, term, out)]
+    return out, [*steps, partial(np.add, out, bias, out)]
 
 
-@dataclass(slots=True, eq=False)
-class Pool(Kernel):
+def pool(padded: Padded, join: np.ufunc, kind: Any, window: Window, given: Sequence[Array], room: Room) -> Bound:
     """The sum (`join` np.add) or the greatest (np.maximum) of each window, in the type `kind`."""
-
-    name: str
-    padded: Padded
-    join: np.ufunc
-    kind: type[np.floating[Any]]
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    dilation: tuple[int, ...]
-
-    def bind(self, sources: Sequence[Array], room: Room) -> tuple[Array, list[Step]]:
-        padded, steps = self.padded.bind(sources[0], room)
-        views = each_window_place(padded, self.kernel, self.stride, self.dilation)
-        out = np.empty(views[0].shape, self.kind) if self.join is np.add else room.place(views[0].shape[1:])
-        steps.append(partial(np.copyto, out, views[0]))
-        return out, [*steps, *(partial(self.join, out, view, out=out) for view in views[1:])]
+    x, steps = padded.bind(given[0], room)
+    views = _each_place(x, window)
+    out = np.empty(views[0].shape, kind) if join is np.add else room.place(views[0].shape[1:])
+    steps.append(partial(np.copyto, out, views[0]))
+    return out, [*steps, *(partial(join, out, view, out=out) for view in views[1:])]

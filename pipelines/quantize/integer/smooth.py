@@ -9,7 +9,8 @@ import numpy.typing as npt
 import torch
 
 from evalsuite import GELU, Activation, Unsupported
-from pipelines.quantize.integer.network import Dyadic, Grid, Polynomial, Table
+from pipelines.quantize.integer.grids import Dyadic, Grid
+from pipelines.quantize.integer.pointwise import Polynomial, Table
 
 _A, _B = -0.2888, -1.769
 """erf(y) is about sign(y) (a (min(|y|, -b) + b)^2 + 1): arXiv 2101.01321, equation 8."""

@@ -1,6 +1,6 @@
 """The operations of an integer-only network that transformers need: products of tensors, norms, softmax, moves.
 
-A tensor holds integers of a `Grid`, at most 16 bits wide, or 32-bit accumulators, as in `network`. Sources: integer
+Sources: integer
 norms by Newton's square root and a softmax on integers, arXiv 2101.01321, sections 3.5 and 3.6; powers of two by shift,
 arXiv 2207.01405. Unlike both, powers come from a table of 1,024 entries, and weights are divided by their sum only
 behind the product with the values, so that what 8 bits round away of a weight takes nothing from their sum.
@@ -9,18 +9,40 @@ behind the product with the values, so that what 8 bits round away of a weight t
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.quantize.integer.network import Dyadic, Grid, Integers, Operation
+from pipelines.quantize.integer.grids import (
+    Dyadic,
+    Grid,
+    Integers,
+    Rounding,
+    Shape,
+    divided,
+    rescale,
+    shift_right,
+    square_root,
+)
+from pipelines.quantize.integer.onnx_nodes import Nodes, Tensor
+from pipelines.quantize.integer.operation import INT32, Known, Operation, Span, Sum, kind_of_sums
+from pipelines.quantize.integer.pointwise import CLAMP, SCALE_DOWN, broadcast
 
 OCTAVE = 1024
 """How many parts an octave, a factor of two, has in the table of powers."""
 POWER_BITS = 16  # of the fraction that a power has more than a weight
 NORM_BITS = 14  # of the fraction of a normalised value
 QUOTIENT_BITS = 12  # of the fraction of a weighted mean, in steps of the values' grid
+DIVISION = 5
+"""|x|, twice, half of the divisor, the quotient, the sign."""
+EXPONENTIAL = 8
+"""The maximum, a subtraction, remainder and quotient by 1,024, a look-up, a shift, half, a shift; and a rescaling."""
+NORMALIZE = 4 + DIVISION
+"""n x, its sum, their difference, its square and the sum of those, the numerator; the root is one for all elements."""
 
 
 def powers(greatest: int) -> npt.NDArray[np.int64]:
@@ -35,6 +57,25 @@ class Embedding(Operation):
     table: Integers
     output: Grid
 
+    def shape(self, given: Sequence[Shape]) -> Shape:
+        return (*given[0], self.table.shape[1])
+
+    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
+        return np.asarray(self.table[given[0]])
+
+    def span(self, given: Sequence[Span], known: Known) -> Span:
+        """Of any row, whichever tokens come."""
+        shape = self.shape([given[0].lower.shape])
+        return Span(*(np.broadcast_to(end(self.table, axis=0), shape) for end in (np.min, np.max)))
+
+    def count(self, given: Sequence[Shape], made: int, rounding: Rounding) -> int:
+        return made
+
+    def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
+        dtype = self.output.storage
+        made = nodes.add("Gather", nodes.constant(self.table, dtype), nodes.cast(given[0].name, np.int32), axis=0)
+        return Tensor(made, dtype, self.output.low, self.output.high)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrange(Operation):
@@ -47,21 +88,113 @@ class Arrange(Operation):
     indices: Integers
     fill: int
 
+    def shape(self, given: Sequence[Shape]) -> Shape:
+        self.require(int(self.indices.max(initial=0)) <= sum(map(math.prod, given)), given[0])
+        return tuple(self.indices.shape)
+
+    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
+        flat = [each.reshape(len(each), -1) for each in given]
+        filled = np.full((len(given[0]), 1), self.fill, dtype=given[0].dtype)
+        return np.asarray(np.concatenate([*flat, filled], axis=1)[:, self.indices])
+
+    def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
+        sizes, dtype = [math.prod(nodes.shapes[name]) for name in self.inputs], given[0].dtype
+        flat = [
+            nodes.add("Reshape", x.name, nodes.constant([-1, size], np.int64))
+            for x, size in zip(given, sizes, strict=True)
+        ]
+        low, high = min(each.low for each in given), max(each.high for each in given)
+        joined = flat[0] if len(flat) == 1 else nodes.add("Concat", *flat, axis=1)
+        if np.array_equal(self.indices.ravel(), np.arange(sum(sizes))):
+            shape = nodes.constant([-1, *self.indices.shape], np.int64)
+            return Tensor(nodes.add("Reshape", joined, shape), dtype, low, high)
+        if self.indices.max() == sum(sizes):
+            pads = nodes.constant([0, 0, 0, 1], np.int64)
+            joined = nodes.add("Pad", joined, pads, nodes.constant(self.fill, dtype))
+            low, high = min(low, self.fill), max(high, self.fill)
+        made = nodes.add("Gather", joined, nodes.constant(self.indices, np.int64), axis=1)
+        return Tensor(made, dtype, low, high)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MatrixProduct(Operation):
+class _Pair(Operation):
+    """Accumulators of products of two tensors, bounded by the ends of the whole tensors."""
+
+    first: Grid
+    second: Grid
+
+    def _centred(self, given: Sequence[Integers]) -> list[Integers]:
+        pairs = zip(given, (self.first, self.second), strict=True)
+        return [x.astype(np.int64) - grid.zero_point for x, grid in pairs]
+
+    def _corners(self, ends: Sequence[tuple[int, int]], terms: int) -> list[int]:
+        """What `terms` products may come to, at the ends of both tensors."""
+        first, second = self.first.zero_point, self.second.zero_point
+        return [terms * (x - first) * (y - second) for x in ends[0] for y in ends[1]]
+
+    def _terms(self, first: Shape) -> int:
+        return 1
+
+    def span(self, given: Sequence[Span], known: Known) -> Span:
+        shapes = [each.lower.shape for each in given]
+        corners = self._corners([each.ends for each in given], self._terms(shapes[0]))
+        return Span.filled(self.shape(shapes), min(corners), max(corners))
+
+    def sums(self, given: Sequence[Span]) -> Sum:
+        corners = self._corners([each.ends for each in given], self._terms(given[0].lower.shape))
+        return Sum(min(0, *corners), max(0, *corners))
+
+    def count(self, given: Sequence[Shape], made: int, rounding: Rounding) -> int:
+        return made * self._terms(given[0])
+
+    def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
+        corners = self._corners([(x.low, x.high) for x in given], self._terms(nodes.shapes[self.inputs[0]]))
+        return Tensor(self._write(nodes, *given), np.int32, min(corners), max(corners))
+
+    def _write(self, nodes: Nodes, x: Tensor, y: Tensor) -> str:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MatrixProduct(_Pair):
     """Accumulators (x - first.zero_point) @ (y - second.zero_point) of two tensors, over their last two dimensions."""
 
-    first: Grid
-    second: Grid
+    kind: ClassVar[str] = "multiply_accumulate"
+
+    def shape(self, given: Sequence[Shape]) -> Shape:
+        first, second = given
+        self.require(first[:-2] == second[:-2] and first[-1] == second[-2], first)
+        return (*first[:-1], second[-1])
+
+    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
+        first, second = self._centred(given)
+        kind = kind_of_sums(first, second, first.shape[-1])
+        return self.accumulators(np.asarray((first.astype(kind) @ second.astype(kind)).astype(np.int64)))
+
+    def _terms(self, first: Shape) -> int:
+        return first[-1]
+
+    def _write(self, nodes: Nodes, x: Tensor, y: Tensor) -> str:
+        (left, zero), (right, other) = (
+            nodes.unsigned(x, self.first.zero_point),
+            nodes.unsigned(y, self.second.zero_point),
+        )
+        return nodes.add("MatMulInteger", left, right, zero, other)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Product(Operation):
+class Product(_Pair):
     """Accumulators (x - first.zero_point) (y - second.zero_point), element by element; shapes broadcast."""
 
-    first: Grid
-    second: Grid
+    def shape(self, given: Sequence[Shape]) -> Shape:
+        return broadcast(self, given)
+
+    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
+        first, second = self._centred(given)
+        return self.accumulators(first * second)
+
+    def _write(self, nodes: Nodes, x: Tensor, y: Tensor) -> str:
+        return nodes.add("Mul", nodes.centred(x, self.first.zero_point), nodes.centred(y, self.second.zero_point))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,20 +205,28 @@ class SumOver(Operation):
     dimensions: tuple[int, ...]
     keep: bool
 
+    def shape(self, given: Sequence[Shape]) -> Shape:
+        summed = set(self.dimensions)
+        return tuple(1 if at in summed else size for at, size in enumerate(given[0]) if self.keep or at not in summed)
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Affine(Operation):
-    """clip(round(((x - zero_point) multiplier + offset) 2^-shift + output.zero_point)).
+    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
+        axes = tuple(1 + each for each in self.dimensions)
+        return self.accumulators((given[0].astype(np.int64) - self.input.zero_point).sum(axes, keepdims=self.keep))
 
-    `multiplier` and `offset` are int64 and broadcast to one sample's tensor: what a norm scales and shifts by, or a
-    constant that is added. One rounding of the whole, which fits into 64 bits.
-    """
+    def sums(self, given: Sequence[Span]) -> Sum:
+        zero, total = self.input.zero_point, partial(np.sum, axis=self.dimensions)
+        ends = np.minimum(given[0].lower - zero, 0), np.maximum(given[0].upper - zero, 0)
+        return Sum(int(total(ends[0]).min()), int(total(ends[1]).max()))
 
-    zero_point: int
-    multiplier: Integers
-    offset: Integers
-    shift: int
-    output: Grid
+    def count(self, given: Sequence[Shape], made: int, rounding: Rounding) -> int:
+        return math.prod(given[0]) - made
+
+    def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
+        x, zero = given[0], self.input.zero_point
+        axes = nodes.constant([1 + each for each in self.dimensions], np.int64)
+        made = nodes.add("ReduceSum", nodes.centred(x, zero), axes, keepdims=int(self.keep))
+        places = math.prod(nodes.shapes[self.inputs[0]][each] for each in self.dimensions)
+        return Tensor(made, np.int32, places * (x.low - zero), places * (x.high - zero))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,6 +244,7 @@ class Normalize(Operation):
     epsilon: int
     precision: int
     numerator: int
+    divides: ClassVar[bool] = True
 
     @classmethod
     def of(cls, name: str, source: str, input: Grid, size: int, *, centred: bool, epsilon: float) -> Normalize:
@@ -128,6 +270,34 @@ class Normalize(Operation):
         """No result is beyond it: |d| 2^precision < R + 1, and where d is not 0, R >= 2^precision."""
         return math.ceil(self.numerator / 2.0**self.precision * (1 + 2.0**-self.precision)) + 1
 
+    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
+        x = given[0].astype(np.int64)
+        d = x * x.shape[-1] - x.sum(-1, keepdims=True) if self.centred else x - self.input.zero_point
+        squares = np.maximum(((d * d).sum(-1, keepdims=True) << 2 * self.precision) + self.epsilon, 1)
+        return self.accumulators(divided(d * self.numerator, square_root(squares)))
+
+    def span(self, given: Sequence[Span], known: Known) -> Span:
+        """What no normalised value exceeds; its intervals alone would say more."""
+        shape, (low, high), grid = given[0].lower.shape, given[0].ends, self.input
+        if shape[-1] != self.size or low < grid.low or high > grid.high:
+            raise ValueError(f"{self.name!r} norms {self.size} integers of {grid}, not {shape[-1]} up to {high}")
+        return Span.filled(shape, -self.greatest, self.greatest)
+
+    def count(self, given: Sequence[Shape], made: int, rounding: Rounding) -> int:
+        return made * NORMALIZE
+
+    def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
+        if self.centred:
+            size, wide = nodes.wide(nodes.shapes[self.inputs[0]][-1]), nodes.widened(given[0].name, 0)
+            d = nodes.add("Sub", nodes.add("Mul", wide, size), nodes.total(wide))
+        else:
+            d = nodes.widened(given[0].name, self.input.zero_point)
+        squares = nodes.add("Mul", nodes.total(nodes.add("Mul", d, d)), nodes.wide(4**self.precision))
+        squares = nodes.add("Max", nodes.add("Add", squares, nodes.wide(self.epsilon)), nodes.wide(1))
+        root = nodes.square_root(squares)
+        made = nodes.divided(nodes.add("Mul", d, nodes.wide(self.numerator)), root)
+        return Tensor(nodes.narrowed(made, np.int32), np.int32, -self.greatest, self.greatest)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exponential(Operation):
@@ -143,6 +313,54 @@ class Exponential(Operation):
     output: Grid
     keep: npt.NDArray[np.bool_] | None = None
 
+    def shape(self, given: Sequence[Shape]) -> Shape:
+        if self.keep is not None:
+            self.require(np.broadcast_shapes(given[0], self.keep.shape) == given[0], given[0])
+        return given[0]
+
+    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
+        x, (multiplier,), (shift,) = given[0].astype(np.int64), self.factor.multiplier, self.factor.shift
+        keep = True if self.keep is None else self.keep
+        below = np.where(keep, np.where(keep, x, INT32.min).max(-1, keepdims=True) - x, 0)
+        parts = rescale(self.factors(below, multiplier), multiplier, shift, rounding)
+        power = self.table[parts % OCTAVE] >> np.minimum(parts // OCTAVE, 63)
+        return shift_right(power, POWER_BITS, Rounding.HALF_UP) * keep
+
+    def rescaling_bits(self, given: Sequence[Span]) -> int:
+        low, high = given[0].ends
+        return int((high - low) * int(self.factor.multiplier[0]) + 2 ** int(self.factor.shift[0])).bit_length()
+
+    def span(self, given: Sequence[Span], known: Known) -> Span:
+        return Span.of_grid(self.output, given[0].lower.shape)
+
+    def count(self, given: Sequence[Shape], made: int, rounding: Rounding) -> int:
+        return made * (EXPONENTIAL + SCALE_DOWN[rounding] + CLAMP)
+
+    def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
+        x, factor = given[0].name, self.factor
+        counted = x if self.keep is None else self._kept(nodes, x, self.keep)
+        greatest = nodes.add("ReduceMax", counted, nodes.constant([-1], np.int64), keepdims=1)
+        below = nodes.add("Sub", nodes.widened(greatest, 0), nodes.widened(x, 0))
+        multiplier = factor.multiplier[0] * (1 if self.keep is None else self.keep)
+        product = nodes.add("Mul", below, nodes.wide(multiplier))
+        parts = nodes.rescaled(product, np.array(int(factor.shift[0])), nodes.rounding)
+        index = nodes.cast(nodes.add("BitwiseAnd", parts, nodes.wide(OCTAVE - 1)), np.int64)
+        octaves = nodes.add("BitShift", parts, nodes.wide(OCTAVE.bit_length() - 1), direction="RIGHT")
+        octaves = nodes.add("Min", octaves, nodes.wide(63))
+        power = nodes.add("Gather", nodes.wide(self.table), index, axis=0)
+        shifted = nodes.add("BitShift", power, octaves, direction="RIGHT")
+        rounded = nodes.rounded(shifted, np.array(POWER_BITS), Rounding.HALF_UP)
+        if self.keep is not None:
+            rounded = nodes.add("Mul", rounded, nodes.wide(self.keep.astype(np.int64)))
+        dtype = self.output.storage
+        return Tensor(nodes.narrowed(rounded, dtype), dtype, 0, self.output.high)
+
+    @staticmethod
+    def _kept(nodes: Nodes, x: str, keep: Integers) -> str:
+        """x where it counts, elsewhere what is below all."""
+        least = nodes.constant(np.iinfo(np.int32).min, np.int32)
+        return nodes.add("Where", nodes.constant(keep, np.bool_), nodes.cast(x, np.int32), least)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Divide(Operation):
@@ -153,3 +371,35 @@ class Divide(Operation):
     """
 
     weights: Grid
+    divides: ClassVar[bool] = True
+
+    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
+        total = given[1].astype(np.int64).sum(-1, keepdims=True)
+        if total.size and total.min() < (greatest := self.weights.high):
+            raise ValueError(f"{self.name}: weights sum to {total.min()}, where the greatest alone is {greatest}")
+        return self.accumulators(divided(given[0].astype(np.int64) << QUOTIENT_BITS, total))
+
+    def span(self, given: Sequence[Span], known: Known) -> Span:
+        """A mean lies between the least and the greatest of what is averaged, and no weight is more than their sum."""
+        numerator, weights = self.inputs
+        product = known.makers.get(numerator)
+        if not isinstance(known.makers.get(weights), Exponential):
+            raise ValueError(f"{self.name!r} divides by {weights!r}, which are no weights of a softmax")
+        if numerator == weights:
+            low, high = 0, 1
+        elif isinstance(product, MatrixProduct) and product.inputs[0] == weights and product.first.zero_point == 0:
+            low, high = (end - product.second.zero_point for end in known.spans[product.inputs[1]].ends)
+        else:
+            raise ValueError(f"{self.name!r} divides {numerator!r}, which its weights did not weigh")
+        return Span.filled(given[0].lower.shape, low << QUOTIENT_BITS, high << QUOTIENT_BITS)
+
+    def count(self, given: Sequence[Shape], made: int, rounding: Rounding) -> int:
+        return made * DIVISION
+
+    def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
+        x, weights = given
+        total = nodes.total(nodes.widened(weights.name, 0))
+        raised = nodes.add("Mul", nodes.widened(x.name, 0), nodes.wide(2**QUOTIENT_BITS))
+        made = nodes.narrowed(nodes.divided(raised, total), np.int32)
+        reach = (max(-x.low, x.high) << QUOTIENT_BITS) // self.weights.high + 1  # more than `prove_ranges` proves
+        return Tensor(made, np.int32, -reach, reach)

@@ -11,23 +11,11 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from pipelines.quantize.integer.network import (
-    INPUT,
-    Add,
-    Convolution,
-    Dyadic,
-    Flatten,
-    Grid,
-    IntegerNetwork,
-    Linear,
-    MaxPool,
-    Operation,
-    Rectify,
-    Requantize,
-    Rounding,
-    SumPool,
-    Table,
-)
+from pipelines.quantize.integer.grids import INPUT, Dyadic, Grid, Rounding
+from pipelines.quantize.integer.layers import Convolution, Flatten, Linear, MaxPool, SumPool
+from pipelines.quantize.integer.network import IntegerNetwork
+from pipelines.quantize.integer.operation import Operation
+from pipelines.quantize.integer.pointwise import Add, Rectify, Requantize, Table
 
 Ints = npt.NDArray[Any]
 GRID = Grid(0.02, 3, 0, 255)

@@ -11,17 +11,12 @@ from evalsuite import Metric, fold_hardness
 from pipelines.quantize.accumulators import accumulator_metrics
 from pipelines.quantize.calibration import calibrate
 from pipelines.quantize.integer.execution import Executor
+from pipelines.quantize.integer.grids import INPUT, Dyadic, Grid
+from pipelines.quantize.integer.layers import Flatten, Linear
 from pipelines.quantize.integer.lowering import lower
-from pipelines.quantize.integer.network import (
-    INPUT,
-    Dyadic,
-    Flatten,
-    Grid,
-    IntegerNetwork,
-    Linear,
-    Operation,
-    Requantize,
-)
+from pipelines.quantize.integer.network import IntegerNetwork
+from pipelines.quantize.integer.operation import Operation
+from pipelines.quantize.integer.pointwise import Requantize
 from pipelines.quantize.placement import Bits, Scheme, place
 from pipelines.quantize.tracing import trace
 

@@ -17,27 +17,12 @@ from threadpoolctl import threadpool_limits
 from torch import nn
 
 from pipelines.quantize.integer.execution import Executor
-from pipelines.quantize.integer.network import (
-    INPUT,
-    Add,
-    Convolution,
-    Dyadic,
-    Flatten,
-    Grid,
-    IntegerNetwork,
-    Island,
-    Linear,
-    MaxPool,
-    Operation,
-    Polynomial,
-    Rectify,
-    Requantize,
-    Rounding,
-    SumPool,
-    Table,
-)
-from pipelines.quantize.integer.ranges import prove_ranges
-from pipelines.quantize.integer.rescaling import rescale
+from pipelines.quantize.integer.grids import INPUT, Dyadic, Grid, Rounding, rescale
+from pipelines.quantize.integer.islands import Island
+from pipelines.quantize.integer.layers import Convolution, Flatten, Linear, MaxPool, SumPool
+from pipelines.quantize.integer.network import IntegerNetwork, prove_ranges
+from pipelines.quantize.integer.operation import Operation
+from pipelines.quantize.integer.pointwise import Add, Polynomial, Rectify, Requantize, Table
 from pipelines.quantize.integer.rounding import float_factors
 
 BYTE = Grid(0.05, 0, 0, 255)

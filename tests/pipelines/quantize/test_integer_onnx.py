@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import Counter
 from dataclasses import dataclass, field
@@ -18,28 +19,14 @@ from torch import nn
 
 from evalsuite import GELU, Unsupported, open_onnx
 from pipelines.quantize.integer.execution import Executor
-from pipelines.quantize.integer.network import (
-    INPUT,
-    Add,
-    Convolution,
-    Dyadic,
-    Flatten,
-    Grid,
-    IntegerNetwork,
-    Island,
-    Linear,
-    MaxPool,
-    Operation,
-    Polynomial,
-    Rectify,
-    Requantize,
-    Rounding,
-    SumPool,
-    Table,
-)
+from pipelines.quantize.integer.grids import INPUT, Dyadic, Grid, Rounding
+from pipelines.quantize.integer.islands import Island
+from pipelines.quantize.integer.layers import Convolution, Flatten, Linear, MaxPool, SumPool
+from pipelines.quantize.integer.network import IntegerNetwork, count_operations, shapes
 from pipelines.quantize.integer.onnx_graph import float_tensors, write_integer_onnx
 from pipelines.quantize.integer.onnx_nodes import Nodes
-from pipelines.quantize.integer.operations import count_operations, shapes
+from pipelines.quantize.integer.operation import Operation
+from pipelines.quantize.integer.pointwise import Add, Polynomial, Rectify, Requantize, Table
 from pipelines.quantize.integer.smooth import make_polynomial, make_table, smooth_input_grid
 
 BYTE = Grid(0.05, 77, 0, 255)
@@ -105,7 +92,7 @@ class Chain:
             self.append_smooth(make_polynomial("", (), 1.5, self.grid, output))
 
     def append_smooth(self, made: Table | Polynomial) -> None:
-        fields = {name: getattr(made, name) for name in type(made).__slots__}
+        fields = {each.name: getattr(made, each.name) for each in dataclasses.fields(made)[2:]}
         self.append(type(made), **fields)
         self.grid = made.output
 
@@ -241,7 +228,7 @@ def test_clipping_is_right_for_every_width_of_the_value(grid):
     near = [sign * 2**k + d for sign in (-1, 1) for k in range(62) for d in range(-2, 3)]
     values = np.array(near + (rng.choice([-1, 1], 3000) * 2.0 ** rng.uniform(0, 62, 3000)).astype(np.int64).tolist())
     nodes = Nodes("clipped")
-    made = nodes.clipped(nodes.widened("value", 0), grid, np.int32)
+    made = nodes.cast(nodes.clipped(nodes.widened("value", 0), grid).name, np.int32)
     graph = helper.make_graph(
         nodes.nodes, "clipping",
         [helper.make_tensor_value_info("value", TensorProto.INT64, ["n"])],

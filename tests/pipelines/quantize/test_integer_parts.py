@@ -19,14 +19,14 @@ from torch.nn import functional
 
 from evalsuite import Unsupported, open_onnx
 from pipelines.quantize.integer.execution import Executor
-from pipelines.quantize.integer.network import INPUT, Dyadic, Grid, IntegerNetwork, Island, Rounding
+from pipelines.quantize.integer.grids import INPUT, Dyadic, Grid, Rounding, divided, square_root
+from pipelines.quantize.integer.islands import Island
+from pipelines.quantize.integer.network import IntegerNetwork, count_operations, prove_ranges, shapes
 from pipelines.quantize.integer.onnx_graph import write_integer_onnx
 from pipelines.quantize.integer.onnx_nodes import Nodes
-from pipelines.quantize.integer.operations import count_operations, shapes
-from pipelines.quantize.integer.oracle import apply, divided, square_root
 from pipelines.quantize.integer.parts import Part, in_integers
-from pipelines.quantize.integer.ranges import prove_ranges
-from pipelines.quantize.integer.transformer import NORM_BITS, OCTAVE, Affine, Divide, Exponential, Normalize, powers
+from pipelines.quantize.integer.pointwise import Affine
+from pipelines.quantize.integer.transformer import NORM_BITS, OCTAVE, Divide, Exponential, Normalize, powers
 
 GIVEN = Grid(0.03, 117, 0, 255)
 
@@ -366,7 +366,7 @@ def test_two_inputs_on_other_grids_and_four_bits() -> None:
     }
     given = [tensors[name] for name in island.inputs]
     for each in part.operations:
-        tensors[each.name] = apply(each, [tensors[name] for name in each.inputs], Rounding.HALF_EVEN)
+        tensors[each.name] = each.apply([tensors[name] for name in each.inputs], Rounding.HALF_EVEN)
     real_inputs = [torch.from_numpy(grid.scale * (x - grid.zero_point)) for x, grid in zip(given, grids, strict=True)]
     exact = Both()(*real_inputs).numpy() / island.output.scale + island.output.zero_point
     assert np.abs(tensors["part"] - np.clip(exact, 0, 255)).max() < 1
@@ -423,11 +423,11 @@ def test_powers_and_shares_are_as_exact_as_they_say(greatest: int) -> None:
     factor = Dyadic.nearest(scale * math.log2(math.e) * OCTAVE)
     grid = Grid(1.0, 0, 0, greatest)
     exponential = Exponential("weights", ("scores",), factor, powers(greatest), grid)
-    weights = apply(exponential, [scores], Rounding.HALF_EVEN)
+    weights = exponential.apply([scores], Rounding.HALF_EVEN)
     exact = greatest * np.exp(scale * (scores - scores.max(-1, keepdims=True)))
     assert (np.abs(weights - exact) <= 0.501 + 4e-4 * exact).all()
     assert (weights.max(-1) == greatest).all()
-    shares = apply(Divide("shares", ("weights", "weights"), grid), [weights, weights], Rounding.HALF_EVEN)
+    shares = Divide("shares", ("weights", "weights"), grid).apply([weights, weights], Rounding.HALF_EVEN)
     assert np.abs(shares / 4096 - weights / weights.sum(-1, keepdims=True)).max() <= 0.5 / 4096 + 1e-12
 
 
@@ -440,7 +440,7 @@ def test_normalised_values_are_as_exact_as_they_say(size: int, grid: Grid, centr
     x[0], x[1, :] = grid.zero_point, grid.low
     x[1, 0] = grid.high
     operation = Normalize.of("norm", "x", grid, size, centred=centred, epsilon=1e-5)
-    found = apply(operation, [x.astype(np.int64)], Rounding.HALF_EVEN) / 2**NORM_BITS
+    found = operation.apply([x.astype(np.int64)], Rounding.HALF_EVEN) / 2**NORM_BITS
     given = grid.scale * (x - grid.zero_point)
     given = given - given.mean(-1, keepdims=True) if centred else given
     exact = given / np.sqrt((given**2).mean(-1, keepdims=True) + 1e-5)
@@ -456,12 +456,9 @@ def test_a_norm_of_too_many_or_too_wide_integers_is_refused() -> None:
 
 
 def test_weights_that_do_not_reach_255_are_refused_by_the_oracle() -> None:
+    divide = Divide("shares", ("x", "weights"), Grid(1.0, 0, 0, 255))
     with pytest.raises(ValueError, match="254"):
-        apply(
-            Divide("shares", ("x", "weights"), Grid(1.0, 0, 0, 255)),
-            [np.ones((1, 2)), np.array([[100, 154]])],
-            Rounding.HALF_EVEN,
-        )
+        divide.apply([np.ones((1, 2)), np.array([[100, 154]])], Rounding.HALF_EVEN)
 
 
 def roots() -> np.ndarray:

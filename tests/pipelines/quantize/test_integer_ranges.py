@@ -12,18 +12,11 @@ from hypothesis import strategies as st
 from integer_layers import convolutions, inputs, network, residual, weights
 
 from pipelines.quantize.integer.execution import Executor
-from pipelines.quantize.integer.network import (
-    INPUT,
-    Add,
-    Convolution,
-    Dyadic,
-    Grid,
-    Linear,
-    Polynomial,
-    Requantize,
-    Rounding,
-)
-from pipelines.quantize.integer.ranges import Sum, prove_ranges
+from pipelines.quantize.integer.grids import INPUT, Dyadic, Grid, Rounding
+from pipelines.quantize.integer.layers import Convolution, Linear
+from pipelines.quantize.integer.network import prove_ranges
+from pipelines.quantize.integer.operation import Sum
+from pipelines.quantize.integer.pointwise import Add, Polynomial, Requantize
 
 BYTE = Grid(0.1, 0, 0, 255)
 

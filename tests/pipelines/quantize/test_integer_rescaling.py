@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from integer_layers import exact
 
-from pipelines.quantize.integer.network import GREATEST_SHIFT, Dyadic, Rounding
-from pipelines.quantize.integer.rescaling import rescale, shift_right
+from pipelines.quantize.integer.grids import GREATEST_SHIFT, Dyadic, Rounding, rescale, shift_right
 
 INT32 = st.integers(-(2**31), 2**31 - 1) | st.integers(-40, 40)
 FACTORS = st.integers(0, 2**31 - 1) | st.integers(0, 30).map(lambda k: 2**k)

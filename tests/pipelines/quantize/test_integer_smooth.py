@@ -15,8 +15,8 @@ from evalsuite.activations.gates import HARD_SIGMOID, SIGMOID, TANH
 from evalsuite.activations.leaky import LEAKY_RELU
 from evalsuite.activations.relu6 import RELU6
 from evalsuite.activations.silu import SILU
-from pipelines.quantize.integer.network import Grid, Polynomial, Rounding
-from pipelines.quantize.integer.oracle import apply
+from pipelines.quantize.integer.grids import Grid, Rounding
+from pipelines.quantize.integer.pointwise import Polynomial
 from pipelines.quantize.integer.smooth import make_polynomial, make_table, smooth_input_grid
 
 OUTPUT = Grid(0.0217, 9, 0, 255)  # an odd numerator: no multiple of the inputs' scales below is a tie
@@ -35,7 +35,7 @@ def run(polynomial: Polynomial) -> tuple[np.ndarray, np.ndarray]:
     """Every real input of the polynomial, and its real results."""
     grid, out = polynomial.input, polynomial.output
     integers = np.arange(grid.low, grid.high + 1)
-    made = apply(polynomial, [integers], Rounding.HALF_EVEN)
+    made = polynomial.apply([integers], Rounding.HALF_EVEN)
     return grid.scale * (integers - grid.zero_point), out.scale * (made - out.zero_point)
 
 
@@ -178,7 +178,7 @@ def test_clipping_to_the_derived_grid_changes_no_result(hardness, bits, row, exa
 @pytest.mark.parametrize("hardness", [1.0, 5.0])
 def test_clipping_changes_no_result_of_the_polynomial_either(output, hardness):
     polynomial = make_polynomial("act", ("x",), hardness, smooth_input_grid(hardness, output, 16), output)
-    made = apply(polynomial, [np.array([0, polynomial.input.zero_point, 65535])], Rounding.HALF_EVEN)
+    made = polynomial.apply([np.array([0, polynomial.input.zero_point, 65535])], Rounding.HALF_EVEN)
     assert made.tolist() == [output.zero_point, output.zero_point, output.high]
 
 

@@ -21,22 +21,12 @@ from evalsuite.activations.silu import SILU
 from pipelines.quantize.calibration import calibrate
 from pipelines.quantize.integer.agreement import TIE, _disagreement, compare
 from pipelines.quantize.integer.execution import Executor
+from pipelines.quantize.integer.grids import Rounding
+from pipelines.quantize.integer.layers import Convolution, Flatten, Linear, MaxPool, SumPool
 from pipelines.quantize.integer.lowering import lower
-from pipelines.quantize.integer.network import (
-    Add,
-    Convolution,
-    Flatten,
-    Linear,
-    MaxPool,
-    Operation,
-    Polynomial,
-    Rectify,
-    Requantize,
-    Rounding,
-    SumPool,
-    Table,
-)
 from pipelines.quantize.integer.onnx_graph import write_integer_onnx
+from pipelines.quantize.integer.operation import Operation
+from pipelines.quantize.integer.pointwise import Add, Polynomial, Rectify, Requantize, Table
 from pipelines.quantize.part_errors import part_errors
 from pipelines.quantize.placement import Bits, Scheme, place
 from pipelines.quantize.quantizers import Scales

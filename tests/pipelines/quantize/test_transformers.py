@@ -15,8 +15,8 @@ from evalsuite.own.adapter import adapted
 from evalsuite.samples import Several
 from pipelines.quantize import Quantize
 from pipelines.quantize.integer.agreement import compare
+from pipelines.quantize.integer.layers import Linear
 from pipelines.quantize.integer.lowering import lower
-from pipelines.quantize.integer.network import Linear
 from pipelines.quantize.placement import Bits, Scheme
 from pipelines.quantize.tracing import Add, at_a_time, trace
 from pipelines.quantize.treatment import Treatment, treat
