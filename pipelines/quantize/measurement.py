@@ -34,8 +34,7 @@ from evalsuite import (
     worsening,
 )
 from pipelines.quantize.agreement import agreement_metrics, compare_layers
-from pipelines.quantize.deployment import deployment_metrics, execution_metrics
-from pipelines.quantize.execution import observe
+from pipelines.quantize.execution import deployment_metrics, execution_metrics, observe
 from pipelines.quantize.integer.grids import Rounding
 from pipelines.quantize.integer_measurement import IntegerStudy
 from pipelines.quantize.mixed_precision import metrics_of_plan, search
@@ -45,8 +44,7 @@ from pipelines.quantize.qcdq import export_qcdq, export_qonnx
 from pipelines.quantize.sensitivity import metrics_of_sensitivity, sensitivity
 from pipelines.quantize.tracing import at_a_time, trace
 from pipelines.quantize.training import least_bits, metrics_of_training, train, train_scales
-from pipelines.quantize.treatment import Treated, Treatment, treat
-from pipelines.quantize.tuning import tune
+from pipelines.quantize.treatment import Treated, Treatment, treat, tune
 from pipelines.quantize.yardstick import relative_metrics
 
 if TYPE_CHECKING:

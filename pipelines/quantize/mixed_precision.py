@@ -22,10 +22,9 @@ import numpy as np
 from torch import fx
 
 from evalsuite import Direction, Inputs, Metric
-from pipelines.quantize.divergence import Reference
 from pipelines.quantize.placement import Bits, Scheme
 from pipelines.quantize.processor import one_thread
-from pipelines.quantize.sensitivity import LayerSize, Make, layers_of
+from pipelines.quantize.sensitivity import LayerSize, Make, Reference, layers_of
 
 WIDTHS = (8, 6, 4, 3, 2)
 FULL_WIDTH = 8

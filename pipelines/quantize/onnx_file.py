@@ -14,7 +14,7 @@ from onnxruntime import quantization
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from evalsuite import Bench, Direction, Metric, Network, OnnxNetwork, Outcome, Unsupported, pieces, scores, worsening
-from pipelines.quantize.deployment import deployment_metrics
+from pipelines.quantize.execution import deployment_metrics
 from pipelines.quantize.yardstick import NO_LAYERS, no_relative_metrics
 
 if TYPE_CHECKING:

@@ -13,10 +13,22 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.quantize.integer.grids import Grid, Integers, Rounding, Shape
-from pipelines.quantize.integer.kernels import SINGLE_LIMIT, Kernel, Preparation, Slot, dense, flattening
+from pipelines.quantize.integer.kernels import (
+    SINGLE_LIMIT,
+    Kernel,
+    Padded,
+    Preparation,
+    Slot,
+    correlation,
+    dense,
+    depthwise,
+    flattening,
+    pad,
+    pool,
+    windows,
+)
 from pipelines.quantize.integer.onnx_nodes import Nodes, Tensor
 from pipelines.quantize.integer.operation import INT64, Known, Operation, Span, Sum, along, kind_of_sums
-from pipelines.quantize.integer.sliding import Padded, correlation, depthwise, pad, pool, windows
 
 _WEIGHT_OFFSET = 128
 

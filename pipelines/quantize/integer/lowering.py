@@ -24,8 +24,7 @@ from pipelines.quantize.integer.operation import Operation
 from pipelines.quantize.integer.parts import in_integers
 from pipelines.quantize.integer.pointwise import Add, Rectify, Requantize
 from pipelines.quantize.integer.smooth import make_polynomial, make_table, smooth_input_grid
-from pipelines.quantize.placement import FLOAT_COMPUTE, Value, is_activation, is_pool, keeps_grid
-from pipelines.quantize.quantizers import COMPUTE
+from pipelines.quantize.placement import COMPUTE, FLOAT_COMPUTE, Value, is_activation, is_pool, keeps_grid
 from pipelines.quantize.tracing import Add as FloatAdd
 from pipelines.quantize.tracing import Reshape, layer_of
 

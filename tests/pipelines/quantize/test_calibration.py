@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from evalsuite import Unsupported
-from pipelines.quantize.calibration import calibrate, check_grid
-from pipelines.quantize.clipping import activation_range, weight_thresholds
-from pipelines.quantize.placement import Bits, Scheme, place
-from pipelines.quantize.quantizers import Scales
+from pipelines.quantize.calibration import activation_range, calibrate, check_grid, weight_thresholds
+from pipelines.quantize.placement import Bits, Scales, Scheme, place
 from pipelines.quantize.tracing import trace
 
 Floats = NDArray[np.float64]

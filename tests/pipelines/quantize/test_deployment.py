@@ -24,14 +24,11 @@ if TYPE_CHECKING:
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from pipelines.quantize.agreement import TIE, Agreement, agreement_metrics, compare_layers
-    from pipelines.quantize.calibration import calibrate
-    from pipelines.quantize.deployment import deployment_metrics, execution_metrics
-    from pipelines.quantize.execution import Execution, observe
+    from pipelines.quantize.calibration import calibrate, even_zero_points
+    from pipelines.quantize.execution import Execution, deployment_metrics, execution_metrics, observe
     from pipelines.quantize.placement import Bits, Scheme, place
-    from pipelines.quantize.qcdq import constant_bytes, export_qcdq
-    from pipelines.quantize.rewriting import fixed_shapes
+    from pipelines.quantize.qcdq import constant_bytes, export_qcdq, fixed_shapes
     from pipelines.quantize.tracing import trace
-    from pipelines.quantize.zero_points import even_zero_points
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 INPUTS = torch.rand(120, 1, 8, 8, generator=torch.Generator().manual_seed(7))

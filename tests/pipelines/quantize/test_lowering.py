@@ -28,8 +28,7 @@ from pipelines.quantize.integer.onnx_graph import write_integer_onnx
 from pipelines.quantize.integer.operation import Operation
 from pipelines.quantize.integer.pointwise import Add, Polynomial, Rectify, Requantize, Table
 from pipelines.quantize.part_errors import part_errors
-from pipelines.quantize.placement import Bits, Scheme, place
-from pipelines.quantize.quantizers import Scales
+from pipelines.quantize.placement import Bits, Scales, Scheme, place
 from pipelines.quantize.tracing import trace
 
 if TYPE_CHECKING:

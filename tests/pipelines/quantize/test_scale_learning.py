@@ -19,10 +19,8 @@ from pipelines.quantize import Quantize
 from pipelines.quantize.integer.agreement import compare
 from pipelines.quantize.integer.lowering import lower
 from pipelines.quantize.measurement import quantize as quantize_by
-from pipelines.quantize.placement import Bits, Scheme
-from pipelines.quantize.quantizers import COMPUTE, Scales, quantized_layer, quantizer
-from pipelines.quantize.scale_learning import ScaleLearning
-from pipelines.quantize.training import RATES, least_bits, train, train_scales
+from pipelines.quantize.placement import COMPUTE, Bits, Scales, Scheme, quantized_layer, quantizer
+from pipelines.quantize.training import RATES, ScaleLearning, least_bits, train, train_scales
 from pipelines.quantize.treatment import Treatment, quantize
 
 if TYPE_CHECKING:

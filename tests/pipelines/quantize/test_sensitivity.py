@@ -10,11 +10,12 @@ from torch import fx, nn
 
 from evalsuite import Direction, Unsupported, fold_hardness
 from pipelines.quantize.calibration import calibrate
-from pipelines.quantize.divergence import Loss, Reference
 from pipelines.quantize.placement import Bits, Scheme, place
 from pipelines.quantize.sensitivity import (
     LayerSize,
+    Loss,
     Make,
+    Reference,
     layers_of,
     metrics_of_sensitivity,
     sensitivity,

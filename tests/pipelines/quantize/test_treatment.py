@@ -15,15 +15,13 @@ from torch import fx, nn
 
 from evalsuite import Bench, Split, Unsupported, fold_hardness
 from pipelines.quantize.calibration import calibrate, quantizer_of
-from pipelines.quantize.divergence import Reference
 from pipelines.quantize.equalization import equalize
-from pipelines.quantize.placement import Bits, Scheme, place
-from pipelines.quantize.quantizers import COMPUTE, Scales
+from pipelines.quantize.placement import COMPUTE, Bits, Scales, Scheme, place
 from pipelines.quantize.rounding import Products, round_weights
+from pipelines.quantize.sensitivity import Reference
 from pipelines.quantize.tracing import trace
 from pipelines.quantize.training import train
-from pipelines.quantize.treatment import PLAIN, Treated, Treatment, quantize, treat
-from pipelines.quantize.tuning import CANDIDATES, tune
+from pipelines.quantize.treatment import CANDIDATES, PLAIN, Treated, Treatment, quantize, treat, tune
 
 if TYPE_CHECKING:
     from tests.conftest import MakeBench, MakeNetwork
