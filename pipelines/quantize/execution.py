@@ -99,41 +99,32 @@ class Execution:
         """How many nodes of this kind ran."""
         return sum(node.kind == kind for node in self.nodes)
 
+    def _share(self, kind: str, weigh: Callable[[Node], float], lacking: str) -> float:
+        total = sum(map(weigh, self.nodes))
+        if not total:
+            raise ValueError(lacking)
+        return sum(weigh(node) for node in self.nodes if node.kind == kind) / total
+
     def time_share(self, kind: str) -> float:
         """The share of all nodes' time that nodes of this kind take, in [0, 1]; ValueError where none was measured."""
-        total = sum(node.seconds for node in self.nodes)
-        if not total:
-            raise ValueError("no node took a measurable time")
-        return sum(node.seconds for node in self.nodes if node.kind == kind) / total
-
-    @property
-    def kernels(self) -> dict[str, int]:
-        """How often each operator ran that computes on data, the integer ones first, then the most frequent ones."""
-        integer = {node.operator for node in self.nodes if node.kind == "integer"}
-        counts = Counter(node.operator for node in self.nodes if node.kind in ("integer", "float"))
-        return dict(sorted(counts.items(), key=lambda each: (each[0] not in integer, -each[1], each[0])))
+        return self._share(kind, lambda node: node.seconds, "no node took a measurable time")
 
     @property
     def integer_kernels(self) -> dict[str, int]:
-        """The part of `kernels` that computes on integers."""
+        """How often each operator ran that computes on integers, the most frequent ones first."""
+        on_data = Counter(node.operator for node in self.nodes if node.kind in ("integer", "float"))
         counts = Counter(node.operator for node in self.nodes if node.kind == "integer")
-        return {name: counts[name] for name in self.kernels if name in counts}
+        return dict(sorted(counts.items(), key=lambda each: (-on_data[each[0]], each[0])))
 
     @property
     def integer_mac_fraction(self) -> float:
         """The share of multiply-accumulates in integer kernels, in [0, 1]. Raises ValueError where there are none."""
-        total = sum(node.macs for node in self.nodes)
-        if not total:
-            raise ValueError("no multiply-accumulates were executed")
-        return sum(node.macs for node in self.nodes if node.kind == "integer") / total
+        return self._share("integer", lambda node: node.macs, "no multiply-accumulates were executed")
 
     @property
     def integer_node_fraction(self) -> float:
         """The share on integers of the nodes that compute on data, in [0, 1]. Raises ValueError without such nodes."""
-        integer, in_float = self.count("integer"), self.count("float")
-        if not integer + in_float:
-            raise ValueError("no node computed on data")
-        return integer / (integer + in_float)
+        return self._share("integer", lambda node: node.kind in ("integer", "float"), "no node computed on data")
 
     def describe(self) -> str:
         """The islands' operators, e.g. "Conv+Gelu, Gelu"."""
@@ -150,15 +141,14 @@ class _Profile:
     graph: onnx.GraphProto
     events: dict[str, list[dict[str, Any]]]
 
-    def args(self, node: onnx.NodeProto) -> dict[str, list[dict[str, list[int]]]]:
-        """Of the first run, that of one sample."""
-        found: dict[str, list[dict[str, list[int]]]] = self.events[node.name][0]["args"]
-        return found
+    def first(self, node: onnx.NodeProto, side: str) -> tuple[str, list[int]]:
+        """The type and the shape of its first input or output, of one sample; "" and [] if it has none."""
+        found = self.events[node.name][0]["args"][f"{side}_type_shape"]
+        return next(iter(found[0].items()), ("", [])) if found else ("", [])
 
-    def type_of(self, node: onnx.NodeProto) -> str:
-        """The type of its first input; "" if it has none."""
-        inputs = self.args(node)["input_type_shape"]
-        return next(iter(inputs[0]), "") if inputs else ""
+    def on_floats(self, node: onnx.NodeProto) -> bool:
+        """By the type of its first input."""
+        return "float" in self.first(node, "input")[0]
 
     def seconds(self, node: onnx.NodeProto) -> float:
         """The median of the timed runs."""
@@ -243,7 +233,7 @@ def _kinds(profile: _Profile) -> dict[str, str]:
         elif not depends:
             kinds[node.name] = "shape"
         else:
-            kinds[node.name] = "float" if "float" in profile.type_of(node) else "integer"
+            kinds[node.name] = "float" if profile.on_floats(node) else "integer"
     return kinds
 
 
@@ -259,20 +249,17 @@ def _layer(node: onnx.NodeProto) -> str:
 def _macs(node: onnx.NodeProto, profile: _Profile) -> int:
     if node.op_type in _UNCOUNTED:
         raise RuntimeError(f"{node.name}: the multiply-accumulates of {node.op_type} are not counted here")
-    args = profile.args(node)
     if node.op_type in _PRODUCTS:
-        outputs = math.prod(next(iter(args["output_type_shape"][0].values())))
-        return int(outputs * next(iter(args["input_type_shape"][0].values()))[-1])
+        return math.prod(profile.first(node, "output")[1]) * profile.first(node, "input")[1][-1]
     if node.op_type in _CONVOLUTIONS:
         # Each value is multiplied by a kernel: of what goes in where the convolution is transposed.
-        side = "input_type_shape" if node.op_type == "ConvTranspose" else "output_type_shape"
-        outputs = math.prod(next(iter(args[side][0].values())))
+        side = "input" if node.op_type == "ConvTranspose" else "output"
         # The profile leaves out weights that the kernel packed; the graph has them, if behind a DequantizeLinear.
         origin = {each.output[0]: each.input[0] for each in profile.graph.node if each.op_type == "DequantizeLinear"}
         name = node.input[_CONVOLUTIONS[node.op_type]]
         name = origin.get(name, name)
         shape = next(tensor.dims for tensor in profile.graph.initializer if tensor.name == name)
-        return int(outputs * math.prod(shape[1:]))
+        return math.prod(profile.first(node, side)[1]) * math.prod(shape[1:])
     return 0
 
 
@@ -281,7 +268,7 @@ def _islands(profile: _Profile, nodes: list[Node]) -> list[list[Node]]:
     group: dict[str, list[Node]] = {}  # by the tensor that the group makes
     islands: list[list[Node]] = []
     for proto, node in zip(profile.graph.node, nodes, strict=True):
-        if node.kind not in ("float", "movement") or "float" not in profile.type_of(proto):
+        if node.kind not in ("float", "movement") or not profile.on_floats(proto):
             continue
         merged: list[Node] = []
         for joined in {id(group[name]): group[name] for name in proto.input if name in group}.values():
@@ -303,38 +290,27 @@ def execution_metrics(execution: Execution) -> list[Metric]:
     """Which kernels computed on integers, and what the float islands take of the time."""
     kernels = ", ".join(f"{name} x {count}" for name, count in execution.integer_kernels.items())
     setting = {"batch": execution.batch}
+    layers_in_float = [node.operator for node in execution.nodes if node.kind == "float" and node.macs]
+    why = f"in float: {', '.join(layers_in_float)}" if layers_in_float else ""
+    if {"Conv", "FusedConv"} & set(layers_in_float):
+        why += "; placement 'pre+post' gives each the quantized output it lacks"
+    # The islands, the dearest first: what they run, in which layers, and their share of the time.
+    costs = "; ".join(
+        f"{each.describe()} in {' + '.join(dict.fromkeys(node.layer for node in each.nodes))} {each.time_share:.1%}"
+        for each in sorted(execution.islands, key=lambda island: -island.time_share)
+    )
     return [
         Metric("integer_nodes", execution.count("integer"), "count", NEUTRAL),
         Metric("float_nodes", execution.count("float"), "count", LOWER),
         Metric("float_islands", len(execution.islands), "count", LOWER, reason=execution.describe()),
         Metric("boundary_nodes", execution.count("boundary"), "count", LOWER),
-        Metric("integer_mac_fraction", execution.integer_mac_fraction, "share", HIGHER, reason=_why_float(execution)),
+        Metric("integer_mac_fraction", execution.integer_mac_fraction, "share", HIGHER, reason=why),
         Metric("integer_node_fraction", execution.integer_node_fraction, "share", HIGHER),
         Metric("integer_kernels", len(execution.integer_kernels), "count", NEUTRAL, reason=kernels or "none"),
         Metric("float_time_fraction", execution.time_share("float"), "share", LOWER, setting, timing=True,
-               reason=_costs(execution)),
+               reason=costs),
         Metric("boundary_time_fraction", execution.time_share("boundary"), "share", LOWER, setting, timing=True),
     ]  # fmt: skip
-
-
-def _costs(execution: Execution) -> str:
-    """The islands, the dearest first: what they run, in which layers, and their share of the time."""
-    dearest = sorted(execution.islands, key=lambda island: -island.time_share)
-    return "; ".join(f"{each.describe()} in {_layers(each.nodes)} {each.time_share:.1%}" for each in dearest)
-
-
-def _layers(nodes: list[Node]) -> str:
-    return " + ".join(dict.fromkeys(node.layer for node in nodes))
-
-
-def _why_float(execution: Execution) -> str:
-    layers_in_float = [node.operator for node in execution.nodes if node.kind == "float" and node.macs]
-    if not layers_in_float:
-        return ""
-    cure = ""
-    if {"Conv", "FusedConv"} & set(layers_in_float):
-        cure = "; placement 'pre+post' gives each the quantized output it lacks"
-    return f"in float: {', '.join(layers_in_float)}{cure}"
 
 
 def deployment_metrics(

@@ -1,4 +1,7 @@
-"""What the integer-only network does: its accuracy, whether it is the fake-quantized one, and what it costs."""
+"""What the integer-only network does: its accuracy, whether it is the fake-quantized one, and what it costs.
+
+How wide its accumulators must be is proven for all inputs, and seen on given ones.
+"""
 
 from __future__ import annotations
 
@@ -28,21 +31,22 @@ from evalsuite import (
     run_onnx,
     timing_inputs,
 )
-from pipelines.quantize.accumulators import accumulator_metrics
 from pipelines.quantize.integer.agreement import IntegerAgreement, compare
 from pipelines.quantize.integer.execution import Executor
 from pipelines.quantize.integer.grids import Integers, Rounding
 from pipelines.quantize.integer.lowering import Smooth, lower
-from pipelines.quantize.integer.network import IntegerNetwork, count_operations
+from pipelines.quantize.integer.network import IntegerNetwork, count_operations, prove_ranges
 from pipelines.quantize.integer.onnx_graph import write_integer_onnx
+from pipelines.quantize.integer.operation import Sum
 from pipelines.quantize.integer.pointwise import Table
-from pipelines.quantize.part_errors import part_errors
 from pipelines.quantize.tracing import at_a_time
 
 _OBSERVED = 100  # samples whose accumulators are looked at, at most: every tensor is kept
 _LATENCY_BATCH = 64
 _LONGEST = 200  # letters of the names of inserted grids
-_CHUNK = 256  # samples at a time, at most
+_CHUNK = 256  # samples at a time, at most: where every tensor is kept, in int64
+_PROVEN, _SEEN = "accumulator_bits", "accumulator_bits_observed"
+_WIDEST = 64  # Accumulators between 32 bits and this are told, though no executor runs them.
 _NO_SMOOTH = "no activation needs a table or a polynomial: the same network"
 # What two roundings in a row come to may lie a step from the nearest integer, far from a tie.
 _TWICE = {Rounding.GEMMLOWP: "; gemmlowp rounds twice, the simulation once"}
@@ -122,7 +126,12 @@ class IntegerStudy:
         return replace(self.headline, name=name, value=value, setting=whole, reason=reason, **changes)
 
     def _agreement(self, found: IntegerAgreement, setting: Settings) -> list[Metric]:
-        rows = _agreement(found, setting)
+        first = found.disagreements[0].describe() if found.disagreements else ""
+        rows = [
+            Metric("integer_agreement", found.same_class / found.predictions, "fraction", HIGHER, setting,
+                   reason="same class as the fake-quantized network"),
+            Metric("differing_logits", found.differing / found.logits, "share", LOWER, setting, reason=first),
+        ]  # fmt: skip
         return rows if isinstance(self.test.task, Classification) else rows[1:]
 
     def _of_agreement(self, network: IntegerNetwork, found: IntegerAgreement) -> list[Metric]:
@@ -241,10 +250,72 @@ class IntegerStudy:
         return metrics
 
 
-def _agreement(found: IntegerAgreement, setting: Settings) -> list[Metric]:
-    first = found.disagreements[0].describe() if found.disagreements else ""
+def accumulator_metrics(network: IntegerNetwork, inputs: Integers) -> list[Metric]:
+    """The bits of each accumulating operation, proven and observed, with the setting "layer"; of all without one.
+
+    Proven bits hold every partial sum. Observed ones hold the results, so they are never more. Where an overflow of 32
+    bits cannot be ruled out nothing is run, and the observed ones have a reason instead of a value; the proven ones
+    too, where a rescaling of such accumulators would not fit into 64 bits.
+
+    Args:
+        network: pools count among its layers, as they sum.
+        inputs: integers of the input's grid, (samples, *input_shape).
+
+    Raises:
+        ValueError: there is no input, one lies outside the grid, or nothing in the network accumulates.
+    """
+    try:
+        sums = prove_ranges(network, width=_WIDEST).sums
+    except OverflowError as error:
+        return [Metric(name, None, "count", LOWER, reason=str(error)) for name in (_PROVEN, _SEEN)]
+    if not sums:
+        raise ValueError("no operation of the integer network accumulates: there is no accumulator to measure")
+    metrics = _bits(_PROVEN, sums, "for any input, in any order of summation")
+    try:
+        executor = Executor(network, checked=True)
+    except OverflowError as error:
+        return [*metrics, Metric(_SEEN, None, "count", LOWER, reason=str(error))]
+    ends = {name: [0] for name in sums}
+    for start in range(0, max(1, len(inputs)), _CHUNK):
+        tensors = executor.trace(inputs[start : start + _CHUNK])
+        for name, seen in ends.items():
+            seen += [int(tensors[name].min()), int(tensors[name].max())]
+    observed = {name: Sum(min(seen), max(seen)) for name, seen in ends.items()}
+    return metrics + _bits(_SEEN, observed, "the finished sums on the given inputs")
+
+
+def _bits(name: str, sums: dict[str, Sum], reason: str) -> list[Metric]:
+    widest = max(sums, key=lambda layer: sums[layer].bits)
     return [
-        Metric("integer_agreement", found.same_class / found.predictions, "fraction", HIGHER, setting,
-               reason="same class as the fake-quantized network"),
-        Metric("differing_logits", found.differing / found.logits, "share", LOWER, setting, reason=first),
-    ]  # fmt: skip
+        Metric(name, sums[widest].bits, "count", LOWER, reason=f"the most of all layers, {widest}; {reason}"),
+        *(Metric(name, each.bits, "count", LOWER, {"layer": layer}, reason=reason) for layer, each in sums.items()),
+    ]
+
+
+def part_errors(quantized: fx.GraphModule, network: IntegerNetwork, inputs: Integers) -> list[Metric]:
+    """What integers add where the fake-quantized network computes in float: norms, attention and the like.
+
+    Of each such part, the greatest difference of its integers, in steps of its output. Both are given the integers that
+    `network` has before the part, so that a difference is the part's own. The first row, without the setting "layer",
+    is the greatest of all; there are none where the network has no such part.
+
+    Args:
+        quantized: what `network` was made of.
+        network: the integer-only network; parts that are islands of it are left out.
+        inputs: integers of its input's grid, (samples, *input_shape).
+    """
+    name, kept = "integer_part_error", {each.name for each in network.islands}
+    tokens = network.input.high + 1 if network.tokens else None
+    apart = lower(quantized, network.input_shape, rounding=network.rounding, islands=True, tokens=tokens)
+    float_parts = [each for each in apart.islands if each.name not in kept]
+    if not float_parts:
+        return []
+    tensors, rows = Executor(network, checked=True).trace(inputs), []
+    for part in float_parts:
+        off = np.abs(part.apply([tensors[name] for name in part.inputs]) - tensors[part.name])
+        said = (
+            f"steps of its output, of {off.size} integers; {(off > 0).mean():.2%} differ, {off.mean():.3f} on average"
+        )
+        rows.append(Metric(name, int(off.max()), "step", LOWER, {"layer": part.name}, reason=said))
+    worst = max(rows, key=lambda each: each.value or 0)
+    return [replace(worst, setting={}, reason=f"the most of all, {worst.setting['layer']}"), *rows]

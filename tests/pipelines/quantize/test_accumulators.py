@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from evalsuite import Metric, fold_hardness
-from pipelines.quantize.accumulators import accumulator_metrics
 from pipelines.quantize.calibration import calibrate
 from pipelines.quantize.integer.execution import Executor
 from pipelines.quantize.integer.grids import INPUT, Dyadic, Grid
@@ -17,6 +16,7 @@ from pipelines.quantize.integer.lowering import lower
 from pipelines.quantize.integer.network import IntegerNetwork
 from pipelines.quantize.integer.operation import Operation
 from pipelines.quantize.integer.pointwise import Requantize
+from pipelines.quantize.integer_measurement import accumulator_metrics
 from pipelines.quantize.placement import Bits, Scheme, place
 from pipelines.quantize.tracing import trace
 

@@ -73,7 +73,6 @@ def integer_resnet(tmp_path_factory: pytest.TempPathFactory) -> tuple[fx.GraphMo
 def test_the_kernels_of_an_activation_that_onnx_runtime_inlines_are_counted(tmp_path: Path) -> None:
     exported(resnet(nn.Hardswish), Scheme(Bits(8, 8), before_activations=True), tmp_path / "q.onnx")
     execution = observe(tmp_path / "q.onnx", INPUTS[:1])
-    assert execution.kernels["HardSigmoid"] == execution.kernels["Mul"] == 5
     assert [island.describe() for island in execution.islands] == ["HardSigmoid+Mul"] * 5
     assert execution.islands[-1].nodes[1].layer == "layer_4_activation"
     assert sum(node.macs for node in execution.nodes) == RESNET_MACS
@@ -88,8 +87,9 @@ def vit(network: MakeNetwork, tmp_path_factory: pytest.TempPathFactory) -> tuple
 
 def test_a_residual_relu_network_runs_in_integers_alone(integer_resnet) -> None:
     execution = observe(integer_resnet[1], INPUTS[:1])
-    assert execution.kernels == {"QLinearConv": 6, "QLinearAdd": 2, "QGemm": 1, "QLinearGlobalAveragePool": 1}
-    assert execution.integer_kernels == execution.kernels
+    assert execution.integer_kernels == {
+        "QLinearConv": 6, "QLinearAdd": 2, "QGemm": 1, "QLinearGlobalAveragePool": 1
+    }  # fmt: skip
     assert sum(node.macs for node in execution.nodes) == RESNET_MACS
     assert (execution.islands, execution.count("float"), execution.count("boundary")) == ([], 0, 2)
     assert execution.integer_mac_fraction == execution.integer_node_fraction == 1

@@ -27,7 +27,7 @@ from pipelines.quantize.integer.lowering import lower
 from pipelines.quantize.integer.onnx_graph import write_integer_onnx
 from pipelines.quantize.integer.operation import Operation
 from pipelines.quantize.integer.pointwise import Add, Polynomial, Rectify, Requantize, Table
-from pipelines.quantize.part_errors import part_errors
+from pipelines.quantize.integer_measurement import part_errors
 from pipelines.quantize.placement import Bits, Scales, Scheme, place
 from pipelines.quantize.tracing import trace
 
