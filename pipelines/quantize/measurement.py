@@ -37,13 +37,13 @@ from pipelines.quantize.agreement import agreement_metrics, compare_layers
 from pipelines.quantize.execution import deployment_metrics, execution_metrics, observe
 from pipelines.quantize.integer.grids import Rounding
 from pipelines.quantize.integer_measurement import IntegerStudy
-from pipelines.quantize.mixed_precision import metrics_of_plan, search
+from pipelines.quantize.mixed_precision import search
 from pipelines.quantize.onnx_file import measure_file
 from pipelines.quantize.placement import Bits, Scheme
 from pipelines.quantize.qcdq import export_qcdq, export_qonnx
-from pipelines.quantize.sensitivity import metrics_of_sensitivity, sensitivity
+from pipelines.quantize.sensitivity import sensitivity
 from pipelines.quantize.tracing import at_a_time, trace
-from pipelines.quantize.training import least_bits, metrics_of_training, train, train_scales
+from pipelines.quantize.training import least_bits, train, train_scales
 from pipelines.quantize.treatment import Treated, Treatment, treat, tune
 from pipelines.quantize.yardstick import relative_metrics
 
@@ -160,18 +160,15 @@ def quantize(
 
     if options.size_budget < 1:
         plan = search(make, traced, inputs, options.act_bits, options.size_budget)
-        metrics += metrics_of_plan(plan)
+        metrics += plan.metrics()
         treated = treat(traced, replace(scheme, layers=plan.scheme.layers), inputs, treatment)
     if options.sensitivity:
-        metrics += metrics_of_sensitivity(
-            sensitivity(make, traced, inputs, Bits(options.weight_bits, options.act_bits))
-        )
+        metrics += sensitivity(make, traced, inputs, Bits(options.weight_bits, options.act_bits))
     quantized = treated.network
     if options.qat_epochs and least_bits(quantized) <= options.learn_scales_up_to:
-        trained = train_scales(quantized, bench, options.qat_epochs)
-        quantized = trained.network
         unit = "nats" if isinstance(bench.data.task, Classification) else "loss"
-        metrics += metrics_of_training(trained, unit)
+        quantized, rows = train_scales(quantized, bench, options.qat_epochs, unit=unit)
+        metrics += rows
     elif options.qat_epochs:
         quantized = train(quantized, bench, options.qat_epochs)
     return quantized, metrics

@@ -24,7 +24,7 @@ from torch import fx
 from evalsuite import Direction, Inputs, Metric
 from pipelines.quantize.placement import Bits, Scheme
 from pipelines.quantize.processor import one_thread
-from pipelines.quantize.sensitivity import LayerSize, Make, Reference, layers_of
+from pipelines.quantize.sensitivity import Make, Reference, layers_of
 
 WIDTHS = (8, 6, 4, 3, 2)
 FULL_WIDTH = 8
@@ -37,12 +37,11 @@ class Plan:
 
     `weight_bytes` are those of all weights, packed; `share` is theirs of the bytes at 8 bits. `predicted_loss` adds up
     the layers' costs; `loss` is measured, both in nats on the calibration data. `uniform_loss` is measured with
-    `uniform_bits` in every layer, the best single width within `budget`. `reason` says which of the two was taken.
+    `uniform_bits` in every layer, the best single width within the budget. `reason` says which of the two was taken.
     """
 
     weight_bits: Mapping[str, int]
     act_bits: int
-    budget: float
     weight_bytes: int
     share: float
     predicted_loss: float
@@ -55,6 +54,20 @@ class Plan:
     def scheme(self) -> Scheme:
         """For `place`: every layer by its name."""
         return _scheme(self.weight_bits, self.act_bits)
+
+    def metrics(self) -> list[Metric]:
+        """The bits of each layer with the setting "layer", the size, the losses."""
+        width = f"{self.uniform_bits} bits in every layer"
+        why = f"{width}, the best single width within the budget, on calibration data"
+        return [
+            *(Metric("chosen_weight_bits", bits, "count", NEUTRAL, {"layer": name})
+              for name, bits in self.weight_bits.items()),
+            Metric("weight_bytes", self.weight_bytes, "bytes", LOWER, reason="of quantized layers, packed"),
+            Metric("weight_bytes_share", self.share, "share", LOWER, reason="of the bytes at 8 bits"),
+            Metric("mixed_loss", self.loss, "nats", NEUTRAL, reason=self.reason),
+            Metric("mixed_predicted_loss", self.predicted_loss, "nats", NEUTRAL, reason="the sum of the layers' costs"),
+            Metric("uniform_loss", self.uniform_loss, "nats", NEUTRAL, reason=why),
+        ]  # fmt: skip
 
 
 def search(
@@ -81,12 +94,13 @@ def search(
     """
     widths = _checked(act_bits, size_budget, widths)
     layers = layers_of(traced)
+    weights = list(layers.values())
     with one_thread():
         reference = Reference(traced, inputs)
 
         @cache
         def loss(*bits: int) -> float:
-            return reference.loss(make(_scheme(_by_name(layers, bits), act_bits))).divergence
+            return reference.loss(make(_scheme(dict(zip(layers, bits, strict=True)), act_bits))).divergence
 
         widest = (widths[0],) * len(layers)
         least = loss(*widest)
@@ -97,13 +111,12 @@ def search(
         ]
         uniform = max(width for width in widths if width <= FULL_WIDTH * _exactly(size_budget))
         plain = (uniform,) * len(layers)
-        found, reason = _better(loss, tuple(cheapest(layers, costs, size_budget)), plain)
-        bits = sum(layer.weights * width for layer, width in zip(layers, found, strict=True))
+        found, reason = _better(loss, tuple(cheapest(weights, costs, size_budget)), plain)
+        bits = sum(size * width for size, width in zip(weights, found, strict=True))
+        predicted = least + sum(cost[width] for width, cost in zip(found, costs, strict=True))
         return Plan(
-            _by_name(layers, found), act_bits, size_budget, -(-bits // 8),
-            bits / (FULL_WIDTH * sum(each.weights for each in layers)),
-            least + sum(cost[width] for width, cost in zip(found, costs, strict=True)),
-            loss(*found), uniform, loss(*plain), reason,
+            dict(zip(layers, found, strict=True)), act_bits, -(-bits // 8), bits / (FULL_WIDTH * sum(weights)),
+            predicted, loss(*found), uniform, loss(*plain), reason,
         )  # fmt: skip
 
 
@@ -117,67 +130,45 @@ def _better(loss: Callable[..., float], found: tuple[int, ...], plain: tuple[int
     return found, f"{every} lose {loss(*plain):.3g} nats, not less"
 
 
-def _by_name(layers: Sequence[LayerSize], widths: Sequence[int]) -> dict[str, int]:
-    return dict(zip([each.name for each in layers], widths, strict=True))
-
-
-def cheapest(layers: Sequence[LayerSize], costs: Sequence[Mapping[int, float]], size_budget: float) -> list[int]:
+def cheapest(weights: Sequence[int], costs: Sequence[Mapping[int, float]], size_budget: float) -> list[int]:
     """The width of each layer with the least sum of costs within the budget; of equal sums the one of least size.
 
     Exact: all sizes that layers up to one can have, with the least cost for each, less those that a smaller size
     equals or beats. An integer program's solver stops at an absolute gap of about 1e-6, as much as a layer may cost.
 
     Args:
-        layers: their names and numbers of weights.
+        weights: how many each layer has.
         costs: of each layer, by width in bits.
         size_budget: share of the size at 8 bits.
 
     Raises:
         ValueError: no assignment meets the budget; names the least share that one has.
     """
-    full = FULL_WIDTH * sum(each.weights for each in layers)
+    full = FULL_WIDTH * sum(weights)
     room = int(_exactly(size_budget) * full)
     # The least that the layers from each one on take.
     rest = [0]
-    for each, cost in zip(reversed(layers), reversed(costs), strict=True):
-        rest.append(rest[-1] + each.weights * min(cost))
+    for count, cost in zip(reversed(weights), reversed(costs), strict=True):
+        rest.append(rest[-1] + count * min(cost))
     if rest[-1] > room:
         raise _too_small(size_budget, rest[-1] / full)
     size, cost_so_far = np.zeros(1, dtype=np.int64), np.zeros(1)
     steps = []
-    for each, cost, needed in zip(layers, costs, reversed(rest[:-1]), strict=True):
+    for count, cost, needed in zip(weights, costs, reversed(rest[:-1]), strict=True):
         widths = sorted(cost)
-        sizes = (size[:, None] + np.array([each.weights * width for width in widths], dtype=np.int64)).ravel()
+        sizes = (size[:, None] + count * np.array(widths, dtype=np.int64)).ravel()
         sums = (cost_so_far[:, None] + np.array([cost[width] for width in widths])).ravel()
         order = np.lexsort((sums, sizes))
         before = np.concatenate([[np.inf], np.minimum.accumulate(sums[order])[:-1]])
         kept = order[(sums[order] < before) & (sizes[order] + needed <= room)]
         size, cost_so_far = sizes[kept], sums[kept]
         steps.append((widths, kept))
-    return _back(steps, len(size) - 1)
-
-
-def _back(steps: Sequence[tuple[list[int], np.ndarray[tuple[int], np.dtype[np.intp]]]], last: int) -> list[int]:
-    """The widths that led to the entry `last` of the last step."""
-    found = []
+    # The widths that led to the last entry of the last step.
+    found, last = [], len(size) - 1
     for widths, kept in reversed(steps):
         last, which = divmod(int(kept[last]), len(widths))
         found.append(widths[which])
     return found[::-1]
-
-
-def metrics_of_plan(plan: Plan) -> list[Metric]:
-    """The bits of each layer with the setting "layer", the size, the losses."""
-    uniform = f"{plan.uniform_bits} bits in every layer, the best single width within the budget, on calibration data"
-    return [
-        *(Metric("chosen_weight_bits", bits, "count", NEUTRAL, {"layer": name})
-          for name, bits in plan.weight_bits.items()),
-        Metric("weight_bytes", plan.weight_bytes, "bytes", LOWER, reason="of quantized layers, packed"),
-        Metric("weight_bytes_share", plan.share, "share", LOWER, reason="of the bytes at 8 bits"),
-        Metric("mixed_loss", plan.loss, "nats", NEUTRAL, reason=plan.reason),
-        Metric("mixed_predicted_loss", plan.predicted_loss, "nats", NEUTRAL, reason="the sum of the layers' costs"),
-        Metric("uniform_loss", plan.uniform_loss, "nats", NEUTRAL, reason=uniform),
-    ]  # fmt: skip
 
 
 def _scheme(weight_bits: Mapping[str, int], act_bits: int) -> Scheme:

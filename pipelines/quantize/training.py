@@ -113,24 +113,6 @@ RATES = (0.0, 0.003, 0.01)
 _CHUNK = 1000  # samples at a time, at most
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """One rate of the scales: the task's validation loss it led to, or None and the reason why there is none."""
-
-    rate: float
-    loss: float | None
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """The network trained at the `rate` that was chosen, and all attempts."""
-
-    network: fx.GraphModule
-    rate: float
-    attempts: tuple[Attempt, ...]
-
-
 def train(quantized: fx.GraphModule, bench: Bench, epochs: int, rate: float = 0.0) -> fx.GraphModule:
     """A copy of a calibrated network with weights and biases trained for `epochs` passes, in eval mode.
 
@@ -164,8 +146,13 @@ def train(quantized: fx.GraphModule, bench: Bench, epochs: int, rate: float = 0.
     return trained
 
 
-def train_scales(quantized: fx.GraphModule, bench: Bench, epochs: int, rates: Sequence[float] = RATES) -> Trained:
+def train_scales(
+    quantized: fx.GraphModule, bench: Bench, epochs: int, rates: Sequence[float] = RATES, unit: str = "nats"
+) -> tuple[fx.GraphModule, list[Metric]]:
     """Train at each rate of the scales, and take the network of least loss on the validation data.
+
+    The rows tell the rate that was chosen, and the validation loss in `unit` at each, with the setting "scale_rate",
+    or why there is none.
 
     Raises:
         ValueError: see `train`; there is no rate.
@@ -173,23 +160,24 @@ def train_scales(quantized: fx.GraphModule, bench: Bench, epochs: int, rates: Se
     """
     if not rates:
         raise ValueError("there is no rate to train the scales at")
-    best, attempts, least = None, [], math.inf
+    best, losses, least, neutral = None, [], math.inf, Direction.NEUTRAL
     for rate in rates:
+        loss, reason = None, ""
         try:
             network = train(quantized, bench, epochs, rate)
         except Unsupported as error:
-            attempts.append(Attempt(rate, None, str(error)))
-            continue
-        loss = mean_loss(network, bench.data.validation, batch=at_a_time(network, _CHUNK))
-        if not math.isfinite(loss):
-            attempts.append(Attempt(rate, None, f"the validation loss is {loss}"))
-            continue
-        attempts.append(Attempt(rate, loss))
-        if loss < least:
-            best, least = (network, rate), loss
+            reason = str(error)
+        else:
+            loss = mean_loss(network, bench.data.validation, batch=at_a_time(network, _CHUNK))
+            if not math.isfinite(loss):
+                loss, reason = None, f"the validation loss is {loss}"
+            elif loss < least:
+                best, least = (network, rate), loss
+        losses.append(Metric("validation_loss", loss, unit, neutral, {"scale_rate": rate}, reason=reason))
     if best is None:
-        raise Unsupported(attempts[0].reason)
-    return Trained(*best, tuple(attempts))
+        raise Unsupported(losses[0].reason)
+    chosen = f"of {', '.join(f'{rate:g}' for rate in rates)}, by validation; 0 keeps calibration's"
+    return best[0], [Metric("scale_learning_rate", best[1], "octave", neutral, reason=chosen), *losses]
 
 
 def least_bits(quantized: fx.GraphModule) -> int:
@@ -197,14 +185,3 @@ def least_bits(quantized: fx.GraphModule) -> int:
     kinds = [each.weight_quant for each in quantized.modules() if isinstance(each, COMPUTE)]
     kinds += [each.act_quant for each in quantized.modules() if isinstance(each, QuantIdentity)]
     return min(int(each.bit_width()) for each in kinds)
-
-
-def metrics_of_training(trained: Trained, unit: str = "nats") -> list[Metric]:
-    """The rate that was chosen, and the validation loss in `unit` at each, with the setting "scale_rate"."""
-    neutral = Direction.NEUTRAL
-    chosen = f"of {', '.join(f'{each.rate:g}' for each in trained.attempts)}, by validation; 0 keeps calibration's"
-    return [
-        Metric("scale_learning_rate", trained.rate, "octave", neutral, reason=chosen),
-        *(Metric("validation_loss", each.loss, unit, neutral, {"scale_rate": each.rate}, reason=each.reason)
-          for each in trained.attempts),
-    ]  # fmt: skip

@@ -124,6 +124,16 @@ class OnGrid:
     name: str
     grid: Grid
 
+    @property
+    def scale(self) -> float:
+        """The grid's."""
+        return self.grid.scale
+
+    @property
+    def greatest(self) -> float:
+        """How far apart two integers may be."""
+        return self.grid.high - self.grid.low
+
 
 def rescale(
     integers: Integers, multiplier: npt.ArrayLike, shift: npt.ArrayLike, rounding: Rounding, zero_point: int = 0

@@ -24,12 +24,11 @@ _MULTIPLIER_BITS, _TOTAL_BITS = 30, 61
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """32-bit integers whose real value is scale x integer, within [lower, upper]; none is beyond `greatest`."""
+    """32-bit integers whose real value is scale x integer, within `ends`; none is beyond `greatest`."""
 
     name: str
     scale: float
-    lower: float
-    upper: float
+    ends: tuple[float, float]
     greatest: float
 
 
@@ -141,8 +140,7 @@ class Holding:
 
     def weights(self, held: Shares, bits: int) -> OnGrid:
         """The shares before their division, `bits` wide, in no scale of their own."""
-        scale = held.source.grid.scale if isinstance(held.source, OnGrid) else held.source.scale
-        octaves = Dyadic.nearest(held.factor * scale * math.log2(math.e) * OCTAVE)
+        octaves = Dyadic.nearest(held.factor * held.source.scale * math.log2(math.e) * OCTAVE)
         grid = Grid(1.0, 0, 0, 2**bits - 1)
         name = self.add(
             Exponential, held.source.name, factor=octaves, table=powers(grid.high), output=grid, keep=held.keep
@@ -158,7 +156,7 @@ class Holding:
             case OnGrid(_, grid):
                 return grid.ends
             case Raw():
-                return held.lower, held.upper
+                return held.ends
             case Scaled() if not np.isfinite(held.offset).all():
                 raise ValueError("needs numbers where there is a mask")
             case Scaled():
@@ -201,11 +199,8 @@ class Holding:
 
     def _computed(self, held: Held, grid: Grid) -> str:
         match held:
-            case OnGrid():
-                factor = Dyadic.nearest(held.grid.scale / grid.scale)
-                return self._rescaled(held.name, held.grid.zero_point, factor, grid)
-            case Raw():
-                return self._rescaled(held.name, 0, Dyadic.nearest(held.scale / grid.scale), grid)
+            case OnGrid() | Raw():
+                return self._rescaled(held.name, _zero_point(held), Dyadic.nearest(held.scale / grid.scale), grid)
             case Scaled():
                 return self._affine(held, grid)
             case Added():
@@ -221,28 +216,27 @@ class Holding:
 
     def _affine(self, held: Scaled, grid: Grid) -> str:
         source = held.source
-        scale, zero_point = (
-            (source.grid.scale, source.grid.zero_point) if isinstance(source, OnGrid) else (source.scale, 0)
-        )
-        greatest = source.grid.high - source.grid.low if isinstance(source, OnGrid) else source.greatest
-        factor, offset = held.factor * scale / grid.scale, held.offset / grid.scale
+        factor, offset = held.factor * source.scale / grid.scale, held.offset / grid.scale
         if not (np.isfinite(factor).all() and np.isfinite(offset).all()):
             raise ValueError("scales or shifts by what is not finite")
         most = max(float(np.abs(factor).max()), 2.0**-32)
-        total = greatest * most + float(np.abs(offset).max())
+        total = source.greatest * most + float(np.abs(offset).max())
         shift = min(_MULTIPLIER_BITS - math.frexp(most)[1], _TOTAL_BITS - math.frexp(total)[1], 62)
         if shift < 0:
             raise ValueError(f"scales by {most:.3g} steps of the grid behind it: beyond 64 bits")
         multiplier, shifted = (np.rint(np.ldexp(each, shift)).astype(np.int64) for each in (factor, offset))
-        return self.add(
-            Affine, source.name, zero_point=zero_point, multiplier=multiplier, offset=shifted, shift=shift, output=grid
-        )
+        constants = {"zero_point": _zero_point(source), "multiplier": multiplier, "offset": shifted, "shift": shift}
+        return self.add(Affine, source.name, **constants, output=grid)
 
     def _added(self, held: Added, grid: Grid) -> str:
         terms = [self.fine(each) for each in held.terms]
         return self.add(
             Add.of, *(each.name for each in terms), grids=[each.grid for each in terms], signs=held.signs, output=grid
         )
+
+
+def _zero_point(source: OnGrid | Raw) -> int:
+    return source.grid.zero_point if isinstance(source, OnGrid) else 0
 
 
 def needed(operations: list[Operation]) -> list[Operation]:
@@ -259,4 +253,4 @@ def product_of(name: str, first: Grid, second: Grid, terms: int) -> Raw:
     """The sum of `terms` products, each of a value on either grid, as 32-bit integers with their range."""
     corners = terms * np.outer(first.ends, second.ends)
     greatest = terms * (first.high - first.low) * (second.high - second.low)
-    return Raw(name, first.scale * second.scale, float(corners.min()), float(corners.max()), greatest)
+    return Raw(name, first.scale * second.scale, (float(corners.min()), float(corners.max())), greatest)

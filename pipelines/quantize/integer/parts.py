@@ -308,7 +308,7 @@ class _Writer(Holding):
         if isinstance(made, OnGrid) and self._tokens.get(source.name) == made.grid:
             self._tokens[name] = made.grid
         if isinstance(made, Raw):
-            made = replace(made, lower=min(made.lower, 0.0), upper=max(made.upper, 0.0))
+            made = replace(made, ends=(min(made.ends[0], 0.0), max(made.ends[1], 0.0)))
         return Scaled(made, np.ones(()), constants[0].numpy()) if bool(constants.any()) else made
 
     def _shape(self, index: int) -> tuple[int, ...]:
@@ -346,7 +346,7 @@ class _Writer(Holding):
             return Scaled(held.source, held.factor * factor, held.offset * factor + offset)
         source = held if isinstance(held, OnGrid | Raw) else self.fine(held)
         if isinstance(source, OnGrid) and factor.ndim == 0 and factor > 0 and not offset.any():
-            return OnGrid(source.name, replace(source.grid, scale=source.grid.scale * float(factor)))
+            return OnGrid(source.name, replace(source.grid, scale=source.scale * float(factor)))
         return Scaled(source, np.asarray(factor), np.asarray(offset))
 
     def _multiplied(self, node: graph.Node, given: list[Held]) -> Held:
@@ -375,9 +375,7 @@ class _Writer(Holding):
             return product_of(name, left.grid, right.grid, terms)
         # A weighted mean of the values: nothing lies beyond them, though intervals see no more than the sum of weights.
         made = self.add(Divide, name, left.name, weights=left.grid)
-        lower, upper = self.reach(right)
-        wide = terms * 2**QUOTIENT_BITS * (right.grid.high - right.grid.low)
-        return Raw(made, right.grid.scale / 2**QUOTIENT_BITS, lower, upper, wide)
+        return Raw(made, right.scale / 2**QUOTIENT_BITS, right.grid.ends, terms * 2**QUOTIENT_BITS * right.greatest)
 
     def _eight_bits(self, held: Held) -> OnGrid:
         """On a grid of 8 bits; a normalised value reaches too far beyond what it usually is."""
@@ -425,7 +423,7 @@ class _Writer(Holding):
         self.inserted.append(name)
         self.normed.add(name)
         reach = math.sqrt(size)
-        raw = Raw(name, 2.0**-NORM_BITS, -reach, reach, made.greatest)
+        raw = Raw(name, 2.0**-NORM_BITS, (-reach, reach), made.greatest)
         ends = (operation.weight, getattr(operation, "bias", None))
         if ends == (None, None):
             return raw
@@ -439,13 +437,8 @@ class _Writer(Holding):
         source, shape = self.grid(held, FINE), self._shape(node.sources[0])
         dimensions = tuple(each - 1 for each in operation.axes)
         name = self.add(SumOver, source.name, input=source.grid, dimensions=dimensions, keep=operation.keeps)
-        return self._mean(name, source, math.prod(shape[each] for each in dimensions), operation.name == "sum")
-
-    def _mean(self, name: str, source: OnGrid, places: int, total: bool = False) -> Raw:
-        lower, upper = self.reach(source)
-        share = 1 if total else places
-        wide = places * (source.grid.high - source.grid.low)
-        return Raw(name, source.grid.scale / share, lower * places / share, upper * places / share, wide)
+        places = math.prod(shape[each] for each in dimensions)
+        return _mean(name, source, places, 1 if operation.name == "sum" else places)
 
     def _greatest(self, operation: Any, held: Held) -> Held:
         source, padding = self.grid(held, FINE), tuple((each, each) for each in operation.padding)
@@ -456,15 +449,19 @@ class _Writer(Holding):
         return replace(source, name=name)
 
     def _averaged(self, operation: Any, held: Held) -> Held:
-        if not isinstance(held, OnGrid) or held.grid.high - held.grid.low >= 2**COARSE:
+        if not isinstance(held, OnGrid) or held.greatest >= 2**COARSE:
             raise ValueError("averages windows of numbers that the fake-quantized network has on no grid of 8 bits")
-        source, padding = held, tuple((each, each) for each in operation.padding)
+        padding, places = tuple((each, each) for each in operation.padding), math.prod(operation.kernel)
         name = self.add(
-            SumPool, source.name, input=source.grid, kernel=operation.kernel, stride=operation.stride, padding=padding
+            SumPool, held.name, input=held.grid, kernel=operation.kernel, stride=operation.stride, padding=padding
         )
-        places = operation.divisor or math.prod(operation.kernel)
-        made = self._mean(name, source, math.prod(operation.kernel), total=True)
-        return replace(made, scale=made.scale / places, lower=made.lower / places, upper=made.upper / places)
+        return _mean(name, held, places, operation.divisor or places)
+
+
+def _mean(name: str, source: OnGrid, places: int, share: int) -> Raw:
+    """The sum of so many places over `share`."""
+    lower, upper = source.grid.ends
+    return Raw(name, source.scale / share, (lower * places / share, upper * places / share), places * source.greatest)
 
 
 def _of_sample(value: torch.Tensor, node: graph.Node) -> Real:
