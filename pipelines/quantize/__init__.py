@@ -118,9 +118,6 @@ class Quantize:
             if (value := getattr(self, name)) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
         check_yardstick(self.yardstick)
-        self._refuse_what_tuning_chooses()
-
-    def _refuse_what_tuning_chooses(self) -> None:
         chosen = ("calibration", "weight_scale", "weight_rounding", "bias_correction", "equalization")
         given = [name for name in chosen if getattr(self, name) != getattr(type(self), name)]
         if self.tuned and given:

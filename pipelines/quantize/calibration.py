@@ -174,7 +174,12 @@ def calibrate(quantized: fx.GraphModule, inputs: Inputs, calibration: Calibratio
         if not bool(torch.isfinite(given).all()):
             raise Unsupported(f"{name}: the calibration samples give this tensor values that are not finite")
         kernel, bits = kernel_of(layer), int(layer.act_quant.bit_width())
-        _write_range(kernel, *activation_range(given, bits, calibration, is_power_of_two(kernel)))
+        lower, upper = activation_range(given, bits, calibration, is_power_of_two(kernel))
+        # Brevitas keeps the length of the range, or its logarithm, and how far it reaches below 0.
+        kernel.scaling_impl.value.fill_(kept_length(kernel, torch.tensor(upper - lower).clamp(min=_LEAST_LENGTH)))
+        kernel.zero_point_impl.value.fill_(-lower)
+        for each in (kernel.scaling_impl, kernel.zero_point_impl):
+            each.counter = each.collect_stats_steps + 1  # statistics are collected: training does not begin anew
 
     with one_thread():
         FloatRun(quantized, set_range).run(inputs)
@@ -187,14 +192,6 @@ def check_inputs(inputs: Inputs) -> None:
         raise ValueError("the calibration set is empty: it takes at least one sample to set the activations' ranges")
     if bad := sum(int((~torch.isfinite(each)).sum()) for each in leaves(inputs)):
         raise ValueError(f"{bad} values of the calibration inputs are not finite")
-
-
-def _write_range(kernel: Any, lower: float, upper: float) -> None:
-    """Into Brevitas' parameters: the length of the range, or its logarithm, and how far it reaches below 0."""
-    kernel.scaling_impl.value.fill_(kept_length(kernel, torch.tensor(upper - lower).clamp(min=_LEAST_LENGTH)))
-    kernel.zero_point_impl.value.fill_(-lower)
-    for each in (kernel.scaling_impl, kernel.zero_point_impl):
-        each.counter = each.collect_stats_steps + 1  # statistics are collected: training does not begin anew
 
 
 @torch.no_grad()

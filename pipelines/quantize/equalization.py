@@ -48,21 +48,15 @@ def equalize(traced: fx.GraphModule) -> Equalized:
         moved = [_balance(equalized.get_submodule(first), equalized.get_submodule(second)) for first, second in pairs]
         if max(moved, default=0.0) < _CLOSE:
             break
-    return Equalized(equalized, pairs, _reason(equalized, pairs))
-
-
-def _reason(traced: fx.GraphModule, pairs: Sequence[tuple[str, str]]) -> str:
-    """Why there are no pairs, or no more of them."""
-    found = [(node, layer_of(traced, node)) for node in traced.graph.nodes]
     stopping = [
         f"{node.target} ({type(layer).__name__})"
-        for node, layer in found
-        if layer is not None and is_activation(layer) and not isinstance(layer, _HOMOGENEOUS)
+        for node in equalized.graph.nodes
+        if (layer := layer_of(equalized, node)) and is_activation(layer) and not isinstance(layer, _HOMOGENEOUS)
     ]
     parts = [] if pairs else ["no pair of layers to equalize"]
     if stopping:
         parts.append(f"scales in front of {', '.join(stopping)} do not cancel behind it")
-    return "; ".join(parts)
+    return Equalized(equalized, pairs, "; ".join(parts))
 
 
 def _pairs(traced: fx.GraphModule) -> tuple[tuple[str, str], ...]:
@@ -97,8 +91,12 @@ def _same_channels(node: fx.Node, making: nn.Module, path: Sequence[nn.Module], 
 def _balance(making: nn.Module, reading: nn.Module) -> float:
     """One round for one pair, in place; the greatest |s_i - 1|. A channel that nothing makes or reads stays."""
     assert isinstance(making.weight, torch.Tensor)
-    made = making.weight.flatten(1)
-    read = _by_input_channel(reading, len(made))
+    assert isinstance(reading.weight, torch.Tensor)
+    made, weight = making.weight.flatten(1), reading.weight
+    groups = reading.groups if isinstance(reading, (nn.Conv1d, nn.Conv2d)) else 1
+    # (groups, outputs per group, channels per group, weights per channel): a linear layer behind flattened channels
+    # reads several features of each.
+    read = weight.view(groups, len(weight) // groups, len(made) // groups, -1)
     greatest, reach = made.abs().amax(1), read.abs().amax((1, 3)).flatten()
     scale = torch.where((greatest > 0) & (reach > 0), (greatest / reach).sqrt(), torch.ones_like(greatest))
     made /= scale[:, None]
@@ -106,14 +104,3 @@ def _balance(making: nn.Module, reading: nn.Module) -> float:
         making.bias /= scale
     read *= scale.view(len(read), 1, -1, 1)
     return float((scale - 1).abs().max())
-
-
-def _by_input_channel(reading: nn.Module, channels: int) -> torch.Tensor:
-    """A view of its weights as (groups, outputs per group, channels per group, weights per channel).
-
-    A linear layer behind flattened channels reads several features of each.
-    """
-    weight = reading.weight
-    assert isinstance(weight, torch.Tensor)
-    groups = reading.groups if isinstance(reading, (nn.Conv1d, nn.Conv2d)) else 1
-    return weight.view(groups, len(weight) // groups, channels // groups, -1)

@@ -22,7 +22,6 @@ from evalsuite import (
     Samples,
     Several,
     Split,
-    Task,
     Unsupported,
     export_network,
     fold_hardness,
@@ -60,7 +59,13 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
         return measure_file(network, bench, options)
     if network.deployed is not None:
         raise Unsupported("takes torch modules; a step before made an ONNX file of the network already")
-    _check_options(bench.data.task, options)
+    asked = {"tuned": options.tuned, "size_budget": options.size_budget < 1, "sensitivity": options.sensitivity}
+    task = bench.data.task
+    if names := [name for name, given in asked.items() if given and not isinstance(task, Classification)]:
+        raise Unsupported(
+            f"{' and '.join(names)} compare class probabilities, which a task {type(task).__name__} does not have: "
+            "leave them out"
+        )
     folded = fold_hardness(network.module, (network.example(2),))
     # Of real numbers random ones would do, and zeros.
     example = network.example(2) if network.several or network.vocabulary is not None else None
@@ -125,16 +130,6 @@ def _some(test: Split, count: int) -> torch.Tensor | Samples:
         return test.inputs
     first = test.first(count)
     return first if isinstance(first, torch.Tensor) else Several(first)
-
-
-def _check_options(task: Task, options: Quantize) -> None:
-    """Raise Unsupported where an option compares class probabilities, and the task has none."""
-    asked = {"tuned": options.tuned, "size_budget": options.size_budget < 1, "sensitivity": options.sensitivity}
-    if names := [name for name, given in asked.items() if given and not isinstance(task, Classification)]:
-        raise Unsupported(
-            f"{' and '.join(names)} compare class probabilities, which a task {type(task).__name__} does not have: "
-            "leave them out"
-        )
 
 
 def quantize(

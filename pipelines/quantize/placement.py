@@ -37,7 +37,7 @@ def quantizer(bits: int, scales: Scales) -> QuantIdentity:
     return _frozen(QuantIdentity(act_quant=kinds[scales], bit_width=bits, return_quant_tensor=True))
 
 
-def quantized_layer(layer: nn.Module, bits: int, scales: Scales, name: str) -> nn.Module:
+def quantized_layer(layer: nn.Linear | nn.Conv1d | nn.Conv2d, bits: int, scales: Scales, name: str) -> nn.Module:
     """The Brevitas layer with the same weights and biases; it takes quantized inputs and gives floats.
 
     The scale of each output channel is a constant from then on, at first that of its greatest weight: a scale that
@@ -62,7 +62,13 @@ def quantized_layer(layer: nn.Module, bits: int, scales: Scales, name: str) -> n
     }
     # Brevitas draws initial weights, which are replaced: the caller's random numbers must not move.
     with torch.random.fork_rng(devices=[]):
-        made = _brevitas_layer(layer, options, name)
+        if isinstance(layer, nn.Linear):
+            made: Any = QuantLinear(layer.in_features, layer.out_features, **options)
+        else:
+            made = (QuantConv1d if isinstance(layer, nn.Conv1d) else QuantConv2d)(
+                layer.in_channels, layer.out_channels, layer.kernel_size, stride=layer.stride, padding=layer.padding,
+                dilation=layer.dilation, groups=layer.groups, **options,
+            )  # fmt: skip
     with torch.no_grad():
         made.weight.copy_(layer.weight)
         if bias is not None:
@@ -95,17 +101,6 @@ def _frozen(layer: _Layer) -> _Layer:
         if name.endswith(("scaling_impl.value", "zero_point_impl.value")):
             parameter.requires_grad_(False)
     return layer
-
-
-def _brevitas_layer(layer: nn.Module, options: dict[str, Any], name: str) -> Any:
-    if isinstance(layer, nn.Linear):
-        return QuantLinear(layer.in_features, layer.out_features, **options)
-    if not isinstance(layer, (nn.Conv1d, nn.Conv2d)):
-        raise TypeError(f"{name!r} is a {type(layer).__name__}")
-    return (QuantConv1d if isinstance(layer, nn.Conv1d) else QuantConv2d)(
-        layer.in_channels, layer.out_channels, layer.kernel_size, stride=layer.stride, padding=layer.padding,
-        dilation=layer.dilation, groups=layer.groups, **options,
-    )  # fmt: skip
 
 
 FLOAT_COMPUTE = (nn.Linear, nn.Conv1d, nn.Conv2d)
@@ -178,15 +173,15 @@ def keeps_grid(layer: nn.Module | None) -> bool:
 class _Placer:
     """Copies the graph node by node. What a tensor is asked for, its real values or a grid, is made when it is asked.
 
-    A grid is made once for each tensor. Kinds: "integer" for what an integer network computes (also the input), and
-    "island" for what is computed in float.
+    A grid is made once for each tensor. Islands are what is computed in float; the rest, and an input of real numbers,
+    an integer network computes.
     """
 
     def __init__(self, traced: fx.GraphModule, scheme: Scheme) -> None:
         self._traced, self._scheme = traced, scheme
         self._graph = fx.Graph()
         self._owned: dict[str, Any] = {}
-        self._kind: dict[fx.Node, str] = {}
+        self._islands: set[fx.Node] = set()
         self._raw: dict[fx.Node, fx.Node] = {}
         self._grids: dict[fx.Node, fx.Node] = {}
         self._values: dict[fx.Node, fx.Node] = {}
@@ -202,7 +197,7 @@ class _Placer:
         layer = layer_of(self._traced, node)
         if node.op == "placeholder":
             # Tokens have no grid, and of several inputs each part is taken from the batch first.
-            self._emit(node, self._graph.placeholder(node.name), "integer" if node.meta["real"] else "island")
+            self._emit(node, self._graph.placeholder(node.name), island=not node.meta["real"])
         elif node.op == "output":
             self._graph.output(self._value(node.all_input_nodes[0], LOGIT_BITS))
         elif isinstance(layer, FLOAT_COMPUTE):
@@ -210,52 +205,63 @@ class _Placer:
         elif keeps_grid(layer):
             self._write_kept(node, layer)
         elif isinstance(layer, Add) or is_pool(layer):
-            self._call(node, layer, [self._value(each) for each in node.args if isinstance(each, fx.Node)], "integer")
+            self._call(node, layer, [self._value(each) for each in node.args if isinstance(each, fx.Node)])
         elif layer is not None and is_activation(layer):
             (source,) = node.all_input_nodes
-            before = self._scheme.before_activations or self._kind[source] == "island" or source.op == "placeholder"
-            self._call(node, layer, [self._value(source) if before else self._real(source)], "integer")
+            before = self._scheme.before_activations or source in self._islands or source.op == "placeholder"
+            self._call(node, layer, [self._value(source) if before else self._real(source)])
         else:
             self._write_island(node, layer)
 
-    def _write_compute(self, node: fx.Node, layer: nn.Module) -> None:
+    def _write_compute(self, node: fx.Node, layer: nn.Linear | nn.Conv1d | nn.Conv2d) -> None:
         bits = self._scheme.of(str(node.target))
         (source,) = node.all_input_nodes
         if bits is None:
-            self._call(node, layer, [self._real(source)], "integer")
+            self._call(node, layer, [self._real(source)])
         else:
             made = quantized_layer(layer, bits.weight, self._scheme.scales, str(node.target))
-            self._call(node, made, [self._grid(source, bits.act)], "integer")
+            self._call(node, made, [self._grid(source, bits.act)])
 
     def _write_kept(self, node: fx.Node, layer: nn.Module | None) -> None:
         """On the grid of its input, unless all that follows wants real values."""
         (source,) = node.all_input_nodes
         on_grid = self._scheme.bits is not None and self._grid_is_read(node)
-        self._call(node, layer, [self._grid(source) if on_grid else self._real(source)], "integer")
+        self._call(node, layer, [self._grid(source) if on_grid else self._real(source)])
         if on_grid:
             self._grids[node] = self._raw[node]
 
     def _write_island(self, node: fx.Node, layer: nn.Module | None) -> None:
         """Integers reach it dequantized from a grid, floats of another island as they are."""
         inputs = {
-            each: self._value(each) if self._kind[each] == "integer" else self._raw[each]
-            for each in node.all_input_nodes
+            each: self._raw[each] if each in self._islands else self._value(each) for each in node.all_input_nodes
         }
         copied = self._graph.node_copy(node, inputs.__getitem__)
         if layer is not None:
             self._owned[str(node.target)] = copy.deepcopy(layer)
         elif node.op == "get_attr":
             self._owned[str(node.target)] = getattr(self._traced, str(node.target))
-        self._emit(node, copied, "island")
+        self._emit(node, copied, island=True)
 
-    def _call(self, node: fx.Node, layer: Any, inputs: list[fx.Node], kind: str) -> None:
+    def _call(self, node: fx.Node, layer: Any, inputs: list[fx.Node]) -> None:
         # Quantized layers are made for this network; what was traced belongs to the caller.
         self._owned[str(node.target)] = layer if isinstance(layer, COMPUTE) else copy.deepcopy(layer)
-        self._emit(node, self._graph.call_module(str(node.target), tuple(inputs)), kind)
+        self._emit(node, self._graph.call_module(str(node.target), tuple(inputs)))
 
-    def _emit(self, node: fx.Node, made: fx.Node, kind: str) -> None:
+    def _emit(self, node: fx.Node, made: fx.Node, *, island: bool = False) -> None:
         made.meta["shape"] = node.meta.get("shape", ())
-        self._raw[node], self._kind[node] = made, kind
+        self._raw[node] = made
+        if island:
+            self._islands.add(node)
+
+    def _behind(self, node: fx.Node, kind: str, layer: nn.Module, source: fx.Node) -> fx.Node:
+        """A layer that the traced network does not have, on what a node makes."""
+        # Named by the layer, or, where there is none, by the function.
+        of = {"placeholder": "input", "call_module": str(node.target)}.get(node.op, node.name)
+        name = f"{kind}_{of}"
+        self._owned[name] = layer
+        made = self._graph.call_module(name, (source,))
+        made.meta["shape"] = node.meta["shape"]
+        return made
 
     def _grid(self, node: fx.Node, bits: int | None = None) -> fx.Node:
         """The tensor on a grid; as it is where nothing asks for one."""
@@ -263,10 +269,8 @@ class _Placer:
             wanted = bits or (self._scheme.bits and self._scheme.bits.act)
             if not wanted:
                 return self._raw[node]
-            name = f"quantize_{_tensor_name(node)}"
-            self._owned[name] = quantizer(max(wanted, self._most_bits(node)), self._scheme.scales)
-            self._grids[node] = self._graph.call_module(name, (self._raw[node],))
-            self._grids[node].meta["shape"] = node.meta["shape"]
+            layer = quantizer(max(wanted, self._most_bits(node)), self._scheme.scales)
+            self._grids[node] = self._behind(node, "quantize", layer, self._raw[node])
         return self._grids[node]
 
     def _real(self, node: fx.Node) -> fx.Node:
@@ -302,19 +306,8 @@ class _Placer:
             gridded = self._grid(node, bits if self._scheme.bits is not None else None)
             if gridded is self._raw[node] and node not in self._grids:
                 return gridded
-            self._values[node] = self._graph.call_module(self._value_name(node), (gridded,))
-            self._values[node].meta["shape"] = node.meta["shape"]
+            self._values[node] = self._behind(node, "value", Value(), gridded)
         return self._values[node]
-
-    def _value_name(self, node: fx.Node) -> str:
-        name = f"value_{_tensor_name(node)}"
-        self._owned[name] = Value()
-        return name
-
-
-def _tensor_name(node: fx.Node) -> str:
-    """Of the tensor that a node makes: its layer's name, the function's where there is no layer."""
-    return {"placeholder": "input", "call_module": str(node.target)}.get(node.op, node.name)
 
 
 def is_activation(layer: nn.Module) -> bool:

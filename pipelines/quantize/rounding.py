@@ -26,15 +26,12 @@ class Products:
     """
 
     def __init__(self, layer: Any, given: torch.Tensor, in_float: torch.Tensor | None = None) -> None:
-        step = _sample_step(given, layer.weight.shape[1] * getattr(layer, "groups", 1))
+        # A sample has about one column for each place.
+        channels = layer.weight.shape[1] * getattr(layer, "groups", 1)
+        step = max(1, given.numel() // channels // _COLUMNS)
         columns = _columns(layer, given[::step])
         self.own = columns.mT @ columns
         self.other = self.own if in_float is None else columns.mT @ _columns(layer, in_float[::step])
-
-
-def _sample_step(given: torch.Tensor, channels: int) -> int:
-    """How many samples lie between two that are taken; a sample has about one column for each place."""
-    return max(1, given.numel() // channels // _COLUMNS)
 
 
 def _columns(layer: Any, given: torch.Tensor) -> torch.Tensor:
@@ -60,15 +57,10 @@ def round_weights(layer: Any, rounding: WeightRounding, products: Products) -> f
     scale, nearest = before.scale.double().flatten(), before.int().flatten(1)
     most = 2 ** (int(before.bit_width) - 1) - 1
     weight = layer.weight.double().flatten(1)
-    steps = torch.cat(
-        [
-            (_gptq if rounding == "gptq" else _gpfq)(part, own, other, most)
-            for part, own, other in zip(
-                (weight / scale[:, None]).chunk(len(products.own)), products.own, products.other, strict=True
-            )
-        ]
-    )
-    kept = torch.clamp(weight / scale[:, None], steps - _INSIDE, steps + _INSIDE)
+    real, to_grid = weight / scale[:, None], _gptq if rounding == "gptq" else _gpfq
+    parts = zip(real.chunk(len(products.own)), products.own, products.other, strict=True)
+    steps = torch.cat([to_grid(part, own, other, most) for part, own, other in parts])
+    kept = torch.clamp(real, steps - _INSIDE, steps + _INSIDE)
     layer.weight.copy_((kept * scale[:, None]).view_as(layer.weight))
     return float((steps != nearest).double().mean())
 
