@@ -147,10 +147,8 @@ class Agreement:
     """How far Brevitas and ONNX Runtime agree.
 
     Args:
-        samples: how many were compared.
         equal_logits: share of logits that are the same integer of the logits' grid.
         equal_classes: share of samples, of a language model of positions, of the same class.
-        differing: the quantizers whose tensors differ, in the graph's order, with the share of their elements.
         origins: how many elements differ in the first tensor of their sample that does.
         ties: how many of these lie within `TIE` of a rounding tie.
         first: the first of them in the graph's order; None if all agrees.
@@ -160,10 +158,8 @@ class Agreement:
         saturation: why this processor's integer kernels may saturate; "" if they do not.
     """
 
-    samples: int
     equal_logits: float
     equal_classes: float
-    differing: dict[str, float]
     origins: int
     ties: int
     first: Difference | None
@@ -231,10 +227,10 @@ class _Tally:
     """Collects the comparison, chunk by chunk."""
 
     def __init__(self, names: list[str], by_position: bool) -> None:
-        self.faithful, self._by_position = True, by_position
-        self._names = names
-        self._unequal, self._sizes = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
-        self._samples = self._equal_classes = self._classes = self._origins = self._ties = 0
+        self.faithful, self._names, self._by_position = True, names, by_position
+        self._samples = self._origins = self._ties = 0
+        self._logits: list[NDArray[np.bool_]] = []
+        self._classes: list[NDArray[np.bool_]] = []
         self._first: dict[str, Difference] = {}
         self._farthest: Difference | None = None
 
@@ -243,18 +239,16 @@ class _Tally:
         agree = np.ones(count, dtype=bool)
         for name in self._names:
             unequal = brevitas[name].integers != fused[name]
-            self._unequal[name] += int(unequal.sum())
-            self._sizes[name] += unequal.size
             rows = np.repeat(agree, len(unequal) // count)
             origins = np.argwhere(unequal & rows.reshape(-1, *[1] * (unequal.ndim - 1)))
             if len(origins):
                 self._add_origins(name, origins, brevitas[name], fused[name], unfused[name])
             agree &= ~unequal.reshape(count, -1).any(1)
-        last = self._names[-1]
-        shape = (-1, fused[last].shape[-1]) if self._by_position else (count, -1)
-        classes = [each.reshape(shape).argmax(1) for each in (brevitas[last].integers, fused[last])]
-        self._equal_classes += int((classes[0] == classes[1]).sum())
-        self._classes += len(classes[0])
+        both = brevitas[self._names[-1]].integers, fused[self._names[-1]]
+        shape = (-1, both[1].shape[-1]) if self._by_position else (count, -1)
+        first, second = (each.reshape(shape).argmax(1) for each in both)
+        self._logits.append((both[0] == both[1]).ravel())
+        self._classes.append(first == second)
         self._samples += count
 
     def _add_origins(
@@ -281,10 +275,9 @@ class _Tally:
 
     def result(self) -> Agreement:
         """How far the networks agree on all samples compared so far."""
-        shares = {name: count / self._sizes[name] for name, count in self._unequal.items() if count}
-        equal = 1 - shares.get(self._names[-1], 0.0)
+        logits, classes = np.concatenate(self._logits), np.concatenate(self._classes)
         first = next((self._first[name] for name in self._names if name in self._first), None)
         return Agreement(
-            self._samples, equal, self._equal_classes / self._classes, shares, self._origins, self._ties, first,
+            1 - int((~logits).sum()) / logits.size, int(classes.sum()) / classes.size, self._origins, self._ties, first,
             self._farthest, self.faithful, saturation(),
         )  # fmt: skip

@@ -163,7 +163,7 @@ class _Lowering:
             raise Unsupported(f"{node.target} was left in float: the network is not quantized as a whole")
         elif isinstance(layer, FloatAdd):
             held = _Sum(tuple(self._on_grid(each) for each in node.args if isinstance(each, fx.Node)))
-        elif layer is not None and self._reads_grid(node) and keeps_grid(layer):
+        elif layer is not None and self._given_integers(node) and keeps_grid(layer):
             held = self._keep(node, layer)
         elif layer is not None and is_pool(layer):
             held = self._sum_windows(node, layer)
@@ -229,7 +229,7 @@ class _Lowering:
     def _held_by_first(self, node: fx.Node) -> _Held:
         return self._held[node.all_input_nodes[0]]
 
-    def _reads_grid(self, node: fx.Node) -> bool:
+    def _given_integers(self, node: fx.Node) -> bool:
         """Whether the layer is given integers, and not the dequantized values that an island reads."""
         source = layer_of(self._quantized, node.all_input_nodes[0])
         return not isinstance(source, Value) and isinstance(self._held_by_first(node), OnGrid)
@@ -239,8 +239,7 @@ class _Lowering:
         return held if isinstance(held, OnGrid) else None
 
     def _on_grid(self, node: fx.Node) -> OnGrid:
-        held = self._held_on_grid(node)
-        if held is None:
+        if (held := self._held_on_grid(node)) is None:
             raise Unsupported(f"{node.name} is not on a grid: the network is not quantized as a whole")
         return held
 
@@ -257,6 +256,7 @@ class _Lowering:
         return OnGrid(self._append(operation), grid)
 
     def _compute(self, held: _Held, grid: Grid, name: str) -> Operation:
+        """A float part is computed in integers where all of it has such a form, else as an island."""
         if isinstance(held, _Activated):
             return self._activate(held, grid, name)
         if isinstance(held, _Sum):
@@ -264,24 +264,18 @@ class _Lowering:
                 name, tuple(term.name for term in held.terms), grids=[term.grid for term in held.terms], output=grid
             )
         if isinstance(held, _Float):
-            return self._float_part(held.node, grid, name)
-        if isinstance(held, _Accumulated):
-            return Requantize(name, (held.name,), 0, Dyadic.nearest(held.scale / grid.scale), held.axis, grid)
-        factor = Dyadic.nearest(held.grid.scale / grid.scale)
-        return Requantize(name, (held.name,), held.grid.zero_point, factor, -1, grid)
-
-    def _float_part(self, last: fx.Node, grid: Grid, name: str) -> Operation:
-        """In integers where all of it has such a form, else as an island."""
-        island, shapes = carve(self._quantized, last, self._held_on_grid, name, grid)
-        if self._islands:
-            return island
-        try:
-            part = in_integers(island, shapes)
-        except Unsupported as error:
-            return replace(island, reason=str(error))
-        self._operations += part.operations[:-1]
-        self._inserted += part.inserted
-        return part.operations[-1]
+            island, shapes = carve(self._quantized, held.node, self._held_on_grid, name, grid)
+            if self._islands:
+                return island
+            try:
+                part = in_integers(island, shapes)
+            except Unsupported as error:
+                return replace(island, reason=str(error))
+            self._operations += part.operations[:-1]
+            self._inserted += part.inserted
+            return part.operations[-1]
+        zero_point, axis = (0, held.axis) if isinstance(held, _Accumulated) else (held.grid.zero_point, -1)
+        return Requantize(name, (held.name,), zero_point, Dyadic.nearest(held.scale / grid.scale), axis, grid)
 
     def _activate(self, held: _Activated, grid: Grid, name: str) -> Operation:
         if held.row.name == RELU.name:
@@ -290,7 +284,8 @@ class _Lowering:
                 return self._compute(held.source, grid, name)
             before = self._gridded(held.source, grid, f"{name}_before")
             return Rectify(name, (before.name,), grid.zero_point)
-        if held.row.name == RELU6.name and grid.zero_point == grid.low and _ends_by(6.0, grid):
+        ends_at_6 = grid.zero_point == grid.low and round(6 / grid.scale) >= grid.high - grid.zero_point
+        if held.row.name == RELU6.name and ends_at_6:
             return self._compute(held.source, grid, name)  # the grid's clipping is that of ReLU6
         if held.hardness.numel() != 1:
             raise Unsupported(f"{held.name}: lambda per channel has no single table or polynomial")
@@ -325,11 +320,6 @@ def _ints(given: int | Iterable[int], rank: int = 1) -> tuple[int, ...]:
 def _both(padding: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     """What is added before and after each dimension."""
     return tuple((each, each) for each in padding)
-
-
-def _ends_by(value: float, grid: Grid) -> bool:
-    """Whether `value` is rounded to the grid's greatest integer, or beyond it."""
-    return round(value / grid.scale) >= grid.high - grid.zero_point
 
 
 def _check_batch_first(quantized: fx.GraphModule, two: torch.Tensor) -> None:
