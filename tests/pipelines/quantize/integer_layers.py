@@ -9,11 +9,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 from hypothesis import strategies as st
+from onnx import TensorProto, helper
 
+from evalsuite import open_onnx
 from pipelines.quantize.integer.grids import INPUT, Dyadic, Grid, Rounding
 from pipelines.quantize.integer.layers import Convolution, Flatten, Linear, MaxPool, SumPool
 from pipelines.quantize.integer.network import IntegerNetwork
+from pipelines.quantize.integer.onnx_nodes import Nodes
 from pipelines.quantize.integer.operation import Operation
 from pipelines.quantize.integer.pointwise import Add, Rectify, Requantize, Table
 
@@ -39,6 +43,15 @@ def exact(value: int, shift: int, rounding: Rounding, *, twice: bool = True, zer
         return round(real + zero_point) - zero_point
     half_up = floor(abs(real) + Fraction(1, 2)) if rounding is Rounding.GEMMLOWP else floor(real + Fraction(1, 2))
     return -half_up if rounding is Rounding.GEMMLOWP and real < 0 else half_up
+
+
+def run_nodes(nodes: Nodes, made: list[str], **given: Ints) -> list[Ints]:
+    """What ONNX Runtime makes of int64 inputs by these nodes: the tensors `made`."""
+    ends = [helper.make_tensor_value_info(name, TensorProto.INT64, list(each.shape)) for name, each in given.items()]
+    results = [onnx.ValueInfoProto(name=name) for name in made]
+    graph = helper.make_graph(nodes.nodes, "test", ends, results, nodes.constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    return open_onnx(model.SerializeToString()).run(None, given)  # type: ignore[no-any-return]
 
 
 def weights(rng: np.random.Generator, shape: tuple[int, ...], low: int = -128, high: int = 127) -> npt.NDArray[np.int8]:

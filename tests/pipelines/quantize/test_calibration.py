@@ -171,7 +171,7 @@ def test_what_has_no_range_is_named() -> None:
         calibrate(place(trace(dead, (8,)), Scheme(Bits(8, 8))), torch.rand(9, 8))
     with torch.no_grad():
         dead[0].weight.fill_(3e38)  # type: ignore[operator, union-attr]
-    with pytest.raises(Unsupported, match=r"quantize_layer_1: .* values that are not finite"):
+    with pytest.raises(Unsupported, match=r"^quantize_layer_1: the calibration samples .* values that are not finite$"):
         calibrate(place(trace(dead, (8,)), Scheme(Bits(8, 8))), 1 + torch.rand(9, 8))
 
 
@@ -186,28 +186,3 @@ def test_what_has_no_range_is_named() -> None:
 def test_calibration_inputs_are_checked(inputs: torch.Tensor, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         calibrate(place(trace(relu_network(), (8,)), Scheme(Bits(8, 8))), inputs)
-
-
-def test_a_tensor_that_is_not_finite_is_named_in_one_line() -> None:
-    module = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
-    with torch.no_grad():
-        module[0].weight.fill_(3e38)
-    with pytest.raises(Unsupported, match=r"^quantize_layer_1: the calibration samples .* not finite$"):
-        calibrate(place(trace(module, (2,)), Scheme(Bits(8, 8))), torch.full((4, 2), 5.0))
-
-
-def test_calibration_is_the_same_for_every_number_of_threads() -> None:
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Conv2d(1, 8, 3), nn.GELU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(512, 10))
-    inputs = torch.randn(128, 1, 12, 12)
-    before, states = torch.get_num_threads(), []
-    try:
-        for threads in (1, 2):
-            torch.set_num_threads(threads)
-            quantized = place(trace(module, (1, 12, 12)), Scheme(Bits(4, 4)))
-            calibrate(quantized, inputs, "mse")
-            assert torch.get_num_threads() == threads
-            states.append([each.act_quant.scale() for each in quantizers(quantized).values()])
-    finally:
-        torch.set_num_threads(before)
-    assert all(torch.equal(first, second) for first, second in zip(*states, strict=True))

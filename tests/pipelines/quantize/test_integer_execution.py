@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from integer_layers import GRID, convolutions, factors, inputs, network, rescaled, residual, weights
+from integer_layers import convolutions, factors, inputs, network, rescaled, residual, weights
 from threadpoolctl import threadpool_limits
 from torch import nn
 
@@ -22,7 +22,7 @@ from pipelines.quantize.integer.islands import Island
 from pipelines.quantize.integer.layers import Convolution, Flatten, Linear, MaxPool, SumPool
 from pipelines.quantize.integer.network import IntegerNetwork, prove_ranges
 from pipelines.quantize.integer.operation import Operation
-from pipelines.quantize.integer.pointwise import Add, Polynomial, Rectify, Requantize, Table
+from pipelines.quantize.integer.pointwise import Add, Polynomial, Rectify, Table
 from pipelines.quantize.integer.rounding import float_factors
 
 BYTE = Grid(0.05, 0, 0, 255)
@@ -79,16 +79,7 @@ def test_rescaled_convolutions(
     operations.append(rescaled("out", operations[-1].name, scales, output))
     net = replace(network(operations, shape, layer.input), rounding=rounding)
     x = inputs(rng, net)
-    found, channel = same(net, x), 0
-    values = torch_convolution(layer, x)[:, channel].ravel()[:50]
-    multiplier, shift = (int(each[channel]) for each in (operations[-1].factor.multiplier, operations[-1].factor.shift))  # type: ignore[attr-defined]
-    for value, integer in zip(values.tolist(), found[:, channel].ravel().tolist(), strict=False):
-        real = Fraction((max(value, 0) if relu else value) * multiplier, 2**shift)
-        away = abs(integer - zero_point - real) if 0 < integer < 255 else Fraction(0)
-        # Two roundings may err by 1/2 + 2^(31 - shift) / 2.
-        assert away <= Fraction(1, 2) + (Fraction(2**30, 2**shift) if rounding is Rounding.GEMMLOWP else 0)
-        if rounding is Rounding.HALF_EVEN:
-            assert integer == min(max(round(real + zero_point), 0), 255)
+    same(net, x)
 
 
 @pytest.mark.parametrize("rounding", Rounding)
@@ -178,25 +169,6 @@ def test_pools_equal_torchs(seed: int, zero: int, rounding: Rounding) -> None:
     )
     mean = rescaled("mean", "pool", [1 / float(np.prod(kernel))], grid)
     same(network([SumPool("pool", (INPUT,), grid, *window[:2], padding), mean], shape, grid, rounding), x)  # type: ignore[arg-type]
-
-
-def test_global_pooling_after_a_convolution() -> None:
-    rng = np.random.default_rng(0)
-    window = (1, 1), ((1, 1), (1, 1)), (1, 1), 1
-    weight = weights(rng, (4, 2, 3, 3))
-    layer = Convolution("c", (INPUT,), GRID, weight, np.zeros(4, np.int32), np.ones(4), *window)
-    operations: list[Operation] = [
-        layer,
-        rescaled("q", "c", [0.004] * 4, BYTE),
-        SumPool("pool", ("q",), BYTE, (5, 5), (1, 1), ((0, 0), (0, 0))),
-        Flatten("flat", ("pool",)),
-        rescaled("mean", "flat", [1 / 25], BYTE),
-    ]
-    net = network(operations, (2, 5, 5))
-    x = inputs(rng, net, 8)
-    trace = Executor(net).trace(x)
-    expected = np.rint(trace["q"].mean((2, 3)))
-    np.testing.assert_array_equal(same(net, x), np.minimum(expected, 255))
 
 
 @settings(max_examples=40, deadline=None)
@@ -392,34 +364,3 @@ def test_logits_become_real_numbers() -> None:
 def test_an_unknown_operation_is_named() -> None:
     with pytest.raises(NotImplementedError, match="odd: no integer execution of Operation"):
         Executor(network([Operation("odd", (INPUT,))], (2,)))
-
-
-def digits_network(rng: np.random.Generator) -> IntegerNetwork:
-    """The architecture of digits-cnn at 8 bits, random weights, outputs that fill their grids."""
-    operations: list[Operation] = []
-    grid, of = BYTE, INPUT
-    for i, (made, share, stride) in enumerate([(16, 1, 1), (32, 16, 2), (32, 32, 2)]):
-        window = (stride, stride), ((1, 1), (1, 1)), (1, 1), 1
-        weight = np.clip(rng.normal(0, 40, (made, share, 3, 3)), -127, 127).astype(np.int8)
-        bias = rng.integers(-99, 99, made).astype(np.int32)
-        operations += [
-            Convolution(f"c{i}", (of,), grid, weight, bias, np.ones(made), *window),
-            Rectify(f"r{i}", (f"c{i}",), 0),
-            rescaled(f"q{i}", f"r{i}", rng.uniform(1, 2, made) / (60 * np.sqrt(9 * share)), grid),
-        ]
-        of = f"q{i}"
-    operations.append(Flatten("flat", (of,)))
-    of = "flat"
-    for i, (made, features) in enumerate([(64, 128), (10, 64)]):
-        weight = np.clip(rng.normal(0, 40, (made, features)), -127, 127).astype(np.int8)
-        operations += [
-            Linear(f"l{i}", (of,), grid, weight, np.zeros(made, np.int32), np.ones(made)),
-            Requantize(f"o{i}", (f"l{i}",), 0, Dyadic.nearest(rng.uniform(1, 2, made) / 500), -1, grid),
-        ]
-        of = f"o{i}"
-    return network(operations, (1, 8, 8), BYTE)
-
-
-def test_the_digits_architecture() -> None:
-    net = digits_network(np.random.default_rng(0))
-    same(net, inputs(np.random.default_rng(1), net, 300))

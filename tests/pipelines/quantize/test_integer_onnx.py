@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from integer_layers import exact
+from integer_layers import exact, run_nodes
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
@@ -208,15 +208,7 @@ def test_rounded_shifts_equal_fractions_up_to_the_ends_of_64_bits(rounding, twic
     nodes = Nodes("scaled")
     value = nodes.widened("value", 0)
     made = nodes.cast((nodes.rescaled if twice else nodes.rounded)(value, shifts, rounding, zero_point), np.int64)
-    graph = helper.make_graph(
-        nodes.nodes, "rounding",
-        [helper.make_tensor_value_info("value", TensorProto.INT64, ["n", 1])],
-        [helper.make_tensor_value_info(made, TensorProto.INT64, ["n", len(shifts)])],
-        nodes.constants,
-    )  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
-    column = np.array(values, dtype=np.int64)[:, None]
-    found = open_onnx(model.SerializeToString()).run(None, {"value": column})[0]
+    (found,) = run_nodes(nodes, [made], value=np.array(values, dtype=np.int64)[:, None])
     expected = [[exact(v, int(s), rounding, twice=twice, zero_point=zero_point) for s in shifts] for v in values]
     assert found.tolist() == expected
 
@@ -228,15 +220,8 @@ def test_clipping_is_right_for_every_width_of_the_value(grid):
     near = [sign * 2**k + d for sign in (-1, 1) for k in range(62) for d in range(-2, 3)]
     values = np.array(near + (rng.choice([-1, 1], 3000) * 2.0 ** rng.uniform(0, 62, 3000)).astype(np.int64).tolist())
     nodes = Nodes("clipped")
-    made = nodes.cast(nodes.clipped(nodes.widened("value", 0), grid).name, np.int32)
-    graph = helper.make_graph(
-        nodes.nodes, "clipping",
-        [helper.make_tensor_value_info("value", TensorProto.INT64, ["n"])],
-        [helper.make_tensor_value_info(made, TensorProto.INT32, ["n"])],
-        nodes.constants,
-    )  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
-    found = open_onnx(model.SerializeToString()).run(None, {"value": values})[0]
+    made = nodes.clipped(nodes.widened("value", 0), grid)
+    (found,) = run_nodes(nodes, [made.name], value=values)
     assert found.tolist() == [min(max(v + grid.zero_point, grid.low), grid.high) for v in values.tolist()]
 
 

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 from cases import slow
-from mobile import SHAPE, mobile
+from mobile import SHAPE, mobile, normed
 from torch import fx, nn
+from written import Written
 
 from evalsuite import LambdaGELU, Network, Unsupported, fold_hardness, open_onnx
 from evalsuite.activations.quick_gelu import QuickGELU
-from evalsuite.activations.silu import SILU
 from pipelines.quantize.calibration import calibrate
 from pipelines.quantize.integer.agreement import TIE, _disagreement, compare
 from pipelines.quantize.integer.execution import Executor
@@ -27,7 +27,6 @@ from pipelines.quantize.integer.lowering import lower
 from pipelines.quantize.integer.onnx_graph import write_integer_onnx
 from pipelines.quantize.integer.operation import Operation
 from pipelines.quantize.integer.pointwise import Add, Polynomial, Rectify, Requantize, Table
-from pipelines.quantize.integer_measurement import part_errors
 from pipelines.quantize.placement import Bits, Scales, Scheme, place
 from pipelines.quantize.tracing import trace
 
@@ -52,28 +51,23 @@ def of_network(network: Network, inputs: torch.Tensor, bits: int, both: bool, sc
     return quantize(folded, network.input_shape, inputs, bits=bits, both=both, scales=scales)
 
 
-class Everything(nn.Module):
+def _everything(net: Written, x: torch.Tensor) -> torch.Tensor:
+    x = net.act(net.norm(net.first(x)))
+    x = net.pool(x + net.act(net.depthwise(x)))
+    x = net.average(net.act(net.grouped(x) + net.project(x)))
+    return net.head(x.mean((2, 3)))  # type: ignore[no-any-return]
+
+
+def everything() -> nn.Module:
     """Every layer that has an integer form, with weights as they are drawn."""
-
-    def __init__(self, activation: Callable[[], nn.Module] = nn.ReLU) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(2, 8, 3, padding=1, bias=False)
-        self.norm = nn.BatchNorm2d(8)
-        self.act = activation()
-        self.depthwise = nn.Conv2d(8, 8, 3, padding="same", dilation=2, groups=8)
-        self.act_depthwise = activation()
-        self.pool = nn.MaxPool2d(3, stride=2, padding=1)
-        self.grouped = nn.Conv2d(8, 12, (3, 2), stride=(2, 1), padding=(1, 0), groups=4)
-        self.project = nn.Conv2d(8, 12, (1, 2), stride=(2, 1))
-        self.act_sum = activation()
-        self.average = nn.AvgPool2d(2, stride=1, padding=1)
-        self.head = nn.Linear(12, 5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.act(self.norm(self.first(x)))
-        x = self.pool(x + self.act_depthwise(self.depthwise(x)))
-        x = self.average(self.act_sum(self.grouped(x) + self.project(x)))
-        return self.head(x.mean((2, 3)))
+    return Written(
+        _everything, first=nn.Conv2d(2, 8, 3, padding=1, bias=False), norm=nn.BatchNorm2d(8), act=nn.ReLU(),
+        depthwise=nn.Conv2d(8, 8, 3, padding="same", dilation=2, groups=8),
+        pool=nn.MaxPool2d(3, stride=2, padding=1),
+        grouped=nn.Conv2d(8, 12, (3, 2), stride=(2, 1), padding=(1, 0), groups=4),
+        project=nn.Conv2d(8, 12, (1, 2), stride=(2, 1)), average=nn.AvgPool2d(2, stride=1, padding=1),
+        head=nn.Linear(12, 5),
+    ).eval()  # fmt: skip
 
 
 def sequence() -> nn.Module:
@@ -146,11 +140,11 @@ def test_behind_an_average_over_six_places_ties_go_another_way(bits: int, precis
         assert {each.layer for each in found.disagreements} == ({"quantize_layer_0"} if found.differing else set())
 
 
-@pytest.mark.parametrize("make", [Everything, sequence])
+@pytest.mark.parametrize("make", [everything, sequence])
 def test_every_layer_agrees_on_random_inputs(make: Callable[[], nn.Module]) -> None:
     for seed in range(3):
         torch.manual_seed(seed)
-        shape = (2, 9, 10) if make is Everything else (3, 24)
+        shape = (2, 9, 10) if make is everything else (3, 24)
         module = make().eval()
         quantized = quantize(module, shape, torch.randn(40, *shape), both=seed == 1)
         lowered = lower(quantized, shape)
@@ -160,29 +154,26 @@ def test_every_layer_agrees_on_random_inputs(make: Callable[[], nn.Module]) -> N
         assert found.differing == 0, [each.describe() for each in found.disagreements]
 
 
-class InvertedResidual(nn.Module):
+def _inverted(net: Written, x: torch.Tensor) -> torch.Tensor:
+    hidden = nn.functional.relu6(net.depthwise(net.expand(x)))
+    return net.head((x + net.project(hidden)).mean((2, 3)))  # type: ignore[no-any-return]
+
+
+def inverted_residual() -> nn.Module:
     """As MobileNetV2 is made (arXiv 1801.04381), with ReLU6 as a module, in place, and as a function."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.expand = nn.Sequential(nn.Conv2d(2, 8, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU6(inplace=True))
-        self.depthwise = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1, groups=8, bias=False), nn.BatchNorm2d(8))
-        self.project = nn.Sequential(nn.Conv2d(8, 2, 1, bias=False), nn.BatchNorm2d(2))
-        self.head = nn.Linear(2, 3)
-        with torch.no_grad():
-            self.expand[1].weight.fill_(6.0)  # so that many values are beyond 6
-            self.depthwise[1].weight.fill_(4.0)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden = nn.functional.relu6(self.depthwise(self.expand(x)))
-        return self.head((x + self.project(hidden)).mean((2, 3)))
+    expand, depthwise, project = normed(2, 8), normed(8, 8, 3, groups=8), normed(8, 2)
+    with torch.no_grad():
+        expand[1].weight.fill_(6.0)  # so that many values are beyond 6
+        depthwise[1].weight.fill_(4.0)
+    parts = {"expand": [*expand, nn.ReLU6(inplace=True)], "depthwise": depthwise, "project": project}
+    return Written(_inverted, **{name: nn.Sequential(*each) for name, each in parts.items()}, head=nn.Linear(2, 3))
 
 
 @pytest.mark.parametrize("both", [False, True])
 @pytest.mark.slow
 def test_a_mobilenet_is_integers_alone(both: bool) -> None:
     torch.manual_seed(0)
-    module = InvertedResidual().eval()
+    module = inverted_residual().eval()
     quantized = quantize(module, (2, 6, 6), torch.randn(40, 2, 6, 6), both=both)
     for smooth in ("table", "polynomial"):
         lowered = lower(quantized, (2, 6, 6), smooth=smooth)  # type: ignore[arg-type]
@@ -198,16 +189,14 @@ def test_a_mobilenet_is_integers_alone(both: bool) -> None:
         assert compare(quantized, lowered, 2 * torch.randn(200, 2, 6, 6)).differing == 0
 
 
-class HandWritten(nn.Module):
+def hand_written() -> nn.Module:
     """Hard-swish, which a census knows by its values."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * nn.functional.relu6(x + 3) / 6
+    return Written(lambda _, x: x * nn.functional.relu6(x + 3) / 6)
 
 
 @pytest.mark.parametrize(
     "activation",
-    [nn.Tanh, nn.Sigmoid, nn.Hardsigmoid, nn.Mish, QuickGELU, nn.ReLU6, HandWritten],
+    [nn.Tanh, nn.Sigmoid, nn.Hardsigmoid, nn.Mish, nn.SiLU, QuickGELU, nn.ReLU6, hand_written],
     ids=lambda each: each.__name__,
 )
 def test_activations_without_islands(activation: Callable[[], nn.Module]) -> None:
@@ -228,7 +217,7 @@ def test_activations_without_islands(activation: Callable[[], nn.Module]) -> Non
 
 def test_the_operations_are_what_the_layers_say() -> None:
     torch.manual_seed(0)
-    module = Everything().eval()
+    module = everything()
     lowered = lower(quantize(module, (2, 9, 10), torch.randn(40, 2, 9, 10)), (2, 9, 10))
     kinds: list[type[Operation]] = [
         Convolution, Requantize, Convolution, Requantize, Add, MaxPool, Convolution, Convolution, Requantize,
@@ -321,45 +310,6 @@ def test_a_wrong_integer_is_found_where_it_is(network: MakeNetwork, bench: MakeB
     assert found.disagreements[0].describe().startswith("quantize_layer_3: ")
 
 
-@pytest.mark.slow
-def test_transformers_have_named_islands(network: MakeNetwork, bench: MakeBench) -> None:
-    made, data = network("digits-vit", "relu"), bench("digits-vit").data
-    quantized = of_network(made, data.calibration.inputs, 8, False, "float")
-    lowered = lower(quantized, made.input_shape, islands=True)
-    # Two blocks, each with two norms, the attention product and the residual stream's sums beside them.
-    names = [each.name for each in lowered.islands]
-    assert "quantize_blocks_0_norm_attention" in names
-    assert "quantize_blocks_1_norm_feed_forward" in names
-    assert len(names) == 8
-    found = compare(quantized, lowered, data.test.inputs[:60])
-    assert found.same_class == 60
-    assert found.unexplained == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("variant", ["relu", "gelu"])
-def test_a_transformer_in_integers_only_keeps_its_accuracy_and_runs_bit_for_bit(
-    network: MakeNetwork, bench: MakeBench, variant: str, tmp_path: Path
-) -> None:
-    made, data = network("digits-vit", variant), bench("digits-vit").data
-    quantized = of_network(made, data.calibration.inputs, 8, False, "float")
-    lowered = lower(quantized, made.input_shape)
-    assert not lowered.islands
-    executor = Executor(lowered)
-    integers = executor.quantize(data.test.inputs.numpy())
-    logits = executor.run(integers)
-    with torch.no_grad():
-        right = (made.module(data.test.inputs).argmax(1) == data.test.targets).float().mean()
-    accuracy = (torch.from_numpy(logits).argmax(1) == data.test.targets).float().mean()
-    assert accuracy >= right - 0.01
-    write_integer_onnx(lowered, tmp_path / "integer.onnx")
-    assert np.array_equal(open_onnx(tmp_path / "integer.onnx").run(None, {"input": integers})[0], logits)
-    assert np.array_equal(Executor(lowered, checked=True).run(integers[:50]), logits[:50])
-    errors = part_errors(quantized, lowered, integers[:100])
-    assert len(errors) == 9  # eight parts, and the greatest of all
-    assert max(each.value for each in errors) <= 3
-
-
 class Copies:
     """Hangs on a layer and counts how often that is copied."""
 
@@ -396,6 +346,7 @@ def test_a_network_with_squeeze_and_excitation_agrees_and_copies_no_layer_that_n
     [
         (nn.Sequential(nn.Linear(4, 4), nn.SiLU(), nn.Linear(4, 2)), {"smooth": "polynomial"}, "not of silu"),
         (nn.Sequential(nn.Linear(4, 4), LambdaGELU(4), nn.Linear(4, 2)), {}, "per channel"),
+        (nn.Sequential(nn.Linear(4, 4), nn.PReLU(4), nn.Linear(4, 2)), {}, "layer_1: prelu: the slope has 4 values"),
     ],
 )
 def test_what_has_no_integer_form_says_why(module: nn.Module, options: dict[str, str], reason: str) -> None:
@@ -410,19 +361,6 @@ def test_a_network_that_is_partly_in_float_is_refused() -> None:
     calibrate(quantized, torch.rand(20, 4))
     with pytest.raises(Unsupported, match="layer_0 was left in float"):
         lower(quantized, (4,))
-
-
-def test_any_activation_with_a_row_has_a_table() -> None:
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(4, 8), nn.SiLU(), nn.Linear(8, 2)).eval()
-    quantized = quantize(module, (4,), torch.randn(50, 4), both=True)
-    lowered = lower(quantized, (4,))
-    table = next(each for each in lowered.operations if isinstance(each, Table))
-    real = table.input.scale * (np.arange(256) - table.input.zero_point)
-    wanted = np.rint(real / (1 + np.exp(-real)) / table.output.scale + table.output.zero_point)
-    assert SILU.name == "silu"
-    np.testing.assert_array_equal(table.table, np.clip(wanted, 0, 255))
-    assert compare(quantized, lowered, torch.randn(200, 4)).unexplained == 0
 
 
 @pytest.mark.parametrize(
@@ -461,31 +399,21 @@ def test_biases_that_float32_does_not_hold_to_the_step(size: float, magnitude: f
     assert compare(quantized, lowered, inputs, precision=torch.float64).differing == 0
 
 
-class BatchSecond(nn.Module):
+def batch_second(rows: bool) -> nn.Module:
     """A linear layer on (positions, batch, features), or on all rows at once."""
 
-    def __init__(self, rows: bool) -> None:
-        super().__init__()
-        self.rows, self.first, self.second = rows, nn.Linear(6, 8), nn.Linear(8, 4)
+    def forward(net: Written, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(net.first(x.reshape(-1, 6) if rows else x.transpose(0, 1)))
+        return net.second((x.reshape(-1, 5, 8) if rows else x.transpose(0, 1)).mean(1))  # type: ignore[no-any-return]
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x.reshape(-1, 6) if self.rows else x.transpose(0, 1)
-        x = torch.relu(self.first(x))
-        return self.second((x.reshape(-1, 5, 8) if self.rows else x.transpose(0, 1)).mean(1))
+    return Written(forward, first=nn.Linear(6, 8), second=nn.Linear(8, 4))
 
 
 @pytest.mark.parametrize("rows", [False, True])
 def test_a_tensor_whose_first_dimension_is_not_the_batch_is_refused(rows: bool) -> None:
-    quantized = quantize(BatchSecond(rows), (5, 6), torch.randn(20, 5, 6))
+    quantized = quantize(batch_second(rows), (5, 6), torch.randn(20, 5, 6))
     with pytest.raises(Unsupported, match=r"of one sample its tensor is .*batch_first=True\)$"):
         lower(quantized, (5, 6))
-
-
-def test_a_parameter_per_channel_is_refused_with_the_layers_name() -> None:
-    module = nn.Sequential(nn.Conv2d(2, 4, 3), nn.PReLU(4), nn.Flatten(), nn.Linear(64, 3))
-    quantized = quantize(module.eval(), (2, 6, 6), torch.randn(20, 2, 6, 6), both=True)
-    with pytest.raises(Unsupported, match="layer_1: prelu: the slope has 4 values"):
-        lower(quantized, (2, 6, 6))
 
 
 def test_a_factor_out_of_reach_is_refused_with_the_tensors_name() -> None:
@@ -496,15 +424,6 @@ def test_a_factor_out_of_reach_is_refused_with_the_tensors_name() -> None:
         kernel.scaling_impl.value.fill_(1e15)  # type: ignore[union-attr, operator]
     with pytest.raises(Unsupported, match=r"quantize_layer_1: a rescaling factor must be in \[0, 2\^30\), got"):
         lower(quantized, (4,))
-
-
-def test_inputs_that_cannot_be_compared_are_refused() -> None:
-    quantized = quantize(nn.Linear(4, 2), (4,), torch.rand(20, 4))
-    lowered = lower(quantized, (4,))
-    with pytest.raises(ValueError, match="at least one"):
-        compare(quantized, lowered, torch.zeros(0, 4))
-    with pytest.raises(ValueError, match="the inputs: 4 of 12 values are NaN or infinite"):
-        compare(quantized, lowered, torch.tensor([[0.0] * 4, [torch.nan] * 4, [1.0] * 4]))
 
 
 def test_a_wrong_integer_that_was_clipped_is_no_tie() -> None:

@@ -10,6 +10,7 @@ import torch
 from brevitas.nn import QuantIdentity
 from torch import fx, nn
 from torch.nn import functional
+from written import Written
 
 from evalsuite import Unsupported
 from pipelines.quantize.calibration import calibrate
@@ -17,38 +18,31 @@ from pipelines.quantize.placement import Bits, Scheme, place
 from pipelines.quantize.tracing import Add, Reshape, trace
 
 
-class Functions(nn.Module):
+def _functions(net: Written, x: torch.Tensor) -> torch.Tensor:
+    x = functional.gelu(net.first(x))
+    x = torch.relu(x + net.second(x))
+    x = functional.dropout(x, training=net.training)
+    return net.head(torch.flatten(functional.relu(x).mean((2, 3), keepdim=True), 1))  # type: ignore[no-any-return]
+
+
+def functions() -> nn.Module:
     """Everything that becomes a layer where `forward` calls it as a function."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(1, 4, 3, padding=1)
-        self.second = nn.Conv2d(4, 4, 3, padding=1)
-        self.head = nn.Linear(4, 10)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = functional.gelu(self.first(x))
-        x = torch.relu(x + self.second(x))
-        x = functional.dropout(x, training=self.training)
-        return self.head(torch.flatten(functional.relu(x).mean((2, 3), keepdim=True), 1))
+    first, second = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+    return Written(_functions, first=first, second=second, head=nn.Linear(4, 10))
 
 
-class Residual(nn.Module):
+def _residual(net: Written, x: torch.Tensor) -> torch.Tensor:
+    x = net.activation(x + net.norm(net.inner(x)))
+    x = net.project(x) + net.other(x)
+    return net.head(x.mean((2, 3)))  # type: ignore[no-any-return]
+
+
+def residual(forward: Callable[[Any, torch.Tensor], torch.Tensor] = _residual) -> nn.Module:
     """Two residual blocks, the second with a projection; the sum is read twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Conv2d(1, 1, 3, padding=1)
-        self.norm = nn.BatchNorm2d(1)
-        self.project = nn.Conv2d(1, 2, 1)
-        self.other = nn.Conv2d(1, 2, 3, padding=1)
-        self.activation = nn.ReLU()
-        self.head = nn.Linear(2, 10)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.activation(x + self.norm(self.inner(x)))
-        x = self.project(x) + self.other(x)
-        return self.head(x.mean((2, 3)))
+    return Written(
+        forward, inner=nn.Conv2d(1, 1, 3, padding=1), norm=nn.BatchNorm2d(1), project=nn.Conv2d(1, 2, 1),
+        other=nn.Conv2d(1, 2, 3, padding=1), activation=nn.ReLU(), head=nn.Linear(2, 10),
+    )  # fmt: skip
 
 
 def layers(graph: fx.GraphModule) -> list[type[nn.Module]]:
@@ -65,7 +59,7 @@ def quantizers(quantized: fx.GraphModule) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize("make", [Functions, Residual], ids=["functions", "residual"])
+@pytest.mark.parametrize("make", [functions, residual])
 def test_the_graph_computes_what_the_network_does(make: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
     module = make()
@@ -79,7 +73,7 @@ def test_the_graph_computes_what_the_network_does(make: Callable[[], nn.Module])
 
 
 def test_functions_become_layers() -> None:
-    graph = trace(Functions(), (1, 8, 8))
+    graph = trace(functions(), (1, 8, 8))
     assert layers(graph) == [
         nn.Conv2d, nn.GELU, nn.Conv2d, Add, nn.ReLU, nn.ReLU, nn.AdaptiveAvgPool2d, Reshape, nn.Linear
     ]  # fmt: skip
@@ -87,14 +81,13 @@ def test_functions_become_layers() -> None:
 
 
 def test_norms_are_folded_only_where_nothing_else_reads_what_they_norm() -> None:
-    assert nn.BatchNorm2d not in layers(trace(Residual(), (1, 8, 8)))
+    assert nn.BatchNorm2d not in layers(trace(residual(), (1, 8, 8)))
 
-    class Shared(Residual):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            convolved = self.inner(x)
-            return self.head(self.other(convolved + self.norm(convolved)).mean((2, 3)))
+    def sharing(net: Written, x: torch.Tensor) -> torch.Tensor:
+        convolved = net.inner(x)
+        return net.head(net.other(convolved + net.norm(convolved)).mean((2, 3)))  # type: ignore[no-any-return]
 
-    shared = Shared().eval()
+    shared = residual(sharing).eval()
     assert nn.BatchNorm2d in layers(trace(shared, (1, 8, 8)))
     inputs = torch.rand(3, 1, 8, 8)
     torch.testing.assert_close(trace(shared, (1, 8, 8))(inputs), shared(inputs))
@@ -108,25 +101,20 @@ def test_a_layer_that_is_called_twice_becomes_two() -> None:
 
 
 def test_the_given_network_stays_as_it_is() -> None:
-    module = Residual().train()
+    module = residual().train()
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     trace(module, (1, 8, 8))
     assert module.training
     assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
 
 
-class Small(nn.Module):
+def small(join: Callable[[Any, torch.Tensor], torch.Tensor], features: int = 6, **more: nn.Module) -> nn.Module:
     """Convolutions and a linear layer, joined by a function."""
-
-    def __init__(self, join: Callable[[Small, torch.Tensor], torch.Tensor], features: int = 6) -> None:
-        super().__init__()
-        self.join = join
-        self.first = nn.Conv2d(2, 6, 3, padding=1)
-        self.second = nn.Conv2d(6, 6, 3, padding=1)
-        self.head = nn.Linear(features, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.join(self, functional.relu(self.first(x))))
+    first, second = nn.Conv2d(2, 6, 3, padding=1), nn.Conv2d(6, 6, 3, padding=1)
+    return Written(
+        lambda net, x: net.head(join(net, functional.relu(net.first(x)))),
+        first=first, second=second, head=nn.Linear(features, 4), **more,
+    )  # fmt: skip
 
 
 def traced_alike(module: nn.Module, shape: tuple[int, ...]) -> fx.GraphModule:
@@ -146,71 +134,66 @@ def traced_alike(module: nn.Module, shape: tuple[int, ...]) -> fx.GraphModule:
     ],
 )
 def test_every_way_to_flatten_is_one_layer(flatten: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> None:
-    graph = traced_alike(Small(flatten, 216), (2, 6, 6))
+    graph = traced_alike(small(flatten, 216), (2, 6, 6))
     assert layers(graph) == [nn.Conv2d, nn.ReLU, Reshape, nn.Linear]
     assert all(node.op in ("placeholder", "call_module", "output") for node in graph.graph.nodes)
 
 
 @pytest.mark.parametrize("given", [{"dim": (2, 3)}, {"dim": [-1, -2]}, {"dim": (2, 3), "keepdim": False}])
 def test_means_over_all_pixels_are_pools(given: dict[str, Any]) -> None:
-    assert nn.AdaptiveAvgPool2d in layers(traced_alike(Small(lambda _, x: x.mean(**given)), (2, 6, 6)))
-    assert nn.AdaptiveAvgPool2d in layers(traced_alike(Small(lambda _, x: torch.mean(x, **given)), (2, 6, 6)))
+    assert nn.AdaptiveAvgPool2d in layers(traced_alike(small(lambda _, x: x.mean(**given)), (2, 6, 6)))
+    assert nn.AdaptiveAvgPool2d in layers(traced_alike(small(lambda _, x: torch.mean(x, **given)), (2, 6, 6)))
 
 
 @pytest.mark.parametrize("dimensions", [(1, 2), (1, 3)])
 def test_a_mean_over_channels_is_no_pool(dimensions: tuple[int, int]) -> None:
     """Six channels of six by six pixels: the shape alone does not tell."""
-    assert nn.AdaptiveAvgPool2d not in layers(traced_alike(Small(lambda _, x: x.mean(dimensions)), (2, 6, 6)))
+    assert nn.AdaptiveAvgPool2d not in layers(traced_alike(small(lambda _, x: x.mean(dimensions)), (2, 6, 6)))
 
 
-def _added_in_place(module: Small, x: torch.Tensor) -> torch.Tensor:
+def _added_in_place(module: Written, x: torch.Tensor) -> torch.Tensor:
     x.add_(module.second(x))
     return x.mean((2, 3))
 
 
-def _rectified_in_place(module: Small, x: torch.Tensor) -> torch.Tensor:
+def _rectified_in_place(module: Written, x: torch.Tensor) -> torch.Tensor:
     convolved = module.second(x)
     return (functional.relu(convolved, inplace=True) + convolved).mean((2, 3))
 
 
-def _scaled_in_place(module: Small, x: torch.Tensor) -> torch.Tensor:
+def _scaled_in_place(module: Written, x: torch.Tensor) -> torch.Tensor:
     convolved = module.second(x)
     convolved.mul_(2)
     return convolved.mean((2, 3))
 
 
 @pytest.mark.parametrize("join", [_added_in_place, _rectified_in_place, _scaled_in_place])
-def test_what_is_changed_in_place_is_read_as_it_is_then(join: Callable[[Small, torch.Tensor], torch.Tensor]) -> None:
-    traced_alike(Small(join), (2, 6, 6))
+def test_what_is_changed_in_place_is_read_as_it_is_then(join: Callable[[Any, torch.Tensor], torch.Tensor]) -> None:
+    traced_alike(small(join), (2, 6, 6))
 
 
 def test_a_layer_that_works_in_place_as_a_statement() -> None:
-    class Statement(Small):
-        activation: nn.Module
+    def statement(net: Written, x: torch.Tensor) -> torch.Tensor:
+        x = net.second(x)
+        net.activation(x)
+        return x.mean((2, 3))
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            x = self.first(x)
-            self.activation(x)
-            return self.head(x.mean((2, 3)))
-
-    module = Statement(lambda _, x: x)
-    module.activation = nn.ReLU(inplace=True)
-    graph = traced_alike(module, (2, 6, 6))
-    assert nn.ReLU in layers(graph)
+    graph = traced_alike(small(statement, activation=nn.ReLU(inplace=True)), (2, 6, 6))
+    assert layers(graph).count(nn.ReLU) == 2
     assert not any(getattr(each, "inplace", False) for each in graph.modules())
 
 
 def test_what_is_changed_under_another_name_is_read_as_it_is_then() -> None:
-    def aliased(_: Small, x: torch.Tensor) -> torch.Tensor:
+    def aliased(_: Written, x: torch.Tensor) -> torch.Tensor:
         flat = x.flatten(1)  # a view
         x.mul_(0.5)
         return flat
 
-    traced_alike(Small(aliased, 216), (2, 6, 6))
+    traced_alike(small(aliased, 216), (2, 6, 6))
 
 
 def test_a_random_choice_is_refused() -> None:
-    dropped = Small(lambda _, x: functional.dropout(x).mean((2, 3)))
+    dropped = small(lambda _, x: functional.dropout(x).mean((2, 3)))
     with pytest.raises(Unsupported, match="dropout in evaluation mode, so that it is no function of its input"):
         trace(dropped.eval(), (2, 6, 6))
 
@@ -225,36 +208,26 @@ def test_norms_by_the_statistics_of_the_batch_are_refused() -> None:
 
 
 def test_constants_and_sizes_are_no_residuals() -> None:
-    class Positions(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embed, self.head = nn.Linear(6, 5), nn.Linear(5, 4)
-            self.positions = nn.Parameter(torch.randn(3, 5))
+    positions = Written(
+        lambda net, x: net.head((net.embed(x) + net.positions.unsqueeze(0)).mean(1)),
+        embed=nn.Linear(6, 5), head=nn.Linear(5, 4), positions=nn.Parameter(torch.randn(3, 5)),
+    )  # fmt: skip
+    assert Add not in layers(traced_alike(positions, (3, 6)))
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.head((self.embed(x) + self.positions.unsqueeze(0)).mean(1))
-
-    assert Add not in layers(traced_alike(Positions(), (3, 6)))
-
-    def sizes(module: Small, x: torch.Tensor) -> torch.Tensor:
+    def sizes(module: Written, x: torch.Tensor) -> torch.Tensor:
         both = torch.cat([x, module.second(x)], 1)
         return both.view(-1, x.size(1) + x.size(1), 36)[:, :6].mean(2)
 
-    assert Add not in layers(traced_alike(Small(sizes), (2, 6, 6)))
+    assert Add not in layers(traced_alike(small(sizes), (2, 6, 6)))
 
 
 def test_no_name_of_a_layer_is_taken_for_a_quantizer() -> None:
-    class Named(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.input, self.head, self.value_head = nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 8)
-            self.quantize_head = nn.Linear(8, 3)
+    def named(net: Written, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(net.input(x))
+        return net.quantize_head(net.head(x) + net.value_head(x))  # type: ignore[no-any-return]
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            x = torch.relu(self.input(x))
-            return self.quantize_head(self.head(x) + self.value_head(x))
-
-    module, inputs = Named().eval(), torch.randn(60, 4)
+    wide = {"input": nn.Linear(4, 8), "head": nn.Linear(8, 8), "value_head": nn.Linear(8, 8)}
+    module, inputs = Written(named, **wide, quantize_head=nn.Linear(8, 3)).eval(), torch.randn(60, 4)
     quantized = place(trace(module, (4,)), Scheme(Bits(8, 8), before_activations=True))
     assert list(quantizers(quantized)) == [
         "quantize_input", "quantize_layer_input", "quantize_relu", "quantize_head", "quantize_layer_value_head",
@@ -274,16 +247,13 @@ def test_logits_behind_flattening_have_eight_bits() -> None:
 
 
 def test_a_network_that_cannot_be_read_is_named() -> None:
-    class Branching(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x if x.sum() > 0 else -x
-
-    with pytest.raises(Unsupported, match=r"torch\.export cannot capture Branching"):
-        trace(Branching(), (4,))
+    branching = Written(lambda _, x: x if x.sum() > 0 else -x)
+    with pytest.raises(Unsupported, match=r"torch\.export cannot capture Written"):
+        trace(branching, (4,))
 
 
 def test_a_tensor_has_one_grid_however_often_it_is_read() -> None:
-    quantized = place(trace(Residual(), (1, 8, 8)), Scheme(Bits(8, 4)))
+    quantized = place(trace(residual(), (1, 8, 8)), Scheme(Bits(8, 4)))
     assert quantizers(quantized) == {
         "quantize_input": 4,
         "quantize_inner": 4,  # both terms of a sum are on grids
@@ -349,16 +319,12 @@ def test_what_hangs_on_a_layer_is_refused_by_path() -> None:
 
 
 def test_flattening_what_is_flat_is_nothing() -> None:
-    class Flat(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.last = nn.Linear(6, 5), nn.Linear(5, 3)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.last(functional.gelu(self.first(x.flatten(1))).view(-1, 5))
-
     torch.manual_seed(0)
-    module, inputs = Flat().eval(), torch.randn(4, 6)
+    module = Written(
+        lambda net, x: net.last(functional.gelu(net.first(x.flatten(1))).view(-1, 5)),
+        first=nn.Linear(6, 5), last=nn.Linear(5, 3),
+    ).eval()  # fmt: skip
+    inputs = torch.randn(4, 6)
     graph = trace(module, (6,))
     assert layers(graph) == [nn.Linear, nn.GELU, nn.Linear]
     assert {node.op for node in graph.graph.nodes} == {"placeholder", "call_module", "output"}

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from written import Written
 
-from evalsuite import Bench, Data, Inputs, LanguageModel, Network, Outcome, Split, Unsupported, open_onnx, run_onnx
+from evalsuite import Bench, Data, Inputs, LanguageModel, Network, Split, Unsupported, open_onnx, run_onnx
 from evalsuite.own.adapter import adapted
 from evalsuite.samples import Several
 from pipelines.quantize import Quantize
@@ -20,17 +21,11 @@ from pipelines.quantize.integer.lowering import lower
 from pipelines.quantize.placement import Bits, Scheme
 from pipelines.quantize.tracing import Add, at_a_time, trace
 from pipelines.quantize.treatment import Treatment, treat
+from tests.pipelines.quantize.test_quantize import values
 
 pytestmark = pytest.mark.filterwarnings("ignore:Computing zero point of output accumulator")
 _CLASSES, _SIZES = 3, {"num_hidden_layers": 1, "num_attention_heads": 2}
 _WIDTHS = {"hidden_size": 16, "intermediate_size": 32}
-
-
-class Positions(nn.Module):
-    """From channels first to channels last."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.transpose(1, 2)
 
 
 def images(count: int) -> torch.Tensor:
@@ -80,10 +75,6 @@ def subject(module: nn.Module, parts: list[Any], folder: Path) -> tuple[Network,
     given = example if several else None
     network = Network("made", own, data.input_shape, _CLASSES, vocabulary=data.vocabulary, given=given)
     return network, Bench(data, 0, folder, 60.0, lambda *_, **__: None)
-
-
-def values(outcome: Outcome) -> dict[str, float]:
-    return {each.name: each.value for each in outcome.metrics if not each.setting and each.value is not None}
 
 
 @pytest.mark.slow
@@ -184,7 +175,11 @@ def test_differences_behind_tokens_are_found() -> None:
 
 def test_a_row_of_classes_for_each_position_needs_no_text(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    module = spread(nn.Sequential(nn.Conv1d(2, 8, 3, padding=1), nn.GELU(), Positions(), nn.Linear(8, _CLASSES)))
+    module = spread(
+        nn.Sequential(
+            nn.Conv1d(2, 8, 3, padding=1), nn.GELU(), Written(lambda _, x: x.transpose(1, 2)), nn.Linear(8, _CLASSES)
+        )
+    )
     with torch.no_grad():
         splits = [Split(each, module(each).argmax(-1)) for each in (torch.rand(n, 2, 6) for n in (4, 40, 4, 32))]
     bench = Bench(Data(*splits, (0.0, 1.0), _CLASSES, ""), 0, tmp_path, 60.0, lambda *_, **__: None)
@@ -202,18 +197,14 @@ def test_few_samples_at_a_time_where_a_network_makes_large_tensors() -> None:
 
 
 def test_layers_that_flatten_positions_into_the_batch_are_given_them_apart() -> None:
-    class Flattening(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.up, self.down, self.head = nn.Linear(6, 8), nn.Linear(8, 6), nn.Linear(6, 3)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            made = self.up(x.reshape(-1, 6)).reshape(-1, 5, 8).relu()
-            made = self.down(made.reshape(-1, 8)).reshape(-1, 5, 6) + x
-            return self.head(made.reshape(-1, 6)).reshape(-1, 15)
+    def flattening(net: Written, x: torch.Tensor) -> torch.Tensor:
+        made = net.up(x.reshape(-1, 6)).reshape(-1, 5, 8).relu()
+        made = net.down(made.reshape(-1, 8)).reshape(-1, 5, 6) + x
+        return net.head(made.reshape(-1, 6)).reshape(-1, 15)  # type: ignore[no-any-return]
 
     torch.manual_seed(0)
-    module, inputs = Flattening().eval(), torch.randn(4, 5, 6)
+    layers = {"up": nn.Linear(6, 8), "down": nn.Linear(8, 6), "head": nn.Linear(6, 3)}
+    module, inputs = Written(flattening, **layers).eval(), torch.randn(4, 5, 6)
     graph = trace(module, (5, 6), inputs)
     torch.testing.assert_close(graph(inputs), module(inputs))
     shapes = {str(node.target): node.meta["shape"] for node in graph.graph.nodes if node.op == "call_module"}
@@ -222,18 +213,13 @@ def test_layers_that_flatten_positions_into_the_batch_are_given_them_apart() -> 
 
 
 def test_the_layers_of_torchs_attention_take_the_samples_first() -> None:
-    class Attending(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table, self.head = nn.Embedding(20, 8), nn.Linear(8, 3)
-            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
-
-        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-            x = self.table(tokens)
-            return self.head(self.attention(x, x, x)[0])
+    def attending(net: Written, tokens: torch.Tensor) -> torch.Tensor:
+        x = net.table(tokens)
+        return net.head(net.attention(x, x, x)[0])  # type: ignore[no-any-return]
 
     torch.manual_seed(0)
-    module, tokens = Attending().eval(), torch.randint(20, (4, 5))
+    layers = {"table": nn.Embedding(20, 8), "attention": nn.MultiheadAttention(8, 2, batch_first=True)}
+    module, tokens = Written(attending, **layers, head=nn.Linear(8, 3)).eval(), torch.randint(20, (4, 5))
     graph = trace(module, (5,), tokens)
     torch.testing.assert_close(graph(tokens), module(tokens))
     shapes = {str(node.target): node.meta["shape"] for node in graph.graph.nodes
@@ -242,20 +228,16 @@ def test_the_layers_of_torchs_attention_take_the_samples_first() -> None:
 
 
 def test_a_forward_that_asks_for_shapes_has_its_functions_as_layers() -> None:
-    class Checked(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.stem, self.norm, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.Linear(8, 3)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            if x.shape[1] != 3 or len(x) < 0:
-                raise ValueError("three channels")
-            x = self.norm(self.stem(x))
-            x = x + 0.5 * x * (1 + torch.erf(x / 2**0.5))
-            return self.head(x.mean((2, 3)))
+    def checked(net: Written, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[1] != 3 or len(x) < 0:
+            raise ValueError("three channels")
+        x = net.norm(net.stem(x))
+        x = x + 0.5 * x * (1 + torch.erf(x / 2**0.5))
+        return net.head(x.mean((2, 3)))  # type: ignore[no-any-return]
 
     torch.manual_seed(0)
-    module, inputs = Checked().eval(), images(5)
+    layers = {"stem": nn.Conv2d(3, 8, 3, padding=1), "norm": nn.BatchNorm2d(8), "head": nn.Linear(8, 3)}
+    module, inputs = Written(checked, **layers).eval(), images(5)
     graph = trace(module, (3, 8, 8))
     torch.testing.assert_close(graph(inputs), module(inputs), rtol=1e-4, atol=1e-5)
     found = [
