@@ -35,8 +35,7 @@ from pipelines.quantize.integer.agreement import IntegerAgreement, compare
 from pipelines.quantize.integer.execution import Executor
 from pipelines.quantize.integer.grids import Integers, Rounding
 from pipelines.quantize.integer.lowering import Smooth, lower
-from pipelines.quantize.integer.network import IntegerNetwork, count_operations, prove_ranges
-from pipelines.quantize.integer.onnx_graph import write_integer_onnx
+from pipelines.quantize.integer.network import IntegerNetwork, count_operations, prove_ranges, write_integer_onnx
 from pipelines.quantize.integer.operation import Sum
 from pipelines.quantize.integer.pointwise import Table
 from pipelines.quantize.tracing import at_a_time

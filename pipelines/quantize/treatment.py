@@ -24,12 +24,11 @@ from pipelines.quantize.calibration import (
     even_zero_points,
     weight_thresholds,
 )
-from pipelines.quantize.equalization import equalize
 from pipelines.quantize.placement import COMPUTE, FLOAT_COMPUTE, Scheme, is_power_of_two, kept_length, kernel_of, place
 from pipelines.quantize.processor import one_thread
-from pipelines.quantize.rounding import Products, WeightRounding, round_weights
 from pipelines.quantize.sensitivity import Reference
 from pipelines.quantize.tracing import trace
+from pipelines.quantize.weights import Products, WeightRounding, equalize, round_weights
 
 _CHOICES = {"calibration": Calibration, "weight_scale": WeightScale, "weight_rounding": WeightRounding}
 
@@ -106,10 +105,9 @@ def treat(traced: fx.GraphModule, scheme: Scheme, inputs: Inputs, treatment: Tre
     notes = []
     with one_thread(), torch.no_grad():
         if treatment.equalization:
-            equalized = equalize(traced)
-            traced, pairs = equalized.network, equalized.pairs
-            if equalized.reason:
-                notes.append(f"equalization: {equalized.reason}")
+            traced, pairs, reason = equalize(traced)
+            if reason:
+                notes.append(f"equalization: {reason}")
         if treatment.bias_correction:
             traced = _with_biases(traced)
         quantized = place(traced, scheme)

@@ -13,8 +13,7 @@ from torch import nn
 from evalsuite import Network, Property, Unsupported, Verdict
 from pipelines.quantize.integer.grids import INPUT, Dyadic, Grid
 from pipelines.quantize.integer.layers import Linear
-from pipelines.quantize.integer.network import IntegerNetwork
-from pipelines.quantize.integer.onnx_graph import write_integer_onnx
+from pipelines.quantize.integer.network import IntegerNetwork, write_integer_onnx
 from pipelines.quantize.integer.pointwise import Requantize
 from pipelines.smt.integer.agreement import SameClass, _float_class_proven
 from pipelines.smt.integer.network import IntegerNetwork as Read

@@ -18,8 +18,7 @@ from torch import nn
 from evalsuite import GELU, Bench, Network, Unsupported, Verdict, open_onnx
 from pipelines.quantize.integer.grids import INPUT, Dyadic, Grid, Rounding
 from pipelines.quantize.integer.layers import Linear
-from pipelines.quantize.integer.network import IntegerNetwork
-from pipelines.quantize.integer.onnx_graph import write_integer_onnx
+from pipelines.quantize.integer.network import IntegerNetwork, write_integer_onnx
 from pipelines.quantize.integer.operation import Operation
 from pipelines.quantize.integer.pointwise import Requantize
 from pipelines.quantize.integer.smooth import make_table

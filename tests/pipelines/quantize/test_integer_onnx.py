@@ -22,8 +22,13 @@ from pipelines.quantize.integer.execution import Executor
 from pipelines.quantize.integer.grids import INPUT, Dyadic, Grid, Rounding
 from pipelines.quantize.integer.islands import Island
 from pipelines.quantize.integer.layers import Convolution, Flatten, Linear, MaxPool, SumPool
-from pipelines.quantize.integer.network import IntegerNetwork, count_operations, shapes
-from pipelines.quantize.integer.onnx_graph import float_tensors, write_integer_onnx
+from pipelines.quantize.integer.network import (
+    IntegerNetwork,
+    count_operations,
+    float_tensors,
+    shapes,
+    write_integer_onnx,
+)
 from pipelines.quantize.integer.onnx_nodes import Nodes
 from pipelines.quantize.integer.operation import Operation
 from pipelines.quantize.integer.pointwise import Add, Polynomial, Rectify, Requantize, Table

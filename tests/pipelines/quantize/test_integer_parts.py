@@ -22,8 +22,13 @@ from evalsuite import Unsupported, open_onnx
 from pipelines.quantize.integer.execution import Executor
 from pipelines.quantize.integer.grids import INPUT, Dyadic, Grid, Rounding, divided, square_root
 from pipelines.quantize.integer.islands import Island
-from pipelines.quantize.integer.network import IntegerNetwork, count_operations, prove_ranges, shapes
-from pipelines.quantize.integer.onnx_graph import write_integer_onnx
+from pipelines.quantize.integer.network import (
+    IntegerNetwork,
+    count_operations,
+    prove_ranges,
+    shapes,
+    write_integer_onnx,
+)
 from pipelines.quantize.integer.onnx_nodes import Nodes
 from pipelines.quantize.integer.parts import Part, in_integers
 from pipelines.quantize.integer.pointwise import Affine

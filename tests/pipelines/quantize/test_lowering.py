@@ -24,7 +24,7 @@ from pipelines.quantize.integer.execution import Executor
 from pipelines.quantize.integer.grids import Rounding
 from pipelines.quantize.integer.layers import Convolution, Flatten, Linear, MaxPool, SumPool
 from pipelines.quantize.integer.lowering import lower
-from pipelines.quantize.integer.onnx_graph import write_integer_onnx
+from pipelines.quantize.integer.network import write_integer_onnx
 from pipelines.quantize.integer.operation import Operation
 from pipelines.quantize.integer.pointwise import Add, Polynomial, Rectify, Requantize, Table
 from pipelines.quantize.placement import Bits, Scales, Scheme, place

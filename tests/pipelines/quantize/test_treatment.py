@@ -16,13 +16,12 @@ from written import Written
 
 from evalsuite import Bench, Split, Unsupported, fold_hardness
 from pipelines.quantize.calibration import calibrate, quantizer_of
-from pipelines.quantize.equalization import equalize
 from pipelines.quantize.placement import COMPUTE, Bits, Scales, Scheme, place
-from pipelines.quantize.rounding import Products, round_weights
 from pipelines.quantize.sensitivity import Loss, Reference
 from pipelines.quantize.tracing import trace
 from pipelines.quantize.training import train
 from pipelines.quantize.treatment import CANDIDATES, PLAIN, Treated, Treatment, quantize, treat, tune
+from pipelines.quantize.weights import Products, equalize, round_weights
 
 if TYPE_CHECKING:
     from tests.conftest import MakeBench, MakeNetwork
@@ -75,10 +74,10 @@ def test_equalization_by_hand() -> None:
         first.weight.copy_(torch.tensor([[8.0, -2.0], [0.5, 0.25]]))
         first.bias.copy_(torch.tensor([4.0, 1.0]))
         second.weight.copy_(torch.tensor([[2.0, -0.125]]))
-    found = equalize(trace(module, (2,)))
+    equalized, pairs, _ = equalize(trace(module, (2,)))
     # r1 = 8, 1/2 and r2 = 2, 1/8: s = sqrt(r1 / r2) = 2, 2.
-    assert found.pairs == (("layer_0", "layer_2"),)
-    made = dict(found.network.named_parameters())
+    assert pairs == (("layer_0", "layer_2"),)
+    made = dict(equalized.named_parameters())
     assert made["layer_0.weight"].tolist() == [[4.0, -1.0], [0.25, 0.125]]
     assert made["layer_0.bias"].tolist() == [2.0, 0.5]
     assert made["layer_2.weight"].tolist() == [[4.0, -0.25]]
@@ -91,19 +90,16 @@ def test_equalized_networks_give_the_same_with_like_ranges() -> None:
         for each in module.parameters():
             each *= torch.logspace(-1, 1, len(each)).view(-1, *[1] * (each.dim() - 1))
     traced = trace(module, (1, 12, 12))
-    found = equalize(traced)
-    assert found.pairs == (
+    equalized, pairs, _ = equalize(traced)
+    assert pairs == (
         ("layer_0", "layer_3"), ("layer_3", "layer_5"), ("layer_5", "layer_9"), ("layer_9", "layer_11")
     )  # fmt: skip
     with torch.no_grad():
-        wanted, got = module(IMAGES), found.network(IMAGES)
+        wanted, got = module(IMAGES), equalized(IMAGES)
         assert (got - wanted).abs().max() < 1e-5 * wanted.abs().max()
         assert torch.equal(traced(IMAGES), wanted)
-    depthwise = found.network.get_submodule("layer_3").weight
-    made = found.network.get_submodule("layer_0").weight
-    assert isinstance(made, torch.Tensor)
-    assert isinstance(depthwise, torch.Tensor)
-    np.testing.assert_allclose(made.detach().abs().amax((1, 2, 3)), depthwise.detach().abs().amax((1, 2, 3)), rtol=0.01)
+    made, depthwise = (equalized.get_parameter(f"{name}.weight").detach().abs() for name in ("layer_0", "layer_3"))
+    np.testing.assert_allclose(made.amax((1, 2, 3)), depthwise.amax((1, 2, 3)), rtol=0.01)
 
 
 def residual() -> nn.Module:
