@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from fractions import Fraction
 from math import floor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,10 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from evalsuite import open_onnx
+from pipelines.quantize.integer.execution import Executor
 from pipelines.quantize.integer.grids import INPUT, Dyadic, Grid, Rounding
 from pipelines.quantize.integer.layers import Convolution, Flatten, Linear, MaxPool, SumPool
-from pipelines.quantize.integer.network import IntegerNetwork
+from pipelines.quantize.integer.network import IntegerNetwork, write_integer_onnx
 from pipelines.quantize.integer.onnx_nodes import Nodes
 from pipelines.quantize.integer.operation import Operation
 from pipelines.quantize.integer.pointwise import Add, Rectify, Requantize, Table
@@ -92,6 +95,19 @@ def convolutions(draw: st.DrawFn) -> tuple[Convolution, tuple[int, ...], int]:
         groups,
     )
     return layer, (groups * share, *places), seed
+
+
+def same(net: IntegerNetwork, x: Ints) -> Ints:
+    """The fast executor's integers, which must be the checked one's, and ONNX Runtime's where there is a file."""
+    fast, checked = Executor(net).run(x), Executor(net, checked=True).run(x)
+    assert fast.dtype == checked.dtype == np.int64
+    np.testing.assert_array_equal(fast, checked)
+    if not net.islands:
+        session = open_onnx(write_integer_onnx(net, Path(os.devnull)).SerializeToString())
+        (made,) = session.run(["logits"], {"input": x.astype(net.input.storage)})
+        assert made.dtype == np.int32
+        np.testing.assert_array_equal(made, checked)
+    return fast
 
 
 def rescaled(

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from integer_layers import convolutions, factors, inputs, network, rescaled, residual, weights
+from integer_layers import GRID, convolutions, factors, inputs, network, rescaled, residual, same, weights
 from threadpoolctl import threadpool_limits
 from torch import nn
 
@@ -28,14 +28,6 @@ from pipelines.quantize.integer.rounding import float_factors
 BYTE = Grid(0.05, 0, 0, 255)
 SIGNED = Grid(0.05, 0, -128, 127)
 ROUNDINGS = st.sampled_from(Rounding)
-
-
-def same(net: IntegerNetwork, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The fast executor's integers, which must be the checked one's."""
-    fast, checked = Executor(net).run(x), Executor(net, checked=True).run(x)
-    assert fast.dtype == checked.dtype == np.int64
-    np.testing.assert_array_equal(fast, checked)
-    return fast
 
 
 def torch_convolution(layer: Convolution, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -146,7 +138,14 @@ def test_wide_layers_take_float64() -> None:
     assert prove_ranges(net).sums["fc"].greatest > 2**24
     x = rng.integers(200, 256, (5, 4000)).astype(np.uint8)
     assert (same(net, x) == x.astype(object) @ layer.weight.T.astype(object)).all()
-    same(network([layer, rescaled("out", "fc", [1e-6, 2e-6, 3e-6], BYTE, axis=-1)], (4000,), BYTE), x)
+    same(
+        network(
+            [layer, rescaled("out", "fc", [1e-4, 2e-4, 3e-4], Grid(0.1, 3, -(2**15), 2**15 - 1), axis=-1)],
+            (4000,),
+            BYTE,
+        ),
+        x,
+    )
 
 
 @settings(max_examples=40, deadline=None)
@@ -203,25 +202,27 @@ def test_tables_on_signed_grids() -> None:
     table = rng.integers(0, 256, 256).astype(np.uint8)
     layer = Linear("fc", (INPUT,), BYTE, weights(rng, (4, 6)), np.zeros(4, np.int32), np.ones(4))
     q = rescaled("q", "fc", [0.003] * 4, SIGNED, axis=-1)
-    net = network([layer, q, Table("out", ("q",), SIGNED, table, BYTE)], (6,), BYTE)
+    relu = Rectify("r", ("q",), 0)
+    net = network([layer, q, relu, Table("out", ("r",), SIGNED, table, BYTE)], (6,), BYTE)
     x = inputs(rng, net, 16)
     found = same(net, x)
-    np.testing.assert_array_equal(found, table[Executor(net).trace(x)["q"] + 128])
+    np.testing.assert_array_equal(found, table[np.maximum(Executor(net).trace(x)["q"], 0) + 128])
 
 
 @pytest.mark.parametrize("rounding", Rounding)
 @pytest.mark.parametrize(
-    ("limit", "constant", "shift"), [(300, 100_000, 4), (300, 50_000, 0), (1, 3, 0), (40, 1600, 2)]
+    ("limit", "constant", "shift", "high"),
+    [(300, 100_000, 4, 255), (300, 50_000, 0, 255), (1, 3, 0, 255), (40, 1600, 2, 255), (9000, 10**8, 14, 65535)],
 )
-def test_the_polynomial_is_its_definition(limit: int, constant: int, shift: int, rounding: Rounding) -> None:
-    grid, output = Grid(0.02, 120, 0, 255), Grid(0.03, 9, 0, 255)
+def test_the_polynomial_is_its_definition(limit: int, constant: int, shift: int, high: int, rounding: Rounding) -> None:
+    output = Grid(0.03, 9, 0, 255)
     one = constant >> shift
     factor = Dyadic.nearest(0.9 / (2 * one))
+    grid = Grid(0.02, 120, 0, high)
+    x = np.arange(0, high + 1, 1 + high // 999)[None]
     smooth = Polynomial("gelu", (INPUT,), grid, limit, constant, shift, one, factor, output)
-    net = network([smooth], (256,), grid, rounding)
-    x = np.arange(256, dtype=np.uint8)[None]
-    found = same(net, x)
-    for integer, value in zip(range(-120, 136), found[0].tolist(), strict=True):
+    found = same(network([smooth], x.shape[1:], grid, rounding), x)
+    for integer, value in zip((x[0] - 120).tolist(), found[0].tolist(), strict=True):
         t = min(abs(integer), limit) - limit
         error = ((integer > 0) - (integer < 0)) * (constant - t * t)
         real = integer * ((error >> shift) + one) * Fraction(int(factor.multiplier[0]), 2 ** int(factor.shift[0]))
@@ -354,6 +355,22 @@ def test_inputs_that_cannot_be_are_refused() -> None:
         executor.run(np.array([[[0, 1], [2, 16]]], np.uint8))
     with pytest.raises(ValueError, match="takes integers, got float32"):
         executor.run(bad)
+
+
+def test_max_pooling_of_wide_integers() -> None:
+    """Accumulators and 16-bit grids are pooled too; padded places do not win though all are negative."""
+    rng = np.random.default_rng(3)
+    window = (2, 3), (2, 1), ((1, 0), (1, 1)), (2, 1)
+    bias = np.full(6, -(2**20), np.int32)
+    layer = Convolution(
+        "c", (INPUT,), GRID, weights(rng, (6, 1, 3, 2)), bias, np.ones(6), (1, 1), ((1, 1), (1, 1)), (1, 1), 3
+    )
+    operations: list[Operation] = [
+        layer, MaxPool("a", ("c",), *window), rescaled("q", "a", [0.05] * 6, Grid(0.01, 60000, 0, 65535)),
+        MaxPool("b", ("q",), *window),
+    ]  # fmt: skip
+    net = network(operations, (3, 9, 8))
+    assert len(np.unique(same(net, inputs(rng, net)))) > 20
 
 
 def test_logits_become_real_numbers() -> None:
