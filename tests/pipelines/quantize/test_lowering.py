@@ -249,23 +249,6 @@ def test_relu_is_part_of_the_requantization_where_its_grid_begins_at_zero() -> N
         assert compare(quantized, lowered, torch.randn(100, 4), precision=torch.float64).differing == 0
 
 
-def test_one_linear_layer_by_hand() -> None:
-    linear = nn.Linear(2, 2)
-    with torch.no_grad():
-        linear.weight.copy_(torch.tensor([[1.27, -0.5], [0.0254, 0.01]]))
-        linear.bias.copy_(torch.tensor([0.3, -0.001]))
-    lowered = lower(quantize(linear, (2,), torch.tensor([[-1.0, 0.5], [1.55, 0.0]])), (2,))
-    first, last = lowered.operations
-    assert isinstance(first, Linear)
-    assert isinstance(last, Requantize)
-    assert lowered.input.scale == pytest.approx(0.01)
-    assert lowered.input.zero_point == 100
-    assert first.weight.tolist() == [[127, -50], [127, 50]]
-    np.testing.assert_allclose(first.scale, [0.01 * 0.01, 0.01 * 0.0002], rtol=1e-6)
-    assert first.bias.tolist() == [3000, -500]
-    np.testing.assert_allclose(last.factor.factors, first.scale / last.output.scale, rtol=1e-9)
-
-
 @pytest.mark.parametrize("smooth", ["table", "polynomial"])
 @pytest.mark.slow
 def test_gelu_without_a_grid_of_its_own_gets_one(network: MakeNetwork, bench: MakeBench, smooth: str) -> None:
