@@ -182,9 +182,9 @@ def _treat(
         tuned = tune(traced, scheme, inputs)
         losses = [trial.loss for trial in tuned.trials if trial.loss is not None]
         skipped = [f"; not {trial.treatment}: {trial.reason}" for trial in tuned.trials if trial.loss is None]
-        notes = "; ".join([str(tuned.treatment), *tuned.treated.notes])
+        told = "; ".join([str(tuned.treatment), *tuned.treated.notes])
         rows = [
-            Metric("chosen_treatment", None, "name", NEUTRAL, reason=notes),
+            Metric("chosen_treatment", None, "name", NEUTRAL, reason=told),
             Metric("tuning_loss", min(losses), "nats", NEUTRAL,
                    reason=f"on half of the calibration data, the best of {len(losses)} treatments{''.join(skipped)}"),
         ]  # fmt: skip
@@ -197,15 +197,12 @@ def _treat(
                reason="mean over layers of the integers that are not the nearest"),
     ] if changed else []  # fmt: skip
     if treatment.equalization:
-        rows.append(_equalized(treated))
+        # That there are none is an answer, which the reason explains.
+        pairs = [", ".join(f"{first} and {second}" for first, second in treated.equalized)] if treated.equalized else []
+        notes = [each for each in treated.notes if each.startswith("equalization: ")]
+        count = len(treated.equalized)
+        rows.append(Metric("equalized_pairs", count, "count", NEUTRAL, reason="; ".join(pairs + notes)))
     return treatment, treated, rows
-
-
-def _equalized(treated: Treated) -> Metric:
-    """How many pairs of layers were equalized; that there are none is an answer, which the reason explains."""
-    pairs = [", ".join(f"{first} and {second}" for first, second in treated.equalized)] if treated.equalized else []
-    notes = [each for each in treated.notes if each.startswith("equalization: ")]
-    return Metric("equalized_pairs", len(treated.equalized), "count", NEUTRAL, reason="; ".join(pairs + notes))
 
 
 def _scores(original: nn.Module, quantized: fx.GraphModule, path: Path, test: Split) -> list[Metric]:

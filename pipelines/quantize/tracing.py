@@ -70,7 +70,7 @@ def trace(module: nn.Module, input_shape: tuple[int, ...], example: Inputs | Non
         example = torch.rand((2, *input_shape), generator=torch.Generator().manual_seed(0))
     read = in_modules(module, example, whole=_activations(module))
     real = isinstance(example, torch.Tensor) and example.is_floating_point()
-    normalised = _Normaliser(read, real).run()
+    normalised = _normalised(read, real)
     _fold_norms(normalised)
     _keep_positions(normalised)
     normalised.graph.eliminate_dead_code()
@@ -99,47 +99,37 @@ def layer_of(traced: fx.GraphModule, node: fx.Node) -> nn.Module | None:
     return traced.get_submodule(str(node.target)) if node.op == "call_module" else None
 
 
-class _Normaliser:
-    """Writes the graph anew: each call of a module gets a module and a name of its own."""
+def _normalised(read: fx.GraphModule, real: bool) -> fx.GraphModule:
+    """The graph written anew: each call of a module gets a module and a name of its own."""
+    graph, owned, new = fx.Graph(), dict[str, Any](), dict[fx.Node, fx.Node]()
+    layers = {node: _layer(read, node) for node in read.graph.nodes}
+    kinds: dict[str, set[Any]] = {}
+    for node, layer in layers.items():
+        kinds.setdefault(node.meta.get("path", ""), set()).add(type(layer))
 
-    def __init__(self, read: fx.GraphModule, real: bool) -> None:
-        self._read, self._real = read, real
-        self._graph = fx.Graph()
-        self._new: dict[fx.Node, fx.Node] = {}
-        self._owned: dict[str, Any] = {}
-        self._layers = {node: _layer(read, node) for node in read.graph.nodes}
-        kinds: dict[str, set[Any]] = {}
-        for node, layer in self._layers.items():
-            kinds.setdefault(node.meta.get("path", ""), set()).add(type(layer))
-        # Where one kind of layer is called, once or more, and nothing else.
-        self._own = {path for path, found in kinds.items() if path and len(found) == 1}
-
-    def run(self) -> fx.GraphModule:
-        for node in self._read.graph.nodes:
-            self._new[node] = made = self._write(node)
-            made.meta["shape"] = node.meta.get("shape", ())
-        return fx.GraphModule(self._owned, self._graph)
-
-    def _write(self, node: fx.Node) -> fx.Node:
-        layer, path = self._layers[node], node.meta.get("path", "")
-        if layer is not None:
-            named = str(node.target) if node.op == "call_module" else node.name
-            name = self._free(path if path in self._own else named)
-            self._owned[name] = copy.deepcopy(layer)
-            sources = node.args[:1] if node.target is torch.reshape else node.args
-            return self._graph.call_module(name, fx.map_arg(sources, self._new.__getitem__))
-        copied = self._graph.node_copy(node, self._new.__getitem__)
-        if node.op == "get_attr":
-            copied.target = self._free(str(node.target))
-            self._owned[copied.target] = operator.attrgetter(str(node.target))(self._read)
-        copied.meta["real"] = self._real
-        return copied
-
-    def _free(self, path: str) -> str:
+    def free(path: str) -> str:
         name = path.replace(".", "_")
         if name == "input" or name.startswith(_RESERVED) or not name[:1].isalpha():
             name = f"layer_{name.lstrip('_')}"
-        return next(each for i in range(10**6) if (each := f"{name}_{i}" if i else name) not in self._owned)
+        return next(each for i in range(10**6) if (each := f"{name}_{i}" if i else name) not in owned)
+
+    for node, layer in layers.items():
+        if layer is not None:
+            # By the path, where one kind of layer is called there, once or more, and nothing else.
+            path, named = node.meta.get("path", ""), str(node.target) if node.op == "call_module" else node.name
+            name = free(path if path and len(kinds[path]) == 1 else named)
+            owned[name] = copy.deepcopy(layer)
+            sources = node.args[:1] if node.target is torch.reshape else node.args
+            made = graph.call_module(name, fx.map_arg(sources, new.__getitem__))
+        else:
+            made = graph.node_copy(node, new.__getitem__)
+            if node.op == "get_attr":
+                made.target = free(str(node.target))
+                owned[made.target] = operator.attrgetter(str(node.target))(read)
+            made.meta["real"] = real
+        made.meta["shape"] = node.meta.get("shape", ())
+        new[node] = made
+    return fx.GraphModule(owned, graph)
 
 
 def _layer(read: fx.GraphModule, node: fx.Node) -> nn.Module | None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import Any, get_args
 
 import torch
@@ -75,17 +74,13 @@ class Treated:
     """
 
     network: fx.GraphModule
-    rerounded: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-    equalized: tuple[tuple[str, str], ...] = ()
-    notes: tuple[str, ...] = ()
+    rerounded: Mapping[str, float]
+    equalized: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
 
 
 def quantize(
-    module: nn.Module,
-    input_shape: tuple[int, ...],
-    scheme: Scheme,
-    inputs: torch.Tensor,
-    treatment: Treatment = PLAIN,
+    module: nn.Module, input_shape: tuple[int, ...], scheme: Scheme, inputs: torch.Tensor, treatment: Treatment = PLAIN
 ) -> fx.GraphModule:
     """The calibrated Brevitas network of `module`; see `treat`."""
     return treat(trace(module, input_shape), scheme, inputs, treatment).network
@@ -109,7 +104,10 @@ def treat(traced: fx.GraphModule, scheme: Scheme, inputs: Inputs, treatment: Tre
             if reason:
                 notes.append(f"equalization: {reason}")
         if treatment.bias_correction:
-            traced = _with_biases(traced)
+            traced = copy.deepcopy(traced)
+            for layer in traced.modules():  # every one has biases to correct
+                if isinstance(layer, FLOAT_COMPUTE) and layer.bias is None:
+                    layer.bias = nn.Parameter(layer.weight.new_zeros(len(layer.weight)))
         quantized = place(traced, scheme)
         _scale_weights(quantized, treatment.weight_scale)
         calibrate(quantized, inputs, treatment.calibration)
@@ -121,15 +119,6 @@ def treat(traced: fx.GraphModule, scheme: Scheme, inputs: Inputs, treatment: Tre
         check_ranges(quantized)
         check_grid(quantized)
     return Treated(quantized, rerounded, pairs, tuple(notes))
-
-
-def _with_biases(traced: fx.GraphModule) -> fx.GraphModule:
-    """A copy in which every layer has biases to correct."""
-    copied = copy.deepcopy(traced)
-    for layer in copied.modules():
-        if isinstance(layer, FLOAT_COMPUTE) and layer.bias is None:
-            layer.bias = nn.Parameter(layer.weight.new_zeros(len(layer.weight)))
-    return copied
 
 
 def _scale_weights(quantized: fx.GraphModule, weight_scale: WeightScale) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from brevitas.nn import QuantConv1d, QuantConv2d, QuantIdentity, QuantLinear
+from brevitas.nn import QuantIdentity
 from brevitas.quant_tensor import QuantTensor
 from torch import fx
 
@@ -18,10 +18,10 @@ from evalsuite import Samples, pieces
 from pipelines.quantize.agreement import in_brevitas, quantizers
 from pipelines.quantize.integer.execution import Executor
 from pipelines.quantize.integer.grids import INPUT, Integers, quantize
-from pipelines.quantize.integer.layers import Convolution, Linear
+from pipelines.quantize.integer.layers import Weighted
 from pipelines.quantize.integer.lowering import grid_of
 from pipelines.quantize.integer.network import IntegerNetwork
-from pipelines.quantize.placement import is_power_of_two, kept_length, kernel_of
+from pipelines.quantize.placement import COMPUTE, is_power_of_two, kept_length, kernel_of
 from pipelines.quantize.tracing import at_a_time
 
 
@@ -44,41 +44,35 @@ def in_float64(quantized: fx.GraphModule, network: IntegerNetwork) -> fx.GraphMo
         RuntimeError: a layer keeps its scale in a way that is not known here, so that its integers would move.
     """
     exact = copy.deepcopy(quantized).double()
-    biases = {each.name: each for each in network.operations if isinstance(each, (Linear, Convolution))}
+    biases = {each.name: each for each in network.operations if isinstance(each, Weighted)}
     for name, layer in quantized.named_modules():
         twin = exact.get_submodule(name)
+        kernel = kernel_of(twin) if isinstance(layer, (QuantIdentity, *COMPUTE)) else None
         if isinstance(layer, QuantIdentity):
-            _keep_grid(name, layer, twin)
-        elif isinstance(layer, (QuantLinear, QuantConv1d, QuantConv2d)):
-            _keep_weights(name, layer, twin)
+            grid = grid_of(layer)
+            # Brevitas keeps a grid's reach and its zero, both as real numbers, and divides: in float64, once more.
+            reach = _reach(kernel, torch.tensor(grid.scale, dtype=torch.float64), grid.high)
+            kernel.scaling_impl.value.data.copy_(reach)
+            kernel.zero_point_impl.value.data.fill_(grid.scale * grid.zero_point)
+            if grid_of(twin) != grid:
+                raise RuntimeError(f"{name}: in float64 its grid became {grid_of(twin)} instead of {grid}")
+        elif isinstance(layer, COMPUTE):
+            weight = layer.quant_weight()
+            scale, integers = weight.scale.double(), weight.int()
+            for part in twin.weight_quant.modules():
+                if hasattr(
+                    part, "min_val"
+                ):  # A limit that float32 rounded would lift the scales that it made a little.
+                    part.min_val = 0.0
+            value = kernel.scaling_impl.value
+            value.data = _reach(kernel, scale.view_as(value), 2 ** (int(weight.bit_width) - 1) - 1)
+            twin.weight.data = integers * scale
+            made = twin.quant_weight()
+            if not torch.equal(made.scale, scale) or not torch.equal(made.int(), integers):
+                raise RuntimeError(f"{name}: in float64 its weights are quantized otherwise")
             if name in biases and twin.bias is not None:
                 twin.bias.data = torch.from_numpy(biases[name].bias * biases[name].scale)
     return exact
-
-
-def _keep_grid(name: str, layer: QuantIdentity, twin: Any) -> None:
-    grid = grid_of(layer)
-    kernel = kernel_of(twin)
-    # Brevitas keeps a grid's reach and its zero, both as real numbers, and divides: in float64, once more.
-    kernel.scaling_impl.value.data.copy_(_reach(kernel, torch.tensor(grid.scale, dtype=torch.float64), grid.high))
-    kernel.zero_point_impl.value.data.fill_(grid.scale * grid.zero_point)
-    if grid_of(twin) != grid:
-        raise RuntimeError(f"{name}: in float64 its grid became {grid_of(twin)} instead of {grid}")
-
-
-def _keep_weights(name: str, layer: Any, twin: Any) -> None:
-    weight = layer.quant_weight()
-    scale, integers = weight.scale.double(), weight.int()
-    for part in twin.weight_quant.modules():
-        if hasattr(part, "min_val"):  # A limit that float32 rounded would lift the scales that it made by that little.
-            part.min_val = 0.0
-    kernel = kernel_of(twin)
-    value = kernel.scaling_impl.value
-    value.data = _reach(kernel, scale.view_as(value), 2 ** (int(weight.bit_width) - 1) - 1)
-    twin.weight.data = integers * scale
-    made = twin.quant_weight()
-    if not torch.equal(made.scale, scale) or not torch.equal(made.int(), integers):
-        raise RuntimeError(f"{name}: in float64 its weights are quantized otherwise")
 
 
 def _reach(kernel: Any, scale: torch.Tensor, greatest: int) -> torch.Tensor:
@@ -268,15 +262,7 @@ def _disagreement(name: str, fake: Integers, integer: Integers, steps: npt.NDArr
 def _merge(found: dict[str, Disagreement], more: list[Disagreement]) -> None:
     """Add the counts of another part of the inputs; the first differing element stays the first."""
     for each in more:
-        old = found.get(each.layer)
-        found[each.layer] = (
-            each
-            if old is None
-            else replace(
-                old,
-                elements=old.elements + each.elements,
-                differing=old.differing + each.differing,
-                distance=max(old.distance, each.distance),
-                unexplained=old.unexplained + each.unexplained,
-            )
-        )
+        old = found.setdefault(each.layer, each)
+        if old is not each:
+            sums = {name: getattr(old, name) + getattr(each, name) for name in ("elements", "differing", "unexplained")}
+            found[each.layer] = replace(old, distance=max(old.distance, each.distance), **sums)
