@@ -60,10 +60,8 @@ def in_float64(quantized: fx.GraphModule, network: IntegerNetwork) -> fx.GraphMo
             weight = layer.quant_weight()
             scale, integers = weight.scale.double(), weight.int()
             for part in twin.weight_quant.modules():
-                if hasattr(
-                    part, "min_val"
-                ):  # A limit that float32 rounded would lift the scales that it made a little.
-                    part.min_val = 0.0
+                if hasattr(part, "min_val"):
+                    part.min_val = 0.0  # a limit that float32 rounded would lift the scales that it made a little
             value = kernel.scaling_impl.value
             value.data = _reach(kernel, scale.view_as(value), 2 ** (int(weight.bit_width) - 1) - 1)
             twin.weight.data = integers * scale
