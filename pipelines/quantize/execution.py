@@ -259,7 +259,7 @@ def _macs(node: onnx.NodeProto, profile: _Profile) -> int:
         name = node.input[_CONVOLUTIONS[node.op_type]]
         name = origin.get(name, name)
         shape = next(tensor.dims for tensor in profile.graph.initializer if tensor.name == name)
-        return math.prod(profile.first(node, side)[1]) * math.prod(shape[1:])
+        return int(math.prod(profile.first(node, side)[1]) * math.prod(shape[1:]))
     return 0
 
 

@@ -46,10 +46,9 @@ def in_float64(quantized: fx.GraphModule, network: IntegerNetwork) -> fx.GraphMo
     exact = copy.deepcopy(quantized).double()
     biases = {each.name: each for each in network.operations if isinstance(each, Weighted)}
     for name, layer in quantized.named_modules():
-        twin = exact.get_submodule(name)
-        kernel = kernel_of(twin) if isinstance(layer, (QuantIdentity, *COMPUTE)) else None
+        twin: Any = exact.get_submodule(name)
         if isinstance(layer, QuantIdentity):
-            grid = grid_of(layer)
+            grid, kernel = grid_of(layer), kernel_of(twin)
             # Brevitas keeps a grid's reach and its zero, both as real numbers, and divides: in float64, once more.
             reach = _reach(kernel, torch.tensor(grid.scale, dtype=torch.float64), grid.high)
             kernel.scaling_impl.value.data.copy_(reach)
@@ -58,7 +57,7 @@ def in_float64(quantized: fx.GraphModule, network: IntegerNetwork) -> fx.GraphMo
                 raise RuntimeError(f"{name}: in float64 its grid became {grid_of(twin)} instead of {grid}")
         elif isinstance(layer, COMPUTE):
             weight = layer.quant_weight()
-            scale, integers = weight.scale.double(), weight.int()
+            scale, integers, kernel = weight.scale.double(), weight.int(), kernel_of(twin)
             for part in twin.weight_quant.modules():
                 if hasattr(part, "min_val"):
                     part.min_val = 0.0  # a limit that float32 rounded would lift the scales that it made a little
