@@ -8,7 +8,7 @@ import gc
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,6 +49,16 @@ def _one_thread() -> None:
 
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start, too
+
+
+@pytest.fixture
+def by_hand() -> Iterator[None]:
+    """Weights are drawn from the seed 0 and written by hand, without gradients."""
+    import torch
+
+    torch.manual_seed(0)
+    with torch.no_grad():
+        yield
 
 
 @cache
