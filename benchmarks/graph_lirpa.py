@@ -22,7 +22,6 @@ from evalsuite.verification.nonlinear import bilinear, convex
 from evalsuite.verification.scalar_lines import Chosen, Middle, rounded_lines
 from pipelines.bounds.adapter import Engine
 from pipelines.bounds.curved import Shape
-from pipelines.bounds.own import Own
 from pipelines.bounds.regions import Regions
 from pipelines.bounds.steps import Ends, Pulled, Rule
 
@@ -39,7 +38,6 @@ class _Sum(Rule):
     curved = False
 
     def value(self, *operands: _Tensor) -> _Tensor:
-        """See `Rule`."""
         with _untraced():
             total = self.bias.expand(len(operands[0]), -1)
             for place, map_ in self.parts:
@@ -47,14 +45,12 @@ class _Sum(Rule):
             return total
 
     def interval(self, *operands: Ends) -> Ends:
-        """See `Rule`."""
         center = self.value(*((low + high) / 2 for low, high in operands))
         radii = [(high - low) / 2 for low, high in operands]
         radius = torch.stack([map_.absolute()(radii[place]) for place, map_ in self.parts]).sum(0)
         return center - radius, center + radius
 
     def pulled(self, rows: _Tensor, sign: int, operands: list[Ends]) -> Pulled:
-        """See `Rule`: the same on both sides."""
         found = [rows.new_zeros(*rows.shape[:2], ends[0].shape[1]) for ends in operands]
         for place, map_ in self.parts:
             found[place] = found[place] + map_.pull(rows)
@@ -68,14 +64,12 @@ class _Lined(Rule):
     operation: Convex | Rounded | Product
 
     def value(self, *operands: _Tensor) -> _Tensor:
-        """See `Rule`."""
         operation, x = self.operation, operands[0]
         if isinstance(operation, Product):
             return operation.left(x) * operation.right(operands[-1])
         return CONVEX[operation.name](x) if isinstance(operation, Convex) else x.round()
 
     def interval(self, *operands: Ends) -> Ends:
-        """See `Rule`."""
         return self._bounded(operands)[0]
 
     def _bounded(self, operands: Sequence[Ends]) -> tuple[Ends, Middle]:
@@ -86,7 +80,6 @@ class _Lined(Rule):
         return convex(operation, *given) if isinstance(operation, Convex) else rounded_lines(*given)
 
     def pulled(self, rows: _Tensor, sign: int, operands: list[Ends]) -> Pulled:
-        """See `Rule`."""
         operation, size = self.operation, sign * rows.abs()
         lines = self._bounded(operands)[1]
         maps = (operation.left, operation.right) if isinstance(operation, Product) else (Same(),)
@@ -104,15 +97,12 @@ class _Greatest(Rule):
     operation: Maximum
 
     def value(self, *operands: _Tensor) -> _Tensor:
-        """See `Rule`."""
         return self.operation.of(operands[0]).amax(-1)
 
     def interval(self, *operands: Ends) -> Ends:
-        """See `Rule`."""
         return self.value(operands[0][0]), self.value(operands[0][1])
 
     def pulled(self, rows: _Tensor, sign: int, operands: list[Ends]) -> Pulled:
-        """See `Rule`."""
         lines = Chosen.of(self.operation, *operands[0])
         below, above = (rows.clamp(min=0), rows.clamp(max=0)) if sign > 0 else (rows.clamp(max=0), rows.clamp(min=0))
         found = rows.new_zeros(*rows.shape[:2], operands[0][0].shape[1])
@@ -151,7 +141,7 @@ class _Written(nn.Module):
 def _step(node: Node) -> nn.Module:
     operation = node.operation
     if isinstance(operation, Pointwise):
-        return nn.ReLU() if operation.traits.name == RELU.name else Own(Shape(operation.traits))
+        return nn.ReLU() if operation.traits.name == RELU.name else Shape(operation.traits).own()
     if isinstance(operation, Affine):
         places = {source: place for place, source in enumerate(dict.fromkeys(node.sources))}
         rule: Rule = _Sum(tuple((places[source], map_) for source, map_ in operation.parts), operation.bias)
@@ -160,7 +150,7 @@ def _step(node: Node) -> nn.Module:
     else:
         assert isinstance(operation, Convex | Rounded | Product)  # what else there is is of two networks
         rule = _Lined(operation)
-    return Own(rule, (node.size,))
+    return rule.own((node.size,))
 
 
 class GraphEngine:

@@ -14,10 +14,10 @@ from pipelines.bounds import METHODS, Bounds
 from pipelines.bounds.embedding import UNBOUNDED, embedded
 from pipelines.bounds.graph_certification import certify_graph
 from pipelines.bounds.limits import SHARE, Memory, Pace
+from pipelines.bounds.margins import Broken, Points, Samples, first_broken, kept
 from pipelines.bounds.propagation import Distrusted, Margins, Propagation, proven
 from pipelines.bounds.radius import search
 from pipelines.bounds.rows import Found, Rows
-from pipelines.bounds.samples import Broken, Points, Samples, first_broken, kept
 
 # alpha-CROWN raised the least margin by at most 0.18 of the mean width of the logits' bounds (digits, eps up to 0.125,
 # GELU and ReLU); where more is lacking, trying would cost most of the stage's time for nothing.
@@ -124,6 +124,7 @@ class Certification:
         # How many rounds of bounds are to come after the present one, for which alpha-CROWN leaves time.
         self._ahead = len(options.eps) + (options.radius_steps if options.radius else 0)
         self._hurried = False  # whether time ended alpha-CROWN's optimizer in the present round
+        self._budget = options.alpha_seconds or math.inf
 
     def metrics(self) -> list[Metric]:
         """All rows of the stage: clean accuracy, each radius `eps` ascending, certified radii, and memory."""
@@ -165,18 +166,12 @@ class Certification:
         """
         points = _inside(properties, self._points)
         open_ = [index for index, point in enumerate(points) if point is None]
-        parts = self._pace.in_time(
-            "pgd",
-            len(open_),
-            _ATTACKED,
-            lambda some: falsify(
-                self._network.module,
-                [properties[index] for index in open_[some]],
-                seed=self._seed,
-                restarts=self._options.restarts,
-            ),
-        )
-        attacked = [point for part in parts for point in part]
+
+        def attack(some: slice) -> Points:
+            chosen = [properties[index] for index in open_[some]]
+            return falsify(self._network.module, chosen, seed=self._seed, restarts=self._options.restarts)
+
+        attacked = [point for part in self._pace.in_time("pgd", len(open_), _ATTACKED, attack) for point in part]
         late = torch.zeros(len(properties), dtype=torch.bool)
         late[open_[len(attacked) :]] = True
         for index, point in zip(open_, attacked, strict=False):
@@ -194,14 +189,13 @@ class Certification:
         began = time.monotonic()
         holds, rounded = torch.zeros(2, len(properties), dtype=torch.bool)
         late = torch.ones_like(holds)
+
+        def bound(some: slice) -> Margins:
+            return self._propagation.bounds(properties[some], method)
+
         try:
             with self._memory.measured(method):
-                parts = self._pace.in_time(
-                    method,
-                    len(properties),
-                    self._propagation.batch,
-                    lambda some: self._propagation.bounds(properties[some], method),
-                )
+                parts = self._pace.in_time(method, len(properties), self._propagation.batch, bound)
         except Unsupported as error:
             if method in _NEEDED:
                 raise
@@ -251,10 +245,6 @@ class Certification:
         seconds = crown.seconds + time.monotonic() - began
         return Found("alpha-crown", holds, late & ~violated, crown.rounded, seconds, None, reason)
 
-    @property
-    def _budget(self) -> float:
-        return self._options.alpha_seconds or math.inf
-
     def _optimized(
         self, properties: list[Property], todo: torch.Tensor, bounds: Margins, began: float
     ) -> list[Margins]:
@@ -287,12 +277,8 @@ class Certification:
         refused = [each.reason for each in self._grid.values() if each.refused]
         if refused:
             return [self._rows.no_radius(method, refused[0])]
-        radii = search(
-            correct,
-            {eps: (each.holds, each.late) for eps, each in self._grid.items()},
-            self._options.radius_steps,
-            certified,
-        )
+        grid = {eps: (each.holds, each.late) for eps, each in self._grid.items()}
+        radii = search(correct, grid, self._options.radius_steps, certified)
         return self._rows.radii(radii, method, time.monotonic() - began)
 
 

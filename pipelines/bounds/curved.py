@@ -1,18 +1,24 @@
-"""The activations of a network as auto_LiRPA's operators: one operator for every row of traits."""
+"""A network's activations: what they compute, what they are called, and one operator of auto_LiRPA for all of them."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
 import torch
+from torch import fx, nn
 
-from evalsuite import Activation, interval, relax
-from pipelines.bounds.surroundings import at_home
+from evalsuite import RELU, SOFTPLUS, Activation, Unsupported, census, clip, interval, relax
+from pipelines.bounds.surroundings import Own, at_home, ordered
 
 # How near a line must be to the function at both ends to be taken for a chord, and how far these must be apart.
 _NEAR = 1e-6
+_TORCH_SOFTPLUS = 20.0
+_CLOSE = 1e-9
 
 with at_home():
     from auto_LiRPA.bound_ops import BoundOptimizableActivation
@@ -52,13 +58,9 @@ class Shape:
         apart = ((self.traits.value(edge) - edge).abs() + 2.0**-48 * edge) / self.factor
         return float(apart.max())
 
-    def operator(self, *given: Any) -> BoundCurved:
-        """See `Meaning`."""
-        return BoundCurved(self, *given)
-
-    def bends(self) -> bool:
-        """Whether f has a curved piece: of what is piecewise linear lines are told by slopes, not by points."""
-        return self.traits.shape != ""
+    def own(self) -> Own:
+        """A module that computes it, and that auto_LiRPA bounds by our relaxation."""
+        return Own(self.value, partial(BoundCurved, self))
 
 
 class BoundCurved(BoundOptimizableActivation):  # type: ignore[misc]
@@ -84,7 +86,7 @@ class BoundCurved(BoundOptimizableActivation):  # type: ignore[misc]
         return self._shape.value(x)
 
     def interval_propagate(self, *bounds: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        lower, upper = _ordered(bounds[0][0], bounds[0][1])
+        lower, upper = ordered(bounds[0][0], bounds[0][1])
         least, most = interval(self._shape.traits, lower, upper, hardness=self._shape.factor)
         return least - self._gap, most + self._gap
 
@@ -105,7 +107,7 @@ class BoundCurved(BoundOptimizableActivation):  # type: ignore[misc]
             self._made_of = x.lower, x.upper
 
     def _lines(self, low: torch.Tensor, high: torch.Tensor, points: Any) -> tuple[torch.Tensor, ...]:
-        lower, upper = _ordered(low, high)
+        lower, upper = ordered(low, high)
         lines = relax(self._shape.traits, lower, upper, hardness=self._shape.factor, points=points)
         below, above = lines.lower_intercept - self._gap, lines.upper_intercept + self._gap
         return lines.lower_slope, below, lines.upper_slope, above
@@ -135,11 +137,11 @@ class BoundCurved(BoundOptimizableActivation):  # type: ignore[misc]
         return found
 
     def init_linear_relaxation(self, x: Any, dim_opt: Any = None) -> None:
-        """Nothing: `bound_relax` makes the lines in one go."""
+        pass  # `bound_relax` makes the lines in one go
 
     def init_opt_parameters(self, start_nodes: Any) -> None:
         lower, upper = self.inputs[0].lower, self.inputs[0].upper
-        if self._shape.bends():
+        if self._shape.traits.shape:  # of what is piecewise linear, lines are told by slopes, not by points
             points = (self._shape.factor * (lower + upper) / 2).expand(2, *lower.shape)
         else:
             found = self._lines(lower, upper, None)
@@ -156,6 +158,73 @@ class BoundCurved(BoundOptimizableActivation):  # type: ignore[misc]
         self.alpha = alpha
 
 
-def _ordered(lower: torch.Tensor, upper: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where two bounds of one value were intersected, rounding may have reversed them."""
-    return torch.minimum(lower, upper), torch.maximum(lower, upper)
+def activations(traced: fx.GraphModule) -> dict[str, Shape]:
+    """What each activation of a network that `in_modules` gives computes, by the name of its module, in order."""
+    called = [str(node.target) for node in traced.graph.nodes if node.op == "call_module"]
+    shapes = {name: _shape_of(traced.get_submodule(name)) for name in called}
+    return {name: shape for name, shape in shapes.items() if shape is not None}
+
+
+def _shape_of(layer: nn.Module) -> Shape | None:
+    """What the layer computes, if it is an activation."""
+    operation: Any = getattr(layer, "operation", None)
+    traits, hardness = getattr(operation, "traits", None), getattr(operation, "hardness", None)
+    if traits is None:
+        traits = next((found.traits.of(layer) for found in census(layer, gates=True)), None)
+        if traits is None and isinstance(layer, nn.Hardtanh):
+            traits = clip(float(layer.min_val), float(layer.max_val))
+    if traits is None:
+        return None
+    threshold = _TORCH_SOFTPLUS if traits.name == SOFTPLUS.name else torch.inf
+    return Shape(traits, None if hardness is None else hardness.double(), threshold)
+
+
+def with_stand_ins(traced: fx.GraphModule, make: Callable[[Shape], nn.Module]) -> None:
+    """Put `make(shape)` in the place of each activation but ReLU."""
+    for name, shape in activations(traced).items():
+        if shape.traits.name != RELU.name:
+            traced.set_submodule(name, make(shape))
+
+
+def path_of(node: fx.Node) -> str:
+    """By which a refusal tells what computes the value."""
+    return str(node.target) if node.op == "call_module" else node.name
+
+
+def refuse_values(module: nn.Module) -> None:
+    """Raise Unsupported where a weight is NaN or infinite, or a norm's are those of the batch."""
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if not bool(tensor.isfinite().all()):
+            raise Unsupported(f"{name} has values that are not finite")
+    for name, each in module.named_modules():
+        if isinstance(each, (nn.BatchNorm1d, nn.BatchNorm2d)) and each.running_mean is None:
+            raise Unsupported(f"{name} ({type(each).__name__}) without running statistics normalises by its batch")
+
+
+@torch.no_grad()
+def layer_names(traced: fx.GraphModule, points: torch.Tensor, seen: list[torch.Tensor]) -> tuple[str, ...]:
+    """For each of `seen`, the activations' inputs at `points`, the dotted path of the module that gets it.
+
+    A module that is called more than once has a name for each call, but for calls with one input. An activation whose
+    input is not found, as behind one that was merged with it, is "activation 3" by its place.
+    """
+    watched = copy.deepcopy(traced).double()
+    calls: list[tuple[str, torch.Tensor]] = []
+    paths = {str(node.target): node.meta.get("path", node.target) for node in traced.graph.nodes}
+    for name in activations(watched):
+        watched.get_submodule(name).register_forward_pre_hook(
+            lambda _, given, path=paths[name]: calls.append((path, given[0]))
+        )
+    watched(points)
+    names, often = [], dict[str, int]()
+    for place, value in enumerate(seen, start=1):
+        at = next((i for i, (_, given) in enumerate(calls) if same(given, value, _CLOSE)), None)
+        path = f"activation {place}" if at is None else calls.pop(at)[0]
+        often[path] = often.get(path, 0) + 1
+        names.append(path if often[path] == 1 else f"{path} call {often[path]}")
+    return tuple(names)
+
+
+def same(given: torch.Tensor, value: torch.Tensor, near: float) -> bool:
+    """Whether two tensors have one shape and nearly one value."""
+    return given.shape == value.shape and torch.allclose(given, value, rtol=near, atol=near)

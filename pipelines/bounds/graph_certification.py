@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,8 @@ from evalsuite import (
 )
 from pipelines.bounds import METHODS, Bounds
 from pipelines.bounds.limits import SHARE
-from pipelines.bounds.margins import rows_of
+from pipelines.bounds.margins import Broken, Points, first_broken, kept, rows_of
 from pipelines.bounds.rows import Found, Rows
-from pipelines.bounds.samples import Broken, Points, first_broken, kept
 
 _BATCH = 16  # properties bounded at once
 _GRAPH = "graph-"  # before a method's name
@@ -91,28 +91,13 @@ Asked = list[tuple[_Part, list[Property]]]
 """Of each part of the samples what is asked of them."""
 
 
-class GraphCertification:
-    """Certifies one network's properties, radius by radius, until the share of the time limit is used.
+class _Certification:
+    """Certifies one network's properties, radius by radius, until the deadline; see `certify_graph`."""
 
-    Rows name its methods "graph-ibp" and "graph-crown": they are another engine's than "ibp" and "crown", and only
-    differences between two networks that one engine bounded are the networks' own. Where CROWN is asked for, networks
-    with attention are bounded by zonotopes as well, "graph-zonotope".
-
-    Args:
-        refusal: why the other engine did not bound the network, which rows of its methods say; "" for none of those.
-        deadline: of the monotonic clock; None for the share from now on.
-
-    Raises:
-        Unsupported: balls of another norm than L-infinity, or an operator without a reader or a relaxation.
-    """
-
-    def __init__(
-        self, network: Network, bench: Bench, options: Bounds, refusal: str = "", deadline: float | None = None
-    ) -> None:
+    def __init__(self, network: Network, bench: Bench, options: Bounds, refusal: str, deadline: float) -> None:
         if options.norm != "linf":
             raise Unsupported(f"norm {options.norm!r}: by bounds of a graph, boxes are bounded alone; use linf")
-        self._deadline = time.monotonic() + SHARE * bench.time_limit if deadline is None else deadline
-        self._bench, self._options, self._refusal = bench, options, refusal
+        self._bench, self._options, self._refusal, self._deadline = bench, options, refusal, deadline
         self._parts = list[_Part]()
         for each in subjects(network, bench, options.samples, positions=options.positions):
             late = bool(self._parts) and time.monotonic() > self._deadline
@@ -140,7 +125,6 @@ class GraphCertification:
 
     @property
     def kept(self) -> Path | None:
-        """The file of a counterexample of each radius, where inputs are images and any was found."""
         return kept(self._bench, self._parts[0].run, self._broken)
 
     def _at(self, eps: float, correct: torch.Tensor) -> list[Metric]:
@@ -186,15 +170,15 @@ class GraphCertification:
         holds, late = list[bool](), list[bool]()
         for part, some in _batches(asked):
             try:
-                proven = self._in_zonotopes(part, some) if method == _ZONOTOPE else self._in_lines(method, part, some)
-                holds += proven
-                late += [False] * len(proven) + [True] * (len(some) - len(proven))
-                holds += [False] * (len(some) - len(proven))
+                proven = self._proven(method, part, some)
             except Unsupported as error:
                 if method == "crown":
                     raise
                 # Intervals alone may be too wide, as of a softmax's powers, where backward bounds are not.
                 return Found.none(_GRAPH + method, len(broken), str(error), time.monotonic() - began)
+            missing = len(some) - len(proven)
+            holds += proven + [False] * missing
+            late += [False] * len(proven) + [True] * missing
         held = torch.tensor(holds)
         # A proof is of real arithmetic: what float32 breaks all the same is not counted.
         return Found(
@@ -205,35 +189,24 @@ class GraphCertification:
         if time.monotonic() > self._deadline:
             raise _OutOfTime
 
-    def _in_lines(self, method: str, part: _Part, properties: list[Property]) -> list[bool]:
-        """Which hold, by lines or intervals; of none where there was no time for all."""
-        graph = part.graph
-        lower, upper = (
-            torch.stack([getattr(each, end).flatten() for each in properties]) for end in ("lower", "upper")
-        )
-        if graph is None:
-            return []
-        try:
-            self._check()
-            bounds = Propagation(graph, lower, upper, backward=_BACKWARD[method], check=self._check)
-            rows, least = zip(*(_asked_for(each, graph.outputs) for each in properties), strict=True)
-            return (bounds.lower_bounds(torch.stack(rows)).value > torch.stack(least)).all(1).tolist()
-        except _OutOfTime:
-            return []
-
-    def _in_zonotopes(self, part: _Part, properties: list[Property]) -> list[bool]:
-        """Which hold, of as many as there was time for."""
-        holds = list[bool]()
-        for each in properties:
-            if part.attending is None:
-                return holds
-            try:
+    def _proven(self, method: str, part: _Part, properties: list[Property]) -> list[bool]:
+        """Which hold, of as many as there was time for: lines and intervals bound all of them at once."""
+        graph, attending, holds = part.graph, part.attending, list[bool]()
+        with suppress(_OutOfTime):
+            if method == _ZONOTOPE and attending is not None:
+                for each in properties:
+                    self._check()
+                    found = attending(each.lower[None].double(), each.upper[None].double(), check=self._check)
+                    rows, least = _asked_for(each, found.center.numel())
+                    holds.append(bool((found.lower_bounds(rows) > least).all()))
+            elif method != _ZONOTOPE and graph is not None:
                 self._check()
-                found = part.attending(each.lower[None].double(), each.upper[None].double(), check=self._check)
-            except _OutOfTime:
-                return holds
-            rows, least = _asked_for(each, found.center.numel())
-            holds.append(bool((found.lower_bounds(rows) > least).all()))
+                lower, upper = (
+                    torch.stack([getattr(each, end).flatten() for each in properties]) for end in ("lower", "upper")
+                )
+                bounds = Propagation(graph, lower, upper, backward=_BACKWARD[method], check=self._check)
+                every, ends = zip(*(_asked_for(each, graph.outputs) for each in properties), strict=True)
+                holds = (bounds.lower_bounds(torch.stack(every)).value > torch.stack(ends)).all(1).tolist()
         return holds
 
 
@@ -256,6 +229,22 @@ def _batches(asked: Asked) -> Iterator[tuple[_Part, list[Property]]]:
 def certify_graph(
     network: Network, bench: Bench, options: Bounds, refusal: str = "", deadline: float | None = None
 ) -> tuple[list[Metric], Path | None]:
-    """All metrics, and the counterexamples to show; see `GraphCertification`."""
-    certification = GraphCertification(network, bench, options, refusal, deadline)
+    """All metrics, and the counterexamples to show: a counterexample of each radius, where inputs are images.
+
+    Rows name the methods "graph-ibp" and "graph-crown": they are another engine's than "ibp" and "crown", and only
+    differences between two networks that one engine bounded are the networks' own. Where CROWN is asked for, networks
+    with attention are bounded by zonotopes as well, "graph-zonotope".
+
+    Args:
+        network: any whose graph is read.
+        bench: its data.
+        options: of the stage.
+        refusal: why the other engine did not bound the network, which rows of its methods say; "" for none of those.
+        deadline: of the monotonic clock; None for the share of the time limit from now on.
+
+    Raises:
+        Unsupported: balls of another norm than L-infinity, or an operator without a reader or a relaxation.
+    """
+    deadline = time.monotonic() + SHARE * bench.time_limit if deadline is None else deadline
+    certification = _Certification(network, bench, options, refusal, deadline)
     return certification.metrics(), certification.kept

@@ -1,14 +1,16 @@
-"""Bounds of margins over the regions of properties, and what they prove."""
+"""Samples and the properties that are asked of them; bounds of their margins, and what these prove."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
 
 import torch
+from torch import nn
 
-from evalsuite import Property
-
-_ROWS = ("margins", "lower", "upper", "allowance")
+from evalsuite import Bench, Property, write_counterexamples
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +43,20 @@ class Margins:
 
     def __getitem__(self, index: torch.Tensor | slice) -> Margins:
         """The bounds of some of the properties."""
-        inputs = [(low[index], high[index]) for low, high in self.inputs]
-        margins, lower, upper, allowance = (getattr(self, name)[index] for name in _ROWS)
-        return Margins(margins, lower, upper, allowance, inputs)
+        return Margins._of([each[index] for each in self._tensors()])
 
     @staticmethod
     def joined(parts: list[Margins]) -> Margins:
         """The bounds of all the parts' properties."""
-        layers = zip(*[each.inputs for each in parts], strict=True)
-        inputs = [(torch.cat([low for low, _ in each]), torch.cat([high for _, high in each])) for each in layers]
-        margins, lower, upper, allowance = (torch.cat([getattr(each, name) for each in parts]) for name in _ROWS)
-        return Margins(margins, lower, upper, allowance, inputs)
+        return Margins._of([torch.cat(each) for each in zip(*[part._tensors() for part in parts], strict=True)])
+
+    def _tensors(self) -> list[torch.Tensor]:
+        return [self.margins, self.lower, self.upper, self.allowance, *(end for pair in self.inputs for end in pair)]
+
+    @staticmethod
+    def _of(tensors: list[torch.Tensor]) -> Margins:
+        margins, lower, upper, allowance, *ends = tensors
+        return Margins(margins, lower, upper, allowance, list(zip(ends[::2], ends[1::2], strict=True)))
 
 
 def _apart(properties: list[Property], classes: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -77,3 +82,64 @@ def of_margins(errors: torch.Tensor, properties: list[Property]) -> torch.Tensor
 def proven(bounds: Margins) -> torch.Tensor:
     """Which properties hold, (properties,) bool; NaN and infinite bounds prove nothing."""
     return (bounds.margins.isfinite() & (bounds.margins > bounds.allowance)).all(1)
+
+
+Points = list[torch.Tensor | None]
+"""Of each property a counterexample, where one was found."""
+Broken = list[tuple[Property, torch.Tensor]]
+"""Properties, each with a point that violates it."""
+
+
+def first_broken(properties: Sequence[Property], points: Points, correct: torch.Tensor) -> Broken:
+    """The first property with a point whose sample is classified right, (properties,) bool; [] where none is."""
+    pairs = zip(properties, points, correct.tolist(), strict=True)
+    return [(each, point) for each, point, right in pairs if right and point is not None][:1]
+
+
+def kept(bench: Bench, module: nn.Module, broken: Broken) -> Path | None:
+    """The file of these counterexamples, where there are any and inputs are images: its reader draws them."""
+    if not broken or bench.data.image_shape is None:
+        return None
+    return write_counterexamples(bench.folder, bench.data, module, broken)
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """The first samples of the test data.
+
+    Args:
+        inputs: (samples, *input_shape), float32.
+        labels: (samples,), int64.
+        domain: the lowest and the highest value that an input may take.
+        norm: of the balls.
+        positions: the last so many of (positions, width) are perturbed; 0 for all.
+    """
+
+    inputs: torch.Tensor
+    labels: torch.Tensor
+    domain: tuple[float, float]
+    norm: Literal["linf", "l2"]
+    positions: int = 0
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def properties(self, eps: float) -> list[Property]:
+        """Robustness of each sample in the ball of radius `eps`."""
+        return self.some(range(len(self)), [eps] * len(self))
+
+    def some(self, which: Sequence[int], eps: Sequence[float]) -> list[Property]:
+        """Robustness of the samples `which`, each in a ball of its own radius."""
+        return [self._ball(i, each) for i, each in zip(which, eps, strict=True)]
+
+    def _ball(self, i: int, eps: float) -> Property:
+        """The ball of the perturbed positions: the others are what they are."""
+        ball = Property.robustness(
+            self.inputs[i], sample=i, label=int(self.labels[i]), eps=eps, domain=self.domain, norm=self.norm
+        )
+        if not self.positions:
+            return ball
+        lower, upper = ball.lower.clone(), ball.upper.clone()
+        for end in (lower, upper):
+            end[: -self.positions] = self.inputs[i][: -self.positions]
+        return replace(ball, lower=lower, upper=upper)

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
-from dataclasses import replace as changed
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count
-from typing import TypeVar
 
 import torch
 
 from evalsuite import Network, Property, Unsupported, in_modules
 from pipelines.bounds import METHODS
-from pipelines.bounds.adapter import Engine, Pairs
+from pipelines.bounds.adapter import Engine, Pairs, plain_windows
+from pipelines.bounds.curved import layer_names, refuse_values
 from pipelines.bounds.margins import Margins, of_margins, proven, rows_of
-from pipelines.bounds.preparing import layer_names, refuse_values
 from pipelines.bounds.regions import Regions
 from pipelines.bounds.rounding import Rounding
 from pipelines.bounds.stepping import stepped
-from pipelines.bounds.survey import plain_windows
 
 __all__ = ["Distrusted", "Margins", "Propagation", "proven"]
 
@@ -29,7 +28,6 @@ _LARGEST_BATCH = 100
 _FAILURES = (
     AssertionError, AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError,
 )  # fmt: skip
-Worked = TypeVar("Worked")
 # Random points of each region at which bounds are checked, half of them corners of its box.
 _CHECKED = 32
 # Of these each so-manieth is evaluated in float32 too.
@@ -91,9 +89,9 @@ class Propagation:
         self._engine, self.optimizes, self.patches = self._converted(modes)
         generator = torch.Generator().manual_seed(0)
         points = torch.rand((2, *network.input_shape), generator=generator, dtype=torch.float64)
-        seen = self._engine.inputs_at(points)
+        seen, divided = self._engine.inner_at(points)
         # The conversion merges evaluations that are equal; then the bounds of activations serve for nothing.
-        self._ordered, self._normed = self._rounding.in_order(points, seen, self._engine.norms_at(points))
+        self._ordered, self._normed = self._rounding.in_order(points, seen, divided)
         self.layers = layer_names(traced, points, seen)
         self.batch = self._engine.batch(memory, _LARGEST_BATCH)
         together = self._engine.batch_of_all_lines(memory, self.batch, network.classes - 1)
@@ -186,8 +184,7 @@ class Propagation:
         self._check(regions, rows, lower, upper)
         self._check_rounding(regions, single)
         split = self._network.classes - 1
-        allowance = of_margins(single, properties)
-        return Margins(lower[:, :split], lower[:, split:], upper[:, split:], allowance, inputs)
+        return Margins(lower[:, :split], lower[:, split:], upper[:, split:], of_margins(single, properties), inputs)
 
     def _by(self, method: str, regions: Regions, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Pairs]:
         """The engine's bounds; CROWN's within those of intervals, layer by layer."""
@@ -197,10 +194,11 @@ class Propagation:
             except _FAILURES as error:
                 self._engine = self._engine_for(self.patches)
                 raise Unsupported(f"auto_LiRPA does not manage this network by {method}: {_line(error)}") from error
-        found = _managed(lambda: self._engine.bound(regions, rows, "ibp"))
-        if method == "ibp":
-            return found
-        crown = _managed(lambda: self._engine.bound(regions, rows, "crown", found[2]))
+        with _managed():
+            found = self._engine.bound(regions, rows, "ibp")
+            if method == "ibp":
+                return found
+            crown = self._engine.bound(regions, rows, "crown", found[2])
         # fmax and fmin: a bound that is not a number says nothing.
         return torch.fmax(crown[0], found[0]), torch.fmin(crown[1], found[1]), crown[2]
 
@@ -215,7 +213,8 @@ class Propagation:
         def done(margins: torch.Tensor) -> torch.Tensor:
             return _enough(margins, crown) | (time.monotonic() >= until)
 
-        found = _managed(lambda: self._engine.optimize(regions, rows, crown.inputs, done))
+        with _managed():
+            found = self._engine.optimize(regions, rows, crown.inputs, done)
         for some in torch.split(torch.nonzero(~done(found)[:, 0])[:, 0], max(1, self._together)):
             if not self._together or not len(some) or time.monotonic() >= until:
                 break
@@ -223,7 +222,7 @@ class Propagation:
         double = self._rounding.errors(regions.lower, regions.upper, crown.inputs if self._ordered else None)[1]
         found = _or_nothing(found - torch.einsum("bkc,bc->bk", rows.abs(), double), -torch.inf)
         self._check(regions, rows, found, torch.full_like(found, torch.inf))
-        return changed(crown, margins=torch.maximum(crown.margins, found))
+        return replace(crown, margins=torch.maximum(crown.margins, found))
 
     def _by_all_lines(
         self, properties: list[Property], rows: torch.Tensor, crown: Margins, found: torch.Tensor, some: torch.Tensor,
@@ -295,9 +294,10 @@ def _enough(margins: torch.Tensor, bounds: Margins) -> torch.Tensor:
     return (margins > 2 * bounds.allowance).all(1, keepdim=True)
 
 
-def _managed(work: Callable[[], Worked]) -> Worked:
+@contextmanager
+def _managed() -> Iterator[None]:
     try:
-        return work()
+        yield
     except _FAILURES as error:
         raise Distrusted(f"auto_LiRPA does not manage this network: {_line(error)}") from error
 

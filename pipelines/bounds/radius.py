@@ -29,28 +29,22 @@ class Radii:
 
     def metrics(self, setting: Mapping[str, str | int | float | bool]) -> list[Metric]:
         """Mean and median over the samples, and each sample's."""
+        told = {"hold at the greatest eps: their radius is at least that": self.beyond,
+                "not searched to the end in time": self.late}  # fmt: skip
         count = len(self.proven)
-        told = [
-            f"{int(some.sum())} of {count} samples {what}"
-            for some, what in (
-                (self.beyond, "hold at the greatest eps: their radius is at least that"),
-                (self.late, "not searched to the end in time"),
-            )
-            if bool(some.any())
-        ]
-        reason = "; ".join(told)
+        reason = "; ".join(f"{int(some.sum())} of {count} samples {what}" for what, some in told.items() if some.any())
         # Of an even number the mean of the two in the middle: torch.median takes the lower one.
-        median = self.proven.quantile(0.5).item()
+        whole = {"certified_radius": self.proven.mean(), "certified_radius_median": self.proven.quantile(0.5)}
         return [
-            Metric(
-                "certified_radius", self.proven.mean().item(), "input", Direction.HIGHER, setting, reason=reason
+            *(
+                Metric(name, value.item(), "input", Direction.HIGHER, setting, reason=reason)
+                for name, value in whole.items()
             ),
-            Metric("certified_radius_median", median, "input", Direction.HIGHER, setting, reason=reason),
-            *[
+            *(
                 Metric("certified_radius", each, "input", Direction.HIGHER, setting, sample=sample)
                 for sample, each in enumerate(self.proven.tolist())
-            ],
-        ]  # fmt: skip
+            ),
+        ]
 
 
 def search(

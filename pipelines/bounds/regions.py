@@ -41,22 +41,13 @@ class Regions:
     @staticmethod
     def of(properties: Sequence[Property]) -> Regions:
         """The regions of properties. Raises ValueError where ball and box have no point in common."""
-        lower, upper = (
-            torch.stack([each.lower for each in properties]),
-            torch.stack([each.upper for each in properties]),
-        )
-        radius = torch.tensor(
-            [torch.inf if each.center is None else each.eps for each in properties], dtype=torch.float64
-        )
+        lower, upper = (torch.stack([getattr(each, end) for each in properties]) for end in ("lower", "upper"))
+        radii = [torch.inf if each.center is None else each.eps for each in properties]
+        radius = torch.tensor(radii, dtype=torch.float64)
         if bool(radius.isinf().all()):
             return Regions(lower, upper, None, radius)
-        middle = (lower + upper) / 2
-        center = torch.stack(
-            [
-                half if each.center is None else each.center.double()
-                for half, each in zip(middle, properties, strict=True)
-            ]
-        )
+        middles = zip((lower + upper) / 2, properties, strict=True)
+        center = torch.stack([half if each.center is None else each.center.double() for half, each in middles])
         gap = torch.minimum(torch.maximum(center, lower), upper) - center
         apart = gap.flatten(1).norm(dim=1) > radius * (1 + 2.0**-40)
         if bool(apart.any()):

@@ -15,11 +15,9 @@ import torch
 from torch import fx, nn
 
 from evalsuite import Activation, Unsupported, interval
-from pipelines.bounds.attention_rounding import attention as _attention  # noqa: F401  teaches its rules
-from pipelines.bounds.curved import Shape
-from pipelines.bounds.layer_norm import layer_norm as _layer_norm  # noqa: F401  teaches its rule
-from pipelines.bounds.preparing import path_of, with_stand_ins
-from pipelines.bounds.spread import TINY, UNIT, Norm, Recording, Run, Spread, between
+from pipelines.bounds import rounding_rules, spread
+from pipelines.bounds.curved import Shape, path_of, same, with_stand_ins
+from pipelines.bounds.spread import TINY, UNIT, Norm, Run, Spread, between
 
 # For each of: scaling, exp, erf or tanh, sums, products and a division, and the errors of hardness and parameters.
 _UNITS = 32
@@ -29,6 +27,8 @@ _REACHED = 8
 _FARTHEST = 1e80
 # float64 bounds go forward and backward through the same sums of magnitudes, with a few more operations each.
 _FLOAT64 = 16 * 2.0**-53 / UNIT
+
+spread.RULES.update(rounding_rules.RULES)
 
 
 class _Curved(nn.Module):
@@ -87,7 +87,6 @@ class _Told(fx.Interpreter):
         self.extra_traceback = False  # which would be added to the text of a refusal
 
     def run_node(self, n: fx.Node) -> Any:
-        """See `fx.Interpreter`."""
         try:
             return super().run_node(n)
         except Unsupported as error:
@@ -112,9 +111,13 @@ class Rounding:
 
         Each (batch, *shape), for points (batch, *input_shape).
         """
-        run = Recording(None, None, torch.zeros(len(points), dtype=torch.bool), [], [])
+        run = Run(torch.zeros(len(points), dtype=torch.bool))
         _Told(self._module).run(between(points, points, torch.zeros_like(points), run))
-        return _equal(inputs, run.seen), _equal(norms or [], run.divided)
+        ordered, normed = (
+            len(given) == len(seen) and all(same(*each, 1e-6) for each in zip(given, seen, strict=True))
+            for given, seen in ((inputs, run.seen), (norms or [], run.divided))
+        )
+        return ordered, normed
 
     @torch.no_grad()
     def errors(
@@ -133,7 +136,7 @@ class Rounding:
             Unsupported: a function without rule, named.
         """
         known, found = None if inputs is None else deque(inputs), None if norms is None else deque(norms)
-        run = Run(known, found, torch.zeros(len(lower), dtype=torch.bool))
+        run = Run(torch.zeros(len(lower), dtype=torch.bool), known, found)
         run.reached(torch.maximum(lower.abs(), upper.abs()))
         logits = _Told(self._module).run(between(lower, upper, torch.zeros_like(lower), run))
         if not isinstance(logits, Spread):
@@ -142,10 +145,3 @@ class Rounding:
         single = error.masked_fill(run.overflow[:, None], torch.inf)
         # Bounds of what is exact in float32, as the input itself, are rounded too.
         return single, (error + UNIT * logits.magnitude()) * _FLOAT64 * self._widest
-
-
-def _equal(given: list[torch.Tensor], seen: list[torch.Tensor]) -> bool:
-    return len(given) == len(seen) and all(
-        each.shape == value.shape and torch.allclose(each, value, rtol=1e-6, atol=1e-6)
-        for each, value in zip(given, seen, strict=True)
-    )

@@ -12,43 +12,6 @@ from evalsuite import Direction, Metric, Property, Verdict
 from pipelines.bounds.propagation import Margins
 from pipelines.bounds.radius import Radii
 
-
-def layer_metrics(
-    bounds: Margins, names: Sequence[str], setting: Mapping[str, str | int | float | bool], reason: str = ""
-) -> list[Metric]:
-    """Of each layer the mean width of its inputs' intervals, and the shares that are unstable and that are off.
-
-    An input is unstable where its interval has 0 strictly inside, and off where it has nothing above 0. Means are over
-    all properties and inputs. `names` has one for each of `bounds.inputs`.
-    """
-    metrics = []
-    for name, (low, high) in zip(names, bounds.inputs, strict=True):
-        where = {**setting, "layer": name}
-        width = (high - low).mean().item()
-        unstable, off = (low < 0) & (high > 0), high <= 0
-        metrics += [
-            finite("layer_width", width, "activation", Direction.LOWER, where, reason),
-            # No direction: a ReLU whose interval does not contain 0 is linear, a GELU is not.
-            Metric("unstable_share", unstable.double().mean().item(), "share", Direction.NEUTRAL, where, reason=reason),
-            Metric("stable_off_share", off.double().mean().item(), "share", Direction.NEUTRAL, where, reason=reason),
-        ]
-    return metrics
-
-
-def finite(
-    name: str,
-    value: float | None,
-    unit: str,
-    direction: Direction,
-    setting: Mapping[str, str | int | float | bool],
-    reason: str = "",
-) -> Metric:
-    """The metric, without a value where bounds are infinite."""
-    if value is not None and not math.isfinite(value):
-        value, reason = None, "; ".join(each for each in (reason, "some bounds are infinite") if each)
-    return Metric(name, value, unit, direction, setting, reason=reason)
-
-
 _ROUNDED = "proven for real arithmetic, but rounding gives a float32 counterexample"
 _LAYERED = ("ibp", "crown")
 Setting = dict[str, str | int | float | bool]
@@ -107,11 +70,11 @@ class Rows:
         eps = properties[0].eps
         violated = torch.tensor([point is not None for point in points])
         self._left[eps] = None if bool(late.all()) else (~violated).double().mean().item()
+        found = Found("pgd", violated, late, torch.zeros_like(late), seconds, None)
         setting, reason = self._setting(eps=eps), _told(late)
         return [
             Metric("pgd_accuracy", self._left[eps], "fraction", Direction.HIGHER, setting, reason=reason),
-            self._clock(seconds, self._setting(eps=eps, method="pgd")),
-            *self._verdicts(properties, "pgd", violated, Verdict.VIOLATED, late),
+            *self._verdicts(properties, found, Verdict.VIOLATED),
         ]
 
     def found(self, properties: list[Property], found: Found, layers: Sequence[str] = ()) -> list[Metric]:
@@ -122,28 +85,40 @@ class Rows:
         left = self._left[properties[0].eps]
         undecided = None if left is None or certified is None else left - certified
         unattacked = reason if undecided is not None else reason or "PGD had no time"
-        otherwise = Verdict.UNSUPPORTED if found.refused else Verdict.UNKNOWN
         metrics = [
             Metric("certified_accuracy", certified, "fraction", Direction.HIGHER, setting, reason=reason),
             Metric("undecided_fraction", undecided, "fraction", Direction.LOWER, setting, reason=unattacked),
-            self._clock(found.seconds, setting),
-            *self._verdicts(properties, found.method, found.holds, Verdict.HOLDS, found.late, found.rounded, otherwise),
+            *self._verdicts(properties, found, Verdict.HOLDS),
         ]
         if found.method == "alpha-crown":
             return metrics  # It leaves the bounds of logits and activation inputs as CROWN gave them.
         return metrics + self._widths(found, setting, reason, layers)
 
     def _widths(self, found: Found, setting: Setting, reason: str, layers: Sequence[str]) -> list[Metric]:
+        """The widths of the logits' bounds, and which activations' inputs are unstable, in all and layer by layer.
+
+        An input is unstable where its interval has 0 strictly inside, and off where it has nothing above 0. Means are
+        over all properties and inputs. These counts have no direction: a ReLU whose interval does not contain 0 is
+        linear, a GELU is not.
+        """
         bounds = found.bounds
         width = None if bounds is None else (bounds.upper - bounds.lower).mean().item()
-        unstable = None if bounds is None else bounds.unstable.double().mean().item()
-        layered = bounds is not None and found.method in _LAYERED
-        return [
-            finite("bound_width", width, "logit", Direction.LOWER, setting, reason),
-            # No direction: a ReLU whose interval does not contain 0 is linear, a GELU is not.
-            Metric("unstable_neurons", unstable, "count", Direction.NEUTRAL, setting, reason=reason),
-            *(layer_metrics(bounds, layers, setting, reason) if bounds is not None and layered else []),
+        count = None if bounds is None else bounds.unstable.double().mean().item()
+        metrics = [
+            _width("bound_width", width, "logit", setting, reason),
+            Metric("unstable_neurons", count, "count", Direction.NEUTRAL, setting, reason=reason),
         ]
+        if bounds is None or found.method not in _LAYERED:
+            return metrics
+        for name, (low, high) in zip(layers, bounds.inputs, strict=True):
+            where = {**setting, "layer": name}
+            metrics.append(_width("layer_width", (high - low).mean().item(), "activation", where, reason))
+            shares = {"unstable_share": (low < 0) & (high > 0), "stable_off_share": high <= 0}
+            metrics += [
+                Metric(share, some.double().mean().item(), "share", Direction.NEUTRAL, where, reason=reason)
+                for share, some in shares.items()
+            ]
+        return metrics
 
     def radii(self, radii: Radii, method: str, seconds: float) -> list[Metric]:
         """Certified radii, and what the bisection took after the grid."""
@@ -158,39 +133,35 @@ class Rows:
 
     def memory(self, peaks: Mapping[str, tuple[int | None, str]]) -> list[Metric]:
         """The most memory that each method took, or why that is not known."""
+        unit, direction = "bytes", Direction.LOWER
         return [
-            Metric(
-                "peak_memory", value, "bytes", Direction.LOWER, self._setting(method=method), timing=True,
-                reason=reason,
-            )
+            Metric("peak_memory", value, unit, direction, self._setting(method=method), timing=True, reason=reason)
             for method, (value, reason) in peaks.items()
+        ]
+
+    def _verdicts(self, properties: list[Property], found: Found, verdict: Verdict) -> list[Metric]:
+        """What the method took, and one row per property: decided, out of time, or neither."""
+        setting = self._setting(eps=properties[0].eps, method=found.method)
+        otherwise = Verdict.UNSUPPORTED if found.refused else Verdict.UNKNOWN
+        said = [each.tolist() for each in (found.holds, found.late, found.rounded)]
+        return [
+            Metric("seconds", found.seconds, "s", Direction.LOWER, setting, timing=True),
+            *(
+                Metric(
+                    "robustness", None, "verdict", Direction.NEUTRAL, setting, sample=each.sample,
+                    verdict=verdict if decided else Verdict.TIMEOUT if late else otherwise,
+                    reason=_ROUNDED if rounded else "",
+                )
+                for each, decided, late, rounded in zip(properties, *said, strict=True)
+            ),
         ]  # fmt: skip
 
-    def _clock(self, seconds: float, setting: Setting) -> Metric:
-        return Metric("seconds", seconds, "s", Direction.LOWER, setting, timing=True)
 
-    def _verdicts(
-        self,
-        properties: list[Property],
-        method: str,
-        decided: torch.Tensor,
-        verdict: Verdict,
-        late: torch.Tensor,
-        rounded: torch.Tensor | None = None,
-        otherwise: Verdict = Verdict.UNKNOWN,
-    ) -> list[Metric]:
-        """One row per property: decided, out of time, or `otherwise`."""
-        rows = []
-        reasons = [_ROUNDED if rounded is not None and bool(rounded[i]) else "" for i in range(len(properties))]
-        setting = self._setting(eps=properties[0].eps, method=method)
-        for each, yes, out_of_time, reason in zip(properties, decided.tolist(), late.tolist(), reasons, strict=True):
-            said = verdict if yes else Verdict.TIMEOUT if out_of_time else otherwise
-            row = Metric(
-                "robustness", None, "verdict", Direction.NEUTRAL, setting, sample=each.sample, verdict=said,
-                reason=reason,
-            )  # fmt: skip
-            rows.append(row)
-        return rows
+def _width(name: str, value: float | None, unit: str, setting: Setting, reason: str) -> Metric:
+    """The metric, without a value where bounds are infinite."""
+    if value is not None and not math.isfinite(value):
+        value, reason = None, "; ".join(each for each in (reason, "some bounds are infinite") if each)
+    return Metric(name, value, unit, Direction.LOWER, setting, reason=reason)
 
 
 def _told(late: torch.Tensor) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -39,14 +39,18 @@ class Run:
     """One evaluation over boxes.
 
     Args:
+        overflow: (batch,) bool: where a float32 value, or a partial sum, can be infinite.
         known: bounds of the activations' inputs that are still to come, in the order of their evaluation; or None.
         norms: the same of what is divided in a LayerNorm.
-        overflow: (batch,) bool: where a float32 value, or a partial sum, can be infinite.
+        seen: the lower ends of the activations' inputs that came.
+        divided: the middles of LayerNorms' arguments that came, less their means.
     """
 
-    known: deque[tuple[torch.Tensor, torch.Tensor]] | None
-    norms: deque[Norm] | None
     overflow: torch.Tensor
+    known: deque[tuple[torch.Tensor, torch.Tensor]] | None = None
+    norms: deque[Norm] | None = None
+    seen: list[torch.Tensor] = field(default_factory=list)
+    divided: list[torch.Tensor] = field(default_factory=list)
 
     def reached(self, magnitude: torch.Tensor) -> None:
         """Mark where a magnitude is beyond float32."""
@@ -54,32 +58,16 @@ class Run:
 
     def narrowed(self, lower: torch.Tensor, upper: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The interval of an activation's input within what is known of it."""
+        self.seen.append(lower)
         if self.known is None:
             return lower, upper
         low, high = self.known.popleft()
         return torch.minimum(torch.maximum(lower, low), high), torch.maximum(torch.minimum(upper, high), low)
 
-    def normalised(self, _: torch.Tensor) -> Norm | None:
-        """What is known of the next LayerNorm, whose argument has this middle less its mean."""
-        return self.norms.popleft() if self.norms else None
-
-
-@dataclass(slots=True)
-class Recording(Run):
-    """A run that notes the lower ends of the activations' inputs in `seen`, and what norms divide in `divided`."""
-
-    seen: list[torch.Tensor]
-    divided: list[torch.Tensor]
-
-    def narrowed(self, lower: torch.Tensor, upper: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The interval as it is; its lower end is noted."""
-        self.seen.append(lower)
-        return lower, upper
-
     def normalised(self, centered: torch.Tensor) -> Norm | None:
-        """None, since a recording bounds no norm; what would be divided is noted."""
+        """What is known of the next LayerNorm, whose argument has this middle less its mean."""
         self.divided.append(centered)
-        return None
+        return self.norms.popleft() if self.norms else None
 
 
 UNIT = 2.0**-24
@@ -113,11 +101,10 @@ class Spread(torch.Tensor):
         """The rule of `func`; sizes are those of the center."""
         name = getattr(func, "__name__", str(func))
         with torch._C.DisableTorchFunctionSubclass():
-            if func in _RULES:
-                return _RULES[func](*args, **(kwargs or {}))
-            found = func(*args, **(kwargs or {})) if name in _SIZES or func in _ATTRIBUTES else None
-            if found is not None:
-                return found
+            if func in RULES:
+                return RULES[func](*args, **(kwargs or {}))
+            if name in _SIZES or func in _ATTRIBUTES:
+                return func(*args, **(kwargs or {}))
         raise Unsupported(f"no bound of the rounding of {name}")
 
     def parts(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -145,11 +132,11 @@ def is_number(value: torch.Tensor) -> bool:
     return value.ndim == 0 and value.dtype == torch.float64 and bool(TINY <= value.abs() <= _GREATEST)
 
 
-def exact(value: torch.Tensor | None) -> torch.Tensor | None:
+def exact(value: torch.Tensor) -> torch.Tensor:
     """A constant that float32 holds; others would be computed with rounding of their own."""
-    if value is not None and not torch.equal(value, value.float().double()):
+    if not torch.equal(value, value.float().double()):
         raise Unsupported("no bound of the rounding of weights that are computed")
-    return None if value is None else value.double().detach()
+    return value.double().detach()
 
 
 def _sums(
@@ -157,9 +144,8 @@ def _sums(
     count: int = 0,
 ) -> Spread:  # fmt: skip
     """`apply` of x, weight and bias sums at most `count` products, by default as many as the weight has in a row."""
-    weight, bias = weight.detach().double(), exact(bias)
+    weight, bias = exact(weight.detach().double()), None if bias is None else exact(bias)
     size, count = weight.abs(), count or weight[0].numel()
-    exact(weight)
     center, radius, error = x.parts()
     reach = apply(x.magnitude(), size, None if bias is None else bias.abs())
     moved = apply(error, size, None) + units(count + 2) * reach + (count + 2) * TINY
@@ -246,17 +232,11 @@ def _sum_of_two(sign: int) -> Callable[..., Spread]:
     return rule
 
 
-def _negative(x: Spread) -> Spread:
-    center, radius, error = x.parts()
-    return Spread.of(-center, radius, error, x.run)
-
-
 def as_spread(value: torch.Tensor, like: Any) -> Spread:
     """A constant as values that do not spread; one number may be rounded."""
     if isinstance(value, Spread):
         return value
     center = value if is_number(value) else exact(value)
-    assert center is not None
     off = (center - center.float().double()).abs()
     return Spread.of(center, torch.zeros_like(center), off, like.run)
 
@@ -277,8 +257,8 @@ _SHAPES = (
     torch.reshape, torch.Tensor.reshape, torch.Tensor.flatten, torch.Tensor.permute, torch.Tensor.movedim,
     torch.Tensor.__getitem__,
 )  # fmt: skip
-# What the modules and functions of `in_modules` call.
-_RULES: dict[Any, Callable[..., Any]] = {
+# What the modules and functions of `in_modules` call, but for the rules that build on these.
+RULES: dict[Any, Callable[..., Any]] = {
     functional.linear: _linear,
     **{each: _convolution(each) for each in (functional.conv1d, functional.conv2d, functional.conv3d)},
     **{
@@ -294,11 +274,6 @@ _RULES: dict[Any, Callable[..., Any]] = {
     torch.cat: _cat,
     torch.Tensor.add: _sum_of_two(1),
     torch.Tensor.sub: _sum_of_two(-1),
-    torch.Tensor.neg: _negative,
+    torch.Tensor.neg: lambda x: Spread.of(-x.parts()[0], x.radius, x.error, x.run),
     **{each: _rearranged(each) for each in _SHAPES},
 }
-
-
-def teach(rules: dict[Any, Callable[..., Any]]) -> None:
-    """Add rules of modules that build on this one, when they are imported."""
-    _RULES.update(rules)

@@ -17,11 +17,10 @@ from torch import fx, nn
 from torch.nn import functional
 
 from evalsuite import Unsupported
-from pipelines.bounds.own import Own
-from pipelines.bounds.preparing import activations, path_of, with_stand_ins
+from pipelines.bounds.curved import Shape, activations, path_of, with_stand_ins
 from pipelines.bounds.steps import Affine, Greatest, Matrices, Normalised, Rule, Softmax, Times, Total
 
-Shape = tuple[int, ...]
+Sizes = tuple[int, ...]
 # What auto_LiRPA bounds by operators of its own that were compared with samples.
 _KEPT = (nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.Flatten, nn.AdaptiveAvgPool2d)
 # Operations that move entries, or take means of them: their bounds are those of the ends.
@@ -42,7 +41,20 @@ def stepped(traced: fx.GraphModule) -> nn.Module:
     Raises:
         Unsupported: an operation has no sound bounds here, by its path; or it does not keep samples apart.
     """
-    return _Stepper(traced).run().eval()
+    stepper = _Stepper(traced)
+    module = stepper.module
+    for node in list(module.graph.nodes):
+        if node.op in ("placeholder", "get_attr", "output"):
+            continue
+        with module.graph.inserting_before(node):
+            made = stepper.replaced(node)
+        if made is not None:
+            node.replace_all_uses_with(made)
+            module.graph.erase_node(node)
+    module.graph.eliminate_dead_code()
+    module.delete_all_unused_submodules()
+    module.recompile()
+    return module.eval()
 
 
 class _Stepper:
@@ -51,10 +63,10 @@ class _Stepper:
     def __init__(self, traced: fx.GraphModule) -> None:
         self.module = copy.deepcopy(traced).double().requires_grad_(False)
         self.known = activations(self.module)
-        with_stand_ins(self.module, Own)
+        with_stand_ins(self.module, Shape.own)
         _fold_norms(self.module)
         nodes = self.module.graph.nodes
-        self.shapes: dict[fx.Node, Shape] = {node: node.meta.get("shape", ()) for node in nodes}
+        self.shapes: dict[fx.Node, Sizes] = {node: node.meta.get("shape", ()) for node in nodes}
         # A constant has one shape, whatever the batch.
         self.constant = {node for node in nodes if node.op == "get_attr"}
         for node, shape in self.shapes.items():
@@ -67,22 +79,7 @@ class _Stepper:
                 f"{_MEMORY // 2**30} GiB"
             )
 
-    def run(self) -> nn.Module:
-        """See `stepped`."""
-        for node in list(self.module.graph.nodes):
-            if node.op in ("placeholder", "get_attr", "output"):
-                continue
-            with self.module.graph.inserting_before(node):
-                made = self._replaced(node)
-            if made is not None:
-                node.replace_all_uses_with(made)
-                self.module.graph.erase_node(node)
-        self.module.graph.eliminate_dead_code()
-        self.module.delete_all_unused_submodules()
-        self.module.recompile()
-        return self.module
-
-    def _replaced(self, node: fx.Node) -> fx.Node | None:
+    def replaced(self, node: fx.Node) -> fx.Node | None:
         """What stands for the node; None where it stays."""
         layer = self.module.get_submodule(str(node.target)) if node.op == "call_module" else None
         if str(node.target) in self.known or isinstance(layer, _KEPT) or _tiles(layer):
@@ -116,51 +113,37 @@ class _Stepper:
             return {self.shapes[each] for each in operands} == {self.shapes[node]}
         return _kind(node, layer) == "Concat"
 
-    def _rule(self, node: fx.Node, layer: nn.Module | None) -> Rule | None:
+    def _rule(self, node: fx.Node, layer: Any) -> Rule | None:
         """What a step computes; None where there are no bounds of it."""
         operands = [each for each in node.args if isinstance(each, fx.Node)]
         apart = [each for each in operands if each not in self.constant]
+        for kinds, make in _OF_LAYERS.items():
+            if isinstance(layer, kinds):
+                return make(layer)
         operation = getattr(layer, "operation", None)
-        found: Rule | None = None
         if node.target is torch.reshape:
             sizes: Any = node.args[1]
-            found = _monotone(lambda x: torch.reshape(x, sizes))
-        elif node.target is operator.add:
-            found = self._sum(operands, apart, (1, 1))
-        elif isinstance(layer, (nn.AvgPool1d, nn.AvgPool2d)):
-            found = _monotone(layer)
-        elif isinstance(layer, nn.MaxPool2d):
-            found = _greatest(layer)
-        elif isinstance(layer, nn.Linear):
-            found = _linear(layer)
-        elif isinstance(layer, nn.Conv1d | nn.Conv3d) or type(operation).__name__ == "Convolution":
-            found = _convolution(layer)
-        elif operation is not None and len(operands) == 1:
-            found = self._of_one(layer, operation, len(self.shapes[operands[0]]))
-        elif operation is not None:
-            found = self._of_two(layer, operands, apart)
-        return found
-
-    def _of_one(self, layer: Any, operation: Any, dimensions: int) -> Rule | None:
-        kind = type(operation).__name__
-        if kind == "Sum":
-            return Total(operation.signs)
-        if kind == "Softmax" and not operation.log and operation.axis == dimensions - 1:
-            return Softmax()
-        if kind not in _MONOTONE or (kind == "Reduction" and operation.name not in _MEANS):
+            return _monotone(lambda x: torch.reshape(x, sizes))
+        if node.target is operator.add or (type(operation).__name__ == "Sum" and len(operands) > 1):
+            return self._sum(operands, apart, getattr(operation, "signs", (1, 1)))
+        if operation is None:
             return None
-        return _monotone(layer)
+        if len(operands) == 1:
+            return _of_one(layer, operation, len(self.shapes[operands[0]]))
+        return self._of_two(layer, operation, operands, apart)
 
-    def _of_two(self, layer: Any, operands: list[fx.Node], apart: list[fx.Node]) -> Rule | None:
-        operation = layer.operation
+    def _of_two(self, layer: Any, operation: Any, operands: list[fx.Node], apart: list[fx.Node]) -> Rule | None:
         kind, both = type(operation).__name__, len(apart) == len(operands) == 2
-        if kind == "Sum":
-            return self._sum(operands, apart, operation.signs)
         if kind == "Gather" and apart == operands[:1] and 0 not in operation.axes:
             places = [self._value(each) for each in operands[1:]]
             return _monotone(lambda x: layer(x, *places))
         if kind in ("Product", "Quotient") and len(operands) == 2 and len(apart) == 1:
-            return self._scaled(kind, operands, apart[0])
+            if kind == "Quotient" and operands[0] is not apart[0]:
+                return None
+            value = self._value(next(each for each in operands if each is not apart[0]))
+            if kind == "Quotient":
+                return Affine(lambda x: x / value, lambda r: r / value.abs())
+            return Affine(lambda x: x * value, lambda r: r * value.abs())
         rules = {"Product": Times(), "MatMul": Matrices()}
         return rules.get(kind) if both else None
 
@@ -179,18 +162,8 @@ class _Stepper:
         # The sum has the larger of both shapes.
         return Affine(lambda x: own * x + value, lambda radius: radius + zero)
 
-    def _scaled(self, kind: str, operands: list[fx.Node], apart: fx.Node) -> Rule | None:
-        if kind == "Quotient" and operands[0] is not apart:
-            return None
-        value = self._value(next(each for each in operands if each is not apart))
-        if kind == "Quotient":
-            return Affine(lambda x: x / value, lambda r: r / value.abs())
-        return Affine(lambda x: x * value, lambda r: r * value.abs())
-
     def _norm(self, node: fx.Node, layer: nn.LayerNorm) -> fx.Node:
-        (given,) = node.all_input_nodes
-        axes = len(layer.normalized_shape)
-        shape = self.shapes[node]
+        (given,), shape, axes = node.all_input_nodes, self.shapes[node], len(layer.normalized_shape)
         made = self._step(_centered(axes), [given], shape)
         made = self._step(Normalised(axes, layer.eps), [made], shape)
         if layer.elementwise_affine:
@@ -214,10 +187,10 @@ class _Stepper:
         made = self._step(Softmax(given["scale"], given["is_causal"]), [made], scores)
         return self._step(Matrices(), [made, value], self.shapes[node])
 
-    def _step(self, rule: Rule, given: list[Any], shape: Shape) -> fx.Node:
-        return self._called(Own(rule, shape[1:]), given, shape)
+    def _step(self, rule: Rule, given: list[Any], shape: Sizes) -> fx.Node:
+        return self._called(rule.own(shape[1:]), given, shape)
 
-    def _called(self, layer: nn.Module, given: list[Any], shape: Shape) -> fx.Node:
+    def _called(self, layer: nn.Module, given: list[Any], shape: Sizes) -> fx.Node:
         name = next(each for number in range(10**6) if not hasattr(self.module, each := f"step_{number}"))
         self.module.add_submodule(name, layer)
         made = self.module.graph.call_module(name, tuple(given))
@@ -259,14 +232,22 @@ def _fold_norms(traced: fx.GraphModule) -> None:
             traced.graph.erase_node(node)
 
 
+def _of_one(layer: Any, operation: Any, dimensions: int) -> Rule | None:
+    kind = type(operation).__name__
+    if kind == "Sum":
+        return Total(operation.signs)
+    if kind == "Softmax" and not operation.log and operation.axis == dimensions - 1:
+        return Softmax()
+    if kind == "Convolution":
+        return _convolution(layer)
+    if kind not in _MONOTONE or (kind == "Reduction" and operation.name not in _MEANS):
+        return None
+    return _monotone(layer)
+
+
 def _monotone(of: Callable[[torch.Tensor], torch.Tensor]) -> Rule:
     """Linear, with no coefficient below 0."""
     return Affine(of, lambda radius: of(radius) - of(torch.zeros_like(radius[:1])))
-
-
-def _linear(layer: nn.Linear) -> Rule:
-    size = layer.weight.detach().abs()
-    return Affine(layer, lambda radius: functional.linear(radius, size))
 
 
 def _convolution(layer: Any) -> Rule:
@@ -287,10 +268,15 @@ def _centered(axes: int) -> Rule:
         return x - x.mean(dims, keepdim=True)
 
     def wide(radius: torch.Tensor) -> torch.Tensor:
-        count = int(torch.tensor(radius.shape[-axes:]).prod())
+        count = math.prod(radius.shape[-axes:])
         return (radius * (1 - 2 / count) + radius.mean(dims, keepdim=True)).clamp(min=0)
 
     return Affine(of, wide)
+
+
+def _linear(layer: nn.Linear) -> Rule:
+    size = layer.weight.detach().abs()
+    return Affine(layer, lambda radius: functional.linear(radius, size))
 
 
 def _greatest(layer: nn.MaxPool2d) -> Rule | None:
@@ -299,3 +285,9 @@ def _greatest(layer: nn.MaxPool2d) -> Rule | None:
     given = (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
     pairs = [(each, each) if isinstance(each, int) else (each[0], each[1]) for each in given]
     return Greatest(*pairs)
+
+
+_OF_LAYERS: dict[Any, Callable[[Any], Rule | None]] = {
+    (nn.AvgPool1d, nn.AvgPool2d): _monotone, nn.MaxPool2d: _greatest, nn.Linear: _linear,
+    (nn.Conv1d, nn.Conv3d): _convolution,
+}  # fmt: skip

@@ -7,17 +7,17 @@ constants; with the middles of their intervals the last term is at most r_x r_y,
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
+from math import prod
 from typing import Any
 
 import torch
-from torch import nn
 from torch.nn import functional
 
 from pipelines.bounds.softmax import softmax_lines, softmax_range, through, visible
-from pipelines.bounds.spread import Norm
-from pipelines.bounds.surroundings import at_home
+from pipelines.bounds.surroundings import Own, at_home, ordered
 
 _LEAST = -1e300
 
@@ -49,9 +49,9 @@ class Rule(ABC):
         """An affine map of the operands that is below (sign 1) or above (-1) `rows` (rows, batch, *shape) times the
         values; the ends of an affine map's operands tell their shapes alone."""
 
-    def operator(self, *given: Any) -> BoundStep:
-        """See `Meaning`."""
-        return BoundStep(self, *given)
+    def own(self, shape: tuple[int, ...]) -> Own:
+        """A module that computes it, whose result is (batch, *shape), and that auto_LiRPA bounds by it."""
+        return Own(self.value, partial(BoundStep, self), shape)
 
 
 @dataclass(frozen=True)
@@ -64,17 +64,15 @@ class Affine(Rule):
     curved = False
 
     def value(self, *operands: Tensor) -> Tensor:
-        """See `Rule`."""
         return self.of(operands[0])
 
     def interval(self, *operands: Ends) -> Ends:
-        """See `Rule`."""
-        (low, high) = operands[0]
+        low, high = operands[0]
         center, radius = self.of((low + high) / 2), self.wide((high - low) / 2)
         return center - radius, center + radius
 
     def pulled(self, rows: Tensor, sign: int, operands: list[Ends]) -> Pulled:
-        """See `Rule`: the same on both sides; the coefficients are the map's gradient."""
+        # The same on both sides; the coefficients are the map's gradient.
         count, batch = rows.shape[:2]
         zeros = rows.new_zeros(count * batch, *operands[0][0].shape[1:]).requires_grad_()
         with torch.enable_grad():
@@ -92,17 +90,14 @@ class Total(Rule):
     curved = False
 
     def value(self, *operands: Tensor) -> Tensor:
-        """See `Rule`."""
         return sum((sign * each for sign, each in zip(self.signs, operands, strict=True)), torch.zeros(()).double())
 
     def interval(self, *operands: Ends) -> Ends:
-        """See `Rule`."""
         lows = [each[0] if sign > 0 else -each[1] for sign, each in zip(self.signs, operands, strict=True)]
         highs = [each[1] if sign > 0 else -each[0] for sign, each in zip(self.signs, operands, strict=True)]
         return sum(lows[1:], lows[0]), sum(highs[1:], highs[0])
 
     def pulled(self, rows: Tensor, sign: int, operands: list[Ends]) -> Pulled:
-        """See `Rule`."""
         found = [own * summed(rows, ends[0]) for own, ends in zip(self.signs, operands, strict=True)]
         return found, rows.new_zeros(rows.shape[:2])
 
@@ -115,21 +110,23 @@ def summed(rows: Tensor, like: Tensor) -> Tensor:
     return rows.sum(wide, keepdim=True) if wide else rows
 
 
+def _products(first: Sequence[Tensor], second: Sequence[Tensor]) -> Ends:
+    """The range of x y, for x and y within their ends: that of the corners."""
+    corners = [x * y for x in first for y in second]
+    return reduce(torch.minimum, corners), reduce(torch.maximum, corners)
+
+
 @dataclass(frozen=True)
 class Times(Rule):
     """The product entry by entry, broadcast."""
 
     def value(self, *operands: Tensor) -> Tensor:
-        """See `Rule`."""
         return operands[0] * operands[1]
 
     def interval(self, *operands: Ends) -> Ends:
-        """See `Rule`."""
-        corners = torch.stack([x * y for x in operands[0] for y in operands[1]])
-        return corners.amin(0), corners.amax(0)
+        return _products(*operands)
 
     def pulled(self, rows: Tensor, sign: int, operands: list[Ends]) -> Pulled:
-        """See `Rule`."""
         (x, spread), (y, wide) = middles(operands)
         added = -(rows * (x * y)) - sign * rows.abs() * (spread * wide)
         return [summed(rows * y, x), summed(rows * x, y)], added.flatten(2).sum(2)
@@ -142,24 +139,18 @@ class Matrices(Rule):
     transposed: bool = False
 
     def value(self, *operands: Tensor) -> Tensor:
-        """See `Rule`."""
         return operands[0] @ self._turned(operands[1])
 
     def _turned(self, y: Tensor) -> Tensor:
         return y.transpose(-1, -2) if self.transposed else y
 
     def interval(self, *operands: Ends) -> Ends:
-        """See `Rule`: the sum of the ranges of the products."""
+        # The sum of the ranges of the products.
         first = [each.unsqueeze(-1) for each in operands[0]]
-        second = [self._turned(each).unsqueeze(-3) for each in operands[1]]
-        corners = [x * y for x in first for y in second]
-        low, high = corners[0], corners[0]
-        for each in corners[1:]:
-            low, high = torch.minimum(low, each), torch.maximum(high, each)
+        low, high = _products(first, [self._turned(each).unsqueeze(-3) for each in operands[1]])
         return low.sum(-2), high.sum(-2)
 
     def pulled(self, rows: Tensor, sign: int, operands: list[Ends]) -> Pulled:
-        """See `Rule`."""
         (x, spread), (y, wide) = middles(operands)
         y, wide = self._turned(y), self._turned(wide)
         added = -(rows * (x @ y)) - sign * rows.abs() * (spread @ wide)
@@ -180,7 +171,6 @@ class Softmax(Rule):
     causal: bool = False
 
     def value(self, *operands: Tensor) -> Tensor:
-        """See `Rule`."""
         scores, seen = self.scale * operands[0], self._seen(operands[0])
         return (scores if seen is None else scores.masked_fill(~seen, -torch.inf)).softmax(-1)
 
@@ -188,12 +178,10 @@ class Softmax(Rule):
         return visible(x) if self.causal else None
 
     def interval(self, *operands: Ends) -> Ends:
-        """See `Rule`."""
         low, high = operands[0]
         return softmax_range(self.scale * low, self.scale * high, self._seen(low))
 
     def pulled(self, rows: Tensor, sign: int, operands: list[Ends]) -> Pulled:
-        """See `Rule`."""
         low, high = operands[0]
         lines = softmax_lines(self.scale * low, self.scale * high, self._seen(low))
         found, added = through(rows, *(lines if sign > 0 else lines[::-1]))
@@ -211,26 +199,27 @@ class Normalised(Rule):
     axes: int
     eps: float
 
-    def _dims(self) -> tuple[int, ...]:
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The dimensions, counted from the last."""
         return tuple(range(-self.axes, 0))
 
     def value(self, *operands: Tensor) -> Tensor:
-        """See `Rule`."""
-        return operands[0] / (operands[0].square().mean(self._dims(), keepdim=True) + self.eps).sqrt()
+        return operands[0] / (operands[0].square().mean(self.dims, keepdim=True) + self.eps).sqrt()
 
     def squares(self, ends: Ends) -> Ends:
         """The least and the greatest of s."""
-        least, most = _squares(ends)
-        return tuple(each.mean(self._dims(), keepdim=True) + self.eps for each in (least, most))  # type: ignore[return-value]
+        least, most = (each.mean(self.dims, keepdim=True) + self.eps for each in _squares(ends))
+        return least, most
 
     def interval(self, *operands: Ends) -> Ends:
-        """See `Rule`: |x_i| / sqrt(x_i^2 / n + rest) grows with |x_i|, and falls as the rest grows."""
+        # |x_i| / sqrt(x_i^2 / n + rest) grows with |x_i|, and falls as the rest grows.
         (low, high), (least, most) = operands[0], _squares(operands[0])
-        count = _count(low, self.axes)
-        sums = (each.sum(self._dims(), keepdim=True) - each for each in (least, most))
+        count = prod(low.shape[-self.axes :])
+        sums = (each.sum(self.dims, keepdim=True) - each for each in (least, most))
         rests = [each.clamp(min=0) / count + self.eps for each in sums]
         # Rounding of a difference is small beside the sum, not beside the difference.
-        lost = 2.0**-48 * most.mean(self._dims(), keepdim=True)
+        lost = 2.0**-48 * most.mean(self.dims, keepdim=True)
         small, great = (rests[0] - lost).clamp(min=self.eps), rests[1] + lost
 
         def quotient(x: Tensor, rest: Tensor) -> Tensor:
@@ -242,9 +231,9 @@ class Normalised(Rule):
         )
 
     def pulled(self, rows: Tensor, sign: int, operands: list[Ends]) -> Pulled:
-        """See `Rule`: sum a_i x_i r = r_0 a x + k (r - r_0) + a (x - c) (r - r_0), with c, r_0 the middles, k = a c."""
+        # sum a_i x_i r = r_0 a x + k (r - r_0) + a (x - c) (r - r_0), with c, r_0 the middles, k = a c.
         low, high = operands[0]
-        dims, count = self._dims(), _count(low, self.axes)
+        dims, count = self.dims, prod(low.shape[-self.axes :])
         ((x, spread),) = middles(operands)
         least, most = self.squares((low, high))
         roots = most.rsqrt(), least.rsqrt()
@@ -272,10 +261,6 @@ def _squares(ends: Ends) -> Ends:
     return least, torch.maximum(low.square(), high.square())
 
 
-def _count(x: Tensor, axes: int) -> int:
-    return int(torch.tensor(x.shape[-axes:]).prod())
-
-
 @dataclass(frozen=True)
 class Greatest(Rule):
     """The greatest of each window of (batch, channels, height, width), which may overlap and be padded.
@@ -290,11 +275,9 @@ class Greatest(Rule):
     dilation: tuple[int, int]
 
     def value(self, *operands: Tensor) -> Tensor:
-        """See `Rule`."""
         return functional.max_pool2d(operands[0], self.kernel, self.stride, self.padding, self.dilation)
 
     def interval(self, *operands: Ends) -> Ends:
-        """See `Rule`."""
         return self.value(operands[0][0]), self.value(operands[0][1])
 
     def _windows(self, x: Tensor, fill: float) -> Tensor:
@@ -305,7 +288,6 @@ class Greatest(Rule):
         return found.view(*x.shape[:2], self.kernel[0] * self.kernel[1], -1)
 
     def pulled(self, rows: Tensor, sign: int, operands: list[Ends]) -> Pulled:
-        """See `Rule`."""
         low, high = operands[0]
         # Above what is padded, so that no padding is taken for the greatest.
         low = low.nan_to_num(_LEAST, torch.inf, _LEAST)
@@ -340,34 +322,11 @@ class BoundStep(Bound):  # type: ignore[misc]
 
     def bound_backward(self, last_lA: Any, last_uA: Any, *x: Any, **_: Any) -> Any:
         if self.rule.curved:
-            ends = [(torch.minimum(each.lower, each.upper), torch.maximum(each.lower, each.upper)) for each in x]
+            ends = [ordered(each.lower, each.upper) for each in x]
         else:
             ends = [(torch.empty(tuple(each.output_shape), device="meta"),) * 2 for each in x]
-        sides = []
-        for rows, sign in ((last_lA, 1), (last_uA, -1)):
-            sides.append(([None] * len(x), 0) if rows is None else self.rule.pulled(rows, sign, ends))
-        (lows, low), (highs, high) = sides
+        (lows, low), (highs, high) = (
+            ([None] * len(x), 0) if rows is None else self.rule.pulled(rows, sign, ends)
+            for rows, sign in ((last_lA, 1), (last_uA, -1))
+        )
         return list(zip(lows, highs, strict=True)), low, high
-
-
-def factors(module: nn.Module) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """Bounds of the operands of curved steps, by node: CROWN's may leave an operator's domain, intervals do not."""
-    curved = [each for each in module.children() if isinstance(each, BoundStep) and each.rule.curved]
-    inputs = [given for each in curved for given in each.inputs]
-    return {each.name: (each.lower, each.upper) for each in inputs if each.perturbed and each.lower is not None}
-
-
-def normalised(module: nn.Module) -> list[Any]:
-    """The nodes that divide a LayerNorm's x - mean, which is their operand."""
-    return [each for each in module.children() if isinstance(each, BoundStep) and isinstance(each.rule, Normalised)]
-
-
-def norm_bounds(module: nn.Module) -> list[Norm]:
-    """Bounds of what LayerNorms divide, where the last propagation left them for all of them; else none."""
-    found = [(each.rule, each.inputs[0]) for each in normalised(module)]
-    if any(getattr(centered, end, None) is None for _, centered in found for end in ("lower", "upper")):
-        return []
-    return [
-        Norm(ends[0], ends[1], *(each.clamp(min=0).sqrt() for each in rule.squares(ends)))
-        for rule, ends in ((rule, (centered.lower, centered.upper)) for rule, centered in found)
-    ]

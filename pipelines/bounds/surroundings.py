@@ -1,6 +1,6 @@
-"""What auto_LiRPA needs around it: what later torch and numpy removed, lent while it runs and taken back.
+"""What auto_LiRPA needs around it: what later torch and numpy removed, and an operator for operations of our own.
 
-Release 0.3 is from the time of torch 1.12.
+Release 0.3 is from the time of torch 1.12. What it lacks is lent while it runs, and taken back.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import io
 import logging
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from types import ModuleType
@@ -19,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 LEGACY = tuple(int(part) for part in version("auto_LiRPA").split(".")[:2]) < (0, 4)
 
@@ -39,11 +41,7 @@ def _exporter() -> Any:
 
 def _lendings() -> tuple[list[tuple[Any, str, Any]], dict[str, ModuleType]]:
     """The attributes and the modules that release 0.3 needs and that are not there."""
-    exporter = _exporter()
-
-    def set_opset(number: int) -> None:
-        exporter.export_onnx_opset_version = number
-
+    set_opset = partial(setattr, _exporter(), "export_onnx_opset_version")
     six = _module("torch._six", string_classes=(str, bytes), inf=float("inf"), container_abcs=collections.abc)
     attributes = [
         (torch, "_six", six),
@@ -84,3 +82,61 @@ def at_home() -> Iterator[None]:
         exporter.export_onnx_opset_version = opset
         exporter.autograd_inlining = inlining
         logging.root.handlers[:] = handlers
+
+
+def ordered(lower: torch.Tensor, upper: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where it intersected two bounds of one value, rounding may have reversed them."""
+    return torch.minimum(lower, upper), torch.maximum(lower, upper)
+
+
+OPERATOR = "evalsuite::Own"
+
+
+class _Function(torch.autograd.Function):
+    """An operation's values, which exporters write as one operator with the number of the operation."""
+
+    @staticmethod
+    def symbolic(graph: Any, own: Own, *operands: Any) -> Any:
+        made = graph.op(OPERATOR, *operands, number_i=own.number)
+        made.setType(operands[0].type() if own.shape is None else operands[0].type().with_sizes([1, *own.shape]))
+        return made
+
+    @staticmethod
+    def forward(_: Any, own: Own, *operands: torch.Tensor) -> Any:
+        return own.value(*operands)
+
+
+class Own(nn.Module):
+    """Stands for an operation in the network that auto_LiRPA converts.
+
+    Args:
+        value: of the operands (batch, *shape) the result.
+        operator: makes auto_LiRPA's operator for a node, of the arguments that it gives.
+        shape: of a sample's result; None for its operand's.
+    """
+
+    def __init__(
+        self,
+        value: Callable[..., torch.Tensor],
+        operator: Callable[..., Any],
+        shape: tuple[int, ...] | None = None,
+    ) -> None:
+        super().__init__()
+        self.value, self.operator, self.shape, self.number = value, operator, shape, -1
+
+    def forward(self, *operands: torch.Tensor) -> torch.Tensor:
+        """The values of the operation, (batch, *shape)."""
+        y: torch.Tensor = _Function.apply(self, *operands)  # type: ignore[no-untyped-call]
+        return y
+
+
+def numbered(module: nn.Module) -> Callable[..., Any]:
+    """Number the operations of a module; what makes auto_LiRPA's operator for a node, by its attributes."""
+    found = [each for each in module.modules() if isinstance(each, Own)]
+    for number, each in enumerate(found):
+        each.number = number
+
+    def make(attr: Any = None, inputs: Any = None, output_index: int = 0, options: Any = None) -> Any:
+        return found[int(attr["number"])].operator(attr, inputs, output_index, options)
+
+    return make

@@ -12,7 +12,7 @@ import torch
 from bounds_sampled import Sampled, around_0, boxes
 from cases import seeds, slow
 from torch import fx, nn
-from written import Written
+from written import Written, affine
 
 from evalsuite import (
     Bench,
@@ -23,15 +23,14 @@ from evalsuite import (
     falsify,
     in_modules,
 )  # fmt: skip
-from pipelines.bounds import METHODS, Bounds
+from pipelines.bounds import METHODS, Bounds, adapter
 from pipelines.bounds import propagation as propagation_module
-from pipelines.bounds.adapter import Engine
-from pipelines.bounds.own import OPERATOR
+from pipelines.bounds.adapter import ALLOWED, Engine
 from pipelines.bounds.propagation import Margins, Propagation, proven
 from pipelines.bounds.regions import Regions
 from pipelines.bounds.rounding import Rounding
 from pipelines.bounds.stepping import stepped
-from pipelines.bounds.survey import ALLOWED
+from pipelines.bounds.surroundings import OPERATOR
 
 MakeNetwork = Callable[..., Network]
 MakeBench = Callable[..., Bench]
@@ -260,7 +259,7 @@ def test_every_allowed_operator_has_a_network_here() -> None:
     seen = {OPERATOR, "onnx::Relu"}
     for kind, (names, _) in ARCHITECTURES.items():
         read = stepped(in_modules(made(kind, nn.ReLU, 0), torch.rand(2, 1, 5, 5), exact=True))
-        operators = {name for name, _ in Engine.operators(read, (1, 5, 5))}
+        operators = {name for name, _ in adapter.operators(read, (1, 5, 5))}
         assert {f"onnx::{name}" for name in names.split()} <= operators
         seen |= operators
     assert seen == ALLOWED
@@ -278,12 +277,6 @@ def test_every_operator_is_bounded_soundly(kind: str, activation: Callable[[], n
     assert propagation.patches == (kind not in (*by_matrices, "one dimension", "three dimensions"))
     for _, found in each_method(propagation, properties):
         sampled.check(found)
-
-
-def affine(weight: list[list[float]], bias: list[float]) -> nn.Linear:
-    layer = nn.Linear(len(weight[0]), len(weight))
-    layer.load_state_dict({"weight": torch.tensor(weight), "bias": torch.tensor(bias)})
-    return layer
 
 
 def test_the_rounding_bound_by_hand() -> None:
@@ -385,16 +378,6 @@ def test_whether_the_optimizer_works_is_told_by_few_steps(monkeypatch: pytest.Mo
     monkeypatch.setattr(Engine, "optimize", noted)
     assert Propagation(Network("n", made("plain", nn.ReLU, 0), (1, 5, 5), 4)).optimizes
     assert len(asked) == 3
-
-
-@pytest.mark.parametrize("before", [[], [nn.Flatten()]])
-def test_a_network_without_activations(before: list[nn.Module]) -> None:
-    torch.manual_seed(0)
-    subject = Network("linear", nn.Sequential(*before, nn.Linear(4, 3)).eval(), (4,), 3)
-    properties = boxes((4,), 0.1, 3, 3)
-    found = Propagation(subject).bounds(properties, "crown")
-    assert found.unstable.tolist() == [0, 0, 0]
-    Sampled(subject, properties, 200).check(found)
 
 
 class OffInCorners(Engine):

@@ -26,10 +26,9 @@ from evalsuite import (
     in_modules,
 )  # fmt: skip
 from evalsuite.plugins import load_all
-from pipelines.bounds import METHODS, preparing
+from pipelines.bounds import METHODS, curved
 from pipelines.bounds.propagation import Propagation
 from pipelines.bounds.rounding import Rounding
-from pipelines.bounds.surroundings import LEGACY, at_home
 
 ROWS = {each.target.name: each.target for each in load_all("activations") if isinstance(each.target, Activation)}
 OTHERS = {"hard-tanh": nn.Hardtanh, "clip 0.2 to 1": partial(nn.Hardtanh, 0.2, 1.0)}
@@ -163,27 +162,12 @@ def test_a_line_that_upstream_gets_wrong(method: str) -> None:
     assert found.upper.item() < 1.0 or method == "ibp"
 
 
-@pytest.mark.skipif(LEGACY, reason="auto_LiRPA 0.3 has no GELU operator of its own")
-def test_upstream_excludes_that_value() -> None:
-    with at_home():
-        from auto_LiRPA import BoundedModule, BoundedTensor, PerturbationLpNorm
-        from auto_LiRPA.operators.gelu import GELU as OwnGelu
-
-        module = Counterexample().double()
-        module.act = OwnGelu()
-        low, high = torch.tensor([[1e-4]]).double(), torch.tensor([[6.0]]).double()
-        bounded = BoundedModule(module, low)
-        box = BoundedTensor((low + high) / 2, PerturbationLpNorm(norm=math.inf, x_L=low, x_U=high))
-        upper = bounded.compute_bounds(x=(box,), method="crown")[1].item()
-    assert upper < true_maximum(1e-4, 6.0) - 1e-3
-
-
 def test_a_row_that_is_wrong_for_its_module_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(layer: nn.Module, *, gates: bool) -> list[Found]:
         found = census(layer, gates=gates)
         return [Found("", layer, GELU)] if isinstance(layer, nn.Tanh) else found
 
-    monkeypatch.setattr(preparing, "census", wrong)
+    monkeypatch.setattr(curved, "census", wrong)
     monkeypatch.setattr(Activation, "of", lambda row, _: row)
     with pytest.raises(Unsupported, match="computes another function"):
         Propagation(network(nn.Tanh(), nn.Tanh(), 1.0))

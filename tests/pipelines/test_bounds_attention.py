@@ -1,9 +1,9 @@
-"""Attention: bounded soundly by our own steps, refused by path where it is not."""
+"""Attention and LayerNorm: bounded soundly by our own steps, refused by path where they are not."""
 
 from __future__ import annotations
 
 import copy
-import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +14,20 @@ from bounds_sampled import boxes as boxes_around
 from cases import seeds
 from torch import nn
 from torch.nn import functional
-from written import Written
+from written import Written, bench_of
 
-from evalsuite import Bench, Data, Network, Property, Split, Unsupported, in_modules
+from evalsuite import Network, Property, Split, Unsupported, in_modules
 from evalsuite.plugins import load
 from pipelines.bounds import Bounds, graph_certification
 from pipelines.bounds.embedding import embedded
 from pipelines.bounds.graph_certification import certify_graph
 from pipelines.bounds.propagation import Propagation
 from pipelines.bounds.rounding import Rounding
+from pipelines.bounds.rounding_rules import least_variance
 from pipelines.bounds.softmax import softmax_lines, softmax_range
-from pipelines.bounds.surroundings import LEGACY, at_home
 
-METHODS = ("ibp", "crown-ibp", "crown")
-modern = pytest.mark.skipif(LEGACY, reason="auto_LiRPA 0.3 has another softmax")
+MakeNetwork = Callable[..., Network]
+METHODS = ("ibp", "crown-ibp", "crown")  # our own steps go backward alone
 
 
 class Mixed(nn.Module):
@@ -137,43 +137,6 @@ def test_lines_of_softmax_of_nothing_known_are_constants() -> None:
     assert (above.value(points) >= 1).all()
 
 
-def softmaxed(_: Any, x: torch.Tensor) -> torch.Tensor:
-    """softmax (x, 0), of which the first, less 0.054 x."""
-    both = x @ torch.tensor([[1.0, 0.0]], dtype=torch.float64)
-    return both.softmax(-1) @ torch.tensor([[1.0], [0.0]], dtype=torch.float64) - 0.054 * x
-
-
-@modern
-def test_the_librarys_own_lines_of_softmax_exclude_values() -> None:
-    # It takes log (p + 1e-8) for log p, where p is 1e-13 at x = -30; the line then goes far below 0.
-    with at_home():
-        from auto_LiRPA import BoundedModule, BoundedTensor, PerturbationLpNorm
-
-        low, high = torch.tensor([[-30.0]]).double(), torch.tensor([[5.0]]).double()
-        box = BoundedTensor((low + high) / 2, PerturbationLpNorm(norm=math.inf, x_L=low, x_U=high))
-        module = Written(softmaxed)
-        theirs = BoundedModule(module, low).compute_bounds(x=(box,), method="CROWN")[1].item()
-    assert theirs < module(low).item() - 0.5
-    ends = [torch.cat([each, torch.zeros_like(each)], 1) for each in (low, high)]
-    above = softmax_lines(*ends)[1]
-    for x in torch.linspace(-30, 5, 50, dtype=torch.float64):
-        point = torch.stack([x, torch.zeros_like(x)])[None]
-        assert above.value(point)[0, 0] >= point.softmax(-1)[0, 0]
-
-
-@modern
-def test_the_librarys_own_interval_of_softmax_excludes_values() -> None:
-    # The second entry of softmax (x, 0.1) is 0.52 at x = 0; it adds 1e-12 to a sum that is 1e-26.
-    with at_home():
-        from auto_LiRPA import BoundedModule, BoundedTensor, PerturbationLpNorm
-
-        low, high = torch.tensor([[0.0, 0.0]]).double(), torch.tensor([[60.0, 0.1]]).double()
-        box = BoundedTensor((low + high) / 2, PerturbationLpNorm(norm=math.inf, x_L=low, x_U=high))
-        theirs = BoundedModule(nn.Softmax(-1), low).compute_bounds(x=(box,), method="IBP")[1][0, 1].item()
-    value = torch.stack([low[0, 0], high[0, 1]]).softmax(-1)[1].item()
-    assert theirs < 1e-9 < value <= softmax_range(low, high)[1][0, 1]
-
-
 class Masked(nn.Module):
     """Attention with a mask of its own."""
 
@@ -228,8 +191,7 @@ def test_the_stage_bounds_attention_by_zonotopes_and_by_lines_where_it_is_narrow
     inputs = torch.rand(4, 4)
     with torch.no_grad():
         part = Split(inputs, network.module(inputs).argmax(1))
-    data = Data(part, part, part, part, (0.0, 1.0), 3, "drawn")
-    bench = Bench(data, 0, tmp_path, 60.0, lambda *_, **__: None)
+    bench = bench_of(part, 3, tmp_path)
     options = Bounds(eps=(2**-12,), samples=4, methods=("crown",), restarts=1)
 
     def certified() -> dict[str, Any]:
@@ -246,3 +208,87 @@ def test_the_stage_bounds_attention_by_zonotopes_and_by_lines_where_it_is_narrow
     assert found["graph-zonotope"].value == 1.0
     assert found["graph-crown"].value is None
     assert "see graph-zonotope" in found["graph-crown"].reason
+
+
+def residual(width: int, act: nn.Module) -> nn.Module:
+    """h + act(linear(norm(h))), as in a transformer's feed-forward part."""
+    return Written(
+        lambda net, x: net.last((h := net.first(x)) + net.act(net.up(net.norm(h)))),
+        first=nn.Linear(4, width), norm=nn.LayerNorm(width), up=nn.Linear(width, width), act=act,
+        last=nn.Linear(width, 3),
+    )  # fmt: skip
+
+
+def normed(seed: int) -> Network:
+    """Several geometries: a norm behind a layer, of the input and twice, without parameters, in a residual branch."""
+    torch.manual_seed(seed)
+    width = 2 + seed % 7
+    act = (nn.ReLU, nn.GELU, nn.SiLU)[seed % 3]()
+    kinds: list[list[nn.Module]] = [
+        [nn.Linear(4, width), nn.LayerNorm(width), act, nn.Linear(width, 3)],
+        [nn.LayerNorm(4), nn.Linear(4, width), act, nn.LayerNorm(width), nn.Linear(width, 3)],
+        [nn.Linear(4, width), nn.LayerNorm(width, elementwise_affine=False), nn.Linear(width, 4), act, nn.Linear(4, 3)],
+        [residual(width, act)],
+    ]
+    module = nn.Sequential(*kinds[seed % 4]).eval()
+    for each in module.modules():
+        if isinstance(each, nn.LayerNorm) and each.elementwise_affine:
+            nn.init.normal_(each.weight)
+            nn.init.normal_(each.bias)
+    return Network("normed", module, (4,), 3)
+
+
+def assert_norms_sound(subject: Network, eps: float, points: int) -> None:
+    properties = boxes_around((4,), eps, domain=(-2.0, 2.0))
+    check_each(Propagation(subject), Sampled(subject, properties, points), METHODS)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_layer_norms_are_bounded_soundly(seed: int) -> None:
+    assert_norms_sound(normed(seed), 0.1, 1000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(24))
+def test_layer_norms_are_bounded_soundly_in_many_points(seed: int) -> None:
+    for eps in (0.01, 0.1, 0.5, 1.0):
+        assert_norms_sound(normed(seed), eps, 3000)
+
+
+def test_attention_written_by_hand_is_bounded_soundly() -> None:
+    def attended(net: Any, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = net.mix(net.first(x).reshape(-1, 2, 3)).split(3, dim=-1)
+        mixed = torch.softmax(query @ key.transpose(1, 2), -1) @ value
+        return net.last(mixed.flatten(1))  # type: ignore[no-any-return]
+
+    torch.manual_seed(0)
+    module = Written(attended, first=nn.Linear(4, 6), mix=nn.Linear(3, 9), last=nn.Linear(6, 3))
+    assert_norms_sound(Network("attention", nn.Sequential(module).eval(), (4,), 3), 0.1, 1000)
+
+
+def test_a_vision_transformer_is_refused_for_its_rounding(network: MakeNetwork) -> None:
+    with pytest.raises(Unsupported, match="no useful bounds of float32 rounding"):
+        Propagation(network("digits-vit", "gelu", epochs=1))
+
+
+def test_the_least_variance_is_that_of_the_worst_point() -> None:
+    low = torch.tensor([[0.0, 2.0, 5.0], [-1.0, 0.0, 0.5], [3.0, 3.0, 3.0]]).double()
+    high = torch.tensor([[1.0, 3.0, 9.0], [1.0, 2.0, 3.0], [3.0, 3.0, 4.0]]).double()
+    found = least_variance(low, high, (-1,))[:, 0]
+    # (1, 2.5, 5) moves to (1, 3, 5): mean 3, variance 8 / 3; the others can all be equal.
+    assert found.tolist() == pytest.approx([8 / 3, 0.0, 0.0], abs=1e-9)
+    share = torch.rand(5000, 1, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert ((low + share * (high - low)).var(-1, correction=0) >= found).all()
+
+
+def test_the_rounding_of_a_layer_norm_covers_large_means() -> None:
+    # Around 1000 the differences of 0.1 have lost four digits in float32.
+    module = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 2)).eval()
+    torch.manual_seed(0)
+    center = 1000 + 0.1 * torch.randn(1, 8).double()
+    single = Rounding(in_modules(module, torch.rand(2, 8), exact=True)).errors(center - 1e-3, center + 1e-3)[0]
+    points = (center + 2e-3 * (torch.rand(2000, 8).double() - 0.5)).float()
+    with torch.no_grad():
+        off = module(points).double() - copy.deepcopy(module).double()(points.double())
+    assert (off.abs() <= single).all()
+    assert single.max() < 1e3 * off.abs().max()

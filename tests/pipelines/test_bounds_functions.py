@@ -374,37 +374,3 @@ def test_constants_of_the_network_or_made_in_forward_are_numbers(function: Calla
         zeros=nn.Parameter(torch.zeros(6)), least=nn.Parameter(torch.full((6,), 0.25)),
     ))  # fmt: skip
     check_each(Propagation(subject), Sampled(subject, boxes(), POINTS), ("ibp", "crown"))
-
-
-class Mobile(nn.Module):
-    """A block of MobileNetV2 (arXiv 1801.04381) between a stem and a head."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(1, 2, 3, 2, 1, bias=False), nn.BatchNorm2d(2), nn.ReLU6(inplace=True))
-        self.block = nn.Sequential(
-            nn.Conv2d(2, 4, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU6(inplace=True),
-            nn.Conv2d(4, 4, 3, 1, 1, groups=4, bias=False), nn.BatchNorm2d(4), nn.ReLU6(inplace=True),
-            nn.Conv2d(4, 2, 1, bias=False), nn.BatchNorm2d(2),
-        )  # fmt: skip
-        self.pool, self.head = nn.AdaptiveAvgPool2d(1), nn.Linear(2, 3)
-        with torch.no_grad():
-            for each in (self.stem[1], self.block[1], self.block[4]):
-                each.weight.fill_(6.0)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.stem(x)
-        y: torch.Tensor = self.head(self.pool(x + self.block(x)).flatten(1))
-        return y
-
-
-def test_a_mobilenet_is_bounded() -> None:
-    torch.manual_seed(0)
-    subject, properties = (
-        Network("mobile", Mobile().eval(), (1, 6, 6), 3),
-        boxes_around((1, 6, 6), 0.1, centers=around_0, domain=(-9.0, 9.0)),
-    )
-    propagation = Propagation(subject, iterations=2)
-    assert propagation.layers == ("stem.2", "block.2", "block.5")
-    # upstream's forward bounds have no average over all pixels
-    check_each(propagation, Sampled(subject, properties, POINTS), ("ibp", "crown", "alpha-crown"))

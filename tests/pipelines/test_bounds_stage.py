@@ -16,8 +16,9 @@ from typing import Literal
 import pytest
 import torch
 from torch import nn
+from written import affine, bench_of
 
-from evalsuite import Bench, Data, Metric, Network, Property, Split, Unsupported, Verdict, falsify
+from evalsuite import Bench, Metric, Network, Property, Split, Unsupported, Verdict, falsify
 from evalsuite.testing import check_stage
 from pipelines.bounds import METHODS, Bounds
 from pipelines.bounds import certification as certification_module
@@ -25,8 +26,8 @@ from pipelines.bounds import limits as limits_module
 from pipelines.bounds.certification import Certification
 from pipelines.bounds.graph_certification import certify_graph
 from pipelines.bounds.limits import Memory, Pace
+from pipelines.bounds.margins import Samples
 from pipelines.bounds.propagation import Propagation
-from pipelines.bounds.samples import Samples
 
 MakeNetwork = Callable[..., Network]
 MakeBench = Callable[..., Bench]
@@ -35,17 +36,8 @@ NORMED: dict[str, dict[str, str]] = {"linf": {}, "l2": {"norm": "l2"}}
 MIB = 2**20
 
 
-def affine(weight: list[list[float]], bias: list[float]) -> nn.Linear:
-    layer = nn.Linear(len(weight[0]), len(weight))
-    layer.load_state_dict({"weight": torch.tensor(weight), "bias": torch.tensor(bias)})
-    return layer
-
-
-def given(inputs: torch.Tensor, targets: torch.Tensor, classes: int, *, time_limit: float = 60.0) -> Bench:
-    split = Split(inputs, targets)
-    return Bench(
-        Data(split, split, split, split, (0.0, 1.0), classes, "n"), 0, Path(), time_limit, lambda *_, **__: None
-    )
+def given(inputs: torch.Tensor, targets: torch.Tensor, classes: int) -> Bench:
+    return bench_of(Split(inputs, targets), classes, Path())
 
 
 def work_on(

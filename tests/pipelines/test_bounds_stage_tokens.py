@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from written import bench_of
 
 from evalsuite import Bench, Data, Network, Split, Unsupported, Verdict
 from evalsuite.plugins import load
@@ -73,8 +74,7 @@ def spoken(subject: Network, count: int, *, positions: bool = False) -> Bench:
         targets = subject.module(tokens).argmax(-1)
     assert (targets.ndim == 2) == positions
     split = Split(tokens, targets)
-    data = Data(split, split, split, split, (0.0, VOCABULARY - 1.0), subject.classes, "n", VOCABULARY)
-    return Bench(data, 0, Path(), 60.0, lambda *_, **__: None)
+    return bench_of(split, subject.classes, Path(), domain=(0.0, VOCABULARY - 1.0), vocabulary=VOCABULARY)
 
 
 @pytest.fixture(autouse=True)
@@ -208,8 +208,7 @@ def masked(count: int) -> tuple[Network, Bench]:
     subject = replace(language(Attending()), given=given)
     with torch.no_grad():
         split = Split(Several(given), subject.module(given).argmax(-1))
-    data = Data(split, split, split, split, (0.0, VOCABULARY - 1.0), CLASSES, "n", VOCABULARY)
-    return subject, Bench(data, 0, Path(), 60.0, lambda *_, **__: None)
+    return subject, bench_of(split, CLASSES, Path(), domain=(0.0, VOCABULARY - 1.0), vocabulary=VOCABULARY)
 
 
 class Attending(nn.Module):
