@@ -76,6 +76,6 @@ class Prune:
 
     def run(self, network: Network, bench: Bench) -> Outcome:
         """Prune, compare with the zeroed network, fine-tune, and measure against the unpruned network."""
-        from pipelines.prune.measuring import measure
+        from pipelines.prune.narrowing import measure
 
         return measure(network, bench, self)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
@@ -55,6 +56,16 @@ class _Layout:
     widths: tuple[str, ...] = ()
     beside: bool = False  # whether `output` belongs to the module around the attention
 
+    def output_at(self, path: str) -> str:
+        return _joined(path.rpartition(".")[0] if self.beside else path, self.output)
+
+    def size_of(self, part: nn.Module) -> int | None:
+        size = getattr(part, self.size, None)
+        return size if isinstance(size, int) else None
+
+    def there(self, names: tuple[str, ...], part: nn.Module) -> tuple[str, ...]:
+        return tuple(name for name in names if name in vars(part))
+
 
 _LAYOUTS = (
     _Layout(("project_in",), "project_out", "head_size"),  # the transformers of evalsuite's workloads
@@ -101,18 +112,16 @@ def unknown_attentions(module: nn.Module) -> list[str]:
 def _examined(module: nn.Module) -> list[Attention | str]:
     owners = Counter(id(weight) for part in module.modules() for weight in part.parameters(recurse=False))
     found = list(_candidates(module, owners))
-    used = Counter(
-        id(module.get_submodule(layer))
+    layers = [
+        [id(module.get_submodule(layer)) for layer in (*each.rows, each.output)] if isinstance(each, Attention) else []
         for each in found
-        if isinstance(each, Attention)
-        for layer in (*each.rows, each.output)
-    )
+    ]
+    used = Counter(layer for own in layers for layer in own)
     return [
         f"{each.path or 'the module'}: shares a layer with another attention"
-        if isinstance(each, Attention)
-        and any(used[id(module.get_submodule(layer))] > 1 for layer in (*each.rows, each.output))
+        if isinstance(each, Attention) and any(used[layer] > 1 for layer in own)
         else each
-        for each in found
+        for each, own in zip(found, layers, strict=True)
     ]
 
 
@@ -120,24 +129,21 @@ def _candidates(module: nn.Module, owners: Counter[int]) -> Iterator[Attention |
     for path, part in module.named_modules():
         layout = next((each for each in _LAYOUTS if _matches(module, path, part, each)), None)
         if layout is not None:
-            reason = _objection(module, path, part, layout, owners)
+            reason = next(_objections(module, path, part, layout, owners), None)
             yield _description(module, path, part, layout) if reason is None else f"{path or 'the module'}: {reason}"
         elif _is_unknown(part):
             yield f"{path or 'the module'}: {type(part).__name__} is laid out in no known way"
 
 
 def _matches(module: nn.Module, path: str, part: nn.Module, layout: _Layout) -> bool:
-    around = part
-    if layout.beside:
-        if not path:
-            return False
-        around = module.get_submodule(path.rpartition(".")[0])
+    if layout.beside and not path:
+        return False
     try:
-        around.get_submodule(layout.output)
+        module.get_submodule(layout.output_at(path))
     except AttributeError:
         return False
     children = dict(part.named_children())
-    return all(name in children for name in layout.inputs) and _size(part, layout) is not None
+    return all(name in children for name in layout.inputs) and layout.size_of(part) is not None
 
 
 def _is_unknown(part: nn.Module) -> bool:
@@ -146,51 +152,31 @@ def _is_unknown(part: nn.Module) -> bool:
     return bool(inner) and inner[0].endswith("Attention") and not any("Attention" in name for name in inner[1:])
 
 
-def _objection(module: nn.Module, path: str, part: nn.Module, layout: _Layout, owners: Counter[int]) -> str | None:
-    """Why heads of an attention that looks like `layout` cannot be removed, or None."""
-    parts = {name: part.get_submodule(name) for name in layout.inputs}
-    parts[layout.output] = module.get_submodule(_output_path(path, layout))
-    layers: dict[str, nn.Linear] = {}
-    for name, layer in parts.items():
-        if not isinstance(layer, nn.Linear) or type(layer) is not nn.Linear:  # a subclass may hold more than a weight
+def _objections(module: nn.Module, path: str, part: nn.Module, layout: _Layout, owners: Counter[int]) -> Iterator[str]:
+    """Why heads of an attention that looks like `layout` cannot be removed; each asks for those before to be none."""
+    layers: dict[str, Any] = {name: part.get_submodule(name) for name in layout.inputs}
+    layers[layout.output] = module.get_submodule(layout.output_at(path))
+    for name, layer in layers.items():
+        if type(layer) is not nn.Linear:  # a subclass may hold more than a weight
             cure = "; convert it with conv1d_to_linear first" if type(layer).__name__ == "Conv1D" else ""
-            return f"{name} is a {type(layer).__name__}, not a Linear{cure}"
+            yield f"{name} is a {type(layer).__name__}, not a Linear{cure}"
         if any(owners[id(weight)] > 1 for weight in layer.parameters(recurse=False)):
-            return f"{name} shares its weights with another layer"
-        layers[name] = layer
+            yield f"{name} shares its weights with another layer"
     known = {id(weight) for layer in layers.values() for weight in layer.parameters()}
-    foreign = [name for name, weight in part.named_parameters() if id(weight) not in known]
-    if foreign:
-        return f"{foreign[0]} may hold a share for each head"
-    return _wrong_size(part, layout, [layers[name].out_features for name in layout.inputs], layers[layout.output])
-
-
-def _wrong_size(part: nn.Module, layout: _Layout, outputs: list[int], last: nn.Linear) -> str | None:
-    size = _size(part, layout) or 0
-    width = last.in_features
+    for name, weight in part.named_parameters():
+        if id(weight) not in known:
+            yield f"{name} may hold a share for each head"
+    size, width = layout.size_of(part) or 0, layers[layout.output].in_features
     if size < 1 or width % size:
-        return f"{layout.output} reads {width} channels, no multiple of {layout.size} = {size}"
-    for name, channels in zip(layout.inputs, outputs, strict=True):
+        yield f"{layout.output} reads {width} channels, no multiple of {layout.size} = {size}"
+    for name in layout.inputs:
+        channels = layers[name].out_features
         if channels != width * 3 // len(layout.inputs):
-            return f"{name} makes {channels} channels for the {width} of {layout.output}: heads share keys and values"
-    for name, expected in _attributes(part, layout, width // size, width):
-        if getattr(part, name) != expected:
-            return f"{name} is {getattr(part, name)!r}, but the sizes of the layers say {expected}"
-    return None
-
-
-def _attributes(part: nn.Module, layout: _Layout, heads: int, width: int) -> list[tuple[str, int]]:
-    both = [*((name, heads) for name in layout.counts), *((name, width) for name in layout.widths)]
-    return [(name, value) for name, value in both if name in vars(part)]
-
-
-def _size(part: nn.Module, layout: _Layout) -> int | None:
-    size = getattr(part, layout.size, None)
-    return size if isinstance(size, int) else None
-
-
-def _output_path(path: str, layout: _Layout) -> str:
-    return _joined(path.rpartition(".")[0] if layout.beside else path, layout.output)
+            yield f"{name} makes {channels} channels for the {width} of {layout.output}: heads share keys and values"
+    for names, expected in ((layout.counts, width // size), (layout.widths, width)):
+        for name in layout.there(names, part):
+            if getattr(part, name) != expected:
+                yield f"{name} is {getattr(part, name)!r}, but the sizes of the layers say {expected}"
 
 
 def _joined(path: str, name: str) -> str:
@@ -198,20 +184,12 @@ def _joined(path: str, name: str) -> str:
 
 
 def _description(module: nn.Module, path: str, part: nn.Module, layout: _Layout) -> Attention:
-    size = _size(part, layout) or 0
-    output = _output_path(path, layout)
+    size, output = layout.size_of(part) or 0, layout.output_at(path)
     width = linear_at(module, output).in_features
     columns = tuple(tuple(range(start, start + size)) for start in range(0, width, size))
     # A fused layer makes all queries, then all keys, then all values.
     starts = range(0, 3 * width // len(layout.inputs), width)
     rows = tuple(tuple(start + column for start in starts for column in head) for head in columns)
-    return Attention(
-        path=path,
-        heads=len(columns),
-        head_size=size,
-        rows={_joined(path, name): rows for name in layout.inputs},
-        output=output,
-        columns=columns,
-        counts=tuple(name for name in layout.counts if name in vars(part)),
-        widths=tuple(name for name in layout.widths if name in vars(part)),
-    )
+    inputs = {_joined(path, name): rows for name in layout.inputs}
+    counts, widths = layout.there(layout.counts, part), layout.there(layout.widths, part)
+    return Attention(path, len(columns), size, inputs, output, columns, counts, widths)

@@ -6,16 +6,72 @@ import copy
 import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 
+import torch
 from torch import nn
 
 from evalsuite import Unsupported, census
 from pipelines.prune.equality import equality_error
-from pipelines.prune.graph import Graph, Group, explained, items_of, narrowed, trace
+from pipelines.prune.graph import (
+    BATCH_NORM,
+    CONVOLUTION,
+    LAYERS,
+    Graph,
+    Group,
+    check_trainable,
+    check_weights,
+    explained,
+    items_of,
+    narrowed,
+    operations,
+    trace,
+)
 from pipelines.prune.importance import channel_scores
-from pipelines.prune.layout import Layout, check_layout
-from pipelines.prune.obstacles import check_trainable, check_weights, operations
-from pipelines.prune.selection import Probe, Pruned, Selection, counts_of_all, least, share_of
+from pipelines.prune.selection import Probe, Pruned, Selection
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a module consists of: its modules by path, their widths, and the number of weights."""
+
+    layers: dict[str, nn.Module]
+    widths: dict[str, int]
+    parameters: int
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Layout:
+        """The layout of `module` as it is now."""
+        layers = dict(module.named_modules())
+        widths = {path: _width(layer) for path, layer in layers.items() if isinstance(layer, LAYERS)}
+        return cls(layers, widths, sum(each.numel() for each in module.parameters()))
+
+
+def check_layout(pruned: Pruned, before: Layout) -> None:
+    """Hold what torch-pruning promises: exactly the removed channels are gone.
+
+    Raises:
+        Unsupported: they are not.
+    """
+    after = Layout.of(pruned.module)
+    for path, layer in before.layers.items():
+        if after.layers.get(path) is not layer:
+            raise Unsupported(f"torch-pruning replaced {path}")
+    for path, width in before.widths.items():
+        left = width - len(pruned.removed.get(path, []))
+        if after.widths[path] != left:
+            raise Unsupported(f"torch-pruning left {path} {after.widths[path]} channels wide instead of {left}")
+    if pruned.removed and not after.parameters < before.parameters:
+        raise Unsupported(f"torch-pruning removed no parameter: {before.parameters} before, {after.parameters} after")
+
+
+def _width(layer: nn.Module) -> int:
+    """Output channels, by the tensors themselves where there are any: a field alone makes no layer narrower."""
+    if isinstance(layer, BATCH_NORM):
+        return layer.num_features if layer.running_mean is None else len(layer.running_mean)
+    transposed = isinstance(layer, CONVOLUTION) and layer.transposed
+    weight: torch.Tensor = layer.weight  # type: ignore[assignment]
+    return weight.shape[1] * layer.groups if transposed else len(weight)  # type: ignore[operator,return-value]
 
 
 class _Inexact(Unsupported):
@@ -165,13 +221,8 @@ def _all_trainable(module: nn.Module) -> Iterator[None]:
 def _choose(module: nn.Module, graph: Graph, probe: Probe, selection: Selection) -> dict[str, list[int]]:
     """Root of a group -> the channels that go, ascending; groups that lose none are left out."""
     scores = channel_scores(module, graph, probe, selection)
-    gone = [selection.gone.get(group.root, 0) for group in graph.groups]
-    if selection.scope == "global":
-        budget = share_of(sum(map(len, scores)) + sum(gone), selection.sparsity) - sum(gone)
-        counts = counts_of_all(scores, budget, selection.round_to)
-    else:
-        counts = [len(each) - selection.kept(len(each), lost) for each, lost in zip(scores, gone, strict=True)]
-    return {group.root: lost for group, lost in zip(graph.groups, least(scores, counts), strict=True) if lost}
+    doomed = selection.chosen(scores, [selection.gone.get(group.root, 0) for group in graph.groups])
+    return {group.root: lost for group, lost in zip(graph.groups, doomed, strict=True) if lost}
 
 
 def _remove(module: nn.Module, graph: Graph, doomed: list[tuple[Group, list[int]]]) -> dict[str, list[int]]:

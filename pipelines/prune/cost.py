@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -53,7 +52,7 @@ def runtime_metrics(
         path: where the pruned network goes.
     """
     try:
-        deployed = _Deployed.of(network, unpruned, pruned, path)
+        model, sessions = _sessions(network, unpruned, pruned, path)
     except (OSError, MemoryError):  # a full disk says nothing of the network
         raise
     except Exception as error:  # torch, onnx and ONNX Runtime share no base class, and any operator may be missing
@@ -61,8 +60,8 @@ def runtime_metrics(
         return _missing(f"cannot be exported to ONNX: {type(error).__name__}")
     return [
         Metric("model_bytes", path.stat().st_size, "bytes", LOWER),
-        *(_peak(deployed.model, batch) for batch in TIMED_BATCHES),
-        *(partial(deployed.latencies, test, batch) for batch in TIMED_BATCHES),
+        *(_peak(model, batch) for batch in TIMED_BATCHES),
+        *(partial(_latencies, sessions, test, batch) for batch in TIMED_BATCHES),
     ]
 
 
@@ -79,36 +78,29 @@ def _latency_ratio(value: float | None, batch: int, reason: str) -> Metric:
     return Metric("latency_ratio", value, "ratio", NEUTRAL, {"batch": batch}, timing=True, reason=reason)
 
 
-@dataclass(frozen=True, slots=True)
-class _Deployed:
+def _sessions(
+    network: Network, unpruned: nn.Module, pruned: nn.Module, path: Path
+) -> tuple[onnx.ModelProto, list[Any]]:
     """The pruned network's graph, and sessions of it, of the unpruned one and of the yardstick."""
+    export = partial(export_onnx, input_shape=network.input_shape, example=network.example(2))
+    model = export(pruned, path=path)
+    with TemporaryDirectory() as folder:
+        place = Path(folder) / "model.onnx"
+        whole = export_network(network, place)
+        yardstick = yardstick_graph(whole, unpruned, "relu")
+        if yardstick is None:
+            yardstick = export(replace(unpruned, lambda _: nn.ReLU()), path=place)
+    return model, [open_onnx(each.SerializeToString()) for each in (model, whole, yardstick)]
 
-    model: onnx.ModelProto
-    pruned: Any
-    unpruned: Any
-    yardstick: Any
 
-    @classmethod
-    def of(cls, network: Network, unpruned: nn.Module, pruned: nn.Module, path: Path) -> _Deployed:
-        export = partial(export_onnx, input_shape=network.input_shape, example=network.example(2))
-        model = export(pruned, path=path)
-        with TemporaryDirectory() as folder:
-            place = Path(folder) / "model.onnx"
-            whole = export_network(network, place)
-            yardstick = yardstick_graph(whole, unpruned, "relu")
-            if yardstick is None:
-                yardstick = export(replace(unpruned, lambda _: nn.ReLU()), path=place)
-        sessions = (open_onnx(each.SerializeToString()) for each in (model, whole, yardstick))
-        return cls(model, *sessions)
-
-    def latencies(self, test: Split, batch: int) -> list[Metric]:
-        inputs = timing_inputs(test, batch)
-        pruned, unpruned, yardstick = (partial(run_onnx, each) for each in (self.pruned, self.unpruned, self.yardstick))
-        own = compare_latency(partial(unpruned, inputs), partial(pruned, inputs)).ratio
-        return [
-            _latency_ratio(own, batch, "unpruned / pruned"),
-            relative_latency(pruned, yardstick, test, batch, reason=_YARDSTICK),
-        ]
+def _latencies(sessions: list[Any], test: Split, batch: int) -> list[Metric]:
+    inputs = timing_inputs(test, batch)
+    pruned, unpruned, yardstick = (partial(run_onnx, each) for each in sessions)
+    own = compare_latency(partial(unpruned, inputs), partial(pruned, inputs)).ratio
+    return [
+        _latency_ratio(own, batch, "unpruned / pruned"),
+        relative_latency(pruned, yardstick, test, batch, reason=_YARDSTICK),
+    ]
 
 
 def _peak(model: onnx.ModelProto, batch: int) -> Metric:
@@ -139,15 +131,12 @@ def peak_bytes(model: onnx.ModelProto, batch: int) -> int:
     peak = 0
     for place, node in enumerate(graph.node):
         alive |= {name for name in node.output if name in last}
-        peak = max(peak, sum(_size(sizes, name) for name in alive))
+        unknown = next((name for name in alive if name not in sizes), None)
+        if unknown is not None:
+            raise ValueError(f"the shape of tensor {unknown!r} is not known")
+        peak = max(peak, sum(sizes[name] for name in alive))
         alive = {name for name in alive if last[name] > place}
     return sum(weights.values()) + peak
-
-
-def _size(sizes: dict[str, int], name: str) -> int:
-    if name not in sizes:
-        raise ValueError(f"the shape of tensor {name!r} is not known")
-    return sizes[name]
 
 
 def _bytes_of(value: onnx.ValueInfoProto, batch: int) -> int:

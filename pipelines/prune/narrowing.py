@@ -1,4 +1,6 @@
-"""Pruning a network in one round or several, each checked against the zeroed network and fine-tuned."""
+"""Pruning a network in one round or several, each checked against the zeroed network and fine-tuned; and its rows:
+accuracy, size, multiply-accumulates, memory and latency, against the unpruned network.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,36 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from evalsuite import IGNORED, Bench, Classification, Task
+from evalsuite import (
+    IGNORED,
+    Bench,
+    Classification,
+    Direction,
+    Metric,
+    Network,
+    Outcome,
+    Split,
+    Task,
+    Unsupported,
+    census,
+    expose,
+    fold_hardness,
+    scores,
+    worsening,
+)
 from pipelines.prune.attention import find_attentions
 from pipelines.prune.channels import prune
+from pipelines.prune.conv1d import conv1d_to_linear
+from pipelines.prune.cost import runtime_metrics
 from pipelines.prune.equality import equality_error
+from pipelines.prune.graph import check_weights
 from pipelines.prune.heads import prune_heads
 from pipelines.prune.selection import Probe, Pruned, Selection
+from pipelines.prune.size import size_metrics
 
 if TYPE_CHECKING:
     from pipelines.prune import Prune
+
 
 _COMPARED = 64  # inputs that the pruned and the zeroed network are compared on
 _BATCH = 8  # of losses: second-order importances go back through a whole batch for each of its samples
@@ -145,3 +168,65 @@ def _fine_tuned(module: nn.Module, bench: Bench, epochs: int, teacher: nn.Module
             bench.fine_tune(tuned, epochs, teacher=teacher)
         tuned.zero_grad(set_to_none=True)
     return tuned.eval()
+
+
+LOWER, NEUTRAL = Direction.LOWER, Direction.NEUTRAL
+
+
+def measure(network: Network, bench: Bench, options: Prune) -> Outcome:
+    """Prune and fine-tune a copy of `network`, and hand it on with its metrics; see `Prune` for what is raised."""
+    check_weights(network.module)
+    readable = dataclasses.replace(network, module=_readable(network))
+    unpruned = fold_hardness(readable.module, (network.example(2),))
+    made = narrow(unpruned, probe_of(bench), bench, options)
+    test, path = bench.data.test, bench.folder / "pruned.onnx"
+    metrics = [
+        *_removal(made, options),
+        *_quality(unpruned, made, test),
+        *size_metrics(unpruned, made.module, network.example(1)),
+        *runtime_metrics(readable, unpruned, made.module, test, path),
+    ]
+    handed_on = dataclasses.replace(network, module=made.module, unswapped=None)
+    return Outcome(metrics, {"onnx": path} if path.exists() else {}, handed_on)
+
+
+def _readable(network: Network) -> nn.Module:
+    """The network with GPT-2's `Conv1D` as linear layers and, where all its activations are functions, as modules.
+
+    Raises:
+        Unsupported: it calls its activations, or shares its weights, in a way that has no such form.
+    """
+    module = conv1d_to_linear(network.module)
+    try:
+        return module if census(module) else expose(module, (network.example(2),))
+    except ValueError as error:
+        raise Unsupported(f"its activations cannot be made modules: {error}") from error
+
+
+def _removal(made: Narrowed, options: Prune) -> list[Metric]:
+    notes = "; ".join(made.notes)
+    unpruned = "nothing was removed: the control" if options.control else ""
+    return [
+        Metric("removed_channels", made.channels, "count", NEUTRAL, reason=unpruned or notes),
+        Metric("removed_heads", made.heads, "count", NEUTRAL, reason=unpruned),
+        Metric("equality_error", made.equality_error, "ratio", LOWER,
+               reason=unpruned or "from the network with the removed channels zeroed, over max(1, |logit|), float64"),
+        Metric("fine_tune_epochs", options.fine_tune_epochs, "count", NEUTRAL,
+               reason="taught by the unpruned network" if options.distill else ""),
+    ]  # fmt: skip
+
+
+def _quality(unpruned: nn.Module, made: Narrowed, test: Split) -> list[Metric]:
+    """The task's metrics; of a classifier or a language model the headline, accuracy and loss."""
+    whole, untuned, tuned = scores([unpruned, made.untuned, made.module], test)
+    shown = {tuned.headline.name, "accuracy", "nll"}
+    if not isinstance(test.task, Classification):
+        shown = {each.name for each in tuned.metrics}
+    rows: list[Metric] = []
+    for before, between, after in zip(whole.metrics, untuned.metrics, tuned.metrics, strict=True):
+        if after.name in shown:
+            own = "accuracy" if after.name == "accuracy" else ""
+            reason = f"from this network's own {own} before pruning".replace("  ", " ")
+            name = f"{between.name}_before_tuning"
+            rows += [dataclasses.replace(between, name=name), after, worsening(before, after, reason=reason)]
+    return rows

@@ -15,14 +15,6 @@ def share_of(count: int, share: float) -> int:
     return math.floor(round(count * share, 9))
 
 
-def least(scores: Sequence[torch.Tensor], counts: Sequence[int]) -> list[list[int]]:
-    """The places of so many of the least scores of each group, ascending; of equal ones the first."""
-    return [
-        torch.argsort(each, stable=True)[:count].sort().values.tolist()
-        for each, count in zip(scores, counts, strict=True)
-    ]
-
-
 def counts_of_all(scores: Sequence[torch.Tensor], budget: int, round_to: int = 1) -> list[int]:
     """How many each group loses when all are ranked together, after division by the mean of their group.
 
@@ -75,6 +67,17 @@ class Selection:
             gone: that went before.
         """
         return self.rounded(channels - share_of(channels + gone, self.sparsity) + gone, channels)
+
+    def chosen(self, scores: Sequence[torch.Tensor], gone: Sequence[int]) -> list[list[int]]:
+        """The places that go, ascending, for each group with these scores that lost so many before."""
+        if self.scope == "global":
+            budget = share_of(sum(map(len, scores)) + sum(gone), self.sparsity) - sum(gone)
+            counts = counts_of_all(scores, budget, self.round_to)
+        else:
+            counts = [len(each) - self.kept(len(each), lost) for each, lost in zip(scores, gone, strict=True)]
+        # Of equal scores the first.
+        ordered = [torch.argsort(each, stable=True) for each in scores]
+        return [each[:count].sort().values.tolist() for each, count in zip(ordered, counts, strict=True)]
 
     def rounded(self, wanted: int, channels: int) -> int:
         """`wanted`, rounded up to a multiple of `round_to`, at most `channels`."""

@@ -52,12 +52,20 @@ def size_metrics(unpruned: nn.Module, pruned: nn.Module, example: Inputs) -> lis
 
 
 def keep(layer: nn.Module, *, inputs: torch.Tensor | None = None, outputs: torch.Tensor | None = None) -> None:
-    """Leave these inputs and outputs of a Linear or an ungrouped convolution, in place; all where none are given."""
-    for name, kept, dimension in (("weight", inputs, 1), ("weight", outputs, 0), ("bias", outputs, 0)):
-        held = getattr(layer, name)
+    """Leave these inputs and outputs of a Linear or an ungrouped convolution, in place; all where none are given.
+
+    Of a BatchNorm, which has no inputs of its own, these outputs.
+    """
+    parts = (("weight", inputs, 1), *((name, outputs, 0) for name in ("weight", "bias", "running_mean", "running_var")))
+    for name, kept, dimension in parts:
+        held = getattr(layer, name, None)
         if held is not None and kept is not None:
             part = held.detach().index_select(dimension, kept)
-            setattr(layer, name, nn.Parameter(part, requires_grad=held.requires_grad))
+            learnt = isinstance(held, nn.Parameter)
+            setattr(layer, name, nn.Parameter(part, requires_grad=held.requires_grad) if learnt else part)
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        layer.num_features = layer.num_features if outputs is None else len(outputs)
+        return
     kind = "features" if isinstance(layer, nn.Linear) else "channels"
     for side, size in zip(("out", "in"), layer.get_parameter("weight").shape, strict=False):
         setattr(layer, f"{side}_{kind}", size)

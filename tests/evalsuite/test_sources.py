@@ -78,7 +78,7 @@ CHANGES = {
     "pipelines/__init__.py": STAGES,
     "pipelines/recipes/minilm.py": set(),
     "pipelines/recipes/ocr.py": set(),
-    "pipelines/prune/exact/surgery.py": {"exact-prune"},
+    "pipelines/prune/exact/removing.py": {"exact-prune"},
     "pipelines/prune/report/text.py": set(),
     "pipelines/quantize/integer/kernels.py": {"quantize"},
     "pipelines/quantize/report/text.py": set(),

@@ -15,8 +15,8 @@ import torch
 from torch import fx, nn
 
 from evalsuite import RELU, Inputs, UnitBounds, Unsupported, census, in_modules
-from pipelines.prune.exact.exact_values import fractions
 from pipelines.prune.exact.layers import Hidden, Layers
+from pipelines.prune.exact.questions import fractions
 
 _ROUNDED = 64 * torch.finfo(torch.float64).eps
 
@@ -41,18 +41,14 @@ def read_behind_norms(module: nn.Module, example: Inputs) -> tuple[Layers, list[
             continue
         (producer, layer), consumer = found
         norm = _norm_before(module, producer)
-        name, reached = ("", _anything(layer)) if norm is None else (norm[0], _reached(norm[1], layer))
+        anything = [torch.full((1, layer.out_features), end, dtype=torch.float64) for end in (-inf, inf)]
+        name, reached = ("", anything) if norm is None else (norm[0], _reached(norm[1], layer))
         shape, place = (layer.out_features,), (str(producer.target), str(consumer.target))
         hidden.append(Hidden(len(bounds), place[0], (), path, relu[path], (), place[1], shape, plain=True, norm=name))
         bounds.append(UnitBounds(path, *reached))
     if not hidden:
         raise Unsupported("no activation stands between two linear layers alone: no units to remove")
     return Layers(hidden, kept_whole, sum(each.units for each in hidden), chain=False), bounds
-
-
-def _linear(module: nn.Module, node: object) -> nn.Linear | None:
-    layer = _layer(module, node)
-    return layer if type(layer) is nn.Linear else None
 
 
 def _layer(module: nn.Module, node: object) -> nn.Module | None:
@@ -65,11 +61,11 @@ def _layer(module: nn.Module, node: object) -> nn.Module | None:
 def _around(module: nn.Module, node: fx.Node, times: Counter[str]) -> tuple[tuple[fx.Node, nn.Linear], fx.Node] | str:
     """The linear layer before an activation, and the one behind it, or why its units stay."""
     before, after = node.args[0], next(iter(node.users))
-    producer, consumer = _linear(module, before), _linear(module, after)
+    producer, consumer = _layer(module, before), _layer(module, after)
     layer = module.get_submodule(str(node.target))
     if any(each.numel() > 1 for each in [*layer.parameters(), *layer.buffers()]):
         return "its activation has parameters per channel"
-    if not isinstance(before, fx.Node) or producer is None or consumer is None:
+    if not isinstance(before, fx.Node) or type(producer) is not nn.Linear or type(consumer) is not nn.Linear:
         return "it does not stand between two linear layers"
     if len(before.users) > 1 or len(node.users) > 1:
         return "something else takes its units too"
@@ -90,16 +86,20 @@ def _norm_before(module: nn.Module, linear: fx.Node) -> tuple[str, nn.LayerNorm]
     return (str(node.target), norm) if len(norm.normalized_shape) == 1 and norm.eps > 0 else None
 
 
-def _anything(linear: nn.Linear) -> list[torch.Tensor]:
-    return [torch.full((1, linear.out_features), end, dtype=torch.float64) for end in (-inf, inf)]
+def _numbers(norm: nn.LayerNorm, linear: nn.Linear) -> tuple[torch.Tensor, ...]:
+    """Weight of the linear layer, scale and shift of the norm, and the layer's offset, in float64."""
+    weight = linear.weight.detach().double()
+    count, units = weight.shape[1], len(weight)
+    given = (
+        (norm.weight, weight.new_ones(count)), (norm.bias, weight.new_zeros(count)),
+        (linear.bias, weight.new_zeros(units)),
+    )  # fmt: skip
+    return weight, *(default if held is None else held.detach().double() for held, default in given)
 
 
 def _reached(norm: nn.LayerNorm, linear: nn.Linear) -> list[torch.Tensor]:
     """What a linear layer makes of a norm's outputs at the least and at the most, each (1, units), rounded outward."""
-    weight = linear.weight.detach().double()
-    scale = torch.ones(weight.shape[1]).double() if norm.weight is None else norm.weight.detach().double()
-    shift = torch.zeros(weight.shape[1]).double() if norm.bias is None else norm.bias.detach().double()
-    offset = torch.zeros(len(weight)).double() if linear.bias is None else linear.bias.detach().double()
+    weight, scale, shift, offset = _numbers(norm, linear)
     scaled = weight * scale
     away = (scaled - scaled.mean(1, keepdim=True)).norm(dim=1) * weight.shape[1] ** 0.5
     middle = weight @ shift + offset
@@ -110,12 +110,9 @@ def _reached(norm: nn.LayerNorm, linear: nn.Linear) -> list[torch.Tensor]:
 
 def never_positive(norm: nn.LayerNorm, linear: nn.Linear, unit: int) -> bool:
     """Whether a unit of the linear layer is at most 0 for whatever the norm is given, in exact arithmetic."""
-    weight = fractions(linear.weight.detach()[unit])
-    count = len(weight)
-    scale = [Fraction(1)] * count if norm.weight is None else fractions(norm.weight.detach())
-    shift = [Fraction(0)] * count if norm.bias is None else fractions(norm.bias.detach())
-    middle = sum((a * b for a, b in zip(weight, shift, strict=True)), Fraction(0))
-    middle += Fraction(0) if linear.bias is None else fractions(linear.bias.detach())[unit]
+    matrix, *norms, offset = _numbers(norm, linear)
+    weight, scale, shift = (fractions(each) for each in (matrix[unit], *norms))
+    middle = sum((a * b for a, b in zip(weight, shift, strict=True)), Fraction(offset[unit].item()))
     scaled = [a * b for a, b in zip(weight, scale, strict=True)]
-    mean = sum(scaled, Fraction(0)) / count
-    return middle <= 0 and count * sum((each - mean) ** 2 for each in scaled) <= middle**2
+    mean = sum(scaled, Fraction(0)) / len(weight)
+    return middle <= 0 and len(weight) * sum((each - mean) ** 2 for each in scaled) <= middle**2

@@ -15,6 +15,7 @@ from evalsuite import RELU, Unsupported, census
 Weighted = nn.Linear | nn.Conv1d | nn.Conv2d
 Norm = nn.BatchNorm1d | nn.BatchNorm2d
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+NUMBERS = ("weight", "bias", "running_mean", "running_var")  # of a norm, for each of its features
 _WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d)
 UNCHANGED = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d)
 # Layer to the dimensions of what it takes for one sample; of fewer, it takes the batch for channels.

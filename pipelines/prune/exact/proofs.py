@@ -13,14 +13,11 @@ from torch import nn
 
 from evalsuite import Unsupported, Verdict, certify_swap
 from pipelines.prune.exact.behind_norms import never_positive
-from pipelines.prune.exact.exact_values import Affine, Interval, fractions, read_affine
 from pipelines.prune.exact.kinds import Kind
-from pipelines.prune.exact.layers import norm, weighted
-from pipelines.prune.exact.questions import Question, box_of, free
-from pipelines.prune.exact.removing import Claim, Removed
-from pipelines.prune.exact.surgery import padded_back
+from pipelines.prune.exact.layers import NUMBERS, norm, weighted
+from pipelines.prune.exact.questions import Affine, Interval, Question, box_of, fractions, read_affine, rectified
+from pipelines.prune.exact.removing import Claim, Removed, padded_back
 
-_NUMBERS = ("weight", "bias", "running_mean", "running_var")
 NOTHING_REMOVED = "nothing is removed: the parameters are the same"
 
 
@@ -88,10 +85,8 @@ class Prover:
         maps = self._prefix(claim)
         if isinstance(maps, Proof):
             return maps
-        last = maps[-1]
-        asked = Affine([last.weight[unit] for unit in units], [last.bias[unit] for unit in units])
         question = Question(box_of(self._domain, len(maps[0].weight[0])), seconds)
-        terms = question.after([*maps[:-1], asked]).terms
+        terms = question.after([*maps[:-1], maps[-1].rows(*units)])
         return _said(question.never(*((term < 0) if on else (term > 0) for term in terms)), seconds)
 
     def _dependence(self, claim: Claim, seconds: float) -> Proof:
@@ -103,7 +98,7 @@ class Prover:
             return Proof(Verdict.TIMEOUT, "the job's time limit is near")
         inputs: list[Interval] = box_of(self._domain, len(maps[0].weight[0]))
         for map_ in maps[:-1]:
-            inputs = [(max(low, Fraction(0)), max(high, Fraction(0))) for low, high in map_.intervals(inputs)]
+            inputs = rectified(map_.intervals(inputs))
         last, removal = maps[-1], claim.removal
         weight, bias = list(last.weight[removal.unit]), last.bias[removal.unit] - Fraction(removal.value)
         for other, share in removal.shares.items():
@@ -111,7 +106,7 @@ class Prover:
             weight = [mine - exact * its for mine, its in zip(weight, last.weight[other], strict=True)]
             bias -= exact * last.bias[other]
         question = Question(inputs, seconds)
-        left = question.weighted(weight, question.inputs.terms, bias)
+        left = question.weighted(weight, question.inputs, bias)
         most = question.number(self._tolerance)
         return _said(question.never(left > most, left < -most), seconds)
 
@@ -130,17 +125,12 @@ class Prover:
             if seconds <= 0:
                 return Proof(Verdict.TIMEOUT, "the job's time limit is near")
             question = Question(box_of(self._domain, len(before[0].weight[0])), seconds)
-            ends = [_only(maps, logit) for maps in (before, after)]
-            first, second = (question.after(maps).terms[0] for maps in ends)
+            (first,), (second,) = (question.after([*maps[:-1], maps[-1].rows(logit)]) for maps in (before, after))
             most = question.number(self._tolerance)
             found = _said(question.never(first - second > most, second - first > most), seconds)
             if found.verdict is not Verdict.HOLDS:
                 return Proof(found.verdict, f"logit {logit}: {found.reason}")
         return Proof(Verdict.HOLDS)
-
-
-def _only(maps: list[Affine], output: int) -> list[Affine]:
-    return [*maps[:-1], Affine([maps[-1].weight[output]], [maps[-1].bias[output]])]
 
 
 def _refused(neurons: int, most: int) -> Proof | None:
@@ -157,8 +147,9 @@ def _said(verdict: Verdict, seconds: float) -> Proof:
 def _of_weights(claim: Claim, seconds: float) -> Proof:
     """Claims about the weights alone: whatever values they are multiplied by, their sum is 0."""
     weights = _difference(claim) if claim.removal.kind is not Kind.UNUSED else _outgoing(claim)
-    question = Question(free(len(weights)), seconds)
-    total = question.weighted(fractions(weights), question.inputs.terms, Fraction(0))
+    # Of values on both sides of 0: a weighted sum that is 0 for all of them is so for all values.
+    question = Question(box_of((-1.0, 1.0), len(weights)), seconds)
+    total = question.weighted(fractions(weights), question.inputs, Fraction(0))
     return _said(question.never(total > 0, total < 0), seconds)
 
 
@@ -171,7 +162,7 @@ def _difference(claim: Claim) -> torch.Tensor:
         # BatchNorm also divides by a root, which is above 0.
         signs = [float(each.weight.detach()[unit].sign()) for each in norms if each.weight is not None]
         return producer.weight.detach()[unit].flatten() * prod(signs)
-    tensors = [producer.bias, *(getattr(each, name) for each in norms for name in _NUMBERS)]
+    tensors = [producer.bias, *(getattr(each, name) for each in norms for name in NUMBERS)]
     columns = [each.detach()[:, None] for each in tensors if each is not None]
     rows = torch.cat([producer.weight.detach().flatten(1), *columns], 1)
     (other,) = claim.removal.shares

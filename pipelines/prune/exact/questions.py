@@ -1,4 +1,7 @@
-"""Questions to Z3 in linear real arithmetic: is there an input for which a claim is wrong?"""
+"""Questions to Z3 in linear real arithmetic: is there an input for which a claim is wrong?
+
+They are of networks of Linear layers and ReLU over the rationals: the exact values of their float parameters.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,85 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+import torch
 import z3
+from torch import nn
 
 from evalsuite import Verdict
-from pipelines.prune.exact.exact_values import Affine, Interval
+from pipelines.prune.exact.layers import UNCHANGED, in_order
+
+Interval = tuple[Fraction, Fraction]
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """x -> weight x + bias."""
+
+    weight: list[list[Fraction]]
+    bias: list[Fraction]
+
+    @staticmethod
+    def of(layer: nn.Linear) -> Affine:
+        """The layer's parameters as exact fractions."""
+        weight = [fractions(row) for row in layer.weight.detach()]
+        return Affine(weight, [Fraction(0)] * len(weight) if layer.bias is None else fractions(layer.bias.detach()))
+
+    def rows(self, *which: int) -> Affine:
+        """The map to some of the outputs."""
+        return Affine([self.weight[row] for row in which], [self.bias[row] for row in which])
+
+    def intervals(self, inputs: list[Interval]) -> list[Interval]:
+        """What the outputs can be where the inputs are in `inputs`."""
+        found = []
+        for weights, bias in zip(self.weight, self.bias, strict=True):
+            low = high = bias
+            for weight, (least, most) in zip(weights, inputs, strict=True):
+                low += weight * (least if weight > 0 else most)
+                high += weight * (most if weight > 0 else least)
+            found.append((low, high))
+        return found
+
+
+def rectified(intervals: list[Interval]) -> list[Interval]:
+    """What max(., 0) makes of them."""
+    return [(max(low, Fraction(0)), max(high, Fraction(0))) for low, high in intervals]
+
+
+def fractions(values: torch.Tensor) -> list[Fraction]:
+    """The elements of a vector of floats (n,) as fractions, without any rounding."""
+    return [Fraction(each) for each in values.double().tolist()]
+
+
+def read_affine(module: nn.Module, activation: int) -> list[Affine] | str:
+    """The maps up to activation number `activation`, ReLU between each two, or why there are none over the rationals.
+
+    With -1, all of the network's maps.
+    """
+    maps: list[Affine] = []
+    opened = True  # whether the last layer was a ReLU, or there was none
+    seen = 0
+    for path, layer in in_order(module):
+        if isinstance(layer, (nn.Flatten, *UNCHANGED)):
+            continue
+        if isinstance(layer, nn.Linear) and opened:
+            maps, opened = [*maps, Affine.of(layer)], False
+        elif isinstance(layer, nn.ReLU) and not opened:
+            if seen == activation:
+                return maps
+            seen, opened = seen + 1, True
+        elif isinstance(layer, (nn.Linear, nn.ReLU)):
+            return f"layer '{path}' follows another of its kind: only Linear and ReLU in turn are read exactly"
+        elif isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)):
+            return f"layer '{path}': the square root in BatchNorm is no rational number"
+        else:
+            return f"layer '{path}' ({type(layer).__name__}): only Linear and ReLU are read exactly"
+    return maps
+
 
 # Z3's limits are unsigned 32-bit numbers. A core makes more steps than that a second, so that on a usual machine the
 # count stops a question and not the clock: the same verdicts everywhere.
 _STEPS_A_SECOND = 200_000
 _MOST = 2**32 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Neurons:
-    """What a layer's units give: their terms, and rational intervals of them."""
-
-    terms: list[z3.ArithRef]
-    intervals: list[Interval]
 
 
 class Question:
@@ -40,8 +105,8 @@ class Question:
         self._solver.set("rlimit", min(max(1, int(seconds * _STEPS_A_SECOND)), _MOST))
         self._solver.set("timeout", min(max(1, int(seconds * 1000)), _MOST))
         self._known: dict[int, tuple[z3.ArithRef, z3.ArithRef]] = {}
-        self.inputs = Neurons([z3.Real(f"x{index}", self._context) for index in range(len(box))], list(box))
-        for term, (low, high) in zip(self.inputs.terms, box, strict=True):
+        self._box, self.inputs = list(box), [z3.Real(f"x{index}", self._context) for index in range(len(box))]
+        for term, (low, high) in zip(self.inputs, box, strict=True):
             self._solver.add(term >= self.number(low), term <= self.number(high))
 
     def number(self, value: Fraction) -> z3.RatNumRef:
@@ -53,17 +118,8 @@ class Question:
         parts = [self.number(weight) * term for weight, term in zip(weights, terms, strict=True) if weight]
         return z3.Sum([self.number(constant), *parts])
 
-    def affine(self, map_: Affine, before: Neurons) -> Neurons:
-        """The outputs of an affine map: terms, and rational intervals."""
-        terms = [self.weighted(row, before.terms, bias) for row, bias in zip(map_.weight, map_.bias, strict=True)]
-        return Neurons(terms, map_.intervals(before.intervals))
-
-    def relu(self, inputs: Neurons) -> Neurons:
-        """max(., 0) of each; equal inputs have the same output term."""
-        outputs = [self._relu(*each) for each in zip(inputs.terms, inputs.intervals, strict=True)]
-        return Neurons(outputs, [(max(low, Fraction(0)), max(high, Fraction(0))) for low, high in inputs.intervals])
-
     def _relu(self, term: z3.ArithRef, interval: Interval) -> z3.ArithRef:
+        """max(term, 0); equal terms have the same one."""
         low, high = interval
         if low >= 0:
             return term
@@ -78,12 +134,16 @@ class Question:
             self._known[term.get_id()] = term, output  # an id is given anew once its term is gone
         return self._known[term.get_id()][1]
 
-    def after(self, maps: Sequence[Affine]) -> Neurons:
+    def after(self, maps: Sequence[Affine]) -> list[z3.ArithRef]:
         """The outputs of the last of `maps`, with a ReLU between each two."""
-        neurons = self.inputs
+        terms, intervals = self.inputs, self._box
         for at, map_ in enumerate(maps):
-            neurons = self.affine(map_, self.relu(neurons) if at else neurons)
-        return neurons
+            if at:
+                terms = [self._relu(*each) for each in zip(terms, intervals, strict=True)]
+                intervals = rectified(intervals)
+            terms = [self.weighted(row, terms, bias) for row, bias in zip(map_.weight, map_.bias, strict=True)]
+            intervals = map_.intervals(intervals)
+        return terms
 
     def never(self, *wrong: z3.BoolRef) -> Verdict:
         """Whether none of `wrong` is possible."""
@@ -97,8 +157,3 @@ class Question:
 def box_of(domain: tuple[float, float], inputs: int) -> list[Interval]:
     """The box of all inputs: the interval `domain` for each of them, as exact fractions."""
     return [(Fraction(domain[0]), Fraction(domain[1]))] * inputs
-
-
-def free(inputs: int) -> list[Interval]:
-    """Values on both sides of 0: a weighted sum that is 0 for all of them is so for all values."""
-    return [(Fraction(-1), Fraction(1))] * inputs

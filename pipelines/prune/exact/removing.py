@@ -1,4 +1,7 @@
-"""Removing again and again, until nothing is left that provably does nothing."""
+"""Taking units out of a network, again and again, until nothing is left that provably does nothing.
+
+What the units contributed moves into the layer that reads them.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,140 @@ import torch
 from torch import nn
 
 from evalsuite import UnitBounds, Unsupported, preactivation_bounds
-from pipelines.prune.exact.kinds import Removal, removals
-from pipelines.prune.exact.layers import Hidden, Layers, read_layers
-from pipelines.prune.exact.surgery import foldable, remove
+from pipelines.prune.exact.kinds import Kind, Removal, removable
+from pipelines.prune.exact.layers import NORMS, NUMBERS, Hidden, Layers, norm, read_layers, weighted
+from pipelines.prune.size import keep
+
+# Between equal values, pooling leaves differences of its rounding only.
+_UNIFORM = 1e-12
+
+
+@torch.no_grad()
+def foldable(module: nn.Module, hidden: Hidden, removals: list[Removal]) -> tuple[list[Removal], int]:
+    """Those of `removals` whose constants the next layer's bias can take, and how many it cannot.
+
+    A convolution pads with zeros, so that behind it a channel that is constant, but not 0, is another value at the
+    border than inside.
+
+    Args:
+        module: in float64 and eval mode.
+    """
+    consumer = weighted(module, hidden.consumer)
+    if isinstance(consumer, nn.Linear):
+        return removals, 0
+    values = _at_consumer(module, hidden, removals)
+    padded = consumer.padding == "same" if isinstance(consumer.padding, str) else any(consumer.padding)
+    stay = [each for each in removals if _folds(values[each.unit], consumer.weight[:, each.unit], padded=padded)]
+    return stay, len(removals) - len(stay)
+
+
+def _folds(value: torch.Tensor, weight: torch.Tensor, *, padded: bool) -> bool:
+    if bool((value == 0).all()) or bool((weight == 0).all()):
+        return True
+    return not padded and bool(value.max() - value.min() <= _UNIFORM * value.abs().max())
+
+
+def _at_consumer(module: nn.Module, hidden: Hidden, removals: list[Removal]) -> torch.Tensor:
+    """What the removed units' constants become on the way to the consumer, (units, positions)."""
+    values = torch.zeros(1, *hidden.shape, dtype=torch.float64)
+    for each in removals:
+        values[0, each.unit] = each.value
+    for path in hidden.between:
+        values = module.get_submodule(path)(values)
+    return values.reshape(hidden.units, -1)
+
+
+@torch.no_grad()
+def remove(module: nn.Module, hidden: Hidden, removals: list[Removal]) -> None:
+    """Take the units out of `module`, in place.
+
+    Args:
+        module: in float64 and eval mode.
+        removals: of this layer, decided of the whole network before any was made.
+
+    Raises:
+        ValueError: a removed unit's part would go to another unit that is removed.
+    """
+    gone = {each.unit for each in removals}
+    if gone & {other for each in removals for other in each.shares}:
+        raise ValueError("a removed unit's part cannot go to another that is removed with it")
+    left = torch.tensor([unit for unit in range(hidden.units) if unit not in gone])
+    _fold(module, hidden, removals)
+    consumer = weighted(module, hidden.consumer)
+    keep(consumer, inputs=_features(consumer.weight.shape[1], hidden, left))
+    keep(weighted(module, hidden.producer), outputs=left)
+    for path in _normed(module, hidden):
+        layer = norm(module, path)
+        keep(layer, outputs=_features(layer.num_features, hidden, left))
+
+
+def _features(count: int, hidden: Hidden, units: torch.Tensor) -> torch.Tensor:
+    """Which of so many features, as many of each unit, are those of some units."""
+    return torch.arange(count).reshape(hidden.units, -1)[units].flatten()
+
+
+def _normed(module: nn.Module, hidden: Hidden) -> list[str]:
+    """The BatchNorms of the units, before the activation and behind it."""
+    return [*hidden.norms, *(path for path in hidden.between if isinstance(module.get_submodule(path), NORMS))]
+
+
+def _fold(module: nn.Module, hidden: Hidden, removals: list[Removal]) -> None:
+    consumer = weighted(module, hidden.consumer)
+    # (outputs, units, whatever of a unit an output reads)
+    weight = consumer.weight.reshape(len(consumer.weight), hidden.units, -1)
+    values = _at_consumer(module, hidden, removals)
+    if not isinstance(consumer, nn.Linear):
+        values = values[:, :1].expand(-1, weight.shape[2])
+    bias = torch.zeros(len(weight), dtype=torch.float64) if consumer.bias is None else consumer.bias.clone()
+    moved = weight.clone()
+    for each in removals:
+        # An unused unit's consumer has zeros for it; behind a BatchNorm its value would not be its own.
+        if each.kind is not Kind.UNUSED:
+            bias += weight[:, each.unit] @ values[each.unit]
+        for other, share in each.shares.items():
+            moved[:, other] += share * weight[:, each.unit]
+    consumer.weight.copy_(moved.reshape(consumer.weight.shape))
+    if consumer.bias is not None:
+        consumer.bias.copy_(bias)
+    elif bool((bias != 0).any()):
+        consumer.bias = nn.Parameter(bias, requires_grad=consumer.weight.requires_grad)
+
+
+@torch.no_grad()
+def padded_back(
+    original: nn.Module, narrowed: nn.Module, kept: dict[str, list[int]], hidden: list[Hidden]
+) -> nn.Module:
+    """The narrowed network's function in the original's shapes: removed units are computed, but nothing reads them.
+
+    Args:
+        original: the network before any removal.
+        kept: path of a producer -> the units of the original that are left.
+        hidden: the hidden layers of the original.
+    """
+    padded = copy.deepcopy(original)
+    produces = {each.producer: torch.tensor(kept[each.producer]) for each in hidden}
+    reads = {each.consumer: each for each in hidden}
+    for path in dict.fromkeys([*produces, *reads]):
+        large, small = weighted(padded, path), weighted(narrowed, path)
+        rows = produces.get(path, torch.arange(len(large.weight)))
+        columns = torch.arange(large.weight.shape[1])
+        if path in reads:
+            columns = _features(len(columns), reads[path], produces[reads[path].producer])
+        large.weight[rows] = 0.0
+        large.weight[rows[:, None], columns] = small.weight.to(large.weight.dtype)
+        if small.bias is not None:
+            if large.bias is None:
+                large.bias = nn.Parameter(large.weight.new_zeros(len(large.weight)))
+            large.bias[rows] = small.bias.to(large.bias.dtype)
+    for each in hidden:
+        for path in _normed(padded, each):
+            features = _features(norm(padded, path).num_features, each, produces[each.producer])
+            for name in NUMBERS:
+                tensor = getattr(norm(padded, path), name)
+                if tensor is not None:
+                    tensor[features] = getattr(norm(narrowed, path), name).to(tensor.dtype)
+    return padded
+
 
 Read = Callable[[nn.Module], tuple[Layers, list[UnitBounds]]]
 
@@ -91,7 +225,7 @@ def remove_all(module: nn.Module, read: Read) -> Removed:
         layers = layers or present
         kept = kept or {each.producer: list(range(each.units)) for each in present.hidden}
         exact = copy.deepcopy(narrowed).double()
-        chosen = [foldable(exact, each, removals(exact, each, bounds[each.index])) for each in present.hidden]
+        chosen = [foldable(exact, each, removable(exact, each, bounds[each.index])) for each in present.hidden]
         unfolded = sum(stay for _, stay in chosen)
         if not any(found for found, _ in chosen):
             return Removed(narrowed, layers, kept, claims, unfolded)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
-from written import Written
+from written import Written, mlp
 
 from evalsuite import LambdaGELU, Unsupported
 from evalsuite.plugins import load
@@ -19,6 +18,7 @@ from pipelines.prune import IMPORTANCES
 from pipelines.prune.channels import prune
 from pipelines.prune.equality import equality_error
 from pipelines.prune.selection import Probe, Pruned, Selection, counts_of_all, share_of
+from pipelines.prune.size import parameters_of
 
 HALF = Selection(0.5)
 SHAPES = {
@@ -40,24 +40,12 @@ def on(inputs: torch.Tensor) -> Probe:
     return Probe(lambda module: module(inputs), losses)
 
 
-def mlp(*widths: int) -> nn.Sequential:
-    torch.manual_seed(0)
-    layers: list[nn.Module] = []
-    for fan_in, fan_out in pairwise(widths):
-        layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
-    return nn.Sequential(*layers[:-1]).eval()
-
-
-def parameters(module: nn.Module) -> int:
-    return sum(each.numel() for each in module.parameters())
-
-
 def checked(module: nn.Module, probe: Probe, selection: Selection) -> Pruned:
     """Pruned, and equal to the zeroed network."""
     pruned = prune(module, probe, selection)
     assert pruned.removed
     assert equality_error(module, pruned, probe.outputs) < 1e-12
-    assert parameters(pruned.module) < parameters(module)
+    assert parameters_of(pruned.module) < parameters_of(module)
     return pruned
 
 
@@ -193,15 +181,6 @@ def test_global_ranking(sparsity: float) -> None:
     pruned = checked(module, on(torch.rand(3, 6)), Selection(sparsity, "l2", "global"))
     assert pruned.removed == ranked_together(module, sparsity)
     assert sum(map(len, pruned.removed.values())) == int(sparsity * 40)
-
-
-def test_local_and_global_differ() -> None:
-    module, probe = mlp(6, 20, 12, 3), on(torch.rand(3, 6))
-    with torch.no_grad():
-        module[0].weight[:15] *= 0.01
-    local, together = (prune(module, probe, Selection(0.5, "l2", scope)).removed for scope in ("local", "global"))
-    assert [len(each) for each in local.values()] == [10, 6]
-    assert len(together["0"]) == 15
 
 
 @given(

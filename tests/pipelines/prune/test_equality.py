@@ -13,12 +13,13 @@ from evalsuite import Unsupported
 from pipelines.prune.equality import equality_error
 from pipelines.prune.selection import Pruned
 
+pytestmark = pytest.mark.usefixtures("by_hand")
+
 
 def mlp(scale: float = 1.0) -> nn.Sequential:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 4)).eval()
-    with torch.no_grad():
-        module[2].weight.mul_(scale)
+    module[2].weight.mul_(scale)
     return module
 
 
@@ -26,9 +27,8 @@ def without(module: nn.Sequential, units: list[int]) -> Pruned:
     """Removed by hand."""
     kept = [each for each in range(6) if each not in units]
     narrow = copy.deepcopy(module)
-    with torch.no_grad():
-        narrow[0].weight, narrow[0].bias = (nn.Parameter(each[kept]) for each in (module[0].weight, module[0].bias))
-        narrow[2].weight = nn.Parameter(module[2].weight[:, kept])
+    narrow[0].weight, narrow[0].bias = (nn.Parameter(each[kept]) for each in (module[0].weight, module[0].bias))
+    narrow[2].weight = nn.Parameter(module[2].weight[:, kept])
     return Pruned(narrow, {"0": units})
 
 
@@ -57,12 +57,10 @@ def test_tokens_stay_integers() -> None:
 @pytest.mark.parametrize("bias", [0.0, -100.0])  # where all units are 0, a wrong one is seen too
 def test_a_wrong_channel_is_seen(bias: float) -> None:
     module, inputs = mlp(), torch.rand(5, 8)
-    with torch.no_grad():
-        module[0].bias += bias
+    module[0].bias += bias
     pruned = without(module, [1])
     assert equality_error(module, pruned, lambda each: each(inputs)) < 1e-12
-    with torch.no_grad():
-        pruned.module[2].weight.copy_(pruned.module[2].weight.flip(1))
+    pruned.module[2].weight.copy_(pruned.module[2].weight.flip(1))
     with pytest.raises(Unsupported, match="changed what the network computes by"):
         equality_error(module, pruned, lambda each: each(inputs))
 
@@ -71,25 +69,20 @@ def test_the_error_is_relative_to_each_output() -> None:
     module, inputs = mlp(1e6), torch.rand(5, 8)
     pruned = without(module, [1])
     # Outputs of 1e6 may be 0.1 off; an output near 0 may not, whatever the others are.
-    with torch.no_grad():
-        pruned.module[2].bias[0] += 0.001
+    pruned.module[2].bias[0] += 0.001
     assert 0 < equality_error(module, pruned, lambda each: each(inputs)) < 1e-6
-    with torch.no_grad():
-        for each in (module, pruned.module):
-            each[2].weight[0] = 0.0
+    for each in (module, pruned.module):
+        each[2].weight[0] = 0.0
     with pytest.raises(Unsupported, match=r"by 0.001 "):
         equality_error(module, pruned, lambda each: each(inputs))
 
 
 def test_tiny_outputs_are_compared_with_each_other() -> None:
-    torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 2)).eval()
-    with torch.no_grad():
-        for parameter in module[2].parameters():
-            parameter.mul_(1e-9)
+    for parameter in module[2].parameters():
+        parameter.mul_(1e-9)
     wrong = copy.deepcopy(module)
-    with torch.no_grad():
-        wrong[2].weight.neg_()
+    wrong[2].weight.neg_()
     with pytest.raises(Unsupported, match="changed what the network computes"):
         equality_error(module, Pruned(wrong, {}), lambda each: each(torch.ones(4, 3)))
 
@@ -97,8 +90,7 @@ def test_tiny_outputs_are_compared_with_each_other() -> None:
 def test_equal_infinities_are_equal_and_nan_is_not() -> None:
     module, pruned = mlp(), without(mlp(), [1])
     for value, refused in ((-math.inf, False), (math.nan, True)):
-        with torch.no_grad():
-            module[2].bias[0] = pruned.module[2].bias[0] = value
+        module[2].bias[0] = pruned.module[2].bias[0] = value
         if refused:
             with pytest.raises(Unsupported, match="by nan"):
                 equality_error(module, pruned, lambda each: each(torch.ones(5, 8)))
@@ -109,10 +101,9 @@ def test_equal_infinities_are_equal_and_nan_is_not() -> None:
 def test_another_shape_or_a_crash_is_explained() -> None:
     module, inputs = mlp(), torch.rand(5, 8)
     pruned = without(module, [1])
-    with torch.no_grad():
-        pruned.module[2].weight, pruned.module[2].bias = (
-            nn.Parameter(each[:3]) for each in (pruned.module[2].weight, pruned.module[2].bias)
-        )
+    pruned.module[2].weight, pruned.module[2].bias = (
+        nn.Parameter(each[:3]) for each in (pruned.module[2].weight, pruned.module[2].bias)
+    )
     with pytest.raises(Unsupported, match=r"changed the outputs: shape \(5, 3\) instead of \(5, 4\)"):
         equality_error(module, pruned, lambda each: each(inputs))
     pruned.module[2] = nn.Linear(6, 4)

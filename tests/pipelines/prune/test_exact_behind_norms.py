@@ -9,21 +9,19 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from written import bench_of
 
-from evalsuite import Bench, Data, LanguageModel, Metric, Network, Split, Unsupported, Verdict
+from evalsuite import Bench, LanguageModel, Metric, Network, Split, Unsupported, Verdict
 from evalsuite.workloads.transformer import LanguageModel as GPT
 from evalsuite.workloads.transformer import VisionTransformer, feed_forwards
 from pipelines.prune.exact import ExactPrune
 from pipelines.prune.exact.behind_norms import never_positive, read_behind_norms
 from pipelines.prune.exact.removing import remove_all
 
+pytestmark = pytest.mark.usefixtures("by_hand")
+
 VOCABULARY, POSITIONS, WIDTH, HIDDEN = 11, 5, 8, 12
 Make = Callable[[], nn.Module]
-
-
-@pytest.fixture(autouse=True)
-def _seeded() -> None:
-    torch.manual_seed(0)
 
 
 def gpt(activation: Make = nn.ReLU) -> nn.Module:
@@ -34,7 +32,6 @@ def tokens_of(count: int) -> torch.Tensor:
     return torch.randint(VOCABULARY, (count, POSITIONS), generator=torch.Generator().manual_seed(1))
 
 
-@torch.no_grad()
 def test_bounds_behind_a_norm_are_met_and_not_passed() -> None:
     module = gpt()
     for each in module.modules():
@@ -57,7 +54,6 @@ def test_bounds_behind_a_norm_are_met_and_not_passed() -> None:
         torch.testing.assert_close(seen.amin(0)[None], found.lower, rtol=1e-6, atol=1e-6)
 
 
-@torch.no_grad()
 def test_a_unit_is_off_where_no_vector_reaches_it() -> None:
     norm, linear = nn.LayerNorm(2), nn.Linear(2, 1)
     norm.weight.copy_(torch.ones(2))
@@ -67,7 +63,6 @@ def test_a_unit_is_off_where_no_vector_reaches_it() -> None:
         assert never_positive(norm, linear, 0) == off
 
 
-@torch.no_grad()
 def planted(module: nn.Module) -> nn.Module:
     """In each feed-forward part a constant unit, an unused one, one that is off, and a duplicate."""
     for block in module.blocks:
@@ -88,8 +83,7 @@ def test_planted_units_go_and_the_function_stays(activation: Make, gone: set[int
         producer = f"blocks.{index}.feed_forward.up"
         assert set(range(HIDDEN)) - set(removed.kept[producer]) == gone
         assert removed.module.get_submodule(producer).out_features == HIDDEN - len(gone)
-    with torch.no_grad():
-        torch.testing.assert_close(removed.module(tokens), module(tokens), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(removed.module(tokens), module(tokens), rtol=1e-5, atol=1e-6)
     assert all(torch.equal(each, before[name]) for name, each in module.state_dict().items())
 
 
@@ -99,19 +93,15 @@ def rows(metrics: list[Metric]) -> dict[str, float | None]:
 
 def of_tokens(module: nn.Module, folder: Path) -> tuple[Network, Bench]:
     tokens = tokens_of(6)
-    with torch.no_grad():
-        split = Split(tokens, module(tokens).argmax(-1), LanguageModel())
-    data = Data(split, split, split, split, (0.0, 10.0), VOCABULARY, "n", VOCABULARY)
+    split = Split(tokens, module(tokens).argmax(-1), LanguageModel())
     network = Network("gpt", module, (POSITIONS,), VOCABULARY, vocabulary=VOCABULARY)
-    return network, Bench(data, 0, folder, 60.0, lambda *_, **__: None)
+    return network, bench_of(split, VOCABULARY, folder, domain=(0.0, 10.0), vocabulary=VOCABULARY)
 
 
 def of_pictures(module: nn.Module, folder: Path) -> tuple[Network, Bench]:
     pictures = torch.rand(6, 1, 8, 8)
-    with torch.no_grad():
-        split = Split(pictures, module(pictures).argmax(-1))
-    data = Data(split, split, split, split, (0.0, 1.0), 10, "n")
-    return Network("vit", module, (1, 8, 8), 10), Bench(data, 0, folder, 60.0, lambda *_, **__: None)
+    split = Split(pictures, module(pictures).argmax(-1))
+    return Network("vit", module, (1, 8, 8), 10), bench_of(split, 10, folder)
 
 
 def vit() -> nn.Module:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable
-from itertools import pairwise
 
 import pytest
 import torch
+import written
 from cases import seeds
 from torch import nn
 
 from evalsuite import LambdaGELU, Unsupported, certify_swap, fold_hardness
-from pipelines.prune.exact.dependence import dependent_rows
-from pipelines.prune.exact.removing import Removed, reads_chain, remove_all
-from pipelines.prune.exact.surgery import padded_back
+from pipelines.prune.exact.kinds import dependent_rows
+from pipelines.prune.exact.removing import Removed, padded_back, reads_chain, remove_all
+
+pytestmark = pytest.mark.usefixtures("by_hand")
 
 DOMAIN = (0.0, 1.0)
 
@@ -26,8 +27,14 @@ def change(module: nn.Module, removed: Removed, shape: tuple[int, ...], domain: 
     points[:200] = points[:200].round()
     points = domain[0] + (domain[1] - domain[0]) * points
     before, after = (copy.deepcopy(each).double().eval() for each in (module, removed.module))
-    with torch.no_grad():
-        return float((before(points) - after(points)).abs().max())
+    return float((before(points) - after(points)).abs().max())
+
+
+def checked(module: nn.Module, shape: tuple[int, ...], most: float = 1e-6) -> Removed:
+    """Without the units that do nothing over the domain: its outputs change by less than `most`."""
+    removed = remove_all(module, reads_chain(shape, DOMAIN))
+    assert change(module, removed, shape) < most
+    return removed
 
 
 def kinds(removed: Removed) -> dict[str, dict[int, str]]:
@@ -37,16 +44,11 @@ def kinds(removed: Removed) -> dict[str, dict[int, str]]:
     return found
 
 
-def mlp(*widths: int, activation: Callable[[], nn.Module] = nn.ReLU, seed: int = 0) -> nn.Sequential:
-    torch.manual_seed(seed)
-    layers: list[nn.Module] = []
-    for fan_in, fan_out in pairwise(widths):
-        layers += [nn.Linear(fan_in, fan_out), activation()]
-    module = nn.Sequential(*layers[:-1]).eval()
-    with torch.no_grad():
-        for layer in module[:-1:2]:
-            # No unit of a fresh network may be off or on: its middle is 0 in the middle of the domain.
-            layer.bias.copy_(-layer.weight.sum(1) / 2 + 0.01)
+def mlp(*widths: int, activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Sequential:
+    module = written.mlp(*widths, activation=activation)
+    for layer in module[:-1:2]:
+        # No unit of a fresh network may be off or on: its middle is 0 in the middle of the domain.
+        layer.bias.copy_(-layer.weight.sum(1) / 2 + 0.01)
     return module
 
 
@@ -54,20 +56,19 @@ def planted(activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Sequential:
     """3-10-6-2: unit 0 constant, 1 off, 2 unused, 3 and 4 duplicates, 5 to 9 on, of which 3 span; 2 of 6 constant."""
     module = mlp(3, 10, 6, 2, activation=activation)
     first, second = module[0], module[2]
-    with torch.no_grad():
-        first.weight[0], first.bias[0] = 0.0, 0.7
-        first.weight[1], first.bias[1] = torch.tensor([-1.0, -0.5, -2.0]), -0.1
-        second.weight[:, 2] = 0.0
-        first.weight[4], first.bias[4] = first.weight[3], first.bias[3]
-        first.weight[5:10] = torch.rand(5, 3)
-        first.bias[5:10] = 0.3
-        second.weight[2], second.bias[2] = 0.0, 1.5
+    first.weight[0], first.bias[0] = 0.0, 0.7
+    first.weight[1], first.bias[1] = torch.tensor([-1.0, -0.5, -2.0]), -0.1
+    second.weight[:, 2] = 0.0
+    first.weight[4], first.bias[4] = first.weight[3], first.bias[3]
+    first.weight[5:10] = torch.rand(5, 3)
+    first.bias[5:10] = 0.3
+    second.weight[2], second.bias[2] = 0.0, 1.5
     return module
 
 
 def test_planted_units_are_found_and_the_function_stays() -> None:
     module = planted()
-    removed = remove_all(module, reads_chain((3,), DOMAIN))
+    removed = checked(module, (3,))
     found = kinds(removed)["0"]
     assert {unit: found[unit] for unit in (0, 1, 2, 4)} == {0: "constant", 1: "off", 2: "unused", 4: "duplicate"}
     assert Counter(found.values())["merged"] == 2
@@ -77,17 +78,14 @@ def test_planted_units_are_found_and_the_function_stays() -> None:
     assert removed.module[0].weight.shape == (4, 3)
     assert (removed.module[0].out_features, removed.module[2].in_features) == (4, 4)
     assert len(removed.kept["0"]) == 4
-    assert change(module, removed, (3,)) < 1e-6
 
 
 def test_off_units_alone_change_nothing_at_all() -> None:
     module = mlp(3, 6, 4, 2)
-    with torch.no_grad():
-        module[0].weight[2:4] = -module[0].weight[2:4].abs()
-        module[0].bias[2:4] = -0.05
-    removed = remove_all(module, reads_chain((3,), DOMAIN))
+    module[0].weight[2:4] = -module[0].weight[2:4].abs()
+    module[0].bias[2:4] = -0.05
+    removed = checked(module, (3,), 1e-15)
     assert kinds(removed) == {"0": {2: "off", 3: "off"}}
-    assert change(module, removed, (3,)) < 1e-15
 
 
 @pytest.mark.parametrize("activation", [nn.GELU, nn.SiLU, lambda: LambdaGELU(hardness=2.5)])
@@ -102,9 +100,8 @@ def test_smooth_activations_lose_constants_unused_and_duplicates_only(activation
 
 def test_a_constant_counts_with_the_output_of_its_activation() -> None:
     module = mlp(2, 2, 1, activation=nn.GELU)
-    with torch.no_grad():
-        module[0].weight[0], module[0].bias[0] = 0.0, 1.0
-        module[2].weight[0, 0], module[2].bias[0] = 2.0, 0.5
+    module[0].weight[0], module[0].bias[0] = 0.0, 1.0
+    module[2].weight[0, 0], module[2].bias[0] = 2.0, 0.5
     removed = remove_all(module, reads_chain((2,), DOMAIN))
     # gelu(1) = 0.8413447
     assert float(removed.module[2].bias.detach()) == pytest.approx(0.5 + 2 * 0.8413447460685429, abs=1e-6)
@@ -112,35 +109,30 @@ def test_a_constant_counts_with_the_output_of_its_activation() -> None:
 
 def test_what_a_removal_makes_constant_or_unused_goes_too() -> None:
     module = mlp(3, 4, 4, 2)
-    with torch.no_grad():
-        module[0].weight[0], module[0].bias[0] = 0.0, 0.4
-        module[2].weight[1] = torch.tensor([2.0, 0.0, 0.0, 0.0])  # reads the constant only
-        module[4].weight[:, 2] = 0.0
-        module[2].weight[[0, 1, 3], 3] = 0.0  # read by unit 2 only, which nothing reads
-        module[2].weight[3] = torch.tensor([0.1, 1.0, -1.0, 0.0])
-    removed = remove_all(module, reads_chain((3,), DOMAIN))
+    module[0].weight[0], module[0].bias[0] = 0.0, 0.4
+    module[2].weight[1] = torch.tensor([2.0, 0.0, 0.0, 0.0])  # reads the constant only
+    module[4].weight[:, 2] = 0.0
+    module[2].weight[[0, 1, 3], 3] = 0.0  # read by unit 2 only, which nothing reads
+    module[2].weight[3] = torch.tensor([0.1, 1.0, -1.0, 0.0])
+    removed = checked(module, (3,))
     assert kinds(removed) == {"0": {0: "constant", 3: "unused"}, "2": {1: "constant", 2: "unused"}}
     assert [claim.unit for claim in removed.claims].count(3) == 1
-    assert change(module, removed, (3,)) < 1e-6
 
 
 @pytest.mark.parametrize(("bias", "goes"), [(-1e-6, True), (1e-6, False)])
 def test_at_the_edge_of_the_domain(bias: float, goes: bool) -> None:
     # x - 1 + bias is positive, by 1e-6, at x = 1 only.
     module = mlp(1, 3, 1)
-    with torch.no_grad():
-        module[0].weight[0], module[0].bias[0] = 1.0, -1.0 + bias
-    removed = remove_all(module, reads_chain((1,), DOMAIN))
+    module[0].weight[0], module[0].bias[0] = 1.0, -1.0 + bias
+    removed = checked(module, (1,), 1e-12)
     assert (kinds(removed).get("0", {}).get(0) == "off") is goes
-    assert change(module, removed, (1,)) < 1e-12
     # What is off in [0, 1] is not in [0, 2].
     assert not remove_all(module, reads_chain((1,), (0.0, 2.0))).claims
 
 
 def test_a_bound_of_exactly_0_is_removed_or_kept_but_never_wrong() -> None:
     module = mlp(2, 3, 1)
-    with torch.no_grad():
-        module[0].weight[0], module[0].bias[0] = torch.tensor([0.5, 0.25]), -0.75
+    module[0].weight[0], module[0].bias[0] = torch.tensor([0.5, 0.25]), -0.75
     assert change(module, remove_all(module, reads_chain((2,), DOMAIN)), (2,)) < 1e-12
 
 
@@ -149,10 +141,9 @@ def test_units_of_random_networks_go_only_with_the_function_kept(seed: int) -> N
     torch.manual_seed(seed)
     activation = nn.ReLU if seed % 3 else nn.GELU
     module = nn.Sequential(nn.Linear(3, 9), activation(), nn.Linear(9, 7), activation(), nn.Linear(7, 2)).eval()
-    with torch.no_grad():
-        for layer in (module[0], module[2]):
-            layer.bias.add_(torch.randn_like(layer.bias))
-            layer.weight.mul_((torch.rand_like(layer.weight) > 0.6).float())
+    for layer in (module[0], module[2]):
+        layer.bias.add_(torch.randn_like(layer.bias))
+        layer.weight.mul_((torch.rand_like(layer.weight) > 0.6).float())
     domain = (-0.5, 0.5) if seed % 2 else DOMAIN
     removed = remove_all(module, reads_chain((3,), domain))
     assert change(module, removed, (3,), domain) < 1e-5
@@ -160,8 +151,7 @@ def test_units_of_random_networks_go_only_with_the_function_kept(seed: int) -> N
     points = domain[0] + (domain[1] - domain[0]) * torch.rand(2000, 3, dtype=torch.float64)
     for claim in removed.claims:
         place = int(claim.hidden.activation)
-        with torch.no_grad():
-            values = claim.module[:place](points)[:, claim.removal.unit]
+        values = claim.module[:place](points)[:, claim.removal.unit]
         if claim.removal.kind.value == "off":
             assert float(values.max()) <= 0
         if claim.removal.kind.value == "merged":
@@ -170,12 +160,10 @@ def test_units_of_random_networks_go_only_with_the_function_kept(seed: int) -> N
 
 def test_a_layer_keeps_one_unit() -> None:
     module = mlp(2, 3, 2)
-    with torch.no_grad():
-        module[0].weight.zero_()
-    removed = remove_all(module, reads_chain((2,), DOMAIN))
+    module[0].weight.zero_()
+    removed = checked(module, (2,))
     assert removed.module[0].weight.shape == (1, 2)
     assert len(removed.claims) == 2
-    assert change(module, removed, (2,)) < 1e-6
 
 
 def convolutions(padding: int, activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Sequential:
@@ -186,10 +174,9 @@ def convolutions(padding: int, activation: Callable[[], nn.Module] = nn.ReLU) ->
         nn.AvgPool2d(2), nn.Flatten(), nn.Linear(3 * (9 if padding else 4), 2),
     )  # fmt: skip
     module(torch.randn(64, 1, 6, 6))
-    with torch.no_grad():
-        for at in (1, 4):
-            module[at].weight.copy_(1 + torch.rand_like(module[at].weight))
-            module[at].bias.copy_(torch.rand_like(module[at].bias))
+    for at in (1, 4):
+        module[at].weight.copy_(1 + torch.rand_like(module[at].weight))
+        module[at].bias.copy_(torch.rand_like(module[at].bias))
     return module.eval()
 
 
@@ -197,14 +184,12 @@ def convolutions(padding: int, activation: Callable[[], nn.Module] = nn.ReLU) ->
 def test_a_constant_channel_is_another_value_where_zeros_are_padded(activation: Callable[[], nn.Module]) -> None:
     for padding, folded in ((0, True), (1, False)):
         module = convolutions(padding, activation)
-        with torch.no_grad():
-            module[1].weight[2] = 0.0  # BatchNorm makes channel 2 the constant 0.8
-            module[1].bias[2] = 0.8
-        removed = remove_all(module, reads_chain((1, 6, 6), DOMAIN))
+        module[1].weight[2] = 0.0  # BatchNorm makes channel 2 the constant 0.8
+        module[1].bias[2] = 0.8
+        removed = checked(module, (1, 6, 6), 1e-5)
         assert kinds(removed) == ({"0": {2: "constant"}} if folded else {})
         assert removed.unfolded == (0 if folded else 1)
         assert (removed.module[3].bias is not None) is folded
-        assert change(module, removed, (1, 6, 6)) < 1e-5
 
 
 def of_value_0(module: nn.Sequential) -> None:
@@ -238,96 +223,77 @@ def test_channels_behind_a_batchnorm(
     plant: Callable[[nn.Sequential], None], found: dict[str, dict[int, str]], widths: tuple[int, int]
 ) -> None:
     module = convolutions(1)
-    with torch.no_grad():
-        plant(module)
-    removed = remove_all(module, reads_chain((1, 6, 6), DOMAIN))
+    plant(module)
+    removed = checked(module, (1, 6, 6), (1e-6 if plant is of_another_value else 1e-12))
     assert kinds(removed) == found
     assert (removed.module[1].num_features, removed.module[8].in_features) == widths
     assert removed.module[8].weight.shape == (2, widths[1])
-    assert change(module, removed, (1, 6, 6)) < (1e-6 if plant is of_another_value else 1e-12)
 
 
 @pytest.mark.parametrize("linear", [True, False])
 def test_padded_pooling_makes_a_constant_channel_uneven(linear: bool) -> None:
-    torch.manual_seed(0)
     consumer = [nn.Flatten(), nn.Linear(3 * 16, 2)] if linear else [nn.Conv2d(3, 2, 2)]
     module = nn.Sequential(
         nn.Sequential(nn.Conv2d(1, 3, 3, padding="same"), nn.GELU()), nn.AvgPool2d(3, 1, padding=1),
         nn.Sequential(*consumer, nn.Identity()),
     ).eval()  # fmt: skip
-    with torch.no_grad():
-        module[0][0].weight[1], module[0][0].bias[1] = 0.0, 1.0
-    removed = remove_all(module, reads_chain((1, 4, 4), DOMAIN))
+    module[0][0].weight[1], module[0][0].bias[1] = 0.0, 1.0
+    removed = checked(module, (1, 4, 4))
     assert kinds(removed) == ({"0.0": {1: "constant"}} if linear else {})
     assert removed.unfolded == (0 if linear else 1)
-    assert change(module, removed, (1, 4, 4)) < 1e-6
 
 
 def test_pooling_that_takes_units_for_positions_is_left_alone() -> None:
-    torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.AvgPool1d(2), nn.Linear(3, 2)).eval()
-    with torch.no_grad():
-        module[0].weight[1] = 0.0
+    module[0].weight[1] = 0.0
     removed = remove_all(module, reads_chain((3,), DOMAIN))
     assert not removed.claims
     assert removed.layers.kept_whole == {"1": "pooling behind it mixes its units"}
 
 
 def test_sequences() -> None:
-    torch.manual_seed(0)
     module = nn.Sequential(
         nn.Conv1d(2, 4, 3), nn.BatchNorm1d(4), nn.ReLU(), nn.Conv1d(4, 3, 2, stride=2), nn.ReLU(),
         nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(3, 2),
     ).eval()  # fmt: skip
-    with torch.no_grad():
-        module[0].weight[2], module[1].bias[2] = 0.0, 2.0
-        module[3].bias[1:] = 1.0
-        module[3].weight[0], module[3].bias[0] = -module[3].weight[0].abs(), -0.1
-    removed = remove_all(module, reads_chain((2, 8), DOMAIN))
+    module[0].weight[2], module[1].bias[2] = 0.0, 2.0
+    module[3].bias[1:] = 1.0
+    module[3].weight[0], module[3].bias[0] = -module[3].weight[0].abs(), -0.1
+    removed = checked(module, (2, 8))
     assert kinds(removed) == {"0": {2: "constant"}, "3": {0: "off"}}
-    assert change(module, removed, (2, 8)) < 1e-6
 
 
 def test_duplicate_channels() -> None:
     module = convolutions(1, nn.GELU)
-    with torch.no_grad():
-        module[0].weight[3] = module[0].weight[1]
-        for tensor in (module[1].weight, module[1].bias, module[1].running_mean, module[1].running_var):
-            tensor[3] = tensor[1]
-    removed = remove_all(module, reads_chain((1, 6, 6), DOMAIN))
+    module[0].weight[3] = module[0].weight[1]
+    for tensor in (module[1].weight, module[1].bias, module[1].running_mean, module[1].running_var):
+        tensor[3] = tensor[1]
+    removed = checked(module, (1, 6, 6))
     assert kinds(removed) == {"0": {3: "duplicate"}}
-    assert change(module, removed, (1, 6, 6)) < 1e-6
-    with torch.no_grad():
-        module[1].running_var[3] *= 2  # the convolution's rows are equal, the channels are not
+    module[1].running_var[3] *= 2  # the convolution's rows are equal, the channels are not
     assert not remove_all(module, reads_chain((1, 6, 6), DOMAIN)).claims
 
 
 def test_a_batchnorm_behind_the_activation_makes_values_of_zeros() -> None:
-    torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.BatchNorm1d(4), nn.Linear(4, 2))
     module(torch.randn(64, 2))
     module = module.eval()
-    with torch.no_grad():
-        module[0].weight[0], module[0].bias[0] = -module[0].weight[0].abs(), -0.1
-        module[0].weight[2], module[0].bias[2] = module[0].weight[1], module[0].bias[1]
-    removed = remove_all(module, reads_chain((2,), DOMAIN))
+    module[0].weight[0], module[0].bias[0] = -module[0].weight[0].abs(), -0.1
+    module[0].weight[2], module[0].bias[2] = module[0].weight[1], module[0].bias[1]
+    removed = checked(module, (2,))
     found = kinds(removed)["0"]
     assert found[0] == "off"
     assert "duplicate" not in found.values()  # BatchNorm gives the two other factors
     assert removed.module[2].num_features == 4 - len(found)
-    assert change(module, removed, (2,)) < 1e-6
 
 
 def test_merged_units_behind_a_batchnorm() -> None:
-    torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(2, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 2)).eval()
-    with torch.no_grad():
-        module[0].weight.abs_()
-        module[0].bias.fill_(1.0)
-        module[1].weight.copy_(torch.tensor([1.0, 2.0, 0.5, 1.5, 3.0]))
-    removed = remove_all(module, reads_chain((2,), DOMAIN))
+    module[0].weight.abs_()
+    module[0].bias.fill_(1.0)
+    module[1].weight.copy_(torch.tensor([1.0, 2.0, 0.5, 1.5, 3.0]))
+    removed = checked(module, (2,))
     assert Counter(kinds(removed)["0"].values()) == {"merged": 3}
-    assert change(module, removed, (2,)) < 1e-6
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -335,33 +301,28 @@ def test_duplicates_of_units_that_could_be_merged(seed: int) -> None:
     """What takes over a duplicate's part must not leave with it."""
     torch.manual_seed(seed)
     module = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
-    with torch.no_grad():
-        distinct = torch.cat([torch.eye(3), torch.ones(1, 3)])[torch.randperm(4)]
-        module[0].weight.copy_(torch.cat([distinct, distinct[torch.randint(4, (4,))]]))
-        module[0].bias.fill_(1.0)
-    removed = remove_all(module, reads_chain((3,), DOMAIN))
+    distinct = torch.cat([torch.eye(3), torch.ones(1, 3)])[torch.randperm(4)]
+    module[0].weight.copy_(torch.cat([distinct, distinct[torch.randint(4, (4,))]]))
+    module[0].bias.fill_(1.0)
+    removed = checked(module, (3,), 1e-5)
     assert Counter(each.removal.kind.value for each in removed.claims) == {"duplicate": 4, "merged": 1}
     assert removed.module[0].out_features == 3
-    assert change(module, removed, (3,)) < 1e-5
 
 
 def test_a_shared_batchnorm_without_parameters_is_refused() -> None:
     shared = nn.BatchNorm1d(4, affine=False)
     module = nn.Sequential(nn.Linear(2, 4), shared, nn.ReLU(), nn.Linear(4, 4), shared, nn.ReLU(), nn.Linear(4, 2))
-    with torch.no_grad():
-        module[0].weight[1] = 0.0
+    module[0].weight[1] = 0.0
     with pytest.raises(Unsupported, match="share"):
         remove_all(module.eval(), reads_chain((2,), DOMAIN))
 
 
 def test_layers_that_stay_whole_say_why() -> None:
-    torch.manual_seed(0)
     module = nn.Sequential(
         nn.ReLU(), nn.Conv2d(2, 4, 3, groups=2), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3), nn.ReLU()
     ).eval()
-    with torch.no_grad():
-        module[1].weight[1] = 0.0
-        module[4].weight[1] = 0.0
+    module[1].weight[1] = 0.0
+    module[4].weight[1] = 0.0
     removed = remove_all(module, reads_chain((2, 4, 4), DOMAIN))
     assert not removed.claims
     assert removed.layers.kept_whole.keys() == {"0", "2", "5"}
@@ -389,17 +350,15 @@ def test_the_network_itself_is_left_alone_and_requires_grad_kept() -> None:
 
 def narrowed_convolutions() -> nn.Sequential:
     module = convolutions(1)
-    with torch.no_grad():
-        module[0].weight[1] = 0.0
-        module[1].bias[1] = -3.0
-        module[3].weight[0] = 0.0
+    module[0].weight[1] = 0.0
+    module[1].bias[1] = -3.0
+    module[3].weight[0] = 0.0
     return module
 
 
 def without_duplicates() -> nn.Sequential:
     module = planted()
-    with torch.no_grad():
-        module[0].bias[4] -= 0.01
+    module[0].bias[4] -= 0.01
     return module
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,18 @@ import onnx
 import pytest
 import torch
 from torch import nn
-from written import Written
+from written import Written, bench_of, mlp
 
-from evalsuite import Bench, Data, Network, Outcome, Regression, Several, Split, Unsupported
+from evalsuite import Bench, Network, Outcome, Regression, Several, Split, Unsupported, export_onnx
 from evalsuite.networks import load_network, save_network
 from evalsuite.testing import check_stage
 from evalsuite.workloads.digits import DigitsCNN, DigitsMLP
+from evalsuite.workloads.transformer import Attention
 from evalsuite.workloads.vit import DigitsViT
 from pipelines.prune import Prune
+from pipelines.prune.cost import peak_bytes
 from pipelines.prune.narrowing import narrow, probe_of
+from pipelines.prune.size import macs_of, parameters_of
 
 MakeNetwork = Callable[..., Network]
 MakeBench = Callable[..., Bench]
@@ -30,18 +32,6 @@ VARIANTS = ("gelu", "gelu-swap", "lambda-gelu", "annealed", "relu")
 
 def values(outcome: Outcome) -> dict[str, float | None]:
     return {metric.name: metric.value for metric in outcome.metrics if not metric.setting}
-
-
-def parameters(module: nn.Module) -> int:
-    return sum(each.numel() for each in module.parameters())
-
-
-def mlp(*widths: int) -> nn.Sequential:
-    torch.manual_seed(0)
-    layers: list[nn.Module] = []
-    for fan_in, fan_out in pairwise(widths):
-        layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
-    return nn.Sequential(*layers[:-1]).eval()
 
 
 @pytest.mark.parametrize(
@@ -59,8 +49,8 @@ def test_every_variant(
     handed_on = outcome.network
     assert handed_on.unswapped is None
     assert not handed_on.module.training
-    assert found["parameters"] == parameters(handed_on.module)
-    whole = parameters(kind().build(lambda _: nn.GELU()))
+    assert found["parameters"] == parameters_of(handed_on.module)
+    whole = parameters_of(kind().build(lambda _: nn.GELU()))
     assert found["parameter_fraction"] == found["parameters"] / whole
     with torch.no_grad():
         right = handed_on.module(there.data.test.inputs).argmax(1) == there.data.test.targets
@@ -107,7 +97,7 @@ def test_rounds_end_at_the_widths_of_one_round(network: MakeNetwork, bench: Make
     assert one.channels == several.channels > 0
     assert several.equality_error <= 1e-6
     if scope == "local":
-        assert parameters(one.module) == parameters(several.module)
+        assert parameters_of(one.module) == parameters_of(several.module)
     assert not torch.equal(one.module[-1].bias, several.module[-1].bias)
 
 
@@ -141,7 +131,7 @@ def test_units_and_heads_of_a_transformer(network: MakeNetwork, bench: MakeBench
     # Of each of two blocks 48 of 96 units, and 2 of 4 heads of 12.
     assert (found["removed_channels"], found["removed_heads"]) == (96, 4)
     lost = 2 * (48 * (48 + 1) + 48 * 48 + 3 * 24 * (48 + 1) + 24 * 48)
-    assert parameters(trained.module) - found["parameters"] == lost
+    assert parameters_of(trained.module) - found["parameters"] == lost
     assert found["equality_error"] <= 1e-6
     save_network(outcome.network, tmp_path / "saved", DigitsViT())
     restored = load_network(tmp_path / "saved", DigitsViT(), there.data)
@@ -274,9 +264,8 @@ def test_a_regression_of_several_inputs(tmp_path: Path) -> None:
     targets = module(inputs).detach() + 0.25
     targets[3, 0] = math.nan
     part = Split(Several(inputs), targets, Regression(unit="m"))
-    data = Data(*[part] * 4, (-9.0, 9.0), 2, "by hand")
-    there = Bench(data, 0, tmp_path, 60.0, lambda *_, **__: None)
-    network = Network("pair", module, (4,), 2, given=data.example)
+    there = bench_of(part, 2, tmp_path, domain=(-9.0, 9.0))
+    network = Network("pair", module, (4,), 2, given=there.data.example)
     outcome = Prune(0.25, importance="taylor", fine_tune_epochs=0).run(network, there)
     found = values(outcome)
     assert found["removed_channels"] == 6  # three units, of both layers that make them
@@ -288,3 +277,44 @@ def test_a_regression_of_several_inputs(tmp_path: Path) -> None:
     assert units["rmse_increase"] == "m"
     assert [each.name for each in onnx.load(str(outcome.artefacts["onnx"])).graph.input] == ["left", "right"]
     assert outcome.network.module(inputs).shape == (70, 2)
+
+
+def test_peak_of_a_chain_is_its_widest_pair(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 3)).eval()
+    model = export_onnx(module, (6,), tmp_path / "chain.onnx")
+    weights = 4 * parameters_of(module)
+    # At the activation, its input and its output of 20 each.
+    assert peak_bytes(model, 1) == weights + 4 * 40
+    assert peak_bytes(model, 64) == weights + 64 * 4 * 40
+
+
+def test_what_a_residual_block_adds_stays_alive(tmp_path: Path) -> None:
+    module = Written(
+        lambda net, x: x + net.down(net.act(net.up(x))), up=nn.Linear(8, 24), act=nn.ReLU(), down=nn.Linear(24, 8)
+    ).eval()
+    model = export_onnx(module, (8,), tmp_path / "block.onnx")
+    assert peak_bytes(model, 2) == 4 * parameters_of(module) + 2 * 4 * (8 + 24 + 24)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_attention_is_counted(fused: bool) -> None:
+    heads, positions, size = 2, 5, 4
+    attention = 2 * heads * positions**2 * size
+    projections = positions * (3 * 8 * 8 + 8 * 8)
+    if fused:
+        layer = nn.TransformerEncoderLayer(8, heads, 16, dropout=0.0, batch_first=True).eval()
+        assert macs_of(layer, torch.zeros(1, positions, 8)) == attention + projections + positions * 2 * 8 * 16
+    else:
+        module = Attention(8, heads, causal=False).eval()
+        assert macs_of(module, torch.zeros(1, positions, 8)) == attention + projections
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_shared_weights_count_once() -> None:
+    layer = nn.Linear(5, 5)
+    assert parameters_of(nn.Sequential(layer, nn.ReLU(), layer)) == 30
+
+
+def test_multiply_accumulates_of_a_convolution_by_hand() -> None:
+    module = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 10))
+    assert macs_of(module, torch.zeros(1, 1, 8, 8)) == 8 * 8 * 4 * 9 + 2560
