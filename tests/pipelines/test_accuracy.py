@@ -13,7 +13,7 @@ import pytest
 import torch
 from conftest import MakeBench, MakeNetwork
 from torch import nn
-from written import Written
+from written import Written, affine, bench_of
 
 from evalsuite import (
     Bench,
@@ -35,23 +35,13 @@ def values(outcome: Outcome) -> dict[str, float | None]:
     return {metric.name: metric.value for metric in outcome.metrics}
 
 
-def linear(weight: list[list[float]], bias: list[float] | None = None) -> nn.Linear:
-    layer = nn.Linear(len(weight[0]), len(weight), bias=bias is not None)
-    with torch.no_grad():
-        layer.weight.copy_(torch.tensor(weight))
-        if bias is not None:
-            layer.bias.copy_(torch.tensor(bias))
-    return layer
-
-
 def small_bench(inputs: torch.Tensor, targets: list[int], folder: Path) -> Bench:
-    part = Split(inputs, torch.tensor(targets))
-    return Bench(Data(part, part, part, part, (-1.0, 1.0), 2, "by hand"), 0, folder, 60.0, lambda module, epochs: None)
+    return bench_of(Split(inputs, torch.tensor(targets)), 2, folder, domain=(-1.0, 1.0))
 
 
 def test_accuracy_and_nll_by_hand(tmp_path: Path) -> None:
     # Logits (x, 0): class 0 where x > 0. Losses: log(1 + e^-x) for target 0, log(1 + e^x) for target 1.
-    network = Network("hand", linear([[1.0], [0.0]]), (1,), 2)
+    network = Network("hand", affine([[1.0], [0.0]]), (1,), 2)
     inputs = torch.tensor([[2.0], [1.0], [-1.0], [-3.0]])
     found = values(Accuracy().run(network, small_bench(inputs, [0, 1, 1, 1], tmp_path)))
     assert found["accuracy"] == 0.75
@@ -62,7 +52,7 @@ def test_accuracy_and_nll_by_hand(tmp_path: Path) -> None:
 
 def test_the_cost_of_the_swap_by_hand(tmp_path: Path) -> None:
     # Before the swap logits (x, 0), after it (-x, 0): each of three predictions changes; two were right, then one is.
-    network = Network("hand", linear([[-1.0], [0.0]]), (1,), 2, unswapped=linear([[1.0], [0.0]]))
+    network = Network("hand", affine([[-1.0], [0.0]]), (1,), 2, unswapped=affine([[1.0], [0.0]]))
     found = values(Accuracy().run(network, small_bench(torch.tensor([[1.0], [1.0], [-1.0]]), [0, 0, 0], tmp_path)))
     assert found["accuracy_before_swap"] == pytest.approx(2 / 3)
     assert found["swap_drop"] == pytest.approx(1 / 3)
@@ -81,8 +71,7 @@ def test_a_language_model_by_hand(tmp_path: Path) -> None:
     # Token 0 gives even odds, token 1 odds of 1 : 3 for class 1; before the swap all odds are even.
     module, before = logits_of([[0.0, 0.0], [0.0, math.log(3)]]), logits_of([[0.0, 0.0], [0.0, 0.0]])
     part = Split(torch.tensor([[0, 1], [1, 1]]), torch.tensor([[0, 1], [1, 0]]), LanguageModel(per="byte"))
-    data = Data(part, part, part, part, (0.0, 255.0), 2, "by hand", vocabulary=256)
-    bench = Bench(data, 0, tmp_path, 60.0, lambda module, epochs: None)
+    bench = bench_of(part, 2, tmp_path, domain=(0.0, 255.0), vocabulary=256)
     found = values(Accuracy().run(Network("hand", module, (2,), 2, before, vocabulary=256), bench))
     # Bits: 1 for the even odds, -log2(3/4) twice, -log2(1/4) once.
     bits = (1 - 2 * math.log2(3 / 4) + 2) / 4
@@ -93,17 +82,17 @@ def test_a_language_model_by_hand(tmp_path: Path) -> None:
     assert found["accuracy"] == 0.75
     assert found["nll"] == pytest.approx(bits * math.log(2), abs=1e-6)
     per_token = replace(part, task=LanguageModel())
-    other = replace(bench, data=Data(*[per_token] * 4, (0.0, 255.0), 2, "by hand", vocabulary=256))
+    other = bench_of(per_token, 2, tmp_path, domain=(0.0, 255.0), vocabulary=256)
     assert "bits_per_token" in values(Accuracy().run(Network("hand", module, (2,), 2, vocabulary=256), other))
 
 
 def test_a_classifier_of_texts_is_no_language_model(tmp_path: Path) -> None:
     # One class for each text of three tokens: token inputs alone do not make it a language model.
     module = nn.Sequential(
-        logits_of([[0.0, 1.0]] * 8), nn.Flatten(), linear([[1.0, 0, 0, 0, 0, 0], [0, 1.0, 0, 0, 0, 0]])
+        logits_of([[0.0, 1.0]] * 8), nn.Flatten(), affine([[1.0, 0, 0, 0, 0, 0], [0, 1.0, 0, 0, 0, 0]])
     )
     part = Split(torch.zeros(4, 3, dtype=torch.int64), torch.tensor([1, 1, 1, 0]))
-    bench = Bench(Data(*[part] * 4, (0.0, 7.0), 2, "by hand", vocabulary=8), 0, tmp_path, 60.0, lambda *_: None)
+    bench = bench_of(part, 2, tmp_path, domain=(0.0, 7.0), vocabulary=8)
     found = values(Accuracy().run(Network("hand", module, (3,), 2, vocabulary=8), bench))
     assert found["accuracy"] == 0.75
     assert not [name for name in found if "bits" in name or "perplexity" in name]
@@ -112,7 +101,7 @@ def test_a_classifier_of_texts_is_no_language_model(tmp_path: Path) -> None:
 def several_bench(folder: Path) -> Bench:
     inputs = Several({"a": torch.tensor([[1.0], [2.0], [3.0]]), "b": torch.tensor([[1.0], [1.0], [-5.0]])})
     part = Split(inputs, torch.tensor([[2.0], [4.0], [math.nan]]), Regression(unit="m"))
-    return Bench(Data(*[part] * 4, (-9.0, 9.0), 1, "by hand"), 0, folder, 60.0, lambda *_: None)
+    return bench_of(part, 1, folder, domain=(-9.0, 9.0))
 
 
 def total(scale: float) -> nn.Module:
@@ -155,7 +144,7 @@ def test_of_data_that_are_read_some_are_looked_at_for_dead_units(tmp_path: Path)
     train, test = Counted(3 * 4096), Counted(2000)
     parts = [Split(each, torch.zeros(len(each), dtype=torch.int64)) for each in (train, test)]
     data = Data(parts[0], parts[0], parts[0], parts[1], (-1.0, 1.0), 2, "by hand")
-    network = Network("hand", nn.Sequential(linear([[1.0], [0.0]]), nn.ReLU()), (1,), 2)
+    network = Network("hand", nn.Sequential(affine([[1.0], [0.0]]), nn.ReLU()), (1,), 2)
     found = values(Accuracy().run(network, Bench(data, 0, tmp_path, 60.0, lambda *_: None)))
     assert found["dead_units"] == 1
     assert int((train.reads > 0).sum()) == 4096
@@ -170,8 +159,7 @@ def test_padding_counts_nowhere(tmp_path: Path) -> None:
     module, before = logits_of(table.tolist()), logits_of([[0.0] * 26 + [1.0], *[[0.0] * 27] * 255])
     targets = torch.tensor([[0, -100, -100], [0, 3, -100]])
     part = Split(torch.tensor([[0, 1, 1], [0, 0, 1]]), targets, LanguageModel(per="byte"))
-    data = Data(part, part, part, part, (0.0, 255.0), 27, "by hand", vocabulary=256)
-    bench = Bench(data, 0, tmp_path, 60.0, lambda module, epochs: None)
+    bench = bench_of(part, 27, tmp_path, domain=(0.0, 255.0), vocabulary=256)
     found = values(Accuracy().run(Network("hand", module, (3,), 27, before, vocabulary=256), bench))
     assert found["perplexity"] == pytest.approx(27, abs=1e-6)
     assert found["bits_per_byte"] == pytest.approx(math.log2(27), abs=1e-6)
@@ -184,7 +172,7 @@ def test_padding_counts_nowhere(tmp_path: Path) -> None:
 
 def test_without_a_swap_the_row_says_so(tmp_path: Path) -> None:
     outcome = Accuracy().run(
-        Network("hand", linear([[1.0], [0.0]]), (1,), 2), small_bench(torch.ones(1, 1), [0], tmp_path)
+        Network("hand", affine([[1.0], [0.0]]), (1,), 2), small_bench(torch.ones(1, 1), [0], tmp_path)
     )
     swap = {metric.name: metric for metric in outcome.metrics if "swap" in metric.name or "changes" in metric.name}
     assert len(swap) == 5
@@ -197,8 +185,8 @@ def test_without_a_swap_the_row_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("activation", "zeros"), [(nn.ReLU(), 4 / 8), (nn.GELU(), 3 / 8)])
 def test_idle_activations_by_hand(activation: nn.Module, zeros: float, tmp_path: Path) -> None:
     # Pre-activations for the inputs 1 and -1, unit by unit: (100, -100), (-1000, -1000), (0.07, 0.03), (2, -2).
-    body = linear([[100.0], [0.0], [0.02], [2.0]], [0.0, -1000.0, 0.05, 0.0])
-    network = Network("hand", nn.Sequential(body, activation, linear([[1.0] * 4, [0.0] * 4])), (1,), 2)
+    body = affine([[100.0], [0.0], [0.02], [2.0]], [0.0, -1000.0, 0.05, 0.0])
+    network = Network("hand", nn.Sequential(body, activation, affine([[1.0] * 4, [0.0] * 4])), (1,), 2)
     found = values(Accuracy().run(network, small_bench(torch.tensor([[1.0], [-1.0]]), [0, 0], tmp_path)))
     # The layer's peak is 100, so near zero is at most 0.1: units 1 and 2 always, which makes them dead.
     assert found["dead_units"] == 2
@@ -209,7 +197,7 @@ def test_idle_activations_by_hand(activation: nn.Module, zeros: float, tmp_path:
 
 
 def test_negative_outputs_by_hand(tmp_path: Path) -> None:
-    module = nn.Sequential(linear([[1.0], [-1.0]]), nn.GELU(), linear([[1.0, 1.0]]), nn.ReLU(), linear([[1.0], [0.0]]))
+    module = nn.Sequential(affine([[1.0], [-1.0]]), nn.GELU(), affine([[1.0, 1.0]]), nn.ReLU(), affine([[1.0], [0.0]]))
     outcome = Accuracy().run(
         Network("hand", module, (1,), 2), small_bench(torch.tensor([[1.0], [-1.0]]), [0, 0], tmp_path)
     )
@@ -220,7 +208,7 @@ def test_negative_outputs_by_hand(tmp_path: Path) -> None:
 
 
 def test_a_layer_that_puts_out_nothing_has_no_share_of_it(tmp_path: Path) -> None:
-    module = nn.Sequential(linear([[-1.0]]), nn.ReLU(), linear([[1.0], [0.0]]))
+    module = nn.Sequential(affine([[-1.0]]), nn.ReLU(), affine([[1.0], [0.0]]))
     outcome = Accuracy().run(Network("hand", module, (1,), 2), small_bench(torch.ones(1, 1), [0], tmp_path))
     (row,) = (each for each in outcome.metrics if each.name == "negative_output")
     assert (row.value, row.reason) == (None, "the activations put out nothing but 0")
@@ -230,8 +218,8 @@ def test_dead_units_do_not_depend_on_the_scale_of_the_weights(tmp_path: Path) ->
     bench = small_bench(torch.tensor([[1.0], [-1.0]]), [0, 0], tmp_path)
     counts = []
     for scale in (1e-4, 1.0, 1e4):
-        body = linear([[scale], [0.0]], [0.0, -scale])
-        module = nn.Sequential(body, nn.ReLU(), linear([[1.0, 1.0], [0.0, 0.0]]))
+        body = affine([[scale], [0.0]], [0.0, -scale])
+        module = nn.Sequential(body, nn.ReLU(), affine([[1.0, 1.0], [0.0, 0.0]]))
         counts.append(values(Accuracy().run(Network("hand", module, (1,), 2), bench))["dead_units"])
     assert counts == [1, 1, 1]
 
@@ -250,7 +238,7 @@ def test_channels_are_the_units_of_a_convolution(tmp_path: Path) -> None:
 
 
 def test_an_activation_module_used_twice_counts_twice(tmp_path: Path) -> None:
-    layers = {"first": linear([[1.0]]), "second": linear([[-1.0], [-1.0]]), "act": nn.ReLU()}
+    layers = {"first": affine([[1.0]]), "second": affine([[-1.0], [-1.0]]), "act": nn.ReLU()}
     module = Written(lambda net, x: net.act(net.second(net.act(net.first(x)))), **layers)
     found = values(Accuracy().run(Network("hand", module, (1,), 2), small_bench(torch.ones(1, 1), [0], tmp_path)))
     assert found["dead_units"] == 2

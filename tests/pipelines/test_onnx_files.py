@@ -11,8 +11,9 @@ import pytest
 import torch
 from conftest import MakeBench, MakeNetwork
 from onnx import TensorProto, helper, numpy_helper
+from written import bench_of
 
-from evalsuite import Bench, Data, Network, Outcome, Regression, Split, Unsupported, export_onnx
+from evalsuite import Network, Outcome, Regression, Split, Unsupported, export_onnx
 from evalsuite.onnx_network import OnnxNetwork
 from evalsuite.plugins import load
 from evalsuite.run.child import check_takes
@@ -119,7 +120,7 @@ def test_a_file_of_batches_of_one_is_quantized_by_another_metric(tmp_path: Path)
     inputs = torch.rand(70, 2, generator=torch.Generator().manual_seed(0))
     targets = inputs.sum(1).relu() - (inputs[:, 0] - inputs[:, 1]).relu()  # what the file computes
     part = Split(inputs, targets, Regression(unit="m"))
-    there = Bench(Data(*[part] * 4, (0.0, 1.0), 1, "by hand"), 0, tmp_path / "out", 60.0, lambda *_: None)
+    there = bench_of(part, 1, tmp_path / "out")
     there.folder.mkdir()
     found = values(Quantize().run(Network("hand", OnnxNetwork(path), (2,), 1, deployed=path), there))
     assert 0 < found["runtime_rmse"] < 0.05
@@ -130,7 +131,7 @@ def test_a_regression_by_another_tool_stays_within_its_interval(tmp_path: Path) 
     # At (1, 0.5): 1.5 - 0.5 = 1. With x0 > |x1| the score is 2 x1, so in a ball of eps it moves by 2 eps.
     path = by_another_tool(tmp_path / "hand.onnx")
     part = Split(torch.tensor([[1.0, 0.5], [2.0, 1.0]]), torch.tensor([1.0, 2.25]), Regression(tolerance=0.5))
-    there = Bench(Data(*[part] * 4, (-9.0, 9.0), 1, "by hand"), 0, tmp_path, 60.0, lambda *_: None)
+    there = bench_of(part, 1, tmp_path, domain=(-9.0, 9.0))
     file = Network("hand", OnnxNetwork(path), (2,), 1, deployed=path)
     assert values(Accuracy().run(file, there))["mae"] == pytest.approx(0.125)
     eps = (0.1, 0.2, 0.24, 0.3)
@@ -151,7 +152,7 @@ def test_a_regression_by_another_tool_stays_within_its_interval(tmp_path: Path) 
 
 def test_what_asks_nothing_is_not_verified(tmp_path: Path) -> None:
     part = Split(torch.zeros(3, 2), torch.zeros(3), Regression())
-    there = Bench(Data(*[part] * 4, (-9.0, 9.0), 1, "by hand"), 0, tmp_path, 60.0, lambda *_: None)
+    there = bench_of(part, 1, tmp_path, domain=(-9.0, 9.0))
     network = Network("hand", torch.nn.Linear(2, 1), (2,), 1)
     for stage in (Bounds(), Smt()):
         with pytest.raises(Unsupported, match="a task Regression asks for no margin or interval"):
@@ -167,7 +168,7 @@ def test_a_regression_of_torch_is_verified_too(tmp_path: Path) -> None:
         targets = module(inputs) + 0.01
     targets[0, 1] = torch.nan
     part = Split(inputs, targets, Regression(tolerance=0.05))
-    there = Bench(Data(*[part] * 4, (-9.0, 9.0), 2, "by hand"), 0, tmp_path, 60.0, lambda *_: None)
+    there = bench_of(part, 2, tmp_path, domain=(-9.0, 9.0))
     network = Network("hand", module, (2,), 2)
     exact = Smt((0.001, 0.5), samples=6, proofs=False).run(network, there)
     said = verdicts(exact)

@@ -16,8 +16,8 @@ from written import Written
 from evalsuite import Bench, Data, LambdaGELU, Network, Split, export_network, mean_loss, score, swap_to_relu
 from evalsuite.activations.census import let_stay
 from evalsuite.report.run import Run
-from pipelines.accuracy import Accuracy
-from pipelines.accuracy.partial import ORDERS, _drawn
+from pipelines.accuracy import ORDERS, Accuracy
+from pipelines.accuracy.measuring import _drawn
 from pipelines.accuracy.report.orders import order_grids
 
 HARDNESS = (1.2, 4.0, 2.0)

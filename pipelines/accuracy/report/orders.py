@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from evalsuite import Estimate, Grid, GridCell, Run, Sheet, estimate_columns, mean_interval
-from pipelines.accuracy.partial import AT, ORDERS
+from pipelines.accuracy import AT, ORDERS
 
 NOTE = (
     "The task's first metric on the test data with ReLU in so many layers, mean over seeds ± half the 95 % interval. "
