@@ -25,8 +25,7 @@ import psutil
 
 from benchmarks.idle import installed
 from evalsuite.results import read_results
-from evalsuite.run.cache import Cache
-from evalsuite.run.inventory import damaged
+from evalsuite.run.cache import Cache, damaged
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -39,7 +39,6 @@ class Idle:
     hold: float = 0.0
 
     def run(self, network: Network, bench: Bench) -> Outcome:
-        """See `Stage`."""
         if self.leaves:
             wait = "import time; time.sleep(600)"
             subprocess.Popen([sys.executable, "-I", "-S", "-c", wait], start_new_session=True)
@@ -63,7 +62,6 @@ class Clock(Idle):
     timed: ClassVar[bool] = True
 
     def run(self, network: Network, bench: Bench) -> Outcome:
-        """See `Stage`."""
 
         def times() -> list[Metric]:
             time.sleep(self.sleep)

@@ -13,8 +13,7 @@ from pathlib import Path
 from benchmarks.idle import call, processor, started
 from evalsuite.results import Status
 from evalsuite.run import tree
-from evalsuite.run.journal import read_journal
-from evalsuite.run.results import JOURNAL
+from evalsuite.run.journal import JOURNAL, read_journal
 
 Figure = tuple[str, float]
 _ONE = "name: one\nworkloads: [{use: digits-mlp, epochs: 1}]\nvariants: [gelu]\nseeds: [0]\n"

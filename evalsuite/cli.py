@@ -36,7 +36,7 @@ Seeds = Annotated[str, typer.Option(metavar="0-9", help="Other seeds than the re
 
 def _recipe(path: Path, seeds: str = "") -> Recipe:
     from evalsuite.recipe import RecipeError, read_recipe
-    from evalsuite.run.choice import seeds_of, with_seeds
+    from evalsuite.run.state import seeds_of, with_seeds
 
     try:
         read = read_recipe(path)
@@ -51,8 +51,8 @@ def _recipe(path: Path, seeds: str = "") -> Recipe:
 def _until(width: str, endpoint: str, most: int, recipe: Recipe, folder: Path, done: Callable[[Recipe], bool]) -> bool:
     """Run the recipe with more and more seeds; whether every job gave what it was to give."""
     from evalsuite.plugins import PluginError
-    from evalsuite.run.choice import with_seeds
     from evalsuite.run.record import read_record
+    from evalsuite.run.state import with_seeds
     from evalsuite.studies.until import Goal, grown, standing
 
     try:
@@ -122,7 +122,7 @@ def run(
     progress: Annotated[str, typer.Option(help="auto, rich, plain, json or none; on stderr.")] = "auto",
 ) -> None:
     """Run a recipe; run it again to continue. What is done is not done twice. The exit code is 1 if a job failed."""
-    from evalsuite.run.choice import RETRIES, Choice
+    from evalsuite.run.state import RETRIES, Choice
 
     if retry not in RETRIES:
         stop(f"--retry is one of {', '.join(RETRIES)}; got {retry!r}")
@@ -162,7 +162,7 @@ def tune(
     """Choose a learning rate for each workload and variant by its validation loss, and print it for the recipe."""
     from evalsuite.recipe import RecipeError
     from evalsuite.results import read_results
-    from evalsuite.run.choice import Choice, seeds_of
+    from evalsuite.run.state import Choice, seeds_of
     from evalsuite.run.tuning import block, rates_of, tuned, tuning_recipe, write_losses
 
     read = _recipe(recipe)
@@ -193,8 +193,7 @@ def worker(
     """Carry out jobs of `evalsuite run RECIPE --executor workers --out DIR`, on any machine; end by Ctrl-C."""
     from evalsuite.run.console import workers_of
     from evalsuite.run.executor import ServerLost
-    from evalsuite.run.orders import Refused
-    from evalsuite.run.worker import Worker
+    from evalsuite.run.worker import Refused, Worker
 
     try:
         Worker(folder, workers_of(jobs), lambda line: print(line, flush=True)).work(idle)
@@ -216,8 +215,7 @@ def plan(
     from collections import Counter
 
     from evalsuite.document import printable
-    from evalsuite.run.offline import offline
-    from evalsuite.run.state import plan_run
+    from evalsuite.run.state import offline, plan_run
     from evalsuite.workloads.workload import DataError
 
     read = _recipe(recipe, seeds)
@@ -584,7 +582,7 @@ def doctor(
 
 
 def _doctor_of(runs: list[Path]) -> None:
-    from evalsuite.run.reproducing import standings
+    from evalsuite.run.results import standings
 
     found = [each for folder in runs for each in standings(folder)]
     for each in found:

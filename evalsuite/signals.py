@@ -1,15 +1,56 @@
-"""Signals that end a program, while it starts a process that a server forks: the program alone answers them."""
+"""Signals that end a program: it answers them in order, and alone while it starts a process that a server forks."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asks the run to end; `name` is the signal's."""
+
+    def __init__(self, name: signal.Signals = signal.SIGINT) -> None:
+        super().__init__(name.name)
+        self.name = name
+
+
+def _stop(number: int, _: object) -> None:
+    for each in ENDING:  # What was measured is being made safe: a second signal must not prevent that.
+        signal.signal(each, signal.SIG_IGN)
+    raise Stopped(signal.Signals(number))
+
+
+@contextmanager
+def stoppable(pause: Callable[[], None], resume: Callable[[], None]) -> Iterator[None]:
+    """Inside, the signals raise `Stopped`; those that are ignored, as under nohup, stay ignored.
+
+    Ctrl-Z stops this process, after `pause` and before `resume`.
+    """
+
+    def stand(*_: object) -> None:
+        pause()
+        os.kill(os.getpid(), signal.SIGSTOP)  # the shell sees it, and this line returns when it continues the run
+        resume()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {each: signal.getsignal(each) for each in (*ENDING, signal.SIGTSTP)}
+    for each, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(each, stand if each is signal.SIGTSTP else _stop)
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 @contextmanager

@@ -119,7 +119,7 @@ def docstring(name: str, module: str) -> str:
     place = ROOT / module.replace(".", "/")
     body = _parsed(place / "__init__.py" if place.is_dir() else place.with_suffix(".py")).body
     if module == f"evalsuite.{name}":  # a package that is called
-        return docstring(name, f"{module}.calling")
+        return docstring(name, f"{module}.console")
     for node, after in zip(body, [*body[1:], ast.Pass()], strict=True):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
             return ast.get_docstring(node) or ""

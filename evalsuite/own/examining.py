@@ -16,7 +16,7 @@ from evalsuite.onnx_network import OnnxNetwork
 from evalsuite.own.data.tables import is_table
 from evalsuite.own.own import Own, forget
 from evalsuite.references import OwnError, line_of
-from evalsuite.run.disjoint import PARTS, check_disjoint
+from evalsuite.run.making import PARTS, check_disjoint
 from evalsuite.samples import leaves, mapped
 
 if TYPE_CHECKING:

@@ -51,7 +51,6 @@ class _Cluster(Shared):
         raise NotImplementedError
 
     def start(self, assignment: Assignment) -> None:
-        """See `Executor`."""
         super().start(assignment)
         self._attempts[assignment.key] = 1
         self._submit(assignment)

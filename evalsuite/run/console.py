@@ -5,6 +5,7 @@ Importing this module imports no heavy library.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -17,10 +18,12 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from evalsuite.recipe import Recipe
     from evalsuite.run.cache import Cache
-    from evalsuite.run.choice import Choice
     from evalsuite.run.executor import Executor
+    from evalsuite.run.state import Choice
 
 
 def stop(message: object) -> NoReturn:
@@ -68,7 +71,7 @@ def execute(
     from evalsuite.results import Status
     from evalsuite.run.progress import STYLES, progress_of
     from evalsuite.run.runner import RunError, run_recipe
-    from evalsuite.run.stopping import Stopped, stoppable
+    from evalsuite.signals import Stopped, stoppable
     from evalsuite.workloads.workload import DataError
 
     if progress not in STYLES:
@@ -77,7 +80,7 @@ def execute(
     shown = progress_of(progress)
     try:
         executor = executor_of(kind, recipe, folder.absolute(), workers, scheduler=scheduler, options=options)
-        with stoppable(executor):
+        with stoppable(executor.pause, executor.resume):
             record = run_recipe(
                 recipe, folder.absolute(), cache, executor, shown, workers=workers, command=command, choice=choice
             )
@@ -161,3 +164,52 @@ def workers_of(asked: int, kind: str = "local") -> int:
     if kind == "serial":
         return 1
     return asked or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
+
+
+def run(
+    recipe: Path | str,
+    *,
+    out: Path | str = "",
+    cache: Path | str = "",
+    jobs: int = 0,
+    executor: str = "local",
+    scheduler: str = "",
+    progress: str = "auto",
+) -> pd.DataFrame:
+    """Run a recipe, as `evalsuite run` does, and return its rows: see `evalsuite.results.read_results`.
+
+    A script may call it at its top: jobs do not import it, unless a class that a recipe names is defined there. Dask's
+    own processes do, so that with `executor="dask"` and no scheduler it belongs under `if __name__ == "__main__":`.
+
+    Args:
+        recipe: a file, or the text of a recipe, which has more than one line.
+        out: the run's folder [runs/NAME].
+        cache: the cache's folder.
+        jobs: at a time; 0: one per core.
+        executor: as `evalsuite run --executor`.
+        scheduler: of Dask.
+        progress: as `evalsuite run --progress`.
+
+    Raises:
+        RecipeError: the recipe is wrong.
+        DataError, RunError: see `run_recipe`.
+
+    Example: docs/reference.md#measure-a-model
+    """
+    from evalsuite.recipe import parse_recipe, read_recipe
+    from evalsuite.results import read_results
+    from evalsuite.run.progress import progress_of
+    from evalsuite.run.runner import RunError, run_recipe
+
+    if multiprocessing.parent_process() is not None:
+        raise RunError("a new process imports the script that calls run(): call it under `if __name__ == '__main__':`")
+    text = str(recipe)
+    read = parse_recipe(text) if "\n" in text else read_recipe(Path(text))
+    folder = (Path(out) if out else Path("runs") / read.name).absolute()
+    workers = workers_of(jobs, executor)
+    made = executor_of(executor, read, folder, workers, scheduler=scheduler, options={})
+    run_recipe(
+        read, folder, cache_in(Path(cache) if cache else None), made, progress_of(progress), workers=workers,
+        command="evalsuite.run",
+    )  # fmt: skip
+    return read_results(folder)

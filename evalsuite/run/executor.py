@@ -53,16 +53,13 @@ class Serial(Executor):
 
     @property
     def free(self) -> int:
-        """See `Executor`."""
         return 0 if self._done else 1
 
     def start(self, assignment: Assignment) -> None:
-        """See `Executor`."""
         perform(assignment)
         self._done.append((assignment, read_outcome(assignment.scratch)))
 
     def wait(self, seconds: float) -> list[tuple[Assignment, Found]]:
-        """See `Executor`."""
         done, self._done = self._done, []
         return done
 

@@ -14,6 +14,8 @@ from pydantic import TypeAdapter
 
 from evalsuite.results import Row, Status
 
+JOURNAL = "journal.jsonl"
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:

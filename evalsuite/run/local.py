@@ -98,7 +98,6 @@ class Processes(Executor):
 
     @property
     def free(self) -> int:
-        """See `Executor`."""
         if self._taking or (self._gathered and self._full):
             return 0
         return self._workers - len(self._running) + len(self._gathered)
@@ -202,11 +201,9 @@ class Processes(Executor):
             return failed(assignment, Status.CRASHED, reason, seconds)
 
     def pause(self) -> None:
-        """See `Executor`."""
         self._tell(PAUSE, *self._running)
 
     def resume(self) -> None:
-        """See `Executor`."""
         self._tell(RESUME, *self._running)
 
     def _tell(self, word: bytes, *children: _Child) -> None:
@@ -215,7 +212,6 @@ class Processes(Executor):
                 child.line.send_bytes(word)
 
     def stop(self) -> None:
-        """See `Executor`."""
         for child in self._running:
             child.line.close()  # which its guard hears
         for child in self._running:

@@ -72,7 +72,6 @@ class Plain(Progress):
         self._estimate = Estimate()
 
     def update(self, entry: Entry, done: int, total: int, left: dict[str, int], workers: int) -> None:
-        """See `Progress`."""
         self._estimate.add(entry)
         if entry.cached:
             return
@@ -92,11 +91,9 @@ class Json(Progress):
         self._running: list[str] = []
 
     def running(self, jobs: Sequence[str]) -> None:
-        """See `Progress`."""
         self._running = list(jobs)
 
     def update(self, entry: Entry, done: int, total: int, left: dict[str, int], workers: int) -> None:
-        """See `Progress`."""
         self._estimate.add(entry)
         seconds, whole = self._estimate.seconds(left, workers)
         event = {
@@ -129,7 +126,6 @@ class Rich(Progress):
         self._bar.start()
 
     def update(self, entry: Entry, done: int, total: int, left: dict[str, int], workers: int) -> None:
-        """See `Progress`."""
         from rich.markup import escape
 
         self._estimate.add(entry)
@@ -142,14 +138,12 @@ class Rich(Progress):
         self._bar.update(self._task, completed=done, total=total, eta=eta)
 
     def running(self, jobs: Sequence[str]) -> None:
-        """See `Progress`."""
         from rich.markup import escape
 
         more = f" and {len(jobs) - _SHOWN} more" if len(jobs) > _SHOWN else ""
         self._bar.update(self._task, description=escape(", ".join(jobs[:_SHOWN]) + more))
 
     def close(self) -> None:
-        """See `Progress`."""
         self._bar.stop()
 
 

@@ -14,20 +14,15 @@ from pathlib import Path
 
 from evalsuite.plan import Job, code_of, fingerprint_of, jobs_of, key_of, take_fingerprints_anew
 from evalsuite.recipe import Recipe
-from evalsuite.run.alone import times_are_taken
-from evalsuite.run.artefacts import place_artefacts
-from evalsuite.run.cache import Cache
+from evalsuite.run.cache import Cache, keep
 from evalsuite.run.child import NO_ROOM, Assignment, Found
-from evalsuite.run.choice import Choice
-from evalsuite.run.claims import Claims
+from evalsuite.run.claims import Claims, Hosts, times_are_taken
 from evalsuite.run.executor import Executor, ServerLost
-from evalsuite.run.hosts import Hosts
-from evalsuite.run.journal import Entry, Journal, read_journal
-from evalsuite.run.outcomes import keep
+from evalsuite.run.journal import JOURNAL, Entry, Journal, read_journal
 from evalsuite.run.progress import Progress
 from evalsuite.run.record import MEASURED, RunRecord, checkout, conditions, now, read_record, write_record
-from evalsuite.run.results import JOURNAL, RESULTS, alone_at_results, write_results
-from evalsuite.run.state import State, entry_of
+from evalsuite.run.results import RESULTS, alone_at_results, place_artefacts, write_results
+from evalsuite.run.state import Choice, State, entry_of
 from evalsuite.sources import digest
 
 _GLANCE = 1.0  # seconds

@@ -1,5 +1,7 @@
 """A folder on a shared disk in which a driver posts orders and workers take them; and the executor that posts them.
 
+An order is a job as text, to be carried out by another process, here or on another machine. It holds no code.
+
 `orders/KEY.json` is what is to be done, `workers/NAME.jsonl` the journal that this worker alone writes; the workers'
 claims are in the cache (see `Claims`). All files appear by renames and links, and no lock of another machine is relied
 on; a worker that dies or falls silent has its orders taken by another, and what is done twice all the same gives one
@@ -8,23 +10,80 @@ outcome in the cache.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from functools import cache
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
+from evalsuite.plan import inputs_of
 from evalsuite.recipe import Recipe
-from evalsuite.run.child import Assignment, Found
+from evalsuite.run.child import Assignment, Found, read_outcome
 from evalsuite.run.executor import Executor
 from evalsuite.run.journal import Entry, Journal, entry_in
-from evalsuite.run.orders import Order, found_in, order_of, read_order
 
 _LOOK = 0.2  # seconds between two looks at the workers' journals
 _LONELY = 30.0  # seconds without a worker after which it is said
 _POSTED = 1000  # orders at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A job for another process.
+
+    `recipe` is the recipe's text, `job` the id of the job in it, and `inputs` are what the driver knows its result to
+    depend on, with the digest `key`. `taken` is the key of the job whose network it takes, or empty. `folder` is the
+    driver's present folder, which paths in the recipe are relative to; it, `cache` and `log` lie on a shared disk.
+    `driver` is the driver's place in the cache, and `host` the machine that must carry it out; empty for any.
+    """
+
+    recipe: str
+    job: str
+    key: str
+    inputs: dict[str, str]
+    taken: str
+    folder: str
+    cache: str
+    log: str
+    driver: str
+    host: str = ""
+
+    def text(self) -> str:
+        """The order as JSON, which `read_order` reads."""
+        return json.dumps(asdict(self))
+
+
+def read_order(text: str | bytes) -> Order:
+    """The inverse of `Order.text`.
+
+    Raises:
+        ValueError: it is no order.
+    """
+    return _adapter().validate_json(text, strict=True)
+
+
+@cache
+def _adapter() -> TypeAdapter[Order]:
+    return TypeAdapter(Order)
+
+
+def order_of(assignment: Assignment, recipe: Recipe) -> Order:
+    """The order by which any process carries out the assignment. Raises ValueError where that has no cache."""
+    home = assignment.network.parent if assignment.network is not None else None
+    if assignment.cache is None:
+        raise ValueError(f"{assignment.job.id} has no cache to share")
+    inputs = inputs_of(assignment.job, "" if home is None else read_outcome(home).network)
+    return Order(
+        recipe.text, assignment.job.id, assignment.key, inputs, "" if home is None else home.name, str(Path.cwd()),
+        str(assignment.cache), str(assignment.log.absolute()), assignment.scratch.parent.name, assignment.host,
+    )  # fmt: skip
 
 
 class Share:
@@ -136,16 +195,13 @@ class Shared(Executor):
 
     @property
     def free(self) -> int:
-        """See `Executor`."""
         return _POSTED - len(self._posted)
 
     def start(self, assignment: Assignment) -> None:
-        """See `Executor`."""
         self._posted[assignment.key] = assignment
         self.share.post(order_of(assignment, self._recipe))
 
     def wait(self, seconds: float) -> list[tuple[Assignment, Found]]:
-        """See `Executor`."""
         until = time.monotonic() + seconds
         while True:
             ended = self._told()
@@ -159,7 +215,8 @@ class Shared(Executor):
         for entry in self._news.entries():
             assignment = self._posted.pop(entry.key, None)
             if assignment is not None:
-                ended.append((assignment, found_in(entry)))
+                found = Found(**{each.name: getattr(entry, each.name) for each in fields(Found)})
+                ended.append((assignment, found))
         return ended
 
     def _listen(self) -> None:

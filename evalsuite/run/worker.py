@@ -1,25 +1,85 @@
-"""A worker: takes orders out of a shared folder, one or more at a time, and carries them out in killable children."""
+"""A worker: takes orders out of a shared folder, one or more at a time, and carries them out in killable children.
+
+It reads an order's recipe, recomputes the job's key from its own source, data, libraries and processor, and refuses the
+job where the key is another: a row never comes from what its key does not say.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import platform
 import time
 import uuid
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
+from evalsuite.plan import Job, changed, code_of, inputs_of, jobs_of, key_of
+from evalsuite.recipe import Recipe, RecipeError, parse_recipe
 from evalsuite.results import Status, failure_row
-from evalsuite.run.cache import Cache
+from evalsuite.run.cache import Cache, keep, stored
+from evalsuite.run.child import NETWORK, Assignment
 from evalsuite.run.claims import Claims
 from evalsuite.run.executor import Executor
 from evalsuite.run.journal import Entry
-from evalsuite.run.orders import Order, Refused, accept, entry_for, executor_for
-from evalsuite.run.share import Share, claims_in
+from evalsuite.run.local import local_executor
+from evalsuite.run.record import MEASURED, checkout, conditions, now
+from evalsuite.run.share import Order, Share, claims_in
+from evalsuite.run.state import entry_of
+from evalsuite.sources import digest, edited
+from evalsuite.workloads.workload import DataError
 
 _TURN = 0.5  # seconds
 _BEAT = 5.0  # seconds
 _PROCESS = uuid.uuid4().hex[:8]  # another process of this number is another worker
+
+
+class Refused(Exception):
+    """An order that must not be carried out here; the text names the machine and says why."""
+
+
+@cache
+def _read(text: str) -> tuple[Recipe, dict[str, Job]]:
+    recipe = parse_recipe(text, "the order's recipe")
+    return recipe, {job.id: job for job in jobs_of(recipe)}
+
+
+_RAN: set[tuple[str, ...]] = set()  # the source of what this process has accepted
+
+
+def accept(order: Order, workers: int) -> Assignment:
+    """The order as an assignment of this machine, which works at so many at a time.
+
+    Raises:
+        Refused: here the job would be another than its key says, or what it needs is not here.
+    """
+    host = conditions(workers)["host"]
+    if multiprocessing.current_process().daemon:
+        raise Refused(f"a daemon of {host} may start no job: start Dask's workers with --no-nanny")
+    if any(edited(*code) for code in _RAN):
+        raise Refused(f"the source was edited since this worker of {host} began; start it again")
+    try:
+        os.chdir(order.folder)
+        job = _read(order.recipe)[1][order.job]
+        _RAN.add(code_of(job))
+        digest(*code_of(job))  # before a server that jobs are forked from loads the source
+        inputs = inputs_of(job, order.inputs["network"])
+    except (OSError, RecipeError, DataError, KeyError) as error:
+        raise Refused(f"{host} cannot take {order.job}: {type(error).__name__}: {error}") from error
+    if key_of(inputs) != order.key:
+        told = changed(order.inputs, inputs) or "the order names another key than its inputs have"
+        raise Refused(f"{host} would measure another thing as {order.job}: {told}")
+    shared = Cache(Path(order.cache))
+    network = stored(shared, order.taken) if order.taken else None
+    if not shared.folder.is_dir() or (order.taken and network is None):
+        raise Refused(f"{host} does not find the network that {order.job} takes in {order.cache}: share that folder")
+    taken = network[0] / NETWORK if network is not None else None
+    at_a_time = 1 if job.timed else workers + shared.others(order.driver)
+    told_of = {**conditions(at_a_time), MEASURED: now()}
+    return Assignment(
+        job, order.key, shared.scratch(), taken, Path(order.log), checkout(), shared.folder, told_of, order.host
+    )
 
 
 class Worker:
@@ -89,7 +149,9 @@ class Worker:
 
     def _begin(self, order: Order) -> bool:
         assignment = accept(order, self._workers)
-        self._executor = self._executor or executor_for(order, self._workers, once=self._once)
+        if self._executor is None:
+            recipe, jobs = _read(order.recipe)
+            self._executor = local_executor(recipe, self._workers, jobs[order.job] if self._once else None)
         self._under_way[order.key] = order
         self._executor.start(assignment)
         return True
@@ -98,7 +160,8 @@ class Worker:
         assert self._executor is not None  # something is under way
         for assignment, found in self._executor.wait(_TURN):
             order = self._under_way.pop(assignment.key)
-            entry = entry_for(order, assignment, found)
+            kept = keep(Cache(Path(order.cache)), assignment, found)
+            entry = entry_of(assignment.job, order.key, order.inputs, kept, cached=False)
             self._journal.append(entry)
             self._share.remove(order.key)
             self._claims[order.cache].release(order.key)

@@ -15,7 +15,7 @@ from evalsuite.networks import load_network, save_network
 from evalsuite.plugins import load
 from evalsuite.reluize.building import build_executing
 from evalsuite.reluize.training import fit
-from evalsuite.run.disjoint import PARTS, check_disjoint
+from evalsuite.run.making import PARTS, check_disjoint
 from evalsuite.samples import leaves
 from evalsuite.testing.state import content, disturb, torch_state_kept
 from evalsuite.workloads import Workload

@@ -15,15 +15,13 @@ from evalsuite.cli import app
 from evalsuite.recipe import parse_recipe
 from evalsuite.results import Status, read_results
 from evalsuite.run import record
-from evalsuite.run.cache import Cache
+from evalsuite.run.cache import Cache, collect, damaged, inventory, matching, told, used_by
 from evalsuite.run.child import Assignment
-from evalsuite.run.choice import Choice, seeds_of, with_seeds
 from evalsuite.run.executor import failed
-from evalsuite.run.inventory import collect, damaged, inventory, matching, told, used_by
 from evalsuite.run.progress import Progress
 from evalsuite.run.record import RunRecord, changed_since
 from evalsuite.run.runner import RunError, run_recipe
-from evalsuite.run.state import plan_run
+from evalsuite.run.state import Choice, plan_run, seeds_of, with_seeds
 
 RECIPE = parse_recipe("""\
 name: few

@@ -10,8 +10,7 @@ import torch
 
 from evalsuite.contract import Data, Split
 from evalsuite.plugins import load
-from evalsuite.run.disjoint import PARTS, check_disjoint
-from evalsuite.run.making import data_of
+from evalsuite.run.making import PARTS, check_disjoint, data_of
 
 
 def made(sizes: tuple[int, int, int, int] = (1000, 200, 200, 300)) -> Data:

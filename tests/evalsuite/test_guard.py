@@ -26,12 +26,10 @@ from evalsuite.plugins import load
 from evalsuite.recipe import parse_recipe
 from evalsuite.results import Status
 from evalsuite.run import guard, local, tree
-from evalsuite.run.alone import Turn, turn_files
 from evalsuite.run.child import Assignment
-from evalsuite.run.executor import Serial
+from evalsuite.run.claims import Turn, turn_files
 from evalsuite.run.local import Processes, _with_submodules
-from evalsuite.run.stopping import Stopped, stoppable
-from evalsuite.signals import held_back
+from evalsuite.signals import Stopped, held_back, stoppable
 
 ONE = HEAD.replace(", gelu-swap", "")
 
@@ -375,7 +373,7 @@ def test_each_signal_that_ends_programs_ends_a_run_in_order(name: str) -> None:
     number = signal.Signals[name]
     before = signal.signal(number, signal.default_int_handler)  # what a shell starts behind `&` ignores SIGINT
     try:
-        with pytest.raises(Stopped) as raised, stoppable(Serial()):
+        with pytest.raises(Stopped) as raised, stoppable(list, list):
             signal.raise_signal(number)
         assert (raised.value.name, signal.getsignal(number)) == (number, signal.default_int_handler)
     finally:
@@ -393,7 +391,7 @@ def test_a_first_signal_waits_until_a_process_is_started_a_second_does_not(names
             reached.append(name)
 
     try:
-        with pytest.raises(Stopped), stoppable(Serial()), held_back():
+        with pytest.raises(Stopped), stoppable(list, list), held_back():
             start()
         assert (reached, signal.getsignal(signal.SIGINT)) == (["SIGINT"], signal.default_int_handler)
     finally:

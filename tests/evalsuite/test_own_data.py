@@ -21,7 +21,7 @@ from pyarrow import parquet
 from evalsuite.contract import IGNORED, Data, Task
 from evalsuite.own.data import fingerprint, read_data, source_of
 from evalsuite.references import OwnError
-from evalsuite.run.disjoint import PARTS, check_disjoint
+from evalsuite.run.making import PARTS, check_disjoint
 from evalsuite.tasks import (
     Classification,
     Embedding,
@@ -559,7 +559,7 @@ def test_naming_data_and_taking_their_fingerprint_imports_nothing_heavy() -> Non
 PEAK = """
 import sys, torch
 from evalsuite.own.data import read_data, source_of
-from evalsuite.run.disjoint import check_disjoint
+from evalsuite.run.making import check_disjoint
 from evalsuite.tasks import Classification
 data = read_data(source_of({"path": sys.argv[1], "augment": "crop-flip"}), Classification())
 check_disjoint(data)

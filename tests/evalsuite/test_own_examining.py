@@ -19,7 +19,7 @@ from evalsuite.own.assessing import _table, own_of
 from evalsuite.own.examining import examine
 from evalsuite.references import is_reference
 from evalsuite.results import read_results
-from evalsuite.run.disjoint import PARTS
+from evalsuite.run.making import PARTS
 
 HEAD = "import sys, torch\nfrom torch import nn\nfrom torch.nn import functional as F\n"
 SAMPLE = Path(__file__).resolve().parents[2] / "reports" / "sample"

@@ -11,7 +11,7 @@ import pytest
 from workshop import Workshop
 
 from evalsuite.run.record import checkout, source_of
-from evalsuite.run.reproducing import standing, standings
+from evalsuite.run.results import standing, standings
 
 REPORTS = Path(__file__).parents[2] / "reports"
 

@@ -20,14 +20,12 @@ from workshop import AtOnce, wait_until
 from evalsuite.plan import Job, code_of, inputs_of, jobs_of, key_of
 from evalsuite.recipe import Recipe, parse_recipe
 from evalsuite.results import Status
-from evalsuite.run.alone import Turn, times_are_taken
 from evalsuite.run.cache import Cache
 from evalsuite.run.child import Assignment, Found
-from evalsuite.run.hosts import Hosts
+from evalsuite.run.claims import Hosts, Turn, times_are_taken
 from evalsuite.run.journal import Entry, Journal, read_journal
-from evalsuite.run.orders import Order, Refused, accept, order_of, read_order
-from evalsuite.run.share import News, Share, Shared
-from evalsuite.run.worker import Worker, work_one
+from evalsuite.run.share import News, Order, Share, Shared, order_of, read_order
+from evalsuite.run.worker import Refused, Worker, accept, work_one
 from evalsuite.sources import closure
 
 RECIPE = """\

@@ -23,7 +23,7 @@ from evalsuite.plugins import load
 from evalsuite.reluize.folding import fold_hardness
 from evalsuite.reluize.repair import refit_bias
 from evalsuite.reluize.swap import swap_to_relu
-from evalsuite.run.disjoint import check_disjoint
+from evalsuite.run.making import check_disjoint
 from evalsuite.workloads.digits import DigitsMLP, DigitsResNet
 from evalsuite.workloads.mnist import MnistCNN, read_idx
 from evalsuite.workloads.options import Budget

@@ -17,7 +17,7 @@ from torch import nn
 
 from evalsuite.contract import Data
 from evalsuite.plugins import load
-from evalsuite.run.disjoint import check_disjoint
+from evalsuite.run.making import check_disjoint
 from evalsuite.testing import check_workload, workloads
 from evalsuite.workloads import cifar
 from evalsuite.workloads.cifar import Cifar10ResNet8, Cifar10ResNet18, Cifar100ResNet18
