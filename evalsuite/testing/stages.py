@@ -12,10 +12,18 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import nn
 
-from evalsuite.conformance import check_outcome, check_stage_declaration, key_of, require
 from evalsuite.contract import Bench, Network, Outcome, Stage, Unsupported
 from evalsuite.run.making import make_bench, make_network
-from evalsuite.testing.state import check_unchanged, disturb, fingerprint, torch_state_kept
+from evalsuite.testing.rules import (
+    check_outcome,
+    check_stage_declaration,
+    check_unchanged,
+    disturb,
+    fingerprint,
+    key_of,
+    require,
+    torch_state_kept,
+)
 from evalsuite.variants import standing
 from evalsuite.workloads.digits import DigitsMLP
 
@@ -88,7 +96,7 @@ def _run(stage: Stage, network: Network, bench: Bench, disturbance: int) -> Outc
             culprit = f"{type(stage).__name__} raised {type(error).__name__}: {error}, of {network.name}"
             cure = "raise Unsupported(reason) where the network is not what the stage can handle; a bug is to be mended"
             rule = "a stage measures a network, or says Unsupported, and raises nothing else"
-            raise AssertionError(f"{rule}. Culprit: {culprit}. Cure: {cure}.") from error
+            require(False, rule, culprit, cure, error)
         check_outcome(stage, outcome, there)
         return outcome
 

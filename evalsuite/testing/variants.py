@@ -7,12 +7,11 @@ import math
 import torch
 from torch import nn
 
-from evalsuite.conformance import check_declaration, require
 from evalsuite.contract import Data, Network, Unsupported
 from evalsuite.plugins import PluginError, entries
 from evalsuite.reluize.swap import check_executes
 from evalsuite.run.making import make_network
-from evalsuite.testing.state import check_unchanged, disturb, fingerprint, torch_state_kept
+from evalsuite.testing.rules import check_declaration, check_unchanged, disturb, fingerprint, require, torch_state_kept
 from evalsuite.testing.workloads import check_saved
 from evalsuite.variants import Made, Setup, Variant, load_variant, standing
 from evalsuite.workloads import Workload
@@ -93,12 +92,12 @@ def _make(variant: Variant, setup: Setup, base: nn.Module | None, disturbance: i
             made = variant.make(setup, base)
         except Unsupported as reason:
             rule, cure = "the kit needs a workload that the variant applies to", "pass check_variant a fitting workload"
-            raise AssertionError(f"{rule}. Culprit: {type(variant).__name__} says {reason}. Cure: {cure}.") from reason
+            require(False, rule, f"{type(variant).__name__} says {reason}", cure, reason)
         except Exception as error:
             rule = "a variant makes a network, or says Unsupported, and raises nothing else"
             culprit = f"{type(variant).__name__} raised {type(error).__name__}: {error}"
             cure = "raise Unsupported(reason) where the workload is not what it can handle; a bug is to be mended"
-            raise AssertionError(f"{rule}. Culprit: {culprit}. Cure: {cure}.") from error
+            require(False, rule, culprit, cure, error)
     check_unchanged(before, fingerprint({"base": base}, parts), variant, "variant", "base")
     return made
 

@@ -9,7 +9,6 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import nn
 
-from evalsuite.conformance import check_declaration, require
 from evalsuite.contract import Data, Network, Split
 from evalsuite.networks import load_network, save_network
 from evalsuite.plugins import load
@@ -17,7 +16,7 @@ from evalsuite.reluize.building import build_executing
 from evalsuite.reluize.training import fit
 from evalsuite.run.making import PARTS, check_disjoint
 from evalsuite.samples import leaves
-from evalsuite.testing.state import content, disturb, torch_state_kept
+from evalsuite.testing.rules import check_declaration, content, disturb, require, torch_state_kept
 from evalsuite.workloads import Workload
 from evalsuite.workloads.options import Budget
 
@@ -79,7 +78,7 @@ def _checked_data(workload: Workload, name: str) -> Data:
     except ValueError as error:
         rule = "the four parts are disjoint: what is trained on, or chosen by, is not measured on"
         shared, _, cure = str(error).partition(": ")
-        raise AssertionError(f"{rule}. Culprit: {name}: {shared}. Cure: {cure}.") from error
+        require(False, rule, f"{name}: {shared}", cure, error)
     return data
 
 

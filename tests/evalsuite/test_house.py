@@ -60,8 +60,7 @@ ALLOWED = {
     "report": {"contract", "plugins", "results"},
     "studies": {"contract", "document", "plugins", "report", "results", "run"},
     "doctor": {"plugins"},
-    "conformance": {"contract"},
-    "testing": {"activations", "conformance", "contract", "networks", "plugins", "relaxations", "reluize",
+    "testing": {"activations", "contract", "networks", "plugins", "relaxations", "reluize",
         "run", "samples", "variants", "workloads"},
 }  # fmt: skip
 

@@ -263,4 +263,4 @@ def test_a_journal_may_be_a_pipe(tmp_path: Path) -> None:
 
 def test_what_only_drives_jobs_is_no_source_of_theirs(recipe: Recipe) -> None:
     names = {name for job in jobs_of(recipe) for name in closure(*code_of(job)) if name.startswith("evalsuite.run")}
-    assert names == {f"evalsuite.run{name}" for name in ("", ".child", ".disjoint", ".making")}
+    assert names == {f"evalsuite.run{name}" for name in ("", ".child", ".making")}

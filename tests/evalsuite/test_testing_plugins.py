@@ -36,7 +36,7 @@ from evalsuite.activations.recognition import known
 from evalsuite.activations.silu import SILU
 from evalsuite.plugins import load
 from evalsuite.recipe import RecipeError, read_recipe
-from evalsuite.testing import check_activation, check_variant, check_workload, traits, variants, workloads
+from evalsuite.testing import activations, check_activation, check_variant, check_workload, variants, workloads
 from evalsuite.workloads.iris import IrisMLP
 
 IRIS = IrisMLP(epochs=2)
@@ -343,6 +343,6 @@ def test_what_is_no_row() -> None:
     ],
 )
 def test_each_trait_is_held_against_the_function_by_itself(trait: str, row: Activation, text: str) -> None:
-    (check,) = (each for each in traits.CHECKS if each.__name__ == trait)
+    check = getattr(activations, trait)
     told(text, lambda: check(row))
     check(SILU)
