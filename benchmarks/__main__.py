@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import onnxruntime
@@ -16,14 +17,21 @@ import torch
 from torch.nn import functional
 
 from benchmarks.bounds import bounds
-from benchmarks.relaxations import relaxations
 from benchmarks.runs import runs
 from benchmarks.smt import exact_verification
-from evalsuite import LambdaGELU, compare_latency, export_onnx, open_onnx, run_onnx
+from benchmarks.subjects import Figure, fresh, session
+from evalsuite import GELU, RELU, TANH, LambdaGELU, compare_latency, interval, open_onnx, relax, run_onnx
 from evalsuite.plugins import load
 from evalsuite.reluize.training import fit
 
-Ratio = tuple[str, float]
+_Session = onnxruntime.InferenceSession
+
+
+def _by_batches(what: str, first: _Session, second: _Session, inputs: torch.Tensor) -> Iterator[Figure]:
+    """Of single inputs and of 64, the latency of one session over another's."""
+    for batch in (1, 64):
+        calls = [partial(run_onnx, each, inputs[:batch]) for each in (first, second)]
+        yield f"{what}, batch {batch}", compare_latency(*calls, seconds=3).ratio
 
 
 def _step(
@@ -36,7 +44,7 @@ def _step(
     return once
 
 
-def training_step() -> Iterator[Ratio]:
+def training_step() -> Iterator[Figure]:
     """Forward and backward of lambda-GELU over F.gelu, with a dense upstream gradient, as inside a network."""
     frozen = LambdaGELU()
     frozen.s.requires_grad_(False)
@@ -51,7 +59,7 @@ def training_step() -> Iterator[Ratio]:
             yield f"lambda-GELU / F.gelu, forward + backward, {shape}{how}", measured.ratio
 
 
-def saved_memory() -> Iterator[Ratio]:
+def saved_memory() -> Iterator[Figure]:
     """Bytes that a forward pass keeps for its backward pass, lambda-GELU over F.gelu, 10^6 elements."""
 
     def saved(function: Callable[[torch.Tensor], torch.Tensor]) -> int:
@@ -70,24 +78,32 @@ def saved_memory() -> Iterator[Ratio]:
         yield f"lambda-GELU / F.gelu, saved bytes{how}", saved(layer) / saved(functional.gelu)
 
 
-def runtime() -> Iterator[Ratio]:
+def relaxations() -> Iterator[Figure]:
+    """`relax` of activations over that of ReLU, and over F.gelu of ten times as much, as in small and large layers."""
+    generator = torch.Generator().manual_seed(0)
+    rows = [GELU, load("activations", "silu").target, TANH, load("activations", "hard-swish").target]
+    for count in (1_600, 100_000):
+        lower = 2 * torch.randn(count, dtype=torch.float64, generator=generator)
+        upper = lower + 3 * torch.rand(count, dtype=torch.float64, generator=generator)
+        inputs = torch.randn(10 * count, dtype=torch.float64, generator=generator)
+        exact, forward = partial(relax, RELU, lower, upper), partial(functional.gelu, inputs)
+        for row in rows:
+            lines = partial(relax, row, lower, upper)
+            yield f"lines of {row.name} / of relu, {count:,} intervals", compare_latency(lines, exact, seconds=3).ratio
+        for name, call in (("lines", relax), ("ranges", interval)):
+            bounds = partial(call, GELU, lower, upper)
+            ratio = compare_latency(bounds, forward, seconds=3).ratio
+            yield f"{name} of gelu on {count:,} intervals / F.gelu of {10 * count:,} numbers", ratio
+
+
+def runtime() -> Iterator[Figure]:
     """A GELU network over the same network with ReLU in ONNX Runtime, opset 20, one Gelu node each."""
     workload = load("workloads", "mnist-cnn").target()
-    sessions = []
-    with tempfile.TemporaryDirectory() as folder:
-        for name in ("gelu", "relu"):
-            torch.manual_seed(0)
-            module = workload.build(load("activations", name).target.make).eval()
-            path = Path(folder) / f"{name}.onnx"
-            export_onnx(module, (1, 28, 28), path)
-            sessions.append(open_onnx(path))
-    for batch in (1, 64):
-        inputs = torch.rand(batch, 1, 28, 28)
-        gelu, relu = (lambda s=session: run_onnx(s, inputs) for session in sessions)  # noqa: B023
-        yield f"GELU / ReLU, mnist-cnn in ONNX Runtime, batch {batch}", compare_latency(gelu, relu, seconds=3).ratio
+    gelu, relu = (session(fresh(workload, name), (1, 28, 28)) for name in ("gelu", "relu"))
+    yield from _by_batches("GELU / ReLU, mnist-cnn in ONNX Runtime", gelu, relu, torch.rand(64, 1, 28, 28))
 
 
-def integers() -> Iterator[Ratio]:
+def integers() -> Iterator[Figure]:
     """The integer-only network of digits-cnn in numpy over the float32 one in ONNX Runtime, one thread each."""
     from threadpoolctl import threadpool_limits
 
@@ -97,18 +113,13 @@ def integers() -> Iterator[Ratio]:
     from pipelines.quantize.treatment import quantize
 
     workload = load("workloads", "digits-cnn").target()
-    data = workload.data()
-    torch.manual_seed(0)
-    module = workload.build(load("activations", "relu").target.make).eval()
+    data, module = workload.data(), fresh(workload, "relu")
     for layer in module.modules():  # statistics as after training, so that nothing saturates
         if isinstance(layer, torch.nn.BatchNorm2d):
             layer.momentum = None
     with torch.no_grad():
         module.train()(data.train.inputs)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "float32.onnx"
-        export_onnx(module.eval(), data.input_shape, path)
-        session = open_onnx(path)
+    floating = session(module.eval(), data.input_shape)
     quantized = quantize(module, data.input_shape, Scheme(Bits(8, 8)), data.calibration.inputs)
     executor = Executor(lower(quantized, data.input_shape))
     for batch in (1, 64):
@@ -116,12 +127,12 @@ def integers() -> Iterator[Ratio]:
         given = executor.quantize(inputs.numpy())
         with threadpool_limits(1):
             measured = compare_latency(
-                lambda given=given: executor.run(given), lambda inputs=inputs: run_onnx(session, inputs), seconds=3
+                lambda given=given: executor.run(given), lambda inputs=inputs: run_onnx(floating, inputs), seconds=3
             )
         yield f"integer executor / ONNX Runtime float32, digits-cnn, batch {batch}", measured.ratio
 
 
-def quantized() -> Iterator[Ratio]:
+def quantized() -> Iterator[Figure]:
     """mnist-cnn in 8 bits: GELU over ReLU in ONNX Runtime; quantizing, and the search for widths, over an epoch."""
     from pipelines.quantize.mixed_precision import search
     from pipelines.quantize.placement import Bits, Scheme
@@ -131,27 +142,23 @@ def quantized() -> Iterator[Ratio]:
 
     workload = load("workloads", "mnist-cnn").target()
     data = workload.data()
-    modules = {name: workload.build(load("activations", name).target.make) for name in ("gelu", "relu")}
+    modules = {name: fresh(workload, name) for name in ("gelu", "relu")}
 
-    def session(name: str, both: bool) -> onnxruntime.InferenceSession:
+    def in_bits(name: str, both: bool) -> _Session:
         scheme = Scheme(Bits(8, 8), before_activations=both)
-        made = quantize(modules[name].eval(), data.input_shape, scheme, data.calibration.inputs)
+        made = quantize(modules[name], data.input_shape, scheme, data.calibration.inputs)
         with tempfile.TemporaryDirectory() as folder:
             export_qcdq(made, data.input_shape, Path(folder) / "quantized.onnx")
             return open_onnx(Path(folder) / "quantized.onnx")
 
     for placement, both in (("post", False), ("pre+post", True)):
-        sessions = [session(name, both) for name in modules]
-        for batch in (1, 64):
-            inputs = data.test.inputs[:batch]
-            gelu, relu = (lambda s=each, inputs=inputs: run_onnx(s, inputs) for each in sessions)
-            measured = compare_latency(gelu, relu, seconds=3)
-            yield f"GELU / ReLU, mnist-cnn in 8 bits, {placement}, batch {batch}", measured.ratio
+        gelu, relu = (in_bits(name, both) for name in modules)
+        yield from _by_batches(f"GELU / ReLU, mnist-cnn in 8 bits, {placement}", gelu, relu, data.test.inputs)
 
     def epoch() -> None:
         fit(modules["relu"], data.train, workload, seed=0, share=1 / workload.epochs)
 
-    measured = compare_latency(lambda: session("relu", False), epoch, pairs=5, seconds=20)
+    measured = compare_latency(lambda: in_bits("relu", False), epoch, pairs=5, seconds=20)
     yield f"quantize, export and open mnist-cnn ({measured.first:.1f} s here) / one epoch of training", measured.ratio
 
     def plan() -> None:
@@ -166,7 +173,7 @@ def quantized() -> Iterator[Ratio]:
     yield f"mixed-precision search, mnist-cnn ({measured.first:.1f} s here) / one epoch of training", measured.ratio
 
 
-def lowered() -> Iterator[Ratio]:
+def lowered() -> Iterator[Figure]:
     """`lower` on a network of 40 float islands over one of 10: 4 where it is linear; and of a MobileNetV3."""
     from torch import nn
 
@@ -193,7 +200,7 @@ def lowered() -> Iterator[Ratio]:
     yield f"lower, a small MobileNetV3 ({measured.first:.2f} s here) / its quantization", measured.ratio
 
 
-def pruned() -> Iterator[Ratio]:
+def pruned() -> Iterator[Figure]:
     """mnist-cnn in ONNX Runtime: whole over half of its channels, in multiples of 8."""
     from pipelines.prune.channels import prune
     from pipelines.prune.selection import Probe, Selection
@@ -201,22 +208,14 @@ def pruned() -> Iterator[Ratio]:
     workload = load("workloads", "mnist-cnn").target()
     probe = Probe(lambda module: module(torch.zeros(2, 1, 28, 28)))
     for name in ("gelu", "relu"):
-        torch.manual_seed(0)
-        whole = workload.build(load("activations", name).target.make).eval()
+        whole = fresh(workload, name)
         half = prune(whole, probe, Selection(0.5, round_to=8)).module
-        with tempfile.TemporaryDirectory() as folder:
-            sessions = []
-            for module in (whole, half):
-                export_onnx(module, (1, 28, 28), Path(folder) / "model.onnx")
-                sessions.append(open_onnx((Path(folder) / "model.onnx").read_bytes()))
-        for batch in (1, 64):
-            inputs = torch.rand(batch, 1, 28, 28)
-            first, second = (lambda s=each, inputs=inputs: run_onnx(s, inputs) for each in sessions)
-            measured = compare_latency(first, second, seconds=3)
-            yield f"whole / half of the channels, {name}, mnist-cnn in ONNX Runtime, batch {batch}", measured.ratio
+        sessions = [session(each, (1, 28, 28)) for each in (whole, half)]
+        what = f"whole / half of the channels, {name}, mnist-cnn in ONNX Runtime"
+        yield from _by_batches(what, *sessions, torch.rand(64, 1, 28, 28))
 
 
-def start_up() -> Iterator[Ratio]:
+def start_up() -> Iterator[Figure]:
     """`evalsuite --help` over an empty interpreter."""
 
     def call(*words: str) -> Callable[[], object]:

@@ -16,6 +16,7 @@ import torch
 from torch.fx.experimental.optimization import fuse
 
 from benchmarks.soundness import network_of
+from benchmarks.subjects import Figure, box
 from evalsuite import Bench, Property, compare_latency, graph_of_network
 from evalsuite import Propagation as OfGraph
 from evalsuite.verification.graph import Graph
@@ -23,7 +24,6 @@ from pipelines.bounds.adapter import Engine
 from pipelines.bounds.propagation import Propagation
 from pipelines.bounds.regions import Regions
 
-Ratio = tuple[str, float]
 _RADII = (1 / 64, 1 / 16, 1 / 8)
 # Boxes of each network, and whether time is measured too.
 _CASES = {"digits-mlp relu": (100, True), "digits-cnn relu": (20, True), "resnet": (8, False)}
@@ -31,7 +31,7 @@ _CASES = {"digits-mlp relu": (100, True), "digits-cnn relu": (20, True), "resnet
 
 def _of_graph(graph: Graph, properties: list[Property]) -> torch.Tensor:
     """The widths of the logits, (properties, classes)."""
-    lower, upper = (torch.stack([getattr(each, end).flatten() for each in properties]) for end in ("lower", "upper"))
+    lower, upper = (each.flatten(1) for each in box(properties))
     units = torch.eye(graph.outputs, dtype=torch.float64)
     return -sum(OfGraph(graph, lower, upper).lower_bounds(torch.cat([units, -units])).value.chunk(2, 1))
 
@@ -42,7 +42,7 @@ def _of_module(engine: Engine, properties: list[Property], classes: int) -> torc
     return upper - lower
 
 
-def crown() -> Iterator[Ratio]:
+def crown() -> Iterator[Figure]:
     """Of the widths' ratios the mean, the greatest and how many are above 1, and the ratio of medians of times."""
     for name, (count, timed) in _CASES.items():
         network, bench = network_of(name, Path())
@@ -53,7 +53,7 @@ def crown() -> Iterator[Ratio]:
         yield from _compared(name, graph, engine, bench, count, timed)
 
 
-def _compared(name: str, graph: Graph, engine: Engine, bench: Bench, count: int, timed: bool) -> Iterator[Ratio]:
+def _compared(name: str, graph: Graph, engine: Engine, bench: Bench, count: int, timed: bool) -> Iterator[Figure]:
     told = f"CROWN, the graph's / auto_LiRPA's, {name}"
     for eps in _RADII:
         properties = bench.properties(eps, count)

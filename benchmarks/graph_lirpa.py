@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from benchmarks.subjects import box
 from evalsuite import Property, Unsupported
 from evalsuite.activations import RELU
 from evalsuite.verification.graph import CONVEX, Affine, Convex, Graph, Maximum, Node, Pointwise, Product, Rounded
@@ -169,12 +170,9 @@ class GraphEngine:
 
     def bounds(self, properties: list[Property], rows: _Tensor) -> Iterator[tuple[str, _Tensor, _Tensor]]:
         """By intervals and by lines: the method, and both ends of each property's own rows, (properties, rows)."""
-        lower, upper = (
-            torch.stack([getattr(each, end).flatten() for each in properties]) for end in ("lower", "upper")
-        )
+        lower, upper = (each.flatten(1) for each in box(properties))
         regions = Regions(lower, upper, None, torch.full((len(lower),), torch.inf, dtype=torch.float64))
         intervals = None
         for method in ("ibp", "crown"):
-            low, high, inputs = self._engine.bound(regions, rows, method, intervals)
-            intervals = inputs
+            low, high, intervals = self._engine.bound(regions, rows, method, intervals)
             yield method, low, high

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from benchmarks.pairs import write_property
+from benchmarks.subjects import balls, fitted
 from evalsuite import Network, Property, Verdict, export_onnx, verify
 from evalsuite.plugins import load
 from evalsuite.workloads.workload import Data
@@ -39,14 +40,8 @@ def _trained(data: Data) -> Network:
     module = nn.Sequential(
         nn.Flatten(), nn.Linear(784, _WIDTH), nn.ReLU(), nn.Linear(_WIDTH, _WIDTH), nn.ReLU(), nn.Linear(_WIDTH, 10)
     )  # fmt: skip
-    optimizer = torch.optim.Adam(module.parameters(), 1e-3)
-    inputs, targets = data.train.inputs, data.train.targets
-    for _ in range(_EPOCHS):
-        for batch in torch.randperm(len(inputs)).split(64):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(module(inputs[batch]), targets[batch]).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-    return Network("mnist", module.eval(), data.input_shape, 10)
+    fitted(module, data.train.inputs, data.train.targets, rate=1e-3, epochs=_EPOCHS, batch=64)
+    return Network("mnist", module, data.input_shape, 10)
 
 
 def _evalsuite(network: Network, folder: Path, limit: float) -> Solver:
@@ -90,10 +85,7 @@ def main() -> None:
         solvers = {each: _SOLVERS[each](network, Path(name), given.limit) for each in given.solvers}
         for number in range(given.first, given.first + given.queries):
             sample, radius = right[number], _RADII[number % len(_RADII)]
-            label = int(data.test.targets[sample])
-            asked = Property.robustness(
-                data.test.inputs[sample], sample=sample, label=label, eps=radius, domain=data.domain
-            )
+            (asked,) = balls(data, radius, [sample])
             for each, ask in solvers.items():
                 began = time.monotonic()
                 said[each].append(ask(asked))

@@ -15,6 +15,8 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import nn
 
+from benchmarks.pairs import write_property
+from benchmarks.subjects import fitted
 from evalsuite import export_onnx, verify
 
 _RADII, _SHARES = ("0.1", "0.2"), (0.05, 0.01)
@@ -31,13 +33,7 @@ def _trained(width: int = 64) -> tuple[nn.Module, torch.Tensor]:
     module = nn.Sequential(
         nn.Linear(30, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 2)
     )  # fmt: skip
-    optimizer = torch.optim.Adam(module.parameters(), 3e-3)
-    for _ in range(60):
-        for batch in torch.randperm(len(inputs)).split(32):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(module(inputs[batch]), labels[batch]).backward()
-            optimizer.step()
-    return module.eval(), inputs
+    return fitted(module, inputs, labels, rate=3e-3, epochs=60, batch=32), inputs
 
 
 def _least(module: nn.Module, low: torch.Tensor, high: torch.Tensor, label: int) -> float:
@@ -51,17 +47,6 @@ def _least(module: nn.Module, low: torch.Tensor, high: torch.Tensor, label: int)
         size = (high - low) * (0.25 * (1 - step / steps) + 0.002)
         points = torch.minimum(torch.maximum(points - size * slope.sign(), low), high)
     return float((module(points) @ sign).min())
-
-
-def _property(low: torch.Tensor, high: torch.Tensor, label: int, bound: float) -> str:
-    lines = [f"(declare-const X_{i} Real)" for i in range(30)] + [f"(declare-const Y_{i} Real)" for i in (0, 1)]
-    for i, ends in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
-        lines += [f"(assert ({sign} X_{i} {_decimal(end)}))" for sign, end in zip((">=", "<="), ends, strict=True)]
-    return "\n".join([*lines, f"(assert (<= (- Y_{label} Y_{1 - label}) {_decimal(bound)}))", ""])
-
-
-def _decimal(value: float) -> str:
-    return f"{value:.6f}"
 
 
 def main() -> None:
@@ -84,7 +69,9 @@ def main() -> None:
             radius, share = float(_RADII[number % 2]), _SHARES[number // 2 % 2]
             low, high = (sample - radius).clamp(min=0), (sample + radius).clamp(max=1)
             least, clean = _least(module, low, high, label), float(module(sample[None]).abs().sum())
-            file.write_text(_property(low, high, label, least - share * (clean - least)))
+            bound = least - share * (clean - least)
+            ends = (each.double().round(decimals=6) for each in (low, high))
+            write_property(*ends, file, 2, f"(<= (- Y_{label} Y_{1 - label}) {bound:.6f})")
             said = []
             for engine in given.engines:
                 begun = time.process_time()

@@ -19,10 +19,8 @@ from typing import get_args
 import torch
 
 from benchmarks.plain import ask_plainly
+from benchmarks.subjects import Figure, balls, trained
 from evalsuite import Network, Property, Verdict, falsify
-from evalsuite.plugins import load
-from evalsuite.run.making import make_network
-from evalsuite.variants import standing
 from pipelines.smt import EncodingName
 from pipelines.smt.counterexample import Judge
 from pipelines.smt.deciding import Z3
@@ -81,16 +79,11 @@ Contender = Callable[[Query, float], tuple[Verdict, bool]]
 def queries(samples: int = 8, asked: Sequence[Asked] = QUERIES, variant: str = "relu") -> Iterator[Query]:
     """The set, with networks trained here."""
     for name, options, radii in asked:
-        workload = load("workloads", name).target(**options)
-        data = workload.data()
-        network = make_network(workload, data, standing(variant), 0, name=name)[0]
+        network, data = trained(name, variant, **options)
         exact = read(network)
         judge = Judge(network, exact, 0)
         for eps in radii:
-            for i in range(samples):
-                property_ = Property.robustness(
-                    data.test.inputs[i], sample=i, label=int(data.test.targets[i]), eps=eps, domain=data.domain
-                )
+            for property_ in balls(data, eps, range(samples)):
                 yield Query(f"{name} {options.get('hidden', '')} {eps}", network, exact, judge, property_)
 
 
@@ -180,7 +173,7 @@ def _geometric(values: list[float]) -> float:
     return math.exp(statistics.fmean(map(math.log, values))) if values else math.nan
 
 
-def exact_verification() -> Iterator[tuple[str, float]]:
+def exact_verification() -> Iterator[Figure]:
     """Z3 over branch and bound, 10 s a query: on irises and moons, and on digits where bounds leave a query open."""
     limit = 10.0
     easy = [each for each in QUERIES if not each[0].startswith("digits")]
@@ -190,9 +183,7 @@ def exact_verification() -> Iterator[tuple[str, float]]:
     yield from _over_search(tallies, limit, tallies["z3"].searched, "queries that bounds leave open")
 
 
-def _over_search(
-    tallies: dict[str, Tally], limit: float, counted: list[bool], kind: str
-) -> Iterator[tuple[str, float]]:
+def _over_search(tallies: dict[str, Tally], limit: float, counted: list[bool], kind: str) -> Iterator[Figure]:
     means = {
         name: _geometric([min(each, limit) for each, own in zip(tally.seconds, counted, strict=True) if own])
         for name, tally in tallies.items()

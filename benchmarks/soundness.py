@@ -30,15 +30,13 @@ import torch
 from torch import nn
 
 from benchmarks.graph_lirpa import GraphEngine
+from benchmarks.subjects import box, trained
 from docs.making.networks import NETWORKS
 from docs.making.networks import subject as of_table
 from evalsuite import Bench, Network, Property, Subject, Unsupported, graph_of_network, subjects, zonotopes_of
 from evalsuite import Propagation as OfGraph
 from evalsuite.graph.embedded import Embedded
 from evalsuite.graph.onnx_file import graph_of_model
-from evalsuite.plugins import load
-from evalsuite.run.making import make_network
-from evalsuite.variants import standing
 from evalsuite.verification.graph import Graph
 from evalsuite.verification.zonotope import Zonotope
 from pipelines.bounds.margins import rows_of
@@ -106,16 +104,8 @@ def network_of(name: str, folder: Path) -> tuple[Network, Bench]:
     """A network of the table, or one that is trained here, with its data."""
     if name in NETWORKS:
         return of_table(name, folder)
-    workload, variant = name.split()
-    made = load("workloads", workload).target()
-    data = made.data()
-    network = make_network(made, data, standing(variant), 0, name=workload)[0]
+    network, data = trained(*name.split())
     return network, Bench(data, 0, folder, 60.0, lambda *_, **__: None)
-
-
-def _box(properties: list[Property]) -> tuple[torch.Tensor, torch.Tensor]:
-    lower, upper = (torch.stack([getattr(each, end) for each in properties]) for end in ("lower", "upper"))
-    return lower, upper
 
 
 def _radii(asked: Subject, graph: Graph) -> Iterator[float]:
@@ -123,7 +113,7 @@ def _radii(asked: Subject, graph: Graph) -> Iterator[float]:
     wanted = sorted(_WIDTHS)
     rows = torch.eye(graph.outputs, dtype=torch.float64)
     for exponent in range(0, _FINEST, 2):
-        lower, upper = (each.flatten(1) for each in _box(asked.properties(2.0**-exponent)))
+        lower, upper = (each.flatten(1) for each in box(asked.properties(2.0**-exponent)))
         try:
             engine = OfGraph(graph, lower, upper)
         except Unsupported:  # too wide for it
@@ -152,7 +142,7 @@ def _line(error: Unsupported) -> str:
 
 def _of_graph(graph: Graph, properties: list[Property], rows: torch.Tensor) -> Iterator[Ends]:
     """Bounds of both kinds by the graph; the rows are of each property's own label, (properties, rows, outputs)."""
-    lower, upper = (each.flatten(1) for each in _box(properties))
+    lower, upper = (each.flatten(1) for each in box(properties))
     for method, backward in (("graph-ibp", False), ("graph-crown", True)):
         try:
             engine = OfGraph(graph, lower, upper, backward=backward)

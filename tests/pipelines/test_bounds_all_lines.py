@@ -12,7 +12,7 @@ from bounds_sampled import Sampled, boxes, points_in
 from cases import slow
 from torch import nn
 
-from benchmarks.optimised import upstream
+from benchmarks.bounds import upstream
 from evalsuite import LambdaGELU, Network, Property
 from pipelines.bounds import Bounds, certification
 from pipelines.bounds import propagation as propagation_module
