@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.plain import ask_plainly, plain_question
+from benchmarks.smt import ask_plainly, plain_question
 from evalsuite import Network, Property, Unsupported, Verdict, falsify
 from pipelines.bounds.propagation import Propagation
 from pipelines.smt import EncodingName, marabou
