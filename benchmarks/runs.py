@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -64,19 +64,23 @@ _ROW = {
 }  # fmt: skip
 
 
-class _AtOnce(Serial):
+class AtOnce(Serial):
     """Leaves what a job would leave, without doing it: `rows` of some jobs by their ids, and one row of the others."""
 
     def __init__(self, rows: Mapping[str, Sequence[dict[str, Any]]] = MappingProxyType({})) -> None:
         super().__init__()
         self._rows = rows
 
+    def found(self, assignment: Assignment) -> Found:
+        """What a job would leave."""
+        job, labels = assignment.job, {**assignment.job.coordinates, "key": assignment.key}
+        rows = tuple(Row(**labels, **each) for each in self._rows.get(job.id, [_ROW]))
+        network = "" if job.step else f"network of {job.id}"
+        return Found(Status.OK, rows, network=network, conditions=assignment.conditions)
+
     def start(self, assignment: Assignment) -> None:
-        labels = {**assignment.job.coordinates, "key": assignment.key}
-        told = self._rows.get(assignment.job.id, [_ROW])
-        found = Found(Status.OK, tuple(Row(**labels, **each) for each in told), conditions=assignment.conditions)
-        if assignment.job.step is None:
-            found = replace(found, network=f"network of {assignment.job.id}")
+        found = self.found(assignment)
+        if found.network:
             (assignment.scratch / NETWORK).mkdir()
             (assignment.scratch / NETWORK / "file").write_text(found.network)
         (assignment.scratch / OUTCOME).write_text(json.dumps(asdict(found)))
@@ -99,7 +103,7 @@ class _Clocks(Progress):
 
 def _driven(recipe: Recipe, folder: Path) -> list[tuple[float, float]]:
     clocks = _Clocks()
-    run_recipe(recipe, folder / "out", Cache(folder / "cache"), _AtOnce(), clocks, workers=2)
+    run_recipe(recipe, folder / "out", Cache(folder / "cache"), AtOnce(), clocks, workers=2)
     return clocks.at
 
 
@@ -131,7 +135,7 @@ def again() -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         recipe = Path(__file__).parents[1] / "pipelines" / "recipes" / "quickstart.yaml"
-        run_recipe(read_recipe(recipe), folder / "out", Cache(folder / "cache"), _AtOnce(rows), Progress(), workers=2)
+        run_recipe(read_recipe(recipe), folder / "out", Cache(folder / "cache"), AtOnce(rows), Progress(), workers=2)
         words = ["run", recipe, "--out", folder / "out", "--cache", folder / "cache"]
         for what, asked in {"the quickstart": words, "its report": ["report", folder / "out"]}.items():
             before, begun = processor(), time.perf_counter()

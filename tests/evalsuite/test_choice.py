@@ -41,7 +41,7 @@ def run(folder: Path, executor: AtOnce, *only: str, retry: str = "all") -> RunRe
 
 
 def test_a_part_is_run_with_what_it_needs_and_the_rest_later(tmp_path: Path) -> None:
-    first, second = AtOnce(0), AtOnce(0)
+    first, second = AtOnce(), AtOnce()
     record = run(tmp_path, first, "*/gelu-swap/1/export")
     assert sorted(first.ran) == [
         f"digits-mlp/{each}" for each in ("gelu-swap/1/export", "gelu-swap/1/train", "gelu/1/train")
@@ -50,10 +50,10 @@ def test_a_part_is_run_with_what_it_needs_and_the_rest_later(tmp_path: Path) -> 
     assert len(read_results(tmp_path / "out")) == 3
     whole = run(tmp_path, second)
     assert (len(second.ran), whole.jobs["ok"], bool(whole.finished)) == (9, 12, True)
-    part = run(tmp_path, third := AtOnce(0), "*/accuracy")
+    part = run(tmp_path, third := AtOnce(), "*/accuracy")
     assert (third.ran, part.jobs["ok"], len(read_results(tmp_path / "out"))) == ([], 12, 12)
     with pytest.raises(RunError, match="--only 'nothing' fits no job; a job is WORKLOAD/VARIANT/SEED/STEP, as digits"):
-        run(tmp_path, AtOnce(0), "nothing")
+        run(tmp_path, AtOnce(), "nothing")
 
 
 class Failing(AtOnce):
@@ -79,9 +79,9 @@ class Failing(AtOnce):
 def test_what_failed_is_tried_again_as_asked_and_what_crashed_always(
     tmp_path: Path, retry: str, steps: set[str], count: int
 ) -> None:
-    run(tmp_path, Failing(0))
+    run(tmp_path, Failing())
     before = (tmp_path / "out" / "journal.jsonl").read_bytes().count(b"\n")
-    record = run(tmp_path, again := Failing(0), retry=retry)
+    record = run(tmp_path, again := Failing(), retry=retry)
     assert ({each.rpartition("/")[2] for each in again.ran}, len(again.ran)) == (steps, count)
     assert {key: record.jobs[key] for key in ("failed", "timeout", "crashed", "skipped")} == {
         "failed": 3, "timeout": 3, "crashed": 1, "skipped": 2,
@@ -123,7 +123,7 @@ def test_the_command_line_takes_a_part(workshop: Workshop) -> None:
 
 
 def test_plan_says_at_length_what_changed(tmp_path: Path) -> None:
-    run(tmp_path, AtOnce(0))
+    run(tmp_path, AtOnce())
     recipe = parse_recipe(RECIPE.text.replace("digits-mlp", "{use: digits-mlp, learning_rate: 0.5}"))
     planned = plan_run(recipe, tmp_path / "out", Cache(tmp_path / "cache"))
     first = next(each for each in planned if each.job.id == "digits-mlp/gelu/0/train")
@@ -157,7 +157,7 @@ def test_a_shell_can_complete_the_commands() -> None:
 
 @pytest.fixture
 def filled(tmp_path: Path) -> Cache:
-    run(tmp_path, AtOnce(0))
+    run(tmp_path, AtOnce())
     return Cache(tmp_path / "cache")
 
 
@@ -202,11 +202,11 @@ def test_damage_is_found_and_removed(filled: Cache, workshop: Workshop) -> None:
 
 
 def test_artefacts_take_no_room_beside_the_cache_and_damage_by_their_user_is_noticed(tmp_path: Path) -> None:
-    run(tmp_path, AtOnce(0))
+    run(tmp_path, AtOnce())
     file = tmp_path / "out/artefacts/digits-mlp/gelu/0/train/network/file"
     assert file.stat().st_nlink == 2
     file.write_text("changed in place")
     shutil.rmtree(tmp_path / "out")
-    run(tmp_path, again := AtOnce(0))
+    run(tmp_path, again := AtOnce())
     assert again.ran == ["digits-mlp/gelu/0/train"]
     assert file.read_text() == "network of digits-mlp/gelu/0/train"

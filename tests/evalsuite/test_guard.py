@@ -93,12 +93,12 @@ def test_a_fork_server_that_never_stays_is_named(workshop: Workshop, monkeypatch
 @pytest.mark.slow
 def test_what_a_stage_says_of_other_disks_and_with_odd_values_is_its_own_row(workshop: Workshop) -> None:
     said = outcomes(workshop, "".join(f"  - {name}\n" for name in (
-        "full-elsewhere", "leaves-at-once", "huge-sample", "half-a-character", "slow",
+        "full-elsewhere", "{use: exits, code: 28}", "huge-sample", "half-a-character", "slow",
     )))  # fmt: skip
     assert said["full-elsewhere"][0] == "failed"
     assert said["full-elsewhere"][1].startswith("OSError: [Errno 28] No space left on device (")
-    assert said["leaves-at-once"][0] == "crashed"
-    assert "exit code 28" in said["leaves-at-once"][1]
+    assert said["exits"][0] == "crashed"
+    assert "exit code 28" in said["exits"][1]
     assert said["huge-sample"][0] == "failed"
     assert f"sample of metric 'fine' must be in [0, 2^63), got {2**70} (" in said["huge-sample"][1]
     assert said["half-a-character"] == ("unavailable", "caf?.txt")

@@ -323,9 +323,9 @@ def test_a_report_does_not_replace_the_results_of_a_run_that_ends_meanwhile(
 def test_a_run_may_be_given_more_seeds_and_no_fewer(tmp_path: Path) -> None:
     few, more = (parse_recipe(RECIPE.replace(f", {SEEDS - 1}]", end)) for end in ("]", f", {SEEDS - 1}]"))
     given = {"workers": 2, "cache": Cache(tmp_path / "cache"), "progress": Progress()}
-    first = run_recipe(few, tmp_path / "out", executor=AtOnce(0), **given)  # type: ignore[arg-type]
-    executor = AtOnce(0)
+    first = run_recipe(few, tmp_path / "out", executor=AtOnce(), **given)  # type: ignore[arg-type]
+    executor = AtOnce()
     second = run_recipe(more, tmp_path / "out", executor=executor, **given)  # type: ignore[arg-type]
     assert (first.jobs["ok"], second.jobs["ok"], len(executor.ran)) == (6 * (SEEDS - 1), 6 * SEEDS, 6)
     with pytest.raises(runner.RunError, match=f"with more seeds: give --seeds {','.join(map(str, range(SEEDS)))}, or"):
-        run_recipe(few, tmp_path / "out", executor=AtOnce(0), **given)  # type: ignore[arg-type]
+        run_recipe(few, tmp_path / "out", executor=AtOnce(), **given)  # type: ignore[arg-type]

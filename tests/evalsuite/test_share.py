@@ -177,7 +177,7 @@ def test_a_worker_stays_for_what_it_has_begun(recipe: Recipe, tmp_path: Path) ->
     share, given = Share(tmp_path / "out"), order(recipe, tmp_path)
     share.post(given)
     worker = Worker(tmp_path / "out", 1, print, only=given.key)
-    worker._executor = Late(0)
+    worker._executor = Late()
     worker.work(0.01)
     assert [len(read_journal(each)) for each in share.journals()] == [1]
     assert Cache(tmp_path / "cache").find(given.key) is not None

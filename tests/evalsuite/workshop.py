@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 from click.testing import Result
 from typer.testing import CliRunner
 
+from benchmarks import runs
 from evalsuite.cli import app
-from evalsuite.results import Row, Status, read_results
-from evalsuite.run.child import NETWORK, OUTCOME, Assignment, Found, read_outcome
-from evalsuite.run.executor import Serial
+from evalsuite.results import read_results
+from evalsuite.run.child import Assignment, Found
 
 TROUBLE = Path(__file__).parent.parent / "trouble"
 # A job in the background of a shell script, as some CI runs the tests, ignores Ctrl-C; a user's terminal does not.
@@ -79,10 +78,13 @@ class Workshop:
         return read_results(self.out)
 
 
-class AtOnce(Serial):
-    """Leaves what a job would leave, without doing it; at most two at a time."""
+class AtOnce(runs.AtOnce):
+    """Notes what it runs, at most two at a time.
 
-    def __init__(self, slow: float, workers: int = 2, made: str = "") -> None:
+    With `made`, jobs hand on a network, another one each time it differs; `handover` is the one that they took.
+    """
+
+    def __init__(self, slow: float = 0.0, workers: int = 2, made: str = "") -> None:
         super().__init__()
         self.ran: list[str] = []
         self._slow, self._workers, self._made = slow, workers, made
@@ -95,24 +97,13 @@ class AtOnce(Serial):
     def free(self) -> int:
         return self._workers - len(self._done)
 
-    def start(self, assignment: Assignment) -> None:
-        job = assignment.job
-        labels = {**job.coordinates, "key": assignment.key}
-        row = Row(
-            **labels, metric="m", setting="", sample=None, value=1.0, unit="count", direction="higher", timing=False,
-            status="ok", verdict="", reason="",
-        )  # fmt: skip
-        found = Found(Status.OK, (row,), network="" if job.step else f"network of {job.id}")
-        found = replace(found, conditions=assignment.conditions)
-        if self._made:  # as a step that hands on a network, another each time; `handover` is the one that it took
-            taken = (assignment.network / "file").read_text() if assignment.network else ""
-            found = replace(found, network=f"{job.id} {self._made}", handover=taken)
-        if found.network:
-            (assignment.scratch / NETWORK).mkdir()
-            (assignment.scratch / NETWORK / "file").write_text(found.network)
-        (assignment.scratch / OUTCOME).write_text(json.dumps(asdict(found)))
-        self.ran.append(job.id)
-        self._done.append((assignment, read_outcome(assignment.scratch)))
+    def found(self, assignment: Assignment) -> Found:
+        self.ran.append(assignment.job.id)
+        found = super().found(assignment)
+        if not self._made:
+            return found
+        taken = (assignment.network / "file").read_text() if assignment.network else ""
+        return replace(found, network=f"{assignment.job.id} {self._made}", handover=taken)
 
 
 def git(folder: Path, *words: str) -> str:

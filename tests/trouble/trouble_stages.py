@@ -3,168 +3,229 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import subprocess
 import sys
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, make_dataclass, replace
+from inspect import signature
 from pathlib import Path
-from typing import ClassVar
+from typing import Any
 
+import numpy as np
+import psutil
 import torch
 from torch import nn
 
 from evalsuite import Bench, Direction, Metric, Network, Outcome, Unsupported
 
 
-class _Stage:
-    version: ClassVar[str] = "1"
-    libraries: ClassVar[tuple[str, ...]] = ()
+def stage(run: Callable[..., Outcome], name: str = "", **declared: object) -> Any:
+    """The stage of that name, or of the function's, that runs it; its options are the parameters behind the bench."""
+    options = [(each.name, each.annotation, each.default) for each in [*signature(run).parameters.values()][2:]]
+    body = {
+        "version": "1", "libraries": (), "__doc__": run.__doc__, "__module__": run.__module__,
+        "run": lambda self, *given: run(*given, **asdict(self)),
+    }  # fmt: skip
+    return make_dataclass(name or run.__name__, options, frozen=True, namespace={**body, **declared})
 
 
-def _fine() -> Outcome:
-    return Outcome([Metric("fine", 1.0, "count", Direction.HIGHER)])
+def _count(value: float | None = 1.0, name: str = "fine", **given: object) -> Metric:
+    return Metric(name, value, "count", Direction.HIGHER, **given)  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True)
-class Segfault(_Stage):
+_NAN = float("nan")
+
+
+@stage
+def segfault(network: Network, bench: Bench) -> Outcome:
     """Reads address 0."""
-
-    def run(self, network: Network, bench: Bench) -> Outcome:
-        ctypes.string_at(0)
-        return _fine()
+    ctypes.string_at(0)
+    return Outcome([_count()])
 
 
-@dataclass(frozen=True)
-class Hang(_Stage):
+@stage
+def hang(network: Network, bench: Bench) -> Outcome:
     """Sleeps in C with the interpreter's lock held, out of reach of Python's signal handlers."""
-
-    def run(self, network: Network, bench: Bench) -> Outcome:
-        ctypes.PyDLL(None).sleep(1000)
-        return _fine()
+    ctypes.PyDLL(None).sleep(1000)
+    return Outcome([_count()])
 
 
-@dataclass(frozen=True)
-class NotANumber(_Stage):
+@stage
+def not_a_number(network: Network, bench: Bench) -> Outcome:
     """One NaN beside a good value."""
-
-    def run(self, network: Network, bench: Bench) -> Outcome:
-        bad = Metric("bad", float("nan"), "count", Direction.HIGHER)
-        return Outcome([bad, *_fine().metrics])
+    return Outcome([_count(_NAN, "bad"), _count()])
 
 
-@dataclass(frozen=True)
-class Raises(_Stage):
-    """An ordinary bug."""
-
-    def run(self, network: Network, bench: Bench) -> Outcome:
-        raise KeyError("no such thing")
-
-
-@dataclass(frozen=True)
-class Exits(_Stage):
-    """Leaves without a word."""
-
-    def run(self, network: Network, bench: Bench) -> Outcome:
-        os._exit(7)
-
-
-@dataclass(frozen=True)
-class Leaves(_Stage):
-    """Leaves as a script does, with the exit code by which a job says that the disk is full."""
-
-    code: int = 28
-
-    def run(self, network: Network, bench: Bench) -> Outcome:
-        sys.exit(self.code)
-
-
-@dataclass(frozen=True)
-class Unversioned:
-    """Has a number for its version."""
-
-    version: ClassVar[int] = 1
-    libraries: ClassVar[tuple[str, ...]] = ()
-
-    def run(self, network: Network, bench: Bench) -> Outcome:
-        return _fine()
-
-
-@dataclass(frozen=True)
-class Empty(_Stage):
-    """Measures nothing."""
-
-    def run(self, network: Network, bench: Bench) -> Outcome:
-        return Outcome([])
-
-
-@dataclass(frozen=True)
-class Declines(_Stage):
-    """Supports nothing."""
-
-    def run(self, network: Network, bench: Bench) -> Outcome:
-        raise Unsupported("not this network")
-
-
-@dataclass(frozen=True)
-class NotANumberButANetwork(_Stage):
+@stage
+def not_a_number_but_a_network(network: Network, bench: Bench) -> Outcome:
     """A NaN beside a network that could be handed on."""
-
-    def run(self, network: Network, bench: Bench) -> Outcome:
-        return Outcome([Metric("bad", float("nan"), "count", Direction.HIGHER)], network=replace(network))
+    return Outcome([_count(_NAN, "bad")], network=replace(network))
 
 
-@dataclass(frozen=True)
-class Links(_Stage):
+@stage
+def raises(network: Network, bench: Bench) -> Outcome:
+    """An ordinary bug."""
+    raise KeyError("no such thing")
+
+
+@stage
+def paints(network: Network, bench: Bench) -> Outcome:
+    """Fails with a text that clears the terminal."""
+    raise ValueError("\x1b[2Jgone")
+
+
+@stage
+def exits(network: Network, bench: Bench, code: int = 7) -> Outcome:
+    """Leaves without a word."""
+    os._exit(code)
+
+
+@stage
+def leaves(network: Network, bench: Bench, code: int = 28) -> Outcome:
+    """Leaves as a script does, with the exit code by which a job says that the disk is full."""
+    sys.exit(code)
+
+
+@stage
+def empty(network: Network, bench: Bench) -> Outcome:
+    """Measures nothing."""
+    return Outcome([])
+
+
+unversioned = stage(lambda network, bench: Outcome([_count()]), "unversioned", version=1)  # A number for it.
+
+
+@stage
+def declines(network: Network, bench: Bench) -> Outcome:
+    """Supports nothing."""
+    raise Unsupported("not this network")
+
+
+@stage
+def links(network: Network, bench: Bench) -> Outcome:
     """Leaves a dangling link among its artefacts."""
-
-    def run(self, network: Network, bench: Bench) -> Outcome:
-        (bench.folder / "latest").symlink_to("gone")
-        return _fine()
+    (bench.folder / "latest").symlink_to("gone")
+    return Outcome([_count()])
 
 
-@dataclass(frozen=True)
-class Outside(_Stage):
+@stage
+def outside(network: Network, bench: Bench) -> Outcome:
     """Declares a file that is not in its folder."""
-
-    def run(self, network: Network, bench: Bench) -> Outcome:
-        return replace(_fine(), artefacts={"notes": Path(__file__)})
+    return Outcome([_count()], {"notes": Path(__file__)})
 
 
-@dataclass(frozen=True)
-class Files(_Stage):
+@stage
+def files(network: Network, bench: Bench, file: str = "a.txt") -> Outcome:
     """Leaves one file, named by its option."""
-
-    file: str = "a.txt"
-
-    def run(self, network: Network, bench: Bench) -> Outcome:
-        (bench.folder / self.file).write_text("content")
-        return replace(_fine(), artefacts={"text": bench.folder / self.file})
+    (bench.folder / file).write_text("content")
+    return Outcome([_count()], {"text": bench.folder / file})
 
 
-@dataclass(frozen=True)
-class Rebuilds(_Stage):
+@stage
+def rebuilds(network: Network, bench: Bench) -> Outcome:
     """Hands on a network that the architecture cannot be resized to."""
-
-    def run(self, network: Network, bench: Bench) -> Outcome:
-        changed = nn.Sequential(network.module, nn.Linear(network.classes, network.classes)).eval()
-        return replace(_fine(), network=replace(network, module=changed))
+    changed = nn.Sequential(network.module, nn.Linear(network.classes, network.classes)).eval()
+    return Outcome([_count()], network=replace(network, module=changed))
 
 
-@dataclass(frozen=True)
-class Slow(_Stage):
+@stage
+def slow(network: Network, bench: Bench, seconds: float = 0.3) -> Outcome:
     """Takes its time, and says what it saw; the value depends on the seed and the network."""
+    time.sleep(seconds)
+    weight = next(network.module.parameters()).sum().item()
+    clock = Metric("clock", time.time(), "s", Direction.LOWER, timing=True)
+    return Outcome([_count(torch.rand(()).item(), "noise"), _count(weight, "weight"), clock])
 
-    seconds: float = 0.3
 
-    def run(self, network: Network, bench: Bench) -> Outcome:
-        time.sleep(self.seconds)
-        noise = torch.rand(()).item()
-        weight = next(network.module.parameters()).sum().item()
-        clock = Metric("clock", time.time(), "s", Direction.LOWER, timing=True)
-        return Outcome(
-            [
-                Metric("noise", noise, "count", Direction.HIGHER),
-                Metric("weight", weight, "count", Direction.HIGHER),
-                clock,
-            ]
-        )
+@stage
+def kills_server(network: Network, bench: Bench) -> Outcome:
+    """Kills the process that jobs are forked from, and goes on."""
+    with suppress(psutil.Error):  # another job was faster
+        found = [each for each in psutil.Process().parents() if "multiprocessing.forkserver" in str(each.cmdline())]
+        found[-1].kill()  # those below it were forked from it
+    time.sleep(0.5)
+    return Outcome([_count()])
+
+
+def _clocks(network: Network, bench: Bench, file: str = "", seconds: float = 0.3) -> Outcome:
+    """Works for a while, then takes times for a while, and writes down when."""
+
+    def for_a_while(what: str) -> list[Metric]:
+        began = time.monotonic()
+        time.sleep(seconds)
+        with Path(file).open("a") as opened:
+            opened.write(f"{what} {began} {time.monotonic()}\n")
+        return [Metric("clocked", seconds, "s", Direction.LOWER, timing=True)]
+
+    for_a_while("works")
+    return Outcome([lambda: for_a_while("times")])
+
+
+clocks, clocks_unsaid = stage(_clocks, "clocks", timed=True), stage(_clocks, "clocks_unsaid")
+
+
+@stage
+def full_elsewhere(network: Network, bench: Bench) -> Outcome:
+    """Finds that a disk is full which is not the run's."""
+    Path("/dev/full").write_text("content")
+    raise OSError(errno.ENOSPC, "not reached")
+
+
+@stage
+def huge_sample(network: Network, bench: Bench) -> Outcome:
+    """Numbers a sample beyond what a column of the results holds."""
+    return Outcome([_count(sample=2**70)])
+
+
+@stage
+def half_a_character(network: Network, bench: Bench) -> Outcome:
+    """Tells the name of a file that is no Unicode, as os.listdir gives it."""
+    return Outcome([_count(None, "seen", reason=os.fsdecode(b"caf\xe9.txt"))])
+
+
+@stage
+def allocates(network: Network, bench: Bench, gib: float = 4.0) -> Outcome:
+    """Takes memory, up to `gib`, and holds it."""
+    held = []
+    while sum(each.nbytes for each in held) < gib * 2**30:
+        held.append(np.ones(2**22))
+        time.sleep(0.01)
+    time.sleep(60)
+    return Outcome([_count()])
+
+
+@stage
+def forks(network: Network, bench: Bench) -> Outcome:
+    """Holds half a GiB and shares it with five forks, which count as little as one process that takes it."""
+    held = np.ones(2**26)
+    for _ in range(5):
+        if os.fork() == 0:
+            time.sleep(10)
+            os._exit(0)
+    time.sleep(1)
+    return Outcome([_count(float(held[0]))])
+
+
+@stage
+def deserter(network: Network, bench: Bench, file: str = "pid", seconds: float = 0.0) -> Outcome:
+    """Starts a process in a session of its own that writes its number to `file`, and hangs if asked."""
+    code = f"import os, time; open({file!r}, 'w').write(f'{{os.getpid()}} '); time.sleep(600)"
+    subprocess.Popen([sys.executable, "-I", "-S", "-c", code], start_new_session=True)
+    while not (Path(file).exists() and Path(file).read_text().endswith(" ")):
+        time.sleep(0.01)
+    time.sleep(seconds)
+    return Outcome([_count()])
+
+
+@stage
+def chatty(network: Network, bench: Bench, mib: int = 64) -> Outcome:
+    """Prints `mib` of text between two words."""
+    print("begins", flush=True)
+    for _ in range(mib):
+        os.write(1, b"x" * 79 + b"\n" * (2**20 - 79))
+    print("ends", flush=True)
+    return Outcome([_count()])
