@@ -9,17 +9,16 @@ from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
-from workshop import HEAD, AtOnce, Workshop, git
+from workshop import HEAD, AtOnce, Workshop
 
 from evalsuite.cli import app
 from evalsuite.recipe import parse_recipe
 from evalsuite.results import Status, read_results
-from evalsuite.run import record
 from evalsuite.run.cache import Cache, collect, damaged, inventory, matching, told, used_by
 from evalsuite.run.child import Assignment
 from evalsuite.run.executor import failed
 from evalsuite.run.progress import Progress
-from evalsuite.run.record import RunRecord, changed_since
+from evalsuite.run.record import RunRecord
 from evalsuite.run.runner import RunError, run_recipe
 from evalsuite.run.state import Choice, plan_run, seeds_of, with_seeds
 
@@ -131,22 +130,6 @@ def test_plan_says_at_length_what_changed(tmp_path: Path) -> None:
     assert said.startswith("workload option learning_rate: ")
     assert said.endswith(" -> 0.5")
     assert [each.reasons() for each in planned if each.state != "run"] == [[]] * 10
-
-
-def test_changed_source_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, other = (tmp_path / "evalsuite" / "run" / name for name in ("record.py", "other.py"))
-    file.parent.mkdir(parents=True)
-    file.write_text("")
-    other.write_text("")
-    for words in (["init"], ["add", "."], ["commit", "-m", "all"]):
-        git(tmp_path, *words)
-    monkeypatch.setattr(record, "__file__", str(file))
-    commit = record.checkout()
-    file.write_text("changed")
-    assert record.checkout() == f"{commit}-dirty"
-    files = [file, other, Path(__file__)]
-    assert changed_since(commit, files) == changed_since(f"{commit}-dirty", files) == ["evalsuite/run/record.py"]
-    assert changed_since("release 0.1.0", files) == changed_since(commit, [Path(__file__)]) == []
 
 
 def test_a_shell_can_complete_the_commands() -> None:

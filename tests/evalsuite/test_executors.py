@@ -17,6 +17,7 @@ import psutil
 import pytest
 from workshop import HEAD, Workshop, lines, wait_until
 
+from benchmarks.chaos import told
 from evalsuite.run.journal import read_journal
 
 STEPS = """\
@@ -47,10 +48,6 @@ def end(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
-def told(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame[~frame["timing"]].drop(columns="run").reset_index(drop=True)
-
-
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pd.DataFrame]:
     with pytest.MonkeyPatch.context() as patch:
@@ -59,7 +56,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pd.DataFrame]
         workshop = Workshop(folder)
         done = workshop.run(workshop.recipe(STEPS), "--executor", "serial")
         assert done.returncode == 0, done.stderr
-        yield told(workshop.rows())
+        yield told(workshop.out)
 
 
 EXECUTORS = [
@@ -78,7 +75,7 @@ def test_every_executor_gives_the_same_rows(
     with workers(workshop, workshop.out, 2 if kind == "workers" else 0):
         done = workshop.run(workshop.recipe(STEPS), "--executor", kind, *words)
     assert done.returncode == 0, done.stderr
-    pd.testing.assert_frame_equal(told(workshop.rows()), expected)
+    pd.testing.assert_frame_equal(told(workshop.out), expected)
     entries = read_journal(workshop.out / "journal.jsonl")
     assert {each.conditions["host"] for each in entries.values()} == {platform.node()}
     assert not list((workshop.out / "orders").glob("*"))
@@ -133,7 +130,7 @@ def test_a_killed_worker_costs_no_row(workshop: Workshop, expected: pd.DataFrame
         end(driver)
     assert driver.returncode == 0, errors
     assert "8 jobs: 8 ok" in output
-    pd.testing.assert_frame_equal(told(workshop.rows()), expected)
+    pd.testing.assert_frame_equal(told(workshop.out), expected)
 
 
 def dask_worker(driver: int) -> int:
