@@ -6,12 +6,14 @@ import hashlib
 import inspect
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import cache
+from functools import cache, partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -169,6 +171,11 @@ class Recipe:
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
 
 
+_Entry = str | dict[str, Any]
+_Named = TypeVar("_Named", Part, Step)
+_Found = TypeVar("_Found")
+
+
 def _part_of(given: Mapping[str, Any], plugin: Plugin, target: Any) -> Part:
     return Part(given["name"], given["use"], given["options"], target, plugin.origin, plugin.version)
 
@@ -199,10 +206,10 @@ class _Document(BaseModel):
 
     name: str = Field(pattern=_NAME, max_length=NAME_LENGTH)
     baseline: str = "gelu"
-    workloads: list[str | dict[str, Any]] = Field(min_length=1)
-    variants: list[str | dict[str, Any]] = Field(min_length=1)
+    workloads: list[_Entry] = Field(min_length=1)
+    variants: list[_Entry] = Field(min_length=1)
     seeds: list[int] = Field(min_length=1)
-    steps: list[str | dict[str, Any]] = Field(min_length=1)
+    steps: list[_Entry] = Field(min_length=1)
     time_limit: float = Field(default=120.0, gt=0, le=LONGEST)
     memory_limit: float = Field(default=0.0, ge=0, le=1e6)
     learning_rates: dict[str, dict[str, float]] = Field(default_factory=dict)
@@ -278,6 +285,10 @@ def _again(values: Sequence[object]) -> list[int]:
     return [index for index, value in enumerate(values) if first.setdefault(value, index) != index]
 
 
+class _Wrong(Exception):
+    """An entry is read no further: what is wrong with it is noted."""
+
+
 class _Reader:
     """Walks one YAML tree, gathering problems instead of stopping at the first."""
 
@@ -287,17 +298,9 @@ class _Reader:
 
     def recipe(self) -> Recipe:
         document = self._document()
-        if document is None:
-            raise RecipeError(self._file, self._problems)
-        workloads = [self._plugin("workloads", ("workloads", i), entry) for i, entry in enumerate(document.workloads)]
-        variants = [self._variant(("variants", i), entry) for i, entry in enumerate(document.variants)]
-        steps: list[Step | None] = []
-        called: list[str] = []
-        for i, entry in enumerate(document.steps):
-            steps.append(self._step(("steps", i), entry, document.time_limit, called))
-            called.append(entry if isinstance(entry, str) else str(entry.get("name", entry.get("use"))))
-        for key, parts in (("workloads", workloads), ("variants", variants), ("steps", steps)):
-            self._distinct(key, [part.name if part else None for part in parts])
+        workloads = self._read("workloads", document.workloads, partial(self._plugin, "workloads"))
+        variants = self._read("variants", document.variants, self._variant)
+        steps = self._read("steps", document.steps, partial(self._step, document))
         self._seeds(document.seeds)
         names = [part.name for part in variants if part]
         if document.baseline not in names and None not in variants:
@@ -316,6 +319,19 @@ class _Reader:
         if self._problems:
             raise RecipeError(self._file, self._problems)
         return recipe
+
+    def _read(self, key: str, entries: list[_Entry], read: Callable[[Place, _Entry], _Named]) -> list[_Named | None]:
+        """What is made of each entry, None where something is wrong with it; the names are distinct."""
+        found: list[_Named | None] = []
+        for index, entry in enumerate(entries):
+            try:
+                found.append(read((key, index), entry))
+            except _Wrong:
+                found.append(None)
+        for index in _again([each.name if each else None for each in found]):
+            if each := found[index]:
+                self._problem((key, index), f"the name {each.name!r} is taken; give this one its own `name`")
+        return found
 
     def _bases(self, recipe: Recipe) -> None:
         """Every base is known, and no network starts from itself."""
@@ -342,10 +358,10 @@ class _Reader:
                 self._problem(place, f"no workload is called {name!r}{did_you_mean(name, workloads)}")
                 continue
             for variant, rate in rates.items():
-                if variant not in trained:
-                    self._problem((*place, variant), self._untrained(recipe, variant, trained))
-                    continue
-                self._with((*place, variant), workloads[name], "learning_rate", rate)
+                with suppress(_Wrong):
+                    if variant not in trained:
+                        self._refuse((*place, variant), self._untrained(recipe, variant, trained))
+                    self._with((*place, variant), workloads[name], "learning_rate", rate)
         if not recipe.split_by_seed:
             return
         if not any(part.cut for part in recipe.workloads):
@@ -364,12 +380,10 @@ class _Reader:
 
     def _with(self, place: Place, workload: Part, option: str, value: object) -> None:
         if option not in option_names(workload.target):
-            self._problem(place, f"workload {workload.use!r} has no option {option!r}")
-            return
-        given = {"name": workload.name, "use": workload.use, "options": {**workload.options, option: value}}
-        self._build(place, type(workload.target), "workload", given)
+            self._refuse(place, f"workload {workload.use!r} has no option {option!r}")
+        self._build(place, type(workload.target), "workload", workload.use, {**workload.options, option: value})
 
-    def _document(self) -> _Document | None:
+    def _document(self) -> _Document:
         given = plain(self._tree)
         for key in set(given) - set(_Document.model_fields):
             self._problem((key,), f"unknown key{did_you_mean(key, _Document.model_fields)}")
@@ -378,7 +392,7 @@ class _Reader:
             return _Document.model_validate_json(json.dumps(given))
         except ValidationError as error:
             self._report(error, ())
-            return None
+            raise RecipeError(self._file, self._problems) from error
 
     def _report(self, error: ValidationError, place: Place, called: Mapping[str, str] = MappingProxyType({})) -> None:
         seen: set[Place] = set()
@@ -399,10 +413,10 @@ class _Reader:
             path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
         self._problems.append(Problem(line, column, path, text))
 
-    def _distinct(self, key: str, names: list[str | None]) -> None:
-        for index in _again(names):
-            if names[index] is not None:
-                self._problem((key, index), f"the name {names[index]!r} is taken; give this one its own `name`")
+    def _refuse(self, place: Place, text: str) -> NoReturn:
+        """Note a problem with which the entry is read no further."""
+        self._problem(place, text)
+        raise _Wrong
 
     def _seeds(self, seeds: list[int]) -> None:
         for index, seed in enumerate(seeds):
@@ -411,80 +425,61 @@ class _Reader:
         for index in _again(seeds):
             self._problem(("seeds", index), f"seed {seeds[index]} is given twice: it would count as two")
 
-    def _split(self, place: Place, entry: str | dict[str, Any], reserved: tuple[str, ...]) -> dict[str, Any] | None:
+    def _split(self, place: Place, entry: _Entry, reserved: tuple[str, ...]) -> dict[str, Any]:
         entry = {"use": entry} if isinstance(entry, str) else entry
         if not isinstance(entry.get("use"), str):
-            self._problem(place, "`use` is missing: which plugin?")
-            return None
+            self._refuse(place, "`use` is missing: which plugin?")
         name = entry.get("name", entry["use"])
         if not (isinstance(name, str) and re.fullmatch(_NAME, name)):
-            self._problem((*place, "name"), f"a name is letters, digits, '.', '_' and '-', got {name!r}")
-            return None
+            self._refuse((*place, "name"), f"a name is letters, digits, '.', '_' and '-', got {name!r}")
         if len(name) > NAME_LENGTH:
             text = f"a name has at most {NAME_LENGTH} characters, got {len(name)}; give this one a shorter `name`"
-            self._problem((*place, "name"), text)
-            return None
+            self._refuse((*place, "name"), text)
         options = {key: value for key, value in entry.items() if key not in reserved}
-        return {"use": entry["use"], "name": name, "options": options, **{k: entry.get(k) for k in reserved[2:]}}
+        return {"use": entry["use"], "name": name, "options": options}
 
-    def _plugin(self, group: str, place: Place, entry: str | dict[str, Any]) -> Part | None:
-        known = self._declared(place, entry) if group == "workloads" else entry
-        given = known and self._split(place, known, _STEP_KEYS if group == "stages" else _STEP_KEYS[:2])
-        if not given:
-            return None
+    def _loaded(self, place: Place, find: Callable[[str], _Found], use: str) -> _Found:
         try:
-            plugin = load(group, given["use"])
-        except PluginError as error:
-            self._problem((*place, "use"), str(error))
-            return None
-        part = self._build(place, plugin.target, group.removesuffix("s"), given)
-        return part and _part_of(given, plugin, part.target)
+            return find(use)
+        except (PluginError, OwnError) as error:
+            self._refuse((*place, "use"), str(error))
 
-    def _declared(self, place: Place, entry: str | dict[str, Any]) -> str | dict[str, Any] | None:
+    def _plugin(self, group: str, place: Place, entry: _Entry) -> Part:
+        known = self._declared(place, entry) if group == "workloads" else entry
+        given = self._split(place, known, _STEP_KEYS if group == "stages" else _STEP_KEYS[:2])
+        use, kind = given["use"], group.removesuffix("s")
+        plugin = self._loaded(place, partial(load, group), use)
+        return _part_of(given, plugin, self._build(place, plugin.target, kind, use, given["options"]))
+
+    def _declared(self, place: Place, entry: _Entry) -> _Entry:
         """`use: my.py:net`, a function declared by @evalsuite.workload, as the workload `own` with its options."""
         use = entry if isinstance(entry, str) else entry.get("use")
         if not (isinstance(use, str) and is_reference(use)):
             return entry
-        try:
-            options = declared(use)
-        except OwnError as error:
-            self._problem((*place, "use"), str(error))
-            return None
+        options = self._loaded(place, declared, use)
         if not options:
-            self._problem(
-                (*place, "use"), f"{use!r} is not declared by @evalsuite.workload; write `use: own, model: {use}`"
-            )
-            return None
+            text = f"{use!r} is not declared by @evalsuite.workload; write `use: own, model: {use}`"
+            self._refuse((*place, "use"), text)
         given = {} if isinstance(entry, str) else entry
         name = re.sub(r"[^A-Za-z0-9.-]+", "-", use.rpartition(":")[2]).strip("-.")
         return {"name": name, "model": use, **options, **given, "use": "own"}
 
-    def _variant(self, place: Place, entry: str | dict[str, Any]) -> Part | None:
+    def _variant(self, place: Place, entry: _Entry) -> Part:
         given = self._split(place, entry, _STEP_KEYS[:2])
-        if given is None:
-            return None
-        use, name = given["use"], given["name"]
-        try:
-            plugin = load_variant(use)
-        except PluginError as error:
-            self._problem((*place, "use"), str(error))
-            return None
+        use, name, options = given["use"], given["name"], given["options"]
+        plugin = self._loaded(place, load_variant, use)
         implied = options_for(use)
-        for option in implied.keys() & given["options"].keys():
-            self._problem((*place, option), f"{use!r} says it already; for another one write `use: trained`")
-            return None
-        part = self._build(place, plugin.target, "variant", {**given, "options": {**implied, **given["options"]}})
-        if part is None:
-            return None
-        if name != use and name in variant_names() and part.target != standing(name):
+        for option in implied.keys() & options.keys():
+            self._refuse((*place, option), f"{use!r} says it already; for another one write `use: trained`")
+        target = self._build(place, plugin.target, "variant", use, {**implied, **options})
+        if name != use and name in variant_names() and target != standing(name):
             self._problem((*place, "name"), f"{name!r} is the name of another variant; choose a new one")
         if name == use and use not in _GENERAL:
-            self._misnamed(place, part.target, given)
-        return _part_of(given, plugin, part.target)
+            self._misnamed(place, target, use, options)
+        return _part_of(given, plugin, target)
 
-    def _misnamed(self, place: Place, target: Any, given: Mapping[str, Any]) -> None:
+    def _misnamed(self, place: Place, target: Any, use: str, options: Mapping[str, Any]) -> None:
         """A variant's own name speaks of the activations that it has by default."""
-        use, options = given["use"], given["options"]
         for each in fields(target):
             usual = each.default
             if each.name in _ACTIVATIONS & options.keys() and isinstance(usual, str) and options[each.name] != usual:
@@ -492,11 +487,10 @@ class _Reader:
                 self._problem((*place, each.name), text)
                 return
 
-    def _build(self, place: Place, cls: Any, kind: str, given: dict[str, Any]) -> Part | None:
-        use, options = given["use"], given["options"]
+    def _build(self, place: Place, cls: Any, kind: str, use: str, options: Mapping[str, Any]) -> Any:
+        """The workload, variant or stage with these options."""
         if not (isinstance(cls, type) and is_dataclass(cls)):
-            self._problem((*place, "use"), f"{kind} {use!r} is not a dataclass; its author must make it one")
-            return None
+            self._refuse((*place, "use"), f"{kind} {use!r} is not a dataclass; its author must make it one")
         known = option_names(cls)
         unknown = [key for key in options if key not in known]
         for key in unknown:
@@ -506,44 +500,36 @@ class _Reader:
         for key in large:
             self._problem((*place, key), f"a whole number is in (-2^63, 2^63), got {options[key]}")
         if unknown or large:
-            return None
+            raise _Wrong
         try:
             target = construct(cls, options)
         except ValidationError as error:
             self._report(error, place, {name: option for option, name in known.items()})
-            return None
+            raise _Wrong from error
         except (Exception, SystemExit) as error:  # a plugin may raise anything
-            self._problem(place, f"{kind} {use!r} cannot be made: {type(error).__name__}: {error}")
-            return None
+            self._refuse(place, f"{kind} {use!r} cannot be made: {type(error).__name__}: {error}")
         if lacking := _lacking(kind, target):
-            self._problem((*place, "use"), f"{kind} {use!r} {lacking}")
-            return None
-        return Part(given["name"], use, options, target)
+            self._refuse((*place, "use"), f"{kind} {use!r} {lacking}")
+        return target
 
-    def _step(self, place: Place, entry: str | dict[str, Any], time_limit: float, earlier: list[str]) -> Step | None:
+    def _step(self, document: _Document, place: Place, entry: _Entry) -> Step:
         part = self._plugin("stages", place, entry)
-        if part is None or not isinstance(part.target, Stage):
-            if part is not None:
-                self._problem((*place, "use"), f"{part.use!r} is no stage: it lacks `version`, `libraries` or `run`")
-            return None
+        if not isinstance(part.target, Stage):
+            self._refuse((*place, "use"), f"{part.use!r} is no stage: it lacks `version`, `libraries` or `run`")
         given = {} if isinstance(entry, str) else entry
-        after, limit = given.get("after", ""), given.get("time_limit", time_limit)
+        after, limit = given.get("after", ""), given.get("time_limit", document.time_limit)
+        earlier = [each if isinstance(each, str) else str(each.get("name", each.get("use"))) for each in document.steps]
+        earlier = earlier[: int(place[1])]
         if part.name == TRAIN:
             self._problem((*place, "name"), f"{TRAIN!r} is the making of the network; choose another name")
         if "after" in given and after not in earlier:
             self._problem((*place, "after"), f"no earlier step is called {after!r}{did_you_mean(str(after), earlier)}")
         if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not 0 < limit <= LONGEST:
-            self._problem((*place, "time_limit"), f"time_limit is a number of seconds in (0, 10^7], got {limit!r}")
-            return None
-        self._libraries(place, part)
-        return Step(part, str(after), float(limit))
-
-    def _libraries(self, place: Place, part: Part) -> None:
-        from importlib.metadata import PackageNotFoundError, version
-
+            self._refuse((*place, "time_limit"), f"time_limit is a number of seconds in (0, 10^7], got {limit!r}")
         for library in part.target.libraries:
             try:
                 version(library)
             except PackageNotFoundError:
                 cure = f"which is not installed: pip install {library}"
                 self._problem(place, f"stage {part.use!r} needs {library}, {cure}")
+        return Step(part, str(after), float(limit))
