@@ -92,7 +92,8 @@ class Round:
             try:
                 _, said = driver.communicate(timeout=_PATIENCE)
             except subprocess.TimeoutExpired:
-                self.faults.append(f"the run hangs: {_shown(driver.pid)}")
+                counts = {role: len(each) for role, each in _roles(driver.pid).items()}
+                self.faults.append(f"the run hangs: {counts}")
                 driver.kill()
                 return
             if driver.returncode == 0:
@@ -180,10 +181,6 @@ def _marked(mark: str) -> list[psutil.Process]:
             if each.environ().get(MARK) == mark and each.status() != psutil.STATUS_ZOMBIE:
                 found.append(each)
     return found
-
-
-def _shown(pid: int) -> str:
-    return str({role: len(each) for role, each in _roles(pid).items()})
 
 
 def _undisturbed(run: Round) -> tuple[float, pd.DataFrame]:

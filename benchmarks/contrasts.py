@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from benchmarks.detectable import REPORTS, Asked, values
@@ -267,8 +268,8 @@ def orders(study: str = "partial") -> list[tuple[str, ...]]:
             Contrast(PARTIAL, "", name, found[order, name], held, seeds).cells
             for order, held in (("hardness", p), ("sensitivity", None))
         )
-        layers = _layers(frame, name)
-        lines.append((f"`{name}`", str(layers), *tested, shown[0]))
+        learnt = frame[(frame["workload"] == name) & (frame["metric"] == "learnt_hardness")]
+        lines.append((f"`{name}`", str(learnt["setting"].nunique()), *tested, shown[0]))
     return [
         ("workload", "layers", "hardness − random, points", "p after Holm", "", "sensitivity − random, points"),
         *lines,
@@ -317,11 +318,6 @@ def _treated(
     return level, {arm: seed_difference(of[arm], of[original]) for arm in (*arms, CHOSEN)}, often
 
 
-def _layers(frame: pd.DataFrame, workload: str) -> int:
-    own = frame[(frame["workload"] == workload) & (frame["metric"] == "learnt_hardness")]
-    return int(own["setting"].nunique())
-
-
 def drift(study: str = "drift") -> list[tuple[str, ...]]:
     """Spearman's ρ of a network's mean drift of λ with what its deployment comes to, Holm over the four."""
     from scipy.stats import spearmanr
@@ -358,10 +354,8 @@ def _named(question: Asked) -> str:
 def _spread(given: Sequence[float], question: Asked) -> str:
     if len(given) < 2:
         return "not measured in two networks"
-    mean = math.fsum(given) / len(given)
-    deviation = math.sqrt(math.fsum((each - mean) ** 2 for each in given) / (len(given) - 1))
     shown, digits = question.shown, question.digits
-    return f"{shown * mean:.{digits}f} ± {shown * deviation:.{digits}f}".replace("-", "−")
+    return f"{shown * fmean(given):.{digits}f} ± {shown * stdev(given):.{digits}f}".replace("-", "−")
 
 
 _OTHERS = {"drift": drift, "partial": orders, "pretrained": treatments}

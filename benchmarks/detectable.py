@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import stdev
 from typing import TYPE_CHECKING
 
 from evalsuite.results import read_results
@@ -142,8 +143,7 @@ def table() -> Iterator[str]:
             frames[asked.study] = read_results(REPORTS / asked.study)
         found = gaps(frames[asked.study], asked)
         for workload, differences in found.items():
-            mean = math.fsum(differences) / len(differences)
-            deviation = math.sqrt(math.fsum((each - mean) ** 2 for each in differences) / (len(differences) - 1))
+            deviation = stdev(differences)
             sizes = [detectable(deviation, seeds, LEVEL / len(found)) for seeds in (5, 10)]
             told = [f"{asked.shown * each:.2g}" for each in (deviation, *sizes, asked.margin)]
             yield f"| {asked.name} ({asked.unit}) | `{workload}` | {' | '.join(told)} |"

@@ -10,7 +10,7 @@ import typer
 
 from evalsuite.commands import add_commands
 from evalsuite.run.cache_commands import app as cache_app
-from evalsuite.run.console import cache_in, described, execute, stop
+from evalsuite.run.console import CacheFolder, cache_in, execute, refusing, stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,10 +27,6 @@ app = typer.Typer(
 )
 RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE.yaml", help="The recipe.")]
 OutFolder = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="The run's folder [runs/NAME].")]
-CacheFolder = Annotated[
-    Path | None, typer.Option("--cache", metavar="DIR", help="The cache [$EVALSUITE_CACHE, else the user's].")
-]
-
 Seeds = Annotated[str, typer.Option(metavar="0-9", help="Other seeds than the recipe's.")]
 
 
@@ -166,11 +162,9 @@ def tune(
     from evalsuite.run.tuning import block, rates_of, tuned, tuning_recipe, write_losses
 
     read = _recipe(recipe)
-    try:
+    with refusing(ValueError, RecipeError):
         tried, used = rates_of(rates), seeds_of(seeds)
         trained = tuning_recipe(read, tried, used, str(recipe))
-    except (ValueError, RecipeError) as error:
-        stop(error)
     folder = out or Path("runs") / trained.name
     execute(
         trained, folder, cache_in(cache), jobs=jobs, choice=Choice(("*/train",)), progress=progress,
@@ -195,12 +189,8 @@ def worker(
     from evalsuite.run.executor import ServerLost
     from evalsuite.run.worker import Refused, Worker
 
-    try:
+    with refusing(Refused, ServerLost):
         Worker(folder, workers_of(jobs), lambda line: print(line, flush=True)).work(idle)
-    except (Refused, ServerLost) as reason:
-        stop(reason)
-    except OSError as error:
-        stop(described(error))
 
 
 @app.command()
@@ -220,13 +210,8 @@ def plan(
 
     read = _recipe(recipe, seeds)
     folder = (out or Path("runs") / read.name).absolute()
-    try:
-        with offline("plan downloads nothing; `evalsuite run` does"):
-            planned = plan_run(read, folder, cache_in(cache))
-    except DataError as error:
-        stop(error)
-    except OSError as error:
-        stop(described(error))
+    with refusing(DataError), offline("plan downloads nothing; `evalsuite run` does"):
+        planned = plan_run(read, folder, cache_in(cache))
     width = max(len(each.job.id) for each in planned)
     for each in planned:
         print(printable(f"{each.state:<7} {each.job.id:<{width}}  {each.why}"))
@@ -248,13 +233,12 @@ def report(
     from evalsuite.results import DamagedResults
     from evalsuite.run.results import catch_up
 
-    try:
+    def unwritten(error: OSError) -> str:
+        return f"cannot write {error.filename or folder}: {error.strerror}"
+
+    with refusing(DamagedResults, PluginError, RecipeError, ValueError, unreadable=unwritten):
         catch_up(folder)
         written = write_report(folder)
-    except (DamagedResults, PluginError, RecipeError, ValueError) as error:
-        stop(error)
-    except OSError as error:
-        stop(f"cannot write {error.filename or folder}: {error.strerror}")
     for path in written:
         if path.suffix in (".html", ".md"):
             print(path)
@@ -288,10 +272,8 @@ def _print_plugins(group: str, name: str | None = None, find: Callable[[str], Pl
     from evalsuite.plugins import PluginError, load, load_all
 
     if name is not None:
-        try:
+        with refusing(PluginError):
             plugin = find(name) if find else load(group, name)
-        except PluginError as error:
-            stop(error)
         _print_options(plugin.help, plugin.target)
         return
     plugins = load_all(group)
@@ -324,10 +306,8 @@ def activations(
     """List the activations: name, formula, what they harden to, and source."""
     from evalsuite.activations.listing import Selected, UnknownActivation
 
-    try:
+    with refusing(UnknownActivation):
         selected = Selected.by_name(name)
-    except UnknownActivation as error:
-        stop(error)
     if plot is None:
         print("\n".join(selected.lines()))
         return
@@ -336,14 +316,13 @@ def activations(
     from evalsuite.activations.figure import write_figure
     from evalsuite.report.canvas import FIGURE_STYLE
 
-    try:
-        with mpl.rc_context(FIGURE_STYLE):
-            write_figure(selected.rows(), plot)
-    except ValueError as error:
-        stop(error)
-    except OSError as error:
-        stop(f"cannot write {plot}: {error.strerror or error}; name a file in a folder that can be written")
+    with refusing(ValueError, unreadable=lambda error: _unwritten(plot, error)), mpl.rc_context(FIGURE_STYLE):
+        write_figure(selected.rows(), plot)
     print(plot)
+
+
+def _unwritten(file: Path, error: OSError) -> str:
+    return f"cannot write {file}: {error.strerror or error}; name a file in a folder that can be written"
 
 
 @app.command()
@@ -508,7 +487,7 @@ def _opened(out: Path) -> TextIO:
     try:
         return out.open("w", newline="", encoding="utf-8")
     except OSError as error:
-        raise ValueError(f"cannot write {out}: {error.strerror}; name a file in a folder that can be written") from None
+        raise ValueError(_unwritten(out, error)) from None
 
 
 @app.command(name="check-proof")

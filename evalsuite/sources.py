@@ -14,7 +14,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -89,10 +89,6 @@ def source_file(name: str) -> Path | None:
         places = spec.submodule_search_locations if spec is not None else None
         full = f"{full}.{part}"
         spec = PathFinder.find_spec(full, places) if places else None
-    return _source(spec)
-
-
-def _source(spec: ModuleSpec | None) -> Path | None:
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return None
     return Path(spec.origin).resolve()

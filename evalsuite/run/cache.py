@@ -258,19 +258,15 @@ def keep(cache: Cache, assignment: Assignment, found: Found) -> Found:
         # Nobody knows whether it ran the code that its key is of, or the code after it.
         found = failed(assignment, Status.FAILED, _EDITED, found.seconds)
     if found.final and (assignment.scratch / OUTCOME).is_file():
-        _make_room(cache, assignment.key)
+        known = cache.find(assignment.key)
+        if known is not None and stored(cache, assignment.key) is None:
+            shutil.rmtree(known, ignore_errors=True)  # what it read has changed
         # Where another run was faster, its outcome is the one the cache holds.
         return read_outcome(cache.store(assignment.key, assignment.scratch))
     shutil.rmtree(assignment.scratch, ignore_errors=True)
     if found.final:
-        known = stored(cache, assignment.key)
-        return known[1] if known else failed(assignment, Status.FAILED, _NOT_SHARED, found.seconds)
+        kept = stored(cache, assignment.key)
+        return kept[1] if kept else failed(assignment, Status.FAILED, _NOT_SHARED, found.seconds)
     if found.status is Status.OK:
         found = replace(found, network="", handover="a metric failed, so its network is not kept")
     return found
-
-
-def _make_room(cache: Cache, key: str) -> None:
-    home = cache.find(key)
-    if home is not None and stored(cache, key) is None:
-        shutil.rmtree(home, ignore_errors=True)

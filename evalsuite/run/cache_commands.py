@@ -7,12 +7,9 @@ from typing import Annotated
 
 import typer
 
-from evalsuite.run.console import cache_in, stop
+from evalsuite.run.console import CacheFolder, cache_in, stop
 
 app = typer.Typer(no_args_is_help=True, help="Look at the cache of finished jobs, check it, and make room in it.")
-CacheFolder = Annotated[
-    Path | None, typer.Option("--cache", metavar="DIR", help="The cache [$EVALSUITE_CACHE, else the user's].")
-]
 
 
 @app.command(name="ls")

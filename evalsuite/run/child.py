@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import TypeAdapter
 
@@ -34,6 +34,7 @@ NETWORK = "network"
 ARTEFACTS = "artefacts"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ROOM = 1 << 20  # bytes that a disk with room takes
+_Kind = TypeVar("_Kind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +91,17 @@ def read_outcome(folder: Path) -> Found:
     Raises:
         OSError, ValueError: there is none, or not a whole one.
     """
-    return _adapter().validate_json((folder / OUTCOME).read_bytes(), strict=True)
+    return validated(Found, (folder / OUTCOME).read_bytes())
+
+
+def validated(kind: type[_Kind], text: str | bytes) -> _Kind:
+    """What JSON says of a dataclass of that kind. Raises ValueError where it is none."""
+    return cast("TypeAdapter[_Kind]", _adapter(kind)).validate_json(text, strict=True)
 
 
 @cache
-def _adapter() -> TypeAdapter[Found]:
-    return TypeAdapter(Found)
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 def perform(assignment: Assignment, alone: Callable[[], float] = lambda: 0.0) -> None:
@@ -136,7 +142,8 @@ def perform(assignment: Assignment, alone: Callable[[], float] = lambda: 0.0) ->
         if isinstance(error, OSError) and error.errno in NO_ROOM and _is_full(assignment.scratch):
             raise
         traceback.print_exc()
-        status = Status.OOM if _lacked_memory(error) else Status.FAILED
+        starved = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
+        status = Status.OOM if starved else Status.FAILED
         outcome = text(_failure(labels, status, _describe(error)))
     partial = assignment.scratch / f"{OUTCOME}.partial"
     partial.write_text(outcome, encoding="utf-8")
@@ -153,12 +160,6 @@ def _is_full(folder: Path) -> bool:
     except OSError as error:
         return error.errno in NO_ROOM
     return False
-
-
-def _lacked_memory(error: BaseException) -> bool:
-    import torch
-
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
 
 
 def _failure(labels: dict[str, Any], status: Status, reason: str) -> Found:
@@ -178,6 +179,7 @@ def _train(assignment: Assignment, labels: dict[str, Any]) -> Found:
     from evalsuite.networks import load_network, save_network
     from evalsuite.reluize.profile import learnt_parameters
     from evalsuite.run.making import data_of, make_network
+    from evalsuite.tasks import score
 
     job = assignment.job
     workload = job.workload.target
@@ -194,17 +196,13 @@ def _train(assignment: Assignment, labels: dict[str, Any]) -> Found:
     if job.exported:
         keep_exported(load_network(folder, workload, data), folder)
     found = [*_training(made, seconds, workload, data.task), *learnt_parameters(network.module)]
-    rows = _rows([*_validation(network, data), *found], labels)
+    validation = [
+        replace(each, name=f"validation_{each.name}") for each in score(network.module, data.validation).metrics
+    ]
+    rows = _rows([*validation, *found], labels)
     parts = ("train", "calibration", "validation", "test")
     samples = {part: len(getattr(data, part)) for part in parts}
     return Found(Status.OK, rows, network=digest_network(folder), samples=samples)
-
-
-def _validation(network: Network, data: Data) -> list[Metric]:
-    from evalsuite.tasks import score
-
-    found = score(network.module, data.validation)
-    return [replace(each, name=f"validation_{each.name}") for each in found.metrics]
 
 
 def _training(made: Made, seconds: float, workload: Workload, task: Task) -> list[Metric]:
@@ -242,19 +240,18 @@ def _measure(assignment: Assignment, labels: dict[str, Any], turn: Callable[[], 
     folder = assignment.scratch / ARTEFACTS
     bench = make_bench(workload, data, seed=job.seed, folder=folder, time_limit=job.time_limit)
     torch.manual_seed(job.seed)
-    outcome = job.step.stage.run(network, bench)
+    outcome, who = job.step.stage.run(network, bench), f"stage {job.step.part.use!r}"
     if not isinstance(outcome, Outcome):
-        raise TypeError(f"stage {job.step.part.use!r} returned {type(outcome).__name__}, no Outcome")
+        raise TypeError(f"{who} returned {type(outcome).__name__}, no Outcome")
     digest, handover = _hand_over(outcome.network, assignment)
     if outcome.timed:
         if not job.timed:
-            raise TypeError(f"stage {job.step.part.use!r} takes times: it must say so, by timed: ClassVar[bool] = True")
+            raise TypeError(f"{who} takes times: it must say so, by timed: ClassVar[bool] = True")
         turn()
     if not outcome.metrics:
-        raise TypeError(f"stage {job.step.part.use!r} returned an Outcome without a metric")
+        raise TypeError(f"{who} returned an Outcome without a metric")
     rows = _rows(outcome.metrics, labels)
-    artefacts = _artefacts(outcome, folder)
-    return Found(Status.OK, rows, network=digest, handover=handover, artefacts=artefacts)
+    return Found(Status.OK, rows, network=digest, handover=handover, artefacts=_artefacts(outcome, folder))
 
 
 def check_takes(stage: Stage, network: Network, data: Data, name: str, after: str = "") -> None:

@@ -81,7 +81,8 @@ class Claims:
                 return True
             if not claim.samefile(mine):  # else the answer to a link was lost, as may happen on a network disk
                 told, grave = claim.read_bytes(), mine.with_name(f"{mine.name}-{claim.name}")
-                if self._lives(mine.parent.parent / _name(told)) or not _bury(claim, told, grave):
+                name = re.sub(r"[/\0]", "?", told.decode(errors="replace")) or "?"  # of a damaged claim, no place's
+                if self._lives(mine.parent.parent / name) or not _bury(claim, told, grave):
                     return False
                 os.link(mine, claim)
         except FileNotFoundError:
@@ -119,11 +120,6 @@ class Claims:
 def _beat(place: Path) -> None:
     with suppress(OSError):
         (place / "beat").write_text(str(time.monotonic_ns()))
-
-
-def _name(told: bytes) -> str:
-    """The place that a claim names; a damaged claim names one that is not there."""
-    return re.sub(r"[/\0]", "?", told.decode(errors="replace")) or "?"
 
 
 def _bury(claim: Path, told: bytes, grave: Path) -> bool:

@@ -9,11 +9,11 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -26,12 +26,28 @@ if TYPE_CHECKING:
     from evalsuite.run.state import Choice
 
 
+CacheFolder = Annotated[
+    Path | None, typer.Option("--cache", metavar="DIR", help="The cache [$EVALSUITE_CACHE, else the user's].")
+]
+
+
 def stop(message: object) -> NoReturn:
     """End the command: bad input, exit code 2."""
     from evalsuite.document import printable
 
     print(printable(f"evalsuite: {message}"), file=sys.stderr)
     raise typer.Exit(2)
+
+
+@contextmanager
+def refusing(*errors: type[Exception], unreadable: Callable[[OSError], str] | None = None) -> Iterator[None]:
+    """Inside, these errors and those of the file system end the command, each with one message: see `stop`."""
+    try:
+        yield
+    except errors as error:
+        stop(error)
+    except OSError as error:
+        stop((unreadable or described)(error))
 
 
 def described(error: OSError) -> str:

@@ -6,13 +6,11 @@ import hashlib
 import json
 import os
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from evalsuite.results import Row, Status
+from evalsuite.run.child import validated
 
 JOURNAL = "journal.jsonl"
 
@@ -62,7 +60,8 @@ class Journal:
         Raises:
             OSError: the disk is full, say; a torn line is dropped when the journal is next opened.
         """
-        line = _line(entry)
+        text = json.dumps(asdict(entry))
+        line = (json.dumps({"sha256": _digest(text), "entry": text}) + "\n").encode()
         written = os.write(self._descriptor, line)
         while written < len(line):  # a signal may shorten a write; a full disk raises at the next one
             written += os.write(self._descriptor, line[written:])
@@ -86,18 +85,8 @@ def read_journal(path: Path) -> dict[str, Entry]:
     return {entry.job: entry for entry in map(entry_in, lines) if entry is not None}
 
 
-def _line(entry: Entry) -> bytes:
-    text = json.dumps(asdict(entry))
-    return (json.dumps({"sha256": _digest(text), "entry": text}) + "\n").encode()
-
-
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-@cache
-def _adapter() -> TypeAdapter[Entry]:
-    return TypeAdapter(Entry)
 
 
 def entry_in(line: bytes) -> Entry | None:
@@ -105,7 +94,7 @@ def entry_in(line: bytes) -> Entry | None:
     try:
         record = json.loads(line)
         if _digest(record["entry"]) == record["sha256"]:
-            return _adapter().validate_json(record["entry"], strict=True)
+            return validated(Entry, record["entry"])
     except (ValueError, TypeError, KeyError, AttributeError):
         pass
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -50,12 +50,8 @@ def check_disjoint(data: Data) -> None:
 def _hashes(split: Split) -> list[int]:
     targets = [each.tobytes() for each in split.targets.detach().numpy()]
     known = None if isinstance(split.inputs, torch.Tensor) else split.inputs.identities()
-    return [hash(each) for each in zip(known or _contents(split), targets, strict=True)]
-
-
-def _contents(split: Split) -> Iterator[bytes]:
-    for inputs, _ in split.batches(_BATCH):
-        yield from contents(inputs)
+    own = known or (each for inputs, _ in split.batches(_BATCH) for each in contents(inputs))
+    return [hash(each) for each in zip(own, targets, strict=True)]
 
 
 def _same_memory(data: Data, pair: tuple[str, str]) -> bool:

@@ -16,22 +16,6 @@ _SHOWN = 3  # names of jobs that run, in the bar
 STYLES = ("auto", "rich", "plain", "json", "none")
 
 
-class Progress:
-    """Told of the run's beginning and of each job's end. This one is the style "none", which shows nothing of it."""
-
-    def begin(self, total: int) -> None:
-        """The run begins: the folder is ours."""
-
-    def update(self, entry: Entry, done: int, total: int, left: dict[str, int], workers: int) -> None:
-        """`left` counts the jobs still to do, those that run included, by WORKLOAD/STEP."""
-
-    def running(self, jobs: Sequence[str]) -> None:
-        """`jobs` are the ids of those that run now; called whenever one has started or ended."""
-
-    def close(self) -> None:
-        """The run has ended, well or not, and nothing is shown afterwards."""
-
-
 class Estimate:
     """Seconds to go, from the means of jobs of the same workload and step, cached ones too."""
 
@@ -59,6 +43,25 @@ class Estimate:
         return known if whole else f"> {known}" if seconds else "?"
 
 
+class Progress:
+    """Told of the run's beginning and of each job's end. This one is the style "none", which shows nothing of it."""
+
+    def __init__(self) -> None:
+        self._estimate = Estimate()
+
+    def begin(self, total: int) -> None:
+        """The run begins: the folder is ours."""
+
+    def update(self, entry: Entry, done: int, total: int, left: dict[str, int], workers: int) -> None:
+        """`left` counts the jobs still to do, those that run included, by WORKLOAD/STEP."""
+
+    def running(self, jobs: Sequence[str]) -> None:
+        """`jobs` are the ids of those that run now; called whenever one has started or ended."""
+
+    def close(self) -> None:
+        """The run has ended, well or not, and nothing is shown afterwards."""
+
+
 def _outcome(entry: Entry) -> str:
     if entry.cached:
         return "cached"
@@ -68,27 +71,18 @@ def _outcome(entry: Entry) -> str:
 class Plain(Progress):
     """A line per job that ran."""
 
-    def __init__(self) -> None:
-        self._estimate = Estimate()
-
     def update(self, entry: Entry, done: int, total: int, left: dict[str, int], workers: int) -> None:
         self._estimate.add(entry)
         if entry.cached:
             return
-        eta = self._estimate.text(left, workers)
-        print(
-            f"[{done}/{total}] {entry.job} {entry.seconds:.1f} s {_outcome(entry)} (ETA {eta})",
-            file=sys.stderr,
-            flush=True,
-        )
+        said = f"{entry.job} {entry.seconds:.1f} s {_outcome(entry)} (ETA {self._estimate.text(left, workers)})"
+        print(f"[{done}/{total}] {said}", file=sys.stderr, flush=True)
 
 
 class Json(Progress):
     """Prints a JSON object on a line of stderr for each job that has ended, for programs that watch a run."""
 
-    def __init__(self) -> None:
-        self._estimate = Estimate()
-        self._running: list[str] = []
+    _running: Sequence[str] = ()
 
     def running(self, jobs: Sequence[str]) -> None:
         self._running = list(jobs)
@@ -112,7 +106,7 @@ class Rich(Progress):
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
 
-        self._estimate = Estimate()
+        super().__init__()
         self._drawn = 0.0
         self._bar = Bar(
             BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("ETA {task.fields[eta]}"),

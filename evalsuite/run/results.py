@@ -31,21 +31,13 @@ _MACHINE = ("processor", "device")  # among a job's inputs
 
 def write_results(jobs: Iterable[Job], entries: Mapping[str, Entry], path: Path) -> None:
     """Write the rows of the jobs that are shown and have an entry, in order, whole or not at all."""
-    shown = [(job, entries[job.id]) for job in jobs if job.shown and job.id in entries]
-    write_parquet([(_origin(job, entry), entry.rows) for job, entry in shown], path)
-
-
-def _origin(job: Job, entry: Entry) -> Origin:
-    return Origin(
-        job.workload.use,
-        job.variant.use,
-        entry.commit,
-        entry.inputs.get("code", ""),
-        str(entry.conditions.get("host", "")),
-        options_of(job.step.part if job.step else job.variant),
-        options_of(job.variant),
-        options_of(job.workload),
-    )
+    found = []
+    for job, entry in ((job, entries[job.id]) for job in jobs if job.shown and job.id in entries):
+        source, host = entry.inputs.get("code", ""), str(entry.conditions.get("host", ""))
+        parts = (job.step.part if job.step else job.variant, job.variant, job.workload)
+        uses = job.workload.use, job.variant.use
+        found.append((Origin(*uses, entry.commit, source, host, *map(options_of, parts)), entry.rows))
+    write_parquet(found, path)
 
 
 def catch_up(out: Path) -> None:

@@ -18,14 +18,11 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
-from functools import cache
 from pathlib import Path
-
-from pydantic import TypeAdapter
 
 from evalsuite.plan import inputs_of
 from evalsuite.recipe import Recipe
-from evalsuite.run.child import Assignment, Found, read_outcome
+from evalsuite.run.child import Assignment, Found, read_outcome, validated
 from evalsuite.run.executor import Executor
 from evalsuite.run.journal import Entry, Journal, entry_in
 
@@ -66,12 +63,7 @@ def read_order(text: str | bytes) -> Order:
     Raises:
         ValueError: it is no order.
     """
-    return _adapter().validate_json(text, strict=True)
-
-
-@cache
-def _adapter() -> TypeAdapter[Order]:
-    return TypeAdapter(Order)
+    return validated(Order, text)
 
 
 def order_of(assignment: Assignment, recipe: Recipe) -> Order:

@@ -182,14 +182,10 @@ def work_one(folder: str, key: str, once: bool = False) -> None:
     except Refused as reason:
         share = Share(Path(folder))
         for order in share.orders(key):
+            workload, variant, seed, step = order.job.split("/")
+            place = {"workload": workload, "variant": variant, "seed": int(seed), "step": step}
+            row = failure_row({**place, "stage": "", "key": key}, Status.FAILED, str(reason))  # the driver has the rest
             journal = share.journal(f"{platform.node()}-{os.getpid()}-{_PROCESS}")
-            journal.append(_refusal(order, str(reason)))
+            journal.append(Entry(order.job, key, Status.FAILED, (row,), final=False))
             journal.close()
             share.remove(key)
-
-
-def _refusal(order: Order, reason: str) -> Entry:
-    workload, variant, seed, step = order.job.split("/")
-    labels = {"workload": workload, "variant": variant, "seed": int(seed), "step": step, "stage": "", "key": order.key}
-    row = failure_row(labels, Status.FAILED, reason)  # its columns are the driver's once it is told
-    return Entry(order.job, order.key, Status.FAILED, (row,), final=False)

@@ -51,8 +51,11 @@ def check_stage(stage: Stage, *, network: Network | None = None, bench: Bench | 
     if (network is None) != (bench is None):
         raise ValueError("give check_stage both network and bench, or neither: the bench's data must fit the network")
     check_stage_declaration(stage)
-    bench = bench or _default_bench()
-    networks = _default_networks() if network is None else [network]
+    if bench is None:
+        with TemporaryDirectory() as folder:  # each run gets a folder of its own
+            bench = make_bench(_WORKLOAD, _WORKLOAD.data(), seed=_SEED, folder=Path(folder), time_limit=_TIME_LIMIT)
+    # Copies: a stage that changes its network must not spoil it for the next check.
+    networks = [copy.deepcopy(each) for each in _trained()] if network is None else [network]
     refusals = [refusal for each in networks if (refusal := _check_on(stage, each, bench))]
     require(
         len(refusals) < len(networks),
@@ -162,13 +165,3 @@ def _trained() -> tuple[Network, ...]:
         make_network(_WORKLOAD, data, standing(variant), _SEED, name=f"digits-mlp/{variant}/{_SEED}")[0]
         for variant in ("gelu", "annealed")
     )
-
-
-def _default_networks() -> list[Network]:
-    # Copies: a stage that changes its network must not spoil it for the next check.
-    return [copy.deepcopy(each) for each in _trained()]
-
-
-def _default_bench() -> Bench:
-    with TemporaryDirectory() as folder:  # each run gets a folder of its own
-        return make_bench(_WORKLOAD, _WORKLOAD.data(), seed=_SEED, folder=Path(folder), time_limit=_TIME_LIMIT)
