@@ -1,8 +1,11 @@
+"""What a stage gives, its rows, and what keeps them: cache, journal and results."""
+
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from evalsuite.contract import Direction, Metric, Verdict
+from evalsuite.contract import Direction, Metric, Outcome, Verdict
 from evalsuite.results import (
     DamagedResults,
     Origin,
@@ -229,3 +232,35 @@ def test_rows_of_an_older_evalsuite_say_what_to_do(tmp_path: Path) -> None:
     pq.write_table(pq.read_table(path).drop_columns(["commit", "options"]), path)
     with pytest.raises(DamagedResults, match="older evalsuite, without commit, options; run the recipe again in this"):
         read_results(tmp_path)
+
+
+def metric(name: str) -> Metric:
+    return Metric(name, 1.0, "count", Direction.HIGHER)
+
+
+def test_times_are_taken_once_and_when_metrics_are_read() -> None:
+    taken = []
+
+    def times() -> list[Metric]:
+        taken.append("now")
+        return [metric("one"), metric("two")]
+
+    outcome = Outcome([metric("first"), times, metric("last")])
+    copied = replace(outcome, artefacts={"file": Path("file")})
+    assert (outcome.timed, copied.timed, taken) == (True, True, [])
+    for each in (outcome, copied):
+        assert [found.name for found in each.metrics] == ["first", "one", "two", "last"]
+        assert each.metrics is each.metrics
+    assert (outcome.timed, copied.timed, taken) == (False, False, ["now", "now"])
+
+
+def test_metrics_are_any_iterable_by_place_or_by_name() -> None:
+    given = Outcome(metrics=(metric(name) for name in ("a", "b")))
+    assert ([each.name for each in given.metrics], given.timed, given.network) == (["a", "b"], False, None)
+    assert [each.name for each in replace(given, metrics=[metric("c")]).metrics] == ["c"]
+    assert given == Outcome([metric("a"), metric("b")])
+
+
+def test_what_is_no_metric_is_named() -> None:
+    with pytest.raises(TypeError, match="metrics are a list of `Metric`, or of functions that take times, got 'a' in"):
+        _ = Outcome({"a": 1.0}).metrics  # type: ignore[arg-type]

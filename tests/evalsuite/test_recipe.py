@@ -1,13 +1,19 @@
+"""Recipes: what is read, and each error with its place; what is said where the data of a workload cannot be read."""
+
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from evalsuite.plan import inputs_of, jobs_of
-from evalsuite.recipe import RecipeError, parse_recipe, read_recipe
+from evalsuite.plan import fingerprint_of, inputs_of, jobs_of
+from evalsuite.recipe import Part, RecipeError, parse_recipe, read_recipe
 from evalsuite.run.record import RunRecord
+from evalsuite.workloads.adult import AdultMLP
+from evalsuite.workloads.workload import DataError
 
 GOOD = """\
 name: tiny
@@ -246,3 +252,29 @@ def test_the_record_says_which_options_go_by_variant_and_by_seed() -> None:
     told = RunRecord.begin(plain, jobs_of(plain), 1, "").data["digits-mlp"]["help"]
     assert "learning_rate=0.003" in told
     assert "split=0" in told
+
+
+@dataclass(frozen=True)
+class Fails:
+    error: BaseException
+
+    def fingerprint(self) -> NoReturn:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        (AdultMLP(file="/nowhere/adult.whl"), "/nowhere/adult.whl is missing: `file` names adult.parquet.brotli or"),
+        (Fails(PermissionError(13, "Permission denied", "/a")), "/a: Permission denied; put it there, or name another"),
+        (Fails(ValueError("x.gz: damaged;\n download it again")), "x.gz: damaged; download it again"),
+        (Fails(ModuleNotFoundError("No module named 'y'")), "ModuleNotFoundError: No module named 'y'"),
+        (Fails(KeyError("z")), "KeyError: 'z'"),
+        (Fails(SystemExit(3)), "SystemExit: 3"),
+    ],
+)
+def test_unreadable_data_are_named_with_what_is_wrong(target: object, said: str) -> None:
+    with pytest.raises(DataError) as caught:
+        fingerprint_of(Part("mine", "adult-mlp", {}, target))
+    assert str(caught.value).startswith(f"workload 'mine': its data cannot be read: {said}")
+    assert "\n" not in str(caught.value)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from conftest import MakeBench, MakeNetwork
@@ -37,11 +39,26 @@ class Made:
         return self.what(network, bench)
 
 
+def gives(*metrics: Any, **more: Any) -> Run:
+    return lambda network, bench: Outcome([*metrics], **more)
+
+
 def after(change: Callable[[Network, Bench], object]) -> Run:
     """A stage's `run` that does something more than to measure."""
 
     def run(network: Network, bench: Bench) -> Outcome:
         change(network, bench)
+        return Outcome([one()])
+
+    return run
+
+
+def raising(error: Exception, kind: str = "") -> Run:
+    """One that cannot measure networks with that in their name."""
+
+    def run(network: Network, bench: Bench) -> Outcome:
+        if kind in network.name:
+            raise error
         return Outcome([one()])
 
     return run
@@ -53,27 +70,19 @@ def scale(module: torch.nn.Module | None) -> None:
         next(module.parameters()).mul_(1.5)
 
 
-def fail_on_odd_networks(network: Network, bench: Bench) -> Outcome:
-    if "sort" in network.name:
-        raise RuntimeError("no converter for sort")
-    return Outcome([one()])
+def handing_on(change: Callable[[torch.nn.Module], torch.nn.Module]) -> Run:
+    def run(network: Network, bench: Bench) -> Outcome:
+        return Outcome([one()], network=dataclasses.replace(network, module=change(copy.deepcopy(network.module))))
+
+    return run
 
 
-def assert_on_odd_networks(network: Network, bench: Bench) -> Outcome:
-    assert "sort" not in network.name, "not a network of mine"
-    return Outcome([one()])
-
-
-def hand_on_in_training_mode(network: Network, bench: Bench) -> Outcome:
-    return Outcome([one()], network=dataclasses.replace(network, module=copy.deepcopy(network.module).train()))
-
-
-def hand_on_fresh_weights(network: Network, outputs: int) -> Outcome:
-    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, outputs)).eval()
-    return Outcome([one()], network=dataclasses.replace(network, module=module))
+def fresh(outputs: int) -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, outputs)).eval()
 
 
 GIVEN = "never changes what it was given.*"
+TWICE = [one(value, setting={"eps": 0.5}) for value in (1.0, 2.0)]
 BROKEN: dict[str, tuple[Run, str]] = {
     "weights": (after(lambda n, b: scale(n.module)), GIVEN + r"Made changed weights module\.0\.weight.*deepcopy"),
     "unswapped": (after(lambda n, b: scale(n.unswapped)), GIVEN + r"weights unswapped\.0\.weight"),
@@ -81,55 +90,34 @@ BROKEN: dict[str, tuple[Run, str]] = {
     "requires_grad": (after(lambda n, b: n.module.requires_grad_(False)), GIVEN + r"requires_grad of module\.0"),
     "gradient": (after(lambda n, b: n.module(b.data.test.inputs).sum().backward()), GIVEN + r"gradient of module\.0"),
     "hook": (after(lambda n, b: n.module.register_forward_hook(lambda *_: None)), GIVEN + r"hooks of module"),
-    "data": (
-        after(lambda n, b: b.data.calibration.inputs.add_(0.25)),
-        GIVEN + r"data\.calibration\.inputs.*clones of the data",
-    ),
-    "dtype": (
-        after(lambda n, b: torch.set_default_dtype(torch.float64)),
-        r"global state.*left default dtype torch\.float64",
-    ),
-    "grad mode": (
-        after(lambda n, b: torch.set_grad_enabled(False)),
-        r"global state.*left grad mode False.*torch\.no_grad",
-    ),
-    "threads": (
-        after(lambda n, b: torch.set_num_threads(torch.get_num_threads() + 1)),
-        r"global state.*left thread count",
-    ),
-    "nan": (lambda n, b: Outcome([one(float("nan"))]), r"a value is finite.*metric 'found'.*is nan.*the reason"),
-    "percent": (lambda n, b: Outcome([one(97.0, unit="fraction")]), r"fraction is in \[0, 1\].*97.*multiply by 100"),
-    "direction": (
-        lambda n, b: Outcome([one(direction="higher")]),
-        r"must be Direction\.HIGHER, LOWER or NEUTRAL",
-    ),
-    "twice": (
-        lambda n, b: Outcome([one(1.0, setting={"eps": 0.5}), one(2.0, setting={"eps": 0.5})]),
-        r"no two metrics.*returned twice.*found.*eps=0\.5.*by `setting`",
-    ),
-    "nothing": (lambda n, b: Outcome([]), r"measures something.*no metric"),
+    "data": (after(lambda n, b: b.data.calibration.inputs.add_(0.25)), GIVEN + r"data\.calibration\.inputs.*clones of"),
+    "dtype": (after(lambda *_: torch.set_default_dtype(torch.float64)), r"state.*left default dtype torch\.float64"),
+    "grad mode": (after(lambda *_: torch.set_grad_enabled(False)), r"state.*left grad mode False.*torch\.no_grad"),
+    "threads": (after(lambda *_: torch.set_num_threads(torch.get_num_threads() + 1)), r"state.*left thread count"),
+    "nan": (gives(one(float("nan"))), r"a value is finite.*metric 'found'.*is nan.*the reason"),
+    "percent": (gives(one(97.0, unit="fraction")), r"fraction is in \[0, 1\].*97.*multiply by 100"),
+    "direction": (lambda n, b: Outcome([one(direction="higher")]), r"must be Direction\.HIGHER, LOWER or NEUTRAL"),
+    "twice": (gives(*TWICE), r"no two metrics.*returned twice.*found.*eps=0\.5.*by `setting`"),
+    "nothing": (gives(), r"measures something.*no metric"),
     "no outcome": (lambda n, b: [one()], r"returns an Outcome"),  # type: ignore[dict-item, return-value]
-    "elsewhere": (
-        lambda n, b: Outcome([one()], {"file": Path(__file__)}),
-        r"inside bench\.folder.*'file'.*bench\.folder",
-    ),
+    "elsewhere": (gives(one(), artefacts={"file": Path(__file__)}), r"inside bench\.folder.*'file'.*bench\.folder"),
     "missing file": (lambda n, b: Outcome([one()], {"model": b.folder / "none"}), r"artefacts exist.*'model'"),
     "global generator": (
         lambda n, b: Outcome([one(torch.rand(()).item())]),
-        r"same seed gives the same numbers.*found.* then .*bench\.seed",
+        r"same numbers.*found.* then .*\.seed",
     ),
-    "numpy's generator": (
-        lambda n, b: Outcome([one(__import__("numpy").random.rand())]),
-        r"same seed gives the same numbers",
+    "numpy's generator": (lambda n, b: Outcome([one(np.random.rand())]), r"same seed gives the same numbers"),
+    "error": (
+        raising(RuntimeError("no converter for sort"), "sort"),
+        r"nothing else.*RuntimeError: no converter for sort.*torch\.cumprod.*Unsupported",
     ),
-    "error": (fail_on_odd_networks, r"nothing else.*RuntimeError: no converter for sort.*torch\.cumprod.*Unsupported"),
-    "assertion": (assert_on_odd_networks, r"nothing else.*AssertionError: not a network of mine.*torch\.cumprod"),
-    "training mode": (hand_on_in_training_mode, r"handed on in eval mode.*module\.eval\(\)"),
-    "classes": (lambda n, b: hand_on_fresh_weights(n, 3), r"finite logits.*shape \(2, 3\).*last layer"),
-    "random network": (
-        lambda n, b: hand_on_fresh_weights(n, 10),
-        r"same numbers.*networks handed on with different logits",
+    "assertion": (
+        raising(AssertionError("not mine"), "sort"),
+        r"nothing else.*Error: not mine.*torch\.cumprod",
     ),
+    "training mode": (handing_on(lambda module: module.train()), r"handed on in eval mode.*module\.eval\(\)"),
+    "classes": (handing_on(lambda _: fresh(3)), r"finite logits.*shape \(2, 3\).*last layer"),
+    "random network": (handing_on(lambda _: fresh(10)), r"same numbers.*networks handed on with different logits"),
 }
 
 
@@ -141,11 +129,8 @@ def test_a_broken_stage_is_told_rule_culprit_and_cure(case: str) -> None:
         check_stage(Made(run))
     assert "Culprit: " in str(caught.value)
     assert "Cure: " in str(caught.value)
-    assert (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()) == (
-        torch.float32,
-        True,
-        threads,
-    )
+    state = torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()
+    assert state == (torch.float32, True, threads)
 
 
 def test_a_good_stage_passes_every_check_also_after_broken_ones() -> None:
@@ -155,9 +140,7 @@ def test_a_good_stage_passes_every_check_also_after_broken_ones() -> None:
 
     def run(network: Network, bench: Bench) -> Outcome:
         with torch.no_grad():
-            seen.append(
-                (network.module(bench.data.test.inputs).argmax(1) == bench.data.test.targets).double().mean().item()
-            )
+            seen.append(bench.data.test.accuracy(network.module(bench.data.test.inputs).argmax(1)))
         return Outcome([one()])
 
     assert check_stage(Made(run)) == list(CHECKS)
@@ -175,12 +158,10 @@ def test_what_is_no_error() -> None:
         one(7.5, name="speedup", unit="ratio", setting={"batch": 1}),
         one(7.5, name="speedup", unit="ratio", setting={"batch": 64}),
     ]
-    assert check_stage(Made(lambda network, bench: Outcome(metrics))) == list(CHECKS)
+    assert check_stage(Made(gives(*metrics))) == list(CHECKS)
 
 
 def test_a_clock_need_not_repeat() -> None:
-    import time
-
     assert check_stage(Made(lambda n, b: Outcome([one(time.perf_counter(), unit="s", timing=True)]))) == list(CHECKS)
 
 
@@ -195,32 +176,20 @@ def test_the_folder_is_empty_at_every_run(network: MakeNetwork, bench: MakeBench
     assert not list(there.folder.iterdir())
 
 
-def only_relu(network: Network, bench: Bench) -> Outcome:
-    if any(isinstance(layer, torch.nn.GELU) for layer in network.module.modules()):
-        raise Unsupported("GELU has no exact encoding")
-    return Outcome([one()])
-
-
-def unsupported(network: Network, bench: Bench) -> Outcome:
-    raise Unsupported("made for transformers")
-
-
-def unsupported_without_reason(network: Network, bench: Bench) -> Outcome:
-    raise Unsupported("")
-
-
 def test_a_stage_for_some_networks_passes_on_those() -> None:
-    assert check_stage(Made(only_relu)) == list(CHECKS)
+    assert check_stage(Made(raising(Unsupported("GELU has no exact encoding"), "/gelu/"))) == list(CHECKS)
 
 
-def test_a_stage_that_measures_nothing_here_has_not_been_checked() -> None:
-    with pytest.raises(AssertionError, match=r"the stage can measure.*gelu.*made for transformers.*network and bench"):
-        check_stage(Made(unsupported))
-
-
-def test_unsupported_says_why() -> None:
-    with pytest.raises(AssertionError, match="Unsupported says why"):
-        check_stage(Made(unsupported_without_reason))
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        ("made for transformers", r"the stage can measure.*gelu.*made for transformers.*network and bench"),
+        ("", "Unsupported says why"),
+    ],
+)
+def test_a_stage_that_measures_nothing_here_has_not_been_checked_and_says_why(reason: str, text: str) -> None:
+    with pytest.raises(AssertionError, match=text):
+        check_stage(Made(raising(Unsupported(reason))))
 
 
 def test_network_and_bench_come_together(bench: MakeBench) -> None:
@@ -245,10 +214,7 @@ def declared(**changes: Any) -> Any:
         ({"version": ""}, r"`version`"),
         ({"libraries": ["torch"]}, r"`libraries`.*\['torch'\]"),
         ({"libraries": "torch"}, r"`libraries`"),
-        (
-            {"libraries": ("no-such-distribution-of-anyone",)},
-            r"installed distribution.*'no-such-distribution-of-anyone'",
-        ),
+        ({"libraries": ("no-such-distribution",)}, r"installed distribution.*'no-such-distribution'"),
         ({"__doc__": None}, r"one line of help.*no docstring"),
     ],
 )
@@ -275,7 +241,7 @@ def test_the_demo_plugin_conforms(input_noise: Any) -> None:
 def test_the_demo_plugin_measures_noise(input_noise: Any, network: MakeNetwork, bench: MakeBench) -> None:
     trained, there = network("digits-mlp", "gelu"), bench("digits-mlp")
     with torch.no_grad():
-        clean = (trained.module(there.data.test.inputs).argmax(1) == there.data.test.targets).double().mean().item()
+        clean = there.data.test.accuracy(trained.module(there.data.test.inputs).argmax(1))
     quiet, some, drowned = (
         input_noise(sigma=sigma).run(trained, there).metrics[0].value for sigma in (0.0, 0.2, 100.0)
     )
