@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -85,19 +86,18 @@ def jobs_of(recipe: Recipe) -> list[Job]:
     where jobs need each other, or share an id.
     """
     jobs: list[Job] = []
-    hidden = recipe.hidden
-    treated = _Treated(recipe)
-    bases = [recipe.base_of(variant) for variant in recipe.variants]
-    for workload in recipe.workloads:
-        for each in hidden:
-            start = recipe.base_of(each)
-            jobs += [
-                _making(recipe, treated(workload, each, seed), each, start, seed, shown=False) for seed in recipe.seeds
-            ]
-        for variant, base in zip(recipe.variants, bases, strict=True):
-            for seed in recipe.seeds:
-                own = treated(workload, variant, seed)
-                jobs += [_making(recipe, own, variant, base, seed), *_steps(recipe, own, variant, seed)]
+    parts, limit = [*recipe.hidden, *recipe.variants], recipe.memory_limit
+    bases = {part.name: recipe.base_of(part) for part in parts}
+    treated = _Treated(recipe, bases)
+    exports = any(getattr(step.stage, "exports", False) and not step.after for step in recipe.steps)
+    for workload, part, seed in product(recipe.workloads, parts, recipe.seeds):
+        own, base, shown = treated(workload, part, seed), bases[part.name], part in recipe.variants
+        needs = f"{workload.name}/{base.name}/{seed}/{TRAIN}" if base else ""
+        made = Job(own, part, seed, None, needs, recipe.time_limit, shown, limit, shown and exports)
+        jobs.append(made)
+        for step in recipe.steps if shown else ():
+            taken = made.id.removesuffix(TRAIN) + (step.after or TRAIN)
+            jobs.append(Job(own, part, seed, step, taken, step.time_limit, memory_limit=limit))
     ordered: dict[str, Job] = {}
     while len(ordered) < len(jobs):  # a variant may stand before its base in the recipe
         before = len(ordered)
@@ -116,13 +116,15 @@ class _Treated:
     are one object, since what is described of a part is kept by its identity.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
-        self._recipe = recipe
+    def __init__(self, recipe: Recipe, bases: Mapping[str, Part | None]) -> None:
+        self._recipe, self._bases = recipe, bases
         self._made: dict[tuple[str, float | None, int | None], Part] = {}
-        self._trainers: dict[str, str] = {}
 
     def __call__(self, workload: Part, variant: Part, seed: int) -> Part:
-        rate = self._recipe.learning_rates.get(workload.name, {}).get(self._trainer(variant))
+        trainer = variant
+        while base := self._bases[trainer.name]:
+            trainer = base
+        rate = self._recipe.learning_rates.get(workload.name, {}).get(trainer.name)
         cut = seed if self._recipe.split_by_seed and workload.cut else None
         options = {"learning_rate": rate, "split": cut}
         changed = {option: value for option, value in options.items() if value is not None}
@@ -130,27 +132,6 @@ class _Treated:
             return workload
         place = (workload.name, rate, cut)
         return self._made.get(place) or self._made.setdefault(place, workload.having(changed))
-
-    def _trainer(self, variant: Part) -> str:
-        """The name of the variant that trained the network which this one starts from, or its own."""
-        if variant.name not in self._trainers:
-            base = self._recipe.base_of(variant)
-            self._trainers[variant.name] = variant.name if base is None else self._trainer(base)
-        return self._trainers[variant.name]
-
-
-def _making(recipe: Recipe, workload: Part, variant: Part, base: Part | None, seed: int, *, shown: bool = True) -> Job:
-    needs = f"{workload.name}/{base.name}/{seed}/{TRAIN}" if base else ""
-    exported = shown and any(getattr(step.stage, "exports", False) and not step.after for step in recipe.steps)
-    return Job(workload, variant, seed, None, needs, recipe.time_limit, shown, recipe.memory_limit, exported)
-
-
-def _steps(recipe: Recipe, workload: Part, variant: Part, seed: int) -> list[Job]:
-    own, limit = f"{workload.name}/{variant.name}/{seed}", recipe.memory_limit
-    return [
-        Job(workload, variant, seed, step, f"{own}/{step.after or TRAIN}", step.time_limit, memory_limit=limit)
-        for step in recipe.steps
-    ]
 
 
 def inputs_of(job: Job, network: str) -> dict[str, str]:
