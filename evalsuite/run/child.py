@@ -96,11 +96,12 @@ def read_outcome(folder: Path) -> Found:
 
 def validated(kind: type[_Kind], text: str | bytes) -> _Kind:
     """What JSON says of a dataclass of that kind. Raises ValueError where it is none."""
-    return cast("TypeAdapter[_Kind]", _adapter(kind)).validate_json(text, strict=True)
+    found: _Kind = _adapter(cast("Any", kind)).validate_json(text, strict=True)
+    return found
 
 
 @cache
-def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
