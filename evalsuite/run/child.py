@@ -180,7 +180,6 @@ def _train(assignment: Assignment, labels: dict[str, Any]) -> Found:
     from evalsuite.networks import load_network, save_network
     from evalsuite.reluize.profile import learnt_parameters
     from evalsuite.run.making import data_of, make_network
-    from evalsuite.tasks import score
 
     job = assignment.job
     workload = job.workload.target
@@ -197,13 +196,17 @@ def _train(assignment: Assignment, labels: dict[str, Any]) -> Found:
     if job.exported:
         keep_exported(load_network(folder, workload, data), folder)
     found = [*_training(made, seconds, workload, data.task), *learnt_parameters(network.module)]
-    validation = [
-        replace(each, name=f"validation_{each.name}") for each in score(network.module, data.validation).metrics
-    ]
-    rows = _rows([*validation, *found], labels)
+    rows = _rows([*_validation(network, data), *found], labels)
     parts = ("train", "calibration", "validation", "test")
     samples = {part: len(getattr(data, part)) for part in parts}
     return Found(Status.OK, rows, network=digest_network(folder), samples=samples)
+
+
+def _validation(network: Network, data: Data) -> list[Metric]:
+    from evalsuite.tasks import score
+
+    found = score(network.module, data.validation)
+    return [replace(each, name=f"validation_{each.name}") for each in found.metrics]
 
 
 def _training(made: Made, seconds: float, workload: Workload, task: Task) -> list[Metric]:
