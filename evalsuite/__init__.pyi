@@ -66,8 +66,9 @@ from .report.canvas import (
 from .report.grids import Grid as Grid, GridCell as GridCell, Sheet as Sheet, estimate_columns as estimate_columns
 from .report.measured import Measured as Measured
 from .report.numerals import (
-    Scale as Scale, labels as labels, listed as listed, p_text as p_text, percent_text as percent_text,
-    power_text as power_text, ranges_text as ranges_text, scale_of as scale_of,
+    Scale as Scale, grouped as grouped, labels as labels, listed as listed, p_text as p_text,
+    percent_text as percent_text, power_text as power_text, ranges_text as ranges_text, scale_of as scale_of,
+    sentence as sentence,
 )
 from .report.paired import (
     Compared as Compared, StepTable as StepTable, Values as Values, common_scale as common_scale,
@@ -81,7 +82,7 @@ from .report.run import Run as Run
 from .report.section import (
     Contrast as Contrast, Endpoint as Endpoint, Evidence as Evidence, Finding as Finding, Headline as Headline,
     Measure as Measure, Part as Part, Screen as Screen, Section as Section, first_step as first_step,
-    mean_test as mean_test, paired_test as paired_test,
+    mean_test as mean_test, notes as notes, paired_test as paired_test,
 )
 from .report.statistics import (
     SIGNIFICANT as SIGNIFICANT, Estimate as Estimate, after_holm as after_holm, between as between, holm as holm,

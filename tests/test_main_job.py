@@ -19,7 +19,7 @@ from evalsuite.plugins import entries, load
 from evalsuite.recipe import read_recipe
 from evalsuite.results import read_results
 from evalsuite.verification import Replay
-from evalsuite.verification.report.verdicts import contradictions
+from evalsuite.verification.report.section import contradictions
 
 RECIPES = Path(__file__).parent.parent / "pipelines" / "recipes"
 COMMAND = [sys.executable, "-c", "from evalsuite.cli import main; main()"]

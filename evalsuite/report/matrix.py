@@ -13,12 +13,12 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from evalsuite.contract import Direction
-from evalsuite.report.comparison import SAMPLED
 from evalsuite.report.grids import estimate_columns
 from evalsuite.report.numerals import Scale, listed, scale_of
 from evalsuite.report.paired import interval_text
 from evalsuite.report.section import Contrast, Endpoint, Evidence, Screen
 from evalsuite.report.statistics import Estimate, between, holm, mean_over_workloads, seed_difference, seeds_needed
+from evalsuite.report.tables import SAMPLED
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from evalsuite.report.comparison import root_reason
+from evalsuite.report.tables import root_reason
 from evalsuite.results import Status, parse_setting
 
 if TYPE_CHECKING:

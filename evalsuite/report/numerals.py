@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import TypeVar
 
 Kind = TypeVar("Kind")
+Key = TypeVar("Key")
 MINUS = "\N{MINUS SIGN}"
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _STEPS = {
@@ -107,6 +108,26 @@ def listed(names: Iterable[str]) -> str:
     """
     every = list(names)
     return every[0] if len(every) == 1 else f"{', '.join(every[:-1])} and {every[-1]}"
+
+
+def grouped(pairs: Iterable[tuple[Key, Kind]]) -> dict[Key, list[Kind]]:
+    """What has the same key together, keys and items in the order in which they come.
+
+    Example: docs/reference.md#numbers-as-text
+    """
+    found: dict[Key, list[Kind]] = {}
+    for key, each in pairs:
+        found.setdefault(key, []).append(each)
+    return found
+
+
+def sentence(head: str, parts: Iterable[str], joint: str = ", ", end: str = ".") -> str:
+    """A head and its parts as a sentence; empty where there are no parts.
+
+    Example: docs/reference.md#numbers-as-text
+    """
+    told = joint.join(parts)
+    return f"{head}{told}{end}" if told else ""
 
 
 def labels(words: Sequence[Sequence[str]], *more: Sequence[str]) -> list[str]:

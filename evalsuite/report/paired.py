@@ -127,13 +127,23 @@ class StepTable:
         """The number of seeds in words, "1 seed" or "3 seeds"."""
         return f"{self.seeds} seed{'s' * (self.seeds != 1)}"
 
+    def pair(self, variant: str, values: Callable[[str], Values], reason: Callable[[str], str], way: int = 1,
+             magnitude: float | None = None) -> Compared:  # fmt: skip
+        """A number with its difference to the baseline's: `values` gives those of a variant, `reason` why none."""
+        own, other = values(variant), {} if variant == self.baseline else values(self.baseline)
+        return Compared(variant, own, other, way, magnitude, "" if own else reason(variant))
+
     def row(self, sheet: Sheet, heads: Iterable[GridCell | str], cells: Sequence[Compared],
-            scale: Scale | str = "fraction", show: Callable[..., GridCell] | None = None) -> bool:  # fmt: skip
-        """A row of one number of each variant, on a scale or on their own of a unit; whether any variant has it."""
+            scale: Scale | str = "fraction", show: Callable[..., GridCell] | None = None,
+            line: Callable[[Compared], Mapping[str, Any]] | None = None) -> bool:  # fmt: skip
+        """A row of one number of each variant, on a scale or on their own of a unit, with a `line` of exact numbers for
+        each; whether any variant has it.
+        """
         if not any(cell.mean for cell in cells):
             return False
         scale = common_scale(cells, scale) if isinstance(scale, str) else scale
         sheet.add(*heads, *((show or compared_cell)(cell, self, scale) for cell in cells))
+        sheet.lines += [dict(line(cell)) for cell in cells] if line else []
         return True
 
 

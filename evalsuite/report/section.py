@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from evalsuite.report.canvas import Drawing
+    from evalsuite.report.explorer import Picture
     from evalsuite.report.grids import Grid
     from evalsuite.report.matrix import MatrixCell
     from evalsuite.report.paired import Values
-    from evalsuite.report.pictures import Picture
     from evalsuite.report.run import Run
 
 
@@ -253,6 +254,17 @@ def _sections(_path: tuple[str, ...]) -> dict[str, Section]:
             raise PluginError(f"{whose} is a {type(plugin.target).__name__}, not a Section")
         found[plugin.name] = plugin.target
     return found
+
+
+@cache
+def notes(module: str) -> Mapping[str, str]:
+    """The prose of a section, which stands in `notes.md` beside the module of this name: heading -> paragraph.
+
+    Example: docs/reference.md#a-section-of-the-report
+    """
+    text = (files(module.rpartition(".")[0]) / "notes.md").read_text(encoding="utf-8")
+    parts = (part.partition("\n") for part in text.split("\n## ")[1:])
+    return {name: " ".join(body.split()) for name, _, body in parts}
 
 
 def first_step(stage: str, metrics: Sequence[str]) -> Measure:

@@ -1,21 +1,180 @@
-"""A comparison as text: one line a metric, whose cells share a scale or say why there is no value; and failures."""
+"""Every measurement beside its baseline: a line per workload, step, metric, setting and variant; and the same as text.
+
+As text a metric is one line, whose cells share a scale or say why there is no value.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from evalsuite.report.comparison import LINE, root_reason
-from evalsuite.report.grids import GridCell
+from evalsuite.contract import Direction
+from evalsuite.report.grids import GridCell, estimate_columns
 from evalsuite.report.numerals import Scale, scale_of
 from evalsuite.report.paired import bracket
 from evalsuite.report.section import sections
-from evalsuite.report.statistics import Estimate
+from evalsuite.report.statistics import Estimate, mean_interval, seed_difference
 from evalsuite.results import Status, parse_setting
 
 if TYPE_CHECKING:
     import pandas as pd
+
+LINE = ("workload", "step", "stage", "metric", "setting", "unit", "direction", "timing")
+_JOB = ("workload", "step", "variant", "seed")
+_READ = (*LINE, "variant", "seed", "value", "status", "verdict", "reason")
+_OF_LINE = LINE[:-1]  # A line depends on the clock where any of its rows does.
+_NUMBERS = ("mean", "low", "high", "diff", "diff_low", "diff_high")
+_COLUMNS = (*LINE, "variant", "baseline", "seeds", "n", *_NUMBERS, "n_pairs", "constant", "resolved", "better",
+            "status", "lack", "reason", "remark")  # fmt: skip
+SAMPLED = "fraction"  # The unit of metrics that are a fraction of samples.
+ABSENT = "absent"  # The job has no row at all: the run has not reached it.
+MISSING = "missing"  # The job has rows, and none of this metric.
+_NO_REASON = "no reason given"
+
+
+def root_reason(reason: str) -> str:
+    """What a reason ends in: without "w/v/0/train unsupported:" before it, which differs from seed to seed."""
+    head, mark, tail = reason.partition(": ")
+    return root_reason(tail) if mark and head.count("/") >= 3 else reason
+
+
+class _Rows:
+    """The aggregate rows of a frame, found by job and by metric."""
+
+    def __init__(self, frame: pd.DataFrame, drawn: Sequence[str]) -> None:
+        self.by_metric: dict[tuple[Any, ...], dict[int, Any]] = {}  # Line and variant -> seed -> row.
+        self.failed_jobs: dict[tuple[Any, ...], Any] = {}
+        self.jobs = dict.fromkeys(frame[list(_JOB)].drop_duplicates().itertuples(index=False, name=None))
+        self.seeds: dict[str, set[int]] = {}
+        for job in self.jobs:
+            self.seeds.setdefault(job[0], set()).add(job[3])
+        rows = frame.loc[frame["sample"].isna() & ~frame["metric"].isin(drawn), list(_READ)]
+        rows = rows.assign(timing=rows.groupby(list(_OF_LINE), dropna=False)["timing"].transform("any"))
+        row: Any
+        for row in rows.itertuples(index=False):
+            job = (row.workload, row.step, row.variant, row.seed)
+            if not row.metric:
+                self.failed_jobs[job] = row
+                continue
+            seeds = self.by_metric.setdefault((row[: len(LINE)], row.variant), {})
+            if row.seed in seeds:
+                raise ValueError(f"two rows of {row.metric!r} for {job}: a job gives one value per metric and setting")
+            seeds[row.seed] = row
+
+    def all_lines(self) -> list[tuple[Any, ...]]:
+        """The lines in order; a step that gave no metric for any network has one line with an empty metric."""
+        lines = {line: None for line, _ in self.by_metric}
+        measured = {line[:2] for line in lines}
+        for (workload, step, _, _), row in self.failed_jobs.items():
+            if (workload, step) not in measured:
+                lines[(workload, step, row.stage, "", "", "", Direction.NEUTRAL.value, False)] = None
+        workloads, steps = list(self.seeds), list(dict.fromkeys(job[:2] for job in self.jobs))
+        return sorted(lines, key=lambda line: (workloads.index(line[0]), steps.index(line[:2])))
+
+    def found(self, line: tuple[Any, ...], variant: str) -> tuple[dict[int, float], list[tuple[str, str]], str]:
+        """What the seeds gave for a line and a variant: values, status and reason of those without one, remarks."""
+        values: dict[int, float] = {}
+        lacks: list[tuple[str, str]] = []
+        remarks: dict[str, None] = {}
+        rows = self.by_metric.get((line, variant), {})
+        for seed in sorted(self.seeds[line[0]]):
+            job = (*line[:2], variant, seed)
+            row = rows.get(seed, self.failed_jobs.get(job))
+            if row is None and job in self.jobs:
+                lacks.append((MISSING, "the step did not report this metric"))
+            elif row is None:
+                lacks.append((ABSENT, "no row: the run has not reached this job"))
+            elif row.status != Status.OK.value:
+                lacks.append((row.status, root_reason(row.reason) or _NO_REASON))
+            elif math.isfinite(row.value):
+                values[seed] = float(row.value)
+                remarks[row.reason] = None
+            elif row.verdict:
+                lacks.append((row.verdict, row.reason))
+            else:
+                lacks.append((Status.FAILED.value, row.reason or _NO_REASON))
+        return values, lacks, "; ".join(filter(None, remarks))
+
+
+def is_clock(unit: str, timing: bool) -> bool:
+    """Whether a metric is a clock reading of one job, and no ratio of two taken in turn."""
+    return timing and unit != "ratio"
+
+
+def _lacks(lacks: Sequence[tuple[str, str]], seeds: int, measured: bool) -> dict[str, str]:
+    """Columns `status`, `lack` and `reason` of a cell."""
+    counts = Counter(status for status, _ in lacks)
+    reasons = dict.fromkeys(f"{status}: {reason}" if len(counts) > 1 else reason for status, reason in lacks if reason)
+    status = ("partial" if counts else "ok") if measured else counts.most_common(1)[0][0]
+    lack = ", ".join(f"{each} ({count}/{seeds})" for each, count in counts.items())
+    return {"status": status, "lack": lack, "reason": "; ".join(reasons)}
+
+
+def _verdict(difference: Estimate, line: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns `n_pairs`, `constant`, `resolved` and `better` of a cell."""
+    # A fraction of samples is coarse: the same difference in a few seeds is chance, not a spread of zero. And clocks
+    # read in different jobs met different neighbours on the machine: only ratios taken in one process compare.
+    chance = difference.constant and line["unit"] == SAMPLED
+    resolved = difference.resolved and not chance and not is_clock(line["unit"], line["timing"])
+    better = ""
+    if resolved and line["direction"] != Direction.NEUTRAL.value:
+        better = "better" if (difference.mean > 0) == (line["direction"] == Direction.HIGHER.value) else "worse"
+    return {"n_pairs": difference.n, "constant": difference.constant, "resolved": resolved, "better": better}
+
+
+def _cells(rows: _Rows, variants: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """A cell of each line and variant; the baseline is the first of these."""
+    for line in rows.all_lines():
+        named, seeds = dict(zip(LINE, line, strict=True)), len(rows.seeds[line[0]])
+        reference: dict[int, float] = {}
+        for variant in variants:
+            values, lacks, remark = rows.found(line, variant)
+            mean = mean_interval(list(values.values())) if values else None
+            difference = seed_difference(values, reference)
+            reference = values if variant == variants[0] else reference
+            yield {
+                **named, "variant": variant, "baseline": variants[0], "seeds": seeds, "n": len(values),
+                **{name: getattr(mean, name, None) for name in ("mean", "low", "high")},
+                **estimate_columns("diff", difference), "n_pairs": 0, "constant": False, "resolved": False,
+                "better": "", **(_verdict(difference, named) if difference else {}),
+                **_lacks(lacks, seeds, bool(values)), "remark": remark,
+            }  # fmt: skip
+
+
+def comparison(frame: pd.DataFrame, baseline: str, drawn: Sequence[str] = ()) -> pd.DataFrame:
+    """Mean, interval and paired difference to the baseline for every measurement without a sample.
+
+    `status` is "ok" where every seed has a value, "partial" where some have, else what most seeds report. `lack`
+    counts the seeds without a value by status, e.g. "unsupported (3/3)"; `reason` says why; `remark` is what the stage
+    adds to the values it gave. `n_pairs` counts the seeds that the variant and the baseline both have. `better` is
+    "better" or "worse" only where the interval of the difference excludes 0 and the metric has a direction. `resolved`
+    needs no direction.
+
+    The row of a job that failed fills the cells of all metrics of its step. Lines and
+    variants keep the frame's order, with the baseline first.
+
+    Args:
+        frame: rows as `read_results` gives them, of one run.
+        baseline: the variant to compare with.
+        drawn: metrics that are left out: courses of many points, which figures show.
+
+    Raises:
+        ValueError: the frame is empty, has no row of the baseline, or has two values for one cell and seed.
+    """
+    import pandas as pd
+
+    if frame.empty:
+        raise ValueError("comparison of no rows: the run has no results yet")
+    variants = list(frame["variant"].unique())
+    if baseline not in variants:
+        raise ValueError(f"baseline {baseline!r} has no rows; this run has {', '.join(variants)}")
+    variants.sort(key=lambda name: name != baseline)
+    # A number that there is none of is NaN, as parquet and CSV have it.
+    cells = pd.DataFrame(list(_cells(_Rows(frame, drawn), variants)), columns=list(_COLUMNS))
+    return cells.astype(dict.fromkeys(_NUMBERS, float))
+
 
 _FAILURE_COLUMNS = ("workload", "step", "stage", "variant", "metric", "status", "seeds", "reason")
 

@@ -9,10 +9,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from evalsuite.contract import Direction
-from evalsuite.report.comparison import SAMPLED, is_clock
 from evalsuite.report.numerals import scale_of
 from evalsuite.report.paired import interval_text
 from evalsuite.report.statistics import Estimate, holm, seed_difference
+from evalsuite.report.tables import SAMPLED, is_clock
 
 if TYPE_CHECKING:
     from evalsuite.studies.pairing import Pair

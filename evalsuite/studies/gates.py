@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from evalsuite.contract import Direction
 from evalsuite.document import DocumentError, plain, position, read_text, read_tree
 from evalsuite.plugins import did_you_mean
-from evalsuite.report.comparison import SAMPLED
+from evalsuite.report.tables import SAMPLED
 from evalsuite.studies.comparing import Line
 from evalsuite.studies.pairing import Refused
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evalsuite.report.comparison import SAMPLED
 from evalsuite.report.matrix import MatrixRow
 from evalsuite.report.run import Run
 from evalsuite.report.section import sections
 from evalsuite.report.statistics import Estimate, t_quantile
+from evalsuite.report.tables import SAMPLED
 
 if TYPE_CHECKING:
     from evalsuite.report.matrix import MatrixCell

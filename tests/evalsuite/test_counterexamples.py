@@ -18,7 +18,7 @@ from torch import nn
 
 from evalsuite import Data, Picture, Property, Section, Split, counterexample_pictures, write_counterexamples
 from evalsuite.report import pictures
-from evalsuite.report.pictures import shown_pictures
+from evalsuite.report.explorer import shown_pictures
 from evalsuite.results import DamagedResults
 
 CLEAN = torch.tensor([[0.0, 1.0], [0.5, 0.25]])

@@ -19,7 +19,7 @@ from report_workshop import Page, csv_lines, sample_record, sample_rows, write_r
 from evalsuite.report import write_report
 from evalsuite.report.canvas import INK_COLOUR, MUTED_COLOUR, panels
 from evalsuite.report.explorer import VERDICTS, packed
-from evalsuite.report.inline import inline_svg
+from evalsuite.report.page import inline_svg
 
 AXE = Path(__file__).parents[1] / "vendor" / "axe.min.js"
 LINES = "#explorer?step=bounds&variant=relu&workload=digits-cnn&row=digits-cnn/relu/bounds/"

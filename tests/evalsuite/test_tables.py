@@ -14,12 +14,11 @@ import pytest
 from report_workshop import CRASH, NO_ERF, frame_of, job, sample_rows, write_run
 
 from evalsuite.contract import Direction, Metric, Verdict
-from evalsuite.report.comparison import comparison
 from evalsuite.report.grids import csv_text
 from evalsuite.report.numerals import scale_of
-from evalsuite.report.tables import failures, text_lines
+from evalsuite.report.tables import comparison, failures, text_lines
 from evalsuite.results import Row, Status, _shared, failure_row, read_results, row_of
-from evalsuite.verification.report.verdicts import contradictions, verdict_table
+from evalsuite.verification.report.section import contradictions, verdict_table
 
 Cell = pd.Series
 

@@ -18,7 +18,7 @@ from evalsuite.activations.census import let_stay
 from evalsuite.report.run import Run
 from pipelines.accuracy import ORDERS, Accuracy
 from pipelines.accuracy.measuring import _drawn
-from pipelines.accuracy.report.orders import order_grids
+from pipelines.accuracy.report.section import order_grids
 
 HARDNESS = (1.2, 4.0, 2.0)
 PLACES = ("1", "3", "5")

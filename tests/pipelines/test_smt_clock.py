@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from evalsuite import Property, Verdict
-from evalsuite.report.comparison import comparison
+from evalsuite.report.tables import comparison
 from pipelines.smt import Smt
 from pipelines.smt.methods import Limits, Method, Settled, method_for
 from pipelines.smt.rows import effort, rows, setting_of

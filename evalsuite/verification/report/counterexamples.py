@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from evalsuite.counterexamples import FILE
-from evalsuite.report.pictures import Picture
+from evalsuite.report.explorer import Picture
 from evalsuite.results import DamagedResults
 
 
