@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evalsuite.document import DocumentError, plain, read_tree, written
+from evalsuite.report.numerals import sentence
 from evalsuite.results import Status, as_table, read_results, write_table
 from evalsuite.run.record import RunRecord, commit_of, merged_conditions, read_record, source_of, write_record
 from evalsuite.studies.pairing import Refused, differing_options
@@ -89,21 +90,17 @@ def _united(folders: Sequence[Path], frames: Sequence[pd.DataFrame]) -> pd.DataF
     import pandas as pd
 
     owner: dict[tuple[Any, ...], tuple[Path, pd.DataFrame]] = {}
-    kept = []
     for folder, frame in zip(folders, frames, strict=True):
         for job, rows in frame.groupby(_JOB, sort=False):
-            if job not in owner:
-                owner[job] = folder, rows
-                kept.append(rows)
-            elif not _measured(rows).equals(_measured(owner[job][1])):
+            first, before = owner.setdefault(job, (folder, rows))
+            if before is rows:
+                continue
+            # What the same job gives again: all but what clocks say.
+            one, other = (each.loc[~each["timing"], _MEASURED].reset_index(drop=True) for each in (before, rows))
+            if not other.equals(one):
                 where = "/".join(map(str, job))
-                raise Refused(f"{owner[job][0]} and {folder} have different outcomes of {where}: take it out of one")
-    return pd.concat(kept, ignore_index=True)
-
-
-def _measured(rows: pd.DataFrame) -> pd.DataFrame:
-    """What the same job gives again: all but what clocks say."""
-    return rows.loc[~rows["timing"], _MEASURED].reset_index(drop=True)
+                raise Refused(f"{first} and {folder} have different outcomes of {where}: take it out of one")
+    return pd.concat([rows for _, rows in owner.values()], ignore_index=True)
 
 
 def _merged_record(folders: Sequence[Path], records: Sequence[RunRecord], united: pd.DataFrame) -> RunRecord:
@@ -117,13 +114,13 @@ def _merged_record(folders: Sequence[Path], records: Sequence[RunRecord], united
         records[0],
         name=name,
         digest="",
-        workloads=_every(each.workloads for each in records),
-        variants=_every(each.variants for each in records),
+        workloads=list(dict.fromkeys(name for each in records for name in each.workloads)),
+        variants=list(dict.fromkeys(name for each in records for name in each.variants)),
         seeds=sorted({seed for each in records for seed in each.seeds}),
         steps=list({step["name"]: step for each in records for step in each.steps}.values()),
         recipe_text=_one_recipe(name, folders, records),
-        data=_together([each.data for each in records]),
-        variants_help=_together([each.variants_help for each in records]),
+        data={name: value for each in records for name, value in each.data.items()},
+        variants_help={name: value for each in records for name, value in each.variants_help.items()},
         versions={name: str(value) for name, value in merged_conditions([each.versions for each in records]).items()},
         machine=merged_conditions([each.machine for each in records]),
         command=f"evalsuite merge of {', '.join(folder.resolve().name for folder in folders)}",
@@ -187,14 +184,6 @@ def _called(entry: Any) -> Any:
     return entry.get("name", entry.get("use")) if isinstance(entry, Mapping) else entry
 
 
-def _every(lists: Any) -> list[str]:
-    return list(dict.fromkeys(name for names in lists for name in names))
-
-
-def _together(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    return {name: value for table in tables for name, value in table.items()}
-
-
 def _asked(record: RunRecord) -> dict[str, Any]:
     """What its recipe asks for; seeds are what merge is for."""
     try:
@@ -211,16 +200,14 @@ def _asked(record: RunRecord) -> dict[str, Any]:
 
 
 def _differing(records: Sequence[RunRecord]) -> list[str]:
+    compared: dict[str, list[Any]] = {
+        "recipe": [_asked(each) for each in records], "machine": [each.machine for each in records],
+        "versions": [each.versions for each in records],
+    }  # fmt: skip
     found = []
-    for what, tables in (
-        ("recipe", [_asked(each) for each in records]),
-        ("machine", [each.machine for each in records]),
-        ("versions", [each.versions for each in records]),
-    ):
+    for what, tables in compared.items():
         names = dict.fromkeys(name for table in tables for name in table if name != "measured")
-        differing = [name for name in names if len({str(table.get(name)) for table in tables}) > 1]
-        told = "; ".join(
-            f"{name} {', '.join(dict.fromkeys(str(table.get(name)) for table in tables))}" for name in differing
-        )
-        found += [f"{what}: {told}"] if told else []
-    return found
+        values = {name: dict.fromkeys(str(table.get(name)) for table in tables) for name in names}
+        told = (f"{name} {', '.join(each)}" for name, each in values.items() if len(each) > 1)
+        found.append(sentence(f"{what}: ", told, "; ", end=""))
+    return [*filter(None, found)]

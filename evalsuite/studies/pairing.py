@@ -5,11 +5,12 @@ So all that a report says of variants and a baseline it says of a run and the on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evalsuite.report.numerals import grouped
 from evalsuite.report.record import Record
 from evalsuite.report.run import Run
 from evalsuite.results import OPTIONS
@@ -44,7 +45,8 @@ def side_by_side(first: Path, second: Path) -> Pair:
         DamagedResults: a folder has no results, or they cannot be read.
         Refused: the runs have no network in common.
     """
-    labels = _labels(first, second)
+    one, other = (folder.resolve().name for folder in (first, second))
+    labels = (one, other) if one != other else (f"{one} (first)", f"{other} (second)")
     frames, records = zip(*(_read(folder) for folder in (first, second)), strict=True)
     every = [dict.fromkeys(frame[_NETWORK].itertuples(index=False, name=None)) for frame in frames]
     common = [network for network in every[0] if network in every[1]]
@@ -52,6 +54,11 @@ def side_by_side(first: Path, second: Path) -> Pair:
         told = " and ".join(f"{label} has {_listed(found)}" for label, found in zip(labels, every, strict=True))
         raise Refused(f"{first} and {second} have no network in common: {told}; compare runs of the same recipe")
     names = {network: ", ".join(network) for network in common}
+    alone = [
+        f"not compared, since only {label} has them: {_listed(lacking)}"
+        for own, rest, label in ((*every, labels[0]), (*reversed(every), labels[1]))
+        if (lacking := [network for network in own if network not in rest])
+    ]
     parts = [_renamed(frame, names, label) for frame, label in zip(frames, labels, strict=True)]
     import pandas as pd
 
@@ -61,7 +68,7 @@ def side_by_side(first: Path, second: Path) -> Pair:
     return Pair(
         *labels,
         Run(joined, record, labels[0], question),
-        (*_differing_networks(every, labels), *_differing(records, parts, labels)),
+        (*alone, *_differing(records, parts, labels)),
         {name: network for network, name in names.items()},
     )
 
@@ -71,11 +78,6 @@ def _read(folder: Path) -> tuple[pd.DataFrame, Record]:
     if run.frame.empty:
         raise Refused(f"{folder / 'results.parquet'} has no rows: wait for the run's first jobs")
     return run.frame, run.record
-
-
-def _labels(first: Path, second: Path) -> tuple[str, str]:
-    one, other = (folder.resolve().name for folder in (first, second))
-    return (one, other) if one != other else (f"{one} (first)", f"{other} (second)")
 
 
 def _renamed(frame: pd.DataFrame, names: Mapping[tuple[str, str], str], label: str) -> pd.DataFrame:
@@ -112,14 +114,6 @@ def _both(records: Sequence[Record], key: str) -> dict[str, str]:
     return {name: " / ".join(found) for name, found in values.items()}
 
 
-def _differing_networks(every: Sequence[Mapping[Any, None]], labels: Sequence[str]) -> list[str]:
-    found = []
-    for own, other, label in ((*every, labels[0]), (*reversed(every), labels[1])):
-        if alone := [network for network in own if network not in other]:
-            found.append(f"not compared, since only {label} has them: {_listed(alone)}")
-    return found
-
-
 def _differing(records: Sequence[Record], frames: Sequence[pd.DataFrame], labels: Sequence[str]) -> list[str]:
     """What else differs than what is to be compared: machine, versions, data, options, seeds."""
     found = []
@@ -144,37 +138,27 @@ def differing_options(
         network: the columns that name one. The splits of its seeds are compared seed by seed.
         columns: which options.
     """
-    found: dict[tuple[str, str], list[str]] = {}
+    found = []
     for column in columns:
         key = [*network, "step"] if column == "options" else [*network]
-        for names, options in ((key, _told), ([*key, "seed"], _split)):
-            one, other = ({place: options(given) for place, given in _placed(frame, names, column)} for frame in frames)
+        for names, by_seed in ((key, False), ([*key, "seed"], True)):
+            one, other = (
+                {tuple(map(str, place)): given
+                 for *place, given in frame.drop_duplicates(names)[[*names, column]].itertuples(index=False)}
+                for frame in frames
+            )  # fmt: skip
             for place in one.keys() & other.keys():
                 own, now = one[place], other[place]
-                differ = sorted(name for name in own | now if own.get(name) != now.get(name))
+                differ = sorted(name for name in own | now
+                                if own.get(name) != now.get(name) and (name == "split") is by_seed)  # fmt: skip
                 told = ", ".join(f"{name} {own.get(name)!r} against {now.get(name)!r}" for name in differ)
                 of = "/".join(place)
                 where = place[len(network)] if column == "options" else f"{column.removesuffix('_options')} of {of}"
-                if told:
-                    found.setdefault((column, told), []).append(where)
+                found += [((column, told), where)] * bool(told)
     return sorted(
         f"the options of {min(where)}{f' and {more} more' if (more := len({*where}) - 1) else ''} differ: {told}"
-        for (_, told), where in found.items()
+        for (_, told), where in grouped(found).items()
     )
-
-
-def _placed(frame: pd.DataFrame, names: list[str], column: str) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    for *place, given in frame.drop_duplicates(names)[[*names, column]].itertuples(index=False):
-        yield tuple(map(str, place)), given
-
-
-def _told(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that are the same for all seeds."""
-    return {name: value for name, value in given.items() if name != "split"}
-
-
-def _split(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if name == "split"}
 
 
 def _differing_seeds(frames: Sequence[pd.DataFrame], labels: Sequence[str]) -> list[str]:
