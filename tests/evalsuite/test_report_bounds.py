@@ -20,9 +20,8 @@ from evalsuite.report import write_report
 from evalsuite.report.section import Finding
 from evalsuite.results import Row, Status, failure_row, row_of
 from evalsuite.verification.report.radii import is_geometric, radius_axis, radius_text
-from pipelines.bounds.report.figures import _curves, _points, certified_curves
-from pipelines.bounds.report.heights import Height, heights, radius_gaps
-from pipelines.bounds.report.tables import BoundsTable, Place, bounds_tables
+from pipelines.bounds.report.section import _curves, _points, certified_curves
+from pipelines.bounds.report.tables import BoundsTable, Height, Place, bounds_tables, heights, radius_gaps
 from pipelines.bounds.report.text import (
     decisions_grid,
     heights_grid,

@@ -38,7 +38,7 @@ from evalsuite.report.canvas import looks
 from evalsuite.report.grids import Grid
 from evalsuite.report.section import Finding
 from evalsuite.results import Row, Status, failure_row, row_of
-from pipelines.smt.report.figures import LEAST, _cactus, curve_points, exact_figures
+from pipelines.smt.report.section import LEAST, _cactus, curve_points, exact_figures
 from pipelines.smt.report.tables import GAP, VERIFIED, Counted, ExactTable
 from pipelines.smt.report.text import distances, verified_grid
 

@@ -29,7 +29,7 @@ from evalsuite.contract import Direction, Metric, Verdict
 from evalsuite.report.grids import Grid
 from evalsuite.report.run import Run
 from evalsuite.results import Row, row_of
-from pipelines.smt.report.figures import exact_figures
+from pipelines.smt.report.section import exact_figures
 
 FRACTIONS = {"same_class_fraction": Direction.HIGHER, "other_class_fraction": Direction.LOWER,
              "class_undecided_fraction": Direction.LOWER}  # fmt: skip

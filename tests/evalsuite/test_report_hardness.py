@@ -12,14 +12,12 @@ from report_workshop import csv_lines, job, sample_record, write_run, written_pa
 from scipy.stats import spearmanr
 
 from evalsuite.contract import Direction, Metric
-from evalsuite.reluize.report.hardness import ALL, BEYOND, Relation, _adjusted, layer_orders, relations
-from evalsuite.reluize.report.hardness_text import drift_grid
+from evalsuite.reluize.report.hardness import ALL, BEYOND, Relation, _adjusted, drift_grid, layer_orders, relations
 from evalsuite.reluize.report.ranks import agreement, association, spearman
 from evalsuite.report.canvas import groups, looks
-from evalsuite.report.comparison import comparison
 from evalsuite.report.measured import Measured
 from evalsuite.report.statistics import holm
-from evalsuite.report.tables import text_lines
+from evalsuite.report.tables import comparison, text_lines
 from evalsuite.results import Row, read_results, row_of
 
 LAYERS = ("blocks.0.act", "blocks.1.act", "blocks.2.act", "blocks.3.act")

@@ -17,9 +17,8 @@ from evalsuite.report.run import Run
 from evalsuite.report.section import Finding
 from evalsuite.report.statistics import Estimate
 from evalsuite.results import Row, Status, failure_row, row_of
-from pipelines.prune.report.pareto import Spot, front, pareto_figures
-from pipelines.prune.report.sweep_areas import MACS, QUESTIONS, SweepArea, areas
-from pipelines.prune.report.tables import BEFORE, PruningTable, pruning_tables
+from pipelines.prune.report.section import Spot, front, pareto_figures
+from pipelines.prune.report.tables import BEFORE, MACS, QUESTIONS, PruningTable, SweepArea, areas, pruning_tables
 from pipelines.prune.report.text import accuracy_grid
 
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL

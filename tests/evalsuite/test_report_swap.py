@@ -10,9 +10,8 @@ import pytest
 from report_workshop import csv_lines, job, write_run, written_page
 
 from evalsuite.contract import Direction, Metric
-from evalsuite.reluize.report.before_after import QUALITIES, Quality, SwapTable, ratio_interval, swap_tables
+from evalsuite.reluize.report.before_after import QUALITIES, Quality, SwapTable, ratio_interval, swap_grid, swap_tables
 from evalsuite.reluize.report.pattern import Answer, keeps, loses, pattern_finding
-from evalsuite.reluize.report.text import swap_grid
 from evalsuite.report.measured import Measured
 from evalsuite.report.section import Finding
 from evalsuite.report.statistics import mean_interval

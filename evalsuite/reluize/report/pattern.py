@@ -9,24 +9,21 @@ import math
 from enum import Enum
 from statistics import fmean
 
-from evalsuite.reluize.report.before_after import ANNEALED, DIRECT, Quality, SwapLine, SwapTable
-from evalsuite.reluize.report.text import ratio_text, table_scale
-from evalsuite.report.numerals import Scale
+from evalsuite.reluize.report.before_after import (
+    ANNEALED,
+    DIRECT,
+    Quality,
+    SwapLine,
+    SwapTable,
+    ratio_text,
+    table_scale,
+)
+from evalsuite.report.numerals import Scale, sentence
 from evalsuite.report.paired import interval_text
 from evalsuite.report.section import Finding
 from evalsuite.report.statistics import Estimate, seed_difference
 
 LEVEL = 0.95
-
-
-PATTERN_RULE = (
-    "The swap loses where its paired 95 % interval is all on the worse side and its mean beyond the tolerance (0.1 "
-    "points of accuracy, 0.005 bits). The annealed network keeps where the intervals of its own swap and of its "
-    "difference to the baseline both exclude a loss of the margin, which no data choose (0.5 points, 0.01 bits); it "
-    "loses too where one is resolved as worse by more than the tolerance and does not. Reproduced: it keeps what the "
-    "swap loses. "
-    "Not reproduced: one of them is refuted. Otherwise these seeds do not resolve it."
-)
 
 
 class Answer(str, Enum):
@@ -77,10 +74,10 @@ def pattern_finding(table: SwapTable) -> Finding | None:
         return None
     scale = table_scale(table)
     headline, first = _pattern(table, direct, annealed, scale)
-    sentences = [first, *_against_repairs(table, scale)]
-    if table.quality.unit == "bits":
-        sentences += _gaps(table)
-    return Finding(table.workload, headline, tuple(sentences))
+    closed = [(line.variant, line.gap_closed) for line in table.lines if table.quality.unit == "bits"]
+    head = f"Share of the gap between direct swap and {table.baseline} closed (ratio of means, Fieller 95 % interval): "
+    gaps = sentence(head, (f"{variant} {ratio_text(gap)}" for variant, gap in closed if gap is not None), "; ")
+    return Finding(table.workload, headline, tuple(filter(None, (first, _against_repairs(table, scale), gaps))))
 
 
 def _pattern(table: SwapTable, direct: SwapLine | None, annealed: SwapLine | None, scale: Scale) -> tuple[str, str]:
@@ -122,14 +119,14 @@ def _told(head: str, table: SwapTable, line: SwapLine, scale: Scale) -> str:
     return f"{head}, {table.quality.name} {values}, {interval_text(line.change, scale)}"
 
 
-def _against_repairs(table: SwapTable, scale: Scale) -> list[str]:
+def _against_repairs(table: SwapTable, scale: Scale) -> str:
     """Annealed against the best repair; intervals are simultaneous, as the best is chosen after seeing the data."""
     own = table.after.get(ANNEALED, {})
     # The values of each repair at the seeds that both have.
     repairs = {name: common for name in table.repairs
                if (common := [value for seed, value in table.after[name].items() if seed in own])}  # fmt: skip
     if not repairs:
-        return []
+        return ""
     level = 1 - (1 - LEVEL) / len(repairs)
     best = min(repairs, key=lambda name: table.quality.loss(fmean(repairs[name])))
     difference = seed_difference(own, table.after[best], level=level)
@@ -143,13 +140,7 @@ def _against_repairs(table: SwapTable, scale: Scale) -> list[str]:
     how = f"; {100 * level:.3g} % interval" if difference.half_width else ""
     if len(repairs) > 1 and how:
         how += f", Bonferroni over the {len(repairs)}, as the best was chosen on the same test data"
-    return [f"{verdict}, {of}: {interval_text(difference, scale)}{how}."]
-
-
-def _gaps(table: SwapTable) -> list[str]:
-    told = [f"{line.variant} {ratio_text(line.gap_closed)}" for line in table.lines if line.gap_closed is not None]
-    head = f"Share of the gap between direct swap and {table.baseline} closed (ratio of means, Fieller 95 % interval)"
-    return [f"{head}: {'; '.join(told)}."] if told else []
+    return f"{verdict}, {of}: {interval_text(difference, scale)}{how}."
 
 
 def _losses(change: Estimate, quality: Quality) -> tuple[float, float]:

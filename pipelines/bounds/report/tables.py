@@ -1,51 +1,62 @@
-"""Certified robustness of each variant: its bounds steps by radius, method and layer, each paired with the baseline."""
+"""Certified robustness of each variant: its bounds steps by radius, method and layer, each paired with the baseline.
+
+And what a variant gains over the baseline as one number: mean certified radius, and mean height of its curve.
+"""
 
 from __future__ import annotations
 
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
 from typing import Any
 
 from evalsuite import (
+    Area,
     Compared,
     GridCell,
-    Measured,
+    Point,
     Run,
     Scale,
+    Screen,
     Sheet,
     StepTable,
     Values,
+    area_text,
     compared_cell,
     compared_columns,
     estimate_columns,
+    grouped,
+    holm_areas,
     is_geometric,
     labels,
+    measured_area,
     number_of,
 )
 
 STAGE = "bounds"
-CERTIFIED, ATTACKED, UNDECIDED = "certified_accuracy", "pgd_accuracy", "undecided_fraction"
-RADIUS, MEDIAN = "certified_radius", "certified_radius_median"
-WIDTH, UNSTABLE = "bound_width", "unstable_neurons"
-LAYER_WIDTH, LAYER_UNSTABLE, LAYER_OFF = "layer_width", "unstable_share", "stable_off_share"
-SECONDS, MEMORY = "seconds", "peak_memory"
-METRICS = (CERTIFIED, ATTACKED, UNDECIDED, RADIUS, MEDIAN, WIDTH, UNSTABLE, LAYER_WIDTH, LAYER_UNSTABLE, LAYER_OFF,
-           SECONDS, MEMORY, "clean_accuracy")  # fmt: skip
-TIGHTNESS = (
-    "graph-ibp",
-    "ibp",
-    "forward",
-    "crown-ibp",
-    "graph-zonotope",
-    "graph-crown",
-    "crown",
-    "alpha-crown",
-)  # From loose to tight.
-_TOLD = (CERTIFIED, ATTACKED, RADIUS)  # What the stage may have a remark on.
-_WAYS = {UNDECIDED: 0, WIDTH: -1, UNSTABLE: 0, LAYER_WIDTH: -1, LAYER_UNSTABLE: 0, LAYER_OFF: 0, SECONDS: 0, MEMORY: 0}
+
+
+class M:
+    """The metrics of the stage."""
+
+    CERTIFIED, ATTACKED, UNDECIDED = "certified_accuracy", "pgd_accuracy", "undecided_fraction"
+    RADIUS, MEDIAN, CLEAN = "certified_radius", "certified_radius_median", "clean_accuracy"
+    WIDTH, UNSTABLE, SECONDS, MEMORY = "bound_width", "unstable_neurons", "seconds", "peak_memory"
+    LAYER_WIDTH, LAYER_UNSTABLE, LAYER_OFF = "layer_width", "unstable_share", "stable_off_share"
+
+
+# Which way is better, where that is not more.
+_NEITHER = (M.UNDECIDED, M.UNSTABLE, M.LAYER_UNSTABLE, M.LAYER_OFF, M.SECONDS, M.MEMORY)
+_WAYS = {M.WIDTH: -1, M.LAYER_WIDTH: -1, **dict.fromkeys(_NEITHER, 0)}
+METRICS = (M.CERTIFIED, M.ATTACKED, M.RADIUS, M.MEDIAN, M.CLEAN, *_WAYS)
+# From loose to tight.
+TIGHTNESS = ("graph-ibp", "ibp", "forward", "crown-ibp", "graph-zonotope", "graph-crown", "crown", "alpha-crown")
+AVERAGE, OVER_RADII = "mean certified radius", "certified accuracy"  # Questions: by radii, else by their curve.
+ATTACK = "pgd"  # Stands for the curve of what the attack did not break.
 
 
 @dataclass(frozen=True)
@@ -60,27 +71,33 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class BoundsTable(StepTable):
-    """One bounds step of one workload.
+    """One bounds step of one workload; also one of which every job failed.
 
     `methods` go from loose to tight, `radii` from small to large; both are empty where no job gave a value. `norm` is
     that of the balls. `after` names the step whose networks are measured, empty for networks as trained. `label` tells
-    the table from the others of the report. `remarks` are what the stage says of the values it gave: properties not
-    tried in time, radii that end at the grid's end.
+    the table from the others of the report.
     """
 
     step: str
     label: str
-    methods: tuple[str, ...]
-    radii: tuple[float, ...]
     norm: str
     after: str
     found: Mapping[tuple[str, Place], Values]
-    remarks: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """The name of the table's files, without an ending."""
         return f"{self.workload}-{self.step}"
+
+    @cached_property
+    def methods(self) -> tuple[str, ...]:
+        """Those that certified."""
+        return tuple(by_tightness({place.method for _, place in self.found if place.metric == M.CERTIFIED}))
+
+    @cached_property
+    def radii(self) -> tuple[float, ...]:
+        """Of all numbers."""
+        return tuple(sorted({place.eps for _, place in self.found if place.eps is not None}))
 
     @property
     def tightest(self) -> str:
@@ -102,53 +119,63 @@ class BoundsTable(StepTable):
         """The names of the layers, in the network's order."""
         return tuple(dict.fromkeys(place.layer for _, place in self.found if place.layer))
 
-    def has(self, metric: str) -> bool:
-        """Whether anything gave a value of a metric."""
-        return any(place.metric == metric for _, place in self.found)
-
     def methods_of(self, metric: str) -> list[str]:
         """The methods that have values of a metric, from loose to tight."""
-        own = {place.method for _, place in self.found if place.metric == metric}
-        return [each for each in by_tightness(own) if each]
+        return [each for each in by_tightness({place.method for _, place in self.found if place.metric == metric})
+                if each]  # fmt: skip
 
     def radii_of(self, metric: str, method: str) -> list[float]:
         """The radii at which a method has values of a metric."""
         own = {place.eps for _, place in self.found if (place.metric, place.method) == (metric, method)}
         return sorted(each for each in own if each is not None)
 
-    def reason(self, variant: str, metric: str = CERTIFIED) -> str:
+    @property
+    def radius_place(self) -> Place | None:
+        """The mean radius of the tightest method that has radii."""
+        methods = self.methods_of(M.RADIUS)
+        return Place(M.RADIUS, None, methods[-1]) if methods else None
+
+    @property
+    def remarks(self) -> list[str]:
+        """What the stage says of accuracies and radii that it gave, such as properties not tried in time and radii that
+        end at the grid's end; remarks that differ in numbers alone are one.
+        """
+        rows = self.measured.frame
+        rows = rows[(rows["workload"] == self.workload) & (rows["step"] == self.step) & rows["value"].notna()]
+        rows = rows[rows["metric"].isin((M.CERTIFIED, M.ATTACKED, M.RADIUS))]
+        told = rows.loc[rows["reason"] != "", ["variant", "metric", "reason"]].itertuples(index=False, name=None)
+        found = grouped(((metric, re.sub(r"[0-9]+", "0", text)), f"{name}: {text}") for name, metric, text in told)
+        totals = rows["metric"].value_counts()
+        return [
+            f"{len(told)} of {totals[name]} values of {name.replace('_', ' ')} have a remark like this: {told[0]}."
+            for (name, _), told in found.items()
+        ]
+
+    def reason(self, variant: str, metric: str = M.CERTIFIED) -> str:
         """Why there is no value of a metric."""
         return self.measured.reason(self.workload, variant, self.step, metric)
 
     def values(self, variant: str, place: Place) -> dict[int, float]:
         """Seed -> value. What is undecided is what PGD left and the method did not prove."""
         own = self.found.get((variant, place))
-        if own is None and place.metric == UNDECIDED:
-            left = self.found.get((variant, Place(ATTACKED, place.eps)), {})
-            proven = self.found.get((variant, Place(CERTIFIED, place.eps, place.method)), {})
+        if own is None and place.metric == M.UNDECIDED:
+            left = self.found.get((variant, Place(M.ATTACKED, place.eps)), {})
+            proven = self.found.get((variant, Place(M.CERTIFIED, place.eps, place.method)), {})
             own = {seed: left[seed] - proven[seed] for seed in sorted(left.keys() & proven.keys())}
         return dict(own or {})
 
     def compared(self, variant: str, place: Place) -> Compared:
         """A number with its difference and its ratio to the baseline's."""
-        other = self.values(self.baseline, place) if variant != self.baseline else {}
-        magnitude = 1.0 if place.metric == UNDECIDED else None  # It is itself a difference of fractions.
-        own = self.values(variant, place)
-        reason = "" if own else self.reason(variant, place.metric)
-        return Compared(variant, own, other, _WAYS.get(place.metric, 1), magnitude, reason)
+        magnitude = 1.0 if place.metric == M.UNDECIDED else None  # It is itself a difference of fractions.
+        return self.pair(variant, lambda name: self.values(name, place), lambda name: self.reason(name, place.metric),
+                         _WAYS.get(place.metric, 1), magnitude)  # fmt: skip
 
-    def number(self, sheet: Sheet, heads: Sequence[GridCell | str], place: Place, scale: Scale | str = "fraction",
-               show: Callable[..., GridCell] = compared_cell) -> None:  # fmt: skip
-        """A row of one number of each variant, with its exact numbers; none where no variant has it."""
-        cells = [self.compared(name, place) for name in self.variants]
-        if self.row(sheet, heads, cells, scale, show):
-            sheet.lines += [self.line(place, cell) for cell in cells]
-
-    @property
-    def radius_place(self) -> Place | None:
-        """The mean radius of the tightest method that has radii."""
-        methods = self.methods_of(RADIUS)
-        return Place(RADIUS, None, methods[-1]) if methods else None
+    def numbers(self, sheet: Sheet, rows: Iterable[tuple[Sequence[GridCell | str], Place]],
+                scale: Scale | str = "fraction", show: Callable[..., GridCell] = compared_cell) -> None:  # fmt: skip
+        """Rows of one number of each variant, with their exact numbers; none where no variant has it."""
+        for heads, place in rows:
+            cells = [self.compared(name, place) for name in self.variants]
+            self.row(sheet, heads, cells, scale, show, lambda cell, place=place: self.line(place, cell))  # type: ignore[misc]
 
     def line(self, place: Place, cell: Compared) -> dict[str, Any]:
         """The numbers of a cell, not rounded, with where they are from, as a row of the table's data file."""
@@ -160,64 +187,134 @@ class BoundsTable(StepTable):
         }  # fmt: skip
 
 
-def by_tightness(methods: Sequence[str] | set[str]) -> list[str]:
+def by_tightness(methods: Iterable[str]) -> list[str]:
     """From loose to tight; methods of other stages come first, by name."""
     return sorted(methods, key=lambda each: (TIGHTNESS.index(each) if each in TIGHTNESS else -1, each))
 
 
 def bounds_tables(run: Run) -> list[BoundsTable]:
-    """A table for each bounds step of each workload; also of a step of which every job failed."""
-    measured, after = run.measured, run.record.after
-    made = []
-    for workload in measured.workloads:
-        for step in measured.steps(workload, STAGE):
-            found, norms = _found(measured, workload, step)
-            places = [place for _, place in found]
-            norm = next(iter(norms), str(measured.options[step].get("norm") or "linf"))  # Of a step without a value.
-            made.append(BoundsTable(
-                measured=measured, workload=workload, baseline=run.baseline, step=step, label=workload,
-                methods=tuple(by_tightness({place.method for place in places if place.metric == CERTIFIED})),
-                radii=tuple(sorted({place.eps for place in places if place.eps is not None})), norm=norm,
-                after=after.get(step, ""), found=found, remarks=_remarks(measured, workload, step),
-            ))  # fmt: skip
-    # Labels tell tables apart: workload, norm, what the step follows, and its name where these are not enough.
-    counts = Counter(each.workload for each in made)
-    told = [
-        [each.workload, *([each.ball] if each.norm == "l2" or counts[each.workload] > 1 else []),
-         *([f"after {each.after}"] if each.after else [])]
-        for each in made
-    ]  # fmt: skip
-    every = labels(told, [each.step for each in made])
-    return [replace(each, label=label) for each, label in zip(made, every, strict=True)]
-
-
-def _found(measured: Measured, workload: str, step: str
-           ) -> tuple[dict[tuple[str, Place], Values], dict[str, None]]:  # fmt: skip
-    """All values of a step, and the norms that their settings name."""
-    found: dict[tuple[str, Place], Values] = {}
-    norms: dict[str, None] = {}
-    for variant in measured.variants:
-        for metric in METRICS:
+    """A table for each bounds step of each workload."""
+    measured, made = run.measured, []
+    for workload, step in [(each, step) for each in measured.workloads for step in measured.steps(each, STAGE)]:
+        found: dict[tuple[str, Place], Values] = {}
+        norms = []
+        for variant, metric in product(measured.variants, METRICS):
             for text, keys in measured.settings(workload, variant, step, metric).items():
                 eps = number_of(keys.get("eps"))
                 place = Place(metric, None if math.isnan(eps) else eps, keys.get("method", ""), keys.get("layer", ""))
                 found[variant, place] = measured.values(workload, variant, step, metric, text)
-                norms |= {keys["norm"]: None} if "norm" in keys else {}
-    return found, norms
+                norms += [keys["norm"]] if "norm" in keys else []
+        norms.append(str(measured.options[step].get("norm") or "linf"))  # Of a step without a value.
+        made.append(BoundsTable(measured=measured, workload=workload, baseline=run.baseline, step=step, label=workload,
+                                norm=norms[0], after=run.record.after.get(step, ""), found=found))  # fmt: skip
+    # Labels tell tables apart: workload, norm, what the step follows, and its name where these are not enough.
+    counts = Counter(each.workload for each in made)
+    told = [[each.workload, *[each.ball] * (each.norm == "l2" or counts[each.workload] > 1),
+             *[f"after {each.after}"] * bool(each.after)] for each in made]  # fmt: skip
+    every = labels(told, [each.step for each in made])
+    return [replace(each, label=label) for each, label in zip(made, every, strict=True)]
 
 
-def _remarks(measured: Measured, workload: str, step: str) -> tuple[str, ...]:
-    """What the stage says of accuracies and radii that it gave; remarks that differ in numbers alone are one."""
-    rows = measured.frame
-    rows = rows[(rows["workload"] == workload) & (rows["step"] == step) & rows["metric"].isin(_TOLD)]
-    rows = rows[rows["value"].notna()]
-    found: dict[tuple[str, str], list[str]] = {}
-    for variant, metric, reason in rows[["variant", "metric", "reason"]].itertuples(index=False):
-        if reason:
-            alike = re.sub(r"[0-9]+", "0", str(reason))
-            found.setdefault((str(metric), alike), []).append(f"{variant}: {reason}")
-    totals = rows["metric"].value_counts()
-    return tuple(
-        f"{len(told)} of {int(totals[metric])} values of {metric.replace('_', ' ')} have a remark like this: {told[0]}."
-        for (metric, _), told in found.items()
-    )
+def first_table(tables: Sequence[BoundsTable], workload: str) -> BoundsTable | None:
+    """Of the first step on networks as trained."""
+    return next((each for each in tables if each.workload == workload and not each.after), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RadiusGap(Area):
+    """Of the mean certified radius of one variant on one table, the section's primary number: in the input's units.
+
+    `p_holm` is the decision matrix's; of what it does not ask, Holm's over such radii of the same norm in the report.
+    """
+
+    table: BoundsTable
+
+    @property
+    def percent(self) -> str:
+        """The difference in percent of the baseline's mean: "+3.6 %"."""
+        base = sum(self.other.values()) / len(self.other) if self.other else 0.0
+        if self.difference is None or not base:
+            return ""
+        return f"{100 * self.difference.mean / base:+.1f} %".replace("-", "−")
+
+    def text(self, scale: Scale) -> str:
+        """ "+0.0019 [0.0010, 0.0029] (+3.6 %, Holm's p 0.038)"."""
+        return area_text(self, scale, [self.percent] if self.percent else []).replace(" input", "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Height(Area):
+    """Of the curve of a method; the least and greatest radius are its ends. Holm's p is of a `family`."""
+
+    table: BoundsTable
+    method: str
+
+    @property
+    def family(self) -> tuple[str, str]:
+        """Method and norm: each method asks the same question with another tool, another norm asks another question."""
+        return self.method, self.table.norm
+
+
+def _decided(screen: Screen | None, tables: Sequence[BoundsTable], question: str
+             ) -> Callable[[RadiusGap | Height], float | None]:  # fmt: skip
+    """The p value by which the decision matrix reads a number of a table; None of what it does not ask."""
+
+    def known(each: RadiusGap | Height) -> float | None:
+        cell = (screen or {}).get((question, each.table.workload, each.variant))
+        first = first_table(tables, each.table.workload)
+        return cell.p_adjusted if cell is not None and each.table is first else None
+
+    return known
+
+
+def radius_gaps(tables: Sequence[BoundsTable], screen: Screen | None = None) -> list[RadiusGap]:
+    """One for each table with radii and each variant but the baseline."""
+    cells = [(table, table.compared(name, table.radius_place)) for table in tables if table.radius_place
+             for name in table.others]  # fmt: skip
+    found = [RadiusGap(variant=cell.variant, values=cell.values, other=cell.other, reason=cell.reason, table=table)
+             for table, cell in cells]  # fmt: skip
+    return holm_areas(found, lambda each: each.table.norm, _decided(screen, tables, AVERAGE))
+
+
+def heights(tables: Sequence[BoundsTable], screen: Screen | None = None, *, turned: bool = False) -> list[Height]:
+    """One for each table, method and variant but the baseline, and of PGD's curve; Holm's p within each family, but
+    what the screen asks has its p.
+
+    `turned`: over the other axis, see `height`.
+    """
+    found = [
+        height(table, method, variant, turned=turned)
+        for table in tables
+        if len(table.radii) > 1
+        for method in (
+            *reversed(table.methods),
+            *[ATTACK] * any(place.metric == M.ATTACKED for _, place in table.found),
+        )
+        for variant in table.others
+    ]
+    known = _decided(screen, tables, OVER_RADII)
+    return holm_areas(found, lambda each: each.family,
+                      lambda each: known(each) if each.method == each.table.tightest else None)  # fmt: skip
+
+
+def height(table: BoundsTable, method: str, variant: str, *, turned: bool = False) -> Height:
+    """How much higher a variant's curve lies, over the logarithm of the radius where the radii are geometric.
+
+    `turned` takes the radius where that is its logarithm, and the reverse: a mean height depends on the axis. The
+    scale is the grid's own: the recipe spaces radii as it wants them weighed. Over a geometric grid an area over the
+    radius itself would be the largest radius's for the most part, where little is certified of any network.
+    """
+    metric, of = (M.ATTACKED, "") if method == ATTACK else (M.CERTIFIED, method)
+    told = {
+        "own": table.reason(variant, metric), "other": f"the baseline has no curve of {method}",
+        "seed": "no seed in common with the baseline", "range": "one radius is no curve",
+        "point": "one radius is no curve",
+    }  # fmt: skip
+
+    def curve(name: str) -> dict[float, dict[int, Point]]:
+        return {eps: {seed: (eps, value) for seed, value in table.values(name, Place(metric, eps, of)).items()}
+                for eps in table.radii}  # fmt: skip
+
+    found = Height(variant=variant, table=table, method=method)
+    return measured_area(found, curve(variant), curve(table.baseline), told.__getitem__,
+                         logarithmic=table.logarithmic != turned)  # fmt: skip

@@ -21,65 +21,21 @@ from evalsuite import (
     common_scale,
     compared_cell,
     lacking,
+    notes,
     p_text,
     radius_text,
     scale_of,
 )
-from pipelines.bounds.report.heights import ATTACK, Height, RadiusGap
 from pipelines.bounds.report.tables import (
-    ATTACKED,
-    CERTIFIED,
-    LAYER_OFF,
-    LAYER_UNSTABLE,
-    LAYER_WIDTH,
-    MEDIAN,
-    MEMORY,
-    RADIUS,
-    SECONDS,
-    UNDECIDED,
-    WIDTH,
+    ATTACK,
     BoundsTable,
+    Height,
+    M,
     Place,
+    RadiusGap,
 )
 
-CLEAN = "clean_accuracy"
-NOTE = (
-    "Shares of the test samples; mean ± half the 95 % t interval over seeds, Δ paired with {baseline} by seed with its "
-    "own interval. Certified: proven for every input of the ball. PGD: not broken by the attack, an upper limit of "
-    "what is robust. Undecided: PGD's less what is certified; of these samples nobody knows. It has no better way: "
-    "it also shrinks where the attack breaks more."
-)
-LOOSER_NOTE = "Certified accuracy of the looser methods, on the same networks, samples and radii."
-HEIGHT_NOTE = (
-    "The mean height of a variant's curve above {baseline}'s, over the radii of both: the signed area between them by "
-    "the trapezoid rule, straight between the radii, divided by the range. It is over the logarithm of ε where the "
-    "recipe's radii are spaced so, and over ε otherwise: over ε a geometric grid would weigh its largest radius most, "
-    "where little is certified of any network. So the number depends on that choice, and the mean certified radius, "
-    "which needs none, is what the section answers by. With the 95 % t interval over seeds; p is of the two-sided t "
-    "test, adjusted by Holm for all heights of the same method and norm in this report ({counts}), and marks what is "
-    "resolved; of heights that the first table concludes from it is that table's."
-)
-RADIUS_NOTE = (
-    "The largest ball around each test sample that was proven, found on the grid of ε and then by bisection, mean over "
-    "samples; 0 for a sample that is misclassified. Δ is paired with {baseline} by seed. In units of the input. p is "
-    "of the two-sided t test of the mean, adjusted by Holm as in the first table, and marks what is resolved there; of "
-    "steps that are not in that table, for all such means of the same norm."
-)
-WIDTH_NOTE = (
-    "Mean width of the intervals, over neurons, samples and seeds. × is the geometric mean over seeds of its ratio to "
-    "{baseline}'s, with the 95 % t interval of the logarithms, marked where that excludes 1. Logits have the scale of "
-    "their network: one with smaller logits has narrower bounds for that alone, and proves no more by it."
-)
-STABILITY_NOTE = (
-    "Shares of a layer's activation inputs. Unstable: the interval has 0 strictly inside; stable off: it is at most 0. "
-    "A ReLU that is not unstable is linear and costs bound propagation nothing; a GELU is curved either way, so equal "
-    "shares mean less for it. No better way."
-)
-COST_NOTE = (
-    "Clock and memory readings of jobs that ran side by side: mean over seeds of the seconds for all radii, the least "
-    "and the greatest, and of the peak of memory above what the job held before. No verdicts. alpha-CROWN's seconds "
-    "include CROWN's."
-)
+NOTES = notes(__name__)
 
 
 def grids(tables: Sequence[BoundsTable], found: Sequence[Height], radii: Sequence[RadiusGap]) -> list[Grid | None]:
@@ -89,43 +45,45 @@ def grids(tables: Sequence[BoundsTable], found: Sequence[Height], radii: Sequenc
 
 def details(tables: Sequence[BoundsTable], found: Sequence[Height]) -> list[Grid | None]:
     """The tables that a reader unfolds: looser methods, layers, stability and cost; None for one without rows."""
-    each_has = (layers_grid, stability_grid, looser_grid)
-    every = [grid(table) for table in tables for grid in each_has]
+    every = [grid(table) for table in tables for grid in (layers_grid, stability_grid, looser_grid)]
     return [heights_grid(found, tables[0].baseline, looser=True), *every, bounds_cost_grid(tables)]
 
 
-def eps_cell(eps: float) -> GridCell:
+def eps_cell(eps: float | None) -> GridCell:
     """The first cell of a row of one radius."""
-    return GridCell(radius_text(eps), sort=repr(eps))
+    return GridCell(radius_text(eps or 0.0), sort=repr(eps or 0.0))
 
 
 def decisions_grid(table: BoundsTable) -> Grid | None:
     """Certified, left by PGD, and undecided, at each radius; of the tightest method."""
-    wanted = [
-        (CERTIFIED, table.tightest, "certified"), (ATTACKED, "", "PGD"), (UNDECIDED, table.tightest, "undecided"),
-    ]  # fmt: skip
-    places = [(Place(metric, eps, method), told) for eps in table.radii for metric, method, told in wanted]
+    kinds = (
+        (M.CERTIFIED, table.tightest, "certified"),
+        (M.ATTACKED, "", "PGD"),
+        (M.UNDECIDED, table.tightest, "undecided"),
+    )
+    places = [(Place(metric, eps, method), told) for eps in table.radii for metric, method, told in kinds]
     caption = f"what {table.tightest or 'no method'} proves in {table.ball} balls (%, Δ in pp; {table.seeds_text})"
-    return _eps_grid(table, "certified", caption, [(Place(CLEAN), "correct"), *places], NOTE)
+    return _eps_grid(table, "certified", caption, [(Place(M.CLEAN), "correct"), *places], "decisions")
 
 
 def looser_grid(table: BoundsTable) -> Grid | None:
     """Certified accuracy of the other methods; None without any."""
-    places = [(Place(CERTIFIED, eps, method), method) for eps in table.radii for method in reversed(table.methods[:-1])]
+    places = [
+        (Place(M.CERTIFIED, eps, method), method) for eps in table.radii for method in reversed(table.methods[:-1])
+    ]
     caption = "certified accuracy of the looser methods (%, Δ in pp)"
-    return _eps_grid(table, "certified-looser", caption, places, LOOSER_NOTE) if places else None
+    return _eps_grid(table, "certified-looser", caption, places, "looser") if places else None
 
 
 def _eps_grid(table: BoundsTable, name: str, caption: str, places: Sequence[tuple[Place, str]], note: str
               ) -> Grid | None:  # fmt: skip
     sheet = Sheet()
     scale = common_scale([table.compared(each, place) for place, _ in places for each in table.variants])
-    for place, told in places:
-        table.number(sheet, (eps_cell(place.eps or 0.0), told), place, scale)
+    table.numbers(sheet, (((eps_cell(place.eps), told), place) for place, told in places), scale)
     if not sheet.rows:  # Every job failed: that shows, and why.
         sheet.add("–", "", *(GridCell(table.reason(each), tone="lack") for each in table.variants))
-    heads, note = ("ε", "samples", *table.variants), note.format(baseline=table.baseline)
-    return sheet.grid(f"{table.name}-{name}", f"{table.label}, {caption}", heads, note)
+    text = NOTES[note].format(baseline=table.baseline)
+    return sheet.grid(f"{table.name}-{name}", f"{table.label}, {caption}", ("ε", "samples", *table.variants), text)
 
 
 def heights_grid(every: Sequence[Height], baseline: str, *, looser: bool = False) -> Grid | None:
@@ -138,15 +96,14 @@ def heights_grid(every: Sequence[Height], baseline: str, *, looser: bool = False
          **area_columns(each, "height")}
         for each in found
     ]  # fmt: skip
-    counts = {f"{_told(each)} in {each.table.ball}":
-              sum(other.p is not None for other in every if other.family == each.family)
-              for each in found}  # fmt: skip
-    caption = f"Mean height of certified curves above {baseline}'s (pp of samples"
+    tests = [other.family for other in every if other.p is not None]
+    counts = {f"{_told(each)} in {each.table.ball}": tests.count(each.family) for each in found}
+    told = "; looser methods)" if looser else "; PGD's, an upper limit, for comparison)"
     return sheet.grid(
-        "bounds-heights" + ("-looser" if looser else ""),
-        caption + ("; looser methods)" if looser else "; PGD's, an upper limit, for comparison)"),
+        "bounds-heights" + "-looser" * looser,
+        f"Mean height of certified curves above {baseline}'s (pp of samples{told}",
         ("workload", "method", "range of ε", *variants),
-        HEIGHT_NOTE.format(baseline=baseline, counts=", ".join(f"{each} {count}" for each, count in counts.items())),
+        NOTES["heights"].format(baseline=baseline, counts=", ".join(f"{each} {n}" for each, n in counts.items())),
     )
 
 
@@ -157,7 +114,12 @@ def _told(height: Height) -> str:
 def _range(height: Height) -> str:
     """Of the radii that it is over."""
     ends = [radius_text(round(each or 0.0, 12)) for each in (height.low, height.high)]
-    return " to ".join(ends) + (", log" if height.table.logarithmic else "")
+    return " to ".join(ends) + ", log" * height.table.logarithmic
+
+
+def _detail(height: Height) -> str:
+    p, count = "" if height.p_holm is None else f" p {p_text(height.p_holm)}", len(height.values)
+    return p + (f", n = {count}" if count < height.table.seeds else "")
 
 
 def height_brief(height: Height) -> str:
@@ -173,17 +135,12 @@ def radius_brief(gap: RadiusGap) -> str:
     return f"{gap.table.label} ({', '.join(part for part in (gap.percent, p) if part)})"
 
 
-def _detail(height: Height) -> str:
-    p, count = "" if height.p_holm is None else f" p {p_text(height.p_holm)}", len(height.values)
-    return p + (f", n = {count}" if count < height.table.seeds else "")
-
-
 def radius_grid(tables: Sequence[BoundsTable], gaps: Sequence[RadiusGap]) -> Grid | None:
     """Mean and median certified radius: a row per table, method and metric; None without any."""
     primary = {(id(each.table), each.table.radius_place, each.variant): each for each in gaps}
     sheet = Sheet()
     for table in tables:
-        for metric, told in ((RADIUS, "mean"), (MEDIAN, "median")):
+        for metric, told in ((M.RADIUS, "mean"), (M.MEDIAN, "median")):
             for method in reversed(table.methods_of(metric)):
                 place = Place(metric, None, method)
                 cells = [table.compared(name, place) for name in table.variants]
@@ -191,7 +148,7 @@ def radius_grid(tables: Sequence[BoundsTable], gaps: Sequence[RadiusGap]) -> Gri
                 table.row(sheet, (table.label, f"{told}, {method}"), cells, "input", partial(_radius_cell, found))
                 known = ((cell, found[cell.variant]) for cell in cells)
                 sheet.lines += [{**table.line(place, cell), "p_holm": gap and gap.p_holm} for cell, gap in known]
-    heads, note = ("workload", "over samples", *tables[0].variants), RADIUS_NOTE.format(baseline=tables[0].baseline)
+    heads, note = ("workload", "over samples", *tables[0].variants), NOTES["radii"].format(baseline=tables[0].baseline)
     return sheet.grid("bounds-radii", "Certified radius (in units of the input)", heads, note)
 
 
@@ -208,58 +165,58 @@ def shown_radii(radii: Sequence[float]) -> list[float]:
     return [radii[place] for place in sorted({len(radii) // 4, len(radii) // 2})] if radii else []
 
 
-def ratio_cell(cell: Compared, table: BoundsTable, scale: Scale) -> GridCell:
-    """A mean and its ratio to the baseline, "3.21 ×0.82 [0.78, 0.87]", or the reason why there is no value."""
-    if cell.mean is None:
-        return GridCell(cell.reason, tone="lack")
-    notes = [ratio_text(cell.ratio)] if cell.ratio else []
-    return GridCell(
-        scale.number(cell.mean.mean), ", ".join([*notes, *lacking(cell, table)]), repr(cell.mean.mean), cell.ratio_tone
-    )
-
-
 def ratio_text(ratio: Estimate) -> str:
     """A ratio with its interval, "×0.82 [0.78, 0.87]"; without one where there is none or it has no width."""
     if ratio.constant:
         return f"×{ratio.mean:.3g} in all {ratio.n} seeds"
     if ratio.low is None or ratio.high is None:
         return f"×{ratio.mean:.3g}"
-    digits = 2 if abs(ratio.high - ratio.low) >= 0.02 else 3
-    if ratio.high >= 1000:
-        return f"×{ratio.mean:.2g} [{ratio.low:.2g}, {ratio.high:.2g}]"
-    return f"×{ratio.mean:.{digits}f} [{ratio.low:.{digits}f}, {ratio.high:.{digits}f}]"
+    form = ".2g" if ratio.high >= 1000 else ".2f" if abs(ratio.high - ratio.low) >= 0.02 else ".3f"
+    return f"×{ratio.mean:{form}} [{ratio.low:{form}}, {ratio.high:{form}}]"
+
+
+def _ratio_cell(cell: Compared, table: BoundsTable, scale: Scale) -> GridCell:
+    """A mean and its ratio to the baseline, "3.21 ×0.82 [0.78, 0.87]", or the reason why there is no value."""
+    if cell.mean is None:
+        return GridCell(cell.reason, tone="lack")
+    told = [*([ratio_text(cell.ratio)] if cell.ratio else []), *lacking(cell, table)]
+    return GridCell(scale.number(cell.mean.mean), ", ".join(told), repr(cell.mean.mean), cell.ratio_tone)
 
 
 def layers_grid(table: BoundsTable) -> Grid | None:
     """Mean width of each layer's intervals, and of the logits', at one or two radii; None without any."""
-    sheet, layered = Sheet(), table.methods_of(LAYER_WIDTH)
-    for method in reversed(layered or table.methods_of(WIDTH)):
-        for eps in shown_radii(table.radii_of(LAYER_WIDTH if layered else WIDTH, method)):
-            places = {layer: Place(LAYER_WIDTH, eps, method, layer) for layer in table.layers}
-            for layer, place in (*places.items(), ("logits", Place(WIDTH, eps, method))):
-                table.number(sheet, (layer, method, eps_cell(eps)), place, "logit", ratio_cell)
-    heads, note = ("layer", "method", "ε", *table.variants), WIDTH_NOTE.format(baseline=table.baseline)
+    sheet, layered = Sheet(), table.methods_of(M.LAYER_WIDTH)
+    for method in reversed(layered or table.methods_of(M.WIDTH)):
+        for eps in shown_radii(table.radii_of(M.LAYER_WIDTH if layered else M.WIDTH, method)):
+            places = [(each, Place(M.LAYER_WIDTH, eps, method, each)) for each in table.layers]
+            places.append(("logits", Place(M.WIDTH, eps, method)))
+            rows = (((each, method, eps_cell(eps)), place) for each, place in places)
+            table.numbers(sheet, rows, "logit", _ratio_cell)
+    heads, note = ("layer", "method", "ε", *table.variants), NOTES["widths"].format(baseline=table.baseline)
     return sheet.grid(f"{table.name}-widths", f"{table.label}, width of the bounds by layer", heads, note)
 
 
 def stability_grid(table: BoundsTable) -> Grid | None:
     """Shares of unstable and of stable inactive neurons by layer, at one or two radii; None without any."""
     sheet = Sheet()
-    for method in reversed(table.methods_of(LAYER_UNSTABLE)):
-        for eps in shown_radii(table.radii_of(LAYER_UNSTABLE, method)):
-            for layer in table.layers:
-                for metric, told in ((LAYER_UNSTABLE, "unstable"), (LAYER_OFF, "stable off")):
-                    heads = (layer, method, eps_cell(eps), told)
-                    table.number(sheet, heads, Place(metric, eps, method, layer), "share")
+    table.numbers(sheet, (
+        ((layer, method, eps_cell(eps), told), Place(metric, eps, method, layer))
+        for method in reversed(table.methods_of(M.LAYER_UNSTABLE))
+        for eps in shown_radii(table.radii_of(M.LAYER_UNSTABLE, method)) for layer in table.layers
+        for metric, told in ((M.LAYER_UNSTABLE, "unstable"), (M.LAYER_OFF, "stable off"))
+    ), "share")  # fmt: skip
     caption = f"{table.label}, unstable and stable inactive neurons by layer (%, Δ in pp)"
-    columns = ("layer", "method", "ε", "share", *table.variants)
-    return sheet.grid(f"{table.name}-stability", caption, columns, STABILITY_NOTE)
+    heads = ("layer", "method", "ε", "share", *table.variants)
+    return sheet.grid(f"{table.name}-stability", caption, heads, NOTES["stability"])
 
 
 def bounds_cost_grid(tables: Sequence[BoundsTable]) -> Grid | None:
     """Seconds and peak memory of each method; None where neither was measured."""
     sheet = Sheet()
-    kinds: tuple[tuple[str, str, str, Any], ...] = ((SECONDS, "time", "s", math.fsum), (MEMORY, "memory", "bytes", max))
+    kinds: tuple[tuple[str, str, str, Any], ...] = (
+        (M.SECONDS, "time", "s", math.fsum),
+        (M.MEMORY, "memory", "bytes", max),
+    )
     for table in tables:
         for metric, told, unit, join in kinds:
             for method in reversed(table.methods_of(metric)):
@@ -268,7 +225,7 @@ def bounds_cost_grid(tables: Sequence[BoundsTable]) -> Grid | None:
                 sheet.add(table.label, method, told, *(_plain(cell, scale) for cell in cells))
                 sheet.lines += [table.line(Place(metric, None, method), cell) for cell in cells]
     heads = ("workload", "method", "cost", *tables[0].variants)
-    return sheet.grid("bounds-cost", "What bounds cost: seconds and peak memory of one network", heads, COST_NOTE)
+    return sheet.grid("bounds-cost", "What bounds cost: seconds and peak memory of one network", heads, NOTES["cost"])
 
 
 def _cost(table: BoundsTable, variant: str, metric: str, method: str, join: Any) -> Compared:
@@ -276,8 +233,8 @@ def _cost(table: BoundsTable, variant: str, metric: str, method: str, join: Any)
     values = table.values(variant, Place(metric, None, method))
     every = [table.values(variant, Place(metric, eps, method)) for eps in table.radii_of(metric, method)]
     if every and not values:
-        common = set.intersection(*(set(each) for each in every))
-        values = {seed: float(join([each[seed] for each in every])) for seed in sorted(common)}
+        seeds = sorted(set.intersection(*map(set, every)))
+        values = {seed: float(join([each[seed] for each in every])) for seed in seeds}
     return Compared(variant, values, reason="" if values else table.reason(variant, metric))
 
 

@@ -15,14 +15,10 @@ from evalsuite import (
     common_scale,
     estimate_columns,
     interval_text,
+    notes,
 )
 from pipelines.prune.report.tables import ACCURACY, EXACT, STAGE
 
-CHAIN_NOTE = (
-    "Each link takes the network of the one before it. Δ is to the same steps on the unpruned network of the same "
-    "variant and seed, where the recipe has them, with its 95 % interval; what the variants differ by is among all "
-    "measurements."
-)
 _NAMES = {"integer_accuracy": "accuracy (integers only)", "runtime_accuracy": "accuracy (ONNX Runtime)",
           "model_bytes": "file size"}  # fmt: skip
 _ACCURACIES = ("integer_accuracy", "runtime_accuracy", ACCURACY)  # The one wanted most first.
@@ -94,7 +90,9 @@ def chain_grid(run: Run, workload: str) -> Grid | None:
             to = twin if any(cell.detail for cell in cells) else "–"
             sheet.add(" → ".join(chain.links(step)), what, to, *cells)
     heads = ("chain", "metric", "Δ to", *variants)
-    return sheet.grid(f"{workload}-pruning-chains", f"{workload}, steps that follow pruning", heads, CHAIN_NOTE)
+    return sheet.grid(
+        f"{workload}-pruning-chains", f"{workload}, steps that follow pruning", heads, notes(__name__)["chains"]
+    )
 
 
 def _metrics(measured: Measured, workload: str, step: str) -> Iterator[tuple[str, str]]:

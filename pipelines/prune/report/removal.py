@@ -12,20 +12,15 @@ from evalsuite import (
     Run,
     Sheet,
     estimate_columns,
+    grouped,
     mean_interval,
+    notes,
     parse_setting,
     percent_text,
     scale_of,
 )
 from pipelines.prune.report.tables import ACCURACY, EXACT
 
-EXACT_NOTE = (
-    "Units that can go without changing any output: constant ones fold into the next bias, unused ones reach nothing, "
-    "those proven off over all inputs vanish, those proven on merge where they depend on others, duplicates become "
-    "one. GELU gets the same folding; off and merged units are ReLU's. Means over seeds, with the least and the "
-    "greatest where they differ; error and proven bound are the largest of all seeds, verdicts of equality are counted "
-    "over seeds. Accuracy lost is against the network as it was given, before any training for the removal."
-)
 _EXACT = (
     ("constant_units", "constant"), ("unused_units", "unused"), ("off_units", "proven off"),
     ("merged_units", "proven on, merged"), ("duplicate_units", "duplicate"), ("removed_units", "removed in all"),
@@ -62,7 +57,8 @@ def exact_grid(run: Run, workload: str) -> Grid | None:
                  **_columns(ACCURACY, accuracy), **_columns("accuracy_drop", drop)}
             )  # fmt: skip
     heads = ("variant", *(title for _, title in _EXACT), *_CHECKED)
-    return sheet.grid(f"{workload}-exact-removal", f"{workload}, removal that changes no output", heads, EXACT_NOTE)
+    name, caption = f"{workload}-exact-removal", f"{workload}, removal that changes no output"
+    return sheet.grid(name, caption, heads, notes(__name__)["exact removal"])
 
 
 def _columns(name: str, values: Mapping[int, float]) -> dict[str, Any]:
@@ -97,7 +93,6 @@ def _verdicts(measured: Measured, workload: str, variant: str, step: str) -> str
     rows = measured.frame
     own = rows[(rows["workload"] == workload) & (rows["variant"] == variant) & (rows["step"] == step)]
     own = own[(own["metric"] == "equality") & (own["verdict"] != "")]
-    found: dict[str, list[str]] = {}
-    for (setting, verdict), rows_of in own.groupby(["setting", "verdict"]):
-        found.setdefault(parse_setting(str(setting)).get("method", ""), []).append(f"{verdict} {len(rows_of)}")
+    found = grouped((parse_setting(str(setting)).get("method", ""), f"{verdict} {len(rows_of)}")
+                    for (setting, verdict), rows_of in own.groupby(["setting", "verdict"]))  # fmt: skip
     return "; ".join(f"{method}: {', '.join(told)}".removeprefix(": ") for method, told in found.items())

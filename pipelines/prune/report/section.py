@@ -1,15 +1,62 @@
-"""The section of the report on pruning: its tables, figures, findings and endpoints."""
+"""The section of the report on pruning: its endpoints, and its figure.
+
+The figure is of accuracy over latency and over MACs, and of what no other network beats in both.
+"""
 
 from __future__ import annotations
 
-from evalsuite import Contrast, Direction, Endpoint, Evidence, Headline, Measure, Part, Run, Section
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from evalsuite import (
+    INK_COLOUR,
+    MUTED_COLOUR,
+    Contrast,
+    Direction,
+    Drawing,
+    Endpoint,
+    Estimate,
+    Evidence,
+    Headline,
+    Look,
+    Measure,
+    Part,
+    Run,
+    Section,
+    drawings_by_group,
+    looks,
+    mean_interval,
+    mean_marks,
+    panels,
+)
 from pipelines.prune.report.chains import chain_grid
-from pipelines.prune.report.findings import RULE, finding, overall
-from pipelines.prune.report.pareto import pareto_figures
+from pipelines.prune.report.findings import finding, overall
 from pipelines.prune.report.removal import exact_grid
-from pipelines.prune.report.sweep_areas import FAST, MACS, QUESTIONS, Axis, areas, sweep_area
-from pipelines.prune.report.tables import ACCURACY, BEFORE, EXACT, STAGE, pruning_tables
-from pipelines.prune.report.text import accuracy_grid, area_grid, cost_grid, treatments_grid
+from pipelines.prune.report.tables import (
+    ACCURACY,
+    BEFORE,
+    EXACT,
+    FAST,
+    MACS,
+    QUESTIONS,
+    SINGLE,
+    STAGE,
+    Axis,
+    PruningTable,
+    Sweep,
+    areas,
+    curve_points,
+    pruning_tables,
+    sweep_area,
+)
+from pipelines.prune.report.text import NOTES, accuracy_grid, area_grid, cost_grid, treatments_grid
+
+_TALL = 0.05  # of a panel's height: a label
+_NARROW = 3.0  # A range of latencies, greatest over least.
+_FINE = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.5, 2, 3)
+_COARSE = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 
 
 def _part(run: Run) -> Part:
@@ -26,7 +73,9 @@ def _part(run: Run) -> Part:
     details += [exact_grid(run, each) for each in run.measured.workloads]
     told = [finding(table, [each for each in found if each.workload == table.workload]) for table in tables]
     drawings = [drawing for table in tables for drawing in pareto_figures(table)]
-    return Part.of([overall(tables), *told], grids, details, drawings, rule=RULE if tables else "", tables=tables)
+    return Part.of(
+        [overall(tables), *told], grids, details, drawings, rule=NOTES["rule"] if tables else "", tables=tables
+    )
 
 
 def _at_equal(axis: Axis) -> Measure:
@@ -45,6 +94,160 @@ def _at_equal(axis: Axis) -> Measure:
         return Evidence(primary, [Contrast(share, each.values, each.other) for share, each in cells if each.difference])
 
     return measure
+
+
+@dataclass(frozen=True)
+class Spot:
+    """One point of a panel: a variant at a sparsity, its mean cost and its accuracy over seeds."""
+
+    variant: str
+    label: str
+    x: float
+    accuracy: Estimate
+
+
+@dataclass(frozen=True)
+class _Panel:
+    title: str
+    axis: Axis
+    spots: list[Spot]
+    unpruned: list[Spot]
+
+
+def pareto_figures(table: PruningTable) -> list[Drawing]:
+    """A figure for each sweep, and for each few variants."""
+    drawings = []
+    for i, sweep in enumerate(table.sweeps):
+        told = f", {sweep.method}" if len(table.sweeps) > 1 else ""
+        name = f"pareto-{table.workload}" + (f"-{i + 1}" if i else "")
+        title = f"Accuracy against cost of pruned networks, {table.workload}{told}"
+        drawings += drawings_by_group(partial(_pareto, table, sweep), table.variants, name, title)
+    return drawings
+
+
+def front(spots: Sequence[Spot]) -> list[Spot]:
+    """Those that no other beats: none is at most as costly and at least as accurate, and better in one of the two."""
+    places = {(each.x, each.accuracy.mean) for each in spots}
+    return [each for each in spots if not any(x <= each.x and y >= each.accuracy.mean
+                                              for x, y in places - {(each.x, each.accuracy.mean)})]  # fmt: skip
+
+
+def _pareto(table: PruningTable, sweep: Sweep, variants: Sequence[str], name: str, title: str) -> Drawing:
+    caption = NOTES["figure"].format(
+        zero=NOTES["control"] if sweep.control else "At 0, where shown: the networks as trained."
+    )
+    shown = _panels(table, sweep, variants)
+    if not shown:
+        return Drawing(name, title, caption, reason="it takes two sparsities with an accuracy and a cost")
+    with panels(len(shown), min(len(shown), 2), 2.7, variants, more=0.4) as figure:
+        for axes, panel in zip(figure.grid.flat, shown, strict=False):
+            _draw(axes, panel, looks(variants))
+        for axes in figure.grid[:, 0]:
+            axes.set_ylabel("accuracy, %")
+    told = "; ".join(panel.title for panel in shown)
+    return Drawing(name, title, caption, f"{title}: {told}; the numbers are in the tables.", figure.svg)
+
+
+def _panels(table: PruningTable, sweep: Sweep, variants: Sequence[str]) -> list[_Panel]:
+    """Those with points that differ in cost; before fine-tuning only where there was some."""
+    tuned = sweep.tuned
+    told = "fine-tuned" if tuned else "not fine-tuned"
+    wanted = [(f"{told}, batch 64", FAST, ACCURACY), (f"{told}, batch 1", SINGLE, ACCURACY), (told, MACS, ACCURACY)]
+    wanted += [("before fine-tuning", MACS, BEFORE)] if tuned else []
+    found = [
+        _Panel(title, axis, _spots(table, sweep, variants, axis, metric),
+               _unpruned(table, sweep, variants, axis) if metric == ACCURACY else [])
+        for title, axis, metric in wanted
+    ]  # fmt: skip
+    return [panel for panel in found if len({each.label for each in panel.spots}) > 1]
+
+
+def _spots(table: PruningTable, sweep: Sweep, variants: Sequence[str], axis: Axis, metric: str) -> list[Spot]:
+    found = []
+    for variant in variants:
+        for step, (treatment, points) in curve_points(table, sweep, variant, axis).items():
+            heights = {seed: y for seed, (_, y) in points.items()}
+            if metric != ACCURACY and treatment is not None:
+                heights = table.values(step, variant, metric)
+            seeds = sorted(points.keys() & heights.keys())
+            if seeds:
+                x = sum(points[seed][0] for seed in seeds) / len(seeds)
+                label = "0 %" if treatment is None else treatment.share
+                found.append(Spot(variant, label, x, mean_interval([heights[seed] for seed in seeds])))
+    return found
+
+
+def _unpruned(table: PruningTable, sweep: Sweep, variants: Sequence[str], axis: Axis) -> list[Spot]:
+    """The networks as trained at the cost of the control, which has their shape; without a control they are at 0."""
+    found: list[Spot] = []
+    if sweep.control is None or not table.unpruned:
+        return found
+    for variant in variants:
+        costs = table.values(sweep.control.step, variant, axis.metric, axis.setting)
+        heights = table.values(table.unpruned, variant, ACCURACY)
+        if costs and heights:
+            x = sum(costs.values()) / len(costs)
+            found.append(Spot(variant, "unpruned", x, mean_interval(list(heights.values()))))
+    return found
+
+
+def _draw(axes: Any, panel: _Panel, known: Mapping[str, Look]) -> None:
+    best = {id(each) for each in front(panel.spots)}
+    for variant, look in known.items():
+        own = sorted((each for each in panel.spots if each.variant == variant), key=lambda each: each.x)
+        heights = [100 * each.accuracy.mean for each in own]
+        axes.plot([each.x for each in own], heights, color=look.colour, linewidth=0.8, alpha=0.75)
+        for filled in (False, True):
+            shown = [each for each in own if (id(each) in best) is filled]
+            points, face = [(each.x, each.accuracy) for each in shown], look.colour if filled else "white"
+            mean_marks(axes, points, look, linestyle="none", markersize=4.6, elinewidth=0.7, markeredgewidth=0.9,
+                       markerfacecolor=face)  # fmt: skip
+        dashes = [each for each in panel.unpruned if each.variant == variant]
+        axes.plot([each.x for each in dashes], [100 * each.accuracy.mean for each in dashes], color=look.colour,
+                  linestyle="none", marker="_", markersize=13, markeredgewidth=1.4, zorder=4)  # fmt: skip
+    _limits(axes, panel)
+    _name_shares(axes, panel.spots)
+    axes.set_title(panel.title)
+    axes.set_xlabel(panel.axis.label, fontsize=7.5, color=MUTED_COLOUR)
+    axes.text(
+        0.02, 0.97, "↖ better", transform=axes.transAxes, va="top", color=MUTED_COLOUR, fontsize=7, style="italic"
+    )
+
+
+def _limits(axes: Any, panel: _Panel) -> None:
+    """The scale that areas are over, with plain numbers; heights by the means: a wide interval flattens no curve."""
+    from matplotlib.ticker import NullLocator
+
+    low, high = min(each.x for each in panel.spots), max(each.x for each in panel.spots)
+    if panel.axis.logarithmic:
+        axes.set_xscale("log")
+        axes.set_xlim(low * (low / high) ** 0.08 / 1.02, high * (high / low) ** 0.08 * 1.02)
+        ticks = [each for each in (_FINE if high / low < _NARROW else _COARSE) if low / 1.1 <= each <= high * 1.1]
+        ticks = ticks if len(ticks) > 1 else [low, high]
+        axes.set_xticks(ticks, [f"{each:.2g}" for each in ticks])
+        axes.xaxis.set_minor_locator(NullLocator())
+    else:
+        axes.set_xlim(low - 0.05 * (high - low), high + 0.07 * (high - low))
+    bottom, top = (100 * end(each.accuracy.mean for each in panel.spots) for end in (min, max))
+    room = max(0.5, 0.25 * (top - bottom))
+    reach = max(100 * (each.accuracy.half_width or 0.0) for each in panel.spots)
+    axes.set_ylim(bottom - min(room, reach + 0.4 * room), min(100.5, top + min(room, reach + 0.6 * room)))
+    axes.grid()
+
+
+def _name_shares(axes: Any, spots: Sequence[Spot]) -> None:
+    """Each sparsity once, below the lowest of its points, from the greatest on; none over another."""
+    taken: list[tuple[float, float]] = []
+    for label in reversed(dict.fromkeys(each.label for each in spots)):
+        lowest = min((each for each in spots if each.label == label), key=lambda each: each.accuracy.mean)
+        place = (lowest.x, 100 * lowest.accuracy.mean)
+        x, y = axes.transAxes.inverted().transform(axes.transData.transform(place))
+        text = label.removesuffix(" %")
+        if all(abs(x - a) > 0.018 * (1 + len(text)) or abs(y - b) > _TALL for a, b in taken):
+            taken.append((x, y))
+            axes.annotate(
+                text, place, xytext=(3, -8), textcoords="offset points", fontsize=6.5, color=INK_COLOUR, zorder=5
+            )
 
 
 SECTION = Section(

@@ -18,40 +18,17 @@ from evalsuite import (
     compared_cell,
     compared_columns,
     estimate_columns,
+    grouped,
     mean_interval,
+    notes,
     p_text,
     scale_of,
 )
-from pipelines.prune.report.sweep_areas import SweepArea
-from pipelines.prune.report.tables import ACCURACY, BEFORE, PruningTable, Treatment
+from pipelines.prune.report.tables import ACCURACY, BEFORE, PruningTable, SweepArea, Treatment
 
+NOTES = notes(__name__)
 _HOW = {ACCURACY: "after fine-tuning", BEFORE: "before fine-tuning"}
-NOTE = (
-    "Mean ± half the 95 % t interval over seeds; Δ is paired with {baseline} by seed, with its own 95 % interval, and "
-    "is marked better or worse where that is resolved. Sparsity is the share of channels removed: of every layer that "
-    "may lose some, or in global scope of all such layers together. What stays of MACs and parameters is about the "
-    "square of what stays of the channels, as layers get narrower on both sides."
-)
-TREATMENTS_NOTE = (
-    "Of equal sparsity, in the recipe's order. Δ is to the first line of the same sparsity, within the same variant "
-    "and paired by seed, with its 95 % interval. Random channels are the control: an importance that is not better "
-    "than they are tells nothing of importance. Of {count} such differences {resolved} resolved{after}."
-)
-AREA_NOTE = (
-    "The mean height of a variant's curve above {baseline}'s, over the range of cost that both curves reach in a seed: "
-    "the signed area between them by the trapezoid rule, straight between the points, divided by the range. Networks "
-    "that are not pruned are the right ends. Over shares of MACs every share weighs the same, so light pruning weighs "
-    "most; latencies are clock readings, and weigh by their logarithm. With the 95 % t interval over seeds; p is of "
-    "the two-sided t test, and marks what is resolved after Holm's adjustment: the first table's, or, of {count} areas "
-    "that are not in that table, for all of these."
-)
 RATIO, RELATIVE, PEAK = "latency_ratio", "relative_latency", "peak_bytes"
-COST_NOTE = (
-    "Means over seeds; one number stands for all variants where they agree, else the least and the greatest of their "
-    "means. In the columns of the variants, after each batch: × how many times faster than the same network unpruned, "
-    "then, in parentheses, latency over that of the unpruned network with ReLU, the same yardstick for all; "
-    "clock readings, taken in turn in one process. The intervals are in the table's CSV."
-)
 _SHARED = (
     ("removed_channels", "channels removed", "count"),
     ("removed_heads", "heads removed", "count"),
@@ -63,29 +40,21 @@ _SHARED = (
 
 def table_scale(table: PruningTable, metrics: Sequence[str] = (ACCURACY, BEFORE)) -> Scale:
     """One scale for all accuracies of a workload."""
-    cells = [
-        table.paired(each.step, name, metric)
-        for metric in metrics
-        for each in table.treatments
-        for name in table.variants
-    ]
-    cells += [table.paired(table.unpruned, name) for name in table.variants] if table.unpruned else []
-    return common_scale(cells)
+    places = [(each.step, metric) for metric in metrics for each in table.treatments]
+    places += [(table.unpruned, ACCURACY)] if table.unpruned else []
+    return common_scale([table.paired(step, name, metric) for step, metric in places for name in table.variants])
 
 
 def swept(table: PruningTable) -> list[Treatment]:
     """What the sweeps show: each control once, before the first sweep that has it, and the sweeps' treatments."""
-    found: dict[str, Treatment] = {}
-    for sweep in table.sweeps:
-        found |= {each.step: each for each in sweep.every}
-    return list(found.values())
+    return list({each.step: each for sweep in table.sweeps for each in sweep.every}.values())
 
 
 def accuracy_grid(table: PruningTable, metric: str = ACCURACY) -> Grid | None:
     """Sparsity x variant, the baseline first, below the networks as trained."""
     scale, sheet, several = table_scale(table, (metric,)), Sheet(), len(table.sweeps) > 1
     rows = [(Treatment(table.unpruned, 0.0), ACCURACY, "unpruned")] if table.unpruned else []
-    rows += [(each, metric, each.label if several or each.control else each.share) for each in swept(table)]
+    rows += [(each, metric, _row_name(table, each)) for each in swept(table)]
     for treatment, shown, label in rows:
         cells = [table.paired(treatment.step, name, shown) for name in table.variants]
         sheet.add(label, *(compared_cell(each, table, scale) for each in cells))
@@ -96,7 +65,7 @@ def accuracy_grid(table: PruningTable, metric: str = ACCURACY) -> Grid | None:
         f"{table.workload}-pruned" + ("-before-tuning" if metric == BEFORE else ""),
         f"{table.workload}, accuracy of pruned networks {how} (%, Δ in pp; {table.seeds_text})",
         ("sparsity", *table.variants),
-        NOTE.format(baseline=table.baseline) + (f" Here: {told}." if told else ""),
+        NOTES["accuracy"].format(baseline=table.baseline) + (f" Here: {told}." if told else ""),
     )
 
 
@@ -110,11 +79,10 @@ def _line(table: PruningTable, treatment: Treatment, cell: Compared, label: str,
 
 def equals(table: PruningTable) -> list[list[Treatment]]:
     """Treatments of equal sparsity, where there are several: the recipe's first leads its group."""
-    groups: dict[float, list[Treatment]] = {}
-    for each in table.treatments:
-        if each.sparsity is not None and not each.control:
-            groups.setdefault(each.sparsity, []).append(each)
-    return [groups[sparsity] for sparsity in sorted(groups) if len(groups[sparsity]) > 1]
+    groups = grouped(
+        (each.sparsity, each) for each in table.treatments if each.sparsity is not None and not each.control
+    )
+    return [group for _, group in sorted(groups.items(), key=lambda each: each[0]) if len(group) > 1]
 
 
 def treatments_grid(table: PruningTable, metric: str = ACCURACY) -> Grid | None:
@@ -134,7 +102,7 @@ def treatments_grid(table: PruningTable, metric: str = ACCURACY) -> Grid | None:
         f"{table.workload}, treatments at equal sparsity, accuracy {_HOW[metric]} (%, Δ in pp to the first line of a "
         "sparsity, same variant)",
         ("treatment", *table.variants),
-        TREATMENTS_NOTE.format(count=len(tested), resolved=told, after=after),
+        NOTES["treatments"].format(count=len(tested), resolved=told, after=after),
     )
 
 
@@ -157,7 +125,7 @@ def area_grid(found: Sequence[SweepArea], baseline: str) -> Grid | None:
         "pruning-areas",
         f"Area between the accuracy curves and {baseline}'s (pp; above 0 the variant is more accurate at equal cost)",
         ("workload", "over", "range", *variants),
-        AREA_NOTE.format(baseline=baseline, count=sum(each.p is not None and not each.decided for each in found)),
+        NOTES["areas"].format(baseline=baseline, count=sum(each.p is not None and not each.decided for each in found)),
     )
 
 
@@ -169,33 +137,32 @@ def _detail(area: SweepArea) -> str:
 def cost_grid(table: PruningTable) -> Grid | None:
     """A row per sparsity; None where nothing was measured."""
     treatments, sheet, columns = swept(table), Sheet(), []
-    batches = list(dict.fromkeys(text for each in (RATIO, RELATIVE) for text in _settings(table, treatments, each)))
+    batches = list(dict.fromkeys(text for each in (RATIO, RELATIVE) for text in _settings(table, each)))
     shared = [(*each, "") for each in _SHARED]
-    shared += [(PEAK, f"peak memory, {_told(batch)}", "bytes", batch) for batch in _settings(table, treatments, PEAK)]
+    shared += [(PEAK, f"peak memory, {batch.replace('=', ' ')}", "bytes", batch) for batch in _settings(table, PEAK)]
     for metric, title, unit, setting in shared:
         cells = [_shared(table, each, metric, setting, unit) for each in treatments]
         if any(cell.text not in ("", "0") for cell in cells):
             columns.append((title, cells))
     if batches:
-        told = ", ".join(_told(batch) for batch in batches)
+        told = ", ".join(batch.replace("=", " ") for batch in batches)
         columns += [(f"{name}, {told}", [_latency(table, each, name, batches) for each in treatments])
                     for name in table.variants]  # fmt: skip
     if not columns:
         return None
-    several = len(table.sweeps) > 1
     for i, each in enumerate(treatments):
-        sheet.add(each.label if several or each.control else each.share, *(cells[i] for _, cells in columns))
+        sheet.add(_row_name(table, each), *(cells[i] for _, cells in columns))
         sheet.lines += [_cost_line(table, each, name) for name in table.variants]
     heads = ("sparsity", *(title for title, _ in columns))
-    return sheet.grid(f"{table.workload}-pruning-cost", f"{table.workload}, what pruning buys", heads, COST_NOTE)
+    return sheet.grid(f"{table.workload}-pruning-cost", f"{table.workload}, what pruning buys", heads, NOTES["cost"])
 
 
-def _settings(table: PruningTable, treatments: Sequence[Treatment], metric: str) -> list[str]:
-    return table.measured.every_setting(table.workload, [each.step for each in treatments], metric)
+def _row_name(table: PruningTable, treatment: Treatment) -> str:
+    return treatment.label if len(table.sweeps) > 1 or treatment.control else treatment.share
 
 
-def _told(setting: str) -> str:
-    return setting.replace("=", " ")
+def _settings(table: PruningTable, metric: str) -> list[str]:
+    return table.measured.every_setting(table.workload, [each.step for each in swept(table)], metric)
 
 
 def _mean(values: Mapping[int, float]) -> float | None:
@@ -214,13 +181,11 @@ def _shared(table: PruningTable, treatment: Treatment, metric: str, setting: str
 
 
 def _latency(table: PruningTable, treatment: Treatment, variant: str, batches: Sequence[str]) -> GridCell:
-    parts, first = [], None
-    for batch in batches:
-        ratio = _mean(table.values(treatment.step, variant, RATIO, batch))
-        relative = _mean(table.values(treatment.step, variant, RELATIVE, batch))
-        first = ratio if first is None else first
-        told = "–" if ratio is None else f"×{ratio:.2f}"
-        parts.append(told + ("" if relative is None else f" ({relative:.2f})"))
+    means = [[_mean(table.values(treatment.step, variant, metric, batch)) for metric in (RATIO, RELATIVE)]
+             for batch in batches]  # fmt: skip
+    first = next((ratio for ratio, _ in means if ratio is not None), None)
+    parts = [("–" if ratio is None else f"×{ratio:.2f}") + ("" if relative is None else f" ({relative:.2f})")
+             for ratio, relative in means]  # fmt: skip
     if all(part == "–" for part in parts):
         reason = table.measured.reason(table.workload, variant, treatment.step, RATIO)
         return GridCell(reason, tone="lack")
@@ -234,7 +199,7 @@ def _cost_line(table: PruningTable, treatment: Treatment, variant: str) -> dict[
         "sparsity": treatment.sparsity, "variant": variant,
     }  # fmt: skip
     wanted = [(metric, "") for metric in ("parameters", "macs", *(each[0] for each in _SHARED), "equality_error")]
-    wanted += [(metric, text) for metric in (RATIO, RELATIVE, PEAK) for text in _settings(table, swept(table), metric)]
+    wanted += [(metric, text) for metric in (RATIO, RELATIVE, PEAK) for text in _settings(table, metric)]
     for metric, setting in wanted:
         values = table.values(treatment.step, variant, metric, setting)
         if values:

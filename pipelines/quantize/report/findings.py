@@ -14,12 +14,14 @@ from evalsuite import (
     Scale,
     after_holm,
     ends_text,
+    grouped,
     interval_text,
     listed,
     mean_by_seed,
     mean_interval,
     percent_text,
     resolved_text,
+    sentence,
 )
 from pipelines.quantize.report.tables import SOURCES, QuantizationTable, Quantized
 from pipelines.quantize.report.text import MACS, table_scale
@@ -27,10 +29,6 @@ from pipelines.quantize.report.text import MACS, table_scale
 LEAST_BITS = 3
 MARGIN = 0.005  # Half a point: a gap that moves by less moves by nothing that matters.
 UNEXPLAINED = "unexplained_differences"
-RULE = (
-    "A gap that shows only with one placement of the quantizers is not counted as the activation's. It is called the "
-    "placement's where the gaps under the two placements differ resolvedly, paired by seed."
-)
 
 
 def overall(tables: Sequence[QuantizationTable]) -> Finding | None:
@@ -39,22 +37,30 @@ def overall(tables: Sequence[QuantizationTable]) -> Finding | None:
     if len({table.workload for table in tables}) < 2 or not cells:
         return None
     told = f"{resolved_text(cells, f'differences to {tables[0].baseline}')}."
-    sentences = (_pooled(tables, variant) for variant in tables[0].others)
-    return Finding("all workloads", told, tuple(filter(None, sentences)))
+    return Finding("all workloads", told, tuple(filter(None, (_pooled(tables, name) for name in tables[0].others))))
 
 
-def _moves(tables: Sequence[QuantizationTable], variant: str) -> dict[str, Estimate]:
-    """Method and placement -> how far a variant's gap to the baseline is from its gap in float, at 3 bits and more.
+def _pooled(tables: Sequence[QuantizationTable], variant: str) -> str:
+    """How far a variant's gap to the baseline is from its gap in float, at 3 bits and more, by method and placement.
 
     By seed, the mean over the widths of each workload, then over the workloads: these are fixed, and the interval is
-    over seeds. What a workload has not got is left out for all.
+    over seeds. What a workload has not got is left out for all. Which moves are shown to be less than the margin is
+    told by each one's own 95 % interval, a test of equivalence.
     """
     found = {}
     for panel in dict.fromkeys(panel for table in tables for panel in table.panels):
         means = mean_by_seed([_gaps(table, variant, panel) for table in tables])
-        if means:
-            found[panel] = mean_interval(list(means.values()), magnitude=1.0)
-    return found
+        if means and (each := mean_interval(list(means.values()), magnitude=1.0)).low is not None:
+            found[panel] = each
+    within = sum(not each.constant and each.low is not None and each.high is not None
+                 and each.low > -MARGIN and each.high < MARGIN for each in found.values())  # fmt: skip
+    shown = f"by less than {AREA_SCALE.number(MARGIN)} pp in {within} of {len(found)} methods and placements"
+    source, many = SOURCES[tables[0].metric], len({table.workload for table in tables})
+    return sentence(
+        f"{variant}: from float to {LEAST_BITS} bits and more ({source}, mean over {many} workloads and their widths) "
+        f"its gap to {tables[0].baseline} is shown to move {shown}: ",
+        (f"{panel} {interval_text(each, AREA_SCALE)}" for panel, each in found.items()), "; ",
+    )  # fmt: skip
 
 
 def _gaps(table: QuantizationTable, variant: str, panel: str) -> dict[int, float]:
@@ -65,86 +71,70 @@ def _gaps(table: QuantizationTable, variant: str, panel: str) -> dict[int, float
     return {seed: mean - plain[seed] for seed, mean in means.items() if seed in plain}
 
 
-def _pooled(tables: Sequence[QuantizationTable], variant: str) -> str:
-    """Which moves are shown to be less than the margin; each by its own 95 % interval, a test of equivalence."""
-    found = {panel: each for panel, each in _moves(tables, variant).items() if each.low is not None}
-    if not found:
-        return ""
-    within = [each for each in found.values() if not each.constant and each.low is not None and each.high is not None
-              and each.low > -MARGIN and each.high < MARGIN]  # fmt: skip
-    told = "; ".join(f"{panel} {interval_text(each, AREA_SCALE)}" for panel, each in found.items())
-    verdict = f"by less than {AREA_SCALE.number(MARGIN)} pp in {len(within)} of {len(found)} methods and placements"
-    baseline, many = tables[0].baseline, len({table.workload for table in tables})
-    source = SOURCES[tables[0].metric]
-    return (
-        f"{variant}: from float to {LEAST_BITS} bits and more ({source}, mean over {many} workloads and their widths) "
-        f"its gap to {baseline} is shown to move {verdict}: {told}."
-    )
-
-
 def finding(table: QuantizationTable) -> Finding:
     """At which widths, with which method and placement the variants differ from the baseline, and what survives."""
     tested = [cell for cell in table.cells.values() if cell.bracketed]
     resolved = {cell.variant for cell in tested if cell.resolved}
-    sentences = [_variant_sentence(table, name) for name in table.others if name in resolved]
     quiet = [name for name in table.others if name in {cell.variant for cell in tested} - resolved]
-    if quiet:
-        every = f"at any width, with any method or placement ({SOURCES[table.metric]})"
-        sentences.append(f"{', '.join(quiet)}: no difference is resolved {every}.")
-    if elsewhere := _elsewhere(table):
-        told = "; ".join(f"{source}: {', '.join(each)}" for source, each in elsewhere.items())
-        sentences.append(f"Resolved in other arithmetic, though not there: {told}.")
-    sentences += [text for text in (_stand_ins(table), _coverage(table), _checks(table)) if text]
-    return Finding(table.workload, _headline(table, tested, sum(map(len, elsewhere.values()))), tuple(sentences))
+    elsewhere, source = _elsewhere(table), SOURCES[table.metric]
+    # Why some accuracies are not of the integer-only network, where a row says so.
+    reasons = grouped(dict.fromkeys((cell.reason, cell.variant) for cell in table.cells.values() if cell.mean
+                                    and cell.reason and not cell.reason.startswith(f"{table.baseline}: ")))  # fmt: skip
+    sentences = [
+        *(_variant_sentence(table, name) for name in table.others if name in resolved),
+        sentence("", quiet, end=f": no difference is resolved at any width, with any method or placement ({source})."),
+        sentence("Resolved in other arithmetic, though not there: ",
+                 (f"{source}: {', '.join(each)}" for source, each in elsewhere.items()), "; "),
+        sentence("No accuracy of the integer-only network everywhere for ",
+                 (f"{', '.join(variants)} ({reason})" for reason, variants in reasons.items()), "; "),
+        _coverage(table), _checks(table),
+    ]  # fmt: skip
+    return Finding(table.workload, _headline(table, tested, sum(map(len, elsewhere.values()))),
+                   tuple(filter(None, sentences)))  # fmt: skip
 
 
 def _headline(table: QuantizationTable, tested: Sequence[Quantized], elsewhere: int) -> str:
     if not tested:
+        none = f"No quantized network can be compared with {table.baseline}."
         paired = any(cell.difference for cell in table.cells.values())
-        return "One seed: no interval, so nothing is claimed." if paired else (
-            f"No quantized network can be compared with {table.baseline}."
-        )  # fmt: skip
+        return "One seed: no interval, so nothing is claimed." if paired else none
     resolved = [cell for cell in tested if cell.resolved]
     of = f"of {len(tested)} differences to {table.baseline} ({SOURCES[table.metric]})"
-    more = f"; other arithmetic resolves {elsewhere}{' more' if resolved else ''}" if elsewhere else ""
+    more = f"; other arithmetic resolves {elsewhere}{' more' * bool(resolved)}." if elsewhere else "."
     if not resolved:
-        return f"None {of} is resolved{more}."
+        return f"None {of} is resolved{more}"
     widths = list(dict.fromkeys(each.width for each in table.treatments))
     found = [width for width in widths if any(cell.treatment.width == width for cell in resolved)]
     rest = [width for width in widths if width not in found]
-    text = f"{len(resolved)} {of} are resolved, at {listed(found)}"
-    text += f"; none at {listed(rest)}" if rest else ""
-    return f"{text}; {after_holm(cell.p for cell in tested)}{more}."
+    text = f"{len(resolved)} {of} are resolved, at {listed(found)}{f'; none at {listed(rest)}' if rest else ''}"
+    return f"{text}; {after_holm(cell.p for cell in tested)}{more}"
 
 
 def _elsewhere(table: QuantizationTable) -> dict[str, list[str]]:
     """What other accuracies of the same networks resolve where the table's own does not, by what they are of."""
-    scale = table_scale(table)
-    found: dict[str, list[str]] = {}
-    for treatment, name in itertools.product(table.treatments, table.variants):
+    scale, found = table_scale(table), []
+    for treatment, name in itertools.product(table.treatments, table.others):
         own = table.cell(treatment, name)
-        for metric, source in SOURCES.items() if not own.resolved and name != table.baseline else ():
+        for metric, source in SOURCES.items() if not own.resolved else ():
             for setting in table.measured.settings(table.workload, name, treatment.step, metric):
-                values = [table.values(treatment, each, metric, setting) for each in (name, table.baseline)]
-                cell = Compared(name, values[0], values[1])
+                values, other = (table.values(treatment, each, metric, setting) for each in (name, table.baseline))
+                cell = Compared(name, values, other)
                 if cell.difference is not None and cell.resolved and (metric, setting) != (own.metric, ""):
-                    what, told = f"{source}, {setting.replace('=', ' ')}", interval_text(cell.difference, scale)
-                    found.setdefault(what if setting else source, []).append(f"{name} {treatment.label} {told}")
-    return found
+                    what = f"{source}, {setting.replace('=', ' ')}" if setting else source
+                    found.append((what, f"{name} {treatment.label} {interval_text(cell.difference, scale)}"))
+    return grouped(found)
 
 
 def _variant_sentence(table: QuantizationTable, variant: str) -> str:
     scale = table_scale(table)
-    places: dict[tuple[str, str], list[Quantized]] = {}
-    for treatment in table.treatments:
-        cell = table.cell(treatment, variant)
-        if cell.bracketed:
-            places.setdefault((treatment.method, treatment.width), []).append(cell)
-    parts: dict[str, list[_Place]] = {}
-    for (method, width), cells in places.items():
-        head, remark = _placements(cells, scale)
-        estimates = [(cell.treatment.placement, cell.difference) for cell in cells if cell.difference]
-        parts.setdefault(head, []).append(_Place(method, width, estimates, remark))
+    cells = [table.cell(treatment, variant) for treatment in table.treatments]
+    places = grouped(((each.treatment.method, each.treatment.width), each) for each in cells if each.bracketed)
+    found = []
+    for (method, width), own in places.items():
+        head, remark = _placements(own, scale)
+        estimates = [(cell.treatment.placement, cell.difference) for cell in own if cell.difference]
+        found.append((head, _Place(method, width, estimates, remark)))
+    parts = grouped(found)
     quiet = parts.pop("", [])
     text = f"{variant}: " + "; ".join(f"{head}: {_told(each, scale)}" for head, each in parts.items())
     text += f"; not resolved: {_told(quiet, scale, numbers=False)}." if quiet else "."
@@ -164,16 +154,13 @@ class _Place:
 def _told(places: Sequence[_Place], scale: Scale, *, numbers: bool = True) -> str:
     """ "PTQ W8A8, W6A6 (−6.0 to −3.1 pp), QAT 5 epochs W3A3 (post −3.0 pp [−4.0, −2.0])": a range for several."""
     texts = []
-    for method in dict.fromkeys(each.method for each in places):
-        own = [each for each in places if each.method == method]
+    for method, own in grouped((each.method, each) for each in places).items():
         head = f"{method} {', '.join(each.width for each in own)}".strip()
         if not numbers:
             texts.append(head)
         elif len(own) == 1 or any(each.remark for each in own):
             for each in own:
-                told = ", ".join(
-                    f"{placement} {interval_text(gap, scale)}".strip() for placement, gap in each.estimates
-                )
+                told = ", ".join(f"{name} {interval_text(gap, scale)}".strip() for name, gap in each.estimates)
                 texts.append(f"{method} {each.width} ({told}{each.remark})".strip())
         else:
             every = [gap for each in own for _, gap in each.estimates if gap.resolved and not gap.constant]
@@ -215,31 +202,17 @@ def _beyond(table: QuantizationTable, variant: str, scale: Scale) -> str:
     return f" {told} already; quantization changes that gap resolvedly {changed}."
 
 
-def _stand_ins(table: QuantizationTable) -> str:
-    """Why some accuracies are not of the integer-only network, where a row says so."""
-    reasons: dict[str, dict[str, None]] = {}
-    for cell in table.cells.values():
-        if cell.mean and cell.reason and not cell.reason.startswith(f"{table.baseline}: "):
-            reasons.setdefault(cell.reason, {})[cell.variant] = None
-    told = "; ".join(f"{', '.join(variants)} ({reason})" for reason, variants in reasons.items())
-    return f"No accuracy of the integer-only network everywhere for {told}." if told else ""
-
-
 def _coverage(table: QuantizationTable) -> str:
     """The integer share at the widest bits, by placement."""
-    first = table.treatments[0]
-    widest = [each for each in table.treatments if (each.width, each.method) == (first.width, first.method)]
-    told = []
-    for treatment in widest:
-        shares: dict[str, list[str]] = {}
-        for variant in table.variants:
-            values = table.values(treatment, variant, MACS)
-            if values:
-                shares.setdefault(percent_text(sum(values.values()) / len(values)), []).append(variant)
-        texts = [f"{share} for {'every variant' if len(shares) == 1 else ', '.join(names)}"
-                 for share, names in shares.items()]  # fmt: skip
-        told += [f"{treatment.label}: {', '.join(texts)}"] if texts else []
-    return f"MACs in integers in ONNX Runtime, {'; '.join(told)}." if told else ""
+    first, told = table.treatments[0], []
+    for treatment in (each for each in table.treatments if (each.width, each.method) == (first.width, first.method)):
+        every = {name: table.values(treatment, name, MACS) for name in table.variants}
+        shares = grouped((percent_text(sum(values.values()) / len(values)), name) for name, values in every.items()
+                         if values)  # fmt: skip
+        texts = (f"{share} for {'every variant' if len(shares) == 1 else ', '.join(names)}"
+                 for share, names in shares.items())  # fmt: skip
+        told += [f"{treatment.label}: {', '.join(texts)}"] if shares else []
+    return sentence("MACs in integers in ONNX Runtime, ", told, "; ")
 
 
 def _checks(table: QuantizationTable) -> str:
@@ -259,11 +232,9 @@ def _checks(table: QuantizationTable) -> str:
         parts.append(f"are equal in every bit to their ONNX graphs on {_least(equal)}")
     text = f"The integer-only networks {listed(parts)}." if parts else ""
     if told := _agreement(other, "its"):
-        names = dict.fromkeys(variant for found in other.values() for _, variant, _ in found)
-        text += (
-            " Those with a grid more, at the input of a smooth activation, are other networks than Brevitas' "
-            f"({', '.join(names)}): they {listed(told)}."
-        )
+        names = ", ".join(dict.fromkeys(variant for found in other.values() for _, variant, _ in found))
+        head = "Those with a grid more, at the input of a smooth activation, are other networks than Brevitas'"
+        text += f" {head} ({names}): they {listed(told)}."
     return text
 
 

@@ -18,6 +18,7 @@ from evalsuite import (
     estimate_columns,
     interval_text,
     mean_interval,
+    notes,
     percent_text,
     scale_of,
     seed_difference,
@@ -25,29 +26,8 @@ from evalsuite import (
 from pipelines.quantize.report.tables import CHOSEN, SOURCES, STAGE, TOLD, QuantizationTable, Quantized, Treatment
 
 MACS, NODES = "integer_mac_fraction", "integer_node_fraction"
+NOTES = notes(__name__)
 LATENCY, POLYNOMIAL = "latency_ratio", "activation=polynomial"
-NOTE = (
-    "Mean ± half the 95 % t interval over seeds; Δ is paired with {baseline} by seed, with its own 95 % interval, and "
-    "is marked better or worse where that is resolved. W8A4: 8 bits a weight, 4 an activation. PTQ is quantization "
-    "after training, QAT retrains for the epochs given. Placement post puts quantizers behind activations, pre+post "
-    "before and behind, for every variant alike. {sources}"
-)
-COVERAGE_NOTE = (
-    "Share of multiply-accumulates that ONNX Runtime executed in integers and of the nodes that compute, means over "
-    "seeds; then, with ×, float32 latency over quantized at batch {batches}, with half the 95 % interval: above 1 the "
-    "quantized network is faster than the same one in float. Ratios of two variants say nothing of which is faster "
-    "when quantized: one that is slow in float gains more. Latencies themselves are among all measurements."
-)
-CHECKS_NOTE = (
-    "The integer-only network against Brevitas' simulation of the same integers, and against its ONNX graph: the worst "
-    "seed of each, but means for accuracies. The simulation rounds in float32, which falls to the other side of a tie "
-    "now and then; a difference that no tie explains counts as unexplained. Other logits: those that another rounding "
-    "mode changes. Smooth activations are tables of integers; a polynomial in their place is compared with them. With "
-    "placement post their input is no grid in the simulation, and the integer-only network has one of 8 bits there, at "
-    "every width: another network, whose logits may differ. With pre+post ReLU requantizes, which is counted; a table "
-    "would take one operation there too. Distances to a tie are in steps of the grid."
-)
-MIXED_NOTE = "Bits of a weight that the search chose for each layer: one number where all seeds agree, else by seed."
 _SOURCE_NOUNS = {
     "integer_accuracy": "the network that computes with integers only",
     "runtime_accuracy": "ONNX Runtime's execution",
@@ -83,7 +63,7 @@ def accuracy_grid(table: QuantizationTable) -> Grid | None:
     more = " or ".join(_SOURCE_NOUNS[each] for each in others)
     sources += f"; where there is none, of {more}, and marked." if others else "."
     caption = f"accuracy after quantization, {SOURCES[table.metric]} (%, Δ in pp; {table.seeds_text})"
-    heads, note = ("treatment", *table.variants), NOTE.format(baseline=table.baseline, sources=sources)
+    heads, note = ("treatment", *table.variants), NOTES["accuracy"].format(baseline=table.baseline, sources=sources)
     grid = sheet.grid(f"{table.workload}-quantized", f"{table.workload}, {caption}", heads, note)
     bits = {"weight_bits": "Int64", "act_bits": "Int64"}
     return grid and replace(grid, frame=None if grid.frame is None else grid.frame.astype(bits))
@@ -143,30 +123,23 @@ def coverage_grid(table: QuantizationTable) -> Grid | None:
         for variant in table.variants:
             macs, nodes = (_mean(table, treatment, variant, metric) for metric in (MACS, NODES))
             ratios = {text: _mean(table, treatment, variant, LATENCY, text) for text in settings}
-            found = found or macs is not None or any(ratios.values())
-            row.append(
-                _coverage(macs, nodes, ratios, table.measured.reason(table.workload, variant, treatment.step, MACS))
-            )
-            line = {
-                **_place(table, treatment, variant),
-                **estimate_columns(MACS, macs),
-                **estimate_columns(NODES, nodes),
+            known = {MACS: macs, NODES: nodes, **{f"{LATENCY} {text}".strip(): each for text, each in ratios.items()}}
+            lack = macs is None and not any(ratios.values())
+            found = found or not lack
+            reason = table.measured.reason(table.workload, variant, treatment.step, MACS)
+            row.append(GridCell(reason, tone="lack") if lack else _coverage(macs, nodes, ratios))
+            columns = {
+                key: value for name, each in known.items() for key, value in estimate_columns(name, each).items()
             }
-            for text, each in ratios.items():
-                line |= estimate_columns(f"{LATENCY} {text}".strip(), each)
-            sheet.lines.append(line)
+            sheet.lines.append({**_place(table, treatment, variant), **columns})
         sheet.add(*row)
     told = ", ".join(text.removeprefix("batch=") for text in settings)
-    heads, note = ("treatment", *table.variants), COVERAGE_NOTE.format(batches=told or "(not measured)")
+    heads, note = ("treatment", *table.variants), NOTES["coverage"].format(batches=told or "(not measured)")
     caption = f"{table.workload}, in integers in ONNX Runtime, and latency ratio"
     return sheet.grid(f"{table.workload}-coverage", caption, heads, note) if found else None
 
 
-def _coverage(
-    macs: Estimate | None, nodes: Estimate | None, ratios: Mapping[str, Estimate | None], reason: str
-) -> GridCell:
-    if macs is None and not any(ratios.values()):
-        return GridCell(reason, tone="lack")
+def _coverage(macs: Estimate | None, nodes: Estimate | None, ratios: Mapping[str, Estimate | None]) -> GridCell:
     parts = []
     for each in ratios.values():
         half = f" ± {each.half_width:.2f}" if each and each.half_width else ""
@@ -218,7 +191,7 @@ def checks_grid(table: QuantizationTable) -> Grid | None:
     titles += ["polynomial, Δ to the table"] if any(polynomials.values()) else []
     titles += ["treatment chosen"] if treated else []
     heads, caption = ("treatment", "variant", *titles), f"{table.workload}, the integer-only network checked"
-    return sheet.grid(f"{table.workload}-integer-checks", caption, heads, CHECKS_NOTE)
+    return sheet.grid(f"{table.workload}-integer-checks", caption, heads, NOTES["checks"])
 
 
 def _number(value: float | None, check: Check) -> GridCell:
@@ -260,7 +233,7 @@ def mixed_grid(table: QuantizationTable) -> Grid | None:
     ]  # fmt: skip
     heads = ("layer", *(f"{name}: {each.label}" for each, name in chosen))
     caption = f"{table.workload}, bits chosen for each layer"
-    return sheet.grid(f"{table.workload}-mixed-precision", caption, heads, MIXED_NOTE)
+    return sheet.grid(f"{table.workload}-mixed-precision", caption, heads, NOTES["mixed"])
 
 
 def _bits(values: Mapping[int, float]) -> GridCell:

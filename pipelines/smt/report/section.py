@@ -1,46 +1,70 @@
-"""The report's section on exact verification."""
+"""The report's section on exact verification, with its figure: verified accuracy by radius, questions over time."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from evalsuite import (
+    MUTED_COLOUR,
     Contrast,
     Direction,
+    Drawing,
     Endpoint,
+    Estimate,
     Evidence,
     Headline,
+    Look,
     Measure,
     Part,
     Run,
     Section,
     counterexample_pictures,
+    drawings_by_group,
+    is_geometric,
+    log_heights,
+    looks,
+    mean_interval,
+    mean_marks,
+    panels,
     parse_setting,
+    power_text,
+    radius_axis,
+    radius_text,
+    shifted_radius,
+    shifts,
 )
-from pipelines.smt.report.cost import cost_grids, proofs_grid
-from pipelines.smt.report.figures import exact_figures
-from pipelines.smt.report.findings import RULE, finding, overall
+from pipelines.smt.report.findings import finding, overall
 from pipelines.smt.report.tables import (
     AGREEMENT,
+    BOUNDS,
     DISTANCE,
     DISTANCE_UPPER,
     GAP,
     STAGE,
     UNDECIDED,
+    UPPER,
     VERIFIED,
     VIOLATED,
+    ExactTable,
     exact_tables,
 )
 from pipelines.smt.report.text import (
+    NOTES,
     agreement_grid,
     agreement_of,
+    cost_grids,
     distance_grid,
     distances,
+    proofs_grid,
     verified_grid,
 )
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Points = Sequence[tuple[float, Estimate]]
+LEAST = 1e-4  # Seconds: what is faster is drawn there.
 
 
 def _part(run: Run) -> Part:
@@ -56,7 +80,7 @@ def _part(run: Run) -> Part:
         grids += [agreement_grid(agreement)] if agreement else []
     findings = [overall(tables), *(finding(table, found, agreements) for table in tables)]
     drawings = [drawing for table in tables for drawing in exact_figures(table)]
-    return Part.of(findings, grids, (), drawings, rule=RULE if tables else "", tables=tables)
+    return Part.of(findings, grids, (), drawings, rule=NOTES["rule"] if tables else "", tables=tables)
 
 
 def _over_radii(metric: str) -> Measure:
@@ -103,6 +127,84 @@ def _bracketed(compared: pd.DataFrame) -> pd.Series[bool]:
     undecided = place[own & (compared["metric"] == UNDECIDED) & (compared["mean"] > 0)]
     left_open = compared["metric"].isin((VERIFIED, VIOLATED, GAP)) & place.isin(set(undecided))
     return own & (steps | left_open) | compared["metric"].isin((DISTANCE, DISTANCE_UPPER))
+
+
+def exact_figures(table: ExactTable) -> list[Drawing]:
+    """Verified accuracy over the radius beside the questions decided over time; a panel without data is left out.
+
+    There is none at all where there are not two radii and single questions were not timed.
+    """
+    shown = [_accuracies] * (len(table.radii) > 1 and table.has(VERIFIED))
+    shown += [_cactus] * any(decided for times in table.times.values() for _, decided in times)
+    if not shown:
+        return []
+    told = []
+    if _accuracies in shown:
+        bounds = any(table.values(each, BOUNDS, at) for each in table.variants for at in table.radii)
+        left = any(table.counted(each).open for each in table.variants)
+        told.append(NOTES["accuracy panel"] + NOTES["by bounds"] * bounds + NOTES["not violated"] * left)
+        told += ["The radius is on a log scale"] if is_geometric(table.radii) else []
+    caption = ". ".join(told + [NOTES["time panel"]] * (_cactus in shown)) + "."
+
+    def draw(variants: Sequence[str], name: str, title: str) -> Drawing:
+        with panels(len(shown), len(shown), 2.9, variants) as figure:
+            for axes, panel in zip(figure.grid.flat, shown, strict=True):
+                panel(axes, table, looks(variants))
+        return Drawing(name, title, caption, f"{title}; the numbers are in the tables.", figure.svg)
+
+    return drawings_by_group(draw, table.variants, f"exact-{table.name}", f"Exact verification, {table.label}")
+
+
+def curve_points(times: Sequence[tuple[float, bool]]) -> tuple[list[int], list[float]]:
+    """How many are decided within each time, and these times in order."""
+    seconds = sorted(max(each, LEAST) for each, decided in times if decided)
+    return list(range(1, len(seconds) + 1)), seconds
+
+
+def _cactus(axes: Any, table: ExactTable, known: Mapping[str, Look]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_yscale("log")
+    for variant, look in known.items():
+        counts, seconds = curve_points(table.times.get(variant, ()))
+        if not counts:
+            continue
+        axes.plot(counts, seconds, color=look.colour, linewidth=1.2)
+        axes.plot(counts[-1:], seconds[-1:], color=look.colour, marker=look.marker, markersize=4.5, linestyle="none")
+    asked = max(len(times) for times in table.times.values())
+    axes.axvline(asked, color=MUTED_COLOUR, linewidth=0.7, linestyle=(0, (1, 2)))
+    axes.annotate("all asked", (asked, 0), xycoords=("data", "axes fraction"), xytext=(-3, 3), fontsize=7,
+                  textcoords="offset points", ha="right", va="bottom", color=MUTED_COLOUR, rotation=90)  # fmt: skip
+    if table.limit is not None:
+        axes.axhline(table.limit, color=MUTED_COLOUR, linewidth=0.7, linestyle=(0, (3, 2)))
+        axes.annotate(f"limit {table.limit:g} s", (0, table.limit), xycoords=("axes fraction", "data"), xytext=(3, 2),
+                      textcoords="offset points", fontsize=7, color=MUTED_COLOUR)  # fmt: skip
+    axes.set_xlim(0, asked * 1.02)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    log_heights(axes, lambda value: f"{value:g}" if value >= 0.01 else power_text(value), numticks=8)
+    axes.grid(axis="y")
+    axes.set_xlabel("questions decided")
+    axes.set_ylabel("seconds")
+
+
+def _accuracies(axes: Any, table: ExactTable, known: Mapping[str, Look]) -> None:
+    for (variant, look), place in zip(known.items(), shifts(len(known), len(known)), strict=True):
+        across = shifted_radius(table.radii, place / 18)
+
+        def course(metric: str, variant: str = variant, across: Callable[[float], float] = across) -> Points:
+            values = {each: list(table.values(variant, metric, each).values()) for each in table.radii}
+            return [(across(each), mean_interval(own, magnitude=1.0)) for each, own in values.items() if own]
+
+        for metric, dash, gap in ((BOUNDS, 3.0, 2.0), (UPPER, 1.0, 1.5)):
+            points = course(metric) if metric == BOUNDS or table.counted(variant).open else []
+            axes.plot([x for x, _ in points], [100 * mean.mean for _, mean in points], color=look.colour,
+                      linestyle=(0, (dash, gap)), linewidth=0.9)  # fmt: skip
+        mean_marks(axes, course(VERIFIED), look, markersize=3.8, elinewidth=0.8, linewidth=1.1)
+    radius_axis(axes, table.radii, "{:g}".format if table.stepped else radius_text)
+    axes.set_ylim(-3, 103)
+    axes.grid(axis="y")
+    axes.set_xlabel("radius in grid steps" if table.stepped else "ε")
+    axes.set_ylabel("% of samples")
 
 
 SECTION = Section(

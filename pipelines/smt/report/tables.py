@@ -1,4 +1,7 @@
-"""Exact verification of each variant: its smt steps by radius, each number paired with the baseline's of its seeds."""
+"""Exact verification of each variant: its smt steps by radius, each number paired with the baseline's of its seeds.
+
+A difference holds whatever the answer to what was left open: it has two ends, each paired by seed.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,28 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from evalsuite import (
+    SIGNIFICANT,
     Compared,
+    Estimate,
     Measured,
     Run,
+    Scale,
     StepTable,
     Values,
     Verdict,
+    between,
     compared_columns,
     estimate_columns,
+    grouped,
+    holm,
+    interval_text,
     labels,
     mean_by_seed,
     number_of,
+    p_text,
     parse_setting,
     radius_text,
 )
-from pipelines.smt.report.brackets import Bracket
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,6 +60,74 @@ _REST_OF, _BEYOND_BOUNDS = {UPPER: VIOLATED, SAME_UPPER: OTHER}, {GAP: VERIFIED,
 _SAME_NUMBER = 1e-9  # 1 less a sum of shares is off by some ulps.
 _WAYS = {VIOLATED: -1, UNDECIDED: -1, GAP: 0, GAP_UPPER: 0, OTHER: -1, CLASS_OPEN: -1}
 _DECIDED = (Verdict.HOLDS.value, Verdict.VIOLATED.value)
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """Where a variant's difference to the baseline lies.
+
+    `least` is the lower end of what the variant may have less the upper end of what the baseline may have, `most` the
+    reverse; they are one where nothing was left open. `p_holm` is Holm's over what it was adjusted with.
+    """
+
+    least: Compared
+    most: Compared
+    p_holm: float | None = None
+
+    @property
+    def variant(self) -> str:
+        """The variant that is compared with the baseline."""
+        return self.least.variant
+
+    @property
+    def open(self) -> bool:
+        """Whether the two ends differ, because a question was left open."""
+        return self.least is not self.most
+
+    @property
+    def difference(self) -> Estimate | None:
+        """From the one end's interval to the other's."""
+        least, most = self.least.difference, self.most.difference
+        return None if least is None or most is None else between(least, most)
+
+    @property
+    def p(self) -> float | None:
+        """Of no difference, by the end nearer to 0; 1 where 0 lies between the ends, None without a test."""
+        return None if self.difference is None else self.difference.p
+
+    @property
+    def resolved(self) -> bool:
+        """Whether the end nearer to 0 is resolved, with no adjustment for the number of tests."""
+        found = self.difference
+        return found is not None and found.p is not None and found.resolved
+
+    @property
+    def higher(self) -> bool:
+        """Whether the variant has more, as far as that can be told."""
+        return self.difference is not None and self.difference.mean > 0
+
+    @property
+    def tone(self) -> str:
+        """ "better" or "worse" where there is a better way and Holm's p is at most 0.05, else ""."""
+        if not self.least.way or self.p_holm is None or self.p_holm > SIGNIFICANT:
+            return ""
+        return "better" if self.higher == (self.least.way > 0) else "worse"
+
+    def text(self, scale: Scale) -> str:
+        """ "+2.0 pp [1.1, 2.9]", or of a range "+1.0 to +3.0 pp [0.2, 3.9]"; then Holm's p."""
+        least, most = self.least.difference, self.most.difference
+        if least is None or most is None:
+            return self.least.reason or self.most.reason
+        told = interval_text(between(least, most), scale)
+        if self.open:
+            ends = f"{scale.number(least.mean, sign=True)} to {scale.number(most.mean, sign=True)}"
+            told = f"{ends} {told.partition(' ')[2]}"
+        return told + ("" if self.p_holm is None else f" (Holm's p {p_text(self.p_holm)})")
+
+
+def adjusted(brackets: Sequence[Bracket]) -> list[Bracket]:
+    """With Holm's p over all of these that are tests."""
+    return [replace(each, p_holm=p) for each, p in zip(brackets, holm(each.p for each in brackets), strict=True)]
 
 
 @dataclass(frozen=True)
@@ -122,6 +200,10 @@ class ExactTable(StepTable):
         size = self.size(value)
         return f"{told} (ε = {size})" if size else told
 
+    def at(self, value: float) -> str:
+        """ "ε = 1/64", or "2 steps (ε = 2/255)"."""
+        return self.radius(value) if self.stepped else f"ε = {self.radius(value)}"
+
     def size(self, value: float) -> str:
         """The ε of a radius in grid steps, "2/255" or "0.0083 to 0.012"; empty for a radius of 0, which has none."""
         low, high = self.sizes.get(value, (0.0, 0.0))
@@ -183,18 +265,14 @@ class ExactTable(StepTable):
 
     def over_radii(self, variant: str, metric: str) -> dict[int, float]:
         """Seed -> mean over all radii; seeds that lack a radius are left out."""
-        plain = self.values(variant, metric)
-        if plain:
-            return plain
-        return mean_by_seed([self.values(variant, metric, each) for each in self.radii])
+        each = [self.values(variant, metric, radius) for radius in self.radii]
+        return self.values(variant, metric) or mean_by_seed(each)
 
     def compared(self, variant: str, metric: str, radius: float | None = None) -> Compared:
         """A number with its difference to the baseline's."""
-        own, other = (self.values(name, metric, radius) for name in (variant, self.baseline))
-        other = other if variant != self.baseline else {}
         magnitude = 1.0 if metric in _FRACTIONS else None
-        reason = "" if own else self.reason(variant, metric)
-        return Compared(variant, own, other, _WAYS.get(metric, 1), magnitude, reason)
+        return self.pair(variant, lambda name: self.values(name, metric, radius),
+                         lambda name: self.reason(name, metric), _WAYS.get(metric, 1), magnitude)  # fmt: skip
 
     def counted(self, variant: str) -> Counted:
         """Verdicts at all radii."""
@@ -311,9 +389,6 @@ def _times(rows: pd.DataFrame) -> dict[str, tuple[tuple[float, bool], ...]]:
     timed = rows[(rows["metric"] == QUERY) & rows["value"].notna()]
     said = rows[rows["verdict"] != ""]
     decided = {tuple(key): verdict in _DECIDED for *key, verdict in said[[*columns, "verdict"]].itertuples(index=False)}
-    found: dict[str, list[tuple[float, bool]]] = {}
-    every: list[list[Any]] = timed[[*columns, "value"]].to_numpy().tolist()
-    for *key, seconds in every:
-        if tuple(key) in decided:
-            found.setdefault(str(key[0]), []).append((float(seconds), decided[tuple(key)]))
+    every = [(tuple(key), seconds) for *key, seconds in timed[[*columns, "value"]].itertuples(index=False)]
+    found = grouped((str(key[0]), (float(seconds), decided[key])) for key, seconds in every if key in decided)
     return {variant: tuple(each) for variant, each in found.items()}

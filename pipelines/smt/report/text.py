@@ -1,61 +1,59 @@
-"""Exact verification as text: what is resolved, verdicts and shares at each radius, and minimal distances."""
+"""Exact verification as text: verdicts and shares at each radius, minimal distances, what it cost, checked proofs."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from statistics import median
 
-from evalsuite import Compared, Grid, GridCell, Scale, Sheet, after_holm, common_scale, compared_cell, p_text
-from pipelines.smt.report.brackets import Bracket, adjusted
+from evalsuite import (
+    Compared,
+    Grid,
+    GridCell,
+    Scale,
+    Sheet,
+    after_holm,
+    common_scale,
+    compared_cell,
+    grouped,
+    listed,
+    notes,
+    p_text,
+    percent_text,
+    scale_of,
+)
 from pipelines.smt.report.tables import (
     BOUNDS,
+    CALLS,
     CLASS_OPEN,
     CLEAN,
     DISTANCE,
     DISTANCE_UPPER,
     GAP,
+    NODES,
     OTHER,
+    PAR2,
+    PROOF_BYTES,
+    PROOFS,
     SAME,
+    SECONDS,
     UNDECIDED,
+    UNSTABLE,
     UPPER,
     VERIFIED,
+    Bracket,
     ExactTable,
+    adjusted,
+    mean_of,
 )
 
-SHARES_NOTE = (
-    "Shares of the test samples; mean ± half the 95 % t interval over seeds, Δ paired with {baseline} by seed with its "
-    "own interval. Verified: proven. Not violated: verified or undecided, an upper limit of what is robust; it and "
-    "undecided are shown where anything is undecided. Without undecided samples the verified accuracy is exact; with "
-    "them it is marked better or worse only where the difference is resolved whatever their answer would be. By bounds "
-    "alone: what CROWN's bounds in exact arithmetic prove without any search (of curved activations: the first "
-    "relaxation's). Gap: what the search proves beyond that, which bounds leave on the table. It has no better way: it "
-    "also shrinks where the search decides less."
-)
-AGREEMENT_NOTE = (
-    "Shares of the boxes around test samples; mean ± half the 95 % t interval over seeds, Δ paired with {baseline} by "
-    "seed with its own interval. Same class: the float network and the integer network, which first rounds the input, "
-    "both provably give the class of the box's middle for every real input of the box. Another class: an input was "
-    "found to which the two give different classes. Undecided: neither, as where the float network is not proven to "
-    "keep its class in the box, for then both would have to change it at the same inputs. The last two are shown where "
-    "they are not 0; a difference is marked only where it is resolved whatever the answer of the undecided ones would "
-    "be. None of this is about the right class."
-)
-
+NOTES = notes(__name__)
+_SPLIT = "bounds · attack · search"
+_COLUMNS = ("decided", _SPLIT, "PAR-2", "mean time", "median", "nodes", "unstable", "solver calls")
 # One end of what a share may be -> the share that has both.
 _END_OF = {VERIFIED: VERIFIED, UPPER: VERIFIED, SAME: SAME, OTHER: SAME}
-DISTANCE_NOTE = (
-    "The least L∞ distance at which a sample is misclassified, by bisection with the exact verdicts, mean over the "
-    "samples it was asked of; 0 for one that is misclassified as it is. Proven: the greatest radius that holds, a "
-    "lower limit. Counterexample: the nearest one found, an upper limit. Δ is of equal ends, paired with {baseline} by "
-    "seed, in units of the input: where the bisection of one arm was left open, that is no difference of distances"
-    "{tests}."
-)
-_TESTS = (
-    ". These are in the findings, from one arm's lower end less the other's upper one to the reverse; p is of the "
-    "two-sided t test at the end of that bracket which is nearer to 0 (1 where 0 lies within), adjusted by Holm for "
-    "the {count} of this report, and marks what is resolved"
-)
 
 
 def radius_cell(table: ExactTable, radius: float) -> GridCell:
@@ -63,11 +61,6 @@ def radius_cell(table: ExactTable, radius: float) -> GridCell:
     size = table.size(radius)
     told = f"{radius:g}" + (f" ({size})" if size else "") if table.stepped else table.radius(radius)
     return GridCell(told, sort=repr(radius))
-
-
-def radius_head(table: ExactTable) -> str:
-    """The head of such a column."""
-    return "grid steps (ε)" if table.stepped else "ε"
 
 
 def tested(table: ExactTable, variant: str, metric: str) -> list[tuple[float, Bracket]]:
@@ -107,7 +100,7 @@ def verified_grid(table: ExactTable) -> Grid | None:
             places += [(UPPER, radius, "not violated"), (UNDECIDED, radius, "undecided")]
         if any(table.values(each, BOUNDS, radius) for each in table.variants):
             places += [(BOUNDS, radius, "by bounds alone"), (GAP, radius, "gap")]
-    return compared_grid(table, f"{table.name}-verified", "verified accuracy", SHARES_NOTE, places)
+    return compared_grid(table, f"{table.name}-verified", "verified accuracy", NOTES["shares"], places)
 
 
 def compared_grid(
@@ -133,7 +126,7 @@ def compared_grid(
         if metric not in unless_0 or any(cell.mean and cell.mean.mean for cell in cells):
             head = GridCell("–", sort="-1") if at is None else radius_cell(table, at)
             table.row(sheet, (head, kind), cells, scale)
-    heads = (radius_head(table), "samples", *table.variants)
+    heads = ("grid steps (ε)" if table.stepped else "ε", "samples", *table.variants)
     return sheet.grid(name, f"{table.label}, {told} (%, Δ in pp)", heads, note.format(baseline=table.baseline))
 
 
@@ -168,7 +161,7 @@ def agreement_grid(table: ExactTable) -> Grid | None:
     places: list[tuple[str, float | None, str]] = [(metric, at, name) for at in table.radii for metric, name in kinds]
     told = "same class as the float network"
     return compared_grid(
-        table, f"{table.workload}-{table.step}-same-class", told, AGREEMENT_NOTE, places, (OTHER, CLASS_OPEN)
+        table, f"{table.workload}-{table.step}-same-class", told, NOTES["agreement"], places, (OTHER, CLASS_OPEN)
     )
 
 
@@ -195,11 +188,10 @@ def distance_grid(tables: Sequence[ExactTable], found: Sequence[tuple[ExactTable
     if not sheet.rows:
         return None
     count = sum(each.p is not None for _, each in found)
-    tests = _TESTS.format(count=f"{count} tested distances" if count != 1 else "one tested distance") if count else ""
-    heads, note = (
-        ("workload", "end", *tables[0].variants),
-        DISTANCE_NOTE.format(baseline=tables[0].baseline, tests=tests),
-    )
+    told = f"{count} tested distances" if count != 1 else "one tested distance"
+    tests = NOTES["distance tests"].format(count=told) if count else ""
+    heads, baseline = ("workload", "end", *tables[0].variants), tables[0].baseline
+    note = NOTES["distances"].format(baseline=baseline, tests=tests)
     return sheet.grid("adversarial-distance", "Minimal adversarial distance (units of the input)", heads, note)
 
 
@@ -208,3 +200,114 @@ def _distance_cell(own: Mapping[str, Bracket], cell: Compared, table: ExactTable
     more = [f"p {p_text(bracket.p_holm)}"] if bracket is not None and bracket.p_holm is not None else []
     text = compared_cell(cell, table, scale, more)
     return text if text.tone == "lack" else replace(text, tone=bracket.tone if bracket else "")
+
+
+def cost_grids(tables: Sequence[ExactTable]) -> list[Grid | None]:
+    """A row per workload and variant; a table each for networks as trained, for those after a step, and for integers.
+
+    Columns of which nothing is known are left out.
+    """
+    kinds = grouped((table.label.removeprefix(table.workload), table) for table in tables)
+    return [_cost_grid(own, kind, i) for i, (kind, own) in enumerate(kinds.items())]
+
+
+def _cost_grid(tables: Sequence[ExactTable], kind: str, place: int) -> Grid | None:
+    sheet, made = Sheet(), []
+    for table in tables:
+        for variant in table.variants:
+            if not table.counted(variant).total:
+                continue
+            line = _costs(table, variant)
+            sheet.lines.append({"workload": table.workload, "step": table.step, "after": table.after,
+                                "method": table.method, "variant": variant, **line})  # fmt: skip
+            made.append((table.workload, variant, [_told(line, each) for each in _COLUMNS]))
+    known = [i for i, _ in enumerate(_COLUMNS) if any(cells[i].text != "–" for *_, cells in made)]
+    for workload, variant, cells in made:
+        sheet.add(workload, variant, *(cells[i] for i in known))
+    heads = ("workload", "variant", *(_COLUMNS[i] for i in known))
+    name, caption = "exact-cost" + (f"-{place}" if place else ""), f"What was decided, by what, and what it cost{kind}"
+    return sheet.grid(name, caption, heads, NOTES["cost"])
+
+
+def _costs(table: ExactTable, variant: str) -> dict[str, float | None]:
+    count = table.counted(variant)
+    known = bool(count.by)
+    bounds, attack = count.by.get("bounds", 0), count.by.get("falsifier", 0)
+    seconds = [each for each, decided in table.times.get(variant, ()) if decided]
+    par2 = mean_of(table.over_radii(variant, PAR2))
+    return {
+        "questions": count.total,
+        "decided": count.decided,
+        "by bounds": bounds if known else None,
+        "by attack": attack if known else None,
+        "by search": count.decided - bounds - attack if known else None,
+        "PAR-2": par2,
+        "mean time": mean_of(table.over_radii(variant, SECONDS)) if par2 is None else None,
+        "median": median(seconds) if seconds else None,
+        "nodes": mean_of(table.over_radii(variant, NODES)),
+        "unstable": mean_of(table.over_radii(variant, UNSTABLE)),
+        "solver calls": mean_of(table.over_radii(variant, CALLS)),
+    }
+
+
+def _told(line: Mapping[str, float | None], name: str) -> GridCell:
+    if name == _SPLIT:
+        parts = [line[each] for each in ("by bounds", "by attack", "by search")]
+        return GridCell("–" if None in parts else " · ".join(f"{each:,.0f}" for each in parts if each is not None))
+    value = line[name]
+    if value is None:
+        return GridCell("–")
+    if name in ("PAR-2", "mean time", "median"):
+        return GridCell(scaled_text(value, "s"), sort=repr(value))
+    text = scale_of("count", [value]).number(value)
+    asked = line["questions"]
+    if name == "decided" and asked:
+        return GridCell(f"{text} of {asked:,.0f}", f"({percent_text(value / asked)})", repr(value / asked))
+    return GridCell(text, sort=repr(value))
+
+
+def scaled_text(value: float, unit: str) -> str:
+    """ "0.21 s", "3.1 ms" or "3.06 kB"."""
+    scale = scale_of(unit, [value])
+    return f"{scale.number(value)} {scale.unit}"
+
+
+def proofs_grid(tables: Sequence[ExactTable]) -> Grid | None:
+    """How many of the samples that hold have a checked proof; None where no proof was asked for."""
+    sheet = Sheet()
+    lacks: list[tuple[str, str]] = []
+    for table in (each for each in tables if each.has(PROOFS)):
+        cells = []
+        for variant in table.variants:
+            found, size, holds = checked(table, variant), _bytes(table, variant), table.counted(variant).holds
+            if not table.counted(variant).total:
+                cells.append(GridCell(table.reason(variant), tone="lack"))
+                continue
+            if holds and not found and (why := proofs_lack(table, variant)):
+                lacks.append((why, variant))
+            told = f"{found or 'none'} of {holds}" if holds else "–"
+            mean = f"mean {scaled_text(size / found, 'bytes')}" if found and size else ""
+            cells.append(GridCell(told, mean, repr(found)))
+            sheet.lines.append({"workload": table.workload, "step": table.step, "after": table.after,
+                                "variant": variant, "holds": holds, "checked": found, "bytes": size})  # fmt: skip
+        sheet.add(table.label, *cells)
+    told_once = grouped(dict.fromkeys(lacks)).items()
+    note = " ".join([NOTES["proofs"], *(f"None of {listed(names)}: {why}." for why, names in told_once)])
+    heads = ("workload", *(tables[0].variants if tables else ()))
+    return sheet.grid("exact-proofs", "Proofs: samples that hold with a checked proof", heads, note)
+
+
+def checked(table: ExactTable, variant: str) -> int:
+    """How many proofs of a variant were checked, over all seeds and radii."""
+    return round(math.fsum(each for at in (*table.radii, None) for each in table.values(variant, PROOFS, at).values()))
+
+
+def proofs_lack(table: ExactTable, variant: str) -> str:
+    """Why no proof of a variant was checked; empty where no row says so."""
+    return table.measured.reasons.get((table.workload, variant, table.step, PROOFS), "").partition(": ")[2]
+
+
+def _bytes(table: ExactTable, variant: str) -> float:
+    """Of all checked proofs together: a row has the mean of those of one seed and radius."""
+    return math.fsum(mean * table.values(variant, PROOFS, at).get(seed, 0.0) for at in (*table.radii, None)
+                     for seed, mean in table.values(variant, PROOF_BYTES, at).items())  # fmt: skip
