@@ -63,6 +63,7 @@ from .report.canvas import (
     drawings_by_group as drawings_by_group, layer_marks as layer_marks, log_heights as log_heights, looks as looks,
     mean_marks as mean_marks, name_layers as name_layers, number_of as number_of, panels as panels, shifts as shifts,
 )
+from .report.explorer import Picture as Picture
 from .report.grids import Grid as Grid, GridCell as GridCell, Sheet as Sheet, estimate_columns as estimate_columns
 from .report.measured import Measured as Measured
 from .report.numerals import (
@@ -76,7 +77,6 @@ from .report.paired import (
     interval_text as interval_text, lacking as lacking, resolved_text as resolved_text, tally as tally,
     where_text as where_text,
 )
-from .report.pictures import Picture as Picture
 from .report.record import Record as Record
 from .report.run import Run as Run
 from .report.section import (

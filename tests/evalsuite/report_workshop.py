@@ -7,9 +7,10 @@ import csv
 import gzip
 import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
@@ -256,9 +257,10 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.tags if name == tag]
 
 
-def frame_of(rows: list[Row], folder: Path) -> pd.DataFrame:
+def frame_of(rows: list[Row], **more: Any) -> pd.DataFrame:
     """Rows as the report reads them: through the Parquet file."""
-    return read_results(write_run(folder, rows))
+    with TemporaryDirectory() as folder:
+        return read_results(write_run(Path(folder), rows, **more))
 
 
 def job(variant: str, seed: int, step: str = "accuracy", stage: str = "", workload: str = "w") -> dict[str, object]:
@@ -267,11 +269,36 @@ def job(variant: str, seed: int, step: str = "accuracy", stage: str = "", worklo
             "key": f"{workload}{variant}{seed}{step}"}  # fmt: skip
 
 
-def read_run(
-    folder: Path, rows: list[Row], options: Mapping[str, Mapping[str, Any]] | None = None, **entries: Any
-) -> Run:
+# The unit and the better way of metrics that are no fractions of which more is better.
+UNITS = {
+    "undecided_fraction": ("fraction", LOWER), "violated_fraction": ("fraction", LOWER),
+    "other_class_fraction": ("fraction", LOWER), "class_undecided_fraction": ("fraction", LOWER),
+    "exactness_gap": ("fraction", NEUTRAL), "nodes": ("count", LOWER), "solver_calls": ("count", LOWER),
+    "unstable_neurons": ("count", NEUTRAL), "par2": ("s", LOWER), "solve_time": ("s", LOWER), "seconds": ("s", LOWER),
+    "adversarial_distance": ("input", HIGHER), "adversarial_distance_upper": ("input", HIGHER),
+    "certified_radius": ("input", HIGHER), "proofs_checked": ("count", HIGHER), "proof_bytes": ("bytes", LOWER),
+    "model_bytes": ("bytes", LOWER), "peak_memory": ("bytes", LOWER), "mac_fraction": ("share", LOWER),
+    "bound_width": ("logit", LOWER), "layer_width": ("activation", LOWER), "unstable_share": ("share", NEUTRAL),
+    "stable_off_share": ("share", NEUTRAL), "relative_latency": ("ratio", LOWER), "latency_ratio": ("ratio", LOWER),
+}  # fmt: skip
+_CLOCKS = ("par2", "solve_time", "seconds", "peak_memory", "relative_latency", "latency_ratio")
+Values = Mapping[str, Sequence[float | None]]
+
+
+def metric_rows(name: str, values: Values, step: str = "accuracy", stage: str = "", workload: str = "w",
+                reason: str = "", **setting: Any) -> list[Row]:  # fmt: skip
+    """One metric of the seeds 0, 1, ... of each variant; a seed with None has no row."""
+    unit, direction = UNITS.get(name, ("fraction", HIGHER))
+    return [
+        row_of(Metric(name, value, unit, direction, setting, timing=name in _CLOCKS, reason=reason),
+               job(variant, seed, step, stage, workload))
+        for variant, every in values.items() for seed, value in enumerate(every) if value is not None
+    ]  # fmt: skip
+
+
+def read_run(rows: list[Row], options: Mapping[str, Mapping[str, Any]] | None = None, **entries: Any) -> Run:
     """A report's content against `gelu`, of these rows, steps' options and entries of the record."""
-    return Run(read_results(write_run(folder, rows, options=options)), Record(entries), "gelu")
+    return Run(frame_of(rows, options=options), Record(entries), "gelu")
 
 
 def part_of(run: Run, section: str) -> Part:

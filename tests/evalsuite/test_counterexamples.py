@@ -17,7 +17,7 @@ from PIL import Image
 from torch import nn
 
 from evalsuite import Data, Picture, Property, Section, Split, counterexample_pictures, write_counterexamples
-from evalsuite.report import pictures
+from evalsuite.report import explorer
 from evalsuite.report.explorer import shown_pictures
 from evalsuite.results import DamagedResults
 
@@ -122,7 +122,7 @@ def test_a_page_has_the_first_seeds_pictures_and_says_what_it_has_no_room_for(
     head, _, encoded = address.partition(",")
     assert head == "data:image/png;base64"
     assert np.asarray(Image.open(io.BytesIO(base64.b64decode(encoded)))).tolist() == shade.tolist()
-    monkeypatch.setattr(pictures, "MOST_CHARACTERS", 2 * len(address))
+    monkeypatch.setattr(explorer, "MOST_CHARACTERS", 2 * len(address))
     few = shown_pictures(content)  # type: ignore[arg-type]
     assert [len(each["images"]) for each in few] == [1, 1, 0, 0]
     assert few[3]["text"].endswith("no room for it: its numbers are among the artefacts.")

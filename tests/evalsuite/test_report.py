@@ -284,14 +284,14 @@ def test_empty_run_and_damaged_record_are_clear_errors(tmp_path: Path) -> None:
         write_report(folder)
 
 
-def test_a_stage_that_ran_has_its_section_which_names_steps_of_unknown_options(tmp_path: Path) -> None:
+def test_a_stage_that_ran_has_its_section_which_names_steps_of_unknown_options() -> None:
     rows = sample_rows(**FEW, seeds=(0, 1))
-    parts = read_run(tmp_path / "with", rows, **sample_record()).parts
+    parts = read_run(rows, **sample_record()).parts
     found = {name: [each.label for each in parts[name].tables[0].treatments] for name in ("quantize", "prune")}
     assert found == {"quantize": ["quantize-w8", "quantize-w4"], "prune": ["prune"]}
     sections = {"quantize": "quantize", "prune": "prune", "bounds": "bounds", "smt": "exact"}
     assert parts.keys() >= {*sections.values()}
-    without = read_run(tmp_path / "without", [row for row in rows if row.stage not in sections], **sample_record())
+    without = read_run([row for row in rows if row.stage not in sections], **sample_record())
     assert not without.parts.keys() & {*sections.values()}
     shown = {each.get("id") for each in Page(render(without)).attributes("section")}
     assert not shown & {f"section-{name}" for name in sections.values()}

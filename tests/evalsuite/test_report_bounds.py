@@ -12,7 +12,7 @@ import pytest
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from report_workshop import job as job_of
-from report_workshop import marked, page_of, part_of, read_run, write_run
+from report_workshop import marked, metric_rows, page_of, part_of, read_run, write_run
 from scipy.stats import ttest_1samp
 
 from evalsuite.contract import Direction, Metric, Verdict
@@ -42,36 +42,19 @@ NEAR = {eps: tuple(v + d for v, d in zip(values, (0.02, -0.02, 0.01), strict=Tru
 HIGH = {eps: tuple(v + d for v, d in zip(values, (0.050, 0.051, 0.049), strict=True)) for eps, values in GELU.items()}
 LOW = {eps: tuple(v - d for v, d in zip(values, (0.050, 0.051, 0.049), strict=True)) for eps, values in GELU.items()}
 Curve = Mapping[float, Sequence[float | None]]
-UNITS = {
-    "bound_width": ("logit", LOWER), "layer_width": ("activation", LOWER), "unstable_neurons": ("count", NEUTRAL),
-    "unstable_share": ("share", NEUTRAL), "stable_off_share": ("share", NEUTRAL), "seconds": ("s", LOWER),
-    "peak_memory": ("bytes", LOWER), "certified_radius": ("input", HIGHER), "undecided_fraction": ("fraction", LOWER),
-}  # fmt: skip
 
 
 def job(variant: str, seed: int, step: str = "bounds", workload: str = "w") -> dict[str, object]:
     return job_of(variant, seed, step, "bounds", workload)
 
 
-def rows_of(
-    name: str,
-    variants: Mapping[str, Curve],
-    step: str = "bounds",
-    workload: str = "w",
-    reason: str = "",
-    **setting: Any,
-) -> list[Row]:
+def rows_of(name: str, variants: Mapping[str, Curve], step: str = "bounds", workload: str = "w", reason: str = "",
+            **setting: Any) -> list[Row]:  # fmt: skip
     """One metric of the seeds 0, 1, ... at each radius; 0 stands for no radius, and a seed with None has no row."""
-    unit, direction = UNITS.get(name, ("fraction", HIGHER))
-    timing = unit in ("s", "bytes")
     return [
-        row_of(
-            Metric(name, value, unit, direction, {**({"eps": eps} if eps else {}), **setting}, timing=timing,
-                   reason=reason),
-            job(variant, seed, step, workload),
-        )
-        for variant, curve in variants.items() for eps, every in curve.items()
-        for seed, value in enumerate(every) if value is not None
+        row for variant, curve in variants.items() for eps, every in curve.items()
+        for row in metric_rows(name, {variant: every}, step, "bounds", workload, reason,
+                               **({"eps": eps} if eps else {}), **setting)
     ]  # fmt: skip
 
 
@@ -83,17 +66,17 @@ def attacked(variants: Mapping[str, Curve], **more: Any) -> list[Row]:
     return rows_of("pgd_accuracy", variants, **more)
 
 
-def table_of(folder: Path, rows: list[Row], **entries: Any) -> BoundsTable:
-    (table,) = bounds_tables(read_run(folder, rows, **entries))
+def table_of(rows: list[Row], **entries: Any) -> BoundsTable:
+    (table,) = bounds_tables(read_run(rows, **entries))
     return table
 
 
-def finding_of(folder: Path, rows: list[Row]) -> Finding:
-    return part_of(read_run(folder, rows), "bounds").findings[-1]
+def finding_of(rows: list[Row]) -> Finding:
+    return part_of(read_run(rows), "bounds").findings[-1]
 
 
-def heights_of(folder: Path, rows: list[Row]) -> dict[str, Height]:
-    found = heights(bounds_tables(read_run(folder, rows)))
+def heights_of(rows: list[Row]) -> dict[str, Height]:
+    found = heights(bounds_tables(read_run(rows)))
     return {f"{each.table.label} {each.method} {each.variant}": each for each in found}
 
 
@@ -116,10 +99,10 @@ def test_radii_read_as_the_fractions_they_are(eps: float, text: str) -> None:
     assert radius_text(eps) == text
 
 
-def test_height_against_scipy(tmp_path: Path) -> None:
+def test_height_against_scipy() -> None:
     uneven = {0.1: (0.9, 0.8, 0.9), 0.2: (0.7, 0.6, 0.5), 0.8: (0.4, 0.1, 0.2)}
     other = {0.1: (0.85, 0.8, 0.9), 0.2: (0.5, 0.55, 0.45), 0.8: (0.3, 0.15, 0.1)}
-    found = heights_of(tmp_path, certified({"gelu": other, "relu": uneven}))["w crown relu"]
+    found = heights_of(certified({"gelu": other, "relu": uneven}))["w crown relu"]
     x = np.log(list(uneven))
     gaps = np.array(list(uneven.values())) - np.array(list(other.values()))
     wanted = np.trapezoid(gaps, x, axis=0) / (x[-1] - x[0])
@@ -132,19 +115,19 @@ def test_height_against_scipy(tmp_path: Path) -> None:
     assert [found.low, found.high] == pytest.approx([0.1, 0.8])
 
 
-def test_height_over_even_radii_is_over_the_radius_itself(tmp_path: Path) -> None:
+def test_height_over_even_radii_is_over_the_radius_itself() -> None:
     base = {0.1: (0.9, 0.9), 0.3: (0.5, 0.5), 0.4: (0.1, 0.1)}
     above = {0.1: (0.9, 0.9), 0.3: (0.6, 0.7), 0.4: (0.3, 0.1)}
-    found = heights_of(tmp_path, certified({"gelu": base, "relu": above}))["w crown relu"]
+    found = heights_of(certified({"gelu": base, "relu": above}))["w crown relu"]
     # Gaps 0, 0.1, 0.2 and 0, 0.2, 0, so areas 0.01 + 0.015 and 0.02 + 0.01 over a range of 0.3.
     assert found.values == pytest.approx({0: 0.025 / 0.3, 1: 0.1})
 
 
-def test_holm_is_within_a_method_and_a_norm(tmp_path: Path) -> None:
+def test_holm_is_within_a_method_and_a_norm() -> None:
     curves: dict[str, Curve] = {"gelu": GELU, "relu": UP, "annealed": NEAR}
     rows = [*certified(curves), *certified(curves, "ibp"), *attacked(curves)]
     rows += [*certified(curves, step="l2", norm="l2"), *attacked(curves, step="l2", norm="l2")]
-    found = heights_of(tmp_path, rows)
+    found = heights_of(rows)
     assert len(found) == 10
     p = float(ttest_1samp([0.04, 0.05, 0.06], 0.0).pvalue)
     q = float(ttest_1samp([0.02, -0.02, 0.01], 0.0).pvalue)
@@ -155,25 +138,25 @@ def test_holm_is_within_a_method_and_a_norm(tmp_path: Path) -> None:
         assert (found[f"{name} relu"].tone, found[f"{name} annealed"].tone) == ("better", "")
     # A second workload makes the family twice as large.
     more = [*certified(curves), *certified(curves, workload="v")]
-    assert heights_of(tmp_path / "more", more)["w crown relu"].p_holm == pytest.approx(4 * p)
+    assert heights_of(more)["w crown relu"].p_holm == pytest.approx(4 * p)
 
 
-def test_radii_that_one_arm_lacks_are_not_bridged(tmp_path: Path) -> None:
+def test_radii_that_one_arm_lacks_are_not_bridged() -> None:
     lacking = {**UP, 0.25: (None, *UP[0.25][1:])}
-    found = heights_of(tmp_path, certified({"gelu": GELU, "relu": lacking}))["w crown relu"]
+    found = heights_of(certified({"gelu": GELU, "relu": lacking}))["w crown relu"]
     assert found.values == pytest.approx({0: 0.04, 1: 0.05, 2: 0.06})
     bent = {**GELU, 0.25: (None, 0.0, 0.0)}
-    found = heights_of(tmp_path / "bent", certified({"gelu": GELU, "relu": bent}))["w crown relu"]
+    found = heights_of(certified({"gelu": GELU, "relu": bent}))["w crown relu"]
     assert found.values[0] == 0
     assert found.values[1] == pytest.approx(-0.33)
 
 
-def test_heights_that_there_are_not_have_a_reason(tmp_path: Path) -> None:
+def test_heights_that_there_are_not_have_a_reason() -> None:
     fourth = {0.125: (None, None, None, 0.9), 0.25: (None, None, None, 0.9)}
     curves: dict[str, Curve] = {"gelu": GELU, "one": {0.125: (0.9, 0.8)}, "apart": fourth}
     rows = certified(curves)
     rows += [failure_row(job("failed", seed), Status.UNSUPPORTED, "softmax has no bounds") for seed in range(3)]
-    found = heights_of(tmp_path, rows)
+    found = heights_of(rows)
     assert found["w crown one"].reason == "one radius is no curve"
     assert found["w crown apart"].reason == "no seed in common with the baseline"
     assert found["w crown failed"].reason == "unsupported: softmax has no bounds"
@@ -181,11 +164,11 @@ def test_heights_that_there_are_not_have_a_reason(tmp_path: Path) -> None:
     assert row[-1] == "unsupported: softmax has no bounds"
 
 
-def test_decisions_by_hand(tmp_path: Path) -> None:
+def test_decisions_by_hand() -> None:
     left = {eps: tuple(min(1.0, value + 0.05) for value in values) for eps, values in GELU.items()}
     rows = [*certified({"gelu": GELU, "relu": UP}), *certified({"gelu": GELU, "relu": UP}, "ibp"),
             *attacked({"gelu": left, "relu": left})]  # fmt: skip
-    table = table_of(tmp_path, rows)
+    table = table_of(rows)
     assert (table.methods, table.tightest, table.radii) == (("ibp", "crown"), "crown", THREE)
     grid = decisions_grid(table)
     assert [[cell.marked for cell in row] for row in grid.rows][:3] == [
@@ -200,22 +183,22 @@ def test_decisions_by_hand(tmp_path: Path) -> None:
     assert list(grid.frame.query("variant == 'relu' and metric == 'certified_accuracy'")["resolved"]) == [True] * 3
 
 
-def test_undecided_as_measured_comes_first(tmp_path: Path) -> None:
+def test_undecided_as_measured_comes_first() -> None:
     rows = [*certified({"gelu": GELU}), *attacked({"gelu": GELU}),
             *rows_of("undecided_fraction", {"gelu": {0.125: (0.3, 0.3, 0.3)}}, method="crown")]  # fmt: skip
-    table = table_of(tmp_path, rows)
+    table = table_of(rows)
     assert table.values("gelu", Place("undecided_fraction", 0.125, "crown")) == {0: 0.3, 1: 0.3, 2: 0.3}
     assert table.values("gelu", Place("undecided_fraction", 0.25, "crown")) == {0: 0, 1: 0, 2: 0}
 
 
 @pytest.mark.slow
-def test_ratios_of_widths_against_scipy(tmp_path: Path) -> None:
+def test_ratios_of_widths_against_scipy() -> None:
     own, other = (2.0, 3.0, 5.0), (4.0, 5.0, 11.0)
     rows = certified({"gelu": GELU, "relu": UP})
     for metric, more in (("layer_width", {"layer": "0"}), ("layer_width", {"layer": "2"}), ("bound_width", {})):
         rows += rows_of(metric, {"gelu": dict.fromkeys(THREE, other), "relu": dict.fromkeys(THREE, own)},
                         method="crown", **more)  # fmt: skip
-    table = table_of(tmp_path, rows)
+    table = table_of(rows)
     ratio = table.compared("relu", Place("layer_width", 0.25, "crown", "2")).ratio
     logs = np.log(np.array(own) / np.array(other))
     interval = ttest_1samp(logs, 0.0).confidence_interval(0.95)
@@ -228,10 +211,10 @@ def test_ratios_of_widths_against_scipy(tmp_path: Path) -> None:
     assert lines[0][3:] == ["6.67", f"3.33 ×{ratio.mean:.2f} [{ratio.low:.2f}, {ratio.high:.2f}] ✓ better"]
 
 
-def test_narrower_bounds_are_better_and_unstable_neurons_neither(tmp_path: Path) -> None:
+def test_narrower_bounds_are_better_and_unstable_neurons_neither() -> None:
     curves: dict[str, Curve] = {"gelu": HIGH, "relu": GELU}
     rows = [*rows_of("bound_width", curves, method="crown"), *rows_of("unstable_neurons", curves, method="crown")]
-    table = table_of(tmp_path, rows)
+    table = table_of(rows)
     width, unstable = (
         table.compared("relu", Place(each, 0.25, "crown")) for each in ("bound_width", "unstable_neurons")
     )
@@ -240,9 +223,9 @@ def test_narrower_bounds_are_better_and_unstable_neurons_neither(tmp_path: Path)
     assert (unstable.tone, unstable.ratio_tone) == ("", "")
 
 
-def test_a_ratio_that_is_not_above_0_is_none(tmp_path: Path) -> None:
+def test_a_ratio_that_is_not_above_0_is_none() -> None:
     rows = rows_of("bound_width", {"gelu": {0.25: (0.0, 1.0)}, "relu": {0.25: (1.0, 1.0)}}, method="crown")
-    found = table_of(tmp_path, rows).compared("relu", Place("bound_width", 0.25, "crown"))
+    found = table_of(rows).compared("relu", Place("bound_width", 0.25, "crown"))
     assert found.ratio is None
     assert found.ratio_tone == ""
 
@@ -262,8 +245,8 @@ def layered(variants: Sequence[str] = ("gelu", "relu")) -> list[Row]:
     return rows
 
 
-def test_single_layers_have_tables_of_their_own(tmp_path: Path) -> None:
-    content = read_run(tmp_path, [*certified({"gelu": GELU, "relu": UP}), *layered()])
+def test_single_layers_have_tables_of_their_own() -> None:
+    content = read_run([*certified({"gelu": GELU, "relu": UP}), *layered()])
     assert {line.metric for line in content.lines} == {"certified_accuracy"}
     assert len([line for line in content.lines if line.raw["relu"]["n_pairs"]]) == 3
     assert set(content.compared["metric"]) > {"layer_width", "unstable_share", "stable_off_share"}
@@ -275,7 +258,7 @@ def test_single_layers_have_tables_of_their_own(tmp_path: Path) -> None:
     assert drawing.svg is not None
 
 
-def test_radii_table(tmp_path: Path) -> None:
+def test_radii_table() -> None:
     rows = certified({"gelu": GELU, "relu": UP})
     radii: dict[str, Curve] = {"gelu": {0: (0.10, 0.12, 0.11)}, "relu": {0: (0.14, 0.17, 0.17)}}
     reason = "7 of 50 samples hold at the greatest eps: their radius is at least that"
@@ -284,7 +267,7 @@ def test_radii_table(tmp_path: Path) -> None:
     rows.append(
         row_of(Metric("certified_radius", None, "input", HIGHER, {"method": "ibp"}, reason="late"), job("gelu", 1))
     )
-    content = read_run(tmp_path, rows)
+    content = read_run(rows)
     (table,) = part_of(content, "bounds").tables
     low, high = ttest_1samp([0.04, 0.05, 0.06], 0.0).confidence_interval(0.95)
     p = ttest_1samp([0.04, 0.05, 0.06], 0.0).pvalue
@@ -303,12 +286,12 @@ def with_radii(radii: Mapping[str, Sequence[float]], workload: str = "w", **more
     return rows_of("certified_radius", curves, workload=workload, method="crown", **more)
 
 
-def test_the_mean_radius_is_what_the_section_answers_by(tmp_path: Path) -> None:
+def test_the_mean_radius_is_what_the_section_answers_by() -> None:
     """Two workloads, opposite ways; each is resolved among the three tests of the screen, the mean is not."""
     base, up, down = (0.10, 0.12, 0.11), (0.150, 0.170, 0.161), (0.090, 0.108, 0.100)
     rows = [*certified({"gelu": GELU, "relu": UP}), *with_radii({"gelu": base, "relu": up})]
     rows += [*certified({"gelu": GELU, "relu": UP}, workload="v"), *with_radii({"gelu": base, "relu": down}, "v")]
-    content = read_run(tmp_path, rows)
+    content = read_run(rows)
     p = [ttest_1samp(np.subtract(each, base), 0.0).pvalue for each in (up, down)]
     assert p[0] < 0.001
     assert 0.001 < p[1] < 0.025
@@ -332,12 +315,12 @@ def test_the_mean_radius_is_what_the_section_answers_by(tmp_path: Path) -> None:
         "input",
         1 / 255,
     )
-    (row,) = read_run(tmp_path / "curves", certified({"gelu": GELU, "relu": UP})).matrices[0].rows
+    (row,) = read_run(certified({"gelu": GELU, "relu": UP})).matrices[0].rows
     assert row.endpoint.question == "certified accuracy"
 
 
-def test_heights_over_the_other_axis(tmp_path: Path) -> None:
-    tables = part_of(read_run(tmp_path, certified({"gelu": GELU, "relu": HIGH})), "bounds").tables
+def test_heights_over_the_other_axis() -> None:
+    tables = part_of(read_run(certified({"gelu": GELU, "relu": HIGH})), "bounds").tables
     (turned,) = heights(tables, turned=True)
     assert tables[0].logarithmic
     gaps = np.array(list(HIGH.values())) - np.array(list(GELU.values()))
@@ -345,10 +328,10 @@ def test_heights_over_the_other_axis(tmp_path: Path) -> None:
     assert [turned.values[seed] for seed in range(3)] == pytest.approx(wanted)
 
 
-def test_what_is_said_of_differences(tmp_path: Path) -> None:
+def test_what_is_said_of_differences() -> None:
     curves: dict[str, Curve] = {"gelu": GELU, "relu": UP, "annealed": NEAR}
     left = dict.fromkeys(GELU, (0.97, 0.98, 0.99))
-    found = finding_of(tmp_path, [*certified(curves), *attacked(dict.fromkeys(curves, left))])
+    found = finding_of([*certified(curves), *attacked(dict.fromkeys(curves, left))])
     assert found.headline == (
         "3 (3 better) of 6 testable differences to gelu in certified accuracy (crown) resolved, none after Holm's "
         "adjustment for all 6."
@@ -365,10 +348,10 @@ def test_what_is_said_of_differences(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_all_workloads_are_told_together(tmp_path: Path) -> None:
+def test_all_workloads_are_told_together() -> None:
     rows = [*certified({"gelu": GELU, "relu": HIGH, "annealed": NEAR}),
             *certified({"gelu": GELU, "relu": LOW, "annealed": NEAR}, workload="v")]  # fmt: skip
-    findings = part_of(read_run(tmp_path, rows), "bounds").findings
+    findings = part_of(read_run(rows), "bounds").findings
     first = findings[0]
     assert first.headline == (
         "2 of 4 mean heights above gelu's certified curve resolved (1 higher, 1 lower; p by Holm); over ε itself 2: "
@@ -381,17 +364,17 @@ def test_all_workloads_are_told_together(tmp_path: Path) -> None:
     swapped = [row_of(drop, job_of(name, seed)) for name in ("annealed", "relu")
                for seed in range(3)]  # fmt: skip
     # Of networks that ReLU was put into nothing more is said: whether that helps is not in so few cells.
-    assert part_of(read_run(tmp_path / "swapped", [*rows, *swapped]), "bounds").findings == findings
+    assert part_of(read_run([*rows, *swapped]), "bounds").findings == findings
 
 
-def test_a_method_that_should_be_looser_and_is_not_is_told(tmp_path: Path) -> None:
-    found = finding_of(tmp_path, [*certified({"gelu": GELU}), *certified({"gelu": UP}, "ibp")])
+def test_a_method_that_should_be_looser_and_is_not_is_told() -> None:
+    found = finding_of([*certified({"gelu": GELU}), *certified({"gelu": UP}, "ibp")])
     assert "A looser method proves more than crown: ibp for gelu at ε = 1/8" in found.sentences[-1]
 
 
-def test_one_seed_claims_nothing(tmp_path: Path) -> None:
+def test_one_seed_claims_nothing() -> None:
     single = {eps: values[:1] for eps, values in GELU.items()}
-    content = read_run(tmp_path, certified({"gelu": single, "relu": dict.fromkeys(GELU, (1.0,))}))
+    content = read_run(certified({"gelu": single, "relu": dict.fromkeys(GELU, (1.0,))}))
     (found,) = part_of(content, "bounds").findings
     assert found.headline == "Nothing of crown can be compared with gelu over several seeds."
     assert found.sentences == ()
@@ -400,21 +383,21 @@ def test_one_seed_claims_nothing(tmp_path: Path) -> None:
     ]
 
 
-def test_jobs_that_failed_show_with_the_reason(tmp_path: Path) -> None:
+def test_jobs_that_failed_show_with_the_reason() -> None:
     rows = certified({"gelu": GELU})
     rows += [failure_row(job("relu", seed), Status.UNSUPPORTED, "w/relu/0/bounds: softmax") for seed in range(3)]
-    (grid,) = [each for each in part_of(read_run(tmp_path, rows), "bounds").grids if "certified" in each.name]
+    (grid,) = [each for each in part_of(read_run(rows), "bounds").grids if "certified" in each.name]
     assert {row[-1].text for row in grid.rows} == {"unsupported: softmax"}
     none = [failure_row(job(name, 0), Status.CRASHED, "signal 11") for name in ("gelu", "relu")]
-    section = part_of(read_run(tmp_path / "none", none, options={"bounds": {"norm": "l2"}}), "bounds")
+    section = part_of(read_run(none, options={"bounds": {"norm": "l2"}}), "bounds")
     assert [row.plain for row in section.grids[0].rows[0]] == ["–", "", "crashed: signal 11", "crashed: signal 11"]
     assert section.findings == [Finding("w, L2", "Nothing was certified.", ("crashed: signal 11",))]
     assert heights(section.tables) == []
-    failed = read_run(tmp_path / "again", none)
+    failed = read_run(none)
     assert [row.measured for matrix in failed.matrices for row in matrix.rows] == ["mean over ε"]
 
 
-def test_a_method_without_any_value_is_no_headline_where_another_has_one(tmp_path: Path) -> None:
+def test_a_method_without_any_value_is_no_headline_where_another_has_one() -> None:
     lacking = [
         row_of(
             Metric("certified_accuracy", None, "fraction", HIGHER, {"eps": 0.01, "method": "crown"}, reason="a graph"),
@@ -423,15 +406,15 @@ def test_a_method_without_any_value_is_no_headline_where_another_has_one(tmp_pat
         for name in ("gelu", "relu")
     ]
     graph = certified({"gelu": {0.01: [0.5]}, "relu": {0.01: [0.5]}}, "graph-crown")
-    (line,) = read_run(tmp_path, [*lacking, *graph]).glance("w")
+    (line,) = read_run([*lacking, *graph]).glance("w")
     assert line.setting == "eps=0.01, method=graph-crown"
 
 
-def test_steps_are_told_apart_by_norm_and_by_what_they_follow(tmp_path: Path) -> None:
+def test_steps_are_told_apart_by_norm_and_by_what_they_follow() -> None:
     rows = [row for step, more in (("a", {}), ("b", {"norm": "l2"}), ("c", {}), ("d", {}))
             for row in certified({"gelu": GELU}, step=step, **more)]  # fmt: skip
     record = {"steps": [{"name": "c", "after": "prune"}, {"name": "a"}]}
-    content = read_run(tmp_path, rows, **record)
+    content = read_run(rows, **record)
     assert [each.label for each in part_of(content, "bounds").tables] == [
         "w, L∞, a",
         "w, L2",
@@ -443,9 +426,9 @@ def test_steps_are_told_apart_by_norm_and_by_what_they_follow(tmp_path: Path) ->
 FIVE = ("gelu", "gelu-swap", "swap-refit", "annealed", "relu")
 
 
-def test_curves_of_five_variants_at_eight_radii_stay_apart(tmp_path: Path) -> None:
+def test_curves_of_five_variants_at_eight_radii_stay_apart() -> None:
     flat = dict.fromkeys(EIGHT, (0.5, 0.6, 0.4))
-    table = table_of(tmp_path, certified(dict.fromkeys(FIVE, flat)))
+    table = table_of(certified(dict.fromkeys(FIVE, flat)))
     axes = Figure().subplots()
     radius_axis(axes, EIGHT)
     assert axes.get_xscale() == "log"
@@ -463,14 +446,14 @@ def test_curves_of_five_variants_at_eight_radii_stay_apart(tmp_path: Path) -> No
     assert widest <= math.log(2) / 2 + 1e-12
 
 
-def test_a_figure_for_each_norm(tmp_path: Path) -> None:
+def test_a_figure_for_each_norm() -> None:
     rows = [*certified({"gelu": GELU}), *certified({"gelu": GELU}, step="l2", norm="l2")]
-    drawings = certified_curves(part_of(read_run(tmp_path, rows), "bounds").tables)
+    drawings = certified_curves(part_of(read_run(rows), "bounds").tables)
     assert [(each.name, each.title) for each in drawings] == [
         ("certified-w", "Certified accuracy, w, L∞"), ("certified-w-l2", "Certified accuracy, w, L2"),
     ]  # fmt: skip
     assert all("log scale" in each.caption and each.svg for each in drawings)
-    single = certified_curves([table_of(tmp_path / "one", certified({"gelu": {0.5: (0.5,)}}))])
+    single = certified_curves([table_of(certified({"gelu": {0.5: (0.5,)}}))])
     assert [each.reason for each in single] == ["certified_accuracy needs values at two eps at least"]
 
 
@@ -492,11 +475,11 @@ def many() -> list[Row]:
 
 
 @pytest.mark.slow
-def test_many_radii_do_not_flood_the_headlines_and_figures(tmp_path: Path) -> None:
-    content = read_run(tmp_path, many())
+def test_many_radii_do_not_flood_the_headlines_and_figures() -> None:
+    content = read_run(many())
     assert [line.setting for line in content.glance("w")] == [f"eps={eps:g}, method=alpha-crown" for eps in EIGHT[:4]]
     looser = [*certified({"gelu": GELU}, "crown"), *certified({"gelu": GELU}, "ibp")]
-    found = read_run(tmp_path / "looser", looser).glance("w")
+    found = read_run(looser).glance("w")
     assert [line.setting for line in found] == [f"eps={eps}, method=crown" for eps in THREE]
     (drawing,) = [each for each in part_of(content, "bounds").drawings if each.name == "certified-w"]
     assert "The last panel: what PGD did not break and alpha-crown did not prove." in drawing.caption

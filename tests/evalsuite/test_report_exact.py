@@ -6,41 +6,90 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from exact_rows import (
-    BASE,
-    HIGHER,
-    HOLDS,
-    LOWER,
-    STEPS,
-    TIMEOUT,
-    UNKNOWN,
-    VIOLATED,
-    finding_of,
-    integer_rows,
-    integers,
-    job,
-    near,
-    rows_of,
-    said,
-    table_of,
-    verified,
-)
 from matplotlib.figure import Figure
-from report_workshop import marked, page_of, part_of, read_run, write_run
+from report_workshop import Values, marked, metric_rows, page_of, part_of, read_run, write_run
+from report_workshop import job as job_of
 from scipy.stats import ttest_1samp
 
-from evalsuite.contract import Metric
+from evalsuite.contract import Direction, Metric, Verdict
 from evalsuite.report import write_report
 from evalsuite.report.canvas import looks
 from evalsuite.report.grids import Grid
+from evalsuite.report.run import Run
 from evalsuite.report.section import Finding
 from evalsuite.results import Row, Status, failure_row, row_of
 from pipelines.smt.report.section import LEAST, _cactus, curve_points, exact_figures
-from pipelines.smt.report.tables import GAP, VERIFIED, Counted, ExactTable
+from pipelines.smt.report.tables import GAP, VERIFIED, Counted, ExactTable, exact_tables
 from pipelines.smt.report.text import distances, verified_grid
+
+HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
+HOLDS, VIOLATED, UNKNOWN, TIMEOUT = Verdict.HOLDS, Verdict.VIOLATED, Verdict.UNKNOWN, Verdict.TIMEOUT
+BASE = (0.60, 0.66, 0.63)
+STEPS = [{"name": "int8", "stage": "quantize"}, {"name": "smt-int", "stage": "smt", "after": "int8"}]
+
+
+def job(variant: str, seed: int, step: str = "smt", workload: str = "w") -> dict[str, object]:
+    return job_of(variant, seed, step, "smt", workload)
+
+
+def rows_of(name: str, variants: Values, *, step: str = "smt", workload: str = "w", method: str = "search",
+            **setting: Any) -> list[Row]:  # fmt: skip
+    return metric_rows(name, variants, step, "smt", workload, **setting, method=method)
+
+
+def verified(variants: Mapping[str, Sequence[float | None]], eps: float = 0.125, **more: Any) -> list[Row]:
+    return rows_of("verified_accuracy", variants, eps=eps, **more)
+
+
+def said(variant: str, seed: int, verdicts: Sequence[tuple[Verdict, str, float | None]], *, step: str = "smt",
+         method: str = "search", **setting: float) -> list[Row]:  # fmt: skip
+    """Verdicts of the samples 0, 1, ... with what decided them and their seconds."""
+    told = {**(setting or {"eps": 0.125}), "method": method}
+    rows = []
+    for sample, (verdict, reason, seconds) in enumerate(verdicts):
+        metric = Metric("robustness", None, "verdict", NEUTRAL, told, sample=sample, verdict=verdict, reason=reason)
+        rows.append(row_of(metric, job(variant, seed, step)))
+        if seconds is not None:
+            timed = Metric("query_seconds", seconds, "s", LOWER, told, sample=sample, timing=True)
+            rows.append(row_of(timed, job(variant, seed, step)))
+    return rows
+
+
+def table_of(rows: list[Row], **entries: Any) -> ExactTable:
+    (table,) = exact_tables(read_run(rows, **entries))
+    return table
+
+
+def finding_of(rows: list[Row]) -> Finding:
+    return part_of(read_run(rows), "exact").findings[-1]
+
+
+def near(values: Sequence[float], *by: float) -> tuple[float, ...]:
+    return tuple(value + each for value, each in zip(values, by, strict=True))
+
+
+def integers(variant: str, seed: int, scale: float, share: float) -> list[Row]:
+    setting = {"eps": 2 * scale, "steps": 2}
+    rows = said(variant, seed, [(HOLDS, "bounds", None)], step="smt-int", method="integer", **setting)
+    place = job(variant, seed, "smt-int")
+    told = {**setting, "method": "integer"}
+    rows.append(row_of(Metric("verified_accuracy", share, "fraction", HIGHER, told), place))
+    rows.append(row_of(Metric("nodes", 7.0, "count", LOWER, told), place))
+    return [*rows, row_of(Metric("clean_accuracy", 0.9, "fraction", HIGHER, {"method": "integer"}), place)]
+
+
+def integer_rows() -> list[Row]:
+    """Each network with a grid of its own: the same steps are other radii."""
+    return [
+        row
+        for i, variant in enumerate(("gelu", "relu"))
+        for seed in range(3)
+        for row in integers(variant, seed, 0.01 + 0.001 * i + 0.0001 * seed, BASE[seed] + i * (0.1 + 0.01 * seed))
+    ]
 
 
 def swapped(variant: str, seeds: int = 3) -> list[Row]:
@@ -56,14 +105,14 @@ FIVE = [(HOLDS, "bounds", 0.02), (HOLDS, "search", 0.7), (VIOLATED, "falsifier",
         (TIMEOUT, "time limit", 5.0)]  # fmt: skip
 
 
-def test_verdicts_are_counted_over_seeds_and_radii(tmp_path: Path) -> None:
+def test_verdicts_are_counted_over_seeds_and_radii() -> None:
     rows = [*verified({"gelu": (0.4, 0.4), "relu": (1.0, None)}), *verified({"gelu": (0.2, 0.2)}, eps=0.25)]
     rows += [*said("gelu", 0, FIVE), *said("gelu", 1, FIVE[:3]), *said("gelu", 0, FIVE[2:], eps=0.25)]
     rows += said("relu", 0, [(HOLDS, "bounds", 0.1)] * 2)
-    table = table_of(tmp_path, rows)
+    table = table_of(rows)
     assert table.verdicts["gelu", 0.125] == Counted(4, 2, 2, Counter({"bounds": 2, "falsifier": 2, "search": 2}))
     assert table.counted("gelu") == Counted(4, 3, 4, Counter({"bounds": 2, "falsifier": 3, "search": 2}))
-    _, counts = part_of(read_run(tmp_path / "told", rows), "verdicts").details
+    _, counts = part_of(read_run(rows), "verdicts").details
     assert [row[2:] for row in marked(counts)] == [
         ["gelu", "0.125", "search", "4", "2", "1", "1", "0", "8", "2", ""],
         ["gelu", "0.25", "search", "0", "1", "1", "1", "0", "3", "1", ""],
@@ -71,20 +120,20 @@ def test_verdicts_are_counted_over_seeds_and_radii(tmp_path: Path) -> None:
     ]
 
 
-def test_differences_in_verified_accuracy_against_scipy(tmp_path: Path) -> None:
+def test_differences_in_verified_accuracy_against_scipy() -> None:
     other = near(BASE, 0.11, 0.05, 0.09)
-    cell = table_of(tmp_path, verified({"gelu": BASE, "relu": other})).compared("relu", VERIFIED, 0.125)
+    cell = table_of(verified({"gelu": BASE, "relu": other})).compared("relu", VERIFIED, 0.125)
     interval = ttest_1samp(np.subtract(other, BASE), 0.0).confidence_interval(0.95)
     assert (cell.difference.low, cell.difference.high) == pytest.approx((interval.low, interval.high))
     assert cell.tone == "better"
 
 
-def test_the_upper_limit_is_shown_only_where_something_is_undecided(tmp_path: Path) -> None:
+def test_the_upper_limit_is_shown_only_where_something_is_undecided() -> None:
     rows = [*verified({"gelu": BASE}), *verified({"gelu": BASE}, eps=0.25)]
     for eps, share in ((0.125, 0.0), (0.25, 0.1)):
         rows += rows_of("undecided_fraction", {"gelu": (share,) * 3}, eps=eps)
         rows += rows_of("violated_fraction", {"gelu": (0.3 - share,) * 3}, eps=eps)
-    shown = [(row[0], row[1], row[2]) for row in marked(verified_grid(table_of(tmp_path, rows)))]
+    shown = [(row[0], row[1], row[2]) for row in marked(verified_grid(table_of(rows)))]
     assert [row[:2] for row in shown] == [
         ("1/8", "verified"), ("1/4", "verified"), ("1/4", "not violated"), ("1/4", "undecided"),
     ]  # fmt: skip
@@ -92,35 +141,31 @@ def test_the_upper_limit_is_shown_only_where_something_is_undecided(tmp_path: Pa
 
 
 @pytest.mark.parametrize("given", [True, False])
-def test_the_gap_is_what_bounds_leave_open(tmp_path: Path, given: bool) -> None:
+def test_the_gap_is_what_bounds_leave_open(given: bool) -> None:
     rows = verified({"gelu": BASE, "relu": BASE})
     rows += rows_of("bounds_accuracy", {"gelu": near(BASE, -0.3, -0.2, -0.25), "relu": BASE}, eps=0.125)
     if given:
         rows += rows_of("exactness_gap", {"gelu": (0.3, 0.2, 0.25), "relu": (0.0, 0.0, 0.0)}, eps=0.125)
-    table = table_of(tmp_path, rows)
+    table = table_of(rows)
     assert table.values("gelu", GAP, 0.125) == pytest.approx({0: 0.3, 1: 0.2, 2: 0.25})
     cell = table.compared("relu", GAP, 0.125)
     assert cell.resolved
     assert cell.tone == ""
     assert [row[1] for row in marked(verified_grid(table))] == ["verified", "by bounds alone", "gap"]
-    told = " ".join(part_of(read_run(tmp_path / "told", rows), "exact").findings[-1].sentences)
+    told = " ".join(part_of(read_run(rows), "exact").findings[-1].sentences)
     assert (
         "at most: gelu 25.0 pp at ε = 1/8, relu 0; of 1 testable difference to gelu's gap, what was left open counted "
         "both ways, 1 (0 larger and 1 smaller) resolved"
     ) in told
-    assert [row[1] for row in marked(verified_grid(table_of(tmp_path / "none", verified({"gelu": BASE}))))] == [
-        "verified"
-    ]
+    assert [row[1] for row in marked(verified_grid(table_of(verified({"gelu": BASE}))))] == ["verified"]
 
 
-def test_more_that_is_decided_is_not_more_robust(tmp_path: Path) -> None:
+def test_more_that_is_decided_is_not_more_robust() -> None:
     up = near(BASE, 0.10, 0.11, 0.09)
     verified_rows = verified({"gelu": BASE, "relu": up})
     violated: dict[str, Sequence[float]] = {"gelu": [0.8 - each for each in BASE], "relu": [0.9 - each for each in up]}
     undecided = rows_of("undecided_fraction", {"gelu": (0.2, 0.2, 0.2), "relu": (0.1, 0.1, 0.1)}, eps=0.125)
-    same = finding_of(
-        tmp_path / "same", [*verified_rows, *undecided, *rows_of("violated_fraction", violated, eps=0.125)]
-    )
+    same = finding_of([*verified_rows, *undecided, *rows_of("violated_fraction", violated, eps=0.125)])
     assert same.headline == (
         "No variant is shown to be verified more than gelu: of 1 testable difference in verified accuracy, open "
         "questions counted both ways, none resolved."
@@ -129,11 +174,11 @@ def test_more_that_is_decided_is_not_more_robust(tmp_path: Path) -> None:
     violated = {"gelu": [1 - each for each in BASE], "relu": [0.9 - each for each in up]}
     rows = [*verified_rows, *rows_of("violated_fraction", violated, eps=0.125)]
     rows += rows_of("undecided_fraction", {"gelu": (0.0,) * 3, "relu": (0.1,) * 3}, eps=0.125)
-    both = finding_of(tmp_path / "both", rows)
+    both = finding_of(rows)
     assert both.headline.startswith("Verified more than gelu: relu (at 1 radius): of 1 testable difference")
     told = next(each for each in both.sentences if each.startswith("relu, verified accuracy: at"))
     assert told.startswith("relu, verified accuracy: at ε = 1/8 higher +10.0 to +20.0 pp [7.5, 22.5] (Holm's p ")
-    marks = {row[1].text: row[3].tone for row in grid_of(table_of(tmp_path / "marks", rows)).rows}
+    marks = {row[1].text: row[3].tone for row in grid_of(table_of(rows)).rows}
     assert (marks["verified"], marks["not violated"]) == ("better", "better")
 
 
@@ -143,12 +188,12 @@ def grid_of(table: ExactTable) -> Grid:
     return grid
 
 
-def test_a_lower_end_alone_marks_nothing(tmp_path: Path) -> None:
+def test_a_lower_end_alone_marks_nothing() -> None:
     up = near(BASE, 0.10, 0.11, 0.09)
     rows = verified({"gelu": BASE, "relu": up})
     rows += rows_of("violated_fraction", {"gelu": [0.8 - x for x in BASE], "relu": [1 - x for x in up]}, eps=0.125)
     rows += rows_of("undecided_fraction", {"gelu": (0.2,) * 3, "relu": (0.0,) * 3}, eps=0.125)
-    content = read_run(tmp_path, rows)
+    content = read_run(rows)
     (table,) = part_of(content, "exact").tables
     assert table.compared("relu", VERIFIED, 0.125).tone == "better"
     assert {cell.tone for row in grid_of(table).rows for cell in row} <= {"", "better"}
@@ -163,14 +208,14 @@ def test_a_lower_end_alone_marks_nothing(tmp_path: Path) -> None:
     assert cell.words == "not resolved: questions were left open"
 
 
-def test_what_is_not_resolved_is_said_so(tmp_path: Path) -> None:
-    found = finding_of(tmp_path, verified({"gelu": BASE, "relu": near(BASE, 0.05, -0.05, 0.01)}))
+def test_what_is_not_resolved_is_said_so() -> None:
+    found = finding_of(verified({"gelu": BASE, "relu": near(BASE, 0.05, -0.05, 0.01)}))
     assert found.headline.startswith("No variant is shown to be verified more than gelu: of 1 testable difference")
     assert found.headline.endswith("none resolved.")
     assert not any("resolved" in each for each in found.sentences)
-    single = finding_of(tmp_path / "one", verified({"gelu": (0.5,), "relu": (0.6,)}))
+    single = finding_of(verified({"gelu": (0.5,), "relu": (0.6,)}))
     assert single.headline.startswith("No verified accuracy can be compared with gelu's over several seeds")
-    constant = finding_of(tmp_path / "constant", verified({"gelu": (0.5, 0.5), "relu": (0.75, 0.75)}))
+    constant = finding_of(verified({"gelu": (0.5, 0.5), "relu": (0.75, 0.75)}))
     assert "the differences are the same in every seed" in constant.headline
 
 
@@ -180,12 +225,12 @@ def measured_distances(values: Mapping[str, Sequence[float]], width: float = 0.0
     return [*rows_of("adversarial_distance", values), *rows_of("adversarial_distance_upper", upper)]
 
 
-def test_distances_are_adjusted_by_holm(tmp_path: Path) -> None:
+def test_distances_are_adjusted_by_holm() -> None:
     base = (0.050, 0.052, 0.049, 0.051)
     gaps = {"relu": (0.010, 0.012, 0.009, 0.011), "annealed": (0.003, 0.001, 0.004, 0.002), "flat": (0.1,) * 4}
     given = {"gelu": base, **{name: near(base, *each) for name, each in gaps.items()}}
     rows = [*verified({"gelu": (0.5,) * 4}), *measured_distances(given)]
-    section = part_of(read_run(tmp_path, rows), "exact")
+    section = part_of(read_run(rows), "exact")
     found = {each.variant: each for _, each in distances(section.tables)}
     first, second = (ttest_1samp(gaps[name], 0.0).pvalue for name in ("relu", "annealed"))
     assert found["relu"].p_holm == pytest.approx(2 * first)
@@ -201,34 +246,34 @@ def test_distances_are_adjusted_by_holm(tmp_path: Path) -> None:
     assert told.count("larger") == 2
 
 
-def test_distances_of_open_brackets_are_told_from_end_to_end(tmp_path: Path) -> None:
+def test_distances_of_open_brackets_are_told_from_end_to_end() -> None:
     """Both ends of relu lie 0.011 above gelu's, but its bracket and gelu's overlap: no difference is resolved."""
     base, up = (0.050, 0.052, 0.049, 0.051), (0.060, 0.064, 0.058, 0.062)
     rows = [*verified({"gelu": BASE}), *measured_distances({"gelu": base, "relu": up}, 0.02)]
-    wide = part_of(read_run(tmp_path / "wide", rows), "exact")
+    wide = part_of(read_run(rows), "exact")
     (found,) = (each for _, each in distances(wide.tables))
     assert (found.p_holm, found.tone) == (1.0, "")
     assert "relu −0.0095 to +0.0305 [" in next(each for each in wide.findings[-1].sentences if "distance" in each)
-    narrow = part_of(read_run(tmp_path / "narrow", measured_distances({"gelu": base, "relu": up}, 0.002)), "exact")
+    narrow = part_of(read_run(measured_distances({"gelu": base, "relu": up}, 0.002)), "exact")
     (found,) = (each for _, each in distances(narrow.tables))
     assert found.p == pytest.approx(ttest_1samp(np.subtract(up, base) - 0.002, 0.0).pvalue)
     assert found.tone == "better"
     alone = [*rows_of("adversarial_distance", {"gelu": base, "relu": up})]  # No counterexample: the ends are unknown.
-    (found,) = (each for _, each in distances(part_of(read_run(tmp_path / "none", alone), "exact").tables))
+    (found,) = (each for _, each in distances(part_of(read_run(alone), "exact").tables))
     assert (found.p_holm, found.tone) == (None, "")
 
 
-def test_two_p_values_that_holm_leaves_unresolved(tmp_path: Path) -> None:
+def test_two_p_values_that_holm_leaves_unresolved() -> None:
     base, gaps = (0.05, 0.06, 0.05, 0.07), (0.004, 0.0005, 0.003, 0.0035)
     p = ttest_1samp(gaps, 0.0).pvalue
     assert 0.025 < p < 0.05
     same = {name: near(base, *gaps) for name in ("relu", "annealed")}
-    section = part_of(read_run(tmp_path, measured_distances({"gelu": base, **same})), "exact")
+    section = part_of(read_run(measured_distances({"gelu": base, **same})), "exact")
     assert [(each.tone, each.p_holm) for _, each in distances(section.tables)] == [("", pytest.approx(2 * p))] * 2
 
 
-def test_radii_in_grid_steps_pair_networks_with_other_grids(tmp_path: Path) -> None:
-    content = read_run(tmp_path, integer_rows(), steps=STEPS)
+def test_radii_in_grid_steps_pair_networks_with_other_grids() -> None:
+    content = read_run(integer_rows(), steps=STEPS)
     (table,) = part_of(content, "exact").tables
     assert (table.label, table.radii, table.method) == ("w, in integers, after int8", (2.0,), "integer")
     assert table.radius(2.0) == "2 steps (ε = 0.02 to 0.022)"
@@ -243,23 +288,20 @@ def test_radii_in_grid_steps_pair_networks_with_other_grids(tmp_path: Path) -> N
     assert list(counts.frame["eps"]) == ["2 grid steps"] * 2
 
 
-def test_grid_steps_in_float32_read_as_fractions_of_255(tmp_path: Path) -> None:
+def test_grid_steps_in_float32_read_as_fractions_of_255() -> None:
     scale = float(np.float32(1 / 255))
-    table = table_of(tmp_path, [*integers("gelu", 0, scale, 0.5), *integers("gelu", 1, scale, 0.5)])
+    table = table_of([*integers("gelu", 0, scale, 0.5), *integers("gelu", 1, scale, 0.5)])
     assert table.radius(2.0) == "2 steps (ε = 2/255)"
 
 
-def test_two_methods_of_one_workload_have_tables_of_their_own(tmp_path: Path) -> None:
+def test_two_methods_of_one_workload_have_tables_of_their_own() -> None:
     rows = [*verified({"gelu": BASE}), *verified({"gelu": BASE}, step="smt-z3", method="z3")]
-    tables = part_of(read_run(tmp_path, rows), "exact").tables
+    tables = part_of(read_run(rows), "exact").tables
     assert [(each.label, each.method) for each in tables] == [("w, smt", "search"), ("w, smt-z3", "z3")]
-    assert [each.subject for each in part_of(read_run(tmp_path / "told", rows), "exact").findings] == [
-        "w, smt",
-        "w, smt-z3",
-    ]
+    assert [each.subject for each in part_of(read_run(rows), "exact").findings] == ["w, smt", "w, smt-z3"]
 
 
-def test_proofs_are_counted_against_what_holds(tmp_path: Path) -> None:
+def test_proofs_are_counted_against_what_holds() -> None:
     rows = [*verified({"gelu": (0.5,), "relu": (0.5,)}), *said("gelu", 0, FIVE[:2]), *said("relu", 0, FIVE[:2])]
     rows += [
         *rows_of("proofs_checked", {"relu": (2,)}, eps=0.125),
@@ -267,7 +309,7 @@ def test_proofs_are_counted_against_what_holds(tmp_path: Path) -> None:
     ]
     lack = Metric("proofs_checked", None, "count", HIGHER, {"eps": 0.125, "method": "search"}, reason="GELU has none")
     rows.append(row_of(lack, job("gelu", 0)))
-    section = part_of(read_run(tmp_path, rows), "exact")
+    section = part_of(read_run(rows), "exact")
     (grid,) = [each for each in section.grids if each.name == "exact-proofs"]
     assert marked(grid) == [["w", "none of 2", "2 of 2 mean 3.00 kB"]]
     assert grid.note.endswith("rests on the prover alone. None of gelu: GELU has none.")
@@ -275,32 +317,32 @@ def test_proofs_are_counted_against_what_holds(tmp_path: Path) -> None:
     assert told in section.findings[-1].sentences
 
 
-def test_cost_splits_what_was_decided(tmp_path: Path) -> None:
+def test_cost_splits_what_was_decided() -> None:
     rows = [*verified({"gelu": (0.4,)}), *said("gelu", 0, FIVE), *rows_of("par2", {"gelu": (2.166,)}, eps=0.125)]
     rows += rows_of("nodes", {"gelu": (12.0,)}, eps=0.125)
-    (grid,) = [each for each in part_of(read_run(tmp_path, rows), "exact").grids if each.name == "exact-cost"]
+    (grid,) = [each for each in part_of(read_run(rows), "exact").grids if each.name == "exact-cost"]
     assert grid.columns == ("workload", "variant", "decided", "bounds · attack · search", "PAR-2", "median", "nodes")
     assert marked(grid) == [["w", "gelu", "3 of 5 (60 %)", "1 · 1 · 1", "2.17 s", "20.0 ms", "12"]]
-    sentences = part_of(read_run(tmp_path / "told", rows), "exact").findings[-1].sentences
+    sentences = part_of(read_run(rows), "exact").findings[-1].sentences
     assert "Decided of the robustness questions asked: gelu 60 % (2 open)." in sentences
     assert "PAR-2 of a question, a clock reading without a verdict: gelu 2.17 s (12 nodes)." in sentences
 
 
-def test_clocks_have_no_verdict(tmp_path: Path) -> None:
+def test_clocks_have_no_verdict() -> None:
     rows = verified({"gelu": BASE, "relu": BASE})
     rows += rows_of("par2", {"gelu": (1.0, 1.1, 0.9), "relu": (0.1, 0.12, 0.09)}, eps=0.125)
     rows += [*said("gelu", 0, FIVE), *said("relu", 0, FIVE)]
-    section = part_of(read_run(tmp_path, rows), "exact")
-    compared = read_run(tmp_path / "compared", rows).compared
+    section = part_of(read_run(rows), "exact")
+    compared = read_run(rows).compared
     assert set(compared.loc[compared["metric"] == "par2", "better"]) == {""}
     ratio = math.exp(np.mean(np.log([0.1 / 1.0, 0.12 / 1.1, 0.09 / 0.9])))
     assert any(f"relu 103 ms (×{ratio:.2g})" in each for each in section.findings[-1].sentences)
 
 
-def test_the_cactus_is_of_decided_questions_in_the_order_of_their_seconds(tmp_path: Path) -> None:
+def test_the_cactus_is_of_decided_questions_in_the_order_of_their_seconds() -> None:
     assert curve_points([(0.5, True), (5.0, False), (0.0, True), (0.2, True)]) == ([1, 2, 3], [LEAST, 0.2, 0.5])
     rows = [*verified({"gelu": (0.4, 0.4)}), *said("gelu", 0, FIVE), *said("gelu", 1, FIVE[:1])]
-    table = table_of(tmp_path, rows, options={"smt": {"query_time_limit": 5.0}})
+    table = table_of(rows, options={"smt": {"query_time_limit": 5.0}})
     assert sorted(table.times["gelu"]) == sorted(
         (seconds, v in (HOLDS, VIOLATED)) for v, _, seconds in [*FIVE, FIVE[0]]
     )
@@ -311,27 +353,27 @@ def test_the_cactus_is_of_decided_questions_in_the_order_of_their_seconds(tmp_pa
     assert list(lines[2].get_xdata()) == [6, 6]  # All asked.
     assert list(lines[3].get_ydata()) == [5.0, 5.0]  # The limit.
     counted = {"smt": {"query_time_limit": 5.0, "nodes": 200}}
-    assert table_of(tmp_path / "counted", rows, options=counted).limit is None
+    assert table_of(rows, options=counted).limit is None
     (drawing,) = exact_figures(table)
     assert "no verdicts" in drawing.caption
     assert "dashed" not in drawing.caption
 
 
-def test_figures_have_the_panels_that_there_are_data_for(tmp_path: Path) -> None:
+def test_figures_have_the_panels_that_there_are_data_for() -> None:
     rows = [*verified({"gelu": BASE}), *verified({"gelu": BASE}, eps=0.25)]
-    (drawing,) = exact_figures(table_of(tmp_path, rows))
+    (drawing,) = exact_figures(table_of(rows))
     assert "Verified accuracy" in drawing.caption
     assert "clock" not in drawing.caption
-    assert exact_figures(table_of(tmp_path / "one", verified({"gelu": BASE}))) == []
+    assert exact_figures(table_of(verified({"gelu": BASE}))) == []
 
 
-def test_what_failed_says_why(tmp_path: Path) -> None:
+def test_what_failed_says_why() -> None:
     rows = [failure_row(job("gelu", seed), Status.UNSUPPORTED, "no exact encoding") for seed in range(2)]
-    section = part_of(read_run(tmp_path / "all", rows), "exact")
+    section = part_of(read_run(rows), "exact")
     assert section.findings == [Finding("w", "Nothing was verified exactly.", ("unsupported: no exact encoding",))]
     assert section.grids == []
     more = [*rows, *verified({"relu": (0.5, 0.6)}), *said("relu", 0, FIVE[:3])]
-    found = finding_of(tmp_path / "one", more)
+    found = finding_of(more)
     assert "(gelu: unsupported: no exact encoding)" in found.headline
     assert "Without a verdict: gelu: unsupported: no exact encoding." in found.sentences
     assert "Complete: every robustness question of relu was decided (3 in all)." in found.sentences
@@ -358,3 +400,174 @@ def test_the_section_is_in_every_document_and_the_same_each_time(tmp_path: Path)
     assert wanted <= names
     for name in ("w-smt-search-verified.tex", "exact-cost.tex"):
         assert "?" not in (folder / "tables" / name).read_text(encoding="utf-8").split("%", 2)[-1]
+
+
+FRACTIONS = {"same_class_fraction": Direction.HIGHER, "other_class_fraction": Direction.LOWER,
+             "class_undecided_fraction": Direction.LOWER}  # fmt: skip
+OPEN = (UNKNOWN, TIMEOUT, Verdict.UNSUPPORTED)
+
+
+def classes(variant: str, seed: int, verdicts: Sequence[Verdict], steps: int = 2, eps: float = 0.02) -> list[Row]:
+    """What the stage says of the classes of one network at one radius."""
+    setting = {"eps": eps, "steps": steps, "method": "float and integer"}
+    place = job(variant, seed, "smt-int")
+    rows = [
+        row_of(Metric("same_class", None, "verdict", Direction.NEUTRAL, setting, sample=i, verdict=each, reason="b"),
+               place)
+        for i, each in enumerate(verdicts)
+    ]  # fmt: skip
+    shares = zip(FRACTIONS.items(), ((HOLDS,), (VIOLATED,), OPEN), strict=True)
+    return rows + [
+        row_of(Metric(name, sum(each in own for each in verdicts) / len(verdicts), "fraction", way, setting), place)
+        for (name, way), own in shares
+    ]
+
+
+def of(holds: int, violated: int = 0, unknown: int = 0, timeout: int = 0, unsupported: int = 0) -> list[Verdict]:
+    return [HOLDS] * holds + [VIOLATED] * violated + [UNKNOWN] * unknown + [TIMEOUT] * timeout + [
+        Verdict.UNSUPPORTED
+    ] * unsupported  # fmt: skip
+
+
+def differing() -> list[Row]:
+    """Each seed with a grid of its own; gelu 5 to 7 of 10, relu 8 or 9, at two radii."""
+    rows = []
+    for seed in range(3):
+        eps = 0.02 + 0.001 * seed
+        rows += classes("gelu", seed, of(5 + seed, 2, 1, 1 - (seed == 2), 1 - (seed > 0)), eps=eps)
+        rows += classes("relu", seed, of(8 + (seed > 0), 1, 1 - (seed > 0)), eps=eps)
+        rows += classes("gelu", seed, of(9, 1), steps=4, eps=2 * eps)
+        rows += classes("relu", seed, of(9, 1), steps=4, eps=2 * eps)
+    return rows
+
+
+def class_grid(content: Run) -> Grid:
+    (grid,) = [each for each in part_of(content, "exact").grids if each.name == "w-smt-int-same-class"]
+    return grid
+
+
+def test_shares_of_one_class_are_paired_by_seed() -> None:
+    content = read_run([*integer_rows(), *differing()], steps=STEPS)
+    grid = class_grid(content)
+    assert grid.columns == ("grid steps (ε)", "samples", "gelu", "relu")
+    assert [(row[0].text, row[1].text) for row in grid.rows] == [
+        ("2 (0.02 to 0.022)", "same class"), ("2 (0.02 to 0.022)", "another class"), ("2 (0.02 to 0.022)", "undecided"),
+        ("4 (0.04 to 0.044)", "same class"), ("4 (0.04 to 0.044)", "another class"),
+    ]  # fmt: skip
+    gelu, relu = (0.5, 0.6, 0.7), (0.8, 0.9, 0.9)
+    interval = ttest_1samp(np.subtract(relu, gelu), 0.0).confidence_interval(0.95)
+    low, high = (f"{100 * each:.1f}" for each in interval)
+    assert interval.low > 0
+    assert grid.rows[0][3].detail == f"Δ +26.7 [{low}, {high}]"
+    # 30, 20 and 20 points, of which gelu's open ones could take 30, 20 and 10.
+    assert [row[3].tone for row in grid.rows] == ["", "", "better", "", ""]
+    own = grid.frame[(grid.frame["metric"] == "same_class_fraction") & (grid.frame["radius"] == 2)]
+    assert list(own["mean"]) == pytest.approx([np.mean(gelu), np.mean(relu)])
+    # What is 0 everywhere has no line in the page, and one in the file.
+    assert set(grid.frame.loc[grid.frame["radius"] == 4, "metric"]) == set(FRACTIONS)
+
+
+def test_boxes_of_one_class_are_counted_in_words() -> None:
+    content = read_run([*integer_rows(), *differing()], steps=STEPS)
+    (finding,) = part_of(content, "exact").findings
+    # 18 + 27 and 26 + 27 of 60; 6 + 3 and 3 + 3 broken; single questions that cannot be asked are undecided.
+    assert finding.sentences[-1] == (
+        "Same class as the float network for every real input of the box: gelu 45 of 60 (9 with another class, "
+        "6 undecided), relu 53 of 60 (6 with another class, 1 undecided); of 1 testable difference to gelu's share, "
+        "what was left open counted both ways, none resolved."
+    )
+    # What is open there does not make robustness less complete.
+    assert "Complete: every robustness question of gelu and relu was decided (6 in all)." in finding.sentences
+
+
+def test_classes_are_no_table_of_robustness() -> None:
+    plain = part_of(read_run(integer_rows(), steps=STEPS), "exact")
+    section = part_of(read_run([*integer_rows(), *differing()], steps=STEPS), "exact")
+    assert [each.name for each in section.grids if each.name != "w-smt-int-same-class"] == [
+        each.name for each in plain.grids
+    ]
+    assert [marked(each) for each in section.grids[:-1]] == [marked(each) for each in plain.grids]
+    assert [each.label for each in section.tables] == ["w, in integers, after int8"]
+    assert [marked(each) for each in section.details] == [marked(each) for each in plain.details]
+    assert [each.name for table in section.tables for each in exact_figures(table)] == [
+        each.name for table in plain.tables for each in exact_figures(table)
+    ]
+
+
+def test_the_headline_begins_with_the_answer() -> None:
+    same = finding_of(verified({"gelu": BASE, "relu": BASE}))
+    assert same.headline == "All variants verify the same share at every radius, in every seed: nothing to compare."
+    less = finding_of(verified({"gelu": BASE, "relu": near(BASE, -0.1, -0.11, -0.09)}))
+    assert less.headline.startswith("No variant is shown to be verified more than gelu; less: relu (at 1 radius): of 1")
+    quiet = near(BASE, 0.1, -0.1, 0.0)
+    up, down = near(BASE, 0.1, 0.11, 0.09), near(BASE, -0.1, -0.11, -0.09)
+    rows = verified({"gelu": BASE, "relu": up, "annealed": down}) + verified({"gelu": BASE, "relu": up}, eps=0.25)
+    both = finding_of(rows)
+    assert both.headline == (
+        "Verified more than gelu: relu (at 2 radii); less: annealed (at 1 radius): of 3 testable differences in "
+        "verified accuracy, open questions counted both ways, 3 (2 higher and 1 lower) resolved, 3 after Holm's "
+        "adjustment for all 3."
+    )
+    rows = verified({"gelu": BASE, "relu": near(BASE, 0.1, 0.138, 0.062)})
+    rows += [row for i in range(11) for row in verified({"gelu": BASE, "relu": quiet}, eps=(i + 3) / 16)]
+    chance = finding_of(rows)
+    assert chance.headline == (
+        "No variant is shown to be verified more than gelu: of 12 testable differences in verified accuracy, open "
+        "questions counted both ways, 1 (1 higher and 0 lower) resolved, none after Holm's adjustment for all 12."
+    )
+    rows = verified({"gelu": BASE, "relu": near(BASE, -0.1, -0.138, -0.062)})
+    rows += [row for i in range(11) for row in verified({"gelu": BASE, "relu": quiet}, eps=(i + 3) / 16)]
+    lower = finding_of(rows).headline
+    assert lower.startswith("No variant is shown to be verified more than gelu: of 12")
+    assert lower.endswith("1 (0 higher and 1 lower) resolved, none after Holm's adjustment for all 12.")
+
+
+def test_all_workloads_begin_with_the_answer() -> None:
+    quiet = {"gelu": BASE, "relu": near(BASE, 0.05, -0.05, 0.01)}
+    findings = part_of(read_run([*verified(quiet), *verified(quiet, workload="v")]), "exact").findings
+    assert [each.subject for each in findings] == ["all workloads", "w", "v"]
+    assert findings[0].headline == (
+        "No variant is shown to be verified more than gelu: of 2 testable differences in verified accuracy, open "
+        "questions counted both ways, none resolved."
+    )
+
+
+def test_sizes_of_proofs_are_weighted_by_their_number() -> None:
+    rows = [*verified({"relu": (1.0, 1.0)}), *verified({"relu": (0.5, 0.0)}, eps=0.25)]
+    for eps, counts, sizes in ((0.125, (6, 3), (3000.0, 4000.0)), (0.25, (1, 0), (10000.0, None))):
+        rows += rows_of("proofs_checked", {"relu": counts}, eps=eps)
+        rows += rows_of("proof_bytes", {"relu": sizes}, eps=eps)
+    for seed, holds in ((0, 7), (1, 3)):
+        rows += said("relu", seed, [(HOLDS, "bounds", None)] * holds)
+    rows += verified({"gelu": (1.0, 1.0)})
+    (grid,) = [each for each in part_of(read_run(rows), "exact").grids if each.name == "exact-proofs"]
+    assert (6 * 3000 + 3 * 4000 + 10000) / 10 == 4000
+    assert marked(grid) == [["w", "absent: no row of it in this run", "10 of 10 mean 4.00 kB"]]
+    assert list(grid.frame["bytes"]) == [40000]
+
+
+def test_why_there_are_no_proofs_is_said_once() -> None:
+    rows = []
+    for workload in ("v", "w"):
+        rows += verified({"gelu": (1.0,), "silu": (1.0,), "relu": (1.0,)}, workload=workload)
+        rows += rows_of("proofs_checked", {"relu": (0,)}, eps=0.125, workload=workload)
+        for name in ("gelu", "silu"):
+            setting = {"eps": 0.125, "method": "search"}
+            lack = Metric("proofs_checked", None, "count", Direction.HIGHER, setting, reason="they are curved")
+            rows.append(row_of(lack, job(name, 0, workload=workload)))
+            told = Metric("robustness", None, "verdict", Direction.NEUTRAL, setting, sample=0, verdict=HOLDS)
+            rows.append(row_of(told, job(name, 0, workload=workload)))
+    rows += said("relu", 0, [(VIOLATED, "falsifier", None)])
+    (grid,) = [each for each in part_of(read_run(rows), "exact").grids if each.name == "exact-proofs"]
+    assert [row[:3] for row in marked(grid)] == [[name, "none of 1", "none of 1"] for name in ("v", "w")]
+    assert marked(grid)[1][3] == "–"  # Nothing of it holds.
+    assert grid.note.count("they are curved") == 1
+    assert grid.note.endswith("None of gelu and silu: they are curved.")
+
+
+def test_single_questions_that_cannot_be_asked_are_open() -> None:
+    rows = [*verified({"gelu": (0.5,)}), *said("gelu", 0, [(HOLDS, "", None), (Verdict.UNSUPPORTED, "no", None)])]
+    found = finding_of(rows)
+    assert "Decided of the robustness questions asked: gelu 50 % (1 open)." in found.sentences
+    _, counts = part_of(read_run(rows), "verdicts").details
+    assert marked(counts)[0][5:11] == ["1", "0", "0", "0", "1", "2"]

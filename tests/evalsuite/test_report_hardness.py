@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from report_workshop import csv_lines, job, sample_record, write_run, written_page
+from report_workshop import csv_lines, frame_of, job, sample_record, written_page
 from scipy.stats import spearmanr
 
 from evalsuite.contract import Direction, Metric
@@ -18,7 +18,7 @@ from evalsuite.report.canvas import groups, looks
 from evalsuite.report.measured import Measured
 from evalsuite.report.statistics import holm
 from evalsuite.report.tables import comparison, text_lines
-from evalsuite.results import Row, read_results, row_of
+from evalsuite.results import Row, row_of
 
 LAYERS = ("blocks.0.act", "blocks.1.act", "blocks.2.act", "blocks.3.act")
 LEARNT = {0: (1.5, 1.6, 1.7, 1.9), 1: (1.5, 1.7, 1.6, 2.0), 2: (1.6, 1.5, 1.8, 2.1), 3: (1.4, 1.6, 1.7, 1.8)}
@@ -58,12 +58,12 @@ def run_rows(workloads: tuple[str, ...] = ("w",), seeds: tuple[int, ...] = (0, 1
     return rows
 
 
-def measured(rows: list[Row], folder: Path) -> Measured:
-    return Measured(read_results(write_run(folder, rows)))
+def measured(rows: list[Row]) -> Measured:
+    return Measured(frame_of(rows))
 
 
-def found_relations(rows: list[Row], folder: Path) -> dict[tuple[str, str], object]:
-    frame = read_results(write_run(folder, rows))
+def found_relations(rows: list[Row]) -> dict[tuple[str, str], object]:
+    frame = frame_of(rows)
     found = relations(Measured(frame), text_lines(comparison(frame, "gelu")))
     return {(each.workload, each.metric): each for each in found}
 
@@ -128,8 +128,8 @@ def test_holm_by_hand() -> None:
     assert holm([]) == []
 
 
-def test_layer_order_and_drift(tmp_path: Path) -> None:
-    found = measured(run_rows(), tmp_path)
+def test_layer_order_and_drift() -> None:
+    found = measured(run_rows())
     (order,) = layer_orders(found)  # The post-hoc network learnt no lambda.
     assert (order.variant, order.seeds, order.layers) == ("annealed", 4, 4)
     pairs = [spearmanr(LEARNT[a], LEARNT[b]).statistic for a in range(4) for b in range(a)]
@@ -145,19 +145,19 @@ def drifts_of(found: Measured) -> pd.Series[float]:
     return grid.frame.set_index("layer")["drift"]
 
 
-def test_a_layer_without_its_learnt_lambda_has_no_drift(tmp_path: Path) -> None:
+def test_a_layer_without_its_learnt_lambda_has_no_drift() -> None:
     rows = [row for row in run_rows() if not (row.metric == "learnt_hardness" and LAYERS[0] in row.setting)]
-    assert list(drifts_of(measured(rows, tmp_path)).index) == list(LAYERS[1:])
+    assert list(drifts_of(measured(rows)).index) == list(LAYERS[1:])
 
 
-def test_two_layers_have_no_order(tmp_path: Path) -> None:
+def test_two_layers_have_no_order() -> None:
     rows = [row for row in run_rows() if not re.search(r"blocks\.[23]", row.setting)]
-    (order,) = layer_orders(measured(rows, tmp_path))
+    (order,) = layer_orders(measured(rows))
     assert (order.agreement, order.reason) == (None, "not defined: 2 layers")
 
 
-def test_relations_are_turned_so_that_positive_is_good(tmp_path: Path) -> None:
-    found = found_relations(run_rows(), tmp_path)
+def test_relations_are_turned_so_that_positive_is_good() -> None:
+    found = found_relations(run_rows())
     accuracy, size = found["w", "accuracy"], found["w", "size"]
     assert accuracy.association.rho == pytest.approx(1.0)  # type: ignore[attr-defined]
     assert size.association.rho == pytest.approx(-1.0)  # type: ignore[attr-defined]
@@ -166,12 +166,12 @@ def test_relations_are_turned_so_that_positive_is_good(tmp_path: Path) -> None:
     assert accuracy.verdict == BEYOND  # type: ignore[attr-defined]
 
 
-def test_relations_over_workloads_resolve_what_single_ones_cannot(tmp_path: Path) -> None:
-    found = found_relations(run_rows(("v", "w", "x")), tmp_path)
+def test_relations_over_workloads_resolve_what_single_ones_cannot() -> None:
+    found = found_relations(run_rows(("v", "w", "x")))
     pooled = found[ALL, "accuracy"]
     assert (pooled.association.strata, pooled.association.n) == (3, 12)  # type: ignore[attr-defined]
     assert pooled.verdict == "resolved"  # type: ignore[attr-defined]
-    few = found_relations(run_rows(seeds=(0, 1)), tmp_path / "few")
+    few = found_relations(run_rows(seeds=(0, 1)))
     assert few["w", "accuracy"].verdict == "n = 2: too few"  # type: ignore[attr-defined]
 
 

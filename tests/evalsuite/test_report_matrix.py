@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from report_workshop import Page, job, read_run, written_page
+from report_workshop import Page, job, metric_rows, read_run, written_page
 from scipy.stats import t, ttest_1samp
 
-from evalsuite.contract import Direction, Metric
+from evalsuite.contract import Direction
 from evalsuite.plugins import PluginError
 from evalsuite.report import section as section_module
 from evalsuite.report.documents import markdown
@@ -23,7 +23,7 @@ from evalsuite.report.record import Record
 from evalsuite.report.run import Run
 from evalsuite.report.section import Contrast, Endpoint, Evidence, mean_test, sections
 from evalsuite.report.statistics import Estimate, mean_interval, mean_over_workloads, seeds_needed
-from evalsuite.results import Row, Status, failure_row, row_of
+from evalsuite.results import Row, Status, failure_row
 
 HIGHER, LOWER = Direction.HIGHER, Direction.LOWER
 BASE = (0.90, 0.91, 0.92, 0.90, 0.91)
@@ -160,16 +160,16 @@ def test_holm_counts_every_test_of_the_screen() -> None:
     assert first.cells["v"].p_adjusted == pytest.approx(7 * p)  # two cells and a pooled one in each quiet row
 
 
-def run_of(folder: Path) -> Run:
+def run_of() -> Run:
     """relu and annealed are better alike, silu is not: three variants, of which one is declared."""
     better = [each + 0.04 + more for each, more in zip(BASE, NOISE, strict=True)]
     quiet = [each + more for each, more in zip(BASE, WIDE, strict=True)]
     rows = rows_of("accuracy", "accuracy", {"gelu": BASE, "relu": better, "silu": quiet, "annealed": better})
-    return read_run(folder, rows)
+    return read_run(rows)
 
 
-def test_the_declared_variant_is_a_family_and_all_others_are_one(tmp_path: Path) -> None:
-    matrices = run_of(tmp_path).matrices
+def test_the_declared_variant_is_a_family_and_all_others_are_one() -> None:
+    matrices = run_of().matrices
     cells = {matrix.variant: matrix.rows[0].cells["w"] for matrix in matrices}
     assert list(cells) == ["annealed", "relu", "silu"]
     assert cells["relu"].p == cells["annealed"].p
@@ -177,14 +177,14 @@ def test_the_declared_variant_is_a_family_and_all_others_are_one(tmp_path: Path)
     assert cells["relu"].p_adjusted == pytest.approx(2 * cells["relu"].p)
 
 
-def test_a_number_of_the_matrix_has_its_verdict_in_the_comparison(tmp_path: Path) -> None:
+def test_a_number_of_the_matrix_has_its_verdict_in_the_comparison() -> None:
     """0.0053 alone, and 0.059 with the other ten variants: neither better at a glance nor in the matrix."""
     rise = [each + 0.02 + more / 4 for each, more in zip(BASE, WIDE, strict=True)]
     quiet = {f"quiet-{i}": [each + more for each, more in zip(BASE, WIDE, strict=True)] for i in range(10)}
     for name, helps in (("annealed", True), ("relu", False)):
         values = {"gelu": BASE, "annealed": BASE, **quiet, name: rise}
         rows = [*rows_of("accuracy", "accuracy", values), *rows_of("nll", "accuracy", values)]
-        content = read_run(tmp_path / name, rows)
+        content = read_run(rows)
         found = next(each.rows[0].cells["w"] for each in content.matrices if each.variant == name)
         assert 0.005 < found.p < 0.05
         assert (found.reading is Reading.HELPS) is helps
@@ -194,8 +194,8 @@ def test_a_number_of_the_matrix_has_its_verdict_in_the_comparison(tmp_path: Path
         assert lines.loc["accuracy", "diff"] == found.estimate.mean  # type: ignore[union-attr]
 
 
-def test_the_first_screen_says_what_the_run_does_not_answer(tmp_path: Path) -> None:
-    content = run_of(tmp_path / "run")
+def test_the_first_screen_says_what_the_run_does_not_answer() -> None:
+    content = run_of()
     assert content.unanswered.startswith("Not answered by this run: ")
     for asked, told in (
         ("accuracy verified exactly", True),
@@ -315,26 +315,22 @@ def test_an_endpoint_without_margin_or_direction_is_refused() -> None:
 
 
 def rows_of(metric: str, stage: str, values: Mapping[str, Sequence[float]], **setting: float) -> list[Row]:
-    return [
-        row_of(Metric(metric, value, "fraction", HIGHER, setting), job(variant, seed, stage))
-        for variant, every in values.items()
-        for seed, value in enumerate(every)
-    ]
+    return metric_rows(metric, values, stage, **setting)
 
 
-def test_rows_of_a_failed_job_leave_their_reason_in_the_matrix(tmp_path: Path) -> None:
+def test_rows_of_a_failed_job_leave_their_reason_in_the_matrix() -> None:
     failed = failure_row(job("relu", 0), Status.CRASHED, "signal 11")
-    (matrix,) = read_run(tmp_path, [*rows_of("accuracy", "accuracy", {"gelu": BASE}), failed]).matrices
+    (matrix,) = read_run([*rows_of("accuracy", "accuracy", {"gelu": BASE}), failed]).matrices
     assert matrix.rows[0].cells["w"].words == "not measured: relu: crashed: signal 11"
 
 
-def test_a_task_that_no_question_knows_is_answered_by_its_own_share(tmp_path: Path) -> None:
+def test_a_task_that_no_question_knows_is_answered_by_its_own_share() -> None:
     better = [each + 0.04 + more for each, more in zip(BASE, NOISE, strict=True)]
     rows = rows_of("accuracy", "accuracy", {"gelu": BASE, "relu": BASE})
     for metric in ("letter_accuracy", "word_accuracy"):
         own = rows_of(metric, "accuracy", {"gelu": BASE, "relu": better})
         rows += [replace(each, workload="letters") for each in own]
-    (matrix,) = read_run(tmp_path, rows).matrices
+    (matrix,) = read_run(rows).matrices
     told = {row.endpoint.question: row for row in matrix.rows}
     assert list(told) == ["accuracy in float", "the task's own share in float"]
     assert told["accuracy in float"].cells["letters"].words == "not measured: not asked"
@@ -454,11 +450,7 @@ def test_intervals_over_workloads_cover_the_mean_effect(between: float, seeds: i
     ("study", "question", "wanted"),
     [
         ("bounds", "mean certified radius", {"mnist-cnn": Reading.COSTS, "digits-cnn": Reading.HELPS}),
-        (
-            "smt",
-            "accuracy verified exactly",
-            {"moons-mlp": Reading.UNRESOLVED, "digits-tiny-mlp": Reading.UNRESOLVED},
-        ),
+        ("smt", "accuracy verified exactly", {"moons-mlp": Reading.UNRESOLVED, "digits-tiny-mlp": Reading.UNRESOLVED}),
     ],
 )
 def test_committed_studies_conclude(study: str, question: str, wanted: Mapping[str, Reading]) -> None:

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from report_workshop import BETTER, GELU, SAME, T2, csv_lines, job, part_of, read_run, write_run, written_page
+from report_workshop import (
+    BETTER,
+    GELU,
+    SAME,
+    T2,
+    Values,
+    csv_lines,
+    job,
+    metric_rows,
+    part_of,
+    read_run,
+    write_run,
+    written_page,
+)
 
 from evalsuite.contract import Direction, Metric, Verdict
 from evalsuite.report import write_report
-from evalsuite.report.areas import area_between, common_range
+from evalsuite.report.areas import Point, area_between, common_range
 from evalsuite.report.run import Run
 from evalsuite.report.section import Finding
 from evalsuite.report.statistics import Estimate
@@ -23,7 +36,6 @@ from pipelines.prune.report.text import accuracy_grid
 
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
 Options = dict[str, Any]
-Values = Mapping[str, Sequence[float | None]]
 
 WORSE = (0.87, 0.879, 0.891)  # 0.030, 0.031 and 0.029 below
 
@@ -34,14 +46,7 @@ def options(sparsity: float, **more: Any) -> Options:
 
 
 def rows_of(step: str, values: Values, name: str = "accuracy", stage: str = "prune", **setting: Any) -> list[Row]:
-    """One metric of the seeds 0, 1, ... of each variant; a seed with None has no row."""
-    unit, direction = ("ratio", LOWER) if "latency" in name else ("fraction", HIGHER)
-    if name in ("mac_fraction", "model_bytes"):
-        unit, direction = ("share" if name == "mac_fraction" else "bytes"), LOWER
-    return [
-        row_of(Metric(name, value, unit, direction, setting, timing="latency" in name), job(variant, seed, step, stage))
-        for variant, every in values.items() for seed, value in enumerate(every) if value is not None
-    ]  # fmt: skip
+    return metric_rows(name, values, step, stage, **setting)
 
 
 def pruned(step: str, share: float, accuracy: Values, before: Values | None = None, batch64: float = 0.0) -> list[Row]:
@@ -62,58 +67,46 @@ def record_of(steps: Iterable[str], after: Mapping[str, str] | None = None, **ch
     return {"baseline": "gelu", "steps": [{"name": "accuracy"}, *told], **changes}
 
 
-def content_of(
-    folder: Path, rows: list[Row], steps: Mapping[str, Options], after: Mapping[str, str] | None = None
-) -> Run:
-    return read_run(folder, rows, steps, **record_of(steps, after))
+def content_of(rows: list[Row], steps: Mapping[str, Options], after: Mapping[str, str] | None = None) -> Run:
+    return read_run(rows, steps, **record_of(steps, after))
 
 
-def table_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> PruningTable:
-    (table,) = pruning_tables(content_of(folder, rows, steps))
+def table_of(rows: list[Row], steps: Mapping[str, Options]) -> PruningTable:
+    (table,) = pruning_tables(content_of(rows, steps))
     return table
 
 
-def finding_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> Finding:
-    (found,) = part_of(content_of(folder, rows, steps), "prune").findings
+def finding_of(rows: list[Row], steps: Mapping[str, Options]) -> Finding:
+    (found,) = part_of(content_of(rows, steps), "prune").findings
     return found
 
 
-def areas_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> dict[str, SweepArea]:
-    found = areas(pruning_tables(content_of(folder, rows, steps)))
+def areas_of(rows: list[Row], steps: Mapping[str, Options]) -> dict[str, SweepArea]:
+    found = areas(pruning_tables(content_of(rows, steps)))
     return {f"{each.variant} {each.axis.metric}": each for each in found}
 
 
-def test_area_by_hand() -> None:
-    curve = [(0.2, 0.5), (0.6, 0.7), (1.0, 0.9)]
-    other = [(0.25, 0.6), (0.5, 0.8), (0.8, 0.8)]
-    # Differences at 0.25, 0.5, 0.6 and 0.8: -0.075, -0.15, -0.1 and 0. Trapezoids: -0.028125, -0.0125 and -0.01.
-    assert common_range(curve, other) == (0.25, 0.8)
-    assert area_between(curve, other) == pytest.approx(-0.050625 / 0.55)
-    assert area_between(other, curve) == pytest.approx(0.050625 / 0.55)
-    assert area_between(curve[::-1], other) == pytest.approx(-0.050625 / 0.55)
-    assert area_between(curve, curve) == 0
+LINE = [(0.2, 0.5), (0.6, 0.7), (1.0, 0.9)]
+BENT = [(0.25, 0.6), (0.5, 0.8), (0.8, 0.8)]
 
 
 @pytest.mark.parametrize(
     ("curve", "other", "area"),
     [
-        ([(0, 0.0), (1, 1.0)], [(0, 1.0), (1, 0.0)], 0.0),  # curves that cross
+        # Differences at 0.25, 0.5, 0.6 and 0.8: -0.075, -0.15, -0.1 and 0. Trapezoids: -0.028125, -0.0125 and -0.01.
+        (LINE, BENT, -0.050625 / 0.55), (BENT, LINE, 0.050625 / 0.55), (LINE[::-1], BENT, -0.050625 / 0.55),
+        (LINE, LINE, 0.0), ([(0, 0.0), (1, 1.0)], [(0, 1.0), (1, 0.0)], 0.0),  # curves that cross
         ([(0, 0.5), (1, 1.0)], [(0, 1.0), (1, 0.0)], 0.25),
         # With rounding two sparsities may leave the same width: points of one cost are one point at their mean.
         ([(0.0, 0.0), (0.5, 0.2), (0.5, 0.4), (1.0, 0.0)], [(0.0, 0.0), (1.0, 0.0)], 0.15),
+        *((LINE, other, None) for other in ([], [(0.5, 0.9)], [(2.0, 0.9), (3.0, 0.9)], [(1.0, 0.9), (2.0, 0.9)])),
+        *((other, LINE, None) for other in ([], [(0.5, 0.9)], [(2.0, 0.9), (3.0, 0.9)], [(1.0, 0.9), (2.0, 0.9)])),
     ],
-)
-def test_area_is_signed(curve: list[tuple[float, float]], other: list[tuple[float, float]], area: float) -> None:
-    assert area_between(curve, other) == pytest.approx(area)
-
-
-@pytest.mark.parametrize(
-    "other", [[], [(0.5, 0.9)], [(2.0, 0.9), (3.0, 0.9)], [(1.0, 0.9), (2.0, 0.9)]],
-    ids=["nothing", "a point", "apart", "touching"],
 )  # fmt: skip
-def test_without_a_common_range_there_is_no_area(other: list[tuple[float, float]]) -> None:
-    assert area_between([(0.2, 0.5), (1.0, 0.9)], other) is None
-    assert area_between(other, [(0.2, 0.5), (1.0, 0.9)]) is None
+def test_area_by_hand(curve: list[Point], other: list[Point], area: float | None) -> None:
+    """None without a common range: of nothing, of a point, apart, touching."""
+    assert area_between(curve, other) == (None if area is None else pytest.approx(area))
+    assert common_range(LINE, BENT) == (0.25, 0.8)
 
 
 HALVES = {"a": options(0.25), "b": options(0.5), "c": options(0.75)}
@@ -127,9 +120,9 @@ def shifted(step: str, share: float, height: float, batch64: float = 0.0) -> lis
     return pruned(step, share, {"gelu": base, "relu": above, "annealed": below}, batch64=batch64)
 
 
-def test_areas_over_seeds_by_hand(tmp_path: Path) -> None:
+def test_areas_over_seeds_by_hand() -> None:
     rows = [*shifted("a", 0.6, 0.9), *shifted("b", 0.3, 0.8), *shifted("c", 0.1, 0.5)]
-    found = areas_of(tmp_path, rows, HALVES)
+    found = areas_of(rows, HALVES)
     relu, annealed = found["relu mac_fraction"], found["annealed mac_fraction"]
     assert relu.values == pytest.approx({0: 0.01, 1: 0.02, 2: 0.03})
     assert relu.difference.mean == pytest.approx(0.02)
@@ -147,13 +140,13 @@ def test_areas_over_seeds_by_hand(tmp_path: Path) -> None:
     assert found["relu relative_latency"].reason == "no accuracy was measured beside the relative latency, batch 64"
 
 
-def test_area_over_latency_is_over_its_logarithm(tmp_path: Path) -> None:
+def test_area_over_latency_is_over_its_logarithm() -> None:
     rows = [
         *pruned("a", 0.9, {"gelu": (0.9, 0.8), "relu": (0.9, 0.8)}, batch64=1.0),
         *pruned("b", 0.5, {"gelu": (0.9, 0.8), "relu": (0.9, 0.8)}, batch64=0.5),
         *pruned("c", 0.1, {"gelu": (0.9, 0.8), "relu": (0.7, 0.6)}, batch64=0.25),
     ]
-    area = areas_of(tmp_path, rows, HALVES)["relu relative_latency"]
+    area = areas_of(rows, HALVES)["relu relative_latency"]
     # 0 between 1 and 1/2, then down to -0.2 at 1/4: each half of the range, in powers of two.
     assert area.difference.mean == pytest.approx(-0.05)
     assert [area.low, area.high] == pytest.approx([0.25, 1.0])
@@ -161,48 +154,48 @@ def test_area_over_latency_is_over_its_logarithm(tmp_path: Path) -> None:
     assert area.axis.timing
 
 
-def test_an_unpruned_network_is_the_curves_end_at_all_its_macs(tmp_path: Path) -> None:
+def test_an_unpruned_network_is_the_curves_end_at_all_its_macs() -> None:
     steps = {"b": options(0.5)}
     rows = [*in_full({"gelu": GELU, "relu": GELU}), *pruned("b", 0.5, {"gelu": GELU, "relu": BETTER})]
-    area = areas_of(tmp_path, rows, steps)["relu mac_fraction"]
+    area = areas_of(rows, steps)["relu mac_fraction"]
     assert area.difference.mean == pytest.approx(0.015)
     # With a control, that was tuned as the others were, it is the end; and it has a latency too.
     steps = {"none": options(0.5, control=True), "b": options(0.5)}
     rows += pruned("none", 1.0, {"gelu": GELU, "relu": BETTER}, batch64=1.0)
-    area = areas_of(tmp_path / "controlled", rows, steps)["relu mac_fraction"]
+    area = areas_of(rows, steps)["relu mac_fraction"]
     assert area.difference.mean == pytest.approx(0.03)
 
 
-def test_areas_that_there_are_not_have_a_reason(tmp_path: Path) -> None:
+def test_areas_that_there_are_not_have_a_reason() -> None:
     steps = {"a": options(0.25), "b": options(0.5)}
     rows = [*pruned("a", 0.5, {"gelu": GELU, "one": (0.9, None, None), "none": (None, None, None, 0.9)}),
             *pruned("b", 0.25, {"gelu": GELU, "none": (None, None, None, 0.9)})]  # fmt: skip
     rows += [row_of(Metric("mac_fraction", share, "share", LOWER), job("far", seed, step, "prune"))
              for seed in range(3) for step, share in (("a", 0.9), ("b", 0.8))]  # fmt: skip
     rows += [*rows_of("a", {"far": GELU}), *rows_of("b", {"far": GELU})]
-    found = areas_of(tmp_path, rows, steps)
+    found = areas_of(rows, steps)
     assert found["one mac_fraction"].reason == "one point is no curve"
     assert found["none mac_fraction"].reason == "no seed in common with the baseline"
     assert found["far mac_fraction"].reason == "the curves have no range in common"
 
 
-def test_a_point_that_one_arm_lacks_is_not_bridged(tmp_path: Path) -> None:
+def test_a_point_that_one_arm_lacks_is_not_bridged() -> None:
     lack = {"gelu": GELU, "relu": (0.5, None, 0.5)}
     rows = [*pruned("a", 0.9, {"gelu": GELU, "relu": BETTER}), *pruned("b", 0.5, lack),
             *pruned("c", 0.1, {"gelu": GELU, "relu": BETTER})]  # fmt: skip
-    area = areas_of(tmp_path, rows, HALVES)["relu mac_fraction"]
+    area = areas_of(rows, HALVES)["relu mac_fraction"]
     assert area.values[1] == pytest.approx(0.031)  # of the two ends alone
     assert area.values[0] == pytest.approx((0.03 - 0.4) / 2)
 
 
-def test_table_by_hand(tmp_path: Path) -> None:
+def test_table_by_hand() -> None:
     steps = {"none": options(0.9, importance="random", control=True), "c": options(0.75), "a": options(0.25)}
     rows = [
         *in_full({"gelu": GELU, "relu": SAME}), *pruned("none", 1.0, {"gelu": GELU, "relu": SAME}),
         *pruned("c", 0.1, {"gelu": GELU, "relu": WORSE}, before={"gelu": GELU, "relu": BETTER}),
         *pruned("a", 0.6, {"gelu": GELU, "relu": BETTER}, before={"gelu": GELU, "relu": SAME}),
     ]  # fmt: skip
-    table = table_of(tmp_path, rows, steps)
+    table = table_of(rows, steps)
     assert [each.label for each in table.treatments] == ["0 %, only fine-tuned", "75 %, l2, local", "25 %, l2, local"]
     (sweep,) = table.sweeps
     assert [each.step for each in sweep.treatments] == ["a", "c"]
@@ -218,7 +211,7 @@ def test_table_by_hand(tmp_path: Path) -> None:
     assert "before fine-tuning" in before.caption
 
 
-def test_methods_are_told_by_what_they_differ_in(tmp_path: Path) -> None:
+def test_methods_are_told_by_what_they_differ_in() -> None:
     steps = {
         "a": options(0.25, round_to=8), "b": options(0.5, round_to=8), "rest": options(0.5, round_to=8, distill=True),
         "often": options(0.5, round_to=8, rounds=5), "other": options(0.5, importance="taylor", round_to=8),
@@ -226,7 +219,7 @@ def test_methods_are_told_by_what_they_differ_in(tmp_path: Path) -> None:
         "control": options(0.0, round_to=8),
     }  # fmt: skip
     rows = [row for step in steps for row in rows_of(step, {"gelu": GELU})]
-    table = table_of(tmp_path, rows, steps)
+    table = table_of(rows, steps)
     told = "l2, local, in one shot, 3 epochs of fine-tuning"
     assert {each.step: each.label for each in table.treatments} == {
         "a": f"25 %, {told}", "b": f"50 %, {told}, b", "rest": f"50 %, {told}, distilled",
@@ -239,16 +232,16 @@ def test_methods_are_told_by_what_they_differ_in(tmp_path: Path) -> None:
     assert [len(each.treatments) for each in table.sweeps] == [3]
 
 
-def test_a_control_of_another_budget_is_not_of_the_sweep(tmp_path: Path) -> None:
+def test_a_control_of_another_budget_is_not_of_the_sweep() -> None:
     steps = {"control": options(0.0, fine_tune_epochs=9), "a": options(0.25), "b": options(0.5)}
-    table = table_of(tmp_path, [row for step in steps for row in rows_of(step, {"gelu": GELU})], steps)
+    table = table_of([row for step in steps for row in rows_of(step, {"gelu": GELU})], steps)
     assert table.sweeps[0].control is None
 
 
-def test_heads_that_are_pruned_as_channels_are_make_a_sweep(tmp_path: Path) -> None:
+def test_heads_that_are_pruned_as_channels_are_make_a_sweep() -> None:
     steps = {"a": options(0.25, heads=0.25), "b": options(0.5, heads=0.5), "other": options(0.5, heads=0.25),
              "alone": options(0.0, heads=0.5), "control": options(0.5, heads=0.5, control=True)}  # fmt: skip
-    table = table_of(tmp_path, [row for step in steps for row in rows_of(step, {"gelu": GELU})], steps)
+    table = table_of([row for step in steps for row in rows_of(step, {"gelu": GELU})], steps)
     assert [each.label for each in table.treatments] == [
         "25 %, l2, local, heads alike", "50 %, l2, local, heads alike", "50 %, l2, local, 25 % of heads",
         "0 %, l2, local, 50 % of heads", "0 %, only fine-tuned",
@@ -257,10 +250,10 @@ def test_heads_that_are_pruned_as_channels_are_make_a_sweep(tmp_path: Path) -> N
     assert table.sweeps[0].control is not None
 
 
-def test_two_sweeps_are_apart(tmp_path: Path) -> None:
+def test_two_sweeps_are_apart() -> None:
     steps = {**HALVES, **{f"r{name}": {**each, "importance": "random"} for name, each in HALVES.items()}}
     rows = [row for step in steps for row in pruned(step, 0.5, {"gelu": GELU, "relu": SAME})]
-    content = content_of(tmp_path, rows, steps)
+    content = content_of(rows, steps)
     assert [each.method for each in part_of(content, "prune").tables[0].sweeps] == ["l2, local", "random, local"]
     assert [row[0].text for row in part_of(content, "prune").grids[0].rows][:2] == [
         "25 %, l2, local",
@@ -270,7 +263,7 @@ def test_two_sweeps_are_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_finding_says_where_and_what_is_not_resolved(tmp_path: Path) -> None:
+def test_the_finding_says_where_and_what_is_not_resolved() -> None:
     rows = [
         *in_full({"gelu": GELU, "relu": SAME, "annealed": SAME}),
         *pruned("a", 0.6, {"gelu": GELU, "relu": SAME, "annealed": SAME},
@@ -278,7 +271,7 @@ def test_the_finding_says_where_and_what_is_not_resolved(tmp_path: Path) -> None
         *pruned("b", 0.3, {"gelu": GELU, "relu": WORSE, "annealed": SAME},
                 before={"gelu": GELU, "relu": BETTER, "annealed": SAME}),
     ]  # fmt: skip
-    found = finding_of(tmp_path, rows, {"a": options(0.25), "b": options(0.5)})
+    found = finding_of(rows, {"a": options(0.25), "b": options(0.5)})
     assert found.headline == (
         "1 (1 worse) of 4 differences to gelu resolved after fine-tuning, 1 (1 better) of 4 before it; 2 after Holm's "
         "adjustment for all 8."
@@ -294,23 +287,23 @@ def test_the_finding_says_where_and_what_is_not_resolved(tmp_path: Path) -> None
     )
 
 
-def test_a_gap_that_was_there_unpruned_is_not_put_down_to_pruning(tmp_path: Path) -> None:
+def test_a_gap_that_was_there_unpruned_is_not_put_down_to_pruning() -> None:
     rows = [*in_full({"gelu": GELU, "relu": BETTER}), *pruned("a", 0.6, {"gelu": GELU, "relu": BETTER})]
-    said = finding_of(tmp_path, rows, {"a": options(0.5, fine_tune_epochs=0)}).sentences[0]
+    said = finding_of(rows, {"a": options(0.5, fine_tune_epochs=0)}).sentences[0]
     assert said == (
         "relu: better at 50 % (+3.0 pp [2.8, 3.2]). Unpruned its gap is +3.0 pp [2.8, 3.2]; pruning changes that gap "
         "resolvedly nowhere."
     )
 
 
-def test_what_costs_nothing_that_shows(tmp_path: Path) -> None:
+def test_what_costs_nothing_that_shows() -> None:
     lost = tuple(value - drop for value, drop in zip(GELU, (0.10, 0.11, 0.09), strict=True))
     rows = [
         *in_full({"gelu": GELU, "relu": GELU}),
         *pruned("a", 0.6, {"gelu": SAME, "relu": lost}), *pruned("b", 0.3, {"gelu": SAME, "relu": lost}),
         *pruned("c", 0.1, {"gelu": lost, "relu": lost}),
     ]  # fmt: skip
-    said = finding_of(tmp_path, rows, HALVES).sentences
+    said = finding_of(rows, HALVES).sentences
     half = 100 * T2 * 0.01 / math.sqrt(3)
     assert (
         "Loss of each variant against its own unpruned networks: none is resolved up to 50 % for gelu (a loss of "
@@ -319,14 +312,14 @@ def test_what_costs_nothing_that_shows(tmp_path: Path) -> None:
     ) in said
 
 
-def test_treatments_of_equal_sparsity_and_random_channels(tmp_path: Path) -> None:
+def test_treatments_of_equal_sparsity_and_random_channels() -> None:
     steps = {"b": options(0.5), "random": options(0.5, importance="random"), "wide": options(0.5, scope="global")}
     rows = [
         *pruned("b", 0.3, {"gelu": BETTER, "relu": SAME}, before={"gelu": BETTER, "relu": BETTER}),
         *pruned("random", 0.3, {"gelu": GELU, "relu": GELU}, before={"gelu": GELU, "relu": GELU}),
         *pruned("wide", 0.3, {"gelu": BETTER, "relu": BETTER}),
     ]
-    content = content_of(tmp_path, rows, steps)
+    content = content_of(rows, steps)
     grid = next(each for each in part_of(content, "prune").grids if each.name == "w-pruning-treatments")
     assert [[cell.marked for cell in row] for row in grid.rows] == [
         ["50 %, l2, local", "94.0 ± 2.4", "91.0 ± 2.4"],
@@ -371,8 +364,8 @@ def full_rows() -> list[Row]:
     return rows
 
 
-def test_costs_by_hand(tmp_path: Path) -> None:
-    content = content_of(tmp_path, full_rows(), FULL)
+def test_costs_by_hand() -> None:
+    content = content_of(full_rows(), FULL)
     grid = next(each for each in part_of(content, "prune").grids if each.name == "w-pruning-cost")
     lines = [dict(zip(grid.columns, (each.plain for each in row), strict=True)) for row in grid.rows]
     assert lines[2] == {
@@ -390,8 +383,8 @@ def test_costs_by_hand(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_figures_have_a_panel_for_each_cost_and_are_the_same_bytes_again(tmp_path: Path) -> None:
-    content = content_of(tmp_path, full_rows(), FULL)
+def test_figures_have_a_panel_for_each_cost_and_are_the_same_bytes_again() -> None:
+    content = content_of(full_rows(), FULL)
     (table,) = part_of(content, "prune").tables
     (first,), (second,) = pareto_figures(table), pareto_figures(table)
     assert first.svg == second.svg
@@ -399,7 +392,7 @@ def test_figures_have_a_panel_for_each_cost_and_are_the_same_bytes_again(tmp_pat
         "Accuracy against cost of pruned networks, w: fine-tuned, batch 64; fine-tuned; before fine-tuning;"
     )
     assert "dashes: as trained" in first.caption
-    few = table_of(tmp_path / "few", rows_of("a", {"gelu": GELU}), HALVES)
+    few = table_of(rows_of("a", {"gelu": GELU}), HALVES)
     assert [(each.svg, each.reason) for each in pareto_figures(few)] == [
         (None, "it takes two sparsities with an accuracy and a cost")
     ]
@@ -427,9 +420,9 @@ def test_page_and_files_show_the_section(tmp_path: Path) -> None:
     assert own[0]["sparsity"] == "0.5"
 
 
-def test_one_seed_claims_nothing(tmp_path: Path) -> None:
+def test_one_seed_claims_nothing() -> None:
     rows = [*pruned("a", 0.6, {"gelu": (0.9,), "relu": (0.8,)}), *pruned("b", 0.3, {"gelu": (0.9,), "relu": (0.8,)})]
-    content = content_of(tmp_path, rows, {"a": options(0.25), "b": options(0.5)})
+    content = content_of(rows, {"a": options(0.25), "b": options(0.5)})
     assert part_of(content, "prune").findings[0].headline == "One seed: no interval, so nothing is claimed."
     assert [each.marked for each in part_of(content, "prune").grids[0].rows[0]] == [
         "25 %", "90.0; one seed", "80.0 Δ −10.0 (one seed, no interval)",
@@ -439,15 +432,15 @@ def test_one_seed_claims_nothing(tmp_path: Path) -> None:
     assert area.difference.mean == pytest.approx(-0.1)
 
 
-def test_a_step_that_failed_keeps_its_cell_and_its_reason(tmp_path: Path) -> None:
+def test_a_step_that_failed_keeps_its_cell_and_its_reason() -> None:
     rows = pruned("a", 0.6, {"gelu": GELU})
     rows += [failure_row(job("relu", seed, "a", "prune"), Status.UNSUPPORTED, "nothing to prune") for seed in range(3)]
-    content = content_of(tmp_path, rows, {"a": options(0.25), "never": options(0.5)})
+    content = content_of(rows, {"a": options(0.25), "never": options(0.5)})
     row = part_of(content, "prune").grids[0].rows[0]
     assert (row[2].text, row[2].tone) == ("unsupported: nothing to prune", "lack")
     assert part_of(content, "prune").findings[0].headline == "No pruned network can be compared with gelu."
     failed = [failure_row(job("gelu", seed, "a", "prune"), Status.FAILED, "no memory") for seed in range(3)]
-    content = content_of(tmp_path / "b", [*failed, *pruned("a", 0.6, {"relu": GELU})], {"a": options(0.25)})
+    content = content_of([*failed, *pruned("a", 0.6, {"relu": GELU})], {"a": options(0.25)})
     assert part_of(content, "prune").grids[0].rows[0][2].detail == "no gelu to compare with"
     assert (
         areas(part_of(content, "prune").tables)[0].reason
@@ -463,14 +456,14 @@ CHAIN = {
 AFTER = {"w8-pruned": "prune", "w2-pruned": "prune", "export": "w8-pruned"}
 
 
-def test_chains_beside_the_same_steps_on_the_unpruned_network(tmp_path: Path) -> None:
+def test_chains_beside_the_same_steps_on_the_unpruned_network() -> None:
     rows = [*in_full({"gelu": BETTER}), *pruned("prune", 0.3, {"gelu": GELU})]
     for step, values, size in (("w8", BETTER, 100.0), ("w4", GELU, 50.0), ("w8-pruned", GELU, 30.0),
                                ("w2-pruned", GELU, 10.0)):  # fmt: skip
         rows += rows_of(step, {"gelu": values}, "integer_accuracy", "quantize")
         rows += rows_of(step, {"gelu": (size,) * 3}, "model_bytes", "quantize")
     rows += rows_of("export", {"gelu": (33.0,) * 3}, "model_bytes", "export")
-    content = content_of(tmp_path, rows, CHAIN, after=AFTER)
+    content = content_of(rows, CHAIN, after=AFTER)
     grid = next(each for each in part_of(content, "prune").grids if each.name == "w-pruning-chains")
     lost = "91.0 ± 2.5 % Δ −3.0 pp [−3.2, −2.8] ✗ worse"
     assert [[cell.marked for cell in row] for row in grid.rows] == [
@@ -484,12 +477,12 @@ def test_chains_beside_the_same_steps_on_the_unpruned_network(tmp_path: Path) ->
     assert [each.step for each in part_of(content, "prune").tables[0].treatments] == ["prune"]
 
 
-def test_of_several_steps_that_do_the_same_none_is_the_twin(tmp_path: Path) -> None:
+def test_of_several_steps_that_do_the_same_none_is_the_twin() -> None:
     steps = {**CHAIN, "w4": CHAIN["w8"]}
     rows = [*pruned("prune", 0.3, {"gelu": GELU})]
     for step in ("w8", "w4", "w8-pruned"):
         rows += rows_of(step, {"gelu": GELU}, "integer_accuracy", "quantize")
-    content = content_of(tmp_path, rows, steps, after=AFTER)
+    content = content_of(rows, steps, after=AFTER)
     grid = next(each for each in part_of(content, "prune").grids if each.name == "w-pruning-chains")
     assert [row[2].text for row in grid.rows] == ["–", "–"]
 
@@ -513,7 +506,7 @@ def test_exact_removal_by_kind(tmp_path: Path) -> None:
     rows += [row for seed in range(2) for row in exact("gelu", seed, 0.0, Verdict.HOLDS)]
     rows += exact("gelu", 2, 0.0, Verdict.UNKNOWN)
     rows += [failure_row(job("odd", 0, "exact", "exact-prune"), Status.UNSUPPORTED, "no bounds")]
-    content = content_of(tmp_path, rows, {"exact": {}})
+    content = content_of(rows, {"exact": {}})
     (grid,) = part_of(content, "prune").details
     lines = {row[0].text: dict(zip(grid.columns, (each.plain for each in row), strict=True)) for row in grid.rows}
     assert lines["relu"] == {
@@ -530,10 +523,3 @@ def test_exact_removal_by_kind(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", rows, record_of({"exact": {}}))
     write_report(folder)
     assert "removal that changes no output" in (folder / "report.html").read_text(encoding="utf-8")
-
-
-def test_of_many_prune_steps_the_first_four_are_headlines(tmp_path: Path) -> None:
-    steps = {f"p{share}": options(share / 100) for share in (10, 20, 30, 40, 50, 60)}
-    rows = [row for step in steps for row in rows_of(step, {"gelu": GELU, "relu": BETTER})]
-    content = content_of(tmp_path, rows, steps)
-    assert [line.step for line in content.glance("w")] == ["p10", "p20", "p30", "p40"]

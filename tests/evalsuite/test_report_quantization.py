@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from report_workshop import BETTER, GELU, SAME, T2, csv_lines, job, part_of, read_run, written_page
+from report_workshop import BETTER, GELU, SAME, T2, csv_lines, job, metric_rows, part_of, read_run, written_page
 from scipy.stats import ttest_1samp
 
 from evalsuite.contract import Direction, Metric
@@ -34,9 +34,7 @@ def accuracy(value: float | None, name: str = "integer_accuracy", reason: str = 
 
 
 def rows_of(step: str, name: str = "integer_accuracy", stage: str = "quantize", **values: Sequence[float]) -> list[Row]:
-    """Accuracies of the seeds 0, 1, ... of each variant."""
-    return [row_of(accuracy(value, name), job(variant, seed, step, stage))
-            for variant, every in values.items() for seed, value in enumerate(every)]  # fmt: skip
+    return metric_rows(name, values, step, stage)
 
 
 def in_float(**values: Sequence[float]) -> list[Row]:
@@ -48,23 +46,23 @@ def record_of(steps: Mapping[str, Options], **changes: Any) -> dict[str, Any]:
     return {"baseline": "gelu", "steps": [{"name": "accuracy", "stage": "accuracy"}, *told], **changes}
 
 
-def content_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> Run:
-    return read_run(folder, rows, steps, **record_of(steps))
+def content_of(rows: list[Row], steps: Mapping[str, Options]) -> Run:
+    return read_run(rows, steps, **record_of(steps))
 
 
-def table_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> QuantizationTable:
-    (table,) = quantization_tables(content_of(folder, rows, steps))
+def table_of(rows: list[Row], steps: Mapping[str, Options]) -> QuantizationTable:
+    (table,) = quantization_tables(content_of(rows, steps))
     return table
 
 
-def finding_of(folder: Path, rows: list[Row], steps: Mapping[str, Options]) -> Finding:
-    (found,) = part_of(content_of(folder, rows, steps), "quantize").findings
+def finding_of(rows: list[Row], steps: Mapping[str, Options]) -> Finding:
+    (found,) = part_of(content_of(rows, steps), "quantize").findings
     return found
 
 
-def test_table_by_hand(tmp_path: Path) -> None:
+def test_table_by_hand() -> None:
     rows = [*in_float(gelu=(0.95, 0.96, 0.97), relu=(0.95, 0.961, 0.97)), *rows_of("q", gelu=GELU, relu=BETTER)]
-    table = table_of(tmp_path, rows, {"q": options(4)})
+    table = table_of(rows, {"q": options(4)})
     cell = table.cells["q", "relu"]
     assert cell.mean.mean == pytest.approx(0.94)
     assert cell.mean.half_width == pytest.approx(T2 * math.sqrt((0.01**2 + 0.001**2 + 0.009**2) / 2) / math.sqrt(3))
@@ -80,14 +78,14 @@ def test_table_by_hand(tmp_path: Path) -> None:
     ]
 
 
-def test_steps_from_wide_to_narrow_whatever_the_recipe_says(tmp_path: Path) -> None:
+def test_steps_from_wide_to_narrow_whatever_the_recipe_says() -> None:
     steps = {
         "mixed": options(8, size_budget=0.5), "b2": options(2), "qat": options(8, epochs=3),
         "both": options(8, "pre+post"), "b8": options(8, size_budget=1.0),
         "w4a8": {**options(8), "weight_bits": 4}, "unknown": {},
     }  # fmt: skip
     rows = [row for step in steps for row in rows_of(step, gelu=GELU)]
-    table = table_of(tmp_path, rows, steps)
+    table = table_of(rows, steps)
     assert [each.label for each in table.treatments] == [
         "W8A8, PTQ, post", "W8A8, PTQ, pre+post", "W8A8, QAT 3 epochs, post", "W4A8, PTQ, post", "W2A2, PTQ, post",
         "mixed A8 (≤ 50 %), PTQ, post", "unknown",
@@ -95,47 +93,47 @@ def test_steps_from_wide_to_narrow_whatever_the_recipe_says(tmp_path: Path) -> N
     assert list(table.panels) == ["PTQ, post", "PTQ, pre+post", "QAT 3 epochs, post", ""]
 
 
-def test_treatments_of_the_same_bits_are_told_apart_by_their_options(tmp_path: Path) -> None:
+def test_treatments_of_the_same_bits_are_told_apart_by_their_options() -> None:
     steps = {
         "a": options(8, tuned=True, samples=10), "b": options(8, tuned=False, samples=10),
         "c": options(4, tuned=True, samples=20), "d": options(4, tuned=False, samples=20),
     }  # fmt: skip
     rows = [row for step in steps for row in rows_of(step, gelu=GELU)]
-    labels = {each.step: each.label for each in table_of(tmp_path, rows, steps).treatments}
+    labels = {each.step: each.label for each in table_of(rows, steps).treatments}
     assert labels == {
         "a": "W8A8, PTQ, tuned, post", "b": "W8A8, PTQ, post",
         "c": "W4A4, PTQ, tuned, post", "d": "W4A4, PTQ, post",
     }  # fmt: skip
     same = {"one": options(8), "two": options(8)}
     rows = [row for step in same for row in rows_of(step, gelu=GELU)]
-    assert [each.label for each in table_of(tmp_path, rows, same).treatments] == [
+    assert [each.label for each in table_of(rows, same).treatments] == [
         "W8A8, PTQ, one, post", "W8A8, PTQ, two, post",
     ]  # fmt: skip
 
 
-def test_both_arms_are_compared_in_the_same_arithmetic(tmp_path: Path) -> None:
+def test_both_arms_are_compared_in_the_same_arithmetic() -> None:
     lack = "LayerNorm stays in float"
     rows = [
         *rows_of("q", relu=BETTER),
         *(row_of(accuracy(None, reason=lack), job("gelu", seed, "q", "quantize")) for seed in range(3)),
         *rows_of("q", "runtime_accuracy", gelu=(0.5, 0.6, 0.7), relu=(0.51, 0.61, 0.71)),
     ]
-    table = table_of(tmp_path, rows, {"q": options(8)})
+    table = table_of(rows, {"q": options(8)})
     cell = table.cells["q", "relu"]
     assert (cell.metric, table.metric) == ("runtime_accuracy", "runtime_accuracy")
     assert cell.mean.mean == pytest.approx(0.61)
     assert cell.reason == f"gelu: unavailable: {lack}"
     assert "ONNX Runtime" in accuracy_grid(table).caption
-    (found,) = part_of(content_of(tmp_path, rows, {"q": options(8)}), "quantize").findings
+    (found,) = part_of(content_of(rows, {"q": options(8)}), "quantize").findings
     assert f"No accuracy of the integer-only network everywhere for gelu (unavailable: {lack})." in found.sentences
 
 
-def test_an_accuracy_of_another_kind_is_marked_and_paired_with_its_own_kind(tmp_path: Path) -> None:
+def test_an_accuracy_of_another_kind_is_marked_and_paired_with_its_own_kind() -> None:
     rows = [
         *rows_of("q", gelu=GELU, annealed=BETTER),
         *rows_of("q", "runtime_accuracy", gelu=(0.5, 0.6, 0.7), relu=(0.51, 0.62, 0.73)),
     ]
-    table = table_of(tmp_path, rows, {"q": options(8)})
+    table = table_of(rows, {"q": options(8)})
     relu = table.cells["q", "relu"]
     assert relu.difference.mean == pytest.approx(0.02)
     cells = accuracy_grid(table).rows[0]
@@ -158,12 +156,8 @@ PLACEMENTS = {"post": options(3), "both": options(3, "pre+post")}
     ],
     ids=["with both", "the placement's", "not excluded with the other", "turning"],
 )  # fmt: skip
-def test_a_gap_is_told_by_placement(
-    tmp_path: Path, gelu: Sequence[float], relu: Sequence[float], said: str, apart: str
-) -> None:
-    found = finding_of(
-        tmp_path, [*rows_of("post", gelu=GELU, relu=BETTER), *rows_of("both", gelu=gelu, relu=relu)], PLACEMENTS
-    )
+def test_a_gap_is_told_by_placement(gelu: Sequence[float], relu: Sequence[float], said: str, apart: str) -> None:
+    found = finding_of([*rows_of("post", gelu=GELU, relu=BETTER), *rows_of("both", gelu=gelu, relu=relu)], PLACEMENTS)
     assert found.sentences[0].startswith(said)
     assert apart in found.sentences[0]
     if "every" in said:
@@ -172,50 +166,50 @@ def test_a_gap_is_told_by_placement(
         )
 
 
-def test_what_is_not_resolved_is_said_too(tmp_path: Path) -> None:
+def test_what_is_not_resolved_is_said_too() -> None:
     steps = {"w8": options(8), "w4": options(4)}
     rows = [*rows_of("w8", gelu=GELU, relu=SAME), *rows_of("w4", gelu=GELU, relu=BETTER)]
-    found = finding_of(tmp_path, rows, steps)
+    found = finding_of(rows, steps)
     assert "at W4A4; none at W8A8" in found.headline
     assert "worse" not in found.sentences[0]
     assert "measured with post only: PTQ W4A4" in found.sentences[0]
     assert "; not resolved: PTQ W8A8." in found.sentences[0]
-    quiet = finding_of(tmp_path, rows_of("w8", gelu=GELU, relu=SAME), steps)
+    quiet = finding_of(rows_of("w8", gelu=GELU, relu=SAME), steps)
     assert quiet.headline == "None of 1 differences to gelu (integers only) is resolved."
     assert quiet.sentences[0].startswith("relu: no difference is resolved at any width")
 
 
-def test_differences_in_other_arithmetic_are_told_where_integers_resolve_none(tmp_path: Path) -> None:
+def test_differences_in_other_arithmetic_are_told_where_integers_resolve_none() -> None:
     rows = [*rows_of("w8", gelu=GELU, relu=SAME), *rows_of("w8", "runtime_accuracy", gelu=GELU, relu=BETTER)]
-    table = content_of(tmp_path, rows, {"w8": options(8)}).compared
+    table = content_of(rows, {"w8": options(8)}).compared
     assert set(table.loc[table["better"] == "better", "metric"]) == {"runtime_accuracy"}
-    found = finding_of(tmp_path, rows, {"w8": options(8)})
+    found = finding_of(rows, {"w8": options(8)})
     assert found.headline == "None of 1 differences to gelu (integers only) is resolved; other arithmetic resolves 1."
     assert found.sentences[:2] == (
         "relu: no difference is resolved at any width, with any method or placement (integers only).",
         "Resolved in other arithmetic, though not there: ONNX Runtime: relu W8A8, PTQ, post +3.0 pp [2.8, 3.2].",
     )
     both = [*rows, *rows_of("w4", gelu=GELU, relu=BETTER), *rows_of("w4", "accuracy", gelu=GELU, relu=BETTER)]
-    assert finding_of(tmp_path, both, STEPS).headline == (
+    assert finding_of(both, STEPS).headline == (
         "1 of 2 differences to gelu (integers only) are resolved, at W4A4; none at W8A8; 1 after Holm's adjustment "
         "for all 2; other arithmetic resolves 1 more."
     )
 
 
-def test_a_gap_that_was_there_in_float_is_not_put_down_to_quantization(tmp_path: Path) -> None:
+def test_a_gap_that_was_there_in_float_is_not_put_down_to_quantization() -> None:
     rows = [*in_float(gelu=GELU, relu=BETTER), *rows_of("q", gelu=GELU, relu=BETTER)]
-    (sentence, *_) = finding_of(tmp_path, rows, {"q": options(8)}).sentences
+    (sentence, *_) = finding_of(rows, {"q": options(8)}).sentences
     assert "In float its gap is +3.0 pp [2.8, 3.2] already; quantization changes that gap resolvedly nowhere." in (
         sentence
     )
     rows = [*in_float(gelu=GELU, relu=BETTER), *rows_of("q", gelu=GELU, relu=(0.85, 0.862, 0.867))]
-    (sentence, *_) = finding_of(tmp_path, rows, {"q": options(8)}).sentences
+    (sentence, *_) = finding_of(rows, {"q": options(8)}).sentences
     assert "changes that gap resolvedly by: PTQ, post W8A8 (−8.0 pp [−8.4, −7.7])." in sentence
 
 
-def test_one_seed_claims_nothing(tmp_path: Path) -> None:
+def test_one_seed_claims_nothing() -> None:
     rows = rows_of("q", gelu=(0.9,), relu=(0.95,))
-    content = content_of(tmp_path, rows, {"q": options(8)})
+    content = content_of(rows, {"q": options(8)})
     assert part_of(content, "quantize").findings[0].headline == "One seed: no interval, so nothing is claimed."
     row = part_of(content, "quantize").grids[0].rows[0]
     assert [each.marked for each in row] == [
@@ -223,12 +217,12 @@ def test_one_seed_claims_nothing(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_step_that_failed_keeps_its_cell_and_its_reason(tmp_path: Path) -> None:
+def test_a_step_that_failed_keeps_its_cell_and_its_reason() -> None:
     reason = "QAT needs a gradient"
     rows = rows_of("q", gelu=GELU, relu=BETTER[:2])
     rows += [failure_row(job("annealed", seed, "q", "quantize"), Status.UNSUPPORTED, reason) for seed in range(3)]
     rows.append(failure_row(job("relu", 2, "q", "quantize"), Status.TIMEOUT, "ran past 120 s"))
-    content = content_of(tmp_path, rows, {"q": options(4), "never": options(2)})
+    content = content_of(rows, {"q": options(4), "never": options(2)})
     table = part_of(content, "quantize").tables[0]
     assert [each.step for each in table.treatments] == ["q"]
     cells = {each.variant: each for each in table.cells.values()}
@@ -274,8 +268,8 @@ STEPS = {"w8": options(8), "w4": options(4)}
 MIXED = options(8, size_budget=0.5)
 
 
-def test_checks_show_the_worst_seed_and_what_it_says(tmp_path: Path) -> None:
-    content = content_of(tmp_path, checked_rows(), STEPS)
+def test_checks_show_the_worst_seed_and_what_it_says() -> None:
+    content = content_of(checked_rows(), STEPS)
     grid = next(each for each in part_of(content, "quantize").details if each.name == "w-integer-checks")
     line = dict(zip(grid.columns, (each.plain for each in grid.rows[0]), strict=True))
     assert line["same class as Brevitas"] == "99.8 %"
@@ -297,7 +291,7 @@ def test_checks_show_the_worst_seed_and_what_it_says(tmp_path: Path) -> None:
     assert "MACs in integers in ONNX Runtime, W8A8, PTQ, post: 6.87 % for gelu, 100 % for relu." in said
 
 
-def test_networks_with_other_grids_are_no_check_of_the_simulation(tmp_path: Path) -> None:
+def test_networks_with_other_grids_are_no_check_of_the_simulation() -> None:
     """A table needs a grid at its input, which post has not: its differences are not said to be explained."""
     why = "the fake-quantized network has no grid at 1_input: it is another network"
     rows = [
@@ -312,7 +306,7 @@ def test_networks_with_other_grids_are_no_check_of_the_simulation(tmp_path: Path
             Metric("integer_onnx_agreement", 1.0, "fraction", HIGHER),
         )
     ]
-    said = finding_of(tmp_path, rows, STEPS).sentences
+    said = finding_of(rows, STEPS).sentences
     assert (
         "The integer-only networks give Brevitas' class on every sample, differ from it in at most 0.02 % of a "
         "network's logits, leave no difference unexplained by rounding ties and are equal in every bit to their ONNX "
@@ -322,40 +316,36 @@ def test_networks_with_other_grids_are_no_check_of_the_simulation(tmp_path: Path
     ) in said
 
 
-def test_a_constant_difference_is_in_no_range_of_resolved_ones(tmp_path: Path) -> None:
+def test_a_constant_difference_is_in_no_range_of_resolved_ones() -> None:
     rows = rows_of("w8", gelu=GELU, relu=BETTER) + rows_of("w4", gelu=GELU, relu=BETTER)
     constant = tuple(value + 0.031 for value in GELU)
     rows += rows_of("w8-both", gelu=GELU, relu=constant) + rows_of("w4-both", gelu=GELU, relu=constant)
     steps = {"w8": options(8), "w4": options(4), "w8-both": options(8, "pre+post"), "w4-both": options(4, "pre+post")}
-    said = next(each for each in finding_of(tmp_path, rows, steps).sentences if each.startswith("relu"))
+    said = next(each for each in finding_of(rows, steps).sentences if each.startswith("relu"))
     assert said.startswith("relu: better with post only: PTQ W8A8, W4A4 (+3.0 pp)")
 
 
-def test_coverage_tells_nodes_where_they_differ_from_macs(tmp_path: Path) -> None:
+def test_coverage_tells_nodes_where_they_differ_from_macs() -> None:
     rows = checked_rows() + [
         row_of(Metric("integer_node_fraction", share, "share", HIGHER), job(variant, seed, step, "quantize"))
         for variant, share in (("gelu", 0.75), ("relu", 1.0)) for seed in range(3) for step in STEPS
     ]  # fmt: skip
-    content = content_of(tmp_path, rows, STEPS)
+    content = content_of(rows, STEPS)
     first = [each.plain for each in part_of(content, "quantize").grids[1].rows[0]]
     assert [each.split(" ×")[0] for each in first[1:]] == ["6.87 %, nodes 75 %", "100 %, nodes 100 %"]
 
 
-def test_coverage_and_latency_by_hand(tmp_path: Path) -> None:
-    grid = part_of(content_of(tmp_path, checked_rows(), STEPS), "quantize").grids[1]
+def test_coverage_and_latency_by_hand() -> None:
+    grid = part_of(content_of(checked_rows(), STEPS), "quantize").grids[1]
     half = T2 * 0.1 / math.sqrt(3)
     assert [each.plain for each in grid.rows[0]] == [
         "W8A8, PTQ, post", f"6.87 % ×0.60 ± {half:.2f}", f"100 % ×0.60 ± {half:.2f}",
     ]  # fmt: skip
 
 
-def test_chosen_bits_are_one_number_where_the_seeds_agree(tmp_path: Path) -> None:
+def test_chosen_bits_are_one_number_where_the_seeds_agree() -> None:
     steps = {"w8": MIXED, "w4": options(4)}
-    grid = next(
-        each
-        for each in part_of(content_of(tmp_path, checked_rows(), steps), "quantize").details
-        if "mixed" in each.name
-    )
+    grid = next(each for each in part_of(content_of(checked_rows(), steps), "quantize").details if "mixed" in each.name)
     assert [[each.text for each in row][:2] for row in grid.rows] == [["0", "8"], ["2", "8, 4, 4"]]
 
 
@@ -368,8 +358,8 @@ def test_percent_never_rounds_to_all_or_nothing(share: float, text: str) -> None
     assert percent_text(share) == text
 
 
-def test_layers_are_drawn_and_in_the_csv_but_are_no_lines(tmp_path: Path) -> None:
-    content = content_of(tmp_path, checked_rows(), STEPS)
+def test_layers_are_drawn_and_in_the_csv_but_are_no_lines() -> None:
+    content = content_of(checked_rows(), STEPS)
     assert not [line for line in content.lines if "layer=" in line.setting]
     assert [line for line in content.lines if line.metric == "accumulator_bits"]
     layered = content.compared[content.compared["setting"] == "layer=0"]
@@ -402,15 +392,15 @@ def test_page_and_files_show_the_section(tmp_path: Path) -> None:
     assert float(line["accuracy"]) == pytest.approx(0.91)
 
 
-def test_of_many_quantize_steps_the_four_with_the_largest_differences_are_headlines(tmp_path: Path) -> None:
+def test_of_many_quantize_steps_the_four_with_the_largest_differences_are_headlines() -> None:
     steps = {f"q{bits}": options(bits) for bits in (8, 7, 6, 5, 4, 3)}
     rows = [row for step in steps for row in rows_of(step, "runtime_accuracy", gelu=GELU, relu=BETTER)]
-    content = content_of(tmp_path, rows, steps)
+    content = content_of(rows, steps)
     assert [line.step for line in content.glance("w")] == ["q8", "q7", "q6", "q5"]
     assert len(content.lines) == 6
     far = [each - 0.3 for each in BETTER]
     rows = [*rows[:-6], *rows_of("q3", "runtime_accuracy", gelu=GELU, relu=far)]
-    content = content_of(tmp_path / "far", rows, steps)
+    content = content_of(rows, steps)
     assert [line.step for line in content.glance("w")] == ["q8", "q7", "q6", "q3"]
 
 
@@ -418,7 +408,7 @@ def in_workload(rows: list[Row], workload: str) -> list[Row]:
     return [replace(each, workload=workload, key=f"{workload}{each.key}") for each in rows]
 
 
-def test_all_workloads_are_counted_after_holm_and_pooled(tmp_path: Path) -> None:
+def test_all_workloads_are_counted_after_holm_and_pooled() -> None:
     """Two workloads at 8 and 4 bits; the gap moves by 0, 0.005 and 0.001 on the first, and nowhere on the other."""
     floats = {"gelu": (0.95, 0.96, 0.97), "relu": (0.94, 0.95, 0.96)}
     moved = {"gelu": (0.90, 0.91, 0.92), "relu": (0.890, 0.905, 0.911)}
@@ -430,7 +420,7 @@ def test_all_workloads_are_counted_after_holm_and_pooled(tmp_path: Path) -> None
     ]
     still = [*in_float(**floats), *rows_of("b8", **floats), *rows_of("b4", **floats), *rows_of("b2", **floats)]
     steps = {"b8": options(8), "b4": options(4), "b2": options(2)}
-    content = content_of(tmp_path, [*rows, *in_workload(still, "v")], steps)
+    content = content_of([*rows, *in_workload(still, "v")], steps)
     first, *rest = part_of(content, "quantize").findings
     assert [first.subject, *(each.subject for each in rest)] == ["all workloads", "w", "v"]
     gaps = [np.subtract(moved["relu"], moved["gelu"])] * 2 + [np.subtract(BETTER, GELU)]
@@ -447,9 +437,7 @@ def test_all_workloads_are_counted_after_holm_and_pooled(tmp_path: Path) -> None
         f"is shown to move by less than 0.50 pp in 1 of 1 methods and placements: PTQ, post +0.10 pp [{low}, {high}].",
     )
     wide = [*in_float(**floats), *rows_of("b8", gelu=GELU, relu=(0.88, 0.91, 0.91))]
-    (found, *_) = part_of(
-        content_of(tmp_path / "wide", [*wide, *in_workload(wide, "v")], {"b8": options(8)}), "quantize"
-    ).findings
+    (found, *_) = part_of(content_of([*wide, *in_workload(wide, "v")], {"b8": options(8)}), "quantize").findings
     assert "is shown to move by less than 0.50 pp in 0 of 1" in found.sentences[0]
 
 
@@ -472,7 +460,7 @@ def timed(
 FLAT, FAST = (1.0, 1.01, 0.99), (0.7, 0.705, 0.695)
 
 
-def test_the_matrix_says_whether_int8_is_faster_than_with_the_baselines_activation(tmp_path: Path) -> None:
+def test_the_matrix_says_whether_int8_is_faster_than_with_the_baselines_activation() -> None:
     rows = [
         *rows_of("q", gelu=GELU, relu=SAME),
         *timed("q", gelu={1: FLAT, 64: FLAT}, relu={1: FAST, 64: FAST}),
@@ -480,7 +468,7 @@ def test_the_matrix_says_whether_int8_is_faster_than_with_the_baselines_activati
         *timed("q", "float32", gelu={1: FLAT, 64: FLAT}, relu={1: (9.0, 9.1, 8.9), 64: FLAT}),
         *timed("narrow", gelu={1: FLAT, 64: FLAT}, relu={1: (9.0, 9.1, 8.9), 64: FLAT}),
     ]
-    (matrix,) = content_of(tmp_path, rows, {"q": options(8), "narrow": options(4)}).matrices
+    (matrix,) = content_of(rows, {"q": options(8), "narrow": options(4)}).matrices
     (row,) = [each for each in matrix.rows if each.endpoint.question == "latency with 8-bit integers"]
     cell = row.cells["w"]
     assert cell.reading.value == "helps"
@@ -489,26 +477,26 @@ def test_the_matrix_says_whether_int8_is_faster_than_with_the_baselines_activati
     assert cell.difference(row.scale).startswith("−30.0 pp [")
 
 
-def test_an_int8_latency_that_gains_at_one_batch_and_loses_at_another_is_mixed(tmp_path: Path) -> None:
+def test_an_int8_latency_that_gains_at_one_batch_and_loses_at_another_is_mixed() -> None:
     slow = tuple(each + 0.5 for each in FAST)
     rows = [*rows_of("q", gelu=GELU, relu=SAME), *timed("q", gelu={1: FLAT, 64: FLAT}, relu={1: slow, 64: FAST})]
-    (matrix,) = content_of(tmp_path, rows, {"q": options(8)}).matrices
+    (matrix,) = content_of(rows, {"q": options(8)}).matrices
     (row,) = [each for each in matrix.rows if each.endpoint.question == "latency with 8-bit integers"]
     assert row.cells["w"].reading.value == "mixed"
     assert row.cells["w"].losses == ("W8A8, PTQ, post, batch 1",)
 
 
-def test_a_run_without_relative_latencies_does_not_ask_for_them(tmp_path: Path) -> None:
+def test_a_run_without_relative_latencies_does_not_ask_for_them() -> None:
     rows = [
         *rows_of("q", gelu=GELU, relu=SAME),
         *timed("p", stage="prune", gelu={1: FLAT}, relu={1: FAST}),  # another stage's are no answer
     ]
-    (matrix,) = content_of(tmp_path, rows, {"q": options(8)}).matrices
+    (matrix,) = content_of(rows, {"q": options(8)}).matrices
     assert "latency with 8-bit integers" not in [each.endpoint.question for each in matrix.rows]
 
 
-def test_without_the_baseline_nothing_is_compared(tmp_path: Path) -> None:
+def test_without_the_baseline_nothing_is_compared() -> None:
     rows = [failure_row(job("gelu", seed, "q", "quantize"), Status.FAILED, "no memory") for seed in range(3)]
-    section = part_of(content_of(tmp_path, [*rows, *rows_of("q", relu=BETTER)], {"q": options(8)}), "quantize")
+    section = part_of(content_of([*rows, *rows_of("q", relu=BETTER)], {"q": options(8)}), "quantize")
     assert section.findings[0].headline == "No quantized network can be compared with gelu."
     assert section.grids[0].rows[0][2].detail == "no gelu to compare with"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from report_workshop import csv_lines, job, write_run, written_page
+from report_workshop import csv_lines, frame_of, job, written_page
 
 from evalsuite.contract import Direction, Metric
 from evalsuite.reluize.report.before_after import QUALITIES, Quality, SwapTable, ratio_interval, swap_grid, swap_tables
@@ -15,7 +15,7 @@ from evalsuite.reluize.report.pattern import Answer, keeps, loses, pattern_findi
 from evalsuite.report.measured import Measured
 from evalsuite.report.section import Finding
 from evalsuite.report.statistics import mean_interval
-from evalsuite.results import Row, Status, failure_row, read_results, row_of
+from evalsuite.results import Row, Status, failure_row, row_of
 
 BITS, _, ACCURACY = QUALITIES
 Values = Sequence[float]
@@ -45,8 +45,8 @@ def rows_of(networks: dict[str, tuple[Values, Values | None]], metric: str = "ac
     return rows
 
 
-def table_of(rows: list[Row], folder: Path) -> SwapTable:
-    (table,) = swap_tables(Measured(read_results(write_run(folder, rows))), "gelu")
+def table_of(rows: list[Row]) -> SwapTable:
+    (table,) = swap_tables(Measured(frame_of(rows)), "gelu")
     return table
 
 
@@ -59,15 +59,15 @@ PATTERN: dict[str, tuple[Values, Values | None]] = {
 }
 
 
-def finding(folder: Path, metric: str = "accuracy", **changes: tuple[Values, Values | None]) -> Finding:
+def finding(metric: str = "accuracy", **changes: tuple[Values, Values | None]) -> Finding:
     changed = {name.replace("_", "-"): each for name, each in changes.items()}
-    found = pattern_finding(table_of(rows_of(PATTERN | changed, metric), folder))
+    found = pattern_finding(table_of(rows_of(PATTERN | changed, metric)))
     assert found is not None
     return found
 
 
-def test_table_by_hand(tmp_path: Path) -> None:
-    table = table_of(rows_of(PATTERN), tmp_path)
+def test_table_by_hand() -> None:
+    table = table_of(rows_of(PATTERN))
     line = table.line("gelu-swap")
     losses = (-0.030, -0.027, -0.033, -0.027)
     half = 3.182446 * math.sqrt(sum((each + 0.02925) ** 2 for each in losses) / 3) / 2
@@ -79,34 +79,34 @@ def test_table_by_hand(tmp_path: Path) -> None:
     assert [each.variant for each in table.lines] == list(PATTERN)
 
 
-def test_a_variant_without_networks_keeps_its_line_and_reason(tmp_path: Path) -> None:
+def test_a_variant_without_networks_keeps_its_line_and_reason() -> None:
     rows = rows_of(PATTERN)
     for seed in range(4):
         cause = "the network has no BatchNorm to recalibrate"
         rows.append(failure_row(job("swap-recalibrated", seed, "train"), Status.UNSUPPORTED, cause))
         text = f"w/swap-recalibrated/{seed}/train unsupported: {cause}"
         rows.append(failure_row(job("swap-recalibrated", seed), Status.UNSUPPORTED, text))
-    line = table_of(rows, tmp_path).lines[-1]
+    line = table_of(rows).lines[-1]
     assert (line.variant, line.after) == ("swap-recalibrated", None)
     assert line.reason == f"unsupported: {cause}"
 
 
-def test_a_text_model_is_judged_by_its_bits(tmp_path: Path) -> None:
-    assert table_of(rows_of(PATTERN, "bits_per_byte"), tmp_path).quality is BITS
+def test_a_text_model_is_judged_by_its_bits() -> None:
+    assert table_of(rows_of(PATTERN, "bits_per_byte")).quality is BITS
 
 
-def test_the_step_that_measures_the_network_as_trained_counts(tmp_path: Path) -> None:
+def test_the_step_that_measures_the_network_as_trained_counts() -> None:
     rows = rows_of(PATTERN)
     pruned = [row_of(Metric("accuracy", 0.1, "fraction", Direction.HIGHER), {**job("gelu", seed), "step": "again"})
               for seed in range(4)]  # fmt: skip
-    frame = read_results(write_run(tmp_path, [*pruned, *rows]))
+    frame = frame_of([*pruned, *rows])
     (table,) = swap_tables(Measured(frame, {"again": "prune", "accuracy": ""}), "gelu")
     assert table.after["gelu"][0] == 0.970
 
 
-def test_no_table_without_a_swap(tmp_path: Path) -> None:
+def test_no_table_without_a_swap() -> None:
     rows = rows_of({"gelu": PATTERN["gelu"], "relu": PATTERN["relu"]})
-    assert swap_tables(Measured(read_results(write_run(tmp_path, rows))), "gelu") == []
+    assert swap_tables(Measured(frame_of(rows)), "gelu") == []
 
 
 WORSE = (0.950, 0.955, 0.949, 0.957)
@@ -134,20 +134,18 @@ MNIST = {
     ],
     ids=["as in the paper", "annealing loses", "worse from the start", "no loss", "wide intervals", "fixed margin"],
 )  # fmt: skip
-def test_pattern(
-    tmp_path: Path, changes: dict[str, tuple[Values, Values | None]], outcome: str, told: list[str]
-) -> None:
-    found = finding(tmp_path, **changes)
+def test_pattern(changes: dict[str, tuple[Values, Values | None]], outcome: str, told: list[str]) -> None:
+    found = finding(**changes)
     assert found.headline == f"The paper's pattern is {outcome}."
     assert [each for each in told if each not in found.sentences[0]] == []
 
 
-def test_pattern_is_not_asked_without_its_variants(tmp_path: Path) -> None:
+def test_pattern_is_not_asked_without_its_variants() -> None:
     rows = rows_of({name: PATTERN[name] for name in ("gelu", "gelu-swap")})
-    found = pattern_finding(table_of(rows, tmp_path))
+    found = pattern_finding(table_of(rows))
     assert found.sentences[0].startswith("annealed has no value here")
     rows = rows_of({name: PATTERN[name] for name in ("gelu", "post-hoc")})
-    assert pattern_finding(table_of(rows, tmp_path / "other")) is None
+    assert pattern_finding(table_of(rows)) is None
 
 
 @pytest.mark.parametrize(
@@ -161,13 +159,13 @@ def test_loses_follows_the_direction(losses: Values, answer: Answer) -> None:
     assert loses(mean_interval(list(losses)), BITS) is bits
 
 
-def test_a_resolved_loss_below_the_tolerance_is_no_loss(tmp_path: Path) -> None:
+def test_a_resolved_loss_below_the_tolerance_is_no_loss() -> None:
     """0.04 points: what counts as none for the annealed network is none for the direct swap either."""
     change = mean_interval([-0.0003, -0.0004, -0.0005, -0.0004])
     assert change.resolved
     assert loses(change, ACCURACY) is Answer.NO
     swapped = tuple(value - 0.0004 - 0.0001 * (i % 2) for i, value in enumerate(PATTERN["gelu"][0]))
-    found = finding(tmp_path, gelu_swap=(swapped, PATTERN["gelu"][0]))
+    found = finding(gelu_swap=(swapped, PATTERN["gelu"][0]))
     assert found.headline == "The paper's pattern is not reproduced."
 
 
@@ -187,35 +185,35 @@ def test_a_loss_is_kept_where_the_margin_is_excluded(change: Values, quality: Qu
     assert keeps(mean_interval(list(change)), quality) is answer
 
 
-def test_annealing_against_the_best_repair_is_simultaneous_over_all(tmp_path: Path) -> None:
-    two = finding(tmp_path / "two", swap_refit=((0.950, 0.952, 0.949, 0.953), PATTERN["gelu"][0]))
+def test_annealing_against_the_best_repair_is_simultaneous_over_all() -> None:
+    two = finding(swap_refit=((0.950, 0.952, 0.949, 0.953), PATTERN["gelu"][0]))
     assert two.sentences[1].startswith("Annealing beats post-hoc, the best of 2 repairs by its mean: +1.08 pp [")
     assert "97.5 % interval, Bonferroni over the 2" in two.sentences[1]
-    one = finding(tmp_path / "one")
+    one = finding()
     assert "the only repair here" in one.sentences[1]
     assert "; 95 % interval." in one.sentences[1]
-    close = finding(tmp_path / "close", hard_switch=((0.972, 0.969, 0.975, 0.971), None))
+    close = finding(hard_switch=((0.972, 0.969, 0.975, 0.971), None))
     assert close.sentences[1].startswith("Annealing against hard-switch is not resolved, the best of 2 repairs")
 
 
-def test_the_best_repair_is_chosen_on_the_seeds_that_annealing_has(tmp_path: Path) -> None:
+def test_the_best_repair_is_chosen_on_the_seeds_that_annealing_has() -> None:
     networks = PATTERN | {
         "annealed": ((0.971, 0.973, 0.970), (0.971, 0.973, 0.971)),
         "swap-refit": ((0.950, 0.952, 0.949, 0.999), PATTERN["gelu"][0]),  # better on the seed that annealing lacks
         "post-hoc": ((0.960, 0.962, 0.959, 0.965), (0.960, 0.962, 0.959, 0.965)),
     }
-    found = pattern_finding(table_of(rows_of(networks), tmp_path))
+    found = pattern_finding(table_of(rows_of(networks)))
     assert found.sentences[1].startswith("Annealing against post-hoc is not resolved, the best of 2 repairs")
 
 
-def test_gap_closed_for_text(tmp_path: Path) -> None:
+def test_gap_closed_for_text() -> None:
     networks: dict[str, tuple[Values, Values | None]] = {
         "gelu": ((2.20, 2.22, 2.18), None),
         "gelu-swap": ((2.70, 2.76, 2.64), (2.20, 2.22, 2.18)),
         "annealed": ((2.203, 2.221, 2.182), (2.203, 2.221, 2.182)),
         "swap-refit": ((2.45, 2.50, 2.40), (2.20, 2.22, 2.18)),
     }
-    table = table_of(rows_of(networks, "bits_per_byte"), tmp_path)
+    table = table_of(rows_of(networks, "bits_per_byte"))
     found = pattern_finding(table)
     assert found.headline == "The paper's pattern is reproduced."
     refit = table.line("swap-refit")
@@ -225,14 +223,14 @@ def test_gap_closed_for_text(tmp_path: Path) -> None:
     assert table.line("gelu-swap").gap_closed is None  # type: ignore[union-attr]
 
 
-def test_there_is_no_gap_to_close_where_the_direct_swap_gained(tmp_path: Path) -> None:
+def test_there_is_no_gap_to_close_where_the_direct_swap_gained() -> None:
     better: tuple[Values, Values | None] = ((0.990, 0.993, 0.991, 0.995), PATTERN["gelu"][0])
-    table = table_of(rows_of(PATTERN | {"gelu-swap": better}), tmp_path / "accuracy")
+    table = table_of(rows_of(PATTERN | {"gelu-swap": better}))
     assert [line.gap_closed for line in table.lines] == [None] * 5
     networks: dict[str, tuple[Values, Values | None]] = {
         "gelu": ((2.20,), None), "gelu-swap": ((2.10,), (2.20,)), "annealed": ((2.15,), (2.15,)),
     }  # fmt: skip
-    table = table_of(rows_of(networks, "bits_per_byte"), tmp_path / "bits")
+    table = table_of(rows_of(networks, "bits_per_byte"))
     assert [line.gap_closed for line in table.lines] == [None] * 3
 
 
@@ -254,14 +252,14 @@ def test_fieller_agrees_with_the_test_that_it_inverts() -> None:
         assert ttest_1samp([a - end * b for a, b in pairs], 0.0).pvalue == pytest.approx(0.05, abs=1e-9)
 
 
-def test_a_ratio_by_an_uncertain_gap_has_no_interval(tmp_path: Path) -> None:
+def test_a_ratio_by_an_uncertain_gap_has_no_interval() -> None:
     found = ratio_interval([(0.1, 0.2), (0.1, -0.1), (0.1, 0.1)])
     assert (found.low, found.high) == (None, None)
     assert ratio_interval([(1.0, 0.5), (1.0, -0.5)]) is None
     with pytest.raises(ValueError, match="ratio of no values"):
         ratio_interval([])
     rows = rows_of(PATTERN | {"gelu-swap": ((0.96, 0.98, 0.97, 0.98), PATTERN["gelu"][0])})
-    grid = swap_grid(table_of(rows, tmp_path))
+    grid = swap_grid(table_of(rows))
     assert "gap not resolved" in {cell.text for row in grid.rows for cell in row}
 
 
@@ -276,9 +274,9 @@ def test_page_and_files_show_the_swap(tmp_path: Path) -> None:
     assert (tmp_path / "tables" / "w-swap.tex").is_file()
 
 
-def test_a_repair_under_another_name_counts(tmp_path: Path) -> None:
+def test_a_repair_under_another_name_counts() -> None:
     rows = rows_of(PATTERN | {"distilled": ((0.981, 0.983, 0.980, 0.985), None)})
     for uses, best in ({}, "post-hoc"), ({"distilled": "swap-finetuned"}, "distilled"):
-        (table,) = swap_tables(Measured(read_results(write_run(tmp_path, rows, uses=uses))), "gelu")
+        (table,) = swap_tables(Measured(frame_of(rows, uses=uses)), "gelu")
         text = str(pattern_finding(table))
         assert any(f"{word} {best}" in text for word in ("than", "beats", "against"))

@@ -5,19 +5,18 @@ from __future__ import annotations
 import io
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from report_workshop import CRASH, NO_ERF, frame_of, job, sample_rows, write_run
+from report_workshop import CRASH, NO_ERF, frame_of, job, sample_rows
 
 from evalsuite.contract import Direction, Metric, Verdict
 from evalsuite.report.grids import csv_text
 from evalsuite.report.numerals import scale_of
 from evalsuite.report.tables import comparison, failures, text_lines
-from evalsuite.results import Row, Status, _shared, failure_row, read_results, row_of
+from evalsuite.results import Row, Status, _shared, failure_row, row_of
 from evalsuite.verification.report.section import contradictions, verdict_table
 
 Cell = pd.Series
@@ -44,10 +43,10 @@ def cell(compared: pd.DataFrame, variant: str, **where: object) -> Cell:
     return chosen.iloc[0]
 
 
-def test_comparison_by_hand(tmp_path: Path) -> None:
+def test_comparison_by_hand() -> None:
     rows = [value("gelu", seed, number) for seed, number in enumerate((0.90, 0.94, 0.92))]
     rows += [value("relu", seed, number) for seed, number in enumerate((0.89, 0.92, 0.90))]
-    found = cell(comparison(frame_of(rows, tmp_path), "gelu"), "relu")
+    found = cell(comparison(frame_of(rows), "gelu"), "relu")
     half = 4.302653 * math.sqrt(0.0001 / 3) / math.sqrt(3)  # differences -0.01, -0.02, -0.02: variance 1/30000
     assert found["mean"] == pytest.approx(0.903333, abs=1e-6)
     assert found["diff"] == pytest.approx(-1 / 60)
@@ -58,26 +57,26 @@ def test_comparison_by_hand(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("direction", "better"), [(Direction.HIGHER, "worse"), (Direction.LOWER, "better"), (Direction.NEUTRAL, "")]
 )
-def test_better_follows_the_direction(tmp_path: Path, direction: Direction, better: str) -> None:
+def test_better_follows_the_direction(direction: Direction, better: str) -> None:
     rows = [value("gelu", seed, 3.0, direction, "count") for seed in range(3)]
     rows += [value("relu", seed, 0.0, direction, "count") for seed in range(3)]
-    found = cell(comparison(frame_of(rows, tmp_path), "gelu"), "relu")
+    found = cell(comparison(frame_of(rows), "gelu"), "relu")
     assert (found["better"], found["resolved"], found["constant"], found["diff"]) == (better, True, True, -3.0)
 
 
-def test_a_seed_missing_in_one_arm_leaves_the_pairs_and_says_so(tmp_path: Path) -> None:
+def test_a_seed_missing_in_one_arm_leaves_the_pairs_and_says_so() -> None:
     rows = [value("gelu", seed, 0.9) for seed in (0, 1, 2)]
     rows += [value("relu", seed, 0.8 + 0.01 * seed) for seed in (1, 2)]
     rows.append(failure_row(job("relu", 0), Status.TIMEOUT, "killed after 60 s"))
-    compared = comparison(frame_of(rows, tmp_path), "gelu")
+    compared = comparison(frame_of(rows), "gelu")
     found = cell(compared, "relu")
     assert (found["n"], found["n_pairs"], found["status"]) == (2, 2, "partial")
     assert (found["lack"], found["reason"]) == ("timeout (1/3)", "killed after 60 s")
     assert "n = 2 of 3, timeout (1/3)" in main_table(compared)["relu"].iloc[0]
 
 
-def test_a_failed_job_fills_every_cell_of_its_step(tmp_path: Path) -> None:
-    compared = comparison(frame_of(sample_rows(), tmp_path), "gelu")
+def test_a_failed_job_fills_every_cell_of_its_step() -> None:
+    compared = comparison(frame_of(sample_rows()), "gelu")
     smt = compared[(compared["workload"] == "digits-mlp") & (compared["step"] == "smt")]
     assert set(smt["metric"]) == {"verified_accuracy", "undecided_fraction"}
     for variant in ("gelu", "lambda-gelu"):
@@ -94,8 +93,8 @@ def test_a_failed_job_fills_every_cell_of_its_step(tmp_path: Path) -> None:
     assert set(pruned[pruned["variant"] == "annealed"]["reason"]) == {CRASH}
 
 
-def test_no_cell_is_a_gap_and_nan_is_never_a_number(tmp_path: Path) -> None:
-    compared = comparison(frame_of(sample_rows(), tmp_path), "gelu")
+def test_no_cell_is_a_gap_and_nan_is_never_a_number() -> None:
+    compared = comparison(frame_of(sample_rows()), "gelu")
     lines = compared.groupby(["workload", "step", "metric", "setting"]).size()
     assert set(lines) == {5}
     assert (compared["n"].gt(0) | compared["lack"].ne("")).all()
@@ -105,34 +104,34 @@ def test_no_cell_is_a_gap_and_nan_is_never_a_number(tmp_path: Path) -> None:
     assert not [text for text in texts if "nan" in text.lower() or "inf" in text.lower()]
 
 
-def test_values_that_are_no_numbers_become_reasons(tmp_path: Path) -> None:
+def test_values_that_are_no_numbers_become_reasons() -> None:
     rows = [value("gelu", 0, math.nan), value("gelu", 1, 0.5), replace(value("gelu", 2, 0.5), value=math.inf)]
-    found = cell(comparison(frame_of(rows, tmp_path), "gelu"), "gelu")
+    found = cell(comparison(frame_of(rows), "gelu"), "gelu")
     assert (found["n"], found["mean"]) == (1, 0.5)
     assert found["lack"] == "failed (2/3)"
 
 
-def test_jobs_and_metrics_that_are_not_there_are_named(tmp_path: Path) -> None:
+def test_jobs_and_metrics_that_are_not_there_are_named() -> None:
     rows = [value("gelu", 0, 0.9), value("relu", 0, 0.9), value("gelu", 1, 0.9)]
     rows.append(row_of(Metric("nll", 0.1, "nats", Direction.LOWER), job("relu", 0)))
-    compared = comparison(frame_of(rows, tmp_path), "gelu")
+    compared = comparison(frame_of(rows), "gelu")
     assert cell(compared, "relu", metric="accuracy")["lack"] == "absent (1/2)"
     assert cell(compared, "gelu", metric="nll")["lack"] == "missing (2/2)"
 
 
-def test_metrics_of_different_units_are_never_compared(tmp_path: Path) -> None:
+def test_metrics_of_different_units_are_never_compared() -> None:
     rows = [value("gelu", 0, 1.0, unit="s"), value("relu", 0, 1000.0, unit="ms")]
-    assert (comparison(frame_of(rows, tmp_path), "gelu")["n_pairs"] == 0).all()
+    assert (comparison(frame_of(rows), "gelu")["n_pairs"] == 0).all()
 
 
-def test_verdicts_without_a_sample_show_in_the_cell(tmp_path: Path) -> None:
+def test_verdicts_without_a_sample_show_in_the_cell() -> None:
     metric = Metric("certificate", None, "verdict", Direction.NEUTRAL, verdict=Verdict.HOLDS)
     rows = [row_of(metric, job("gelu", seed)) for seed in (0, 1)]
-    assert main_table(comparison(frame_of(rows, tmp_path), "gelu"))["gelu"].iloc[0] == "holds (2/2)"
+    assert main_table(comparison(frame_of(rows), "gelu"))["gelu"].iloc[0] == "holds (2/2)"
 
 
-def test_errors_of_comparison(tmp_path: Path) -> None:
-    frame = frame_of([value("relu", 0, 0.5)], tmp_path)
+def test_errors_of_comparison() -> None:
+    frame = frame_of([value("relu", 0, 0.5)])
     with pytest.raises(ValueError, match="baseline 'gelu' has no rows; this run has relu"):
         comparison(frame, "gelu")
     with pytest.raises(ValueError, match="comparison of no rows"):
@@ -141,10 +140,10 @@ def test_errors_of_comparison(tmp_path: Path) -> None:
         comparison(pd.concat([frame, frame]), "relu")
 
 
-def test_cells_read_as_documented(tmp_path: Path) -> None:
+def test_cells_read_as_documented() -> None:
     rows = [value("gelu", seed, number) for seed, number in enumerate((0.90, 0.94, 0.92))]
     rows += [value("relu", seed, number) for seed, number in enumerate((0.85, 0.88, 0.88))]
-    table = main_table(comparison(frame_of(rows, tmp_path), "gelu"))
+    table = main_table(comparison(frame_of(rows), "gelu"))
     assert table["gelu"].iloc[0] == "92.0 ± 5.0"
     assert table["relu"].iloc[0] == "87.0 ± 4.3 Δ −5.0 [−7.5, −2.5]"
     assert table["unit"].iloc[0] == "%, Δ in pp"
@@ -191,7 +190,7 @@ def verdict(step: str, method: str, said: Verdict, *, eps: float = 0.03125, seed
     return row_of(metric, job("gelu", seed, step))
 
 
-def test_planted_contradiction_is_found(tmp_path: Path) -> None:
+def test_planted_contradiction_is_found() -> None:
     rows = [
         verdict("bounds", "crown", Verdict.HOLDS),
         verdict("bounds", "ibp", Verdict.UNKNOWN),
@@ -202,27 +201,27 @@ def test_planted_contradiction_is_found(tmp_path: Path) -> None:
         verdict("smt", "smt", Verdict.VIOLATED, sample=2, eps=0.0625),
         verdict("smt", "smt", Verdict.VIOLATED, sample=2, seed=1),  # another seed is another network
     ]
-    found = contradictions(frame_of(rows, tmp_path))
+    found = contradictions(frame_of(rows))
     assert found.comparisons == 2
     assert found.rows[["sample", "holds", "violated"]].to_numpy().tolist() == [[0, "bounds crown", "smt smt"]]
 
 
-def test_methods_that_cannot_disagree_are_no_comparison(tmp_path: Path) -> None:
+def test_methods_that_cannot_disagree_are_no_comparison() -> None:
     rows = [verdict("bounds", method, Verdict.HOLDS) for method in ("ibp", "crown")]
-    assert contradictions(frame_of(rows, tmp_path)).comparisons == 0
+    assert contradictions(frame_of(rows)).comparisons == 0
     rows += [verdict("bounds", "pgd", Verdict.UNKNOWN), verdict("bounds", "pgd", Verdict.VIOLATED, sample=1)]
-    assert contradictions(frame_of(rows, tmp_path)).comparisons == 2
+    assert contradictions(frame_of(rows)).comparisons == 2
 
 
-def test_a_changed_network_may_differ_from_the_one_it_came_from(tmp_path: Path) -> None:
+def test_a_changed_network_may_differ_from_the_one_it_came_from() -> None:
     rows = [verdict("bounds", "crown", Verdict.HOLDS), verdict("pruned-bounds", "pgd", Verdict.VIOLATED)]
-    frame = frame_of(rows, tmp_path)
+    frame = frame_of(rows)
     assert contradictions(frame, {"bounds": "", "pruned-bounds": "prune"}).comparisons == 0
     assert len(contradictions(frame).rows) == 1
 
 
-def test_verdict_counts_add_up_and_name_failed_jobs(tmp_path: Path) -> None:
-    frame = frame_of(sample_rows(samples=10), tmp_path)
+def test_verdict_counts_add_up_and_name_failed_jobs() -> None:
+    frame = frame_of(sample_rows(samples=10))
     table = verdict_table(frame)
     counted = table[table["total"] > 0]
     assert counted["total"].sum() == frame["sample"].notna().sum()
@@ -233,8 +232,8 @@ def test_verdict_counts_add_up_and_name_failed_jobs(tmp_path: Path) -> None:
     assert list(gelu["note"]) == [f"unsupported (3/3): {NO_ERF}"]
 
 
-def test_failures_keep_every_reason(tmp_path: Path) -> None:
-    table = failures(frame_of(sample_rows(), tmp_path))
+def test_failures_keep_every_reason() -> None:
+    table = failures(frame_of(sample_rows()))
     crashed = table[table["status"] == "crashed"]
     assert crashed[["workload", "step", "variant", "seeds", "reason"]].to_numpy().tolist() == [
         ["digits-cnn", "prune", "annealed", "1", CRASH]
@@ -249,11 +248,11 @@ def test_no_cell_of_a_spreadsheet_is_a_formula() -> None:
     pd.testing.assert_series_equal(pd.read_csv(io.StringIO(text))["n"], frame["n"])
 
 
-def test_equal_texts_and_options_of_a_frame_are_one_object(tmp_path: Path) -> None:
+def test_equal_texts_and_options_of_a_frame_are_one_object() -> None:
     """Of a million rows there are a few hundred, and a report copies its frame."""
     rows = sample_rows(seeds=(0, 1))
     options = {"prune": {"sparsity": 0.5, "norm": None}, "quantize-w8": {"bits": 8}}
-    frame = read_results(write_run(tmp_path / "run", rows, options=options))
+    frame = frame_of(rows, options=options)
     assert frame["reason"].tolist() == [row.reason for row in rows]
     for name in ("workload", "setting", "key", "reason"):
         assert len({id(each) for each in frame[name]}) == frame[name].nunique()

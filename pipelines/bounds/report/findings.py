@@ -48,7 +48,7 @@ def overall(
     """
     own = [each for each in heights if each.method == each.table.tightest and each.p_holm is not None]
     tested = [each for each in radii if each.p_holm is not None]
-    if len({each.table.label for each in (*own, *tested)}) < 2:
+    if len({each.table.label for each in own} | {each.table.label for each in tested}) < 2:
         return None
     baseline, told = tables[0].baseline, []
     for variant, mine in grouped((each.variant, each) for each in tested).items():
