@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from evalsuite.report.grids import GridCell, Sheet, estimate_columns
-from evalsuite.report.numerals import Scale, p_text
+from evalsuite.report.numerals import Scale, grouped, p_text
 from evalsuite.report.paired import Compared, bracket, interval_text
 from evalsuite.report.statistics import SIGNIFICANT, holm
 
@@ -125,10 +125,7 @@ def area_between(curve: Sequence[Point], other: Sequence[Point]) -> float | None
 
 def _merged(curve: Sequence[Point]) -> list[Point]:
     """By x; points of one x become one at the mean of their y."""
-    heights: dict[float, list[float]] = {}
-    for x, y in curve:
-        heights.setdefault(x, []).append(y)
-    return [(x, math.fsum(every) / len(every)) for x, every in sorted(heights.items())]
+    return [(x, math.fsum(every) / len(every)) for x, every in sorted(grouped(curve).items())]
 
 
 def _at(curve: Sequence[Point], x: float) -> float:

@@ -19,6 +19,7 @@ from evalsuite.report.canvas import INK_COLOUR, MUTED_COLOUR, RULE_COLOUR, Drawi
 from evalsuite.report.documents import LATEX, data_lines, file_name, filled
 from evalsuite.report.explorer import explorer_data, packed
 from evalsuite.report.matrix import TONES
+from evalsuite.report.numerals import grouped
 from evalsuite.report.record import NOT_RECORDED, Record
 from evalsuite.report.run import Run
 from evalsuite.report.tables import merged
@@ -123,12 +124,8 @@ def _short(number: str) -> str:
 
 def _panel(marks: list[tuple[Attributes, str, str]], number: dict[str, str]) -> str:
     """Paths first, those of one look together, then text."""
-    paths: dict[Attributes, list[str]] = {}
-    for look, path, _ in marks:
-        if path and look != _BACKGROUND:
-            paths.setdefault(look, []).append(path)
     drawn = ""
-    for look, parts in paths.items():
+    for look, parts in grouped((look, path) for look, path, _ in marks if path and look != _BACKGROUND).items():
         named = [(key, f"url(#{number[text]})" if key == "clip-path" else text) for key, text in look]
         drawn += f'<path d="{"".join(parts)}" {_told(named)}/>'
     return drawn + "".join(f"<text {_told(look)}>{escape(text)}</text>" for look, _, text in marks if text)

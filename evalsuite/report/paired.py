@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evalsuite.report.grids import GridCell, Sheet, estimate_columns
-from evalsuite.report.numerals import Scale, scale_of
+from evalsuite.report.numerals import Scale, grouped, scale_of
 from evalsuite.report.statistics import Estimate, after_holm, mean_interval, seed_difference
 
 if TYPE_CHECKING:
@@ -250,10 +250,8 @@ def where_text(cells: Sequence[tuple[Kind, Compared]], words: tuple[str, str], s
 
     Example: docs/reference.md#tables
     """
-    groups: dict[str, list[tuple[Kind, Compared]]] = {}
-    for place, cell in cells:
-        above = cell.difference is not None and cell.difference.mean > 0
-        groups.setdefault(words[not above] if cell.resolved else "", []).append((place, cell))
+    above = [cell.difference is not None and cell.difference.mean > 0 for _, cell in cells]
+    groups = grouped((words[not up] if each[1].resolved else "", each) for up, each in zip(above, cells, strict=True))
     parts = []
     for word in words:
         if word in groups:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from evalsuite.report.matrix import Matrix, as_decided, decision_matrices
 from evalsuite.report.measured import TRAIN, Measured
+from evalsuite.report.numerals import grouped
 from evalsuite.report.record import NOT_RECORDED, Record, baseline_of, in_order, read_record
 from evalsuite.report.section import Headline, Part, Screen, Section, sections
 from evalsuite.report.tables import ABSENT, TextLine, comparison, failures, text_lines
@@ -57,10 +58,8 @@ def _largest(lines: Sequence[TextLine], alike: Callable[[TextLine], object]) -> 
     def size(line: TextLine) -> float:
         return max((abs(cell["diff"]) for cell in line.raw.values() if cell["n_pairs"]), default=0.0)
 
-    groups: dict[object, list[TextLine]] = {}
-    for line in lines:
-        groups.setdefault(alike(line), []).append(line)
-    kept = {line for same in groups.values() for line in sorted(same, key=size, reverse=True)[:_MOST]}
+    groups = grouped((alike(line), line) for line in lines).values()
+    kept = {line for same in groups for line in sorted(same, key=size, reverse=True)[:_MOST]}
     return [line for line in lines if line in kept]
 
 
@@ -230,7 +229,9 @@ class Run:
     @property
     def replicates(self) -> str:
         """What the intervals speak of: of other trainings alone, or of other splits of the same data too."""
-        splits = self._splits
+        given = self.frame.drop_duplicates(["workload", "seed"])[["workload", "workload_options"]]
+        cuts = given["workload_options"].map(lambda options: options.get("split"))
+        splits = {str(name): int(own.nunique()) for name, own in cuts.groupby(given["workload"], sort=False)}
         by_seed = [name for name, cuts in splits.items() if cuts > 1]
         if not by_seed:
             return "Seeds are the only replicates; the test samples are the same for all of them."
@@ -240,13 +241,6 @@ class Run:
             "The splits overlap."
         )
         return f"{told} On {', '.join(alone)} all seeds have the same test samples." if alone else told
-
-    @property
-    def _splits(self) -> dict[str, int]:
-        """How many splits of its data each workload has."""
-        given = self.frame.drop_duplicates(["workload", "seed"])[["workload", "workload_options"]]
-        cuts = given["workload_options"].map(lambda options: options.get("split"))
-        return {str(name): int(own.nunique()) for name, own in cuts.groupby(given["workload"], sort=False)}
 
     @property
     def tested(self) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from evalsuite.contract import Direction
 from evalsuite.report.grids import GridCell, estimate_columns
-from evalsuite.report.numerals import Scale, scale_of
+from evalsuite.report.numerals import Scale, grouped, scale_of
 from evalsuite.report.paired import bracket
 from evalsuite.report.section import sections
 from evalsuite.report.statistics import Estimate, mean_interval, seed_difference
@@ -242,9 +242,7 @@ class TextLine:
 
 def text_lines(compared: pd.DataFrame) -> list[TextLine]:
     """The lines of a comparison in order, as text."""
-    found: dict[tuple[Any, ...], list[dict[Any, Any]]] = {}
-    for cell in compared.to_dict("records"):
-        found.setdefault(tuple(cell[name] for name in LINE), []).append(cell)
+    found = grouped((tuple(cell[name] for name in LINE), cell) for cell in compared.to_dict("records"))
     return [TextLine(cells) for cells in found.values()]
 
 

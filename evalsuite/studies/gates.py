@@ -139,18 +139,11 @@ def _judged(gate: Gate, line: Line) -> tuple[str, str]:
     higher = (gate.direction or line.direction) == Direction.HIGHER.value
     if found.constant and found.mean and line.unit == SAMPLED:
         lost = -found.mean if higher else found.mean
-        known = FAILS if lost >= gate.margin else UNMEASURED
-        return (
-            known,
-            f"{line.text}: the same difference of a fraction of samples in every seed says nothing of its spread",
-        )
+        why = "the same difference of a fraction of samples in every seed says nothing of its spread"
+        return FAILS if lost >= gate.margin else UNMEASURED, f"{line.text}: {why}"
     lost = -found.low if higher else found.high
-    return (PASSES if lost < gate.margin else FAILS), f"{line.text}; the interval {_said(lost, gate)}"
-
-
-def _said(lost: float, gate: Gate) -> str:
-    verb = "excludes" if lost < gate.margin else "does not exclude"
-    return f"{verb} a loss of {gate.margin:g} (level {gate.level:g})"
+    outcome, verb = (PASSES, "excludes") if lost < gate.margin else (FAILS, "does not exclude")
+    return outcome, f"{line.text}; the interval {verb} a loss of {gate.margin:g} (level {gate.level:g})"
 
 
 def exit_code(judgements: list[Judgement], lines: list[Line]) -> int:

@@ -42,7 +42,6 @@ class Quality:
 
     @property
     def before(self) -> str:
-        """The same metric of the network before its swap."""
         return f"{self.metric}_before_swap"
 
     def loss(self, change: float) -> float:
@@ -97,7 +96,6 @@ class SwapTable:
         return [name for name in self.after if (self.uses.get(name) or name) in REPAIRS]
 
     def line(self, variant: str) -> SwapLine | None:
-        """A variant's line, where it has values."""
         return next((line for line in self.lines if line.variant == variant and line.after), None)
 
 
@@ -195,7 +193,6 @@ def ratio_interval(pairs: Sequence[tuple[float, float]]) -> Estimate | None:
 
 
 def table_scale(table: SwapTable) -> Scale:
-    """One scale for all numbers of a workload."""
     means = [each for line in table.lines for each in (line.before, line.after)]
     differences = [each for line in table.lines for each in (line.change, line.difference)]
     return joint_scale(table.quality.unit, means, differences)

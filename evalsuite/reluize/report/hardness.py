@@ -10,7 +10,7 @@ from evalsuite.reluize.report.before_after import PLAIN
 from evalsuite.reluize.report.ranks import Association, agreement, association
 from evalsuite.report.grids import Grid, GridCell, Sheet, estimate_columns
 from evalsuite.report.measured import TRAIN, Measured
-from evalsuite.report.numerals import Scale, p_text
+from evalsuite.report.numerals import Scale, grouped, p_text
 from evalsuite.report.paired import Values, bracket
 from evalsuite.report.section import notes
 from evalsuite.report.statistics import SIGNIFICANT, Estimate, holm, mean_by_seed, mean_interval
@@ -74,7 +74,6 @@ def learners(measured: Measured, workload: str) -> list[str]:
 
 
 def layer_orders(measured: Measured) -> list[LayerOrder]:
-    """One for each workload and variant with a learnt lambda."""
     found = []
     for workload in measured.workloads:
         for variant in learners(measured, workload):
@@ -98,16 +97,16 @@ def relations(measured: Measured, headlines: Sequence[TextLine]) -> list[Relatio
     learnt = {workload: learners(measured, workload) for workload in measured.workloads}
     single, pooled = [], []
     for variant in measured.variants:
-        places: dict[tuple[str, str, str], list[tuple[TextLine, Values, Values]]] = {}
+        places: list[tuple[tuple[str, str, str], tuple[TextLine, Values, Values]]] = []
         for line in lines:
             if variant not in learnt[line.workload]:
                 continue
             drift = mean_by_seed([*measured.layers(line.workload, variant, "hardness_drift").values()])
             values = measured.values(line.workload, variant, line.step, line.metric, line.setting)
             if values:
-                places.setdefault((line.step, line.metric, line.setting), []).append((line, drift, values))
+                places.append(((line.step, line.metric, line.setting), (line, drift, values)))
                 single.append(_relation(line.workload, variant, [(line, drift, values)]))
-        pooled += [_relation(ALL, variant, found) for found in places.values() if len(found) > 1]
+        pooled += [_relation(ALL, variant, found) for found in grouped(places).values() if len(found) > 1]
     single.sort(key=lambda each: measured.workloads.index(each.workload))
     return [*_adjusted(single), *_adjusted(pooled)]
 
@@ -148,7 +147,6 @@ def _cell(estimate: Estimate | None, *, sign: bool = False) -> GridCell:
 
 
 def order_grid(orders: Sequence[LayerOrder]) -> Grid | None:
-    """Agreement on the order of layers."""
     sheet = Sheet()
     for each in orders:
         rho = GridCell(each.reason, tone="lack")

@@ -42,7 +42,6 @@ _LOOKS = {
 
 
 def _swap(run: Run) -> Part:
-    """Before and after the swap, for each workload with swapped networks."""
     tables = swap_tables(run.measured, run.baseline)
     findings = [*filter(None, map(pattern_finding, tables))]
     return Part.of(findings, map(swap_grid, tables), rule=NOTES["pattern rule"] if findings else "", tables=tables)
@@ -65,6 +64,8 @@ def _hardness(run: Run) -> Part:
 
 def profile_figure(measured: Measured, workload: str) -> Drawing:
     """lambda over training progress: a panel per variant that learnt it, a line per layer."""
+    from matplotlib.lines import Line2D
+
     name, title = f"hardness-{workload}", f"Hardness profile, {workload}"
     caption = (
         "λ of each layer over training (log scale), from the first layer (dark) to the last (light): the mean over "
@@ -88,7 +89,11 @@ def profile_figure(measured: Measured, workload: str) -> Drawing:
             axes.set_xlabel("of training")
         for axes in figure.grid[:, 0]:
             axes.set_ylabel("λ")
-        _layer_legend(figure.figure, layers, colours)
+        step = -(-len(layers) // _NAMED)
+        named = [layer for i, layer in enumerate(layers) if i % step == 0 or i == len(layers) - 1]
+        handles = [Line2D([], [], color=colours[layer], linewidth=2, label=short(layer)) for layer in named]
+        figure.figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), columnspacing=1.2,
+                             handlelength=1.2, title="layer", title_fontsize=8, alignment="left")  # fmt: skip
     return Drawing(name, title, caption, f"{title}: {', '.join(shown)}; {len(layers)} layers.", figure.svg)
 
 
@@ -182,16 +187,6 @@ def _log_lambda(axes: Any, values: Sequence[float]) -> None:
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.grid(axis="y")
-
-
-def _layer_legend(figure: Any, layers: Sequence[str], colours: Mapping[str, Any]) -> None:
-    from matplotlib.lines import Line2D
-
-    step = -(-len(layers) // _NAMED)
-    shown = [layer for i, layer in enumerate(layers) if i % step == 0 or i == len(layers) - 1]
-    handles = [Line2D([], [], color=colours[layer], linewidth=2, label=short(layer)) for layer in shown]
-    figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), columnspacing=1.2, handlelength=1.2,
-                  title="layer", title_fontsize=8, alignment="left")  # fmt: skip
 
 
 SWAP = Section(

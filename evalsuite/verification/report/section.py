@@ -31,7 +31,6 @@ class Contradictions(NamedTuple):
 
 
 def _said(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows that are verdicts of single samples."""
     return frame.loc[frame["sample"].notna() & (frame["verdict"] != ""), list(_READ)]
 
 

@@ -6,6 +6,7 @@ And which layers to give ReLU first: a table for each network whose layers were 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from evalsuite import (
@@ -37,19 +38,17 @@ NOTE = (
 
 def order_grids(run: Run, stage: str) -> list[Grid]:
     """One for each workload of which a network was replaced layer by layer."""
-    found = [grid for workload in run.workloads if (grid := _grid(run, stage, workload)) is not None]
-    return [*(replace(grid, note="") for grid in found[:-1]), *found[-1:]]
-
-
-def _grid(run: Run, stage: str, workload: str) -> Grid | None:
-    sheet, measured = Sheet(), run.measured
     metrics = [name for name in run.frame["metric"].unique() if str(name).endswith(AT.format(""))]
-    for step in measured.steps(workload, stage):
-        for variant in run.variants:
-            for metric in metrics:
-                _add(sheet, run, (workload, variant, step, metric))
     heads = ("network", "layers with ReLU", *(f"by {order}" if order != "random" else "at random" for order in ORDERS))
-    return sheet.grid(f"{workload}-partial-swaps", f"{workload}, ReLU in some of the layers", heads, NOTE)
+    found = []
+    for workload in run.workloads:
+        sheet = Sheet()
+        for step, variant, metric in product(run.measured.steps(workload, stage), run.variants, metrics):
+            _add(sheet, run, (workload, variant, step, metric))
+        caption = f"{workload}, ReLU in some of the layers"
+        if grid := sheet.grid(f"{workload}-partial-swaps", caption, heads, NOTE):
+            found.append(grid)
+    return [*(replace(grid, note="") for grid in found[:-1]), *found[-1:]]
 
 
 def _add(sheet: Sheet, run: Run, place: tuple[str, str, str, str]) -> None:

@@ -59,7 +59,6 @@ _FITTING = 26  # Characters of layers' names beside one another.
 
 
 def _part(run: Run) -> Part:
-    """Each bounds step of each workload."""
     tables = run.once(bounds_tables)
     if not tables:
         return Part()
@@ -124,7 +123,6 @@ def _certified(table: BoundsTable, variants: Sequence[str], name: str, title: st
 
 
 def _points(table: BoundsTable, variants: Sequence[str], metric: str, method: str = "") -> Points:
-    """Variant -> ε and the mean over seeds, of what the stage measured."""
     places = [(eps, Place(metric, eps, method)) for eps in table.radii]
     return {
         variant: [(eps, mean) for eps, place in places

@@ -86,22 +86,18 @@ class BoundsTable(StepTable):
 
     @property
     def name(self) -> str:
-        """The name of the table's files, without an ending."""
         return f"{self.workload}-{self.step}"
 
     @cached_property
     def methods(self) -> tuple[str, ...]:
-        """Those that certified."""
         return tuple(by_tightness({place.method for _, place in self.found if place.metric == M.CERTIFIED}))
 
     @cached_property
     def radii(self) -> tuple[float, ...]:
-        """Of all numbers."""
         return tuple(sorted({place.eps for _, place in self.found if place.eps is not None}))
 
     @property
     def tightest(self) -> str:
-        """The last of the methods; empty without any."""
         return self.methods[-1] if self.methods else ""
 
     @property
@@ -111,21 +107,17 @@ class BoundsTable(StepTable):
 
     @property
     def logarithmic(self) -> bool:
-        """Whether the radii are spaced more evenly by their logarithm than by themselves."""
         return is_geometric(self.radii)
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """The names of the layers, in the network's order."""
         return tuple(dict.fromkeys(place.layer for _, place in self.found if place.layer))
 
     def methods_of(self, metric: str) -> list[str]:
-        """The methods that have values of a metric, from loose to tight."""
         return [each for each in by_tightness({place.method for _, place in self.found if place.metric == metric})
                 if each]  # fmt: skip
 
     def radii_of(self, metric: str, method: str) -> list[float]:
-        """The radii at which a method has values of a metric."""
         own = {place.eps for _, place in self.found if (place.metric, place.method) == (metric, method)}
         return sorted(each for each in own if each is not None)
 
@@ -152,7 +144,6 @@ class BoundsTable(StepTable):
         ]
 
     def reason(self, variant: str, metric: str = M.CERTIFIED) -> str:
-        """Why there is no value of a metric."""
         return self.measured.reason(self.workload, variant, self.step, metric)
 
     def values(self, variant: str, place: Place) -> dict[int, float]:
@@ -165,7 +156,6 @@ class BoundsTable(StepTable):
         return dict(own or {})
 
     def compared(self, variant: str, place: Place) -> Compared:
-        """A number with its difference and its ratio to the baseline's."""
         magnitude = 1.0 if place.metric == M.UNDECIDED else None  # It is itself a difference of fractions.
         return self.pair(variant, lambda name: self.values(name, place), lambda name: self.reason(name, place.metric),
                          _WAYS.get(place.metric, 1), magnitude)  # fmt: skip
@@ -193,7 +183,6 @@ def by_tightness(methods: Iterable[str]) -> list[str]:
 
 
 def bounds_tables(run: Run) -> list[BoundsTable]:
-    """A table for each bounds step of each workload."""
     measured, made = run.measured, []
     for workload, step in [(each, step) for each in measured.workloads for step in measured.steps(each, STAGE)]:
         found: dict[tuple[str, Place], Values] = {}

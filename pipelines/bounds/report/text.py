@@ -50,7 +50,6 @@ def details(tables: Sequence[BoundsTable], found: Sequence[Height]) -> list[Grid
 
 
 def eps_cell(eps: float | None) -> GridCell:
-    """The first cell of a row of one radius."""
     return GridCell(radius_text(eps or 0.0), sort=repr(eps or 0.0))
 
 

@@ -60,7 +60,6 @@ _COARSE = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 
 
 def _part(run: Run) -> Part:
-    """Each workload with a step that prunes."""
     tables = run.once(pruning_tables)
     found = areas(tables, run.screen)
     grids, details = [], []

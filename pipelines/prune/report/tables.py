@@ -61,7 +61,6 @@ class Sweep:
 
     @property
     def every(self) -> tuple[Treatment, ...]:
-        """The control, if any, and the treatments."""
         return (*([self.control] if self.control else []), *self.treatments)
 
     @property
@@ -89,11 +88,9 @@ class PruningTable(StepTable):
         return any(each.tuned for each in self.treatments)
 
     def values(self, step: str, variant: str, metric: str, setting: str = "") -> dict[int, float]:
-        """The values of a metric by seed; empty where there are none."""
         return self.measured.values(self.workload, variant, step, metric, setting)
 
     def paired(self, step: str, variant: str, metric: str = ACCURACY) -> Compared:
-        """A cell with its difference to the baseline variant."""
         return self.pair(variant, lambda name: self.values(step, name, metric),
                          lambda name: self.measured.reason(self.workload, name, step, metric))  # fmt: skip
 
@@ -174,7 +171,6 @@ def _sweeps(treatments: Sequence[Treatment]) -> tuple[Sweep, ...]:
 
 
 def number(value: object) -> float | None:
-    """A number from an option; None where it is none."""
     try:
         return None if isinstance(value, bool) else float(str(value))
     except ValueError:
@@ -270,7 +266,6 @@ def areas(tables: Sequence[PruningTable], screen: Screen | None = None) -> list[
 
 
 def sweep_area(table: PruningTable, sweep: Sweep, variant: str, axis: Axis) -> SweepArea:
-    """How much higher a variant's curve lies than the baseline's."""
     told = {
         "own": f"no accuracy was measured beside the {axis.label}",
         "other": f"the baseline has no accuracy beside the {axis.label}",

@@ -39,7 +39,6 @@ _SHARED = (
 
 
 def table_scale(table: PruningTable, metrics: Sequence[str] = (ACCURACY, BEFORE)) -> Scale:
-    """One scale for all accuracies of a workload."""
     places = [(each.step, metric) for metric in metrics for each in table.treatments]
     places += [(table.unpruned, ACCURACY)] if table.unpruned else []
     return common_scale([table.paired(step, name, metric) for step, metric in places for name in table.variants])

@@ -63,7 +63,6 @@ _HALVES = {ONE_ALONE: "only this layer", ALL_BUT_ONE: "all but this layer"}
 
 
 def _part(run: Run) -> Part:
-    """Each workload with a quantize step."""
     tables = run.once(quantization_tables)
     grids = [grid(table) for table in tables for grid in (accuracy_grid, coverage_grid)]
     details = [grid(table) for table in tables for grid in (checks_grid, mixed_grid)]

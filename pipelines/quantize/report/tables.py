@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evalsuite import Compared, Measured, Run, StepTable, number_of
+from evalsuite import Compared, Measured, Run, StepTable, grouped, number_of
 
 STAGE = "quantize"
 ACCURACY = "accuracy"  # The metric, and the stage that measures it of networks as trained.
@@ -96,24 +96,18 @@ class QuantizationTable(StepTable):
     metric: str
 
     def cell(self, treatment: Treatment, variant: str) -> Quantized:
-        """What was measured of a variant after a treatment."""
         return self.cells[treatment.step, variant]
 
     def values(self, treatment: Treatment, variant: str, metric: str, setting: str = "") -> dict[int, float]:
-        """Seed -> value of any metric of a treatment."""
         return self.measured.values(self.workload, variant, treatment.step, metric, setting)
 
     @property
     def panels(self) -> dict[str, list[Treatment]]:
         """Method and placement -> its treatments from wide to narrow; those of unknown widths together."""
-        found: dict[str, list[Treatment]] = {}
-        for each in self.treatments:
-            found.setdefault(each.panel, []).append(each)
-        return found
+        return grouped((each.panel, each) for each in self.treatments)
 
 
 def quantization_tables(run: Run) -> list[QuantizationTable]:
-    """A table for each workload with a quantize step."""
     measured, baseline = run.measured, run.baseline
     found = []
     for workload in measured.workloads:

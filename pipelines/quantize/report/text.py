@@ -36,7 +36,6 @@ _SOURCE_NOUNS = {
 
 
 def table_scale(table: QuantizationTable) -> Scale:
-    """One scale for all accuracies of a workload."""
     return common_scale([*table.plain.values(), *table.cells.values()])
 
 
@@ -110,7 +109,6 @@ def _mean(table: QuantizationTable, treatment: Treatment, variant: str, metric: 
 
 
 def _place(table: QuantizationTable, treatment: Treatment, variant: str) -> dict[str, Any]:
-    """The first columns of an exact line."""
     return {"workload": table.workload, "step": treatment.step, "treatment": treatment.label, "variant": variant}
 
 
@@ -175,7 +173,12 @@ def checks_grid(table: QuantizationTable) -> Grid | None:
         place: seed_difference(table.values(*place, metric, POLYNOMIAL), table.values(*place, metric))
         for place in found
     }
-    treated = _treatments_told(table)
+    # What was chosen on calibration data, each choice once.
+    rows = table.measured.frame
+    rows = rows[(rows["workload"] == table.workload) & (rows["stage"] == STAGE) & (rows["metric"] == TOLD)]
+    treated: dict[Any, str] = {
+        place: "; ".join(own["reason"].unique()) for place, own in rows.groupby(["step", "variant"])
+    }
     sheet = Sheet()
     for (treatment, variant), worst in found.items():
         cells = [_number(worst.get(check), check) for check in columns]
@@ -209,13 +212,6 @@ def _difference(estimate: Estimate | None) -> GridCell:
     return GridCell(f"{head} pp", tail, repr(estimate.mean))
 
 
-def _treatments_told(table: QuantizationTable) -> dict[Any, str]:
-    """(step, variant) -> what was chosen for it on calibration data, each choice once."""
-    rows = table.measured.frame
-    rows = rows[(rows["workload"] == table.workload) & (rows["stage"] == STAGE) & (rows["metric"] == TOLD)]
-    return {place: "; ".join(own["reason"].unique()) for place, own in rows.groupby(["step", "variant"])}
-
-
 def mixed_grid(table: QuantizationTable) -> Grid | None:
     """Layers by the networks whose weights have mixed widths; None where none have."""
     chosen = {
@@ -226,7 +222,8 @@ def mixed_grid(table: QuantizationTable) -> Grid | None:
     }
     sheet = Sheet()
     for layer in dict.fromkeys(layer for found in chosen.values() for layer in found):
-        sheet.add(layer, *(_bits(found.get(layer, {})) for found in chosen.values()))
+        every = [[f"{value:g}" for _, value in sorted(found.get(layer, {}).items())] for found in chosen.values()]
+        sheet.add(layer, *(each[0] if len(set(each)) == 1 else ", ".join(each) for each in every))
     sheet.lines = [
         {**_place(table, each, name), "layer": layer, "seed": seed, "weight_bits": value}
         for (each, name), found in chosen.items() for layer, values in found.items() for seed, value in values.items()
@@ -234,8 +231,3 @@ def mixed_grid(table: QuantizationTable) -> Grid | None:
     heads = ("layer", *(f"{name}: {each.label}" for each, name in chosen))
     caption = f"{table.workload}, bits chosen for each layer"
     return sheet.grid(f"{table.workload}-mixed-precision", caption, heads, NOTES["mixed"])
-
-
-def _bits(values: Mapping[int, float]) -> GridCell:
-    every = [f"{value:g}" for _, value in sorted(values.items())]
-    return GridCell(every[0] if len(set(every)) == 1 else ", ".join(every))

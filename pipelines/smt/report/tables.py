@@ -76,7 +76,6 @@ class Bracket:
 
     @property
     def variant(self) -> str:
-        """The variant that is compared with the baseline."""
         return self.least.variant
 
     @property
@@ -103,7 +102,6 @@ class Bracket:
 
     @property
     def higher(self) -> bool:
-        """Whether the variant has more, as far as that can be told."""
         return self.difference is not None and self.difference.mean > 0
 
     @property
@@ -126,7 +124,6 @@ class Bracket:
 
 
 def adjusted(brackets: Sequence[Bracket]) -> list[Bracket]:
-    """With Holm's p over all of these that are tests."""
     return [replace(each, p_holm=p) for each, p in zip(brackets, holm(each.p for each in brackets), strict=True)]
 
 
@@ -148,12 +145,10 @@ class Counted:
 
     @property
     def decided(self) -> int:
-        """How many questions have an answer."""
         return self.holds + self.violated
 
     @property
     def total(self) -> int:
-        """How many questions were asked, with an answer or without."""
         return self.decided + self.open
 
 
@@ -184,12 +179,10 @@ class ExactTable(StepTable):
 
     @property
     def stepped(self) -> bool:
-        """Whether radii are counted in steps of the input's grid."""
         return self.method in STEPPED
 
     @property
     def name(self) -> str:
-        """The name of the table's files, without an ending."""
         return f"{self.workload}-{self.step}" + (f"-{self.method}" if self.method else "")
 
     def radius(self, value: float) -> str:
@@ -215,11 +208,9 @@ class ExactTable(StepTable):
         return radius_text(near if math.isclose(near, low, rel_tol=1e-6) else low)
 
     def has(self, metric: str) -> bool:
-        """Whether anything gave a value of a metric."""
         return any(self.values(name, metric, at) for name in self.variants for at in (*self.radii, None))
 
     def reason(self, variant: str, metric: str = VERIFIED) -> str:
-        """Why there is no value of a metric."""
         return self.measured.reason(self.workload, variant, self.step, metric)
 
     def values(self, variant: str, metric: str, radius: float | None = None) -> dict[int, float]:
@@ -269,13 +260,11 @@ class ExactTable(StepTable):
         return self.values(variant, metric) or mean_by_seed(each)
 
     def compared(self, variant: str, metric: str, radius: float | None = None) -> Compared:
-        """A number with its difference to the baseline's."""
         magnitude = 1.0 if metric in _FRACTIONS else None
         return self.pair(variant, lambda name: self.values(name, metric, radius),
                          lambda name: self.reason(name, metric), _WAYS.get(metric, 1), magnitude)  # fmt: skip
 
     def counted(self, variant: str) -> Counted:
-        """Verdicts at all radii."""
         return sum((self.verdicts.get((variant, each), Counted()) for each in self.radii), Counted())
 
     def line(self, metric: str, radius: float | None, cell: Compared) -> dict[str, Any]:
@@ -294,7 +283,6 @@ class ExactTable(StepTable):
 
 
 def mean_of(values: Values) -> float | None:
-    """The mean over seeds; None where there is no value."""
     return math.fsum(values.values()) / len(values) if values else None
 
 

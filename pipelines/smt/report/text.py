@@ -57,7 +57,6 @@ _END_OF = {VERIFIED: VERIFIED, UPPER: VERIFIED, SAME: SAME, OTHER: SAME}
 
 
 def radius_cell(table: ExactTable, radius: float) -> GridCell:
-    """The first cell of a row of one radius."""
     size = table.size(radius)
     told = f"{radius:g}" + (f" ({size})" if size else "") if table.stepped else table.radius(radius)
     return GridCell(told, sort=repr(radius))
@@ -140,13 +139,13 @@ def _certain(table: ExactTable, variant: str, metric: str, at: float | None) -> 
 
 def alike(rows: Iterable[Sequence[Compared]]) -> bool:
     """Whether in each row, the baseline's cell first, every variant has the baseline's number in every seed."""
-    return all(len(row) > 1 and all(_equal(cell, row[0]) for cell in row[1:]) for row in rows)
 
+    def equal(cell: Compared, base: Compared) -> bool:
+        gap = cell.difference
+        same = gap is not None and gap.mean == 0 and (gap.constant or gap.n == 1)
+        return same and cell.values.keys() == base.values.keys()
 
-def _equal(cell: Compared, base: Compared) -> bool:
-    gap = cell.difference
-    same = gap is not None and gap.mean == 0 and (gap.constant or gap.n == 1)
-    return same and cell.values.keys() == base.values.keys()
+    return all(len(row) > 1 and all(equal(cell, row[0]) for cell in row[1:]) for row in rows)
 
 
 def agreement_of(table: ExactTable, agreements: Sequence[ExactTable]) -> ExactTable | None:
@@ -267,7 +266,6 @@ def _told(line: Mapping[str, float | None], name: str) -> GridCell:
 
 
 def scaled_text(value: float, unit: str) -> str:
-    """ "0.21 s", "3.1 ms" or "3.06 kB"."""
     scale = scale_of(unit, [value])
     return f"{scale.number(value)} {scale.unit}"
 

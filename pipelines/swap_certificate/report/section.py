@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from evalsuite import (
     MUTED_COLOUR,
@@ -18,9 +18,6 @@ from evalsuite import (
     panels,
     power_text,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 STAGE = "swap-certificate"
 CERTIFIED, OBSERVED = "certified_disruption", "observed_disruption"
@@ -110,14 +107,8 @@ def _legend(figure: Any, colours: Mapping[str, str]) -> None:
 
 
 def _part(run: Run) -> Part:
-    """A figure for each workload with the step."""
     measured = [each for each in run.measured.workloads if run.measured.step(each, STAGE)]
     return Part(drawings=[disruption_figure(run.measured, each) for each in measured])
-
-
-def _swept(compared: pd.DataFrame) -> pd.Series[bool]:
-    """The sweep over the hardness, which is drawn."""
-    return (compared["stage"] == STAGE) & compared["setting"].str.contains(SWEEP, regex=False)
 
 
 SECTION = Section(
@@ -130,5 +121,5 @@ SECTION = Section(
         Headline(STAGE, "certified_disruption", wanted=("eps", ("0.01",)), figure=False),
     ),
     terms={"disruption": "The greatest change of any output when ReLU replaces the activations, in a ball of inputs."},
-    unlisted=_swept,
+    unlisted=lambda compared: (compared["stage"] == STAGE) & compared["setting"].str.contains(SWEEP, regex=False),
 )
