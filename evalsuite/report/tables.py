@@ -242,8 +242,8 @@ class TextLine:
 
 def text_lines(compared: pd.DataFrame) -> list[TextLine]:
     """The lines of a comparison in order, as text."""
-    found = grouped((tuple(cell[name] for name in LINE), cell) for cell in compared.to_dict("records"))
-    return [TextLine(cells) for cells in found.values()]
+    every: list[dict[Any, Any]] = compared.to_dict("records")
+    return [TextLine(own) for own in grouped((tuple(cell[name] for name in LINE), cell) for cell in every).values()]
 
 
 def failures(frame: pd.DataFrame) -> pd.DataFrame:
