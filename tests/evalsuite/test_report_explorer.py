@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def compared() -> dict[tuple[str, ...], dict[str, str]]:
+def compared(folder: Path) -> dict[tuple[str, ...], dict[str, str]]:
     rows = csv_lines(folder / "tables" / "comparison.csv")
     return {tuple(row[name] for name in ("workload", "step", "metric", "setting", "variant")): row for row in rows}
 
@@ -72,7 +72,7 @@ def test_the_page_holds_every_measurement_with_its_seeds_and_verdict(
         assert bool(cells["resolved"][i]) == (wanted["resolved"] == "True")
 
 
-def test_the_page_holds_the_pictures_of_lines_and_nothing_is_asked_for_them() -> None:
+def test_the_page_holds_the_pictures_of_lines_and_nothing_is_asked_for_them(folder: Path) -> None:
     page = Page((folder / "report.html").read_text(encoding="utf-8"))
     (picture,) = page.data["pictures"]
     place = {"workload": "digits-cnn", "variant": "relu", "step": "bounds", "settings": ["eps=0.0625"]}
@@ -212,7 +212,7 @@ def test_filters_search_and_address_agree_and_the_csv_has_the_selection(
 
 
 @pytest.mark.slow
-def test_lines_sort_by_standardised_difference_or_within_one_metric(browser: Any) -> None:
+def test_lines_sort_by_standardised_difference_or_within_one_metric(browser: Any, folder: Path) -> None:
     sizes = "return [...document.querySelectorAll('#explorer-sort option')].map((each) => each.disabled)"
     assert browser is look(browser, folder, "#explorer?sort=standard&verdict=not+resolved")
     assert browser.execute_script(sizes) == [False, False, True, True]
@@ -228,7 +228,7 @@ def test_lines_sort_by_standardised_difference_or_within_one_metric(browser: Any
 
 
 @pytest.mark.slow
-def test_a_line_shows_its_seeds_reason_and_files_and_has_an_address(browser: Any) -> None:
+def test_a_line_shows_its_seeds_reason_and_files_and_has_an_address(browser: Any, folder: Path) -> None:
     look(browser, folder, "#explorer?step=smt&variant=lambda-gelu&workload=digits-mlp")
     click(browser, "#explorer-rows button")
     text = said(browser, "told")
@@ -249,7 +249,7 @@ def test_a_line_shows_its_seeds_reason_and_files_and_has_an_address(browser: Any
 
 
 @pytest.mark.slow
-def test_a_counterexample_is_shown_as_three_images_in_the_lines_of_its_radius_alone(browser: Any) -> None:
+def test_a_counterexample_is_shown_as_three_images_in_the_lines_of_its_radius_alone(browser: Any, folder: Path) -> None:
     images = "return [...document.querySelectorAll('#explorer-told img')].map((each) => [each.alt, each.naturalWidth])"
     browser.get_log("browser")
     look(browser, folder, PICTURED, width=390)
@@ -287,7 +287,7 @@ def test_the_answer_of_a_variant_is_chosen_and_linked_and_links_lead_into_what_i
 
 
 @pytest.mark.slow
-def test_nothing_is_asked_of_any_network_and_nothing_is_refused(browser: Any) -> None:
+def test_nothing_is_asked_of_any_network_and_nothing_is_refused(browser: Any, folder: Path) -> None:
     browser.get_log("performance")
     browser.get_log("browser")
     look(browser, folder)
@@ -317,7 +317,7 @@ def test_axe_finds_nothing_that_keeps_people_from_using_it(browser: Any, folder:
 
 
 @pytest.mark.slow
-def test_a_phone_shows_it_without_scrolling_sideways(browser: Any) -> None:
+def test_a_phone_shows_it_without_scrolling_sideways(browser: Any, folder: Path) -> None:
     look(browser, folder, width=390)
     assert browser.execute_script("return document.documentElement.scrollWidth") == 390
     script = """return [...document.querySelectorAll('main p, main td, main th, main text')].filter((each) => {
