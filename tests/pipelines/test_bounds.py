@@ -312,11 +312,12 @@ def test_what_overflows_float32_is_not_proven(last: list[list[float]]) -> None:
     assert falsify(module, [box], seed=0)[0] is not None
 
 
-@pytest.mark.parametrize(("act", "at"), [(nn.Hardswish(), 1e38), (nn.GELU(), 2e38)])
-def test_what_overflows_float32_within_an_activation_is_not_proven(act: nn.Module, at: float) -> None:
+# x relu6(x + 3) and x (1 + erf x), which some kernels compute on the way, and others do not.
+@pytest.mark.parametrize(("act", "at", "times"), [(nn.Hardswish(), 1e38, 6), (nn.GELU(), 2e38, 2)])
+def test_what_overflows_float32_within_an_activation_is_not_proven(act: nn.Module, at: float, times: int) -> None:
     module = nn.Sequential(act, affine([[1.0], [0.0]], [0.0, 0.0])).eval()
     box = Property(0, 0, 0.0, torch.tensor([0.9 * at]).double(), torch.tensor([at]).double())
-    assert not act(torch.full((64,), at)).isfinite().all()
+    assert (torch.tensor(at) * times).isinf()
     assert not proven(Propagation(Network("n", module, (1,), 2)).bounds([box], "crown")).any()
 
 
