@@ -83,7 +83,6 @@ class Several(Samples):
         return len(leaves(self._parts)[0])
 
     def read(self, indices: Sequence[int]) -> Inputs:
-        """See `Samples`."""
         chosen = torch.as_tensor(list(indices))
         return mapped(self._parts, lambda each: each[chosen])
 
@@ -98,11 +97,9 @@ class Chosen(Samples):
         return len(self._indices)
 
     def read(self, indices: Sequence[int]) -> Inputs:
-        """See `Samples`."""
         return self._of.read([self._indices[each] for each in indices])
 
     def identities(self) -> list[bytes] | None:
-        """See `Samples`."""
         known = self._of.identities()
         return None if known is None else [known[each] for each in self._indices]
 

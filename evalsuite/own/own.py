@@ -117,7 +117,6 @@ class Own(Budget):
         return [*data, *self.model_choice.files, *map(Path, self.depends), originals_folder()]
 
     def data(self) -> Data:
-        """See `Workload`."""
         return _data(self)
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:

@@ -81,7 +81,6 @@ class Asked:
 
     @property
     def start(self) -> str:
-        """See `Own`."""
         return str(self.own.get("start", "scratch"))
 
     def text(self) -> str:

@@ -35,7 +35,6 @@ class Regression:
 
     @property
     def asks(self) -> str:
-        """See `Task`."""
         return "" if self.tolerance is None else "interval"
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -44,7 +44,6 @@ class Annealed(Learnt):
 
     @property
     def executes(self) -> str:
-        """See `Variant`."""
         return "relu"
 
     def _hardening(self, module: nn.Module) -> Hardening:
@@ -55,7 +54,6 @@ class Annealed(Learnt):
         )
 
     def make(self, setup: Setup, base: nn.Module | None) -> Made:
-        """See `Variant`."""
         layer = self.beginning(setup.workload).layer
         made = train(setup, self.hardenable, layer, hook=self._hardening, learning_until=self.start, step=self.step)
         return swapped(made)

@@ -47,7 +47,6 @@ class SwapFinetuned(Swapped):
             raise ValueError(f"distill must be in [0, 1], got {self.distill}")
 
     def make(self, setup: Setup, base: nn.Module | None) -> Made:
-        """See `Variant`."""
         from evalsuite.reluize.training import fit
 
         kind = SwapRefit if self.refit else Swapped

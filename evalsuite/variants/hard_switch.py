@@ -35,7 +35,6 @@ class HardSwitch:
 
     @property
     def executes(self) -> str:
-        """See `Variant`."""
         return self.to
 
     def make(self, setup: Setup, base: nn.Module | None) -> Made:

@@ -56,7 +56,6 @@ class Learnt:
 
     @property
     def executes(self) -> str:
-        """See `Variant`."""
         return self.hardenable
 
     @property
@@ -91,5 +90,4 @@ class Learnt:
         return fresh
 
     def make(self, setup: Setup, base: nn.Module | None) -> Made:
-        """See `Variant`."""
         return train(setup, self.hardenable, self.beginning(setup.workload).layer, step=self.step)

@@ -23,7 +23,6 @@ class SwapRefit(Swapped):
     scale: bool = False
 
     def make(self, setup: Setup, base: nn.Module | None) -> Made:
-        """See `Variant`."""
         from evalsuite.reluize.repair import refit_bias
 
         made = super().make(setup, base)

@@ -33,11 +33,9 @@ class Swapped:
 
     @property
     def executes(self) -> str:
-        """See `Variant`."""
         return self.to
 
     def make(self, setup: Setup, base: nn.Module | None) -> Made:
-        """See `Variant`."""
         return swapped(Made(required(base, self.base), budget=base_budget(setup.workload)), self.to)
 
 

@@ -42,11 +42,9 @@ class Trained:
 
     @property
     def executes(self) -> str:
-        """See `Variant`."""
         return self.activation
 
     def make(self, setup: Setup, base: nn.Module | None) -> Made:
-        """See `Variant`."""
         if start_of(setup.workload) == "trained" and self.activation == original_of(setup.workload):
             module = built(setup, self.activation).eval()
             return Made(module, budget=base_budget(setup.workload), untrained="the weights are the user's, as they are")

@@ -131,7 +131,6 @@ class AdultMLP(Budget):
         return Data(train, calibration, validation, test, (0.0, 1.0), 2, self.fingerprint())
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
-        """See `Workload`."""
         return mlp([len(NUMERIC) + sum(CATEGORICAL.values()), 128, 64, 2], activation)
 
     def _parquet(self) -> bytes | None:

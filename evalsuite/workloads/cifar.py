@@ -74,11 +74,9 @@ class _ResNet(Budget):
             raise ValueError(f"width must be at least 1, got {self.width}")
 
     def fingerprint(self) -> str:
-        """See `Workload`."""
         return cifar_fingerprint(self.folder, self.classes)
 
     def data(self) -> Data:
-        """See `cifar_data`."""
         return cifar_data(self.folder, self.classes)
 
 
@@ -101,7 +99,6 @@ class Cifar10ResNet8(_ResNet):
     warm_up: float = 0.15
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
-        """See `Workload`."""
         return _residual_network(self.width, [(self.width * 2**n, 2) for n in (1, 2, 3)], self.classes, activation)
 
 
@@ -124,7 +121,6 @@ class Cifar10ResNet18(_ResNet):
     width: int = 64
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
-        """See `Workload`."""
         stages = [(self.width * 2**n, stride) for n in range(4) for stride in (1 if n == 0 else 2, 1)]
         return _residual_network(self.width, stages, self.classes, activation)
 

@@ -59,15 +59,12 @@ class DeiTTiny(Budget):
         check_heads(self.width, self.heads)
 
     def fingerprint(self) -> str:
-        """See `Workload`."""
         return cifar_fingerprint(self.folder, self.classes)
 
     def data(self) -> Data:
-        """See `cifar_data`."""
         return cifar_data(self.folder, self.classes)
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
-        """See `Workload`."""
         from evalsuite.workloads.transformer import VisionTransformer, feed_forwards
 
         layers = feed_forwards(self.blocks, self.width, 4 * self.width, activation)

@@ -45,7 +45,6 @@ class DigitsMLP(Digits):
     epochs: int = 40
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
-        """See `Workload`."""
         return mlp([64, 32, 32, 10], activation)
 
 
@@ -56,7 +55,6 @@ class DigitsCNN(Digits):
     epochs: int = 20
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
-        """See `Workload`."""
         from torch import nn
 
         return nn.Sequential(
@@ -77,7 +75,6 @@ class DigitsResNet(Digits):
     epochs: int = 20
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
-        """See `Workload`."""
         from torch import nn
 
         from evalsuite.workloads.residual import ResidualBlock

@@ -95,7 +95,6 @@ class FashionMLP(Budget):
         return Data(train, calibration, validation, test, (0.0, 1.0), 10, _digest(contents), picture=(1, 28, 28))
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
-        """See `Workload`."""
         return mlp([784, 256, 128, 10], activation)
 
 

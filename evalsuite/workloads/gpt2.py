@@ -108,7 +108,6 @@ class GPT2Small(Budget):
         return Data(taught, calibration, validation, test, domain, size, self.fingerprint(), size)
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
-        """See `Workload`."""
         from evalsuite.workloads.transformer import LanguageModel as Model
         from evalsuite.workloads.transformer import feed_forwards
 

@@ -38,5 +38,4 @@ class IrisMLP(SplitBudget):
         return split(inputs, targets, _SIZES, fingerprint=self.fingerprint(), rescale=True, number=self.split)
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
-        """See `Workload`."""
         return mlp([4, 16, 16, 3], activation)

@@ -39,7 +39,6 @@ class MnistCNN(SplitBudget):
             raise FileNotFoundError(f"{error}; {cure}") from None
 
     def fingerprint(self) -> str:
-        """See `Workload`."""
         return "+".join(sha256(file) for file in self._files())
 
     def data(self) -> Data:
@@ -60,7 +59,6 @@ class MnistCNN(SplitBudget):
         return split(pixels, labels, sizes, fingerprint=self.fingerprint(), number=self.split)
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
-        """See `Workload`."""
         from torch import nn
 
         return nn.Sequential(

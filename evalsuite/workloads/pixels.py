@@ -33,7 +33,6 @@ class Pixels(Samples):
         return len(self._values)
 
     def read(self, indices: Sequence[int]) -> torch.Tensor:
-        """See `Samples`."""
         return self._values[torch.as_tensor(list(indices), dtype=torch.int64)].float().div_(255)
 
     def identities(self) -> list[bytes]:

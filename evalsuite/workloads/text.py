@@ -126,7 +126,6 @@ class TextGPT(Budget):
         return Data(train, calibration, validation, test, domain, _VOCABULARY, self.fingerprint(), _VOCABULARY)
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
-        """See `Workload`."""
         from evalsuite.workloads.transformer import LanguageModel, feed_forwards
 
         layers = feed_forwards(_BLOCKS, _WIDTH, _HIDDEN, activation)

@@ -37,7 +37,6 @@ class DigitsTinyMLP(Digits):
                 raise ValueError(f"hidden must be of widths from 1 to {_WIDEST}, got {width} in {self.hidden!r}")
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
-        """See `Workload`."""
         return mlp([64, *self._widths(), 10], activation)
 
     def _widths(self) -> list[int]:

@@ -23,7 +23,6 @@ class DigitsViT(Digits):
     learning_rate: float = 2e-3
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
-        """See `Workload`."""
         from evalsuite.workloads.transformer import VisionTransformer, feed_forwards
 
         layers = feed_forwards(_BLOCKS, _WIDTH, _HIDDEN, activation)

@@ -186,11 +186,9 @@ class Lazy(Samples):
         return len(self._of)
 
     def read(self, indices: Sequence[int]) -> Inputs:
-        """See `Samples`."""
         return self.both(indices)[0]
 
     def identities(self) -> list[bytes] | None:
-        """See `Samples`."""
         return self.known
 
     def both(self, indices: Sequence[int]) -> tuple[Inputs, Any]:

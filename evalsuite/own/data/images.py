@@ -99,7 +99,6 @@ class Pictures(Samples):
         return len(self._encoded)
 
     def identities(self) -> list[bytes] | None:
-        """See `Samples`."""
         return self._digests
 
     def read(self, indices: Sequence[int]) -> torch.Tensor:

@@ -28,7 +28,6 @@ class Tokens(Several):
         super().__init__({name: each.int() for name, each in parts.items()})
 
     def read(self, indices: Sequence[int]) -> Inputs:
-        """See `Samples`."""
         return mapped(super().read(indices), lambda each: each.long())
 
 

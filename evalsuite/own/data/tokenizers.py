@@ -39,7 +39,6 @@ class Bytes:
     vocabulary, padding = 256, 0
 
     def plain(self, texts: Sequence[str]) -> list[list[int]]:
-        """See `Tokenizer`."""
         return [list(each.encode()) for each in texts]
 
     def samples(self, texts: Sequence[Any], length: int) -> list[tuple[list[int], list[int]]]:
@@ -52,7 +51,6 @@ class Bytes:
         return found
 
     def words(self, texts: Sequence[Sequence[str]], length: int) -> list[tuple[list[int], list[int | None]]]:
-        """See `Tokenizer`."""
         found = []
         for each in texts:
             pairs: list[tuple[int, int | None]] = []
@@ -71,17 +69,14 @@ class Subwords:
         of.no_padding()
 
     def plain(self, texts: Sequence[str]) -> list[list[int]]:
-        """See `Tokenizer`."""
         self._of.no_truncation()
         return [each.ids for each in self._of.encode_batch(list(texts), add_special_tokens=False)]
 
     def samples(self, texts: Sequence[Any], length: int) -> list[tuple[list[int], list[int]]]:
-        """See `Tokenizer`."""
         self._of.enable_truncation(length)
         return [(each.ids, each.type_ids) for each in self._of.encode_batch(list(texts))]
 
     def words(self, texts: Sequence[Sequence[str]], length: int) -> list[tuple[list[int], list[int | None]]]:
-        """See `Tokenizer`."""
         self._of.enable_truncation(length)
         found = self._of.encode_batch([list(each) for each in texts], is_pretokenized=True)
         return [(each.ids, each.word_ids) for each in found]
