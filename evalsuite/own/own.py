@@ -14,7 +14,8 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from evalsuite.contract import Data, Task
-from evalsuite.own.data import Source, fingerprint, read_data, source_of
+from evalsuite.own.data import Source, fingerprint, source_of
+from evalsuite.own.data.reading import read_data
 from evalsuite.own.hugging_face import place_of
 from evalsuite.own.models import Model
 from evalsuite.own.originals import Originals, originals_folder

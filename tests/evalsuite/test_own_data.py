@@ -19,7 +19,8 @@ from PIL import Image
 from pyarrow import parquet
 
 from evalsuite.contract import IGNORED, Data, Task
-from evalsuite.own.data import fingerprint, read_data, source_of
+from evalsuite.own.data import fingerprint, source_of
+from evalsuite.own.data.reading import crop_flip, flip, read_data
 from evalsuite.references import OwnError
 from evalsuite.run.making import PARTS, check_disjoint
 from evalsuite.tasks import (
@@ -232,8 +233,6 @@ def test_augmentation_is_of_training_alone_and_drawn_from_the_generator() -> Non
 
 
 def test_flips_and_shifts_are_those_of_the_image() -> None:
-    from evalsuite.own.data.augmenting import crop_flip, flip
-
     images = torch.rand(64, 3, 8, 8)
     flipped = flip(images, torch.Generator().manual_seed(0))
     same = [bool(torch.equal(one, two)) for one, two in zip(images, flipped, strict=True)]  # type: ignore[arg-type]
@@ -558,7 +557,8 @@ def test_naming_data_and_taking_their_fingerprint_imports_nothing_heavy() -> Non
 
 PEAK = """
 import sys, torch
-from evalsuite.own.data import read_data, source_of
+from evalsuite.own.data import source_of
+from evalsuite.own.data.reading import read_data
 from evalsuite.run.making import check_disjoint
 from evalsuite.tasks import Classification
 data = read_data(source_of({"path": sys.argv[1], "augment": "crop-flip"}), Classification())

@@ -18,7 +18,8 @@ from PIL import Image
 from pyarrow import parquet
 
 from evalsuite.contract import Task
-from evalsuite.own.data import read_data, source_of
+from evalsuite.own.data import source_of
+from evalsuite.own.data.reading import read_data
 from evalsuite.references import OwnError
 from evalsuite.tasks import (
     Classification,

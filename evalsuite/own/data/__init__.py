@@ -1,9 +1,7 @@
-"""A user's data: files, folders, tables, text, or what a function makes."""
+"""A user's data: files, folders, tables, text, or what a function makes. To name them imports nothing heavy."""
 
 from __future__ import annotations
 
-from evalsuite.own.data.digests import fingerprint
-from evalsuite.own.data.reading import read_data
-from evalsuite.own.data.source import Source, source_of
+from evalsuite.own.data.source import Source, fingerprint, source_of
 
-__all__ = ["Source", "fingerprint", "read_data", "source_of"]
+__all__ = ["Source", "fingerprint", "source_of"]

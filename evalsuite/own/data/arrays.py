@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from evalsuite.own.data.raw import Part, Raw, part_named
+from evalsuite.own.data.parts import Part, Raw, part_named
 from evalsuite.own.data.source import Source
 from evalsuite.plugins import did_you_mean
 from evalsuite.references import OwnError

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from evalsuite.own.data.raw import Part, Raw
+from evalsuite.own.data.parts import Part, Raw
 from evalsuite.own.data.source import Source
 from evalsuite.own.data.tables import Table, class_names, column, target_columns, targets_in
 from evalsuite.own.data.targets import Kind

@@ -16,9 +16,8 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default
 
 from evalsuite.contract import Data, Split
 from evalsuite.own.data.arrays import TARGETS, as_input, part_of, raw_of, tell, tensor_of, where_in
-from evalsuite.own.data.digests import digest
-from evalsuite.own.data.raw import Part, Raw, part_named
-from evalsuite.own.data.source import Source
+from evalsuite.own.data.parts import Part, Raw, part_named
+from evalsuite.own.data.source import Source, digest
 from evalsuite.references import OwnError, blame, resolve
 from evalsuite.samples import Inputs, Samples, Several, contents, leaves, mapped
 from evalsuite.workloads.workload import SPLIT_SEED

@@ -1,18 +1,27 @@
-"""Images in files or in a column of bytes, decoded by Pillow when they are asked for."""
+"""Images, decoded by Pillow when they are asked for: in a column of bytes, or in a folder.
+
+A folder is CLASS/*.png, the same below train and test, or files that a .csv gives targets to.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import io
+import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 
+from evalsuite.own.data.parts import Part, Raw, part_named
 from evalsuite.own.data.source import Source
+from evalsuite.own.data.tables import Table, class_names, column, read_csv, targets_in
+from evalsuite.own.data.targets import Kind
 from evalsuite.references import OwnError
 from evalsuite.samples import Samples
 
@@ -22,51 +31,17 @@ _ENDS = {"PNG": b"IEND\xaeB`\x82", "JPEG": b"\xff\xd9"}
 _TAIL = 64  # a few bytes may follow the end
 _GREY = ("1", "L")
 _DEEP = ("I", "F")
+_FILES = ("file", "file_name", "filename", "path", "image", "name", "id")
 
 
-class Encoded(Protocol):
-    """Images as the bytes of their files."""
+@dataclass
+class _Images:
+    """The images of a part: how many, what reads the encoded bytes of one, what names it, and their targets."""
 
-    def __len__(self) -> int:
-        """How many images there are to index."""
-        ...
-
-    def __getitem__(self, index: int) -> bytes:
-        """The encoded bytes of one image."""
-        ...
-
-
-class Files:
-    """The image files `names` of one folder: indexing reads the bytes of one."""
-
-    def __init__(self, folder: Path, names: Sequence[str]) -> None:
-        self._folder, self._names = folder, list(names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def __getitem__(self, index: int) -> bytes:
-        return (self._folder / self._names[index]).read_bytes()
-
-
-class Column:
-    """A column of a table: bytes, or Hugging Face's {bytes, path}."""
-
-    def __init__(self, values: Any, folder: Path) -> None:
-        self._values, self._folder = values, folder
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __getitem__(self, index: int) -> bytes:
-        value = self._values[index]
-        value = value.as_py() if hasattr(value, "as_py") else value
-        if isinstance(value, dict):
-            inside = value.get("bytes")
-            value = (
-                inside if inside is not None or not value.get("path") else (self._folder / value["path"]).read_bytes()
-            )
-        return bytes(value) if value is not None else b""
+    count: int
+    encoded: Callable[[int], bytes]
+    where: Callable[[int], str]
+    targets: Any
 
 
 class Pictures(Samples):
@@ -77,36 +52,26 @@ class Pictures(Samples):
     """
 
     def __init__(
-        self,
-        encoded: Encoded,
-        where: Callable[[int], str],
-        size: tuple[int, int],
-        channels: int,
-        *,
-        source: Source,
-        digests: list[bytes],
-        keep: bool,
+        self, images: _Images, shape: tuple[int, int, int], digests: list[bytes], source: Source, *, keep: bool
     ) -> None:
-        self._encoded, self._where, self._digests = encoded, where, digests
-        self._shape = (channels, *size)
-        self._mean, self._std = (_by_channel(each, channels) for each in (source.mean or (0.0,), source.std or (1.0,)))
+        self._encoded, self._where, self._digests, self._shape = images.encoded, images.where, digests, shape
+        self._mean, self._std = (
+            torch.tensor(each, dtype=torch.float32).expand(shape[0])[:, None, None]
+            for each in (source.mean or (0.0,), source.std or (1.0,))
+        )
         self._plain = not source.mean
         # numpy's zeros take memory as they are written, torch's at once
-        self._kept = torch.from_numpy(np.zeros((len(encoded) if keep else 0, *self._shape), np.uint8))
+        self._kept = torch.from_numpy(np.zeros((images.count if keep else 0, *shape), np.uint8))
         self._known = torch.zeros(len(self._kept), dtype=torch.bool)
 
     def __len__(self) -> int:
-        return len(self._encoded)
+        return len(self._digests)
 
     def identities(self) -> list[bytes] | None:
         return self._digests
 
     def read(self, indices: Sequence[int]) -> torch.Tensor:
-        """See `Samples`.
-
-        Raises:
-            OwnError: a file is no image, or a damaged one.
-        """
+        """See `Samples`. Raises OwnError where a file is no image, or a damaged one."""
         found = torch.empty((len(indices), *self._shape), dtype=torch.uint8)
         for place, index in enumerate(indices):
             found[place] = self._pixels(index)
@@ -118,7 +83,7 @@ class Pictures(Samples):
             return self._kept[index]
         channels, height, width = self._shape
         try:
-            with Image.open(io.BytesIO(self._encoded[index])) as opened:
+            with Image.open(io.BytesIO(self._encoded(index))) as opened:
                 image = opened.convert("RGB" if channels == 3 else "L")
                 if image.size != (width, height):
                     image = image.resize((width, height), Image.Resampling.BILINEAR)
@@ -131,37 +96,27 @@ class Pictures(Samples):
         return found
 
 
-def _by_channel(values: Sequence[float], channels: int) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float32).expand(channels)[:, None, None]
-
-
-def domain_of(source: Source) -> tuple[float, float]:
-    """The range of an image's numbers: [0, 1], or that normalised, over all channels."""
-    pairs = list(zip(source.mean or (0.0,), source.std or (1.0,), strict=True))
-    return min((0 - mean) / std for mean, std in pairs), max((1 - mean) / std for mean, std in pairs)
-
-
-def pictures(
-    parts: Mapping[str, tuple[Encoded, Callable[[int], str]]], source: Source, said: str
-) -> dict[str, Pictures]:
-    """The images of each part; each file's head and end are looked at.
-
-    Raises:
-        OwnError: one is no image, is cut short, or has another size than the first where none is given.
+def _raw(parts: Mapping[str, _Images], source: Source, labels: tuple[str, ...] = ()) -> Raw:
+    """The images of each part, after a look at each file's head and end. Raises OwnError where one is no image, is cut
+    short, or has another size than the first where none is given.
     """
-    seen = {name: _survey(*each, size=source.size) for name, each in parts.items()}
-    first = next(iter(seen.values()))
-    for name, each in seen.items():
-        if each.size != first.size:
-            raise _other_size(parts[name][1](0), each.size, first.size)
-    channels = source.channels or (3 if any(each.coloured for each in seen.values()) else 1)
+    seen = {name: _survey(each, source.size) for name, each in parts.items()}
+    size = next(iter(seen.values())).size
+    for name, found in seen.items():
+        if found.size != size:
+            raise _other_size(parts[name].where(0), found.size, size)
+    channels = source.channels or (3 if any(found.coloured for found in seen.values()) else 1)
     if source.mean and len(source.mean) not in (1, channels):
-        raise OwnError(f"data.mean has {len(source.mean)} numbers, but images of {said} have {channels} channels")
-    keep = sum(len(each.digests) for each in seen.values()) * channels * first.size[0] * first.size[1] <= _KEPT
-    return {
-        name: Pictures(encoded, where, first.size, channels, source=source, digests=seen[name].digests, keep=keep)
-        for name, (encoded, where) in parts.items()
-    }
+        said = f"images of {source.path} have {channels} channels"
+        raise OwnError(f"data.mean has {len(source.mean)} numbers, but {said}")
+    keep = sum(each.count for each in parts.values()) * channels * size[0] * size[1] <= _KEPT
+    made = {}
+    for name, each in parts.items():
+        pictures = Pictures(each, (channels, *size), seen[name].digests, source, keep=keep)
+        made[name] = Part(pictures, each.targets, each.where, seen[name].digests)
+    scales = list(zip(source.mean or (0.0,), source.std or (1.0,), strict=True))
+    domain = min((0 - mean) / std for mean, std in scales), max((1 - mean) / std for mean, std in scales)
+    return Raw(made, domain, labels=labels, said=source.path)
 
 
 class _Seen:
@@ -172,23 +127,24 @@ class _Seen:
         self.digests: list[bytes] = []
 
 
-def _survey(encoded: Encoded, where: Callable[[int], str], *, size: tuple[int, ...]) -> _Seen:
+def _survey(images: _Images, size: tuple[int, ...]) -> _Seen:
     found = _Seen()
-    for index in range(len(encoded)):
+    for index in range(images.count):
         try:
-            content = encoded[index]
+            content = images.encoded(index)
             with Image.open(io.BytesIO(content)) as image:
                 form, mode, shape = image.format or "", image.mode, (image.size[1], image.size[0])
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise _unreadable(where(index), error) from error
+            raise _unreadable(images.where(index), error) from error
         if _ENDS.get(form, b"") not in content[-_TAIL:]:
-            raise OwnError(f"{where(index)}: the image is cut short; replace it, or leave it out")
+            raise OwnError(f"{images.where(index)}: the image is cut short; replace it, or leave it out")
         if mode.startswith(_DEEP):
-            raise OwnError(f"{where(index)}: has more than 8 bits a channel (mode {mode}); convert it to 8 bits")
+            said = f"has more than 8 bits a channel (mode {mode}); convert it to 8 bits"
+            raise OwnError(f"{images.where(index)}: {said}")
         if index == 0:
             found.size = (size[0], size[1]) if size else shape
         elif not size and shape != found.size:
-            raise _other_size(where(index), shape, found.size)
+            raise _other_size(images.where(index), shape, found.size)
         found.coloured |= mode not in _GREY
         found.digests.append(hashlib.sha256(content).digest()[:16])
     return found
@@ -203,3 +159,122 @@ def _unreadable(where: str, error: BaseException) -> OwnError:
     said = " ".join(str(error).split())
     reason = "not in a form that Pillow knows" if "cannot identify" in said else said
     return OwnError(f"{where}: cannot be read as an image ({reason}); replace it, or leave it out")
+
+
+def image_column(train: Table, source: Source) -> str:
+    """The column of encoded images that the source names, else one that holds such; "" where there is none."""
+    kinds = {name: str(getattr(each, "type", "")) for name, each in train.columns.items()}
+    return source.image or next((name for name, kind in kinds.items() if _is_encoded(kind)), "")
+
+
+def _is_encoded(kind: str) -> bool:
+    return kind in ("binary", "large_binary") or (kind.startswith("struct<") and "bytes: " in kind)
+
+
+def read_images(tables: Mapping[str, Table], source: Source, kind: Kind, name: str) -> Raw:
+    """The images of a table's column: bytes, or Hugging Face's {bytes, path}. Errors as for a folder of images."""
+    parts = {}
+    for part, table in tables.items():
+        if name not in table.columns or isinstance(table.columns[name], list):
+            column(table, name)
+            raise OwnError(f"{table.file}: the column {name!r} holds no images; give the bytes of their files")
+        encoded = partial(_in_column, table.columns[name], table.file.parent)
+        parts[part] = _Images(len(table), encoded, table.where, None)
+    raw = _raw(parts, source, class_names(tables["train"], source))
+    for part, table in tables.items():
+        raw.parts[part].targets = targets_in(table, source, kind)
+    return raw
+
+
+def _in_column(values: Any, folder: Path, index: int) -> bytes:
+    value = values[index]
+    value = value.as_py() if hasattr(value, "as_py") else value
+    if isinstance(value, dict):
+        inside = value.get("bytes")
+        value = inside if inside is not None or not value.get("path") else (folder / value["path"]).read_bytes()
+    return bytes(value) if value is not None else b""
+
+
+_Found = tuple[list[str], list[Any]]  # files relative to the folder, and their targets
+
+
+def has_images(folder: Path, depth: int = 2) -> bool:
+    """Whether an image lies in the folder, or up to so many folders below."""
+    if any(map(_is_image, _names(folder))):
+        return True
+    return depth > 0 and any(has_images(folder / each, depth - 1) for each in _folders(folder))
+
+
+def read_folder(source: Source) -> Raw:
+    """The images below the folder, with the names of their folders, or what a table says, as targets. Raises OwnError
+    where there are none, a class has none, or the table does not fit them.
+    """
+    folder = source.place
+    below = _folders(folder)
+    named = {part_named(each): each for each in below if part_named(each)}
+    if named and len(named) < len(below):
+        others = ", ".join(each for each in below if not part_named(each))
+        raise OwnError(f"{source.path}: {others} beside {', '.join(named.values())}; keep the parts' folders alone")
+    parts = {}
+    for name, inside in (named or {"train": ""}).items():
+        files, targets = _part(folder, inside, source)
+        encoded, where = partial(_in_file, folder, files), partial(_where, folder, files)
+        parts[name] = _Images(len(files), encoded, where, targets or None)
+    return _raw(parts, source)
+
+
+def _in_file(folder: Path, files: list[str], index: int) -> bytes:
+    return (folder / files[index]).read_bytes()
+
+
+def _where(folder: Path, files: list[str], index: int) -> str:
+    return str(folder if index < 0 else folder / files[index])
+
+
+def _part(folder: Path, inside: str, source: Source) -> _Found:
+    here = folder / inside
+    tables = sorted(each.name for each in here.glob("*.csv"))
+    loose = [name for name in _names(here) if _is_image(name)]
+    classes = _folders(here)
+    if tables and (loose or classes):
+        return _told_by(here / tables[0], folder, inside, source)
+    if classes:
+        files: list[str] = []
+        targets: list[Any] = []
+        for each in classes:
+            names = [name for name in _names(here / each) if _is_image(name)]
+            if not names:
+                raise OwnError(f"{here / each}: no image in it; put some there, or remove the folder")
+            files += [str(Path(inside) / each / name) for name in names]
+            targets += [each] * len(names)
+        return files, targets
+    if not loose:
+        raise OwnError(f"{here}: no image in it; known are {', '.join(SUFFIXES)}")
+    return [str(Path(inside) / name) for name in loose], []
+
+
+def _told_by(table: Path, folder: Path, inside: str, source: Source) -> _Found:
+    found = read_csv(table)
+    name = next((each for each in _FILES if each in found.columns), "")
+    if not name:
+        raise OwnError(f"{table}: no column of file names; call it 'file' (there are {', '.join(found.columns)})")
+    files = [str(Path(inside) / str(each)) for each in column(found, name)]
+    missing = next((i for i, each in enumerate(files) if not (folder / each).is_file()), None)
+    if missing is not None:
+        raise OwnError(f"{found.where(missing)}: there is no file {folder / files[missing]}; give it with its ending")
+    others = [each for each in found.columns if each != name]
+    if not source.target and len(others) == 1:
+        source = replace(source, target=(others[0],))
+    return files, list(targets_in(found, source) or [])
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(each.name for each in os.scandir(folder) if each.is_file() and not each.name.startswith("."))
+
+
+def _folders(folder: Path) -> list[str]:
+    return sorted(each.name for each in os.scandir(folder) if each.is_dir() and not each.name.startswith((".", "__")))
+
+
+def _is_image(name: str) -> bool:
+    return name.lower().endswith(SUFFIXES)

@@ -1,24 +1,32 @@
-"""From a source to `Data`: which reader reads it."""
+"""From a source to `Data`: which reader reads it, and its four parts as the task takes them, checked."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from evalsuite.contract import Data, Task
-from evalsuite.own.data.digests import fingerprint
-from evalsuite.own.data.source import Source
-from evalsuite.references import OwnError
+import torch
+from torch.nn import functional
 
-if TYPE_CHECKING:
-    from evalsuite.own.data.assembling import TargetsOf
-    from evalsuite.own.data.raw import Raw
-    from evalsuite.own.data.tables import Table
-    from evalsuite.own.data.targets import Kind
+from evalsuite.contract import IGNORED, Data, Split, Task
+from evalsuite.own.data.arrays import read_npz
+from evalsuite.own.data.features import read_features
+from evalsuite.own.data.functions import read_made
+from evalsuite.own.data.images import has_images, image_column, read_folder, read_images
+from evalsuite.own.data.parts import PARTS, Part, Raw, Targets, cut
+from evalsuite.own.data.source import AUGMENTATIONS, Source, fingerprint
+from evalsuite.own.data.tables import Table, is_table, read_tables
+from evalsuite.own.data.targets import Kind, kind_of, numbered
+from evalsuite.own.data.texts import is_corpus, read_corpus, read_rows, read_tags, read_texts, text_columns
+from evalsuite.own.data.tokenizers import tokenizer_of
+from evalsuite.references import OwnError, blame, resolve
+from evalsuite.samples import Inputs, Samples, leaves, mapped
 
+TargetsOf = Callable[[Inputs], torch.Tensor]
 _KNOWN = "known are .npz, .csv, .tsv, .parquet, .jsonl, .txt, folders of images or of these, and my.py:make_data"
+_BATCH = 64
 
 
 def read_data(source: Source, task: Task, *, tokenizer: str | None = None, targets_of: TargetsOf | None = None) -> Data:
@@ -34,19 +42,16 @@ def read_data(source: Source, task: Task, *, tokenizer: str | None = None, targe
     Raises:
         OwnError: something of the data cannot be; the text names the culprit, the value and the cure.
     """
-    from evalsuite.own.data.assembling import assemble
-    from evalsuite.own.data.targets import kind_of
-
     raw = _read(source, kind_of(task), source.tokenizer or tokenizer)
     if isinstance(raw, Data):
-        return _with_task(raw, task, fingerprint(source))
-    return assemble(raw, source, task, fingerprint(source), targets_of)
+        train, calibration, validation, test = (replace(getattr(raw, name), task=task) for name in PARTS)
+        digest = fingerprint(source)
+        return replace(raw, train=train, calibration=calibration, validation=validation, test=test, fingerprint=digest)
+    return _assembled(raw, source, task, targets_of)
 
 
 def _read(source: Source, kind: Kind, tokenizer: str | None) -> Raw | Data:
     if source.is_function:
-        from evalsuite.own.data.functions import read_made
-
         return read_made(source)
     try:
         return _read_place(source, source.place, kind, tokenizer)
@@ -55,84 +60,210 @@ def _read(source: Source, kind: Kind, tokenizer: str | None) -> Raw | Data:
 
 
 def _read_place(source: Source, place: Path, kind: Kind, tokenizer: str | None) -> Raw:
-    from evalsuite.own.data import corpora, tables
-
     if place.is_file():
         if not place.stat().st_size:
             raise OwnError(f"{source.path}: is empty; give it samples")
         if place.suffix in (".npz", ".npy"):
-            from evalsuite.own.data.arrays import read_npz
-
             return read_npz(source)
     elif not any(place.iterdir()):
         raise OwnError(f"{source.path}: the folder is empty; give it samples")
-    else:
-        from evalsuite.own.data.folders import has_images, read_folder
-
-        if not (place / "state.json").is_file() and has_images(place):
-            return read_folder(source)
-    if tables.is_table(place):
-        return _of_tables(tables.read_tables(source), source, kind, tokenizer)
-    if corpora.is_corpus(place):
+    elif not (place / "state.json").is_file() and has_images(place):
+        return read_folder(source)
+    if is_table(place):
+        return _of_tables(read_tables(source), source, kind, tokenizer)
+    if is_corpus(place):
         if kind != "tokens":
             cure = "choose task language-model, or write texts and targets as .jsonl"
             raise OwnError(f"{source.path}: running text has no targets for this task; {cure}")
-        return corpora.read_corpus(source, _tokenizer(tokenizer or "bytes", source))
+        return read_corpus(source, tokenizer_of(tokenizer or "bytes", source.path))
     what = f"a file {place.suffix or 'without an ending'}" if place.is_file() else "a folder with none of them"
     raise OwnError(f"{source.path}: unknown kind of data, {what}; {_KNOWN}")
 
 
 def _of_tables(found: Mapping[str, Table], source: Source, kind: Kind, tokenizer: str | None) -> Raw:
-    from evalsuite.own.data import corpora, features, texts
-
     train = found.get("train")
     if train is None:
         raise OwnError(f"{source.path}: there is no training part, only {', '.join(found)}; name one 'train'")
     if kind == "tokens":
-        return corpora.read_rows(found, source, _tokenizer(tokenizer or "bytes", source))
+        return read_rows(found, source, tokenizer_of(tokenizer or "bytes", source.path))
     if kind == "tags":
-        return texts.read_tags(found, source, _tokenizer(tokenizer, source))
-    image = source.image or next((name for name, each in train.columns.items() if _holds_images(each)), "")
-    if image:
-        return _images(found, source, kind, image)
-    if texts.text_columns(train, source):
-        return texts.read_texts(found, source, kind, _tokenizer(tokenizer, source))
-    return features.read_features(found, source, kind)
+        return read_tags(found, source, tokenizer_of(tokenizer, source.path))
+    if image := image_column(train, source):
+        return read_images(found, source, kind, image)
+    if text_columns(train, source):
+        return read_texts(found, source, kind, tokenizer_of(tokenizer, source.path))
+    return read_features(found, source, kind)
 
 
-def _tokenizer(name: str | None, source: Source) -> Any:
-    from evalsuite.own.data.tokenizers import tokenizer_of
+def _assembled(raw: Raw, source: Source, task: Task, targets_of: TargetsOf | None) -> Data:
+    """Number the targets, cut what is missing, encode, check."""
+    kind, digest = kind_of(task), fingerprint(source)
+    if kind == "tokens":
+        raw.parts = {name: _shifted(part) for name, part in raw.parts.items()}
+    _check_given(raw)
+    if kind == "vectors" and raw.parts["train"].targets is None:
+        targets, classes = {name: torch.zeros(len(each.inputs)) for name, each in raw.parts.items()}, 0
+    else:
+        targets, classes = numbered(raw.parts, kind, source.labels or raw.labels, raw.vocabulary or 0)
+    if kind == "tokens":
+        _check_next(raw, targets)
+        raw.vocabulary = classes
+    parts, targets = cut(raw, targets, source)
+    if raw.fit is not None:
+        encode = raw.fit(parts["train"].inputs[:])
+        for name, part in parts.items():
+            parts[name] = Part(encode(part.inputs[:]), None, part.where)
+    if classes == 0:
+        targets = {name: _asked(part, targets_of) for name, part in parts.items()}
+        classes = targets["train"].shape[1]
+    domain = _domain(parts, raw)
+    augment = _augmentation(source.augment) if source.augment else None
+    train, calibration, validation, test = (
+        _split(parts[name], targets[name], task, augment if name == "train" else None) for name in PARTS
+    )
+    return Data(train, calibration, validation, test, domain, classes, digest, raw.vocabulary)
 
-    return tokenizer_of(name, source.path)
+
+def _shifted(part: Part) -> Part:
+    """Tokens without targets, (samples, positions): the next one is the target, and the last has none."""
+    tokens = part.inputs
+    if part.targets is not None or not isinstance(tokens, torch.Tensor) or tokens.ndim != 2 or tokens.shape[1] < 2:
+        return part
+    return part if tokens.is_floating_point() else Part(tokens[:, :-1], tokens[:, 1:], part.where)
 
 
-def _holds_images(column: Any) -> bool:
-    kind = str(getattr(column, "type", ""))
-    return kind in ("binary", "large_binary") or (kind.startswith("struct<") and "bytes: " in kind)
+def _check_given(raw: Raw) -> None:
+    """The training part is there, no part is empty, none is another, and all are alike."""
+    if "train" not in raw.parts:
+        raise OwnError(f"{raw.said}: there is no training part, only {', '.join(raw.parts)}; name one 'train'")
+    for name, part in raw.parts.items():
+        if not len(part.inputs):
+            raise OwnError(f"{raw.said}: the part {name} is empty; give it samples, or leave it out to have it cut")
+        if part.targets is not None and len(part.targets) != len(part.inputs):
+            sizes = f"{len(part.inputs)} inputs but {len(part.targets)} targets"
+            raise OwnError(f"{raw.said}: the part {name} has {sizes}; give each sample one")
+    for one, other in combinations(raw.parts, 2):
+        if raw.parts[one].inputs is raw.parts[other].inputs:
+            cure = "what is trained on must not be measured on; give others, or leave them out to have them cut"
+            raise OwnError(f"{raw.said}: the parts {one} and {other} are the same samples: {cure}")
+    shapes = {name: _shapes(part) for name, part in raw.parts.items()}
+    for name, shape in shapes.items():
+        if shape != shapes["train"]:
+            said = f"one sample of train is {shapes['train']}, of {name} {shape}"
+            raise OwnError(f"{raw.said}: {said}; give all parts the same inputs")
 
 
-def _images(found: Mapping[str, Table], source: Source, kind: Kind, name: str) -> Raw:
-    from evalsuite.own.data.images import Column, domain_of, pictures
-    from evalsuite.own.data.raw import Part, Raw
-    from evalsuite.own.data.tables import class_names, column, targets_in
-
-    for table in found.values():
-        if name not in table.columns or isinstance(table.columns[name], list):
-            column(table, name)
-            raise OwnError(f"{table.file}: the column {name!r} holds no images; give the bytes of their files")
-    named = {part: (Column(table.columns[name], table.file.parent), table.where) for part, table in found.items()}
-    images = pictures(named, source, source.path)
-    labels = class_names(found["train"], source)
-    parts = {
-        part: Part(images[part], targets_in(table, source, kind), table.where, images[part].identities())
-        for part, table in found.items()
-    }
-    return Raw(parts, domain_of(source), labels=labels, said=source.path)
+def _shapes(part: Part) -> str:
+    inputs = part.inputs if isinstance(part.inputs, torch.Tensor) else part.inputs.first
+    shapes = mapped(inputs, lambda each: each[0])
+    named = shapes.items() if isinstance(shapes, dict) else (("", each) for each in leaves(shapes))
+    return ", ".join(f"{name} {tuple(each.shape)}".strip() for name, each in named)
 
 
-def _with_task(data: Data, task: Task, digest: str) -> Data:
-    """The user's own `Data`, for this task, under the fingerprint that the source has."""
-    from evalsuite.own.data.raw import PARTS
+def _check_next(raw: Raw, targets: Targets) -> None:
+    """Targets of a language model are the tokens that follow: equal to the inputs they would be read off."""
+    inputs = leaves(raw.parts["train"].inputs[:_BATCH])[0]
+    wanted = targets["train"][: len(inputs)]
+    if inputs.shape == wanted.shape and bool((inputs == wanted)[wanted != IGNORED].all()):
+        cure = "give at each position the next one"
+        raise OwnError(f"{raw.said}: the targets of a language model are the tokens themselves: {cure}")
 
-    train, calibration, validation, test = (replace(getattr(data, name), task=task) for name in PARTS)
-    return replace(data, train=train, calibration=calibration, validation=validation, test=test, fingerprint=digest)
+
+def _asked(part: Part, targets_of: TargetsOf | None) -> torch.Tensor:
+    if targets_of is None:
+        cure = "name the column of vectors with `target`, or give a model that is trained already"
+        raise OwnError(f"{part.where(-1)}: the data have no targets, and no original model gives them; {cure}")
+    batches = (part.inputs[start : start + _BATCH] for start in range(0, len(part.inputs), _BATCH))
+    with torch.no_grad():
+        found = torch.cat([targets_of(each).float() for each in batches])
+    if found.ndim != 2:
+        raise OwnError(f"the model gives outputs of shape {tuple(found.shape)}; an embedding is (samples, width)")
+    return found
+
+
+def _domain(parts: dict[str, Part], raw: Raw) -> tuple[float, float]:
+    """The range of the inputs, all of which are finite."""
+    if raw.domain is not None:
+        return raw.domain
+    tokens = None if raw.vocabulary is None else (0.0, raw.vocabulary - 1.0)
+    if tokens is not None and not any(each.is_floating_point() for each in leaves(parts["train"].inputs[:1])):
+        return tokens
+    lows, highs = [], []
+    for part in parts.values():
+        for start, batch in _real(part):
+            flat = batch.reshape(len(batch), -1)
+            wrong = (~flat.isfinite()).any(1).nonzero().flatten()
+            if len(wrong):
+                where = part.where(start + int(wrong[0]))
+                raise OwnError(f"{where}: an input is NaN or infinite; correct it, or leave the sample out")
+            lows.append(flat.min().item())
+            highs.append(flat.max().item())
+    if tokens is not None:
+        return tokens
+    low, high = min(lows), max(highs)
+    if low == high:
+        raise OwnError(f"{raw.said}: all inputs are {low:.6g}: nothing to learn from")
+    return (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
+
+
+def _real(part: Part) -> Iterator[tuple[int, torch.Tensor]]:
+    size = _BATCH if isinstance(part.inputs, Samples) else len(part.inputs)
+    for start in range(0, len(part.inputs), size):
+        yield from ((start, each) for each in leaves(part.inputs[start : start + size]) if each.is_floating_point())
+
+
+def _split(
+    part: Part, targets: torch.Tensor, task: Task, augment: Callable[[Inputs, torch.Generator], Inputs] | None
+) -> Split:
+    try:
+        return Split(part.inputs, targets, task, augment)
+    except ValueError as error:
+        raise OwnError(f"{part.where(-1)}: {error}") from error
+
+
+def _augmentation(name: str) -> Callable[[Inputs, torch.Generator], Inputs]:
+    """A function of a batch and a generator: "flip", "crop-flip", or a user's."""
+    if name in AUGMENTATIONS:
+        return flip if name == "flip" else crop_flip
+    resolve(name, what="the augmentation")
+    return Augment(name)
+
+
+class Augment:
+    """A user's function, found by its reference, so that it can be pickled; its errors name the user's line."""
+
+    def __init__(self, reference: str) -> None:
+        self._reference = reference
+
+    def __call__(self, inputs: Inputs, generator: torch.Generator) -> Inputs:
+        """The batch, changed. Raises OwnError where the function raises, or gives another shape."""
+        function = resolve(self._reference, what="the augmentation")
+        try:
+            found: Inputs = function(inputs, generator)
+            shapes = [tuple(each.shape) for each in leaves(found)]
+        except Exception as error:  # a user's function may raise anything
+            raise blame(error, "the augmentation", self._reference) from error
+        wanted = [tuple(each.shape) for each in leaves(inputs)]
+        if shapes != wanted:
+            raise OwnError(f"{self._reference}: gives inputs of shape {shapes} for {wanted}; keep the shape")
+        return found
+
+
+def flip(inputs: Inputs, generator: torch.Generator) -> Inputs:
+    """Half of the images (samples, channels, height, width), left to right."""
+    if not isinstance(inputs, torch.Tensor) or inputs.ndim != 4:
+        raise OwnError("data.augment: flip and crop-flip are of images (samples, channels, height, width)")
+    chosen = torch.rand(len(inputs), generator=generator) < 0.5
+    return torch.where(chosen[:, None, None, None], inputs.flip(-1), inputs)
+
+
+def crop_flip(inputs: Inputs, generator: torch.Generator) -> Inputs:
+    """The same, each shifted by up to an eighth of its height and width; what comes in from outside is 0."""
+    images = flip(inputs, generator)
+    assert isinstance(images, torch.Tensor)
+    count, _, height, width = images.shape
+    most = max(1, height // 8), max(1, width // 8)
+    padded = functional.pad(images, (most[1], most[1], most[0], most[0]))
+    down = torch.randint(2 * most[0] + 1, (count, 1), generator=generator) + torch.arange(height)
+    across = torch.randint(2 * most[1] + 1, (count, 1), generator=generator) + torch.arange(width)
+    return padded[torch.arange(count)[:, None, None], :, down[:, :, None], across[:, None, :]].permute(0, 3, 1, 2)

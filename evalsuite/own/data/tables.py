@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from evalsuite.own.data.raw import part_named
+from evalsuite.own.data.parts import part_named
 from evalsuite.own.data.source import Source
 from evalsuite.own.data.targets import Kind
 from evalsuite.plugins import did_you_mean

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 
 from evalsuite.contract import IGNORED, Task
-from evalsuite.own.data.raw import Part
+from evalsuite.own.data.parts import Part
 from evalsuite.plugins import did_you_mean
 from evalsuite.references import OwnError
 
