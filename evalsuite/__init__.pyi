@@ -35,8 +35,7 @@ from .onnx_network import (
     OnnxNetwork as OnnxNetwork, copy_onnx as copy_onnx, is_file as is_file, open_onnx as open_onnx,
     output_of as output_of, parameters_of as parameters_of, running as running,
 )
-from .own.calling import assess as assess
-from .own.decorated import workload as workload
+from .own.calling import assess as assess, workload as workload
 from .own.saving import load_own as load_own
 from .references import OwnError as OwnError
 from .relaxations import (
@@ -47,13 +46,13 @@ from .reluize.folding import fold_hardness as fold_hardness
 from .reluize.functional import redirect_calls as redirect_calls
 from .reluize.harden import harden as harden
 from .reluize.hardening import Hardening as Hardening
-from .reluize.optimizer import parameter_groups as parameter_groups
 from .reluize.repair import (
     distill_loss as distill_loss, recalibrate_batchnorm as recalibrate_batchnorm, refit as refit,
     refit_bias as refit_bias,
 )
 from .reluize.schedules import target_for as target_for, target_for_certificate as target_for_certificate
 from .reluize.swap import expose as expose, swap as swap, swap_to_relu as swap_to_relu
+from .reluize.training import parameter_groups as parameter_groups
 from .report.areas import (
     AREA_SCALE as AREA_SCALE, Area as Area, Point as Point, area_columns as area_columns, area_text as area_text,
     areas_sheet as areas_sheet, holm_areas as holm_areas, measured_area as measured_area,
@@ -135,12 +134,11 @@ from .verification.specification import (
 )
 from .verification.subjects import Subject as Subject, subjects as subjects
 from .verification.witness import Witness as Witness, Witnesses as Witnesses
-from .workloads.folders import data_folder as data_folder
 from .workloads.layers import convolution as convolution, mlp as mlp
 from .workloads.options import Budget as Budget
 from .workloads.workload import (
-    Workload as Workload, labelled as labelled, packaged_file as packaged_file, partition as partition,
-    sha256 as sha256, split as split,
+    Workload as Workload, data_folder as data_folder, labelled as labelled, packaged_file as packaged_file,
+    partition as partition, sha256 as sha256, split as split,
 )
 from .yardstick import (
     TIMED_BATCHES as TIMED_BATCHES, check_yardstick as check_yardstick, no_relative_latency as no_relative_latency,

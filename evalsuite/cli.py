@@ -313,7 +313,7 @@ def activations(
         return
     import matplotlib as mpl
 
-    from evalsuite.activations.figure import write_figure
+    from evalsuite.activations.listing import write_figure
     from evalsuite.report.canvas import FIGURE_STYLE
 
     with refusing(ValueError, unreadable=lambda error: _unwritten(plot, error)), mpl.rc_context(FIGURE_STYLE):

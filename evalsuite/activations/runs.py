@@ -17,9 +17,16 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from evalsuite.activations.census import duplicate, identify
-from evalsuite.activations.formulas import OPERATORS, Expression, Formulas, is_elementwise, operator_name
 from evalsuite.activations.gelu import GELU
-from evalsuite.activations.recognition import Recognised, recognise
+from evalsuite.activations.recognition import (
+    OPERATORS,
+    Expression,
+    Formulas,
+    Recognised,
+    is_elementwise,
+    operator_name,
+    recognise,
+)
 from evalsuite.activations.relu import RELU
 from evalsuite.activations.traits import Activation
 

@@ -14,8 +14,7 @@ from torch.nn.utils import parametrize
 
 from evalsuite.activations import Activation
 from evalsuite.activations.census import identify
-from evalsuite.activations.marked import marked
-from evalsuite.activations.recognition import TOLERANCE, known
+from evalsuite.activations.recognition import TOLERANCE, known, marked
 from evalsuite.graph.operations import Operation, Pointwise, Whole
 
 

@@ -31,7 +31,7 @@ def load_hugging_face(model: Model, task: Task | None, classes: int | None, star
         OwnError: there is no such folder, its configuration cannot be read, or its weights are missing, pickled, of
             another head, or not finite.
     """
-    from evalsuite.own.weights import check_weights, read_weights, without_prefix
+    from evalsuite.own.models import check_weights, read_weights, without_prefix
 
     transformers, place = _transformers(model.path), _place(model, start)
     local = {"local_files_only": Path(place).is_dir(), "trust_remote_code": False}

@@ -8,20 +8,22 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 from pydantic import TypeAdapter, ValidationError
+from safetensors.torch import load_file, save_file
 
 from evalsuite.contract import Data, Task
 from evalsuite.own.data import Source, fingerprint, source_of
 from evalsuite.own.data.reading import read_data
 from evalsuite.own.hugging_face import place_of
 from evalsuite.own.models import Model
-from evalsuite.own.originals import Originals, originals_folder
 from evalsuite.own.tasks import TaskChoice, task_of
 from evalsuite.references import OwnError
-from evalsuite.samples import Inputs, mapped
+from evalsuite.run.cache import default_folder
+from evalsuite.samples import Inputs, leaves, mapped
 from evalsuite.tasks import Embedding
 from evalsuite.workloads.options import Budget
 
@@ -29,6 +31,43 @@ if TYPE_CHECKING:
     from torch import nn
 
     from evalsuite.own.activations import OwnActivations
+
+
+def originals_folder() -> Path:
+    """The folder `originals` of the default cache, where outputs of users' models are kept; it need not exist."""
+    return default_folder() / "originals"
+
+
+class Originals:
+    """The outputs of a model by the content of each batch: every job needs them, and one run of the model is enough.
+
+    Args:
+        key: the digest of model and data.
+        run: gives the outputs for a batch, (samples, width).
+    """
+
+    def __init__(self, key: str, run: Callable[[Inputs], torch.Tensor]) -> None:
+        self._file, self._run = originals_folder() / f"{key}.safetensors", run
+        self._known = load_file(self._file) if self._file.is_file() else {}
+        self._new = False
+
+    def __call__(self, inputs: Inputs) -> torch.Tensor:
+        """The model's outputs for a batch, (samples, width), computed once for each batch."""
+        digest = hashlib.sha256(b"".join(each.numpy().tobytes() for each in leaves(inputs))).hexdigest()
+        if digest not in self._known:
+            self._known[digest], self._new = self._run(inputs).contiguous(), True
+        return self._known[digest]
+
+    def keep(self) -> None:
+        """Write what is new, whole or not at all."""
+        if not self._new:
+            return
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=self._file.parent, suffix=".partial", delete=False) as partial:
+            pass
+        save_file(self._known, partial.name)
+        Path(partial.name).replace(self._file)
+
 
 STARTS = ("scratch", "pretrained", "trained")
 _OPTION = {"source": "data"}

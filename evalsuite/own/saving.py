@@ -18,7 +18,7 @@ from evalsuite.activations.census import built_with
 from evalsuite.activations.recognition import known
 from evalsuite.own.activations import OwnActivations, Place, outputs_of
 from evalsuite.own.adapter import Adapted, own_network
-from evalsuite.own.weights import load_weights, read_weights
+from evalsuite.own.models import load_weights, read_weights
 from evalsuite.references import OwnError
 from evalsuite.resizing import parsed_json, tensor_bytes
 from evalsuite.samples import Inputs, leaves

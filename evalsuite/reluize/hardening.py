@@ -12,8 +12,8 @@ from torch import nn
 
 from evalsuite.activations.hardenable import Hardenable
 from evalsuite.plugins import did_you_mean
-from evalsuite.reluize.optimizer import HARDNESS_STEP, parameter_groups
 from evalsuite.reluize.schedules import Curve, next_share, schedule_named, windows
+from evalsuite.reluize.training import HARDNESS_STEP, parameter_groups
 
 
 @dataclass

@@ -11,9 +11,15 @@ from torch.export import Dim
 from torch.utils._pytree import tree_leaves
 
 from evalsuite.activations.census import duplicate, identify, made_like, substitute
-from evalsuite.activations.formulas import Expression, Formulas, interior, is_elementwise, operator_name
-from evalsuite.activations.marked import marked
-from evalsuite.activations.recognition import Recognised
+from evalsuite.activations.recognition import (
+    Expression,
+    Formulas,
+    Recognised,
+    interior,
+    is_elementwise,
+    marked,
+    operator_name,
+)
 
 _CLOSENESS = 1e-5
 

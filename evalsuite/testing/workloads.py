@@ -12,7 +12,7 @@ from torch import nn
 from evalsuite.contract import Data, Network, Split
 from evalsuite.networks import load_network, save_network
 from evalsuite.plugins import load
-from evalsuite.reluize.building import build_executing
+from evalsuite.reluize.swap import build_executing
 from evalsuite.reluize.training import fit
 from evalsuite.run.making import PARTS, check_disjoint
 from evalsuite.samples import leaves

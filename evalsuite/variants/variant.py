@@ -158,9 +158,8 @@ def train(
 
     Example: docs/reference.md#write-a-variant
     """
-    from evalsuite.reluize.optimizer import HARDNESS_STEP
     from evalsuite.reluize.profile import HardnessProfile
-    from evalsuite.reluize.training import fit
+    from evalsuite.reluize.training import HARDNESS_STEP, fit
 
     if start_of(setup.workload) == "trained":
         original = original_of(setup.workload)
@@ -187,7 +186,7 @@ def built(setup: Setup, activation: str, make: Callable[[int], nn.Module] | None
     """The workload's network with its weights for the seed, shown to execute `activation`. See `train`."""
     import torch
 
-    from evalsuite.reluize.building import build_executing
+    from evalsuite.reluize.swap import build_executing
 
     make = make or maker(activation)
     torch.manual_seed(setup.seed)

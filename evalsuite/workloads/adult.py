@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from evalsuite.contract import Data
-from evalsuite.workloads.folders import data_folder
 from evalsuite.workloads.layers import mlp
 from evalsuite.workloads.options import Budget
-from evalsuite.workloads.workload import labelled, partition
+from evalsuite.workloads.workload import data_folder, labelled, partition
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from evalsuite.contract import Data
-from evalsuite.workloads.cifar import cifar_data, cifar_fingerprint
-from evalsuite.workloads.cifar_files import SHAPE
+from evalsuite.workloads.cifar import SHAPE, cifar_data, cifar_fingerprint
 from evalsuite.workloads.options import Budget, check_heads
 
 if TYPE_CHECKING:

@@ -77,7 +77,7 @@ class DigitsResNet(Digits):
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
         from torch import nn
 
-        from evalsuite.workloads.residual import ResidualBlock
+        from evalsuite.workloads.transformer import ResidualBlock
 
         return nn.Sequential(
             *convolution(1, 16, activation),

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from evalsuite.contract import Data
-from evalsuite.workloads.folders import data_folder
 from evalsuite.workloads.idx import NAMES, content, fetch_idx, idx_files, parse_idx
 from evalsuite.workloads.layers import mlp
 from evalsuite.workloads.options import Budget
-from evalsuite.workloads.workload import labelled, partition
+from evalsuite.workloads.workload import data_folder, labelled, partition
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from evalsuite.contract import Data, Split
 from evalsuite.tasks.language_model import LanguageModel
-from evalsuite.workloads.folders import data_folder
 from evalsuite.workloads.options import Budget, check_heads
 from evalsuite.workloads.text import token_windows
-from evalsuite.workloads.workload import sha256
+from evalsuite.workloads.workload import data_folder, sha256
 
 if TYPE_CHECKING:
     import torch

@@ -1,6 +1,7 @@
-"""Pre-norm transformers: the blocks that the ViT and the GPTs share. Activations stand in the feed-forward parts only.
+"""Blocks of networks: a residual block, and the pre-norm transformers of the ViT and the GPTs.
 
-Plain modules without dropout, so that variants differ in their activation alone and quantizers find their layers.
+In transformers, activations stand in the feed-forward parts only. They are plain modules without dropout, so that
+variants differ in their activation alone and quantizers find their layers.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from evalsuite.activations import Hardenable
+from evalsuite.workloads.layers import convolution
 
 _POSITION_DEVIATION = 0.02
 _GPT2_DEVIATION, _GPT2_WIDTH = 0.02, 768
@@ -174,3 +176,37 @@ class LanguageModel(nn.Module):
 def feed_forwards(blocks: int, width: int, hidden: int, activation: Callable[[int], nn.Module]) -> list[nn.Module]:
     """The `FeedForward` of each block, in the network's order."""
     return [FeedForward(width, hidden, activation(hidden)) for _ in range(blocks)]
+
+
+class ResidualBlock(nn.Module):
+    """activation(x + two 3 x 3 convolutions of x), each with BatchNorm: arXiv 1512.03385, figure 2.
+
+    Where the block changes the shape, a 1 x 1 convolution with BatchNorm projects x. Maps (batch, channels_in, height,
+    width) to (batch, channels_out, height / stride, width / stride), rounded up.
+
+    Args:
+        channels_in: of the input.
+        channels_out: of the output.
+        activation: makes each of the two activations from its number of channels.
+        stride: of the first convolution and of the projection.
+    """
+
+    def __init__(
+        self, channels_in: int, channels_out: int, activation: Callable[[int], nn.Module], *, stride: int = 1
+    ) -> None:
+        super().__init__()
+        self.residual = nn.Sequential(
+            *convolution(channels_in, channels_out, activation, stride=stride),
+            nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False),
+            nn.BatchNorm2d(channels_out),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or channels_in != channels_out:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(channels_in, channels_out, 1, stride=stride, bias=False), nn.BatchNorm2d(channels_out)
+            )
+        self.activation = activation(channels_out)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The block's output for x, of the shape that the class states."""
+        return self.activation(self.residual(x) + self.shortcut(x))  # type: ignore[no-any-return]

@@ -1,9 +1,10 @@
-"""What a workload is, and the split that all of them share."""
+"""What a workload is, where its data lie, and the split that all of them share."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
@@ -13,6 +14,7 @@ from evalsuite.contract import Data, Split
 if TYPE_CHECKING:
     import numpy as np
     from torch import nn
+
 
 SPLIT_SEED = 20260321  # Of split 0, which all seeds share: an interval then speaks of training, not of the test data.
 
@@ -168,3 +170,12 @@ def split(
         inputs = ((inputs - lowest) / np.where(widths > 0, widths, 1)).clip(0, 1)
     calibration, validation, test, training = (labelled(inputs[part], targets[part]) for part in parts)
     return Data(training, calibration, validation, test, (0.0, 1.0), int(targets.max()) + 1, fingerprint)
+
+
+def data_folder() -> Path:
+    """The folder in which workloads look for data files, which need not exist: $EVALSUITE_DATA, else the user's own.
+
+    Example: docs/reference.md#measure-a-model
+    """
+    named = os.environ.get("EVALSUITE_DATA")
+    return Path(named).expanduser() if named else Path.home() / ".local" / "share" / "evalsuite"

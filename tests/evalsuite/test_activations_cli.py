@@ -10,8 +10,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from evalsuite.activations import GATED
-from evalsuite.activations.figure import write_figure
-from evalsuite.activations.listing import table
+from evalsuite.activations.listing import table, write_figure
 from evalsuite.cli import app
 from evalsuite.plugins import Plugin, load_all
 

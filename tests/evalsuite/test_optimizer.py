@@ -17,7 +17,7 @@ from evalsuite import LambdaGELU, Split
 from evalsuite.activations.expanded import XSiLU
 from evalsuite.activations.hardenable import Hardenable
 from evalsuite.activations.integrated import XIELU, XIPReLU
-from evalsuite.reluize.optimizer import hardness_rate, parameter_groups, predicted_lambda_step
+from evalsuite.reluize.training import hardness_rate, parameter_groups, predicted_lambda_step
 
 MakeOptimizer = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 

@@ -18,8 +18,7 @@ from evalsuite.own.activations import OwnActivations
 from evalsuite.own.adapter import adapted
 from evalsuite.plugins import load
 from evalsuite.references import OwnError
-from evalsuite.reluize.building import build_executing
-from evalsuite.reluize.swap import check_executes
+from evalsuite.reluize.swap import build_executing, check_executes
 from evalsuite.variants.variant import Made, maker, swapped
 
 Build = Callable[[], nn.Module]

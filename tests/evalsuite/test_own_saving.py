@@ -17,8 +17,8 @@ from evalsuite import Network, load_own, refit_bias
 from evalsuite.networks import save_network
 from evalsuite.own.activations import OwnActivations
 from evalsuite.own.adapter import adapted
+from evalsuite.own.models import load_weights
 from evalsuite.own.saving import Saved, save_own
-from evalsuite.own.weights import load_weights
 from evalsuite.references import OwnError
 from evalsuite.variants.variant import Made, maker, swapped
 

@@ -19,8 +19,8 @@ from evalsuite.activations.hardenable import Hardenable
 from evalsuite.networks import load_network, save_network
 from evalsuite.plugins import entries, load
 from evalsuite.reluize import schedules
-from evalsuite.reluize.building import build_executing
 from evalsuite.reluize.profile import HardnessProfile
+from evalsuite.reluize.swap import build_executing
 from evalsuite.run.making import make_network
 from evalsuite.variants import Made, Setup, annealed, standing
 from evalsuite.variants.annealed import Annealed, SwishAnnealed

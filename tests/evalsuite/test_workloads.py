@@ -27,7 +27,7 @@ from evalsuite.run.making import check_disjoint
 from evalsuite.workloads.digits import DigitsMLP, DigitsResNet
 from evalsuite.workloads.mnist import MnistCNN, read_idx
 from evalsuite.workloads.options import Budget
-from evalsuite.workloads.residual import ResidualBlock
+from evalsuite.workloads.transformer import ResidualBlock
 from evalsuite.workloads.workload import packaged_file
 
 # Samples, and at most how many of them the data set itself has twice.

@@ -16,8 +16,8 @@ import pytest
 from evalsuite.workloads import adult, fashion
 from evalsuite.workloads.adult import CATEGORICAL, NUMERIC, TARGET, AdultMLP, encode
 from evalsuite.workloads.fashion import FashionMLP
-from evalsuite.workloads.folders import data_folder
 from evalsuite.workloads.idx import NAMES, fetch_idx, idx_files, read_idx
+from evalsuite.workloads.workload import data_folder
 
 
 def idx(values: np.ndarray) -> bytes:

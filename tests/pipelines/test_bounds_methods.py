@@ -12,7 +12,7 @@ from torch import nn
 from written import Written
 
 from evalsuite import Bench, LambdaGELU, Network, Property, Unsupported
-from evalsuite.workloads.residual import ResidualBlock
+from evalsuite.workloads.transformer import ResidualBlock
 from pipelines.bounds import Bounds
 from pipelines.bounds import propagation as propagation_module
 from pipelines.bounds.margins import Margins

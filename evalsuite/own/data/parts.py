@@ -1,4 +1,8 @@
-"""What a reader of one kind of source gives: inputs, raw targets, and what is known of both."""
+"""What a reader gives: inputs, raw targets, and what is known of both; and cutting the parts that are not given.
+
+They are cut from the training part: the same at every call, stratified where there are classes. Samples that are equal
+stay together, so that none is in two parts.
+"""
 
 from __future__ import annotations
 

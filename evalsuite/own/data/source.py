@@ -1,4 +1,4 @@
-"""Where a user's data are and how to read them: what stands behind `data:` in a recipe and `--data`."""
+"""Where a user's data are, and how to read them: what stands behind `data:` and `--data`; and their fingerprint."""
 
 from __future__ import annotations
 

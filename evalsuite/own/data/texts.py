@@ -1,4 +1,4 @@
-"""Texts as tokens: a class, labels, a value or a vector for each, or a tag for each of its words."""
+"""Texts as tokens: with a class, labels, a value or a vector, with a tag for each word, or as running text."""
 
 from __future__ import annotations
 
