@@ -15,12 +15,6 @@ def _of(module: nn.Module) -> Activation:
     return _elu(float(module.alpha))
 
 
-def _shape(alpha: float) -> str:
-    if alpha == 0:
-        return ""
-    return "+0" if alpha > 0 else "-0"
-
-
 @lru_cache(maxsize=256)
 def _elu(alpha: float) -> Activation:
     def value(z: torch.Tensor) -> torch.Tensor:
@@ -37,7 +31,7 @@ def _elu(alpha: float) -> Activation:
         value=value,
         slope=slope,
         inflections=(0.0,) if alpha else (),
-        shape=_shape(alpha),
+        shape="" if alpha == 0 else "+0" if alpha > 0 else "-0",
         relu_distance=abs(alpha),
         make=lambda _: nn.ELU(),
         matches=lambda module: isinstance(module, nn.ELU),

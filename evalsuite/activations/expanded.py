@@ -56,7 +56,6 @@ def _xsilu(a: float) -> Activation:
         relu_distance=math.inf if a else SILU.relu_distance,
         make=lambda _: XSiLU(),
         matches=lambda module: isinstance(module, XSiLU),
-        onnx="",
         limits=(0.0 - a, 1 + a),
         parameters=("a",),
         row_of=_of,

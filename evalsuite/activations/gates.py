@@ -17,27 +17,13 @@ from evalsuite.activations.traits import Activation
 _FLAT = 40.0
 
 
-def _sigmoid_slope(z: torch.Tensor) -> torch.Tensor:
-    return torch.sigmoid(z) * torch.sigmoid(-z)
-
-
-def _tanh_slope(z: torch.Tensor) -> torch.Tensor:
-    # As 1 - tanh^2 the tails would be rounding error.
-    return 4 * torch.sigmoid(2 * z) * torch.sigmoid(-2 * z)
-
-
-def _softplus(z: torch.Tensor) -> torch.Tensor:
-    # torch's own becomes z beyond a threshold, by default 20: an error of 2e-9.
-    return z.clamp(min=0) + torch.log1p(torch.exp(-z.abs()))
-
-
 SIGMOID = Activation(
     name="sigmoid",
     help="1 / (1 + exp(-x)), the gate of a GLU",
     source="the logistic function",
     formula="1 / (1 + exp(-x))",
     value=torch.sigmoid,
-    slope=_sigmoid_slope,
+    slope=lambda z: torch.sigmoid(z) * torch.sigmoid(-z),
     inflections=(0.0,),
     shape="+-",
     relu_distance=math.inf,
@@ -56,8 +42,6 @@ HARD_SIGMOID = Activation(
     formula="min(max(x + 3, 0), 6) / 6",
     value=lambda z: (z + 3).clamp(0, 6) / 6,
     slope=lambda z: (z.abs() < 3).to(z.dtype) / 6,
-    inflections=(),
-    shape="",
     relu_distance=math.inf,
     make=lambda _: nn.Hardsigmoid(),
     matches=lambda module: isinstance(module, nn.Hardsigmoid),
@@ -73,7 +57,8 @@ TANH = Activation(
     source="the hyperbolic tangent",
     formula="tanh(x)",
     value=torch.tanh,
-    slope=_tanh_slope,
+    # As 1 - tanh^2 the tails would be rounding error.
+    slope=lambda z: 4 * torch.sigmoid(2 * z) * torch.sigmoid(-2 * z),
     inflections=(0.0,),
     shape="+-",
     relu_distance=math.inf,
@@ -90,9 +75,9 @@ SOFTPLUS = Activation(
     help="log(1 + exp(x)), without torch's threshold",
     source="Dugas et al., NIPS 2000",
     formula="log(1 + exp(x))",
-    value=_softplus,
+    # torch's own becomes z beyond a threshold, by default 20: an error of 2e-9.
+    value=lambda z: z.clamp(min=0) + torch.log1p(torch.exp(-z.abs())),
     slope=torch.sigmoid,
-    inflections=(),
     shape="+",
     relu_distance=math.log(2),
     make=lambda _: nn.Softplus(threshold=_FLAT),
@@ -115,8 +100,6 @@ IDENTITY = Activation(
     formula="x",
     value=lambda z: z,
     slope=torch.ones_like,
-    inflections=(),
-    shape="",
     relu_distance=math.inf,
     make=lambda _: LinearGate(),
     matches=lambda module: isinstance(module, LinearGate),

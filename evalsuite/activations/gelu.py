@@ -7,7 +7,7 @@ import math
 import torch
 from torch import nn
 
-from evalsuite.activations.hardenable import Hardenable, learnt_hardness
+from evalsuite.activations.hardenable import Hardenable, hardened
 from evalsuite.activations.kernel import composed, is_traced, lambda_gelu
 from evalsuite.activations.traits import Activation
 
@@ -63,23 +63,12 @@ GELU = Activation(
 )
 """The row of GELU in its exact form, x Phi(x). Example: docs/reference.md#rows-of-traits"""
 
-LAMBDA_GELU = Activation(
+LAMBDA_GELU = hardened(
+    GELU,
+    LambdaGELU,
     name="lambda-gelu",
     help="x Phi(lambda x), one learnable lambda per layer",
-    source="arXiv 2603.21991, eq. 1-3",
     formula="x Phi(lambda x), lambda = 1 + softplus(s / t)",
-    value=gelu,
-    slope=gelu_slope,
-    inflections=GELU.inflections,
-    shape=GELU.shape,
-    relu_distance=GELU.relu_distance,
-    make=lambda _: LambdaGELU(),
-    matches=lambda module: isinstance(module, LambdaGELU),
-    hardness=learnt_hardness,
-    onnx="Gelu",
-    hardens_to="relu",
-    hardened_by="lambda-gelu",
-    parameters=("s",),
 )
 """The row of lambda-GELU, x Phi(lambda x), whose hardness lambda is learnt.
 

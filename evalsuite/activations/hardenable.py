@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import nn
 from torch.nn import functional
+
+from evalsuite.activations.traits import Activation
 
 TEMPERATURE = 0.1
 
@@ -108,3 +111,19 @@ def learnt_hardness(module: nn.Module) -> torch.Tensor:
     if module.s.ndim and module.dimension != 1:
         raise ValueError(f"{type(module).__name__} has a lambda per channel of its last dimension, not of dimension 1")
     return module.hardness.detach()
+
+
+def hardened(
+    row: Activation,
+    kind: type[Hardenable],
+    *,
+    name: str,
+    help: str,
+    formula: str,
+    source: str = "arXiv 2603.21991, eq. 1-3",
+) -> Activation:
+    """The row of the activation `kind`, which has a learnt hardness, from that of the one without."""
+    return replace(
+        row, name=name, help=help, formula=formula, source=source, hardened_by=name, hardness=learnt_hardness,
+        make=lambda _: kind(), matches=lambda module: isinstance(module, kind), parameters=("s",), row_of=None,
+    )  # fmt: skip

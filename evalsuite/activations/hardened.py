@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -10,15 +9,14 @@ from torch.nn import functional
 
 from evalsuite.activations.elu import ELU
 from evalsuite.activations.hard_swish import HARD_SWISH
-from evalsuite.activations.hardenable import Hardenable, learnt_hardness
+from evalsuite.activations.hardenable import Hardenable, hardened
 from evalsuite.activations.mish import MISH
 from evalsuite.activations.traits import Activation
 
 
 class Hardened(Hardenable):
-    """f(x) = g(lambda x) / lambda for a subclass's `row`, g as torch computes it; the arguments are Hardenable's."""
+    """f(x) = g(lambda x) / lambda for a subclass's `function`, g as torch computes it; arguments as of Hardenable."""
 
-    row: ClassVar[Activation]
     function: ClassVar[staticmethod[..., torch.Tensor]]
 
     def apply_hardness(self, x: torch.Tensor, hardness: torch.Tensor) -> torch.Tensor:
@@ -30,39 +28,26 @@ class Hardened(Hardenable):
 class LambdaELU(Hardened):
     """ELU with a learnt hardness, f(x) = ELU(lambda x) / lambda."""
 
-    row, function = ELU, staticmethod(functional.elu)
+    function = staticmethod(functional.elu)
 
 
 class LambdaHardSwish(Hardened):
     """Hard-swish with a learnt hardness, f(x) = hardswish(lambda x) / lambda."""
 
-    row, function = HARD_SWISH, staticmethod(functional.hardswish)
+    function = staticmethod(functional.hardswish)
 
 
 class LambdaMish(Hardened):
     """Mish with a learnt hardness, f(x) = mish(lambda x) / lambda."""
 
-    row, function = MISH, staticmethod(functional.mish)
+    function = staticmethod(functional.mish)
 
 
-def hardened(kind: type[Hardened]) -> Activation:
-    """The row of an activation with a learnt hardness, from that of the one without."""
-    row = kind.row
-    return replace(
-        row,
-        name=f"lambda-{row.name}",
-        help=f"{row.name} with one learnable lambda per layer",
-        source="arXiv 2603.21991, eq. 1-3",
-        formula=f"g(lambda x) / lambda, g is {row.name}",
-        make=lambda _: kind(),
-        matches=lambda module: isinstance(module, kind),
-        hardness=learnt_hardness,
-        hardened_by=f"lambda-{row.name}",
-        parameters=("s",),
-        row_of=None,
-    )
+def _row(row: Activation, kind: type[Hardened]) -> Activation:
+    said = f"{row.name} with one learnable lambda per layer"
+    return hardened(row, kind, name=f"lambda-{row.name}", help=said, formula=f"g(lambda x) / lambda, g is {row.name}")
 
 
-LAMBDA_ELU = hardened(LambdaELU)
-LAMBDA_HARD_SWISH = hardened(LambdaHardSwish)
-LAMBDA_MISH = hardened(LambdaMish)
+LAMBDA_ELU = _row(ELU, LambdaELU)
+LAMBDA_HARD_SWISH = _row(HARD_SWISH, LambdaHardSwish)
+LAMBDA_MISH = _row(MISH, LambdaMish)

@@ -36,8 +36,6 @@ def _leaky(slope: float) -> Activation:
         formula="x if x > 0 else a x",
         value=value,
         slope=steepness,
-        inflections=(),
-        shape="",
         relu_distance=math.inf if slope else 0.0,
         make=lambda _: nn.LeakyReLU(),
         matches=lambda module: isinstance(module, nn.LeakyReLU),

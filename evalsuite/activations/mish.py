@@ -18,10 +18,6 @@ def _mish_gate(z: torch.Tensor) -> torch.Tensor:
     return n / (n + 2)
 
 
-def _mish(z: torch.Tensor) -> torch.Tensor:
-    return z * _mish_gate(z)
-
-
 def _mish_slope(z: torch.Tensor) -> torch.Tensor:
     """w + z (1 - w^2) sigmoid(z), with 1 - w^2 = 4 (1 + e^z)^2 / (n + 2)^2 written for both tails."""
     near = z.clamp(-_FLAT, _FLAT)
@@ -38,7 +34,7 @@ MISH = Activation(
     help="x tanh(softplus(x))",
     source="arXiv 1908.08681",
     formula="x tanh(log(1 + exp(x)))",
-    value=_mish,
+    value=lambda z: z * _mish_gate(z),
     slope=_mish_slope,
     inflections=(-2.2563763963607931, 1.4905711794854285),
     shape="-+-",

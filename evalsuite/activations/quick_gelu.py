@@ -31,7 +31,6 @@ QUICK_GELU = Activation(
     relu_distance=0.1636101896363536,
     make=lambda _: QuickGELU(),
     matches=lambda module: isinstance(module, QuickGELU),
-    onnx="",
     hardens_to="relu",
     hardened_by="swish",
     hardened_at=HARDNESS,

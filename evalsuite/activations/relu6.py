@@ -33,8 +33,6 @@ def clip(low: float, high: float) -> Activation:
         formula=f"min(max(x, {low:g}), {high:g})",
         value=lambda z: z.clamp(low, high),
         slope=lambda z: ((z > low) & (z < high)).to(z.dtype),
-        inflections=(),
-        shape="",
         relu_distance=math.inf if high < math.inf else abs(low),
         make=lambda _: nn.ReLU6() if (low, high) == (0, 6) else nn.Hardtanh(low, high),
         matches=lambda module: _bounds(module) == (low, high),

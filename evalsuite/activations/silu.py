@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from evalsuite.activations.hardenable import Hardenable, learnt_hardness
+from evalsuite.activations.hardenable import Hardenable, hardened
 from evalsuite.activations.traits import Activation
 
 # The roots of z tanh(z / 2) = 2, where sigmoid'(z) (2 - z tanh(z / 2)) = g''(z) vanishes.
@@ -52,27 +52,16 @@ SILU = Activation(
     relu_distance=RELU_DISTANCE,
     make=lambda _: nn.SiLU(),
     matches=lambda module: isinstance(module, nn.SiLU),
-    onnx="",
     hardens_to="relu",
     hardened_by="swish",
 )
 """The row of SiLU, x sigmoid(x). Example: docs/reference.md#rows-of-traits"""
 
-SWISH = Activation(
+SWISH = hardened(
+    SILU,
+    Swish,
     name="swish",
     help="x sigmoid(beta x), one learnable beta >= 1 per layer",
-    source="arXiv 1710.05941",
     formula="x sigmoid(beta x), beta = 1 + softplus(s / t)",
-    value=silu,
-    slope=silu_slope,
-    inflections=SILU.inflections,
-    shape=SILU.shape,
-    relu_distance=SILU.relu_distance,
-    make=lambda _: Swish(),
-    matches=lambda module: isinstance(module, Swish),
-    hardness=learnt_hardness,
-    onnx="",
-    hardens_to="relu",
-    hardened_by="swish",
-    parameters=("s",),
+    source="arXiv 1710.05941",
 )

@@ -66,12 +66,12 @@ class Activation:
     formula: str
     value: Scalar
     slope: Scalar
-    inflections: tuple[float, ...]
-    shape: str
     relu_distance: float
     make: Callable[[int], nn.Module]
     matches: Callable[[nn.Module], bool]
-    onnx: str
+    inflections: tuple[float, ...] = ()
+    shape: str = ""
+    onnx: str = ""
     hardness: Callable[[nn.Module], torch.Tensor] = unit_hardness
     limits: tuple[float, float] = (0.0, 1.0)
     hardens_to: str = ""
