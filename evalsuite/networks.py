@@ -60,10 +60,8 @@ def network_of(
 
 
 def save_network(network: Network, folder: Path, workload: Workload) -> None:
-    """Write the network to `folder` (created), in place of one saved there before, and read it back to be sure.
-
-    Raises:
-        ValueError: it cannot be rebuilt from the workload's architecture by resizing layers.
+    """Write the network to `folder` (created), in place of one saved there before, and read it back to be sure. Raises
+    ValueError: it cannot be rebuilt from the workload's architecture by resizing layers.
     """
     folder.mkdir(parents=True, exist_ok=True)
     description = _written(network, folder)
@@ -84,10 +82,8 @@ def save_network(network: Network, folder: Path, workload: Workload) -> None:
 
 
 def check_savable(workload: Workload, data: Data, make: Callable[[int], nn.Module]) -> None:
-    """Save and load the untrained network with the activations of `make`: none is trained that cannot be kept.
-
-    Raises:
-        ValueError: see `save_network`.
+    """Save and load the untrained network with the activations of `make`: none is trained that cannot be kept. Raises
+    ValueError: see `save_network`.
     """
     module = workload.build(make).eval()
     settle_transformers(module)
@@ -101,11 +97,8 @@ def check_savable(workload: Workload, data: Data, make: Callable[[int], nn.Modul
 
 
 def load_network(folder: Path, workload: Workload, data: Data) -> Network:
-    """The network that `save_network` wrote.
-
-    Raises:
-        ValueError: a file is missing, damaged or of another network, or they do not fit the workload's architecture;
-            the text names it.
+    """The network that `save_network` wrote. Raises ValueError: a file is missing, damaged or of another network, or
+    they do not fit the workload's architecture; the text names it.
     """
     description = _read_description(folder / "network.json")
     module, unswapped = (_load(folder, workload, role, description) for role in _ROLES)

@@ -173,11 +173,7 @@ def parameters_of(network: Network) -> int:
 
 
 def weight_files(path: Path) -> list[Path]:
-    """The files beside an ONNX file that hold its weights.
-
-    Raises:
-        OwnError: see `OnnxNetwork`.
-    """
+    """The files beside an ONNX file that hold its weights. Raises OwnError: see `OnnxNetwork`."""
     return [path.parent / each for each in _external(_loaded(path)) if (path.parent / each).is_file()]
 
 

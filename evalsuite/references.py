@@ -56,10 +56,8 @@ def resolve(reference: str, *, what: str) -> Any:
 
 
 def declared(reference: str) -> dict[str, Any]:
-    """The options that @evalsuite.workload declared the function of that reference with; none where it did not.
-
-    Raises:
-        OwnError: see `resolve`.
+    """The options that @evalsuite.workload declared the function of that reference with; none where it did not. Raises
+    OwnError: see `resolve`.
     """
     if not is_reference(reference):
         return {}

@@ -96,10 +96,8 @@ class OwnActivations:
         return made
 
     def replaced(self, module: nn.Module, make: Callable[[int], nn.Module]) -> nn.Module:
-        """A copy of `module` with what `make` makes, given the number of channels, in each place.
-
-        Raises:
-            OwnError: it has no activation there: it is of another architecture.
+        """A copy of `module` with what `make` makes, given the number of channels, in each place. Raises OwnError: it
+        has no activation there: it is of another architecture.
         """
         exposed = expose(module, self.example)
         present = dict(exposed.named_modules())

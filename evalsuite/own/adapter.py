@@ -149,11 +149,7 @@ def _tokens(example: Inputs) -> str:
 
 
 def _default(found: Any, task: Task | None) -> str:
-    """The output where none is named.
-
-    Raises:
-        OwnError: what is returned does not tell.
-    """
+    """The output where none is named. Raises OwnError: what is returned does not tell."""
     if isinstance(found, torch.Tensor):
         return ""
     if isinstance(found, Mapping) and "logits" in found:

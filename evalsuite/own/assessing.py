@@ -39,10 +39,8 @@ def options_of(
     start: str,
     settings: Sequence[str],
 ) -> dict[str, Any]:
-    """The options of the workload `own` that the command line gives: those of @evalsuite.workload, then its own.
-
-    Raises:
-        OwnError: an option is unknown, or something that is needed is missing.
+    """The options of the workload `own` that the command line gives: those of @evalsuite.workload, then its own. Raises
+    OwnError: an option is unknown, or something that is needed is missing.
     """
     options = declared(model)
     given = {"data": data, "task": task, "start": start}
@@ -93,11 +91,7 @@ def _set(options: dict[str, Any], setting: str) -> None:
 
 
 def asked_of(options: Mapping[str, Any], **how: Any) -> Asked:
-    """The assessment of a model with these options, after a look at model and data.
-
-    Raises:
-        OwnError: see `examine`.
-    """
+    """The assessment of a model with these options, after a look at model and data. Raises OwnError: see `examine`."""
     found = examine(own_of(options))
     name = _name(options["model"])
     asked = Asked(name, dict(options), found, **how)
@@ -110,10 +104,8 @@ def asked_of(options: Mapping[str, Any], **how: Any) -> Asked:
 
 
 def own_of(options: Mapping[str, Any]) -> Own:
-    """The workload with these options, as a recipe would make it.
-
-    Raises:
-        OwnError: an option is unknown, or its value is refused.
+    """The workload with these options, as a recipe would make it. Raises OwnError: an option is unknown, or its value
+    is refused.
     """
     known = option_names(Own)
     for name in options:
@@ -130,10 +122,8 @@ def own_of(options: Mapping[str, Any]) -> Own:
 
 
 def kept_recipe(asked: Asked, folder: Path) -> Recipe:
-    """The assessment's recipe, written into the run's folder; what another run has there is left as it is.
-
-    Raises:
-        OwnError: a recipe.yaml that no run has written is there.
+    """The assessment's recipe, written into the run's folder; what another run has there is left as it is. Raises
+    OwnError: a recipe.yaml that no run has written is there.
     """
     from evalsuite.recipe import parse_recipe
     from evalsuite.run.record import read_record
@@ -237,10 +227,8 @@ def relu_ized(
 ) -> Iterator[str]:
     """Treat the model in every way that its start allows, keep the best by the validation data, and say what it costs.
 
-    Writes to `out`: the network in the layout of the user's model, and the run with its report in `out/run`.
-
-    Raises:
-        OwnError: something is wrong with the model or the data; or no treatment gave a network.
+    Writes to `out`: the network in the layout of the user's model, and the run with its report in `out/run`. Raises
+    OwnError: something is wrong with the model or the data; or no treatment gave a network.
     """
     asked = asked_of(options, stages=["accuracy", "export"], seeds=1)
     if not asked.examined.activation:

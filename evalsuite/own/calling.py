@@ -37,10 +37,8 @@ def workload(**options: Any) -> Callable[[Make], Make]:
 
 
 def reference_of(given: Any) -> Any:
-    """A function or class as the reference `file.py:name`; anything else as it is.
-
-    Raises:
-        OwnError: it cannot be found by its name, as a lambda cannot: networks are made in processes of their own.
+    """A function or class as the reference `file.py:name`; anything else as it is. Raises OwnError: it cannot be found
+    by its name, as a lambda cannot: networks are made in processes of their own.
     """
     if not callable(given):
         return given

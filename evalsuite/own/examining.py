@@ -44,10 +44,8 @@ class Examined:
 
 
 def examine(own: Own) -> Examined:
-    """Load model and data, find the activations, take one training step, and compare outputs with targets.
-
-    Raises:
-        OwnError: something would go wrong; the text names the culprit, the value and the cure.
+    """Load model and data, find the activations, take one training step, and compare outputs with targets. Raises
+    OwnError: something would go wrong; the text names the culprit, the value and the cure.
     """
     forget()
     data = own.data()

@@ -25,11 +25,8 @@ _HUB = re.compile(r"[\w.-]+(/[\w.-]+)?")
 def load_hugging_face(model: Model, task: Task | None, classes: int | None, start: str) -> nn.Module:
     """The model of a folder, or of a name on the hub, with the head that the task asks for. See `load_model`.
 
-    Nothing is unpickled, and no code of the folder is run.
-
-    Raises:
-        OwnError: there is no such folder, its configuration cannot be read, or its weights are missing, pickled, of
-            another head, or not finite.
+    Nothing is unpickled, and no code of the folder is run. Raises OwnError: there is no such folder, its configuration
+    cannot be read, or its weights are missing, pickled, of another head, or not finite.
     """
     from evalsuite.own.models import check_weights, read_weights, without_prefix
 
@@ -75,10 +72,8 @@ def _transformers(path: str) -> Any:
 
 
 def place_of(path: str) -> str:
-    """The folder of a model `hf:FOLDER`, or the name on the hub.
-
-    Raises:
-        OwnError: there is no such folder, or it holds no configuration.
+    """The folder of a model `hf:FOLDER`, or the name on the hub. Raises OwnError: there is no such folder, or it holds
+    no configuration.
     """
     name = path.removeprefix("hf:")
     folder = Path(name).expanduser()

@@ -264,22 +264,16 @@ _AS_TENSORS = "save tensors alone, by torch.save(model.state_dict(), ...) or saf
 
 
 def load_weights(module: nn.Module, file: str) -> None:
-    """Give `module` the weights in `file`, in place: all of its own, and no others.
-
-    Raises:
-        OwnError: there is no such file, it is no safetensors file or a pickle of more than tensors, its tensors are not
-            the module's, or some are NaN or infinite; the text names the first of them.
+    """Give `module` the weights in `file`, in place: all of its own, and no others. Raises OwnError: there is no such
+    file, it is no safetensors file or a pickle of more than tensors, its tensors are not the module's, or some are NaN
+    or infinite; the text names the first of them.
     """
     path = Path(file).expanduser()
     place(module, read_weights(path), str(file))
 
 
 def read_weights(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a file by name.
-
-    Raises:
-        OwnError: see `load_weights`.
-    """
+    """The tensors of a file by name. Raises OwnError: see `load_weights`."""
     if path.suffix not in SUFFIXES:
         raise OwnError(f"weights: {path} is none of {', '.join(SUFFIXES)}; {_AS_TENSORS}")
     if not path.is_file():

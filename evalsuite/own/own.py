@@ -203,11 +203,7 @@ class Own(Budget):
         return _places(self)
 
     def check(self) -> None:
-        """Look at model, data and task before anything is trained.
-
-        Raises:
-            OwnError: see `examine`.
-        """
+        """Look at model, data and task before anything is trained. Raises OwnError: see `examine`."""
         from evalsuite.own.examining import examine
 
         examine(self)
@@ -305,11 +301,7 @@ def _tokenizer(model: Model) -> str | None:
 
 
 def _files(place: Path) -> list[Path]:
-    """The files of a folder, or the file itself.
-
-    Raises:
-        OwnError: there is neither.
-    """
+    """The files of a folder, or the file itself. Raises OwnError: there is neither."""
     if place.is_file():
         return [place]
     if not place.is_dir():

@@ -28,11 +28,7 @@ class TaskChoice:
 
     @classmethod
     def of(cls, given: str | dict[str, Any]) -> TaskChoice:
-        """A name, or a mapping with `use` and options.
-
-        Raises:
-            ValueError: `use` is missing.
-        """
+        """A name, or a mapping with `use` and options. Raises ValueError: `use` is missing."""
         if isinstance(given, str):
             return cls(given)
         options = {name: value for name, value in given.items() if name != "use"}
@@ -47,10 +43,8 @@ class TaskChoice:
         return TaskChoice(self.use, Arguments({**self.options, "per": "byte"}))
 
     def make(self) -> Task:
-        """The task.
-
-        Raises:
-            OwnError: there is none of that name, an option is unknown or refused, or the class lacks something.
+        """The task. Raises OwnError: there is none of that name, an option is unknown or refused, or the class lacks
+        something.
         """
         kind = self._kind()
         known = [each.name for each in fields(kind)] if hasattr(kind, "__dataclass_fields__") else []
@@ -181,11 +175,7 @@ class _Amended:
         return torch.cat([inner, torch.stack([*own, torch.tensor(float(len(outputs)), dtype=torch.float64)])])
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:
-        """The chosen ones in their order.
-
-        Raises:
-            OwnError: the task has no metric of a chosen name.
-        """
+        """The chosen ones in their order. Raises OwnError: the task has no metric of a chosen name."""
         own = len(self._functions)
         inner = self.task.metrics(tally[: len(tally) - own - 1])
         means = dict(zip(self._functions, (tally[-own - 1 : -1] / tally[-1]).tolist(), strict=True))

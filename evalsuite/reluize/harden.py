@@ -28,10 +28,8 @@ A step of Adam multiplies lambda - 1 by up to exp(c rate), c being `HARDNESS_STE
 
 
 def hardenable_form(name: str) -> str:
-    """The activation whose learnt lambda hardens the one of that name; itself, where it has a lambda to learn.
-
-    Raises:
-        ValueError: there is none.
+    """The activation whose learnt lambda hardens the one of that name; itself, where it has a lambda to learn. Raises
+    ValueError: there is none.
     """
     row: Activation = load("activations", name).target
     if not row.hardened_by:

@@ -30,13 +30,10 @@ def rewrite_formulas(
     """`network` as a graph in which a module made by `make` stands in place of each activation written by hand.
 
     The activation modules that it has stay the modules they are, at their paths; what they compute is not looked into.
-    The other layers are aten operators, whose parameters keep their names. The graph does what the network does in
-    the mode in which it is given: train() and eval() of the graph change no dropout. The batch may have another size
-    than the example's, if that is at least 2 and the network allows it.
-
-    Raises:
-        ValueError: torch.export fails; no formula is found; or the graph's outputs differ from the network's by more
-            than 1e-5 of the largest.
+    The other layers are aten operators, whose parameters keep their names. The graph does what the network does in the
+    mode in which it is given: train() and eval() of the graph change no dropout. The batch may have another size than
+    the example's, if that is at least 2 and the network allows it. Raises ValueError: torch.export fails; no formula is
+    found; or the graph's outputs differ from the network's by more than 1e-5 of the largest.
     """
     given = duplicate(network)
     known = {path: module for path, module in given.named_modules() if identify(module) is not None}

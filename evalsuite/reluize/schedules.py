@@ -50,10 +50,8 @@ SCHEDULES: dict[str, Schedule] = {
 
 
 def schedule_named(schedule: str | Curve) -> Schedule:
-    """The schedule of that name, or a user's own curve for lambda, checked on a grid.
-
-    Raises:
-        ValueError: the name is unknown; the curve leaves [0, 1], decreases, or does not end at 1.
+    """The schedule of that name, or a user's own curve for lambda, checked on a grid. Raises ValueError: the name is
+    unknown; the curve leaves [0, 1], decreases, or does not end at 1.
     """
     if isinstance(schedule, str):
         if schedule not in SCHEDULES:
@@ -84,11 +82,8 @@ def next_share(curve: Curve, progress: float, before: float) -> float:
 def windows(layers: int, order: str, start: float) -> list[tuple[float, float]]:
     """When each layer hardens: (opens, closes) as shares of the whole training, in the layers' own order.
 
-    "together": all over [start, 1]. "forward" and "backward" cut [start, 1] into equal windows, the first layer's
-    first or last.
-
-    Raises:
-        ValueError: the order is unknown.
+    "together": all over [start, 1]. "forward" and "backward" cut [start, 1] into equal windows, the first layer's first
+    or last. Raises ValueError: the order is unknown.
     """
     if order not in ORDERS:
         raise ValueError(f"unknown order {order!r}{did_you_mean(order, ORDERS)}")

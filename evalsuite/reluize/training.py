@@ -50,10 +50,8 @@ def hardness_rate(
       With c t this is c learning_rate sigmoid.
 
     Momentum m multiplies the asymptotic step of every group by 1 / (1 - m) alike, so c, which is relative to the other
-    parameters' steps, needs no correction by it.
-
-    Raises:
-        ValueError: an unknown optimizer, or a step, temperature or learning rate not above 0.
+    parameters' steps, needs no correction by it. Raises ValueError: an unknown optimizer, or a step, temperature or
+    learning rate not above 0.
     """
     if optimizer not in _RATE_OF:
         raise ValueError(f"unknown optimizer {optimizer!r}{did_you_mean(optimizer, _RATE_OF)}")
@@ -129,11 +127,9 @@ def predicted_lambda_step(
 ) -> dict[str, torch.Tensor]:
     """To first order, how one SGD step without momentum moves each lambda, by dotted path; of the shape of lambda.
 
-    delta lambda = -eta_s sigmoid(s / t)^2 / t^2 dL/dlambda (arXiv 2603.21991). A backward pass has left
-    dL/ds = sigmoid(s / t) / t dL/dlambda at s. The error is of second order in the learning rate.
-
-    Raises:
-        ValueError: an option out of its bounds, no Hardenable, or none whose s has a gradient.
+    delta lambda = -eta_s sigmoid(s / t)^2 / t^2 dL/dlambda (arXiv 2603.21991). A backward pass has left dL/ds =
+    sigmoid(s / t) / t dL/dlambda at s. The error is of second order in the learning rate. Raises ValueError: an option
+    out of its bounds, no Hardenable, or none whose s has a gradient.
     """
     steps = {}
     for path, layer in module.named_modules():
@@ -175,10 +171,8 @@ def distilled(task: Task, teacher: nn.Module, share: float = 0.5) -> Loss:
 
 
 def device_of(asked: str) -> torch.device:
-    """The device that a budget asks for; "auto" is a GPU where there is one.
-
-    Raises:
-        ValueError: there is no such device.
+    """The device that a budget asks for; "auto" is a GPU where there is one. Raises ValueError: there is no such
+    device.
     """
     if asked == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -88,11 +88,7 @@ class Description(_Record):
 
     @classmethod
     def from_json(cls, found: object) -> Description:
-        """What `to_json` gave.
-
-        Raises:
-            ValueError: it is something else, of another version, or was changed since.
-        """
+        """What `to_json` gave. Raises ValueError: it is something else, of another version, or was changed since."""
         if not isinstance(found, dict) or "format" not in found:
             raise ValueError("is no description of a saved module: it names no format; save the module again")
         if found["format"] != 1 or isinstance(found["format"], bool):
@@ -141,11 +137,7 @@ def describe(module: nn.Module, sha256: str, *, owners_only: bool = False) -> De
 
 
 def own_sites(path: str, layer: nn.Module) -> list[Site]:
-    """The layer's own parameters and persistent buffers.
-
-    Raises:
-        ValueError: as `describe`.
-    """
+    """The layer's own parameters and persistent buffers. Raises ValueError: as `describe`."""
     if type(layer).get_extra_state is not nn.Module.get_extra_state:
         raise ValueError(f"{path or 'the module'} ({type(layer).__name__}) has an extra state, which is no tensor")
     persistent = {key: each for key, each in layer._buffers.items() if key not in layer._non_persistent_buffers_set}

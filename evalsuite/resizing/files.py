@@ -99,10 +99,8 @@ def _loaded(module: nn.Module, folder: Path, *, named: Path) -> nn.Module:
 
 
 def tensor_bytes(module: nn.Module) -> bytes:
-    """The module's tensors as a safetensors file; tied ones once.
-
-    Raises:
-        ValueError: a parameter is infinite, or anything is NaN; or a tensor is of a kind that cannot be saved.
+    """The module's tensors as a safetensors file; tied ones once. Raises ValueError: a parameter is infinite, or
+    anything is NaN; or a tensor is of a kind that cannot be saved.
     """
     tensors: dict[str, torch.Tensor] = {}
     for name, sites in tensor_groups(module).items():
@@ -116,10 +114,8 @@ def tensor_bytes(module: nn.Module) -> bytes:
 
 
 def read_tensors(path: Path, description: Description) -> dict[str, torch.Tensor]:
-    """The tensors of the safetensors file at `path`, which must be the one that was described.
-
-    Raises:
-        ValueError: it is missing, was changed, is no such file, holds other tensors, or numbers that are not finite.
+    """The tensors of the safetensors file at `path`, which must be the one that was described. Raises ValueError: it is
+    missing, was changed, is no such file, holds other tensors, or numbers that are not finite.
     """
     data = _read(path)
     if hashlib.sha256(data).hexdigest() != description.sha256:
@@ -148,10 +144,8 @@ def read_tensors(path: Path, description: Description) -> dict[str, torch.Tensor
 def parsed_json(data: bytes) -> Any:
     """What `json.loads` gives, of files that are not nested deeply.
 
-    Deep nesting would overflow the C stack of a process whose recursion limit some library has raised.
-
-    Raises:
-        ValueError: it is no JSON, or is nested too deeply.
+    Deep nesting would overflow the C stack of a process whose recursion limit some library has raised. Raises
+    ValueError: it is no JSON, or is nested too deeply.
     """
     depth = 0
     for token in _BRACKET.finditer(data):

@@ -26,10 +26,8 @@ _LARGEST = 2**31 - 1  # a size that no layer reaches
 
 def fitted(module: nn.Module, tensors: dict[str, torch.Tensor], description: Description) -> nn.Module:
     """A copy of `module`, in evaluation mode, with those tensors, whose shapes may differ from the module's, on its
-    devices. All else is as in `module`.
-
-    Raises:
-        ValueError: the description is of another architecture; the text names what differs, and the cure.
+    devices. All else is as in `module`. Raises ValueError: the description is of another architecture; the text names
+    what differs, and the cure.
     """
     module = duplicate(module).eval()
     _check_layers(module, description.layers)

@@ -20,10 +20,8 @@ def variant_names() -> list[str]:
 
 
 def load_variant(name: str) -> Plugin:
-    """The variant that is registered under `name`; for the name of an activation, `Trained`.
-
-    Raises:
-        PluginError: there is neither, the plugin is broken, or two distributions claim the name.
+    """The variant that is registered under `name`; for the name of an activation, `Trained`. Raises PluginError: there
+    is neither, the plugin is broken, or two distributions claim the name.
     """
     registered, activations = ({entry.name for entry in entries(group)} for group in ("variants", "activations"))
     if name in registered:
@@ -39,10 +37,6 @@ def options_for(name: str) -> dict[str, str]:
 
 
 def standing(name: str) -> Variant:
-    """The variant of that name with its options as they come.
-
-    Raises:
-        PluginError: see `load_variant`.
-    """
+    """The variant of that name with its options as they come. Raises PluginError: see `load_variant`."""
     made: Variant = load_variant(name).target(**options_for(name))
     return made

@@ -118,10 +118,8 @@ def check_choice(value: str, name: str, known: tuple[str, ...]) -> None:
 
 
 def check_activation_names(variant: object, *options: str) -> None:
-    """Each of these options names a registered activation; none is imported for that.
-
-    Raises:
-        ValueError: one does not; the text says which names are known.
+    """Each of these options names a registered activation; none is imported for that. Raises ValueError: one does not;
+    the text says which names are known.
     """
     from evalsuite.plugins import did_you_mean, entries
 
@@ -217,11 +215,7 @@ def swapped(made: Made, to: str = "relu") -> Made:
 
 
 def required(base: nn.Module | None, name: str) -> nn.Module:
-    """The base's network.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """The base's network. Raises ValueError: there is none."""
     if base is None:
         raise ValueError(f"this variant starts from the network of {name!r}")
     return base

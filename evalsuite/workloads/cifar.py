@@ -55,9 +55,7 @@ LAYOUTS = {
 
 def cifar_files(folder: str, layout: Layout) -> tuple[list[Path], list[Path]]:
     """The files of the training and of the test part, from `folder`, or from the data folder where that is empty.
-
-    Raises:
-        FileNotFoundError: a part is missing; the text says what was looked for, and how to get it.
+    Raises FileNotFoundError: a part is missing; the text says what was looked for, and how to get it.
     """
     places = [Path(folder).expanduser()] if folder else [data_folder() / name for name in layout.folders]
     for place in places:
@@ -87,10 +85,8 @@ def _missing(places: Sequence[Path], layout: Layout, *, named: bool) -> str:
 
 
 def read_part(files: Sequence[Path], layout: Layout) -> tuple[Samples, np.ndarray]:
-    """The images (samples, 3, 32, 32) of one part, and their classes (samples,), int64.
-
-    Raises:
-        ValueError: a file is damaged, or not of this data set; the text names it.
+    """The images (samples, 3, 32, 32) of one part, and their classes (samples,), int64. Raises ValueError: a file is
+    damaged, or not of this data set; the text names it.
     """
     return _parquet(files, layout) if files[0].suffix == ".parquet" else _binary(files, layout)
 

@@ -27,10 +27,8 @@ _FOLDERS = ("wikitext-2", "wikitext", "text")
 
 
 def text_files(folder: Path) -> list[list[Path]]:
-    """The files of training, validation and test, which have train, valid or test as a word in their names.
-
-    Raises:
-        FileNotFoundError: a part has none.
+    """The files of training, validation and test, which have train, valid or test as a word in their names. Raises
+    FileNotFoundError: a part has none.
     """
     files = sorted(each for each in folder.iterdir() if each.suffix in _SUFFIXES) if folder.is_dir() else []
     found = [[file for file in files if set(words) & set(re.split(r"[^a-z]+", file.name.lower()))] for words in _PARTS]

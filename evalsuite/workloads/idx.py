@@ -21,10 +21,8 @@ NAMES = tuple(
 
 
 def content(file: Path) -> bytes:
-    """The bytes of a file, decompressed where its name ends in .gz.
-
-    Raises:
-        ValueError: a damaged gzip file; the text names it.
+    """The bytes of a file, decompressed where its name ends in .gz. Raises ValueError: a damaged gzip file; the text
+    names it.
     """
     if file.suffix != ".gz":
         return file.read_bytes()
@@ -40,10 +38,8 @@ def read_idx(file: Path) -> np.ndarray:
 
 
 def parse_idx(whole: bytes, file: Path) -> np.ndarray:
-    """An array from the bytes of the idx file `file` (LeCun's format: magic, sizes, bytes).
-
-    Raises:
-        ValueError: not an idx file of unsigned bytes, or truncated; the text names the file.
+    """An array from the bytes of the idx file `file` (LeCun's format: magic, sizes, bytes). Raises ValueError: not an
+    idx file of unsigned bytes, or truncated; the text names the file.
     """
     import numpy as np
 
@@ -58,11 +54,7 @@ def parse_idx(whole: bytes, file: Path) -> np.ndarray:
 
 
 def idx_files(folder: Path) -> list[Path]:
-    """The four files, in the order of `NAMES`, plain or gzipped.
-
-    Raises:
-        FileNotFoundError: the first that is missing.
-    """
+    """The four files, in the order of `NAMES`, plain or gzipped. Raises FileNotFoundError: the first that is missing."""
     files = []
     for name in NAMES:
         present = [file for file in (folder / name, folder / f"{name}.gz") if file.is_file()]

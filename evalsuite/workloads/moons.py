@@ -47,11 +47,7 @@ class MoonsMLP(SplitBudget):
         return _DIGEST
 
     def data(self) -> Data:
-        """Inputs of shape (2,).
-
-        Raises:
-            ValueError: scikit-learn's generator gives other points than it gave before.
-        """
+        """Inputs of shape (2,). Raises ValueError: scikit-learn's generator gives other points than it gave before."""
         points, targets = _points()
         written = (points * _GRID).astype("<i2").tobytes() + targets.astype("<i2").tobytes()
         digest = hashlib.sha256(written).hexdigest()

@@ -55,11 +55,7 @@ class Encoded(Pixels):
         self._decoded = [False] * len(images)
 
     def read(self, indices: Sequence[int]) -> torch.Tensor:
-        """See `Samples`.
-
-        Raises:
-            ValueError: an image is damaged or of another size; the text names file and row.
-        """
+        """See `Samples`. Raises ValueError: an image is damaged or of another size; the text names file and row."""
         for index in indices:
             if not self._decoded[index]:
                 self._values[index] = torch.from_numpy(self._decode(index))

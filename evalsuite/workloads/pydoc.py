@@ -58,10 +58,8 @@ def corpus() -> tuple[bytes, ...]:
 
 @cache
 def tokenizer(vocabulary: int) -> Any:
-    """Byte-level byte-pair encoding (arXiv 1508.07909) with that many tokens, learnt from the text of training.
-
-    Raises:
-        ValueError: the package `tokenizers` is missing.
+    """Byte-level byte-pair encoding (arXiv 1508.07909) with that many tokens, learnt from the text of training. Raises
+    ValueError: the package `tokenizers` is missing.
     """
     try:
         from tokenizers import Tokenizer, models, pre_tokenizers, trainers

@@ -15,7 +15,7 @@ from evalsuite.own.data.parts import Part, Raw, part_named
 from evalsuite.own.data.source import Source
 from evalsuite.plugins import did_you_mean
 from evalsuite.references import OwnError
-from evalsuite.samples import Samples, Several, leaves
+from evalsuite.samples import Several, leaves
 
 TARGETS = ("y", "labels", "label", "targets", "target")
 _WRITE = 'write it with numpy.savez("data.npz", x=..., y=...)'
@@ -23,9 +23,7 @@ _WRITE = 'write it with numpy.savez("data.npz", x=..., y=...)'
 
 def read_npz(source: Source) -> Raw:
     """Arrays `x` and `y`, or named inputs and `y`; each with `_train`, `_validation`, `_test` behind it for parts.
-
-    Raises:
-        OwnError: the file is none, holds objects, or has no targets.
+    Raises OwnError where the file is none, holds objects, or has no targets.
     """
     if not zipfile.is_zipfile(source.place):
         raise OwnError(f"{source.path}: is no .npz archive, or a damaged one; {_WRITE}")
@@ -123,14 +121,11 @@ def as_input(batch: torch.Tensor, said: str) -> torch.Tensor:
 
 def tell(raw: Raw) -> Raw:
     """The same with the vocabulary, where the first input is of tokens."""
-    first = [_first(part.inputs) for part in raw.parts.values() if len(part.inputs)]
+    several = [part.inputs for part in raw.parts.values() if len(part.inputs)]
+    first = [each if isinstance(each, torch.Tensor) else leaves(each[:])[0] for each in several]
     if first and not first[0].is_floating_point():
         raw.vocabulary = 1 + max(int(each.max()) for each in first)
     return raw
-
-
-def _first(inputs: torch.Tensor | Samples) -> torch.Tensor:
-    return inputs if isinstance(inputs, torch.Tensor) else leaves(inputs[:])[0]
 
 
 def _stem(name: str) -> tuple[str, str]:

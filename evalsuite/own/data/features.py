@@ -24,10 +24,8 @@ def read_features(tables: Mapping[str, Table], source: Source, kind: Kind) -> Ra
     """Rows of columns; numbers are scaled by their range in training, and a category is a column of 0 and 1.
 
     A number that is missing becomes the training rows' mean, and a column of its own says so; a missing category is a
-    category. What lies beyond the range of training is clipped; a category that training has not is all 0.
-
-    Raises:
-        OwnError: a column is missing, holds an infinite number, or has a different text in most rows.
+    category. What lies beyond the range of training is clipped; a category that training has not is all 0. Raises
+    OwnError where a column is missing, holds an infinite number, or has a different text in most rows.
     """
     train = tables["train"]
     names = source.features or tuple(each for each in train.columns if each not in target_columns(train, source))
@@ -40,62 +38,48 @@ def read_features(tables: Mapping[str, Table], source: Source, kind: Kind) -> Ra
         keys = list(zip(*(columns[name].values[start : start + len(table)] for name in names), strict=True))
         parts[part] = Part(rows, targets_in(table, source, kind), table.where, keys)
         start += len(table)
-    labels = class_names(train, source)
-    return Raw(parts, (0.0, 1.0), labels=labels, fit=_Fit(list(columns.values())), said=str(train.file))
+
+    def fit(rows: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+        pieces = [piece for each in columns.values() for piece in _encoded(each, rows.numpy())]
+        whole = torch.from_numpy(np.stack(pieces, axis=1).astype(np.float32))
+        return lambda wanted: whole[wanted]
+
+    return Raw(parts, (0.0, 1.0), labels=class_names(train, source), fit=fit, said=str(train.file))
 
 
 class _Column:
     """A column of all parts, one after the other: numbers with NaN where they are missing, or texts."""
 
     def __init__(self, name: str, tables: Mapping[str, Table]) -> None:
-        self.name = name
-        self.values = [_plain(each) for table in tables.values() for each in column(table, name)]
-        self._check_plain(tables["train"])
+        self.name, values = name, [each for table in tables.values() for each in column(table, name)]
+        self.values = [each.strip() if isinstance(each, str) else each for each in values]
+        odd = next((each for each in self.values if isinstance(each, (list, tuple, dict, bytes))), None)
+        if odd is not None:
+            said = f"column {name!r} holds a {type(odd).__name__} in each row; inputs are numbers and categories"
+            raise OwnError(f"{tables['train'].file}: {said}; name the columns that are inputs with `features`")
         numbers = [_number(each) for each in self.values]
         self.numeric = all(each is not None for each in numbers) and not all(_is_missing(each) for each in self.values)
         if self.numeric:
             self.numbers = np.array(numbers, dtype=np.float64)
-            self._check_finite(tables)
+            wrong = np.flatnonzero(np.isinf(self.numbers))
+            if len(wrong):
+                where = _where(int(wrong[0]), tables)
+                raise OwnError(f"{where}: column {name!r} is infinite; correct it, or leave it empty")
         else:
             self.texts = np.array(["" if _is_missing(each) else str(each) for each in self.values], dtype=object)
-            self._check_no_slip(numbers, tables)
-            self._check_few(tables["train"])
+            self._check_categories(numbers, tables)
 
-    def _check_plain(self, train: Table) -> None:
-        odd = next((each for each in self.values if isinstance(each, (list, tuple, dict, bytes))), None)
-        if odd is not None:
-            said = f"column {self.name!r} holds a {type(odd).__name__} in each row; inputs are numbers and categories"
-            raise OwnError(f"{train.file}: {said}; name the columns that are inputs with `features`")
-
-    def _check_finite(self, tables: Mapping[str, Table]) -> None:
-        wrong = np.flatnonzero(np.isinf(self.numbers))
-        if len(wrong):
-            where = _where(int(wrong[0]), tables)
-            raise OwnError(f"{where}: column {self.name!r} is infinite; correct it, or leave it empty")
-
-    def _check_no_slip(self, numbers: list[float | None], tables: Mapping[str, Table]) -> None:
-        """A column of many numbers in which few texts stand is none of categories."""
+    def _check_categories(self, numbers: list[float | None], tables: Mapping[str, Table]) -> None:
+        """A column of many numbers in which few texts stand is none of categories, nor one of many different texts."""
         texts = [index for index, each in enumerate(numbers) if each is None]
         if texts and len(texts) <= len(numbers) / 10 and len({*numbers} - {None}) > _CODES:
             said = f"column {self.name!r} holds {self.values[texts[0]]!r}, but numbers in nearly all rows"
             raise OwnError(f"{_where(texts[0], tables)}: {said}; correct it, or leave it empty")
-
-    def _check_few(self, train: Table) -> None:
         count = len(set(self.texts))
-        if count > max(_CATEGORIES, 1) or (count > _CODES and count > len(self.texts) / 2):
+        if count > _CATEGORIES or (count > _CODES and count > len(self.texts) / 2):
             said = f"column {self.name!r} has {count} different texts in {len(self.texts)} rows: it is no category"
             cure = "name the columns that are inputs with `features`, or a column of text with `text`"
-            raise OwnError(f"{train.file}: {said}; {cure}")
-
-
-class _Fit:
-    def __init__(self, columns: list[_Column]) -> None:
-        self._columns = columns
-
-    def __call__(self, rows: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-        pieces = [piece for each in self._columns for piece in _encoded(each, rows.numpy())]
-        whole = torch.from_numpy(np.stack(pieces, axis=1).astype(np.float32))
-        return lambda wanted: whole[wanted]
+            raise OwnError(f"{tables['train'].file}: {said}; {cure}")
 
 
 def _encoded(of: _Column, train: np.ndarray) -> list[np.ndarray]:
@@ -120,10 +104,6 @@ def _where(index: int, tables: Mapping[str, Table]) -> str:
             return table.where(index)
         index -= len(table)
     raise IndexError(index)
-
-
-def _plain(value: Any) -> Any:
-    return value.strip() if isinstance(value, str) else value
 
 
 def _is_missing(value: Any) -> bool:

@@ -32,10 +32,8 @@ Collate = Callable[[list[Any]], Any]
 
 
 def made(reference: str) -> Any:
-    """What the user's function returns; called once in a process, with generators of a fixed seed.
-
-    Raises:
-        OwnError: it is no function, or it raises.
+    """What the user's function returns; called once in a process, with generators of a fixed seed. Raises OwnError
+    where it is no function, or raises.
     """
     return _made(reference, Path.cwd())
 
@@ -79,10 +77,8 @@ def content_of(reference: str) -> bytes:
 
 
 def read_made(source: Source) -> Raw | Data:
-    """What the function returns, as parts; `Data` as they are.
-
-    Raises:
-        OwnError: it raises, or returns something else.
+    """What the function returns, as parts; `Data` as they are. Raises OwnError where it raises, or returns something
+    else.
     """
     given = made(source.path)
     if isinstance(given, Data):
@@ -191,10 +187,8 @@ class Lazy(Samples):
         return self.known
 
     def both(self, indices: Sequence[int]) -> tuple[Inputs, Any]:
-        """The inputs and targets of these samples; no targets are None.
-
-        Raises:
-            OwnError: the data set raises, or samples do not fit together.
+        """The inputs and targets of these samples; no targets are None. Raises OwnError where the data set raises, or
+        samples do not fit together.
         """
         what = f"sample {indices[0]}" if len(indices) == 1 else f"samples {indices[0]} to {indices[-1]}"
         try:
@@ -244,26 +238,20 @@ def _scanned(inputs: Lazy, said: str) -> tuple[Part, list[tuple[float, float]]]:
                 raise OwnError(f"{said}, sample {start + i}: an input is NaN or infinite; {cure}")
         keys += _keys(batch)
         low, high = min(low, tensors[0].min().item()), max(high, tensors[0].max().item())
-    _check_steady(inputs, keys, said)
-    inputs.known = keys
-    whole = None if targets[0] is None else _joined(targets)
-    return Part(inputs, whole, where_in(said), keys), [(low, high)]
-
-
-def _check_steady(inputs: Lazy, keys: Sequence[bytes], said: str) -> None:
     if _keys(inputs.read([0])) != keys[:1]:
         cure = "take random changes out of the data set, and put them into `augment: my.py:augment`"
         raise OwnError(f"{said}: sample 0 is another at each reading; {cure}")
+    inputs.known = keys
+    whole: Any = None
+    if isinstance(targets[0], torch.Tensor):
+        whole = torch.cat([each.reshape(len(each), *each.shape[1:]) for each in targets])
+    elif targets[0] is not None:
+        whole = [each for batch in targets for each in batch]
+    return Part(inputs, whole, where_in(said), keys), [(low, high)]
 
 
 def _keys(batch: Inputs) -> list[bytes]:
     return [hashlib.sha256(each).digest()[:16] for each in contents(batch)]
-
-
-def _joined(targets: Sequence[Any]) -> Any:
-    if isinstance(targets[0], torch.Tensor):
-        return torch.cat([each.reshape(len(each), *each.shape[1:]) for each in targets])
-    return [each for batch in targets for each in batch]
 
 
 def _glance(given: Any, reference: str) -> list[Any]:

@@ -76,15 +76,16 @@ Targets = dict[str, torch.Tensor]
 
 
 def cut(raw: Raw, targets: Targets, source: Source) -> tuple[dict[str, Part], Targets]:
-    """All four parts, the given ones as they are but for `source.limit`, with their targets.
-
-    Raises:
-        OwnError: there are too few samples to cut.
+    """All four parts, the given ones as they are but for `source.limit`, with their targets. Raises OwnError where
+    there are too few samples to cut.
     """
     parts, found = dict(raw.parts), dict(targets)
     if source.limit:
-        for name in list(parts):
-            parts[name], found[name] = _limited(parts[name], found[name], source.limit, in_order=raw.consecutive)
+        for name, part in raw.parts.items():
+            if (count := len(found[name])) > source.limit:
+                drawn = np.random.default_rng(SPLIT_SEED).permutation(count)[: source.limit]
+                order = np.arange(source.limit) if raw.consecutive else np.sort(drawn)
+                parts[name], found[name] = _taken(part, order), found[name][_as_index(order)]
     train, numbers = parts["train"], found["train"]
     missing = [name for name in PARTS if name not in parts]
     if not missing:
@@ -101,14 +102,6 @@ def cut(raw: Raw, targets: Targets, source: Source) -> tuple[dict[str, Part], Ta
     for name, piece in zip([*missing, "train"], pieces, strict=True):
         parts[name], found[name] = _taken(train, piece), numbers[_as_index(piece)]
     return parts, found
-
-
-def _limited(part: Part, targets: torch.Tensor, limit: int, *, in_order: bool) -> tuple[Part, torch.Tensor]:
-    count = len(targets)
-    if count <= limit:
-        return part, targets
-    order = np.arange(limit) if in_order else np.sort(np.random.default_rng(SPLIT_SEED).permutation(count)[:limit])
-    return _taken(part, order), targets[_as_index(order)]
 
 
 def _taken(part: Part, chosen: np.ndarray) -> Part:
@@ -170,12 +163,8 @@ def _strata(classes: np.ndarray, size: int) -> np.ndarray:
 def _groups(part: Part) -> tuple[np.ndarray, np.ndarray]:
     """For each sample the number of its group of equal ones, and for each group its first sample."""
     numbers: dict[Hashable, int] = {}
-    keys: Any = part.keys if part.keys is not None else _contents(part.inputs)
+    batches = (part.inputs[start : start + _BATCH] for start in range(0, len(part.inputs), _BATCH))
+    keys: Any = part.keys if part.keys is not None else (hash(each) for batch in batches for each in contents(batch))
     group = np.array([numbers.setdefault(key, len(numbers)) for key in keys])
     first = np.unique(group, return_index=True)[1]
     return group, first
-
-
-def _contents(inputs: torch.Tensor | Samples) -> Iterator[int]:
-    for start in range(0, len(inputs), _BATCH):
-        yield from map(hash, contents(inputs[start : start + _BATCH]))

@@ -96,11 +96,7 @@ class Source:
 
     @property
     def place(self) -> Path:
-        """The file or folder.
-
-        Raises:
-            OwnError: there is none, or it is a pickle.
-        """
+        """The file or folder. Raises OwnError: there is none, or it is a pickle."""
         place = Path(self.path).expanduser()
         if place.suffix in (".pkl", ".pickle", ".pt", ".pth", ".joblib"):
             cure = "save arrays with numpy.savez, or tables as parquet"
@@ -114,10 +110,8 @@ class Source:
 
 
 def source_of(given: Any) -> Source:
-    """A text, a mapping with `path` and options, or a `Source`, as a `Source`.
-
-    Raises:
-        OwnError: an option is unknown or of another type; the text has one problem a clause.
+    """A text, a mapping with `path` and options, or a `Source`, as a `Source`. Raises OwnError: an option is unknown or
+    of another type; the text has one problem a clause.
     """
     from pydantic import TypeAdapter, ValidationError
 
@@ -184,10 +178,7 @@ def fingerprint(source: Source) -> str:
     """The SHA-256 of the data's raw content: of every file's path in its folder and bytes.
 
     Of a function, the file that holds it, and what it returns: tensors wholly, of a data set that is read lazily its
-    length and 64 samples. A tokenizer that the source names counts, too.
-
-    Raises:
-        OwnError: the data cannot be read.
+    length and 64 samples. A tokenizer that the source names counts, too. Raises OwnError: the data cannot be read.
     """
     whole = hashlib.sha256()
     if source.is_function:

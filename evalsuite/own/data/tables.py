@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,16 +43,18 @@ class Table:
 
 
 def read_tables(source: Source) -> dict[str, Table]:
-    """The table, as the training part, or those that a folder holds by name.
-
-    Raises:
-        OwnError: there is none, or it cannot be read.
+    """The table, as the training part, or those that a folder holds by name. Raises OwnError where there is none, or it
+    cannot be read.
     """
     place = source.place
     if place.is_file():
         return {"train": _checked(_read(place))}
     if (place / _SAVED[0]).is_file():
-        names = _splits(place / _SAVED[0])
+        file = place / _SAVED[0]
+        try:
+            names = [str(each) for each in json.loads(file.read_text(encoding="utf-8"))["splits"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise OwnError(f"{file}: is not what save_to_disk writes ({error}); save the data set anew") from error
         found = {part_named(name): place / name for name in names if part_named(name)}
         if not found:
             raise OwnError(f"{place}: its splits are {', '.join(names)}; name them train, validation, test")
@@ -80,11 +82,7 @@ def is_table(place: Path) -> bool:
 
 
 def column(table: Table, name: str) -> list[Any]:
-    """A column's values.
-
-    Raises:
-        OwnError: there is no such column.
-    """
+    """A column's values. Raises OwnError where there is no such column."""
     if name not in table.columns:
         raise OwnError(f"{table.file}: there is no column {name!r}{did_you_mean(name, table.columns)}")
     values = table.columns[name]
@@ -104,24 +102,21 @@ def class_names(table: Table, source: Source) -> tuple[str, ...]:
 
 def targets_in(table: Table, source: Source, kind: Kind = "classes") -> list[Any] | None:
     """The targets of each row, a list where there are several columns; None where there are none and need not be.
-
-    Raises:
-        OwnError: there is no such column.
+    Raises OwnError where there is no such column.
     """
     names = source.target if kind == "vectors" else target_columns(table, source)
     if not names:
         if kind == "vectors":
             return None
-        raise OwnError(f"{table.file}: no target column; name one with `data.target` (there are {_few(table.columns)})")
+        few = [*list(table.columns)[:20], *(["..."] if len(table.columns) > 20 else [])]
+        raise OwnError(f"{table.file}: no target column; name one with `data.target` (there are {', '.join(few)})")
     found = [column(table, name) for name in names]
     return found[0] if len(found) == 1 else [list(row) for row in zip(*found, strict=True)]
 
 
 def read_csv(file: Path) -> Table:
-    """A table of texts, its first line the columns' names; separated by commas, semicolons or tabs.
-
-    Raises:
-        OwnError: it is not UTF-8, or a line has another number of fields.
+    """A table of texts, its first line the columns' names; separated by commas, semicolons or tabs. Raises OwnError
+    where it is not UTF-8, or a line has another number of fields.
     """
     try:
         with file.open(encoding="utf-8-sig", newline="") as opened:
@@ -209,13 +204,6 @@ def _parquet(file: Path) -> Table:
     return _of_arrow(file, found, features)
 
 
-def _splits(file: Path) -> list[str]:
-    try:
-        return [str(each) for each in json.loads(file.read_text(encoding="utf-8"))["splits"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise OwnError(f"{file}: is not what save_to_disk writes ({error}); save the data set anew") from error
-
-
 def _saved(folder: Path) -> Table:
     """A data set of Hugging Face's `save_to_disk`: arrow files, in the order that state.json gives."""
     import pyarrow
@@ -266,8 +254,3 @@ def _checked(table: Table) -> Table:
     if not table.columns or not len(table):
         raise OwnError(f"{table.file}: is empty; give it samples")
     return table
-
-
-def _few(names: Iterable[str]) -> str:
-    listed = list(names)
-    return ", ".join(listed[:20]) + (", ..." if len(listed) > 20 else "")

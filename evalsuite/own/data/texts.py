@@ -41,15 +41,17 @@ def text_columns(table: Table, source: Source) -> tuple[str, ...]:
 
 
 def read_texts(tables: Mapping[str, Table], source: Source, kind: Kind, tokenizer: Tokenizer) -> Raw:
-    """`input_ids` and `attention_mask`, and of pairs `token_type_ids`, each (samples, length).
-
-    Raises:
-        OwnError: a text is none, or there are no targets.
+    """`input_ids` and `attention_mask`, and of pairs `token_type_ids`, each (samples, length). Raises OwnError where a
+    text is none, or there are no targets.
     """
     names = text_columns(tables["train"], source)
     if len(names) > 2:
         raise OwnError(f"data.text: at most two columns, a pair, got {list(names)}")
-    found = {part: tokenizer.samples(_texts(table, names), source.length) for part, table in tables.items()}
+    found = {}
+    for part, table in tables.items():
+        texts = [texts_in(table, name) for name in names]
+        rows = texts[0] if len(texts) == 1 else list(zip(*texts, strict=True))
+        found[part] = tokenizer.samples(rows, source.length)
     longest = max(len(ids) for rows in found.values() for ids, _ in rows)
     if not longest:
         raise OwnError(f"{tables['train'].file}: every text of column {names[0]!r} is empty; name another with `text`")
@@ -63,10 +65,8 @@ def read_texts(tables: Mapping[str, Table], source: Source, kind: Kind, tokenize
 
 
 def read_tags(tables: Mapping[str, Table], source: Source, tokenizer: Tokenizer) -> Raw:
-    """The same from lists of words; a word's tag stands at its first token, and -100 elsewhere.
-
-    Raises:
-        OwnError: words or tags are no lists, or of different lengths.
+    """The same from lists of words; a word's tag stands at its first token, and -100 elsewhere. Raises OwnError where
+    words or tags are no lists, or of different lengths.
     """
     train = tables["train"]
     name = (source.text or tuple(each for each in _WORDS if each in train.columns))[:1]
@@ -98,11 +98,7 @@ def _at(table: Table, places: Sequence[int], index: int) -> str:
 
 
 def texts_in(table: Table, name: str) -> list[str]:
-    """A column's texts.
-
-    Raises:
-        OwnError: one is none, or holds half of a surrogate pair.
-    """
+    """A column's texts. Raises OwnError where one is none, or holds half of a surrogate pair."""
     found = column(table, name)
     for i, each in enumerate(found):
         if not isinstance(each, str):
@@ -113,11 +109,6 @@ def texts_in(table: Table, name: str) -> list[str]:
                 f"{table.where(i)}: the text of column {name!r} holds half of a surrogate pair; write it anew"
             )
     return found
-
-
-def _texts(table: Table, names: Sequence[str]) -> list[Any]:
-    found = [texts_in(table, name) for name in names]
-    return found[0] if len(found) == 1 else list(zip(*found, strict=True))
 
 
 def _check_aligned(words: Any, tags: Any, where: str) -> None:
@@ -162,9 +153,7 @@ def is_corpus(place: Path) -> bool:
 
 def read_corpus(source: Source, tokenizer: Tokenizer) -> Raw:
     """The text of a file, or of a folder: of WikiText's layout, files named train, valid and test, or all as one.
-
-    Raises:
-        OwnError: it is not UTF-8, some files name a part and others none, or it is shorter than a window.
+    Raises OwnError where it is not UTF-8, some files name a part and others none, or it is shorter than a window.
     """
     place = source.place
     files = [place] if place.is_file() else _files(place)
@@ -180,11 +169,7 @@ def read_corpus(source: Source, tokenizer: Tokenizer) -> Raw:
 
 
 def read_rows(tables: Mapping[str, Table], source: Source, tokenizer: Tokenizer) -> Raw:
-    """The text of a table's rows, one after the other.
-
-    Raises:
-        OwnError: there is no column of text.
-    """
+    """The text of a table's rows, one after the other. Raises OwnError where there is no column of text."""
     train = tables["train"]
     names = text_columns(train, source)
     if not names:

@@ -83,10 +83,8 @@ class Subwords:
 
 
 def tokenizer_of(name: str | None, said: str) -> Tokenizer:
-    """The tokenizer of that name: "bytes", a tokenizer.json, a folder, or a name that transformers finds.
-
-    Raises:
-        OwnError: there is none.
+    """The tokenizer of that name: "bytes", a tokenizer.json, a folder, or a name that transformers finds. Raises
+    OwnError: there is none.
     """
     if not name:
         raise OwnError(f"{said}: text needs a tokenizer; {_CURE}")
