@@ -29,7 +29,7 @@ class OwnError(ValueError):
 def is_reference(text: str) -> bool:
     """Whether the text has the form of a reference: a Python file or module, a colon, a name."""
     place, colon, name = text.rpartition(":")
-    ours = place.endswith(".py") or (place not in LIBRARIES and _is_dotted(place))
+    ours = place.endswith(".py") or (place not in LIBRARIES and all(part.isidentifier() for part in place.split(".")))
     return bool(colon) and name.isidentifier() and ours
 
 
@@ -88,10 +88,6 @@ def line_of(error: BaseException) -> str:
         if not is_installed(file) and not any(file.is_relative_to(our.parent) for our in ours if our is not None):
             return f"{_shown(each.filename)}:{each.lineno}: "
     return ""
-
-
-def _is_dotted(place: str) -> bool:
-    return bool(place) and all(part.isidentifier() for part in place.split("."))
 
 
 def _existing(place: str, what: str) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -54,26 +54,17 @@ class OwnActivations:
     example: tuple[Inputs] | None
 
     @classmethod
-    def of(cls, module: nn.Module, example: Inputs, key: Hashable = None, chosen: str = "") -> OwnActivations:
+    def of(cls, module: nn.Module, example: Inputs, chosen: str = "") -> OwnActivations:
         """Those of `module`, a network that takes one batch, found by running it on the example.
 
         Args:
             module: freshly built; it is not changed.
             example: a batch.
-            key: what the architecture is known by in this process, which is then looked at only once.
             chosen: the registered name of the activation that is replaced where there are several; the others stay.
 
         Raises:
             OwnError: it has none that can be replaced, or what replaces them would compute something else.
         """
-        if key is None:
-            return cls._found(module, example, chosen)
-        if (key, chosen) not in _KNOWN:
-            _KNOWN[key, chosen] = cls._found(module, example, chosen)
-        return _KNOWN[key, chosen]
-
-    @classmethod
-    def _found(cls, module: nn.Module, example: Inputs, chosen: str) -> OwnActivations:
         _refuse_random(module, example)
         exposed, needed = _exposed(module, example)
         counts, sites = _places(exposed, example)
@@ -115,7 +106,7 @@ class OwnActivations:
                 made.dimension = place.dimension
             if getattr(present[place.path], "inplace", False) and hasattr(made, "inplace"):
                 vars(made)["inplace"] = True
-            exposed = _put(exposed, place.path, made)
+            exposed = substitute(exposed, {id(present[place.path]): made_like(exposed, made)})
         return exposed
 
     def _check(self, module: nn.Module, example: Inputs) -> None:
@@ -128,9 +119,6 @@ class OwnActivations:
                 f" {off:.3g}: an activation that works in place, or is called in another way in another pass; use"
                 " a module of its own for each, such as nn.GELU()"
             )
-
-
-_KNOWN: dict[tuple[Hashable, str], OwnActivations] = {}
 
 
 def is_replaceable(row: Activation) -> bool:
@@ -209,10 +197,6 @@ def _dimension(x: torch.Tensor, layer: nn.Module | None) -> int:
     return -1 if x.ndim == 3 else 1
 
 
-def _put(network: nn.Module, path: str, activation: nn.Module) -> nn.Module:
-    return substitute(network, {id(network.get_submodule(path)): made_like(network, activation)})
-
-
 def outputs_of(module: nn.Module, example: Inputs) -> torch.Tensor:
     """What a copy of the network computes in evaluation mode."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -223,7 +207,13 @@ def outputs_of(module: nn.Module, example: Inputs) -> torch.Tensor:
 def _none(module: nn.Module, uses: list[Use]) -> str:
     """Why nothing can be replaced, and the cure."""
     name = type(own_network(module)).__name__
-    found = sorted({f"{_called(use)} at {use.path or name}" for use in uses})
+    called = [
+        (use.traits.name + (f" at hardness {use.hardness:.4g}" if use.hardness != 1 else ""), use.path)
+        if use.traits
+        else (use.function, use.path)
+        for use in uses
+    ]
+    found = sorted({f"{what} at {path or name}" for what, path in called})
     said = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
     if any(use.traits is RELU for use in uses):
         return (
@@ -234,9 +224,3 @@ def _none(module: nn.Module, uses: list[Use]) -> str:
         f"the model: {name} executes no activation that ReLU could replace ({said or 'none at all'}); those known are"
         " listed by `evalsuite activations`: write it as one of these, such as nn.GELU()"
     )
-
-
-def _called(use: Use) -> str:
-    if use.traits is None:
-        return use.function
-    return use.traits.name + (f" at hardness {use.hardness:.4g}" if use.hardness != 1 else "")

@@ -132,20 +132,17 @@ def _called(module: Adapted, example: Inputs) -> Any:
         raise
     except (Exception, SystemExit) as error:  # a user's forward may raise anything
         said = " ".join(str(error).split())[:300]
+        if "dtype" in said and any(not each.is_floating_point() for each in leaves(example)):
+            said += "; whole numbers are taken for tokens: give real ones as float32"
         labels = [f"{key} " for key in example] if isinstance(example, Mapping) else [""] * len(leaves(example))
         given = ", ".join(f"{label}{list(each.shape)}" for label, each in zip(labels, leaves(example), strict=True))
         raise OwnError(
             f"{line_of(error)}the model: {name}.forward raises {type(error).__name__} on a batch of the data"
-            f" ({given}): {said}{_tokens(example) if 'dtype' in said else ''}"
+            f" ({given}): {said}"
         ) from error
     finally:
         for each, training in modes.items():
             each.training = training
-
-
-def _tokens(example: Inputs) -> str:
-    integers = any(not each.is_floating_point() for each in leaves(example))
-    return "; whole numbers are taken for tokens: give real ones as float32" if integers else ""
 
 
 def _default(found: Any, task: Task | None) -> str:

@@ -45,7 +45,9 @@ def options_of(
     options = declared(model)
     given = {"data": data, "task": task, "start": start}
     options |= {name: value for name, value in given.items() if value}
-    options["model"] = _with(options.get("model", model), **({"weights": weights} if weights else {}))
+    named = options.setdefault("model", model)
+    if weights:
+        options["model"] = {**({"path": named} if isinstance(named, str) else named), "weights": weights}
     for setting in settings:
         _set(options, setting)
     if "data" not in options:
@@ -56,13 +58,6 @@ def options_of(
         ready = str(model).startswith(("hf:", "timm:")) or str(model).endswith(".onnx")
         options["start"] = "trained" if loaded or ready else "scratch"
     return options
-
-
-def _with(given: Any, **more: Any) -> Any:
-    """A text, or a mapping with a path, and more options of it."""
-    if not more:
-        return given
-    return {**({"path": given} if isinstance(given, str) else given), **more}
 
 
 def _set(options: dict[str, Any], setting: str) -> None:
@@ -250,12 +245,6 @@ def relu_ized(
 _COMPARED = 8  # samples on which what was saved is compared
 
 
-def _copy_tokenizer(folder: Path, out: Path) -> None:
-    for pattern in ("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "preprocessor_config.json"):
-        for file in folder.glob(pattern):
-            shutil.copyfile(file, out / file.name)
-
-
 @dataclass(frozen=True)
 class _Best:
     variant: str
@@ -291,6 +280,9 @@ def _save(own: Own, network: Path, out: Path) -> str:
         module, out, make=own.unadapted, adapt=lambda each: own.adapted(each, example), own=own.places, example=example
     )
     if found.form == "pretrained":
-        _copy_tokenizer(Path(own.model_choice.path.partition(":")[2]).expanduser(), out)
+        folder = Path(own.model_choice.path.partition(":")[2]).expanduser()
+        for pattern in ("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "preprocessor_config.json"):
+            for file in folder.glob(pattern):
+                shutil.copyfile(file, out / file.name)
         return "load it by from_pretrained, as the original"
     return f"load it by evalsuite.load_own{f'; no folder for from_pretrained: {found.reason}' if found.reason else ''}"

@@ -58,7 +58,8 @@ def examine(own: Own) -> Examined:
     lines = [("model", _model(own, module))]
     if not own.is_onnx:
         lines.append(("activations", _activations(own, module)))
-    lines += [("data", _parts(data)), ("inputs", _inputs(own, data))]
+    counts = ", ".join(f"{part} {len(getattr(data, part)):,}" for part in PARTS)
+    lines += [("data", counts), ("inputs", _inputs(own, data))]
     lines += [("task", _task(data.task, _step(module, data), data)), ("start", _start(own, data))]
     low, high = data.domain
     normalised = any(isinstance(each, (nn.BatchNorm1d, nn.BatchNorm2d)) for each in module.modules())
@@ -89,10 +90,6 @@ def _activations(own: Own, module: nn.Module) -> str:
     found = Counter(each.traits.name for each in census(module, gates=True) if each.traits.name != own.original)
     stay = ", ".join(f"{name} x {count}" for name, count in sorted(found.items()))
     return f"{own.original} x {len(own.places.places)}, which variants replace{f'; {stay} stay' if stay else ''}"
-
-
-def _parts(data: Data) -> str:
-    return ", ".join(f"{part} {len(getattr(data, part)):,}" for part in PARTS)
 
 
 def _inputs(own: Own, data: Data) -> str:

@@ -30,7 +30,11 @@ def load_hugging_face(model: Model, task: Task | None, classes: int | None, star
     """
     from evalsuite.own.models import check_weights, read_weights, without_prefix
 
-    transformers, place = _transformers(model.path), _place(model, start)
+    try:
+        import transformers
+    except ImportError as error:
+        raise OwnError(f"the model: {model.path} needs transformers: pip install evalsuite[transformers]") from error
+    place = _place(model, start)
     local = {"local_files_only": Path(place).is_dir(), "trust_remote_code": False}
     with quiet(transformers), _told(model):
         config = transformers.AutoConfig.from_pretrained(place, **local)
@@ -61,14 +65,6 @@ def _loaded(kind: Any, place: str | None, config: Any, **options: Any) -> tuple[
         place, config=config, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True, **options
     )
     return made, report
-
-
-def _transformers(path: str) -> Any:
-    try:
-        import transformers
-    except ImportError as error:
-        raise OwnError(f"the model: {path} needs transformers: pip install evalsuite[transformers]") from error
-    return transformers
 
 
 def place_of(path: str) -> str:
@@ -135,7 +131,8 @@ def _configure(config: Any, model: Model, kind: str, classes: int | None, start:
     """The recipe's changes, and as many outputs as the data have classes."""
     for key, value in model.args.items():
         if not hasattr(config, key):
-            raise OwnError(f"the model: {model.path} has no {key!r} in its configuration{_near(key, config)}")
+            hint = did_you_mean(key, config.to_dict())
+            raise OwnError(f"the model: {model.path} has no {key!r} in its configuration{hint}")
         setattr(config, key, value)
     if getattr(config, "use_cache", False):
         config.use_cache = False  # what is kept for the next token is no output here
@@ -154,10 +151,6 @@ def _configure(config: Any, model: Model, kind: str, classes: int | None, start:
                 " of its classes, or write `start: pretrained`, which gives it a new head"
             )
         config.num_labels = classes
-
-
-def _near(key: str, config: Any) -> str:
-    return did_you_mean(key, config.to_dict())
 
 
 def _from_config(kind: Any, config: Any) -> nn.Module:

@@ -125,7 +125,7 @@ class Asked:
                 entry = {"use": stage, **options}
                 if "eps" in entry:
                     entry["eps"] = [float(f"{each * self.examined.width:.4g}") for each in options["eps"]]
-                found.append(_plain(entry))
+                found.append(stage if entry in ({"use": stage}, {"use": stage, "name": stage}) else entry)
         return found
 
     def miniature(self, samples: int) -> Asked:
@@ -165,12 +165,6 @@ def _trained(entry: Entry | str, start: str) -> Entry | str:
         else entry
     )
     return {**made, "name": f"{made.get('name', entry)}-from-{start}"}
-
-
-def _plain(entry: Entry) -> Entry | str:
-    """A name alone where there are no options."""
-    use = str(entry["use"])
-    return use if entry in ({"use": use}, {"use": use, "name": use}) else entry
 
 
 _HEADERS = {

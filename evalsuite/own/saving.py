@@ -144,7 +144,9 @@ def _own_layout(module: nn.Module, make: Callable[[], nn.Module]) -> tuple[nn.Mo
     own = fresh.state_dict()
     if not own.keys() <= state.keys():  # the user's own names begin with "network.", and no adapter was needed
         state = dict(module.state_dict())
-    extra = sorted(name for name in state.keys() - own.keys() if not _is_lifted(name))
+    # "lifted" is a constant that torch.export made a buffer of.
+    lifted = ("lifted_tensor", "tensor_constant")
+    extra = sorted(name for name in state.keys() - own.keys() if not any(each in name for each in lifted))
     try:
         _add_biases(fresh, {name: state[name] for name in extra})
     except AttributeError as error:
@@ -164,11 +166,6 @@ def _add_biases(module: nn.Module, biases: Mapping[str, torch.Tensor]) -> None:
         if attribute != "bias" or layer._parameters.get("bias", each) is not None:
             raise AttributeError(name)
         layer.bias = nn.Parameter(torch.zeros_like(each))
-
-
-def _is_lifted(name: str) -> bool:
-    """A constant that torch.export made a buffer of."""
-    return "lifted_tensor" in name or "tensor_constant" in name
 
 
 def _save_pretrained(fresh: Any, name: str, folder: Path, distance: Callable[[nn.Module], float]) -> str:

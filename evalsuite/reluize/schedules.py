@@ -13,7 +13,6 @@ from evalsuite.plugins import did_you_mean
 
 Curve = Callable[[float], float]
 ORDERS = ("together", "forward", "backward")
-RELU_DISTANCE = 0.16997120747990369  # sup |x Phi(x) - max(x, 0)|, reached at |x| = 0.7518
 _GRID = 1000
 
 
@@ -104,26 +103,10 @@ def target_for(tolerance: float = 0.005) -> float:
 
     Example: docs/reference.md#replace-activations
     """
-    return _above_one("tolerance", tolerance, 2 / math.sqrt(2 * math.pi))
-
-
-def target_for_distance(distance: float, relu_distance: float = RELU_DISTANCE) -> float:
-    """The lambda at which sup |f - ReLU| is `distance`: relu_distance / distance.
-
-    Args:
-        distance: the wanted sup distance of one activation to ReLU.
-        relu_distance: that of the activation at lambda = 1 (its trait of that name); the default is lambda-GELU's.
-
-    Raises:
-        ValueError: the distance is not in (0, relu_distance).
-    """
-    return _above_one("distance", distance, relu_distance)
-
-
-def _above_one(option: str, value: float, at_one: float) -> float:
-    if not 0 < value < at_one:
-        raise ValueError(f"{option} must be in (0, {at_one:.4g}), its value at lambda = 1, got {value}")
-    return at_one / value
+    at_one = 2 / math.sqrt(2 * math.pi)
+    if not 0 < tolerance < at_one:
+        raise ValueError(f"tolerance must be in (0, {at_one:.4g}), its value at lambda = 1, got {tolerance}")
+    return at_one / tolerance
 
 
 def target_for_certificate(

@@ -97,8 +97,10 @@ def parameter_groups(
     if not 0 <= weight_decay < float("inf"):
         raise ValueError(f"weight_decay must be >= 0 and finite, got {weight_decay}")
     hardness_rate(1.0, learning_rate=learning_rate, optimizer=optimizer, step=step)  # validates before any module
-    raw = {id(layer.s): layer for layer in _hardenables(module)}
-    shapes = {id(each) for each in _learnt_by_activations(module)}
+    raw = {id(each.s): each for each in module.modules() if isinstance(each, Hardenable)}
+    # By their types alone: what is known by its values has no parameters.
+    rows = [(layer, row) for layer in module.modules() for row in known() if row.parameters and row.matches(layer)]
+    shapes = {id(getattr(layer, name)) for layer, row in rows for name in row.parameters}
     taught = [each for each in module.parameters() if each.requires_grad and id(each) not in raw]
     others, learnt = ([each for each in taught if (id(each) in shapes) is own] for own in (False, True))
     by_temperature: dict[float, list[nn.Parameter]] = {}
@@ -119,37 +121,6 @@ def parameter_groups(
         for group in groups:
             group["momentum"] = momentum
     return groups
-
-
-@torch.no_grad()
-def predicted_lambda_step(
-    module: nn.Module, *, learning_rate: float, step: float = HARDNESS_STEP
-) -> dict[str, torch.Tensor]:
-    """To first order, how one SGD step without momentum moves each lambda, by dotted path; of the shape of lambda.
-
-    delta lambda = -eta_s sigmoid(s / t)^2 / t^2 dL/dlambda (arXiv 2603.21991). A backward pass has left dL/ds =
-    sigmoid(s / t) / t dL/dlambda at s. The error is of second order in the learning rate. Raises ValueError: an option
-    out of its bounds, no Hardenable, or none whose s has a gradient.
-    """
-    steps = {}
-    for path, layer in module.named_modules():
-        if isinstance(layer, Hardenable) and layer.s.requires_grad and layer.s.grad is not None:
-            rate = hardness_rate(layer.temperature, learning_rate=learning_rate, optimizer="sgd", step=step)
-            steps[path] = -rate * torch.sigmoid(layer.s / layer.temperature) / layer.temperature * layer.s.grad
-    if not steps:
-        raise ValueError(f"no learnable hardness in {type(module).__name__} has a gradient: call backward() first")
-    return steps
-
-
-def _learnt_by_activations(module: nn.Module) -> list[nn.Parameter]:
-    """By their types alone: what is known by its values has no parameters."""
-    rows = [each for each in known() if each.parameters]
-    found = [(layer, row) for layer in module.modules() for row in rows if row.matches(layer)]
-    return [getattr(layer, name) for layer, row in found for name in row.parameters]
-
-
-def _hardenables(module: nn.Module) -> list[Hardenable]:
-    return [each for each in module.modules() if isinstance(each, Hardenable)]
 
 
 Loss = Callable[[Inputs, torch.Tensor, torch.Tensor], torch.Tensor]

@@ -60,7 +60,7 @@ class Learnt:
 
     @property
     def hardenable(self) -> str:
-        """The activation whose lambda is learnt. Raises Unsupported: the option's activation has no form with a lambda."""
+        """The activation whose lambda is learnt. Raises Unsupported: the option's has no form with a lambda."""
         from evalsuite.reluize.harden import hardenable_form
 
         try:

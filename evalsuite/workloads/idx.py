@@ -54,7 +54,7 @@ def parse_idx(whole: bytes, file: Path) -> np.ndarray:
 
 
 def idx_files(folder: Path) -> list[Path]:
-    """The four files, in the order of `NAMES`, plain or gzipped. Raises FileNotFoundError: the first that is missing."""
+    """The four files in the order of `NAMES`, plain or gzipped. Raises FileNotFoundError: the first that is missing."""
     files = []
     for name in NAMES:
         present = [file for file in (folder / name, folder / f"{name}.gz") if file.is_file()]

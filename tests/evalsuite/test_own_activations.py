@@ -127,12 +127,6 @@ def test_of_several_activations_the_chosen_one_is_replaced() -> None:
         OwnActivations.of(network, images(6), chosen="mish")
 
 
-def test_a_network_is_looked_at_once_for_each_key() -> None:
-    first = OwnActivations.of(mixed(), images(6), key="mixed")
-    assert OwnActivations.of(ByHand(), images(6), key="mixed") is first
-    assert OwnActivations.of(ByHand(), images(6)).name == "gelu"
-
-
 def test_replacing_leaves_the_module_alone() -> None:
     module = Convolutional().train()
     before = {key: each.clone() for key, each in module.state_dict().items()}

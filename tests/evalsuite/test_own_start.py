@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -62,8 +63,12 @@ class OwnTexts(Budget):
         return adapted(own, text())
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
-        module = self.module()
-        return OwnActivations.of(module, text(), key=self.folder).replaced(module, activation)
+        return _places(self).replaced(self.module(), activation)
+
+
+@cache
+def _places(workload: OwnTexts) -> OwnActivations:
+    return OwnActivations.of(workload.module(), text())
 
 
 @pytest.fixture(scope="module")
