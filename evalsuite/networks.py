@@ -22,17 +22,9 @@ from evalsuite.contract import Data, Network
 from evalsuite.onnx_network import OnnxNetwork, copy_onnx
 from evalsuite.plugins import PluginError
 from evalsuite.plugins import load as load_plugin
-from evalsuite.resizing import (
-    LARGEST_JSON,
-    Description,
-    checksum,
-    describe,
-    fitted,
-    parsed_json,
-    printable,
-    read_tensors,
-    tensor_bytes,
-)
+from evalsuite.resizing.description import Description, checksum, describe, printable
+from evalsuite.resizing.files import LARGEST_JSON, parsed_json, read_tensors, tensor_bytes
+from evalsuite.resizing.fitting import fitted
 from evalsuite.workloads import Workload
 
 # ONNX files in a network's folder, each <name>.onnx: two fields of Network, and what was one from the start.
@@ -125,19 +117,19 @@ def _written(network: Network, folder: Path) -> dict[str, Any]:
             # The activations' classes are not compared: any that compute the same row are loaded as that row's own.
             saved = describe(module, hashlib.sha256(data).hexdigest(), owners_only=True)
             description[role] = {**_activation(module), "saved": saved.to_json()}
-    sources = {"deployed": network.deployed, "integer": network.integer, "original": None}
-    if isinstance(network.module, OnnxNetwork):
-        sources["original"], description["output"] = network.module.path, network.module.output
-    for name, source in sources.items():
+    given = network.module if isinstance(network.module, OnnxNetwork) else None
+    if given is not None:
+        description["output"] = given.output
+    for name, source in zip(FILES, (network.deployed, network.integer, given and given.path), strict=True):
         path = folder / f"{name}.onnx"
         if source is None:
             path.unlink(missing_ok=True)
+            continue
+        if given is not None:
+            copy_onnx(source, path)  # a user's file may keep its weights in others
         else:
-            if isinstance(network.module, OnnxNetwork):
-                copy_onnx(source, path)  # a user's file may keep its weights in others
-            else:
-                path.write_bytes(source.read_bytes())
-            description[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+            path.write_bytes(source.read_bytes())
+        description[name] = hashlib.sha256(path.read_bytes()).hexdigest()
     noted = {**description, "checksum": checksum(description)}
     (folder / "network.json").write_text(json.dumps(noted, indent=1, sort_keys=True))
     return description

@@ -20,7 +20,7 @@ from evalsuite.own.activations import OwnActivations, Place, outputs_of
 from evalsuite.own.adapter import Adapted, own_network
 from evalsuite.own.models import load_weights, read_weights
 from evalsuite.references import OwnError
-from evalsuite.resizing import parsed_json, tensor_bytes
+from evalsuite.resizing.files import parsed_json, tensor_bytes
 from evalsuite.samples import Inputs, leaves
 
 WEIGHTS, REPLACED = "model.safetensors", "activations.json"

@@ -1,30 +1,5 @@
 """Modules whose layers were resized, as by pruning: saved without pickle, and loaded into a fresh, unpruned module."""
 
-from evalsuite.resizing.description import Description, checksum, describe, printable
-from evalsuite.resizing.files import (
-    DESCRIPTION,
-    LARGEST_JSON,
-    TENSORS,
-    load_module,
-    parsed_json,
-    read_tensors,
-    save_module,
-    tensor_bytes,
-)
-from evalsuite.resizing.fitting import fitted
+from evalsuite.resizing.files import load_module, save_module
 
-__all__ = [
-    "DESCRIPTION",
-    "LARGEST_JSON",
-    "TENSORS",
-    "Description",
-    "checksum",
-    "describe",
-    "fitted",
-    "load_module",
-    "parsed_json",
-    "printable",
-    "read_tensors",
-    "save_module",
-    "tensor_bytes",
-]
+__all__ = ["load_module", "save_module"]

@@ -6,15 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from evalsuite.variants.learnt import Learnt
-from evalsuite.variants.variant import Made, Setup, check_choice, check_range, check_target, swapped, train
+from evalsuite.variants.variant import Made, Setup, check_hardening, check_range, swapped, train
 
 if TYPE_CHECKING:
     from torch import nn
 
     from evalsuite.reluize.hardening import Hardening
-
-SCHEDULES = ("linear", "geometric", "reciprocal")
-ORDERS = ("together", "forward", "backward")
 
 
 @dataclass(frozen=True)
@@ -38,9 +35,7 @@ class Annealed(Learnt):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range(self.start, "start", 0, 1)
-        check_target(self.target)
-        check_choice(self.schedule, "schedule", SCHEDULES)
-        check_choice(self.order, "order", ORDERS)
+        check_hardening(self.target, self.schedule, self.order)
 
     @property
     def executes(self) -> str:

@@ -12,9 +12,6 @@ from evalsuite.variants.variant import Made, Setup, required
 if TYPE_CHECKING:
     from torch import nn
 
-    from evalsuite.contract import Split
-    from evalsuite.reluize.training import Loss
-
 
 def check_shares(variant: object) -> None:
     """Raise ValueError unless `share` and `rate` are in (0, 1]."""
@@ -47,17 +44,13 @@ class SwapFinetuned(Swapped):
             raise ValueError(f"distill must be in [0, 1], got {self.distill}")
 
     def make(self, setup: Setup, base: nn.Module | None) -> Made:
-        from evalsuite.reluize.training import fit
+        from evalsuite.reluize.training import distilled, fit
 
         kind = SwapRefit if self.refit else Swapped
         made = kind(self.base, self.to).make(setup, base)
-        loss = fit(
-            made.module, setup.train, setup.workload,
-            seed=setup.seed, share=self.share, rate=self.rate, loss=self._loss(setup.train, required(base, self.base)),
-        )  # fmt: skip
-        return replace(made, train_loss=loss, budget=made.budget + self.share)
-
-    def _loss(self, train: Split, teacher: nn.Module) -> Loss | None:
-        from evalsuite.reluize.training import distilled
-
-        return distilled(train.task, teacher, self.distill) if self.distill else None
+        teacher = required(base, self.base)
+        loss = distilled(setup.train.task, teacher, self.distill) if self.distill else None
+        found = fit(
+            made.module, setup.train, setup.workload, seed=setup.seed, share=self.share, rate=self.rate, loss=loss
+        )
+        return replace(made, train_loss=found, budget=made.budget + self.share)

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from evalsuite.contract import Unsupported
-from evalsuite.variants.annealed import ORDERS, SCHEDULES
 from evalsuite.variants.finetuned import check_shares
-from evalsuite.variants.variant import Made, Setup, base_budget, check_choice, check_target, required, swapped
+from evalsuite.variants.variant import Made, Setup, base_budget, check_hardening, required, swapped
 
 if TYPE_CHECKING:
     from torch import nn
@@ -38,9 +37,7 @@ class PostHoc:
 
     def __post_init__(self) -> None:
         check_shares(self)
-        check_target(self.target)
-        check_choice(self.schedule, "schedule", SCHEDULES)
-        check_choice(self.order, "order", ORDERS)
+        check_hardening(self.target, self.schedule, self.order)
 
     def make(self, setup: Setup, base: nn.Module | None) -> Made:
         """See `Variant`. Raises Unsupported where the network has no activation that can be hardened."""

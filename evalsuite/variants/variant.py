@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from evalsuite.workloads import Workload
 
 Hook = Callable[["nn.Module"], Callable[[float], None]]
+SCHEDULES = ("linear", "geometric", "reciprocal")
+ORDERS = ("together", "forward", "backward")
 
 
 @dataclass(frozen=True)
@@ -105,16 +107,13 @@ def check_range(value: float, name: str, low: float, high: float) -> None:
         raise ValueError(f"{name} must be in [{low:g}, {high:g}), got {value}")
 
 
-def check_target(target: float) -> None:
-    """Raise ValueError unless `target`, the final lambda, is above 1."""
+def check_hardening(target: float, schedule: str, order: str) -> None:
+    """Raise ValueError unless `target`, the final lambda, is above 1, and schedule and order are known ones."""
     if not target > 1:
         raise ValueError(f"target must be > 1, got {target}")
-
-
-def check_choice(value: str, name: str, known: tuple[str, ...]) -> None:
-    """Raise ValueError, naming the option `name`, unless `value` is one of those known."""
-    if value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+    for name, value, known in (("schedule", schedule, SCHEDULES), ("order", order, ORDERS)):
+        if value not in known:
+            raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
 
 
 def check_activation_names(variant: object, *options: str) -> None:

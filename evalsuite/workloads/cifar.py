@@ -112,13 +112,19 @@ def _binary(files: Sequence[Path], layout: Layout) -> tuple[Samples, np.ndarray]
 
 def _parquet(files: Sequence[Path], layout: Layout) -> tuple[Samples, np.ndarray]:
     import numpy as np
+    import pyarrow as pa
+    from pyarrow import parquet
 
     from evalsuite.workloads.pixels import Encoded
 
     images: list[object] = []
     targets = []
     for file in files:
-        table = _table(file)
+        try:
+            table = parquet.read_table(file)
+        except pa.ArrowInvalid as error:
+            said = " ".join(str(error).split())
+            raise ValueError(f"{file}: truncated, or no parquet file ({said:.80}); download it again") from error
         images += _column(table, _IMAGE_COLUMNS, file).to_pylist()
         targets.append(_column(table, layout.label_columns, file).to_numpy())
         _check_classes(targets[-1], layout, file)
@@ -135,17 +141,6 @@ def _bytes(images: Sequence[object], file: Path) -> list[bytes]:
             raise ValueError(f"{said}; name files whose images are the bytes of JPEG or PNG files")
         found.append(content)
     return found
-
-
-def _table(file: Path) -> pa.Table:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    try:
-        return parquet.read_table(file)
-    except pa.ArrowInvalid as error:
-        said = " ".join(str(error).split())
-        raise ValueError(f"{file}: truncated, or no parquet file ({said:.80}); download it again") from error
 
 
 def _column(table: pa.Table, names: Sequence[str], file: Path) -> pa.ChunkedArray:

@@ -15,7 +15,6 @@ from evalsuite.workloads.options import Budget
 from evalsuite.workloads.workload import data_folder, labelled, partition
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import nn
 
 PACKAGE_FOLDER = Path("/usr/share/datasets/fashion-mnist")  # of Debian's dataset-fashion-mnist
@@ -40,11 +39,6 @@ def _digest(contents: Iterable[bytes]) -> str:
     for each in contents:
         digest.update(each)
     return digest.hexdigest()
-
-
-def _scaled(images: np.ndarray) -> np.ndarray:
-    flat: np.ndarray = images.reshape(len(images), -1).astype("float32") / 255
-    return flat
 
 
 @dataclass(frozen=True)
@@ -86,11 +80,12 @@ class FashionMLP(Budget):
         """The split images, as flat inputs (784,) of pixels in [0, 1]. Raises FileNotFoundError if they are nowhere."""
         files = self._files()
         contents = [content(file) for file in files]
-        pixels, labels, test_pixels, test_labels = map(parse_idx, contents, files)
-        calibration, validation, train = (
-            labelled(_scaled(pixels[part]), labels[part]) for part in partition(labels, (_CALIBRATION, _VALIDATION))
+        images, labels, test_images, test_labels = map(parse_idx, contents, files)
+        parts = [(images[part], labels[part]) for part in partition(labels, (_CALIBRATION, _VALIDATION))]
+        calibration, validation, train, test = (
+            labelled(pixels.reshape(-1, 784).astype("float32") / 255, targets)
+            for pixels, targets in (*parts, (test_images, test_labels))
         )
-        test = labelled(_scaled(test_pixels), test_labels)
         return Data(train, calibration, validation, test, (0.0, 1.0), 10, _digest(contents), picture=(1, 28, 28))
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:

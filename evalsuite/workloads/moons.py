@@ -13,7 +13,6 @@ from evalsuite.workloads.options import SplitBudget
 from evalsuite.workloads.workload import split
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import nn
 
 _POINTS, _NOISE, _SEED = 1000, 0.15, 20260321
@@ -23,14 +22,6 @@ _CORNER, _WIDTHS = (-1.4, -1.0), (3.8, 2.4)
 # Inputs are multiples of 1/1024: short rationals for exact verifiers, and no trace of a machine's last bits.
 _GRID = 1024
 _DIGEST = "db9adea732c14e8bfdaafffa8b6ab4250e0b7aefef7ebb86f56f19ee27967358"
-
-
-def _points() -> tuple[np.ndarray, np.ndarray]:
-    """(samples, 2) in [0, 1], and class indices (samples,)."""
-    from sklearn.datasets import make_moons
-
-    points, targets = make_moons(_POINTS, noise=_NOISE, random_state=_SEED)
-    return (((points - _CORNER) / _WIDTHS).clip(0, 1) * _GRID).round() / _GRID, targets
 
 
 @dataclass(frozen=True)
@@ -48,7 +39,10 @@ class MoonsMLP(SplitBudget):
 
     def data(self) -> Data:
         """Inputs of shape (2,). Raises ValueError: scikit-learn's generator gives other points than it gave before."""
-        points, targets = _points()
+        from sklearn.datasets import make_moons
+
+        drawn, targets = make_moons(_POINTS, noise=_NOISE, random_state=_SEED)
+        points = (((drawn - _CORNER) / _WIDTHS).clip(0, 1) * _GRID).round() / _GRID
         written = (points * _GRID).astype("<i2").tobytes() + targets.astype("<i2").tobytes()
         digest = hashlib.sha256(written).hexdigest()
         if digest != _DIGEST:
