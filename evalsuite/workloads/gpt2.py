@@ -121,10 +121,7 @@ class GPT2Small(Budget):
         """Of training, validation and test, each (n,), int64."""
         place = self._place()
         if place.is_file():
-            text, names = place.read_bytes(), [str(place)] * 3
-            ends = [int(share * len(text)) for share in _SHARES]
-            first, second = (text.find(b"\n", end) + 1 or end for end in ends)  # at the end of a line
-            texts = [text[:first], text[first:second], text[second:]]
+            texts, names = _split(place.read_bytes()), [str(place)] * 3
         else:
             parts = text_files(place)
             texts = [b"".join(file.read_bytes() for file in files) for files in parts]
@@ -172,3 +169,9 @@ def _tokenizer(file: str) -> Any:
         return Tokenizer.from_file(file)
     except Exception as error:  # tokenizers raises nothing more particular
         raise ValueError(f"tokenizer: {file} is no tokenizer.json ({error!s:.80}); name another") from error
+
+
+def _split(text: bytes) -> list[bytes]:
+    """One text in three, cut at ends of lines."""
+    first, second = (text.find(b"\n", int(share * len(text))) + 1 or int(share * len(text)) for share in _SHARES)
+    return [text[:first], text[first:second], text[second:]]

@@ -22,7 +22,7 @@ from evalsuite.reluize import schedules
 from evalsuite.reluize.profile import HardnessProfile
 from evalsuite.reluize.swap import build_executing
 from evalsuite.run.making import make_network
-from evalsuite.variants import Made, Setup, annealed, standing
+from evalsuite.variants import Made, Setup, standing
 from evalsuite.variants.annealed import Annealed, SwishAnnealed
 from evalsuite.variants.finetuned import SwapFinetuned
 from evalsuite.variants.hard_switch import HardSwitch
@@ -31,6 +31,7 @@ from evalsuite.variants.post_hoc import PostHoc
 from evalsuite.variants.refitted import SwapRefit
 from evalsuite.variants.swapped import Swapped
 from evalsuite.variants.trained import Trained
+from evalsuite.variants.variant import ORDERS, SCHEDULES
 
 VARIANTS = {name: standing(name) for name in ("relu", *(entry.name for entry in entries("variants")))}
 LEAVE_RELU = {name for name, variant in VARIANTS.items() if variant.executes == "relu"}
@@ -227,8 +228,8 @@ def test_impossible_options_are_refused(make: Callable[[], object], text: str) -
 
 def test_variants_know_every_schedule_and_order() -> None:
     # Named twice, since reading a recipe imports no torch.
-    assert tuple(schedules.SCHEDULES) == annealed.SCHEDULES
-    assert schedules.ORDERS == annealed.ORDERS
+    assert tuple(schedules.SCHEDULES) == SCHEDULES
+    assert schedules.ORDERS == ORDERS
 
 
 def test_a_treatment_without_its_base_is_an_error(prepared) -> None:
