@@ -61,7 +61,8 @@ def lambda_gelu(x: torch.Tensor, hardness: torch.Tensor, *, compiled: bool | Non
         raise ValueError(f"the compiled kernel takes float32 on the CPU, got {x.dtype} on {x.device.type}")
     learns = torch.is_grad_enabled() and (x.requires_grad or hardness.requires_grad)
     if compiled is None:
-        compiled = learns and _compiles(x) and _fused() is not None
+        fits = x.dtype != torch.float64 and x.device.type == "cpu" and x.numel() >= _WORTH_COMPILING
+        compiled = learns and fits and _fused() is not None
         if compiled and x.dtype != torch.float32:
             return lambda_gelu(x.float(), hardness, compiled=True).to(x.dtype)
     if not learns:
@@ -101,10 +102,6 @@ def _fused() -> ModuleType | None:
     from evalsuite.activations import fused
 
     return fused
-
-
-def _compiles(x: torch.Tensor) -> bool:
-    return x.dtype != torch.float64 and x.device.type == "cpu" and x.numel() >= _WORTH_COMPILING
 
 
 class _LambdaGELU(torch.autograd.Function):
@@ -220,7 +217,8 @@ def _slopes(
         z.clamp_(-_SATURATED, _SATURATED)
         here = _load(given[piece], v)
         if z.dtype == torch.float64:
-            torch.mul(_slope_of(z), here, out=flat[piece])
+            slope = torch.exp(-0.5 * z * z).mul_(z).mul_(_DENSITY_AT_0).add_(_distribution(z))
+            torch.mul(slope, here, out=flat[piece])
         else:
             flat[piece] = torch.ops.aten.gelu_backward.grad_input(here, z, grad_input=w)
         if learns_hardness:
@@ -231,10 +229,6 @@ def _slopes(
     if not learns_hardness:
         return result, None
     return result, layout.sum_to_hardness(sums * _DENSITY_AT_0 / layout.hardness.double() ** 2, hardness)
-
-
-def _slope_of(z: torch.Tensor) -> torch.Tensor:
-    return torch.exp(-0.5 * z * z).mul_(z).mul_(_DENSITY_AT_0).add_(_distribution(z))
 
 
 def _differentiable_slopes(

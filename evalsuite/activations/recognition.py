@@ -88,16 +88,12 @@ def recognise_module(module: nn.Module) -> Recognised | None:
         return None
     if any(True for _ in module.parameters()) or any(True for _ in module.buffers()) or module._modules:
         return None
-    found = [recognise(probe.forward) for probe in _probes(module)]
-    return found[0] if found and found[0] == found[1] else None  # dropout, for one, is nothing in evaluation mode
-
-
-def _probes(module: nn.Module) -> list[nn.Module]:
-    """Copies in training and in evaluation mode."""
     try:
-        return [copy.deepcopy(module).train(), copy.deepcopy(module).eval()]
+        probes = [copy.deepcopy(module).train(), copy.deepcopy(module).eval()]
     except Exception:  # a third party's module may fail in any way; then it is not a known activation
-        return []
+        return None
+    training, evaluated = (recognise(probe.forward) for probe in probes)
+    return training if training == evaluated else None  # dropout, for one, is nothing in evaluation mode
 
 
 def _takes_one_tensor(module: nn.Module) -> bool:

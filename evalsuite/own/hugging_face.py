@@ -110,10 +110,10 @@ def _kind(transformers: Any, config: Any, task: Task | None, path: str) -> Any:
         name, known = "AutoModelForCausalLM", auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     elif isinstance(task, TokenClassification):
         name, known = "AutoModelForTokenClassification", auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES
+    elif isinstance(task, (Classification, MultiLabel, Regression)) and image:
+        name, known = "AutoModelForImageClassification", auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
     elif isinstance(task, (Classification, MultiLabel, Regression)):
-        name = "AutoModelForImageClassification" if image else "AutoModelForSequenceClassification"
-        known = {} if image else auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
-        known = auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES if image else known
+        name, known = "AutoModelForSequenceClassification", auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
     else:
         saved = (config.architectures or [""])[0]
         if not isinstance(task, Embedding) and hasattr(transformers, saved):

@@ -189,13 +189,11 @@ class _Search:
             return self._weight(step, y)
         first = bool(step.args) and step.args[0] is y
         passing = step.name in (_PER_CHANNEL if self.per_channel else _PER_TENSOR) and first
-        if not passing and not (step.name in ("mul", "__mul__", "__rmul__") and self._is_product(step, y)):
+        # Channel i of a product is to be that of y times something; for one lambda every product serves.
+        alike = not self.per_channel or (isinstance(step.result, torch.Tensor) and step.result.shape == y.shape)
+        if not passing and not (step.name in ("mul", "__mul__", "__rmul__") and alike):
             return []
         return self.behind(step.result) if isinstance(step.result, torch.Tensor) and step.result is not y else []
-
-    def _is_product(self, step: Step, y: torch.Tensor) -> bool:
-        """Whether channel i of the product is that of y times something; for one lambda every product serves."""
-        return not self.per_channel or (isinstance(step.result, torch.Tensor) and step.result.shape == y.shape)
 
     def _weight(self, step: Step, y: torch.Tensor) -> list[Scaled]:
         at = _BEFORE[step.name][0]

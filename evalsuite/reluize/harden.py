@@ -102,7 +102,8 @@ def harden(
         id(found.module): _hardenable(found, prepared, hardness)
         for found in census(prepared)
         if found.traits.hardened_by not in ("", found.traits.name)
-        and _is_as_registered(found)
+        # Not an ELU with a slope of its own, say, which the form with a lambda would not keep.
+        and (found.traits.row_of is None or found.traits.row_of(found.module) is found.traits)
         and not stays(found.module)
     }
     if in_place and id(prepared) in replacement:
@@ -119,11 +120,6 @@ def harden(
             owner._modules.pop(name, None)
             setattr(owner, name, value)
         raise
-
-
-def _is_as_registered(found: Found) -> bool:
-    """Not an ELU with a slope of its own, say, which the form with a lambda would not keep."""
-    return found.traits.row_of is None or found.traits.row_of(found.module) is found.traits
 
 
 def _attributes(network: nn.Module) -> list[tuple[nn.Module, str, Any]]:

@@ -127,7 +127,9 @@ def _formulas(graph: fx.GraphModule) -> list[tuple[Recognised, list[fx.Node], fx
     for found in formulas:
         if found.recognised is not None and found.root is not None:
             inside, root = interior(found.expression, found.root), node_of[id(found.root)]
-            if _is_alike(found.place, root):
+            before, after = root.meta.get("val"), found.place.meta.get("val")
+            # An activation can stand where the shape of its input is kept.
+            if isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor) and before.shape == after.shape:
                 known.append((found.recognised, [node_of[id(each)] for each in inside], root))
     return known
 
@@ -147,14 +149,6 @@ def _constant(graph: fx.GraphModule, target: str) -> Any:
     if isinstance(value, torch.Tensor) and value.ndim == 0 and (target not in learnt or "lifted_tensor" in target):
         return value.item()
     return Expression(learnt=isinstance(value, nn.Parameter))
-
-
-def _is_alike(last: fx.Node, root: fx.Node) -> bool:
-    """Whether an activation can stand there: it keeps the shape of its input."""
-    before, after = root.meta.get("val"), last.meta.get("val")
-    if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
-        return False
-    return before.shape == after.shape
 
 
 def _replace(graph: fx.GraphModule, nodes: list[fx.Node], root: fx.Node, name: str, module: nn.Module) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from evalsuite.activations import RELU, Found, census
+from evalsuite.activations import RELU, census
 from evalsuite.activations.census import duplicate, identify, made_like, settle_transformers, staying, stays, substitute
 from evalsuite.activations.hardenable import Hardenable
 from evalsuite.activations.recognition import Recognised, known
@@ -120,9 +120,11 @@ def swap(
             f"{type(module).__name__}: {', '.join(training)} was exported in training mode, which eval() cannot change;"
             " call eval() on the network before expose() or harden() rewrites its formulas"
         )
-    found = [
-        each for each in census(exposed, gates=rows is not None) if _is_swapped(each, rows) and not stays(each.module)
-    ]
+    every = [each for each in census(exposed, gates=rows is not None) if not stays(each.module)]
+    if rows is None:
+        found = [each for each in every if each.traits.swaps and not each.traits.gate]
+    else:
+        found = [each for each in every if each.traits.name in rows]
     if not found:
         raise ValueError(_nothing_found(module, example))
     put = {id(each.module): made_like(exposed, _put(to, each.module)) for each in found if not is_in(each.path, keep)}
@@ -170,9 +172,14 @@ def places_of(module: nn.Module, activation: str, example: Any) -> set[str]:
     args, kwargs = as_call(example)
     own = {each.path for each in census(module, gates=True) if each.traits.name == activation}
     executed = _executed(module, args, kwargs)
+    reached, watched = set[str](), duplicate(module).eval()
+    for path, each in watched.named_modules():
+        each.register_forward_pre_hook(lambda *_, path=path: reached.add(path))
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        watched(*args, **kwargs)
     others = [use for use in executed if _is_left(use, activation) and not is_in(use.path, {*own, *staying(module)})]
     places = {use.path for use in executed if use.function == activation or _computes(use, activation)}
-    places |= own & _reached(module, args, kwargs)
+    places |= own & reached
     if others or not places:
         said = "; ".join(sorted({_where(use) for use in others})) or "no activation like it"
         raise ValueError(
@@ -187,16 +194,6 @@ def _executed(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return [*census_of_run(module, *args, **kwargs), *census_of_operators(module, *args, **kwargs)]
 
 
-def _reached(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> set[str]:
-    """The paths of the modules that a run calls."""
-    watched, paths = duplicate(module).eval(), set[str]()
-    for path, each in watched.named_modules():
-        each.register_forward_pre_hook(lambda *_, path=path: paths.add(path))
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        watched(*args, **kwargs)
-    return paths
-
-
 def _matching(module: nn.Module, to: Activation) -> list[str]:
     """Where `to` is: what a module of a third party computes it by is inside, and no activation that was left."""
     return [path for path, each in module.named_modules() if to.matches(each)]
@@ -209,10 +206,6 @@ def _computes(use: Use, name: str) -> bool:
 def _is_left(use: Use, name: str) -> bool:
     settled = use.traits is not None and (_computes(use, name) or not use.traits.swaps)
     return use.kind != "kept" and use.function != name and not settled
-
-
-def _is_swapped(found: Found, rows: Collection[str] | None) -> bool:
-    return found.traits.swaps and not found.traits.gate if rows is None else found.traits.name in rows
 
 
 def _where(use: Use) -> str:

@@ -168,11 +168,6 @@ def _schedule(optimizer: torch.optim.Optimizer, steps: int, warm_up: float) -> t
     return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
 
 
-def _channels_last(inputs: Inputs) -> Inputs:
-    """The batch with its images, the tensors of four dimensions, in that layout."""
-    return mapped(inputs, lambda each: each.contiguous(memory_format=torch.channels_last) if each.ndim == 4 else each)
-
-
 def fit(
     module: nn.Module,
     split: Split,
@@ -239,7 +234,8 @@ def fit(
         optimizer.zero_grad()
         inputs, targets = split.inputs[batch], split.targets[batch].to(device)
         inputs = on(device, split.augment(inputs, chance) if split.augment is not None else inputs)
-        inputs = _channels_last(inputs) if innermost else inputs
+        if innermost:  # the images, which have four dimensions
+            inputs = mapped(inputs, lambda x: x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x)
         with torch.autocast(device.type, torch.bfloat16, enabled=reduced):
             outputs = module(inputs)
         outputs = outputs.float() if reduced else outputs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from evalsuite.references import OwnError
 
@@ -14,35 +14,19 @@ _PADDING = ("[PAD]", "<pad>", "<|endoftext|>", "</s>")
 _CURE = 'name one with `tokenizer`: a folder of Hugging Face\'s, a tokenizer.json, or "bytes"'
 
 
-class Tokenizer(Protocol):
-    """Turns texts into tokens: integers below `vocabulary`."""
-
-    vocabulary: int
-    padding: int
-
-    def plain(self, texts: Sequence[str]) -> list[list[int]]:
-        """The tokens of each text, with no special ones."""
-        ...
-
-    def samples(self, texts: Sequence[Any], length: int) -> list[tuple[list[int], list[int]]]:
-        """At most `length` tokens of each text, or pair of texts, special ones among them; and the text of each."""
-        ...
-
-    def words(self, texts: Sequence[Sequence[str]], length: int) -> list[tuple[list[int], list[int | None]]]:
-        """At most `length` tokens of each list of words, and the word of each, None of special ones."""
-        ...
-
-
 class Bytes:
-    """UTF-8 bytes; 0, which no text has, is padding."""
+    """UTF-8 bytes as tokens: integers below `vocabulary`; 0, which no text has, is padding."""
 
     vocabulary, padding = 256, 0
 
     def plain(self, texts: Sequence[str]) -> list[list[int]]:
+        """The tokens of each text, with no special ones."""
         return [list(each.encode()) for each in texts]
 
     def samples(self, texts: Sequence[Any], length: int) -> list[tuple[list[int], list[int]]]:
-        """See `Tokenizer`. A pair is joined by a line's end."""
+        """At most `length` tokens of each text, or pair of texts, special ones among them; and the text of each. Bytes
+        of a pair are joined by a line's end.
+        """
         found = []
         for each in texts:
             pair = each if isinstance(each, tuple) else (each,)
@@ -51,6 +35,7 @@ class Bytes:
         return found
 
     def words(self, texts: Sequence[Sequence[str]], length: int) -> list[tuple[list[int], list[int | None]]]:
+        """At most `length` tokens of each list of words, and the word of each, None of special ones."""
         found = []
         for each in texts:
             pairs: list[tuple[int, int | None]] = []
@@ -61,7 +46,7 @@ class Bytes:
 
 
 class Subwords:
-    """A tokenizer of the library tokenizers."""
+    """A tokenizer of the library tokenizers, with the methods of `Bytes`."""
 
     def __init__(self, of: Any, padding: int) -> None:
         self._of, self.padding = of, padding
@@ -80,6 +65,9 @@ class Subwords:
         self._of.enable_truncation(length)
         found = self._of.encode_batch([list(each) for each in texts], is_pretokenized=True)
         return [(each.ids, each.word_ids) for each in found]
+
+
+Tokenizer = Bytes | Subwords
 
 
 def tokenizer_of(name: str | None, said: str) -> Tokenizer:
