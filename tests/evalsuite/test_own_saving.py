@@ -1,25 +1,35 @@
-"""A user's treated model, saved in the user's own layout and read back."""
+"""A user's treated model, saved and read back; where a workload starts from, and what each variant makes of it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
-from own_networks import ByHand, Convolutional, TwoInputs, config, hugging, mixed, text
+from own_networks import WORDS, ByHand, Convolutional, TwoInputs, config, hugging, mixed, text
 from safetensors.torch import load_file
 from torch import nn
 
-from evalsuite import Network, load_own, refit_bias
-from evalsuite.networks import save_network
+from evalsuite import Budget, Classification, Data, Network, Several, Split, Unsupported, load_own, refit_bias
+from evalsuite.contract import Metric
+from evalsuite.networks import load_network, save_network
 from evalsuite.own.activations import OwnActivations
-from evalsuite.own.adapter import adapted
-from evalsuite.own.models import load_weights
+from evalsuite.own.adapter import adapted, own_network
+from evalsuite.own.models import Model, load_model, load_weights
 from evalsuite.own.saving import Saved, save_own
 from evalsuite.references import OwnError
+from evalsuite.run.child import _training
+from evalsuite.run.making import make_network
+from evalsuite.variants import Setup, Variant, standing
+from evalsuite.variants.learnt import Learnt
+from evalsuite.variants.post_hoc import PostHoc
+from evalsuite.variants.swapped import Swapped
+from evalsuite.variants.trained import Trained
 from evalsuite.variants.variant import Made, maker, swapped
 
 Make = Callable[[], nn.Module]
@@ -181,3 +191,191 @@ def test_a_network_of_a_users_workload_is_saved_between_stages(case: str, activa
     network = Network("own", workload.build(maker(activation)).eval(), (6,), 3, given=treated.example)
     save_network(network, tmp_path, workload)  # reads it back, and compares what it computes
     assert {path.name for path in tmp_path.iterdir()} == {"network.json", "module.safetensors"}
+
+
+FROM_THE_FIRST_STEP = ["relu", "lambda-gelu", "annealed", "swish-annealed", "hard-switch"]
+TREATMENTS = ["gelu-swap", "swap-refit", "swap-finetuned", "post-hoc"]
+
+
+def part(count: int, seed: int) -> Split:
+    """Texts of 8 words, some padded; the class is whether the word 7 occurs."""
+    words = torch.randint(WORDS, (count, 8), generator=torch.Generator().manual_seed(seed))
+    words[: count // 2, 2] = 7
+    mask = torch.ones_like(words)
+    mask[::3, 6:] = 0
+    return Split(Several({"input_ids": words, "attention_mask": mask}), (words == 7).any(1).long())
+
+
+@dataclass(frozen=True)
+class OwnTexts(Budget):
+    """A Hugging Face folder as a workload."""
+
+    version: ClassVar[str] = "1"
+    original: ClassVar[str] = "gelu"
+    epochs: int = 2
+    learning_rate: float = 1e-3
+    folder: str = ""
+    start: str = "trained"
+
+    def fingerprint(self) -> str:
+        return "none"
+
+    def data(self) -> Data:
+        train, calibration, validation, test = (part(count, index) for index, count in enumerate((64, 16, 16, 16)))
+        return Data(train, calibration, validation, test, (0.0, 1.0), 2, "none", vocabulary=WORDS)
+
+    def module(self) -> nn.Module:
+        own = load_model(Model(f"hf:{self.folder}"), task=Classification(), classes=2, start=self.start)
+        return adapted(own, text())
+
+    def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
+        return _places(self).replaced(self.module(), activation)
+
+
+@cache
+def _places(workload: OwnTexts) -> OwnActivations:
+    return OwnActivations.of(workload.module(), text())
+
+
+@pytest.fixture(scope="module")
+def workload(tmp_path_factory: pytest.TempPathFactory) -> OwnTexts:
+    """A folder whose weights are so large that its activations matter."""
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("own") / "bert"
+    torch.manual_seed(0)
+    wide = config("bert", num_labels=2, initializer_range=0.3, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0)
+    transformers.BertForSequenceClassification(wide).save_pretrained(folder)
+    return OwnTexts(folder=str(folder))
+
+
+def outputs(module: nn.Module, inputs: Any = None) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = module.eval()(text() if inputs is None else inputs)
+    return found
+
+
+def setup_of(workload: OwnTexts) -> Setup:
+    data = workload.data()
+    return Setup(workload, data.train, data.calibration, 0)
+
+
+def distance(first: nn.Module, second: nn.Module) -> float:
+    """Of the outputs, relative to their size."""
+    wanted, found = outputs(first), outputs(second)
+    return float((found - wanted).norm() / wanted.norm())
+
+
+def test_a_trained_network_is_its_own_baseline(workload: OwnTexts, tmp_path: Path) -> None:
+    data = workload.data()
+    network, made = make_network(workload, data, standing("gelu"), 0, name="own/gelu/0")
+    assert torch.equal(outputs(network.module), outputs(workload.module()))
+    assert (made.train_loss, made.budget) == (None, 0.0)
+    rows: dict[str, Metric] = {each.name: each for each in _training(made, 1.0, workload, data.task)}
+    assert (
+        rows["train_loss"].reason == rows["train_time"].reason == "not trained: the weights are the user's, as they are"
+    )
+    save_network(network, tmp_path, workload)
+    assert torch.equal(outputs(load_network(tmp_path, workload, data).module), outputs(network.module))
+
+
+@pytest.mark.parametrize("name", TREATMENTS)
+def test_a_trained_network_is_treated(workload: OwnTexts, name: str, tmp_path: Path) -> None:
+    data = workload.data()
+    network, made = make_network(workload, data, standing(name), 0, name="own")
+    assert made.budget == {"gelu-swap": 0.0, "swap-refit": 0.0}.get(name, 0.1)
+    assert distance(workload.module(), network.module) > 1e-4
+    assert network.unswapped is not None
+    if name in ("gelu-swap", "swap-refit"):
+        assert distance(workload.module(), network.unswapped) == 0
+        if name == "gelu-swap":  # the library's own ReLU network with the same weights
+            relu = adapted(_relu_of(workload), text())
+            assert torch.allclose(outputs(network.module), outputs(relu), atol=1e-5)
+    save_network(network, tmp_path, workload)
+    assert torch.equal(outputs(load_network(tmp_path, workload, data).module), outputs(network.module))
+
+
+def _relu_of(workload: OwnTexts) -> nn.Module:
+    model = Model(f"hf:{workload.folder}", {"hidden_act": "relu"})
+    return load_model(model, task=Classification(), classes=2, start="trained")
+
+
+@pytest.mark.parametrize("name", FROM_THE_FIRST_STEP)
+def test_nothing_trains_a_trained_network_from_the_first_step(workload: OwnTexts, name: str) -> None:
+    with pytest.raises(Unsupported) as error:
+        standing(name).make(setup_of(workload), None)
+    assert str(error.value) == (
+        "the network is trained already, with gelu (`start: trained`), and this variant trains from the first step;"
+        " choose one that treats the trained network, with `base: gelu`: swapped, swap-refit, swap-recalibrated,"
+        " swap-finetuned or post-hoc; or write `start: pretrained`"
+    )
+
+
+@pytest.mark.parametrize("variant", [Trained("gelu"), Trained("relu"), standing("annealed"), standing("hard-switch")])
+def test_pretrained_weights_are_trained_on(workload: OwnTexts, variant: Variant) -> None:
+    pretrained = replace(workload, start="pretrained")
+    made = variant.make(setup_of(pretrained), None)
+    assert made.train_loss is not None
+    assert made.budget == 1.0
+    trained = own_network(made.module).bert.embeddings.word_embeddings.weight
+    given = own_network(workload.module()).bert.embeddings.word_embeddings.weight
+    with torch.no_grad():
+        assert 0 < float((trained - given).norm()) < float(given.norm()) / 4  # it began there
+
+
+def test_relu_begins_with_the_direct_swap_of_pretrained_weights(workload: OwnTexts) -> None:
+    from evalsuite.variants.variant import built
+
+    begun = built(setup_of(replace(workload, start="pretrained")), "relu")
+    swapped = Swapped("gelu").make(setup_of(workload), Trained("gelu").make(setup_of(workload), None).module)
+    assert torch.allclose(outputs(begun), outputs(swapped.module), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["lambda-gelu", "annealed"])
+def test_a_lambda_starts_where_the_pretrained_function_is_kept(workload: OwnTexts, name: str) -> None:
+    pretrained, variant = replace(workload, start="pretrained"), standing(name)
+    assert isinstance(variant, Learnt)
+    begun = pretrained.build(variant.beginning(pretrained).layer)
+    assert distance(workload.module(), begun) < 1e-3
+    # As before: the function moves by far more.
+    assert distance(workload.module(), pretrained.build(variant.layer)) > 1e-2
+    made = variant.make(setup_of(pretrained), None)
+    assert [each.course[0][1] for each in made.profile] == pytest.approx([1.001] * 2, abs=1e-6)
+
+
+@pytest.mark.parametrize(("kind", "head"), [("gpt2", "GPT2LMHeadModel"), ("vit", "ViTForImageClassification")])
+def test_other_pretrained_functions_are_kept_too(workload: OwnTexts, kind: str, head: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    example = torch.rand(3, 3, 8, 8) if kind == "vit" else text()
+    module = adapted(getattr(transformers, head)(config(kind, initializer_range=0.3)), example).eval()
+    own = OwnActivations.of(module, example)
+    begun = own.replaced(module, Learnt().beginning(replace(workload, start="pretrained")).layer)
+    wanted = outputs(module, example)
+    assert float((outputs(begun, example) - wanted).norm() / wanted.norm()) < 1e-3
+
+
+def test_a_lambda_learns_from_there(workload: OwnTexts) -> None:
+    pretrained = replace(workload, start="pretrained", epochs=8, learning_rate=0.01)
+    made = Learnt().make(setup_of(pretrained), None)
+    # 16 steps of Adam with c = 9 multiply lambda - 1 by up to exp(16 x 9 x 0.01 / 2), the rate falling to 0.
+    assert all(not 0.95 < (each.learnt - 1) / 0.001 < 1.05 for each in made.profile)
+
+
+def test_where_lambda_starts(workload: OwnTexts) -> None:
+    pretrained = replace(workload, start="pretrained")
+    assert Learnt().beginning(replace(workload, start="scratch")).initial is None
+    assert Learnt(initial=1.5).beginning(pretrained).initial == 1.5
+    quick = _Quick(folder=workload.folder, start="pretrained")
+    assert Learnt("swish").beginning(quick).initial == 1.702  # quick GELU is Swish at that lambda
+    assert Learnt("lambda-gelu").beginning(quick).initial == 1.001
+
+
+@dataclass(frozen=True)
+class _Quick(OwnTexts):
+    original: ClassVar[str] = "quick-gelu"
+
+
+def test_a_share_of_training_is_all_that_a_trained_network_costs(workload: OwnTexts) -> None:
+    base = Trained("gelu").make(setup_of(workload), None).module
+    assert PostHoc(share=0.5).make(setup_of(workload), base).budget == 0.5
+    scratch = setup_of(replace(workload, start="scratch"))
+    assert Swapped("gelu").make(scratch, base).budget == 1.0

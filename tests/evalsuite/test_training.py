@@ -1,20 +1,32 @@
-"""The options of the training loop: warm-up, the layout of images, and mixed precision."""
+"""Training: its options, targets that count nowhere, what variants share, and the raw hardness' own learning rate."""
 
 from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from conftest import MakeBench, MakeNetwork
 from torch import nn
+from torch.nn import functional
 
-from evalsuite.activations import LambdaGELU
-from evalsuite.activations.integrated import XIELU
-from evalsuite.contract import Split
+from evalsuite import LambdaGELU, Split, census
+from evalsuite.activations.expanded import XSiLU
+from evalsuite.activations.hardenable import Hardenable
+from evalsuite.activations.integrated import XIELU, XIPReLU
+from evalsuite.plugins import load
 from evalsuite.reluize.profile import learnt_parameters
-from evalsuite.reluize.training import fit
+from evalsuite.reluize.training import distilled, fit, hardness_rate, parameter_groups
+from evalsuite.run.child import _validation
+from evalsuite.run.making import make_bench
+from evalsuite.tasks import Classification
+from evalsuite.variants import Setup, standing
+from evalsuite.workloads.digits import DigitsMLP
 from evalsuite.workloads.layers import convolution
 from evalsuite.workloads.options import Budget
 
@@ -103,3 +115,288 @@ def test_what_activations_learnt_is_told_by_layer_and_a_raw_parameter_as_what_it
         ("1", "n"): pytest.approx(0.5 + softplus[-2.0]),
         ("3", "weight"): pytest.approx(0.3),
     }
+
+
+MakeOptimizer = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
+
+
+def hardnesses(module: nn.Module) -> dict[str, torch.Tensor]:
+    found = {path: each for path, each in module.named_modules() if isinstance(each, Hardenable)}
+    return {path: each.hardness.detach().clone() for path, each in found.items()}
+
+
+def with_gradients(module: nn.Module, split: Split) -> nn.Module:
+    """A float64 copy of `module` with the gradients of its loss on the first 64 samples."""
+    copied = copy.deepcopy(module).double()
+    copied.zero_grad()
+    functional.cross_entropy(copied(split.inputs[:64].double()), split.targets[:64]).backward()
+    return copied
+
+
+def per_channel(module: nn.Module, split: Split) -> nn.Module:
+    changed = copy.deepcopy(module)
+    for parent in list(changed.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, LambdaGELU):
+                setattr(parent, name, LambdaGELU(channels=parent[int(name) - 1].out_features, hardness=1.9))
+    return changed
+
+
+@pytest.fixture
+def learnt(network: MakeNetwork) -> nn.Module:
+    return network("digits-mlp", "lambda-gelu", epochs=3).module
+
+
+def first_order(module: nn.Module, learning_rate: float) -> dict[str, torch.Tensor]:
+    """-eta_s sigmoid(s / t)^2 / t^2 dL/dlambda, where dL/ds = sigmoid(s / t) / t dL/dlambda (arXiv 2603.21991)."""
+    steps = {}
+    for path, layer in module.named_modules():
+        if isinstance(layer, LambdaGELU):
+            t, rate = layer.temperature, hardness_rate(layer.temperature, learning_rate=learning_rate, optimizer="sgd")
+            assert layer.s.grad is not None
+            steps[path] = -rate * torch.sigmoid(layer.s.detach() / t) / t * layer.s.grad
+    return steps
+
+
+@pytest.mark.parametrize("channels", [False, True], ids=["layer", "channel"])
+def test_the_predicted_step_of_lambda_is_the_actual_one_to_second_order(
+    learnt: nn.Module, bench: MakeBench, channels: bool
+) -> None:
+    split = bench("digits-mlp").data.train
+    start = with_gradients(per_channel(learnt, split) if channels else learnt, split)
+    before, errors = hardnesses(start), []
+    for learning_rate in (0.4, 0.2, 0.1):
+        moved = with_gradients(start, split)
+        predicted = first_order(moved, learning_rate)
+        torch.optim.SGD(parameter_groups(moved, learning_rate=learning_rate, optimizer="sgd")).step()
+        after = hardnesses(moved)
+        assert set(predicted) == set(before)
+        errors.append(max(float((after[path] - before[path] - predicted[path]).abs().max()) for path in before))
+        assert max(float(step.abs().max()) for step in predicted.values()) > 20 * errors[-1]
+    assert errors[0] / errors[1] == pytest.approx(4, rel=0.2)
+    assert errors[1] / errors[2] == pytest.approx(4, rel=0.1)
+
+
+@pytest.mark.parametrize("temperature", [0.03, 0.1, 1.0])
+def test_sgd_moves_lambda_as_if_it_were_trained_directly_whatever_the_temperature(temperature: float) -> None:
+    layer = LambdaGELU(temperature=temperature).double()  # s = 0: sigmoid = 1/2
+    (3.0 * layer.hardness).backward()
+    before = layer.hardness.item()
+    torch.optim.SGD(parameter_groups(layer, learning_rate=1e-6, optimizer="sgd", step=9.0)).step()
+    assert layer.hardness.item() - before == pytest.approx(-9.0 * 1e-6 * 3.0 / 4, rel=1e-3)
+
+
+@pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.AdamW])
+@pytest.mark.parametrize("temperature", [0.03, 0.1, 1.0])
+@pytest.mark.parametrize("gradient", [1e-3, 50.0])
+def test_adam_moves_lambda_by_c_rates_whatever_the_gradient_and_the_temperature(
+    make: MakeOptimizer, temperature: float, gradient: float
+) -> None:
+    layer = LambdaGELU(temperature=temperature).double()
+    (gradient * layer.hardness).backward()
+    before = layer.hardness.item()
+    make(parameter_groups(layer, learning_rate=1e-6, optimizer=make.__name__.lower())).step()
+    assert layer.hardness.item() - before == pytest.approx(-9.0 * 1e-6 / 2, rel=1e-3)
+
+
+def test_momentum_multiplies_every_step_alike_so_that_c_stays_relative() -> None:
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = LambdaGELU()
+            self.weight = nn.Parameter(torch.zeros(()))
+
+    module = Both().double()
+    groups = parameter_groups(module, learning_rate=1e-7, optimizer="sgd", momentum=0.9, weight_decay=0.0)
+    optimizer = torch.optim.SGD(groups)
+    for _ in range(200):
+        before = module.layer.hardness.item(), module.weight.item()
+        optimizer.zero_grad()
+        (module.layer.hardness + module.weight).backward()
+        optimizer.step()
+    steps = module.layer.hardness.item() - before[0], module.weight.item() - before[1]
+    assert steps[1] == pytest.approx(-1e-7 / (1 - 0.9), rel=1e-3)
+    assert steps[0] / steps[1] == pytest.approx(9.0 / 4, rel=1e-2)
+
+
+def test_no_decay_on_s_and_decay_on_the_rest() -> None:
+    module = nn.Sequential(nn.Linear(2, 2), LambdaGELU(hardness=5.0))
+    groups = parameter_groups(module, learning_rate=0.1, weight_decay=0.3)
+    assert [(group["lr"], group["weight_decay"]) for group in groups] == [
+        (0.1, 0.3), (pytest.approx(9 * 0.1 * 0.1), 0.0),
+    ]  # fmt: skip
+    for parameter in module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    weight, hardness = module[0].weight.detach().clone(), module[1].hardness.item()
+    torch.optim.AdamW(groups).step()
+    torch.testing.assert_close(module[0].weight.detach(), weight * (1 - 0.1 * 0.3))
+    assert module[1].hardness.item() == hardness
+
+
+@pytest.mark.parametrize("layer", [nn.PReLU(), XIELU(), XIPReLU(), XSiLU()])
+def test_no_decay_on_what_an_activation_learns(layer: nn.Module) -> None:
+    module = nn.Sequential(nn.Linear(2, 2), layer)
+    groups = parameter_groups(module, learning_rate=0.1, weight_decay=0.3)
+    learnt = {id(each) for each in layer.parameters()}
+    assert [(group["lr"], group["weight_decay"]) for group in groups] == [(0.1, 0.3), (0.1, 0.0)]
+    assert {id(each) for each in groups[1]["params"]} == learnt
+
+
+def test_every_parameter_once_frozen_ones_never() -> None:
+    shared, frozen, other = LambdaGELU(), LambdaGELU(3), LambdaGELU(temperature=0.2)
+    frozen.s.requires_grad_(False)
+    linear = nn.Linear(3, 3)
+    linear.bias.requires_grad_(False)
+    module = nn.Sequential(linear, shared, linear, frozen, nn.Linear(3, 3), shared, other)
+    groups = parameter_groups(module, learning_rate=0.1)
+    listed = [id(each) for group in groups for each in group["params"]]
+    expected = {id(each) for each in module.parameters() if each.requires_grad}
+    assert len(listed) == len(set(listed)) == 5
+    assert set(listed) == expected
+    assert [group["lr"] for group in groups[1:]] == pytest.approx([9 * 0.1 * 0.1, 9 * 0.2 * 0.1])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"optimizer": "sdg"}, "unknown optimizer 'sdg'; did you mean 'sgd'"),
+        ({"step": 0.0}, r"step must be > 0 and finite, got 0\.0"),
+        ({"step": math.inf}, "step must be > 0 and finite, got inf"),
+        ({"learning_rate": -0.1}, r"learning_rate must be > 0 and finite, got -0\.1"),
+        ({"learning_rate": math.nan}, "learning_rate must be > 0 and finite, got nan"),
+        ({"momentum": 1.0, "optimizer": "sgd"}, r"momentum must be in \[0, 1\), got 1\.0"),
+        ({"weight_decay": -1.0}, r"weight_decay must be >= 0 and finite, got -1\.0"),
+    ],
+)
+def test_options_out_of_bounds(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parameter_groups(nn.Linear(2, 2), **{"learning_rate": 0.1, **options})
+
+
+def test_nothing_to_train_and_no_temperature() -> None:
+    with pytest.raises(ValueError, match="nothing to train: ReLU has no parameter"):
+        parameter_groups(nn.ReLU(), learning_rate=0.1)
+    with pytest.raises(ValueError, match="temperature must be > 0"):
+        hardness_rate(0.0, learning_rate=0.1)
+
+
+def test_an_adam_step_moves_lambda_by_c_times_the_learning_rate() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 8), LambdaGELU(), nn.Linear(8, 3))
+    before = module[1].hardness.item()
+    split = Split(torch.randn(16, 4), torch.randint(0, 3, (16,)))
+    fit(module, split, Budget(epochs=1, batch_size=16, learning_rate=1e-4), seed=0)  # type: ignore[arg-type]
+    # d lambda / d s = sigmoid(s / t) / t = 5 at s = 0, and Adam's first step is its rate: 5 * 9 * 0.1 * 1e-4.
+    assert abs(module[1].hardness.item() - before) == pytest.approx(5 * 9 * 0.1 * 1e-4, rel=0.02)
+
+
+def test_a_share_of_the_budget_is_a_share_of_its_steps() -> None:
+    progress: list[float] = []
+    split = Split(torch.randn(50, 4), torch.randint(0, 3, (50,)))
+    budget = Budget(epochs=10, batch_size=8, optimizer="sgd")
+    fit(nn.Linear(4, 3), split, budget, seed=0, share=0.25, before_step=progress.append)  # type: ignore[arg-type]
+    assert len(progress) == round(0.25 * 10 * 7)
+    assert progress == pytest.approx([(i + 1) / len(progress) for i in range(len(progress))])
+
+
+def test_variants_start_from_the_same_weights_and_see_the_same_batches() -> None:
+    workload = load("workloads", "digits-mlp").target(epochs=1)
+    starts, orders = [], []
+
+    class Recorder(Budget):
+        version = "1"
+
+        def build(self, activation: object) -> nn.Module:
+            module = workload.build(activation)
+            starts.append(module[0].weight.detach().clone())
+            module.register_forward_pre_hook(lambda _, args: orders[-1].append(args[0].sum().item()))
+            orders.append([])
+            return module
+
+    data = workload.data()
+    setup = Setup(Recorder(epochs=1, batch_size=64, learning_rate=1e-12), data.train, data.calibration, 3)  # type: ignore[arg-type]
+    for name in ("gelu", "relu", "prelu", "silu", "lambda-gelu", "annealed", "swish-annealed", "hard-switch"):
+        standing(name).make(setup, None)
+    assert all(torch.equal(starts[0], each) for each in starts[1:])
+    assert orders[0]
+    assert all(orders[0] == each for each in orders[1:])
+
+
+def test_gelu_swap_is_the_baseline_network_with_relu(network) -> None:
+    baseline, swapped = network("digits-mlp", "gelu"), network("digits-mlp", "gelu-swap")
+    assert torch.equal(baseline.module[0].weight, swapped.module[0].weight)
+    assert [found.traits.name for found in census(swapped.module)] == ["relu", "relu"]
+    assert [found.traits.name for found in census(swapped.unswapped)] == ["gelu", "gelu"]
+
+
+def test_annealing_leaves_nothing_for_the_swap_to_change(network, bench) -> None:
+    annealed, test = network("digits-mlp", "annealed"), bench("digits-mlp").data.test
+    assert all(found.module.hardness.item() == pytest.approx(160, rel=1e-4) for found in census(annealed.unswapped))
+    with torch.no_grad():
+        before, after = annealed.unswapped(test.inputs), annealed.module(test.inputs)
+    assert (before.argmax(1) == after.argmax(1)).float().mean() >= 0.995
+
+
+def padded(split: Split, every: int) -> Split:
+    """The split with the targets of one in `every` samples ignored."""
+    targets = split.targets.clone()
+    targets[::every] = -100
+    return Split(split.inputs, targets)
+
+
+def test_a_split_of_ignored_targets_alone_is_refused() -> None:
+    with pytest.raises(ValueError, match="a split without targets: all 6 are -100"):
+        Split(torch.zeros(3, 1), torch.full((3, 2), -100))
+
+
+def test_accuracy_is_of_the_targets_that_count() -> None:
+    split = Split(torch.zeros(3, 2), torch.tensor([[0, 1], [1, -100], [-100, -100]]))
+    assert split.accuracy(torch.tensor([[0, 1], [0, 1], [1, 1]])) == pytest.approx(2 / 3)
+    assert split.labelled.tolist() == [True, True, False]
+    with pytest.raises(ValueError, match="classes of shape"):
+        split.accuracy(torch.zeros(3))
+
+
+def test_the_validation_rows_are_of_the_samples_with_a_target(network: MakeNetwork) -> None:
+    trained, data = network("digits-mlp", "gelu"), DigitsMLP().data()
+    some = padded(data.validation, 3)
+    kept = Split(some.inputs[some.labelled], some.targets[some.labelled])
+    found, wanted = (
+        {each.name: each.value for each in _validation(trained, replace(data, validation=part))}
+        for part in (some, kept)
+    )
+    assert found["validation_accuracy"] == wanted["validation_accuracy"] > 0.8
+    assert found["validation_nll"] == pytest.approx(wanted["validation_nll"], abs=1e-6)
+
+
+def test_samples_without_a_target_teach_nothing() -> None:
+    budget, whole = DigitsMLP(epochs=1, batch_size=16), DigitsMLP().data().train
+    # All ignored but for 40 samples: most batches would have no loss at all.
+    targets = torch.full_like(whole.targets, -100)
+    targets[:40] = whole.targets[:40]
+    modules = []
+    for part in (Split(whole.inputs, targets), Split(whole.inputs[:40], whole.targets[:40])):
+        torch.manual_seed(0)
+        modules.append(nn.Linear(64, 10))
+        assert fit(modules[-1], part, budget, seed=0) > 0
+    assert torch.equal(modules[0].weight, modules[1].weight)
+    assert modules[0].weight.isfinite().all()
+
+
+def test_a_teacher_is_not_imitated_where_the_target_is_ignored() -> None:
+    torch.manual_seed(0)
+    logits, teacher = torch.randn(2, 3, 5), nn.Linear(4, 5)
+    inputs, targets = torch.randn(2, 3, 4), torch.tensor([[1, 2, -100], [-100, 0, 4]])
+    found = distilled(Classification(), teacher)(inputs, logits, targets).item()
+    counted = targets != -100
+    student, wanted = (functional.log_softmax(each[counted] / 2, -1) for each in (logits, teacher(inputs)))
+    divergence = 4 * (wanted.exp() * (wanted - student)).sum(-1).mean()
+    assert found == pytest.approx(((Classification().loss(logits, targets) + divergence) / 2).item(), abs=1e-6)
+
+
+def test_properties_are_of_samples_with_a_target(bench: MakeBench, tmp_path: Path) -> None:
+    data = bench("digits-mlp").data
+    there = make_bench(DigitsMLP(), replace(data, test=padded(data.test, 2)), seed=0, folder=tmp_path, time_limit=1.0)
+    found = there.properties(0.1, 3)
+    assert [each.sample for each in found] == [1, 3, 5]
+    assert [each.label for each in found] == data.test.targets[[1, 3, 5]].tolist()
