@@ -10,11 +10,6 @@ from torch import nn
 from evalsuite.activations.traits import Activation
 
 
-def _of(module: nn.Module) -> Activation:
-    assert isinstance(module, nn.ELU)
-    return _elu(float(module.alpha))
-
-
 @lru_cache(maxsize=256)
 def _elu(alpha: float) -> Activation:
     def value(z: torch.Tensor) -> torch.Tensor:
@@ -39,7 +34,7 @@ def _elu(alpha: float) -> Activation:
         hardens_to="relu",
         hardened_by="lambda-elu",
         kinks=() if alpha == 1 else (0.0,),
-        row_of=_of,
+        row_of=lambda module: _elu(float(vars(module)["alpha"])),
     )
 
 

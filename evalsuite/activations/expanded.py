@@ -29,11 +29,6 @@ class XSiLU(nn.Module):
         return f"a={self.a.item():.4g}"
 
 
-def _of(module: nn.Module) -> Activation:
-    assert isinstance(module, XSiLU)
-    return _xsilu(only_value(module.a, "xsilu", "a"))
-
-
 @lru_cache(maxsize=256)
 def _xsilu(a: float) -> Activation:
     widening = 1 + 2 * a
@@ -58,7 +53,7 @@ def _xsilu(a: float) -> Activation:
         matches=lambda module: isinstance(module, XSiLU),
         limits=(0.0 - a, 1 + a),
         parameters=("a",),
-        row_of=_of,
+        row_of=lambda module: _xsilu(only_value(module.get_parameter("a"), "xsilu", "a")),
     )
 
 

@@ -48,14 +48,16 @@ class _Integrated(nn.Module):
         """The strength of the bend for negative inputs."""
         return self.least + functional.softplus(self.raw_n)
 
-    def row_at(self) -> tuple[float, float]:
-        """The present p and n as Python floats, the arguments from which a row of traits is made."""
-        name = type(self).__name__.lower()
-        return only_value(self.p, name, "p"), only_value(self.n, name, "n")
-
     def extra_repr(self) -> str:
         """The present p and n, as "p=0.8, n=0.8", for print(module)."""
         return f"p={self.p.item():.4g}, n={self.n.item():.4g}"
+
+
+def _learnt(module: nn.Module) -> tuple[float, float]:
+    """The present p and n, the arguments from which a row of traits is made."""
+    assert isinstance(module, _Integrated)
+    name = type(module).__name__.lower()
+    return only_value(module.p, name, "p"), only_value(module.n, name, "n")
 
 
 class XIELU(_Integrated):
@@ -77,16 +79,6 @@ class XIPReLU(_Integrated):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """f(x), of the shape of x."""
         return self.p * x.clamp(min=0).square() + self.n * x.clamp(max=0).square() + BETA * x
-
-
-def _of_xielu(module: nn.Module) -> Activation:
-    assert isinstance(module, XIELU)
-    return _xielu(*module.row_at())
-
-
-def _of_xiprelu(module: nn.Module) -> Activation:
-    assert isinstance(module, XIPReLU)
-    return _xiprelu(*module.row_at())
 
 
 @lru_cache(maxsize=256)
@@ -111,7 +103,7 @@ def _xielu(p: float, n: float) -> Activation:
         matches=lambda module: isinstance(module, XIELU),
         limits=(BETA - n, math.inf),
         parameters=("raw_p", "raw_n"),
-        row_of=_of_xielu,
+        row_of=lambda module: _xielu(*_learnt(module)),
     )
 
 
@@ -136,7 +128,7 @@ def _xiprelu(p: float, n: float) -> Activation:
         matches=lambda module: isinstance(module, XIPReLU),
         limits=(-math.inf, math.inf),
         parameters=("raw_p", "raw_n"),
-        row_of=_of_xiprelu,
+        row_of=lambda module: _xiprelu(*_learnt(module)),
     )
 
 
@@ -155,5 +147,5 @@ RELU2 = Activation(
     limits=(0.0, math.inf),
 )
 # The same float32 arithmetic as a new module's, so that this row is the one that `of` gives for it.
-XIELU_ROW = _xielu(*XIELU().row_at())
-XIPRELU_ROW = _xiprelu(*XIPReLU().row_at())
+XIELU_ROW = _xielu(*_learnt(XIELU()))
+XIPRELU_ROW = _xiprelu(*_learnt(XIPReLU()))

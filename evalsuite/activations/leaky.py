@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
 from torch import nn
 
 from evalsuite.activations.traits import Activation, only_value
-
-
-def _of_leaky(module: nn.Module) -> Activation:
-    assert isinstance(module, nn.LeakyReLU)
-    return _leaky(float(module.negative_slope))
-
-
-def _of_prelu(module: nn.Module) -> Activation:
-    assert isinstance(module, nn.PReLU)
-    return _prelu(only_value(module.weight, "prelu", "the slope"))
 
 
 @lru_cache(maxsize=256)
@@ -42,30 +33,22 @@ def _leaky(slope: float) -> Activation:
         onnx="LeakyRelu",
         limits=(slope, 1.0),
         kinks=() if slope == 1 else (0.0,),
-        row_of=_of_leaky,
+        row_of=lambda module: _leaky(float(vars(module)["negative_slope"])),
     )
 
 
 @lru_cache(maxsize=256)
 def _prelu(slope: float) -> Activation:
-    alike = _leaky(slope)
-    return Activation(
+    return replace(
+        _leaky(slope),
         name="prelu",
         help="a learnable slope for negative inputs, from 0.25",
         source="arXiv 1502.01852, eq. 1",
-        formula="x if x > 0 else a x",
-        value=alike.value,
-        slope=alike.slope,
-        inflections=alike.inflections,
-        shape=alike.shape,
-        relu_distance=alike.relu_distance,
         make=lambda _: nn.PReLU(),
         matches=lambda module: isinstance(module, nn.PReLU),
         onnx="PRelu",
-        limits=alike.limits,
-        kinks=alike.kinks,
         parameters=("weight",),
-        row_of=_of_prelu,
+        row_of=lambda module: _prelu(only_value(module.get_parameter("weight"), "prelu", "the slope")),
     )
 
 

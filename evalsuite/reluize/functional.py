@@ -165,19 +165,12 @@ class _Redirect(TorchFunctionMode):
         return calls[self._made - 1][1]
 
 
+@functools.cache
 def _redirecting(original: type[nn.Module]) -> type[nn.Module]:
     """The subclass of `original` that redirects its calls: one per class, and no subclass of such a subclass."""
-    if original not in _REDIRECTING.values():
-        if original not in _REDIRECTING:
-            _REDIRECTING[original] = _subclass(original)
-        return _REDIRECTING[original]
-    return original
+    if _CALLS in vars(original):
+        return original
 
-
-_REDIRECTING: dict[type[nn.Module], type[nn.Module]] = {}
-
-
-def _subclass(original: type[nn.Module]) -> type[nn.Module]:
     @functools.wraps(original.forward)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         with _Redirect(self):
@@ -188,11 +181,8 @@ def _subclass(original: type[nn.Module]) -> type[nn.Module]:
         state = tuple(original.__reduce_ex__(self, protocol))[2:]
         return (_revive, (original,), *state)
 
-    return type(
-        original.__name__,
-        (original,),
-        {"forward": forward, "__reduce_ex__": reduce, "__module__": original.__module__, "__doc__": original.__doc__},
-    )
+    same = {"__module__": original.__module__, "__doc__": original.__doc__}
+    return type(original.__name__, (original,), {"forward": forward, "__reduce_ex__": reduce, _CALLS: (), **same})
 
 
 def _revive(original: type[nn.Module]) -> nn.Module:
