@@ -49,7 +49,12 @@ class OnnxNetwork(nn.Module):
         super().__init__()
         self.path = Path(path)
         self._session: onnxruntime.InferenceSession | None = _opened(self.path)
-        self.output = _chosen([each.name for each in self._session.get_outputs()], output, self.path)
+        names = [each.name for each in self._session.get_outputs()]
+        if output is None and len(names) > 1:
+            raise OwnError(f"{self.path}: has several outputs, {_listed(names)}: choose one by `output: {names[0]}`")
+        if output is not None and output not in names:
+            raise OwnError(f"{self.path}: has no output {output!r}; it has {_listed(names)}")
+        self.output = names[0] if output is None else output
         for each in self._session.get_inputs():
             if each.type not in _TYPES:
                 raise OwnError(f"{path}: the input {each.name!r} is of {each.type}; inputs must be tensors of numbers")
@@ -237,16 +242,6 @@ def _external(model: onnx.ModelProto) -> list[str]:
         entry.value for each in model.graph.initializer if each.data_location == onnx.TensorProto.EXTERNAL
         for entry in each.external_data if entry.key == "location"
     })  # fmt: skip
-
-
-def _chosen(names: list[str], output: str | None, path: Path) -> str:
-    if output is None and len(names) == 1:
-        return names[0]
-    if output is None:
-        raise OwnError(f"{path}: has several outputs, {_listed(names)}: choose one by `output: {names[0]}`")
-    if output not in names:
-        raise OwnError(f"{path}: has no output {output!r}; it has {_listed(names)}")
-    return output
 
 
 def _listed(names: list[str]) -> str:

@@ -48,7 +48,11 @@ def resolve(reference: str, *, what: str) -> Any:
     place, _, name = reference.rpartition(":")
     if not is_reference(reference):
         raise OwnError(f"{what}: {reference!r} names no function; write it as my.py:name")
-    module = _file_module(_existing(place, what)) if place.endswith(".py") else _module(place, what)
+    path = Path(place).expanduser()
+    if place.endswith(".py") and not path.is_file():
+        beside = [str(each) for each in path.parent.glob("*.py") if each.is_file()] if path.parent.is_dir() else []
+        raise OwnError(f"{what}: there is no file {place}{did_you_mean(place, beside) if beside else ''}")
+    module = _file_module(path.resolve()) if place.endswith(".py") else _module(place, what)
     if not hasattr(module, name):
         public = [each for each in vars(module) if not each.startswith("_") and callable(getattr(module, each))]
         raise OwnError(f"{what}: {place} has no {name!r}{did_you_mean(name, public)}")
@@ -88,15 +92,6 @@ def line_of(error: BaseException) -> str:
         if not is_installed(file) and not any(file.is_relative_to(our.parent) for our in ours if our is not None):
             return f"{_shown(each.filename)}:{each.lineno}: "
     return ""
-
-
-def _existing(place: str, what: str) -> Path:
-    path = Path(place).expanduser()
-    if not path.is_file():
-        beside = [str(each) for each in path.parent.glob("*.py") if each.is_file()] if path.parent.is_dir() else []
-        hint = did_you_mean(place, beside) if beside else ""
-        raise OwnError(f"{what}: there is no file {place}{hint}")
-    return path.resolve()
 
 
 def _module(name: str, what: str) -> ModuleType:

@@ -42,8 +42,13 @@ class Adapted(nn.Module):
         parts = [batch[key] for key in self._keys] if self._keys else [batch]
         named = dict(zip(self._names, parts, strict=False))
         found = self.network(**named) if named else self.network(*parts)
-        if self._output == MEAN:
-            return _mean(_picked(found, _STATE), named.get(_MASK))
+        if self._output == MEAN:  # (samples, positions, width) to (samples, width)
+            states: torch.Tensor = _picked(found, _STATE)
+            mask: torch.Tensor | None = named.get(_MASK)
+            if mask is None:
+                return states.mean(1)
+            counted = mask.unsqueeze(-1).to(states.dtype)
+            return (states * counted).sum(1) / counted.sum(1).clamp(min=1)
         return _picked(found, self._output)  # type: ignore[no-any-return]
 
     def extra_repr(self) -> str:
@@ -174,14 +179,6 @@ def _picked(found: Any, output: str) -> Any:
         return found[output] if isinstance(found, Mapping) else getattr(found, output)
     except (KeyError, IndexError, AttributeError, TypeError) as error:
         raise OwnError(f"output: the model returns {_kind(found)} without {output!r}{_choose(found)}") from error
-
-
-def _mean(states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """(samples, positions, width) to (samples, width)."""
-    if mask is None:
-        return states.mean(1)
-    counted = mask.unsqueeze(-1).to(states.dtype)
-    return (states * counted).sum(1) / counted.sum(1).clamp(min=1)
 
 
 def _kind(value: Any) -> str:

@@ -88,7 +88,10 @@ def _set(options: dict[str, Any], setting: str) -> None:
 def asked_of(options: Mapping[str, Any], **how: Any) -> Asked:
     """The assessment of a model with these options, after a look at model and data. Raises OwnError: see `examine`."""
     found = examine(own_of(options))
-    name = _name(options["model"])
+    path = options["model"] if isinstance(options["model"], str) else str(options["model"]["path"])
+    # Of the model's name: net of my.py:net, my-bert of hf:./my-bert.
+    last = re.split(r"[:/\\]", path.rstrip("/"))[-1].removesuffix(".onnx")
+    name = re.sub(r"[^A-Za-z0-9.-]+", "-", last).strip("-.") or "own"
     asked = Asked(name, dict(options), found, **how)
     if asked.against:
         try:
@@ -208,13 +211,6 @@ def _headline(rows: pd.DataFrame, task: str) -> tuple[str, str]:
             there = {parse_setting(text).get(key): text for text in found.setting[::-1]}
             return headline.metric, next((there[each] for each in values if each in there), found.setting.iloc[0])
     return tuple(rows.iloc[0][["metric", "setting"]])
-
-
-def _name(model: Any) -> str:
-    """A recipe's name from the model's: net of my.py:net, my-bert of hf:./my-bert."""
-    path = model if isinstance(model, str) else str(model["path"])
-    last = re.split(r"[:/\\]", path.rstrip("/"))[-1].removesuffix(".onnx")
-    return re.sub(r"[^A-Za-z0-9.-]+", "-", last).strip("-.") or "own"
 
 
 def relu_ized(

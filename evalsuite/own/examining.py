@@ -57,7 +57,10 @@ def examine(own: Own) -> Examined:
     module = own.given()
     lines = [("model", _model(own, module))]
     if not own.is_onnx:
-        lines.append(("activations", _activations(own, module)))
+        others = Counter(each.traits.name for each in census(module, gates=True) if each.traits.name != own.original)
+        stay = ", ".join(f"{name} x {count}" for name, count in sorted(others.items()))
+        said = f"{own.original} x {len(own.places.places)}, which variants replace{f'; {stay} stay' if stay else ''}"
+        lines.append(("activations", said))
     counts = ", ".join(f"{part} {len(getattr(data, part)):,}" for part in PARTS)
     lines += [("data", counts), ("inputs", _inputs(own, data))]
     lines += [("task", _task(data.task, _step(module, data), data)), ("start", _start(own, data))]
@@ -86,12 +89,6 @@ def _check_taken(own: Own, module: OnnxNetwork) -> None:
         )
 
 
-def _activations(own: Own, module: nn.Module) -> str:
-    found = Counter(each.traits.name for each in census(module, gates=True) if each.traits.name != own.original)
-    stay = ", ".join(f"{name} x {count}" for name, count in sorted(found.items()))
-    return f"{own.original} x {len(own.places.places)}, which variants replace{f'; {stay} stay' if stay else ''}"
-
-
 def _inputs(own: Own, data: Data) -> str:
     first: Inputs = data.train.first(1)
     names = list(first) if isinstance(first, dict) else [""] * len(leaves(first))
@@ -101,16 +98,13 @@ def _inputs(own: Own, data: Data) -> str:
     ]
     low, high = data.domain
     within = f"{data.vocabulary:,} tokens" if data.vocabulary is not None else f"from {low:.4g} to {high:.4g}"
-    return f"{', '.join(told)}; {within}{_scaled(own, first)}"
-
-
-def _scaled(own: Own, first: Inputs) -> str:
-    """What a table's columns went through, of which a model that was trained elsewhere knows nothing."""
     columns = isinstance(first, torch.Tensor) and first.dim() == 2 and first.is_floating_point()
-    if own.data_choice.is_function or not columns or not is_table(own.data_choice.place):
-        return ""
-    cure = "" if own.start == "scratch" else "; if the model was trained on other values, give those as .npz"
-    return f", each column scaled by its range in training{cure}"
+    scaled = ""
+    if columns and not own.data_choice.is_function and is_table(own.data_choice.place):
+        # A model that was trained elsewhere knows nothing of it.
+        cure = "" if own.start == "scratch" else "; if the model was trained on other values, give those as .npz"
+        scaled = f", each column scaled by its range in training{cure}"
+    return f"{', '.join(told)}; {within}{scaled}"
 
 
 def _start(own: Own, data: Data) -> str:

@@ -99,11 +99,7 @@ def task_of(choice: TaskChoice, loss: str = "", metrics: tuple[str, ...] = ()) -
     for name, function in functions.items():
         if not callable(function):
             raise OwnError(f"{name} is no function of (outputs, targets)")
-    return _amended(task, loss, metrics)
-
-
-def _amended(task: Task, loss: str, metrics: tuple[str, ...]) -> Task:
-    """Readers and stages ask what class a task is of: it stays one of that class, with its options."""
+    # Readers and stages ask what class a task is of: it stays one of that class, with its options.
     made: Any = object.__new__(type(type(task).__name__, (_Amended, type(task)), {}))
     vars(made).update({**vars(task), "task": task, "own_loss": loss, "chosen": metrics})
     return made  # type: ignore[no-any-return]

@@ -160,7 +160,12 @@ def tensor_groups(module: nn.Module) -> dict[str, list[Site]]:
     first: dict[object, str] = {}
     for site in all_sites(module):
         if site.tensor is not None:
-            name = first.setdefault(_memory(site.tensor), site.name)
+            tensor = site.tensor
+            # Equal for tensors that are the same numbers in memory, though they be different objects.
+            memory: object = tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
+            if tensor.numel() == 0 or tensor.data_ptr() == 0:
+                memory = id(tensor)
+            name = first.setdefault(memory, site.name)
             groups.setdefault(name, []).append(site)
     return groups
 
@@ -180,13 +185,6 @@ def check_finite(site: Site, tensor: torch.Tensor) -> None:
     parameter = site.attribute in site.layer._parameters
     if bool(values.isnan().any()) or (parameter and bool(values.isinf().any())):
         raise ValueError(f"{site.name} has a value that is NaN or infinite: such a module is neither saved nor loaded")
-
-
-def _memory(tensor: torch.Tensor) -> object:
-    """Equal for tensors that are the same numbers in memory, though they be different objects."""
-    if tensor.numel() == 0 or tensor.data_ptr() == 0:
-        return id(tensor)
-    return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
