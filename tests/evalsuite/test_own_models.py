@@ -202,47 +202,37 @@ def test_tied_weights_are_saved_once(here: Path) -> None:
 def test_weights_that_do_not_fit_are_refused(here: Path) -> None:
     state = made("my.py:make").state_dict()
     cure = "give the weights of this architecture, or the architecture of these weights by `args`"
-    save_file(
-        {"first.wieght" if key == "first.weight" else key: each for key, each in state.items()}, "named.safetensors"
-    )
-    assert refusal("my.py:make", weights="named.safetensors") == (
-        f"weights: named.safetensors does not fit Net: lacks first.weight; has first.wieght too many; did you mean 'first.weight'?; {cure}"
-    )
+    tensors = "save tensors alone, by torch.save(model.state_dict(), ...) or safetensors.torch.save_model"
+    save_file({key.replace("first.weight", "first.wieght"): each for key, each in state.items()}, "named.safetensors")
+    save_file({f"layer.{index}": torch.ones(1) for index in range(6)}, "other.safetensors")
+    save_file({**state, "first.bias": torch.tensor([0.0, float("nan"), 0, 0])}, "nan.safetensors")
+    for name, content in (
+        ("module.pt", nn.Linear(3, 2)),
+        ("more.pt", {"epoch": 3, "first": torch.ones(2)}),
+        ("list.pt", [1, 2]),
+    ):
+        torch.save(content, name)
+    Path("text.pt").write_text("no weights")
+    Path("cut.safetensors").write_bytes(Path("nan.safetensors").read_bytes()[:50])
+    for name, said in [
+        ("named.safetensors", f" does not fit Net: lacks first.weight; has first.wieght too many; did you mean 'first.weight'?; {cure}"),
+        ("other.safetensors", f" does not fit Net: lacks first.weight, first.bias, last.weight and 1 more; has layer.0, layer.1, layer.2 and 3 more too many; known: first.bias, first.weight, last.bias, last.weight; {cure}"),
+        ("nan.safetensors", ": first.bias has a value that is NaN or infinite; take an earlier checkpoint"),
+        ("my.py", f" is none of .safetensors, .pt, .pth; {tensors}"),
+        ("module.pt", f" is a pickle that needs torch.nn.modules.linear.Linear, and running code from a file is refused; {tensors}"),
+        ("text.pt", f" is a pickle that cannot be read as tensors; {tensors}"),
+        ("more.pt", f" holds epoch beside tensors; {tensors}"),
+        ("list.pt", f" holds a list, no state dict; {tensors}"),
+    ]:  # fmt: skip
+        assert refusal("my.py:make", weights=name) == f"weights: {name}{said}"
     assert refusal("my.py:make", weights="named.safetensors", args={"width": 9}).endswith(
         f"; other shapes: first.bias is [4], not [9], last.weight is [2, 4], not [2, 9]; {cure}"
     )
-    save_file({f"layer.{index}": torch.ones(1) for index in range(6)}, "other.safetensors")
-    assert refusal("my.py:make", weights="other.safetensors") == (
-        "weights: other.safetensors does not fit Net: lacks first.weight, first.bias, last.weight and 1 more; has"
-        f" layer.0, layer.1, layer.2 and 3 more too many; known: first.bias, first.weight, last.bias, last.weight; {cure}"
-    )
-    save_file({**state, "first.bias": torch.tensor([0.0, float("nan"), 0, 0])}, "nan.safetensors")
-    assert refusal("my.py:make", weights="nan.safetensors") == (
-        "weights: nan.safetensors: first.bias has a value that is NaN or infinite; take an earlier checkpoint"
-    )
-    assert (
-        refusal("my.py:make", weights="nann.safetensors")
-        == "weights: there is no file nann.safetensors; did you mean 'nan.safetensors'?"
-    )
-    tensors = "save tensors alone, by torch.save(model.state_dict(), ...) or safetensors.torch.save_model"
-    assert refusal("my.py:make", weights="my.py") == f"weights: my.py is none of .safetensors, .pt, .pth; {tensors}"
-    torch.save(nn.Linear(3, 2), "module.pt")
-    assert refusal("my.py:make", weights="module.pt") == (
-        f"weights: module.pt is a pickle that needs torch.nn.modules.linear.Linear, and running code from a file is refused; {tensors}"
-    )
-    Path("text.pt").write_text("no weights")
-    assert (
-        refusal("my.py:make", weights="text.pt")
-        == f"weights: text.pt is a pickle that cannot be read as tensors; {tensors}"
-    )
-    Path("cut.safetensors").write_bytes(Path("nan.safetensors").read_bytes()[:50])
+    missing = refusal("my.py:make", weights="nann.safetensors")
+    assert missing == "weights: there is no file nann.safetensors; did you mean 'nan.safetensors'?"
     assert refusal("my.py:make", weights="cut.safetensors").startswith(
         "weights: cut.safetensors is no safetensors file ("
     )
-    torch.save({"epoch": 3, "first": torch.ones(2)}, "more.pt")
-    assert refusal("my.py:make", weights="more.pt") == f"weights: more.pt holds epoch beside tensors; {tensors}"
-    torch.save([1, 2], "list.pt")
-    assert refusal("my.py:make", weights="list.pt") == f"weights: list.pt holds a list, no state dict; {tensors}"
 
 
 class Harmful:
@@ -323,37 +313,26 @@ def test_a_pretrained_body_gets_a_new_head(here: Path) -> None:
 def test_a_folder_that_cannot_be_used_is_said_with_the_cure(here: Path) -> None:
     transformers = pytest.importorskip("transformers")
     (here / "empty").mkdir()
-    config("bert").save_pretrained("plain")
-    config("gpt2").save_pretrained("gpt2")
-    assert refusal("hf:./plane") == "the model: there is no folder ./plane; did you mean 'plain'?"
-    assert refusal("hf:empty") == "the model: empty has no config.json; name a folder that save_pretrained wrote"
-    assert refusal("hf:plain", start="trained") == (
-        "the model: plain has a config.json, but no model.safetensors, which `start: trained` begins from; add it, give `weights`, or write `start: scratch`"
-    )
-    torch.save(transformers.BertModel(config("bert")).state_dict(), "plain/pytorch_model.bin")
-    assert refusal("hf:plain", start="pretrained") == (
-        "the model: plain has its weights in pytorch_model.bin, which is refused, as a pickle may run code; convert it where you trust it: AutoModel.from_pretrained(...).save_pretrained(...) writes model.safetensors"
-    )
-    assert refusal("hf:plain", task=Classification(), args={"hidden_sizes": 3}) == (
-        "the model: hf:plain has no 'hidden_sizes' in its configuration; did you mean 'hidden_size'?"
-    )
-    assert refusal("hf:gpt2", task=LanguageModel(), classes=99) == (
-        "the model: hf:gpt2 has a vocabulary of 50 tokens, but the data have 99; give the tokenizer that it was trained with"
-    )
-    config("vit").save_pretrained("vit")
-    assert refusal("hf:vit", task=LanguageModel()) == (
-        "the model: hf:vit is a 'vit', for which transformers has no AutoModelForCausalLM; choose another task, or bring the model by my.py:make"
-    )
-    (here / "plain" / "config.json").write_text('{"a')
-    assert refusal("hf:plain").startswith(
-        "the model: hf:plain cannot be loaded: OSError: It looks like the config file at 'plain/config.json'"
-    )
+    for kind, name in (("bert", "plain"), ("bert", "pickled"), ("bert", "cut"), ("gpt2", "gpt2"), ("vit", "vit")):
+        config(kind).save_pretrained(name)
+    torch.save(transformers.BertModel(config("bert")).state_dict(), "pickled/pytorch_model.bin")
+    (here / "cut" / "config.json").write_text('{"a')
     nan = transformers.BertModel(config("bert"))
     nan.embeddings.word_embeddings.weight.data[3, 2] = float("inf")
     nan.save_pretrained("nan")
-    assert refusal("hf:nan", task=Embedding(), start="trained") == (
-        "weights: hf:nan: embeddings.word_embeddings.weight has a value that is NaN or infinite; take an earlier checkpoint"
-    )
+    for path, given, said in [
+        ("hf:./plane", {}, "the model: there is no folder ./plane; did you mean 'plain'?"),
+        ("hf:empty", {}, "the model: empty has no config.json; name a folder that save_pretrained wrote"),
+        ("hf:plain", {"start": "trained"}, "the model: plain has a config.json, but no model.safetensors, which `start: trained` begins from; add it, give `weights`, or write `start: scratch`"),
+        ("hf:pickled", {"start": "pretrained"}, "the model: pickled has its weights in pytorch_model.bin, which is refused, as a pickle may run code; convert it where you trust it: AutoModel.from_pretrained(...).save_pretrained(...) writes model.safetensors"),
+        ("hf:plain", {"task": Classification(), "args": {"hidden_sizes": 3}}, "the model: hf:plain has no 'hidden_sizes' in its configuration; did you mean 'hidden_size'?"),
+        ("hf:gpt2", {"task": LanguageModel(), "classes": 99}, "the model: hf:gpt2 has a vocabulary of 50 tokens, but the data have 99; give the tokenizer that it was trained with"),
+        ("hf:vit", {"task": LanguageModel()}, "the model: hf:vit is a 'vit', for which transformers has no AutoModelForCausalLM; choose another task, or bring the model by my.py:make"),
+        ("hf:nan", {"task": Embedding(), "start": "trained"}, "weights: hf:nan: embeddings.word_embeddings.weight has a value that is NaN or infinite; take an earlier checkpoint"),
+    ]:  # fmt: skip
+        assert refusal(path, **given) == said
+    damaged = "the model: hf:cut cannot be loaded: OSError: It looks like the config file at 'cut/config.json'"
+    assert refusal("hf:cut").startswith(damaged)
 
 
 def test_a_name_on_the_hub_that_cannot_be_fetched(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
