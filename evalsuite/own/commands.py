@@ -38,9 +38,9 @@ def check(
     The model is loaded, its activations are found, one training step is taken; then every stage is tried on a few
     samples, each in a process of its own. Nothing is kept.
     """
-    from evalsuite.own.assessing import asked_of, options_of, tried
+    from evalsuite.own.assessing import tried
 
-    asked = _told(lambda: asked_of(options_of(model, data, task, weights, start, set_ or []), stages=stages.split(",")))
+    asked = _asked((model, data, task, weights, start, set_ or []), stages)
     _print_examined(asked.examined.lines)
     with tempfile.TemporaryDirectory() as folder:
         for line in tried(asked, Path(folder)):
@@ -54,16 +54,11 @@ def assess(
     out: Out = None, cache: CacheFolder = None, jobs: Jobs = 0, progress: Progress = "auto",
 ) -> None:  # fmt: skip
     """Your model through every stage, against its ReLU variants: a recipe, a run and a report."""
-    from evalsuite.own.assessing import asked_of, kept_recipe, options_of, report_of
+    from evalsuite.own.assessing import kept_recipe, report_of
     from evalsuite.run.console import cache_in, execute
 
-    asked = _told(
-        lambda: asked_of(
-            options_of(model, data, task, weights, start, set_ or []),
-            against=against,
-            stages=stages.split(","), seeds=seeds, quick=quick,
-        )
-    )  # fmt: skip
+    words = model, data, task, weights, start, set_ or []
+    asked = _asked(words, stages, against=against, seeds=seeds, quick=quick)
     _print_examined(asked.examined.lines)
     folder = out or Path("runs") / asked.name
     read = _told(lambda: kept_recipe(asked, folder))
@@ -79,15 +74,8 @@ def init(
     set_: Set = None, stages: Stages = "all", seeds: Seeds = 3, quick: Quick = False,
 ) -> None:  # fmt: skip
     """Print the recipe that `assess` would run, to be kept and changed."""
-    from evalsuite.own.assessing import asked_of, options_of
-
     with redirect_stdout(sys.stderr):  # what the model prints is no part of the recipe
-        asked = _told(
-            lambda: asked_of(
-                options_of(model, data, task, weights, start, set_ or []),
-                stages=stages.split(","), seeds=seeds, quick=quick,
-            )
-        )  # fmt: skip
+        asked = _asked((model, data, task, weights, start, set_ or []), stages, seeds=seeds, quick=quick)
     print(asked.text(), end="")
 
 
@@ -103,6 +91,13 @@ def relu_ize(
     options = _told(lambda: options_of(model, data, task, weights, start or "trained", set_ or []))
     for line in _told(lambda: [*relu_ized(options, out, cache, jobs=jobs, progress=progress)]):
         print(line)
+
+
+def _asked(words: tuple[Any, ...], stages: str, **how: Any) -> Any:
+    """The assessment that the words of a command ask for, in the order of `options_of`."""
+    from evalsuite.own.assessing import asked_of, options_of
+
+    return _told(lambda: asked_of(options_of(*words), stages=stages.split(","), **how))
 
 
 def _print_examined(lines: tuple[tuple[str, str], ...]) -> None:
