@@ -160,7 +160,6 @@ def _read_description(path: Path) -> dict[str, Any]:
 
 
 def _file(path: Path, recorded: object) -> Path | None:
-    """An ONNX file that was saved with the network, None where none was."""
     if recorded is None:
         _check_absent(path)
         return None
@@ -228,7 +227,6 @@ def _load(folder: Path, workload: Workload, role: str, description: dict[str, An
 
 
 def _fresh(workload: Workload, noted: _Noted) -> nn.Module:
-    """The workload's untrained module with the noted activations."""
     module = workload.build(load_plugin("activations", noted.activation).target.make)
     for place, name in noted.others.items():
         try:

@@ -237,7 +237,6 @@ def _loaded(path: Path) -> onnx.ModelProto:
 
 
 def _external(model: onnx.ModelProto) -> list[str]:
-    """The files that hold weights of the model."""
     return sorted({
         entry.value for each in model.graph.initializer if each.data_location == onnx.TensorProto.EXTERNAL
         for entry in each.external_data if entry.key == "location"

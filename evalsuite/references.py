@@ -129,6 +129,5 @@ def _file_module(file: Path) -> ModuleType:
 
 
 def _shown(file: str) -> str:
-    """The path as a user would write it: from the present folder where it lies below."""
     path, here = Path(file), Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else file

@@ -205,7 +205,6 @@ def outputs_of(module: nn.Module, example: Inputs) -> torch.Tensor:
 
 
 def _none(module: nn.Module, uses: list[Use]) -> str:
-    """Why nothing can be replaced, and the cure."""
     name = type(own_network(module)).__name__
     called = [
         (use.traits.name + (f" at hardness {use.hardness:.4g}" if use.hardness != 1 else ""), use.path)

@@ -158,7 +158,6 @@ def tried(asked: Asked, folder: Path) -> Iterator[str]:
 
 
 def _became(rows: pd.DataFrame) -> str:
-    """What a user is told of a job by its rows."""
     if rows.empty:
         return "was not tried: the network it needs was not made"
     failed = rows[rows.metric == ""]
@@ -250,7 +249,6 @@ class _Best:
 
 
 def _best(frame: pd.DataFrame, baseline: str) -> _Best:
-    """The treated variant with the best headline on the validation data."""
     rows = frame[(frame.step == TRAIN) & frame.metric.str.startswith("validation_") & frame.value.notna()]
     if rows.empty:
         raise OwnError("no network was made, so there is nothing to choose from: see the reasons above")

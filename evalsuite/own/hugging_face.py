@@ -58,7 +58,6 @@ def load_hugging_face(model: Model, task: Task | None, classes: int | None, star
 
 
 def _loaded(kind: Any, place: str | None, config: Any, **options: Any) -> tuple[nn.Module, Any]:
-    """The model, and the library's report of what was missing."""
     import torch
 
     made, report = kind.from_pretrained(

@@ -80,7 +80,6 @@ class Model:
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, given: Any) -> Any:
-        """A recipe may give the path alone."""
         if isinstance(given, str):
             return {"path": given}
         if isinstance(given, Mapping):
@@ -147,7 +146,6 @@ _REPEATED: set[Model] = set()  # what was shown to make the same twice, in this 
 
 
 def _factory(model: Model) -> Callable[[], nn.Module]:
-    """What makes the module, with the arguments bound and the result checked."""
     with torch.random.fork_rng(devices=[]):  # what is imported only once must not move the initial weights
         target, name = resolve(model.path, what="the model"), model.path.rpartition(":")[2]
     if isinstance(target, nn.Module):
@@ -226,8 +224,6 @@ def _digest(module: nn.Module) -> str:
 
 
 def _finished(module: nn.Module, model: Model, start: str) -> nn.Module:
-    """The module with its weights, where it starts from them."""
-
     if model.weights:
         load_weights(module, model.weights)
     elif start != "scratch":
@@ -238,7 +234,6 @@ def _finished(module: nn.Module, model: Model, start: str) -> nn.Module:
 
 
 def _from_timm(model: Model, classes: int | None) -> nn.Module:
-    """A model of timm's by its name, with random weights."""
     name = model.path.removeprefix("timm:")
     try:
         import timm

@@ -301,7 +301,6 @@ def _tokenizer(model: Model) -> str | None:
 
 
 def _files(place: Path) -> list[Path]:
-    """The files of a folder, or the file itself. Raises OwnError: there is neither."""
     if place.is_file():
         return [place]
     if not place.is_dir():

@@ -293,7 +293,6 @@ def _folded_exactly(network: nn.Module, path: str, scaled: list[Scaled]) -> tupl
 
 
 def _folded(network: nn.Module, path: str, scaled: list[Scaled]) -> nn.Module:
-    """A copy in which one activation is folded."""
     memo: dict[int, Any] = {}
     candidate = copy.deepcopy(network, memo)
     layer = candidate.get_submodule(path)
@@ -316,7 +315,6 @@ def _apply(layer: Hardenable, scaled: list[Scaled]) -> None:
 
 
 def _plain(layer: Hardenable) -> nn.Module:
-    """The activation at lambda = 1 without a lambda."""
     recognised = identify(layer)
     if recognised is None:
         raise TypeError(f"{type(layer).__name__} is a Hardenable that no row of traits describes; register its row")

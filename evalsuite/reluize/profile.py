@@ -78,7 +78,6 @@ class HardnessProfile:
         self._record(0.0)
 
     def __call__(self, progress: float) -> None:
-        """Note lambda if a place is reached."""
         while self._recorded < self._points and progress >= (due := self._recorded / self._points):
             self._record(due)  # several at once where steps are fewer than places
         if progress <= self._until:

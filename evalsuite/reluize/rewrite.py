@@ -56,8 +56,6 @@ def rewrite_formulas(
 
 
 class _Mark(nn.Module):
-    """Stands for the activation module of that number."""
-
     def __init__(self, index: int) -> None:
         super().__init__()
         self.index = index
@@ -166,7 +164,6 @@ def _replace(graph: fx.GraphModule, nodes: list[fx.Node], root: fx.Node, name: s
 
 
 def _sweep(graph: fx.Graph) -> None:
-    """Remove what the formulas alone needed, the constants among it."""
     graph.eliminate_dead_code()
     for node in reversed(list(graph.nodes)):
         if not node.users and node.target in (torch.ops.aten.lift_fresh_copy.default, torch.ops.aten.detach_.default):

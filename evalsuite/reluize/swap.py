@@ -190,7 +190,6 @@ def places_of(module: nn.Module, activation: str, example: Any) -> set[str]:
 
 
 def _executed(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Use]:
-    """What a run executes: by modules and functions, and operator by operator."""
     return [*census_of_run(module, *args, **kwargs), *census_of_operators(module, *args, **kwargs)]
 
 

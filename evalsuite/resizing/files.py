@@ -218,7 +218,6 @@ def _outputs(module: nn.Module, example: Example) -> list[torch.Tensor]:
 
 
 def _tensors(output: object) -> list[torch.Tensor]:
-    """The tensors of an output, in order, through tuples, lists and mappings."""
     if isinstance(output, torch.Tensor):
         return [output]
     parts = output.values() if isinstance(output, Mapping) else output if isinstance(output, (tuple, list)) else ()

@@ -136,7 +136,6 @@ class AdultMLP(Budget):
         return next((_bytes(place) for place in places if place.is_file()), None)
 
     def _table(self) -> pd.DataFrame:
-        """The rows in one order, whichever source they are from."""
         import pandas as pd
 
         content = self._parquet()

@@ -158,7 +158,6 @@ class GPT2Small(Budget):
 
 
 def _tokenizer(file: str) -> Any:
-    """Hugging Face's tokenizer from its tokenizer.json."""
     if not Path(file).is_file():
         raise FileNotFoundError(f"tokenizer: {file} is missing; name a tokenizer.json, or leave it out for bytes")
     try:
@@ -172,6 +171,5 @@ def _tokenizer(file: str) -> Any:
 
 
 def _split(text: bytes) -> list[bytes]:
-    """One text in three, cut at ends of lines."""
     first, second = (text.find(b"\n", int(share * len(text))) + 1 or int(share * len(text)) for share in _SHARES)
     return [text[:first], text[first:second], text[second:]]

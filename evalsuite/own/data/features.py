@@ -98,7 +98,6 @@ def _encoded(of: _Column, train: np.ndarray) -> list[np.ndarray]:
 
 
 def _where(index: int, tables: Mapping[str, Table]) -> str:
-    """File and line of a row, counted through all parts."""
     for table in tables.values():
         if index < len(table):
             return table.where(index)

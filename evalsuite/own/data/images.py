@@ -120,8 +120,6 @@ def _raw(parts: Mapping[str, _Images], source: Source, labels: tuple[str, ...] =
 
 
 class _Seen:
-    """What the heads of the images tell."""
-
     def __init__(self) -> None:
         self.size, self.coloured = (0, 0), False
         self.digests: list[bytes] = []

@@ -108,7 +108,6 @@ def _values(targets: torch.Tensor | list[Any], part: Part) -> torch.Tensor:
 
 
 def _check_even(rows: Sequence[Any], part: Part) -> None:
-    """Lists of targets have one length."""
     for i, each in enumerate(rows):
         if len(_row(each)) != len(_row(rows[0])):
             said = f"{len(_row(each))} targets, but the first sample has {len(_row(rows[0]))}"
@@ -204,7 +203,6 @@ def _classes(
 
 
 def _found(targets: torch.Tensor | list[Any], part: Part) -> list[str]:
-    """The names of the classes that the targets are of."""
     found = _ordered([each for each in targets if each])
     if len(found) > max(10, len(targets) / 2):
         cure = "choose another column or task, or list them with `labels`"
