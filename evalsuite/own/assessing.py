@@ -32,12 +32,7 @@ _MINIATURE = 64  # samples of each part
 
 
 def options_of(
-    model: str,
-    data: str | dict[str, Any],
-    task: str,
-    weights: str,
-    start: str,
-    settings: Sequence[str],
+    model: str, data: str | dict[str, Any], task: str, weights: str, start: str, settings: Sequence[str]
 ) -> dict[str, Any]:
     """The options of the workload `own` that the command line gives: those of @evalsuite.workload, then its own. Raises
     OwnError: an option is unknown, or something that is needed is missing.

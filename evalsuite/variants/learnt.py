@@ -6,15 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from evalsuite.contract import Unsupported
-from evalsuite.variants.variant import (
-    Made,
-    Setup,
-    check_activation_names,
-    maker,
-    original_of,
-    start_of,
-    train,
-)
+from evalsuite.variants.variant import Made, Setup, check_activation_names, maker, original_of, start_of, train
 
 if TYPE_CHECKING:
     from torch import nn

@@ -23,14 +23,7 @@ from evalsuite.own.data import fingerprint, source_of
 from evalsuite.own.data.reading import crop_flip, flip, read_data
 from evalsuite.references import OwnError
 from evalsuite.run.making import PARTS, check_disjoint
-from evalsuite.tasks import (
-    Classification,
-    Embedding,
-    LanguageModel,
-    MultiLabel,
-    Regression,
-    TokenClassification,
-)
+from evalsuite.tasks import Classification, Embedding, LanguageModel, MultiLabel, Regression, TokenClassification
 
 RANDOM = np.random.default_rng(0)
 HEAD = "import torch\nfrom torch.utils.data import DataLoader, Dataset, TensorDataset\ntorch.manual_seed(0)\n"

@@ -21,14 +21,7 @@ from evalsuite.contract import Task
 from evalsuite.own.data import source_of
 from evalsuite.own.data.reading import read_data
 from evalsuite.references import OwnError
-from evalsuite.tasks import (
-    Classification,
-    Embedding,
-    LanguageModel,
-    MultiLabel,
-    Regression,
-    TokenClassification,
-)
+from evalsuite.tasks import Classification, Embedding, LanguageModel, MultiLabel, Regression, TokenClassification
 
 X, Y = np.linspace(0, 1, 120, dtype=np.float32).reshape(40, 3), np.arange(40) % 2
 PICTURE = Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8))
