@@ -6,6 +6,7 @@ import copy
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import mpmath
@@ -340,33 +341,28 @@ def test_compile_export_and_copy() -> None:
     assert torch.equal(copy.deepcopy(layer)(x), layer(x))
 
 
-@pytest.mark.parametrize(
-    ("x", "hardness", "compiled", "message"),
-    [
-        (torch.zeros(3, 4), torch.ones(3), None, r"shape \(3,\) for an input of shape \(3, 4\)"),
-        (torch.zeros(3), torch.ones(3), None, "channels being dimension 1"),
-        (torch.zeros(3, 4), torch.ones(1, 4), None, "one value per channel"),
-        (torch.zeros(3, dtype=torch.int64), torch.tensor(2.0), None, r"floating-point input, got torch\.int64"),
-        (torch.zeros(3).double(), torch.tensor(2.0), True, r"takes float32 on the CPU, got torch\.float64"),
-        (torch.zeros(3).bfloat16(), torch.tensor(2.0), True, r"takes float32 on the CPU, got torch\.bfloat16"),
-    ],
-)
-def test_bad_input(x: torch.Tensor, hardness: torch.Tensor, compiled: bool | None, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        lambda_gelu(x, hardness, compiled=compiled)
+ZEROS, TWO = torch.zeros(3), torch.tensor(2.0)
 
 
 @pytest.mark.parametrize(
-    ("options", "text"),
+    ("make", "text"),
     [
-        ({"hardness": float("inf")}, "hardness must be > 1 and finite, got inf"),
-        ({"temperature": float("inf")}, "temperature must be > 0 and finite, got inf"),
-        ({"channels": 0}, "channels must be >= 1, got 0"),
+        (lambda: lambda_gelu(torch.zeros(3, 4), torch.ones(3)), r"shape \(3,\) for an input of shape \(3, 4\)"),
+        (lambda: lambda_gelu(ZEROS, torch.ones(3)), "channels being dimension 1"),
+        (lambda: lambda_gelu(torch.zeros(3, 4), torch.ones(1, 4)), "one value per channel"),
+        (lambda: lambda_gelu(ZEROS.long(), TWO), r"floating-point input, got torch\.int64"),
+        (lambda: lambda_gelu(ZEROS.double(), TWO, compiled=True), r"takes float32 on the CPU, got torch\.float64"),
+        (lambda: lambda_gelu(ZEROS.bfloat16(), TWO, compiled=True), r"takes float32 on the CPU, got torch\.bfloat16"),
+        (lambda: LambdaGELU(hardness=float("inf")), "hardness must be > 1 and finite, got inf"),
+        (lambda: LambdaGELU(temperature=float("inf")), "temperature must be > 0 and finite, got inf"),
+        (lambda: LambdaGELU(channels=0), "channels must be >= 1, got 0"),
+        (lambda: LambdaGELU(dimension=2), "dimension must be 1 or -1"),
+        (lambda: Swish(dimension=2), "dimension must be 1 or -1"),
     ],
 )
-def test_bad_options_of_a_layer(options: dict[str, float], text: str) -> None:
+def test_bad_input_and_options(make: Callable[[], object], text: str) -> None:
     with pytest.raises(ValueError, match=text):
-        LambdaGELU(**options)
+        make()
 
 
 STEP = """
@@ -417,5 +413,3 @@ def test_one_lambda_per_feature_of_the_last_dimension(kind: type) -> None:
         last(torch.zeros(3, 4, 5, dtype=torch.float64))
     with pytest.raises(ValueError, match=r"shape \(3,\), this activation's \(4,\)"):
         last.set_hardness(torch.tensor([2.0, 3.0, 4.0]))
-    with pytest.raises(ValueError, match="dimension must be 1 or -1"):
-        kind(dimension=2)
