@@ -120,7 +120,8 @@ def _written(network: Network, folder: Path) -> dict[str, Any]:
     given = network.module if isinstance(network.module, OnnxNetwork) else None
     if given is not None:
         description["output"] = given.output
-    for name, source in zip(FILES, (network.deployed, network.integer, given and given.path), strict=True):
+    original = None if given is None else given.path
+    for name, source in zip(FILES, (network.deployed, network.integer, original), strict=True):
         path = folder / f"{name}.onnx"
         if source is None:
             path.unlink(missing_ok=True)

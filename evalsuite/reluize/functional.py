@@ -165,11 +165,15 @@ class _Redirect(TorchFunctionMode):
         return calls[self._made - 1][1]
 
 
-@functools.cache
+_REDIRECTING: dict[type[nn.Module], type[nn.Module]] = {}
+
+
 def _redirecting(original: type[nn.Module]) -> type[nn.Module]:
     """The subclass of `original` that redirects its calls: one per class, and no subclass of such a subclass."""
     if _CALLS in vars(original):
         return original
+    if original in _REDIRECTING:
+        return _REDIRECTING[original]
 
     @functools.wraps(original.forward)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -182,7 +186,8 @@ def _redirecting(original: type[nn.Module]) -> type[nn.Module]:
         return (_revive, (original,), *state)
 
     same = {"__module__": original.__module__, "__doc__": original.__doc__}
-    return type(original.__name__, (original,), {"forward": forward, "__reduce_ex__": reduce, _CALLS: (), **same})
+    made = type(original.__name__, (original,), {"forward": forward, "__reduce_ex__": reduce, _CALLS: (), **same})
+    return _REDIRECTING.setdefault(original, made)
 
 
 def _revive(original: type[nn.Module]) -> nn.Module:
