@@ -196,10 +196,23 @@ def test_a_missing_file_is_named_with_the_cure(tmp_path: Path) -> None:
         packaged_file("nosuchpackage", "x")
 
 
-@pytest.mark.parametrize("options", [{"epochs": 0}, {"batch_size": 1}, {"learning_rate": 0.0}])
-def test_impossible_budgets_are_refused(options: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=next(iter(options))):
-        Budget(**options)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Budget(epochs=0), "epochs must be at least 1"),
+        (lambda: Budget(batch_size=1), "batch_size"),
+        (lambda: Budget(learning_rate=0.0), "learning_rate"),
+        (lambda: DigitsTinyMLP(epochs=0), "epochs must be at least 1"),
+        (lambda: DigitsTinyMLP(hidden=""), "hidden must be .*joined by '-'"),
+        (lambda: DigitsTinyMLP(hidden="16-"), "hidden must be .*joined"),
+        (lambda: DigitsTinyMLP(hidden="16,16"), "hidden must be .*'16,16'"),
+        (lambda: DigitsTinyMLP(hidden="0"), "hidden must be .*got 0"),
+        (lambda: DigitsTinyMLP(hidden="2000"), "hidden must be .*from 1 to 1024, got 2000"),
+    ],
+)
+def test_impossible_options_are_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 def test_residual_blocks_add_what_their_equation_says() -> None:
@@ -378,23 +391,6 @@ def test_moons_start_as_if_their_inputs_were_wider() -> None:
     usual = nn.Linear(2, 16)
     x = torch.rand(9, 2)
     torch.testing.assert_close(built[0](x), usual(4 * x - 2))
-
-
-@pytest.mark.parametrize(
-    ("hidden", "message"),
-    [
-        ("", "joined by '-'"),
-        ("16-", "joined"),
-        ("16,16", "'16,16'"),
-        ("0", "got 0"),
-        ("2000", "from 1 to 1024, got 2000"),
-    ],
-)
-def test_impossible_widths_are_refused(hidden: str, message: str) -> None:
-    with pytest.raises(ValueError, match=f"hidden must be .*{message}"):
-        DigitsTinyMLP(hidden=hidden)
-    with pytest.raises(ValueError, match="epochs must be at least 1"):
-        DigitsTinyMLP(epochs=0)
 
 
 @pytest.mark.parametrize("variant", ["gelu", "relu"])

@@ -57,13 +57,6 @@ def test_attention_is_the_papers_formula(causal: bool) -> None:
     assert torch.allclose(attention(x), expected, atol=1e-12)
 
 
-def test_widths_and_sizes_that_do_not_divide_are_refused() -> None:
-    with pytest.raises(ValueError, match="width must be a multiple of heads = 3, got 10"):
-        Attention(10, 3, causal=True)
-    with pytest.raises(ValueError, match="size must be a multiple of patch = 3, got 8"):
-        VisionTransformer(8, 3, 12, 3, [], 10)
-
-
 @pytest.mark.parametrize("name", LANGUAGE)
 def test_a_later_byte_does_not_change_earlier_logits(name: str) -> None:
     model = built(name)
@@ -216,15 +209,6 @@ def test_gated_parts_have_as_many_parameters() -> None:
     assert sizes[1] == pytest.approx(sizes[0], rel=0.01)
     assert sum(isinstance(each, GatedUnit) for each in gated.modules()) == 4
     assert plain(torch.zeros(2, 128, dtype=torch.int64)).shape == gated(torch.zeros(2, 128, dtype=torch.int64)).shape
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [({"vocabulary": 255}, "vocabulary must be at least 256"), ({"context": 0}, "context must be at least 1, got 0")],
-)
-def test_sizes_that_cannot_be_are_refused(options: dict[str, int], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        PydocGPT(**options)
 
 
 @pytest.mark.usefixtures("short")
@@ -399,6 +383,10 @@ def test_the_transformers_have_the_sizes_of_their_papers(name: str, options: dic
         (lambda: DeiTTiny(blocks=0), "blocks must be at least 1, got 0"),
         (lambda: GPT2Small(context=0), "context must be at least 1, got 0"),
         (lambda: GPT2Small(width=100), "width must be a multiple of heads = 12, got 100"),
+        (lambda: PydocGPT(vocabulary=255), "vocabulary must be at least 256"),
+        (lambda: PydocGPT(context=0), "context must be at least 1, got 0"),
+        (lambda: Attention(10, 3, causal=True), "width must be a multiple of heads = 3, got 10"),
+        (lambda: VisionTransformer(8, 3, 12, 3, [], 10), "size must be a multiple of patch = 3, got 8"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(make: Callable[[], object], said: str) -> None:
