@@ -35,13 +35,12 @@ from pipelines.quantize.integer.holding import (
     product_of,
 )
 from pipelines.quantize.integer.islands import Island
-from pipelines.quantize.integer.layers import MaxPool, SumPool
+from pipelines.quantize.integer.layers import Arrange, MaxPool, SumPool
 from pipelines.quantize.integer.network import prove_operations
 from pipelines.quantize.integer.operation import Operation, Span
 from pipelines.quantize.integer.transformer import (
     NORM_BITS,
     QUOTIENT_BITS,
-    Arrange,
     Divide,
     Embedding,
     MatrixProduct,

@@ -1,4 +1,4 @@
-"""The operations of an integer-only network that transformers need: products of tensors, norms, softmax, moves.
+"""The operations of an integer-only network that transformers need: products of tensors, norms, softmax, look-ups.
 
 Sources: integer
 norms by Newton's square root and a softmax on integers, arXiv 2101.01321, sections 3.5 and 3.6; powers of two by shift,
@@ -75,45 +75,6 @@ class Embedding(Operation):
         dtype = self.output.storage
         made = nodes.add("Gather", nodes.constant(self.table, dtype), nodes.cast(given[0].name, np.int32), axis=0)
         return Tensor(made, dtype, self.output.low, self.output.high)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Arrange(Operation):
-    """Moves integers of one grid: element i of one sample's result is element `indices`.flat[i] of what it reads.
-
-    That is the inputs, flattened, one behind the other, and `fill` behind them all. Reshaping, transposing, slicing,
-    repeating, padding and concatenating are all of this kind. `indices` has the result's shape.
-    """
-
-    indices: Integers
-    fill: int
-
-    def shape(self, given: Sequence[Shape]) -> Shape:
-        self.require(int(self.indices.max(initial=0)) <= sum(map(math.prod, given)), given[0])
-        return tuple(self.indices.shape)
-
-    def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
-        flat = [each.reshape(len(each), -1) for each in given]
-        filled = np.full((len(given[0]), 1), self.fill, dtype=given[0].dtype)
-        return np.asarray(np.concatenate([*flat, filled], axis=1)[:, self.indices])
-
-    def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
-        sizes, dtype = [math.prod(nodes.shapes[name]) for name in self.inputs], given[0].dtype
-        flat = [
-            nodes.add("Reshape", x.name, nodes.constant([-1, size], np.int64))
-            for x, size in zip(given, sizes, strict=True)
-        ]
-        low, high = min(each.low for each in given), max(each.high for each in given)
-        joined = flat[0] if len(flat) == 1 else nodes.add("Concat", *flat, axis=1)
-        if np.array_equal(self.indices.ravel(), np.arange(sum(sizes))):
-            shape = nodes.constant([-1, *self.indices.shape], np.int64)
-            return Tensor(nodes.add("Reshape", joined, shape), dtype, low, high)
-        if self.indices.max() == sum(sizes):
-            pads = nodes.constant([0, 0, 0, 1], np.int64)
-            joined = nodes.add("Pad", joined, pads, nodes.constant(self.fill, dtype))
-            low, high = min(low, self.fill), max(high, self.fill)
-        made = nodes.add("Gather", joined, nodes.constant(self.indices, np.int64), axis=1)
-        return Tensor(made, dtype, low, high)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
