@@ -17,7 +17,7 @@ from torch import nn
 from benchmarks.subjects import box
 from evalsuite import Property, Unsupported
 from evalsuite.activations import RELU
-from evalsuite.verification.graph import CONVEX, Affine, Convex, Graph, Maximum, Node, Pointwise, Product, Rounded
+from evalsuite.verification.graph import Affine, Convex, Graph, Maximum, Node, Pointwise, Product, Rounded
 from evalsuite.verification.linear import Linear, Same
 from evalsuite.verification.nonlinear import bilinear, convex
 from evalsuite.verification.scalar_lines import Chosen, Middle, rounded_lines
@@ -67,8 +67,8 @@ class _Lined(Rule):
     def value(self, *operands: _Tensor) -> _Tensor:
         operation, x = self.operation, operands[0]
         if isinstance(operation, Product):
-            return operation.left(x) * operation.right(operands[-1])
-        return CONVEX[operation.name](x) if isinstance(operation, Convex) else x.round()
+            return operation(x, operands[-1])
+        return operation(x) if isinstance(operation, Convex) else x.round()
 
     def interval(self, *operands: Ends) -> Ends:
         return self._bounded(operands)[0]
@@ -98,7 +98,7 @@ class _Greatest(Rule):
     operation: Maximum
 
     def value(self, *operands: _Tensor) -> _Tensor:
-        return self.operation.of(operands[0]).amax(-1)
+        return self.operation(operands[0])
 
     def interval(self, *operands: Ends) -> Ends:
         return self.value(operands[0][0]), self.value(operands[0][1])
@@ -144,8 +144,9 @@ def _step(node: Node) -> nn.Module:
     if isinstance(operation, Pointwise):
         return nn.ReLU() if operation.traits.name == RELU.name else Shape(operation.traits).own()
     if isinstance(operation, Affine):
-        places = {source: place for place, source in enumerate(dict.fromkeys(node.sources))}
-        rule: Rule = _Sum(tuple((places[source], map_) for source, map_ in operation.parts), operation.bias)
+        operands = list(dict.fromkeys(node.sources))
+        parts = zip(map(operands.index, node.sources), operation.maps, strict=True)
+        rule: Rule = _Sum(tuple(parts), operation.bias)
     elif isinstance(operation, Maximum):
         rule = _Greatest(operation)
     else:

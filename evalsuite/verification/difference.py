@@ -11,13 +11,14 @@ networks do not differ yet there is none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from math import inf, prod
 
 import torch
 
+from evalsuite.activations import Activation
 from evalsuite.relaxations.twins import are_twins
 from evalsuite.verification.graph import (
     Affine,
@@ -30,7 +31,6 @@ from evalsuite.verification.graph import (
     Pointwise,
     Product,
     Rounded,
-    renumbered,
 )
 from evalsuite.verification.linear import Adjoint, Convolution, Dense, Linear, Same, Scale, Select
 from evalsuite.verification.nonlinear import are_related
@@ -66,9 +66,16 @@ def with_difference(first: Graph, second: Graph) -> Graph:
     parts = [(own, torch.cat([none, eye, none])), (other, torch.cat([none, none, eye]))]
     if apart is not None:
         parts.append((apart, torch.cat([eye, none, none])))
-    bias = torch.zeros(3 * first.outputs, dtype=torch.float64)
-    node = Node("difference", Affine(tuple((value, Dense(weight)) for value, weight in parts), bias), len(bias))
-    return replace(first, nodes=(*pair.nodes, node), output=len(pair.nodes) + 1, output_shape=(1, len(bias)))
+    return _ended(first, pair.nodes, parts)
+
+
+def _ended(graph: Graph, nodes: list[Node], parts: Iterable[tuple[int, torch.Tensor]]) -> Graph:
+    """The nodes, and behind them the sum of values by their weights as the output."""
+    sources, weights = zip(*parts, strict=True)
+    size = len(weights[0])
+    operation = Affine(tuple(map(Dense, weights)), torch.zeros(size, dtype=torch.float64))
+    nodes = [*nodes, Node("difference", operation, sources, size)]
+    return replace(graph, nodes=tuple(nodes), output=len(nodes), output_shape=(1, size))
 
 
 def _are_alike(first: Graph, second: Graph) -> bool:
@@ -89,8 +96,8 @@ class _Pair:
         self.places: list[tuple[int, int, int | None]] = [(0, 0, None)]
         for nodes in zip(first.nodes, second.nodes, strict=True):
             apart = [self.places[each][2] for each in nodes[0].sources]
-            one = renumbered(nodes[0], {old: place[0] for old, place in enumerate(self.places)})
-            other = renumbered(nodes[1], {old: place[1] for old, place in enumerate(self.places)})
+            one = nodes[0].renumbered(lambda old: self.places[old][0])
+            other = nodes[1].renumbered(lambda old: self.places[old][1])
             self.nodes += [one, other]
             values = len(self.nodes) - 1, len(self.nodes)
             self.places.append((*values, self._apart(one, other, values, apart)))
@@ -99,39 +106,36 @@ class _Pair:
         first, second = one.operation, other.operation
         changes = [_change(*each) for each in zip(_maps(first), _maps(second), strict=True)]
         if isinstance(first, Affine) and isinstance(second, Affine) and None not in changes:
-            parts = [(before, map_) for (_, map_), before in zip(first.parts, apart, strict=True) if before is not None]
-            for (source, _), change in zip(second.parts, changes, strict=True):
+            parts = [(before, map_) for map_, before in zip(first.maps, apart, strict=True) if before is not None]
+            for source, change in zip(other.sources, changes, strict=True):
                 parts += [(source, each) for each in change or ()]
             bias = first.bias - second.bias
             return self._append(one, *parts, bias=bias) if parts or bool(bias.any()) else None
         if isinstance(first, Product) and not any(changes) and None not in changes:
             # x y - x' y' = (x - x') y + x' (y - y')
-            pairs = (apart[0], first.second), (other.sources[0], apart[1])
-            made = [
-                self._add(one, replace(first, first=x, second=y, most=inf))
-                for x, y in pairs if x is not None and y is not None
-            ]  # fmt: skip
+            pairs = (apart[0], one.sources[1]), (other.sources[0], apart[1])
+            made = [self._add(one, replace(first, most=inf), x, y) for x, y in pairs if x is not None and y is not None]
             return self._append(one, *((each, Same()) for each in made)) if made else None
         if apart == [None] and _are_equal(first, second):
             return None
         if not are_related(first, second):
             return self._append(one, (values[0], Same()), (values[1], Same(-1)))
         source = apart[0] or self._append(one)
-        return self._add(one, Difference(source, *values, Same(), Same()))
+        return self._add(one, Difference(Same(), Same()), source, *values)
 
     def _append(self, node: Node, *parts: tuple[int, Linear], bias: torch.Tensor | None = None) -> int:
         bias = torch.zeros(node.size, dtype=torch.float64) if bias is None else bias
-        return self._add(node, Affine(parts, bias))
+        return self._add(node, Affine(tuple(map_ for _, map_ in parts), bias), *(source for source, _ in parts))
 
-    def _add(self, node: Node, operation: Operation) -> int:
-        self.nodes.append(replace(node, operation=operation))
+    def _add(self, node: Node, operation: Operation, *sources: int) -> int:
+        self.nodes.append(replace(node, operation=operation, sources=sources))
         return len(self.nodes)
 
 
-def _maps(operation: Operation) -> list[Linear]:
+def _maps(operation: Operation) -> tuple[Linear, ...]:
     if isinstance(operation, Affine):
-        return [map_ for _, map_ in operation.parts]
-    return [operation.left, operation.right] if isinstance(operation, Product) else []
+        return operation.maps
+    return (operation.left, operation.right) if isinstance(operation, Product) else ()
 
 
 def _change(first: Linear, second: Linear) -> list[Linear] | None:
@@ -162,9 +166,7 @@ def _are_equal(first: Operation, second: Operation) -> bool:
     """Whether two operations of one value compute the same of the same."""
     if isinstance(first, Maximum) and isinstance(second, Maximum):
         return torch.equal(first.windows, second.windows)
-    if isinstance(first, Pointwise | Convex | Rounded) and isinstance(second, Pointwise | Convex | Rounded):
-        return first == replace(second, source=first.source)
-    return False
+    return isinstance(first, Pointwise | Convex | Rounded) and first == second
 
 
 def side_by_side(first: Graph, second: Graph) -> Graph:
@@ -183,15 +185,12 @@ def _joined(first: Graph, second: Graph, twins: Twins, *weights: torch.Tensor) -
     for before, behind in pairwise(starts):
         for graph, place, start, end in zip((first, second), places, before, behind, strict=True):
             for value in range(start + 1, end + 1):
-                nodes.append(renumbered(graph.nodes[value - 1], place))
+                nodes.append(graph.nodes[value - 1].renumbered(place.__getitem__))
                 place[value] = len(nodes)
         if behind in twins and behind != before:
             nodes += _difference(nodes, places[0][behind[0]], places[1][behind[1]], twins[behind])
     outputs = places[0][first.output], places[1][second.output]
-    parts = tuple((output, Dense(weight)) for output, weight in zip(outputs, weights, strict=True))
-    size = len(weights[0])
-    nodes.append(Node("difference", Affine(parts, torch.zeros(size, dtype=torch.float64)), size))
-    return replace(first, nodes=tuple(nodes), output=len(nodes), output_shape=(1, size))
+    return _ended(first, nodes, zip(outputs, weights, strict=True))
 
 
 def _twins(first: Graph, second: Graph) -> Twins:
@@ -202,9 +201,9 @@ def _twins(first: Graph, second: Graph) -> Twins:
     points = torch.randn(_POINTS, first.inputs, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     values = first.values(points), second.values(points)
     found = {}
-    for (one, own), (other, twin) in zip(ours, theirs, strict=True):
-        alike = _alike(values[0][own.source], values[1][twin.source])
-        if alike is not None and are_twins(own.traits, twin.traits):
+    for (one, own, traits), (other, twin, as_twin) in zip(ours, theirs, strict=True):
+        alike = _alike(values[0][own], values[1][twin])
+        if alike is not None and are_twins(traits, as_twin):
             found[one, other] = alike
     return found
 
@@ -223,10 +222,11 @@ def _alike(first: torch.Tensor, second: torch.Tensor) -> tuple[Linear, Linear] |
     return left, right
 
 
-def _activations(graph: Graph) -> Iterator[tuple[int, Pointwise]]:
+def _activations(graph: Graph) -> Iterator[tuple[int, int, Activation]]:
+    """Their values and operands, and their rows."""
     for value, node in enumerate(graph.nodes, start=1):
         if isinstance(node.operation, Pointwise) and are_twins(node.operation.traits, node.operation.traits):
-            yield value, node.operation
+            yield value, *node.sources, node.operation.traits
 
 
 def _difference(nodes: list[Node], first: int, second: int, maps: tuple[Linear, Linear]) -> list[Node]:
@@ -234,9 +234,9 @@ def _difference(nodes: list[Node], first: int, second: int, maps: tuple[Linear, 
     (one,), (other,) = nodes[first - 1].sources, nodes[second - 1].sources
     name, size = nodes[-1].name, len(maps[0](torch.zeros(nodes[first - 1].size)))
     none, chosen = torch.zeros(size, dtype=torch.float64), len(nodes) + 1
-    operations: list[Operation] = [
-        Affine(((other, maps[1]),), none),
-        Affine(((one, maps[0]), (chosen, Same(-1))), none),
-        Difference(chosen + 1, first, second, *maps),
+    made: list[tuple[Operation, tuple[int, ...]]] = [
+        (Affine((maps[1],), none), (other,)),
+        (Affine((maps[0], Same(-1)), none), (one, chosen)),
+        (Difference(*maps), (chosen + 1, first, second)),
     ]
-    return [Node(name, each, size) for each in operations]
+    return [Node(name, operation, sources, size) for operation, sources in made]

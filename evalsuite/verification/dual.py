@@ -130,7 +130,7 @@ class Dual:
         for at, node in enumerate(graph.nodes, 1):
             if isinstance(node.operation, Pointwise):
                 self._at[at] = slice(count, count + node.size)
-                ends.append(root.intervals[node.operation.source])
+                ends.append(root.intervals[node.sources[0]])
                 count += node.size
         lower, upper = (torch.cat([each[end][0] for each in ends] or [torch.zeros(0)]) for end in (0, 1))
         self._lower, self._upper = lower.double(), upper.double()
@@ -240,12 +240,12 @@ class Dual:
         points = torch.cat([torch.zeros(1, self._graph.inputs), torch.eye(self._graph.inputs)]).double()
         values, inputs = [points], []
         for at, node in enumerate(self._graph.nodes, 1):
-            operation, found = node.operation, points  # what two networks differ by is asked for by no node
-            if isinstance(operation, Affine):
-                found = sum((map_(values[source]) for source, map_ in operation.parts), operation.bias)
-            elif isinstance(operation, Pointwise):
-                inputs.append(values[operation.source])
-                found = values[operation.source] * on[self._at[at]]
+            found = points  # what two networks differ by is asked for by no node
+            if isinstance(node.operation, Affine):
+                found = node.operation(*(values[each] for each in node.sources))
+            elif isinstance(node.operation, Pointwise):
+                inputs.append(values[node.sources[0]])
+                found = inputs[-1] * on[self._at[at]]
             values.append(found.expand(len(points), -1))
         neurons, outputs = torch.cat(inputs, 1), values[self._start]
         return torch.cat([neurons[:1], neurons[1:] - neurons[:1]]), torch.cat([outputs[:1], outputs[1:] - outputs[:1]])
@@ -273,18 +273,17 @@ class Dual:
             given = pending.pop(at, None)
             if given is None:
                 continue
-            operation = graph.nodes[at - 1].operation
+            operation, sources = graph.nodes[at - 1].operation, graph.nodes[at - 1].sources
             if isinstance(operation, Affine):
                 constant = (given @ operation.bias)[:, 0]
                 if sound:
                     constant = constant - (given.abs() @ self._root.loss(at)[0])[:, 0]
-                pulled = [(source, map_.pull(given)) for source, map_ in operation.parts]
+                pulled = [(source, map_.pull(given)) for source, map_ in zip(sources, operation.maps, strict=True)]
             else:
-                assert isinstance(operation, Pointwise)
                 neurons[:, self._at[at]] = given[:, 0].detach()
                 back, constant = self._through(lines, self._at[at], given[:, 0], sound=sound)
                 multipliers[:, self._at[at]] = back.detach()
-                pulled = [(operation.source, back[:, None])]
+                pulled = [(sources[0], back[:, None])]
             for source, rows in pulled:
                 known = pending.get(source)
                 pending[source] = rows if known is None else known + rows
@@ -353,10 +352,10 @@ def dual_of_forms(widths: Floats, layers: Sequence[tuple[Floats, Floats, Floats]
     for depth, form in enumerate([*(form for form, _, _ in layers), rows]):
         constant, *parts = torch.split(torch.from_numpy(form), [1, count, *sizes[:depth]], dim=1)
         # Value 0 is the input, and those of ReLUs are 2, 4, ...
-        maps = tuple((2 * place, Dense(each)) for place, each in enumerate(parts))
-        nodes.append(Node(f"form {depth}", Affine(maps, constant[:, 0]), len(form)))
+        sources = tuple(2 * place for place in range(len(parts)))
+        nodes.append(Node(f"form {depth}", Affine(tuple(map(Dense, parts)), constant[:, 0]), sources, len(form)))
         if form is not rows:
-            nodes.append(Node(f"ReLU {depth}", Pointwise(len(nodes), RELU), len(form)))
+            nodes.append(Node(f"ReLU {depth}", Pointwise(RELU), (len(nodes),), len(form)))
     graph = Graph(tuple(nodes), len(nodes), (count,), (len(rows),), "")
     upper = torch.from_numpy(widths)[None]
     root = Propagation(graph, torch.zeros_like(upper), upper, backward=False)
@@ -376,7 +375,7 @@ def tightened(
     for node in graph.nodes:
         if not isinstance(node.operation, Pointwise):
             continue
-        source = node.operation.source
+        (source,) = node.sources
         low, high = (each[0] for each in root.intervals[source])
         chosen = torch.nonzero((low < 0) & (high > 0))[:, 0]
         if source == 0 or not len(chosen):

@@ -21,31 +21,38 @@ CONVEX: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """The sum of linear maps of earlier values, plus `bias` (outputs,). `parts`: which value, and the map."""
+    """The sum of linear maps, one of each operand, plus `bias` (outputs,). Of no operand it is the bias alone."""
 
-    parts: tuple[tuple[int, Linear], ...]
+    maps: tuple[Linear, ...]
     bias: torch.Tensor
+
+    def __call__(self, *operands: torch.Tensor) -> torch.Tensor:
+        total = self.bias
+        for map_, each in zip(self.maps, operands, strict=True):
+            total = total + map_(each)
+        return total
 
 
 @dataclass(frozen=True, slots=True)
 class Pointwise:
-    """A scalar activation, given by its row of traits at hardness 1, of each entry of an earlier value.
+    """A scalar activation, given by its row of traits at hardness 1, of each entry.
 
     Example: docs/reference.md#verify-a-property
     """
 
-    source: int
     traits: Activation
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.traits.value(x)
 
 
 @dataclass(frozen=True, slots=True)
 class Maximum:
-    """Output i is the greatest of the entries windows[i] of an earlier value.
+    """Output i is the greatest of the entries windows[i].
 
     `windows` (outputs, entries) holds -1 where a window reaches into the padding; none is all padding.
     """
 
-    source: int
     windows: torch.Tensor
 
     def of(self, x: torch.Tensor) -> torch.Tensor:
@@ -53,24 +60,30 @@ class Maximum:
         taken = x[..., self.windows.clamp(min=0)]
         return torch.where(self.windows >= 0, taken, -torch.inf)
 
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.of(x).amax(-1)
+
 
 @dataclass(frozen=True, slots=True)
 class Convex:
-    """One of `CONVEX` of each entry of an earlier value, which in real arithmetic is at least `least`.
+    """One of `CONVEX` of each entry, which in real arithmetic is at least `least`.
 
     As far as what is capped is not capped: "exp-of-softmax" is convex up to `STEEPEST`.
     """
 
-    source: int
     name: str
     least: float = -torch.inf
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return CONVEX[self.name](x)
 
 
 @dataclass(frozen=True, slots=True)
 class Rounded:
-    """The nearest whole number of each entry of an earlier value."""
+    """The nearest whole number of each entry, with the gradient of the identity: its own is 0, which leads nowhere."""
 
-    source: int
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x + (x.round() - x).detach()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,26 +93,27 @@ class Product:
     In real arithmetic no product is beyond `most` in magnitude, whatever the network's input is.
     """
 
-    first: int
-    second: int
     left: Linear
     right: Linear
     most: float = inf
 
+    def __call__(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        return self.left(first) * self.right(second)
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """left(first) - right(second), the values of two related nodes whose operands differ by the value `apart`.
+    """left(first) - right(second), the values of two related nodes whose operands differ by the first value given.
 
     `left` and `right` only choose entries, none of them twice. Where rows ask for entries of both values, with opposite
     signs, they ask for what these differ by.
     """
 
-    apart: int
-    first: int
-    second: int
     left: Linear
     right: Linear
+
+    def __call__(self, apart: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        return self.left(first) - self.right(second)
 
 
 Operation = Affine | Pointwise | Maximum | Convex | Rounded | Product | Difference
@@ -107,22 +121,16 @@ Operation = Affine | Pointwise | Maximum | Convex | Rounded | Product | Differen
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node with the name that errors give it, and the number of its outputs."""
+    """A node with the name that errors give it, the values that its operation takes, and the number of its outputs."""
 
     name: str
     operation: Operation
+    sources: tuple[int, ...]
     size: int
 
-    @property
-    def sources(self) -> tuple[int, ...]:
-        """The tensors that the node's operation takes."""
-        if isinstance(self.operation, Affine):
-            return tuple(source for source, _ in self.operation.parts)
-        if isinstance(self.operation, Product):
-            return self.operation.first, self.operation.second
-        if isinstance(self.operation, Difference):
-            return self.operation.apart, self.operation.first, self.operation.second
-        return (self.operation.source,)
+    def renumbered(self, place: Callable[[int], int]) -> Node:
+        """The node with each of its sources moved to its place."""
+        return replace(self, sources=tuple(map(place, self.sources)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,26 +167,7 @@ class Graph:
         """All values at the points x (batch, inputs), each (batch, its size), in the dtype of x; differentiable."""
         found = [x]
         for node in self.nodes:
-            operation = node.operation
-            if isinstance(operation, Affine):
-                total = operation.bias.expand(len(x), -1)
-                for source, map_ in operation.parts:
-                    total = total + map_(found[source])
-                found.append(total)
-            elif isinstance(operation, Pointwise):
-                found.append(operation.traits.value(found[operation.source]))
-            elif isinstance(operation, Convex):
-                found.append(CONVEX[operation.name](found[operation.source]))
-            elif isinstance(operation, Product):
-                found.append(operation.left(found[operation.first]) * operation.right(found[operation.second]))
-            elif isinstance(operation, Rounded):
-                # With the gradient of the identity: its own is 0, which leads a descent nowhere.
-                given = found[operation.source]
-                found.append(given + (given.round() - given).detach())
-            elif isinstance(operation, Difference):
-                found.append(operation.left(found[operation.first]) - operation.right(found[operation.second]))
-            else:
-                found.append(operation.of(found[operation.source]).amax(-1))
+            found.append(node.operation(*(found[each] for each in node.sources)).expand(len(x), -1))
         return found
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -187,24 +176,10 @@ class Graph:
 
     def to(self, dtype: torch.dtype) -> Graph:
         """The graph with coefficients of another dtype, to be called with inputs of that."""
-        return replace(self, nodes=tuple(replace(node, operation=_to(node.operation, dtype)) for node in self.nodes))
 
+        def changed(operation: Operation) -> Operation:
+            if not isinstance(operation, Affine):
+                return operation
+            return Affine(tuple(each.to(dtype) for each in operation.maps), operation.bias.to(dtype))
 
-def _to(operation: Operation, dtype: torch.dtype) -> Operation:
-    if not isinstance(operation, Affine):
-        return operation
-    parts = tuple((source, map_.to(dtype)) for source, map_ in operation.parts)
-    return Affine(parts, operation.bias.to(dtype))
-
-
-def renumbered(node: Node, place: dict[int, int]) -> Node:
-    """The node with each of its sources moved to its place."""
-    operation = node.operation
-    if isinstance(operation, Affine):
-        parts = tuple((place[source], map_) for source, map_ in operation.parts)
-        return replace(node, operation=replace(operation, parts=parts))
-    if isinstance(operation, Product):
-        first, second = place[operation.first], place[operation.second]
-        return replace(node, operation=replace(operation, first=first, second=second))
-    assert not isinstance(operation, Difference)  # of two networks, which are numbered before
-    return replace(node, operation=replace(operation, source=place[operation.source]))
+        return replace(self, nodes=tuple(replace(node, operation=changed(node.operation)) for node in self.nodes))

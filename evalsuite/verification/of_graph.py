@@ -73,14 +73,15 @@ def _added(w: Writer, operation: typed.Sum, *given: Known) -> Tensor:
     ((sign, first), *more) = tensors
     if sign > 0 and not more and prod(first.shape) == prod(shape):
         return w.shifted(Tensor(first.value, shape), bias)
-    parts = list[tuple[int, Linear]]()
+    parts = list[tuple[Tensor, Linear]]()
     for sign, each in tensors:
         map_ = w.repeated(each, shape)
         if sign > 0 or map_ == Same():
-            parts.append((each.value, Same(sign) if map_ == Same() else map_))
+            parts.append((each, Same(sign) if map_ == Same() else map_))
         else:
-            parts.append((w.affine(each, map_, shape).value, Same(sign)))
-    return w.append(Affine(tuple(parts), bias.double().flatten()), shape)
+            parts.append((w.affine(each, map_, shape), Same(sign)))
+    operands, maps = zip(*parts, strict=True)
+    return w.append(Affine(maps, bias.double().flatten()), shape, *operands)
 
 
 def _product(w: Writer, _: typed.Product, *given: Known) -> Tensor:
@@ -98,7 +99,7 @@ def _quotient(w: Writer, _: typed.Quotient, x: Known, y: Known) -> Tensor:
         if not isinstance(x, Tensor) or not bool(y.all()):
             w.refuse("divides by zero")
         return w.scaled(x, 1 / y)
-    inverse = w.append(Convex(y.value, "reciprocal"), y.shape)
+    inverse = w.append(Convex("reciprocal"), y.shape, y)
     return w.product(x, inverse) if isinstance(x, Tensor) else w.scaled(inverse, x)
 
 
@@ -106,30 +107,30 @@ def _power(w: Writer, operation: typed.Power, x: Tensor) -> Tensor:
     names = {2.0: "square", -1.0: "reciprocal", -0.5: "rsqrt"}
     if operation.exponent not in names:
         w.refuse(f"no sound bounds of a power of {operation.exponent:g}")
-    return w.append(Convex(x.value, names[operation.exponent]), x.shape)
+    return w.append(Convex(names[operation.exponent]), x.shape, x)
 
 
 def _function(w: Writer, operation: typed.Function, x: Tensor) -> Tensor:
     if operation.name == "round":
-        return w.append(Rounded(x.value), x.shape)
+        return w.append(Rounded(), x.shape, x)
     if operation.name not in ("exp", "rsqrt"):
         w.refuse(f"no sound bounds of {operation.name}")
-    return w.append(Convex(x.value, operation.name), x.shape)
+    return w.append(Convex(operation.name), x.shape, x)
 
 
 def _pointwise(w: Writer, operation: typed.Pointwise, x: Tensor) -> Tensor:
     if not is_exact(operation):
         w.refuse(f"{operation.traits.name} is computed from numbers that are rounded")
     if operation.hardness is None:
-        return w.append(Pointwise(x.value, operation.traits), x.shape)
+        return w.append(Pointwise(operation.traits), x.shape, x)
     inside = w.scaled(x, operation.hardness)
-    return w.scaled(w.append(Pointwise(inside.value, operation.traits), inside.shape), 1 / operation.hardness)
+    return w.scaled(w.append(Pointwise(operation.traits), inside.shape, inside), 1 / operation.hardness)
 
 
 def _clamp(w: Writer, operation: typed.Clamp, x: Tensor) -> Tensor:
     if not operation.low < operation.high:
         w.refuse(f"clamps to [{operation.low:g}, {operation.high:g}]")
-    return w.append(Pointwise(x.value, clip(operation.low, operation.high)), x.shape)
+    return w.append(Pointwise(clip(operation.low, operation.high)), x.shape, x)
 
 
 def _convolution(w: Writer, operation: typed.Convolution, x: Tensor) -> Tensor:
@@ -200,13 +201,13 @@ def _max_pool(w: Writer, operation: typed.MaxPool, x: Tensor | Padded) -> Tensor
     windows = found.reshape(prod(shape), -1).long()
     if bool((windows < 0).all(1).any()):
         w.refuse("a window lies in the padding alone")
-    return w.append(Maximum(inner.value, windows), tuple(shape))
+    return w.append(Maximum(windows), tuple(shape), inner)
 
 
 def _reduction(w: Writer, operation: typed.Reduction, x: Tensor) -> Tensor:
     def of(y: Tensor) -> Tensor:
         if operation.name == "maximum":
-            return w.append(Maximum(y.value, numbers(y.shape).long()), (y.shape[0], 1))
+            return w.append(Maximum(numbers(y.shape).long()), (y.shape[0], 1), y)
         ones = torch.ones(1, y.shape[1], dtype=torch.float64)
         return w.dense(y, ones / y.shape[1] if operation.name == "mean" else ones)
 
@@ -235,11 +236,11 @@ def _softmax(w: Writer, operation: typed.Softmax, x: Tensor | Padded) -> Tensor:
         alone = kept.movedim(-1, operation.axis).double()  # 1 where one is kept, 0 where none
         return w.affine(inner, Select(torch.full((alone.numel(),), -1), size), tuple(alone.shape), alone)
     negated = w.affine(inner, Same(-1), inner.shape)
-    parts = (inner.value, Select(other, size)), (negated.value, Select(entry, size))
-    apart = w.append(Affine(parts, torch.zeros(pairs, dtype=torch.float64)), (pairs,))
-    powers = w.append(Convex(apart.value, "exp-of-softmax"), (pairs,))
+    maps = Select(other, size), Select(entry, size)
+    apart = w.append(Affine(maps, torch.zeros(pairs, dtype=torch.float64)), (pairs,), inner, negated)
+    powers = w.append(Convex("exp-of-softmax"), (pairs,), apart)
     sums = w.affine(powers, Adjoint(Select(of_pair, count)), (count,), torch.ones(()))
-    shares = w.append(Convex(sums.value, "reciprocal", 1.0), (count,))
+    shares = w.append(Convex("reciprocal", 1.0), (count,), sums)
     back = place.movedim(-1, operation.axis)
     return w.affine(shares, Select(back.flatten(), count), tuple(back.shape))
 
@@ -252,11 +253,11 @@ def _norm(w: Writer, operation: typed.LayerNorm | typed.RMSNorm, x: Tensor) -> T
         size = y.shape[1]
         if isinstance(operation, typed.LayerNorm):
             y = w.dense(y, torch.eye(size, dtype=torch.float64) - 1 / size)
-        squares = w.append(Convex(y.value, "square"), y.shape)
+        squares = w.append(Convex("square"), y.shape, y)
         bias = torch.tensor(operation.eps, dtype=torch.float64)
         mean = w.dense(squares, torch.ones(1, size, dtype=torch.float64) / size, bias)
         # No entry's square is greater than the sum of all, which is less than `size` times what is divided by.
-        return w.product(y, w.append(Convex(mean.value, "rsqrt", operation.eps), mean.shape), most=sqrt(size))
+        return w.product(y, w.append(Convex("rsqrt", operation.eps), mean.shape, mean), most=sqrt(size))
 
     made = w.along_last(x, operation.axes, of)
     made = made if operation.weight is None else w.scaled(made, operation.weight)
@@ -282,7 +283,7 @@ def _matmul(w: Writer, operation: typed.MatMul, x: Known, y: Known) -> Tensor:
     first, second = numbers(x.shape)[..., :, None, :], numbers(y.shape).transpose(-1, -2)[..., None, :, :]
     left, right = (each.expand(np.broadcast_shapes(first.shape, second.shape)) for each in (first, second))
     one, other = (Select(index.flatten().long(), prod(each.shape)) for index, each in ((left, x), (right, y)))
-    made = w.append(Product(x.value, y.value, one, other), tuple(left.shape))
+    made = w.append(Product(one, other), tuple(left.shape), x, y)
     summed = w.dense(made, torch.ones(1, left.shape[-1]))
     return Tensor(summed.value, shape)
 

@@ -21,7 +21,7 @@ from evalsuite.graph.onnx_call import guarded
 from evalsuite.graph.onnx_file import graph_of_model
 from evalsuite.graph.sizes import at
 from evalsuite.onnx_network import open_onnx
-from evalsuite.verification.graph import Graph, Node, Rounded, renumbered
+from evalsuite.verification.graph import Graph, Node, Rounded
 from evalsuite.verification.of_graph import nodes_of
 from evalsuite.verification.propagation import Propagation
 
@@ -94,7 +94,7 @@ def _needed(nodes: list[Node], output: int) -> tuple[tuple[Node, ...], int]:
             used.update(nodes[value - 1].sources)
     place = {value: index for index, value in enumerate(sorted(used))}
     kept = [nodes[value - 1] for value in sorted(used) if value > 0]
-    return tuple(renumbered(node, place) for node in kept), place[output]
+    return tuple(node.renumbered(place.__getitem__) for node in kept), place[output]
 
 
 def compare(graph: Graph, model: onnx.ModelProto, where: str, more: torch.Tensor | None = None) -> None:

@@ -10,11 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 from evalsuite.contract import Unsupported
-from evalsuite.verification.graph import Affine, Convex, Difference, Graph, Maximum, Node, Pointwise, Product, Rounded
+from evalsuite.verification.graph import (
+    Affine,
+    Convex,
+    Difference,
+    Graph,
+    Maximum,
+    Node,
+    Operation,
+    Pointwise,
+    Product,
+    Rounded,
+)
 from evalsuite.verification.linear import Linear, Same, Scale
 from evalsuite.verification.nonlinear import bilinear, convex, difference
 from evalsuite.verification.rounding import EPS, LARGEST, TINY, magnitude, units
@@ -58,6 +70,17 @@ def _minus(first: Interval, second: Interval) -> Interval:
     return first[0] - second[1] - slack, first[1] - second[0] + slack
 
 
+class _Side(NamedTuple):
+    """One of the two values whose difference is followed: its number, its node's operation and operand, and `map_`, the
+    choice of its entries.
+    """
+
+    value: int
+    operation: Operation
+    source: int
+    map_: Linear
+
+
 class Propagation:
     """The bounds of all values of a graph over a batch of boxes.
 
@@ -98,7 +121,7 @@ class Propagation:
         sharpened = {0}
         for node in graph.nodes:
             operation = node.operation
-            asked = (operation.apart,) if isinstance(operation, Difference) else node.sources
+            asked = node.sources[:1] if isinstance(operation, Difference) else node.sources
             for source in () if not backward or isinstance(operation, Affine) else asked:
                 if not self._follows(source, sharpened):
                     self._sharpen(source, node)
@@ -119,63 +142,59 @@ class Propagation:
 
     def _enter(self, node: Node) -> None:
         """Append what is known of a node's output by intervals."""
-        operation, loss = node.operation, None
+        operation, loss, given = node.operation, None, [self.intervals[each] for each in node.sources]
         lines: Middle | Chosen | None = None
-        if isinstance(operation, Affine):
-            found, loss = self._through(operation)
-        elif isinstance(operation, Product):
-            found, lines = bilinear(operation, self.intervals[operation.first], self.intervals[operation.second])
-        elif isinstance(operation, Convex):
-            found, lines = convex(operation, *self.intervals[operation.source])
-        elif isinstance(operation, Rounded):
-            found, lines = rounded_lines(*self.intervals[operation.source])
-        elif isinstance(operation, Difference):
-            found, lines = self._apart(len(self.intervals), operation)
-        else:
-            low, high = self.intervals[operation.source]
-            if isinstance(operation, Pointwise):
-                found = scalar_interval(operation.traits, low, high)
-                lines = scalar_lines(operation.traits, low, high)
-            else:
-                found = operation.of(low).amax(-1), operation.of(high).amax(-1)
-                lines = Chosen.of(operation, low, high)
+        match operation:
+            case Affine():
+                found, loss = self._through(operation, given)
+            case Product():
+                found, lines = bilinear(operation, *given)
+            case Convex():
+                found, lines = convex(operation, *given[0])
+            case Rounded():
+                found, lines = rounded_lines(*given[0])
+            case Difference():
+                found, lines = self._apart(len(self.intervals), node, operation)
+            case Pointwise():
+                found, lines = scalar_interval(operation.traits, *given[0]), scalar_lines(operation.traits, *given[0])
+            case Maximum():
+                low, high = given[0]
+                found, lines = (operation(low), operation(high)), Chosen.of(operation, low, high)
         if not bool((magnitude(*found) <= LARGEST).all()):
             raise Unsupported(f"node {node.name!r}: values beyond {LARGEST:g} are possible there")
         self.intervals.append(found)
         self._losses.append(loss)
         self._lines.append(lines)
 
-    def _operands(self, operation: Difference) -> tuple[int, int]:
-        """The operands of the two values."""
-        (first,), (second,) = (self._graph.nodes[each - 1].sources for each in (operation.first, operation.second))
-        return first, second
+    def _sides(self, node: Node, operation: Difference) -> list[_Side]:
+        """Both values of a difference: which, what computes it of which operand, and the choice of its entries."""
+        maps = zip(node.sources[1:], (operation.left, operation.right), strict=True)
+        nodes = [(value, self._graph.nodes[value - 1], map_) for value, map_ in maps]
+        return [_Side(value, of.operation, *of.sources, map_) for value, of, map_ in nodes]
 
     def _mapped(self, value: int, map_: Linear) -> Interval:
         return map_(self.intervals[value][0]), map_(self.intervals[value][1])
 
-    def _apart(self, at: int, operation: Difference) -> tuple[Interval, Middle]:
-        one, other = self._operands(operation)
-        x, y = self._mapped(one, operation.left), self._mapped(other, operation.right)
-        apart = self.intervals[operation.apart] = _met(self.intervals[operation.apart], _minus(x, y))
-        nodes = [self._graph.nodes[each - 1].operation for each in (operation.first, operation.second)]
-        found, lines = difference(nodes[0], nodes[1], x, y, apart)
+    def _apart(self, at: int, node: Node, operation: Difference) -> tuple[Interval, Middle]:
+        sides, source = self._sides(node, operation), node.sources[0]
+        x, y = given = [self._mapped(each.source, each.map_) for each in sides]
+        apart = self.intervals[source] = _met(self.intervals[source], _minus(x, y))
+        found, lines = difference(sides[0].operation, sides[1].operation, x, y, apart)
         alone, joint = torch.zeros((), dtype=torch.float64), lines.loss
-        sides = (operation.first, operation.left, x), (operation.second, operation.right, y)
-        for (value, map_, (low, high)), sign, spread in zip(sides, (1, -1), lines.spreads[1:], strict=True):
-            own = self._lines[value]
+        for side, (low, high), sign, spread in zip(sides, given, (1, -1), lines.spreads[1:], strict=True):
+            own = self._lines[side.value]
             assert isinstance(own, Middle)
-            alone = alone + map_(own.spreads[0]) * (low + high) / 2 + map_(own.loss)
+            alone = alone + side.map_(own.spreads[0]) * (low + high) / 2 + side.map_(own.loss)
             joint = joint + (spread + sign * lines.spreads[0]) * (low + high) / 2
         self._nearer[at] = joint < alone
-        return _met(found, _minus(*(self._mapped(value, map_) for value, map_, _ in sides))), lines
+        return _met(found, _minus(*(self._mapped(each.value, each.map_) for each in sides))), lines
 
-    def _through(self, affine: Affine) -> tuple[Interval, torch.Tensor]:
+    def _through(self, affine: Affine, given: list[Interval]) -> tuple[Interval, torch.Tensor]:
         """The interval of an affine node, and what of each output can be lost by rounding, (batch, outputs)."""
-        center, terms = affine.bias.expand(len(self.intervals[0][0]), -1), len(affine.parts)
+        center, terms = affine.bias.expand(len(self.intervals[0][0]), -1), len(given)
         size = center.abs()
         radius = torch.zeros_like(size)
-        for source, map_ in affine.parts:
-            low, high = self.intervals[source]
+        for map_, (low, high) in zip(affine.maps, given, strict=True):
             absolute = map_.absolute()
             center = center + map_((low + high) / 2)
             radius = radius + absolute((high - low) / 2)
@@ -192,7 +211,7 @@ class Propagation:
         """
         while value not in sharpened:
             operation, sources = self._graph.nodes[value - 1].operation, self._graph.nodes[value - 1].sources
-            maps = [map_ for _, map_ in operation.parts] if isinstance(operation, Affine) else []
+            maps = operation.maps if isinstance(operation, Affine) else ()
             scaled = len(maps) == 1 and (isinstance(maps[0], Same | Scale) or sources == (0,))
             if not scaled and not isinstance(operation, Pointwise | Rounded):
                 return False
@@ -206,7 +225,7 @@ class Propagation:
         if isinstance(operation, Pointwise) and is_piecewise_linear(operation.traits):
             wanted = ((low < 0) & (high > 0)).any(0)
         elif isinstance(operation, Difference):
-            wanted = self._bent(operation).any(0)
+            wanted = self._bent(user, operation).any(0)
         else:
             wanted = (low < high).any(0)
         chosen = torch.nonzero(wanted)[:, 0]
@@ -222,12 +241,12 @@ class Propagation:
             high[:, part] = torch.minimum(high[:, part], -found[:, len(part) :])
         self.intervals[value] = low, high
 
-    def _bent(self, operation: Difference) -> torch.Tensor:
+    def _bent(self, node: Node, operation: Difference) -> torch.Tensor:
         """Where what the values differ by is no known multiple of what the operands do, (batch, units) bool."""
-        one, other = self._operands(operation)
-        x, y = self._mapped(one, operation.left), self._mapped(other, operation.right)
-        nodes = [self._graph.nodes[each - 1].operation for each in (operation.first, operation.second)]
-        if any(isinstance(each, Pointwise) and is_piecewise_linear(each.traits) for each in nodes):
+        sides = self._sides(node, operation)
+        x, y = (self._mapped(each.source, each.map_) for each in sides)
+        rows = [each.operation.traits for each in sides if isinstance(each.operation, Pointwise)]
+        if any(map(is_piecewise_linear, rows)):
             return (torch.minimum(x[0], y[0]) < 0) & (torch.maximum(x[1], y[1]) > 0)
         return torch.minimum(x[0], y[0]) < torch.maximum(x[1], y[1])
 
@@ -264,28 +283,15 @@ class Propagation:
         total = largest = torch.zeros(1, rows.shape[-2], dtype=torch.float64)
         sooner, additions = torch.full_like(total, -torch.inf), 1
         for at in range(start, 0, -1):
-            operation = self._graph.nodes[at - 1].operation
+            node = self._graph.nodes[at - 1]
             if start == self._graph.output and pending.keys() == {at}:
                 sooner = torch.fmax(sooner, self._ended(at, pending[at], total, largest, additions))
-            exchanged = (
-                self._exchanged(at, operation, pending) if related and isinstance(operation, Difference) else None
-            )
+            exchanged = self._exchanged(at, node, pending) if related else None
             met |= exchanged is not None
             asked = pending.pop(at, None)
             if asked is None:
                 continue
-            if isinstance(operation, Affine):
-                pulled, constant = self._back_affine(at, operation, asked)
-            elif isinstance(operation, Product):
-                pulled, constant = self._back_product(at, operation, asked)
-            elif not isinstance(operation, Difference):
-                pulled, constant = self._back_activation(at, operation, asked)
-            elif related:
-                pulled, constant = self._back_difference(at, operation, asked)
-            else:
-                sides = ((operation.first, operation.left, 1), (operation.second, operation.right, -1))
-                pulled = [(value, map_.pull(sign * asked)) for value, map_, sign in sides]
-                constant = torch.zeros((), dtype=torch.float64)
+            pulled, constant = self._back(at, node, asked, related=related)
             constant = constant if exchanged is None else constant + exchanged
             for source, coefficients in pulled:
                 constant = constant + self._collect(pending, source, coefficients)
@@ -304,18 +310,15 @@ class Propagation:
             asked = pending.pop(at, None)
             if asked is None:
                 continue
-            operation, lines = self._graph.nodes[at - 1].operation, self._lines[at]
-            assert not isinstance(operation, Difference)  # of two networks, no branch asks
-            if isinstance(operation, Affine):
-                pulled = [(source, map_.absolute().pull(asked)) for source, map_ in operation.parts]
-            elif isinstance(operation, Product):
-                pulled = self._back_product(at, operation, asked)[0]
-                pulled = [(source, each.abs()) for source, each in pulled]
-            elif isinstance(lines, Middle):
+            node, lines = self._graph.nodes[at - 1], self._lines[at]
+            if isinstance(node.operation, Affine):
+                maps = zip(node.sources, node.operation.maps, strict=True)
+                pulled = [(source, map_.absolute().pull(asked)) for source, map_ in maps]
+            elif isinstance(lines, Middle) and len(node.sources) == 1:
                 steepest = lines.slopes[0].abs() + lines.spreads[0].abs()
-                pulled = [(operation.source, asked * steepest[:, None])]
-            else:
-                pulled = self._back_activation(at, operation, asked)[0]
+                pulled = [(node.sources[0], asked * steepest[:, None])]
+            else:  # of two networks' differences no branch asks
+                pulled = [(source, each.abs()) for source, each in self._back(at, node, asked, related=True)[0]]
             for source, coefficients in pulled:
                 pending[source] = pending[source] + coefficients if source in pending else coefficients
         return pending[0][:, 0] if 0 in pending else torch.zeros_like(self.intervals[0][0])
@@ -328,23 +331,29 @@ class Propagation:
             return torch.zeros((), dtype=torch.float64)
         return -units(rows.shape[-1]) * _dot(known.abs() + rows.abs(), magnitude(*self.intervals[source]))
 
-    def _back_affine(
-        self, at: int, affine: Affine, asked: torch.Tensor
+    def _back(
+        self, at: int, node: Node, asked: torch.Tensor, *, related: bool
     ) -> tuple[list[tuple[int, torch.Tensor]], torch.Tensor]:
-        constant = -_dot(asked.abs(), self.loss(at))
-        if bool(affine.bias.any()):
-            constant = constant + _dot(asked, affine.bias[None])
-        return [(source, map_.pull(asked)) for source, map_ in affine.parts], constant
-
-    def _back_product(
-        self, at: int, operation: Product, asked: torch.Tensor
-    ) -> tuple[list[tuple[int, torch.Tensor]], torch.Tensor]:
-        return self._back_planes(at, asked, (operation.first, operation.left), (operation.second, operation.right))
-
-    def _back_planes(
-        self, at: int, asked: torch.Tensor, *operands: tuple[int, Linear]
-    ) -> tuple[list[tuple[int, torch.Tensor]], torch.Tensor]:
-        lines, size = self._lines[at], asked.abs()
+        """From rows over a node's output to those over its operands, and what is added to the bound, (batch, rows)."""
+        operation, size = node.operation, asked.abs()
+        operands: list[tuple[int, Linear]] = [(source, Same()) for source in node.sources]
+        match operation:
+            case Affine():
+                constant = -_dot(size, self.loss(at))
+                if bool(operation.bias.any()):
+                    constant = constant + _dot(asked, operation.bias[None])
+                return [(s, map_.pull(asked)) for s, map_ in zip(node.sources, operation.maps, strict=True)], constant
+            case Maximum():
+                return self._back_greatest(at, node.sources[0], asked)
+            case Product():
+                operands = list(zip(node.sources, (operation.left, operation.right), strict=True))
+            case Difference() if related:
+                operands = [operands[0], *((each.source, each.map_) for each in self._sides(node, operation))]
+            case Difference():
+                sides = zip(self._sides(node, operation), (1, -1), strict=True)
+                pulled = [(each.value, each.map_.pull(sign * asked)) for each, sign in sides]
+                return pulled, torch.zeros((), dtype=torch.float64)
+        lines = self._lines[at]
         assert isinstance(lines, Middle)
         pulled = [
             (value, map_.pull(torch.addcmul(asked * slope[:, None], size, spread[:, None], value=-1)))
@@ -353,42 +362,35 @@ class Propagation:
         ]
         return pulled, _dot(asked, lines.constant) - _dot(size, lines.loss)
 
-    def _back_difference(
-        self, at: int, operation: Difference, asked: torch.Tensor
-    ) -> tuple[list[tuple[int, torch.Tensor]], torch.Tensor]:
-        one, other = self._operands(operation)
-        return self._back_planes(at, asked, (operation.apart, Same()), (one, operation.left), (other, operation.right))
-
-    def _exchanged(self, at: int, operation: Difference, pending: dict[int, torch.Tensor]) -> torch.Tensor | None:
-        """p x - q y = (p - s) x - (q - s) y + s (x - y): the rows keep what is left of p and q, at most one of them.
-
-        What that can lose, (batch, rows); None where there is nothing to exchange.
-        """
-        if operation.first not in pending or operation.second not in pending:
-            return None
-        p, q = operation.left(pending[operation.first]), operation.right(pending[operation.second])
-        opposite = (p * q < 0) & self._nearer[at][:, None]
-        shared = torch.where(opposite, torch.minimum(p.abs(), q.abs()) * p.sign(), 0.0)
-        constant = self._collect(pending, at, shared)
-        for value, map_, sign in ((operation.first, operation.left, 1), (operation.second, operation.right, -1)):
-            pending[value] = rest = pending[value] - sign * map_.pull(shared)
-            constant = constant - units(rest.shape[-1]) * _dot(rest.abs(), magnitude(*self.intervals[value]))
-        return constant
-
-    def _back_activation(
-        self, at: int, operation: Pointwise | Convex | Rounded | Maximum, asked: torch.Tensor
+    def _back_greatest(
+        self, at: int, source: int, asked: torch.Tensor
     ) -> tuple[list[tuple[int, torch.Tensor]], torch.Tensor]:
         lines = self._lines[at]
-        if isinstance(lines, Middle):
-            return self._back_planes(at, asked, (operation.source, Same()))
         assert isinstance(lines, Chosen)
         up, down = asked.clamp(min=0), asked.clamp(max=0)
-        inputs = self.intervals[operation.source][0].shape[1]
+        inputs = self.intervals[source][0].shape[1]
         pulled = torch.zeros((len(lines.slope), *asked.shape[1:-1], inputs), dtype=torch.float64)
         for index, part in ((lines.below, up), (lines.above, down * lines.slope[:, None])):
             moved = part.expand(*pulled.shape[:-1], -1)
             pulled.scatter_add_(-1, index[:, None].expand(moved.shape), moved)
-        return [(operation.source, pulled)], _dot(down, lines.constant) - _dot(asked.abs(), lines.loss)
+        return [(source, pulled)], _dot(down, lines.constant) - _dot(asked.abs(), lines.loss)
+
+    def _exchanged(self, at: int, node: Node, pending: dict[int, torch.Tensor]) -> torch.Tensor | None:
+        """p x - q y = (p - s) x - (q - s) y + s (x - y): the rows keep what is left of p and q, at most one of them.
+
+        What that can lose, (batch, rows); None where there is nothing to exchange.
+        """
+        if not isinstance(node.operation, Difference) or not pending.keys() >= {*node.sources[1:]}:
+            return None
+        sides = self._sides(node, node.operation)
+        p, q = (each.map_(pending[each.value]) for each in sides)
+        opposite = (p * q < 0) & self._nearer[at][:, None]
+        shared = torch.where(opposite, torch.minimum(p.abs(), q.abs()) * p.sign(), 0.0)
+        constant = self._collect(pending, at, shared)
+        for side, sign in zip(sides, (1, -1), strict=True):
+            pending[side.value] = rest = pending[side.value] - sign * side.map_.pull(shared)
+            constant = constant - units(rest.shape[-1]) * _dot(rest.abs(), magnitude(*self.intervals[side.value]))
+        return constant
 
     def _ended(
         self, value: int, asked: torch.Tensor, total: torch.Tensor, largest: torch.Tensor, additions: int

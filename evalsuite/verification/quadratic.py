@@ -209,7 +209,7 @@ def convex_of(x: Zonotope, name: str, first: int, least: float | torch.Tensor = 
     low = torch.maximum(low, torch.as_tensor(least, dtype=low.dtype)).clamp(max=most)
     high = torch.maximum(low, high.clamp(max=most))
     flat = low.reshape(1, -1), high.reshape(1, -1)
-    lines = between(x, convex(Convex(0, name), *flat)[1], *flat)
+    lines = between(x, convex(Convex(name), *flat)[1], *flat)
     if not first:
         return lines
     return nearer(bent(x, _parabola(name, x.center, low, high), first), lines, first)

@@ -76,21 +76,23 @@ class Writer:
         """Raise Unsupported; its text is the name of the node that is being written, then `why`."""
         raise Unsupported(f"{self._where}: {why}")
 
-    def append(self, operation: Operation, shape: tuple[int, ...]) -> Tensor:
-        """A new node, with the shape of what it computes."""
-        self.nodes.append(Node(self._name, operation, prod(shape)))
+    def append(self, operation: Operation, shape: tuple[int, ...], *given: Tensor) -> Tensor:
+        """A new node of what is given, with the shape of what it computes."""
+        self.nodes.append(Node(self._name, operation, tuple(each.value for each in given), prod(shape)))
         return Tensor(len(self.nodes), shape)
 
     def affine(self, x: Tensor, map_: Linear, shape: tuple[int, ...], bias: torch.Tensor | None = None) -> Tensor:
         """A new affine node of one tensor; `bias` is broadcast."""
         flat = torch.zeros(prod(shape)) if bias is None else bias.expand(shape).flatten()
-        return self.append(Affine(((x.value, map_),), flat.double()), shape)
+        return self.append(Affine((map_,), flat.double()), shape, x)
 
     def shifted(self, x: Tensor, bias: torch.Tensor) -> Tensor:
         """x + bias: one node with that before, where that has no bias. To add to 0 is exact, and one node is faster."""
-        before = self.nodes[x.value - 1].operation if x.value else None
-        if isinstance(before, Affine) and not bool(before.bias.any()):
-            return self.append(Affine(before.parts, bias.expand(x.shape).flatten().double()), x.shape)
+        node = self.nodes[x.value - 1] if x.value else None
+        if node and isinstance(node.operation, Affine) and not bool(node.operation.bias.any()):
+            made = replace(node.operation, bias=bias.expand(x.shape).flatten().double())
+            self.nodes.append(replace(node, name=self._name, operation=made))
+            return Tensor(len(self.nodes), x.shape)
         return self.affine(x, Same(), x.shape, bias)
 
     def _written(self, node: TypedNode) -> Known | Padded:
@@ -197,21 +199,20 @@ class Writer:
     def moved(self, operation: Any, *given: Known) -> Tensor:
         """Of entries that are only moved: the same moves of their numbers, -1 for all that is none of them."""
         numbered = replace(operation, value=-1.0) if isinstance(operation, Pad) else operation
-        parts, shape = list[tuple[int, Linear]](), tuple[int, ...]()
-        for place, own in enumerate(given):
-            if isinstance(own, Tensor):
-                marked = [_marked(each, number == place) for number, each in enumerate(given)]
+        maps, shape = list[Select](), tuple[int, ...]()
+        for place, each in enumerate(given):
+            if isinstance(each, Tensor):
+                marked = [_marked(other, number == place) for number, other in enumerate(given)]
                 index = numbered(*marked)
                 shape = tuple(index.shape)
-                parts.append((own.value, Select(index.flatten().long(), prod(own.shape))))
+                maps.append(Select(index.flatten().long(), prod(each.shape)))
         bias = operation(*(torch.zeros(each.shape).double() if isinstance(each, Tensor) else each for each in given))
         if not bool(bias.isfinite().all()):
             self.refuse("pads with infinity")
-        (value, first), *more = parts
-        plain = isinstance(first, Select) and torch.equal(first.index, torch.arange(first.inputs))
-        if plain and not more and not bool(bias.any()):
-            return Tensor(value, shape)
-        return self.append(Affine(tuple(parts), bias.flatten()), shape)
+        (first, *more), own = maps, [each for each in given if isinstance(each, Tensor)]
+        if torch.equal(first.index, torch.arange(first.inputs)) and not more and not bool(bias.any()):
+            return Tensor(own[0].value, shape)
+        return self.append(Affine(tuple(maps), bias.flatten()), shape, *own)
 
     def along_last(self, x: Tensor, axes: tuple[int, ...], then: Callable[[Tensor], Tensor]) -> Tensor:
         """`then` of (groups, entries), the entries those along the axes; back in place, where it keeps their number."""
@@ -238,9 +239,9 @@ class Writer:
     def product(self, x: Tensor, y: Tensor, most: float = inf) -> Tensor:
         """The product, entry by entry, known to be of magnitudes up to `most`."""
         if x == y:
-            return self.append(Convex(x.value, "square"), x.shape)
+            return self.append(Convex("square"), x.shape, x)
         shape = tuple(np.broadcast_shapes(x.shape, y.shape))
-        return self.append(Product(x.value, y.value, self.repeated(x, shape), self.repeated(y, shape), most), shape)
+        return self.append(Product(self.repeated(x, shape), self.repeated(y, shape), most), shape, x, y)
 
     def scaled(self, x: Tensor, factor: torch.Tensor, *, terms: int = 2, of: tuple[torch.Tensor, ...] = ()) -> Tensor:
         """The product with constants, which are off by at most `terms` units in the last place: see `Scale`."""

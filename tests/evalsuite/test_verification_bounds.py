@@ -18,7 +18,7 @@ from evalsuite.activations import GELU, RELU, Activation
 from evalsuite.activations.leaky import LEAKY_RELU
 from evalsuite.relaxations import SIGMOID, TANH
 from evalsuite.verification.bisection import Demand
-from evalsuite.verification.graph import Affine, Graph, Maximum, Node, Pointwise
+from evalsuite.verification.graph import Affine, Graph, Maximum, Node, Operation, Pointwise
 from evalsuite.verification.linear import Convolution, Dense, Linear, Same, Scale, Select
 from evalsuite.verification.onnx_reader import graph_of
 from evalsuite.verification.propagation import Propagation, _dot
@@ -30,21 +30,20 @@ def dense(*rows: list[float]) -> Dense:
     return Dense(torch.tensor(rows, dtype=torch.float64))
 
 
-def graph_from(inputs: int, *operations: Affine | Pointwise | Maximum) -> Graph:
-    nodes: list[Node] = []
-    for number, each in enumerate(operations):
-        if isinstance(each, Affine):
-            size = len(each.bias)
-        elif isinstance(each, Maximum):
-            size = len(each.windows)
-        else:
-            size = nodes[each.source - 1].size if each.source else inputs
-        nodes.append(Node(f"n{number}", each, size))
-    return Graph(tuple(nodes), len(nodes), (inputs,), (nodes[-1].size,), "x")
+Step = tuple[Operation, tuple[int, ...]]
 
 
-def affine(source: int, map_: Linear, bias: list[float]) -> Affine:
-    return Affine(((source, map_),), torch.tensor(bias, dtype=torch.float64))
+def graph_from(inputs: int, *steps: Step) -> Graph:
+    values = [torch.zeros(1, inputs, dtype=torch.float64)]
+    for operation, sources in steps:
+        values.append(operation(*(values[each] for each in sources)).reshape(1, -1))
+    sizes = [value.shape[1] for value in values[1:]]
+    nodes = [Node(f"n{at}", *step, size) for at, (step, size) in enumerate(zip(steps, sizes, strict=True))]
+    return Graph(tuple(nodes), len(nodes), (inputs,), (sizes[-1],), "x")
+
+
+def affine(source: int, map_: Linear, bias: list[float]) -> Step:
+    return Affine((map_,), torch.tensor(bias, dtype=torch.float64)), (source,)
 
 
 def box(*ends: tuple[float, float]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -166,12 +165,14 @@ def test_bounds_at_a_point_enclose_the_exact_rational_value(seed: int) -> None:
     first, second = (torch.randn(20, 20, generator=generator).double() * 1e6 for _ in range(2))
     shifts = torch.randn(2, 20, generator=generator).double()
     last, none = torch.cat([second, -second], 1), [-1] * 20
-    concat = Affine(
-        tuple((2, Select(torch.tensor(index), 20)) for index in ([*range(20), *none], [*none, *range(20)])),
-        torch.zeros(40, dtype=torch.float64),
-    )
+    maps = tuple(Select(torch.tensor(index), 20) for index in ([*range(20), *none], [*none, *range(20)]))
+    concat = Affine(maps, torch.zeros(40, dtype=torch.float64)), (2, 2)
     graph = graph_from(
-        20, affine(0, Dense(first), shifts[0].tolist()), Pointwise(1, RELU), concat, affine(3, Dense(last), [0.1] * 20)
+        20,
+        affine(0, Dense(first), shifts[0].tolist()),
+        (Pointwise(RELU), (1,)),
+        concat,
+        affine(3, Dense(last), [0.1] * 20),
     )
     point = torch.randn(1, 20, generator=generator).double()
     low, high = bounds(graph, point, point)
@@ -197,7 +198,7 @@ def lost_in_sums(lanes: int, count: int = 2**18) -> torch.Tensor:
 @pytest.mark.parametrize("lanes", LANES)
 def test_sums_of_many_biases_are_bounded(lanes: int) -> None:
     bias = lost_in_sums(lanes)
-    graph = graph_from(len(bias), Affine(((0, Same()),), bias))
+    graph = graph_from(len(bias), (Affine((Same(),), bias), (0,)))
     zero, ones = torch.zeros(1, len(bias), dtype=torch.float64), torch.ones(1, len(bias), dtype=torch.float64)
     propagation, exact = Propagation(graph, zero, zero), math.fsum(bias.tolist())
     assert exact - 1 > 2**-43
@@ -217,7 +218,7 @@ def test_sums_of_many_intercepts_are_bounded(lanes: int) -> None:
 
 def test_the_loss_of_adding_rows_grows_with_their_length() -> None:
     ones = torch.ones(1, 2**12, dtype=torch.float64)
-    propagation = Propagation(graph_from(2**12, Pointwise(0, RELU)), ones, ones)
+    propagation = Propagation(graph_from(2**12, (Pointwise(RELU), (0,))), ones, ones)
     # Of n products of magnitude 2 in all, half a unit in the last place for each of the n.
     lost = propagation._collect({0: ones[None] / 2**12}, 0, ones[None] / 2**12).item()
     assert lost <= -2 * 2**12 * 2.0**-53
@@ -226,7 +227,9 @@ def test_the_loss_of_adding_rows_grows_with_their_length() -> None:
 def test_a_relu_network_by_hand() -> None:
     # a = relu(x0 + x1), b = relu(x0 - x1), y = a + b over [-1, 1]^2. Both lie below (z + 2) / 2, so that y <= x0 + 2
     # <= 3, where intervals give 4. The lower slope is 0 for |l| >= u: y >= 0.
-    graph = graph_from(2, affine(0, dense([1, 1], [1, -1]), [0, 0]), Pointwise(1, RELU), affine(2, dense([1, 1]), [0]))
+    graph = graph_from(
+        2, affine(0, dense([1, 1], [1, -1]), [0, 0]), (Pointwise(RELU), (1,)), affine(2, dense([1, 1]), [0])
+    )
     low, high = bounds(graph, *box((-1, 1), (-1, 1)))
     assert low.item() == pytest.approx(0, abs=1e-10)
     assert high.item() == pytest.approx(3, abs=1e-10)
@@ -235,14 +238,16 @@ def test_a_relu_network_by_hand() -> None:
 
 def test_the_lower_slope_of_relu_adapts() -> None:
     # y = relu(x) - x over [-1, 3]: below by slope 1 it is >= 0; over [-3, 1] slope 0 gives -x >= -1.
-    graph = graph_from(1, Pointwise(0, RELU), Affine(((1, Same()), (0, Same(-1))), torch.zeros(1, dtype=torch.float64)))
+    graph = graph_from(
+        1, (Pointwise(RELU), (0,)), (Affine((Same(), Same(-1)), torch.zeros(1, dtype=torch.float64)), (1, 0))
+    )
     assert bounds(graph, *box((-1, 3)))[0].item() == pytest.approx(0, abs=1e-10)
     assert bounds(graph, *box((-3, 1)))[0].item() == pytest.approx(-1, abs=1e-10)
 
 
 def test_rows_of_the_output_end_where_they_are_greatest() -> None:
     # y = relu(x0) + relu(x1) over [-1, 2]^2: the lines y >= x0 + x1 end in -2 at the input, and in 0 at the relus.
-    graph = graph_from(2, Pointwise(0, RELU), affine(1, dense([1, 1]), [0]))
+    graph = graph_from(2, (Pointwise(RELU), (0,)), affine(1, dense([1, 1]), [0]))
     low, high = bounds(graph, *box((-1, 2), (-1, 2)))
     assert low.item() == pytest.approx(0, abs=1e-10)
     assert high.item() == pytest.approx(4, abs=1e-10)
@@ -252,8 +257,8 @@ def test_gelu_minus_a_steeper_line() -> None:
     # y = gelu(x) - 1.01 x on [0.0001, 6]: at x = 0.0001 it is -0.00005099; an upper bound below that is unsound.
     graph = graph_from(
         1,
-        Pointwise(0, GELU),
-        Affine(((1, Same()), (0, Scale(torch.tensor([-1.01], dtype=torch.float64)))), torch.zeros(1).double()),
+        (Pointwise(GELU), (0,)),
+        (Affine((Same(), Scale(torch.tensor([-1.01], dtype=torch.float64))), torch.zeros(1).double()), (1, 0)),
     )
     lower, upper = box((0.0001, 6.0))
     assert bounds(graph, lower, upper)[1].item() >= graph(lower).item() > -0.000052
@@ -261,7 +266,7 @@ def test_gelu_minus_a_steeper_line() -> None:
 
 @pytest.mark.parametrize("traits", [RELU, LEAKY_RELU, SIGMOID, TANH, GELU], ids=lambda each: each.name)
 def test_scalar_bounds_at_extreme_ends(traits: Activation) -> None:
-    graph = graph_from(1, Pointwise(0, traits))
+    graph = graph_from(1, (Pointwise(traits), (0,)))
     ends = [-1e30, -50.0, -1e-3, -1e-200, -0.0, 0.0, 5e-324, 1e-200, 1e-9, 1.0, 50.0, 1e30]
     pairs = [(a, b) for a in ends for b in ends if a <= b]
     lower, upper = (each[:, None] for each in torch.tensor(pairs, dtype=torch.float64).T)
@@ -273,7 +278,7 @@ def test_scalar_bounds_at_extreme_ends(traits: Activation) -> None:
 
 def test_maxima_by_hand() -> None:
     windows = torch.tensor([[0, 1], [2, -1], [1, 2]])
-    graph = graph_from(3, Maximum(0, windows))
+    graph = graph_from(3, (Maximum(windows), (0,)))
     low, high = bounds(graph, *box((0, 1), (2, 3), (-5, 4)))
     torch.testing.assert_close(low, torch.tensor([[2.0, -5.0, 2.0]]).double(), rtol=0, atol=1e-9)
     torch.testing.assert_close(high, torch.tensor([[3.0, 4.0, 4.0]]).double(), rtol=0, atol=1e-9)
@@ -284,8 +289,8 @@ def test_a_maximum_is_below_a_chord() -> None:
     # [-3, -1] max <= x0, which dominates.
     windows = torch.tensor([[0, 1]])
     map_ = dense([0, -1])
-    less = Affine(((1, Same()), (0, map_)), torch.zeros(1, dtype=torch.float64))
-    graph = graph_from(2, Maximum(0, windows), less)
+    less = Affine((Same(), map_), torch.zeros(1, dtype=torch.float64)), (1, 0)
+    graph = graph_from(2, (Maximum(windows), (0,)), less)
     assert bounds(graph, *box((0, 2), (1, 3)))[1].item() == pytest.approx(1, abs=1e-9)
     low, high = bounds(graph, *box((0, 2), (-3, -1)))
     assert (low.item(), high.item()) == pytest.approx((1, 5), abs=1e-9)
@@ -300,8 +305,8 @@ def test_maxima_lie_between_their_lines(seed: int) -> None:
     center, radius = torch.randn(1, 6, generator=generator).double(), torch.rand(1, 6, generator=generator).double()
     radius = radius * (torch.rand(1, 6, generator=generator) > 0.2)
     mixed = torch.randn(3, 5, generator=generator).double(), torch.randn(3, 6, generator=generator).double()
-    both = Affine(((1, Dense(mixed[0])), (0, Dense(mixed[1]))), torch.zeros(3, dtype=torch.float64))
-    graph = graph_from(6, Maximum(0, windows), both)
+    both = Affine((Dense(mixed[0]), Dense(mixed[1])), torch.zeros(3, dtype=torch.float64)), (1, 0)
+    graph = graph_from(6, (Maximum(windows), (0,)), both)
     low, high = bounds(graph, center - radius, center + radius)
     share = torch.rand(2000, 6, generator=generator, dtype=torch.float64)
     share[::2] = share[::2].round()
@@ -347,7 +352,10 @@ def test_relu_networks_against_brute_force(seed: int, radius: float, scale: floa
     inner, outer = torch.randn(5, generator=generator).double() * scale, torch.randn(5, generator=generator).double()
     shift, center = torch.randn(5, generator=generator).double(), torch.randn(1, generator=generator).double()
     graph = graph_from(
-        1, affine(0, Dense(inner[:, None]), shift.tolist()), Pointwise(1, RELU), affine(2, Dense(outer[None]), [0.0])
+        1,
+        affine(0, Dense(inner[:, None]), shift.tolist()),
+        (Pointwise(RELU), (1,)),
+        affine(2, Dense(outer[None]), [0.0]),
     )
     lower, upper = (center - radius)[None], (center + radius)[None]
     low, high = bounds(graph, lower, upper)

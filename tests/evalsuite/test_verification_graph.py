@@ -172,7 +172,7 @@ def test_the_terms_of_a_convolution_are_as_many_as_its_sums_have_and_hardly_more
 
 
 def test_an_exponential_that_overflows_is_refused() -> None:
-    graph = Graph((Node("power", Convex(0, "exp"), 1),), 1, (1, 1), (1, 1), "x")
+    graph = Graph((Node("power", Convex("exp"), (0,), 1),), 1, (1, 1), (1, 1), "x")
     with pytest.raises(Unsupported, match="values beyond"):
         Propagation(graph, torch.tensor([[0.0]]).double(), torch.tensor([[1000.0]]).double())
 

@@ -40,13 +40,15 @@ def residual(seed: int, inputs: int, width: int, outputs: int) -> Graph:
         return torch.randn(shape, generator=random, dtype=torch.float64)
 
     def affine(size: int, *parts: tuple[int, Linear]) -> Node:
-        return Node("affine", Affine(parts, normal(size)), size)
+        return Node(
+            "affine", Affine(tuple(map_ for _, map_ in parts), normal(size)), tuple(at for at, _ in parts), size
+        )
 
     nodes = (
         affine(width, (0, Dense(normal(width, inputs)))),
-        Node("relu", Pointwise(1, RELU), width),
+        Node("relu", Pointwise(RELU), (1,), width),
         affine(width, (2, Dense(normal(width, width))), (1, Same())),
-        Node("relu", Pointwise(3, RELU), width),
+        Node("relu", Pointwise(RELU), (3,), width),
         affine(outputs, (4, Dense(normal(outputs, width))), (2, Dense(normal(outputs, width)))),
     )
     return Graph(nodes, len(nodes), (1, inputs), (1, outputs), "x")
@@ -148,9 +150,9 @@ def test_the_ascent_ends_near_the_relaxation_s_optimum() -> None:
     last = Dense(torch.ones(1, 2, dtype=torch.float64)), Dense(torch.tensor([[-1.0, 0.0]], dtype=torch.float64))
     zeros = torch.zeros(2, dtype=torch.float64)
     nodes = (
-        Node("affine", Affine(((0, first),), zeros), 2),
-        Node("relu", Pointwise(1, RELU), 2),
-        Node("affine", Affine(((2, last[0]), (0, last[1])), zeros[:1]), 1),
+        Node("affine", Affine((first,), zeros), (0,), 2),
+        Node("relu", Pointwise(RELU), (1,), 2),
+        Node("affine", Affine(last, zeros[:1]), (2, 0), 1),
     )
     graph = Graph(nodes, 3, (1, 2), (1, 1), "x")
     root = Propagation(graph, *(each[None] for each in around(2).outer()))
@@ -165,9 +167,9 @@ def test_the_line_above_is_not_below_either_end() -> None:
     # y = -relu(x) on [-1, 1]: the chord (x + 1) / 2 touches ReLU at both ends, so that the bound is y's least value.
     zeros, minus = torch.zeros(1, dtype=torch.float64), Dense(-torch.ones(1, 1, dtype=torch.float64))
     nodes = (
-        Node("affine", Affine(((0, Same()),), zeros), 1),
-        Node("relu", Pointwise(1, RELU), 1),
-        Node("affine", Affine(((2, minus),), zeros), 1),
+        Node("affine", Affine((Same(),), zeros), (0,), 1),
+        Node("relu", Pointwise(RELU), (1,), 1),
+        Node("affine", Affine((minus,), zeros), (2,), 1),
     )
     graph = Graph(nodes, 3, (1, 1), (1, 1), "x")
     root = Propagation(graph, *(each[None] for each in around(1).outer()))
