@@ -81,7 +81,6 @@ class _Continued:
                 self._take(index)
 
     def graph(self) -> Graph:
-        """See `continued`."""
         if self._axis.get(self._graph.output, 1) is not None:
             raise _Mixed
         return Graph(tuple(self._nodes), self._place[self._graph.output], self._graph.inputs).with_changed({})

@@ -125,7 +125,6 @@ class _Reader:
         self.names = list(example) if isinstance(example, dict) else _positions(len(leaves(example)))
 
     def graph(self) -> Graph:
-        """See `graph_of_module`."""
         signature = self.program.graph_signature
         changed = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
         if changed:

@@ -57,7 +57,6 @@ class Applied(nn.Module):
         self.register_buffer("unit", torch.ones(()), persistent=False)
 
     def forward(self, *operands: torch.Tensor) -> torch.Tensor:
-        """See `Operation`."""
         return converted(self.operation, self.unit.dtype)(*operands)
 
     def extra_repr(self) -> str:

@@ -44,7 +44,6 @@ class Transpose(Moving):
     order: tuple[int, ...]
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """See `Operation`."""
         return operands[0].permute(self.order)
 
 
@@ -55,7 +54,6 @@ class Expand(Moving):
     shape: Shape
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """See `Operation`."""
         if all(each >= 0 for each in self.shape):
             return operands[0].expand(self.shape)
         return operands[0].expand(at(self.shape, operands[-1].shape[0]))  # a symbol, as it is exported
@@ -68,7 +66,6 @@ class Positions(Moving):
     times: int = 1
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """See `Operation`."""
         return torch.arange(self.times * operands[0].shape[0], device=operands[0].device)
 
 
@@ -82,7 +79,6 @@ class Slice(Moving):
     step: int = 1
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """See `Operation`."""
         return operands[0][(slice(None),) * self.axis + (slice(self.start, self.stop, self.step),)]
 
 
@@ -93,7 +89,6 @@ class Concat(Moving):
     axis: int
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """See `Operation`."""
         return torch.cat(operands, self.axis)
 
 
@@ -105,7 +100,6 @@ class Pad(Moving):
     value: float = 0.0
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """See `Operation`."""
         flat = [each for pair in reversed(self.widths) for each in pair]
         return functional.pad(operands[0], flat, value=self.value)
 
@@ -117,7 +111,6 @@ class Edges(Moving):
     widths: tuple[tuple[int, int], ...]
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """See `Operation`."""
         x = operands[0]
         for axis, (before, behind) in enumerate(self.widths):
             if before or behind:
@@ -137,7 +130,6 @@ class Gather(Moving):
     axes: tuple[int, ...]
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """See `Operation`."""
         index: list[slice | Tensor] = [slice(None)] * operands[0].ndim
         for axis, each in zip(self.axes, operands[1:], strict=True):
             index[axis] = each
@@ -151,5 +143,4 @@ class GatherAlong(Moving):
     axis: int
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """See `Operation`."""
         return operands[0].gather(self.axis, operands[1])

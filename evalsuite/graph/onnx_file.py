@@ -58,7 +58,6 @@ class _Reader:
                 self.found[constant.name] = self._held(numpy_helper.to_array(constant))
 
     def graph(self, output: str | None, check: Callable[[], None]) -> Graph:
-        """See `graph_of_model`."""
         names = [each.name for each in self.model.graph.output]
         if output is None and len(names) != 1:
             raise Unsupported(f"the file has {len(names)} outputs, {names}: choose one")

@@ -115,7 +115,6 @@ class Linear(Operation):
     bias: Tensor | None = None
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """See `Operation`."""
         return functional.linear(operands[0], self.weight, self.bias)
 
 
@@ -133,7 +132,6 @@ class Convolution(Operation):
     extra: tuple[int, ...] = ()
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """See `Operation`."""
         dims, given = len(self.stride), (operands[0], self.weight, self.bias, self.stride, self.padding)
         if self.transposed:
             return _TRANSPOSED[dims](*given, self.extra or (0,) * dims, self.groups, self.dilation)
@@ -151,7 +149,6 @@ class BatchNorm(Operation):
     eps: float
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """See `Operation`."""
         return functional.batch_norm(operands[0], self.mean, self.variance, self.weight, self.bias, eps=self.eps)
 
 
@@ -169,7 +166,6 @@ class Pointwise(Operation):
     deviation: float = 0.0
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """See `Operation`."""
         if self.hardness is None:
             return self.traits.value(operands[0])
         return self.traits.value(self.hardness * operands[0]) / self.hardness
@@ -182,7 +178,6 @@ class Whole(Operation):
     module: nn.Module
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """See `Operation`."""
         made: Tensor = self.module(operands[0])
         return made
 
@@ -195,7 +190,6 @@ class Function(Operation):
     name: str
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """See `Operation`."""
         return FUNCTIONS[self.name](operands[0])
 
 
@@ -207,7 +201,6 @@ class Power(Operation):
     exponent: float
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """See `Operation`."""
         return torch.pow(operands[0], self.exponent)
 
 
@@ -220,7 +213,6 @@ class Clamp(Operation):
     high: float
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """See `Operation`."""
         return operands[0].clamp(self.low, self.high)
 
 
@@ -232,7 +224,6 @@ class Sum(Operation):
     signs: tuple[int, ...] = (1, 1)
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """See `Operation`."""
         total = operands[0] if self.signs[0] > 0 else -operands[0]
         for sign, each in zip(self.signs[1:], operands[1:], strict=True):
             total = total + each if sign > 0 else total - each
@@ -246,7 +237,6 @@ class Product(Operation):
     elementwise = True
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """See `Operation`."""
         return reduce(operator.mul, operands)
 
 
@@ -257,7 +247,6 @@ class Quotient(Operation):
     elementwise = True
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """See `Operation`."""
         if operands[0].is_floating_point() or operands[1].is_floating_point():
             return operands[0] / operands[1]
         return operands[0] // operands[1]
@@ -271,7 +260,6 @@ class Pair(Operation):
     name: str
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """See `Operation`."""
         return PAIRS[self.name](operands[0], operands[1])
 
 
@@ -282,7 +270,6 @@ class Where(Operation):
     elementwise = True
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """See `Operation`."""
         return torch.where(operands[0], operands[1], operands[2])
 
 
@@ -294,7 +281,6 @@ class Cast(Operation):
     dtype: torch.dtype
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """See `Operation`."""
         return operands[0].to(self.dtype)
 
 
@@ -303,7 +289,6 @@ class MatMul(Operation):
     """The matrix product of two tensors that both depend on the input, as torch.matmul broadcasts it."""
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """See `Operation`."""
         return operands[0] @ operands[1]
 
 
@@ -316,7 +301,6 @@ class Reduction(Operation):
     keeps: bool
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """See `Operation`."""
         return REDUCTIONS[self.name](operands[0], dim=self.axes, keepdim=self.keeps)
 
 
@@ -327,7 +311,6 @@ class CumulativeSum(Operation):
     axis: int
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """See `Operation`."""
         return operands[0].cumsum(self.axis)
 
 
@@ -342,7 +325,6 @@ class MaxPool(Operation):
     ceil: bool = False
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """See `Operation`."""
         window = (self.kernel, self.stride, self.padding, self.dilation)
         return _MAXIMA[len(self.kernel)](operands[0], *window, ceil_mode=self.ceil)
 
@@ -359,7 +341,6 @@ class AveragePool(Operation):
     divisor: int | None = None
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """See `Operation`."""
         window = (self.kernel, self.stride, self.padding, self.ceil, self.counts)
         if len(self.kernel) == 1:
             return functional.avg_pool1d(operands[0], *window)
@@ -374,7 +355,6 @@ class Resample(Operation):
     matrices: tuple[Tensor, ...]
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """See `Operation`."""
         result = operands[0]
         for place, matrix in enumerate(reversed(self.matrices), start=1):
             axis, last = result.ndim - place, result.ndim - 1  # ONNX counts axes from the first
@@ -392,7 +372,6 @@ class Softmax(Operation):
     safe: bool = False
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """See `Operation`."""
         result = operands[0].log_softmax(self.axis) if self.log else operands[0].softmax(self.axis)
         if not self.safe:
             return result
@@ -409,7 +388,6 @@ class LayerNorm(Operation):
     bias: Tensor | None = None
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """See `Operation`."""
         centered = operands[0] - operands[0].mean(self.axes, keepdim=True)
         result = centered * torch.rsqrt(centered.square().mean(self.axes, keepdim=True) + self.eps)
         result = result if self.weight is None else result * self.weight
@@ -425,6 +403,5 @@ class RMSNorm(Operation):
     weight: Tensor | None = None
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """See `Operation`."""
         result = operands[0] * torch.rsqrt(operands[0].square().mean(self.axes, keepdim=True) + self.eps)
         return result if self.weight is None else result * self.weight

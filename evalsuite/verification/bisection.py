@@ -111,11 +111,9 @@ class Bisection(Turns):
 
     @property
     def done(self) -> bool:
-        """See `Turns`."""
         return not len(self._lower)
 
     def advance(self, size: int) -> tuple[int, Witness | None]:
-        """See `Turns`."""
         lower, upper, halvings = self._lower[-size:], self._upper[-size:], self._halvings[-size:]
         self._lower, self._upper = self._lower[:-size], self._upper[:-size]
         self._halvings = self._halvings[:-size]

@@ -64,15 +64,12 @@ class Same(Linear):
     terms: int = 0
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
         return x if self.sign > 0 else -x
 
     def pull(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
         return self(rows)
 
     def absolute(self) -> Linear:
-        """See `Linear`."""
         return Same()
 
 
@@ -88,15 +85,12 @@ class Scale(Linear):
     of: tuple[torch.Tensor, ...] = ()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
         return x * self.factor
 
     def pull(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
         return self(rows)
 
     def changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Linear:
-        """See `Linear`."""
         return replace(self, factor=change(self.factor))
 
 
@@ -105,7 +99,6 @@ class _Weighted(Linear):
     weight: torch.Tensor
 
     def changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Linear:
-        """See `Linear`."""
         return replace(self, weight=change(self.weight))
 
 
@@ -117,18 +110,15 @@ class Dense(_Weighted):
 
     @property
     def terms(self) -> int:
-        """See `Linear`."""
         return max(self.weight.shape) + 1
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
         if self.blocks == 1:
             return functional.linear(x, self.weight)
         parts = x.reshape(*x.shape[:-1], self.blocks, self.weight.shape[1])
         return functional.linear(parts, self.weight).flatten(-2)
 
     def pull(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
         if self.blocks == 1:
             return rows @ self.weight
         parts = rows.reshape(*rows.shape[:-1], self.blocks, self.weight.shape[0])
@@ -144,15 +134,12 @@ class Select(Linear):
 
     @property
     def terms(self) -> int:
-        """See `Linear`."""
         return len(self.index) + 1
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
         return x[..., self.index.clamp(min=0)] * (self.index >= 0)
 
     def pull(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
         kept = self.index >= 0
         out = torch.zeros((*rows.shape[:-1], self.inputs), dtype=rows.dtype)
         return out.index_add_(-1, self.index[kept], rows[..., kept])
@@ -175,18 +162,15 @@ class Convolution(_Weighted):
 
     @property
     def terms(self) -> int:
-        """See `Linear`."""
         # An output sums one kernel's entries, a pulled coefficient at most one entry per output channel and tap.
         return max(self.weight[0].numel(), self.weight[:, 0].numel()) + 1
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
         images = x.reshape(-1, *self.shape[1:])
         out: torch.Tensor = _CONVOLUTIONS[len(self.shape) - 2](images, self.weight, **self.window)
         return out.reshape(*x.shape[:-1], prod(self.out_shape))
 
     def pull(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
         images = rows.reshape(-1, *self.out_shape[1:])
         size = (len(images), *self.shape[1:])
         pulled = _ADJOINTS[len(self.shape) - 2](size, self.weight, images, **self.window)
@@ -201,17 +185,13 @@ class Adjoint(Linear):
 
     @property
     def terms(self) -> int:
-        """See `Linear`."""
         return self.of.terms
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
         return self.of.pull(x)
 
     def pull(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
         return self.of(rows)
 
     def changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Linear:
-        """See `Linear`."""
         return Adjoint(self.of.changed(change))

@@ -145,7 +145,6 @@ class PhaseSearch(Branching[Witness], Turns):
 
     @property
     def open_share(self) -> float:
-        """See `Turns`."""
         return self.held_share / len(self._places)
 
     def unproven(self, parts: Parts, tags: torch.Tensor) -> torch.Tensor:
