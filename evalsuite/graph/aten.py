@@ -9,111 +9,62 @@ from typing import Any
 import torch
 from torch import nn
 
-from evalsuite.activations import Activation
-from evalsuite.activations.recognition import known
+from evalsuite.graph import operations as op
 from evalsuite.graph.call import Call, Value
 from evalsuite.graph.moving import Pad
-from evalsuite.graph.operations import (
-    AveragePool,
-    BatchNorm,
-    Clamp,
-    Constant,
-    Convolution,
-    CumulativeSum,
-    Function,
-    LayerNorm,
-    Linear,
-    MaxPool,
-    Pair,
-    Pointwise,
-    Power,
-    Product,
-    Quotient,
-    Reduction,
-    RMSNorm,
-    Softmax,
-    Sum,
-    Where,
-    Whole,
-    only_number,
+from evalsuite.graph.operators import (
+    Reader,
+    activation,
+    acts,
+    batch_norm,
+    function,
+    grouped,
+    layer_norm,
+    pair,
+    power,
+    product,
+    row_of,
+    where,
 )
 from evalsuite.graph.pooling import adaptive, adaptive_maximum, linear_interpolation, nearest
 
-Reader = Callable[..., Any]
 
-
-def row_of(module: nn.Module) -> Activation | None:
-    """The registered row that torch's own module computes."""
-    found = next((each for each in known() if each.matches(module)), None)
-    return None if found is None else found.of(module)
-
-
-def activation(c: Call, x: Any, module: nn.Module) -> Value:
-    """The activation that `module` is of, by its row."""
-    traits = row_of(module)
-    if traits is None:
-        c.refuse(f"there is no row of traits for {module}: register one, or choose a known activation")
-    return c.add(Pointwise(traits), c.as_kind(x, torch.float32))
-
-
-def _acts(make: Callable[..., nn.Module]) -> Reader:
-    return lambda c, x, *args, **kwargs: activation(c, x, make(*args, **kwargs))
-
-
-def _function(name: str, kind: torch.dtype = torch.float32) -> Reader:
-    return lambda c, x: c.add(Function(name), c.as_kind(x, kind))
-
-
-def _pair(name: str, kind: torch.dtype | None = None) -> Reader:
-    def read(c: Call, first: Any, second: Any) -> Value:
-        given = c.alike(first, second) if kind is None else [c.as_kind(each, kind) for each in (first, second)]
-        return c.add(Pair(name), *given)
-
-    return read
-
-
-def _logic(name: str) -> Reader:
-    def read(c: Call, first: Any, second: Any) -> Value:
-        if any(c.node(c.value(each)).dtype != torch.bool for each in (first, second)):
+def _logic(operation: op.Operation) -> Reader:
+    def read(c: Call, *given: Any) -> Value:
+        if any(c.node(c.value(each)).dtype != torch.bool for each in given):
             c.refuse("works on the bits of numbers; only truth values are read")
-        return c.add(Pair(name), first, second)
+        return c.add(operation, *given)
 
     return read
 
 
 def _add(sign: int) -> Reader:
     def read(c: Call, x: Any, y: Any, *, alpha: float = 1) -> Value:
-        return c.summed(x, y if alpha == 1 else c.add(Product(), *c.alike(y, alpha)), sign)
+        return c.summed(x, y if alpha == 1 else c.add(op.Product(), *c.alike(y, alpha)), sign)
 
     return read
 
 
 def _divide(c: Call, x: Any, y: Any, *, rounding_mode: str | None = None) -> Value:
     if rounding_mode == "floor" and c.dtype == torch.int64:
-        return c.add(Quotient(), *c.alike(x, y))
+        return c.add(op.Quotient(), *c.alike(x, y))
     if rounding_mode is not None:
         c.refuse(f"divides with rounding_mode {rounding_mode!r}")
-    return c.add(Quotient(), *(c.as_kind(each, torch.float32) for each in (x, y)))
-
-
-def _power(c: Call, x: Any, exponent: Any) -> Value:
-    return c.add(Power(float(c.known(exponent, "exponent"))), c.as_kind(x, torch.float32))
+    return c.add(op.Quotient(), *(c.as_kind(each, torch.float32) for each in (x, y)))
 
 
 def _clamp(c: Call, x: Any, low: Any = None, high: Any = None) -> Value:
-    low, high = (
-        end if each is None else _end(c, each) for each, end in zip((low, high), (-math.inf, math.inf), strict=True)
-    )
+    low, high = -math.inf if low is None else _bound(c, low), math.inf if high is None else _bound(c, high)
     if (low, high) == (0.0, math.inf):
         return activation(c, x, nn.ReLU())
-    return c.add(Clamp(low, high), x)
+    return c.add(op.Clamp(low, high), x)
 
 
-def _end(c: Call, source: Any) -> float:
+def _bound(c: Call, source: Any) -> float:
     """The one number that bounds a clip."""
     place = c.value(source)
-    found, operation = only_number(c.known(place, "bound")), c.node(place).operation
-    if found is None or not (isinstance(operation, Constant) and operation.is_near):
+    found, operation = op.only_number(c.known(place, "bound")), c.node(place).operation
+    if found is None or not (isinstance(operation, op.Constant) and operation.is_near):
         c.refuse("its bounds are several numbers, or float32 computes them with a loss of digits")
     return found
 
@@ -122,12 +73,6 @@ def _elu(c: Call, x: Any, alpha: float = 1, scale: float = 1, input_scale: float
     if scale != 1 or input_scale != 1:
         c.refuse(f"scale = {scale}, input_scale = {input_scale}; only 1 is read")
     return activation(c, x, nn.ELU(alpha))
-
-
-def _bitwise_not(c: Call, x: Any) -> Value:
-    if c.node(c.value(x)).dtype != torch.bool:
-        c.refuse("works on the bits of numbers; only truth values are read")
-    return c.add(Function("not"), x)
 
 
 LEFT_OUT = math.exp(-20)
@@ -144,7 +89,7 @@ def _softplus(c: Call, x: Any, beta: float = 1, threshold: float = 20) -> Value:
     hardness = None if beta == 1 else torch.tensor(float(beta), dtype=torch.float64)
     # Beyond the threshold torch leaves out the smaller part of the sum.
     gap = 0.0 if threshold >= 40 else LEFT_OUT
-    return c.add(Pointwise(row, hardness, gap), c.as_kind(x, torch.float32))
+    return c.add(op.Pointwise(row, hardness, gap), c.as_kind(x, torch.float32))
 
 
 def _reduce(name: str) -> Reader:
@@ -154,7 +99,7 @@ def _reduce(name: str) -> Reader:
         if name == "sum" and c.node(x).dtype == torch.bool:
             kind = torch.int64
         x = x if kind is None else c.as_kind(x, kind)
-        return c.as_kind(c.add(Reduction(name, c.axes(x, dim), keepdim), x), c.dtype)
+        return c.as_kind(c.add(op.Reduction(name, c.axes(x, dim), keepdim), x), c.dtype)
 
     return read
 
@@ -166,14 +111,14 @@ def _variance(c: Call, x: Value, dim: Any = None, *args: Any, **kwargs: Any) -> 
     if correction != 0:
         c.refuse("takes the variance of a sample (unbiased); only correction=0 is read")
     axes = c.axes(x, dim)
-    centered = c.summed(x, c.add(Reduction("mean", axes, True), x), -1)
-    return c.add(Reduction("mean", axes, bool(given.get("keepdim", False))), c.add(Power(2.0), centered))
+    centered = c.summed(x, c.add(op.Reduction("mean", axes, True), x), -1)
+    return c.add(op.Reduction("mean", axes, bool(given.get("keepdim", False))), c.add(op.Power(2.0), centered))
 
 
 def _linear(c: Call, x: Any, weight: Any, bias: Any = None) -> Value:
     known_weight = c.builder.known(c.value(weight))
     if known_weight is not None and (bias is None or c.builder.known(c.value(bias)) is not None):
-        return c.add(Linear(known_weight, c.optional(bias, "bias")), x)
+        return c.add(op.Linear(known_weight, c.optional(bias, "bias")), x)
     made = c.product(x, c.transposed(c.value(weight), -1, -2))
     return made if bias is None else c.summed(made, bias)
 
@@ -183,7 +128,7 @@ def _addmm(c: Call, bias: Any, x: Any, weight: Any, *, beta: float = 1, alpha: f
         c.refuse(f"beta = {beta}, alpha = {alpha}; only 1 is read")
     matrix, shift = c.builder.known(c.value(weight)), c.builder.known(c.value(bias))
     if matrix is not None and shift is not None and shift.ndim == 1 and len(shift) == matrix.shape[1]:
-        return c.add(Linear(matrix.T, shift), x)
+        return c.add(op.Linear(matrix.T, shift), x)
     return c.summed(c.product(x, weight), bias)
 
 
@@ -204,7 +149,7 @@ def _convolution(c: Call, x: Any, weight: Any, bias: Any = None, stride: Any = 1
             x = c.add(Pad(((0, 0), (0, 0), *((0, each) for each in odd))), x)
         padding = [each // 2 if padding == "same" else 0 for each in reach]
     window = (tupled(stride, count), tupled(padding, count), dilation, groups)
-    return _batched(c, x, count + 1, lambda y: c.add(Convolution(kernel, c.optional(bias, "bias"), *window), y))
+    return _batched(c, x, count + 1, lambda y: c.add(op.Convolution(kernel, c.optional(bias, "bias"), *window), y))
 
 
 def _transposed(c: Call, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, extra: Any = 0,
@@ -212,7 +157,7 @@ def _transposed(c: Call, x: Any, weight: Any, bias: Any = None, stride: Any = 1,
     kernel = c.known(weight, "weight")
     count = kernel.ndim - 2
     steps, pads, wide, more = (tupled(each, count) for each in (stride, padding, dilation, extra))
-    made = Convolution(kernel, c.optional(bias, "bias"), steps, pads, wide, groups, True, more)
+    made = op.Convolution(kernel, c.optional(bias, "bias"), steps, pads, wide, groups, True, more)
     return _batched(c, x, count + 1, lambda y: c.add(made, y))
 
 
@@ -227,46 +172,31 @@ def _batch_norm(c: Call, x: Any, weight: Any, bias: Any, mean: Any, variance: An
     if (isinstance(rest[0], bool) and rest[0]) or mean is None:
         c.refuse("normalises by its batch: it is no function of one input; train it with track_running_stats=True")
     eps = rest[2] if isinstance(rest[0], bool) else rest[1]
-    given = [c.optional(each, "statistics") for each in (mean, variance, weight, bias)]
-    assert given[0] is not None
-    assert given[1] is not None
-    return c.add(BatchNorm(given[0], given[1], given[2], given[3], float(eps)), x)
+    return batch_norm(c, x, mean, variance, weight, bias, float(eps))
 
 
 def _instance_norm(c: Call, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, own: bool, momentum: float,
                    eps: float, *_: Any) -> Value:  # fmt: skip
     if own:
-        return _group_norm(c, x, c.node(x).shape[1], weight, bias, eps)
+        return grouped(c, x, c.node(x).shape[1], weight, bias, eps)
     return _batch_norm(c, x, weight, bias, mean, variance, False, momentum, eps)
 
 
 def _layer_norm(c: Call, x: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any) -> Value:
-    count = len(c.node(x).shape)
-    axes = tuple(range(count - len(shape), count))
-    return c.add(LayerNorm(axes, eps, c.optional(weight, "weight"), c.optional(bias, "bias")), x)
+    return layer_norm(c, x, len(c.node(x).shape) - len(shape), weight, bias, eps)
 
 
 def _rms_norm(c: Call, x: Any, shape: Any, weight: Any = None, eps: float | None = None) -> Value:
     count = len(c.node(x).shape)
     # Without one torch takes that of the input's type.
     eps = torch.finfo(torch.float32).eps if eps is None else eps
-    return c.add(RMSNorm(tuple(range(count - len(shape), count)), eps, c.optional(weight, "weight")), x)
+    return c.add(op.RMSNorm(tuple(range(count - len(shape), count)), eps, c.optional(weight, "weight")), x)
 
 
 def _group_norm(
     c: Call, x: Any, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
 ) -> Value:
-    shape = c.node(x).shape
-    parted = c.reshaped(x, (shape[0], groups, shape[1] // groups, *shape[2:]))
-    made = c.reshaped(c.add(LayerNorm(tuple(range(2, len(shape) + 1)), eps), parted), shape)
-    column = (-1, *[1] * (len(shape) - 2))
-    if weight is not None:
-        made = c.add(Product(), made, c.known(weight, "weight").reshape(column))
-    return made if bias is None else c.summed(made, c.known(bias, "bias").reshape(column))
-
-
-def _softmax(log: bool) -> Reader:
-    return lambda c, x, dim, *_: c.add(Softmax(c.axis(x, dim), log), x)
+    return grouped(c, x, groups, weight, bias, eps)
 
 
 def _attention(c: Call, q: Any, k: Any, v: Any, mask: Any = None, dropout: float = 0.0, is_causal: bool = False, *,
@@ -278,17 +208,17 @@ def _attention(c: Call, q: Any, k: Any, v: Any, mask: Any = None, dropout: float
     if enable_gqa:
         k, v = (_repeated(c, each, sizes[-3] // c.node(each).shape[-3]) for each in (k, v))
     scale = 1 / math.sqrt(sizes[-1]) if scale is None else scale
-    scores = c.add(Product(), c.product(q, c.transposed(k, -1, -2)), scale)
+    scores = c.add(op.Product(), c.product(q, c.transposed(k, -1, -2)), scale)
     if is_causal:
         rows, columns = sizes[-2], c.node(k).shape[-2]
         mask = torch.ones(rows, columns, dtype=torch.bool).tril()
     if mask is not None:
         mask = c.value(mask)
         if c.node(mask).dtype == torch.bool:
-            scores = c.add(Where(), mask, scores, -math.inf)
+            scores = c.add(op.Where(), mask, scores, -math.inf)
         else:
             scores = c.summed(scores, mask)
-    shares = c.add(Softmax(len(c.node(scores).shape) - 1, safe=True), scores)
+    shares = c.add(op.Softmax(len(c.node(scores).shape) - 1, safe=True), scores)
     return c.product(shares, v)
 
 
@@ -306,7 +236,7 @@ def _max_pool(
     count = len(c.node(x).shape) - 2
     kernel = tupled(kernel, count)
     window = (kernel, tupled(stride or kernel, count), tupled(padding, count), tupled(dilation, count), ceil)
-    return _batched(c, x, count + 1, lambda y: c.add(MaxPool(*window), y))
+    return _batched(c, x, count + 1, lambda y: c.add(op.MaxPool(*window), y))
 
 
 def _average_pool(c: Call, x: Any, kernel: Any, stride: Any = (), padding: Any = 0, ceil: bool = False,
@@ -317,34 +247,22 @@ def _average_pool(c: Call, x: Any, kernel: Any, stride: Any = (), padding: Any =
     count = max(len(before) - 2, 1)
     kernel = tupled(kernel, count)
     pooled = c.add(
-        AveragePool(kernel, tupled(stride or kernel, count), tupled(padding, count), ceil, counts, divisor), x
+        op.AveragePool(kernel, tupled(stride or kernel, count), tupled(padding, count), ceil, counts, divisor), x
     )
     return c.reshaped(pooled, c.shape) if len(before) == 2 else pooled
-
-
-def _masked(c: Call, x: Any, mask: Any, fill: Any) -> Value:
-    return c.add(Where(), mask, *reversed(c.alike(x, fill)))
-
-
-def _where(c: Call, mask: Any, first: Any, second: Any) -> Value:
-    return c.add(Where(), mask, *c.alike(first, second))
-
-
-def _negative(c: Call, x: Any) -> Value:
-    return c.add(Sum((-1,)), x)
 
 
 def _cumulative(c: Call, x: Any, dim: int, *, dtype: Any = None) -> Value:
     del dtype
     x = c.as_kind(x, torch.int64) if c.node(x).dtype == torch.bool else x
-    return c.add(CumulativeSum(c.axis(x, dim)), x)
+    return c.add(op.CumulativeSum(c.axis(x, dim)), x)
 
 
 def _extreme(name: str) -> Reader:
     def read(c: Call, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
         if isinstance(dim, Value):  # torch.max(x, y)
-            return _pair(name)(c, x, dim)
-        made = c.add(Reduction(name, c.axes(x, dim), keepdim), x)
+            return pair(name)(c, x, dim)
+        made = c.add(op.Reduction(name, c.axes(x, dim), keepdim), x)
         return made if dim is None else (made, None)
 
     return read
@@ -357,54 +275,57 @@ def _vector_norm(
     del dtype
     if order not in (1, 2):
         c.refuse(f"the norm of order {order}; only 1 and 2 are read")
-    of_each = c.add(Function("abs"), x) if order == 1 else c.add(Power(2.0), x)
-    total = c.add(Reduction("sum", c.axes(x, dim), keepdim), of_each)
-    return total if order == 1 else c.add(Function("sqrt"), total)
+    of_each = c.add(op.Function("abs"), x) if order == 1 else c.add(op.Power(2.0), x)
+    total = c.add(op.Reduction("sum", c.axes(x, dim), keepdim), of_each)
+    return total if order == 1 else c.add(op.Function("sqrt"), total)
 
 
 def _weight_norm(c: Call, direction: Value, length: Any, dim: int = 0) -> Value:
     """direction * length / |direction|, the norm over all axes but one."""
     count = len(c.node(direction).shape)
     axes = tuple(axis for axis in range(count) if axis != dim % count)
-    return c.add(Product(), direction, c.add(Quotient(), length, _vector_norm(c, direction, 2, axes, True)))
+    return c.add(op.Product(), direction, c.add(op.Quotient(), length, _vector_norm(c, direction, 2, axes, True)))
 
 
 COMPUTING: dict[str, Reader] = {
-    "_log_softmax": _softmax(True), "_native_batch_norm_legit_no_training":
-    lambda c, *args: (_batch_norm(c, *args), None, None), "_softmax": _softmax(False), "abs": _function("abs"),
-    "adaptive_avg_pool1d": adaptive, "adaptive_avg_pool2d": adaptive, "adaptive_avg_pool3d": adaptive,
-    "adaptive_max_pool1d": adaptive_maximum, "adaptive_max_pool2d": adaptive_maximum,
-    "adaptive_max_pool3d": adaptive_maximum,
+    "_log_softmax": lambda c, x, dim, *_: c.add(op.Softmax(c.axis(x, dim), True), x),
+    "_native_batch_norm_legit_no_training": lambda c, *args: (_batch_norm(c, *args), None, None),
+    "_safe_softmax": lambda c, x, dim, *_: c.add(op.Softmax(c.axis(x, dim), safe=True), x),
+    "_softmax": lambda c, x, dim, *_: c.add(op.Softmax(c.axis(x, dim)), x),
+    "_weight_norm": _weight_norm, "abs": function("abs"),
+    **{f"adaptive_avg_pool{n}d": adaptive for n in (1, 2, 3)},
+    **{f"adaptive_max_pool{n}d": adaptive_maximum for n in (1, 2, 3)},
     "add": _add(1), "addmm": _addmm, "all": _reduce("all"), "amax": _reduce("maximum"), "amin": _reduce("minimum"),
-    "any": _reduce("any"), "avg_pool1d": _average_pool, "avg_pool2d": _average_pool, "avg_pool3d": _average_pool,
-    "celu": lambda c, x, alpha=1.0: c.add(Whole(nn.CELU(alpha)), x), "selu": lambda c, x: c.add(Whole(nn.SELU()), x),
-    "baddbmm": _addmm, "batch_norm": _batch_norm, "bitwise_and": _logic("and"),
-    "bitwise_not": _bitwise_not, "bitwise_or": _logic("or"), "bmm": Call.product, "clamp": _clamp, "clip": _clamp,
-    "clamp_max": lambda c, x, high: _clamp(c, x, None, high), "clamp_min": _clamp,
-    "conv1d": _convolution, "conv2d": _convolution, "conv3d": _convolution, "conv_transpose1d": _transposed,
-    "conv_transpose2d": _transposed, "conv_transpose3d": _transposed, "cos": _function("cos"), "cumsum": _cumulative,
-    "div": _divide, "elu": _elu, "eq": _pair("equal"), "erf": _function("erf"),
-    "exp": _function("exp"), "floor": _function("floor"),
-    "floor_divide": lambda c, x, y: _divide(c, x, y, rounding_mode="floor"), "ge": _pair("greater-equal"),
-    "gelu": _acts(lambda approximate="none": nn.GELU(approximate)), "group_norm": _group_norm, "gt": _pair("greater"),
-    "hardsigmoid": _acts(nn.Hardsigmoid), "hardswish": _acts(nn.Hardswish),
-    "hardtanh": lambda c, x, low=-1.0, high=1.0: c.add(Clamp(float(low), float(high)), x),
-    "instance_norm": _instance_norm, "layer_norm": _layer_norm, "le": _pair("less-equal"),
-    "leaky_relu": _acts(nn.LeakyReLU), "linalg_vector_norm": _vector_norm, "linear": _linear,
-    "log": _function("log"), "log_softmax": _softmax(True), "logical_and": _pair("and", torch.bool),
-    "logical_not": _function("not", torch.bool), "logical_or": _pair("or", torch.bool), "lt": _pair("less"),
-    "masked_fill": _masked, "matmul": Call.product, "max": _extreme("maximum"), "max_pool1d": _max_pool,
-    "max_pool2d": _max_pool, "max_pool3d": _max_pool, "maximum": _pair("maximum"), "mean": _reduce("mean"),
-    "min": _extreme("minimum"), "minimum": _pair("minimum"), "mish": _acts(nn.Mish), "mm": Call.product,
-    "mul": lambda c, x, y: c.add(Product(), *c.alike(x, y)), "ne": _pair("unequal"), "neg": _negative, "pow": _power,
-    "reciprocal": lambda c, x: c.add(Quotient(), 1.0, c.as_kind(x, torch.float32)), "relu": _acts(nn.ReLU),
-    "relu6": _acts(nn.ReLU6), "remainder": _pair("modulo"), "rms_norm": _rms_norm, "rsqrt": _function("rsqrt"),
+    "any": _reduce("any"), **{f"avg_pool{n}d": _average_pool for n in (1, 2, 3)}, "baddbmm": _addmm,
+    "batch_norm": _batch_norm, "bitwise_and": _logic(op.Pair("and")), "bitwise_not": _logic(op.Function("not")),
+    "bitwise_or": _logic(op.Pair("or")), "bmm": Call.product,
+    "celu": lambda c, x, alpha=1.0: c.add(op.Whole(nn.CELU(alpha)), x), "clamp": _clamp,
+    "clamp_max": lambda c, x, high: _clamp(c, x, None, high), "clamp_min": _clamp, "clip": _clamp,
+    **{f"conv{n}d": _convolution for n in (1, 2, 3)}, **{f"conv_transpose{n}d": _transposed for n in (1, 2, 3)},
+    "cos": function("cos"), "cumsum": _cumulative, "div": _divide, "elu": _elu, "eq": pair("equal"),
+    "erf": function("erf"), "exp": function("exp"), "floor": function("floor"),
+    "floor_divide": lambda c, x, y: _divide(c, x, y, rounding_mode="floor"), "ge": pair("greater-equal"),
+    "gelu": acts(lambda approximate="none": nn.GELU(approximate)), "group_norm": _group_norm, "gt": pair("greater"),
+    "hardsigmoid": acts(nn.Hardsigmoid), "hardswish": acts(nn.Hardswish),
+    "hardtanh": lambda c, x, low=-1.0, high=1.0: c.add(op.Clamp(float(low), float(high)), x),
+    "instance_norm": _instance_norm, "layer_norm": _layer_norm, "le": pair("less-equal"),
+    "leaky_relu": acts(nn.LeakyReLU), "linalg_vector_norm": _vector_norm, "linear": _linear, "log": function("log"),
+    "log_softmax": lambda c, x, dim, *_: c.add(op.Softmax(c.axis(x, dim), True), x),
+    "logical_and": pair("and", torch.bool), "logical_not": function("not", torch.bool),
+    "logical_or": pair("or", torch.bool), "lt": pair("less"),
+    "masked_fill": lambda c, x, mask, fill: c.add(op.Where(), mask, *reversed(c.alike(x, fill))),
+    "matmul": Call.product, "max": _extreme("maximum"), **{f"max_pool{n}d": _max_pool for n in (1, 2, 3)},
+    "maximum": pair("maximum"), "mean": _reduce("mean"), "min": _extreme("minimum"), "minimum": pair("minimum"),
+    "mish": acts(nn.Mish), "mm": Call.product, "mul": product, "ne": pair("unequal"),
+    "neg": lambda c, x: c.add(op.Sum((-1,)), x), "pow": power,
+    "reciprocal": lambda c, x: c.add(op.Quotient(), 1.0, c.as_kind(x, torch.float32)), "relu": acts(nn.ReLU),
+    "relu6": acts(nn.ReLU6), "remainder": pair("modulo"), "rms_norm": _rms_norm, "rsqrt": function("rsqrt"),
     "rsub": lambda c, x, y, **more: _add(-1)(c, y, x, **more), "scaled_dot_product_attention": _attention,
-    "sigmoid": _acts(nn.Sigmoid), "sign": _function("sign"), "silu": _acts(nn.SiLU), "sin": _function("sin"),
-    "softmax": _softmax(False), "softplus": _softplus, "sqrt": _function("sqrt"),
-    "square": lambda c, x: _power(c, x, 2.0), "sub": _add(-1), "sum": _reduce("sum"), "tanh": _acts(nn.Tanh),
-    "upsample_bilinear2d": linear_interpolation, "upsample_linear1d": linear_interpolation,
-    "upsample_nearest1d": nearest, "upsample_nearest2d": nearest, "upsample_nearest3d": nearest, "var": _variance,
-    "where": _where, "__and__": _logic("and"), "__or__": _logic("or"),
-    "_weight_norm": _weight_norm, "_safe_softmax": lambda c, x, dim, *_: c.add(Softmax(c.axis(x, dim), safe=True), x),
+    "selu": lambda c, x: c.add(op.Whole(nn.SELU()), x), "sigmoid": acts(nn.Sigmoid), "sign": function("sign"),
+    "silu": acts(nn.SiLU), "sin": function("sin"),
+    "softmax": lambda c, x, dim, *_: c.add(op.Softmax(c.axis(x, dim)), x), "softplus": _softplus,
+    "sqrt": function("sqrt"), "square": lambda c, x: power(c, x, 2.0), "sub": _add(-1), "sum": _reduce("sum"),
+    "tanh": acts(nn.Tanh), "upsample_bilinear2d": linear_interpolation, "upsample_linear1d": linear_interpolation,
+    **{f"upsample_nearest{n}d": nearest for n in (1, 2, 3)}, "var": _variance, "where": where,
+    "__and__": _logic(op.Pair("and")), "__or__": _logic(op.Pair("or")),
 }  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -11,40 +10,14 @@ from torch.nn import functional
 
 from evalsuite.graph.call import Call, Times, Value
 from evalsuite.graph.moving import Gather, GatherAlong, Pad, Positions
-from evalsuite.graph.operations import Product, Where
-
-Reader = Callable[..., Any]
-
-
-def _same(c: Call, x: Value, *args: Any, **kwargs: Any) -> Value:
-    return x
+from evalsuite.graph.operations import Product
+from evalsuite.graph.operators import Reader, triangle
 
 
 def _dropout(c: Call, x: Value, share: float, train: bool) -> Value:
     if train and share:
         c.refuse("has dropout in evaluation mode, so that it is no function of its input: pass training=self.training")
     return x
-
-
-def _cast(c: Call, x: Value, *args: Any, **kwargs: Any) -> Value:
-    """To the kind of the result; to another precision of real numbers is nothing."""
-    return c.as_kind(x, c.dtype)
-
-
-def _reshape(c: Call, x: Value, *args: Any, **kwargs: Any) -> Value:
-    return c.reshaped(x, c.shape)
-
-
-def _expand(c: Call, x: Value, *args: Any, **kwargs: Any) -> Value:
-    return c.expanded(x, c.shape)
-
-
-def _permute(c: Call, x: Value, order: list[int]) -> Value:
-    return c.permuted(x, tuple(c.axis(x, each) for each in order))
-
-
-def _slice(c: Call, x: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Value:
-    return c.sliced(x, dim, start, end, step)
 
 
 def _split(c: Call, x: Value, size: Any, dim: int = 0) -> tuple[Value, ...]:
@@ -54,14 +27,6 @@ def _split(c: Call, x: Value, size: Any, dim: int = 0) -> tuple[Value, ...]:
     sizes = [size] * -(-whole // size) if isinstance(size, int) else list(size)
     starts = [sum(sizes[:place]) for place in range(len(sizes))]
     return tuple(c.sliced(x, dim, at, at + each) for at, each in zip(starts, sizes, strict=True))
-
-
-def _chunk(c: Call, x: Value, count: int, dim: int = 0) -> tuple[Value, ...]:
-    return _split(c, x, -(-c.node(x).shape[c.axis(x, dim)] // count), dim)
-
-
-def _unbind(c: Call, x: Value, dim: int = 0) -> tuple[Value, ...]:
-    return tuple(c.picked(x, dim, place) for place in range(c.node(x).shape[c.axis(x, dim)]))
 
 
 def _stack(c: Call, parts: list[Any], dim: int = 0) -> Value:
@@ -98,18 +63,6 @@ def _index(c: Call, x: Value, indices: list[Any]) -> Value:
     return c.add(Gather(axes), x, *given)
 
 
-def _embedding(c: Call, weight: Value, index: Value, *args: Any, **kwargs: Any) -> Value:
-    return c.add(Gather((0,)), weight, index)
-
-
-def _gather(c: Call, x: Value, dim: int, index: Value, **kwargs: Any) -> Value:
-    return c.add(GatherAlong(c.axis(x, dim)), x, index)
-
-
-def _filled(number: float) -> Reader:
-    return lambda c, *args, **kwargs: _full(c, number)
-
-
 def _full(c: Call, fill: Any) -> Value:
     value = c.known(fill, "fill")
     return c.expanded(value.to(torch.float64 if c.dtype == torch.float32 else c.dtype), c.shape)
@@ -122,16 +75,6 @@ def _arange(c: Call, *ends: Any, **kwargs: Any) -> Value:
     if any(isinstance(each, Times) for each in (start, stop, step)):
         c.refuse(f"counts from {start} to {stop} by {step}, which depends on the batch")
     return c.as_kind(torch.arange(start, stop, step), c.dtype)
-
-
-def _triangle(upper: bool) -> Reader:
-    def read(c: Call, x: Value, diagonal: int = 0) -> Value:
-        rows, columns = c.node(x).shape[-2:]
-        kept = torch.ones(rows, columns, dtype=torch.bool)
-        kept = kept.triu(diagonal) if upper else kept.tril(diagonal)
-        return c.add(Where(), kept, *c.alike(x, 0))
-
-    return read
 
 
 def _flipped(c: Call, x: Value, dims: list[int]) -> Value:
@@ -202,35 +145,41 @@ def _written_at(c: Call, x: Value, part: Value, dim: int, index: int) -> Value:
     return _written(c, x, c.reshaped(part, (*shape[:axis], 1, *shape[axis + 1 :])), axis, place, place + 1)
 
 
-def _outer(c: Call, x: Value, y: Value) -> Value:
-    return c.add(Product(), c.reshaped(x, (*c.node(x).shape, 1)), y)
-
-
 MOVING: dict[str, Reader] = {
     **dict.fromkeys(
-        ("alias", "clone", "contiguous", "detach", "detach_", "lift_fresh_copy"), _same
+        ("alias", "clone", "contiguous", "detach", "detach_", "lift_fresh_copy"), lambda c, x, *_, **given: x
     ),
-    **dict.fromkeys(("_to_copy", "to", "type_as", "float"), _cast),
+    # To the kind of the result; to another precision of real numbers is nothing.
+    **dict.fromkeys(("_to_copy", "to", "type_as", "float"), lambda c, x, *_, **given: c.as_kind(x, c.dtype)),
     **dict.fromkeys(
         ("_unsafe_view", "flatten", "reshape", "squeeze", "unflatten", "unsqueeze", "view", "view_as", "reshape_as"),
-        _reshape,
+        lambda c, x, *_, **given: c.reshaped(x, c.shape),
     ),
-    "arange": _arange, "broadcast_to": _expand, "cat": lambda c, parts, dim=0: c.joined(parts, dim), "chunk": _chunk,
-    "copy": lambda c, x, source, *args: c.expanded(c.as_kind(source, c.dtype), c.shape),
-    "concat": lambda c, parts, dim=0: c.joined(parts, dim), "constant_pad_nd": _pad, "diff": _difference,
-    "dropout": _dropout, "dropout_": _dropout, "embedding": _embedding, "expand": _expand, "expand_as": _expand,
-    "feature_dropout": _dropout, "flip": _flipped, "fill": lambda c, x, fill: _full(c, fill),
-    "full": lambda c, size, fill, **kwargs: _full(c, fill),
-    "full_like": lambda c, x, fill, **kwargs: _full(c, fill), "gather": _gather, "index": _index,
-    "index_select": lambda c, x, dim, index: c.gathered(x, dim, index), "movedim": _moved, "moveaxis": _moved,
-    "new_full": lambda c, x, size, fill, **kwargs: _full(c, fill), "new_ones": _filled(1), "new_zeros": _filled(0),
-    "numpy_T": lambda c, x: c.transposed(x, 0, 1), "ones": _filled(1), "ones_like": _filled(1), "outer": _outer,
-    "pad": _pad, "permute": _permute, "repeat": _repeat, "repeat_interleave": _repeat_interleave, "roll": _rolled,
-    "scalar_tensor": lambda c, fill, **kwargs: _full(c, fill),
-    "select": lambda c, x, dim, index: c.picked(x, dim, index),
-    "select_scatter": _written_at, "slice_scatter": _written,
-    "slice": _slice, "split": _split, "split_with_sizes": _split, "stack": _stack,
-    "swapaxes": lambda c, x, one, two: c.transposed(x, one, two), "t": lambda c, x: c.transposed(x, 0, 1),
-    "transpose": lambda c, x, one, two: c.transposed(x, one, two), "tril": _triangle(False), "triu": _triangle(True),
-    "unbind": _unbind, "zeros": _filled(0), "zeros_like": _filled(0),
+    **dict.fromkeys(("broadcast_to", "expand", "expand_as"), lambda c, x, *_, **given: c.expanded(x, c.shape)),
+    **dict.fromkeys(("cat", "concat"), lambda c, parts, dim=0: c.joined(parts, dim)),
+    **dict.fromkeys(("dropout", "dropout_", "feature_dropout"), _dropout),
+    **dict.fromkeys(("full", "full_like"), lambda c, like, fill, **given: _full(c, fill)),
+    **dict.fromkeys(("movedim", "moveaxis"), _moved),
+    **dict.fromkeys(("new_ones", "ones", "ones_like"), lambda c, *_, **given: _full(c, 1)),
+    **dict.fromkeys(("new_zeros", "zeros", "zeros_like"), lambda c, *_, **given: _full(c, 0)),
+    **dict.fromkeys(("numpy_T", "t"), lambda c, x: c.transposed(x, 0, 1)),
+    **dict.fromkeys(("split", "split_with_sizes"), _split),
+    **dict.fromkeys(("swapaxes", "transpose"), lambda c, x, one, two: c.transposed(x, one, two)),
+    "arange": _arange,
+    "chunk": lambda c, x, count, dim=0: _split(c, x, -(-c.node(x).shape[c.axis(x, dim)] // count), dim),
+    "constant_pad_nd": _pad, "copy": lambda c, x, source, *_: c.expanded(c.as_kind(source, c.dtype), c.shape),
+    "diff": _difference, "embedding": lambda c, weight, index, *_, **given: c.add(Gather((0,)), weight, index),
+    "fill": lambda c, x, fill: _full(c, fill), "flip": _flipped,
+    "gather": lambda c, x, dim, index, **given: c.add(GatherAlong(c.axis(x, dim)), x, index), "index": _index,
+    "index_select": lambda c, x, dim, index: c.gathered(x, dim, index),
+    "new_full": lambda c, x, size, fill, **given: _full(c, fill),
+    "outer": lambda c, x, y: c.add(Product(), c.reshaped(x, (*c.node(x).shape, 1)), y), "pad": _pad,
+    "permute": lambda c, x, order: c.permuted(x, tuple(c.axis(x, each) for each in order)), "repeat": _repeat,
+    "repeat_interleave": _repeat_interleave, "roll": _rolled,
+    "scalar_tensor": lambda c, fill, **given: _full(c, fill),
+    "select": lambda c, x, dim, index: c.picked(x, dim, index), "select_scatter": _written_at,
+    "slice": lambda c, x, dim=0, start=None, end=None, step=1: c.sliced(x, dim, start, end, step),
+    "slice_scatter": _written, "stack": _stack, "tril": lambda c, x, at=0: triangle(c, x, at, upper=False),
+    "triu": lambda c, x, at=0: triangle(c, x, at, upper=True),
+    "unbind": lambda c, x, dim=0: tuple(c.picked(x, dim, at) for at in range(c.node(x).shape[c.axis(x, dim)])),
 }  # fmt: skip

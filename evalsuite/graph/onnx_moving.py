@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -14,15 +13,11 @@ from evalsuite.graph.call import Times, Value
 from evalsuite.graph.graph import kind_of
 from evalsuite.graph.moving import Gather, GatherAlong, Pad, Positions
 from evalsuite.graph.onnx_call import Known, OnnxCall
-from evalsuite.graph.operations import Constant, Resample, Where
+from evalsuite.graph.operations import Constant, Resample
+from evalsuite.graph.operators import Reader, triangle
 from evalsuite.graph.sizes import Shape
 
-Reader = Callable[..., Any]
 _KINDS = {1: torch.float32, 6: torch.int32, 7: torch.int64, 9: torch.bool, 11: torch.float64, 10: torch.float16}
-
-
-def _same(c: OnnxCall, x: Any, *_: Any) -> Value:
-    return c.value(x)
 
 
 def _dropout(c: OnnxCall, x: Any, share: Any = None, training: Any = None) -> Value:
@@ -142,20 +137,11 @@ def _split(c: OnnxCall, x: Any, sizes: Any = None) -> tuple[Value, ...]:
     return tuple(c.sliced(x, axis, start, start + size) for start, size in zip(starts, parts, strict=True))
 
 
-def _concat(c: OnnxCall, *parts: Any) -> Value:
-    return c.joined(parts, int(c.attributes["axis"]))
-
-
 def _gather(c: OnnxCall, x: Any, index: Any) -> Value:
     x, axis = c.value(x), int(c.attributes.get("axis", 0))
     if isinstance(index, Known) and index.fixed and index.first.ndim == 0:
         return c.picked(x, axis, int(index.first))
     return c.gathered(x, axis, index)
-
-
-def _gather_elements(c: OnnxCall, x: Any, index: Any) -> Value:
-    x = c.value(x)
-    return c.add(GatherAlong(c.axis(x, int(c.attributes.get("axis", 0)))), x, index)
 
 
 def _gather_nd(c: OnnxCall, x: Any, index: Any) -> Value:
@@ -232,17 +218,15 @@ def _resize(c: OnnxCall, given: Any, region: Any = None, scales: Any = None, siz
 
 
 def _triangle(c: OnnxCall, x: Any, diagonal: Any = None) -> Value:
-    x = c.value(x)
-    kept = torch.ones(c.node(x).shape[-2:], dtype=torch.bool)
-    along = c.numbers(diagonal, [0])[0]
-    kept = kept.triu(along) if c.attributes.get("upper", 1) else kept.tril(along)
-    return c.add(Where(), kept, *c.alike(x, 0))
+    return triangle(c, c.value(x), c.numbers(diagonal, [0])[0], upper=bool(c.attributes.get("upper", 1)))
 
 
 MOVING: dict[str, Reader] = {
-    "Cast": _cast, "CastLike": lambda c, x, like: c.as_kind(x, c.node(c.value(like)).dtype), "Concat": _concat,
-    "Dropout": _dropout, "Expand": _expand, "Flatten": _flatten, "Gather": _gather,
-    "GatherElements": _gather_elements, "GatherND": _gather_nd, "Identity": _same, "Pad": _pad, "Range": _positions,
-    "Reshape": _reshape, "Resize": _resize, "Slice": _slice, "Split": _split, "Squeeze": _squeeze, "Tile": _tile,
-    "Transpose": _transpose, "Trilu": _triangle, "Unsqueeze": _unsqueeze,
+    "Cast": _cast, "CastLike": lambda c, x, like: c.as_kind(x, c.node(c.value(like)).dtype),
+    "Concat": lambda c, *parts: c.joined(parts, int(c.attributes["axis"])), "Dropout": _dropout, "Expand": _expand,
+    "Flatten": _flatten, "Gather": _gather,
+    "GatherElements": lambda c, x, at: c.add(GatherAlong(c.axis(c.value(x), int(c.attributes.get("axis", 0)))), x, at),
+    "GatherND": _gather_nd, "Identity": lambda c, x: c.value(x), "Pad": _pad, "Range": _positions, "Reshape": _reshape,
+    "Resize": _resize, "Slice": _slice, "Split": _split, "Squeeze": _squeeze, "Tile": _tile, "Transpose": _transpose,
+    "Trilu": _triangle, "Unsqueeze": _unsqueeze,
 }  # fmt: skip

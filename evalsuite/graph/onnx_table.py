@@ -3,58 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from evalsuite.graph.aten import activation
+from evalsuite.graph import operations as op
 from evalsuite.graph.call import Value
 from evalsuite.graph.moving import Pad
 from evalsuite.graph.onnx_call import Known, OnnxCall
-from evalsuite.graph.operations import (
-    AveragePool,
-    BatchNorm,
-    Clamp,
-    Convolution,
-    CumulativeSum,
-    Function,
-    LayerNorm,
-    Linear,
-    MaxPool,
-    Operation,
-    Pair,
-    Power,
-    Product,
-    Quotient,
-    Reduction,
-    RMSNorm,
-    Softmax,
-    Sum,
-    Where,
+from evalsuite.graph.operators import (
+    Reader,
+    activation,
+    acts,
+    batch_norm,
+    function,
+    grouped,
+    layer_norm,
+    pair,
+    power,
+    product,
+    where,
 )
-
-Reader = Callable[..., Any]
-
-
-def _act(make: Callable[[OnnxCall], nn.Module]) -> Reader:
-    return lambda c, x: activation(c, x, make(c))
-
-
-def _function(name: str, kind: torch.dtype = torch.float32) -> Reader:
-    return lambda c, x: c.add(Function(name), c.as_kind(x, kind))
-
-
-def _pair(name: str) -> Reader:
-    def read(c: OnnxCall, first: Any, *more: Any) -> Value:
-        total = c.value(first)
-        for each in more:
-            total = c.add(Pair(name), *c.alike(total, each))
-        return total
-
-    return read
 
 
 def _number(c: OnnxCall, name: str, default: float) -> float:
@@ -62,22 +33,10 @@ def _number(c: OnnxCall, name: str, default: float) -> float:
     return float(np.float32(c.attributes.get(name, default)))
 
 
-def _elu(c: OnnxCall) -> nn.Module:
-    return nn.ELU(_number(c, "alpha", 1.0))
-
-
-def _gelu(c: OnnxCall) -> nn.Module:
-    return nn.GELU({b"none": "none", b"tanh": "tanh"}[c.attributes.get("approximate", b"none")])
-
-
 def _hard_sigmoid(c: OnnxCall, x: Any) -> Value:
     slope, shift = _number(c, "alpha", 0.2), _number(c, "beta", 0.5)
-    moved = c.summed(c.add(Product(), x, slope), shift)
-    return c.add(Clamp(0.0, 1.0), moved)
-
-
-def _hard_swish(c: OnnxCall, x: Any) -> Value:
-    return activation(c, x, nn.Hardswish())
+    moved = c.summed(c.add(op.Product(), x, slope), shift)
+    return c.add(op.Clamp(0.0, 1.0), moved)
 
 
 def _bound(c: OnnxCall, given: Any) -> float:
@@ -88,7 +47,7 @@ def _bound(c: OnnxCall, given: Any) -> float:
 def _clip(c: OnnxCall, x: Any, low: Any = None, high: Any = None) -> Value:
     low = c.attributes.get("min", -math.inf) if low is None else _bound(c, low)
     high = c.attributes.get("max", math.inf) if high is None else _bound(c, high)
-    return activation(c, x, nn.ReLU()) if (low, high) == (0, math.inf) else c.add(Clamp(low, high), x)
+    return activation(c, x, nn.ReLU()) if (low, high) == (0, math.inf) else c.add(op.Clamp(low, high), x)
 
 
 def _swish(c: OnnxCall, x: Any) -> Value:
@@ -100,11 +59,7 @@ def _divide(c: OnnxCall, x: Any, y: Any) -> Value:
     given = c.alike(x, y)
     if c.node(given[0]).dtype != torch.float32:
         c.refuse("divides integers and rounds towards zero; only real numbers are divided here")
-    return c.add(Quotient(), *given)
-
-
-def _power(c: OnnxCall, x: Any, exponent: Any) -> Value:
-    return c.add(Power(float(c.known(exponent, "exponent"))), c.as_kind(x, torch.float32))
+    return c.add(op.Quotient(), *given)
 
 
 def _gemm(c: OnnxCall, x: Any, weight: Any, bias: Any = None) -> Value:
@@ -115,10 +70,10 @@ def _gemm(c: OnnxCall, x: Any, weight: Any, bias: Any = None) -> Value:
     shift = None if bias is None else c.builder.known(c.value(bias))
     plain = alpha == 1 and beta == 1 and known is not None and (bias is None or (shift is not None and shift.ndim == 1))
     if plain and known is not None and (shift is None or len(shift) == known.shape[1]):
-        return c.add(Linear(known.T, shift), x)
+        return c.add(op.Linear(known.T, shift), x)
     made = c.product(x, weight)
-    made = made if alpha == 1 else c.add(Product(), made, alpha)
-    return made if bias is None else c.summed(made, bias if beta == 1 else c.add(Product(), bias, beta))
+    made = made if alpha == 1 else c.add(op.Product(), made, alpha)
+    return made if bias is None else c.summed(made, bias if beta == 1 else c.add(op.Product(), bias, beta))
 
 
 def _window(c: OnnxCall, kernel: tuple[int, ...], x: Value) -> tuple[list[tuple[int, ...]], list[int]]:
@@ -159,7 +114,7 @@ def _convolution(c: OnnxCall, x: Any, weight: Any, bias: Any = None) -> Value:
     (strides, dilations), pads = _window(c, tuple(kernel.shape[2:]), x)
     x, padding = _padded(c, x, pads)
     groups = int(c.attributes.get("group", 1))
-    return c.add(Convolution(kernel, c.optional(bias, "bias"), strides, padding, dilations, groups), x)
+    return c.add(op.Convolution(kernel, c.optional(bias, "bias"), strides, padding, dilations, groups), x)
 
 
 def _transposed(c: OnnxCall, x: Any, weight: Any, bias: Any = None) -> Value:
@@ -174,13 +129,12 @@ def _transposed(c: OnnxCall, x: Any, weight: Any, bias: Any = None) -> Value:
         c.refuse(f"pads = {pads} differ on the two sides")
     groups = int(c.attributes.get("group", 1))
     window = (strides, tuple(pads[:count]), dilations, groups, True, extra)
-    return c.add(Convolution(kernel, c.optional(bias, "bias"), *window), x)
+    return c.add(op.Convolution(kernel, c.optional(bias, "bias"), *window), x)
 
 
 def _batch_norm(c: OnnxCall, x: Any, scale: Any, shift: Any, mean: Any, variance: Any) -> Value:
     c.expect(training_mode=0, spatial=1)
-    given = [c.known(each, "statistics") for each in (mean, variance, scale, shift)]
-    return c.add(BatchNorm(given[0], given[1], given[2], given[3], _number(c, "epsilon", 1e-5)), x)
+    return batch_norm(c, x, mean, variance, scale, shift, _number(c, "epsilon", 1e-5))
 
 
 def _max_pool(c: OnnxCall, x: Any) -> Value:
@@ -188,7 +142,7 @@ def _max_pool(c: OnnxCall, x: Any) -> Value:
     kernel = tuple(c.attributes["kernel_shape"])
     (strides, dilations), pads = _window(c, kernel, x)
     x, padding = _padded(c, x, pads, -math.inf, kernel)
-    return c.add(MaxPool(kernel, strides, padding, dilations, bool(c.attributes.get("ceil_mode", 0))), x)
+    return c.add(op.MaxPool(kernel, strides, padding, dilations, bool(c.attributes.get("ceil_mode", 0))), x)
 
 
 def _average_pool(c: OnnxCall, x: Any) -> Value:
@@ -199,7 +153,7 @@ def _average_pool(c: OnnxCall, x: Any) -> Value:
     padded, padding = _padded(c, x, pads, 0.0, kernel)
     if padded != x and not counts:
         return _counted(c, padded, kernel, strides)
-    return c.add(AveragePool(kernel, strides, padding, bool(c.attributes.get("ceil_mode", 0)), counts), padded)
+    return c.add(op.AveragePool(kernel, strides, padding, bool(c.attributes.get("ceil_mode", 0)), counts), padded)
 
 
 def _counted(c: OnnxCall, padded: Value, kernel: tuple[int, ...], strides: tuple[int, ...]) -> Value:
@@ -208,14 +162,14 @@ def _counted(c: OnnxCall, padded: Value, kernel: tuple[int, ...], strides: tuple
     node = c.node(padded)
     sizes, ones = c.builder.nodes[node.sources[0]].shape, torch.ones(1, 1, *kernel)
     window = (None, strides, (0,) * len(kernel), (1,) * len(kernel))
-    counts = Convolution(ones, *window)(node.operation(torch.ones(1, 1, *sizes[2:])))
+    counts = op.Convolution(ones, *window)(node.operation(torch.ones(1, 1, *sizes[2:])))
     if not bool(counts.all()):
         c.refuse("a window lies in the padding alone")
-    sums = Convolution(ones.repeat(sizes[1], *[1] * (ones.ndim - 1)), *window, groups=sizes[1])
-    return c.add(Quotient(), c.add(sums, padded), counts)
+    sums = op.Convolution(ones.repeat(sizes[1], *[1] * (ones.ndim - 1)), *window, groups=sizes[1])
+    return c.add(op.Quotient(), c.add(sums, padded), counts)
 
 
-def _reduce(name: str, *, of: Operation | None = None) -> Reader:
+def _reduce(name: str, *, of: op.Operation | None = None) -> Reader:
     """Over axes, of the operands themselves or of what `of` makes of them."""
 
     def read(c: OnnxCall, given: Any, axes: Any = None) -> Value:
@@ -224,86 +178,72 @@ def _reduce(name: str, *, of: Operation | None = None) -> Reader:
         found = c.axes_of(axes, x)
         if not found and c.attributes.get("noop_with_empty_axes", 0):
             return x
-        return c.add(Reduction(name, c.axes(x, found), bool(c.attributes.get("keepdims", 1))), x)
+        return c.add(op.Reduction(name, c.axes(x, found), bool(c.attributes.get("keepdims", 1))), x)
 
     return read
 
 
 def _over_space(name: str) -> Reader:
-    return lambda c, x: c.add(Reduction(name, tuple(range(2, len(c.node(x).shape))), True), x)
+    return lambda c, x: c.add(op.Reduction(name, tuple(range(2, len(c.node(x).shape))), True), x)
 
 
 def _softmax(log: bool) -> Reader:
     def read(c: OnnxCall, x: Any) -> Value:
         if c.opset < 13:
             c.refuse(f"it flattens in opset {c.opset}; only 13 and above are read: convert the file")
-        return c.add(Softmax(c.axis(x, int(c.attributes.get("axis", -1))), log), x)
+        return c.add(op.Softmax(c.axis(x, int(c.attributes.get("axis", -1))), log), x)
 
     return read
 
 
 def _layer_norm(c: OnnxCall, x: Any, weight: Any, bias: Any = None) -> Value:
-    axes = tuple(range(c.axis(x, int(c.attributes.get("axis", -1))), len(c.node(x).shape)))
-    eps = _number(c, "epsilon", 1e-5)
-    return c.add(LayerNorm(axes, eps, c.optional(weight, "weight"), c.optional(bias, "bias")), x)
+    return layer_norm(c, x, c.axis(x, int(c.attributes.get("axis", -1))), weight, bias, _number(c, "epsilon", 1e-5))
 
 
 def _rms_norm(c: OnnxCall, x: Any, weight: Any) -> Value:
     axes = tuple(range(c.axis(x, int(c.attributes.get("axis", -1))), len(c.node(x).shape)))
-    return c.add(RMSNorm(axes, _number(c, "epsilon", 1e-5), c.optional(weight, "weight")), x)
+    return c.add(op.RMSNorm(axes, _number(c, "epsilon", 1e-5), c.optional(weight, "weight")), x)
 
 
 def _grouped(c: OnnxCall, x: Any, weight: Any, bias: Any) -> Value:
-    """InstanceNormalization and GroupNormalization: each group of channels is normed, then scaled and shifted."""
-    sizes = c.node(x).shape
-    groups = int(c.attributes.get("num_groups", sizes[1]))
-    parted = c.reshaped(x, (sizes[0], groups, sizes[1] // groups, *sizes[2:]))
-    made = c.add(LayerNorm(tuple(range(2, len(sizes) + 1)), _number(c, "epsilon", 1e-5)), parted)
-    column = (-1, *[1] * (len(sizes) - 2))
-    scaled = c.add(Product(), c.reshaped(made, sizes), c.known(weight, "weight").reshape(column))
-    return c.summed(scaled, c.known(bias, "bias").reshape(column))
+    """InstanceNormalization and GroupNormalization."""
+    groups = int(c.attributes.get("num_groups", c.node(x).shape[1]))
+    return grouped(c, x, groups, weight, bias, _number(c, "epsilon", 1e-5))
 
 
 def _cumulative(c: OnnxCall, x: Any, axis: Any) -> Value:
     c.expect(exclusive=0, reverse=0)
-    return c.add(CumulativeSum(c.axis(c.value(x), c.numbers(axis)[0])), x)
-
-
-def _where(c: OnnxCall, mask: Any, first: Any, second: Any) -> Value:
-    return c.add(Where(), mask, *c.alike(first, second))
+    return c.add(op.CumulativeSum(c.axis(c.value(x), c.numbers(axis)[0])), x)
 
 
 def _modulo(c: OnnxCall, x: Any, y: Any) -> Value:
     c.expect(fmod=0)
-    return c.add(Pair("modulo"), *c.alike(x, y))
-
-
-def _sum(c: OnnxCall, *given: Any) -> Value:
-    return c.add(Sum((1,) * len(given)), *c.alike(*given))
+    return pair("modulo")(c, x, y)
 
 
 COMPUTING: dict[str, Reader] = {
-    "Abs": _function("abs"), "Add": lambda c, x, y: c.summed(x, y), "And": _pair("and"), "AveragePool": _average_pool,
+    "Abs": function("abs"), "Add": lambda c, x, y: c.summed(x, y), "And": pair("and"), "AveragePool": _average_pool,
     "BatchNormalization": _batch_norm, "Clip": _clip, "Conv": _convolution, "ConvTranspose": _transposed,
-    "Cos": _function("cos"), "CumSum": _cumulative, "Div": _divide, "Elu": _act(_elu), "Equal": _pair("equal"),
-    "Erf": _function("erf"), "Exp": _function("exp"), "Floor": _function("floor"), "Gelu": _act(_gelu), "Gemm": _gemm,
-    "GlobalAveragePool": _over_space("mean"), "GlobalMaxPool": _over_space("maximum"), "Greater": _pair("greater"),
-    "GreaterOrEqual": _pair("greater-equal"), "GroupNormalization": _grouped, "HardSigmoid": _hard_sigmoid,
-    "HardSwish": _hard_swish, "InstanceNormalization": _grouped, "IsNaN": _function("nan"),
-    "LayerNormalization": _layer_norm, "LeakyRelu": _act(lambda c: nn.LeakyReLU(_number(c, "alpha", 0.01))),
-    "Less": _pair("less"), "LessOrEqual": _pair("less-equal"), "Log": _function("log"), "LogSoftmax": _softmax(True),
-    "MatMul": lambda c, x, y: c.product(x, y), "Max": _pair("maximum"), "MaxPool": _max_pool, "Min": _pair("minimum"),
-    "Mish": _act(lambda _: nn.Mish()), "Mod": _modulo, "Mul": lambda c, x, y: c.add(Product(), *c.alike(x, y)),
-    "Neg": lambda c, x: c.add(Sum((-1,)), x), "Not": _function("not", torch.bool), "Or": _pair("or"), "Pow": _power,
-    "RMSNormalization": _rms_norm,
-    "Reciprocal": lambda c, x: c.add(Quotient(), 1.0, x), "ReduceL1": _reduce("sum", of=Function("abs")),
-    "ReduceL2": lambda c, *given: c.add(Function("sqrt"), _reduce("sum", of=Power(2.0))(c, *given)),
-    "ReduceMax": _reduce("maximum"),
-    "ReduceMean": _reduce("mean"), "ReduceMin": _reduce("minimum"), "ReduceSum": _reduce("sum"),
-    "ReduceSumSquare": _reduce("sum", of=Power(2.0)), "Relu": _act(lambda _: nn.ReLU()),
-    "Sigmoid": _act(lambda _: nn.Sigmoid()), "Sign": _function("sign"), "Sin": _function("sin"),
-    "Softmax": _softmax(False),
-    "Softplus": _act(lambda _: nn.Softplus(threshold=40)), "Sqrt": _function("sqrt"),
-    "Sub": lambda c, x, y: c.summed(x, y, -1), "Sum": _sum, "Swish": _swish,
-    "Tanh": _act(lambda _: nn.Tanh()), "Where": _where, "Xor": _pair("xor"),
+    "Cos": function("cos"), "CumSum": _cumulative, "Div": _divide,
+    "Elu": lambda c, x: activation(c, x, nn.ELU(_number(c, "alpha", 1.0))), "Equal": pair("equal"),
+    "Erf": function("erf"), "Exp": function("exp"), "Floor": function("floor"),
+    "Gelu": lambda c, x: activation(c, x, nn.GELU(c.attributes.get("approximate", b"none").decode())), "Gemm": _gemm,
+    "GlobalAveragePool": _over_space("mean"), "GlobalMaxPool": _over_space("maximum"), "Greater": pair("greater"),
+    "GreaterOrEqual": pair("greater-equal"), "GroupNormalization": _grouped, "HardSigmoid": _hard_sigmoid,
+    "HardSwish": acts(nn.Hardswish), "InstanceNormalization": _grouped, "IsNaN": function("nan"),
+    "LayerNormalization": _layer_norm,
+    "LeakyRelu": lambda c, x: activation(c, x, nn.LeakyReLU(_number(c, "alpha", 0.01))), "Less": pair("less"),
+    "LessOrEqual": pair("less-equal"), "Log": function("log"), "LogSoftmax": _softmax(True),
+    "MatMul": lambda c, x, y: c.product(x, y), "Max": pair("maximum"), "MaxPool": _max_pool, "Min": pair("minimum"),
+    "Mish": acts(nn.Mish), "Mod": _modulo, "Mul": product, "Neg": lambda c, x: c.add(op.Sum((-1,)), x),
+    "Not": function("not", torch.bool), "Or": pair("or"), "Pow": power, "RMSNormalization": _rms_norm,
+    "Reciprocal": lambda c, x: c.add(op.Quotient(), 1.0, x), "ReduceL1": _reduce("sum", of=op.Function("abs")),
+    "ReduceL2": lambda c, *given: c.add(op.Function("sqrt"), _reduce("sum", of=op.Power(2.0))(c, *given)),
+    "ReduceMax": _reduce("maximum"), "ReduceMean": _reduce("mean"), "ReduceMin": _reduce("minimum"),
+    "ReduceSum": _reduce("sum"), "ReduceSumSquare": _reduce("sum", of=op.Power(2.0)), "Relu": acts(nn.ReLU),
+    "Sigmoid": acts(nn.Sigmoid), "Sign": function("sign"), "Sin": function("sin"), "Softmax": _softmax(False),
+    "Softplus": acts(lambda: nn.Softplus(threshold=40)), "Sqrt": function("sqrt"),
+    "Sub": lambda c, x, y: c.summed(x, y, -1),
+    "Sum": lambda c, *given: c.add(op.Sum((1,) * len(given)), *c.alike(*given)), "Swish": _swish,
+    "Tanh": acts(nn.Tanh), "Where": where, "Xor": pair("xor"),
 }  # fmt: skip

@@ -25,9 +25,8 @@ from evalsuite.contract import Unsupported
 from evalsuite.deployment import export_onnx
 from evalsuite.graph import Graph, read, read_onnx
 from evalsuite.graph.attention import attentions
-from evalsuite.graph.folding import folded
 from evalsuite.graph.onnx_file import graph_of_model
-from evalsuite.graph.operations import BatchNorm, LayerNorm, Operation, Pointwise, RMSNorm
+from evalsuite.graph.operations import LayerNorm, Operation, Pointwise, RMSNorm
 from evalsuite.samples import Inputs, mapped
 
 Function = Callable[[torch.Tensor], torch.Tensor]
@@ -296,15 +295,6 @@ def test_two_named_inputs_keep_their_places() -> None:
     graph = read(difference, example)
     assert graph.inputs == ("second", "first")
     torch.testing.assert_close(graph(example).float(), difference(example))
-
-
-def test_folding_keeps_the_function() -> None:
-    module, inputs = made("resnet")
-    graph = read(module, inputs)
-    merged = folded(graph)
-    assert not only(merged, BatchNorm)
-    assert len(merged.nodes) == len(graph.nodes) - 3
-    torch.testing.assert_close(merged(inputs), graph(inputs), rtol=1e-12, atol=1e-12)
 
 
 def test_gradients_reach_the_input() -> None:
