@@ -19,8 +19,7 @@ from evalsuite import Property, Unsupported
 from evalsuite.activations import RELU
 from evalsuite.verification.graph import Affine, Convex, Graph, Maximum, Node, Pointwise, Product, Rounded
 from evalsuite.verification.linear import Linear, Same
-from evalsuite.verification.nonlinear import bilinear, convex
-from evalsuite.verification.scalar_lines import Chosen, Middle, rounded_lines
+from evalsuite.verification.scalar_lines import Chosen, Middle, bilinear, convex, rounded_lines
 from pipelines.bounds.adapter import Engine
 from pipelines.bounds.curved import Shape
 from pipelines.bounds.regions import Regions

@@ -105,16 +105,14 @@ from .verification import (
     Answer as Answer, Replay as Replay, Verification as Verification, falsify as falsify, float32_box as float32_box,
     margin as margin, read_onnx as read_onnx, read_vnnlib as read_vnnlib, verify as verify,
 )
-from .verification.attack import Attack as Attack
 from .verification.cascade import decide as decide
 from .verification.difference import with_difference as with_difference
 from .verification.dual import Carried as Carried, Dual as Dual, Parts as Parts, dual_of_forms as dual_of_forms
-from .verification.falsifier import violated as violated
+from .verification.falsifier import Attack as Attack, violated as violated
 from .verification.graph import Graph as Graph, Pointwise as Pointwise
 from .verification.integer_proofs import (
     INTEGER_PROOF as INTEGER_PROOF, IntegerProofError as IntegerProofError, check_integer_proof as check_integer_proof,
 )
-from .verification.of_network import graph_of_network as graph_of_network, zonotopes_of as zonotopes_of
 from .verification.phases import Branching as Branching
 from .verification.proofs import ProofError as ProofError, check_proof as check_proof
 from .verification.propagation import Propagation as Propagation
@@ -132,7 +130,9 @@ from .verification.smooth_proofs import (
 from .verification.specification import (
     Box as Box, Case as Case, Specification as Specification, specification_of as specification_of,
 )
-from .verification.subjects import Subject as Subject, subjects as subjects
+from .verification.subjects import (
+    Subject as Subject, graph_of_network as graph_of_network, subjects as subjects, zonotopes_of as zonotopes_of,
+)
 from .verification.witness import Witness as Witness, Witnesses as Witnesses
 from .workloads.layers import convolution as convolution, mlp as mlp
 from .workloads.options import Budget as Budget

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from evalsuite.certificate.reading import activations, read_module, with_activations
+from evalsuite.certificate.swap import activations, read_module, with_activations
 from evalsuite.verification.graph import Pointwise
 from evalsuite.verification.onnx_reader import graph_of_typed
 from evalsuite.verification.propagation import Propagation

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from evalsuite.graph import operations as op
+from evalsuite.graph.aten_moving import adaptive, adaptive_maximum, linear_interpolation, nearest
 from evalsuite.graph.call import Call, Value
 from evalsuite.graph.moving import Pad
 from evalsuite.graph.operators import (
@@ -26,7 +27,6 @@ from evalsuite.graph.operators import (
     row_of,
     where,
 )
-from evalsuite.graph.pooling import adaptive, adaptive_maximum, linear_interpolation, nearest
 
 
 def _logic(operation: op.Operation) -> Reader:

@@ -13,10 +13,10 @@ from math import prod
 
 import torch
 
-from evalsuite.graph.attention import MASKED, Attention, attentions
 from evalsuite.graph.graph import Graph, Node
 from evalsuite.graph.moving import Concat, Expand, Reshape, Slice, Transpose
 from evalsuite.graph.operations import Constant, Input, LayerNorm, Linear, MatMul, Operation, RMSNorm, Softmax, Sum
+from evalsuite.graph.patterns import MASKED, Attention, attentions
 from evalsuite.graph.sizes import Shape
 
 

@@ -18,7 +18,6 @@ from torch.nn import functional
 
 from evalsuite.contract import Unsupported
 from evalsuite.graph.aten import LEFT_OUT
-from evalsuite.graph.attention import Attention, attentions
 from evalsuite.graph.graph import Graph, Node
 from evalsuite.graph.layers import Placed, refuse_computed, torch_layers
 from evalsuite.graph.moving import Concat, Expand, Pad, Positions, Reshape, Transpose
@@ -38,7 +37,7 @@ from evalsuite.graph.operations import (
     Whole,
     converted,
 )
-from evalsuite.graph.owned import is_exact
+from evalsuite.graph.patterns import Attention, attentions
 from evalsuite.graph.reading import compare, read
 from evalsuite.samples import Inputs, mapped
 
@@ -132,7 +131,7 @@ def _refuse_rounded(graph: Graph, read: set[int]) -> None:
             rounded = index in read and not (operation.exact and torch.equal(value, value.float().to(value.dtype)))
         elif isinstance(operation, Pointwise):
             # torch's own softplus is no rounded one, and nn.Softplus leaves out the same.
-            rounded = not is_exact(operation) and operation.deviation != LEFT_OUT
+            rounded = not operation.is_exact and operation.deviation != LEFT_OUT
             what = operation.traits.name
         else:
             refuse_computed(node)

@@ -12,12 +12,10 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from evalsuite.contract import Unsupported
-from evalsuite.graph.call import Value
+from evalsuite.graph.call import Array, Known, OnnxCall, Value, guarded
 from evalsuite.graph.graph import Builder, Graph
-from evalsuite.graph.onnx_call import Array, Known, OnnxCall, guarded
 from evalsuite.graph.onnx_moving import MOVING
-from evalsuite.graph.onnx_quantized import QUANTIZED
-from evalsuite.graph.onnx_table import COMPUTING
+from evalsuite.graph.onnx_table import COMPUTING, QUANTIZED
 from evalsuite.graph.sizes import BATCHES, Shape, at
 
 _READERS = MOVING | COMPUTING | QUANTIZED

@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from evalsuite.graph.call import Times, Value
+from evalsuite.graph.call import Known, OnnxCall, Times, Value
 from evalsuite.graph.graph import kind_of
 from evalsuite.graph.moving import Gather, GatherAlong, Pad, Positions
-from evalsuite.graph.onnx_call import Known, OnnxCall
 from evalsuite.graph.operations import Constant, Resample
 from evalsuite.graph.operators import Reader, triangle
 from evalsuite.graph.sizes import Shape

@@ -165,6 +165,11 @@ class Pointwise(Operation):
     hardness: Tensor | None = None
     deviation: float = 0.0
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether it is its row: where that is piecewise linear, without any rounding, else as near as float64 is."""
+        return self.deviation <= (4 * torch.finfo(torch.float64).eps if self.traits.shape else 0.0)
+
     def __call__(self, *operands: Tensor) -> Tensor:
         if self.hardness is None:
             return self.traits.value(operands[0])

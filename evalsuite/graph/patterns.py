@@ -1,16 +1,246 @@
-"""What networks write out in several operators, as the one operation that it is."""
+"""What networks write out in several operators, as the one operation that it is: norms over any axes, and what masks.
+
+Attention stays written out, softmax(q k^T scale + mask) v (arXiv 1706.03762, eq. 1): `attentions` finds it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import torch
 
+from evalsuite.activations import RELU
 from evalsuite.graph.activations import with_activations
 from evalsuite.graph.graph import Graph, Node, rewritten
 from evalsuite.graph.moving import Expand, Reshape, Slice, Transpose
-from evalsuite.graph.norms import with_norms
-from evalsuite.graph.operations import Constant, Function, Softmax, Where
+from evalsuite.graph.operations import (
+    Constant,
+    Function,
+    LayerNorm,
+    MatMul,
+    Pointwise,
+    Power,
+    Product,
+    Quotient,
+    Reduction,
+    RMSNorm,
+    Softmax,
+    Sum,
+    Where,
+)
+from evalsuite.graph.sizes import Shape
+
+
+def with_norms(graph: Graph) -> Graph:
+    """The graph in which each normalisation with its weight and bias is one node."""
+    for rule in (_norm, _weighted, _shifted):
+        graph = rewritten(graph, rule)
+    return graph
+
+
+def _norm(graph: Graph, index: int) -> Node | None:
+    """s / sqrt(mean of s^2 + eps): an RMSNorm of s, and a LayerNorm of x where s is x minus its mean."""
+    node = graph.nodes[index]
+    for source, root, weight in _divisions(graph, node):
+        found = _spread(graph, root)
+        if found is None:
+            continue
+        (of, axes, centered), eps = found
+        scale = None if weight is None else _along(node.shape, axes, graph.nodes[weight])
+        if graph.nodes[source].shape != node.shape or (weight is not None and scale is None):
+            continue
+        whole = _centered(graph, source, axes)
+        if whole is not None and whole == (of if centered else _centered(graph, of, axes)):
+            return replace(node, operation=LayerNorm(axes, eps, scale), sources=(whole,))
+        if not centered and _alike(graph, of, source):
+            return replace(node, operation=RMSNorm(axes, eps, scale), sources=(source,))
+    return None
+
+
+def _divisions(graph: Graph, node: Node) -> list[tuple[int, int, int | None]]:
+    """What may be divided by what root, and a factor of that, as which flax multiplies the weight in."""
+    if isinstance(node.operation, Quotient):
+        return [(node.sources[0], root, None) for root in _rooted(graph, node.sources[1], inverse=False)]
+    found: list[tuple[int, int, int | None]] = []
+    for source, factor in _ordered(node):
+        found += [(source, root, None) for root in _rooted(graph, factor, inverse=True)]
+        for scale, weight in _ordered(graph.nodes[factor]):
+            found += [(source, root, weight) for root in _rooted(graph, scale, inverse=True)]
+    return found
+
+
+def _ordered(node: Node) -> list[tuple[int, int]]:
+    """The two factors of a product, either way."""
+    if not isinstance(node.operation, Product) or len(node.sources) != 2:
+        return []
+    one, other = node.sources
+    return [(one, other), (other, one)]
+
+
+def _rooted(graph: Graph, root: int, *, inverse: bool) -> list[int]:
+    """What this is the root of, or the inverse of the root; in a list, empty if of nothing."""
+    node = graph.nodes[root]
+    if inverse and isinstance(node.operation, Quotient) and _number(graph, node.sources[0]) == 1.0:
+        return _rooted(graph, node.sources[1], inverse=False)
+    return [node.sources[0]] if _root_of(node) == (-0.5 if inverse else 0.5) else []
+
+
+def _spread(graph: Graph, index: int) -> tuple[tuple[int, tuple[int, ...], bool], float] | None:
+    """The mean square of a value, or its variance, and the eps that is added: the value, the axes, and which."""
+    node = graph.nodes[index]
+    if not isinstance(node.operation, Sum) or node.operation.signs != (1, 1):
+        return None
+    for value, eps in (node.sources, node.sources[::-1]):
+        number = _number(graph, eps)
+        found = _variance(graph, value) or _mean_square(graph, value)
+        if number is not None and number >= 0 and found is not None:
+            of, axes, _ = found
+            if graph.nodes[value].shape == _kept(graph.nodes[of], axes):
+                return found, number
+    return None
+
+
+def _mean_square(graph: Graph, index: int) -> tuple[int, tuple[int, ...], bool] | None:
+    mean = _mean(graph, index)
+    of = None if mean is None else _squared(graph, mean[0])
+    return None if mean is None or of is None else (of, mean[1], False)
+
+
+def _variance(graph: Graph, index: int) -> tuple[int, tuple[int, ...], bool] | None:
+    """Mean of x^2 less the square of x's mean, at least 0 or not, as jax and flax write it."""
+    node = graph.nodes[_plain(graph, index)]
+    if isinstance(node.operation, Pointwise) and node.operation.traits is RELU:
+        return _variance(graph, node.sources[0])
+    if not isinstance(node.operation, Sum) or node.operation.signs != (1, -1):
+        return None
+    square, mean = _mean_square(graph, node.sources[0]), _squared(graph, node.sources[1])
+    if square is None or mean is None or _mean(graph, mean) != square[:2]:
+        return None
+    return (*square[:2], True)
+
+
+def _centered(graph: Graph, index: int, axes: tuple[int, ...]) -> int | None:
+    """What this is, less its mean over these axes."""
+    node = graph.nodes[index]
+    if not isinstance(node.operation, Sum) or node.operation.signs != (1, -1):
+        return None
+    whole, mean = node.sources
+    same = _mean(graph, mean) == (whole, axes) and graph.nodes[mean].shape == _kept(graph.nodes[whole], axes)
+    return whole if same else None
+
+
+def _root_of(node: Node) -> float | None:
+    if isinstance(node.operation, Function):
+        return {"sqrt": 0.5, "rsqrt": -0.5}.get(node.operation.name)
+    return node.operation.exponent if isinstance(node.operation, Power) else None
+
+
+def _squared(graph: Graph, index: int) -> int | None:
+    node = graph.nodes[index]
+    if isinstance(node.operation, Power) and node.operation.exponent == 2:
+        return node.sources[0]
+    same = isinstance(node.operation, Product) and len(set(node.sources)) == 1 and len(node.sources) == 2
+    return node.sources[0] if same else None
+
+
+def _mean(graph: Graph, index: int) -> tuple[int, tuple[int, ...]] | None:
+    """What this is the mean of, over which axes, whether they stay or not: `mean`, or a sum over its count.
+
+    A sum times 1 / n is one only where that factor is no rounded number, as of 512 entries: with another, a LayerNorm
+    would be a function nearby.
+    """
+    node = graph.nodes[_plain(graph, index)]
+    if isinstance(node.operation, Reduction) and node.operation.name == "mean":
+        return node.sources[0], node.operation.axes
+    divided = isinstance(node.operation, Quotient)
+    for total, other in [node.sources] if divided else _ordered(node):
+        reduction, number = graph.nodes[_plain(graph, total)], _number(graph, other)
+        if not isinstance(reduction.operation, Reduction) or reduction.operation.name != "sum":
+            continue
+        if not number or not math.isfinite(number):
+            continue
+        axes, shape = reduction.operation.axes, graph.nodes[reduction.sources[0]].shape
+        sizes, factor = [shape[axis] for axis in axes], Fraction(number)
+        if min(sizes, default=0) > 0 and math.prod(sizes) == (factor if divided else 1 / factor):
+            return reduction.sources[0], axes
+    return None
+
+
+def _plain(graph: Graph, index: int) -> int:
+    """The value before reshapes that add or leave out axes of one entry."""
+    node = graph.nodes[index]
+    while isinstance(node.operation, Reshape):
+        before = graph.nodes[node.sources[0]]
+        if [each for each in node.shape if each != 1] != [each for each in before.shape if each != 1]:
+            break
+        index, node = node.sources[0], before
+    return index
+
+
+def _kept(node: Node, axes: tuple[int, ...]) -> Shape:
+    """The shape of its mean over these axes, if they stay."""
+    return tuple(1 if axis in axes else size for axis, size in enumerate(node.shape))
+
+
+def _alike(graph: Graph, one: int, other: int, depth: int = 3) -> bool:
+    """Whether two values are the same, or the same difference or mean of the same, written as often as `depth` says."""
+    if one == other:
+        return True
+    if not depth:
+        return False
+    first, second = graph.nodes[one], graph.nodes[other]
+    if not isinstance(first.operation, Sum | Reduction) or first.operation != second.operation:
+        return False
+    return all(_alike(graph, a, b, depth - 1) for a, b in zip(first.sources, second.sources, strict=True))
+
+
+def _number(graph: Graph, index: int) -> float | None:
+    """A constant of one entry that was not rounded: what a norm takes of it is not asked again."""
+    operation = graph.nodes[index].operation
+    if not isinstance(operation, Constant) or not operation.exact or operation.value.numel() != 1:
+        return None
+    return float(operation.value)
+
+
+def _weighted(graph: Graph, index: int) -> Node | None:
+    node = graph.nodes[index]
+    for source, factor in _ordered(node):
+        norm = graph.nodes[source]
+        operation = norm.operation
+        if not isinstance(operation, LayerNorm | RMSNorm) or operation.weight is not None:
+            continue
+        weight = _along(norm.shape, operation.axes, graph.nodes[factor])
+        if weight is not None and (isinstance(operation, RMSNorm) or operation.bias is None):
+            return replace(node, operation=replace(operation, weight=weight), sources=norm.sources)
+    return None
+
+
+def _shifted(graph: Graph, index: int) -> Node | None:
+    node = graph.nodes[index]
+    if not isinstance(node.operation, Sum) or node.operation.signs != (1, 1):
+        return None
+    for source, shift in (node.sources, node.sources[::-1]):
+        norm = graph.nodes[source]
+        if not isinstance(norm.operation, LayerNorm) or norm.operation.bias is not None:
+            continue
+        bias = _along(norm.shape, norm.operation.axes, graph.nodes[shift])
+        if bias is not None:
+            return replace(node, operation=replace(norm.operation, bias=bias), sources=norm.sources)
+    return None
+
+
+def _along(shape: Shape, axes: tuple[int, ...], other: Node) -> torch.Tensor | None:
+    """The constant `other`, where it differs along the normalised axes alone."""
+    if not isinstance(other.operation, Constant):
+        return None
+    value = other.operation.value
+    sizes = (1,) * (len(shape) - value.ndim) + tuple(value.shape)
+    fits = len(sizes) == len(shape) and all(
+        size == 1 or (axis in axes and size == shape[axis]) for axis, size in enumerate(sizes)
+    )
+    return value if fits else None
 
 
 def recognised(graph: Graph) -> Graph:
@@ -47,3 +277,94 @@ def _unmasked(graph: Graph, index: int) -> Node | None:
         return None
     chosen = graph.nodes[node.sources[1 if bool(torch.all(mask.value)) else 2]]
     return replace(chosen, name=node.name) if chosen.shape == node.shape else None
+
+
+MASKED = -1e30
+"""At most this much, added to a score or put in its place, is a mask: -inf, since float32 sees nothing of the score."""
+
+ALL_MASKED = (
+    "a softmax with a row that is masked as a whole: it is not a number, or where finite numbers mask, its entries "
+    "count as if none were masked; let each position attend to one at the least"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """One attention, by the numbers of its values.
+
+    Args:
+        query: what the scores are of; perhaps scaled already.
+        keys: transposed, as they are multiplied from the right.
+        values: what is averaged.
+        scores: the product of query and keys.
+        shares: the softmax.
+        output: the product of shares and values.
+        scale: what the scores are multiplied by.
+        masks: what is added to the scores, or says where they count.
+    """
+
+    query: int
+    keys: int
+    values: int
+    scores: int
+    shares: int
+    output: int
+    scale: float
+    masks: tuple[int, ...]
+
+
+def masks_by_numbers(graph: Graph) -> bool:
+    """Whether a constant masks by numbers: of a row that is masked as a whole, these make every entry count."""
+    constants = (each.operation.value for each in graph.nodes if isinstance(each.operation, Constant))
+    return any(bool(((each <= MASKED) & each.isfinite()).any()) for each in constants if each.is_floating_point())
+
+
+def attentions(graph: Graph) -> list[Attention]:
+    """All attentions of a graph, in order."""
+    found = (_attention(graph, index) for index in range(len(graph.nodes)))
+    return [each for each in found if each is not None]
+
+
+def _attention(graph: Graph, index: int) -> Attention | None:
+    node = graph.nodes[index]
+    if not isinstance(node.operation, MatMul):
+        return None
+    shares, values = node.sources
+    softmax = graph.nodes[shares]
+    operation = softmax.operation
+    if not isinstance(operation, Softmax) or operation.log or operation.axis != len(softmax.shape) - 1:
+        return None
+    scale, masks, at = 1.0, list[int](), softmax.sources[0]
+    while not isinstance(graph.nodes[at].operation, MatMul):
+        operation, sources = graph.nodes[at].operation, graph.nodes[at].sources
+        if isinstance(operation, Product | Quotient):
+            scores = next((each for each in sources if _factor(graph, each) is None), None)
+            numbers = [each for each in (_factor(graph, source) for source in sources) if each is not None]
+            if scores is None or len(numbers) != 1 or (isinstance(operation, Quotient) and scores != sources[0]):
+                return None
+            scale *= numbers[0] if isinstance(operation, Product) else 1 / numbers[0]
+            at = scores
+        elif isinstance(operation, Sum) and operation.signs == (1, 1):
+            at, mask = sources if _leads(graph, sources[0]) else sources[::-1]
+            masks.append(mask)
+        elif isinstance(operation, Where):
+            masks.append(sources[0])
+            at = sources[1] if _leads(graph, sources[1]) else sources[2]
+        else:
+            return None
+    query, keys = graph.nodes[at].sources
+    return Attention(query, keys, values, at, shares, index, scale, tuple(masks))
+
+
+def _leads(graph: Graph, index: int) -> bool:
+    """Whether it is a product of matrices, perhaps scaled and masked."""
+    node = graph.nodes[index]
+    if isinstance(node.operation, Product | Quotient | Where | Sum):
+        return any(_leads(graph, each) for each in node.sources)
+    return isinstance(node.operation, MatMul)
+
+
+def _factor(graph: Graph, index: int) -> float | None:
+    operation = graph.nodes[index].operation
+    known = isinstance(operation, Constant) and operation.is_near and operation.value.numel() == 1
+    return float(operation.value) if isinstance(operation, Constant) and known else None

@@ -2,9 +2,8 @@
 
 from evalsuite.activations.gates import SIGMOID, SOFTPLUS, TANH
 from evalsuite.activations.mish import MISH
-from evalsuite.relaxations.envelopes import Envelope, envelope
 from evalsuite.relaxations.intervals import Lines
-from evalsuite.relaxations.lines import interval, relax
+from evalsuite.relaxations.lines import Envelope, envelope, interval, relax
 from evalsuite.relaxations.products import Planes, gated, product
 
 __all__ = [

@@ -4,8 +4,8 @@ from evalsuite.verification.cascade import verify
 from evalsuite.verification.falsifier import falsify, float32_box, margin
 from evalsuite.verification.onnx_reader import read_onnx
 from evalsuite.verification.question import Answer, Verification
-from evalsuite.verification.replay import Replay
 from evalsuite.verification.vnnlib import read_vnnlib
+from evalsuite.verification.witness import Replay
 
 __all__ = [
     "Answer",

@@ -23,17 +23,16 @@ import torch
 
 from evalsuite.contract import Unsupported
 from evalsuite.plugins import entries, load
-from evalsuite.verification.attack import Attack
-from evalsuite.verification.bisection import Bisection
+from evalsuite.verification.bisection import Bisection, Turns
 from evalsuite.verification.difference import side_by_side
 from evalsuite.verification.dual import is_relu_network
+from evalsuite.verification.falsifier import Attack
 from evalsuite.verification.graph import Graph
 from evalsuite.verification.onnx_reader import compare, graph_of, load_onnx
 from evalsuite.verification.pairs import crossings, of_two
 from evalsuite.verification.phases import PhaseSearch
 from evalsuite.verification.question import Answer, Check, Question, Verification, check_sizes
 from evalsuite.verification.specification import Box, Case, Specification
-from evalsuite.verification.turns import Turns
 from evalsuite.verification.vnnlib import read_vnnlib
 from evalsuite.verification.witness import Witness, Witnesses
 

@@ -33,7 +33,7 @@ from evalsuite.verification.graph import (
     Rounded,
 )
 from evalsuite.verification.linear import Adjoint, Convolution, Dense, Linear, Same, Scale, Select
-from evalsuite.verification.nonlinear import are_related
+from evalsuite.verification.scalar_lines import are_related
 
 # At which units are matched, and how many of the one network by how many of the other at most.
 _POINTS, _MOST_MATCHED = 64, 2**22

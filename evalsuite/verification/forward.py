@@ -20,12 +20,9 @@ import torch
 from evalsuite.activations.relu6 import clip
 from evalsuite.contract import Unsupported
 from evalsuite.graph import operations as typed
-from evalsuite.graph.attention import MASKED, masks_by_numbers
 from evalsuite.graph.graph import Graph, Node
 from evalsuite.graph.moving import Expand, Pad, Reshape
-from evalsuite.graph.norms import with_norms
-from evalsuite.graph.owned import is_exact
-from evalsuite.graph.patterns import recognised
+from evalsuite.graph.patterns import MASKED, masks_by_numbers, recognised, with_norms
 from evalsuite.graph.sizes import at
 from evalsuite.verification.normalised import Normalised, norm, softmax
 from evalsuite.verification.quadratic import activated, convex_of, dot, nearer, products, times
@@ -318,7 +315,7 @@ def _matmul(forward: _Forward, _: typed.MatMul, x: _Value, y: _Value) -> Zonotop
 
 
 def _pointwise(forward: _Forward, operation: typed.Pointwise, x: Zonotope) -> Zonotope:
-    if not is_exact(operation):
+    if not operation.is_exact:
         raise Unsupported(f"{operation.traits.name} is computed from numbers that are rounded")
     if operation.hardness is not None:
         inside = scaled(x, operation.hardness)

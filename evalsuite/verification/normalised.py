@@ -8,8 +8,8 @@ from math import prod, sqrt
 import torch
 
 from evalsuite.contract import Unsupported
-from evalsuite.graph.attention import ALL_MASKED
 from evalsuite.graph.operations import LayerNorm, Linear, Reduction, RMSNorm, Softmax
+from evalsuite.graph.patterns import ALL_MASKED
 from evalsuite.verification.quadratic import beyond, chosen, convex_of, dot, nearer, times
 from evalsuite.verification.rounding import EPS, TINY, units
 from evalsuite.verification.zonotope import Symbols, Zonotope, linear, scaled, with_symbols

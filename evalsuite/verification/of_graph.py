@@ -17,12 +17,9 @@ from torch.nn import functional
 from evalsuite.activations.relu6 import clip
 from evalsuite.contract import Unsupported
 from evalsuite.graph import operations as typed
-from evalsuite.graph.attention import ALL_MASKED, MASKED
 from evalsuite.graph.graph import Graph as TypedGraph
 from evalsuite.graph.moving import Reshape, Transpose
-from evalsuite.graph.norms import with_norms
-from evalsuite.graph.owned import is_exact
-from evalsuite.graph.patterns import recognised
+from evalsuite.graph.patterns import ALL_MASKED, MASKED, recognised, with_norms
 from evalsuite.verification.graph import Affine, Convex, Maximum, Node, Pointwise, Product, Rounded
 from evalsuite.verification.linear import Adjoint, Convolution, Dense, Linear, Same, Select
 from evalsuite.verification.writing import Known, Padded, Rule, Tensor, Writer, numbers
@@ -119,7 +116,7 @@ def _function(w: Writer, operation: typed.Function, x: Tensor) -> Tensor:
 
 
 def _pointwise(w: Writer, operation: typed.Pointwise, x: Tensor) -> Tensor:
-    if not is_exact(operation):
+    if not operation.is_exact:
         w.refuse(f"{operation.traits.name} is computed from numbers that are rounded")
     if operation.hardness is None:
         return w.append(Pointwise(operation.traits), x.shape, x)

@@ -16,8 +16,8 @@ import onnx
 import torch
 
 from evalsuite.contract import Unsupported
+from evalsuite.graph.call import guarded
 from evalsuite.graph.graph import Graph as TypedGraph
-from evalsuite.graph.onnx_call import guarded
 from evalsuite.graph.onnx_file import graph_of_model
 from evalsuite.graph.sizes import at
 from evalsuite.onnx_network import open_onnx

@@ -14,13 +14,12 @@ from typing import Generic, TypeVar
 
 import torch
 
-from evalsuite.verification.attack import Attack
-from evalsuite.verification.bisection import Demand
+from evalsuite.verification.bisection import Demand, Turns
 from evalsuite.verification.dual import Carried, Dual, Parts, tightened
+from evalsuite.verification.falsifier import Attack
 from evalsuite.verification.graph import Graph
 from evalsuite.verification.propagation import Propagation
 from evalsuite.verification.specification import Box, Case
-from evalsuite.verification.turns import Turns
 from evalsuite.verification.witness import Witness
 
 _STEPS = 12  # of the ascent of each part, which begins where that of the part around it ended

@@ -28,11 +28,13 @@ from evalsuite.verification.graph import (
     Rounded,
 )
 from evalsuite.verification.linear import Linear, Same, Scale
-from evalsuite.verification.nonlinear import bilinear, convex, difference
 from evalsuite.verification.rounding import EPS, LARGEST, TINY, magnitude, units
 from evalsuite.verification.scalar_lines import (
     Chosen,
     Middle,
+    bilinear,
+    convex,
+    difference,
     is_piecewise_linear,
     rounded_lines,
     scalar_interval,

@@ -17,9 +17,8 @@ import torch
 from evalsuite.activations import Activation
 from evalsuite.activations.gelu import gelu, gelu_slope
 from evalsuite.verification.graph import CONVEX, Convex
-from evalsuite.verification.nonlinear import SLOPES, convex
 from evalsuite.verification.rounding import TINY, units
-from evalsuite.verification.scalar_lines import is_piecewise_linear
+from evalsuite.verification.scalar_lines import SLOPES, convex, is_piecewise_linear
 from evalsuite.verification.zonotope import Zonotope, as_wide, between, ends, spread_of, with_symbols
 
 _FOURTH = 1.6 / 24

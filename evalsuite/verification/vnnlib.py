@@ -1,6 +1,6 @@
 """Reading VNN-LIB files: boxes on X_i and linear constraints on Y_i, joined by `and` and `or`.
 
-Of VNN-LIB 2.0 that is read which says the same of one network or of two: see `vnnlib_networks`. Numbers are kept as the
+Of VNN-LIB 2.0 that is read which says the same of one network or of two: see `vnnlib_cases`. Numbers are kept as the
 exact rationals that the decimals denote, for a witness is judged without tolerance. Errors name the file and the line.
 The `vnnlib` package of the registry does not serve: 1.0.2 reads VNN-LIB 2.0 alone, and no exponents, and 0.0.1 turns
 decimals into float64.
@@ -18,9 +18,21 @@ from fractions import Fraction
 from pathlib import Path
 
 from evalsuite.verification.specification import Specification
-from evalsuite.verification.vnnlib_cases import LARGEST, Atomic, Cases, Check, Clause, Variable
-from evalsuite.verification.vnnlib_networks import Tensors, closed_up
-from evalsuite.verification.vnnlib_syntax import Group, Tree, VnnLibError, Word, groups
+from evalsuite.verification.vnnlib_cases import (
+    LARGEST,
+    Atomic,
+    Cases,
+    Check,
+    Clause,
+    Group,
+    Tensors,
+    Tree,
+    Variable,
+    VnnLibError,
+    Word,
+    closed_up,
+    groups,
+)
 
 _NAME = re.compile(r"([XY])_(0|[1-9][0-9]*)\Z")
 _COMPARISONS = ("<=", ">=", "<", ">", "=", "==")

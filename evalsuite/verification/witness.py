@@ -1,14 +1,19 @@
-"""Witnesses: points that ONNX Runtime itself, in float32, shows to satisfy a specification without any tolerance."""
+"""Replay: a counterexample counts where ONNX Runtime itself, in float32, shows it; see `Witnesses` and `Replay`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
 
+from evalsuite.contract import Network, Property
+from evalsuite.deployment import export_onnx, run_onnx
 from evalsuite.onnx_network import open_onnx
+from evalsuite.verification.falsifier import violated
 from evalsuite.verification.specification import Specification
 
 
@@ -58,3 +63,23 @@ class Witnesses:
         witness = Witness(tuple(point.tolist()), tuple(self.outputs(point)))
         confirmed = self._specification.satisfied(list(witness.inputs), list(witness.outputs))
         return witness if confirmed else None
+
+
+class Replay:
+    """Runs a network's counterexamples in torch and in ONNX Runtime, both in float32, one input at a time.
+
+    Example: docs/reference.md#verify-a-property
+    """
+
+    def __init__(self, network: Network) -> None:
+        self._module = network.module
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "network.onnx"
+            export_onnx(network.module, network.input_shape, path)
+            self._session = open_onnx(path.read_bytes())
+
+    @torch.no_grad()
+    def confirms(self, property_: Property, point: torch.Tensor) -> bool:
+        """Whether the float32 `point` belongs to the property, and both runtimes violate it there; NaN does."""
+        made = (self._module(point[None]), run_onnx(self._session, point[None]))
+        return property_.contains(point) and all(bool(violated(each, [property_])) for each in made)

@@ -12,11 +12,11 @@ import torch
 
 from evalsuite.contract import Unsupported
 from evalsuite.graph import operations as typed
-from evalsuite.graph.attention import MASKED, masks_by_numbers
+from evalsuite.graph.call import guarded
 from evalsuite.graph.graph import Graph as TypedGraph
 from evalsuite.graph.graph import Node as TypedNode
 from evalsuite.graph.moving import Expand, Pad, Positions, Reshape, Transpose
-from evalsuite.graph.onnx_call import guarded
+from evalsuite.graph.patterns import MASKED, masks_by_numbers
 from evalsuite.graph.sizes import at
 from evalsuite.verification.graph import Affine, Convex, Node, Operation, Product
 from evalsuite.verification.linear import Dense, Linear, Same, Scale, Select

@@ -24,9 +24,9 @@ from evalsuite.activations import LambdaGELU
 from evalsuite.contract import Unsupported
 from evalsuite.deployment import export_onnx
 from evalsuite.graph import Graph, read, read_onnx
-from evalsuite.graph.attention import attentions
 from evalsuite.graph.onnx_file import graph_of_model
 from evalsuite.graph.operations import LayerNorm, Operation, Pointwise, RMSNorm
+from evalsuite.graph.patterns import attentions
 from evalsuite.samples import Inputs, mapped
 
 Function = Callable[[torch.Tensor], torch.Tensor]

@@ -14,7 +14,7 @@ from evalsuite import GELU
 from evalsuite.activations.expanded import XSILU, XSiLU
 from evalsuite.relaxations import interval, relax
 from evalsuite.relaxations.pieces import curve
-from evalsuite.relaxations.tangents import wave
+from evalsuite.relaxations.waves import wave
 
 HARDNESS = (1.0, 2.0, 10.0, 160.0)
 mpmath.mp.dps = 60

@@ -54,7 +54,7 @@ CHANGES = {
     "evalsuite/deployment.py": ALL,  # the file of a network is written with it
     "evalsuite/certificate/swap.py": {"exact-prune", "smt", "swap-certificate"},
     "evalsuite/relaxations/lines.py": {"bounds", "exact-prune", "smt", "swap-certificate"},
-    "evalsuite/verification/attack.py": {"bounds", "exact-prune", "smt", "swap-certificate"},
+    "evalsuite/verification/falsifier.py": {"bounds", "exact-prune", "smt", "swap-certificate"},
     "evalsuite/report/page.py": set(),
     "evalsuite/integrations/lightning.py": set(),
     "evalsuite/cli.py": set(),

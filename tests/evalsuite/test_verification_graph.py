@@ -14,9 +14,9 @@ from torch.nn import functional
 from evalsuite import Unsupported, export_onnx
 from evalsuite.verification.graph import CONVEX, Convex, Graph, Node, Product
 from evalsuite.verification.linear import Adjoint, Convolution, Same, Select
-from evalsuite.verification.nonlinear import bilinear, convex
 from evalsuite.verification.onnx_reader import graph_of, load_onnx, read_onnx
 from evalsuite.verification.propagation import Propagation
+from evalsuite.verification.scalar_lines import bilinear, convex
 
 _EVERY = ("vit", "convnext", "mobilenet", "efficientnet", "mixer", "resnet", "unet", "hand-written")
 _POINTS = 20_000

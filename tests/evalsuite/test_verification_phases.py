@@ -18,11 +18,11 @@ from typer.testing import CliRunner
 from evalsuite import Answer, Unsupported, export_onnx, verify
 from evalsuite.activations import RELU
 from evalsuite.cli import app
-from evalsuite.verification.attack import Attack
 from evalsuite.verification.bisection import Bisection
 from evalsuite.verification.cascade import ENGINES, decide
 from evalsuite.verification.difference import side_by_side
 from evalsuite.verification.dual import Dual, Parts, is_relu_network, tightened
+from evalsuite.verification.falsifier import Attack
 from evalsuite.verification.graph import Affine, Graph, Node, Pointwise
 from evalsuite.verification.linear import Dense, Linear, Same
 from evalsuite.verification.onnx_reader import graph_of

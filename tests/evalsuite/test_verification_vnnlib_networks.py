@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from evalsuite.verification.vnnlib import parse_vnnlib
-from evalsuite.verification.vnnlib_syntax import VnnLibError
+from evalsuite.verification.vnnlib_cases import VnnLibError
 
 VERSION = "(vnnlib-version <2.0>)\n"
 ONE = """(declare-network f
