@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -16,7 +16,9 @@ from torch import nn
 
 from evalsuite.contract import Property
 from evalsuite.verification.specification import Specification, in_rows
-from evalsuite.verification.witness import Witness
+
+if TYPE_CHECKING:
+    from evalsuite.verification.witness import Witness
 
 Map = Callable[[torch.Tensor], torch.Tensor]
 
