@@ -10,16 +10,7 @@ import torch
 from evalsuite.activations.gates import SIGMOID
 from evalsuite.activations.recognition import known as known_rows
 from evalsuite.activations.silu import SILU
-from evalsuite.graph.formulas import (
-    TOLERANCE,
-    VARIABLE,
-    Polynomial,
-    atom,
-    clamp,
-    constant,
-    deviation,
-    formulas,
-)
+from evalsuite.graph.formulas import TOLERANCE, VARIABLE, Polynomial, atom, clamp, constant, deviation, formulas
 from evalsuite.graph.graph import Graph, Node, rewritten
 from evalsuite.graph.moving import Expand
 from evalsuite.graph.operations import (

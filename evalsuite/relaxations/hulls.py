@@ -92,10 +92,7 @@ def relax_lines(slopes: tuple[float, float], each: Intervals, points: Points | N
         most = torch.maximum(*(_over(slopes, above.double(), z, side=1) for z in (each.lower, each.upper)))
     nearest = _nearest(ends, each, crossing) if below.requires_grad else None
     return Lines(
-        below,
-        each.intercept(below, least, nearest, up=False),
-        above,
-        each.intercept(above, most, None, up=True),
+        below, each.intercept(below, least, nearest, up=False), above, each.intercept(above, most, None, up=True)
     )
 
 

@@ -136,12 +136,7 @@ class Envelope:
 
 @torch.no_grad()
 def envelope(
-    traits: Activation,
-    lower: torch.Tensor,
-    upper: torch.Tensor,
-    segments: int,
-    *,
-    hardness: float | torch.Tensor = 1.0,
+    traits: Activation, lower: torch.Tensor, upper: torch.Tensor, segments: int, *, hardness: float | torch.Tensor = 1.0
 ) -> Envelope:
     """Sound piecewise-linear bounds of f(x) = g(hardness x) / hardness on [lower, upper], `segments` lines each.
 

@@ -115,10 +115,7 @@ def product(
     corners = box.corners(lambda x, y: x * y)
     below = torch.lerp(box.bottom, box.top, first), torch.lerp(box.left, box.right, first)
     above = torch.lerp(box.top, box.bottom, second), torch.lerp(box.left, box.right, second)
-    return _finite(
-        *_plane(below, corners, x_lower.dtype, up=False),
-        *_plane(above, corners, x_lower.dtype, up=True),
-    )
+    return _finite(*_plane(below, corners, x_lower.dtype, up=False), *_plane(above, corners, x_lower.dtype, up=True))
 
 
 def _finite(*parts: torch.Tensor) -> Planes:

@@ -7,14 +7,4 @@ from evalsuite.verification.question import Answer, Verification
 from evalsuite.verification.vnnlib import read_vnnlib
 from evalsuite.verification.witness import Replay
 
-__all__ = [
-    "Answer",
-    "Replay",
-    "Verification",
-    "falsify",
-    "float32_box",
-    "margin",
-    "read_onnx",
-    "read_vnnlib",
-    "verify",
-]
+__all__ = ["Answer", "Replay", "Verification", "falsify", "float32_box", "margin", "read_onnx", "read_vnnlib", "verify"]

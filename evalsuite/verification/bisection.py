@@ -222,12 +222,7 @@ class Bisection(Turns):
         return found
 
     def _split(
-        self,
-        lower: torch.Tensor,
-        upper: torch.Tensor,
-        halvings: torch.Tensor,
-        effect: torch.Tensor,
-        gap: torch.Tensor,
+        self, lower: torch.Tensor, upper: torch.Tensor, halvings: torch.Tensor, effect: torch.Tensor, gap: torch.Tensor
     ) -> int:
         """Halve each box in the dimension of the largest effect; put the most open boxes on top.
 
