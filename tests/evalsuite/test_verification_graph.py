@@ -117,7 +117,7 @@ def test_lines_of_convex_functions_hold(name: str, width: float) -> None:
     positive = name in ("reciprocal", "rsqrt")
     low = torch.linspace(1e-6 if positive else -20.0, 20.0, 101, dtype=torch.float64)[None]
     high = low + width
-    (least, most), lines = convex(Convex(0, name), low, high)
+    (least, most), lines = convex(Convex(name), low, high)
     for share in torch.linspace(0, 1, 41, dtype=torch.float64):
         x = torch.minimum(low + share * width, high)
         value = CONVEX[name](x)
@@ -131,7 +131,7 @@ def test_planes_of_products_hold() -> None:
     torch.manual_seed(0)
     ends = [torch.randn(1, size, 2, dtype=torch.float64).sort(-1).values for size in (5, 3)]
     index = torch.tensor([0, 2, 1, 1, 0])
-    operation = Product(0, 1, Same(), Select(index, 3))
+    operation = Product(Same(), Select(index, 3))
     (first, second) = ((each[..., 0], each[..., 1]) for each in ends)
     (least, most), lines = bilinear(operation, first, second)
     for _ in range(200):
