@@ -67,7 +67,6 @@ def preactivation_bounds(module: nn.Module, lower: torch.Tensor, upper: torch.Te
 
 
 def _unscaled(parts: list[tuple[torch.Tensor, torch.Tensor]], scale: torch.Tensor | None) -> list[torch.Tensor]:
-    """The ends of the boxes' intervals, divided by lambda."""
     ends = [torch.cat(each) for each in zip(*parts, strict=True)]
     if scale is None:
         return ends

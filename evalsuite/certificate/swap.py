@@ -276,7 +276,6 @@ class SwapBounds:
     def _bounded(
         self, hardness: float | None, lower: torch.Tensor, upper: torch.Tensor, labels: torch.Tensor
     ) -> SwapCertificate:
-        """Of as many boxes as are bounded at once."""
         if not self._attends:
             return _certified(self._pair(hardness), self._check, lower, upper, labels)
         lower_shaped, upper_shaped = (each.reshape(1, *self._shape) for each in (lower, upper))

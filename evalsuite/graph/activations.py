@@ -10,21 +10,10 @@ import torch
 from evalsuite.activations.gates import SIGMOID
 from evalsuite.activations.recognition import known as known_rows
 from evalsuite.activations.silu import SILU
+from evalsuite.graph import operations as op
 from evalsuite.graph.formulas import TOLERANCE, VARIABLE, Polynomial, atom, clamp, constant, deviation, formulas
 from evalsuite.graph.graph import Graph, Node, rewritten
 from evalsuite.graph.moving import Expand
-from evalsuite.graph.operations import (
-    Clamp,
-    Constant,
-    Function,
-    Pair,
-    Pointwise,
-    Power,
-    Product,
-    Quotient,
-    Sum,
-    only_number,
-)
 
 _MOST_NODES = 16
 
@@ -37,7 +26,7 @@ def with_activations(graph: Graph) -> Graph:
 def _known(graph: Graph, index: int) -> Node | None:
     """The node's formula as a row of traits, of the farthest value that it is a scalar function of."""
     node = graph.nodes[index]
-    if not isinstance(node.operation, Product | Quotient | Sum | Function | Clamp | Pair | Power):
+    if not isinstance(node.operation, op.Product | op.Quotient | op.Sum | op.Function | op.Clamp | op.Pair | op.Power):
         return None
     scaled = _scaled(graph, node)
     if scaled is not None:
@@ -62,7 +51,7 @@ def _origins(graph: Graph, index: int) -> list[int]:
     while steps < _MOST_NODES:
         latest = max(frontier)
         node = graph.nodes[latest]
-        if not node.operation.elementwise or isinstance(node.operation, Constant):
+        if not node.operation.elementwise or isinstance(node.operation, op.Constant):
             return found
         frontier.remove(latest)
         frontier.update(each for each in node.sources if _number(graph, each) is None)
@@ -80,9 +69,9 @@ def _number(graph: Graph, index: int) -> float | None:
     while isinstance(graph.nodes[index].operation, Expand):
         index = graph.nodes[index].sources[0]
     operation = graph.nodes[index].operation
-    if not isinstance(operation, Constant) or operation.value.dtype == torch.bool or not operation.is_near:
+    if not isinstance(operation, op.Constant) or operation.value.dtype == torch.bool or not operation.is_near:
         return None
-    return only_number(operation.value)
+    return op.only_number(operation.value)
 
 
 def _polynomial(graph: Graph, index: int, source: int, known: dict[int, Polynomial]) -> Polynomial:
@@ -102,25 +91,25 @@ def _polynomial(graph: Graph, index: int, source: int, known: dict[int, Polynomi
 
 def _applied(node: Node, given: list[Polynomial]) -> Polynomial:
     operation = node.operation
-    if isinstance(operation, Sum):
+    if isinstance(operation, op.Sum):
         total = constant(0.0)
         for sign, each in zip(operation.signs, given, strict=True):
             total = total + each.scaled(float(sign))
         return total
-    if isinstance(operation, Product):
+    if isinstance(operation, op.Product):
         return given[0] * given[1]
-    if isinstance(operation, Quotient):
+    if isinstance(operation, op.Quotient):
         divisor = given[1].number
         if divisor == 0:
             raise _NotReadError
         return given[0] * (atom("1 /", given[1]) if divisor is None else constant(1 / divisor))
-    if isinstance(operation, Pair) and operation.name in ("maximum", "minimum"):
+    if isinstance(operation, op.Pair) and operation.name in ("maximum", "minimum"):
         ends = [each.number for each in given]
         end = next((each for each in ends if each is not None), None)
         if end is not None and None in ends:
             low, high = (end, math.inf) if operation.name == "maximum" else (-math.inf, end)
             return atom(clamp(low, high), given[ends.index(None)])
-    if isinstance(operation, Power) and operation.exponent in (2.0, 3.0, 4.0):
+    if isinstance(operation, op.Power) and operation.exponent in (2.0, 3.0, 4.0):
         product = given[0]
         for _ in range(int(operation.exponent) - 1):
             product = product * given[0]
@@ -133,34 +122,34 @@ def _applied(node: Node, given: list[Polynomial]) -> Polynomial:
 
 
 def _name(operation: object) -> str | None:
-    if isinstance(operation, Function):
+    if isinstance(operation, op.Function):
         return operation.name
-    if isinstance(operation, Clamp):
+    if isinstance(operation, op.Clamp):
         return clamp(operation.low, operation.high)
-    if isinstance(operation, Pointwise) and _is_row(operation):
+    if isinstance(operation, op.Pointwise) and _is_row(operation):
         return clamp(0, 6) if operation.traits.name == "relu6" else operation.traits.name
     return None
 
 
-def _is_row(operation: Pointwise) -> bool:
+def _is_row(operation: op.Pointwise) -> bool:
     """Whether it is exactly a registered row: one of a module's own parameters has the name alone of its row."""
     exact = operation.hardness is None and operation.deviation == 0
     return exact and any(operation.traits is each for each in known_rows() if not each.parameters)
 
 
-def _row(found: Polynomial) -> Pointwise | None:
+def _row(found: Polynomial) -> op.Pointwise | None:
     """The row that computes the expression, at its hardness, which a formula without its own scale tells."""
     for traits, formula in formulas():
         apart = deviation(found, formula)
         if apart <= TOLERANCE:
-            return Pointwise(traits, None, apart)
+            return op.Pointwise(traits, None, apart)
     for traits, formula in formulas():
         hardness = _hardness(found, formula)
         if hardness is None or traits.hardens_to != "relu" or traits.hardened_at != 1:
             continue
         apart = deviation(found, formula.of(hardness).scaled(1 / hardness))
         if apart <= TOLERANCE:
-            return Pointwise(traits, torch.tensor(hardness, dtype=torch.float64), apart)
+            return op.Pointwise(traits, torch.tensor(hardness, dtype=torch.float64), apart)
     return None
 
 
@@ -184,30 +173,30 @@ def _linear(formula: Polynomial) -> list[tuple[str, float]]:
 
 def _clipped(graph: Graph, node: Node) -> Node | None:
     """The greater or the smaller of a value and a number."""
-    if not isinstance(node.operation, Pair) or node.operation.name not in ("maximum", "minimum"):
+    if not isinstance(node.operation, op.Pair) or node.operation.name not in ("maximum", "minimum"):
         return None
     for source, other in (node.sources, node.sources[::-1]):
         end = _number(graph, other)
         if end is not None and graph.nodes[source].shape == node.shape:
             low, high = (end, math.inf) if node.operation.name == "maximum" else (-math.inf, end)
-            return replace(node, operation=Clamp(low, high), sources=(source,))
+            return replace(node, operation=op.Clamp(low, high), sources=(source,))
     return None
 
 
 def _scaled(graph: Graph, node: Node) -> Node | None:
     """g(lambda x) / lambda with the same constant, one number or one per channel."""
-    if not isinstance(node.operation, Quotient):
+    if not isinstance(node.operation, op.Quotient):
         return None
     middle, divisor = (graph.nodes[each] for each in node.sources)
-    if not isinstance(middle.operation, Pointwise) or middle.operation.hardness is not None:
+    if not isinstance(middle.operation, op.Pointwise) or middle.operation.hardness is not None:
         return None
     product = graph.nodes[middle.sources[0]]
-    if not isinstance(product.operation, Product) or not isinstance(divisor.operation, Constant):
+    if not isinstance(product.operation, op.Product) or not isinstance(divisor.operation, op.Constant):
         return None
     hardness = divisor.operation.value
     for factor, source in (product.sources, product.sources[::-1]):
         operation = graph.nodes[factor].operation
-        same = isinstance(operation, Constant) and torch.equal(operation.value, hardness) and operation.is_near
+        same = isinstance(operation, op.Constant) and torch.equal(operation.value, hardness) and operation.is_near
         if same and bool((hardness > 0).all()) and graph.nodes[source].shape == node.shape:
             changed = replace(middle.operation, hardness=hardness)
             return replace(node, operation=changed, sources=(source,))
@@ -216,18 +205,18 @@ def _scaled(graph: Graph, node: Node) -> Node | None:
 
 def _gated(graph: Graph, node: Node) -> Node | None:
     """x sigmoid(beta x) with one beta per channel: SiLU at these hardnesses."""
-    if not isinstance(node.operation, Product):
+    if not isinstance(node.operation, op.Product):
         return None
     for source, gate in (node.sources, node.sources[::-1]):
         operation = graph.nodes[gate].operation
-        if not isinstance(operation, Pointwise) or operation != Pointwise(SIGMOID):
+        if not isinstance(operation, op.Pointwise) or operation != op.Pointwise(SIGMOID):
             continue
         product = graph.nodes[graph.nodes[gate].sources[0]]
-        if not isinstance(product.operation, Product) or source not in product.sources:
+        if not isinstance(product.operation, op.Product) or source not in product.sources:
             continue
         factor = graph.nodes[next(each for each in product.sources if each != source)].operation
-        if not isinstance(factor, Constant) or not factor.is_near or not bool((factor.value > 0).all()):
+        if not isinstance(factor, op.Constant) or not factor.is_near or not bool((factor.value > 0).all()):
             continue
         if graph.nodes[source].shape == node.shape:
-            return replace(node, operation=Pointwise(SILU, factor.value), sources=(source,))
+            return replace(node, operation=op.Pointwise(SILU, factor.value), sources=(source,))
     return None

@@ -61,7 +61,6 @@ def _clamp(c: Call, x: Any, low: Any = None, high: Any = None) -> Value:
 
 
 def _bound(c: Call, source: Any) -> float:
-    """The one number that bounds a clip."""
     place = c.value(source)
     found, operation = op.only_number(c.known(place, "bound")), c.node(place).operation
     if found is None or not (isinstance(operation, op.Constant) and operation.is_near):
@@ -201,7 +200,6 @@ def _group_norm(
 
 def _attention(c: Call, q: Any, k: Any, v: Any, mask: Any = None, dropout: float = 0.0, is_causal: bool = False, *,
                scale: float | None = None, enable_gqa: bool = False) -> Value:  # fmt: skip
-    """softmax(q k^T scale + mask) v, written out."""
     if dropout:
         c.refuse("has dropout in evaluation mode, so that it is no function of its input: pass dropout_p=0.0 there")
     sizes = c.node(q).shape
@@ -271,7 +269,6 @@ def _extreme(name: str) -> Reader:
 def _vector_norm(
     c: Call, x: Value, order: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Value:
-    """The Euclidean norm, or the sum of magnitudes, over some axes."""
     del dtype
     if order not in (1, 2):
         c.refuse(f"the norm of order {order}; only 1 and 2 are read")
@@ -281,7 +278,6 @@ def _vector_norm(
 
 
 def _weight_norm(c: Call, direction: Value, length: Any, dim: int = 0) -> Value:
-    """direction * length / |direction|, the norm over all axes but one."""
     count = len(c.node(direction).shape)
     axes = tuple(axis for axis in range(count) if axis != dim % count)
     return c.add(op.Product(), direction, c.add(op.Quotient(), length, _vector_norm(c, direction, 2, axes, True)))

@@ -96,7 +96,6 @@ def _rolled(c: Call, x: Value, shifts: list[int], dims: Any = ()) -> Value:
 
 
 def _difference(c: Call, x: Value, n: int = 1, dim: int = -1, before: Any = None, behind: Any = None) -> Value:
-    """The entries minus those before them."""
     if n != 1:
         c.refuse("takes differences of differences")
     x = c.joined([each for each in (before, x, behind) if each is not None], c.axis(x, dim))

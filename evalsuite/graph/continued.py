@@ -94,7 +94,6 @@ class _Continued:
         return len(self._nodes) - 1
 
     def _take(self, index: int) -> None:
-        """Add a value of the positions alone."""
         node = self._graph.nodes[index]
         operation, axis = self._moved(node)
         shape = node.shape if axis is None else self._sized(node.shape, axis)

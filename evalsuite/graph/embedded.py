@@ -71,7 +71,6 @@ class _Cut:
         self.place = {start: 0}
 
     def take(self, index: int) -> None:
-        """Add a value that depends on the embedding."""
         node = self._graph.nodes[index]
         # Of its second operand an expansion asks for the batch alone.
         counts = 1 if isinstance(node.operation, Expand) else len(node.sources)
@@ -79,7 +78,6 @@ class _Cut:
         self.place[index] = self._added(replace(node, sources=(*sources, *[0] * (len(node.sources) - counts))))
 
     def then(self, value: int, operation: Operation, shape: Shape) -> int:
-        """Add an operation of one value."""
         return self._added(replace(self.nodes[value], operation=operation, sources=(value,), shape=shape))
 
     def _added(self, node: Node) -> int:
@@ -140,7 +138,6 @@ def _embeds(graph: Graph, index: int, vocabulary: int) -> bool:
 
 
 def _users(graph: Graph, start: int) -> set[int]:
-    """The indices of the nodes that depend on the value `start`, directly or through others, without itself."""
     found = {start}
     for index, node in enumerate(graph.nodes):
         if found.intersection(node.sources):

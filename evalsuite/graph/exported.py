@@ -61,7 +61,6 @@ class _Attention(nn.MultiheadAttention):
         return made, weights.mean(1) if average_attn_weights else weights
 
     def _projected(self, *given: torch.Tensor) -> Sequence[torch.Tensor]:
-        """Queries, keys and values, each (batch, positions, width)."""
         first = [each if self.batch_first else each.transpose(0, 1) for each in given]
         if self._qkv_same_embed_dim and given[0] is given[1] is given[2]:
             return functional.linear(first[0], self.in_proj_weight, self.in_proj_bias).chunk(3, -1)
@@ -218,8 +217,6 @@ def _changes(node: fx.Node) -> bool:
 
 
 class _Reader:
-    """Reads a program node by node."""
-
     def __init__(self, program: ExportedProgram, example: Inputs, whole: list[Operation]) -> None:
         self.program, self.whole = program, whole
         self.builder = Builder()
@@ -318,7 +315,6 @@ def _number(value: Any) -> int | Times:
 
 
 def _at(value: Any, batch: int) -> int:
-    """A size for a batch of this size."""
     if isinstance(value, int):
         return value
     expression = value.node.expr
@@ -328,7 +324,6 @@ def _at(value: Any, batch: int) -> int:
 
 
 def _is_multiple(expression: Any) -> bool:
-    """Whether it is a number times the batch."""
     factor, symbol = expression.as_coeff_Mul()
     return bool(symbol.is_Symbol and factor.is_Integer)
 

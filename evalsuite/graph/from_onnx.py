@@ -85,7 +85,6 @@ def _reaches(operation: Operation, widths: tuple[tuple[int, int], ...]) -> bool:
 
 
 def _named(graph: Graph) -> Graph:
-    """The graph with names that modules may have."""
     return replace(graph, nodes=tuple(replace(each, name=_identifier(each.name)) for each in graph.nodes))
 
 

@@ -17,22 +17,10 @@ from torch import nn
 from evalsuite.activations import Activation
 from evalsuite.activations.census import identify
 from evalsuite.contract import Unsupported
+from evalsuite.graph import operations as op
 from evalsuite.graph.graph import Graph, Node
 from evalsuite.graph.moving import Reshape
 from evalsuite.graph.onnx_file import graph_of_model
-from evalsuite.graph.operations import (
-    AveragePool,
-    BatchNorm,
-    Constant,
-    Convolution,
-    Input,
-    Linear,
-    MaxPool,
-    Pointwise,
-    Reduction,
-    Sum,
-    converted,
-)
 from evalsuite.graph.patterns import recognised
 from evalsuite.graph.reading import read
 from evalsuite.graph.sizes import at
@@ -57,7 +45,7 @@ def times_applied(owner: nn.Module, graph: Graph, nodes: list[Node]) -> int:
 
 def _is_row(owner: nn.Module, nodes: list[Node]) -> bool:
     """Whether the activations among the values are exactly rows, and that which the layer is known as."""
-    curves = [each.operation for each in nodes if isinstance(each.operation, Pointwise)]
+    curves = [each.operation for each in nodes if isinstance(each.operation, op.Pointwise)]
     found = identify(owner, gates=True)
     own = type(owner).__module__.startswith(("torch.nn.modules", "evalsuite."))
     if not all(each.is_exact for each in curves) or (not own and len(curves) < len(nodes)):
@@ -68,7 +56,7 @@ def _is_row(owner: nn.Module, nodes: list[Node]) -> bool:
 
 @torch.no_grad()
 def _same(owner: nn.Module, count: int, graph: Graph, nodes: list[Node], scale: float) -> bool:
-    before = next(each for each in nodes[0].sources if not isinstance(graph.nodes[each].operation, Constant))
+    before = next(each for each in nodes[0].sources if not isinstance(graph.nodes[each].operation, op.Constant))
     generator = torch.Generator().manual_seed(0)
     size = at(graph.nodes[before].shape, _BATCH)
     ours = theirs = torch.randn(size, generator=generator, dtype=torch.float64) * scale
@@ -80,8 +68,10 @@ def _same(owner: nn.Module, count: int, graph: Graph, nodes: list[Node], scale: 
         return False
     for node in nodes:
         given = [graph.nodes[each].operation for each in node.sources]
-        constants = [converted(each, torch.float64).value if isinstance(each, Constant) else None for each in given]
-        theirs = converted(node.operation, torch.float64)(*(theirs if each is None else each for each in constants))
+        constants = [
+            op.converted(each, torch.float64).value if isinstance(each, op.Constant) else None for each in given
+        ]
+        theirs = op.converted(node.operation, torch.float64)(*(theirs if each is None else each for each in constants))
     return close(ours, theirs, _TOLERANCE)
 
 
@@ -149,16 +139,16 @@ def layers_in_file(model: onnx.ModelProto) -> list[tuple[str, FileLayer]]:
 
 def _in_file(graph: Graph, node: Node) -> FileLayer:
     operation = node.operation
-    if isinstance(operation, Pointwise):
+    if isinstance(operation, op.Pointwise):
         hardness = [1.0] if operation.hardness is None else operation.hardness.double().flatten().tolist()
         if operation.deviation or len({*hardness}) > 1:
             raise Unsupported(f"{node.name} ({operation.traits.name}): of constants that are rounded, or are several")
         return operation.traits, hardness[0]
     refuse_computed(node)
-    added = [each.value for each in (graph.nodes[i].operation for i in node.sources) if isinstance(each, Constant)]
-    if isinstance(operation, Sum) and operation.signs == (1, 1) and added[0].dtype == torch.float32:
+    added = [each.value for each in (graph.nodes[i].operation for i in node.sources) if isinstance(each, op.Constant)]
+    if isinstance(operation, op.Sum) and operation.signs == (1, 1) and added[0].dtype == torch.float32:
         return added[0]
-    if isinstance(operation, Linear):
+    if isinstance(operation, op.Linear):
         return _linear(operation)
     if isinstance(operation, Reshape) and len(node.shape) == 2:
         return nn.Flatten()
@@ -220,12 +210,12 @@ def refuse_computed(node: Node) -> None:
 
 def _chain(graph: Graph) -> Iterator[Node]:
     """The values behind the input, each of which takes the one before it, and nothing else but constants."""
-    before = next(index for index, node in enumerate(graph.nodes) if isinstance(node.operation, Input))
+    before = next(index for index, node in enumerate(graph.nodes) if isinstance(node.operation, op.Input))
     batch = graph.nodes[before].shape[0]
     for index, node in enumerate(graph.nodes):
-        if isinstance(node.operation, Input | Constant):
+        if isinstance(node.operation, op.Input | op.Constant):
             continue
-        taken = [each for each in node.sources if not isinstance(graph.nodes[each].operation, Constant)]
+        taken = [each for each in node.sources if not isinstance(graph.nodes[each].operation, op.Constant)]
         if taken != [before] or not graph.nodes[before].shape or graph.nodes[before].shape[0] != batch:
             where = f"{node.name or 'the network'} ({type(node.operation).__name__.lower()})"
             raise Unsupported(f"{where} takes other values than the one before it: only layers in a row are read here")
@@ -236,13 +226,11 @@ def _chain(graph: Graph) -> Iterator[Node]:
 
 
 def _owner(module: nn.Module, path: str) -> nn.Module | None:
-    """The module at the path, if it is a layer whose operations are taken together."""
     owner = module.get_submodule(path)
     return None if _is_foreign(owner) or type(owner) is nn.Sequential else owner
 
 
 def _made(node: Node) -> list[Placed]:
-    """Modules that compute the node's operation, with the same numbers."""
     made = _reshaped(node) if isinstance(node.operation, Reshape) else torch_layers(node)
     if not made:
         where = f"{node.name or 'the network'} ({type(node.operation).__name__.lower()})"
@@ -257,13 +245,13 @@ def torch_layers(node: Node) -> list[Placed]:
         Unsupported: a linear map of a shape that no layer has.
     """
     operation = node.operation
-    if isinstance(operation, Linear):
+    if isinstance(operation, op.Linear):
         return [("linear", _linear(operation))]
-    if isinstance(operation, Convolution) and not operation.transposed:
+    if isinstance(operation, op.Convolution) and not operation.transposed:
         return [("conv", _convolution(operation))]
-    if isinstance(operation, BatchNorm):
+    if isinstance(operation, op.BatchNorm):
         return [("norm", _norm(operation, len(node.shape) - 2))]
-    if isinstance(operation, Pointwise) and operation.hardness is None and operation.is_exact:
+    if isinstance(operation, op.Pointwise) and operation.hardness is None and operation.is_exact:
         layer = operation.traits.make(1)
         return [(operation.traits.name, layer.eval())] if operation.traits.of(layer) == operation.traits else []
     return _pooled(node)
@@ -271,13 +259,13 @@ def torch_layers(node: Node) -> list[Placed]:
 
 def _pooled(node: Node) -> list[Placed]:
     operation = node.operation
-    if isinstance(operation, AveragePool) and operation.divisor is None:
+    if isinstance(operation, op.AveragePool) and operation.divisor is None:
         window = (operation.kernel, operation.stride, operation.padding, operation.ceil, operation.counts)
         return [("pool", _AVERAGES[len(operation.kernel)](*window))]
-    if isinstance(operation, MaxPool):
+    if isinstance(operation, op.MaxPool):
         reach = (operation.kernel, operation.stride, operation.padding, operation.dilation)
         return [("pool", _MAXIMA[len(operation.kernel)](*reach, ceil_mode=operation.ceil))]
-    if isinstance(operation, Reduction) and operation.name == "mean" and len(operation.axes) in _GLOBAL:
+    if isinstance(operation, op.Reduction) and operation.name == "mean" and len(operation.axes) in _GLOBAL:
         whole = len(node.shape) + (0 if operation.keeps else len(operation.axes))
         if operation.axes == tuple(range(2, whole)):
             pool = _GLOBAL[len(operation.axes)](1)
@@ -295,7 +283,6 @@ def _reshaped(node: Node) -> list[Placed]:
 
 def _with(kind: type[nn.Module], sizes: tuple[int, ...], weight: torch.Tensor, bias: torch.Tensor | None,
           **window: object) -> nn.Module:  # fmt: skip
-    """A layer with these parameters; it draws no random number."""
     layer = kind(*sizes, bias=bias is not None, device="meta", **window)
     layer.weight = nn.Parameter(weight.detach())
     if bias is not None:
@@ -303,7 +290,7 @@ def _with(kind: type[nn.Module], sizes: tuple[int, ...], weight: torch.Tensor, b
     return layer
 
 
-def _linear(made: Linear) -> nn.Module:
+def _linear(made: op.Linear) -> nn.Module:
     """One that adds a number to all outputs becomes one of as many biases."""
     weight, bias = made.weight, made.bias
     if weight.ndim != 2 or (bias is not None and (bias.ndim > 1 or bias.numel() not in (1, len(weight)))):
@@ -313,14 +300,14 @@ def _linear(made: Linear) -> nn.Module:
     return _with(nn.Linear, weight.shape[::-1], weight, bias)
 
 
-def _convolution(made: Convolution) -> nn.Module:
+def _convolution(made: op.Convolution) -> nn.Module:
     channels = (made.weight.shape[1] * made.groups, made.weight.shape[0])
     window = {"kernel_size": tuple(made.weight.shape[2:]), "stride": made.stride, "padding": made.padding,
               "dilation": made.dilation, "groups": made.groups}  # fmt: skip
     return _with(_CONVOLUTIONS[len(made.stride)], channels, made.weight, made.bias, **window)
 
 
-def _norm(made: BatchNorm, spatial: int) -> nn.Module:
+def _norm(made: op.BatchNorm, spatial: int) -> nn.Module:
     kind = {0: nn.BatchNorm1d, 1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}[spatial]
     affine = made.weight is not None or made.bias is not None
     norm = kind(len(made.mean), eps=made.eps, affine=affine).to(made.mean.dtype)

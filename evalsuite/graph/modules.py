@@ -17,26 +17,11 @@ from torch import fx, nn
 from torch.nn import functional
 
 from evalsuite.contract import Unsupported
+from evalsuite.graph import operations as op
 from evalsuite.graph.aten import LEFT_OUT
 from evalsuite.graph.graph import Graph, Node
 from evalsuite.graph.layers import Placed, refuse_computed, torch_layers
 from evalsuite.graph.moving import Concat, Expand, Pad, Positions, Reshape, Transpose
-from evalsuite.graph.operations import (
-    AveragePool,
-    Clamp,
-    Constant,
-    Input,
-    LayerNorm,
-    Operation,
-    Pointwise,
-    Product,
-    Quotient,
-    Softmax,
-    Sum,
-    Where,
-    Whole,
-    converted,
-)
 from evalsuite.graph.patterns import Attention, attentions
 from evalsuite.graph.reading import compare, read
 from evalsuite.samples import Inputs, mapped
@@ -50,13 +35,13 @@ class Applied(nn.Module):
 
     unit: torch.Tensor
 
-    def __init__(self, operation: Operation) -> None:
+    def __init__(self, operation: op.Operation) -> None:
         super().__init__()
         self.operation = operation
         self.register_buffer("unit", torch.ones(()), persistent=False)
 
     def forward(self, *operands: torch.Tensor) -> torch.Tensor:
-        return converted(self.operation, self.unit.dtype)(*operands)
+        return op.converted(self.operation, self.unit.dtype)(*operands)
 
     def extra_repr(self) -> str:
         """The name of the operation's class, for print(module)."""
@@ -108,16 +93,16 @@ def written(graph: Graph, example: Inputs, *, exact: bool = False) -> fx.GraphMo
 
 
 def _in_float32(node: Node) -> Node:
-    return replace(node, operation=converted(node.operation, torch.float32))
+    return replace(node, operation=op.converted(node.operation, torch.float32))
 
 
 def _numbers(graph: Graph) -> set[int]:
     """Constants that are one number as it was written, which sums, products and quotients alone use."""
     users = [(source, node.operation) for node in graph.nodes for source in node.sources]
-    others = {source for source, each in users if not isinstance(each, Sum | Product | Quotient)}
+    others = {source for source, each in users if not isinstance(each, op.Sum | op.Product | op.Quotient)}
     return {
         at for at, node in enumerate(graph.nodes)
-        if isinstance(node.operation, Constant) and node.operation.exact and node.operation.single is None
+        if isinstance(node.operation, op.Constant) and node.operation.exact and node.operation.single is None
         and node.operation.value.ndim == 0 and node.operation.value.is_floating_point()
     } - others  # fmt: skip
 
@@ -126,10 +111,10 @@ def _refuse_rounded(graph: Graph, read: set[int]) -> None:
     """Raise Unsupported where a real number was rounded; of the constants those alone that are `read`."""
     for index, node in enumerate(graph.nodes):
         operation, rounded, what = node.operation, False, "a constant"
-        if isinstance(operation, Constant):
+        if isinstance(operation, op.Constant):
             value = operation.value
             rounded = index in read and not (operation.exact and torch.equal(value, value.float().to(value.dtype)))
-        elif isinstance(operation, Pointwise):
+        elif isinstance(operation, op.Pointwise):
             # torch's own softplus is no rounded one, and nn.Softplus leaves out the same.
             rounded = not operation.is_exact and operation.deviation != LEFT_OUT
             what = operation.traits.name
@@ -155,17 +140,16 @@ class _Writer:
         """Which values layers of torch compute."""
         self.made: dict[int, fx.Node] = {}
         self.attentions = {each.output: each for each in attentions(graph)}
-        computed = (node for node in graph.nodes if not isinstance(node.operation, Input | Constant))
+        computed = (node for node in graph.nodes if not isinstance(node.operation, op.Input | op.Constant))
         paths = Counter(_path(node) for node in computed)
         inner = {path[:place] for path in paths for place, each in enumerate(path) if each == "."}
         self.inner = inner
         self.alone = {path for path, times in paths.items() if times == 1 and path and path not in inner}
 
     def module(self) -> fx.GraphModule:
-        """The whole graph as an fx module in evaluation mode, without what its output does not depend on."""
         self._inputs()
         for index, node in enumerate(self.graph.nodes):
-            if not isinstance(node.operation, Input):
+            if not isinstance(node.operation, op.Input):
                 self.made[index] = self._written(index, node)
             self.made[index].meta["shape"] = node.shape
         self.written.output(self.made[self.graph.output])
@@ -176,7 +160,7 @@ class _Writer:
         return made
 
     def _inputs(self) -> None:
-        inputs = [index for index, node in enumerate(self.graph.nodes) if isinstance(node.operation, Input)]
+        inputs = [index for index, node in enumerate(self.graph.nodes) if isinstance(node.operation, op.Input)]
         if isinstance(self.example, torch.Tensor):
             (only,) = inputs
             self.made[only] = self.written.placeholder("input")
@@ -188,7 +172,7 @@ class _Writer:
 
     def _written(self, index: int, node: Node) -> fx.Node:
         operation, sources = node.operation, [self.made[each] for each in node.sources]
-        if isinstance(operation, Constant):
+        if isinstance(operation, op.Constant):
             value = operation.value
             rounded = value.is_floating_point() and index not in self.numbers
             return self._constant((value.float() if rounded else value).contiguous(), index)
@@ -199,14 +183,13 @@ class _Writer:
             return self._padded(node, operation.axis)
         if isinstance(operation, Expand | Positions):
             return self._along_batch(operation, sources)
-        if isinstance(operation, Sum) and operation.signs == (1, 1):
+        if isinstance(operation, op.Sum) and operation.signs == (1, 1):
             return self._function(node, operator.add, tuple(sources))
         found = self._attention(node, self.attentions[index]) if index in self.attentions else None
         return self._called(index, node, sources) if found is None else found
 
     def _function(self, node: Node, target: Callable[..., Any], args: tuple[Any, ...],
                   kwargs: dict[str, Any] | None = None) -> fx.Node:  # fmt: skip
-        """A call that is named by the path and the function."""
         name = "_".join(each for each in (_path(node).replace(".", "_"), target.__name__) if each)
         made = self.written.create_node("call_function", target, args, kwargs, name=name)
         made.meta["path"] = self._place(node, made.name)
@@ -232,7 +215,7 @@ class _Writer:
     def _repeated(self, index: int) -> torch.Tensor | None:
         """A constant, perhaps repeated along the batch alone, whose size is then 1; None for all else."""
         node = self.graph.nodes[index]
-        if isinstance(node.operation, Constant):
+        if isinstance(node.operation, op.Constant):
             return node.operation.value if node.operation.value.is_floating_point() else None
         if not isinstance(node.operation, Expand):
             return None
@@ -242,7 +225,6 @@ class _Writer:
         return value if tuple(value.shape[1:]) == sizes[1:] else None
 
     def _activations(self, node: Node) -> int:
-        """How many of the operands are no constants, perhaps repeated along the batch."""
         return sum(self._repeated(each) is None for each in node.sources)
 
     def _padded(self, node: Node, axis: int) -> fx.Node:
@@ -286,12 +268,12 @@ class _Writer:
         shares = nodes[found.shares]
         last = nodes[shares.sources[0]]
         ranks = {len(nodes[each].shape) for each in (found.query, found.keys, found.values)}
-        plain = isinstance(shares.operation, Softmax) and len(ranks) == 1 and min(ranks) >= 3
+        plain = isinstance(shares.operation, op.Softmax) and len(ranks) == 1 and min(ranks) >= 3
         mask: fx.Node | None = None
         causal = False
         if found.masks:
             # Of a row in which nothing counts torch makes zeros.
-            safe = isinstance(shares.operation, Softmax) and shares.operation.safe
+            safe = isinstance(shares.operation, op.Softmax) and shares.operation.safe
             if not (plain and safe and _masks(self.graph, last, found.masks)):
                 return None
             causal = _is_causal(nodes[found.masks[0]])
@@ -330,8 +312,8 @@ class _Writer:
         return free
 
 
-def _kind(operation: Operation) -> str:
-    named = operation.traits.name.replace("-", "_") if isinstance(operation, Pointwise) else type(operation).__name__
+def _kind(operation: op.Operation) -> str:
+    named = operation.traits.name.replace("-", "_") if isinstance(operation, op.Pointwise) else type(operation).__name__
     return named.lower()
 
 
@@ -342,18 +324,17 @@ def _path(node: Node) -> str:
 
 
 def _layers(node: Node) -> list[Placed]:
-    """Layers of torch that compute the operation; none if none do."""
     operation, made = node.operation, list[Placed]()
     match operation:
-        case Whole():
+        case op.Whole():
             made = [("whole", operation.module)]
-        case LayerNorm():
+        case op.LayerNorm():
             made = _layer_norm(operation, node.shape)
-        case Clamp() if operation.low < operation.high:
+        case op.Clamp() if operation.low < operation.high:
             made = [("clamp", nn.Hardtanh(operation.low, operation.high))]
-        case AveragePool() if operation.divisor is not None and len(operation.kernel) == 2:
+        case op.AveragePool() if operation.divisor is not None and len(operation.kernel) == 2:
             made = [("pool", nn.AvgPool2d(*vars(operation).values()))]
-        case Pointwise():
+        case op.Pointwise():
             made = _activation(node, operation)
         case _:
             with suppress(Unsupported):  # of a shape that no layer has
@@ -361,7 +342,7 @@ def _layers(node: Node) -> list[Placed]:
     return made
 
 
-def _activation(node: Node, made: Pointwise) -> list[Placed]:
+def _activation(node: Node, made: op.Pointwise) -> list[Placed]:
     row = made.traits
     # Rows of other parameters than their own `make` has.
     sloped = {"elu": nn.ELU(row.relu_distance), "leaky-relu": nn.LeakyReLU(row.limits[0])}.get(row.name)
@@ -371,7 +352,7 @@ def _activation(node: Node, made: Pointwise) -> list[Placed]:
     return torch_layers(replace(node, operation=replace(made, deviation=0.0)))
 
 
-def _layer_norm(made: LayerNorm, shape: tuple[int, ...]) -> list[Placed]:
+def _layer_norm(made: op.LayerNorm, shape: tuple[int, ...]) -> list[Placed]:
     sizes = shape[made.axes[0] :]
     parameters = [each for each in (made.weight, made.bias) if each is not None]
     if made.axes[-1] != len(shape) - 1 or len(sizes) != len(made.axes) or min(sizes) < 1:
@@ -389,16 +370,16 @@ def _masks(graph: Graph, last: Node, masks: tuple[int, ...]) -> bool:
     """Whether the only mask is added to the scaled scores, or says where they count, as torch's is."""
     if len(masks) != 1 or masks[0] not in last.sources:
         return False
-    if isinstance(last.operation, Sum):
+    if isinstance(last.operation, op.Sum):
         return True
-    if not isinstance(last.operation, Where) or last.sources[0] != masks[0]:
+    if not isinstance(last.operation, op.Where) or last.sources[0] != masks[0]:
         return False
     fill = graph.nodes[last.sources[2]].operation
-    return isinstance(fill, Constant) and bool((fill.value == -torch.inf).all())
+    return isinstance(fill, op.Constant) and bool((fill.value == -torch.inf).all())
 
 
 def _is_causal(mask: Node) -> bool:
-    value = mask.operation.value if isinstance(mask.operation, Constant) else None
+    value = mask.operation.value if isinstance(mask.operation, op.Constant) else None
     if value is None or value.dtype != torch.bool or value.ndim != 2 or value.shape[0] != value.shape[1]:
         return False
     return torch.equal(value, torch.ones_like(value).tril())

@@ -39,8 +39,6 @@ def graph_of_model(
 
 
 class _Reader:
-    """Reads node after node; what is known does not depend on the input."""
-
     def __init__(self, model: onnx.ModelProto) -> None:
         self.model = model
         self.builder = Builder()

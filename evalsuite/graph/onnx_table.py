@@ -209,7 +209,6 @@ def _rms_norm(c: OnnxCall, x: Any, weight: Any) -> Value:
 
 
 def _grouped(c: OnnxCall, x: Any, weight: Any, bias: Any) -> Value:
-    """InstanceNormalization and GroupNormalization."""
     groups = int(c.attributes.get("num_groups", c.node(x).shape[1]))
     return grouped(c, x, groups, weight, bias, _number(c, "epsilon", 1e-5))
 

@@ -12,24 +12,10 @@ from fractions import Fraction
 import torch
 
 from evalsuite.activations import RELU
+from evalsuite.graph import operations as op
 from evalsuite.graph.activations import with_activations
 from evalsuite.graph.graph import Graph, Node, rewritten
 from evalsuite.graph.moving import Expand, Reshape, Slice, Transpose
-from evalsuite.graph.operations import (
-    Constant,
-    Function,
-    LayerNorm,
-    MatMul,
-    Pointwise,
-    Power,
-    Product,
-    Quotient,
-    Reduction,
-    RMSNorm,
-    Softmax,
-    Sum,
-    Where,
-)
 from evalsuite.graph.sizes import Shape
 
 
@@ -53,15 +39,15 @@ def _norm(graph: Graph, index: int) -> Node | None:
             continue
         whole = _centered(graph, source, axes)
         if whole is not None and whole == (of if centered else _centered(graph, of, axes)):
-            return replace(node, operation=LayerNorm(axes, eps, scale), sources=(whole,))
+            return replace(node, operation=op.LayerNorm(axes, eps, scale), sources=(whole,))
         if not centered and _alike(graph, of, source):
-            return replace(node, operation=RMSNorm(axes, eps, scale), sources=(source,))
+            return replace(node, operation=op.RMSNorm(axes, eps, scale), sources=(source,))
     return None
 
 
 def _divisions(graph: Graph, node: Node) -> list[tuple[int, int, int | None]]:
     """What may be divided by what root, and a factor of that, as which flax multiplies the weight in."""
-    if isinstance(node.operation, Quotient):
+    if isinstance(node.operation, op.Quotient):
         return [(node.sources[0], root, None) for root in _rooted(graph, node.sources[1], inverse=False)]
     found: list[tuple[int, int, int | None]] = []
     for source, factor in _ordered(node):
@@ -72,8 +58,7 @@ def _divisions(graph: Graph, node: Node) -> list[tuple[int, int, int | None]]:
 
 
 def _ordered(node: Node) -> list[tuple[int, int]]:
-    """The two factors of a product, either way."""
-    if not isinstance(node.operation, Product) or len(node.sources) != 2:
+    if not isinstance(node.operation, op.Product) or len(node.sources) != 2:
         return []
     one, other = node.sources
     return [(one, other), (other, one)]
@@ -82,7 +67,7 @@ def _ordered(node: Node) -> list[tuple[int, int]]:
 def _rooted(graph: Graph, root: int, *, inverse: bool) -> list[int]:
     """What this is the root of, or the inverse of the root; in a list, empty if of nothing."""
     node = graph.nodes[root]
-    if inverse and isinstance(node.operation, Quotient) and _number(graph, node.sources[0]) == 1.0:
+    if inverse and isinstance(node.operation, op.Quotient) and _number(graph, node.sources[0]) == 1.0:
         return _rooted(graph, node.sources[1], inverse=False)
     return [node.sources[0]] if _root_of(node) == (-0.5 if inverse else 0.5) else []
 
@@ -90,7 +75,7 @@ def _rooted(graph: Graph, root: int, *, inverse: bool) -> list[int]:
 def _spread(graph: Graph, index: int) -> tuple[tuple[int, tuple[int, ...], bool], float] | None:
     """The mean square of a value, or its variance, and the eps that is added: the value, the axes, and which."""
     node = graph.nodes[index]
-    if not isinstance(node.operation, Sum) or node.operation.signs != (1, 1):
+    if not isinstance(node.operation, op.Sum) or node.operation.signs != (1, 1):
         return None
     for value, eps in (node.sources, node.sources[::-1]):
         number = _number(graph, eps)
@@ -111,9 +96,9 @@ def _mean_square(graph: Graph, index: int) -> tuple[int, tuple[int, ...], bool] 
 def _variance(graph: Graph, index: int) -> tuple[int, tuple[int, ...], bool] | None:
     """Mean of x^2 less the square of x's mean, at least 0 or not, as jax and flax write it."""
     node = graph.nodes[_plain(graph, index)]
-    if isinstance(node.operation, Pointwise) and node.operation.traits is RELU:
+    if isinstance(node.operation, op.Pointwise) and node.operation.traits is RELU:
         return _variance(graph, node.sources[0])
-    if not isinstance(node.operation, Sum) or node.operation.signs != (1, -1):
+    if not isinstance(node.operation, op.Sum) or node.operation.signs != (1, -1):
         return None
     square, mean = _mean_square(graph, node.sources[0]), _squared(graph, node.sources[1])
     if square is None or mean is None or _mean(graph, mean) != square[:2]:
@@ -122,9 +107,8 @@ def _variance(graph: Graph, index: int) -> tuple[int, tuple[int, ...], bool] | N
 
 
 def _centered(graph: Graph, index: int, axes: tuple[int, ...]) -> int | None:
-    """What this is, less its mean over these axes."""
     node = graph.nodes[index]
-    if not isinstance(node.operation, Sum) or node.operation.signs != (1, -1):
+    if not isinstance(node.operation, op.Sum) or node.operation.signs != (1, -1):
         return None
     whole, mean = node.sources
     same = _mean(graph, mean) == (whole, axes) and graph.nodes[mean].shape == _kept(graph.nodes[whole], axes)
@@ -132,16 +116,16 @@ def _centered(graph: Graph, index: int, axes: tuple[int, ...]) -> int | None:
 
 
 def _root_of(node: Node) -> float | None:
-    if isinstance(node.operation, Function):
+    if isinstance(node.operation, op.Function):
         return {"sqrt": 0.5, "rsqrt": -0.5}.get(node.operation.name)
-    return node.operation.exponent if isinstance(node.operation, Power) else None
+    return node.operation.exponent if isinstance(node.operation, op.Power) else None
 
 
 def _squared(graph: Graph, index: int) -> int | None:
     node = graph.nodes[index]
-    if isinstance(node.operation, Power) and node.operation.exponent == 2:
+    if isinstance(node.operation, op.Power) and node.operation.exponent == 2:
         return node.sources[0]
-    same = isinstance(node.operation, Product) and len(set(node.sources)) == 1 and len(node.sources) == 2
+    same = isinstance(node.operation, op.Product) and len(set(node.sources)) == 1 and len(node.sources) == 2
     return node.sources[0] if same else None
 
 
@@ -152,12 +136,12 @@ def _mean(graph: Graph, index: int) -> tuple[int, tuple[int, ...]] | None:
     would be a function nearby.
     """
     node = graph.nodes[_plain(graph, index)]
-    if isinstance(node.operation, Reduction) and node.operation.name == "mean":
+    if isinstance(node.operation, op.Reduction) and node.operation.name == "mean":
         return node.sources[0], node.operation.axes
-    divided = isinstance(node.operation, Quotient)
+    divided = isinstance(node.operation, op.Quotient)
     for total, other in [node.sources] if divided else _ordered(node):
         reduction, number = graph.nodes[_plain(graph, total)], _number(graph, other)
-        if not isinstance(reduction.operation, Reduction) or reduction.operation.name != "sum":
+        if not isinstance(reduction.operation, op.Reduction) or reduction.operation.name != "sum":
             continue
         if not number or not math.isfinite(number):
             continue
@@ -191,7 +175,7 @@ def _alike(graph: Graph, one: int, other: int, depth: int = 3) -> bool:
     if not depth:
         return False
     first, second = graph.nodes[one], graph.nodes[other]
-    if not isinstance(first.operation, Sum | Reduction) or first.operation != second.operation:
+    if not isinstance(first.operation, op.Sum | op.Reduction) or first.operation != second.operation:
         return False
     return all(_alike(graph, a, b, depth - 1) for a, b in zip(first.sources, second.sources, strict=True))
 
@@ -199,7 +183,7 @@ def _alike(graph: Graph, one: int, other: int, depth: int = 3) -> bool:
 def _number(graph: Graph, index: int) -> float | None:
     """A constant of one entry that was not rounded: what a norm takes of it is not asked again."""
     operation = graph.nodes[index].operation
-    if not isinstance(operation, Constant) or not operation.exact or operation.value.numel() != 1:
+    if not isinstance(operation, op.Constant) or not operation.exact or operation.value.numel() != 1:
         return None
     return float(operation.value)
 
@@ -209,21 +193,21 @@ def _weighted(graph: Graph, index: int) -> Node | None:
     for source, factor in _ordered(node):
         norm = graph.nodes[source]
         operation = norm.operation
-        if not isinstance(operation, LayerNorm | RMSNorm) or operation.weight is not None:
+        if not isinstance(operation, op.LayerNorm | op.RMSNorm) or operation.weight is not None:
             continue
         weight = _along(norm.shape, operation.axes, graph.nodes[factor])
-        if weight is not None and (isinstance(operation, RMSNorm) or operation.bias is None):
+        if weight is not None and (isinstance(operation, op.RMSNorm) or operation.bias is None):
             return replace(node, operation=replace(operation, weight=weight), sources=norm.sources)
     return None
 
 
 def _shifted(graph: Graph, index: int) -> Node | None:
     node = graph.nodes[index]
-    if not isinstance(node.operation, Sum) or node.operation.signs != (1, 1):
+    if not isinstance(node.operation, op.Sum) or node.operation.signs != (1, 1):
         return None
     for source, shift in (node.sources, node.sources[::-1]):
         norm = graph.nodes[source]
-        if not isinstance(norm.operation, LayerNorm) or norm.operation.bias is not None:
+        if not isinstance(norm.operation, op.LayerNorm) or norm.operation.bias is not None:
             continue
         bias = _along(norm.shape, norm.operation.axes, graph.nodes[shift])
         if bias is not None:
@@ -233,7 +217,7 @@ def _shifted(graph: Graph, index: int) -> Node | None:
 
 def _along(shape: Shape, axes: tuple[int, ...], other: Node) -> torch.Tensor | None:
     """The constant `other`, where it differs along the normalised axes alone."""
-    if not isinstance(other.operation, Constant):
+    if not isinstance(other.operation, op.Constant):
         return None
     value = other.operation.value
     sizes = (1,) * (len(shape) - value.ndim) + tuple(value.shape)
@@ -250,14 +234,17 @@ def recognised(graph: Graph) -> Graph:
 
 
 def _safe(graph: Graph, index: int) -> Node | None:
-    """0 where a softmax is not a number."""
     node = graph.nodes[index]
-    if not isinstance(node.operation, Where):
+    if not isinstance(node.operation, op.Where):
         return None
     (asked, zero, softmax) = (graph.nodes[each] for each in node.sources)
-    if asked.operation != Function("nan") or asked.sources != node.sources[2:]:
+    if asked.operation != op.Function("nan") or asked.sources != node.sources[2:]:
         return None
-    if not isinstance(softmax.operation, Softmax) or softmax.operation.log or not isinstance(zero.operation, Constant):
+    if (
+        not isinstance(softmax.operation, op.Softmax)
+        or softmax.operation.log
+        or not isinstance(zero.operation, op.Constant)
+    ):
         return None
     if softmax.shape != node.shape or bool(zero.operation.value.any()):
         return None
@@ -267,13 +254,13 @@ def _safe(graph: Graph, index: int) -> Node | None:
 def _unmasked(graph: Graph, index: int) -> Node | None:
     """A choice by a constant that always falls on the same side."""
     node = graph.nodes[index]
-    if not isinstance(node.operation, Where):
+    if not isinstance(node.operation, op.Where):
         return None
     at = node.sources[0]
     while isinstance(graph.nodes[at].operation, Expand | Reshape | Slice | Transpose):
         at = graph.nodes[at].sources[0]
     mask = graph.nodes[at].operation
-    if not isinstance(mask, Constant) or bool(mask.value.any()) != bool(mask.value.all()):
+    if not isinstance(mask, op.Constant) or bool(mask.value.any()) != bool(mask.value.all()):
         return None
     chosen = graph.nodes[node.sources[1 if bool(torch.all(mask.value)) else 2]]
     return replace(chosen, name=node.name) if chosen.shape == node.shape else None
@@ -315,7 +302,7 @@ class Attention:
 
 def masks_by_numbers(graph: Graph) -> bool:
     """Whether a constant masks by numbers: of a row that is masked as a whole, these make every entry count."""
-    constants = (each.operation.value for each in graph.nodes if isinstance(each.operation, Constant))
+    constants = (each.operation.value for each in graph.nodes if isinstance(each.operation, op.Constant))
     return any(bool(((each <= MASKED) & each.isfinite()).any()) for each in constants if each.is_floating_point())
 
 
@@ -327,27 +314,27 @@ def attentions(graph: Graph) -> list[Attention]:
 
 def _attention(graph: Graph, index: int) -> Attention | None:
     node = graph.nodes[index]
-    if not isinstance(node.operation, MatMul):
+    if not isinstance(node.operation, op.MatMul):
         return None
     shares, values = node.sources
     softmax = graph.nodes[shares]
     operation = softmax.operation
-    if not isinstance(operation, Softmax) or operation.log or operation.axis != len(softmax.shape) - 1:
+    if not isinstance(operation, op.Softmax) or operation.log or operation.axis != len(softmax.shape) - 1:
         return None
     scale, masks, at = 1.0, list[int](), softmax.sources[0]
-    while not isinstance(graph.nodes[at].operation, MatMul):
+    while not isinstance(graph.nodes[at].operation, op.MatMul):
         operation, sources = graph.nodes[at].operation, graph.nodes[at].sources
-        if isinstance(operation, Product | Quotient):
+        if isinstance(operation, op.Product | op.Quotient):
             scores = next((each for each in sources if _factor(graph, each) is None), None)
             numbers = [each for each in (_factor(graph, source) for source in sources) if each is not None]
-            if scores is None or len(numbers) != 1 or (isinstance(operation, Quotient) and scores != sources[0]):
+            if scores is None or len(numbers) != 1 or (isinstance(operation, op.Quotient) and scores != sources[0]):
                 return None
-            scale *= numbers[0] if isinstance(operation, Product) else 1 / numbers[0]
+            scale *= numbers[0] if isinstance(operation, op.Product) else 1 / numbers[0]
             at = scores
-        elif isinstance(operation, Sum) and operation.signs == (1, 1):
+        elif isinstance(operation, op.Sum) and operation.signs == (1, 1):
             at, mask = sources if _leads(graph, sources[0]) else sources[::-1]
             masks.append(mask)
-        elif isinstance(operation, Where):
+        elif isinstance(operation, op.Where):
             masks.append(sources[0])
             at = sources[1] if _leads(graph, sources[1]) else sources[2]
         else:
@@ -359,12 +346,12 @@ def _attention(graph: Graph, index: int) -> Attention | None:
 def _leads(graph: Graph, index: int) -> bool:
     """Whether it is a product of matrices, perhaps scaled and masked."""
     node = graph.nodes[index]
-    if isinstance(node.operation, Product | Quotient | Where | Sum):
+    if isinstance(node.operation, op.Product | op.Quotient | op.Where | op.Sum):
         return any(_leads(graph, each) for each in node.sources)
-    return isinstance(node.operation, MatMul)
+    return isinstance(node.operation, op.MatMul)
 
 
 def _factor(graph: Graph, index: int) -> float | None:
     operation = graph.nodes[index].operation
-    known = isinstance(operation, Constant) and operation.is_near and operation.value.numel() == 1
-    return float(operation.value) if isinstance(operation, Constant) and known else None
+    known = isinstance(operation, op.Constant) and operation.is_near and operation.value.numel() == 1
+    return float(operation.value) if isinstance(operation, op.Constant) and known else None

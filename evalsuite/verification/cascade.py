@@ -178,7 +178,6 @@ def _check_alike(files: list[Path], graphs: list[Graph]) -> None:
 
 
 def _inside(specification: Specification, count: int = 4) -> torch.Tensor:
-    """Some random points of the first box, (count, inputs) float32."""
     lower, upper = specification.cases[0].box.outer()
     share = torch.rand(count, len(lower), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return (lower + share * (upper - lower)).float()
@@ -215,7 +214,6 @@ class _Search:
         return None
 
     def _unreachable(self, answer: Answer) -> str:
-        """What an open answer's reason says of boxes without float32 points."""
         empty = int((~self._attack.possible).sum())
         if answer not in (Answer.UNKNOWN, Answer.TIMEOUT) or not empty:
             return ""

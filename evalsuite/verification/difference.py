@@ -70,7 +70,6 @@ def with_difference(first: Graph, second: Graph) -> Graph:
 
 
 def _ended(graph: Graph, nodes: list[Node], parts: Iterable[tuple[int, torch.Tensor]]) -> Graph:
-    """The nodes, and behind them the sum of values by their weights as the output."""
     sources, weights = zip(*parts, strict=True)
     size = len(weights[0])
     operation = Affine(tuple(map(Dense, weights)), torch.zeros(size, dtype=torch.float64))
@@ -178,7 +177,6 @@ def side_by_side(first: Graph, second: Graph) -> Graph:
 
 
 def _joined(first: Graph, second: Graph, twins: Twins, *weights: torch.Tensor) -> Graph:
-    """The sum of each network's outputs by its weight."""
     nodes = list[Node]()
     places: tuple[dict[int, int], dict[int, int]] = {0: 0}, {0: 0}
     starts = [(0, 0), *twins, (len(first.nodes), len(second.nodes))]
@@ -223,7 +221,6 @@ def _alike(first: torch.Tensor, second: torch.Tensor) -> tuple[Linear, Linear] |
 
 
 def _activations(graph: Graph) -> Iterator[tuple[int, int, Activation]]:
-    """Their values and operands, and their rows."""
     for value, node in enumerate(graph.nodes, start=1):
         if isinstance(node.operation, Pointwise) and are_twins(node.operation.traits, node.operation.traits):
             yield value, *node.sources, node.operation.traits

@@ -109,8 +109,6 @@ _Value = Zonotope | torch.Tensor
 
 
 class _Forward:
-    """Values node by node; symbols are numbered through."""
-
     def __init__(self, graph: Graph, lower: torch.Tensor, upper: torch.Tensor, check: Callable[[], None]) -> None:
         if not bool((lower.isfinite() & upper.isfinite()).all()):
             raise ValueError("a box has an end that is NaN or infinite")
@@ -127,7 +125,6 @@ class _Forward:
         self._input = Zonotope(center, moving.reshape(-1, *center.shape), radius)
 
     def run(self) -> Zonotope:
-        """The output."""
         found: dict[int, _Value] = {}
         last = {source: index for index, node in enumerate(self._graph.nodes) for source in node.sources}
         for index, node in enumerate(self._graph.nodes):

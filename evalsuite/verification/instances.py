@@ -130,7 +130,6 @@ def _child(connection: Connection, instance: Instance, engine: str) -> None:
 
 
 def _outcome(instance: Instance, process: BaseProcess, connection: Connection) -> InstanceResult:
-    """What the process sends, or what became of it."""
     started, limit = time.perf_counter(), _START
     try:
         while connection.poll(limit):

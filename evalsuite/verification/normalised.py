@@ -116,7 +116,6 @@ class _Scores:
     apart: Zonotope
 
     def mean(self, z: torch.Tensor) -> torch.Tensor:
-        """By the shares."""
         return (self.shares * z).sum(self.axis, keepdim=True)
 
     def remainder(self, order: int) -> torch.Tensor:

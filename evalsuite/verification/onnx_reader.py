@@ -87,7 +87,6 @@ def graph_of_typed(typed: TypedGraph, name: str, check: Callable[[], None] = lam
 
 
 def _needed(nodes: list[Node], output: int) -> tuple[tuple[Node, ...], int]:
-    """The nodes that the output depends on, renumbered, and its new number."""
     used = {0, output}
     for value in range(len(nodes), 0, -1):
         if value in used:

@@ -95,7 +95,6 @@ class Branching(ABC, Generic[Found]):
         return count, None
 
     def _taken(self, size: int) -> tuple[Parts, torch.Tensor]:
-        """The parts on top, `size` of them where there are so many."""
         taken, count = [], 0
         while self._waiting and count < size:
             parts, tags = self._waiting.pop()

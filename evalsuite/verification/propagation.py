@@ -62,7 +62,6 @@ def _dot(rows: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 
 def _met(first: Interval, second: Interval) -> Interval:
-    """What two sound intervals of the same values leave."""
     return torch.maximum(first[0], second[0]), torch.minimum(first[1], second[1])
 
 

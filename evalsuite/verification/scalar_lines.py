@@ -240,7 +240,6 @@ def bilinear(operation: Product, first: Interval, second: Interval) -> tuple[Int
 
 
 def _flat(where: torch.Tensor, plane: Plane, end: torch.Tensor) -> Plane:
-    """The plane, or the constant `end`."""
     x, y, rest = plane
     return x.masked_fill(where, 0.0), y.masked_fill(where, 0.0), torch.where(where, end, rest)
 

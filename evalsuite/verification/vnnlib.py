@@ -49,8 +49,6 @@ _SHOWN = 40  # characters of a number, in messages
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """A linear expression: coefficients of variables, and a constant."""
-
     terms: dict[Variable, Fraction]
     constant: Fraction
 

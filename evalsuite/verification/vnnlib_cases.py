@@ -183,7 +183,6 @@ class Cases:
         return lower, upper
 
     def _box(self, lower: _Side, upper: _Side) -> Box | VnnLibError:
-        """The box, or how it is reversed."""
         for index in range(self._inputs):
             for side, name in ((lower, "lower"), (upper, "upper")):
                 if index not in side:
