@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
-from evalsuite.activations.relu6 import clip
+from evalsuite.activations import Activation
 from evalsuite.contract import Unsupported
 from evalsuite.graph import operations as typed
 from evalsuite.graph.graph import Graph, Node
@@ -27,6 +27,7 @@ from evalsuite.graph.sizes import at
 from evalsuite.verification.normalised import Normalised, norm, softmax
 from evalsuite.verification.quadratic import activated, convex_of, dot, nearer, products, times
 from evalsuite.verification.rounding import EPS, LARGEST, TINY, units
+from evalsuite.verification.rules import SHARED, Arithmetic
 from evalsuite.verification.scalar_lines import scalar_lines
 from evalsuite.verification.writing import inexact
 from evalsuite.verification.zonotope import (
@@ -108,7 +109,9 @@ def _symbols_of(graph: Graph, apart: torch.Tensor) -> tuple[int, int]:
 _Value = Zonotope | torch.Tensor
 
 
-class _Forward:
+class _Forward(Arithmetic[Zonotope]):
+    bounds = "zonotope"
+
     def __init__(self, graph: Graph, lower: torch.Tensor, upper: torch.Tensor, check: Callable[[], None]) -> None:
         if not bool((lower.isfinite() & upper.isfinite()).all()):
             raise ValueError("a box has an end that is NaN or infinite")
@@ -171,6 +174,25 @@ class _Forward:
         if not bool((found.spread <= LARGEST).all() & (found.center <= LARGEST).all()):
             raise Unsupported(f"values beyond {LARGEST:g} are possible there")
         return found if isinstance(found, Normalised) else self.symbols.promoted(found)
+
+    def refuse(self, why: str) -> NoReturn:
+        raise Unsupported(why)
+
+    def scaled(self, x: Zonotope, factor: torch.Tensor, terms: int = 2, of: tuple[torch.Tensor, ...] = ()) -> Zonotope:
+        return scaled(x, factor, terms)
+
+    def shifted(self, x: Zonotope, constant: torch.Tensor, sign: int = 1) -> Zonotope:
+        return _sum(self, typed.Sum((1, sign)), x, constant)
+
+    def product(self, x: Zonotope, y: Zonotope) -> Zonotope:
+        return times(x, y, self.symbols.first)
+
+    def convex(self, x: Zonotope, name: str) -> Zonotope:
+        return convex_of(x, name, self.symbols.first)
+
+    def curve(self, x: Zonotope, traits: Activation) -> Zonotope:
+        low, high = ends(x)
+        return activated(traits, x, between(x, scalar_lines(traits, low, high), low, high), self.symbols.first)
 
     def _folded(self, operation: Any, given: list[Any]) -> torch.Tensor:
         result: torch.Tensor = operation(*given)
@@ -241,17 +263,6 @@ def _keeps(operation: Any, x: Normalised) -> bool:
     return isinstance(operation, typed.Linear)
 
 
-def _batch_norm(forward: _Forward, operation: typed.BatchNorm, x: Zonotope) -> Zonotope:
-    spread = operation.variance + operation.eps
-    if not bool((spread > 0).all()):
-        raise Unsupported("a variance plus epsilon is not above 0")
-    column = (-1, *[1] * (x.center.ndim - 2))
-    factor = spread.rsqrt() if operation.weight is None else operation.weight / spread.sqrt()
-    centered = _sum(forward, typed.Sum((1, -1)), x, operation.mean.reshape(column))
-    made = scaled(centered, factor.reshape(column), terms=16)
-    return made if operation.bias is None else _sum(forward, typed.Sum(), made, operation.bias.reshape(column))
-
-
 def _sum(_: _Forward, operation: typed.Sum, *given: _Value) -> Zonotope:
     """A constant that masks leaves -inf."""
     center = operation(*map(_center, given))
@@ -286,17 +297,6 @@ def _where(_: _Forward, operation: typed.Where, asked: _Value, *given: _Value) -
     return Zonotope(center, moved.generators, moved.radius)
 
 
-def _product(forward: _Forward, operation: typed.Product, *given: _Value) -> Zonotope:
-    del operation
-    constants = [each for each in given if isinstance(each, torch.Tensor)]
-    (made, *rest) = [each for each in given if isinstance(each, Zonotope)]
-    for each in rest:
-        made = times(made, each, forward.symbols.first)
-    for factor in constants:
-        made = scaled(made, factor.double())
-    return made
-
-
 def _matmul(forward: _Forward, _: typed.MatMul, x: _Value, y: _Value) -> Zonotope:
     if isinstance(x, Zonotope) and isinstance(y, Zonotope):
         if min(x.center.ndim, y.center.ndim) < 2:
@@ -311,53 +311,11 @@ def _matmul(forward: _Forward, _: typed.MatMul, x: _Value, y: _Value) -> Zonotop
     return linear(y, lambda z: left @ z, left.shape[-1] + 1, lambda z: left.abs() @ z)
 
 
-def _pointwise(forward: _Forward, operation: typed.Pointwise, x: Zonotope) -> Zonotope:
-    if not operation.is_exact:
-        raise Unsupported(f"{operation.traits.name} is computed from numbers that are rounded")
-    if operation.hardness is not None:
-        inside = scaled(x, operation.hardness)
-        made = _pointwise(forward, replace(operation, hardness=None), inside)
-        return scaled(made, 1 / operation.hardness)
-    low, high = ends(x)
-    lines = between(x, scalar_lines(operation.traits, low, high), low, high)
-    return activated(operation.traits, x, lines, forward.symbols.first)
-
-
-def _clamp(forward: _Forward, operation: typed.Clamp, x: Zonotope) -> Zonotope:
-    if not operation.low < operation.high:
-        raise Unsupported(f"clamps to [{operation.low:g}, {operation.high:g}]")
-    return _pointwise(forward, typed.Pointwise(clip(operation.low, operation.high)), x)
-
-
-def _function(forward: _Forward, operation: typed.Function, x: Zonotope) -> Zonotope:
-    if operation.name not in ("exp", "rsqrt"):
-        raise Unsupported(f"no zonotope of {operation.name}")
-    return convex_of(x, operation.name, forward.symbols.first)
-
-
-def _power(forward: _Forward, operation: typed.Power, x: Zonotope) -> Zonotope:
-    names = {-1.0: "reciprocal", -0.5: "rsqrt"}
-    if operation.exponent == 2:
-        return times(x, x, forward.symbols.first)
-    if operation.exponent not in names:
-        raise Unsupported(f"no zonotope of a power of {operation.exponent:g}")
-    return convex_of(x, names[operation.exponent], forward.symbols.first)
-
-
-def _quotient(forward: _Forward, _: typed.Quotient, x: _Value, y: _Value) -> Zonotope:
-    if isinstance(y, torch.Tensor):
-        if not isinstance(x, Zonotope) or not bool(y.all()):
-            raise Unsupported("divides by zero")
-        return scaled(x, 1 / y.double())
-    inverse = convex_of(y, "reciprocal", forward.symbols.first)
-    return times(x, inverse, forward.symbols.first) if isinstance(x, Zonotope) else scaled(inverse, x.double())
-
-
 def _norm(forward: _Forward, operation: typed.LayerNorm | typed.RMSNorm, x: Zonotope) -> Zonotope:
     parts = norm(forward.symbols, operation, x)
     weight, bias = operation.weight, getattr(operation, "bias", None)
     made = parts if weight is None else scaled(parts, weight)
-    made = made if bias is None else _sum(forward, typed.Sum(), made, bias)
+    made = made if bias is None else forward.shifted(made, bias)
     if operation.axes != (x.center.ndim - 1,):
         return made
     return Normalised(made.center, made.generators, made.radius, parts.y, parts.scale, weight, bias)
@@ -367,10 +325,8 @@ def _softmax(forward: _Forward, operation: typed.Softmax, x: Zonotope) -> Zonoto
     return softmax(forward.symbols, replace(operation, safe=operation.safe and forward.by_infinity), x)
 
 
-_RULES: dict[type, Callable[..., Zonotope]] = {
-    typed.AveragePool: _averaged, typed.BatchNorm: _batch_norm, typed.Clamp: _clamp, typed.Convolution: _weighted,
-    typed.Function: _function, typed.LayerNorm: _norm, typed.Linear: _weighted, typed.MatMul: _matmul,
-    typed.Pointwise: _pointwise, typed.Power: _power, typed.Product: _product, typed.Quotient: _quotient,
-    typed.Reduction: _reduction, typed.Resample: _resampled, typed.RMSNorm: _norm, typed.Softmax: _softmax,
-    typed.Sum: _sum, typed.Where: _where,
+_RULES: dict[type, Callable[..., Zonotope]] = SHARED | {
+    typed.AveragePool: _averaged, typed.Convolution: _weighted, typed.LayerNorm: _norm, typed.Linear: _weighted,
+    typed.MatMul: _matmul, typed.Reduction: _reduction, typed.Resample: _resampled, typed.RMSNorm: _norm,
+    typed.Softmax: _softmax, typed.Sum: _sum, typed.Where: _where,
 }  # fmt: skip

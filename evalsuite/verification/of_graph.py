@@ -14,20 +14,18 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from evalsuite.activations.relu6 import clip
 from evalsuite.contract import Unsupported
 from evalsuite.graph import operations as typed
 from evalsuite.graph.graph import Graph as TypedGraph
 from evalsuite.graph.moving import Reshape, Transpose
 from evalsuite.graph.patterns import ALL_MASKED, MASKED, recognised, with_norms
-from evalsuite.verification.graph import Affine, Convex, Maximum, Node, Pointwise, Product, Rounded
+from evalsuite.verification.graph import Affine, Convex, Maximum, Node, Product, Rounded
 from evalsuite.verification.linear import Adjoint, Convolution, Dense, Linear, Same, Select
+from evalsuite.verification.rules import SHARED, column
 from evalsuite.verification.writing import Known, Padded, Rule, Tensor, Writer, numbers
 
 # Entries of a matrix that stands for a pool or an interpolation.
 _MATRIX = 2**24
-# The factor of a batch normalization takes a sum, a root and products.
-_NORM_TERMS = 16
 
 
 def nodes_of(graph: TypedGraph, check: Callable[[], None]) -> tuple[list[Node], Tensor]:
@@ -81,53 +79,11 @@ def _added(w: Writer, operation: typed.Sum, *given: Known) -> Tensor:
     return w.append(Affine(maps, bias.double().flatten()), shape, *operands)
 
 
-def _product(w: Writer, _: typed.Product, *given: Known) -> Tensor:
-    constants = [each for each in given if isinstance(each, torch.Tensor)]
-    (made, *rest) = [each for each in given if isinstance(each, Tensor)]
-    for each in rest:
-        made = w.product(made, each)
-    for factor in constants:
-        made = w.scaled(made, factor)
-    return made
-
-
-def _quotient(w: Writer, _: typed.Quotient, x: Known, y: Known) -> Tensor:
-    if isinstance(y, torch.Tensor):
-        if not isinstance(x, Tensor) or not bool(y.all()):
-            w.refuse("divides by zero")
-        return w.scaled(x, 1 / y)
-    inverse = w.append(Convex("reciprocal"), y.shape, y)
-    return w.product(x, inverse) if isinstance(x, Tensor) else w.scaled(inverse, x)
-
-
-def _power(w: Writer, operation: typed.Power, x: Tensor) -> Tensor:
-    names = {2.0: "square", -1.0: "reciprocal", -0.5: "rsqrt"}
-    if operation.exponent not in names:
-        w.refuse(f"no sound bounds of a power of {operation.exponent:g}")
-    return w.append(Convex(names[operation.exponent]), x.shape, x)
-
-
 def _function(w: Writer, operation: typed.Function, x: Tensor) -> Tensor:
     if operation.name == "round":
         return w.append(Rounded(), x.shape, x)
-    if operation.name not in ("exp", "rsqrt"):
-        w.refuse(f"no sound bounds of {operation.name}")
-    return w.append(Convex(operation.name), x.shape, x)
-
-
-def _pointwise(w: Writer, operation: typed.Pointwise, x: Tensor) -> Tensor:
-    if not operation.is_exact:
-        w.refuse(f"{operation.traits.name} is computed from numbers that are rounded")
-    if operation.hardness is None:
-        return w.append(Pointwise(operation.traits), x.shape, x)
-    inside = w.scaled(x, operation.hardness)
-    return w.scaled(w.append(Pointwise(operation.traits), inside.shape, inside), 1 / operation.hardness)
-
-
-def _clamp(w: Writer, operation: typed.Clamp, x: Tensor) -> Tensor:
-    if not operation.low < operation.high:
-        w.refuse(f"clamps to [{operation.low:g}, {operation.high:g}]")
-    return w.append(Pointwise(clip(operation.low, operation.high)), x.shape, x)
+    made: Tensor = SHARED[typed.Function](w, operation, x)
+    return made
 
 
 def _convolution(w: Writer, operation: typed.Convolution, x: Tensor) -> Tensor:
@@ -138,25 +94,7 @@ def _convolution(w: Writer, operation: typed.Convolution, x: Tensor) -> Tensor:
         Adjoint(Convolution(weight, shape, x.shape, window)) if operation.transposed
         else Convolution(weight, x.shape, shape, window)
     )  # fmt: skip
-    return w.affine(x, map_, shape, None if bias is None else _column(bias, len(shape)))
-
-
-def _column(values: torch.Tensor, dimensions: int) -> torch.Tensor:
-    """One per channel, of (samples, channels, *spatial)."""
-    return values.reshape(1, -1, *[1] * (dimensions - 2))
-
-
-def _batch_norm(w: Writer, operation: typed.BatchNorm, x: Tensor) -> Tensor:
-    spread = operation.variance + operation.eps
-    if not bool((spread > 0).all()):
-        w.refuse("a variance plus epsilon is not above 0")
-    factor = spread.rsqrt() if operation.weight is None else operation.weight / spread.sqrt()
-    # Moved before it is scaled: the mean is exact, where its product with the factor would be rounded.
-    made = w.shifted(x, _column(-operation.mean, len(x.shape)))
-    numbers_ = operation.variance, torch.tensor(operation.eps), operation.weight
-    of = tuple(each for each in numbers_ if each is not None)
-    made = w.scaled(made, _column(factor, len(x.shape)), terms=_NORM_TERMS, of=of)
-    return made if operation.bias is None else w.shifted(made, _column(operation.bias, len(x.shape)))
+    return w.affine(x, map_, shape, None if bias is None else column(bias, len(shape)))
 
 
 def _as_matrix(w: Writer, operation: Any, x: Tensor) -> Tensor:
@@ -285,11 +223,9 @@ def _matmul(w: Writer, operation: typed.MatMul, x: Known, y: Known) -> Tensor:
     return Tensor(summed.value, shape)
 
 
-_RULES: dict[type, Rule] = {
-    typed.AveragePool: _average_pool, typed.BatchNorm: _batch_norm,
-    typed.Clamp: _clamp, typed.Convolution: _convolution, typed.Function: _function, typed.LayerNorm: _norm,
-    typed.Linear: lambda w, operation, x: w.dense(x, operation.weight, operation.bias), typed.MatMul: _matmul,
-    typed.MaxPool: _max_pool, typed.Pointwise: _pointwise, typed.Power: _power, typed.Product: _product,
-    typed.Quotient: _quotient, typed.Reduction: _reduction, typed.Resample: _as_matrix, typed.RMSNorm: _norm,
-    typed.Softmax: _softmax, typed.Sum: _sum,
+_RULES: dict[type, Rule] = SHARED | {
+    typed.AveragePool: _average_pool, typed.Convolution: _convolution, typed.Function: _function,
+    typed.LayerNorm: _norm, typed.Linear: lambda w, operation, x: w.dense(x, operation.weight, operation.bias),
+    typed.MatMul: _matmul, typed.MaxPool: _max_pool, typed.Reduction: _reduction, typed.Resample: _as_matrix,
+    typed.RMSNorm: _norm, typed.Softmax: _softmax, typed.Sum: _sum,
 }  # fmt: skip

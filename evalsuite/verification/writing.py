@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
+from evalsuite.activations import Activation
 from evalsuite.contract import Unsupported
 from evalsuite.graph import operations as typed
 from evalsuite.graph.call import guarded
@@ -18,8 +19,9 @@ from evalsuite.graph.graph import Node as TypedNode
 from evalsuite.graph.moving import Expand, Pad, Positions, Reshape, Transpose
 from evalsuite.graph.patterns import MASKED, masks_by_numbers
 from evalsuite.graph.sizes import at
-from evalsuite.verification.graph import Affine, Convex, Node, Operation, Product
+from evalsuite.verification.graph import Affine, Convex, Node, Operation, Pointwise, Product
 from evalsuite.verification.linear import Dense, Linear, Same, Scale, Select
+from evalsuite.verification.rules import Arithmetic
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +47,13 @@ Known = Tensor | torch.Tensor
 Rule = Callable[..., Tensor | Padded]
 
 
-class Writer:
+class Writer(Arithmetic[Tensor]):
     """Writes operation after operation; those that compute by `rules`, of the writer, the operation and what is given.
 
     `check` is called before each; what it raises ends the writing.
     """
+
+    bounds = "sound bounds"
 
     def __init__(self, graph: TypedGraph, rules: dict[type, Rule], check: Callable[[], None]) -> None:
         self.graph, self.nodes = graph, list[Node]()
@@ -86,8 +90,9 @@ class Writer:
         flat = torch.zeros(prod(shape)) if bias is None else bias.expand(shape).flatten()
         return self.append(Affine((map_,), flat.double()), shape, x)
 
-    def shifted(self, x: Tensor, bias: torch.Tensor) -> Tensor:
-        """x + bias: one node with that before, where that has no bias. To add to 0 is exact, and one node is faster."""
+    def shifted(self, x: Tensor, constant: torch.Tensor, sign: int = 1) -> Tensor:
+        """One node with that before, where that has no bias. To add to 0 is exact, and one node is faster."""
+        bias = sign * constant
         node = self.nodes[x.value - 1] if x.value else None
         if node and isinstance(node.operation, Affine) and not bool(node.operation.bias.any()):
             made = replace(node.operation, bias=bias.expand(x.shape).flatten().double())
@@ -236,15 +241,20 @@ class Writer:
             return Same()
         return Select(numbers(x.shape).expand(shape).flatten().long(), prod(x.shape))
 
+    def convex(self, x: Tensor, name: str) -> Tensor:
+        return self.append(Convex(name), x.shape, x)
+
+    def curve(self, x: Tensor, traits: Activation) -> Tensor:
+        return self.append(Pointwise(traits), x.shape, x)
+
     def product(self, x: Tensor, y: Tensor, most: float = inf) -> Tensor:
         """The product, entry by entry, known to be of magnitudes up to `most`."""
         if x == y:
-            return self.append(Convex("square"), x.shape, x)
+            return self.convex(x, "square")
         shape = tuple(np.broadcast_shapes(x.shape, y.shape))
         return self.append(Product(self.repeated(x, shape), self.repeated(y, shape), most), shape, x, y)
 
-    def scaled(self, x: Tensor, factor: torch.Tensor, *, terms: int = 2, of: tuple[torch.Tensor, ...] = ()) -> Tensor:
-        """The product with constants, which are off by at most `terms` units in the last place: see `Scale`."""
+    def scaled(self, x: Tensor, factor: torch.Tensor, terms: int = 2, of: tuple[torch.Tensor, ...] = ()) -> Tensor:
         shape = tuple(np.broadcast_shapes(x.shape, factor.shape))
         x = self.affine(x, self.repeated(x, shape), shape) if prod(x.shape) < prod(shape) else x
         return self.affine(x, Scale(factor.double().expand(shape).flatten(), terms, of), shape)

@@ -38,6 +38,11 @@ class Zonotope:
     generators: torch.Tensor
     radius: torch.Tensor
 
+    @property
+    def shape(self) -> torch.Size:
+        """Of the values, with the batch of one."""
+        return self.center.shape
+
     @cached_property
     def spread(self) -> torch.Tensor:
         """(1, *shape), how far a value can lie from the center."""
