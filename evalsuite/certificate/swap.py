@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
@@ -278,15 +279,14 @@ class SwapBounds:
     ) -> SwapCertificate:
         if not self._attends:
             return _certified(self._pair(hardness), self._check, lower, upper, labels)
-        lower_shaped, upper_shaped = (each.reshape(1, *self._shape) for each in (lower, upper))
-        try:
-            found = zonotopes_apart(*self._sides(hardness), lower_shaped, upper_shaped, check=self._check)
-        except Unsupported:  # an operation that lines may know
-            return _certified(self._pair(hardness), self._check, lower, upper, labels)
-        certificate = _by_zonotopes(*found, labels)
-        if not self._narrow:
+        ends, certificate = [each.reshape(1, *self._shape) for each in (lower, upper)], None
+        with suppress(Unsupported):  # of an operation that lines may know
+            found = zonotopes_apart(*self._sides(hardness), *ends, check=self._check)
+            certificate = _by_zonotopes(*found, labels)
+        if certificate is not None and not self._narrow:
             return certificate
-        return certificate.met(_certified(self._pair(hardness), self._check, lower, upper, labels))
+        by_lines = _certified(self._pair(hardness), self._check, lower, upper, labels)
+        return by_lines if certificate is None else certificate.met(by_lines)
 
     def difference(self, x: torch.Tensor, *, hardness: float | None = None) -> torch.Tensor:
         """d at inputs (batch, *input_shape), (batch, outputs): evaluated in float64, not bounded; differentiable."""

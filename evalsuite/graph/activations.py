@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import reduce
+from operator import mul
 
 import torch
 
@@ -90,45 +92,41 @@ def _polynomial(graph: Graph, index: int, source: int, known: dict[int, Polynomi
 
 
 def _applied(node: Node, given: list[Polynomial]) -> Polynomial:
-    operation = node.operation
-    if isinstance(operation, op.Sum):
-        total = constant(0.0)
-        for sign, each in zip(operation.signs, given, strict=True):
-            total = total + each.scaled(float(sign))
-        return total
-    if isinstance(operation, op.Product):
-        return given[0] * given[1]
-    if isinstance(operation, op.Quotient):
-        divisor = given[1].number
-        if divisor == 0:
-            raise _NotReadError
-        return given[0] * (atom("1 /", given[1]) if divisor is None else constant(1 / divisor))
-    if isinstance(operation, op.Pair) and operation.name in ("maximum", "minimum"):
-        ends = [each.number for each in given]
-        end = next((each for each in ends if each is not None), None)
-        if end is not None and None in ends:
-            low, high = (end, math.inf) if operation.name == "maximum" else (-math.inf, end)
-            return atom(clamp(low, high), given[ends.index(None)])
-    if isinstance(operation, op.Power) and operation.exponent in (2.0, 3.0, 4.0):
-        product = given[0]
-        for _ in range(int(operation.exponent) - 1):
-            product = product * given[0]
-        return product
-    name = _name(operation)
+    name: str | None = None
+    match node.operation:
+        case op.Sum(signs=signs):
+            total = constant(0.0)
+            for sign, each in zip(signs, given, strict=True):
+                total = total + each.scaled(float(sign))
+            return total
+        case op.Product():
+            return given[0] * given[1]
+        case op.Quotient():
+            divisor = given[1].number
+            if divisor == 0:
+                raise _NotReadError
+            return given[0] * (atom("1 /", given[1]) if divisor is None else constant(1 / divisor))
+        case op.Pair(name="maximum" | "minimum" as side):
+            ends = [each.number for each in given]
+            end = next((each for each in ends if each is not None), None)
+            name = None if end is None else clamp(*_beyond(side, end))
+        case op.Power(exponent=2.0 | 3.0 | 4.0 as exponent):
+            return reduce(mul, given * int(exponent))
+        case op.Function():
+            name = node.operation.name
+        case op.Clamp(low=low, high=high):
+            name = clamp(low, high)
+        case op.Pointwise(traits=traits) if _is_row(node.operation):
+            name = clamp(0, 6) if traits.name == "relu6" else traits.name
     variable = next((each for each in given if each.number is None), None)
     if name is None or variable is None:
         raise _NotReadError
     return atom(name, variable)
 
 
-def _name(operation: object) -> str | None:
-    if isinstance(operation, op.Function):
-        return operation.name
-    if isinstance(operation, op.Clamp):
-        return clamp(operation.low, operation.high)
-    if isinstance(operation, op.Pointwise) and _is_row(operation):
-        return clamp(0, 6) if operation.traits.name == "relu6" else operation.traits.name
-    return None
+def _beyond(side: str, end: float) -> tuple[float, float]:
+    """The ends of what is the greater, or the smaller, of a value and a number."""
+    return (end, math.inf) if side == "maximum" else (-math.inf, end)
 
 
 def _is_row(operation: op.Pointwise) -> bool:
@@ -144,20 +142,15 @@ def _row(found: Polynomial) -> op.Pointwise | None:
         if apart <= TOLERANCE:
             return op.Pointwise(traits, None, apart)
     for traits, formula in formulas():
-        hardness = _hardness(found, formula)
-        if hardness is None or traits.hardens_to != "relu" or traits.hardened_at != 1:
+        # What the variable is multiplied by in a function that both contain.
+        pairs = zip(_linear(found), _linear(formula), strict=False)
+        hardness = next((one / other for (name, one), (like, other) in pairs if name == like), 0.0)
+        if not 0 < hardness < math.inf or traits.hardens_to != "relu" or traits.hardened_at != 1:
             continue
         apart = deviation(found, formula.of(hardness).scaled(1 / hardness))
         if apart <= TOLERANCE:
             return op.Pointwise(traits, torch.tensor(hardness, dtype=torch.float64), apart)
     return None
-
-
-def _hardness(found: Polynomial, formula: Polynomial) -> float | None:
-    """What the variable is multiplied by in a function that both contain."""
-    pairs = zip(_linear(found), _linear(formula), strict=False)
-    ratio = next((one / other for (name, one), (like, other) in pairs if name == like), None)
-    return ratio if ratio is not None and math.isfinite(ratio) and ratio > 0 else None
 
 
 def _linear(formula: Polynomial) -> list[tuple[str, float]]:
@@ -178,8 +171,7 @@ def _clipped(graph: Graph, node: Node) -> Node | None:
     for source, other in (node.sources, node.sources[::-1]):
         end = _number(graph, other)
         if end is not None and graph.nodes[source].shape == node.shape:
-            low, high = (end, math.inf) if node.operation.name == "maximum" else (-math.inf, end)
-            return replace(node, operation=op.Clamp(low, high), sources=(source,))
+            return replace(node, operation=op.Clamp(*_beyond(node.operation.name, end)), sources=(source,))
     return None
 
 

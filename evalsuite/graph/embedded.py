@@ -48,8 +48,9 @@ def embedded(graph: Graph, sample: Inputs, vocabulary: int, position: int | None
     start = _embedding(graph, vocabulary)
     values = dict(graph.values(sample, torch.float32))
     cut = _Cut(graph, values, start)
-    for index in sorted(_users(graph, start)):
-        cut.take(index)
+    for index, node in enumerate(graph.nodes):
+        if cut.place.keys() & node.sources:
+            cut.take(index)
     if graph.output not in cut.place:
         raise Unsupported(f"the output does not depend on {graph.nodes[start].name!r}")
     output = cut.place[graph.output]
@@ -135,14 +136,6 @@ def _embeds(graph: Graph, index: int, vocabulary: int) -> bool:
     if not isinstance(table.operation, Constant) or not isinstance(tokens.operation, Input):
         return False
     return len(table.operation.value) >= vocabulary
-
-
-def _users(graph: Graph, start: int) -> set[int]:
-    found = {start}
-    for index, node in enumerate(graph.nodes):
-        if found.intersection(node.sources):
-            found.add(index)
-    return found - {start}
 
 
 def _attending(graph: Graph, index: int) -> Node | None:

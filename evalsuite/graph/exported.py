@@ -221,7 +221,9 @@ class _Reader:
         self.program, self.whole = program, whole
         self.builder = Builder()
         self.found: dict[fx.Node, Any] = {}
-        self.names = list(example) if isinstance(example, dict) else _positions(len(leaves(example)))
+        count = len(leaves(example))
+        numbered = ["input"] if count == 1 else [f"input_{place}" for place in range(count)]
+        self.names = list(example) if isinstance(example, dict) else numbered
 
     def graph(self) -> Graph:
         signature = self.program.graph_signature
@@ -271,7 +273,8 @@ class _Reader:
     def _value(self, node: fx.Node, target: str, where: str) -> Any:
         known = node.meta.get("val")
         if isinstance(known, torch.SymInt | int):
-            return _number(known)
+            found = size(*(_at(known, batch) for batch in BATCHES))
+            return Times(-found) if found < 0 else found
         args, kwargs = self._resolved(node.args), self._resolved(node.kwargs)
         if target == "getitem":
             return args[0][args[1]]
@@ -283,7 +286,8 @@ class _Reader:
             )
         if target not in _READERS:
             raise Unsupported(f"no reader for torch's operator {node.target}: write it with others, or ask for it")
-        values = [each for each in _listed(known) if isinstance(each, torch.Tensor)]
+        listed = known if isinstance(known, list | tuple) else [known]
+        values = [each for each in listed if isinstance(each, torch.Tensor)]
         eps = args[3] if len(args) > 3 else kwargs.get("eps")
         if target == "rms_norm" and eps is None and values[0].dtype == torch.float64:
             raise Unsupported("in float64 its eps is that of the type: give it one")
@@ -304,37 +308,19 @@ class _Reader:
 _OF_MEMORY = ("device", "layout", "memory_format", "pin_memory", "implicit", "non_blocking", "copy")
 
 
-def _listed(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [value]
-
-
-def _number(value: Any) -> int | Times:
-    """A size that a program computes: a number, or a multiple of the batch."""
-    found = size(*(_at(value, batch) for batch in BATCHES))
-    return Times(-found) if found < 0 else found
-
-
 def _at(value: Any, batch: int) -> int:
     if isinstance(value, int):
         return value
     expression = value.node.expr
-    if expression.free_symbols and not _is_multiple(expression):
+    factor, symbol = expression.as_coeff_Mul()
+    if expression.free_symbols and not (symbol.is_Symbol and factor.is_Integer):
         raise Unsupported(f"it computes with the size {expression}, which is no multiple of the batch")
     return int(expression.subs(dict.fromkeys(expression.free_symbols, batch)))
-
-
-def _is_multiple(expression: Any) -> bool:
-    factor, symbol = expression.as_coeff_Mul()
-    return bool(symbol.is_Symbol and factor.is_Integer)
 
 
 def _described(value: torch.Tensor) -> tuple[Shape, torch.dtype]:
     sizes = ([_at(each, batch) for each in value.shape] for batch in BATCHES)
     return shape(*sizes), kind_of(value.dtype)
-
-
-def _positions(count: int) -> list[str]:
-    return ["input"] if count == 1 else [f"input_{place}" for place in range(count)]
 
 
 def _path(node: fx.Node) -> str:

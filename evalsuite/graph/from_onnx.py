@@ -47,7 +47,9 @@ def from_onnx(path: Path | str, example: Inputs, *, output: str | None = None) -
         raise Unsupported(f"{path}: its batch is fixed to {file.batch}: export it with a dynamic one")
     if isinstance(example, dict):
         example = {name: example[name] for name in file.named(example)}
-    module = written(_named(_without_infinity(read_onnx(Path(path), example, output=output))), example)
+    graph = _without_infinity(read_onnx(Path(path), example, output=output))
+    nodes = tuple(replace(each, name=_identifier(each.name)) for each in graph.nodes)
+    module = written(replace(graph, nodes=nodes), example)
     for name, each in list(module.named_buffers(recurse=False)):
         # A single number is a constant of a formula, and a mask has entries, often finite, that no training may move.
         if each.is_floating_point() and each.numel() > 1 and bool((each.abs() < _MASKED).all()):
@@ -82,10 +84,6 @@ def _reaches(operation: Operation, widths: tuple[tuple[int, int], ...]) -> bool:
         return False
     outer, inner = widths[: -len(operation.kernel)], widths[-len(operation.kernel) :]
     return not any(map(any, outer)) and all(max(each) < k for each, k in zip(inner, operation.kernel, strict=True))
-
-
-def _named(graph: Graph) -> Graph:
-    return replace(graph, nodes=tuple(replace(each, name=_identifier(each.name)) for each in graph.nodes))
 
 
 def _identifier(name: str) -> str:

@@ -166,7 +166,8 @@ class Builder:
         given = widened[0]
         same = isinstance(operation, Cast) and torch.equal(value.to(given.dtype), given)
         # 24 bits times 24 bits are 48 of the 53 that there are.
-        short = isinstance(operation, Product) and len(widened) == 2 and all(map(_is_single, widened))
+        short = isinstance(operation, Product) and len(widened) == 2
+        short = short and all(torch.equal(each.float().to(each.dtype), each) for each in widened)
         exact = all(each.exact for each in constants) and (same or short)
         return self.constant(value, exact=not value.is_floating_point() or exact, single=single)
 
@@ -181,10 +182,6 @@ class Builder:
             for each, size in zip(sources, sizes, strict=True)
         ]
         return converted(operation, torch.float32, device)(*operands)
-
-
-def _is_single(value: torch.Tensor) -> bool:
-    return torch.equal(value.float().to(value.dtype), value)
 
 
 def rewritten(graph: Graph, rule: Callable[[Graph, int], Node | None]) -> Graph:

@@ -190,8 +190,8 @@ def _is_foreign(layer: nn.Module) -> bool:
 def _layers(graph: Graph, module: nn.Module) -> Iterator[Placed]:
     """The layers in order: modules of the network where they are torch's or known, else what computes the same."""
     for path, group in groupby(_chain(graph), key=lambda node: node.name):
-        nodes, owner = list(group), _owner(module, path)
-        if owner is not None:
+        nodes, owner = list(group), module.get_submodule(path)
+        if type(owner) is not nn.Sequential and not _is_foreign(owner):  # a layer, all of whose operations are taken
             yield from [(path, owner)] * times_applied(owner, graph, nodes)
             continue
         for node in nodes:
@@ -200,12 +200,17 @@ def _layers(graph: Graph, module: nn.Module) -> Iterator[Placed]:
                 yield f"{path}.{kind}" if path else kind, layer
 
 
+def _where(node: Node) -> str:
+    return f"{node.name or 'the network'} ({type(node.operation).__name__.lower()})"
+
+
 def refuse_computed(node: Node) -> None:
     """Raise Unsupported where weights are computed from parameters: in float64, they are not exactly the weights."""
     for each in vars(node.operation).values():
         if isinstance(each, torch.Tensor) and each.dtype != torch.float32:
-            where = f"{node.name or 'the network'} ({type(node.operation).__name__.lower()})"
-            raise Unsupported(f"{where}: its weights are computed from others: remove the parametrization before")
+            raise Unsupported(
+                f"{_where(node)}: its weights are computed from others: remove the parametrization before"
+            )
 
 
 def _chain(graph: Graph) -> Iterator[Node]:
@@ -217,24 +222,18 @@ def _chain(graph: Graph) -> Iterator[Node]:
             continue
         taken = [each for each in node.sources if not isinstance(graph.nodes[each].operation, op.Constant)]
         if taken != [before] or not graph.nodes[before].shape or graph.nodes[before].shape[0] != batch:
-            where = f"{node.name or 'the network'} ({type(node.operation).__name__.lower()})"
-            raise Unsupported(f"{where} takes other values than the one before it: only layers in a row are read here")
+            said = "takes other values than the one before it: only layers in a row are read here"
+            raise Unsupported(f"{_where(node)} {said}")
         yield node
         before = index
     if before != graph.output:
         raise Unsupported("its output does not depend on its input")
 
 
-def _owner(module: nn.Module, path: str) -> nn.Module | None:
-    owner = module.get_submodule(path)
-    return None if _is_foreign(owner) or type(owner) is nn.Sequential else owner
-
-
 def _made(node: Node) -> list[Placed]:
     made = _reshaped(node) if isinstance(node.operation, Reshape) else torch_layers(node)
     if not made:
-        where = f"{node.name or 'the network'} ({type(node.operation).__name__.lower()})"
-        raise Unsupported(f"{where}: it is neither an affine layer nor exactly a known activation")
+        raise Unsupported(f"{_where(node)}: it is neither an affine layer nor exactly a known activation")
     return made
 
 

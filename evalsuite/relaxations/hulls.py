@@ -90,7 +90,11 @@ def relax_lines(slopes: tuple[float, float], each: Intervals, points: Points | N
         ends = [_over(slopes, below.detach().double(), z, side=-1) for z in (each.lower, each.upper)]
         least = torch.where(crossing, torch.minimum(*ends).clamp(max=0), torch.minimum(*ends))
         most = torch.maximum(*(_over(slopes, above.double(), z, side=1) for z in (each.lower, each.upper)))
-    nearest = _nearest(ends, each, crossing) if below.requires_grad else None
+    nearest = None
+    if below.requires_grad:
+        low, high = ends
+        nearest = torch.where(low <= high, each.lower, each.upper)
+        nearest = torch.where(crossing & (torch.minimum(low, high) >= 0), 0.0, nearest)
     return Lines(
         below, each.intercept(below, least, nearest, up=False), above, each.intercept(above, most, None, up=True)
     )
@@ -106,12 +110,6 @@ def _over(slopes: tuple[float, float], slope: torch.Tensor, z: torch.Tensor, *, 
     rest = _chosen(z < 0, *slopes) - slope
     over = rest * z
     return torch.where((rest == 0) | (z == 0), over, over + side * (4 * _EPS * over.abs() + _TINY))
-
-
-def _nearest(ends: list[torch.Tensor], each: Intervals, crossing: torch.Tensor) -> torch.Tensor:
-    low, high = ends
-    best = torch.where(low <= high, each.lower, each.upper)
-    return torch.where(crossing & (torch.minimum(low, high) >= 0), 0.0, best)
 
 
 def range_lines(slopes: tuple[float, float], each: Intervals) -> tuple[torch.Tensor, torch.Tensor]:
@@ -189,15 +187,12 @@ def relax_hull(curve: Curve, each: Intervals, points: tuple[torch.Tensor, torch.
 
 def hull_of(curve: Curve, each: Intervals) -> Hull:
     """What is known of a curve on intervals."""
-    return Hull(curve, _arcs(curve), each, curve.value(each.lower), curve.value(each.upper), each.slack(curve))
+    arcs = tuple(_arc(curve, piece) for piece in curve.pieces if piece.sign == "+")
+    return Hull(curve, arcs, each, curve.value(each.lower), curve.value(each.upper), each.slack(curve))
 
 
 @lru_cache(maxsize=512)
 @torch.no_grad()
-def _arcs(curve: Curve) -> tuple[_Arc, ...]:
-    return tuple(_arc(curve, piece) for piece in curve.pieces if piece.sign == "+")
-
-
 def _arc(curve: Curve, piece: Piece) -> _Arc:
     start, end = reach(piece)
     if math.isfinite(piece.start) and math.isfinite(piece.end):

@@ -20,8 +20,8 @@ import torch
 from evalsuite.activations import Activation
 from evalsuite.relaxations.hulls import range_lines, relax_bend, relax_hull, relax_lines
 from evalsuite.relaxations.intervals import Intervals, Lines, check_ends, checked_hardness, normal
-from evalsuite.relaxations.pieces import Curve, at, curve, turning_points
-from evalsuite.relaxations.waves import Wave, relax_wave, wave
+from evalsuite.relaxations.pieces import at, curve, turning_points
+from evalsuite.relaxations.waves import relax_wave, wave
 
 Points = tuple[torch.Tensor, torch.Tensor]
 
@@ -61,7 +61,9 @@ def relax(
     each = normal(lower, upper, hardness)
     lines = _method(traits)(each, points)
     if whole.unbounded and each.dtype == torch.float32:
-        _check_finite(whole, lines)
+        parts = (lines.lower_slope, lines.lower_intercept, lines.upper_slope, lines.upper_intercept)
+        if not all(bool(part.isfinite().all()) for part in parts):
+            raise ValueError(f"the lines of {whole.name!r} on these intervals overflow float32; give float64 ends")
     return lines
 
 
@@ -77,17 +79,9 @@ def _method(traits: Activation) -> Callable[[Intervals, Points | None], Lines]:
     found, turned = wave(whole, (left, right)), wave(whole.negated(), (-left, -right))
     if found is not None:
         return partial(relax_wave, found)
-    return partial(relax_hull, whole) if turned is None else partial(_turned, turned)
-
-
-def _turned(turned: Wave, each: Intervals, points: Points | None) -> Lines:
-    return relax_wave(turned, each, None if points is None else (points[1], points[0])).negated()
-
-
-def _check_finite(whole: Curve, lines: Lines) -> None:
-    parts = (lines.lower_slope, lines.lower_intercept, lines.upper_slope, lines.upper_intercept)
-    if not all(bool(each.isfinite().all()) for each in parts):
-        raise ValueError(f"the lines of {whole.name!r} on these intervals overflow float32; give float64 ends")
+    if turned is None:
+        return partial(relax_hull, whole)
+    return lambda each, points: relax_wave(turned, each, points and points[::-1]).negated()
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 
@@ -133,12 +133,10 @@ def _split(traits: Activation) -> tuple[Piece, ...]:
         raise ValueError(
             f"activation {traits.name!r}: inflections and kinks must be finite and ascending; mend the row"
         )
-    ends = [-math.inf, *places, math.inf]
-    pieces = []
-    for start, end in pairwise(ends):
-        passed = sum(inflection <= start for inflection in traits.inflections)
-        pieces.append(Piece(start, end, shape[passed]))
-    return tuple(pieces)
+    return tuple(
+        Piece(start, end, shape[sum(inflection <= start for inflection in traits.inflections)])
+        for start, end in pairwise([-math.inf, *places, math.inf])
+    )
 
 
 @lru_cache(maxsize=512)
@@ -165,14 +163,11 @@ def curve(traits: Activation) -> Curve:
 def _negated(each: Curve) -> Curve:
     value, slope = each.value, each.slope
     turned = {_CONVEX: _CONCAVE, _CONCAVE: _CONVEX, _LINEAR: _LINEAR}
-    return Curve(
-        name=each.name,
+    return replace(
+        each,
         value=lambda z: -value(z),
         slope=lambda z: -slope(z),
-        pieces=tuple(Piece(piece.start, piece.end, turned[piece.sign]) for piece in each.pieces),
-        steepest=each.steepest,
-        unbounded=each.unbounded,
-        offset=each.offset,
+        pieces=tuple(replace(piece, sign=turned[piece.sign]) for piece in each.pieces),
         rises=tuple(not rise for rise in each.rises),
     )
 

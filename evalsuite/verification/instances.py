@@ -130,23 +130,23 @@ def _child(connection: Connection, instance: Instance, engine: str) -> None:
 
 
 def _outcome(instance: Instance, process: BaseProcess, connection: Connection) -> InstanceResult:
+
+    def row(result: str, prepare: float, seconds: float, reason: str) -> InstanceResult:
+        return InstanceResult(instance.category, instance.onnx, instance.vnnlib, prepare, result, seconds, reason)
+
     started, limit = time.perf_counter(), _START
     try:
         while connection.poll(limit):
             result, prepare, seconds, reason = connection.recv()
             if result != _READY:
-                return _row(instance, result, prepare, seconds, reason)
+                return row(result, prepare, seconds, reason)
             started, limit = time.perf_counter(), instance.timeout + _GRACE
         seconds = time.perf_counter() - started
-        return _row(instance, "timeout", 0.0, seconds, f"killed {_GRACE:g} s after its time limit")
+        return row("timeout", 0.0, seconds, f"killed {_GRACE:g} s after its time limit")
     except EOFError:  # the pipe of a process that ended is readable, and empty
         process.join(_GRACE)
         seconds = time.perf_counter() - started
-        return _row(instance, ERROR, 0.0, seconds, f"its process ended with exit code {process.exitcode}")
-
-
-def _row(instance: Instance, result: str, prepare: float, seconds: float, reason: str) -> InstanceResult:
-    return InstanceResult(instance.category, instance.onnx, instance.vnnlib, prepare, result, seconds, reason)
+        return row(ERROR, 0.0, seconds, f"its process ended with exit code {process.exitcode}")
 
 
 def _kill(process: BaseProcess) -> None:

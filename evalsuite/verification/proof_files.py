@@ -20,12 +20,13 @@ from evalsuite.verification.proofs import ProofError, Statement, check_proof, re
 from evalsuite.verification.smooth_proofs import SMOOTH_PROOF, SmoothProofError, SmoothStatement, check_smooth_proof
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import z3
 
     from evalsuite.verification.specification import Constraint, Specification
 
+Box = list[tuple[Fraction, Fraction]]
 AnyStatement = Statement | IntegerStatement | SmoothStatement
 
 _PROOF = "evalsuite-proof/1"  # of ReLU networks
@@ -106,36 +107,45 @@ def described(statement: AnyStatement) -> str:
     if isinstance(statement, IntegerStatement):
         return _described_integers(statement)
     sizes = "-".join(map(str, (len(statement.box), *statement.layers)))
-    lines = [
-        f"proven: for every real input of the box {_box(statement.box)}",
-        f"the network {sizes} in the ONNX file with SHA-256 {statement.sha256},",
-        "computed without rounding from its float32 weights, has outputs y with",
+    rows = [
+        f"{_sum(coefficients, constant)} > 0 (at least {_about(bound)})"
+        for (coefficients, constant), bound in zip(statement.rows, statement.bounds, strict=True)
     ]
-    for (coefficients, constant), bound in zip(statement.rows, statement.bounds, strict=True):
-        terms = [_term(factor, index) for index, factor in sorted(coefficients.items())]
-        terms += [_about(constant)] if constant else []
-        lines.append(f"  {' + '.join(terms).replace('+ -', '- ')} > 0 (at least {_about(bound)})")
-    splits = statement.leaves - len(statement.rows)
-    by = f"{_counted(statement.leaves, 'part')} and {_counted(splits, 'split')}"
-    lines.append(f"by {by}. Rounding in float32 is not covered.")
-    return "\n".join(lines)
+    how = "computed without rounding from its float32 weights"
+    said = _said("real", statement.box, f"network {sizes}", statement.sha256, how, rows, statement.leaves)
+    return f"{said} Rounding in float32 is not covered."
 
 
 def _described_integers(statement: IntegerStatement) -> str:
-    box = [(Fraction(low), Fraction(up)) for low, up in zip(statement.lower, statement.upper, strict=True)]
+    rows = [f"{_sum(row)} >= {least}" for row, least in statement.rows]
+    network, how = (
+        f"integer network {'-'.join(map(str, statement.sizes))}",
+        "as it is executed, rounding and clipping included",
+    )
+    return _said("integer", _integer_box(statement), network, statement.sha256, how, rows, statement.parts)
+
+
+def _said(kind: str, box: Box, network: str, sha256: str, how: str, rows: list[str], parts: int) -> str:
     lines = [
-        f"proven: for every integer input of the box {_box(box)}",
-        f"the integer network {'-'.join(map(str, statement.sizes))} in the ONNX file with SHA-256 {statement.sha256},",
-        "as it is executed, rounding and clipping included, has outputs y with",
+        f"proven: for every {kind} input of the box {_box(box)}",
+        f"the {network} in the ONNX file with SHA-256 {sha256},",
+        f"{how}, has outputs y with",
+        *(f"  {row}" for row in rows),
+        f"by {_counted(parts, 'part')} and {_counted(parts - len(rows), 'split')}.",
     ]
-    for coefficients, least in statement.rows:
-        terms = [_term(Fraction(factor), index) for index, factor in sorted(coefficients.items())]
-        lines.append(f"  {' + '.join(terms).replace('+ -', '- ')} >= {least}")
-    splits = statement.parts - len(statement.rows)
-    return "\n".join([*lines, f"by {_counted(statement.parts, 'part')} and {_counted(splits, 'split')}."])
+    return "\n".join(lines)
 
 
-def _box(box: Sequence[tuple[Fraction, Fraction]]) -> str:
+def _sum(row: Mapping[int, Fraction | int], constant: Fraction | int = 0) -> str:
+    terms = [_term(Fraction(factor), index) for index, factor in sorted(row.items())]
+    return " + ".join([*terms, *([_about(Fraction(constant))] if constant else [])]).replace("+ -", "- ")
+
+
+def _integer_box(statement: IntegerStatement) -> Box:
+    return [(Fraction(low), Fraction(up)) for low, up in zip(statement.lower, statement.upper, strict=True)]
+
+
+def _box(box: Box) -> str:
     """Its ends where they are few, else its size and the first of them."""
     shown = [f"x{i} in [{_about(low)}, {_about(up)}]" for i, (low, up) in enumerate(box[:_SHOWN])]
     if len(box) <= _SHOWN:
@@ -162,7 +172,7 @@ def missing(statement: AnyStatement, specification: Specification) -> str:
     integer network only the integers of a case's box are inputs.
     """
     if isinstance(statement, IntegerStatement):
-        box = [(Fraction(low), Fraction(up)) for low, up in zip(statement.lower, statement.upper, strict=True)]
+        box = _integer_box(statement)
         rows = [({i: Fraction(c) for i, c in row.items()}, Fraction(least)) for row, least in statement.rows]
         outputs, whole = statement.sizes[-1], True
     else:
@@ -222,9 +232,10 @@ def opinion(statement: Statement, onnx_bytes: bytes, row: int, seconds: float) -
     It is asked for an input of the box where the row is <= 0, with every ReLU written out and no bounds: of the proof
     it is given nothing, but the network is read by the checker's own reader.
     """
+    import onnx
     import z3
 
-    _, layers, exponent = read_network(_model(onnx_bytes))
+    _, layers, exponent = read_network(onnx.load_model_from_string(onnx_bytes))
     solver = z3.SolverFor("QF_LRA")
     solver.set("timeout", max(1, int(seconds * 1000)))
     state: list[z3.ArithRef] = []
@@ -249,12 +260,6 @@ def opinion(statement: Statement, onnx_bytes: bytes, row: int, seconds: float) -
     coefficients, constant = statement.rows[row]
     solver.add(z3.Sum([_value(factor) * state[i] for i, factor in coefficients.items()]) + _value(constant) <= 0)
     return {"unsat": "agrees", "sat": "contradicts"}.get(str(solver.check()), "undecided")
-
-
-def _model(onnx_bytes: bytes) -> Any:
-    import onnx
-
-    return onnx.load_model_from_string(onnx_bytes)
 
 
 def _value(value: Fraction) -> z3.RatNumRef:
