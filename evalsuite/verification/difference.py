@@ -20,18 +20,8 @@ import torch
 
 from evalsuite.activations import Activation
 from evalsuite.relaxations.twins import are_twins
-from evalsuite.verification.graph import (
-    Affine,
-    Convex,
-    Difference,
-    Graph,
-    Maximum,
-    Node,
-    Operation,
-    Pointwise,
-    Product,
-    Rounded,
-)
+from evalsuite.verification import graph as flat
+from evalsuite.verification.graph import Graph, Node
 from evalsuite.verification.linear import Adjoint, Convolution, Dense, Linear, Same, Scale, Select
 from evalsuite.verification.scalar_lines import are_related
 
@@ -72,7 +62,7 @@ def with_difference(first: Graph, second: Graph) -> Graph:
 def _ended(graph: Graph, nodes: list[Node], parts: Iterable[tuple[int, torch.Tensor]]) -> Graph:
     sources, weights = zip(*parts, strict=True)
     size = len(weights[0])
-    operation = Affine(tuple(map(Dense, weights)), torch.zeros(size, dtype=torch.float64))
+    operation = flat.Affine(tuple(map(Dense, weights)), torch.zeros(size, dtype=torch.float64))
     nodes = [*nodes, Node("difference", operation, sources, size)]
     return replace(graph, nodes=tuple(nodes), output=len(nodes), output_shape=(1, size))
 
@@ -104,13 +94,13 @@ class _Pair:
     def _apart(self, one: Node, other: Node, values: tuple[int, int], apart: list[int | None]) -> int | None:
         first, second = one.operation, other.operation
         changes = [_change(*each) for each in zip(_maps(first), _maps(second), strict=True)]
-        if isinstance(first, Affine) and isinstance(second, Affine) and None not in changes:
+        if isinstance(first, flat.Affine) and isinstance(second, flat.Affine) and None not in changes:
             parts = [(before, map_) for map_, before in zip(first.maps, apart, strict=True) if before is not None]
             for source, change in zip(other.sources, changes, strict=True):
                 parts += [(source, each) for each in change or ()]
             bias = first.bias - second.bias
             return self._append(one, *parts, bias=bias) if parts or bool(bias.any()) else None
-        if isinstance(first, Product) and not any(changes) and None not in changes:
+        if isinstance(first, flat.Product) and not any(changes) and None not in changes:
             # x y - x' y' = (x - x') y + x' (y - y')
             pairs = (apart[0], one.sources[1]), (other.sources[0], apart[1])
             made = [self._add(one, replace(first, most=inf), x, y) for x, y in pairs if x is not None and y is not None]
@@ -120,21 +110,21 @@ class _Pair:
         if not are_related(first, second):
             return self._append(one, (values[0], Same()), (values[1], Same(-1)))
         source = apart[0] or self._append(one)
-        return self._add(one, Difference(Same(), Same()), source, *values)
+        return self._add(one, flat.Difference(Same(), Same()), source, *values)
 
     def _append(self, node: Node, *parts: tuple[int, Linear], bias: torch.Tensor | None = None) -> int:
         bias = torch.zeros(node.size, dtype=torch.float64) if bias is None else bias
-        return self._add(node, Affine(tuple(map_ for _, map_ in parts), bias), *(source for source, _ in parts))
+        return self._add(node, flat.Affine(tuple(map_ for _, map_ in parts), bias), *(source for source, _ in parts))
 
-    def _add(self, node: Node, operation: Operation, *sources: int) -> int:
+    def _add(self, node: Node, operation: flat.Operation, *sources: int) -> int:
         self.nodes.append(replace(node, operation=operation, sources=sources))
         return len(self.nodes)
 
 
-def _maps(operation: Operation) -> tuple[Linear, ...]:
-    if isinstance(operation, Affine):
+def _maps(operation: flat.Operation) -> tuple[Linear, ...]:
+    if isinstance(operation, flat.Affine):
         return operation.maps
-    return (operation.left, operation.right) if isinstance(operation, Product) else ()
+    return (operation.left, operation.right) if isinstance(operation, flat.Product) else ()
 
 
 def _change(first: Linear, second: Linear) -> list[Linear] | None:
@@ -161,11 +151,11 @@ def _geometry(map_: Dense | Convolution) -> object:
     return map_.weight.shape, rest
 
 
-def _are_equal(first: Operation, second: Operation) -> bool:
+def _are_equal(first: flat.Operation, second: flat.Operation) -> bool:
     """Whether two operations of one value compute the same of the same."""
-    if isinstance(first, Maximum) and isinstance(second, Maximum):
+    if isinstance(first, flat.Maximum) and isinstance(second, flat.Maximum):
         return torch.equal(first.windows, second.windows)
-    return isinstance(first, Pointwise | Convex | Rounded) and first == second
+    return isinstance(first, flat.Pointwise | flat.Convex | flat.Rounded) and first == second
 
 
 def side_by_side(first: Graph, second: Graph) -> Graph:
@@ -222,7 +212,7 @@ def _alike(first: torch.Tensor, second: torch.Tensor) -> tuple[Linear, Linear] |
 
 def _activations(graph: Graph) -> Iterator[tuple[int, int, Activation]]:
     for value, node in enumerate(graph.nodes, start=1):
-        if isinstance(node.operation, Pointwise) and are_twins(node.operation.traits, node.operation.traits):
+        if isinstance(node.operation, flat.Pointwise) and are_twins(node.operation.traits, node.operation.traits):
             yield value, *node.sources, node.operation.traits
 
 
@@ -231,9 +221,9 @@ def _difference(nodes: list[Node], first: int, second: int, maps: tuple[Linear, 
     (one,), (other,) = nodes[first - 1].sources, nodes[second - 1].sources
     name, size = nodes[-1].name, len(maps[0](torch.zeros(nodes[first - 1].size)))
     none, chosen = torch.zeros(size, dtype=torch.float64), len(nodes) + 1
-    made: list[tuple[Operation, tuple[int, ...]]] = [
-        (Affine((maps[1],), none), (other,)),
-        (Affine((maps[0], Same(-1)), none), (one, chosen)),
-        (Difference(*maps), (chosen + 1, first, second)),
+    made: list[tuple[flat.Operation, tuple[int, ...]]] = [
+        (flat.Affine((maps[1],), none), (other,)),
+        (flat.Affine((maps[0], Same(-1)), none), (one, chosen)),
+        (flat.Difference(*maps), (chosen + 1, first, second)),
     ]
     return [Node(name, operation, sources, size) for operation, sources in made]

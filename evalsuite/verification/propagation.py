@@ -15,18 +15,8 @@ from typing import NamedTuple
 import torch
 
 from evalsuite.contract import Unsupported
-from evalsuite.verification.graph import (
-    Affine,
-    Convex,
-    Difference,
-    Graph,
-    Maximum,
-    Node,
-    Operation,
-    Pointwise,
-    Product,
-    Rounded,
-)
+from evalsuite.verification import graph as flat
+from evalsuite.verification.graph import Graph, Node
 from evalsuite.verification.linear import Linear, Same, Scale
 from evalsuite.verification.rounding import EPS, LARGEST, TINY, magnitude, units
 from evalsuite.verification.scalar_lines import (
@@ -77,7 +67,7 @@ class _Side(NamedTuple):
     """
 
     value: int
-    operation: Operation
+    operation: flat.Operation
     source: int
     map_: Linear
 
@@ -122,8 +112,8 @@ class Propagation:
         sharpened = {0}
         for node in graph.nodes:
             operation = node.operation
-            asked = node.sources[:1] if isinstance(operation, Difference) else node.sources
-            for source in () if not backward or isinstance(operation, Affine) else asked:
+            asked = node.sources[:1] if isinstance(operation, flat.Difference) else node.sources
+            for source in () if not backward or isinstance(operation, flat.Affine) else asked:
                 if not self._follows(source, sharpened):
                     self._sharpen(source, node)
                 sharpened.add(source)
@@ -146,19 +136,19 @@ class Propagation:
         operation, loss, given = node.operation, None, [self.intervals[each] for each in node.sources]
         lines: Middle | Chosen | None = None
         match operation:
-            case Affine():
+            case flat.Affine():
                 found, loss = self._through(operation, given)
-            case Product():
+            case flat.Product():
                 found, lines = bilinear(operation, *given)
-            case Convex():
+            case flat.Convex():
                 found, lines = convex(operation, *given[0])
-            case Rounded():
+            case flat.Rounded():
                 found, lines = rounded_lines(*given[0])
-            case Difference():
+            case flat.Difference():
                 found, lines = self._apart(len(self.intervals), node, operation)
-            case Pointwise():
+            case flat.Pointwise():
                 found, lines = scalar_interval(operation.traits, *given[0]), scalar_lines(operation.traits, *given[0])
-            case Maximum():
+            case flat.Maximum():
                 low, high = given[0]
                 found, lines = (operation(low), operation(high)), Chosen.of(operation, low, high)
         if not bool((magnitude(*found) <= LARGEST).all()):
@@ -167,7 +157,7 @@ class Propagation:
         self._losses.append(loss)
         self._lines.append(lines)
 
-    def _sides(self, node: Node, operation: Difference) -> list[_Side]:
+    def _sides(self, node: Node, operation: flat.Difference) -> list[_Side]:
         """Both values of a difference: which, what computes it of which operand, and the choice of its entries."""
         maps = zip(node.sources[1:], (operation.left, operation.right), strict=True)
         nodes = [(value, self._graph.nodes[value - 1], map_) for value, map_ in maps]
@@ -176,7 +166,7 @@ class Propagation:
     def _mapped(self, value: int, map_: Linear) -> Interval:
         return map_(self.intervals[value][0]), map_(self.intervals[value][1])
 
-    def _apart(self, at: int, node: Node, operation: Difference) -> tuple[Interval, Middle]:
+    def _apart(self, at: int, node: Node, operation: flat.Difference) -> tuple[Interval, Middle]:
         sides, source = self._sides(node, operation), node.sources[0]
         x, y = given = [self._mapped(each.source, each.map_) for each in sides]
         apart = self.intervals[source] = _met(self.intervals[source], _minus(x, y))
@@ -190,7 +180,7 @@ class Propagation:
         self._nearer[at] = joint < alone
         return _met(found, _minus(*(self._mapped(each.value, each.map_) for each in sides))), lines
 
-    def _through(self, affine: Affine, given: list[Interval]) -> tuple[Interval, torch.Tensor]:
+    def _through(self, affine: flat.Affine, given: list[Interval]) -> tuple[Interval, torch.Tensor]:
         """The interval of an affine node, and what of each output can be lost by rounding, (batch, outputs)."""
         center, terms = affine.bias.expand(len(self.intervals[0][0]), -1), len(given)
         size = center.abs()
@@ -212,9 +202,9 @@ class Propagation:
         """
         while value not in sharpened:
             operation, sources = self._graph.nodes[value - 1].operation, self._graph.nodes[value - 1].sources
-            maps = operation.maps if isinstance(operation, Affine) else ()
+            maps = operation.maps if isinstance(operation, flat.Affine) else ()
             scaled = len(maps) == 1 and (isinstance(maps[0], Same | Scale) or sources == (0,))
-            if not scaled and not isinstance(operation, Pointwise | Rounded):
+            if not scaled and not isinstance(operation, flat.Pointwise | flat.Rounded):
                 return False
             (value,) = sources
         return True
@@ -223,9 +213,9 @@ class Propagation:
         """Meet a value's interval with its backward bounds, where its user gains by that."""
         low, high = self.intervals[value]
         operation = user.operation
-        if isinstance(operation, Pointwise) and is_piecewise_linear(operation.traits):
+        if isinstance(operation, flat.Pointwise) and is_piecewise_linear(operation.traits):
             wanted = ((low < 0) & (high > 0)).any(0)
-        elif isinstance(operation, Difference):
+        elif isinstance(operation, flat.Difference):
             wanted = self._bent(user, operation).any(0)
         else:
             wanted = (low < high).any(0)
@@ -242,11 +232,11 @@ class Propagation:
             high[:, part] = torch.minimum(high[:, part], -found[:, len(part) :])
         self.intervals[value] = low, high
 
-    def _bent(self, node: Node, operation: Difference) -> torch.Tensor:
+    def _bent(self, node: Node, operation: flat.Difference) -> torch.Tensor:
         """Where what the values differ by is no known multiple of what the operands do, (batch, units) bool."""
         sides = self._sides(node, operation)
         x, y = (self._mapped(each.source, each.map_) for each in sides)
-        rows = [each.operation.traits for each in sides if isinstance(each.operation, Pointwise)]
+        rows = [each.operation.traits for each in sides if isinstance(each.operation, flat.Pointwise)]
         if any(map(is_piecewise_linear, rows)):
             return (torch.minimum(x[0], y[0]) < 0) & (torch.maximum(x[1], y[1]) > 0)
         return torch.minimum(x[0], y[0]) < torch.maximum(x[1], y[1])
@@ -312,7 +302,7 @@ class Propagation:
             if asked is None:
                 continue
             node, lines = self._graph.nodes[at - 1], self._lines[at]
-            if isinstance(node.operation, Affine):
+            if isinstance(node.operation, flat.Affine):
                 maps = zip(node.sources, node.operation.maps, strict=True)
                 pulled = [(source, map_.absolute().pull(asked)) for source, map_ in maps]
             elif isinstance(lines, Middle) and len(node.sources) == 1:
@@ -339,18 +329,18 @@ class Propagation:
         operation, size = node.operation, asked.abs()
         operands: list[tuple[int, Linear]] = [(source, Same()) for source in node.sources]
         match operation:
-            case Affine():
+            case flat.Affine():
                 constant = -_dot(size, self.loss(at))
                 if bool(operation.bias.any()):
                     constant = constant + _dot(asked, operation.bias[None])
                 return [(s, map_.pull(asked)) for s, map_ in zip(node.sources, operation.maps, strict=True)], constant
-            case Maximum():
+            case flat.Maximum():
                 return self._back_greatest(at, node.sources[0], asked)
-            case Product():
+            case flat.Product():
                 operands = list(zip(node.sources, (operation.left, operation.right), strict=True))
-            case Difference() if related:
+            case flat.Difference() if related:
                 operands = [operands[0], *((each.source, each.map_) for each in self._sides(node, operation))]
-            case Difference():
+            case flat.Difference():
                 sides = zip(self._sides(node, operation), (1, -1), strict=True)
                 pulled = [(each.value, each.map_.pull(sign * asked)) for each, sign in sides]
                 return pulled, torch.zeros((), dtype=torch.float64)
@@ -381,7 +371,7 @@ class Propagation:
 
         What that can lose, (batch, rows); None where there is nothing to exchange.
         """
-        if not isinstance(node.operation, Difference) or not pending.keys() >= {*node.sources[1:]}:
+        if not isinstance(node.operation, flat.Difference) or not pending.keys() >= {*node.sources[1:]}:
             return None
         sides = self._sides(node, node.operation)
         p, q = (each.map_(pending[each.value]) for each in sides)

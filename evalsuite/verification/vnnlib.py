@@ -12,7 +12,6 @@ import gzip
 import itertools
 import re
 import zlib
-from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from pathlib import Path
@@ -44,20 +43,16 @@ _MOST_CASES = 100_000
 _MOST_COMPARISONS = 10_000_000
 _MOST_MARKS = 100_000_000
 _EXPONENT = 100
+_ZERO = Fraction(0)
 _SHOWN = 40  # characters of a number, in messages
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
-    terms: dict[Variable, Fraction]
-    constant: Fraction
+_Form = dict[Variable | None, Fraction]  # a linear expression: coefficients, of None the constant
 
-    def plus(self, other: _Form, factor: Fraction) -> _Form:
-        terms = dict(self.terms)
-        for name, coefficient in other.terms.items():
-            terms[name] = terms.get(name, Fraction(0)) + factor * coefficient
-        kept = {name: coefficient for name, coefficient in terms.items() if coefficient}
-        return _Form(kept, self.constant + factor * other.constant)
+
+def _plus(first: _Form, second: _Form, factor: Fraction | int = 1) -> _Form:
+    made = {key: first.get(key, _ZERO) + factor * second.get(key, _ZERO) for key in first | second}
+    return {key: each for key, each in made.items() if each}
 
 
 def read_vnnlib(path: Path, check: Check = lambda: None) -> Specification:
@@ -203,15 +198,15 @@ class _Parser:
         if len(arguments) != 2:
             raise self._error(line, f"{name!r} compares two expressions, got {len(arguments)}")
         left, right = (self._expression(each) for each in arguments)
-        difference = left.plus(right, Fraction(-1))
-        if not difference.terms:
+        difference = _plus(left, right, -1)
+        constant = difference.get(None, _ZERO)
+        terms = {key: each for key, each in difference.items() if key is not None}
+        if not terms:
             raise self._error(line, "a comparison without variables")
-        for number in (difference.constant, *difference.terms.values()):
-            if number and not 1 / LARGEST <= abs(number) <= LARGEST:
-                raise self._error(line, "a number beyond 1e+-100")
-        negated = {key: -each for key, each in difference.terms.items()}
-        below = Atomic(difference.terms, -difference.constant, name == "<", line)
-        above = Atomic(negated, difference.constant, name == ">", line)
+        if not all(1 / LARGEST <= abs(number) <= LARGEST for number in difference.values()):
+            raise self._error(line, "a number beyond 1e+-100")
+        below = Atomic(terms, -constant, name == "<", line)
+        above = Atomic({key: -each for key, each in terms.items()}, constant, name == ">", line)
         if name in ("=", "=="):
             return (below, above)
         return (below,) if name in ("<=", "<") else (above,)
@@ -226,35 +221,35 @@ class _Parser:
         if name == "*":
             return self._product(forms, tree.line)
         if name == "-" and len(forms) == 1:
-            return _Form({}, Fraction(0)).plus(forms[0], Fraction(-1))
+            return _plus({}, forms[0], -1)
         total = forms[0]
         for each in forms[1:]:
-            total = total.plus(each, Fraction(1 if name == "+" else -1))
+            total = _plus(total, each, 1 if name == "+" else -1)
         return total
 
     def _product(self, forms: list[_Form], line: int) -> _Form:
-        total = _Form({}, Fraction(1))
+        total: _Form = {None: Fraction(1)}
         for each in forms:
-            if total.terms and each.terms:
+            varying, constant = (total, each) if total.keys() - {None} else (each, total)
+            if constant.keys() - {None}:
                 raise self._error(line, "a product of variables is not linear")
-            varying, constant = (total, each.constant) if total.terms else (each, total.constant)
-            total = _Form({}, Fraction(0)).plus(varying, constant)
+            total = _plus({}, varying, constant.get(None, _ZERO))
         return total
 
     def _leaf(self, atom: Word) -> _Form:
         entry = self._tensors.entry(atom)
         if entry is not None:
-            return _Form({entry: Fraction(1)}, Fraction(0))
+            return {entry: Fraction(1)}
         match = _NAME.match(atom.text)
         if match:
             name = (match[1], int(match[2]))
             if name[1] not in self._declared[name[0]]:
                 raise self._error(atom.line, f"{atom.text} is not declared")
-            return _Form({name: Fraction(1)}, Fraction(0))
+            return {name: Fraction(1)}
         if not _NUMBER.fullmatch(atom.text):
             raise self._error(atom.line, f"{atom.text!r} is neither X_i, Y_i nor a decimal number")
         try:
-            return _Form({}, exact_decimal(atom.text))
+            return {None: exact_decimal(atom.text)}
         except ValueError as error:
             raise self._error(atom.line, str(error)) from None
 
