@@ -87,12 +87,6 @@ def _tail(slope_at: Curve, outer: float, limit: float) -> float:
     return length
 
 
-def _is_even(each: Curve, limits: tuple[float, float]) -> bool:
-    z = torch.linspace(0, 40, 2001, dtype=torch.float64)
-    rest = each.value(z) - each.value(-z) - sum(limits) * z
-    return bool((rest.abs() <= _CLOSE * (1 + each.steepest) * (1 + z)).all())
-
-
 @lru_cache(maxsize=512)
 @torch.no_grad()
 def wave(each: Curve, limits: tuple[float, float]) -> Wave | None:
@@ -100,7 +94,10 @@ def wave(each: Curve, limits: tuple[float, float]) -> Wave | None:
     if "".join(piece.sign for piece in each.pieces) != SHAPE or each.rises or not all(map(math.isfinite, limits)):
         return None
     (inner, outer), (left, right) = each.breaks, limits
-    if left >= right or abs(inner + outer) > _CLOSE or not _is_even(each, limits):
+    z = torch.linspace(0, 40, 2001, dtype=torch.float64)
+    rest = each.value(z) - each.value(-z) - sum(limits) * z
+    is_even = bool((rest.abs() <= _CLOSE * (1 + each.steepest) * (1 + z)).all())
+    if left >= right or abs(inner + outer) > _CLOSE or not is_even:
         return None
     value, slope = each.value, each.slope
     part = torch.arange(_POINTS + 1, dtype=torch.float64) / _POINTS

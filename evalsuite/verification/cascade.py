@@ -159,28 +159,20 @@ def _prepared(files: list[Path], vnnlib: Path, within: Fraction | None, check: C
         networks.append((model, graph_of(model, str(file), check)))
     graphs, classes = [graph for _, graph in networks], False
     if len(files) > 1:
-        _check_alike(files, graphs)
+        sizes = [(each.inputs, each.outputs) for each in graphs]
+        if sizes[0] != sizes[1]:
+            each = [f"{file} has {a} inputs and {b} outputs" for file, (a, b) in zip(files, sizes, strict=True)]
+            raise ValueError(f"networks of the same inputs and outputs are compared; {', '.join(each)}")
         specification, classes = of_two(specification, graphs[0].outputs, within, str(vnnlib))
     check_sizes(specification, vnnlib, files, graphs[0].inputs, sum(each.outputs for each in graphs))
+    lower, upper = specification.cases[0].box.outer()
+    share = torch.rand(4, len(lower), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     for file, (model, graph) in zip(files, networks, strict=True):
-        compare(graph, model, str(file), _inside(specification))
+        compare(graph, model, str(file), (lower + share * (upper - lower)).float())
         check()
     whole = graphs[0] if len(graphs) == 1 else side_by_side(*graphs)
     judge = Witnesses(specification, *(model.SerializeToString() for model, _ in networks))
     return _Asked(specification, whole, judge, classes)
-
-
-def _check_alike(files: list[Path], graphs: list[Graph]) -> None:
-    sizes = [(each.inputs, each.outputs) for each in graphs]
-    if sizes[0] != sizes[1]:
-        each = [f"{file} has {a} inputs and {b} outputs" for file, (a, b) in zip(files, sizes, strict=True)]
-        raise ValueError(f"networks of the same inputs and outputs are compared; {', '.join(each)}")
-
-
-def _inside(specification: Specification, count: int = 4) -> torch.Tensor:
-    lower, upper = specification.cases[0].box.outer()
-    share = torch.rand(count, len(lower), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    return (lower + share * (upper - lower)).float()
 
 
 class _Search:

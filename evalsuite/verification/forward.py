@@ -321,12 +321,11 @@ def _norm(forward: _Forward, operation: typed.LayerNorm | typed.RMSNorm, x: Zono
     return Normalised(made.center, made.generators, made.radius, parts.y, parts.scale, weight, bias)
 
 
-def _softmax(forward: _Forward, operation: typed.Softmax, x: Zonotope) -> Zonotope:
-    return softmax(forward.symbols, replace(operation, safe=operation.safe and forward.by_infinity), x)
-
-
 _RULES: dict[type, Callable[..., Zonotope]] = SHARED | {
     typed.AveragePool: _averaged, typed.Convolution: _weighted, typed.LayerNorm: _norm, typed.Linear: _weighted,
     typed.MatMul: _matmul, typed.Reduction: _reduction, typed.Resample: _resampled, typed.RMSNorm: _norm,
-    typed.Softmax: _softmax, typed.Sum: _sum, typed.Where: _where,
+    typed.Softmax: lambda forward, operation, x: softmax(
+        forward.symbols, replace(operation, safe=operation.safe and forward.by_infinity), x
+    ),
+    typed.Sum: _sum, typed.Where: _where,
 }  # fmt: skip

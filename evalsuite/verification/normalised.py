@@ -69,8 +69,10 @@ def norm(symbols: Symbols, operation: LayerNorm | RMSNorm, x: Zonotope) -> Norma
     nearest = (y.center.abs() - y.spread).clamp(min=0) * (1 - units(count))
     least = (mean(nearest.square()) * (1 - units(count)) + operation.eps) * (1 - 4 * EPS)
     scale = symbols.promoted(convex_of(variance, "rsqrt", symbols.first, least))
-    made = _within(times(y, scale, symbols.first), sqrt(count) * (1 + units(1)))
-    return Normalised(made.center, made.generators, made.radius, y, scale, None, None)
+    made, most = times(y, scale, symbols.first), sqrt(count) * (1 + units(1))
+    wide = made.spread > most  # what spreads further is known by that alone
+    center, generators = made.center.masked_fill(wide, 0.0), made.generators.masked_fill(wide, 0.0)
+    return Normalised(center, generators, made.radius.masked_fill(wide, most), y, scale, None, None)
 
 
 def _square_sum(x: Zonotope, axes: tuple[int, ...], first: int) -> Zonotope:
@@ -84,13 +86,6 @@ def _square_sum(x: Zonotope, axes: tuple[int, ...], first: int) -> Zonotope:
     rows = Zonotope(row(x.center), row(x.generators), row(x.radius))
     found = dot(rows, Zonotope(rows.center.mT, rows.generators.mT, rows.radius.mT), first, square=True)
     return Zonotope(found.center.reshape(shape), found.generators.reshape(-1, *shape), found.radius.reshape(shape))
-
-
-def _within(x: Zonotope, most: float) -> Zonotope:
-    """x, whose magnitudes are known to be at most `most`: where it spreads further, that alone."""
-    wide = x.spread > most
-    center, generators = x.center.masked_fill(wide, 0.0), x.generators.masked_fill(wide, 0.0)
-    return Zonotope(center, generators, x.radius.masked_fill(wide, most))
 
 
 _NORMAL = 1e-290

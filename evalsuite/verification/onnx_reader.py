@@ -21,7 +21,7 @@ from evalsuite.graph.graph import Graph as TypedGraph
 from evalsuite.graph.onnx_file import graph_of_model
 from evalsuite.graph.sizes import at
 from evalsuite.onnx_network import open_onnx
-from evalsuite.verification.graph import Graph, Node, Rounded
+from evalsuite.verification.graph import Graph, Rounded
 from evalsuite.verification.of_graph import nodes_of
 from evalsuite.verification.propagation import Propagation
 
@@ -81,19 +81,14 @@ def graph_of_typed(typed: TypedGraph, name: str, check: Callable[[], None] = lam
     Raises:
         Unsupported: an operation has no sound bounds here; by the node's name.
     """
-    written, output = nodes_of(typed, check)
-    nodes, value = _needed(written, output.value)
-    return Graph(nodes, value, at(typed.nodes[0].shape, 1), output.shape, name)
-
-
-def _needed(nodes: list[Node], output: int) -> tuple[tuple[Node, ...], int]:
-    used = {0, output}
+    nodes, output = nodes_of(typed, check)
+    used = {0, output.value}
     for value in range(len(nodes), 0, -1):
         if value in used:
             used.update(nodes[value - 1].sources)
     place = {value: index for index, value in enumerate(sorted(used))}
-    kept = [nodes[value - 1] for value in sorted(used) if value > 0]
-    return tuple(node.renumbered(place.__getitem__) for node in kept), place[output]
+    kept = tuple(nodes[value - 1].renumbered(place.__getitem__) for value in sorted(used) if value)
+    return Graph(kept, place[output.value], at(typed.nodes[0].shape, 1), output.shape, name)
 
 
 def compare(graph: Graph, model: onnx.ModelProto, where: str, more: torch.Tensor | None = None) -> None:
@@ -110,7 +105,9 @@ def compare(graph: Graph, model: onnx.ModelProto, where: str, more: torch.Tensor
         raise Unsupported(f"{where}: ONNX Runtime does not run it: {error}") from None
     with guarded(where):
         values = graph.values(points.double())
-        least, most = _either(graph, points.double(), values[graph.output])
+        least = most = values[graph.output]
+        if any(isinstance(node.operation, Rounded) for node in graph.nodes):  # near a tie, numbers round either way
+            least, most = Propagation(graph, points.double(), points.double(), backward=False).outputs
     scale = torch.stack([each.abs().amax(1) for each in values]).amax(0)
     for index, point in enumerate(points):
         try:
@@ -123,10 +120,3 @@ def compare(graph: Graph, model: onnx.ModelProto, where: str, more: torch.Tensor
         worst = torch.maximum(least[index] - theirs, theirs - most[index]).max().item()
         if not worst <= _TOLERANCE * scale[index].item():
             raise Unsupported(f"{where}: ONNX Runtime differs from the operations that were read by {worst:.3g}")
-
-
-def _either(graph: Graph, points: torch.Tensor, outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The ends of what may be computed at the points, each (points, outputs): near a tie, numbers round either way."""
-    if not any(isinstance(node.operation, Rounded) for node in graph.nodes):
-        return outputs, outputs
-    return Propagation(graph, points, points, backward=False).outputs

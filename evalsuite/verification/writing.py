@@ -118,7 +118,8 @@ class Writer(Arithmetic[Tensor]):
         given = [self.known(each) for each in node.sources]
         if isinstance(operation, typed.Where) and isinstance(given[0], torch.Tensor):
             return self._chosen(operation, given)
-        if not (operation.moves or isinstance(operation, typed.Sum)) and any(map(_is_infinite, given)):
+        finite = all(bool(each.isfinite().all()) for each in given if isinstance(each, torch.Tensor))
+        if not (finite or operation.moves or isinstance(operation, typed.Sum)):
             self.refuse("takes an infinite constant")
         if isinstance(operation, Positions):
             return torch.arange(operation.times)
@@ -273,10 +274,6 @@ def inexact(operation: typed.Operation) -> str:
 def numbers(shape: tuple[int, ...]) -> torch.Tensor:
     """The flat number of each entry, float64, which a move keeps exactly."""
     return torch.arange(prod(shape), dtype=torch.float64).reshape(shape)
-
-
-def _is_infinite(each: Known) -> bool:
-    return isinstance(each, torch.Tensor) and not bool(each.isfinite().all())
 
 
 def _marked(each: Known, own: bool) -> torch.Tensor:
