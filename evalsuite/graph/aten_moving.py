@@ -181,8 +181,8 @@ MOVING: dict[str, Reader] = {
     "scalar_tensor": lambda c, fill, **given: _full(c, fill),
     "select": lambda c, x, dim, index: c.picked(x, dim, index), "select_scatter": _written_at,
     "slice": lambda c, x, dim=0, start=None, end=None, step=1: c.sliced(x, dim, start, end, step),
-    "slice_scatter": _written, "stack": _stack, "tril": lambda c, x, at=0: triangle(c, x, at, upper=False),
-    "triu": lambda c, x, at=0: triangle(c, x, at, upper=True),
+    "slice_scatter": _written, "stack": _stack, "tril": lambda c, x, diagonal=0: triangle(c, x, diagonal, upper=False),
+    "triu": lambda c, x, diagonal=0: triangle(c, x, diagonal, upper=True),
     "unbind": lambda c, x, dim=0: tuple(c.picked(x, dim, at) for at in range(c.node(x).shape[c.axis(x, dim)])),
 }  # fmt: skip
 

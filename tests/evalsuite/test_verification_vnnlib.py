@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from evalsuite.verification.specification import Box
-from evalsuite.verification.vnnlib import VnnLibError, parse_vnnlib, read_vnnlib
+from evalsuite.verification.vnnlib import parse_vnnlib, read_vnnlib
 from evalsuite.verification.vnnlib_cases import VnnLibError
 
 DECLARED = "(declare-const X_0 Real)\n(declare-const Y_0 Real)\n(declare-const Y_1 Real)\n"  # three lines
