@@ -220,7 +220,7 @@ def _cumulative(c: OnnxCall, x: Any, axis: Any) -> Value:
 
 def _modulo(c: OnnxCall, x: Any, y: Any) -> Value:
     c.expect(fmod=0)
-    return pair("modulo")(c, x, y)
+    return c.add(op.Pair("modulo"), *c.alike(x, y))
 
 
 COMPUTING: dict[str, Reader] = {

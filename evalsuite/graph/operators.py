@@ -76,8 +76,8 @@ def triangle(c: Call, x: Value, diagonal: int, *, upper: bool) -> Value:
 
 def batch_norm(c: Call, x: Any, mean: Any, variance: Any, weight: Any, bias: Any, eps: float) -> Value:
     """By statistics that are known."""
-    fixed = [c.known(each, "statistics") for each in (mean, variance)]
-    return c.add(op.BatchNorm(*fixed, *(c.optional(each, "statistics") for each in (weight, bias)), eps), x)
+    fixed = c.known(mean, "statistics"), c.known(variance, "statistics")
+    return c.add(op.BatchNorm(*fixed, c.optional(weight, "statistics"), c.optional(bias, "statistics"), eps), x)
 
 
 def layer_norm(c: Call, x: Any, first: int, weight: Any, bias: Any, eps: float) -> Value:

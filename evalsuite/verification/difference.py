@@ -213,7 +213,7 @@ def _alike(first: torch.Tensor, second: torch.Tensor) -> tuple[Linear, Linear] |
 def _activations(graph: Graph) -> Iterator[tuple[int, int, Activation]]:
     for value, node in enumerate(graph.nodes, start=1):
         if isinstance(node.operation, flat.Pointwise) and are_twins(node.operation.traits, node.operation.traits):
-            yield value, *node.sources, node.operation.traits
+            yield value, node.sources[0], node.operation.traits
 
 
 def _difference(nodes: list[Node], first: int, second: int, maps: tuple[Linear, Linear]) -> list[Node]:

@@ -161,7 +161,7 @@ class Propagation:
         """Both values of a difference: which, what computes it of which operand, and the choice of its entries."""
         maps = zip(node.sources[1:], (operation.left, operation.right), strict=True)
         nodes = [(value, self._graph.nodes[value - 1], map_) for value, map_ in maps]
-        return [_Side(value, of.operation, *of.sources, map_) for value, of, map_ in nodes]
+        return [_Side(value, of.operation, of.sources[0], map_) for value, of, map_ in nodes]
 
     def _mapped(self, value: int, map_: Linear) -> Interval:
         return map_(self.intervals[value][0]), map_(self.intervals[value][1])
