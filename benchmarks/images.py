@@ -9,7 +9,6 @@ many seconds for a question. Marabou is given all classes, one by one; its answe
 from __future__ import annotations
 
 import argparse
-import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -25,9 +24,9 @@ from evalsuite import Network, Property, Verdict, export_onnx, verify
 from evalsuite.plugins import load
 from evalsuite.workloads.workload import Data
 from pipelines.smt.counterexample import Judge
-from pipelines.smt.marabou import Marabou
-from pipelines.smt.methods import Limits
+from pipelines.smt.marabou import Peer
 from pipelines.smt.reading import read
+from pipelines.smt.reduction import Asked
 
 _RADII = (0.02, 0.03, 0.04, 0.05)
 _WIDTH, _EPOCHS = 256, 10
@@ -58,8 +57,13 @@ def _evalsuite(network: Network, folder: Path, limit: float) -> Solver:
 
 def _marabou(network: Network, _: Path, limit: float) -> Solver:
     exact = read(network)
-    peer = Marabou(exact, Judge(network, exact, 0), Limits(limit, math.inf))
-    return lambda asked: peer.opinion(asked, limit)[1]
+    peer, judge = Peer(exact), Judge(network, exact, 0)
+
+    def says(property_: Property) -> Verdict | None:
+        asked = Asked.robustness(exact, property_)
+        return peer.opinion(asked, asked.singly, judge.at(property_), limit)[1]
+
+    return says
 
 
 _SOLVERS: Mapping[str, Callable[[Network, Path, float], Solver]] = {"evalsuite": _evalsuite, "marabou": _marabou}

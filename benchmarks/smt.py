@@ -22,13 +22,12 @@ from benchmarks.subjects import Figure, balls, trained
 from evalsuite import Network, Property, Unsupported, Verdict, falsify
 from pipelines.smt import EncodingName
 from pipelines.smt.counterexample import Judge
-from pipelines.smt.deciding import Z3
+from pipelines.smt.deciding import BEST, Z3, between, declared, defined, linear, relu
 from pipelines.smt.dyadic import Dyadic
-from pipelines.smt.encoding import BEST, between, declared, defined, linear, relu
 from pipelines.smt.exact_network import ExactNetwork
 from pipelines.smt.methods import Limits as QueryLimits
 from pipelines.smt.reading import read
-from pipelines.smt.reduction import Ends, reduce_network
+from pipelines.smt.reduction import Asked, Ends, reduce
 from pipelines.smt.solvers import End, Limits, Reply, ask_z3
 
 
@@ -98,8 +97,8 @@ def _terms(weight: Dyadic, bias: Dyadic, names: Sequence[str]) -> list[str]:
 
 
 # Workload, options, radii: 8 test samples of each radius make 120 queries.
-Asked = tuple[str, dict[str, str], tuple[float, ...]]
-QUERIES: tuple[Asked, ...] = (
+Group = tuple[str, dict[str, str], tuple[float, ...]]
+QUERIES: tuple[Group, ...] = (
     ("iris-mlp", {}, (0.05, 0.1, 0.15, 0.2)),
     ("moons-mlp", {}, (0.05, 0.1)),
     ("digits-tiny-mlp", {"hidden": "16"}, (0.05, 0.1, 0.15)),
@@ -108,7 +107,7 @@ QUERIES: tuple[Asked, ...] = (
     ("digits-tiny-mlp", {"hidden": "64"}, (0.08,)),
     ("digits-tiny-mlp", {"hidden": "32-32"}, (0.05,)),
 )
-HARD: tuple[Asked, ...] = (
+HARD: tuple[Group, ...] = (
     ("iris-mlp", {}, (0.15, 0.25)),
     ("digits-tiny-mlp", {"hidden": "16"}, (0.1, 0.15)),
     ("digits-tiny-mlp", {"hidden": "16-16"}, (0.08, 0.1)),
@@ -142,7 +141,7 @@ class Tally:
 Contender = Callable[[Query, float], tuple[Verdict, bool]]
 
 
-def queries(samples: int = 8, asked: Sequence[Asked] = QUERIES, variant: str = "relu") -> Iterator[Query]:
+def queries(samples: int = 8, asked: Sequence[Group] = QUERIES, variant: str = "relu") -> Iterator[Query]:
     """The set, with networks trained here."""
     for name, options, radii in asked:
         network, data = trained(name, variant, **options)
@@ -164,7 +163,7 @@ def by_z3(query: Query, limit: float, encoding: EncodingName = BEST) -> tuple[Ve
 def by_z3_plainly(query: Query, limit: float, *, bounded: bool = False) -> tuple[Verdict, bool]:
     """Z3 alone, or told by bounds which neurons keep their sign."""
     started = time.monotonic()
-    bounds = reduce_network(query.exact, query.property_).bounds if bounded else ()
+    bounds = reduce(Asked.robustness(query.exact, query.property_)).bounds if bounded else ()
     limits = Limits(seconds=max(0.01, limit - (time.monotonic() - started)))
     found = ask_plainly(query.exact, query.property_, limits=limits, bounds=bounds).end
     words = {End.UNSAT: Verdict.HOLDS, End.SAT: Verdict.VIOLATED}
@@ -173,11 +172,12 @@ def by_z3_plainly(query: Query, limit: float, *, bounded: bool = False) -> tuple
 
 def by_search(query: Query, limit: float) -> tuple[Verdict, bool]:
     """Certified branch and bound."""
-    from pipelines.smt.search.decision import decide
+    from pipelines.smt.methods import Search
 
     (suspect,) = falsify(query.network.module, [query.property_], seed=0)
-    found = decide(query.exact, query.property_, query.judge, seconds=limit, suspect=suspect)
-    return found.verdict, found.nodes > 0
+    search = Search(query.exact, query.judge, QueryLimits(limit, math.inf, 200_000))
+    found = search.query(query.property_, suspect, limit)
+    return found.verdict, bool(found.nodes)
 
 
 CONTENDERS: dict[str, Contender] = {
@@ -196,7 +196,7 @@ def run(
     limit: float,
     plain_limit: float,
     samples: int,
-    asked: Sequence[Asked] = QUERIES,
+    asked: Sequence[Group] = QUERIES,
     *,
     quiet: bool = False,
 ) -> dict[str, Tally]:

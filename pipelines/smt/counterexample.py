@@ -13,8 +13,7 @@ from evalsuite import Network, Property, Replay, Unsupported, falsify, float32_b
 from pipelines.smt.dyadic import Dyadic, Floats
 from pipelines.smt.exact_network import Affine, ExactNetwork
 from pipelines.smt.reading import layered, reach
-from pipelines.smt.reduction import label_margins
-from pipelines.smt.search.intervals import IntervalSpace
+from pipelines.smt.reduction import Asked, label_margins, reduce
 
 ROUNDING_ONLY = "a float32 input is misclassified by rounding only; holds in exact arithmetic"
 OVERFLOW = "holds in exact arithmetic, but float32 may overflow in the box"
@@ -66,9 +65,14 @@ class Judge:
                 return False
         rows, exact = label_margins(self._exact.classes, label), Dyadic.of(flat)
         try:  # what is positive where a margin is negative
-            return max(IntervalSpace(self._exact, exact, exact, Affine(-rows.weight, -rows.bias)).least) > 0
+            asked = Asked(self._exact, exact, exact, Affine(-rows.weight, -rows.bias))
+            return bool(max(reduce(asked).least.units) > 0)
         except Unsupported:  # numbers beyond what has sound lines
             return False
+
+    def at(self, property_: Property) -> Judged:
+        """Its view of one property."""
+        return Judged(self, property_)
 
     def near(self, property_: Property, point: Sequence[Fraction]) -> torch.Tensor | None:
         """A counterexample at the rational `point` of the box, rounded, or close to it; None if none is found."""
@@ -85,3 +89,18 @@ class Judge:
             if found is not None and self.accepts(property_, found):
                 return found
         return None
+
+
+class Judged:
+    """The judge's view of one property: see `search.space.Suspects`."""
+
+    def __init__(self, judge: Judge, property_: Property) -> None:
+        self._judge, self._property = judge, property_
+        self._lower, self._upper = (end[0] for end in float32_box([property_]))
+
+    def confirmed(self, point: Floats, /) -> torch.Tensor | None:
+        rounded = torch.from_numpy(point).float().reshape(self._lower.shape).clamp(self._lower, self._upper)
+        return rounded if self._judge.accepts(self._property, rounded) else None
+
+    def near(self, point: Sequence[Fraction], /) -> torch.Tensor | None:
+        return self._judge.near(self._property, point)

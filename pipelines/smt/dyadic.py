@@ -96,10 +96,14 @@ class Dyadic:
         """The elementwise min(., 0), of the same shape."""
         return Dyadic(np.minimum(self.units, 0), self.exponent)
 
-    def larger(self, other: Dyadic) -> Dyadic:
-        """The greater number of the two arrays at each place; their shapes are broadcast."""
+    def smaller(self, other: Dyadic) -> Dyadic:
+        """The smaller number of the two arrays at each place; their shapes are broadcast."""
         exponent = max(self.exponent, other.exponent)
-        return Dyadic(np.maximum(self.at(exponent), other.at(exponent)), exponent)
+        return Dyadic(np.minimum(self.at(exponent), other.at(exponent)), exponent)
+
+    def total(self) -> Dyadic:
+        """The sums along the last axis."""
+        return Dyadic(np.asarray(self.units.sum(axis=-1), dtype=object), self.exponent)
 
     def floored(self, bits: int) -> Dyadic:
         """Rounded down to multiples of 2**-bits."""

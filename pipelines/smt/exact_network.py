@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from evalsuite import RELU, Activation, Unsupported, relax
-from pipelines.smt.dyadic import Dyadic, Floats
+from pipelines.smt.dyadic import Dyadic, Floats, side_by_side
 
 # One rounding of float32, with room for those in its libraries' orders of summation.
 _ROUNDING, _TINY, _GREATEST = 2.0**-22, 2.0**-100, 2.0**126
@@ -37,12 +37,17 @@ class Affine:
         return Affine((self.weight @ first.weight).shortened(), (self.weight @ first.bias + self.bias).shortened())
 
 
-class Lines(NamedTuple):
-    """below_slope z + below_start <= f(z) <= above_slope z + above_start for every real z of the intervals, exactly."""
+class Intervals(NamedTuple):
+    """Of neurons, each (neurons,): the ends of their inputs z, and lines on these.
 
-    below_slope: Floats
+    below z + below_start <= f(z) <= above z + above_start for every real z of the intervals, exactly.
+    """
+
+    lower: Floats
+    upper: Floats
+    below: Floats
     below_start: Floats
-    above_slope: Floats
+    above: Floats
     above_start: Floats
 
 
@@ -53,30 +58,24 @@ class Curve:
     traits: Activation
     hardness: float
 
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """f(x), elementwise, to some units in the last place; differentiable."""
+        return self.traits.value(self.hardness * x) / self.hardness
+
     def value(self, x: Floats) -> Floats:
-        """f(x), elementwise, to some units in the last place."""
-        return self._at(self.traits.value(torch.from_numpy(self.hardness * x))) / self.hardness
+        """The same of numbers."""
+        return np.asarray(self(torch.from_numpy(x)).detach().numpy(), dtype=np.float64)
 
-    def slope(self, x: Floats) -> Floats:
-        """The derivative f'(x) = g'(hardness x), elementwise, of the shape of x."""
-        return self._at(self.traits.slope(torch.from_numpy(self.hardness * x)))
-
-    def lines(self, lower: Floats, upper: Floats) -> Lines:
+    def lines(self, lower: Floats, upper: Floats) -> Intervals:
         """Sound lines on the intervals [lower, upper]. Raises Unsupported where there are none, as beyond 1e100."""
-        ends = torch.from_numpy(lower), torch.from_numpy(upper)
         try:
-            found = relax(self.traits, *ends, hardness=self.hardness)
+            found = relax(self.traits, torch.from_numpy(lower), torch.from_numpy(upper), hardness=self.hardness)
         except ValueError as error:
             raise Unsupported(f"no lines of {self.traits.name!r}: {error}") from error
-        below, above = found.lower_intercept.numpy(), found.upper_intercept.numpy()
-        start = np.floor(below / _INTERCEPT_STEP), np.ceil(above / _INTERCEPT_STEP)
         # Where a number is too large for such steps, it is a multiple of them, or beyond what is verified at all.
-        slopes = found.lower_slope.numpy(), found.upper_slope.numpy()
-        return Lines(slopes[0], start[0] * _INTERCEPT_STEP, slopes[1], start[1] * _INTERCEPT_STEP)
-
-    @staticmethod
-    def _at(values: torch.Tensor) -> Floats:
-        return np.asarray(values.detach().numpy(), dtype=np.float64)
+        below = np.floor(found.lower_intercept.numpy() / _INTERCEPT_STEP) * _INTERCEPT_STEP
+        above = np.ceil(found.upper_intercept.numpy() / _INTERCEPT_STEP) * _INTERCEPT_STEP
+        return Intervals(lower, upper, found.lower_slope.numpy(), below, found.upper_slope.numpy(), above)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +110,13 @@ class ExactNetwork:
         logits = self.logits(point)
         return logits[label] - max(logit for index, logit in enumerate(logits) if index != label)
 
-    def activated(self, depth: int, x: Floats) -> Floats:
-        """What the activation behind map `depth` makes of its input, in float64."""
-        return self.curves[depth].value(x) if self.curves else np.maximum(x, 0.0)
-
-    def slope(self, depth: int, x: Floats) -> Floats:
-        """The slope of that activation; of ReLU 0 at the kink."""
-        return self.curves[depth].slope(x) if self.curves else (x > 0).astype(np.float64)
+    def activated(self, depth: int, x: Floats) -> tuple[Floats, Floats]:
+        """What the activation behind map `depth` makes of its input, in float64, and its slope; of ReLU 0 at 0."""
+        if not self.curves:
+            return np.maximum(x, 0.0), (x > 0).astype(np.float64)
+        curve = self.curves[depth]
+        slope = curve.traits.slope(torch.from_numpy(curve.hardness * x)).detach().numpy()
+        return curve.value(x), np.asarray(slope, dtype=np.float64)
 
     def in_torch(self) -> Callable[[torch.Tensor], torch.Tensor]:
         """What gives the outputs at float32 points (points, inputs), in float32: differentiable, and about right."""
@@ -125,10 +124,9 @@ class ExactNetwork:
 
         def outputs(points: torch.Tensor) -> torch.Tensor:
             for depth, (weight, bias) in enumerate(maps):
-                if depth and self.curves:
-                    curve = self.curves[depth - 1]
-                    points = curve.traits.value(curve.hardness * points) / curve.hardness
-                points = (points.relu() if depth and not self.curves else points) @ weight.T + bias
+                if depth:
+                    points = self.curves[depth - 1](points) if self.curves else points.relu()
+                points = points @ weight.T + bias
             return points
 
         return outputs
@@ -145,7 +143,9 @@ class ExactNetwork:
                 weight, bias = each.weight.floats().T, each.bias.floats()
                 if depth and self.curves:
                     error = _STEEPEST * error + _CURVE_ROUNDING * np.maximum(np.abs(state), 1.0)
-                state = self.activated(depth - 1, state) if depth else state
+                    state = self.curves[depth - 1].value(state)
+                elif depth:
+                    state = np.maximum(state, 0.0)
                 size = np.abs(state) @ np.abs(weight) + np.abs(bias)
                 size[size > _GREATEST] = np.inf
                 error = error @ np.abs(weight) + (len(weight) + 2) * (_ROUNDING * size + _TINY)
@@ -154,13 +154,9 @@ class ExactNetwork:
 
     def equals(self, other: ExactNetwork) -> bool:
         """Whether both have the same maps with the same numbers."""
-        pairs = [
-            pair
-            for one, another in zip(self.maps, other.maps, strict=False)
-            for pair in ((one.weight, another.weight), (one.bias, another.bias))
-        ]
-        same = all(a.shape == b.shape and not (a - b).units.any() for a, b in pairs)
-        return same and len(self.maps) == len(other.maps)
+        ours, theirs = ([side_by_side([each.weight, each.bias[:, None]]) for each in of.maps] for of in (self, other))
+        same = [each.shape for each in ours] == [each.shape for each in theirs]
+        return same and not any((one - another).units.any() for one, another in zip(ours, theirs, strict=True))
 
 
 def together(rows: Sequence[Affine]) -> Affine:

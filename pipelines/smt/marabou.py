@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import importlib.util
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,13 +23,13 @@ from evalsuite import Property, Unsupported, Verdict
 from pipelines.smt.counterexample import Judge
 from pipelines.smt.dyadic import Floats
 from pipelines.smt.exact_network import Affine, ExactNetwork
-from pipelines.smt.methods import Limits, Method, Search, Settled
-from pipelines.smt.reduction import label_margins
+from pipelines.smt.methods import Limits, OfLayers, Search, Settled
+from pipelines.smt.reduction import Asked
+from pipelines.smt.search.space import Suspects
 from pipelines.smt.solvers import End, Reply, ask_marabou
 from pipelines.smt.solvers import Limits as SolverLimits
 
 Box = list[tuple[float, float]]
-Near = Callable[[Sequence[Fraction]], torch.Tensor | None]
 MISSING = "maraboupy is not installed: pip install maraboupy==2.0.0"
 CONTROL = "not believed: without any output constraint it says {answer} of this box, which has inputs"
 SMALL = "not believed: it was seen to be wrong of weights like {weight:.1e}, below {least:.0e}"
@@ -47,29 +46,19 @@ def installed() -> bool:
     return importlib.util.find_spec("maraboupy") is not None
 
 
-class Marabou(Method):
+class Marabou(OfLayers):
     """Its verdicts as far as they are believed; `holds` is a peer's word, of real arithmetic in floats: no proof."""
 
-    name = "marabou"
-    counts = False
+    name, counts, takes = "marabou", False, "Marabou's question is of boxes"
 
     def __init__(self, exact: ExactNetwork, judge: Judge, limits: Limits) -> None:
-        self._peer, self._classes, self._judge, self.limits = Peer(exact), exact.classes, judge, limits
+        super().__init__(exact, judge, limits)
+        self._peer = Peer(exact)
 
-    def query(self, property_: Property, suspect: torch.Tensor | None, seconds: float) -> Settled:
-        """See `Method`. Raises Unsupported: the property is an L2 ball."""
-        if suspect is not None and self._judge.accepts(property_, suspect):
-            return Settled(Verdict.VIOLATED, "falsifier", counterexample=suspect)
-        return self.held(self.opinion(property_, seconds)[0], self._judge, property_, suspect)
-
-    def opinion(self, property_: Property, seconds: float) -> tuple[Settled, Verdict | None]:
-        """What is believed of its answer, and what it says itself; None where it says nothing. Raises as `query`."""
-        if property_.center is not None:
-            raise Unsupported("Marabou's question is of boxes, and this property is an L2 ball")
-        rows = label_margins(self._classes, property_.label)
-        cases = [Affine(rows.weight[[row]], rows.bias[[row]]) for row in range(rows.bias.shape[0])]
-        lower, upper = (end.flatten().numpy() for end in (property_.lower, property_.upper))
-        return self._peer.opinion(lower, upper, cases, partial(self._judge.near, property_), seconds)
+    def answer(self, asked: Asked, suspects: Suspects, known: torch.Tensor | None, seconds: float) -> Settled:
+        if known is not None:
+            return Settled(Verdict.VIOLATED, "falsifier", counterexample=known)
+        return self._peer.opinion(asked, asked.singly, suspects, seconds)[0]
 
 
 class Peer:
@@ -83,23 +72,22 @@ class Peer:
         self._least = float(sizes.min(where=sizes > 0, initial=np.inf))
 
     def opinion(
-        self, lower: Floats, upper: Floats, cases: Sequence[Affine], near: Near, seconds: float
+        self, asked: Asked, cases: Sequence[Sequence[int]], suspects: Suspects, seconds: float
     ) -> tuple[Settled, Verdict | None]:
-        """Of the claim that in the box [lower, upper], each (inputs,), no case has rows over the outputs all <= 0.
+        """Of the claim that in the box no case has rows that are all <= 0.
 
-        What is believed of its answer, and what it says itself; None where it says nothing. `near` gives a
-        counterexample at or close to a rational input of the box.
+        What is believed of its answer, and what it says itself; None where it says nothing.
         """
-        box = list(zip(lower.tolist(), upper.tolist(), strict=True))
+        box = list(zip(asked.lower.floats().tolist(), asked.upper.floats().tolist(), strict=True))
         if not all(np.isfinite(each).all() for layer in self._layers for each in layer):
             return Settled(Verdict.UNSUPPORTED, "Marabou: a weight is beyond float64"), None
         claimed, point, deadline = None, None, time.monotonic() + seconds
         for case in cases:
-            reply = self._ask(box, case, deadline)
+            reply = self._ask(box, Affine(asked.rows.weight[case], asked.rows.bias[case]), deadline)
             if reply.end is End.SAT:
                 given = [min(max(float(each), low), high) for each, (low, high) in zip(reply.values, box, strict=True)]
                 claimed = Verdict.VIOLATED
-                point = near([Fraction(each) for each in given]) if np.isfinite(given).all() else None
+                point = suspects.near([Fraction(each) for each in given]) if np.isfinite(given).all() else None
                 if point is not None:
                     break
             elif reply.end is not End.UNSAT:
@@ -137,7 +125,6 @@ class Portfolio(Search):
     """
 
     def query(self, property_: Property, suspect: torch.Tensor | None, seconds: float) -> Settled:
-        """See `Method`."""
         started = time.monotonic()
         first = super().query(property_, suspect, seconds)
         left = seconds - (time.monotonic() - started)

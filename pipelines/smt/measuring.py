@@ -1,9 +1,17 @@
-"""The stage's run: every property of every eps settled, and the metrics, proofs and counterexamples of that."""
+"""The stage's run: every property of every eps settled, and the metrics, proofs and counterexamples of that.
+
+And the minimal adversarial distances of inputs, as brackets: a proven radius, and a counterexample beyond it.
+"""
 
 from __future__ import annotations
 
+import math
+import statistics
 import time
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,18 +25,20 @@ from evalsuite import (
     Outcome,
     Property,
     Unsupported,
+    Verdict,
     falsify,
     is_file,
     write_counterexamples,
 )
-from pipelines.smt.bisection import Bisection
-from pipelines.smt.distances import distances
-from pipelines.smt.evidence import Evidence, without_proofs
-from pipelines.smt.methods import SOLVING_SHARE, Method, Search, Settled, method_for
-from pipelines.smt.rows import effort, rows, setting_of
+from pipelines.smt.methods import JOB_ENDS, SOLVING_SHARE, Bisection, Method, Search, Settled, method_for
+from pipelines.smt.rows import Evidence, effort, rows, setting_of, without_proofs
 
 if TYPE_CHECKING:
     from pipelines.smt import Smt
+
+# Of one sample, each of which takes the whole of a query's time.
+_MOST_UNDECIDED = 2
+_NONE_FOUND = "no counterexample found"
 
 
 def measure(options: Smt, network: Network, bench: Bench) -> Outcome:
@@ -61,12 +71,10 @@ def _measured(options: Smt, method: Method, network: Network, bench: Bench) -> O
     proving = options.proofs and isinstance(method, Search)
     evidence = Evidence.of_module(bench.folder, network, method.limits.deadline) if proving else None
     metrics, found = list[Metric](), list[tuple[Property, torch.Tensor]]()
-    region = method.region if isinstance(method, Bisection) else {}
     for eps in options.eps:
-        by_graph = method.properties(eps) if isinstance(method, Bisection) else None
-        properties = by_graph or bench.properties(eps, options.samples)
+        properties = method.properties(eps, bench, options.samples)
         settled = _settled(method, evidence, network, properties, bench.seed)
-        asked, setting = [each.sample for each in properties], {**setting_of(eps, method.name), **region}
+        asked, setting = [each.sample for each in properties], {**setting_of(eps, method.name), **method.region}
         metrics += rows(asked, settled, options.query_time_limit, setting, counted=bool(method.limits.budget))
         metrics += effort(settled, setting) if method.counts else []
         if options.proofs:
@@ -78,8 +86,7 @@ def _measured(options: Smt, method: Method, network: Network, bench: Bench) -> O
         metrics.append(Metric("same_class_fraction", None, "fraction", Direction.HIGHER, reason=reason))
     if options.distance:
         metrics += distances(options, method, network, bench)
-    runs = method.runs if isinstance(method, Bisection) else network.module
-    path = write_counterexamples(bench.folder, bench.data, runs, found)
+    path = write_counterexamples(bench.folder, bench.data, method.runs(network), found)
     written: dict[str, Path] = {"proofs": evidence.path} if evidence and evidence.path.exists() else {}
     return Outcome(metrics, {"counterexamples": path, **written})
 
@@ -88,12 +95,9 @@ def _settled(
     method: Method, evidence: Evidence | None, network: Network, properties: list[Property], seed: int
 ) -> list[Settled]:
     """The falsifier runs on all at once: each has an equal part of its seconds."""
-    if isinstance(method, Bisection):
-        return [method.settle(each, None) for each in properties]
-    started = time.perf_counter()
-    suspects = falsify(network.module, properties, seed=seed)
+    started, found = time.perf_counter(), list[Settled]()
+    suspects = falsify(network.module, properties, seed=seed) if method.takes_suspects else [None] * len(properties)
     part = (time.perf_counter() - started) / len(properties)
-    found = []
     for property_, suspect in zip(properties, suspects, strict=True):
         settled = method.settle(property_, suspect)
         settled = replace(settled, seconds=settled.seconds + part)
@@ -102,3 +106,196 @@ def _settled(
         # The trees of a search are large, and needed no more.
         found.append(replace(settled, proof=None))
     return found
+
+
+def distances(options: Smt, method: Method, network: Network, bench: Bench) -> list[Metric]:
+    """Of the first `distance_samples` samples: the greatest radius proven, and the nearest counterexample's distance.
+
+    Both are 0 where the input itself is misclassified. Radii of up to half the domain's width are looked at.
+    """
+    lowest, highest = bench.data.domain
+    greatest = (highest - lowest) / 2
+    setting = {"method": method.name}
+    if not 0 < greatest < math.inf:
+        return [_distance("", None, setting, f"the domain {bench.data.domain} has no width to search in")]
+    clocked: list[bool] = []
+
+    def decide(property_: Property) -> Settled:
+        (suspect,) = falsify(network.module, [property_], seed=bench.seed)
+        settled = method.settle(property_, suspect)
+        clocked.append(settled.clocked)
+        return settled
+
+    properties, found = bench.properties(0.0, options.distance_samples), list[Bracket]()
+    for each in properties:
+        left = method.limits.deadline - time.monotonic()
+        if left <= 0:
+            break
+        center = bench.data.test.inputs[each.sample]
+        bracket = Bracket(decide, center, each, bench.data.domain, greatest, options.distance_tolerance, left)
+        found.append(bracket.narrowed(_MOST_UNDECIDED))
+    # A clock that ended a question, or a search, may have moved an end of some bracket: then all are of this machine.
+    ended = len(found) < len(properties) or any(not each.decided and each.undecided < _MOST_UNDECIDED for each in found)
+    late = "" if len(found) == len(properties) else JOB_ENDS
+    metrics = [replace(each, timing=ended or any(clocked)) for each in _metrics(properties, found, setting, late)]
+    clock = statistics.fmean(each.seconds for each in found) if found else None
+    return [*metrics, Metric("distance_seconds", clock, "s", Direction.LOWER, setting, timing=True, reason=late)]
+
+
+def _metrics(
+    properties: Sequence[Property], found: Sequence[Bracket], setting: dict[str, str], late: str
+) -> list[Metric]:
+    lower = [max(0.0, -nearest_above(-(each.holds or Fraction(0)))) for each in found]
+    upper = [None if each.violated is None else nearest_above(each.violated) for each in found]
+    metrics: list[Metric] = []
+    for property_, bracket, low, high in zip(properties, found, lower, upper, strict=False):
+        reason, sample = bracket.lack(), property_.sample
+        metrics += [
+            _distance("", low, setting, reason, sample),
+            _distance("_upper", high, setting, reason or _NONE_FOUND if high is None else reason, sample),
+        ]
+    known = [each for each in upper if each is not None]
+    unknown = late or ("" if len(known) == len(found) else _NONE_FOUND + f" of {len(found) - len(known)} samples")
+    return [
+        *metrics,
+        _distance("", None if late else statistics.fmean(lower), setting, late),
+        _distance("_upper", None if unknown else statistics.fmean(known), setting, unknown),
+    ]
+
+
+def _distance(end: str, value: float | None, setting: dict[str, str], reason: str, sample: int | None = None) -> Metric:
+    name = f"adversarial_distance{end}"
+    return Metric(name, value, "input", Direction.HIGHER, setting, sample=sample, reason=reason)
+
+
+@dataclass
+class Bracket:
+    """What is known of the least L-infinity distance at which an input is misclassified: true whenever it is looked at.
+
+    Radii are dyadic with as few bits as the bracket allows, and each box contains the exact ball: its ends are rounded
+    outward where float64 does not hold them. An undecided radius is passed over: the search goes on below and above it.
+
+    Args:
+        decide: exact verdicts, each with a counterexample where violated.
+        center: a float32 input.
+        at_center: the property at the radius 0.
+        domain: see `Property.robustness`.
+        greatest: the greatest radius of interest.
+        tolerance: of the bracket's width.
+        seconds: for all; no question is asked afterwards.
+        holds: the greatest radius proven; every smaller one holds too. None where not even the input itself is proven.
+        violated: the exact distance of the nearest counterexample found; None where none was found.
+        counterexample: that one, of the shape of an input.
+        vain: the radii that were asked about in vain.
+        questions: how many were asked.
+    """
+
+    decide: Callable[[Property], Settled]
+    center: torch.Tensor
+    at_center: Property
+    domain: tuple[float, float]
+    greatest: float = 0.5
+    tolerance: float = 2**-10
+    seconds: float = math.inf
+    holds: Fraction | None = None
+    violated: Fraction | None = None
+    counterexample: torch.Tensor | None = None
+    vain: list[Fraction] = field(default_factory=list)
+    questions: int = 0
+
+    def narrowed(self, most_undecided: float = math.inf) -> Bracket:
+        """Itself, both ends asked about first, then what is between.
+
+        No question is asked once so many radii were undecided: those between them would be as hard.
+
+        Raises:
+            RuntimeError: `decide` contradicts itself, or its counterexample lies outside the box.
+        """
+        started = time.monotonic()
+
+        def go_on() -> bool:
+            return time.monotonic() - started < self.seconds and self.undecided < most_undecided
+
+        self._ask(Fraction(0))
+        if self.holds is not None and go_on():
+            self._ask(Fraction(self.greatest))
+            while go_on() and (gap := self._gap()) is not None:
+                self._ask(between(*gap))
+        self.seconds = time.monotonic() - started
+        return self
+
+    @property
+    def undecided(self) -> int:
+        """How many questions had no answer."""
+        return len(self.vain)
+
+    @property
+    def decided(self) -> bool:
+        """Whether the bracket is as narrow as the tolerance, or the greatest radius asked about holds."""
+        if self.violated is None:
+            return self.holds is not None and self.holds >= self.greatest
+        return self.violated - (self.holds or 0) <= Fraction(self.tolerance)
+
+    def lack(self) -> str:
+        """Why it is not decided; empty where it is."""
+        if self.decided:
+            return ""
+        told = f"{self.undecided} of {self.questions} radii asked about were undecided"
+        return told if self.undecided else JOB_ENDS
+
+    def _gap(self) -> tuple[Fraction, Fraction] | None:
+        """Two neighbours among the radii asked about, further apart than the tolerance: the lowest of those."""
+        assert self.holds is not None
+        if self.holds >= self.greatest:
+            return None
+        end = Fraction(self.greatest) if self.violated is None else self.violated
+        marks = [self.holds, *sorted(each for each in self.vain if self.holds < each < end), end]
+        return next((pair for pair in pairwise(marks) if pair[1] - pair[0] > Fraction(self.tolerance)), None)
+
+    def _ask(self, radius: Fraction) -> None:
+        self.questions += 1
+        settled = self.decide(self._box(radius))
+        if settled.verdict is Verdict.HOLDS:
+            if self.violated is not None and radius >= self.violated:
+                raise RuntimeError(f"radius {radius} holds, but a counterexample is at distance {self.violated}")
+            self.holds = radius
+        elif settled.verdict is Verdict.VIOLATED and settled.counterexample is not None:
+            self._found(settled.counterexample, radius)
+        else:
+            self.vain.append(radius)
+
+    def _found(self, point: torch.Tensor, radius: Fraction) -> None:
+        if not self._box(radius).contains(point):
+            raise RuntimeError(f"the counterexample at radius {radius} lies outside its box")
+        pairs = zip(point.flatten().tolist(), self.center.flatten().tolist(), strict=True)
+        distance = max((abs(Fraction(one) - Fraction(other)) for one, other in pairs), default=Fraction(0))
+        if self.holds is not None and distance <= self.holds:
+            raise RuntimeError(f"radius {self.holds} holds, but a counterexample is at distance {distance}")
+        if self.violated is None or distance < self.violated:
+            self.violated, self.counterexample = distance, point
+
+    def _box(self, radius: Fraction) -> Property:
+        """The least box of float64 ends that contains the ball, within the domain."""
+        lowest, highest = self.domain
+        middle = [Fraction(each) for each in self.center.flatten().tolist()]
+        lower = [max(lowest, -nearest_above(radius - each)) for each in middle]
+        upper = [min(highest, nearest_above(each + radius)) for each in middle]
+        low, high = (torch.tensor(each, dtype=torch.float64).reshape(self.center.shape) for each in (lower, upper))
+        return replace(self.at_center, eps=nearest_above(radius), lower=low, upper=high)
+
+
+def between(low: Fraction, high: Fraction) -> Fraction:
+    """A dyadic number in the middle half of the interval, with as few bits as that allows."""
+    width = high - low
+    unit = Fraction(1)
+    while unit > width / 2:
+        unit /= 2
+    while 2 * unit <= width / 2:
+        unit *= 2
+    return round((low + high) / 2 / unit) * unit
+
+
+def nearest_above(value: Fraction) -> float:
+    """The least float64 that is not less."""
+    rounded = float(value)
+    return rounded if Fraction(rounded) >= value else math.nextafter(rounded, math.inf)

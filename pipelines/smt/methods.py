@@ -5,24 +5,46 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial
-from typing import TYPE_CHECKING
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from evalsuite import Bench, Network, Property, Unsupported, Verdict
+from evalsuite import (
+    Bench,
+    Graph,
+    Network,
+    Pointwise,
+    Property,
+    Specification,
+    Subject,
+    Unsupported,
+    Verdict,
+    decide,
+    graph_of_network,
+    running,
+    specification_of,
+    subjects,
+    violated,
+    zonotopes_of,
+)
 from pipelines.smt.counterexample import Judge
 from pipelines.smt.dyadic import nearest
 from pipelines.smt.exact_network import ExactNetwork
 from pipelines.smt.proving import Proof, proof_of
 from pipelines.smt.reading import read, read_curved
-from pipelines.smt.search.decision import decide
+from pipelines.smt.reduction import Asked, OutOfTimeError
+from pipelines.smt.search.decision import decide_rows
+from pipelines.smt.search.space import Suspects
 
 if TYPE_CHECKING:
+    import onnx
+
     from pipelines.smt import Smt
+
 
 # Nodes per second of the limit. A core makes about three times as many of 64 inputs and 64 neurons, so that on a usual
 # machine the count ends a query and not the clock: the same verdicts everywhere.
@@ -36,6 +58,7 @@ _OUT_OF_TIME = "query_time_limit of {limit:g} s reached"
 _OUT_OF_NODES = "{nodes} nodes, the count for a query_time_limit of {limit:g} s, reached"
 _BUDGET_SPENT = "all {nodes} nodes taken"
 _CURVED = 10  # Nodes of a curved network for each of a ReLU network's budget: a split of its lines settles less.
+_BOUNDS_SHARE = 0.8  # of a query's time, for zonotopes of attention, which prove more of it than lines do
 _STANDING = " with {neurons} unstable neurons; the margin is at least {margin:.2g}"
 
 
@@ -97,6 +120,18 @@ class Method(ABC):
     limits: Limits
     counts = True
     """Whether it counts unstable neurons and calls of a solver."""
+    takes_suspects = True
+    """Whether a falsifier runs before it."""
+    region: Mapping[str, int] = {}
+    """What a setting says of the boxes beside their radius."""
+
+    def properties(self, eps: float, bench: Bench, samples: int) -> list[Property]:
+        """What is asked at a radius."""
+        return bench.properties(eps, samples)
+
+    def runs(self, network: Network) -> torch.nn.Module | dict[int, torch.nn.Module]:
+        """What runs the network, or that of each sample."""
+        return network.module
 
     @property
     def nodes(self) -> int:
@@ -127,11 +162,48 @@ class Method(ABC):
         clocked = settled.clocked or (settled.verdict is Verdict.TIMEOUT and not counted)
         return replace(settled, seconds=time.perf_counter() - started, clocked=clocked)
 
-    @staticmethod
-    def held(settled: Settled, judge: Judge, property_: Property, suspect: torch.Tensor | None) -> Settled:
+
+class OfLayers(Method):
+    """Answers questions about boxes of a network whose layers are exact maps; `takes` says so of balls."""
+
+    takes: ClassVar[str]
+
+    def __init__(self, exact: ExactNetwork, judge: Judge, limits: Limits) -> None:
+        self.exact, self.judge, self.limits = exact, judge, limits
+
+    @abstractmethod
+    def answer(self, asked: Asked, suspects: Suspects, known: torch.Tensor | None, seconds: float) -> Settled:
+        """The verdict in exact arithmetic; `known` is a confirmed counterexample: then only bounds are computed."""
+
+    def query(self, property_: Property, suspect: torch.Tensor | None, seconds: float) -> Settled:
         """What is settled in exact arithmetic, unless it holds and a float32 evaluation may differ."""
-        unheld = judge.unheld(property_, suspect) if settled.verdict is Verdict.HOLDS else ""
-        return replace(settled, verdict=Verdict.UNKNOWN, reason=unheld) if unheld else settled
+        asked = Asked.robustness(self.exact, property_, self.takes)
+        known = suspect if suspect is not None and self.judge.accepts(property_, suspect) else None
+        settled = self.answer(asked, self.judge.at(property_), known, seconds)
+        unheld = self.judge.unheld(property_, suspect) if settled.verdict is Verdict.HOLDS else ""
+        return replace(settled, verdict=Verdict.UNKNOWN, reason=unheld, proof=None) if unheld else settled
+
+
+class Search(OfLayers):
+    """Certified branch and bound, under the `name` that the method of ReLU networks has."""
+
+    takes = "branch and bound takes boxes"
+
+    def __init__(self, exact: ExactNetwork, judge: Judge, limits: Limits, name: str = "search") -> None:
+        super().__init__(exact, judge, limits)
+        self.name = name
+
+    @property
+    def nodes(self) -> int:
+        """Of a budget ten times as many for curved activations."""
+        return (_CURVED * self.limits.budget if self.exact.curves else 0) or self.limits.nodes
+
+    def answer(self, asked: Asked, suspects: Suspects, known: torch.Tensor | None, seconds: float) -> Settled:
+        found = decide_rows(asked, suspects, seconds=seconds, nodes=self.nodes, known=known)
+        late = found.verdict is Verdict.TIMEOUT
+        reason = self.undecided(found.nodes, found.neurons, found.margin) if late else found.reason
+        proof = partial(proof_of, found) if found.verdict is Verdict.HOLDS else None
+        return Settled(found.verdict, reason, found.neurons, found.nodes, found.programs, found.counterexample, proof)
 
     def undecided(self, nodes: int, neurons: int, margin: Fraction | None) -> str:
         """Why a search came to an end without a verdict, and how far it came."""
@@ -141,27 +213,6 @@ class Method(ABC):
         ended = counted if nodes >= self.nodes else _OUT_OF_TIME
         reached = ended.format(nodes=nodes, limit=self.limits.seconds)
         return reached if margin is None else reached + _STANDING.format(neurons=neurons, margin=nearest(margin))
-
-
-class Search(Method):
-    """Certified branch and bound, under the `name` that the method of ReLU networks has."""
-
-    def __init__(self, exact: ExactNetwork, judge: Judge, limits: Limits, name: str = "search") -> None:
-        self.exact, self.judge, self.limits, self.name = exact, judge, limits, name
-
-    @property
-    def nodes(self) -> int:
-        """See `Method`; of a budget ten times as many for curved activations."""
-        return (_CURVED * self.limits.budget if self.exact.curves else 0) or self.limits.nodes
-
-    def query(self, property_: Property, suspect: torch.Tensor | None, seconds: float) -> Settled:
-        """See `Method`."""
-        found = decide(self.exact, property_, self.judge, seconds=seconds, nodes=self.nodes, suspect=suspect)
-        reason = found.reason
-        if found.verdict is Verdict.TIMEOUT:
-            reason = self.undecided(found.nodes, found.neurons, found.margin)
-        proof = partial(proof_of, found) if found.verdict is Verdict.HOLDS else None
-        return Settled(found.verdict, reason, found.neurons, found.nodes, found.programs, found.counterexample, proof)
 
 
 def method_for(options: Smt, network: Network, bench: Bench, deadline: float) -> Method:
@@ -194,3 +245,98 @@ def check_size(options: Smt, inputs: int, neurons: int = 0, kind: str = "neurons
     for count, name, what in ((inputs, "max_inputs", "inputs"), (neurons, "max_neurons", kind)):
         if count > getattr(options, name):
             raise Unsupported(f"{count} {what}; {name} is {getattr(options, name)}")
+
+
+class Bisection(Method):
+    """`evalsuite verify`'s cascade; a violation is replayed in ONNX Runtime and by the network itself.
+
+    Raises:
+        Unsupported: an option that takes the layers of a torch module, or a network that is too large or not read.
+    """
+
+    name = "bisection"
+    counts = takes_suspects = False
+
+    def __init__(self, options: Smt, network: Network, bench: Bench, deadline: float) -> None:
+        asked = {"distance": options.distance, "same_class": options.same_class}
+        if options.method in ("z3", "marabou") or any(asked.values()):
+            names = [name for name, given in asked.items() if given] or [f"method {options.method!r}"]
+            raise Unsupported(
+                f"{' and '.join(names)}: takes torch modules of classifiers, no ONNX file and no interval"
+            )
+        self.limits, self._seed = Limits(options.query_time_limit, deadline), bench.seed
+        self.region = {"positions": options.positions} if options.positions and network.vocabulary is not None else {}
+        self._asked = [_Asked(each) for each in subjects(network, bench, options.samples, positions=options.positions)]
+        graph = self._asked[0].read[1]  # all subjects' are of one size
+        neurons = sum(each.size for each in graph.nodes if isinstance(each.operation, Pointwise))
+        check_size(options, graph.inputs, neurons)
+        self._of = {each.sample: asked for asked in self._asked for each in asked.subject.properties(0.0)}
+
+    def properties(self, eps: float, bench: Bench, samples: int) -> list[Property]:
+        return [each for asked in self._asked for each in asked.subject.properties(eps)]
+
+    def runs(self, network: Network) -> dict[int, torch.nn.Module]:
+        return {sample: asked.run for sample, asked in self._of.items()}
+
+    def settle(self, property_: Property, suspect: torch.Tensor | None) -> Settled:
+        """Raises Unsupported: the graph is of operations without bounds, whatever is asked."""
+        left = self.limits.left()
+        return LATE if left <= 0 else self.query(property_, suspect, left)
+
+    def query(self, property_: Property, suspect: torch.Tensor | None, seconds: float) -> Settled:
+        """The cascade has a falsifier of its own."""
+        asked = self._of[property_.sample]
+        model, graph = asked.read
+        began, specification = time.monotonic(), specification_of(property_, graph.outputs)
+        if asked.excluded(property_, specification, began + _BOUNDS_SHARE * seconds):
+            return Settled(Verdict.HOLDS, BY_BOUNDS, nodes=1, seconds=time.monotonic() - began)
+        left = began + seconds - time.monotonic()
+        found = decide(model, graph, specification, timeout=left, seed=self._seed)
+        verdict, reason, point = found.answer.verdict, found.reason, None
+        if verdict is Verdict.HOLDS and reason in ("intervals", "backward bounds"):
+            reason = BY_BOUNDS
+        if found.witness is not None:
+            point = torch.tensor(found.witness.inputs).reshape(property_.lower.shape)
+            with torch.no_grad():
+                if not bool(violated(asked.run(point[None]), [property_])):
+                    verdict, reason, point = Verdict.UNKNOWN, "ONNX Runtime violates it, but torch does not", None
+        return Settled(verdict, reason, nodes=found.boxes, counterexample=point, seconds=time.monotonic() - began,
+                       clocked=verdict is Verdict.TIMEOUT)  # fmt: skip
+
+
+class _Asked:
+    """Of some samples: their network, what runs it, and its file and graph, which are read when they are needed."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject, self.run = subject, running(subject.network)
+
+    @cached_property
+    def read(self) -> tuple[onnx.ModelProto, Graph]:
+        return graph_of_network(self.subject.network)
+
+    @cached_property
+    def _attending(self) -> Callable[..., Any] | None:
+        """Of a network with attention what bounds it by zonotopes."""
+        return zonotopes_of(self.subject.network)
+
+    def excluded(self, property_: Property, asked: Specification, deadline: float) -> bool:
+        """Whether zonotopes of attention exclude every case by one of its constraints."""
+        if self._attending is None:
+            return False
+
+        def check() -> None:
+            if time.monotonic() > deadline:
+                raise OutOfTimeError
+
+        try:
+            found = self._attending(property_.lower[None].double(), property_.upper[None].double(), check=check)
+        except (Unsupported, OutOfTimeError):
+            return False
+        constraints = list(dict.fromkeys(each for case in asked.cases for each in case.constraints))
+        rows = torch.zeros(len(constraints), asked.outputs, dtype=torch.float64)
+        for row, each in zip(rows, constraints, strict=True):
+            for output, factor in each.terms:
+                row[output] += float(factor)  # 1 or -1
+        above = found.lower_bounds(rows) > rows.new_tensor([float(each.bound) for each in constraints])
+        broken = {each for each, yes in zip(constraints, above.tolist(), strict=True) if yes}
+        return all(broken.intersection(case.constraints) for case in asked.cases)

@@ -1,30 +1,65 @@
-"""Proof files of every kind: written of what a search found, and accepted by their checker before anyone sees them."""
+"""Proof files: what was proven, and the choices that prove it. Anyone can recompute the rest from the ONNX file.
+
+A file says the network (its hash), the box, the rows that are > 0 on it, and for each row a tree of splits whose leaves
+have multipliers. Of ReLU networks it also has the exact bounds of all neurons and the numbers that the leaves give: all
+are dyadic rationals, "m" or "mp-e" for m * 2**-e. Of curved networks it has slopes of the lines at the root and at each
+split, and cuts, but none of the search's intercepts and bounds, which the checker computes by series of its own.
+
+What is written is accepted by its checker, in `evalsuite.verification`, before anyone sees it.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
+import onnx
 
 from evalsuite import (
     INTEGER_PROOF,
     SMOOTH_PROOF,
     IntegerProofError,
     ProofError,
+    SmoothBoundError,
     SmoothProofError,
     Unsupported,
     check_integer_proof,
     check_proof,
     check_smooth_proof,
+    read_smooth_network,
+    recompute_smooth_proof,
 )
-from pipelines.smt.search.curved_proof import proof_by_intervals
+from pipelines.smt.dyadic import Dyadic, end_to_end
+from pipelines.smt.exact_network import ExactNetwork, Intervals
+from pipelines.smt.reading import read_file
+from pipelines.smt.reduction import Asked, Phases, carried
 from pipelines.smt.search.decision import Decided
-from pipelines.smt.search.phases import PhaseSpace
-from pipelines.smt.search.proof import canonical, proof_by_phases
+from pipelines.smt.search.space import IntervalSpace, Node, PhaseSpace
 
-Proof = dict[str, Any]
-_CHECKS = {INTEGER_PROOF: check_integer_proof, SMOOTH_PROOF: check_smooth_proof}
+FORMAT = "evalsuite-proof/1"
 REFUSALS = (ProofError, SmoothProofError, IntegerProofError)
+_CHECKS: dict[str, Callable[[Any, bytes], object]] = {
+    FORMAT: check_proof, INTEGER_PROOF: check_integer_proof, SMOOTH_PROOF: check_smooth_proof,
+}  # fmt: skip
+# A checker reads nested JSON: a tree must not be deeper than it allows.
+_DEEPEST = 250
+_LAYERS, _DIGITS, _GREATEST_EXPONENT = 64, 4000, 9999
+_GREATEST_WHOLE = 10**_DIGITS
+_NUDGES = range(4, 256, 4)
+# Of curved networks, the binary places of slopes and multipliers, and of cuts.
+_PLACES, _CUT_PLACES = 32, 40
+# A margin below it may be lost where lines are rounded to these places; beyond it, search and checker disagree.
+_CLEAR = 2.0**-20
+
+Json = dict[str, Any]
+Proof = Json
+
+
+class OtherNetworkError(Unsupported):
+    """The ONNX file is not of the network that was verified."""
 
 
 def proof_of(decided: Decided, content: bytes) -> Proof:
@@ -40,15 +75,14 @@ def proof_of(decided: Decided, content: bytes) -> Proof:
     if decided.space is None or not all(tree.is_closed() for tree in decided.trees):
         raise ValueError(f"only what holds has a proof, and the verdict is {decided.verdict.value}: {decided.reason}")
     if isinstance(decided.space, PhaseSpace):
-        return proof_by_phases(decided, decided.space.reduced, content)
-    return proof_by_intervals(decided, decided.space.root, content)
+        return _proof_by_phases(decided, decided.space, content)
+    return _proof_by_intervals(decided, decided.space, content)
 
 
 def checked_text(proof: Proof, content: bytes) -> str:
     """The text of a proof, once the checker of its kind accepts it; raises one of `REFUSALS` where that does not."""
     text = canonical(proof)
-    check: Callable[[Any, bytes], object] = _CHECKS.get(proof["format"], check_proof)
-    check(json.loads(text), content)
+    _CHECKS[proof["format"]](json.loads(text), content)
     return text
 
 
@@ -58,3 +92,205 @@ def proof_text(make: Callable[[bytes], Proof], content: bytes) -> str:
         return checked_text(make(content), content)
     except REFUSALS as error:
         raise Unsupported(f"the proof was refused by its checker: {error}") from error
+
+
+def canonical(body: Json) -> str:
+    """The one text of a JSON object that its digest is of."""
+    return json.dumps(body, sort_keys=True, separators=(",", ":"))
+
+
+def _proof_by_phases(decided: Decided, space: PhaseSpace, content: bytes) -> Proof:
+    exact = decided.asked.network
+    if len(exact.maps) > _LAYERS:
+        raise Unsupported(f"the network has {len(exact.maps)} affine layers, and a proof file holds {_LAYERS}")
+    _require_same(exact, content)
+    bounds = [zip(*map(_texts, ends), strict=True) for ends in space.reduced.bounds]
+    body = {
+        **_stated(FORMAT, decided.asked, content),
+        "neurons": [[{"lower": lower, "upper": upper} for lower, upper in layer] for layer in bounds],
+        "trees": [_ByPhases(space, row).tree(tree) for row, tree in enumerate(decided.trees)],
+    }
+    return {**body, "digest": hashlib.sha256(canonical(body).encode("ascii")).hexdigest()}
+
+
+def _proof_by_intervals(decided: Decided, space: IntervalSpace, content: bytes) -> Proof:
+    try:
+        read_smooth_network(onnx.load_model_from_string(content))
+    except Exception as error:  # what onnx and numpy raise for what they cannot read is for them to choose
+        raise Unsupported(f"no proof is written of such a network: {error}") from error
+    _require_same(decided.asked.network, content)
+    writing = _ByIntervals(space)
+    body = {
+        **_stated(SMOOTH_PROOF, decided.asked, content),
+        "slopes": [[writing.slopes(space.root, i) for i in range(each.start, each.stop)] for each in writing.layers],
+        "trees": [writing.tree(tree) for tree in decided.trees],
+    }
+    body = json.loads(json.dumps(body))
+    try:
+        found = recompute_smooth_proof(body, content)
+    except SmoothProofError as error:
+        if isinstance(error, SmoothBoundError) and decided.margin is not None and decided.margin > _CLEAR:
+            raise
+        raise Unsupported(f"the proof was refused by its checker: {error}") from error
+    return {**body, "computed": found.computed}
+
+
+def _require_same(network: ExactNetwork, content: bytes) -> None:
+    if not read_file(content).equals(network):
+        raise OtherNetworkError("the ONNX file does not say the network that was verified, number by number")
+
+
+def _stated(kind: str, asked: Asked, content: bytes) -> Json:
+    """What a proof of that format is of: the network in the file, the box and the rows."""
+    factors = [_texts(weight) for weight in (asked.rows.weight[row] for row in range(asked.rows.bias.shape[0]))]
+    return {
+        "format": kind,
+        "network": {
+            "sha256": hashlib.sha256(content).hexdigest(),
+            "inputs": asked.lower.shape[0],
+            "layers": [each.bias.shape[0] for each in asked.network.maps],
+        },
+        "box": {"lower": _texts(asked.lower), "upper": _texts(asked.upper)},
+        "property": {
+            "rows": [
+                {"coefficients": {str(i): text for i, text in enumerate(own) if text != "0"}, "constant": constant}
+                for own, constant in zip(factors, _texts(asked.rows.bias), strict=True)
+            ]
+        },
+    }
+
+
+def _text(unit: int, exponent: int) -> str:
+    """The number unit * 2**-exponent in lowest terms.
+
+    Raises Unsupported where it has more digits than a proof file holds.
+    """
+    if not unit:
+        return "0"
+    shift = min(exponent, (unit & -unit).bit_length() - 1)
+    if exponent - shift > _GREATEST_EXPONENT or abs(unit) >> shift >= _GREATEST_WHOLE:
+        raise Unsupported(
+            f"a number of the proof has more than {_DIGITS} digits or {_GREATEST_EXPONENT} binary places,"
+            " which is what a proof file holds"
+        )
+    return f"{unit >> shift}p-{exponent - shift}" if exponent > shift else str(unit >> shift)
+
+
+def _texts(values: Dyadic) -> list[str]:
+    return [_text(int(unit), values.exponent) for unit in values.units.ravel().tolist()]
+
+
+def _too_deep() -> Unsupported:
+    return Unsupported(f"the search's tree is deeper than {_DEEPEST} splits, more than a proof file holds")
+
+
+class _ByPhases:
+    """The tree of one margin of a ReLU network, as data."""
+
+    def __init__(self, space: PhaseSpace, row: int) -> None:
+        self._space, self._margin = space, space.reduced.margins[[row]]
+        self._places = [(each.depth, index) for each in space.reduced.layers for index in each.index.tolist()]
+
+    def tree(self, root: Node[Phases]) -> Json:
+        """The tree from its root on."""
+        found = self._tree(root, (), None, _DEEPEST)
+        if found is None:
+            raise RuntimeError("a part of the box was closed by a bound that is not > 0")
+        return found
+
+    def _tree(
+        self, node: Node[Phases], lifted: tuple[int, ...], nudged: tuple[int, int] | None, depth: int
+    ) -> Json | None:
+        """None where a bound is not > 0, as may be of parts without the splits `lifted`, or with a p `nudged`."""
+        if node.split is None or node.halves is None:
+            return self._leaf(node, lifted, nudged)
+        if depth <= 0:
+            raise _too_deep()
+        on = self._tree(node.halves[0], lifted, nudged, depth - 1)
+        off = self._tree(node.halves[1], lifted, None, depth - 1)
+        if on is None or off is None:
+            return None
+        if on == off:
+            # Mostly the split was of no use. Else the halves prove the same by defaults that differ with the phase.
+            merged = self._tree(node.halves[0], (*lifted, node.split), nudged, depth)
+            if merged is not None:
+                return merged
+            on = self._unlike(node.halves[0], node.split, lifted, off, depth - 1)
+        return {"neuron": list(self._places[node.split]), "on": on, "off": off}
+
+    def _unlike(self, half: Node[Phases], neuron: int, lifted: tuple[int, ...], other: Json, depth: int) -> Json:
+        """The half with another p of `neuron` in its first leaf: a format in which halves differ asks for that."""
+        for bits in _NUDGES:
+            found = self._tree(half, lifted, (neuron, bits), depth)
+            if found not in (None, other):
+                return found
+        raise Unsupported("both halves of a split are proven by the same numbers, and no others were found")
+
+    def _leaf(self, node: Node[Phases], lifted: tuple[int, ...], nudged: tuple[int, int] | None) -> Json | None:
+        phases, chosen = node.part.copy(), node.chosen
+        phases[list(lifted)] = 0
+        layers = self._space.layers(phases)
+        form, usual = carried(self._margin, layers, chosen)
+        if nudged is not None:
+            neuron, bits = nudged
+            chosen = _joined(usual) if chosen is None else chosen
+            step = np.full(len(phases), 0, dtype=object)
+            step[neuron] = 1
+            chosen = chosen + Dyadic(step, bits)
+            form, usual = carried(self._margin, layers, chosen)
+        rise = form[0, 1:] * self._space.reduced.widths
+        # What the search closed the part by is stated as it is: the checker recomputes it.
+        as_found = not lifted and nudged is None
+        least = node.proven if as_found else (form[0, :1] + rise.below_zero().total()).fractions()[0]
+        if least <= 0:
+            return None
+        # The value in the middle of the box: unlike the least value, it moves with every p.
+        (middle,) = _texts(form[0, :1] + Dyadic(rise.total().units, rise.exponent + 1))
+        bound = _text(least.numerator, least.denominator.bit_length() - 1)
+        return {"bound": bound, "middle": middle, "p": [] if chosen is None else self._listed(chosen, usual)}
+
+    def _listed(self, chosen: Dyadic, usual: Sequence[Dyadic]) -> list[list[int | str]]:
+        """Those that are not the defaults: layers from the last to the first, and within a layer from the first on."""
+        numbers, places = _texts(chosen), self._places
+        order = np.flatnonzero((chosen - _joined(usual)).units != 0).tolist()
+        order.sort(key=lambda each: (-places[each][0], places[each][1]))
+        return [[*places[each], numbers[each]] for each in order]
+
+
+def _joined(usual: Sequence[Dyadic]) -> Dyadic:
+    return end_to_end([*(each[0] for each in usual), Dyadic.zeros(0)])
+
+
+class _ByIntervals:
+    """Trees of a curved network, as data; `layers` are the places of each one's neurons."""
+
+    def __init__(self, space: IntervalSpace) -> None:
+        self.layers = space.reduced.places
+
+    def slopes(self, part: Intervals, neuron: int) -> list[int]:
+        """Of the lines below and above a neuron."""
+        return [_units(float(each[neuron]), _PLACES) for each in (part.below, part.above)]
+
+    def tree(self, node: Node[Intervals], depth: int = _DEEPEST) -> Json:
+        """The tree from a node on."""
+        if node.split is None or node.halves is None:
+            if node.chosen is None:
+                return {}
+            shift = node.chosen.exponent - _PLACES
+            numbers = [int(each) << -shift if shift < 0 else int(each) >> shift for each in node.chosen.units.tolist()]
+            return {"p": [numbers[each] for each in self.layers]}
+        if depth <= 0:
+            raise _too_deep()
+        neuron, (low, high) = node.split, node.halves
+        layer = next(i for i, each in enumerate(self.layers) if neuron < each.stop)
+        return {
+            "neuron": [layer, neuron - self.layers[layer].start],
+            "cut": _units(float(low.part.upper[neuron]), _CUT_PLACES),
+            "slopes": [self.slopes(half.part, neuron) for half in (low, high)],
+            "low": self.tree(low, depth - 1),
+            "high": self.tree(high, depth - 1),
+        }
+
+
+def _units(value: float, places: int) -> int:
+    return round(value * 2.0**places)

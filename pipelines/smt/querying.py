@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -25,12 +24,12 @@ from evalsuite import Answer, Attack, Box, Case, Question, Unsupported, Verdict,
 from pipelines.smt.deciding import Questions
 from pipelines.smt.dyadic import Dyadic, Floats
 from pipelines.smt.exact_network import Affine, ExactNetwork, greatest, together
-from pipelines.smt.integer.answering import answer_integers, is_integer
+from pipelines.smt.integer.deciding import answer_integers, is_integer
 from pipelines.smt.marabou import Peer
 from pipelines.smt.methods import Limits, Settled
 from pipelines.smt.proving import proof_of, proof_text
 from pipelines.smt.reading import read_file
-from pipelines.smt.reduction import OutOfTimeError, reduce_rows
+from pipelines.smt.reduction import Asked
 from pipelines.smt.search.decision import Decided, decide_rows
 
 Cases = list[tuple[int, Case]]
@@ -52,47 +51,46 @@ def exact(question: Question) -> Verification:
             has no constraint on the outputs.
         ValueError: a file that is none; a property with other numbers of X and Y than the network has.
     """
-    return answer_integers(question) if is_integer(question.content) else _answer(question, _BySearch)
+    return answer_integers(question) if is_integer(question.content) else _answer(question, _by_search)
 
 
 def z3(question: Question) -> Verification:
     """Exact bounds, then questions to Z3, of ReLU networks. Raises as `exact`."""
-    return _answer(question, _ByZ3)
+    return _answer(question, _by_z3)
 
 
 def marabou(question: Question) -> Verification:
     """Marabou under control, of ReLU networks. Raises as `exact`; Unsupported where it is not installed."""
-    return _answer(question, _ByMarabou)
+    return _answer(question, _by_marabou)
 
 
-class _Engine(ABC):
-    """Decides the cases of one box, which are given with their places in the specification; `Suspects` of the search.
+class _Box:
+    """Cases of one box, which are given with their places in the specification, and points of it: see `Suspects`.
 
     `attack` is of the whole specification.
     """
 
     def __init__(self, network: ExactNetwork, box: Box, cases: Cases, judge: Witnesses, attack: Attack) -> None:
-        self.network, self._judge, self._attack = network, judge, attack
-        self._places, self.cases = torch.tensor([place for place, _ in cases]), [case for _, case in cases]
+        self._judge, self._attack, self._inner = judge, attack, box.inner()
+        self._places = torch.tensor([place for place, _ in cases])
+        self.cases = [_rows(case, network.classes) for _, case in cases]
         # The least float64 box around it: what holds there holds in the box.
-        self.lower, self.upper = (end.numpy() for end in box.outer())
-        self._inner = box.inner()
+        lower, upper = (Dyadic.of(end.numpy()) for end in box.outer())
+        self.asked = Asked(network, lower, upper, together([row for rows in self.cases for row in rows]))
+        starts = np.cumsum([0, *map(len, self.cases)]).tolist()
+        self.parts = [list(range(*ends)) for ends in pairwise(starts)]
         self.witness: Witness | None = None
+        self.nodes = 0
 
-    @abstractmethod
-    def decide(self, question: Question) -> Settled:
-        """Whether no point of the box satisfies any of the cases."""
-
-    def rows(self, case: Case) -> list[Affine]:
-        """Of each constraint what is <= 0 where it is satisfied, times a positive number that makes it whole."""
-        found = []
-        for each in case.constraints:
-            scale = math.lcm(each.bound.denominator, *[factor.denominator for _, factor in each.terms])
-            units = np.full((1, self.network.classes), 0, dtype=object)
-            for index, factor in each.terms:
-                units[0, index] = int(factor * scale)
-            constant = np.array([-int(each.bound * scale)], dtype=object)
-            found.append(Affine(Dyadic(units, 0), Dyadic(constant, 0)))
+    def search(
+        self, network: ExactNetwork, rows: Sequence[Affine], question: Question, share: float = 1.0,
+        most: float = math.inf,
+    ) -> Decided:  # fmt: skip
+        """Whether all rows over the outputs of the network are > 0 in the box; its nodes are counted."""
+        question.check()
+        seconds = min(max(_left(question) * share, 1e-3), most)
+        found = decide_rows(replace(self.asked, network=network, rows=together(rows)), self, seconds=seconds)
+        self.nodes += found.nodes
         return found
 
     def confirmed(self, point: Floats) -> torch.Tensor | None:
@@ -114,95 +112,74 @@ class _Engine(ABC):
         return torch.tensor(self.witness.inputs) if self.witness else None
 
 
-class _BySearch(_Engine):
-    nodes = 0
-
-    def decide(self, question: Question) -> Settled:
-        """Whether in each case the greatest row is > 0 in the whole box.
-
-        A proof file is of single rows: where each case has one that is > 0 alone, what is searched last proves them.
-        """
-        chosen, proven = list[Affine](), True
-        for rows in map(self.rows, self.cases):
-            if len(rows) == 1:
-                chosen += rows
-                continue
-            whole = self._search(greatest(self.network, together(rows)), [_ITSELF], question, share=0.5)
-            if whole.verdict is Verdict.VIOLATED:
-                return Settled(whole.verdict, whole.reason, nodes=self.nodes)
-            holds = whole.verdict is Verdict.HOLDS
-            row = self._positive(rows, question, _PATIENCE[0] + _PATIENCE[1] * whole.seconds if holds else math.inf)
-            if self.witness is not None:
-                return Settled(Verdict.VIOLATED, "search", nodes=self.nodes)
-            if row is None and not holds:
-                return Settled(whole.verdict, whole.reason, nodes=self.nodes)
-            chosen, proven = chosen if row is None else [*chosen, row], proven and row is not None
-        found = self._search(self.network, chosen, question) if chosen else whole
-        proof = partial(proof_of, found) if proven else None
-        return Settled(found.verdict, found.reason, nodes=self.nodes, proof=proof)
-
-    def _positive(self, rows: Sequence[Affine], question: Question, most: float) -> Affine | None:
-        """The first row that is found to be > 0 in the whole box, within so many seconds each."""
-        for number, row in enumerate(rows):
-            found = self._search(self.network, [row], question, 1 / (len(rows) - number + 1), most)
-            if found.verdict in (Verdict.HOLDS, Verdict.VIOLATED):
-                return row if found.verdict is Verdict.HOLDS else None
-        return None
-
-    def _search(
-        self, network: ExactNetwork, rows: Sequence[Affine], question: Question, share: float = 1.0,
-        most: float = math.inf,
-    ) -> Decided:  # fmt: skip
-        question.check()
-        seconds, box = max(_left(question) * share, 1e-3), (Dyadic.of(self.lower), Dyadic.of(self.upper))
-        found = decide_rows(network, *box, together(rows), self, seconds=min(seconds, most))
-        self.nodes += found.nodes
-        return found
+def _rows(case: Case, outputs: int) -> list[Affine]:
+    """Of each constraint what is <= 0 where it is satisfied, times a positive number that makes it whole."""
+    found = []
+    for each in case.constraints:
+        scale = math.lcm(each.bound.denominator, *[factor.denominator for _, factor in each.terms])
+        units = np.full((1, outputs), 0, dtype=object)
+        for index, factor in each.terms:
+            units[0, index] = int(factor * scale)
+        constant = np.array([-int(each.bound * scale)], dtype=object)
+        found.append(Affine(Dyadic(units, 0), Dyadic(constant, 0)))
+    return found
 
 
-class _ByZ3(_Engine):
-    def decide(self, question: Question) -> Settled:
-        """Whether bounds refute a row of each case, or Z3 all of its rows together."""
-        cases = [self.rows(case) for case in self.cases]
-        # The clock alone ends it, and no count of Z3's steps.
-        limits = Limits(_LONGEST, time.monotonic() + _left(question))
-        box, asked = (Dyadic.of(self.lower), Dyadic.of(self.upper)), together([row for rows in cases for row in rows])
-        try:
-            reduced = reduce_rows(self.network, *box, asked, limits.deadline)
-        except OutOfTimeError:
-            return Settled(Verdict.TIMEOUT, _OVER)
-        starts, least = np.cumsum([0, *map(len, cases)]).tolist(), reduced.least.units
-        parts = [list(range(*ends)) for ends in pairwise(starts)]
-        open_ = sorted((rows for rows in parts if max(least[rows]) <= 0), key=lambda rows: max(least[rows]))
-        found = Questions(reduced, open_, self.near, self._satisfied, limits).decide()
-        return replace(found, reason=_OVER) if found.verdict is Verdict.TIMEOUT else found
+def _by_search(box: _Box, question: Question) -> Settled:
+    """Whether in each case the greatest row is > 0 in the whole box.
 
-    def _satisfied(self, point: Sequence[Fraction]) -> bool:
-        """Whether a case's constraints, or their ends where they are strict, hold at a rational point."""
-        made = self.network.logits(point)
-        return any(
-            all(sum(factor * made[index] for index, factor in each.terms) <= each.bound for each in case.constraints)
-            for case in self.cases
-        )
+    A proof file is of single rows: where each case has one that is > 0 alone, what is searched last proves them.
+    """
+    network, chosen, proven = box.asked.network, list[Affine](), True
+    for rows in box.cases:
+        if len(rows) == 1:
+            chosen += rows
+            continue
+        whole = box.search(greatest(network, together(rows)), [_ITSELF], question, share=0.5)
+        if whole.verdict is Verdict.VIOLATED:
+            return Settled(whole.verdict, whole.reason, nodes=box.nodes)
+        holds = whole.verdict is Verdict.HOLDS
+        row = _positive(box, rows, question, _PATIENCE[0] + _PATIENCE[1] * whole.seconds if holds else math.inf)
+        if box.witness is not None:
+            return Settled(Verdict.VIOLATED, "search", nodes=box.nodes)
+        if row is None and not holds:
+            return Settled(whole.verdict, whole.reason, nodes=box.nodes)
+        chosen, proven = chosen if row is None else [*chosen, row], proven and row is not None
+    found = box.search(network, chosen, question) if chosen else whole
+    return Settled(found.verdict, found.reason, nodes=box.nodes, proof=partial(proof_of, found) if proven else None)
 
 
-class _ByMarabou(_Engine):
-    def decide(self, question: Question) -> Settled:
-        """Its opinion of all cases."""
-        question.check()
-        cases = [together(self.rows(each)) for each in self.cases]
-        found, _ = Peer(self.network).opinion(self.lower, self.upper, cases, self.near, _left(question))
-        return replace(found, reason=_FLOATS.format(found.reason)) if found.verdict is Verdict.HOLDS else found
+def _positive(box: _Box, rows: Sequence[Affine], question: Question, most: float) -> Affine | None:
+    """The first row that is found to be > 0 in the whole box, within so many seconds each."""
+    for number, row in enumerate(rows):
+        found = box.search(box.asked.network, [row], question, 1 / (len(rows) - number + 1), most)
+        if found.verdict in (Verdict.HOLDS, Verdict.VIOLATED):
+            return row if found.verdict is Verdict.HOLDS else None
+    return None
+
+
+def _by_z3(box: _Box, question: Question) -> Settled:
+    """Whether bounds refute a row of each case, or Z3 all of its rows together; the clock alone ends it."""
+    limits = Limits(_LONGEST, time.monotonic() + _left(question))
+    found = Questions(box.asked, box.parts, box, limits).decide()
+    return replace(found, reason=_OVER) if found.verdict is Verdict.TIMEOUT else found
+
+
+def _by_marabou(box: _Box, question: Question) -> Settled:
+    """Its opinion of all cases."""
+    question.check()
+    found, _ = Peer(box.asked.network).opinion(box.asked, box.parts, box, _left(question))
+    return replace(found, reason=_FLOATS.format(found.reason)) if found.verdict is Verdict.HOLDS else found
 
 
 def _left(question: Question) -> float:
     return question.deadline - time.perf_counter()
 
 
-def _answer(question: Question, engine: type[_Engine]) -> Verification:
+def _answer(question: Question, engine: Callable[[_Box, Question], Settled]) -> Verification:
     """The falsifier, then each box by the engine, until one does not hold."""
     network, specification = _network(question), question.specification
-    if network.curves and engine is not _BySearch:
+    if network.curves and engine is not _by_search:
         raise Unsupported(f"{question.onnx}: {_CURVED.format(network.curves[0].traits.name)}")
     question.check_sizes(network.maps[0].weight.shape[1], network.classes)
     if not all(case.constraints for case in specification.cases):
@@ -214,8 +191,8 @@ def _answer(question: Question, engine: type[_Engine]) -> Verification:
     if witness is not None:
         return _sat(question, network, judge, witness, "falsifier")
     for box, cases in specification.by_box():
-        asked = engine(network, box, cases, judge, attack)
-        found = asked.decide(question)
+        asked = _Box(network, box, cases, judge, attack)
+        found = engine(asked, question)
         nodes += found.nodes or 0
         if found.verdict is Verdict.VIOLATED:
             assert asked.witness is not None

@@ -82,8 +82,7 @@ def read_file(content: bytes) -> ExactNetwork:
     except onnx.checker.ValidationError as error:
         raise Unsupported(f"not a valid ONNX file: {' '.join(str(error).split())[:200]}") from error
     _check_file(model)
-    graph = model.graph
-    held = {each.name for each in graph.initializer}
+    graph, held = model.graph, {each.name for each in model.graph.initializer}
     inputs = [each for each in graph.input if each.name not in held]
     if len(inputs) != 1 or len(graph.output) != 1:
         raise Unsupported(f"{len(inputs)} inputs and {len(graph.output)} outputs; exact reading needs one of each")
@@ -191,9 +190,8 @@ def reach(network: Network, property_: Property) -> float:
     for path, layer in _layers(network.module, ""):
         if isinstance(layer, nn.Linear):
             size = layer.weight.double().abs() @ size
-        elif isinstance(layer, nn.BatchNorm1d) and layer.running_mean is not None and layer.running_var is not None:
-            scale = (layer.running_var.double() + layer.eps).rsqrt()
-            scale = scale if layer.weight is None else scale * layer.weight.double().abs()
+        elif isinstance(layer, nn.BatchNorm1d) and layer.running_mean is not None:
+            scale = _scale(layer).abs()
             greatest = max(greatest, scale.max().item())
             size = scale * (size + layer.running_mean.double().abs())
         elif id(layer) in known:
@@ -247,15 +245,19 @@ def _added(path: str, values: torch.Tensor, shape: tuple[int, ...]) -> Dyadic:
 
 def _affine(path: str, layer: FileLayer, shape: tuple[int, ...]) -> Affine:
     kind = type(layer)
-    if kind not in (nn.Linear, nn.BatchNorm1d):
+    if not isinstance(layer, (nn.Linear, nn.BatchNorm1d)) or kind not in (nn.Linear, nn.BatchNorm1d):
         raise Unsupported(f"no exact encoding of layer '{path}' ({kind.__name__})")
     if len(shape) != 1:
         raise Unsupported(f"layer '{path}' ({kind.__name__}) acts on shape {shape}; only vectors are read exactly")
     try:
-        if isinstance(layer, nn.BatchNorm1d):
-            return _batch_norm(path, layer)
-        assert isinstance(layer, nn.Linear)
-        return _linear(layer)
+        if isinstance(layer, nn.Linear):
+            bias = Dyadic.zeros(layer.out_features) if layer.bias is None else _exact(layer.bias)
+            return Affine(_exact(layer.weight), bias)
+        if layer.running_mean is None:
+            raise Unsupported(f"layer '{path}' (BatchNorm1d) normalises by its batch: it is no function of one input")
+        bias = Dyadic.zeros(layer.num_features) if layer.bias is None else _exact(layer.bias)
+        scale = _exact(_scale(layer))
+        return Affine(Dyadic.identity(layer.num_features) * scale, bias - scale * _exact(layer.running_mean))
     except ValueError as error:
         raise Unsupported(f"layer '{path}' ({kind.__name__}): {error}") from error
 
@@ -264,17 +266,8 @@ def _exact(tensor: torch.Tensor) -> Dyadic:
     return Dyadic.of(tensor.detach().double().numpy())
 
 
-def _linear(layer: nn.Linear) -> Affine:
-    bias = Dyadic.zeros(layer.out_features) if layer.bias is None else _exact(layer.bias)
-    return Affine(_exact(layer.weight), bias)
-
-
-def _batch_norm(path: str, layer: nn.BatchNorm1d) -> Affine:
-    """scale x + (bias - scale mean). The scale has a square root: its float64 value is taken for the exact one."""
-    if layer.running_mean is None or layer.running_var is None:
-        raise Unsupported(f"layer '{path}' (BatchNorm1d) normalises by its batch: it is no function of one input")
+def _scale(layer: nn.BatchNorm1d) -> torch.Tensor:
+    """What the inputs are multiplied by. It has a square root: its float64 value is taken for the exact one."""
+    assert layer.running_var is not None
     factor = (layer.running_var.double() + layer.eps).rsqrt()
-    scale = _exact(factor if layer.weight is None else factor * layer.weight.detach().double())
-    bias = Dyadic.zeros(layer.num_features) if layer.bias is None else _exact(layer.bias)
-    diagonal = Dyadic.identity(layer.num_features) * scale
-    return Affine(diagonal, bias - scale * _exact(layer.running_mean))
+    return factor if layer.weight is None else factor * layer.weight.detach().double()

@@ -1,24 +1,29 @@
 """The exact reduction: in a small box most neurons are stable, and what they compute is an affine form.
 
 Everything is a row over the columns [1, t, a]: t are the free inputs, measured from the box's lower corner, and a are
-the outputs of the unstable neurons, layer by layer. Bounds replace each a by a line below or above it (DeepPoly, POPL
-2019; CROWN, arXiv 1811.00866), from the last layer to the first, in exact arithmetic: they need no rounding argument.
+the outputs of the neurons that are left, layer by layer. From the last layer to the first, an output a = f(z) with
+coefficient q is replaced by p z + r, where p may be any number and r is the exact minimum of q f(z) - p z: the
+Lagrangian bound with p as the multiplier of z's definition (arXiv 2103.06624). By default p is q times the slope of a
+line below or above f (DeepPoly, POPL 2019; CROWN, arXiv 1811.00866). All is exact: no rounding argument is needed.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evalsuite import Property
-from pipelines.smt.dyadic import Dyadic, side_by_side
-from pipelines.smt.exact_network import Affine, ExactNetwork
+from evalsuite import Property, Unsupported
+from pipelines.smt.dyadic import Dyadic, Floats, side_by_side
+from pipelines.smt.exact_network import Affine, Curve, ExactNetwork
 
 # An upper line's slope may be any number in [0, 1], as its intercept is computed from it: few bits keep it fast. Proof
 # files state how these lines are chosen: who changes them changes the format.
@@ -26,114 +31,40 @@ _SLOPE_BITS = 12
 # Products of exact numbers between two looks at the clock: a fraction of a second.
 _BLOCK = 2**20
 Ends = tuple[Dyadic, Dyadic]  # lower and upper ones
+Places = NDArray[np.intp]
+Phases = NDArray[np.int8]  # of neurons: 0 open, 1 on (z >= 0), -1 off (z <= 0)
+
+
+class OutOfTimeError(Exception):
+    """The deadline is reached before the bounds are computed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lined:
-    """One layer's activations between lines.
+class Asked:
+    """Whether every row over the network's outputs is > 0 on the box [lower, upper], each (inputs,)."""
 
-    Args:
-        forms: their inputs z, (neurons, columns before this layer's own).
-        lower: of z, (neurons,).
-        upper: of z, (neurons,).
-        below: slope and start of a line below each, on [lower, upper], each (neurons,).
-        above: the same of a line above.
-    """
-
-    forms: Dyadic
+    network: ExactNetwork
     lower: Dyadic
     upper: Dyadic
-    below: tuple[Dyadic, Dyadic]
-    above: tuple[Dyadic, Dyadic]
+    rows: Affine
 
-    def through(self, rows: Dyadic, chosen: Dyadic | None, deadline: float) -> Dyadic:
-        """Rows over the columns up to this layer's outputs, as rows without these: lower bounds of them.
-
-        An output a with coefficient q is replaced by p z + r, where p may be any number, `chosen` or else q times its
-        line's slope, and r is the exact minimum of q times the line less p z.
-        """
-        before = self.forms.shape[1]
-        raised, lowered = rows[:, before:].above_zero(), rows[:, before:].below_zero()
-        slopes = raised * self.below[0] + lowered * self.above[0]
-        constant = raised @ self.below[1] + lowered @ self.above[1]
-        if chosen is not None:
-            rest = slopes - chosen
-            ends = rest * self.lower, rest * self.upper
-            exponent = max(each.exponent for each in ends)
-            least = np.minimum(ends[0].at(exponent), ends[1].at(exponent))
-            constant = constant + Dyadic(least.sum(axis=1), exponent)
-            slopes = Dyadic(np.broadcast_to(chosen.units, slopes.shape), chosen.exponent)
-        made = product(slopes.shortened(), self.forms, deadline)
-        return add_constant(rows[:, :before] + made, constant).shortened()
-
-
-@dataclass(frozen=True, slots=True)
-class Unstable(Lined):
-    """The unstable neurons of one layer, a = max(z, 0) where z takes both signs; the lines below go through 0.
-
-    Args:
-        depth: which layer of the network, from 0.
-        index: the neurons' places in that layer, (neurons,), ascending.
-    """
-
-    depth: int
-    index: NDArray[np.intp]
-
-    @staticmethod
-    def of(forms: Dyadic, lower: Dyadic, upper: Dyadic, depth: int, index: NDArray[np.intp]) -> Unstable:
-        """With lines of the forms that hold on [lower, upper], each (neurons,), lower < 0 < upper."""
-        below = Dyadic.of(np.array((upper + lower).units > 0, dtype=np.float64))
-        above = upper.share_of(upper - lower, _SLOPE_BITS)
-        # max(z, 0) is convex: a line that is above it at both ends is above it between them.
-        intercept = (-(above * lower)).larger(upper - above * upper)
-        through_0 = Dyadic.zeros(*below.shape)
-        return Unstable(forms, lower, upper, (below, through_0), (above, intercept), depth, index)
-
-
-@dataclass(frozen=True, slots=True)
-class Reduced:
-    """A network on one box.
-
-    Args:
-        corner: the box's lower corner, (inputs,).
-        free: indices of the inputs that the box lets vary.
-        widths: of those, (free inputs,), > 0.
-        layers: the unstable neurons, first layer first.
-        margins: what must be positive, (rows, columns); of robustness, the label's logit minus each other one.
-        least: a lower bound of each margin, (rows,).
-        bounds: of the inputs z of all ReLUs, layer by layer, each (neurons,).
-    """
-
-    corner: Dyadic
-    free: NDArray[np.intp]
-    widths: Dyadic
-    layers: tuple[Unstable, ...]
-    margins: Dyadic
-    least: Dyadic
-    bounds: tuple[Ends, ...] = ()
+    @classmethod
+    def robustness(cls, network: ExactNetwork, property_: Property, takes: str = "bounds take boxes") -> Asked:
+        """Of the label's margins. Raises Unsupported, with what `takes` boxes alone, where the property is a ball."""
+        if property_.center is not None:
+            raise Unsupported(f"{takes}, and this property is an L2 ball")
+        lower, upper = (Dyadic.of(end.numpy().ravel()) for end in (property_.lower, property_.upper))
+        return cls(network, lower, upper, label_margins(network.classes, property_.label))
 
     @property
-    def unstable_neurons(self) -> int:
-        """How many neurons the solver would have to split on."""
-        return sum(each.forms.shape[0] for each in self.layers)
+    def singly(self) -> list[list[int]]:
+        """The cases of robustness, any of which violates it: each row alone is <= 0."""
+        return [[row] for row in range(self.rows.bias.shape[0])]
 
-    def open_margins(self) -> list[int]:
-        """The rows of `margins` that the bounds do not prove positive, the least bound first."""
-        least = self.least.units.tolist()
-        return sorted((row for row, value in enumerate(least) if value <= 0), key=lambda row: least[row])
-
-    def point(self, offsets: Sequence[Fraction]) -> list[Fraction]:
-        """The input at t = `offsets`."""
-        values = self.corner.fractions()
-        for index, offset in zip(self.free.tolist(), offsets, strict=True):
-            values[index] += offset
-        return values
-
-
-def reduce_network(network: ExactNetwork, property_: Property, deadline: float = math.inf) -> Reduced:
-    """Substitute every stable neuron, bound the margins. Raises as `reduce_rows`."""
-    lower, upper = (Dyadic.of(end.numpy().ravel()) for end in (property_.lower, property_.upper))
-    return reduce_rows(network, lower, upper, label_margins(network.classes, property_.label), deadline)
+    def value(self, row: int, logits: Sequence[Fraction]) -> Fraction:
+        """What a row is of these outputs."""
+        products = (factor * y for factor, y in zip(self.rows.weight[row].fractions(), logits, strict=True))
+        return sum(products, self.rows.bias[[row]].fractions()[0])
 
 
 def label_margins(classes: int, label: int) -> Affine:
@@ -152,97 +83,222 @@ def label_margins(classes: int, label: int) -> Affine:
     return Affine(Dyadic(units, 0), Dyadic.zeros(len(others)))
 
 
-class OutOfTimeError(Exception):
-    """The deadline is reached before the bounds are computed."""
+@dataclass(frozen=True, slots=True)
+class Layer(ABC):
+    """Neurons of one layer whose activations are bounded.
+
+    Args:
+        depth: which layer of the network, from 0.
+        index: the neurons' places in that layer, (neurons,), ascending.
+        forms: their inputs z, (neurons, columns before this layer's own).
+        lower: of z, (neurons,).
+        upper: of z, (neurons,).
+        below: slope of a line below each activation, on [lower, upper], (neurons,).
+        above: the same of a line above.
+    """
+
+    depth: int
+    index: Places
+    forms: Dyadic
+    lower: Dyadic
+    upper: Dyadic
+    below: Dyadic
+    above: Dyadic
+
+    def slopes(self, q: Dyadic) -> Dyadic:
+        """The default p of coefficients q, each (rows, neurons)."""
+        return q.above_zero() * self.below + q.below_zero() * self.above
+
+    def within(self, **changed: Any) -> Layer:
+        """The same in a part of the box, with phases, or ends and lines, of its own."""
+        return replace(self, **changed)
+
+    @abstractmethod
+    def rest(self, q: Dyadic, p: Dyadic) -> Dyadic:
+        """The sum of r over the neurons, (rows,), for coefficients and multipliers, (rows, neurons)."""
 
 
-def reduce_rows(
-    network: ExactNetwork, lower: Dyadic, upper: Dyadic, rows: Affine, deadline: float = math.inf
-) -> Reduced:
-    """The same for any linear rows over the outputs, on the box [lower, upper], each (inputs,).
+@dataclass(frozen=True, slots=True)
+class Lined(Layer):
+    """All neurons of a layer of curves between lines, which start at `below_start` and `above_start`."""
+
+    below_start: Dyadic
+    above_start: Dyadic
+
+    @staticmethod
+    def of(curve: Curve, forms: Dyadic, lower: Floats, upper: Floats, depth: int) -> Lined:
+        """With lines that hold on [lower, upper]. Raises Unsupported where there are none."""
+        numbers = {name: Dyadic.of(each) for name, each in curve.lines(lower, upper)._asdict().items()}
+        return Lined(depth, np.arange(len(lower)), forms, **numbers)
+
+    def rest(self, q: Dyadic, p: Dyadic) -> Dyadic:
+        """The lines hold for every real z: so does the bound."""
+        sloped = self.slopes(q) - p
+        starts = q.above_zero() @ self.below_start + q.below_zero() @ self.above_start
+        return starts + (sloped * self.lower).smaller(sloped * self.upper).total()
+
+
+@dataclass(frozen=True, slots=True)
+class Unstable(Layer):
+    """Neurons a = max(z, 0) with lower < 0 < upper, and the `phases` of a part of the box; the lines go through 0."""
+
+    phases: Phases
+
+    @staticmethod
+    def of(forms: Dyadic, lower: Dyadic, upper: Dyadic, depth: int, index: Places) -> Unstable:
+        """With lines that hold on [lower, upper], and no neuron held."""
+        below = Dyadic.of(np.array((upper + lower).units > 0, dtype=np.float64))
+        above, phases = upper.share_of(upper - lower, _SLOPE_BITS), np.zeros(len(index), dtype=np.int8)
+        return Unstable(depth, index, forms, lower, upper, below, above, phases)
+
+    @property
+    def intercept(self) -> Dyadic:
+        """Where the line above starts: max(z, 0) is convex, so that it must be above at both ends."""
+        return -(self.above * self.lower).smaller(self.above * self.upper - self.upper)
+
+    def slopes(self, q: Dyadic) -> Dyadic:
+        """q of a neuron that is on, 0 of one that is off, and the lines' of the open ones."""
+        lines = Layer.slopes(self, q)
+        units = np.where(self.phases == 0, lines.units, np.where(self.phases > 0, q.at(lines.exponent), 0))
+        return Dyadic(units, lines.exponent)
+
+    def rest(self, q: Dyadic, p: Dyadic) -> Dyadic:
+        """The minimum is at an end or at 0, as far as the phase reaches."""
+        low, high = (-(p * self.lower)).below_zero(), ((q - p) * self.upper).below_zero()
+        both, exponent = low.smaller(high), max(low.exponent, high.exponent)
+        held = np.where(self.phases > 0, high.at(exponent), low.at(exponent))
+        return Dyadic(np.where(self.phases == 0, both.units, held), exponent).total()
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """A network on one box.
+
+    Args:
+        asked: the network, the box, and the rows that must be positive.
+        free: indices of the inputs that the box lets vary.
+        widths: of those, (free inputs,), > 0.
+        layers: the neurons that are left, first layer first: of ReLU the unstable ones.
+        margins: the rows, (rows, columns).
+        least: a lower bound of each margin, (rows,).
+        bounds: of the inputs z of all activations, layer by layer, each (neurons,).
+    """
+
+    asked: Asked
+    free: Places
+    widths: Dyadic
+    layers: tuple[Layer, ...]
+    margins: Dyadic
+    least: Dyadic
+    bounds: tuple[Ends, ...]
+
+    @property
+    def neurons(self) -> int:
+        """How many neurons a search would have to split on."""
+        return sum(len(each.index) for each in self.layers)
+
+    def open_margins(self) -> list[int]:
+        """The rows of `margins` that the bounds do not prove positive, the least bound first."""
+        least = self.least.units.tolist()
+        return sorted((row for row, value in enumerate(least) if value <= 0), key=lambda row: least[row])
+
+    def point(self, offsets: Sequence[Fraction]) -> list[Fraction]:
+        """The input at t = `offsets`."""
+        values = self.asked.lower.fractions()
+        for index, offset in zip(self.free.tolist(), offsets, strict=True):
+            values[index] += offset
+        return values
+
+    @property
+    def places(self) -> list[slice]:
+        """Of each layer's neurons among all."""
+        return [slice(*ends) for ends in pairwise(accumulate((len(each.index) for each in self.layers), initial=0))]
+
+
+def reduce(asked: Asked, deadline: float = math.inf) -> Reduced:
+    """Substitute every stable neuron, bound the others and the rows.
 
     Raises:
         OutOfTimeError: the clock of `time.monotonic` is beyond `deadline`.
+        Unsupported: of a network with curves, numbers beyond what has sound lines.
         ValueError: the box is not one of the network's inputs.
     """
-    free, widths, forms = entered(network.maps[0], lower, upper)
-    layers: list[Unstable] = []
-    bounds: list[Ends] = []
+    network, rows = asked.network, asked.rows
+    check_box(asked)
+    widths = asked.upper - asked.lower
+    free = np.flatnonzero(np.array(widths.units != 0, dtype=bool))
+    widths, first = widths[free].shortened(), network.maps[0]
+    constant = (first.weight @ asked.lower + first.bias)[:, None]
+    forms = side_by_side([constant, first.weight[:, free]]).shortened()
+    layers, bounds = list[Layer](), list[Ends]()
     for depth, following in enumerate(network.maps[1:]):
-        low, high = (each.shortened() for each in ends_of(forms, layers, widths, deadline))
-        kept, unstable = _relu(forms, low, high, depth)
-        outputs = product(following.weight, kept, deadline)
-        if unstable is not None:
-            layers.append(unstable)
-            outputs = side_by_side([outputs, following.weight[:, unstable.index]])
+        count, both = forms.shape[0], Dyadic(np.concatenate([forms.units, -forms.units]), forms.exponent)
+        least = least_values(both, layers, widths, deadline)
+        low, high = least[:count].shortened(), (-least[count:]).shortened()
         bounds.append((low, high))
-        forms = add_constant(outputs, following.bias).shortened()
-    margins = add_constant(product(rows.weight, forms, deadline), rows.bias).shortened()
-    least = least_values(margins, layers, widths, deadline)
-    return Reduced(lower, free, widths, tuple(layers), margins, least, tuple(bounds))
+        if network.curves:
+            ends = np.nextafter(low.floats(), -np.inf), np.nextafter(high.floats(), np.inf)
+            layers.append(Lined.of(network.curves[depth], forms, *ends, depth))
+            on, left = np.arange(0), np.arange(count)
+        else:
+            positive = np.array(low.units >= 0, dtype=bool)
+            on, left = np.flatnonzero(positive), np.flatnonzero(~positive & np.array(high.units > 0, dtype=bool))
+            if len(left):
+                own, lower, upper = (each[left].shortened() for each in (forms, low, high))
+                layers.append(Unstable.of(own, lower, upper, depth, left))
+        forms = product(following.weight[:, on], forms[on], deadline)
+        forms = _raised(side_by_side([forms, following.weight[:, left]]), following.bias).shortened()
+    margins = _raised(product(rows.weight, forms, deadline), rows.bias).shortened()
+    return Reduced(
+        asked, free, widths, tuple(layers), margins, least_values(margins, layers, widths, deadline), tuple(bounds)
+    )
 
 
-def bound_rows(network: ExactNetwork, lower: Dyadic, upper: Dyadic, rows: Affine) -> Dyadic:
-    """What interval arithmetic alone knows of each row, (rows,), which is quick."""
-    check_box(network.maps[0], lower, upper)
-    low, high = lower, upper
-    for depth, each in enumerate((*network.maps, rows)):
+def bound_rows(asked: Asked) -> Dyadic:
+    """What interval arithmetic alone knows of each row of a ReLU network, (rows,), which is quick."""
+    check_box(asked)
+    low, high = asked.lower, asked.upper
+    for depth, each in enumerate((*asked.network.maps, asked.rows)):
         plus, minus = each.weight.above_zero(), each.weight.below_zero()
-        if depth and each is not rows:
+        if depth and each is not asked.rows:
             low, high = low.above_zero(), high.above_zero()
         low, high = plus @ low + minus @ high + each.bias, plus @ high + minus @ low + each.bias
     return low.shortened()
 
 
-def entered(first: Affine, lower: Dyadic, upper: Dyadic) -> tuple[NDArray[np.intp], Dyadic, Dyadic]:
-    """The inputs that the box [lower, upper] lets vary, their widths, and what the first map makes, over [1, t].
-
-    Raises ValueError where the box is not one of the map's inputs.
-    """
-    check_box(first, lower, upper)
-    widths = upper - lower
-    free = np.flatnonzero(np.array(widths.units != 0, dtype=bool))
-    constant = (first.weight @ lower + first.bias)[:, None]
-    return free, widths[free].shortened(), side_by_side([constant, first.weight[:, free]]).shortened()
-
-
-def check_box(first: Affine, lower: Dyadic, upper: Dyadic) -> None:
-    """Raises ValueError where the box [lower, upper] is not one of the first map's inputs."""
-    inputs = first.weight.shape[1]
+def check_box(asked: Asked) -> None:
+    """Raises ValueError where the box is not one of the network's inputs."""
+    lower, upper, inputs = asked.lower, asked.upper, asked.network.maps[0].weight.shape[1]
     if lower.shape != (inputs,) or upper.shape != (inputs,):
         raise ValueError(f"a box of {lower.shape} and {upper.shape} ends, for a network of {inputs} inputs")
     if (lower - upper).above_zero().units.any():
         raise ValueError("the box is reversed: lower > upper")
 
 
-def ends_of(forms: Dyadic, layers: Sequence[Lined], widths: Dyadic, deadline: float) -> Ends:
-    """Lower and upper bounds of forms over the box, each (forms,)."""
-    count = forms.shape[0]
-    both = Dyadic(np.concatenate([forms.units, -forms.units]), forms.exponent)
-    least = least_values(both, layers, widths, deadline)
-    return least[:count], -least[count:]
+def carried(
+    rows: Dyadic, layers: Sequence[Layer], chosen: Dyadic | None = None, deadline: float = math.inf
+) -> tuple[Dyadic, list[Dyadic]]:
+    """Rows over [1, t, a] as rows over [1, t] that are not above them where the layers' bounds hold.
 
-
-def _relu(forms: Dyadic, low: Dyadic, high: Dyadic, depth: int) -> tuple[Dyadic, Unstable | None]:
-    """The forms of the layer's outputs, 0 where not stable, and its unstable neurons, which extend the columns."""
-    positive = np.array(low.units >= 0, dtype=bool)
-    split = np.flatnonzero(~positive & np.array(high.units > 0, dtype=bool))
-    kept = Dyadic(np.where(positive[:, None], forms.units, 0), forms.exponent)
-    if not len(split):
-        return kept, None
-    lower, upper = low[split].shortened(), high[split].shortened()
-    return kept, Unstable.of(forms[split].shortened(), lower, upper, depth, split)
+    `chosen` is p of each neuron, (neurons,); by default that of `Layer.slopes`, which is the second result: of each
+    layer, the first one first, (rows, neurons), given what was taken of later layers.
+    """
+    usual, end = list[Dyadic](), sum(len(each.index) for each in layers)
+    for layer in reversed(layers):
+        before, start = layer.forms.shape[1], end - len(layer.index)
+        q = rows[:, before:]
+        usual.insert(0, layer.slopes(q))
+        p = usual[0] if chosen is None else chosen[None, start:end]
+        made = rows[:, :before] + product(p.shortened(), layer.forms, deadline)
+        rows, end = _raised(made, layer.rest(q, p)).shortened(), start
+    return rows, usual
 
 
 def least_values(
-    rows: Dyadic, layers: Sequence[Lined], widths: Dyadic, deadline: float = math.inf, chosen: Dyadic | None = None
+    rows: Dyadic, layers: Sequence[Layer], widths: Dyadic, deadline: float = math.inf, chosen: Dyadic | None = None
 ) -> Dyadic:
-    """A lower bound of each row over the box, (rows,): outputs replaced, last layer first; see `Lined.through`."""
-    end = sum(each.forms.shape[0] for each in layers)
-    for layer in reversed(layers):
-        start = end - layer.forms.shape[0]
-        rows = layer.through(rows, None if chosen is None else chosen[start:end], deadline)
-        end = start
+    """A lower bound of each row over the box, (rows,): the least value of what is `carried` back."""
+    rows, _ = carried(rows, layers, chosen, deadline)
     return rows[:, 0] + rows[:, 1:].below_zero() @ widths
 
 
@@ -258,6 +314,6 @@ def product(left: Dyadic, right: Dyadic, deadline: float) -> Dyadic:
     return Dyadic(found, left.exponent + right.exponent)
 
 
-def add_constant(rows: Dyadic, constant: Dyadic) -> Dyadic:
+def _raised(rows: Dyadic, constant: Dyadic) -> Dyadic:
     """Forms over [1, ...] with `constant`, (rows,), added to the first column."""
     return rows + side_by_side([constant[:, None], Dyadic.zeros(rows.shape[0], rows.shape[1] - 1)])

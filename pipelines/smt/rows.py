@@ -1,17 +1,41 @@
-"""What was found at one radius, as metrics."""
+"""What was found at one radius, as metrics and as proof files, which are re-checked and kept in one archive."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+import time
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
 
-from evalsuite import Direction, Metric, Verdict
+from torch import nn
+
+from evalsuite import Direction, Metric, Network, Unsupported, Verdict, export_onnx
 from pipelines.smt.methods import BY_BOUNDS, JOB_ENDS, Settled
+from pipelines.smt.proving import REFUSALS, OtherNetworkError, checked_text
 
 Setting = dict[str, str | int | float | bool]
 _DECIDED = (Verdict.HOLDS, Verdict.VIOLATED)
 UNDECIDED = (Verdict.UNKNOWN, Verdict.TIMEOUT, Verdict.UNSUPPORTED)
+_SHARES = {
+    "verified_accuracy": ((Verdict.HOLDS,), Direction.HIGHER),
+    "violated_fraction": ((Verdict.VIOLATED,), Direction.LOWER),
+    "undecided_fraction": (UNDECIDED, Direction.LOWER),
+}
 _NOT_REACHED = "no query got as far as the bounds"
+ARCHIVE, NETWORK = "proofs.zip", "network.onnx"
+LATE = "the job's time limit was near"
+REFUSED = "the search says it holds, but the checker refuses its proof: {error}"
+_PEER = "a peer's word has no proof"
+# Zip files know no time before; the same proofs give the same file.
+_DATE = (1980, 1, 1, 0, 0, 0)
+_NONE_BY = {
+    "z3": "Z3's verdicts come without a proof file",
+    "marabou": "Marabou's word comes without a proof file",
+    "bisection": "bounds in float64, rounded outward, come without a proof file",
+}
 
 
 def setting_of(eps: float, method: str) -> Setting:
@@ -28,19 +52,26 @@ def rows(samples: Sequence[int], settled: Sequence[Settled], limit: float, setti
 
     What rests on a query that the clock ended is marked `timing`: another machine may answer it.
     """
-    found: list[Metric] = []
-    for sample, each in zip(samples, settled, strict=True):
-        about = Metric(
-            "robustness", None, "verdict", Direction.NEUTRAL, setting,
-            sample=sample, verdict=each.verdict, reason=each.reason, timing=each.clocked,
-        )  # fmt: skip
+    seconds, found = [_seconds(each, limit, counted=counted) for each in settled], list[Metric]()
+    for sample, each, own in zip(samples, settled, seconds, strict=True):
         censored = "" if each.verdict in _DECIDED else f"censored: {each.reason}"
-        clock = Metric(
-            "query_seconds", _seconds(each, limit, counted=counted), "s", Direction.LOWER, setting,
-            sample=sample, timing=True, reason=censored,
-        )  # fmt: skip
-        found += [about, clock]
-    return [*found, *_shares(settled, setting), *_cost(settled, limit, setting, counted=counted)]
+        found += [
+            Metric("robustness", None, "verdict", Direction.NEUTRAL, setting,
+                   sample=sample, verdict=each.verdict, reason=each.reason, timing=each.clocked),
+            Metric("query_seconds", own, "s", Direction.LOWER, setting, sample=sample, timing=True, reason=censored),
+        ]  # fmt: skip
+    verified, *others = shares(settled, _SHARES, setting)
+    by_bounds = sum(each.verdict is Verdict.HOLDS and each.reason == BY_BOUNDS for each in settled) / len(settled)
+    gap = (verified.value or 0.0) - by_bounds
+    return [
+        *found,
+        verified,
+        *others,
+        # No direction: it is small where bounds suffice, and also where nothing holds.
+        Metric("exactness_gap", gap, "fraction", Direction.NEUTRAL, setting, timing=verified.timing),
+        Metric("bounds_accuracy", by_bounds, "fraction", Direction.HIGHER, setting),
+        *_cost(settled, seconds, setting),
+    ]
 
 
 def effort(settled: Sequence[Settled], setting: Setting) -> list[Metric]:
@@ -65,46 +96,110 @@ def shares(
     return [Metric(name, value, "fraction", told[name][1], setting, timing=clocked) for name, value in found.items()]
 
 
-def _shares(settled: Sequence[Settled], setting: Setting) -> list[Metric]:
-    told = {
-        "verified_accuracy": ((Verdict.HOLDS,), Direction.HIGHER),
-        "violated_fraction": ((Verdict.VIOLATED,), Direction.LOWER),
-        "undecided_fraction": (UNDECIDED, Direction.LOWER),
-    }
-    verified, *others = shares(settled, told, setting)
-    by_bounds = sum(each.verdict is Verdict.HOLDS and each.reason == BY_BOUNDS for each in settled) / len(settled)
-    gap = (verified.value or 0.0) - by_bounds
-    return [
-        verified,
-        *others,
-        # No direction: it is small where bounds suffice, and also where nothing holds.
-        Metric("exactness_gap", gap, "fraction", Direction.NEUTRAL, setting, timing=verified.timing),
-        Metric("bounds_accuracy", by_bounds, "fraction", Direction.HIGHER, setting),
-    ]
-
-
 def _seconds(settled: Settled, limit: float, *, counted: bool) -> float:
     """Of what is decided, or ended by a count, its own; of the rest, such as what was not asked, the limit."""
     ended = counted and settled.verdict is Verdict.TIMEOUT and not settled.clocked
     return min(settled.seconds, limit) if settled.verdict in _DECIDED or ended else limit
 
 
-def _cost(settled: Sequence[Settled], limit: float, setting: Setting, *, counted: bool) -> list[Metric]:
+def _cost(settled: Sequence[Settled], seconds: Sequence[float], setting: Setting) -> list[Metric]:
     """PAR-2 counts what is undecided twice."""
-    nodes = [each.nodes for each in settled if each.nodes is not None]
-    clocked = any(each.clocked for each in settled)
+    clocked, nodes = any(each.clocked for each in settled), [each.nodes for each in settled if each.nodes is not None]
     par2 = statistics.fmean(
-        (1 + (each.verdict not in _DECIDED)) * _seconds(each, limit, counted=counted) for each in settled
+        (1 + (each.verdict not in _DECIDED)) * own for each, own in zip(settled, seconds, strict=True)
     )
     asked = [each.seconds for each in settled if each.reason != JOB_ENDS]
     late = "" if len(asked) == len(settled) else f"{len(settled) - len(asked)} of {len(settled)} not asked: {JOB_ENDS}"
-    time = statistics.fmean(asked) if asked else None
+    mean, counts = statistics.fmean(asked) if asked else None, [statistics.fmean(nodes)] if nodes else []
     return [
-        *(
-            [Metric("nodes", statistics.fmean(nodes), "count", Direction.LOWER, setting, timing=clocked)]
-            if nodes
-            else []
-        ),
-        Metric("solve_time", time, "s", Direction.LOWER, setting, timing=True, reason=late),
+        *(Metric("nodes", each, "count", Direction.LOWER, setting, timing=clocked) for each in counts),
+        Metric("solve_time", mean, "s", Direction.LOWER, setting, timing=True, reason=late),
         Metric("par2", par2, "s", Direction.LOWER, setting, timing=True),
+    ]
+
+
+class Evidence:
+    """`proofs.zip` in `folder`, if anything holds: the ONNX file, and each property's proof that was checked.
+
+    evalsuite check-proof eps-0.03125/sample-3.json --onnx network.onnx, after unpacking, checks one again.
+
+    Args:
+        folder: where the archive goes.
+        network: what is proven about: an ONNX file, which is made where there is anything to prove, as that takes time.
+        deadline: no proof is written after it, on the clock of `time.monotonic`.
+        folded: whether the file's numbers may differ from the network's for a good reason.
+    """
+
+    def __init__(self, folder: Path, network: Callable[[], bytes], deadline: float, *, folded: bool = False) -> None:
+        self.path = folder / ARCHIVE
+        self.path.unlink(missing_ok=True)
+        self._network, self._deadline, self._folded = network, deadline, folded
+        self._sizes: list[int] = []
+        self._missing: list[str] = []
+
+    @classmethod
+    def of_module(cls, folder: Path, network: Network, deadline: float) -> Evidence:
+        """Of a module, which is exported. The exporter folds a batch normalisation in float32."""
+
+        def exported() -> bytes:
+            onnx = folder / NETWORK
+            export_onnx(network.module, network.input_shape, onnx)
+            content = onnx.read_bytes()
+            onnx.unlink()
+            return content
+
+        folded = any(isinstance(each, nn.BatchNorm1d) for each in network.module.modules())
+        return cls(folder, exported, deadline, folded=folded)
+
+    def check(self, name: str, settled: Settled) -> Settled:
+        """The same, where it does not hold, or its proof is accepted, or there can be none; else unknown.
+
+        The proof goes to the archive by that name. What is found counts for the next `metrics`.
+        """
+        if settled.verdict is not Verdict.HOLDS:
+            return settled
+        if settled.proof is None or time.monotonic() >= self._deadline:
+            self._missing.append(_PEER if settled.proof is None else LATE)
+            return settled
+        try:
+            text = checked_text(settled.proof(self._content), self._content)
+        except (Unsupported, *REFUSALS) as error:
+            self._missing.append(str(error))
+            stands = isinstance(error, Unsupported) and (self._folded or not isinstance(error, OtherNetworkError))
+            refused = REFUSED.format(error=str(error)[:300])
+            return settled if stands else replace(settled, verdict=Verdict.UNKNOWN, reason=refused)
+        self._sizes.append(len(text))
+        self._put(f"{name}.json", text.encode("ascii"))
+        return settled
+
+    def metrics(self, setting: Setting) -> list[Metric]:
+        """How many proofs were accepted since the last call, and their mean size in bytes; why others have none."""
+        sizes, missing = self._sizes, self._missing
+        self._sizes, self._missing = [], []
+        without = f"{len(missing)} of {len(sizes) + len(missing)} without: {'; '.join(sorted(set(missing)))}"
+        reason = without if missing else ""
+        mean = statistics.fmean(sizes) if sizes else None
+        return _metrics(len(sizes), mean, setting, reason, "" if sizes else reason or "nothing holds")
+
+    @cached_property
+    def _content(self) -> bytes:
+        content = self._network()
+        self._put(NETWORK, content)
+        return content
+
+    def _put(self, name: str, content: bytes) -> None:
+        """Add a file, with the same bytes each time."""
+        with zipfile.ZipFile(self.path, "a") as archive:
+            archive.writestr(zipfile.ZipInfo(name, _DATE), content, zipfile.ZIP_DEFLATED)
+
+
+def without_proofs(method: str, setting: Setting) -> list[Metric]:
+    """The rows of a method that writes no proof files, which say why."""
+    return _metrics(None, None, setting, _NONE_BY[method], _NONE_BY[method])
+
+
+def _metrics(count: int | None, mean: float | None, setting: Setting, *reasons: str) -> list[Metric]:
+    return [
+        Metric("proofs_checked", count, "count", Direction.HIGHER, setting, reason=reasons[0]),
+        Metric("proof_bytes", mean, "bytes", Direction.LOWER, setting, reason=reasons[1]),
     ]

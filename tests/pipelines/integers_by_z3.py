@@ -15,9 +15,7 @@ import numpy as np
 import z3
 
 from pipelines.smt.integer.bounds import Region
-from pipelines.smt.integer.network import IntegerNetwork
-from pipelines.smt.integer.query import Query
-from pipelines.smt.integer.steps import Integers, Runs
+from pipelines.smt.integer.network import IntegerNetwork, Integers, Query, Runs
 
 Theory = Literal["integers", "bit-vectors"]
 _MOST_BITS = 48

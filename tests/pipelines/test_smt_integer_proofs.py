@@ -24,8 +24,10 @@ from evalsuite.cli import app
 from evalsuite.verification import integer_proofs
 from evalsuite.verification.integer_proofs import IntegerProofError, check_integer_proof
 from pipelines.smt.integer.deciding import decide
-from pipelines.smt.integer.query import Query
+from pipelines.smt.integer.network import Query
 from pipelines.smt.integer.reading import read_integer_onnx
+from tests.evalsuite import files_of_mlps
+from tests.pipelines.test_smt_search_cases import leaves_of
 
 Proof = dict[str, Any]
 
@@ -53,14 +55,6 @@ def test_what_holds_has_a_proof_that_is_accepted(tmp_path: Path, table: bool) ->
         parts += statement.parts
         assert query.points > 40_000 or not violated(path, query)
     assert parts > 30  # some were split
-
-
-def leaves(tree: Proof) -> Iterator[Proof]:
-    if "cut" in tree:
-        yield from leaves(tree["low"])
-        yield from leaves(tree["high"])
-    else:
-        yield tree
 
 
 def splits(tree: Proof) -> Iterator[Proof]:
@@ -118,7 +112,7 @@ def forged(proof: Proof, rng: np.random.Generator) -> Proof:
     elif kind == 5:  # a tree of another row
         proof["trees"] = proof["trees"][1:] + proof["trees"][:1]
     else:  # other prices
-        at = next(leaves(tree))
+        at = leaves_of(tree)[0]
         if "prices" in at:
             layer = at["prices"][int(rng.integers(len(at["prices"])))]
             layer[int(rng.integers(len(layer)))] += int(rng.integers(-(2**30), 2**30))
@@ -153,14 +147,9 @@ def test_no_forged_proof_of_what_is_false_is_accepted(tmp_path: Path, count: int
 
 def property_of(path: Path, query: Query, outputs: int) -> Path:
     """The VNN-LIB file that says what must not happen: another output is at least the label's."""
-    names = [*(f"X_{i}" for i in range(len(query.lower))), *(f"Y_{i}" for i in range(outputs))]
-    lines = [f"(declare-const {name} Real)" for name in names]
-    for i, (low, up) in enumerate(zip(query.lower.tolist(), query.upper.tolist(), strict=True)):
-        lines += [f"(assert (>= X_{i} {low}))", f"(assert (<= X_{i} {up}.5))"]
-    others = [i for i in range(outputs) if i != query.label]
-    lines.append("(assert (or " + " ".join(f"(and (<= Y_{query.label} Y_{i}))" for i in others) + "))")
-    path.write_text("\n".join(lines))
-    return path
+    box = [(str(low), f"{up}.5") for low, up in zip(query.lower.tolist(), query.upper.tolist(), strict=True)]
+    others = " ".join(f"(and (<= Y_{query.label} Y_{i}))" for i in range(outputs) if i != query.label)
+    return files_of_mlps.property_of(path, box, outputs, f"(or {others})")
 
 
 def test_the_command_lines_from_a_property_to_the_check(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from torch import nn
 from evalsuite import Network, Property, Verdict, falsify
 from pipelines.smt.counterexample import Judge
 from pipelines.smt.deciding import Z3
-from pipelines.smt.distances import Bracket, between, nearest_above
+from pipelines.smt.measuring import Bracket, between, nearest_above
 from pipelines.smt.methods import Limits as QueryLimits
 from pipelines.smt.methods import Settled
 from pipelines.smt.reading import read
@@ -53,26 +53,6 @@ def decider_of(network: Network) -> Callable[[Property], Settled]:
     exact = read(network)
     decider = Z3(exact, Judge(network, exact, 0), QueryLimits(30.0, time.monotonic() + 60))
     return lambda property_: decider.query(property_, falsify(network.module, [property_], seed=0)[0], 1.0)
-
-
-def test_a_distance_known_by_hand() -> None:
-    # logits (relu(x0), relu(x1)): from (3/4, 1/2) the nearest tie is (5/8, 5/8), at distance 1/8
-    layers = [nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)]
-    with torch.no_grad():
-        for each in (layers[0], layers[2]):
-            each.weight.copy_(torch.eye(2))
-            each.bias.zero_()
-    network = Network("diagonal", nn.Sequential(*layers).eval(), (2,), 2)
-    found = bracket_around(decider_of(network), torch.tensor([0.75, 0.5]), tolerance=2**-12)
-    assert found.decided
-    assert found.undecided == 0
-    assert found.holds is not None
-    assert found.violated is not None
-    assert found.holds < Fraction(1, 8) <= found.violated <= found.holds + Fraction(1, 4096)
-    assert found.counterexample is not None
-    assert float((found.counterexample - torch.tensor([0.75, 0.5])).abs().max()) == float(found.violated)
-    logits = network.module(found.counterexample[None])[0]
-    assert logits[0] <= logits[1]
 
 
 @pytest.mark.slow

@@ -21,15 +21,13 @@ from evalsuite import Network, Property, Unsupported, Verdict, falsify
 from pipelines.bounds.propagation import Propagation
 from pipelines.smt import EncodingName, marabou
 from pipelines.smt.counterexample import ROUNDING_ONLY, Judge
-from pipelines.smt.deciding import EXACT_ONLY, Z3
-from pipelines.smt.encoding import ask, question
+from pipelines.smt.deciding import EXACT_ONLY, Z3, ask, question
 from pipelines.smt.exact_network import ExactNetwork
 from pipelines.smt.marabou import Marabou, Portfolio, installed
 from pipelines.smt.methods import Limits as JobLimits
 from pipelines.smt.methods import Search
 from pipelines.smt.reading import read
-from pipelines.smt.reduction import reduce_network
-from pipelines.smt.search.decision import decide as decide_by_search
+from pipelines.smt.reduction import Asked, reduce
 from pipelines.smt.solvers import End, Limits, ask_z3
 
 DOMAIN = (-2.0, 2.0)
@@ -126,7 +124,7 @@ def heard(network: Network, properties: list[Property]) -> list[Said]:
         by_z3 = decider.query(property_, None, 1.0)
         assert by_z3.verdict in (Verdict.HOLDS, Verdict.VIOLATED) or by_z3.reason == EXACT_ONLY
         said.hear("z3", by_z3.verdict)
-        searched = decide_by_search(exact, property_, judge, seconds=60.0)
+        searched = Search(exact, judge, JobLimits(60.0, math.inf)).query(property_, None, 60.0)
         said.hear("search", searched.verdict)
         plainly = ask_plainly(exact, property_, limits=Limits(120))
         said.hear("plain z3", Verdict.HOLDS if plainly.end is End.UNSAT else Verdict.UNKNOWN)
@@ -188,7 +186,7 @@ def test_all_encodings_say_the_same() -> None:
                 for each in get_args(EncodingName)
                 if not each.endswith("-triangle")
             }
-            reduced = reduce_network(exact, property_)
+            reduced = reduce(Asked.robustness(exact, property_))
             plain.add(ask_plainly(exact, property_, limits=Limits(60), bounds=reduced.bounds).end)
             assert len(plain) == 1
             possible = False
@@ -215,7 +213,7 @@ def test_questions_are_smt_lib_that_another_parser_reads_back() -> None:
     once = ask_z3(text, names, Limits(30))
     assert once == ask_plainly(exact, property_, limits=Limits(30), encoding="or")
     assert text.count("(declare-const x") == len(names)
-    reduced = reduce_network(exact, property_)
+    reduced = reduce(Asked.robustness(exact, property_))
     if reduced.open_margins():
         assert "(assert (<=" in question(reduced, reduced.open_margins()[:1])
 
@@ -235,6 +233,7 @@ def test_balls_are_refused_by_all() -> None:
     ball = Property.robustness(center, sample=0, label=0, eps=0.1, domain=DOMAIN, norm="l2")
     for ask_it in (
         lambda: Z3(exact, judge, JobLimits(1.0, time.monotonic() + 9)).query(ball, None, 1.0),
+        lambda: Search(exact, judge, JobLimits(1.0, time.monotonic() + 9)).query(ball, None, 1.0),
         lambda: ask_plainly(exact, ball),
     ):
         with pytest.raises(Unsupported, match="L2 ball"):
@@ -289,7 +288,7 @@ def left_open() -> Iterator[tuple[Portfolio, Property, Verdict]]:
         property_ = Property.robustness(torch.zeros(4), sample=0, label=label, eps=0.5, domain=DOMAIN)
         short = Portfolio(exact, judge, JobLimits(0.01, math.inf), "portfolio")
         if Search.query(short, property_, None, 60.0).verdict is Verdict.TIMEOUT:
-            yield short, property_, decide_by_search(exact, property_, judge, seconds=60.0).verdict
+            yield short, property_, Search(exact, judge, JobLimits(60.0, math.inf)).query(property_, None, 60.0).verdict
 
 
 def test_a_portfolio_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:

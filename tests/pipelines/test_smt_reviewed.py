@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
@@ -21,22 +22,21 @@ from evalsuite import Network, ProofError, Property, Unsupported, Verdict, check
 from evalsuite.cli import app
 from pipelines.smt import Smt
 from pipelines.smt.counterexample import Judge
-from pipelines.smt.distances import Bracket
 from pipelines.smt.dyadic import Dyadic
 from pipelines.smt.exact_network import Affine, ExactNetwork
-from pipelines.smt.integer.agreement import SameClass
 from pipelines.smt.integer.deciding import decide as decide_integers
-from pipelines.smt.integer.network import Grid, IntegerNetwork, Layer
-from pipelines.smt.integer.query import Query
+from pipelines.smt.integer.measuring import SameClass
+from pipelines.smt.integer.network import Grid, IntegerNetwork, Layer, Query, tabulate
 from pipelines.smt.integer.reading import read_integer_onnx
-from pipelines.smt.integer.steps import tabulate
-from pipelines.smt.methods import Limits, Settled
+from pipelines.smt.measuring import Bracket
+from pipelines.smt.methods import Limits, Search, Settled
 from pipelines.smt.proving import proof_of, proof_text
 from pipelines.smt.reading import read, read_curved, read_file
-from pipelines.smt.reduction import bound_rows, label_margins, reduce_rows
-from pipelines.smt.search.decision import TOO_MANY, Decided, decide, decide_rows
+from pipelines.smt.reduction import Asked, bound_rows, label_margins, reduce
+from pipelines.smt.search.decision import TOO_MANY, Decided, decide_rows
+from tests.evalsuite.files_of_mlps import property_of
 from tests.pipelines.test_smt import bench_of
-from tests.pipelines.test_smt_search_cases import decider, linear
+from tests.pipelines.test_smt_search_cases import Blind, decider, leaves_of, linear, of
 
 EYE, NONE, FIVE = np.eye(2, dtype=np.float32), np.zeros(2, np.float32), np.array([5, 0], np.float32)
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -135,18 +135,9 @@ def test_a_file_is_read_as_onnx_runtime_runs_it(case: str) -> None:
     assert read_file(content).in_float32(points.astype(np.float64))[0] == pytest.approx(expected, abs=1e-6)
 
 
-def property_file(path: Path, box: Sequence[tuple[float, float]], outputs: int, *asserted: str) -> Path:
-    lines = [f"(declare-const X_{i} Real)" for i in range(len(box))]
-    lines += [f"(declare-const Y_{i} Real)" for i in range(outputs)]
-    for i, (low, high) in enumerate(box):
-        lines += [f"(assert (>= X_{i} {low}))", f"(assert (<= X_{i} {high}))"]
-    path.write_text("\n".join([*lines, *[f"(assert {each})" for each in asserted]]))
-    return path
-
-
 def test_what_onnx_runtime_computes_is_what_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     onnx.save(model(LAYERS, PLAIN), tmp_path / "m.onnx")
-    file = property_file(tmp_path / "p.vnnlib", [(-1, 1)] * 2, 2, "(<= Y_0 -1)")
+    file = property_of(tmp_path / "p.vnnlib", [(-1, 1)] * 2, 2, "(<= Y_0 -1)")
     assert verify(tmp_path / "m.onnx", file, engine="exact").answer.value == "unsat"
     right = read_file((tmp_path / "m.onnx").read_bytes())
     first, last = right.maps
@@ -154,13 +145,6 @@ def test_what_onnx_runtime_computes_is_what_was_read(tmp_path: Path, monkeypatch
     monkeypatch.setattr("pipelines.smt.querying.read_file", lambda _: wrong)
     with pytest.raises(Unsupported, match=r"m\.onnx: ONNX Runtime computes .* and its layers give"):
         verify(tmp_path / "m.onnx", file, engine="exact")
-
-
-def network(*layers: nn.Module, **more: Any) -> Network:
-    first = layers[0]
-    assert isinstance(first, nn.Linear)
-    assert isinstance(layers[-1], nn.Linear)
-    return Network("n", nn.Sequential(*layers).eval(), (first.in_features,), layers[-1].out_features, **more)
 
 
 def between_floats(shift: float = 0.0) -> Property:
@@ -181,7 +165,7 @@ def integers(*layers: Layer) -> IntegerNetwork:
 
 
 def test_no_class_is_compared_outside_of_the_box() -> None:
-    floats = network(linear([[1e9], [-1e9]], [-1e8, 1e8]))
+    floats = of(linear([[1e9], [-1e9]], [-1e8, 1e8]))
     quantized = integers(identity_layer([[1], [0]], [300, 0]))
     found = SameClass(floats, quantized, Limits(5.0, float("inf"))).query(between_floats(1e-11), None, 5.0)
     assert (found.verdict, found.counterexample) == (Verdict.UNKNOWN, None)
@@ -192,13 +176,14 @@ def test_rounding_in_float64_is_no_counterexample(monkeypatch: pytest.MonkeyPatc
     p, q, k = 1025, 1365, 8191
     hidden = linear([[p * k * 2.0**-20], [q * k * 2.0**-20]], [0.0, 0.0])
     for rest, expected in ((2.0**-20, Verdict.HOLDS), (-1000.0, Verdict.VIOLATED)):
-        smooth = network(hidden, nn.GELU(), linear([[float(q), float(-p)], [0.0, 0.0]], [rest, 0.0]))
+        smooth = of(hidden, nn.GELU(), linear([[float(q), float(-p)], [0.0, 0.0]], [rest, 0.0]))
         point = torch.tensor([1.25e7])
         box = Property.robustness(point, sample=0, label=0, eps=0.0, domain=(0.0, 2e7))
         exact = read_curved(smooth)
         with monkeypatch.context() as patched:  # an error in the last place
             patched.setattr(ExactNetwork, "in_float32", lambda *_: (np.array([[-(2.0**-13), 0.0]]), None))
-            found = decide(exact, box, _Agreeing(smooth, exact, 0), seconds=5, suspect=point)
+            search = Search(exact, _Agreeing(smooth, exact, 0), Limits(5.0, math.inf))
+            found = search.query(box, point, 5.0)
         assert found.verdict in (expected, Verdict.UNKNOWN) if rest > 0 else found.verdict is expected
 
 
@@ -229,22 +214,12 @@ def test_operators_of_other_domains_are_not_read_as_integers() -> None:
             read_integer_onnx(made.SerializeToString())
 
 
-class _Nothing:
-    """Finds no counterexample."""
-
-    def confirmed(self, point: Any, /) -> None:
-        return None
-
-    def near(self, point: Any, /) -> None:
-        return None
-
-
 def decided_of(content: bytes, ends: tuple[list[float], list[float]], seconds: float = 20) -> Decided:
     exact = read_file(content)
     lower, upper = (Dyadic.of(np.array(each)) for each in ends)
     count = exact.classes
     rows = Affine(Dyadic.identity(count), Dyadic.zeros(count))
-    return decide_rows(exact, lower, upper, rows, _Nothing(), seconds=seconds)
+    return decide_rows(Asked(exact, lower, upper, rows), Blind(), seconds=seconds)
 
 
 def alike() -> tuple[bytes, Decided]:
@@ -278,13 +253,9 @@ def test_a_default_is_never_listed(tmp_path: Path) -> None:
     decided = decided_of(content, ([-1.0, -1.0], [1.0, 1.0]))
     assert decided.verdict is Verdict.HOLDS
     proof = json.loads(proof_text(partial(proof_of, decided), content))
-    leaves = [leaf for tree in proof["trees"] for leaf in _leaves(tree)]
+    leaves = [leaf for tree in proof["trees"] for leaf in leaves_of(tree)]
     listed = sum(len(leaf["p"]) for leaf in leaves)
     assert 0 < listed < decided.neurons * len(leaves)
-
-
-def _leaves(tree: dict[str, Any]) -> list[dict[str, Any]]:
-    return [*_leaves(tree["on"]), *_leaves(tree["off"])] if "neuron" in tree else [tree]
 
 
 def test_no_proof_is_written_that_the_checker_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,7 +304,7 @@ def test_the_answer_is_told_though_its_proof_does_not_fit(
         nodes += [node("Relu", f"z{k}", f"h{k}")] if k < depth - 1 else []
         current = f"h{k}"
     onnx.save(model(nodes, arrays), tmp_path / "m.onnx")
-    file = property_file(tmp_path / "p.vnnlib", [(0.1, 0.2)] * 2, 2, "(<= (+ Y_0 Y_1) 0)")
+    file = property_of(tmp_path / "p.vnnlib", [(0.1, 0.2)] * 2, 2, "(<= (+ Y_0 Y_1) 0)")
     asked = ["smt", "--onnx", f"{tmp_path}/m.onnx", "--vnnlib", str(file), "--proof", f"{tmp_path}/p.json"]
     told = CliRunner().invoke(app, asked)
     assert (told.exit_code, told.stdout) == (2, "unsat\n")
@@ -362,8 +333,8 @@ def test_interval_arithmetic_is_looser_and_true() -> None:
     exact = read_file(wide(9))
     lower, upper = Dyadic.of(np.array([-0.25, 0.5])), Dyadic.of(np.array([0.25, 0.75]))
     rows = Affine(Dyadic.of(np.array([[1.0, -2.0], [-1.0, 0.0]])), Dyadic.of(np.array([0.5, 0.0])))
-    loose = bound_rows(exact, lower, upper, rows).fractions()
-    tight = reduce_rows(exact, lower, upper, rows).least.fractions()
+    asked = Asked(exact, lower, upper, rows)
+    loose, tight = bound_rows(asked).fractions(), reduce(asked).least.fractions()
     generator = np.random.default_rng(1)
     for _ in range(50):
         y = exact.logits([Fraction(float(v)) for v in generator.uniform([-0.25, 0.5], [0.25, 0.75])])
@@ -382,7 +353,7 @@ def test_too_many_neurons_are_said_and_not_searched(monkeypatch: pytest.MonkeyPa
 def test_time_ends_the_reading_and_the_cases(tmp_path: Path) -> None:
     onnx.save(model(LAYERS, PLAIN), tmp_path / "m.onnx")
     cases = " ".join(f"(and (<= Y_0 {-i}) (<= Y_1 {-i}))" for i in range(2, 300))
-    file = property_file(tmp_path / "p.vnnlib", [(-1, 1)] * 2, 2, f"(or {cases})")
+    file = property_of(tmp_path / "p.vnnlib", [(-1, 1)] * 2, 2, f"(or {cases})")
     found = verify(tmp_path / "m.onnx", file, engine="exact", timeout=1e-9)
     assert (found.answer.value, found.proofs) == ("timeout", ())
     assert "while reading the files" in found.reason
@@ -399,11 +370,6 @@ def test_a_single_integer_input_is_evaluated() -> None:
             assert decide_integers(network_, query, seconds=10).verdict is (
                 Verdict.VIOLATED if truth else Verdict.HOLDS
             )
-
-
-def test_a_box_of_one_integer_has_one_point() -> None:
-    query = Query(np.array([3, -1]), np.array([3, -1]), 0)
-    assert query.all_points().tolist() == [[3, -1]]
 
 
 @pytest.mark.parametrize(
@@ -423,14 +389,14 @@ def test_integer_questions_are_of_their_network(low: list[int], high: list[int],
 
 
 def test_real_questions_are_of_their_network() -> None:
-    exact = read(network(linear([[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0])))
+    exact = read(of(linear([[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0])))
     for classes, label, message in ((2, -1, "got -1"), (2, 2, "got 2"), (1, 0, "one output")):
         with pytest.raises(ValueError, match=message):
             label_margins(classes, label)
     ends = Dyadic.zeros(3)
     with pytest.raises(ValueError, match=r"\(3,\) and \(3,\) ends, for a network of 2 inputs"):
-        reduce_rows(exact, ends, ends, label_margins(2, 0))
-    smooth = network(linear([[1.0], [2.0]], [0.0, 0.0]), nn.GELU(), linear([[1.0, 0.0]] * 2, [1.0, 0.0]))
+        reduce(Asked(exact, ends, ends, label_margins(2, 0)))
+    smooth = of(linear([[1.0], [2.0]], [0.0, 0.0]), nn.GELU(), linear([[1.0, 0.0]] * 2, [1.0, 0.0]))
     with pytest.raises(ValueError, match="got 5"):
         decider(smooth)(Property(0, 5, 0.0, torch.zeros(1).double(), torch.zeros(1).double()), seconds=1)
 
@@ -439,13 +405,13 @@ def test_a_point_that_satisfies_a_conjunction_is_found(tmp_path: Path) -> None:
     # y = (x0, -x0 + x1 / 8): the first alone holds in half of the box, the second too, both in a strip
     arrays = {"w": np.array([[1, 0], [-1, 0.125]], np.float32), "b": NONE}
     onnx.save(model([node("Gemm", "x w b", "y", transB=1)], arrays), tmp_path / "m.onnx")
-    file = property_file(tmp_path / "p.vnnlib", [(0, 1)] * 2, 2, "(and (<= Y_0 0.5) (<= Y_1 -0.48))")
+    file = property_of(tmp_path / "p.vnnlib", [(0, 1)] * 2, 2, "(and (<= Y_0 0.5) (<= Y_1 -0.48))")
     found = verify(tmp_path / "m.onnx", file, engine="exact")
     assert (found.answer.value, found.reason) == ("sat", "falsifier")
     assert found.witness is not None
     assert found.witness.outputs[0] <= 0.5
     assert found.witness.outputs[1] <= -0.48
-    never = property_file(tmp_path / "n.vnnlib", [(0, 1)] * 2, 2, "(and (<= Y_0 0.25) (<= Y_1 -0.48))")
+    never = property_of(tmp_path / "n.vnnlib", [(0, 1)] * 2, 2, "(and (<= Y_0 0.25) (<= Y_1 -0.48))")
     assert verify(tmp_path / "m.onnx", never, engine="exact").answer.value == "unsat"
 
 
@@ -454,7 +420,7 @@ def bump(act: nn.Module, again: nn.Module) -> Network:
     first = linear([[1.0], [1.0], [1.0]], [-0.369, -0.37, -0.371])
     second = linear([[1.0, 0, 0], [0, 1.0, 0], [0, 0, 1.0], [-1000.0, 2000.0, -1000.0]], [0.0, 0.0, 0.0, 1e-6])
     last = linear([[-600.0, 1200.0, -600.0, -1.0], [0.0, 0.0, 0.0, 0.0]], [0.5, 0.0])
-    return network(first, act, second, again, last)
+    return of(first, act, second, again, last)
 
 
 @pytest.mark.parametrize("method", ["search", "z3"])
@@ -549,6 +515,6 @@ def test_a_subclass_of_an_activation_is_not_taken_for_it(kind: Any) -> None:
             value: torch.Tensor = super().forward(x).clamp(max=2.0)
             return value
 
-    capped = network(linear([[1.0]], [0.0]), Capped(), linear([[1.0], [0.0]], [0.0, 2.5]))
+    capped = of(linear([[1.0]], [0.0]), Capped(), linear([[1.0], [0.0]], [0.0, 2.5]))
     with pytest.raises(Unsupported, match=r"layer '1' .Capped."):
         read_curved(capped)

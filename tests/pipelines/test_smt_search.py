@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from functools import cache
 
 import numpy as np
 import pytest
 import torch
+from cases import slow
 from torch import nn
 
-from evalsuite import Network, Property, Unsupported, Verdict
+from evalsuite import Network, Property, Verdict
 from evalsuite.verification.proofs import check_proof
-from pipelines.smt.counterexample import OVERFLOW, ROUNDING_ONLY, Judge
 from pipelines.smt.dyadic import Dyadic
 from pipelines.smt.exact_network import Affine
 from pipelines.smt.proving import proof_of
 from pipelines.smt.reading import read
-from pipelines.smt.reduction import Reduced, reduce_network
-from pipelines.smt.search import margin
-from pipelines.smt.search.decision import decide
+from pipelines.smt.reduction import Asked, Reduced, reduce
+from pipelines.smt.search import exploring
+from pipelines.smt.search.decision import decide_rows
 from pipelines.smt.search.exploring import Finding, multipliers
-from pipelines.smt.search.phases import PhaseSpace, certify
-from pipelines.smt.search.vertex import solve_vertex
+from pipelines.smt.search.program import solve_vertex
+from pipelines.smt.search.space import PhaseSpace
 from tests.pipelines.test_smt_search_cases import (
     KINDS,
+    ExactJudge,
     absolute,
     around,
     box,
@@ -41,35 +41,12 @@ from tests.pipelines.test_smt_search_cases import (
 )
 
 
-@cache
-def judge_of_the_diagonal() -> Judge:
-    return Judge(diagonal(), read(diagonal()), 0)
-
-
-@pytest.mark.parametrize(
-    ("eps", "expected"),
-    [(0.0, "holds"), (0.0625, "holds"), (0.125 - 2**-20, "holds"), (0.125, "violated"), (0.25, "violated")],
-)
-def test_known_adversarial_distance(eps: float, expected: str) -> None:
-    network, center = diagonal(), torch.tensor([0.75, 0.5])
-    property_ = Property.robustness(center, sample=0, label=0, eps=eps, domain=(-1.0, 1.0))
-    decided = decide(read(network), property_, judge_of_the_diagonal(), seconds=30.0)
-    assert decided.verdict.value == expected
-    assert (decided.margin > 0) == (expected == "holds")
-    if decided.counterexample is not None:
-        assert (decided.counterexample - center).abs().max() <= eps
-        assert judge_of_the_diagonal().runs_wrong(property_, decided.counterexample)
-
-
 @pytest.mark.parametrize(
     ("rest", "expected", "reason"),
     [
-        (0.25, Verdict.HOLDS, "search"),
         # Smaller than what a float next to 1 can tell: only the rational vertex does.
         (2.0**-70, Verdict.HOLDS, "search"),
-        (0.0, Verdict.VIOLATED, "search"),
         (-(2.0**-70), Verdict.VIOLATED, "search"),
-        (0.75, Verdict.HOLDS, "bounds"),
     ],
 )
 def test_two_phases_that_bounds_cannot_settle(rest: float, expected: Verdict, reason: str) -> None:
@@ -87,20 +64,13 @@ def test_almost_a_tie_at_a_third_is_decided_by_rationals(rest: float) -> None:
     assert 0 < decided.margin <= Fraction(rest)
 
 
-def test_a_tie_at_a_third_is_no_verdict() -> None:
-    network = absolute(3.0, 1.0, 0.0)
-    exact = read(network)
-    decided = decide(exact, box([-1.0], [0.5]), Judge(network, exact, 0), seconds=30.0)
-    assert (decided.verdict, decided.reason) == (Verdict.UNKNOWN, Finding.EXACT_ONLY.value)
-
-
 def test_the_rational_vertex_by_hand() -> None:
-    reduced = reduce_network(read(absolute(3.0, 1.0, 0.25)), box([-1.0], [0.5]))
+    reduced = reduce(Asked.robustness(read(absolute(3.0, 1.0, 0.25)), box([-1.0], [0.5])))
     # Where 3 x - 1 >= 0 and 1 - 3 x <= 0 the least margin is 1/4, at x = 1/3: t = 4/3.
     vertex = solve_vertex(reduced, 0, np.array([1, -1], dtype=np.int8))
     assert vertex is not None
     assert (vertex.value, vertex.offsets) == (Fraction(1, 4), [Fraction(4, 3)])
-    reached = certify(reduced, 0, np.array([1, -1], dtype=np.int8), vertex.multipliers(60))
+    reached = PhaseSpace(reduced).certify(np.array([1, -1], dtype=np.int8), vertex.multipliers(60))
     assert Fraction(1, 4) - Fraction(1, 2**50) < reached <= Fraction(1, 4)
 
 
@@ -121,12 +91,6 @@ def agree(network: Network, property_: Property) -> str:
     return f"{decided.verdict.value} by {decided.reason}"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_odd_networks_against_z3(kind: str) -> None:
-    for seed in range(12):
-        agree(*odd_network(seed, kind))
-
-
 def _in_the_plane() -> list[tuple[int, Network]]:
     return [(seed, chain([2, 8, 8, 3], seed)) for seed in (4, 8, 21, 25, 36)]
 
@@ -139,49 +103,32 @@ def _in_space() -> list[tuple[int, Network]]:
 @pytest.fixture
 def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The root's program alone, of networks of any size: all else is searched by ascents."""
-    monkeypatch.setattr(margin, "_PROGRAMS", 1)
-    monkeypatch.setattr(margin, "_DEAR", 0)
+    monkeypatch.setattr(exploring, "_PROGRAMS", 1)
+    monkeypatch.setattr(exploring, "_DEAR", 0)
+
+
+@pytest.mark.parametrize("seeds", [range(12), slow(range(100, 180))])
+@pytest.mark.parametrize("kind", KINDS)
+def test_odd_networks_against_z3(kind: str, seeds: range) -> None:
+    for seed in seeds:
+        agree(*odd_network(seed, kind))
 
 
 @pytest.mark.usefixtures("few_programs")
+@pytest.mark.parametrize("seeds", [range(4), slow(range(100, 160))])
 @pytest.mark.parametrize("kind", KINDS)
-def test_odd_networks_by_ascents_against_z3(kind: str) -> None:
-    for seed in range(4):
+def test_odd_networks_by_ascents_against_z3(kind: str, seeds: range) -> None:
+    for seed in seeds:
         agree(*odd_network(seed, kind))
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("few_programs")
-@pytest.mark.parametrize("kind", KINDS)
-def test_many_odd_networks_by_ascents_against_z3(kind: str) -> None:
-    for seed in range(100, 160):
-        agree(*odd_network(seed, kind))
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("few_programs")
-def test_networks_that_need_the_search_by_ascents_against_z3() -> None:
+@pytest.mark.parametrize("ascents", [False, True])
+def test_networks_that_need_the_search_against_z3(ascents: bool, request: pytest.FixtureRequest) -> None:
+    if ascents:
+        request.getfixturevalue("few_programs")
     seen = [agree(network, around(network, 0.7, seed)) for seed, network in _in_the_plane()]
-    seen += [agree(network, around(network, 0.5, seed)) for seed, network in _in_space()]
-    assert seen.count("holds by search") == 10
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_many_odd_networks_against_z3(kind: str) -> None:
-    for seed in range(100, 180):
-        agree(*odd_network(seed, kind))
-
-
-@pytest.mark.slow
-def test_networks_that_need_the_search_against_z3() -> None:
-    seen = [agree(network, around(network, 0.7, seed)) for seed, network in _in_the_plane()]
-    assert seen.count("holds by search") == 3
-    assert seen.count("violated by search") == 2
-
-
-@pytest.mark.slow
-def test_networks_that_need_many_splits_against_z3() -> None:
+    assert (seen.count("holds by search"), seen.count("violated by search")) == (3, 2)
     seen = [agree(network, around(network, 0.5, seed)) for seed, network in _in_space()]
     assert seen.count("holds by search") == 7
 
@@ -189,7 +136,7 @@ def test_networks_that_need_many_splits_against_z3() -> None:
 def unstable_case(seed: int) -> tuple[Network, Property, Reduced]:
     network = chain([3, 10, 10, 4], seed)
     property_ = around(network, 0.6, seed)
-    return network, property_, reduce_network(read(network), property_)
+    return network, property_, reduce(Asked.robustness(read(network), property_))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -206,7 +153,7 @@ def test_any_multipliers_give_a_sound_bound_of_any_part(seed: int) -> None:
     label = property_.label
     margins = (state[:, label, None] - state)[:, [i for i in range(4) if i != label]].detach().numpy()
     chance = np.random.default_rng(seed)
-    checked = 0
+    checked, space = 0, PhaseSpace(reduced)
     for _ in range(60):
         # A part that some sample belongs to, and multipliers of all sizes.
         signs = np.where(unstable[chance.integers(len(unstable))] > 0, 1, -1)
@@ -215,8 +162,9 @@ def test_any_multipliers_give_a_sound_bound_of_any_part(seed: int) -> None:
         chosen = multipliers(chance.normal(size=len(signs)) * 10 ** chance.uniform(-3, 1), 12)
         for row in range(3):
             least = float(margins[inside, row].min())
+            space.aim(row)
             for used in (None, chosen):
-                assert float(certify(reduced, row, phases, used)) <= least + 1e-9
+                assert float(space.certify(phases, used)) <= least + 1e-9
                 checked += 1
     assert checked == 360
 
@@ -226,7 +174,7 @@ def test_programs_are_bounds_that_the_certificates_reach() -> None:
     space = PhaseSpace(reduced)
     for row in range(3):
         space.aim(row)
-        phases = np.zeros(reduced.unstable_neurons, dtype=np.int8)
+        phases = np.zeros(reduced.neurons, dtype=np.int8)
         for neuron, phase in ((0, 1), (3, -1), (-1, 1)):
             phases[neuron] = phase
             found = space.solve(phases, math.inf)
@@ -340,35 +288,21 @@ def test_rows_of_any_kind() -> None:
         assert decided.margin == Fraction(constant) + Fraction(1, 2)
 
 
-def test_what_float32_does_is_told_apart() -> None:
-    # 2**24 + 1 is no float32: there the margin is 0, and exactly it is 1
-    big = 2.0**24
-    network = of(linear([[1.0]], [big]), nn.ReLU(), linear([[1.0], [0.0]], [-big, 0.0]))
-    exact = read(network)
-    judge = Judge(network, exact, 0)
-    decided = decide(exact, box([1.0], [1.0]), judge, seconds=10.0, suspect=torch.tensor([1.0]))
-    assert (decided.verdict, decided.reason) == (Verdict.UNKNOWN, ROUNDING_ONLY)
-    # the sums of the layers may leave float32 here
-    decided = decide(exact, box([1.0], [3.4e38]), judge, seconds=10.0)
-    assert (decided.verdict, decided.reason) == (Verdict.UNKNOWN, OVERFLOW)
-
-
 def test_a_known_counterexample_ends_the_search() -> None:
-    suspect, judge = torch.tensor([0.25, 0.5]), judge_of_the_diagonal()
-    decided = decide(read(diagonal()), box([0.0, 0.0], [1.0, 1.0]), judge, seconds=10.0, suspect=suspect)
+    suspect, asked = torch.tensor([0.25, 0.5]), Asked.robustness(read(diagonal()), box([0.0, 0.0], [1.0, 1.0]))
+    decided = decide_rows(asked, ExactJudge(asked), seconds=10.0, known=suspect)
     assert (decided.verdict, decided.reason, decided.programs) == (Verdict.VIOLATED, "falsifier", 0)
+    proven = Asked.robustness(asked.network, box([0.5, 0.0], [1.0, 0.25]))
+    with pytest.raises(RuntimeError, match="proven positive by bounds, but a counterexample is confirmed"):
+        decide_rows(proven, ExactJudge(proven), seconds=10.0, known=suspect)
 
 
 def test_what_is_refused() -> None:
-    exact, judge = read(diagonal()), judge_of_the_diagonal()
-    center = torch.tensor([0.75, 0.5])
-    ball = Property.robustness(center, sample=0, label=0, eps=0.1, domain=(0.0, 1.0), norm="l2")
-    with pytest.raises(Unsupported, match="L2 ball"):
-        decide(exact, ball, judge, seconds=1.0)
+    asked = Asked.robustness(read(diagonal()), box([0, 0], [1, 1]))
     with pytest.raises(ValueError, match=r"seconds must be > 0, got 0\.0"):
-        decide(exact, box([0, 0], [1, 1]), judge, seconds=0.0)
+        decide_rows(asked, ExactJudge(asked), seconds=0.0)
+    with pytest.raises(ValueError, match="nodes must be >= 1, got 0"):
+        decide_rows(asked, ExactJudge(asked), seconds=1.0, nodes=0)
     none = Affine(Dyadic.zeros(0, 2), Dyadic.zeros(0))
     with pytest.raises(ValueError, match="no row to prove"):
         decide_exactly(diagonal(), box([0, 0], [1, 1]), rows=none)
-    with pytest.raises(ValueError, match="nodes must be >= 1, got 0"):
-        decide(exact, box([0, 0], [1, 1]), judge, seconds=1.0, nodes=0)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
-from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,13 +18,13 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
-from evalsuite import Network, Property, open_onnx, run_onnx
+from evalsuite import LambdaGELU, Network, Property, open_onnx, run_onnx
+from evalsuite.activations import Swish
 from pipelines.smt.counterexample import Judge
-from pipelines.smt.dyadic import Dyadic
-from pipelines.smt.exact_network import Affine, ExactNetwork
+from pipelines.smt.exact_network import Affine
 from pipelines.smt.reading import read, read_curved
-from pipelines.smt.reduction import label_margins
-from pipelines.smt.search.decision import Decided, decide, decide_rows
+from pipelines.smt.reduction import Asked
+from pipelines.smt.search.decision import Decided, decide_rows
 
 KINDS = ("plain", "quarters", "integers", "tiny", "twins", "constant")
 
@@ -102,22 +103,17 @@ def odd_network(seed: int, kind: str) -> tuple[Network, Property]:
 class ExactJudge:
     """Takes for a counterexample what is one in exact arithmetic, float32 or not."""
 
-    def __init__(self, exact: ExactNetwork, property_: Property, rows: Affine | None = None) -> None:
-        self._exact, self._property = exact, property_
-        self._rows = rows or label_margins(exact.classes, property_.label)
+    def __init__(self, asked: Asked) -> None:
+        self._asked = asked
 
     def confirmed(self, point: NDArray[np.float64]) -> torch.Tensor | None:
         return self.near([Fraction(value) for value in point.tolist()])
 
     def near(self, point: Sequence[Fraction]) -> torch.Tensor | None:
-        ends = zip(self._property.lower.tolist(), point, self._property.upper.tolist(), strict=True)
+        asked, ends = self._asked, zip(self._asked.lower.fractions(), point, self._asked.upper.fractions(), strict=True)
         assert all(low <= value <= high for low, value, high in ends)
-        logits = self._exact.logits(point)
-        size, weights = len(logits), self._rows.weight.fractions()
-        margins = [
-            bias + sum(weight * logit for weight, logit in zip(weights[i * size :], logits, strict=False))
-            for i, bias in enumerate(self._rows.bias.fractions())
-        ]
+        logits = asked.network.logits(point)
+        margins = [asked.value(row, logits) for row in range(asked.rows.bias.shape[0])]
         return None if min(margins) > 0 else torch.tensor([float(value) for value in point], dtype=torch.float64)
 
 
@@ -146,37 +142,78 @@ def decide_exactly(
 ) -> Decided:
     """The verdict in exact arithmetic on rows over the outputs; None for the label's margins."""
     exact = read(network)
-    lower, upper = (Dyadic.of(end.numpy().ravel()) for end in (property_.lower, property_.upper))
-    asked = rows or label_margins(exact.classes, property_.label)
-    judge = ExactJudge(exact, property_, asked)
-    return decide_rows(exact, lower, upper, asked, judge, seconds=seconds, nodes=nodes)
+    asked = Asked.robustness(exact, property_)
+    asked = asked if rows is None else replace(asked, rows=rows)
+    return decide_rows(asked, ExactJudge(asked), seconds=seconds, nodes=nodes)
 
 
 def decider(network: Network) -> Callable[..., Decided]:
     """Decides properties of a network with curved activations."""
     exact = read_curved(network)
-    return partial(decide, exact, judge=Judge(network, exact, 0))
+    judge = Judge(network, exact, 0)
+    return lambda property_, **limits: decide_rows(Asked.robustness(exact, property_), judge.at(property_), **limits)
 
 
 def onnx_of(network: Network) -> bytes:
-    """A chain of Gemm and Relu with the network's own weights."""
-    nodes, weights, current = [], [], "input"
+    """The nodes that torch's exporter writes of its layers, with the network's own weights."""
+    nodes, tensors, current = list[onnx.NodeProto](), list[onnx.TensorProto](), "input"
+
+    def add(operator: str, *inputs: str, **attributes: Any) -> str:
+        nodes.append(helper.make_node(operator, inputs, [f"n{len(nodes)}"], **attributes))
+        return f"n{len(nodes) - 1}"
+
     for index, layer in enumerate(network.module):
-        out = f"x{index}"
         if isinstance(layer, nn.Linear):
             parts = {f"w{index}": layer.weight, f"b{index}": layer.bias}
-            weights += [numpy_helper.from_array(part.detach().numpy(), name) for name, part in parts.items()]
-            nodes.append(helper.make_node("Gemm", [current, *parts], [out], transB=1))
+            tensors += [numpy_helper.from_array(part.detach().numpy(), name) for name, part in parts.items()]
+            current = add("Gemm", current, *parts, transB=1)
+        elif isinstance(layer, nn.GELU):
+            current = add("Gelu", current, approximate=layer.approximate)
+        elif isinstance(layer, nn.SiLU):
+            current = add("Mul", current, add("Sigmoid", current))
+        elif isinstance(layer, (LambdaGELU, Swish)):
+            tensors.append(numpy_helper.from_array(layer.hardness.detach().numpy().reshape(1, 1), f"h{index}"))
+            scaled = add("Mul", f"h{index}", current)
+            if isinstance(layer, Swish):
+                current = add("Mul", current, add("Sigmoid", scaled))
+            else:
+                current = add("Div", add("Gelu", scaled), f"h{index}")
         else:
-            nodes.append(helper.make_node("Relu", [current], [out]))
-        current = out
+            current = add({"ReLU": "Relu"}.get(type(layer).__name__, type(layer).__name__), current)
+    return model_of(nodes, tensors, network.input_shape[0], network.classes)
+
+
+def model_of(nodes: list[onnx.NodeProto], tensors: list[onnx.TensorProto], inputs: int, outputs: int) -> bytes:
+    """A file of a graph from "input" to what the last node gives."""
     ends = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", size])
-        for name, size in (("input", network.input_shape[0]), (current, network.classes))
+        for name, size in (("input", inputs), (nodes[-1].output[0], outputs))
     ]
-    graph = helper.make_graph(nodes, "chain", ends[:1], ends[1:], weights)
-    model: onnx.ModelProto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
-    return model.SerializeToString()
+    graph = helper.make_graph(nodes, "chain", ends[:1], ends[1:], tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    data: bytes = model.SerializeToString()
+    return data
+
+
+def value(text: str) -> Fraction:
+    """A number as a proof file says it."""
+    whole, _, places = text.partition("p-")
+    return Fraction(int(whole), 1 << int(places or 0))
+
+
+def leaves_of(tree: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of a proof's tree, whatever its splits are called."""
+    halves = [tree[name] for name in ("on", "off", "low", "high") if name in tree]
+    return [leaf for half in halves for leaf in leaves_of(half)] or [tree]
+
+
+class Blind:
+    """Finds no counterexample."""
+
+    def confirmed(self, point: Any, /) -> torch.Tensor | None:
+        return None
+
+    near = confirmed
 
 
 def samples(property_: Property, count: int, seed: int) -> torch.Tensor:
@@ -194,7 +231,7 @@ def test_the_cases_say_what_their_networks_do(kind: str) -> None:
     with torch.no_grad():
         expected = network.module(inputs)
     assert torch.allclose(run_onnx(open_onnx(onnx_of(network)), inputs), expected, atol=1e-6)
-    judge = ExactJudge(read(network), property_)
+    judge = ExactJudge(Asked.robustness(read(network), property_))
     for point, logits in zip(inputs.double().numpy(), expected, strict=True):
         others = [value for index, value in enumerate(logits.tolist()) if index != property_.label]
         margin = float(logits[property_.label]) - max(others)

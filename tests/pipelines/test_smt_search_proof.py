@@ -16,15 +16,19 @@ from torch import nn
 
 from evalsuite import Network, Unsupported, Verdict, export_onnx
 from evalsuite.verification.proofs import ProofError, check_proof
-from pipelines.smt.proving import proof_of, proof_text
+from pipelines.smt.proving import canonical, proof_of, proof_text
 from pipelines.smt.reading import read, read_file
-from pipelines.smt.search.proof import canonical
-from tests.pipelines.test_smt_search_cases import around, box, chain, decide_exactly, linear, of, onnx_of
-
-
-def value(text: str) -> Fraction:
-    whole, _, places = text.partition("p-")
-    return Fraction(int(whole), 1 << int(places or 0))
+from tests.pipelines.test_smt_search_cases import (
+    around,
+    box,
+    chain,
+    decide_exactly,
+    leaves_of,
+    linear,
+    of,
+    onnx_of,
+    value,
+)
 
 
 def searched() -> tuple[Network, Any, bytes]:
@@ -59,21 +63,10 @@ def changed(proof: Any, what: str) -> Any:
     elif what == "bound":
         node["bound"] = "1p-40"
     else:
-        leaf = next(leaf for leaf in leaves_of(other["trees"]) if leaf["p"])
+        leaf = next(leaf for tree in other["trees"] for leaf in leaves_of(tree) if leaf["p"])
         leaf["p"][0][2] = "1" if leaf["p"][0][2] == "0" else "0"
     del other["digest"]
     return {**other, "digest": hashlib.sha256(canonical(other).encode()).hexdigest()}
-
-
-def leaves_of(trees: list[Any]) -> list[Any]:
-    found, waiting = [], list(trees)
-    while waiting:
-        node = waiting.pop()
-        if "neuron" in node:
-            waiting += [node["on"], node["off"]]
-        else:
-            found.append(node)
-    return found
 
 
 def test_a_proof_by_hand() -> None:

@@ -1,10 +1,10 @@
-"""Exact bounds of linear functions of an integer network's outputs over a region: integers times 2^-bits.
+"""Bounds of linear functions of an integer network's outputs over a region: exact ones, in integers times 2^-bits.
 
 A row q . a over the outputs a = f(z) of a layer is at least p . z + r for any p, with r the sum over neurons of the
 least q f(z) - p z among the integers z in the neuron's interval, which the runs of f give exactly, rounding, clipping
 and all. p . z is a row over the outputs of the layer before, and so on back to the inputs: the Lagrangian bound of the
-network whose constraints z = W a + b are priced at p. Every p is sound; CROWN (arXiv 1811.00866) and an LP's duals
-are good choices.
+network whose constraints z = W a + b are priced at p. Every p is sound; CROWN (arXiv 1811.00866) and the duals of a
+linear program over the functions' convex hulls are good choices. Of the program, nothing is believed.
 """
 
 from __future__ import annotations
@@ -14,12 +14,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from pipelines.smt.integer.network import IntegerNetwork, Layer
-from pipelines.smt.integer.steps import Integers, Runs
+from pipelines.smt.dyadic import Floats
+from pipelines.smt.integer.network import IntegerNetwork, Integers, Layer, Runs
+from pipelines.smt.search.program import Model, Walls
 
 BITS = 32
 _ROOM = 2.0**62
+_PRICE_LIMIT = 16.0  # of a program, in logits, for a step by which an accumulator misses its definition
+_FACETS = 4  # below each output, and above
+_NONE = -1
 
 Tree = dict[str, Any]
 """A split, by "neuron" [layer, index] or "input" [index], at "cut", with the trees "low" and "high"; or what proves a
@@ -74,12 +79,11 @@ def least_values(
         taken.insert(0, slopes)
         _check_room(rows, [max(map(abs, each.range)) for each in runs], share)
         _check_room(slopes, [max(abs(each.lower), abs(each.upper)) for each in runs], share)
-        total += sum(each.least(rows[:, i], slopes[:, i]) for i, each in enumerate(runs))
-        _check_room(slopes, np.abs(layer.bias).tolist(), share)
-        _check_room(slopes, np.abs(layer.weight).max(1).tolist(), share)
-        total += slopes @ layer.bias
+        _check_room(slopes, np.abs(layer.bias), share)
+        _check_room(slopes, np.abs(layer.weight).max(1), share)
+        total += sum(each.least(rows[:, i], slopes[:, i]) for i, each in enumerate(runs)) + slopes @ layer.bias
         rows = slopes @ layer.weight
-    _check_room(rows, np.maximum(np.abs(region.lower), np.abs(region.upper)).tolist(), share)
+    _check_room(rows, np.maximum(np.abs(region.lower), np.abs(region.upper)), share)
     return np.asarray(total + np.minimum(rows * region.lower, rows * region.upper).sum(1)), taken
 
 
@@ -90,7 +94,7 @@ def _by_lines(runs: Sequence[Runs], rows: Integers) -> Integers:
     return np.asarray(np.rint(rows * np.where(rows > 0, below, above)).astype(np.int64))
 
 
-def _check_room(rows: Integers, sizes: Sequence[int], share: int) -> None:
+def _check_room(rows: Integers, sizes: npt.ArrayLike, share: int) -> None:
     if (np.abs(rows.astype(np.float64)) @ np.asarray(sizes, dtype=np.float64)).max(initial=0) * share >= _ROOM:
         raise TooWide
 
@@ -128,20 +132,106 @@ def margin_rows(classes: int, label: int, others: Sequence[int]) -> Integers:
     return rows
 
 
-def margins(network: IntegerNetwork, region: Region, label: int, others: Sequence[int]) -> Integers:
-    """The least integer that each margin may be, (others,): label's logit minus the other's."""
-    rows = margin_rows(network.classes, label, others)
+def margins(network: IntegerNetwork, region: Region, label: int, others: Sequence[int]) -> tuple[Integers, list[Tree]]:
+    """The least integer that each margin may be, (others,): label's logit minus the other's; and the proofs of that.
+
+    By the hulls' lines, or where that is too wide by intervals alone, which is what prices of 0 give.
+    """
     try:
-        return np.asarray(-(-least_values(network.layers, region, rows)[0] >> BITS))
+        least, taken = least_values(network.layers, region, margin_rows(network.classes, label, others))
     except TooWide:
-        ranges = [each.range for each in region.runs[-1]]
-        return np.array([ranges[label][0] - ranges[other][1] for other in others])
+        ranges, none = (
+            [each.range for each in region.runs[-1]],
+            {"prices": [[0] * len(each.bias) for each in network.layers]},
+        )
+        return np.array([ranges[label][0] - ranges[other][1] for other in others]), [none] * len(others)
+    return np.asarray(-(-least >> BITS)), [{"prices": [each[i].tolist() for each in taken]} for i in range(len(others))]
 
 
-def tree_of_bounds(network: IntegerNetwork, region: Region, label: int, other: int) -> Tree:
-    """The proof of a margin that `margins` bounds: by the hulls' lines, or by intervals, where all prices are 0."""
-    try:
-        _, taken = least_values(network.layers, region, margin_rows(network.classes, label, [other]))
-    except TooWide:
-        return {"prices": [[0] * len(each.bias) for each in network.layers]}
-    return {"prices": [each[0].tolist() for each in taken]}
+@dataclass(frozen=True, slots=True, eq=False)
+class Guide:
+    """A solution: the inputs, (inputs,), and per layer the accumulators (NaN where left out), outputs and prices."""
+
+    inputs: Floats
+    sums: list[Floats]
+    outputs: list[Floats]
+    prices: list[Integers]
+
+
+class HullProgram(Model):
+    """The program of one row over the outputs of the last layer, on regions inside the one it is made for.
+
+    t are the free inputs, z the accumulators and a the outputs of the neurons that are not constant in the whole
+    region. What misses a definition has a price: a region that is empty then has a bound that proves it.
+    """
+
+    def __init__(self, layers: tuple[Layer, ...], region: Region, row: Integers) -> None:
+        self._region, self._free_inputs = region, np.flatnonzero(region.lower < region.upper)
+        # Per layer the number of each neuron in the program, and which layer and neuron each number is.
+        self._places: list[Integers] = []
+        self._numbers: list[tuple[int, int]] = []
+        for depth, runs in enumerate(region.runs):
+            kept = np.array([not each.constant for each in runs])
+            if depth == len(layers) - 1:
+                kept &= row != 0
+            self._places.append(np.where(kept, len(self._numbers) + np.cumsum(kept) - 1, _NONE))
+            self._numbers += [(depth, neuron) for neuron in np.flatnonzero(kept).tolist()]
+        free, count = len(self._free_inputs), len(self._numbers)
+        forms, constants, costs = np.zeros((count, free + count)), np.zeros(count), np.zeros(count)
+        before, values = np.full(len(region.lower), _NONE), region.lower.astype(float)
+        before[self._free_inputs] = np.arange(free)
+        for layer, place, runs in zip(layers, self._places, region.runs, strict=True):
+            kept, varying = np.flatnonzero(place != _NONE), before != _NONE
+            at, weight = place[kept], layer.weight[kept]
+            forms[at[:, None], before[varying]] = weight[:, varying]
+            constants[at] = weight[:, ~varying] @ values[~varying] + layer.bias[kept]
+            before, values = np.where(place == _NONE, _NONE, free + place), _constants(runs)
+        costs[at] = row[kept] / 2.0**BITS
+        ends = [each[self._free_inputs].astype(float) for each in (region.lower, region.upper)]
+        rows = np.arange(2 * _FACETS * count).reshape(count, 2 * _FACETS).T
+        super().__init__((ends[0], ends[1]), forms, constants, _walls(self._kept(region)), rows)
+        self.pay(np.zeros(free), costs, _PRICE_LIMIT)
+
+    def solve(self, region: Region, deadline: float) -> Guide | None:
+        """The solution on the region; None if HiGHS finds none in time."""
+        moved = (region.lower != self._region.lower) | (region.upper != self._region.upper)
+        for column in np.flatnonzero(moved[self._free_inputs]).tolist():
+            index = self._free_inputs[column]
+            self._model.changeColBounds(column, float(region.lower[index]), float(region.upper[index]))
+        pairs = enumerate(zip(self._kept(region), self._kept(self._region), strict=True))
+        changed = [(number, runs) for number, (runs, old) in pairs if runs is not old]
+        self.move([number for number, _ in changed], _walls([runs for _, runs in changed]))
+        self._region = region
+        found = self.optimum(deadline)
+        if found is None:
+            return None
+        # One more, for the places of what was left out.
+        (offsets, z, a), duals = found[1], np.append(found[2], 0.0)
+        point = region.lower.astype(float)
+        point[self._free_inputs] = offsets
+        sums, outputs, prices = [], [], []
+        for place, runs in zip(self._places, region.runs, strict=True):
+            missing = place == _NONE
+            sums.append(np.where(missing, np.nan, np.append(z, 0.0)[place]))
+            outputs.append(np.where(missing, _constants(runs), np.append(a, 0.0)[place]))
+            prices.append(np.rint(np.where(missing, 0.0, duals[place]) * 2.0**BITS).astype(np.int64))
+        return Guide(point, sums, outputs, prices)
+
+    def _kept(self, region: Region) -> list[Runs]:
+        return [region.runs[depth][neuron] for depth, neuron in self._numbers]
+
+
+def _constants(runs: Sequence[Runs]) -> Floats:
+    return np.array([float(each.values[0]) for each in runs])
+
+
+def _walls(runs: Sequence[Runs]) -> Walls:
+    """Some lines below, then as many above, spread over the arguments."""
+    ends = np.array([(each.lower, each.upper, *each.range) for each in runs], dtype=float).reshape(-1, 4)
+    lower, upper, least, most = ends.T
+    lines = np.zeros((len(runs), 2 * _FACETS, 2))
+    for each, own in zip(runs, lines, strict=True):
+        for side, facets in enumerate((each.hull.below, each.hull.above)):
+            chosen = np.rint(np.linspace(0, len(facets) - 1, _FACETS)).astype(int)
+            own[side * _FACETS : (side + 1) * _FACETS] = [facets[index][:2] for index in chosen]
+    return Walls(lower, upper, least, most, lines[..., 0].T, lines[..., 1].T)

@@ -1,24 +1,26 @@
-"""The decision of one query: falsifier, exact bounds, then branch and bound."""
+"""The decision of one query: falsifier, exact bounds, then branch and bound. And properties of VNN-LIB files so."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Mapping
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
 import numpy as np
+import onnx
 import torch
 
-from evalsuite import INTEGER_PROOF, Verdict
-from pipelines.smt.integer.bounds import Region, Tree, enter, margins, tree_of_bounds
-from pipelines.smt.integer.falsifier import attack
-from pipelines.smt.integer.network import IntegerNetwork
-from pipelines.smt.integer.query import Query
-from pipelines.smt.integer.search import Search
-from pipelines.smt.integer.steps import Integers
+from evalsuite import INTEGER_PROOF, Answer, Question, Specification, Unsupported, Verdict, Verification, Witnesses
+from pipelines.smt.integer.bounds import Region, Tree, enter, margins
+from pipelines.smt.integer.network import IntegerNetwork, Integers, Query
+from pipelines.smt.integer.reading import read_integer_onnx
+from pipelines.smt.integer.search import Search, attack
 from pipelines.smt.methods import Settled
+from pipelines.smt.proving import checked_text, proof_text
 from pipelines.smt.search.exploring import Finding, Limits
 
 _MOST_NODES = 100_000
@@ -39,9 +41,9 @@ def decide(
     limits = Limits(started + seconds, most_nodes)
     region = enter(network, query.lower, query.upper)
     others = [each for each in range(network.classes) if each != query.label]
-    least = margins(network, region, query.label, others)
+    least, by_bounds = margins(network, region, query.label, others)
     is_open = least < np.array([query.needed(each) for each in others])
-    trees: dict[int, Tree] = {}
+    trees = {other: tree for other, tree, left in zip(others, by_bounds, is_open, strict=True) if not left}
 
     def settled(verdict: Verdict, reason: str, found: Integers | None = None) -> Settled:
         return Settled(
@@ -51,8 +53,6 @@ def decide(
             seconds=time.monotonic() - started, clocked=verdict is Verdict.TIMEOUT,
         )  # fmt: skip
 
-    for other in (each for each, left in zip(others, is_open, strict=True) if not left):
-        trees[other] = tree_of_bounds(network, region, query.label, other)
     if not is_open.any():
         return settled(Verdict.HOLDS, "bounds")
     found = attack(network, query, seed=seed, deadline=started + seconds / 2)
@@ -83,19 +83,69 @@ def _proof_of(
 
     `content` is the ONNX file. The slopes are those by which the region's intervals were bounded.
     """
-    rows = [{"coefficients": {str(query.label): 1, str(each): -1}, "at_least": query.needed(each)} for each in trees]
-    slopes = [
-        [[each.hull.slope_below for each in runs], [each.hull.slope_above for each in runs]]
-        for runs in region.runs[:-1]
-    ]
+    sizes = [network.inputs, *(len(each.bias) for each in network.layers)]
+    hulls = [[each.hull for each in runs] for runs in region.runs[:-1]]
     return {
         "format": INTEGER_PROOF,
-        "network": {
-            "sha256": hashlib.sha256(content).hexdigest(),
-            "sizes": [network.inputs, *(len(each.bias) for each in network.layers)],
-        },
+        "network": {"sha256": hashlib.sha256(content).hexdigest(), "sizes": sizes},
         "box": {"lower": query.lower.tolist(), "upper": query.upper.tolist()},
-        "rows": rows,
-        "slopes": slopes,
+        "rows": [{"coefficients": {str(query.label): 1, str(i): -1}, "at_least": query.needed(i)} for i in trees],
+        "slopes": [[[each.slope_below for each in own], [each.slope_above for each in own]] for own in hulls],
         "trees": list(trees.values()),
     }
+
+
+def is_integer(content: bytes) -> bool:
+    """Whether the bytes are an ONNX file whose input holds 8-bit integers; others say what is no ONNX file."""
+    try:
+        inputs = onnx.load_model_from_string(content).graph.input
+    except Exception:  # what onnx raises for malformed files is for it to choose
+        return False
+    return any(each.type.tensor_type.elem_type in (onnx.TensorProto.UINT8, onnx.TensorProto.INT8) for each in inputs)
+
+
+def answer_integers(question: Question) -> Verification:
+    """Decide whether integers of the property's box have outputs that satisfy one of its constraints.
+
+    Raises:
+        Unsupported: the network is not read; the property is not that one output is the greatest throughout one box.
+        ValueError: the file is none; the property has other numbers of X and Y, or no integers in its box.
+    """
+    content, specification = question.content, question.specification
+    try:
+        network = read_integer_onnx(content)
+    except (Unsupported, ValueError) as error:
+        raise type(error)(f"{question.onnx}: {error}") from error
+    question.check_sizes(network.inputs, network.classes)
+    query = _query(specification)
+    query.check(network)
+    found = decide(network, query, seconds=max(1e-3, question.deadline - time.perf_counter()))
+    witness = None
+    if found.counterexample is not None:
+        kind = torch.uint8 if network.input.low == 0 else torch.int8
+        witness = Witnesses(specification, content).witness(found.counterexample.to(kind))
+        if witness is None:
+            raise Unsupported(f"{question.onnx}: ONNX Runtime computes something else than the integers that were read")
+    if found.proof is not None:
+        checked_text(found.proof(content), content)
+    proofs = () if found.proof is None else (partial(proof_text, found.proof, content),)
+    return Verification(Answer.of(found.verdict), witness, found.reason, found.nodes or 0, proofs=proofs)
+
+
+def _query(specification: Specification) -> Query:
+    """The property that every case's constraint Y_label <= Y_other can't be satisfied, in the one box of all cases."""
+    boxes, labels = {case.box for case in specification.cases}, set()
+    for case in specification.cases:
+        one = case.constraints[0] if len(case.constraints) == 1 else None
+        terms = {} if one is None else {factor: index for index, factor in one.terms}
+        if one is None or one.bound or one.strict or set(terms) != {Fraction(1), Fraction(-1)} or len(one.terms) != 2:
+            raise Unsupported("of an integer network a disjunct must be one constraint (<= Y_i Y_j), for one label i")
+        labels.add(terms[Fraction(1)])
+    outputs = {index for case in specification.cases for index, _ in case.constraints[0].terms}
+    if len(boxes) != 1 or len(labels) != 1 or outputs != set(range(specification.outputs)):
+        raise Unsupported(
+            "of an integer network a property must say, in one box, that one output Y_i is greater than every other"
+        )
+    (box,), (label,) = boxes, labels
+    lower, upper = map(math.ceil, box.lower), map(math.floor, box.upper)
+    return Query(np.array([*lower], dtype=np.int64), np.array([*upper], dtype=np.int64), label)

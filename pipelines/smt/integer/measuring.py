@@ -1,25 +1,39 @@
-"""Metrics of an integer network's exact verification: verdicts per sample and radius, their shares, and the cost."""
+"""Metrics of an integer network: exact verdicts, and whether it gives the class of the float network it came from."""
 
 from __future__ import annotations
 
 import json
 import math
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from onnxruntime import InferenceSession
 
-from evalsuite import Bench, Direction, Metric, Network, Outcome, Unsupported, open_onnx
-from pipelines.smt.evidence import Evidence
-from pipelines.smt.integer.agreement import SameClass
+from evalsuite import (
+    Bench,
+    Direction,
+    Metric,
+    Network,
+    Outcome,
+    Property,
+    Unsupported,
+    Verdict,
+    certify_swap,
+    falsify,
+    float32_box,
+    open_onnx,
+)
 from pipelines.smt.integer.deciding import decide
-from pipelines.smt.integer.network import IntegerNetwork
-from pipelines.smt.integer.query import box_of_steps
+from pipelines.smt.integer.network import IntegerNetwork, Integers, Query, box_of_property, box_of_steps
 from pipelines.smt.integer.reading import read_integer_onnx, replayed
-from pipelines.smt.integer.steps import Integers
-from pipelines.smt.methods import LATE, Limits, Settled, check_size
-from pipelines.smt.rows import Setting, rows
+from pipelines.smt.integer.search import attack
+from pipelines.smt.methods import LATE, Limits, Method, Settled, check_size
+from pipelines.smt.reading import read
+from pipelines.smt.reduction import Asked, OutOfTimeError, reduce
+from pipelines.smt.rows import UNDECIDED, Evidence, Setting, rows, shares
 
 if TYPE_CHECKING:
     from pipelines.smt import Smt
@@ -28,6 +42,135 @@ COUNTEREXAMPLES = "integer_counterexamples.json"
 # Nodes per second of the limit. A core makes about twice as many of 64 inputs and 16 neurons, so that on a usual
 # machine the count ends a query and not the clock.
 _RATE = 300
+# Inputs that are compared: random ones of a box, and on a line.
+_SAMPLES, _ON_LINE = 4096, 512
+
+
+class SameClass(Method):
+    """Whether the class is the same for every real input of a box, which the integer network first rounds.
+
+    It holds if both provably give the class of the box's middle throughout. Where the float network's class changes
+    in the box, both would have to change at the same inputs, which is not proven here: then it is violated, by a
+    float32 input with two classes (in float32, and in integers), or unknown. Of equal logits the first counts.
+    """
+
+    name = "float and integer"
+
+    def __init__(self, network: Network, quantized: IntegerNetwork, limits: Limits) -> None:
+        self.network, self.quantized, self.limits = network, quantized, limits
+
+    def metrics(self, bench: Bench, radius: int, samples: int) -> list[Metric]:
+        """Verdicts and their shares, for boxes of `radius` steps of the input's grid around the first samples."""
+        eps = radius * self.quantized.input.scale
+        setting: Setting = {"eps": eps, "steps": radius, "method": self.name}
+        settled = [self.settle(each, None) for each in bench.properties(eps, samples)]
+        told = {
+            "same_class_fraction": ((Verdict.HOLDS,), Direction.HIGHER),
+            "other_class_fraction": ((Verdict.VIOLATED,), Direction.LOWER),
+            "class_undecided_fraction": (UNDECIDED, Direction.LOWER),
+        }
+        about = [
+            Metric("same_class", None, "verdict", Direction.NEUTRAL, setting, sample=sample, verdict=each.verdict,
+                   reason=each.reason) for sample, each in enumerate(settled)
+        ]  # fmt: skip
+        return about + shares(settled, told, setting)
+
+    def query(self, property_: Property, suspect: torch.Tensor | None, seconds: float) -> Settled:
+        """Of real arithmetic on the float32 weights. No suspect is looked at.
+
+        Raises:
+            Unsupported: the networks' inputs or logits differ in number, or the property is an L2 ball.
+        """
+        if property_.center is not None:
+            raise Unsupported("equality of classes is decided on boxes, and this property is an L2 ball")
+        sizes = self.quantized.inputs, self.quantized.classes
+        if sizes != (property_.lower.numel(), self.network.classes):
+            raise Unsupported(f"{sizes[0]} integer inputs and {sizes[1]} logits against another network")
+        deadline = time.monotonic() + seconds
+        both = _Both(self.network, self.quantized, property_)
+        label = int(both.classes(both.middle[None])[0][0])
+        asked = replace(property_, label=label)
+        query = box_of_property(self.quantized, asked, first_wins=True)
+        point = both.differing(asked, query, deadline - seconds / 2)
+        if point is not None:
+            return Settled(Verdict.VIOLATED, "two classes at a float32 input", counterexample=point)
+        try:
+            if not _float_class_proven(self.network, asked, deadline):
+                reason = f"bounds, without a search, do not prove the float network to give class {label}"
+                return Settled(Verdict.UNKNOWN, f"{reason} in the whole box")
+        except OutOfTimeError:
+            return Settled(Verdict.TIMEOUT, f"time limit of {seconds:.3g} s reached before any bound")
+        found = decide(self.quantized, query, seconds=max(deadline - time.monotonic(), 1e-3))
+        if found.counterexample is None:
+            return found
+        point = both.real(found.counterexample.numpy())
+        if point is not None and both.differ(point[None])[0]:
+            return Settled(Verdict.VIOLATED, found.reason, counterexample=point)
+        why = "only integers at the rim have another class, and no float32 input rounds to them"
+        return Settled(Verdict.UNKNOWN, why)
+
+
+def _float_class_proven(network: Network, asked: Property, deadline: float) -> bool:
+    """By exact bounds where all activations are ReLU, else by sound lines in float64; in real arithmetic."""
+    try:
+        exact = read(network)
+    except Unsupported:
+        labels = torch.tensor([asked.label])
+        try:
+            found = certify_swap(network.module, asked.lower[None], asked.upper[None], labels=labels)
+        except Unsupported:
+            return False
+        return bool(found.certified_before[0])
+    return not reduce(Asked.robustness(exact, asked), deadline).open_margins()
+
+
+class _Both:
+    """The two networks on float32 inputs of the box, whose ends are `lower` and `upper`, of the shape of an input."""
+
+    def __init__(self, network: Network, quantized: IntegerNetwork, box: Property) -> None:
+        self.network, self.quantized, self.box = network, quantized, box
+        self.lower, self.upper = (end[0] for end in float32_box([box]))
+        # An input in the middle, or next to it where the box holds none.
+        self.middle = ((self.lower + self.upper) / 2).clamp(self.lower, self.upper)
+
+    @torch.no_grad()
+    def classes(self, points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The float network's and the integer network's, (points,) each."""
+        integers = self.quantized.input.integers(points.flatten(1).numpy())
+        return self.network.module(points).argmax(1), torch.from_numpy(self.quantized.logits(integers).argmax(1))
+
+    def differ(self, points: torch.Tensor) -> torch.Tensor:
+        """At which of the points the networks give different classes, (points,) bool."""
+        in_float, in_integers = self.classes(points)
+        return in_float != in_integers
+
+    def real(self, integers: Integers) -> torch.Tensor | None:
+        """A float32 input of the box that rounds to `integers`, or None."""
+        near = torch.from_numpy(self.quantized.input.real(integers)).float().reshape(self.lower.shape)
+        point = near.clamp(self.lower, self.upper)
+        back = self.quantized.input.integers(point.flatten().numpy())
+        return point if self.box.contains(point) and np.array_equal(back, integers) else None
+
+    def differing(self, asked: Property, query: Query, deadline: float) -> torch.Tensor | None:
+        """An input with two classes: random ones, then on the lines from the middle to inputs of another class."""
+        if bool((self.lower > self.upper).any()):
+            return None
+        shape, seed = self.lower.shape, self.box.sample
+        share = torch.rand(_SAMPLES, *shape, generator=torch.Generator().manual_seed(seed))
+        share[::2] = share[::2].round()
+        tried = [self.lower + share * (self.upper - self.lower)]
+        (by_gradient,) = falsify(self.network.module, [asked], seed=seed)
+        by_steps = attack(self.quantized, query, seed=seed, deadline=deadline)
+        for end in (by_gradient, None if by_steps is None else self.real(by_steps)):
+            if end is not None:
+                line = torch.linspace(0, 1, _ON_LINE).reshape(-1, *[1] * len(shape))
+                tried.append(self.middle + line * (end - self.middle))
+        for points in (each.clamp(self.lower, self.upper) for each in tried):
+            for index in torch.nonzero(self.differ(points))[:, 0].tolist():
+                # A batch may round otherwise than the input alone.
+                if bool(self.differ(points[index : index + 1])[0]):
+                    return points[index]
+        return None
 
 
 def measure_integer(options: Smt, network: Network, bench: Bench, deadline: float) -> Outcome:
@@ -44,44 +187,39 @@ def measure_integer(options: Smt, network: Network, bench: Bench, deadline: floa
     source = network.integer or network.deployed
     assert source is not None
     content = source.read_bytes()
-    read = read_integer_onnx(content)
-    check_size(options, read.inputs, read.neurons)
-    if (read.inputs, read.classes) != (int(np.prod(network.input_shape)), network.classes):
-        raise Unsupported(f"the file has {read.inputs} inputs and {read.classes} logits, unlike the network")
+    given = read_integer_onnx(content)
+    check_size(options, given.inputs, given.neurons)
+    if (given.inputs, given.classes) != (int(np.prod(network.input_shape)), network.classes):
+        raise Unsupported(f"the file has {given.inputs} inputs and {given.classes} logits, unlike the network")
     evidence, limits = Evidence(bench.folder, lambda: content, deadline), Limits(options.integer_time_limit, deadline)
     session, test = open_onnx(content), bench.data.test
     samples = range(min(options.samples, len(test)))
-    points = [(read.input.integers(test.inputs[i].numpy().ravel()), int(test.targets[i])) for i in samples]
-    right = [bool(read.margins(center[None], label)[0] > 0) for center, label in points]  # a tie is an error
+    points = [(given.input.integers(test.inputs[i].numpy().ravel()), int(test.targets[i])) for i in samples]
+    right = [bool(given.margins(center[None], label)[0] > 0) for center, label in points]  # a tie is an error
     metrics = [Metric("clean_accuracy", float(np.mean(right)), "fraction", Direction.HIGHER, {"method": "integer"})]
     written: list[dict[str, Any]] = []
+
+    def settled(sample: int, radius: int) -> Settled:
+        left = limits.left()
+        if left <= 0:
+            return LATE
+        query = box_of_steps(given, *points[sample], radius, bench.data.domain)
+        return decide(given, query, seconds=left, seed=bench.seed, most_nodes=math.ceil(limits.seconds * _RATE))
+
     for radius in options.steps:
-        setting: Setting = {"eps": radius * read.input.scale, "steps": radius, "method": "integer"}
-        settled = [
-            evidence.check(f"steps-{radius}/sample-{sample}", _settled(read, point, radius, bench, limits))
-            for sample, point in zip(samples, points, strict=True)
-        ]
-        metrics += [*rows(samples, settled, limits.seconds, setting), *evidence.metrics(setting)]
+        setting: Setting = {"eps": radius * given.input.scale, "steps": radius, "method": "integer"}
+        found = [evidence.check(f"steps-{radius}/sample-{sample}", settled(sample, radius)) for sample in samples]
+        metrics += [*rows(samples, found, limits.seconds, setting), *evidence.metrics(setting)]
         if options.same_class:
-            metrics += SameClass(network, read, limits).metrics(bench, radius, len(samples))
-        for sample, (_, label), each in zip(samples, points, settled, strict=True):
+            metrics += SameClass(network, given, limits).metrics(bench, radius, len(samples))
+        for sample, each in zip(samples, found, strict=True):
             if each.counterexample is not None:
-                found = _found(read, session, each.counterexample, sample, label)
-                written.append({"sample": sample, "steps": radius, "eps": setting["eps"], "label": label, **found})
+                label = points[sample][1]
+                about = {"sample": sample, "steps": radius, "eps": setting["eps"], "label": label}
+                written.append({**about, **_found(given, session, each.counterexample, sample, label)})
     path = bench.folder / COUNTEREXAMPLES
     path.write_text(json.dumps(written), encoding="utf-8")
     return Outcome(metrics, {"counterexamples": path})
-
-
-def _settled(
-    network: IntegerNetwork, point: tuple[Integers, int], radius: int, bench: Bench, limits: Limits
-) -> Settled:
-    """The verdict on the inputs within so many steps of a center, of which the label is known."""
-    left = limits.left()
-    if left <= 0:
-        return LATE
-    query = box_of_steps(network, *point, radius, bench.data.domain)
-    return decide(network, query, seconds=left, seed=bench.seed, most_nodes=math.ceil(limits.seconds * _RATE))
 
 
 def _found(

@@ -2,16 +2,159 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise, product
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.smt.integer.steps import Integers, Runs
+from evalsuite import Property, Unsupported
 
-# Between the keys of two neurons, whose accumulators fit into 32 bits.
-_APART = 2**33
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Function = Callable[[Integers], Integers]
+Facet = tuple[float, float, float]
+
+_CHUNK = 2**15
+_LONGEST = 2**24  # more accumulators than these are not looked at one by one
+_APART = 2**33  # between the keys of two neurons, whose accumulators fit into 32 bits
+
+
+class Hull(NamedTuple):
+    """The lines that bound a function on its arguments: y >= slope z + intercept ("below"), or <= ("above").
+
+    They are the facets of the convex hull of its graph, with their right ends, in floats: guides, not bounds.
+    `slope_below` and `slope_above` are those of the facets over the middle of the arguments.
+    """
+
+    below: list[Facet]
+    above: list[Facet]
+    slope_below: float
+    slope_above: float
+
+
+def _facets(x: Floats, y: Floats) -> list[Facet]:
+    """Slope, intercept and right end of each facet of the lower hull of points of ascending x."""
+    hull: list[tuple[float, float]] = []
+    for x2, y2 in zip(x.tolist(), y.tolist(), strict=True):
+        if hull and x2 == hull[-1][0]:
+            continue  # a run of one argument
+        while len(hull) > 1:
+            (x0, y0), (x1, y1) = hull[-2:]
+            if (y1 - y0) * (x2 - x0) < (y2 - y0) * (x1 - x0):
+                break
+            hull.pop()
+        hull.append((x2, y2))
+    if len(hull) == 1:
+        return [(0.0, hull[0][1], hull[0][0])]
+    lines = [((y1 - y0) / (x1 - x0), x0, y0, x1) for (x0, y0), (x1, y1) in pairwise(hull)]
+    return [(slope, y0 - slope * x0, x1) for slope, x0, y0, x1 in lines]
+
+
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """f(z) = values[i] for firsts[i] <= z <= lasts[i]; the runs are adjacent and ascending, neighbours differ."""
+
+    firsts: Integers
+    lasts: Integers
+    values: Integers
+    _parts: dict[tuple[int, int], Runs] = field(default_factory=dict, repr=False)
+
+    @property
+    def lower(self) -> int:
+        """The least argument that the function is known for."""
+        return int(self.firsts[0])
+
+    @property
+    def upper(self) -> int:
+        """The greatest argument that the function is known for."""
+        return int(self.lasts[-1])
+
+    @property
+    def constant(self) -> bool:
+        """Whether f has the same value for all its arguments."""
+        return len(self.values) == 1
+
+    @cached_property
+    def range(self) -> tuple[int, int]:
+        """The least and the greatest value."""
+        return int(self.values.min()), int(self.values.max())
+
+    @cached_property
+    def hull(self) -> Hull:
+        """The convex hull of the graph."""
+        z = np.stack([self.firsts, self.lasts], axis=1).ravel().astype(float)
+        values, middle = np.repeat(self.values, 2).astype(float), (z[0] + z[-1]) / 2
+        below = _facets(z, values)
+        above = [(-slope, -intercept, end) for slope, intercept, end in _facets(z, -values)]
+        slopes = [next(slope for slope, _, end in lines if end >= middle) for lines in (below, above)]
+        return Hull(below, above, *slopes)
+
+    def within(self, lower: int, upper: int) -> Runs:
+        """The runs of the arguments in [lower, upper], an interval inside this one's own; remembered."""
+        if lower == self.lower and upper == self.upper:
+            return self
+        if (lower, upper) not in self._parts:
+            start = int(np.searchsorted(self.lasts, lower))
+            stop = int(np.searchsorted(self.firsts, upper, side="right"))
+            firsts, lasts = self.firsts[start:stop].copy(), self.lasts[start:stop].copy()
+            firsts[0], lasts[-1] = lower, upper
+            self._parts[lower, upper] = Runs(firsts, lasts, self.values[start:stop])
+        return self._parts[lower, upper]
+
+    def farthest(self, z: float, *, above: bool) -> int:
+        """The last argument of the run behind which to cut: where f is farthest from the facet over z.
+
+        The function must not be constant.
+        """
+        lines, ends = self.hull.above if above else self.hull.below, self.lasts[:-1]
+        index = next((i for i, line in enumerate(lines) if line[2] >= z), len(lines) - 1)
+        slope, intercept, end = lines[index]
+        start = self.lower if index == 0 else lines[index - 1][2]
+        inner = ends[(ends >= start - 1) & (ends < end)]
+        inner = inner if len(inner) else ends[[int(np.argmin(np.abs(ends - z)))]]
+        gaps = [np.abs(self.at(each) - slope * each - intercept) for each in (inner, inner + 1)]
+        return int(inner[np.argmax(np.maximum(*gaps))])
+
+    def at(self, z: npt.ArrayLike) -> Integers:
+        """f(z), elementwise, for z between `lower` and `upper`."""
+        return np.asarray(self.values[np.searchsorted(self.lasts, z)])
+
+    def least(self, factors: Integers, slopes: Integers) -> Integers:
+        """min over z of factor f(z) - slope z, exactly, for each pair (rows,): a run's line is least at one end."""
+        ends = np.where(slopes[:, None] > 0, self.lasts, self.firsts)
+        return np.asarray((factors[:, None] * self.values - slopes[:, None] * ends).min(1))
+
+
+def tabulate(function: Function, lower: Integers, upper: Integers) -> list[Runs]:
+    """The runs of every neuron's function on [lower, upper], each (neurons,): by computing it at each integer.
+
+    Raises:
+        Unsupported: an interval holds more than 2^24 integers.
+    """
+    length = int((upper - lower).max()) + 1
+    if length > _LONGEST:
+        raise Unsupported(f"accumulators take {length} values; at most {_LONGEST} are looked at")
+    found: list[list[tuple[Integers, Integers]]] = [[] for _ in lower]
+    previous = None
+    for start in range(0, length, _CHUNK):
+        arguments = np.minimum(lower + np.arange(start, min(start + _CHUNK, length))[:, None], upper)
+        made = function(arguments)
+        before = made[:1] - 1 if previous is None else previous  # the first argument starts a run
+        changes = np.diff(made, axis=0, prepend=before) != 0
+        for neuron, column in enumerate(changes.T):
+            rows = np.flatnonzero(column)
+            found[neuron].append((arguments[rows, neuron], made[rows, neuron]))
+        previous = made[-1:]
+    runs = []
+    for parts, end in zip(found, upper.tolist(), strict=True):
+        firsts, values = (np.concatenate(each) for each in zip(*parts, strict=True))
+        runs.append(Runs(firsts, np.append(firsts[1:] - 1, end), values))
+    return runs
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +201,7 @@ class Grid:
         steps = np.asarray(real, dtype=np.float32) / np.float32(self.scale) + np.float32(self.zero_point)
         return np.asarray(np.clip(np.rint(steps), self.low, self.high).astype(np.int64))
 
-    def real(self, integers: Integers) -> npt.NDArray[np.float64]:
+    def real(self, integers: Integers) -> Floats:
         """The real numbers of the grid's integers."""
         return np.asarray(self.scale * (integers - self.zero_point))
 
@@ -98,3 +241,96 @@ class IntegerNetwork:
         logits = self.logits(points)
         others = np.delete(logits, label, axis=1)
         return np.asarray(logits[:, label] - others.max(1))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Query:
+    """Whether, for all integer inputs lower <= x <= upper, each (inputs,), `label` has the greatest logit.
+
+    As in the rest of the suite it must be greater than every other: a tie violates. With `first_wins` a tie goes to
+    the class of the lower index, as argmax has it.
+    """
+
+    lower: Integers
+    upper: Integers
+    label: int
+    first_wins: bool = False
+
+    def __post_init__(self) -> None:
+        if self.lower.shape != self.upper.shape or self.lower.ndim != 1:
+            raise ValueError(f"a box of {self.lower.shape} and {self.upper.shape} integers")
+        if (self.lower > self.upper).any():
+            raise ValueError(f"the box is empty: input {int(np.argmax(self.lower > self.upper))} has lower > upper")
+
+    @property
+    def points(self) -> int:
+        """How many inputs the box holds."""
+        return math.prod((self.upper - self.lower + 1).tolist())
+
+    def check(self, network: IntegerNetwork) -> None:
+        """Raises ValueError where label or box are not of this network."""
+        if network.classes < 2:
+            raise ValueError("a network with one output is robust to everything: there is no other class")
+        if not 0 <= self.label < network.classes:
+            raise ValueError(f"label must be >= 0 and < {network.classes}, got {self.label}")
+        if len(self.lower) != network.inputs:
+            raise ValueError(f"a box of {len(self.lower)} integers, for a network of {network.inputs} inputs")
+        grid = network.input
+        outside = np.flatnonzero((self.lower < grid.low) | (self.upper > grid.high))
+        if len(outside):
+            ends = f"[{self.lower[outside[0]]}, {self.upper[outside[0]]}]"
+            raise ValueError(f"input {outside[0]}: {ends} is not within the grid's [{grid.low}, {grid.high}]")
+
+    def needed(self, other: int) -> int:
+        """The least difference of logits, the label's minus that of class `other`, that keeps the class."""
+        return 0 if self.first_wins and self.label < other else 1
+
+    def violated_by(self, network: IntegerNetwork, points: Integers) -> Integers:
+        """Indices of the points (points, inputs), all in the box, that have another class."""
+        logits = network.logits(points)
+        needed = np.array([self.needed(each) for each in range(network.classes)])
+        kept = logits[:, [self.label]] - logits >= needed
+        kept[:, self.label] = True
+        return np.flatnonzero(~kept.all(1))
+
+    def all_points(self) -> Integers:
+        """Every input of the box, (points, inputs)."""
+        free = np.flatnonzero(self.lower < self.upper)
+        ranges = [range(int(self.lower[i]), int(self.upper[i]) + 1) for i in free]
+        grids = np.array(list(product(*ranges)), dtype=np.int64).reshape(self.points, len(free))
+        points = np.tile(self.lower, (len(grids), 1))
+        points[:, free] = grids
+        return points
+
+    def random_points(self, count: int, generator: np.random.Generator) -> Integers:
+        """(count, inputs): half uniform in the box, half corners."""
+        uniform = generator.integers(self.lower, self.upper + 1, (count, len(self.lower)))
+        corners = np.where(generator.random(uniform.shape) < 0.5, self.lower, self.upper)
+        return np.where(np.arange(count)[:, None] % 2, corners, uniform)
+
+
+def box_of_steps(
+    network: IntegerNetwork, center: Integers, label: int, steps: int, domain: tuple[float, float]
+) -> Query:
+    """All inputs within `steps` of the integer input `center`, and within the integers of the domain.
+
+    Raises:
+        ValueError: steps < 0, or the center lies outside of the domain.
+    """
+    if steps < 0:
+        raise ValueError(f"steps must be >= 0, got {steps}")
+    low, high = (int(each) for each in network.input.integers(domain))
+    lower, upper = np.maximum(center - steps, low), np.minimum(center + steps, high)
+    return Query(lower, upper, label)
+
+
+def box_of_property(network: IntegerNetwork, property_: Property, *, first_wins: bool = False) -> Query:
+    """All integer inputs to which some real input of the box is rounded: rounding is monotone, so they are a box.
+
+    Raises:
+        ValueError: the property is of an L2 ball.
+    """
+    if property_.center is not None:
+        raise ValueError("an L2 ball is no box of integers")
+    lower, upper = (network.input.integers(each.numpy().ravel()) for each in (property_.lower, property_.upper))
+    return Query(lower, upper, property_.label, first_wins)

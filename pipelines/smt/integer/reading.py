@@ -7,7 +7,6 @@ tabulated by ONNX's own reference: nothing here knows what a requantization is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,7 @@ from onnx.reference import ReferenceEvaluator
 from onnxruntime import InferenceSession
 
 from evalsuite import Unsupported, open_onnx, run_onnx
-from pipelines.smt.integer.network import Grid, IntegerNetwork, Layer
-from pipelines.smt.integer.steps import Function, Integers, tabulate
+from pipelines.smt.integer.network import Function, Grid, IntegerNetwork, Integers, Layer, tabulate
 
 _ACCUMULATOR_BITS = 32
 _COMPARED = 32
@@ -89,17 +87,12 @@ def _refuse_floats(model: onnx.ModelProto) -> None:
             raise Unsupported(f"constant {tensor.name!r} holds {onnx.TensorProto.DataType.Name(tensor.data_type)}")
 
 
-@dataclass
 class _Reader:
     """Follows the nodes; `source` is the tensor that the elementwise nodes since the last layer compute on."""
 
-    model: onnx.ModelProto
-    layers: list[Layer] = field(default_factory=list)
-    between: list[onnx.NodeProto] = field(default_factory=list)
-    current: set[str] = field(default_factory=set)
-
-    def read(self) -> IntegerNetwork:
-        graph = self.model.graph
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.model, graph = model, model.graph
+        self.layers, self.between = list[Layer](), list[onnx.NodeProto]()
         self.constants: dict[str, Any] = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
         inputs = [each for each in graph.input if each.name not in self.constants]
         if len(inputs) != 1 or len(graph.output) != 1:
@@ -109,26 +102,25 @@ class _Reader:
         kind = np.dtype(helper.tensor_dtype_to_np_dtype(given.type.tensor_type.elem_type))
         if kind not in (np.uint8, np.int8) or not shape or min(shape) < 1:
             raise Unsupported(f"the input holds {kind} of shape {shape}, not 8-bit integers of a known shape")
-        limits = np.iinfo(kind)
-        size = int(np.prod(shape))
-        self.source, self.flat = given.name, len(shape) == 1
-        self.lower, self.upper = np.full(size, limits.min, np.int64), np.full(size, limits.max, np.int64)
+        limits, size = np.iinfo(kind), int(np.prod(shape))
+        self.shape, self.low, self.high = shape, int(limits.min), int(limits.max)
+        self.lower, self.upper = np.full(size, self.low, np.int64), np.full(size, self.high, np.int64)
+        self.source, self.flat, self.current = given.name, len(shape) == 1, {given.name}
         self.pending: tuple[str, Integers, Integers] | None = None
-        self.current = {given.name}
-        for node in graph.node:
-            self._take(node)
-        self._close(graph.output[0].name)
-        return self._network(shape, int(limits.min), int(limits.max))
 
-    def _network(self, shape: tuple[int, ...], low: int, high: int) -> IntegerNetwork:
+    def read(self) -> IntegerNetwork:
+        """The network of the file."""
+        for node in self.model.graph.node:
+            self._take(node)
+        self._close(self.model.graph.output[0].name)
         said = {each.key: each.value for each in self.model.metadata_props}
         try:
-            grid = Grid(float(said["input_scale"]), int(said["input_zero_point"]), low, high)
+            grid = Grid(float(said["input_scale"]), int(said["input_zero_point"]), self.low, self.high)
         except (KeyError, ValueError) as error:
             raise Unsupported("the file's metadata does not say the input's scale and zero point") from error
         if not (np.isfinite(grid.scale) and grid.scale > 0):
             raise Unsupported(f"the input's scale is {grid.scale}")
-        return IntegerNetwork(tuple(self.layers), grid, shape)
+        return IntegerNetwork(tuple(self.layers), grid, self.shape)
 
     def _take(self, node: onnx.NodeProto) -> None:
         if node.op_type in ("Flatten", "Reshape") and self.pending is None and self.source == node.input[0]:

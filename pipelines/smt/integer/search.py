@@ -4,29 +4,113 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from itertools import count
 
 import numpy as np
+import numpy.typing as npt
 
-from pipelines.smt.integer.bounds import BITS, Region, TooWide, Tree, least_values, margin_rows
-from pipelines.smt.integer.falsifier import descend, first_violation
-from pipelines.smt.integer.guide import Guide, Program
-from pipelines.smt.integer.network import IntegerNetwork
-from pipelines.smt.integer.query import Query
-from pipelines.smt.integer.steps import Integers, farthest
+from pipelines.smt.integer.bounds import BITS, Guide, HullProgram, Region, TooWide, Tree, least_values, margin_rows
+from pipelines.smt.integer.network import IntegerNetwork, Integers, Query
 from pipelines.smt.search.exploring import Finding, Limits
 
+# Of the falsifier.
+_LEAPS, _STEPS, _STARTS = 4, 40, 3
 _ROUNDINGS = 16
-_DEAR = 8
-"""At so many nodes each a descent begins, which costs as much as some of them."""
+_DEAR = 8  # at so many nodes each a descent begins, which costs as much as some of them
 _NEGLIGIBLE = 1e-6
 _DOUBT = 1e-3
 _TRIED = 4
 _ENDLESS = 2**62
 _GREATEST_GAIN = 2**BITS
-# Parts of so few inputs are evaluated rather than bounded.
-_FEW = 1024
+_FEW = 1024  # parts of so few inputs are evaluated rather than bounded
+
+
+def attack(network: IntegerNetwork, query: Query, *, seed: int, deadline: float = math.inf) -> Integers | None:
+    """A point (inputs,) of the box with another class, or None, which proves nothing; nothing new after `deadline`.
+
+    It starts at the middle and at random points, and takes each other class in turn, the nearest first.
+    """
+    generator = np.random.default_rng(seed)
+    middle = (query.lower + query.upper) // 2
+    starts = np.concatenate([middle[None], query.random_points(_STARTS, generator)])
+    found = first_violation(network, query, starts)
+    if found is not None or not (query.lower < query.upper).any():
+        return found
+    gaps = _smooth_margins(network, middle[None], query.label)[0]
+    for other in np.argsort(gaps).tolist():
+        if other != query.label:
+            for start in starts:
+                found = descend(network, query, other, start, deadline)
+                if found is not None:
+                    return found
+    return None
+
+
+def first_violation(network: IntegerNetwork, query: Query, points: Integers) -> Integers | None:
+    """The first of the points with another class."""
+    indices = query.violated_by(network, points)
+    return points[indices[0]] if len(indices) else None
+
+
+def descend(
+    network: IntegerNetwork, query: Query, other: int, start: Integers, deadline: float = math.inf
+) -> Integers | None:
+    """From `start` towards inputs whose logit of class `other` is greatest; a point of another class, or None."""
+    x, best = start, float(_smooth_margins(network, start[None], query.label)[0, other])
+    free = np.flatnonzero(query.lower < query.upper)
+    at = np.arange(len(free))
+    for step in range(_LEAPS + _STEPS):
+        if time.monotonic() >= deadline:
+            return None
+        # Every point that differs from x in one free input, which is at an end there.
+        down, up = np.tile(x, (len(free), 1)), np.tile(x, (len(free), 1))
+        down[at, free], up[at, free] = query.lower[free], query.upper[free]
+        moves = np.concatenate([down, up])
+        margins = _smooth_margins(network, moves, query.label)[:, other]
+        if step < _LEAPS:
+            # All moves at once that gain alone, of each input the better one.
+            lower, upper = np.split(margins, 2)
+            better = np.where(lower <= upper, at, len(free) + at)[np.minimum(lower, upper) < best]
+            leap = x + (moves[better] - x).sum(0)
+            moves = np.concatenate([leap[None], moves])
+            margins = np.append(_smooth_margins(network, leap[None], query.label)[:, other], margins)
+        chosen = int(margins.argmin())
+        # Plateaus of the rounded network are sloped by interpolation: what does not gain is at an end.
+        if not margins[chosen] < best:
+            return None
+        x, best = moves[chosen], float(margins[chosen])
+        if best <= 1:
+            found = first_violation(network, query, moves[margins <= 1])
+            if found is not None:
+                return found
+    return None
+
+
+def _smooth_margins(network: IntegerNetwork, points: Integers, label: int) -> npt.NDArray[np.float64]:
+    """The label's logit minus each, (points, classes), the last rounding replaced by interpolation."""
+    *hidden, last = network.layers
+    for layer in hidden:
+        points = layer(points)
+    pairs = zip(last.accumulate(points).T, last.runs, strict=True)
+    logits = np.stack([np.interp(sums, (f.firsts + f.lasts) / 2, f.values) for sums, f in pairs], axis=1)
+    return np.asarray(logits[:, [label]] - logits)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Node:
+    """A region, an exact bound of the row times 2^BITS, the program's solution, and the proof as far as it is known."""
+
+    region: Region
+    bound: int
+    solution: Guide | None
+    tree: Tree
+
+    @property
+    def least(self) -> int:
+        """The least integer not below the bound: margins are integers."""
+        return -(-self.bound >> BITS)
 
 
 class Search:
@@ -50,45 +134,40 @@ class Search:
         self._row = margin_rows(network.classes, query.label, [other])
         self._needed, self.least = query.needed(other), least
         self._generator, self._seeks = np.random.default_rng(other), count()
-        self._program = Program(network.layers, region, self._row[0])
+        self._program = HullProgram(network.layers, region, self._row[0])
         self._root = self._node(region, None)
+        self.tree = self._root.tree  # the proof where it holds: the splits, and what proves each part
         self.counterexample: Integers | None = None
-
-    @property
-    def tree(self) -> Tree:
-        """The proof where it holds: the splits, and what proves each part."""
-        return self._root.tree
 
     def run(self) -> Finding:
         """Split until every part is proven, a counterexample is found, or a limit is reached."""
         known, order = self.least, count()
-        queue = [(self._root.bound, next(order), self._root)] if self._root.bound < self._needed else []
+        queue = [(self._root.bound, next(order), self._root)] if self._root.least < self._needed else []
         while queue:
-            bound, _, node = queue[0]
-            self.least = max(known, _ceiling(bound))
+            node = queue[0][2]
+            self.least = max(known, node.least)
             over = self._limits.reached()
             if over is not None:
                 return over
             heapq.heappop(queue)
-            few = _points(node.region) <= _FEW
-            if few:
-                self.counterexample = self._enumerated(node.region)
-                node.tree["points"] = _points(node.region)
+            box = replace(self._query, lower=node.region.lower, upper=node.region.upper)
+            if box.points <= _FEW:
+                self.counterexample, node.tree["points"] = self._enumerated(box), box.points
             elif node.solution is not None:
                 self.counterexample = self._seek(node.solution)
             if self.counterexample is not None:
                 return Finding.VIOLATED
-            for child in () if few else self._children(node):
-                if _ceiling(child.bound) < self._needed:
+            for child in () if box.points <= _FEW else self._children(node):
+                if child.least < self._needed:
                     heapq.heappush(queue, (child.bound, -next(order), child))
         self.least = self._needed
         return Finding.POSITIVE
 
-    def _enumerated(self, part: Region) -> Integers | None:
+    def _enumerated(self, box: Query) -> Integers | None:
         """An input of the part without the margin that is needed, which violates the query; None if all have it."""
-        points = Query(part.lower, part.upper, self._query.label).all_points()
+        points = box.all_points()
         logits = self._network.logits(points)
-        low = np.flatnonzero(logits[:, self._query.label] - logits[:, self._other] < self._needed)
+        low = np.flatnonzero(logits[:, box.label] - logits[:, self._other] < self._needed)
         return points[low[0]] if len(low) else None
 
     def _seek(self, solution: Guide) -> Integers | None:
@@ -105,107 +184,78 @@ class Search:
     def _node(self, part: Region, parent: _Node | None) -> _Node:
         self._limits.nodes -= 1
         solution = self._program.solve(part, self._limits.deadline)
-        bound, tree = -_ENDLESS if parent is None else parent.bound, Tree()
+        node = _Node(part, -_ENDLESS if parent is None else parent.bound, solution, {})
         try:
             prices = None if solution is None else solution.prices
             (least,), taken = least_values(self._network.layers, part, self._row, prices)
         except TooWide:
-            pass
-        else:
-            bound = max(bound, int(least))
-            if _ceiling(bound) >= self._needed:
-                tree["prices"] = [each[0].tolist() for each in taken]
-        return _Node(part, bound, solution, tree)
+            return node
+        node = replace(node, bound=max(node.bound, int(least)))
+        if node.least >= self._needed:
+            node.tree["prices"] = [each[0].tolist() for each in taken]
+        return node
 
     def _children(self, node: _Node) -> list[_Node]:
         """Two parts that together hold every input of the node: of the most promising splits the best one."""
-        candidates = [] if node.solution is None else self._candidates(node.region, node.solution)
-        if not candidates:
-            index, cut, parts = _split_input(self._network, node)
-            return _joined(node, {"input": [index], "cut": cut}, [self._node(part, node) for part in parts])
-        best: list[_Node] = []
-        split: Tree = {}
-        for depth, neuron, cut in candidates[:_TRIED]:
-            runs = node.region.runs[depth][neuron]
-            children = [
-                self._node(node.region.narrowed(depth, neuron, runs.lower, cut), node),
-                self._node(node.region.narrowed(depth, neuron, cut + 1, runs.upper), node),
-            ]
+        best, split, part = list[_Node](), Tree(), node.region
+        for depth, neuron, cut in self._candidates(node)[:_TRIED]:
+            runs = part.runs[depth][neuron]
+            halves = (runs.lower, cut), (cut + 1, runs.upper)
+            children = [self._node(part.narrowed(depth, neuron, *ends), node) for ends in halves]
             if not best or _gain(node, children) > _gain(node, best):
                 best, split = children, {"neuron": [depth, neuron], "cut": cut}
-            if all(_ceiling(each.bound) >= self._needed for each in children):
+            if all(each.least >= self._needed for each in children):
                 break
-        return _joined(node, split, best)
+        if not best:
+            index, cut = self._input(node)
+            halves = (int(part.lower[index]), cut), (cut + 1, int(part.upper[index]))
+            best = [self._node(part.cut(index, *ends), node) for ends in halves]
+            split = {"input": [index], "cut": cut}
+        # Their proofs, which may still be unknown, are the node's.
+        node.tree.update(split, low=best[0].tree, high=best[1].tree)
+        return best
 
-    def _candidates(self, part: Region, solution: Guide) -> list[tuple[int, int, int]]:
+    def _candidates(self, node: _Node) -> list[tuple[int, int, int]]:
         """Layer, neuron, and the accumulator behind which to split, the most promising first.
 
         The gap between an output of the program and the network's, times how much a step of it changes the margin by
         the program's prices. An output that is right may still be one of several: those come behind.
         """
-        found = []
+        found, solution = list[tuple[float, tuple[int, int, int]]](), node.solution
+        if solution is None:
+            return []
         effects = typical = np.abs(self._row[0].astype(float) / 2.0**BITS)
-        for depth in range(len(self._network.layers) - 1, -1, -1):
+        for depth in reversed(range(len(self._network.layers))):
             layer, sums, outputs = self._network.layers[depth], solution.sums[depth], solution.outputs[depth]
             for neuron in np.flatnonzero(~np.isnan(sums)).tolist():
-                runs = part.runs[depth][neuron]
+                runs = node.region.runs[depth][neuron]
                 if not runs.constant:
                     z = min(max(float(sums[neuron]), runs.lower), runs.upper)
-                    near = runs.at([int(np.floor(z)), min(int(np.floor(z)) + 1, runs.upper)])
-                    gaps = outputs[neuron] - near
+                    gaps = outputs[neuron] - runs.at([int(np.floor(z)), min(int(np.floor(z)) + 1, runs.upper)])
                     gap = float(gaps[np.argmin(np.abs(gaps))])
                     score = (effects[neuron] + _DOUBT * typical[neuron]) * (abs(gap) + _DOUBT)
-                    found.append((score, (depth, neuron, farthest(runs, z, above=gap > 0))))
+                    found.append((score, (depth, neuron, runs.farthest(z, above=gap > 0))))
             slopes = [len(runs.values) / (runs.upper - runs.lower + 1) for runs in layer.runs]
             typical = (typical * slopes) @ np.abs(layer.weight)
             effects = np.abs((solution.prices[depth] / 2.0**BITS) @ layer.weight)
         return [split for _, split in sorted(found, reverse=True)]
 
+    def _input(self, node: _Node) -> tuple[int, int]:
+        """The input to halve, and the last value of its lower half.
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Node:
-    """A region, an exact bound of the row times 2^BITS, the program's solution, and the proof as far as it is known."""
-
-    region: Region
-    bound: int
-    solution: Guide | None
-    tree: Tree
-
-
-def _joined(node: _Node, split: Tree, children: list[_Node]) -> list[_Node]:
-    """The children; their proofs, which may still be unknown, are the node's."""
-    node.tree.update(split, low=children[0].tree, high=children[1].tree)
-    return children
-
-
-def _points(part: Region) -> int:
-    """How many integer inputs lie in a region, both ends of each side included."""
-    return math.prod((part.upper - part.lower + 1).tolist())
-
-
-def _ceiling(bound: int) -> int:
-    """The least integer not below bound x 2^-BITS: margins are integers."""
-    return -(-bound >> BITS)
+        It is that whose value in the program is farthest from an integer, else the widest.
+        """
+        part, at = node.region, None if node.solution is None else node.solution.inputs
+        weights = np.abs(self._network.layers[0].weight).max(0) + 1
+        distance = np.zeros(len(weights)) if at is None else np.abs(at - np.rint(at))
+        inexact = bool((distance > _NEGLIGIBLE).any())
+        index = int(np.argmax((distance if inexact else part.upper - part.lower) * weights))
+        low, high = int(part.lower[index]), int(part.upper[index])
+        middle = int(np.floor(at[index])) if at is not None and inexact else (low + high) // 2
+        return index, min(max(middle, low), high - 1)
 
 
 def _gain(node: _Node, children: list[_Node]) -> float:
     """How much a split raises the bounds: the product of both, so that neither child is left as it was."""
     raised = [min(each.bound - node.bound, _GREATEST_GAIN) / 2.0**BITS for each in children]
     return float((raised[0] + _NEGLIGIBLE) * (raised[1] + _NEGLIGIBLE))
-
-
-def _split_input(network: IntegerNetwork, node: _Node) -> tuple[int, int, list[Region]]:
-    """Halves of the box: across the input whose value in the program is farthest from an integer, else the widest.
-
-    The input's index and the last value of the lower half stand before them.
-    """
-    part, solution = node.region, node.solution
-    widths = part.upper - part.lower
-    weights = np.abs(network.layers[0].weight).max(0) + 1
-    distance = np.zeros(len(widths)) if solution is None else np.abs(solution.inputs - np.rint(solution.inputs))
-    inexact = solution is not None and bool((distance > _NEGLIGIBLE).any())
-    index = int(np.argmax((distance if inexact else widths) * weights))
-    low, high = int(part.lower[index]), int(part.upper[index])
-    middle = int(np.floor(solution.inputs[index])) if solution is not None and inexact else (low + high) // 2
-    middle = min(max(middle, low), high - 1)
-    return index, middle, [part.cut(index, low, middle), part.cut(index, middle + 1, high)]

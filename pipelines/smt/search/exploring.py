@@ -1,32 +1,43 @@
 """The search over the parts of a box for one margin: best first, anytime.
 
 A neuron to split is chosen by strong branching (doi 10.1016/j.orl.2004.04.002) among the first few candidates: the
-programs of both halves are solved, and those of the best one are the search's next programs anyway.
+programs of both halves are solved, and those of the best one are the search's next programs anyway. Of ReLU networks
+the search is complete, also where floats cannot tell; and what programs leave open where hundreds of neurons are open
+is searched in batches: the dual ascent of `evalsuite.verify` finds nearly the same multipliers of many parts at once,
+in float32, and `certify` takes them as it takes a program's.
 """
 
 from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
+from fractions import Fraction
 from itertools import count
 from typing import ClassVar, Generic
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from evalsuite import Branching, Carried, Dual, Parts
 from pipelines.smt.dyadic import Dyadic, Floats
-from pipelines.smt.exact_network import Affine, ExactNetwork
-from pipelines.smt.search.program import Optimum
-from pipelines.smt.search.space import Node, Part, Space, Suspects
+from pipelines.smt.reduction import Phases, Reduced
+from pipelines.smt.search.program import Optimum, solve_vertex
+from pipelines.smt.search.space import Node, Part, PhaseSpace, Space, Suspects, held
 
 # Duals are rounded to the first number of binary places, and where that loses a bound above 0, to the others.
 _DUAL_BITS = (12, 24, 44)
+_VERTEX_BITS = (24, 48, 96, 192, 384)
 _TRIED = 3
 _LARGEST = 1e250
+# A part without inputs shows by a value > 0 only if the price of missing a definition is high enough.
+_HIGH_PRICE = 2.0**12
+# Programs have better multipliers, and find parts that are empty, where an ascent may split on to the last neuron.
+# Beyond so many open neurons they cost too much, and only so many of them are solved.
+_DEAR, _PROGRAMS = 64, 64
+_BATCH = 64
 
 
 class Finding(Enum):
@@ -60,24 +71,23 @@ def multipliers(values: Floats, bits: int) -> Dyadic:
     return Dyadic.of(np.rint(finite * 2.0**bits) * 2.0**-bits)
 
 
+def rounded(duals: Floats) -> Iterator[Dyadic | None]:
+    """The defaults, which need no numbers in a proof; then the duals, to more and more places."""
+    yield None
+    yield from (multipliers(duals, bits) for bits in _DUAL_BITS)
+
+
 class Descent:
     """A quick falsifier from where the relaxation is least: corners of the box, down the margin's slope.
 
     Its points have a small margin in float64: they are suspects only.
-
-    Args:
-        network: its weights are rounded to float64.
-        box: the input's lower and upper ends, each (inputs,).
-        free: the inputs with offsets.
-        rows: whose values are the margins, over the outputs.
     """
 
-    def __init__(self, network: ExactNetwork, box: tuple[Floats, Floats], free: NDArray[np.intp], rows: Affine) -> None:
-        self._network = network
-        self._maps = [(each.weight.floats(), each.bias.floats()) for each in network.maps]
-        self._rows, self._constants = rows.weight.floats(), rows.bias.floats()
-        self._lower, self._upper = box
-        self._free = free
+    def __init__(self, reduced: Reduced) -> None:
+        asked, self._free = reduced.asked, reduced.free
+        self._network, self._lower, self._upper = asked.network, asked.lower.floats(), asked.upper.floats()
+        *self._hidden, self._last = [(each.weight.floats(), each.bias.floats()) for each in asked.network.maps]
+        self._rows, self._constants = asked.rows.weight.floats(), asked.rows.bias.floats()
 
     def at(self, offsets: Floats) -> Floats:
         """The input at these offsets from the lower corner, moved into the box."""
@@ -100,14 +110,14 @@ class Descent:
 
     @np.errstate(over="ignore", invalid="ignore")  # Beyond float64 it is no guide, and nothing else rests on it.
     def _slope(self, point: Floats, row: int) -> tuple[float, Floats]:
-        (weight, bias), *rest = self._maps
-        state, steep = weight @ point + bias, []
-        for depth, (weight, bias) in enumerate(rest):
-            steep.append(self._network.slope(depth, state))
-            state = weight @ self._network.activated(depth, state) + bias
-        value = float(self._rows[row] @ state + self._constants[row])
-        slope = self._rows[row] @ self._maps[-1][0]
-        for (weight, _), factor in zip(reversed(self._maps[:-1]), reversed(steep), strict=True):
+        steep = []
+        for depth, (weight, bias) in enumerate(self._hidden):
+            state = weight @ point + bias
+            point, slope = self._network.activated(depth, state)
+            steep.append(slope)
+        weight, bias = self._last
+        value, slope = float(self._rows[row] @ (weight @ point + bias) + self._constants[row]), self._rows[row] @ weight
+        for (weight, _), factor in zip(reversed(self._hidden), reversed(steep), strict=True):
             slope = (slope * factor) @ weight
         return value, slope
 
@@ -141,7 +151,6 @@ class Exploration(Generic[Part]):
         Of curved activations its relaxation is as tight as floats let it be, and the optimum no counterexample: too
         close to tell.
         """
-        del node, limits
         return Finding.NUMERICAL
 
     def start(self, limits: Limits) -> Finding | None:
@@ -182,14 +191,14 @@ class Exploration(Generic[Part]):
         """What is left to split, the least optimum first."""
         return [node for _, _, node, _ in sorted(self._open, key=lambda each: each[:2])]
 
-    def close(self, node: Node[Part], duals: Floats) -> None:
-        """Close the node if its exact bound is > 0, by the defaults if they do: they need no numbers in a proof."""
-        for bits in (None, *_DUAL_BITS):
-            chosen = None if bits is None else multipliers(duals, bits)
+    def close(self, node: Node[Part], choices: Iterable[Dyadic | None]) -> bool:
+        """Close the node by the first multipliers whose exact bound is > 0; whether there are any."""
+        for chosen in choices:
             least = self.space.certify(node.part, chosen)
             if least > 0:
                 node.proven, node.chosen, node.closed = least, chosen, True
-                return
+                break
+        return node.closed
 
     def _expand(self, node: Node[Part], found: Optimum, limits: Limits) -> Finding | None:
         if node is not self.tree and self.violated_at(found.offsets):
@@ -210,25 +219,17 @@ class Exploration(Generic[Part]):
                 break
         assert best is not None
         limits.nodes -= 2
-        self._split(node, found, best[1], best[2], best[3])
-        return None
-
-    def _split(
-        self, node: Node[Part], found: Optimum, neuron: int, parts: tuple[Part, Part], optima: tuple[Optimum, Optimum]
-    ) -> None:
+        _, node.split, (one, other), optima = best
         # What the halves start from, should they stay open.
-        least = self.space.certify(node.part, multipliers(found.duals, _DUAL_BITS[0]))
-        node.proven = max(node.proven, least)
-        node.split = neuron
-        node.halves = Node(parts[0], node.proven), Node(parts[1], node.proven)
+        node.proven = max(node.proven, self.space.certify(node.part, multipliers(found.duals, _DUAL_BITS[0])))
+        node.halves = Node(one, node.proven), Node(other, node.proven)
         for half, optimum in zip(node.halves, optima, strict=True):
             self._add(half, optimum)
+        return None
 
     def _add(self, node: Node[Part], found: Optimum) -> None:
         """Close the node, or put it among the open ones."""
-        if found.value > 0:
-            self.close(node, found.duals)
-        if not node.closed:
+        if not (found.value > 0 and self.close(node, rounded(found.duals))):
             heapq.heappush(self._open, (found.value, next(self._ticks), node, found))
 
 
@@ -237,3 +238,122 @@ def _progress(before: float, first: float, second: float) -> float:
     floor = 1e-6 * (1.0 + abs(before))
     gains = [max(min(value, 0.0) - before, floor) for value in (first, second)]
     return gains[0] * gains[1] * (1.0 + (first > 0) + (second > 0))
+
+
+class PhaseSearch(Exploration[Phases]):
+    """One margin of a reduced ReLU network."""
+
+    steps = 12, 1
+
+    def __init__(self, space: PhaseSpace, tree: Node[Phases], row: int, descent: Descent, judge: Suspects) -> None:
+        super().__init__(space, tree, row, descent, judge)
+        self._phases, self._reduced = space, space.reduced
+
+    def start(self, limits: Limits) -> Finding | None:
+        """Without unstable neurons the margin is affine, and its bound is its minimum, at a corner."""
+        if len(self.tree.part):
+            return super().start(limits)
+        factors, widths = self._reduced.margins[self.row].fractions()[1:], self._reduced.widths.fractions()
+        return self._judged([width if each < 0 else Fraction(0) for each, width in zip(factors, widths, strict=True)])
+
+    def run(self, limits: Limits) -> Finding:
+        """Programs, and where they are dear, ascents of what the first of them leave open."""
+        dual = self._phases.dual if self._reduced.neurons > _DEAR else None
+        if dual is None:
+            return super().run(limits)
+        few = Limits(limits.deadline, min(limits.nodes, _PROGRAMS))
+        limits.nodes -= few.nodes
+        finding = super().run(few)
+        limits.nodes += few.nodes  # what they did not use
+        if finding is not Finding.OUT_OF_NODES or limits.nodes <= 0:
+            return finding
+        return Ascent(self, dual, limits).run()
+
+    def settle(self, node: Node[Phases], limits: Limits) -> Finding | None:
+        """All phases are fixed, and the program could not tell: a higher price, then the rationals."""
+        self._phases.aim(self.row, _HIGH_PRICE)
+        found = self._phases.solve(node.part, limits.deadline)
+        self._phases.aim(self.row)
+        if found is not None and found.value > 0 and self.close(node, rounded(found.duals)):
+            return None
+        vertex = solve_vertex(self._reduced, self.row, node.part, limits.deadline)
+        if vertex is None:
+            return limits.reached() or Finding.NUMERICAL
+        if vertex.value > 0:
+            closed = self.close(node, (vertex.multipliers(bits) for bits in _VERTEX_BITS))
+            return None if closed else Finding.NUMERICAL
+        return self._judged(vertex.offsets)
+
+    def _judged(self, offsets: Sequence[Fraction]) -> Finding:
+        """What a rational input is worth whose margin is not positive."""
+        point = self._reduced.point(offsets)
+        asked = self._reduced.asked
+        if asked.value(self.row, asked.network.logits(point)) > 0:
+            raise RuntimeError("the rational optimum of a part of the box is not the network's margin there")
+        self.counterexample = self._judge.near(point)
+        return Finding.EXACT_ONLY if self.counterexample is None else Finding.VIOLATED
+
+
+class Ascent(Branching[Finding]):
+    """What a search left open of its margin, in batches. A part's tag is the place of its node.
+
+    What stays open keeps the exact bound of the leaf that it began with: to compute more takes as long as to close.
+
+    Args:
+        search: what closes and settles the parts.
+        dual: of all margins.
+        limits: what is left of time and nodes, which are counted down.
+    """
+
+    def __init__(self, search: PhaseSearch, dual: Dual, limits: Limits) -> None:
+        super().__init__(dual)
+        self._search, self._limits = search, limits
+        self._widths, self._nodes = search.space.reduced.widths.floats(), search.open_leaves()
+        phases = torch.from_numpy(np.stack([each.part for each in self._nodes]))
+        member = torch.zeros(1, dual.count, dtype=torch.bool)
+        member[0, search.row] = True
+        whole = dual.whole(member)[torch.zeros(len(phases), dtype=torch.long)]
+        self._waiting = [(replace(whole, phases=phases), torch.arange(len(phases)))]
+
+    def run(self) -> Finding:
+        """Split until every part is closed, a counterexample is found, or a limit is reached."""
+        while not self.done:
+            over = self._limits.reached()
+            if over is not None:
+                return over
+            count, finding = self.advance(min(_BATCH, self._limits.nodes))
+            self._limits.nodes -= count
+            if finding is not None:
+                return finding
+        return Finding.POSITIVE
+
+    def unproven(self, parts: Parts, tags: torch.Tensor) -> torch.Tensor:
+        """An exact bound alone proves a part."""
+        found = self._dual.bounds(parts)
+        for place in torch.nonzero(found.value > 0)[:, 0].tolist():
+            if self._limits.reached() is not None:
+                break
+            self._search.close(self._nodes[tags[place]], rounded(found.multipliers[place].numpy()))
+        return torch.tensor([not self._nodes[tag].closed for tag in tags.tolist()])
+
+    def falsified(self, found: Carried, tags: torch.Tensor) -> Finding | None:
+        """From where the least of the linear bounds is least."""
+        if not len(tags):
+            return None
+        coefficients = found.inputs[found.value.argmin()].double().numpy()
+        violated = self._search.violated_at(np.where(coefficients < 0, self._widths, 0.0))
+        return Finding.VIOLATED if violated else None
+
+    def settled(self, part: Parts, tag: torch.Tensor) -> Finding | None:
+        return self._search.settle(self._nodes[int(tag)], self._limits)
+
+    def halves(self, tags: torch.Tensor, neurons: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        made: tuple[list[int], list[int]] = [], []
+        for tag, neuron in zip(tags.tolist(), neurons.tolist(), strict=True):
+            node = self._nodes[tag]
+            on, off = (Node(part, node.proven) for part in held(node.part, neuron))
+            node.split, node.halves = neuron, (on, off)
+            for places, half in zip(made, (on, off), strict=True):
+                places.append(len(self._nodes))
+                self._nodes.append(half)
+        return torch.tensor(made[0]), torch.tensor(made[1])
