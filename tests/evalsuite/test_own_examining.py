@@ -1,5 +1,6 @@
 """What is wrong with a model, or with model and data together, is one line with the cure before anything is trained."""
 
+# ruff: noqa: E501 (a table of messages reads better unbroken)
 from __future__ import annotations
 
 import json
@@ -35,9 +36,6 @@ from evalsuite.run.making import PARTS
 from evalsuite.run.progress import Progress
 from evalsuite.run.runner import run_recipe
 from pipelines.bounds import Bounds
-
-# ruff: noqa: E501 (a table of messages reads better unbroken)
-
 
 HEAD = "import sys, torch\nfrom torch import nn\nfrom torch.nn import functional as F\n"
 SAMPLE = Path(__file__).resolve().parents[2] / "reports" / "sample"
