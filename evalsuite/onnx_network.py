@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import filecmp
+import functools
 import math
+import platform
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,8 @@ _TYPES = {
 }  # fmt: skip
 # Of ONNX Runtime itself, besides ONNX's own.
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.ms.internal.nhwc", "com.microsoft.nchwc")
+_DESCRIPTION = Path("/proc/cpuinfo")
+_VNNI = {"avx512_vnni", "avx_vnni"}
 
 
 class OnnxNetwork(nn.Module):
@@ -137,13 +142,65 @@ def is_file(network: Network) -> bool:
 
 
 def open_onnx(path: Path | bytes, *, threads: int = 1) -> onnxruntime.InferenceSession:
-    """An ONNX Runtime session on the CPU, quiet, with `threads` threads. Example: docs/reference.md#onnx-files"""
+    """An ONNX Runtime session on the CPU, quiet, with `threads` threads; sums of 8-bit products are exact in it.
+
+    Raises:
+        Exception: what ONNX Runtime raises of a file that it refuses.
+
+    Example: docs/reference.md#onnx-files
+    """
+    source = path if isinstance(path, bytes) else str(path)
+    if saturates():
+        ways: tuple[Callable[[], str | bytes], ...] = (lambda: source, functools.partial(_unshared, path))
+        for made in ways:
+            try:
+                return _session(made(), threads, exact=True)
+            except Exception:  # of the option or of the file: the session without the option tells
+                continue
+    return _session(source, threads, exact=False)
+
+
+def _session(source: str | bytes, threads: int, *, exact: bool) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    source = path if isinstance(path, bytes) else str(path)
+    # What it refuses with the option may be the option's fault, and is told without it.
+    options.log_severity_level = 4 if exact else 3
+    if exact:
+        options.add_session_config_entry("session.x64quantprecision", "1")
     return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
+def _unshared(path: Path | bytes) -> bytes:
+    """The file with a copy of each int8 constant for each node that takes it.
+
+    ONNX Runtime's option for exact sums turns them into uint8 node by node, and fails where two nodes share one.
+    """
+    model = onnx.load_from_string(path) if isinstance(path, bytes) else onnx.load(str(path))
+    constants = {each.name: each for each in model.graph.initializer if each.data_type == onnx.TensorProto.INT8}
+    for index, node in enumerate(model.graph.node):
+        for place, name in enumerate(node.input):
+            if name in constants:
+                copied = model.graph.initializer.add()
+                copied.CopyFrom(constants[name])
+                copied.name = node.input[place] = f"{name} of {index}.{place}"
+    return bytes(model.SerializeToString())
+
+
+@functools.cache
+def saturates(description: str | None = None) -> bool:
+    """Whether this processor's kernels cut off sums of 8-bit products unless told otherwise; False where not known.
+
+    x86 without VNNI adds two products of uint8 and int8 in 16 bits, where 2 x 255 x 127 does not fit.
+
+    Args:
+        description: the text of Linux's /proc/cpuinfo; read if None.
+    """
+    if description is None:
+        known = platform.machine() in ("x86_64", "AMD64") and _DESCRIPTION.exists()
+        description = _DESCRIPTION.read_text() if known else ""
+    flags = next((line.split(":", 1)[1].split() for line in description.splitlines() if line.startswith("flags")), None)
+    return flags is not None and not _VNNI & set(flags)
 
 
 def running(network: Network) -> nn.Module:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from torch import fx
 
 from evalsuite import Direction, Inputs, Metric, Samples, feed, leaves, mapped, open_onnx, pieces, run_onnx
-from pipelines.quantize.processor import saturation
 from pipelines.quantize.tracing import at_a_time, layer_of
 
 _DEQUANTIZE = "/{}/act_quant/export_handler/DequantizeLinear"
@@ -155,7 +154,6 @@ class Agreement:
         farthest: the one farthest from a tie; None if all agrees.
         faithful: whether ONNX Runtime gives the same logits with the tensors read out as without; if not, reading
             them changed which kernels ran, and the diagnosis is of another run.
-        saturation: why this processor's integer kernels may saturate; "" if they do not.
     """
 
     equal_logits: float
@@ -165,7 +163,6 @@ class Agreement:
     first: Difference | None
     farthest: Difference | None
     faithful: bool
-    saturation: str
 
     def describe(self) -> str:
         """For people: what agrees, where a difference began, and why."""
@@ -177,7 +174,7 @@ class Agreement:
             text += f"; farthest from a tie {self.farthest.describe()}"
         if not self.faithful:
             text += "; reading the tensors changed the kernels: this diagnosis is of another run"
-        return f"{text}; {self.saturation}" if self.saturation else text
+        return text
 
 
 def compare_layers(
@@ -279,5 +276,5 @@ class _Tally:
         first = next((self._first[name] for name in self._names if name in self._first), None)
         return Agreement(
             1 - int((~logits).sum()) / logits.size, int(classes.sum()) / classes.size, self._origins, self._ties, first,
-            self._farthest, self.faithful, saturation(),
+            self._farthest, self.faithful,
         )  # fmt: skip

@@ -11,7 +11,7 @@ from torch import fx, nn
 
 from evalsuite import Inputs, Unsupported, leaves
 from pipelines.quantize.placement import COMPUTE, is_power_of_two, kept_length, kernel_of
-from pipelines.quantize.processor import one_thread
+from pipelines.quantize.threads import one_thread
 from pipelines.quantize.tracing import layer_of
 
 Calibration = Literal["percentile", "max", "mse"]

@@ -23,8 +23,8 @@ from torch import fx
 
 from evalsuite import Direction, Inputs, Metric
 from pipelines.quantize.placement import Bits, Scheme
-from pipelines.quantize.processor import one_thread
 from pipelines.quantize.sensitivity import Make, Reference, layers_of
+from pipelines.quantize.threads import one_thread
 
 WIDTHS = (8, 6, 4, 3, 2)
 FULL_WIDTH = 8

@@ -15,7 +15,7 @@ from torch import fx, nn
 
 from evalsuite import Direction, Inputs, Metric, Unsupported, leaves, mapped
 from pipelines.quantize.placement import FLOAT_COMPUTE, Bits, Scheme
-from pipelines.quantize.processor import one_thread
+from pipelines.quantize.threads import one_thread
 from pipelines.quantize.tracing import layer_of
 
 _CHUNK = 1000  # samples at a time: bounds the memory

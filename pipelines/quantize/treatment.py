@@ -24,8 +24,8 @@ from pipelines.quantize.calibration import (
     weight_thresholds,
 )
 from pipelines.quantize.placement import COMPUTE, FLOAT_COMPUTE, Scheme, is_power_of_two, kept_length, kernel_of, place
-from pipelines.quantize.processor import one_thread
 from pipelines.quantize.sensitivity import Reference
+from pipelines.quantize.threads import one_thread
 from pipelines.quantize.tracing import trace
 from pipelines.quantize.weights import Products, WeightRounding, equalize, round_weights
 

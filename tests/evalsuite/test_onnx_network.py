@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from evalsuite import Several, export_onnx
-from evalsuite.onnx_network import OnnxNetwork, copy_onnx
+from evalsuite.onnx_network import OnnxNetwork, copy_onnx, open_onnx, saturates
 from evalsuite.references import OwnError
 
 
@@ -94,3 +94,51 @@ def test_what_onnx_runtime_cannot_run_is_refused_with_the_cure(tmp_path: Path) -
         OnnxNetwork(by_another_tool(path, domain="house.own"))
     with pytest.raises(OwnError, match=r"refuses it, of opset 99 .*export it anew with opset 20 or below"):
         OnnxNetwork(by_another_tool(path, opset=99))
+
+
+def quantized(path: Path, layers: int) -> Path:
+    """y = 0.5 (x0 + x1) twice, and so on, on grids of 1/255: sums of two products of 8 bits reach 2 x 255 x 127."""
+    constants = {
+        "w": np.full((2, 2), 127, dtype=np.int8), "w_scale": np.float32(0.5 / 127), "w_zero": np.int8(0),
+        "scale": np.float32(1 / 255), "zero": np.uint8(0),
+    }  # fmt: skip
+    nodes, value = [], "x"
+    for layer in range(layers):
+        grid, weight, made = ["scale", "zero"], ["w", "w_scale", "w_zero"], f"{layer}"
+        nodes += [
+            helper.make_node("QuantizeLinear", [value, *grid], [f"q{made}"]),
+            helper.make_node("DequantizeLinear", [f"q{made}", *grid], [f"d{made}"]),
+            helper.make_node("DequantizeLinear", weight, [f"w{made}"]),
+            helper.make_node("MatMul", [f"d{made}", f"w{made}"], [f"m{made}"]),
+        ]
+        value = f"m{made}"
+    nodes += [
+        helper.make_node("QuantizeLinear", [value, "scale", "zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 2]) for name in ("x", "y")]
+    held = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], held)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), str(path))
+    return path
+
+
+@pytest.mark.parametrize("layers", [1, 3], ids=["one layer", "constants that layers share"])
+def test_sums_of_8_bit_products_are_exact_on_every_processor(tmp_path: Path, layers: int) -> None:
+    path = quantized(tmp_path / "net.onnx", layers)
+    ones = np.ones((4, 2), dtype=np.float32)
+    for source in (path, path.read_bytes()):
+        assert open_onnx(source).run(None, {"x": ones})[0].tolist() == ones.tolist()
+
+
+@pytest.mark.parametrize(
+    ("description", "cut_off"),
+    [
+        ("flags : fpu avx2 avx512f", True),
+        ("flags : fpu avx2 avx_vnni", False),
+        ("flags : avx512f avx512_vnni", False),
+        ("Processor : ARMv8\nFeatures : asimddp", False),
+    ],
+)
+def test_processors_that_cut_off_sums_are_known_by_their_flags(description: str, cut_off: bool) -> None:
+    assert saturates(f"processor : 0\n{description}\nbugs : none\n") is cut_off

@@ -84,7 +84,7 @@ CHANGES = {
     "pipelines/quantize/report/text.py": set(),
     "pipelines/smt/solvers.py": {"smt"},
     "pipelines/smt/integer/bounds.py": {"smt"},
-    "pipelines/smt/report/figures.py": set(),
+    "pipelines/smt/report/section.py": set(),
     "pipelines/swap_certificate/measuring.py": {"swap-certificate"},
     "pipelines/swap_certificate/report/section.py": set(),
 }

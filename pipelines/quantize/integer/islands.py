@@ -12,7 +12,7 @@ from torch import fx, nn
 
 from pipelines.quantize.integer.grids import Grid, Integers, OnGrid, Rounding, Shape, quantize
 from pipelines.quantize.integer.operation import Known, Operation, Span
-from pipelines.quantize.processor import one_thread
+from pipelines.quantize.threads import one_thread
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,7 +16,6 @@ from onnx import helper, numpy_helper
 from torch import fx, nn
 
 from evalsuite import Outcome, Split, export_onnx, open_onnx, run_onnx
-from pipelines.quantize.processor import saturation
 
 if TYPE_CHECKING:
     from tests.conftest import MakeNetwork
@@ -348,17 +347,3 @@ def test_an_execution_of_nothing_has_no_shares() -> None:
     for ask in (lambda: empty.integer_mac_fraction, lambda: empty.integer_node_fraction, lambda: empty.time_share("x")):
         with pytest.raises(ValueError, match=r"^no "):
             ask()
-
-
-@pytest.mark.parametrize(
-    ("flags", "saturates"),
-    [("fpu avx2 avx512f", True), ("fpu avx2 avx_vnni", False), ("avx512f avx512_vnni", False)],
-)
-def test_processors_without_vnni_are_told(flags: str, saturates: bool) -> None:
-    text = saturation(f"processor : 0\nflags\t\t: {flags}\nbugs : none\n")
-    assert bool(text) == saturates
-    assert ("session.x64quantprecision=1" in text) == saturates
-
-
-def test_a_processor_that_tells_no_flags_is_not_judged() -> None:
-    assert saturation("Processor : ARMv8\nFeatures : asimddp\n") == ""
