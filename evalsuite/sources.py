@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
 import site
 import sys
 import sysconfig
@@ -177,3 +178,10 @@ def stamp(file: Path) -> tuple[int, int]:
     """What tells cheaply that a file was changed."""
     found = file.stat()
     return found.st_size, found.st_mtime_ns
+
+
+def default_folder() -> Path:
+    """$EVALSUITE_CACHE, else evalsuite in the user's cache folder: where finished jobs are kept."""
+    if named := os.environ.get("EVALSUITE_CACHE"):
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "evalsuite"

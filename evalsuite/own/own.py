@@ -22,8 +22,8 @@ from evalsuite.own.hugging_face import place_of
 from evalsuite.own.models import Model
 from evalsuite.own.tasks import TaskChoice, task_of
 from evalsuite.references import OwnError
-from evalsuite.run.cache import default_folder
 from evalsuite.samples import Inputs, leaves, mapped
+from evalsuite.sources import default_folder
 from evalsuite.tasks import Embedding
 from evalsuite.workloads.options import Budget
 

@@ -33,13 +33,6 @@ PARTIAL = "partial"
 LOCK = ".lock"
 
 
-def default_folder() -> Path:
-    """$EVALSUITE_CACHE, else evalsuite in the user's cache folder."""
-    if named := os.environ.get("EVALSUITE_CACHE"):
-        return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "evalsuite"
-
-
 @dataclass(frozen=True, slots=True)
 class Cache:
     """Finished jobs by content key. Several runs may use one cache at a time."""

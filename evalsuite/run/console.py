@@ -5,7 +5,6 @@ Importing this module imports no heavy library.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -61,7 +60,8 @@ def described(error: OSError) -> str:
 
 def cache_in(folder: Path | None) -> Cache:
     """The cache in that folder, or the user's."""
-    from evalsuite.run.cache import Cache, default_folder
+    from evalsuite.run.cache import Cache
+    from evalsuite.sources import default_folder
 
     return Cache((folder or default_folder()).absolute())
 
@@ -212,6 +212,8 @@ def run(
 
     Example: docs/reference.md#measure-a-model
     """
+    import multiprocessing
+
     from evalsuite.recipe import parse_recipe, read_recipe
     from evalsuite.results import read_results
     from evalsuite.run.progress import progress_of

@@ -123,6 +123,12 @@ def test_a_changed_line_invalidates_the_jobs_that_run_it_and_no_others(tmp_path:
     assert {file: names for file, names in found.items() if names != CHANGES[file]} == {}
 
 
+def test_what_plans_a_run_is_no_part_of_the_keys_of_own_models() -> None:
+    assert (
+        not {"evalsuite.plan", "evalsuite.recipe", "evalsuite.run.cache"} & sources.closure("evalsuite.own.own").keys()
+    )
+
+
 def test_the_closure_follows_what_runs_and_stops_at_installed_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
