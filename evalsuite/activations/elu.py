@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import cast
 
 import torch
 from torch import nn
@@ -34,7 +35,7 @@ def _elu(alpha: float) -> Activation:
         hardens_to="relu",
         hardened_by="lambda-elu",
         kinks=() if alpha == 1 else (0.0,),
-        row_of=lambda module: _elu(float(vars(module)["alpha"])),
+        row_of=lambda module: _elu(float(cast("nn.ELU", module).alpha)),
     )
 
 

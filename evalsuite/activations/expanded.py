@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import cast
 
 import torch
 from torch import nn
@@ -53,7 +54,7 @@ def _xsilu(a: float) -> Activation:
         matches=lambda module: isinstance(module, XSiLU),
         limits=(0.0 - a, 1 + a),
         parameters=("a",),
-        row_of=lambda module: _xsilu(only_value(module.get_parameter("a"), "xsilu", "a")),
+        row_of=lambda module: _xsilu(only_value(cast("XSiLU", module).a, "xsilu", "a")),
     )
 
 

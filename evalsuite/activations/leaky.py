@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import lru_cache
+from typing import cast
 
 import torch
 from torch import nn
@@ -33,7 +34,7 @@ def _leaky(slope: float) -> Activation:
         onnx="LeakyRelu",
         limits=(slope, 1.0),
         kinks=() if slope == 1 else (0.0,),
-        row_of=lambda module: _leaky(float(vars(module)["negative_slope"])),
+        row_of=lambda module: _leaky(float(cast("nn.LeakyReLU", module).negative_slope)),
     )
 
 
@@ -48,7 +49,7 @@ def _prelu(slope: float) -> Activation:
         matches=lambda module: isinstance(module, nn.PReLU),
         onnx="PRelu",
         parameters=("weight",),
-        row_of=lambda module: _prelu(only_value(module.get_parameter("weight"), "prelu", "the slope")),
+        row_of=lambda module: _prelu(only_value(cast("nn.PReLU", module).weight, "prelu", "the slope")),
     )
 
 

@@ -15,10 +15,13 @@ from click.testing import Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn.utils import parametrize
 from typer.testing import CliRunner
 
 from evalsuite import RELU, census, networks, replace
 from evalsuite.activations import GATED, GatedUnit, LambdaGELU, matched_hidden
+from evalsuite.activations.elu import ELU
+from evalsuite.activations.leaky import PRELU
 from evalsuite.activations.listing import table, write_figure
 from evalsuite.cli import app
 from evalsuite.plugins import Plugin, load, load_all
@@ -256,3 +259,21 @@ def test_sizes_below_one_are_refused(sizes: tuple[int, int, int], culprit: str) 
         matched_hidden(width, hidden, out_width=out)
     with pytest.raises(ValueError, match="multiple_of must be >= 1, got 0"):
         matched_hidden(4, 4, multiple_of=0)
+
+
+def test_rows_are_of_what_a_module_says_also_of_subclasses_and_parametrized_ones() -> None:
+    class Halved(nn.ELU):
+        alpha = 0.5
+
+        def __init__(self) -> None:
+            nn.Module.__init__(self)
+
+    class Doubled(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 2 * x
+
+    slopes = nn.PReLU(init=0.2)
+    parametrize.register_parametrization(slopes, "weight", Doubled())
+    below = torch.tensor([-1.0], dtype=torch.float64)
+    for row, module, value in ((ELU, Halved(), 0.5 * math.expm1(-1)), (PRELU, slopes, -0.4)):
+        assert row.of(module).value(below).item() == pytest.approx(value)
