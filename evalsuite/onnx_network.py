@@ -141,8 +141,12 @@ def is_file(network: Network) -> bool:
     return isinstance(module, OnnxNetwork) and (file is None or filecmp.cmp(file, module.path, shallow=False))
 
 
-def open_onnx(path: Path | bytes, *, threads: int = 1) -> onnxruntime.InferenceSession:
-    """An ONNX Runtime session on the CPU, quiet, with `threads` threads; sums of 8-bit products are exact in it.
+def open_onnx(
+    path: Path | bytes, *, threads: int = 1, also: Callable[[onnxruntime.SessionOptions], None] = lambda _: None
+) -> onnxruntime.InferenceSession:
+    """An ONNX Runtime session on the CPU, quiet, with `threads` threads and the options that `also` sets.
+
+    Sums of 8-bit products are exact on every processor, unless ONNX Runtime's option for that fails on the file.
 
     Raises:
         Exception: what ONNX Runtime raises of a file that it refuses.
@@ -154,13 +158,15 @@ def open_onnx(path: Path | bytes, *, threads: int = 1) -> onnxruntime.InferenceS
         ways: tuple[Callable[[], str | bytes], ...] = (lambda: source, functools.partial(_unshared, path))
         for made in ways:
             try:
-                return _session(made(), threads, exact=True)
+                return _session(made(), threads, also, exact=True)
             except Exception:  # of the option or of the file: the session without the option tells
                 continue
-    return _session(source, threads, exact=False)
+    return _session(source, threads, also, exact=False)
 
 
-def _session(source: str | bytes, threads: int, *, exact: bool) -> onnxruntime.InferenceSession:
+def _session(
+    source: str | bytes, threads: int, also: Callable[[onnxruntime.SessionOptions], None], *, exact: bool
+) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -168,6 +174,7 @@ def _session(source: str | bytes, threads: int, *, exact: bool) -> onnxruntime.I
     options.log_severity_level = 4 if exact else 3
     if exact:
         options.add_session_config_entry("session.x64quantprecision", "1")
+    also(options)
     return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
 

@@ -226,8 +226,7 @@ class _Tally:
     def __init__(self, names: list[str], by_position: bool) -> None:
         self.faithful, self._names, self._by_position = True, names, by_position
         self._samples = self._origins = self._ties = 0
-        self._logits: list[NDArray[np.bool_]] = []
-        self._classes: list[NDArray[np.bool_]] = []
+        self._logits, self._classes = [0, 0], [0, 0]  # that agree, of so many
         self._first: dict[str, Difference] = {}
         self._farthest: Difference | None = None
 
@@ -244,8 +243,9 @@ class _Tally:
         both = brevitas[self._names[-1]].integers, fused[self._names[-1]]
         shape = (-1, both[1].shape[-1]) if self._by_position else (count, -1)
         first, second = (each.reshape(shape).argmax(1) for each in both)
-        self._logits.append((both[0] == both[1]).ravel())
-        self._classes.append(first == second)
+        for counts, equal in ((self._logits, both[0] == both[1]), (self._classes, first == second)):
+            counts[0] += int(equal.sum())
+            counts[1] += equal.size
         self._samples += count
 
     def _add_origins(
@@ -272,9 +272,8 @@ class _Tally:
 
     def result(self) -> Agreement:
         """How far the networks agree on all samples compared so far."""
-        logits, classes = np.concatenate(self._logits), np.concatenate(self._classes)
         first = next((self._first[name] for name in self._names if name in self._first), None)
         return Agreement(
-            1 - int((~logits).sum()) / logits.size, int(classes.sum()) / classes.size, self._origins, self._ties, first,
-            self._farthest, self.faithful,
+            1 - (self._logits[1] - self._logits[0]) / self._logits[1], self._classes[0] / self._classes[1],
+            self._origins, self._ties, first, self._farthest, self.faithful,
         )  # fmt: skip

@@ -181,13 +181,13 @@ def observe(path: Path, example: Inputs) -> Execution:
 def _run(path: Path, batches: list[Inputs]) -> _Profile:
     with TemporaryDirectory() as folder:
         optimized = Path(folder) / "optimized.onnx"
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = 3
-        options.enable_profiling = True
-        options.profile_file_prefix = str(Path(folder) / "profile")
-        options.optimized_model_filepath = str(optimized)
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+        def profiled(options: onnxruntime.SessionOptions) -> None:
+            options.enable_profiling = True
+            options.profile_file_prefix = str(Path(folder) / "profile")
+            options.optimized_model_filepath = str(optimized)
+
+        session = open_onnx(path, also=profiled)
         for batch in batches:
             session.run(None, feed(session, batch))
         written = json.loads(Path(session.end_profiling()).read_text())

@@ -18,6 +18,7 @@ from pipelines.quantize.integer.layers import Convolution, Flatten, Linear
 from pipelines.quantize.integer.network import prove_ranges
 from pipelines.quantize.integer.operation import Sum
 from pipelines.quantize.integer.pointwise import Add, Polynomial, Requantize
+from pipelines.quantize.integer.transformer import SumOver
 from pipelines.quantize.integer_measurement import accumulator_metrics
 
 BYTE = Grid(0.1, 0, 0, 255)
@@ -39,6 +40,15 @@ def test_hand_computed_bounds() -> None:
     # Partial sums of the first: from -10 - 15 (without its bias) to 10 + 15 + 10.
     assert found.sums["fc"] == Sum(-25, 35)
     assert found.sums["fc"].bits == 7
+
+
+def test_a_sum_over_places_tells_the_width_that_it_needs() -> None:
+    grid = Grid(1.0, 0, 0, 65535)
+    total = SumOver("total", (INPUT,), grid, (0, 1), False)
+    wide = network([total], (300, 300), grid)
+    assert prove_ranges(wide, width=64).sums["total"] == Sum(0, 65535 * 90_000)
+    with pytest.raises(OverflowError, match="total: its accumulators need 34 bits, more than 32"):
+        prove_ranges(wide)
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,9 @@ def test_placement_decides_whether_convolutions_before_gelu_are_integer(network:
     assert relu["integer_mac_fraction"] == 1
     assert relu["float_nodes"] == 0
     assert relu["boundary_nodes"] == values(both)["boundary_nodes"]
+    plain = values(Quantize().run(network("digits-cnn", "annealed"), room))
+    assert (plain["integer_nodes"], plain["float_nodes"], plain["boundary_nodes"]) == (5, 0, 2)
+    assert plain["integer_mac_fraction"] == 1
 
 
 @pytest.mark.filterwarnings("ignore:Computing zero point of output accumulator")
@@ -389,6 +392,15 @@ def test_importing_the_stage_is_light() -> None:
         "import sys, pipelines.quantize; print([m for m in ('torch', 'brevitas', 'onnx', 'numpy') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.slow
+def test_scales_of_powers_of_two_leave_no_logit_that_differs(network: MakeNetwork, bench: MakeBench) -> None:
+    outcome = Quantize(scales="power-of-two").run(network("digits-mlp", "relu"), bench("digits-mlp"))
+    differing = {
+        each.setting.get("precision"): each.value for each in outcome.metrics if each.name == "differing_logits"
+    }
+    assert differing == {None: 0, "float64": 0}
 
 
 @pytest.mark.slow
