@@ -5,12 +5,13 @@ import signal
 
 def main() -> None:
     """Run the command line; Ctrl-C while it is loaded ends the process without a word, as Ctrl-C later does."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:
+    loud = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if loud:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from evalsuite.cli import main as run
 
-    signal.signal(signal.SIGINT, before)
+    if loud:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     run()
 
 

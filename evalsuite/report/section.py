@@ -10,11 +10,11 @@ It reads the run that it is given and makes a `Part`. The rest of a report knows
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -262,7 +262,8 @@ def notes(module: str) -> Mapping[str, str]:
 
     Example: docs/reference.md#a-section-of-the-report
     """
-    text = (files(module.rpartition(".")[0]) / "notes.md").read_text(encoding="utf-8")
+    found = importlib.import_module(module)
+    text = Path(str(found.__file__)).with_name("notes.md").read_text(encoding="utf-8")
     parts = (part.partition("\n") for part in text.split("\n## ")[1:])
     return {name: " ".join(body.split()) for name, _, body in parts}
 

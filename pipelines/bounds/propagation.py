@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import count
 
 import torch
 
@@ -34,8 +33,6 @@ _CHECKED = 32
 _FEWER = 4
 # A bound of rounding errors, in logits, beyond which boxes are not worth their time.
 _BLURRED = 1e3
-# Steps of the optimizer that tell whether it works.
-_TRIED = 3
 _ALONE = "the margins' lines alone are optimized"
 
 
@@ -136,7 +133,7 @@ class Propagation:
             if not engine.optimizes:
                 return engine, False, patches
             try:
-                engine.optimize(small, rows, inputs, _after(_TRIED))
+                engine.optimize(small, rows, inputs, lambda lower: lower.amin(1, keepdim=True) > torch.inf)
             except _FAILURES:
                 # The failed optimizer leaves its state behind.
                 return self._engine_for(patches), False, patches
@@ -281,12 +278,6 @@ class Propagation:
         """Whether the float64 margins at `point` of the property lie below the bounds `margins` (classes - 1,)."""
         logits = self._reference(point.double()[None])[0]
         return not bool((rows_of([property_], self._network.classes)[0, : len(margins)] @ logits >= margins).all())
-
-
-def _after(steps: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Says of bounds (properties, rows), asked for the so-manieth time, that they need no more work."""
-    asked = count(1)
-    return lambda lower: torch.full_like(lower[:, :1], next(asked) >= steps, dtype=torch.bool)
 
 
 def _enough(margins: torch.Tensor, bounds: Margins) -> torch.Tensor:

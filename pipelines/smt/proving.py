@@ -116,9 +116,11 @@ def _proof_by_phases(decided: Decided, space: PhaseSpace, content: bytes) -> Pro
 def _proof_by_intervals(decided: Decided, space: IntervalSpace, content: bytes) -> Proof:
     try:
         read_smooth_network(onnx.load_model_from_string(content))
+        _require_same(decided.asked.network, content)
+    except Unsupported:
+        raise
     except Exception as error:  # what onnx and numpy raise for what they cannot read is for them to choose
         raise Unsupported(f"no proof is written of such a network: {error}") from error
-    _require_same(decided.asked.network, content)
     writing = _ByIntervals(space)
     body = {
         **_stated(SMOOTH_PROOF, decided.asked, content),

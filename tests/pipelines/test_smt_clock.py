@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -14,6 +15,7 @@ from evalsuite.report.tables import comparison
 from pipelines.smt import Smt
 from pipelines.smt.methods import Limits, Method, Settled, method_for
 from pipelines.smt.rows import effort, rows, setting_of
+from pipelines.smt.solvers import End, Reply
 from tests.pipelines.test_smt import bench_of
 from tests.pipelines.test_smt_search_cases import chain
 from tests.pipelines.test_smt_stage import curved
@@ -71,6 +73,20 @@ def test_budgets_are_nodes_and_a_curved_network_has_ten_times_as_many(smooth: bo
     assert budgeted.undecided(budgeted.nodes - 1, 5, None) == "query_time_limit of 60 s reached"
     with pytest.raises(ValueError, match="nodes must be >= 0, got -1"):
         Smt(nodes=-1)
+
+
+def test_z3_is_asked_in_the_encoding_of_the_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def spied(*given: Any, encoding: str, **others: Any) -> Reply:
+        asked.append(encoding)
+        return Reply(End.OUT_OF_STEPS)
+
+    monkeypatch.setattr("pipelines.smt.deciding.ask", spied)
+    given, bench = chain([4, 6, 3], 0), bench_of(torch.rand(1, 4), torch.tensor([0]), tmp_path)
+    method = method_for(Smt(method="z3", encoding="or-triangle", query_time_limit=60.0), given, bench, math.inf)
+    method.settle(Property(0, 0, 3.0, torch.full((4,), -3.0).double(), torch.full((4,), 3.0).double()), None)
+    assert asked == ["or-triangle"]
 
 
 def test_a_line_is_timing_where_one_of_its_rows_is() -> None:
