@@ -150,6 +150,11 @@ def test_a_layer_without_its_learnt_lambda_has_no_drift() -> None:
     assert list(drifts_of(measured(rows)).index) == list(LAYERS[1:])
 
 
+def test_drifts_without_the_hardness_that_was_learnt_have_no_order() -> None:
+    rows = [each for each in run_rows() if each.metric != "learnt_hardness"]
+    assert {each.reason for each in layer_orders(measured(rows))} == {"not defined: 0 layers"}
+
+
 def test_two_layers_have_no_order() -> None:
     rows = [row for row in run_rows() if not re.search(r"blocks\.[23]", row.setting)]
     (order,) = layer_orders(measured(rows))

@@ -78,14 +78,14 @@ def layer_orders(measured: Measured) -> list[LayerOrder]:
     for workload in measured.workloads:
         for variant in learners(measured, workload):
             layers = measured.layers(workload, variant, "learnt_hardness")
-            seeds = sorted(set.intersection(*(set(values) for values in layers.values())))
+            seeds = set.intersection(*map(set, layers.values())) if layers else set[int]()
             rho, reason = None, ""
             if len(layers) < LEAST_LAYERS:
                 reason = f"not defined: {len(layers)} layer{'s' * (len(layers) != 1)}"
             elif len(seeds) < 2:
                 reason = "not defined: one seed"
             else:
-                rho = agreement({seed: [values[seed] for values in layers.values()] for seed in seeds})
+                rho = agreement({seed: [values[seed] for values in layers.values()] for seed in sorted(seeds)})
                 reason = "" if rho else "not defined: a seed with the same lambda in every layer"
             found.append(LayerOrder(workload, variant, len(seeds), len(layers), rho, reason))
     return found
