@@ -370,17 +370,6 @@ def test_what_can_not_be_bounded_is_refused_by_name(module: nn.Module, name: str
         Propagation(Network("refused", module.eval(), (1, 5, 5), 4))
 
 
-def test_whether_the_optimizer_works_is_told_by_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    optimize, asked = Engine.optimize, list[torch.Tensor]()
-
-    def noted(self: Engine, regions: Regions, rows: torch.Tensor, inputs: Any, done: Any, **given: Any) -> torch.Tensor:
-        return optimize(self, regions, rows, inputs, lambda lower: done(asked.append(lower) or lower), **given)
-
-    monkeypatch.setattr(Engine, "optimize", noted)
-    assert Propagation(Network("n", made("plain", nn.ReLU, 0), (1, 5, 5), 4)).optimizes
-    assert len(asked) == 3
-
-
 class OffInCorners(Engine):
     """An engine whose lower bounds are right in the center of a box only, if it uses patches or `always`."""
 
