@@ -8,6 +8,7 @@ import functools
 import math
 import platform
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -146,7 +147,8 @@ def open_onnx(
 ) -> onnxruntime.InferenceSession:
     """An ONNX Runtime session on the CPU, quiet, with `threads` threads and the options that `also` sets.
 
-    Sums of 8-bit products are exact on every processor, unless ONNX Runtime's option for that fails on the file.
+    Sums of 8-bit products are exact on every processor, unless ONNX Runtime's option for that fails on the file: then a
+    RuntimeWarning says so.
 
     Raises:
         Exception: what ONNX Runtime raises of a file that it refuses.
@@ -161,7 +163,12 @@ def open_onnx(
                 return _session(made(), threads, also, exact=True)
             except Exception:  # of the option or of the file: the session without the option tells
                 continue
-    return _session(source, threads, also, exact=False)
+    session = _session(source, threads, also, exact=False)
+    if saturates():
+        name = "an ONNX file" if isinstance(path, bytes) else str(path)
+        message = f"ONNX Runtime can't open {name} for exact sums: this processor may cut off sums of 8-bit products"
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
+    return session
 
 
 def _session(

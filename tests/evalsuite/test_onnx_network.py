@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import pickle
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
@@ -129,6 +131,18 @@ def test_sums_of_8_bit_products_are_exact_on_every_processor(tmp_path: Path, lay
     ones = np.ones((4, 2), dtype=np.float32)
     for source in (path, path.read_bytes()):
         assert open_onnx(source).run(None, {"x": ones})[0].tolist() == ones.tolist()
+
+
+def test_a_session_without_exact_sums_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = quantized(tmp_path / "net.onnx", 1)
+    monkeypatch.setattr("evalsuite.onnx_network.saturates", lambda: True)
+
+    def not_exact(options: onnxruntime.SessionOptions) -> None:
+        with suppress(RuntimeError):  # of an option that is not set
+            assert not options.get_session_config_entry("session.x64quantprecision")
+
+    with pytest.warns(RuntimeWarning, match=r"net\.onnx for exact sums"):
+        assert open_onnx(path, also=not_exact).get_inputs()[0].name == "x"
 
 
 @pytest.mark.parametrize(
