@@ -81,13 +81,19 @@ def blocks() -> ModuleType:
     return module
 
 
-def test_every_fenced_part_is_of_a_language_that_is_checked() -> None:
-    found = {kind for each in DOCUMENTS for kind, _, _ in FENCE.findall((ROOT / each).read_text(encoding="utf-8"))}
-    assert found <= {"python", "sh", "yaml", "toml", "text"}
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_fenced_part_is_of_a_language_that_is_checked(document: str) -> None:
+    whole = (ROOT / document).read_text(encoding="utf-8")
+    assert document != "README.md" or len(whole.splitlines()) <= 150  # it is read in a few minutes
+    for language, _, text in FENCE.findall(whole):
+        assert language in ("python", "sh", "yaml", "toml", "text")
+        if language == "python":
+            compile(text, document, "exec")
+            assert document in RUN | {"README.md"}
+        elif language == "toml" and sys.version_info >= (3, 11):
+            import tomllib
 
-
-def test_readme_is_read_in_a_few_minutes() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+            assert tomllib.loads(text)
 
 
 @pytest.mark.parametrize("document", [each for each in DOCUMENTS if each != "README.md"])
@@ -99,8 +105,9 @@ def test_what_documents_say_of_the_code_is_so(document: str, blocks: ModuleType)
 @pytest.mark.slow
 def test_the_answers_in_readme_are_those_of_the_studies(blocks: ModuleType) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert blocks.filled(text) == text, "run python docs/making/blocks.py"
-    assert blocks.filled(text.replace("margin 1.0 pp", "margin 2.0 pp")) == text
+    other = text.replace("margin 1.0 pp", "margin 2.0 pp")
+    assert other != text
+    assert blocks.filled(other) == text, "run python docs/making/blocks.py"
 
 
 def test_every_committed_table_can_be_read() -> None:
@@ -132,18 +139,6 @@ def test_the_plugin_guide_shows_a_stage_of_a_screen() -> None:
     shown = dict(fences("docs/plugins.md", "python"))
     assert {"stage.py", "report.py", "variant.py"} < shown.keys()
     assert len(shown["stage.py"].splitlines()) < 40
-
-
-def test_python_parses_and_is_run_somewhere() -> None:
-    for document in DOCUMENTS:
-        for _, text in fences(document, "python"):
-            compile(text, document, "exec")
-            assert document in RUN | {"README.md"}
-
-
-def test_toml_parses() -> None:
-    tomllib = pytest.importorskip("tomllib", reason="Python 3.11")
-    assert all(tomllib.loads(text) for document in DOCUMENTS for _, text in fences(document, "toml"))
 
 
 @pytest.mark.parametrize("document", [each for each in DOCUMENTS if commands(each)])
@@ -372,7 +367,7 @@ def test_the_tutorial_ends_in_a_report_of_ones_own_network(tmp_path: Path) -> No
         if words[0] == "evalsuite" and words[1] != "doctor":
             printed[words[1], words[-1]] = _called(words, tmp_path)
             if words[1] == "init":  # whose line of variants the reader replaces
-                (kept,) = (text for _, text in fences(document, "yaml"))
+                (kept,) = (text.replace("gelu-swap, ", "") for _, text in fences(document, "yaml"))
                 recipe = re.sub("^variants: .*\n", kept, printed[words[1], words[-1]], flags=re.M)
                 (tmp_path / "recipe.yaml").write_text(recipe)
         elif words[0] == "python":

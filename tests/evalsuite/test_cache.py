@@ -38,10 +38,11 @@ def stored(cache: Cache, key: str = "abcd") -> Path:
     return cache.store(key, scratch)
 
 
-def test_what_is_stored_is_found_whole(tmp_path: Path) -> None:
+def test_what_is_stored_is_found_whole_and_kept_once(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     home = stored(cache)
-    assert cache.find("abcd") == home
+    assert cache.find("abcd") == home == stored(cache)
+    assert not list((tmp_path / "partial").glob("*/tmp*"))
     assert (home / "deep" / "file").read_text() == "content"
     assert cache.find("abce") is None
 
@@ -59,12 +60,6 @@ def test_a_damaged_entry_is_removed_and_not_believed(tmp_path: Path, damage: str
     assert not home.exists()
 
 
-def test_storing_twice_keeps_one(tmp_path: Path) -> None:
-    cache = Cache(tmp_path)
-    assert stored(cache) == stored(cache)
-    assert not list((tmp_path / "partial").glob("*/tmp*"))
-
-
 def test_sweep_removes_only_what_dead_processes_left(tmp_path: Path) -> None:
     mine = Cache(tmp_path).scratch()
     code = "import sys, pathlib, evalsuite.run.cache as c; print(c.Cache(pathlib.Path(sys.argv[1])).scratch())"
@@ -76,54 +71,52 @@ def test_sweep_removes_only_what_dead_processes_left(tmp_path: Path) -> None:
     assert not dead.parent.exists()
 
 
+ROW = row_of(Metric("accuracy", 0.5, "fraction", Direction.HIGHER), JOB)
+
+
 def entry(job: str, value: float = 1.0) -> Entry:
     row = row_of(Metric("accuracy", value, "fraction", Direction.HIGHER, {"eps": 0.5}), JOB)
     return Entry(job, "key", Status.OK, (row,), {"seed": "0"}, 1.5)
 
 
+def journal(path: Path, *entries: Entry) -> Path:
+    kept = Journal(path)
+    for each in entries:
+        kept.append(each)
+    kept.close()
+    return path
+
+
 def test_the_journal_gives_back_the_last_entry_of_each_job(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "j")
-    for each in (entry("a"), entry("b"), entry("a", 2.0)):
-        journal.append(each)
-    journal.close()
-    assert read_journal(tmp_path / "j") == {"a": entry("a", 2.0), "b": entry("b")}
+    path = journal(tmp_path / "j", entry("a"), entry("b"), entry("a", 2.0))
+    assert read_journal(path) == {"a": entry("a", 2.0), "b": entry("b")}
 
 
 def test_a_torn_line_costs_only_itself_at_every_length(tmp_path: Path) -> None:
-    path = tmp_path / "j"
-    journal = Journal(path)
-    journal.append(entry("a"))
+    path = journal(tmp_path / "j", entry("a"))
     first = path.stat().st_size
-    journal.append(entry("b"))
-    journal.close()
-    content = path.read_bytes()
+    content = journal(path, entry("b")).read_bytes()
     for cut in range(first, len(content), 7):
         path.write_bytes(content[:cut])
         assert set(read_journal(path)) == {"a"}
-        again = Journal(path)
-        again.append(entry("c"))
-        again.close()
-        assert set(read_journal(path)) == {"a", "c"}
+        assert set(read_journal(journal(path, entry("c")))) == {"a", "c"}
 
 
 @pytest.mark.parametrize(("old", "new"), [(b"1.0", b"2.0"), (b"fraction", b"fractiom"), (b'{"sha256"', b'["sha256"')])
 def test_a_changed_line_is_not_believed(tmp_path: Path, old: bytes, new: bytes) -> None:
-    journal = Journal(tmp_path / "j")
-    journal.append(entry("a"))
-    journal.append(entry("b"))
-    journal.close()
-    first, second = (tmp_path / "j").read_bytes().splitlines(keepends=True)
+    path = journal(tmp_path / "j", entry("a"), entry("b"))
+    first, second = path.read_bytes().splitlines(keepends=True)
     assert old in first
-    (tmp_path / "j").write_bytes(first.replace(old, new) + second)
-    assert set(read_journal(tmp_path / "j")) == {"b"}
+    path.write_bytes(first.replace(old, new) + second)
+    assert set(read_journal(path)) == {"b"}
 
 
 def test_a_journal_that_cannot_be_written_raises(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "j")
-    os.close(journal._descriptor)
-    journal._descriptor = os.open("/dev/full", os.O_WRONLY)
+    kept = Journal(tmp_path / "j")
+    os.close(kept._descriptor)
+    kept._descriptor = os.open("/dev/full", os.O_WRONLY)
     with pytest.raises(OSError, match="No space left"):
-        journal.append(entry("a"))
+        kept.append(entry("a"))
 
 
 def test_settings_are_canonical() -> None:
@@ -151,10 +144,7 @@ def test_nan_is_never_a_value(value: float) -> None:
         (("accuracy", 1.0, "fraction", Direction.HIGHER, {}, "3"), "str"),
         (("accuracy", 1j, "fraction", Direction.HIGHER), "value of metric 'accuracy' must be a real number"),
         (("accuracy", 10**400, "fraction", Direction.HIGHER), "value of metric 'accuracy' must be a real number"),
-        (
-            ("accuracy", 1.0, "fraction", "up"),
-            "must be Direction.HIGHER, LOWER or NEUTRAL, got 'up'",
-        ),
+        (("accuracy", 1.0, "fraction", "up"), "must be Direction.HIGHER, LOWER or NEUTRAL, got 'up'"),
         (("accuracy", 1.0, 7, Direction.HIGHER), "unit of metric 'accuracy' must be text"),
         (("accuracy", 1.0, "s", Direction.HIGHER, {}, None, None, True, 3), "reason of metric 'accuracy' must be text"),
     ],
@@ -172,7 +162,7 @@ def test_numbers_of_numpy_and_torch_become_plain() -> None:
 
 def test_results_survive_parquet(tmp_path: Path) -> None:
     rows: list[Row] = [
-        row_of(Metric("accuracy", 0.5, "fraction", Direction.HIGHER), JOB),
+        ROW,
         row_of(Metric("robustness", None, "verdict", Direction.NEUTRAL, sample=3, verdict=Verdict.HOLDS), JOB),
     ]
     write_parquet([(Origin("digits-mlp", "relu", "c0ffee", "5ea1"), rows)], tmp_path / "results.parquet")
@@ -195,8 +185,7 @@ OPTIONS = (
 
 
 def test_options_are_typed_columns_of_the_file_and_dictionaries_of_the_frame(tmp_path: Path) -> None:
-    row = row_of(Metric("accuracy", 0.5, "fraction", Direction.HIGHER), JOB)
-    write_parquet([(Origin(options=each), [row]) for each in OPTIONS], tmp_path / "results.parquet")
+    write_parquet([(Origin(options=each), [ROW]) for each in OPTIONS], tmp_path / "results.parquet")
     schema = pq.read_schema(tmp_path / "results.parquet")
     fields = schema.field("options").type
     assert {each.name: str(each.type) for each in fields} == {
@@ -215,22 +204,17 @@ def test_options_are_typed_columns_of_the_file_and_dictionaries_of_the_frame(tmp
     assert frame["workload_options"].tolist() == [{}] * 4  # No name at all: a column of nulls.
 
 
-def test_damaged_results_are_named(tmp_path: Path) -> None:
+def test_damaged_and_older_results_are_named_and_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(DamagedResults, match="no results here; `evalsuite run"):
         read_results(tmp_path)
-    row = row_of(Metric("accuracy", 0.5, "fraction", Direction.HIGHER), JOB)
-    write_parquet([(Origin(), [row])], tmp_path / "results.parquet")
-    content = (tmp_path / "results.parquet").read_bytes()
-    (tmp_path / "results.parquet").write_bytes(content[: len(content) // 2])
-    with pytest.raises(DamagedResults, match=r"results.parquet: cannot be read .*; run the recipe again"):
-        read_results(tmp_path)
-
-
-def test_rows_of_an_older_evalsuite_say_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "results.parquet"
-    write_parquet([(Origin(), [row_of(Metric("accuracy", 0.5, "fraction", Direction.HIGHER), JOB)])], path)
+    write_parquet([(Origin(), [ROW])], path)
+    content = path.read_bytes()
     pq.write_table(pq.read_table(path).drop_columns(["commit", "options"]), path)
     with pytest.raises(DamagedResults, match="older evalsuite, without commit, options; run the recipe again in this"):
+        read_results(tmp_path)
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(DamagedResults, match=r"results.parquet: cannot be read .*; run the recipe again"):
         read_results(tmp_path)
 
 

@@ -54,28 +54,41 @@ def test_gates_are_counted_on_request_alone(gate: nn.Module) -> None:
     assert "module" not in kinds
 
 
-def test_what_is_no_activation_is_kept_or_not_reported() -> None:
-    torch.manual_seed(0)
-    lstm = census_of_run(nn.LSTM(4, 3, batch_first=True), torch.randn(2, 5, 4))
-    assert {use.kind for use in lstm} <= {"kept"}
-    by_hand = census_of_run(nn.LSTMCell(4, 3), torch.randn(2, 4))
-    assert {use.kind for use in by_hand} <= {"kept"}
-    pooler = census_of_run(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), torch.randn(2, 4))
-    assert brief(pooler) == [("1", "kept", "tanh", 1)]
-    gate = Calls(lambda x: x.softmax(-1) * torch.sigmoid(x.sum(-1, keepdim=True)) + functional.layer_norm(x, (6,)))
-    assert brief(census_of_run(gate, torch.randn(5, 4))) == [("", "kept", "sigmoid", 1)]
+FUSED = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True).eval()
+HIDDEN = Written(lambda net, x: net.acts[0](net.linear(x)), linear=nn.Linear(4, 4), acts=[nn.GELU()])
+LEARNT = Written(lambda net, x: x * torch.sigmoid(net.beta * x), beta=nn.Parameter(torch.ones(6)))
+GATE = Calls(lambda x: x.softmax(-1) * torch.sigmoid(x.sum(-1, keepdim=True)) + functional.layer_norm(x, (6,)))
 
 
-def test_an_unknown_gate_of_itself_is_reported_as_such() -> None:
-    module = Calls(lambda x: x * torch.atan(torch.sigmoid(x)))
-    assert ("", "formula", "x g(x)", 1) in brief(census_of_run(module, torch.randn(5, 4)))
+@pytest.mark.parametrize(
+    ("module", "shape", "expected"),
+    [
+        (Calls(lambda x: x * torch.atan(torch.sigmoid(x))), (5, 4), ("", "formula", "x g(x)", 1)),
+        (nn.Sequential(nn.Linear(4, 6), LEARNT), (5, 4), ("1", "formula", "x g(x)", 1)),
+        (nn.Sequential(HIDDEN), (2, 4), ("0", "functional", "gelu", 1)),  # the census of modules does not see it
+        (FUSED, (2, 3, 8), ("", "functional", "gelu", 1)),
+        (nn.Sequential(nn.Linear(4, 4), nn.Tanh()), (2, 4), ("1", "kept", "tanh", 1)),
+        (GATE, (5, 4), ("", "kept", "sigmoid", 1)),
+        (nn.LSTM(4, 3, batch_first=True), (2, 5, 4), None),
+        (nn.LSTMCell(4, 3), (2, 4), None),
+    ],
+    ids=["unknown gate", "learnt beta", "plain list", "fused layer", "pooler", "gate", "LSTM", "LSTM cell"],
+)
+def test_one_thing_is_reported_and_what_is_no_activation_is_kept(
+    module: nn.Module, shape: tuple[int, ...], expected: tuple[str, str, str, int] | None
+) -> None:
+    uses = brief(census_of_run(module, torch.randn(shape)))
+    told = [use for use in uses if use[1] != "kept"]
+    if expected is None:
+        assert told == []
+    else:
+        assert (uses if expected[1] == "kept" else told) == [expected]
 
 
-def test_a_learnt_beta_is_a_gate_of_itself_and_no_row() -> None:
-    learnt = Written(lambda net, x: x * torch.sigmoid(net.beta * x), beta=nn.Parameter(torch.ones(6)))
-    uses = census_of_run(nn.Sequential(nn.Linear(4, 6), learnt), torch.randn(5, 4))
-    (use,) = (each for each in uses if each.kind != "kept")
-    assert (use.path, use.function, use.traits) == ("1", "x g(x)", None)
+def test_a_module_in_a_plain_list_is_not_seen_by_modules_nor_a_fused_layers_operators_by_functions() -> None:
+    assert not census(HIDDEN)
+    found = brief(census_of_operators(FUSED, torch.randn(2, 3, 8)))
+    assert found == [("", "operator", "gelu in torch._transformer_encoder_layer_fwd", 1)]
 
 
 def test_calls_are_reported_at_the_innermost_module_with_their_number() -> None:
@@ -87,12 +100,6 @@ def test_calls_are_reported_at_the_innermost_module_with_their_number() -> None:
         ("2", "module", "ReLU", 1),
     ]  # fmt: skip
     assert {use.traits.name for use in uses} == {"gelu", "gelu-tanh", "silu", "relu"}
-
-
-def test_an_activation_that_hides_in_a_plain_list_is_found_at_its_owner() -> None:
-    hidden = Written(lambda net, x: net.acts[0](net.linear(x)), linear=nn.Linear(4, 4), acts=[nn.GELU()])
-    assert not census(hidden)
-    assert brief(census_of_run(nn.Sequential(hidden), torch.randn(2, 4))) == [("0", "functional", "gelu", 1)]
 
 
 @pytest.mark.parametrize(
@@ -154,10 +161,3 @@ def test_the_census_of_a_run_leaves_the_network_as_it_was() -> None:
     assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
     assert module.training
     assert not any(each._forward_hooks or each._forward_pre_hooks for each in module.modules())
-
-
-def test_the_fused_transformer_layer_is_seen_by_the_operators_alone() -> None:
-    layer = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True).eval()
-    x = torch.randn(2, 3, 8)
-    assert brief(census_of_run(layer, x)) == [("", "functional", "gelu", 1)]
-    assert brief(census_of_operators(layer, x)) == [("", "operator", "gelu in torch._transformer_encoder_layer_fwd", 1)]

@@ -6,19 +6,20 @@ import json
 import os
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
-from workshop import HEAD, AtOnce, Workshop
+from workshop import AtOnce, Workshop, lines
 
 from evalsuite.cli import app
 from evalsuite.recipe import parse_recipe
 from evalsuite.results import Status, read_results
 from evalsuite.run.cache import Cache, collect, damaged, inventory, matching, told, used_by
-from evalsuite.run.child import Assignment
+from evalsuite.run.child import Assignment, Found
 from evalsuite.run.executor import failed
 from evalsuite.run.progress import Progress
 from evalsuite.run.record import RunRecord, checkout, source_of
@@ -39,9 +40,7 @@ steps: [accuracy, export]
 
 def run(folder: Path, executor: AtOnce, *only: str, retry: str = "all") -> RunRecord:
     choice = Choice(only, retry)
-    return run_recipe(
-        RECIPE, folder / "out", Cache(folder / "cache"), executor, Progress(), workers=2, choice=choice
-    )  # fmt: skip
+    return run_recipe(RECIPE, folder / "out", Cache(folder / "cache"), executor, Progress(), workers=2, choice=choice)
 
 
 def test_a_part_is_run_with_what_it_needs_and_the_rest_later(tmp_path: Path) -> None:
@@ -75,23 +74,20 @@ class Failing(AtOnce):
         self._done.append((assignment, failed(assignment, status, "it does", 0.0)))
 
 
-@pytest.mark.parametrize(
-    ("retry", "steps", "count"),
-    [("none", {"train"}, 1), ("failed", {"train", "accuracy"}, 4), ("timeout", {"train", "export"}, 4),
-     ("all", {"train", "accuracy", "export"}, 7)],
-)  # fmt: skip
-def test_what_failed_is_tried_again_as_asked_and_what_crashed_always(
-    tmp_path: Path, retry: str, steps: set[str], count: int
-) -> None:
+def test_what_failed_is_tried_again_as_asked_and_what_crashed_always(tmp_path: Path) -> None:
     run(tmp_path, Failing())
-    before = (tmp_path / "out" / "journal.jsonl").read_bytes().count(b"\n")
-    record = run(tmp_path, again := Failing(), retry=retry)
-    assert ({each.rpartition("/")[2] for each in again.ran}, len(again.ran)) == (steps, count)
-    assert {key: record.jobs[key] for key in ("failed", "timeout", "crashed", "skipped")} == {
-        "failed": 3, "timeout": 3, "crashed": 1, "skipped": 2,
-    }  # fmt: skip
-    added = (tmp_path / "out" / "journal.jsonl").read_bytes().count(b"\n") - before
-    assert added == count + 2  # what is skipped is said anew
+    journal = tmp_path / "out" / "journal.jsonl"
+    for retry, steps, count in (
+        ("none", {"train"}, 1), ("failed", {"train", "accuracy"}, 4), ("timeout", {"train", "export"}, 4),
+        ("all", {"train", "accuracy", "export"}, 7),
+    ):  # fmt: skip
+        before = lines(journal)
+        record = run(tmp_path, again := Failing(), retry=retry)
+        assert ({each.rpartition("/")[2] for each in again.ran}, len(again.ran)) == (steps, count)
+        assert {key: record.jobs[key] for key in ("failed", "timeout", "crashed", "skipped")} == {
+            "failed": 3, "timeout": 3, "crashed": 1, "skipped": 2,
+        }  # fmt: skip
+        assert lines(journal) - before == count + 2  # what is skipped is said anew
 
 
 @pytest.mark.parametrize(
@@ -112,7 +108,7 @@ def test_what_are_no_seeds_is_said(text: str) -> None:
 
 
 def test_the_command_line_takes_a_part(workshop: Workshop) -> None:
-    recipe = workshop.recipe("  - accuracy\n", HEAD)
+    recipe = workshop.recipe("  - accuracy\n")
     for words, said in (
         (["--retry", "some"], "--retry is one of none, failed, timeout, all; got 'some'"),
         (["--seeds", "x"], "--seeds takes numbers and ranges"),
@@ -200,17 +196,21 @@ def test_artefacts_take_no_room_beside_the_cache_and_damage_by_their_user_is_not
     assert file.read_text() == "network of digits-mlp/gelu/0/train"
 
 
+class Committed(AtOnce):
+    """Its outcomes say by which commit they were measured."""
+
+    def found(self, assignment: Assignment) -> Found:
+        return replace(super().found(assignment), commit=checkout())
+
+
 def test_a_run_names_its_code_and_is_told_from_one_of_other_code(workshop: Workshop) -> None:
-    head = "name: test\nworkloads: [{use: moons-mlp, epochs: 1}]\nvariants: [gelu]\nseeds: [0]\n"
-    done = workshop.run(workshop.recipe("  - accuracy\n", head))
-    assert done.returncode == 0, done.stderr
+    run(workshop.folder, Committed())
     record = json.loads((workshop.out / "run.json").read_text())
-    rows = workshop.rows()
     now = checkout()
     assert (record["commit"], record["dirty"]) == (now.removesuffix("-dirty"), now.endswith("-dirty"))
-    assert record["source"] == source_of(rows["source"].unique())
+    assert record["source"] == source_of(workshop.rows()["source"].unique())
     found = standing(workshop.out)
-    assert (found.same, found.other, found.unrecorded, found.commits) == (2, 0, 0, (now,))
+    assert (found.same, found.other, found.unrecorded, found.commits) == (12, 0, 0, (now,))
     told = workshop.call("doctor", workshop.folder)
     assert told.returncode == 0
     assert "1 of 1 runs were measured by today's source as a whole" in told.stdout
@@ -219,10 +219,10 @@ def test_a_run_names_its_code_and_is_told_from_one_of_other_code(workshop: Works
     other = pa.array(["0" * 64] * len(table), pa.string())
     pq.write_table(table.set_column(table.column_names.index("source"), "source", other), path)
     found = standing(workshop.out)
-    assert (found.same, found.other, found.reproduced) == (0, 2, False)
+    assert (found.same, found.other, found.reproduced) == (0, 12, False)
     told = workshop.call("doctor", workshop.out)
     assert told.returncode == 1
-    assert "0 of 2 jobs by today's source, 2 by another" in told.stdout
+    assert "0 of 12 jobs by today's source, 12 by another" in told.stdout
 
 
 def test_folders_without_a_run_are_told(tmp_path: Path) -> None:

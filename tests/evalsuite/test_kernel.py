@@ -63,73 +63,55 @@ def points(hardness: float, dtype: torch.dtype, reach: float) -> torch.Tensor:
     ("dtype", "compiled", "reach", "step"),
     [
         pytest.param(torch.float64, False, 37.0, 1e-12, id="float64"),
+        pytest.param(torch.float32, False, 13.0, 1e-6, id="float32"),
         pytest.param(torch.float32, True, 13.0, 1e-6, id="compiled", marks=[needs_numba, pytest.mark.slow]),
     ],
 )
-def test_it_is_relatively_exact_down_to_the_underflow(
+def test_it_is_relatively_exact_down_to_the_underflow_and_float32_by_torch_to_its_scale(
     dtype: torch.dtype, compiled: bool, reach: float, step: float, hardness: float
 ) -> None:
     x, least = points(hardness, dtype, reach), 1e-300 if dtype == torch.float64 else 1e-37
     for each, *found in zip(x.tolist(), *(part.tolist() for part in computed(x, hardness, compiled)), strict=True):
         value, slope, of_hardness, scale = exact(each, hardness)
-        assert abs(found[0] - value) <= step * abs(value) + least
-        assert abs(found[1] - slope) <= step * scale
-        assert abs(found[2] - of_hardness) <= step * of_hardness + least
-
-
-@pytest.mark.parametrize("hardness", HARDNESSES)
-def test_float32_by_torch_is_exact_to_1e_6_of_its_scale(hardness: float) -> None:
-    x = points(hardness, torch.float32, 13.0)
-    for each, *found in zip(x.tolist(), *(part.tolist() for part in computed(x, hardness, False)), strict=True):
-        value, slope, of_hardness, _ = exact(each, hardness)
-        assert abs(found[0] - value) <= 1e-6 * abs(each)
-        assert abs(found[1] - slope) <= 1e-6
-        assert abs(found[2] - of_hardness) <= 1e-6 * each * each + 1e-37
+        sizes = [abs(value), scale, of_hardness]
+        if dtype == torch.float32 and not compiled:
+            sizes = [abs(each), 1, each * each]
+        assert abs(found[0] - value) <= step * sizes[0] + least
+        assert abs(found[1] - slope) <= step * sizes[1]
+        assert abs(found[2] - of_hardness) <= step * sizes[2] + least
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_float32_rounded_once(dtype: torch.dtype) -> None:
-    x = torch.cat([torch.linspace(-6, 6, 301), torch.randn(300)]).to(dtype).reshape(-1, 1, 1).expand(-1, 3, 2)
+@pytest.mark.parametrize(
+    "large",
+    [None, *(pytest.param(each, marks=needs_numba) for each in (torch.contiguous_format, torch.channels_last))],
+    ids=str,
+)
+def test_half_precision_is_float32_rounded_once_where_large_by_the_compiled_kernel(
+    dtype: torch.dtype, large: torch.memory_format | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    asked: list[torch.dtype] = []
+    if large is None:
+        x = torch.cat([torch.linspace(-6, 6, 301), torch.randn(300)]).to(dtype).reshape(-1, 1, 1).expand(-1, 3, 2)
+    else:
+        x = torch.randn(8, 3, 50, 50).to(dtype).contiguous(memory_format=large)
+        fused = _fused()
+        plain = fused.value
+        monkeypatch.setattr(fused, "value", lambda x, *rest: asked.append(x.dtype) or plain(x, *rest))
     upstream = torch.randn(x.shape).to(dtype)
     for hardness in (torch.tensor(1.7), torch.tensor([1.2, 3.0, 30.0])):
         half, full = x.clone().requires_grad_(), x.float().requires_grad_()
         scale, same = hardness.clone().requires_grad_(), hardness.clone().requires_grad_()
-        value, wide = lambda_gelu(half, scale), lambda_gelu(full, same, compiled=False)
+        value, wide = lambda_gelu(half, scale), lambda_gelu(full, same, compiled=large is not None)
         value.backward(upstream)
         wide.backward(upstream.float())
         assert value.dtype == half.grad.dtype == dtype
         assert torch.equal(value, wide.to(dtype))
         assert torch.equal(half.grad, full.grad.to(dtype))
-        torch.testing.assert_close(scale.grad, same.grad, rtol=1e-5, atol=1e-6)
-
-
-@needs_numba
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_large_half_precision_tensors_are_trained_by_the_compiled_kernel(
-    dtype: torch.dtype, layout: torch.memory_format, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    x = (
-        torch.randn(8, 16, 20, 20, generator=torch.Generator().manual_seed(0))
-        .to(dtype)
-        .contiguous(memory_format=layout)
-    )
-    asked: list[torch.dtype] = []
-    fused = _fused()
-    value = fused.value
-    monkeypatch.setattr(fused, "value", lambda x, *rest: asked.append(x.dtype) or value(x, *rest))
-    found = []
-    for given, compiled in ((x, None), (x.float(), True)):
-        inputs, hardness = given.clone().requires_grad_(), torch.tensor(2.5, requires_grad=True)
-        result = lambda_gelu(inputs, hardness, compiled=compiled)
-        result.backward(x.to(given.dtype))
-        found.append((result, inputs.grad, hardness.grad))
-    assert asked == [torch.float32] * 2
-    (half, half_slope, half_total), (full, full_slope, full_total) = found
-    assert half.dtype == half_slope.dtype == dtype
-    assert torch.equal(half, full.to(dtype))
-    assert torch.equal(half_slope, full_slope.to(dtype))
-    assert half_total == full_total
+        step = 1e-5 if large is None else 0
+        torch.testing.assert_close(scale.grad, same.grad, rtol=step, atol=step)
+    assert large is None or asked == [torch.float32] * 4
 
 
 def test_autocast_keeps_the_dtype_of_what_comes_in() -> None:
@@ -354,6 +336,9 @@ ZEROS, TWO = torch.zeros(3), torch.tensor(2.0)
         (lambda: lambda_gelu(ZEROS.double(), TWO, compiled=True), r"takes float32 on the CPU, got torch\.float64"),
         (lambda: lambda_gelu(ZEROS.bfloat16(), TWO, compiled=True), r"takes float32 on the CPU, got torch\.bfloat16"),
         (lambda: LambdaGELU(hardness=float("inf")), "hardness must be > 1 and finite, got inf"),
+        (lambda: LambdaGELU(hardness=float("nan")), "hardness must be > 1"),
+        (lambda: LambdaGELU(hardness=1.0), "hardness must be > 1"),
+        (lambda: Swish(hardness=1.0), "hardness must be > 1"),
         (lambda: LambdaGELU(temperature=float("inf")), "temperature must be > 0 and finite, got inf"),
         (lambda: LambdaGELU(channels=0), "channels must be >= 1, got 0"),
         (lambda: LambdaGELU(dimension=2), "dimension must be 1 or -1"),
@@ -392,10 +377,10 @@ def test_processes_may_compile_at_once_and_fork_afterwards(tmp_path: Path) -> No
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
     started = [
         subprocess.Popen([sys.executable, "-c", STEP], env=environment, stdout=-1, stderr=-1, text=True)
-        for _ in range(3)
+        for _ in range(2)
     ]
     done = [process.communicate(timeout=120) for process in started]
-    assert [process.returncode for process in started] == [0, 0, 0], done
+    assert [process.returncode for process in started] == [0, 0], done
     assert len({out for out, _ in done}) == 1
     assert list(tmp_path.rglob("*.nbc"))
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -172,16 +173,6 @@ def test_layers_called_twice_are_reported() -> None:
     assert repaired.skipped == {"layer": "called 2 times"}
 
 
-def test_nothing_to_refit_is_an_error() -> None:
-    module = mlp(3, 5, 2)
-    with pytest.raises(ValueError, match="nothing to re-fit in Sequential: no affine layer gives other outputs"):
-        refit(module, module, torch.randn(10, 3), scale=True)
-    with pytest.raises(ValueError, match="0: not called as a module"):
-        refit(swap_to_relu(module), nn.ModuleDict({"a": module})["a"][1], torch.randn(10, 3))
-    with pytest.raises(ValueError, match="0: outputs on the calibration inputs are not finite"):
-        refit(swap_to_relu(module), module, torch.full((4, 3), math.nan))
-
-
 def test_batchnorm_gets_the_statistics_of_the_calibration_inputs_layer_by_layer() -> None:
     module, x = convolutional(), torch.randn(60, 1, 8, 8) * 2 + 1
     swapped = swap_to_relu(module)
@@ -194,13 +185,6 @@ def test_batchnorm_gets_the_statistics_of_the_calibration_inputs_layer_by_layer(
     assert recalibrated[3].momentum == swapped[3].momentum == 0.1
     assert not any(layer.training for layer in recalibrated.modules())
     assert all(torch.equal(tensor, swapped.state_dict()[name]) for name, tensor in before.items())
-
-
-def test_recalibration_without_batchnorm_is_an_error() -> None:
-    with pytest.raises(ValueError, match="no BatchNorm with running statistics in Sequential; use refit_bias"):
-        recalibrate_batchnorm(mlp(2, 3, 2), torch.randn(4, 2))
-    with pytest.raises(ValueError, match="3: the statistics on the calibration inputs are not finite"):
-        recalibrate_batchnorm(convolutional(), torch.full((4, 1, 8, 8), math.inf))
 
 
 @pytest.mark.parametrize("shape", [(5, 4), (5, 3, 4)])
@@ -218,11 +202,25 @@ def test_the_distillation_loss_is_the_scaled_divergence(shape: tuple[int, ...]) 
     assert distill_loss(teacher, teacher).item() == pytest.approx(0.0, abs=1e-6)
 
 
-def test_distillation_refuses_what_it_cannot_compare() -> None:
-    logits = torch.zeros(2, 3)
-    with pytest.raises(ValueError, match=r"shape \(2, 3\), but the teacher's \(2, 4\)"):
-        distill_loss(logits, torch.zeros(2, 4))
-    with pytest.raises(ValueError, match="temperature must be > 0, got 0"):
-        distill_loss(logits, logits, 0.0)
-    with pytest.raises(ValueError, match="not empty"):
-        distill_loss(torch.zeros(0, 3), torch.zeros(0, 3))
+MLP, LOGITS = mlp(3, 5, 2), torch.zeros(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: refit(MLP, MLP, torch.randn(10, 3), scale=True), "nothing to re-fit in Sequential: no affine layer"),
+        (lambda: refit(swap_to_relu(MLP), MLP[1], torch.randn(10, 3)), "0: not called as a module"),
+        (lambda: refit(swap_to_relu(MLP), MLP, torch.full((4, 3), math.nan)), "0: outputs on .* are not finite"),
+        (lambda: recalibrate_batchnorm(MLP, LOGITS), "no BatchNorm with running statistics in Sequential; use refit_b"),
+        (
+            lambda: recalibrate_batchnorm(convolutional(), torch.full((4, 1, 8, 8), math.inf)),
+            "3: the statistics on the calibration inputs are not finite",
+        ),
+        (lambda: distill_loss(LOGITS, torch.zeros(2, 4)), r"shape \(2, 3\), but the teacher's \(2, 4\)"),
+        (lambda: distill_loss(LOGITS, LOGITS, 0.0), "temperature must be > 0, got 0"),
+        (lambda: distill_loss(LOGITS[:0], LOGITS[:0]), "not empty"),
+    ],
+)
+def test_what_cannot_be_repaired_is_refused(make: Callable[[], object], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        make()

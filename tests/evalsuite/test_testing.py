@@ -149,20 +149,24 @@ def test_a_good_stage_passes_every_check_also_after_broken_ones() -> None:
     assert min(seen[:4]) > 0.8
 
 
-def test_what_is_no_error() -> None:
-    metrics = [
-        one(None, reason="not swapped"),
-        one(None, unit="verdict", name="verdict", sample=3, verdict=Verdict.UNKNOWN),
-        one(None, unit="verdict", name="verdict", sample=4, verdict=Verdict.HOLDS),
-        one(-0.25, name="drop", unit="fraction"),
-        one(7.5, name="speedup", unit="ratio", setting={"batch": 1}),
-        one(7.5, name="speedup", unit="ratio", setting={"batch": 64}),
-    ]
-    assert check_stage(Made(gives(*metrics))) == list(CHECKS)
-
-
-def test_a_clock_need_not_repeat() -> None:
-    assert check_stage(Made(lambda n, b: Outcome([one(time.perf_counter(), unit="s", timing=True)]))) == list(CHECKS)
+@pytest.mark.parametrize(
+    "run",
+    [
+        gives(
+            one(None, reason="not swapped"),
+            one(None, unit="verdict", name="verdict", sample=3, verdict=Verdict.UNKNOWN),
+            one(None, unit="verdict", name="verdict", sample=4, verdict=Verdict.HOLDS),
+            one(-0.25, name="drop", unit="fraction"),
+            one(7.5, name="speedup", unit="ratio", setting={"batch": 1}),
+            one(7.5, name="speedup", unit="ratio", setting={"batch": 64}),
+        ),
+        lambda n, b: Outcome([one(time.perf_counter(), unit="s", timing=True)]),
+        raising(Unsupported("GELU has no exact encoding"), "/gelu/"),
+    ],
+    ids=["metrics", "a clock", "some networks"],
+)
+def test_what_is_no_error(run: Run) -> None:
+    assert check_stage(Made(run)) == list(CHECKS)
 
 
 def test_the_folder_is_empty_at_every_run(network: MakeNetwork, bench: MakeBench) -> None:
@@ -174,27 +178,8 @@ def test_the_folder_is_empty_at_every_run(network: MakeNetwork, bench: MakeBench
     there = bench("digits-mlp")
     check_stage(Made(run), network=network("digits-mlp", "relu"), bench=there)
     assert not list(there.folder.iterdir())
-
-
-def test_a_stage_for_some_networks_passes_on_those() -> None:
-    assert check_stage(Made(raising(Unsupported("GELU has no exact encoding"), "/gelu/"))) == list(CHECKS)
-
-
-@pytest.mark.parametrize(
-    ("reason", "text"),
-    [
-        ("made for transformers", r"the stage can measure.*gelu.*made for transformers.*network and bench"),
-        ("", "Unsupported says why"),
-    ],
-)
-def test_a_stage_that_measures_nothing_here_has_not_been_checked_and_says_why(reason: str, text: str) -> None:
-    with pytest.raises(AssertionError, match=text):
-        check_stage(Made(raising(Unsupported(reason))))
-
-
-def test_network_and_bench_come_together(bench: MakeBench) -> None:
     with pytest.raises(ValueError, match="both network and bench, or neither"):
-        check_stage(Made(), bench=bench("digits-mlp"))
+        check_stage(Made(), bench=there)
 
 
 def declared(**changes: Any) -> Any:
@@ -206,39 +191,36 @@ def declared(**changes: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("changes", "text"),
+    ("stage", "text"),
     [
-        ({"frozen": False}, r"frozen dataclass.*Declared.*frozen=True"),
-        ({"dataclass": False}, r"frozen dataclass"),
-        ({"version": 1}, r"`version`.*Declared\.version is 1"),
-        ({"version": ""}, r"`version`"),
-        ({"libraries": ["torch"]}, r"`libraries`.*\['torch'\]"),
-        ({"libraries": "torch"}, r"`libraries`"),
-        ({"libraries": ("no-such-distribution",)}, r"installed distribution.*'no-such-distribution'"),
-        ({"__doc__": None}, r"one line of help.*no docstring"),
+        (declared(frozen=False), r"frozen dataclass.*Declared.*frozen=True"),
+        (declared(dataclass=False), r"frozen dataclass"),
+        (declared(version=1), r"`version`.*Declared\.version is 1"),
+        (declared(version=""), r"`version`"),
+        (declared(libraries=["torch"]), r"`libraries`.*\['torch'\]"),
+        (declared(libraries="torch"), r"`libraries`"),
+        (declared(libraries=("no-such-distribution",)), r"installed distribution.*'no-such-distribution'"),
+        (declared(__doc__=None), r"one line of help.*no docstring"),
+        (Made, r"pass MyStage\(\), not MyStage"),
+        # One that measures nothing here has not been checked.
+        (
+            Made(raising(Unsupported("made for transformers"))),
+            r"the stage can measure.*gelu.*made for transformers.*network and bench",
+        ),
+        (Made(raising(Unsupported(""))), "Unsupported says why"),
     ],
 )
-def test_declarations(changes: dict[str, Any], text: str) -> None:
+def test_what_a_stage_declares(stage: Any, text: str) -> None:
     with pytest.raises(AssertionError, match=text):
-        check_stage(declared(**changes))
+        check_stage(stage)
 
 
-def test_the_class_itself_is_no_stage() -> None:
-    with pytest.raises(AssertionError, match=r"pass MyStage\(\), not MyStage"):
-        check_stage(Made)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def input_noise(demo_site: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def test_the_demo_plugin_conforms_and_measures_noise(
+    demo_site: Path, monkeypatch: pytest.MonkeyPatch, network: MakeNetwork, bench: MakeBench
+) -> None:
     monkeypatch.syspath_prepend(demo_site)
-    return load("stages", "input-noise").target
-
-
-def test_the_demo_plugin_conforms(input_noise: Any) -> None:
+    input_noise = load("stages", "input-noise").target
     assert check_stage(input_noise()) == list(CHECKS)
-
-
-def test_the_demo_plugin_measures_noise(input_noise: Any, network: MakeNetwork, bench: MakeBench) -> None:
     trained, there = network("digits-mlp", "gelu"), bench("digits-mlp")
     with torch.no_grad():
         clean = there.data.test.accuracy(trained.module(there.data.test.inputs).argmax(1))

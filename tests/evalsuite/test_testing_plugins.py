@@ -6,6 +6,7 @@ import copy
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -101,19 +102,6 @@ def test_variants_here_conform(name: str) -> None:
     assert check_variant(load("variants", name).target(), workload=IRIS) == list(variants.CHECKS)
 
 
-def test_a_variant_that_does_not_apply_has_not_been_checked() -> None:
-    recalibrated = load("variants", "swap-recalibrated").target()
-    with pytest.raises(AssertionError, match=r"applies to.*no BatchNorm.*a fitting workload"):
-        check_variant(recalibrated, workload=IRIS)
-
-
-def told(text: str, check: Callable[[], object]) -> None:
-    with pytest.raises(AssertionError, match=f"(?s){text}") as caught:
-        check()
-    assert "Culprit: " in str(caught.value)
-    assert "Cure: " in str(caught.value)
-
-
 @dataclass(frozen=True)
 class Broken(Budget):
     """Irises, with a fault."""
@@ -194,20 +182,6 @@ WORKLOADS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", WORKLOADS)
-def test_a_broken_workload_is_told_rule_culprit_and_cure(case: str) -> None:
-    changes, text = WORKLOADS[case]
-    told(text, lambda: check_workload(Broken(epochs=1, **changes)))
-
-
-def test_what_a_workload_and_a_variant_declare() -> None:
-    bare = dataclass(frozen=True)(type("Bare", (), {"version": "1", "__doc__": "Help."}))
-    told(r"has a budget.*Bare has no epochs.*evalsuite\.Budget", lambda: check_workload(bare()))
-    told(r"workload has a `version`", lambda: check_workload(dataclass(frozen=True)(type("Bare", (Budget,), {}))()))
-    told(r"pass MyWorkload\(\), not MyWorkload", lambda: check_workload(IrisMLP))  # type: ignore[arg-type]
-    told(r"variant is a frozen dataclass", lambda: check_variant(type("Bare", (), {})()))
-
-
 @dataclass(frozen=True)
 class Treated:
     """The GELU network, with something done to it."""
@@ -261,13 +235,6 @@ VARIANTS: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", VARIANTS)
-def test_a_broken_variant_is_told_rule_culprit_and_cure(case: str) -> None:
-    variant, text = VARIANTS[case]
-    told(text, lambda: check_variant(variant, workload=IRIS))
-    assert torch.get_default_dtype() == torch.float32
-
-
 def test_a_good_variant_passes_after_broken_ones() -> None:
     assert check_variant(Treated(), workload=IRIS) == list(variants.CHECKS)
     assert check_variant(Swapped(base="silu", to="gelu"), workload=IRIS) == list(variants.CHECKS)
@@ -317,14 +284,47 @@ ROWS: dict[str, tuple[Activation, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", ROWS)
-def test_a_broken_row_is_told_rule_culprit_and_cure(case: str) -> None:
-    row, text = ROWS[case]
-    told(text, lambda: check_activation(row))
+def bare(*bases: type, **body: object) -> Any:
+    return type("Bare", bases, body)
 
 
-def test_what_is_no_row() -> None:
-    told(r"a row of traits.*is a GELU", lambda: check_activation(nn.GELU()))  # type: ignore[arg-type]
+frozen = dataclass(frozen=True)
+UNFIT = load("variants", "swap-recalibrated").target()
+DECLARED: dict[str, tuple[Callable[[], object], str]] = {
+    "no budget": (
+        lambda: check_workload(frozen(bare(version="1", __doc__="Help."))()),
+        r"has a budget.*Bare has no epochs.*evalsuite\.Budget",
+    ),
+    "no version": (lambda: check_workload(frozen(bare(Budget))()), "workload has a `version`"),
+    "a class": (lambda: check_workload(IrisMLP), r"pass MyWorkload\(\), not MyWorkload"),  # type: ignore[arg-type]
+    "thawed": (lambda: check_variant(bare()()), "variant is a frozen dataclass"),
+    "no row": (lambda: check_activation(nn.GELU()), "a row of traits.*is a GELU"),  # type: ignore[arg-type]
+    "unfit": (lambda: check_variant(UNFIT, workload=IRIS), "applies to.*no BatchNorm.*a fitting workload"),
+}
+# The check that tells of each fault, and what it says.
+BROKEN = DECLARED | {
+    f"{kind} {name}": (partial(check, made), text)
+    for kind, check, faults in (
+        ("workload", lambda changes: check_workload(Broken(epochs=1, **changes)), WORKLOADS),
+        ("variant", partial(check_variant, workload=IRIS), VARIANTS),
+        ("row", check_activation, ROWS),
+    )
+    for name, (made, text) in faults.items()
+}
+
+
+def told(text: str, check: Callable[[], object]) -> None:
+    with pytest.raises(AssertionError, match=f"(?s){text}") as caught:
+        check()
+    assert "Culprit: " in str(caught.value)
+    assert "Cure: " in str(caught.value)
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_is_broken_is_told_rule_culprit_and_cure(case: str) -> None:
+    check, text = BROKEN[case]
+    told(text, check)
+    assert torch.get_default_dtype() == torch.float32
 
 
 @pytest.mark.parametrize(

@@ -42,20 +42,18 @@ def test_a_rate_without_a_finite_loss_of_every_seed_is_not_chosen() -> None:
     assert told == "w v: no rate gave every seed a finite loss"
 
 
+PLACE = {"workload": "digits-mlp-at-0.1", "variant": "gelu", "step": "train", "seed": 7, "status": "ok", "reason": ""}
+RECIPE = f"{HEAD}steps: [accuracy]\n"
+
+
+def metric(name: str, value: float, unit: str, direction: str) -> dict[str, object]:
+    return {**PLACE, "metric": name, "value": value, "unit": unit, "direction": direction}
+
+
 def test_where_a_training_failed_nothing_is_chosen_and_it_is_named() -> None:
-    recipe = parse_recipe(HEAD + "steps: [accuracy]\n")
-    place = {"workload": "digits-mlp-at-0.1", "variant": "gelu", "step": "train"}
-    ended = {"metric": "validation_nll", "value": 0.5, "status": "ok", "direction": "lower", "unit": "nats"}
-    killed = {
-        "metric": "",
-        "value": math.nan,
-        "status": "timeout",
-        "reason": "ran past 9 s",
-        "direction": "",
-        "unit": "",
-    }
-    frame = pd.DataFrame([{**place, "seed": 7, **ended}, {**place, "seed": 8, **killed}])
-    (found, _) = tuned(frame, recipe, [0.1], [7, 8])
+    killed = {**metric("", math.nan, "", ""), "seed": 8, "status": "timeout", "reason": "ran past 9 s"}
+    frame = pd.DataFrame([metric("validation_nll", 0.5, "nats", "lower"), killed])
+    (found, _) = tuned(frame, parse_recipe(RECIPE), [0.1], [7, 8])
     assert found.chosen is None
     assert found.line == (
         "digits-mlp gelu: nothing chosen, since digits-mlp-at-0.1/gelu/8 is timeout: ran past 9 s; "
@@ -64,22 +62,10 @@ def test_where_a_training_failed_nothing_is_chosen_and_it_is_named() -> None:
 
 
 def test_the_loss_is_no_share_of_samples() -> None:
-    recipe = parse_recipe(HEAD + "steps: [accuracy]\n")
-    place = {
-        "workload": "digits-mlp-at-0.1",
-        "variant": "gelu",
-        "step": "train",
-        "seed": 7,
-        "status": "ok",
-        "reason": "",
-    }
     metrics = (("cosine", 0.9, "cosine", "higher"), ("cosine_under_95", 0.2, "fraction", "lower"),
                ("squared_distance", 0.3, "squared distance", "lower"))  # fmt: skip
-    frame = pd.DataFrame(
-        [{**place, "metric": f"validation_{name}", "value": value, "unit": unit, "direction": direction}
-         for name, value, unit, direction in metrics]
-    )  # fmt: skip
-    found = next(tuned(frame, recipe, [0.1], [7]))
+    frame = pd.DataFrame([metric(f"validation_{name}", *rest) for name, *rest in metrics])
+    found = next(tuned(frame, parse_recipe(RECIPE), [0.1], [7]))
     assert (found.metric, found.losses) == ("squared_distance", {0.1: {7: 0.3}})
 
 
