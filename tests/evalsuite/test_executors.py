@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 import psutil
 import pytest
-from workshop import HEAD, Workshop, lines, wait_until
+from workshop import ONE, Workshop, lines, wait_until
 
 from benchmarks.chaos import told
 from evalsuite.run.journal import read_journal
@@ -54,33 +54,9 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pd.DataFrame]
         folder = tmp_path_factory.mktemp("serial")
         patch.chdir(folder)
         workshop = Workshop(folder)
-        done = workshop.run(workshop.recipe(STEPS), "--executor", "serial")
+        done = workshop.run(workshop.recipe(STEPS, ONE), "--executor", "serial")
         assert done.returncode == 0, done.stderr
         yield told(workshop.out)
-
-
-EXECUTORS = [
-    ("local", ["--jobs", 2]),
-    ("workers", []),
-    pytest.param("dask", ["--jobs", 2], marks=needing("dask", "distributed")),
-    pytest.param("slurm", ["--jobs", 2], marks=needing("slurm", "submitit")),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "words"), EXECUTORS)
-def test_every_executor_gives_the_same_rows(
-    workshop: Workshop, expected: pd.DataFrame, kind: str, words: list[object]
-) -> None:
-    with workers(workshop, workshop.out, 2 if kind == "workers" else 0):
-        done = workshop.run(workshop.recipe(STEPS), "--executor", kind, *words)
-    assert done.returncode == 0, done.stderr
-    pd.testing.assert_frame_equal(told(workshop.out), expected)
-    entries = read_journal(workshop.out / "journal.jsonl")
-    assert {each.conditions["host"] for each in entries.values()} == {platform.node()}
-    assert not list((workshop.out / "orders").glob("*"))
-    again = workshop.run(workshop.recipe(STEPS), "--executor", kind, *words)
-    assert "(8 from the cache)" in again.stdout, again.stderr
 
 
 @pytest.mark.slow
@@ -99,7 +75,7 @@ def test_workers_of_dask_that_end_as_they_begin_are_said(workshop: Workshop) -> 
 
 @pytest.mark.slow
 def test_a_script_needs_no_guard_and_is_run_once(workshop: Workshop) -> None:
-    recipe = workshop.recipe("  - accuracy\n", HEAD.replace(", gelu-swap", ""))
+    recipe = workshop.recipe("  - accuracy\n", ONE)
     script = workshop.folder / "script.py"
     script.write_text(
         "import evalsuite\nopen('times', 'a').write('x')\n"
@@ -115,22 +91,36 @@ def test_a_script_needs_no_guard_and_is_run_once(workshop: Workshop) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["workers", pytest.param("dask", marks=needing("dask", "distributed"))])
-def test_a_killed_worker_costs_no_row(workshop: Workshop, expected: pd.DataFrame, kind: str) -> None:
-    driver = workshop.start(
-        "run", workshop.recipe(STEPS), "--out", workshop.out, "--executor", kind, "--jobs", 2, "--progress", "none"
-    )
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "local",
+        "workers",
+        pytest.param("dask", marks=needing("dask", "distributed")),
+        pytest.param("slurm", marks=needing("slurm", "submitit")),
+    ],
+)
+def test_every_executor_gives_the_same_rows_also_where_a_worker_is_killed(
+    workshop: Workshop, expected: pd.DataFrame, kind: str
+) -> None:
+    recipe = workshop.recipe(STEPS, ONE)
+    driver = workshop.start("run", recipe, "--out", workshop.out, "--executor", kind, "--jobs", 2, "--progress", "none")
     try:
         with workers(workshop, workshop.out, 2 if kind == "workers" else 0) as running:
-            wait_until(lambda: lines(workshop.out / "journal.jsonl") >= 1, 100)
-            victim = running[0].pid if running else dask_worker(driver.pid)
-            psutil.Process(victim).kill()
+            if kind in ("workers", "dask"):
+                wait_until(lambda: lines(workshop.out / "journal.jsonl") >= 1, 100)
+                psutil.Process(running[0].pid if running else dask_worker(driver.pid)).kill()
             output, errors = driver.communicate(timeout=150)
     finally:
         end(driver)
     assert driver.returncode == 0, errors
-    assert "8 jobs: 8 ok" in output
+    assert "4 jobs: 4 ok" in output
     pd.testing.assert_frame_equal(told(workshop.out), expected)
+    entries = read_journal(workshop.out / "journal.jsonl")
+    assert {each.conditions["host"] for each in entries.values()} == {platform.node()}
+    assert not list((workshop.out / "orders").glob("*"))
+    again = workshop.run(recipe, "--executor", kind, "--jobs", 2)
+    assert "(4 from the cache)" in again.stdout, again.stderr
 
 
 def dask_worker(driver: int) -> int:

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 from cases import slow
-from workshop import HEAD, Workshop, lines, wait_until
+from workshop import HEAD, ONE, Workshop, lines, wait_until
 
 from evalsuite.plan import jobs_of
 from evalsuite.plugins import load
@@ -30,8 +30,6 @@ from evalsuite.run.child import Assignment
 from evalsuite.run.claims import Turn, turn_files
 from evalsuite.run.local import Processes, _with_submodules
 from evalsuite.signals import Stopped, held_back, stoppable
-
-ONE = HEAD.replace(", gelu-swap", "")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -90,21 +88,6 @@ def test_a_fork_server_that_never_stays_is_named(workshop: Workshop, monkeypatch
     assert "Aborted" not in done.stderr
 
 
-@pytest.mark.slow
-def test_what_a_stage_says_of_other_disks_and_with_odd_values_is_its_own_row(workshop: Workshop) -> None:
-    said = outcomes(workshop, "".join(f"  - {name}\n" for name in (
-        "full-elsewhere", "{use: exits, code: 28}", "huge-sample", "half-a-character", "slow",
-    )))  # fmt: skip
-    assert said["full-elsewhere"][0] == "failed"
-    assert said["full-elsewhere"][1].startswith("OSError: [Errno 28] No space left on device (")
-    assert said["exits"][0] == "crashed"
-    assert "exit code 28" in said["exits"][1]
-    assert said["huge-sample"][0] == "failed"
-    assert f"sample of metric 'fine' must be in [0, 2^63), got {2**70} (" in said["huge-sample"][1]
-    assert said["half-a-character"] == ("unavailable", "caf?.txt")
-    assert said["slow"][0] == "ok"
-
-
 def first_job(folder: Path, head: str = ONE) -> Assignment:
     """The recipe's first job, with a folder and a log of its own."""
     (folder / "scratch").mkdir()
@@ -145,15 +128,9 @@ def test_the_clock_of_a_paused_job_stands(workshop: Workshop) -> None:
     assert [found for _, found in ended if found.status.value == "timeout"] == []
 
 
-# Of the third, the last job to take its times would be over its limit if that counted its wait.
-@pytest.mark.parametrize(
-    ("seconds", "limit", "locks"),
-    [
-        pytest.param(0.2, 60, True, marks=pytest.mark.slow),
-        pytest.param(0.2, 60, False, marks=pytest.mark.slow),
-        pytest.param(1.5, 5, True, marks=pytest.mark.slow),
-    ],
-)
+# Of the second, the last job to take its times would be over its limit if that counted its wait.
+@pytest.mark.slow
+@pytest.mark.parametrize(("seconds", "limit", "locks"), [(0.2, 60, False), (1.5, 5, True)])
 def test_times_are_taken_while_no_other_job_works(seconds: float, limit: int, locks: bool, workshop: Workshop) -> None:
     file = workshop.folder / "clocks"
     for each in turn_files(workshop.cache):
@@ -193,12 +170,6 @@ def test_a_pause_while_a_job_waits_for_its_turn_counts_once(monkeypatch: pytest.
         clock[0] = float(now)
         does[what](word)
     assert watching._begun == (25 - 10) + (31 - 30)
-
-
-def test_a_stage_that_takes_times_must_say_so(workshop: Workshop) -> None:
-    said = outcomes(workshop, f"  - {{use: clocks-unsaid, file: {workshop.folder / 'clocks'}}}\n")
-    assert said["clocks-unsaid"][0] == "failed"
-    assert "it must say so, by timed: ClassVar[bool] = True" in said["clocks-unsaid"][1]
 
 
 def written(file: Path) -> bool:
@@ -320,22 +291,29 @@ def test_an_interrupt_as_a_job_starts_leaves_none(workshop: Workshop, monkeypatc
 
 
 @pytest.mark.slow
-def test_a_terminated_run_keeps_its_rows_and_a_running_one_is_reported(workshop: Workshop) -> None:
+@pytest.mark.parametrize(("number", "how"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "ended by SIGTERM")])
+def test_a_run_that_is_ended_keeps_its_rows_and_a_running_one_is_reported_and_alone(
+    workshop: Workshop, number: signal.Signals, how: str
+) -> None:
     steps = "  - {use: slow, seconds: 0.1}\n  - {use: slow, name: long, seconds: 600, time_limit: 900}\n"
-    process = workshop.start("run", workshop.recipe(steps, ONE), "--out", workshop.out, "--jobs", 1)
+    recipe = workshop.recipe(steps, ONE)
+    process = workshop.start("run", recipe, "--out", workshop.out, "--jobs", 1)
     wait_until(lambda: lines(workshop.out / "journal.jsonl") >= 2, 250)
+    refused = workshop.run(recipe)
+    assert (refused.returncode, "another process is running" in refused.stderr) == (2, True)
     reported = workshop.call("report", workshop.out)
     assert reported.returncode == 0, reported.stderr
     assert set(workshop.rows()["step"]) == {"train", "slow"}
     assert workshop.rows()["options"].str["seconds"].max() == 0.1
     assert [path.name for path in workshop.out.glob("*.parquet")] == ["results.parquet"]
     (workshop.out / "results.parquet").unlink()
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGTERM
-    assert "evalsuite: ended by SIGTERM; what was measured is in " in errors
+    assert process.returncode == 128 + number
+    assert f"evalsuite: {how}; what was measured is in {workshop.out}, and the same command continues" in errors
     assert "Traceback" not in errors
     assert set(workshop.rows()["step"]) == {"train", "slow"}
+    assert json.loads((workshop.out / "run.json").read_text())["finished"] == ""
 
 
 CTRL_C = """\
@@ -353,19 +331,27 @@ sys.meta_path.insert(0, Finder())
 
 # Before a line of ours is run, and after.
 @pytest.mark.parametrize(
-    ("module", "times"),
-    [("multiprocessing.forkserver", 2), slow("multiprocessing.forkserver", 1), slow("torch", 1), slow("torch", 2)],
+    ("module", "times", "command"),
+    [
+        ("multiprocessing.forkserver", 2, "run"),
+        slow("multiprocessing.forkserver", 1, "verify"),
+        slow("torch", 1, "run"),
+        slow("torch", 2, "verify"),
+    ],
 )
-def test_ctrl_c_as_the_server_of_jobs_starts_leaves_no_traceback(workshop: Workshop, module: str, times: int) -> None:
+def test_ctrl_c_as_the_server_of_jobs_starts_leaves_no_traceback(
+    workshop: Workshop, module: str, times: int, command: str
+) -> None:
     (workshop.folder / "sitecustomize.py").write_text(CTRL_C.format(module=module, times=times))
     workshop.path = workshop.folder
     instances = workshop.folder / "instances.csv"
     instances.write_text("none.onnx,none.vnnlib,1\n")
-    run = ("run", workshop.recipe("  - accuracy\n"), "--out", workshop.out)
-    for command in (run, ("verify", "--instances", instances)):
-        process = workshop.start(*command)
-        _, errors = process.communicate(timeout=30)  # ends where no process is left that holds the pipes
-        assert (process.returncode, "Traceback" in errors) == (130, False), errors
+    words = {
+        "run": (workshop.recipe("  - accuracy\n"), "--out", workshop.out), "verify": ("--instances", instances),
+    }  # fmt: skip
+    process = workshop.start(command, *words[command])
+    _, errors = process.communicate(timeout=30)  # ends where no process is left that holds the pipes
+    assert (process.returncode, "Traceback" in errors) == (130, False), errors
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
@@ -404,13 +390,3 @@ def test_plan_downloads_nothing(workshop: Workshop) -> None:
     assert done.returncode == 2
     assert "workload 'downloading': its data cannot be read: " in done.stderr
     assert "plan downloads nothing; `evalsuite run` does" in done.stderr
-
-
-@pytest.mark.slow
-def test_what_a_stage_says_moves_no_cursor_and_jobs_share_no_log(workshop: Workshop) -> None:
-    head = ONE.replace("[gelu]", "[{use: gelu, name: a_0}, {use: relu, name: a}]") + "baseline: a_0\n"
-    steps = "  - {use: paints, name: b}\n  - {use: paints, name: 0_b}\n"
-    done = workshop.run(workshop.recipe(steps, head))
-    assert "\\x1b[2Jgone" in done.stderr
-    assert "\x1b" not in done.stderr
-    assert len(list((workshop.out / "logs").rglob("*.log"))) == 6

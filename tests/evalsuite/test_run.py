@@ -22,7 +22,7 @@ from pathlib import Path
 import pandas as pd
 import psutil
 import pytest
-from workshop import COMMAND, HEAD, Workshop, git, lines, wait_until
+from workshop import HEAD, ONE, TROUBLE, Workshop, call, git, lines, wait_until
 
 from benchmarks.chaos import told
 from evalsuite.plugins import load
@@ -49,76 +49,112 @@ def rewrite_outcomes(cache: Path, change: Callable[[str], str]) -> None:
         manifest.write_text(json.dumps(digests))
 
 
+# The status of each step, and what its reason says. What is skipped stands behind a step that hands on no network.
+EXPECTED = {
+    "segfault": ("crashed", "SIGSEGV"),
+    "nan-network": ("failed", ""),
+    "raises": ("failed", r"^KeyError: 'no such thing' \(trouble_stages\.py:"),
+    "exits": (
+        "crashed",
+        "^its process ended with exit code 28 and without an outcome, as os._exit ends one; "
+        "see logs/digits-mlp/gelu/0/exits.log$",
+    ),
+    "leaves": (
+        "failed",
+        r"^sys.exit\(28\) was called; raise an error instead, or Unsupported with the reason \(trouble_stages.py:",
+    ),
+    "empty": ("failed", ""),
+    "declines": ("unsupported", "^not this network$"),
+    "rebuilds": ("ok", ""),
+    "links": ("failed", r"^ValueError: artefact latest is neither a file nor a folder \(child\.py:\d+\)$"),
+    "outside": ("failed", "artefact 'notes' is no file inside bench.folder"),
+    "full-elsewhere": ("failed", r"^OSError: \[Errno 28\] No space left on device \("),
+    "huge-sample": ("failed", rf"sample of metric 'fine' must be in \[0, 2\^63\), got {2**70} \("),
+    "half-a-character": ("unavailable", r"^caf\?\.txt$"),
+    "paints": ("failed", "gone"),
+    "clocks-unsaid": ("failed", r"it must say so, by timed: ClassVar\[bool\] = True"),
+    "hang": ("timeout", "^killed at its time limit of 3 s$"),
+    "behind-nan": ("skipped", " hands on no network: a metric failed, so its network is not kept"),
+    "behind": ("skipped", "cannot be saved"),
+    "accuracy": ("ok", ""),
+}
+AFTER = {
+    "exits": "{use: exits, code: 28}",  # by which a job says that the disk is full
+    "behind-nan": "{use: slow, name: behind-nan, after: nan-network}",
+    "hang": "{use: hang, time_limit: 3}",
+    "clocks-unsaid": "{use: clocks-unsaid, file: /dev/null}",
+    "behind": "{use: slow, name: behind, after: rebuilds}",
+}
+
+
 @pytest.mark.slow
 def test_misbehaving_stages_cost_only_their_own_rows(workshop: Workshop) -> None:
-    names = ("segfault", "nan", "raises", "exits", "empty", "declines", "rebuilds", "nan-network", "links", "outside")
-    steps = "".join(f"  - {name}\n" for name in names)
-    steps += "  - {use: slow, name: behind-nan, after: nan-network}\n"
-    steps += "  - {use: hang, time_limit: 3}\n  - {use: slow, name: behind, after: rebuilds}\n  - accuracy\n"
-    done = workshop.run(workshop.recipe(steps, HEAD.replace(", gelu-swap", "")))
+    steps = "".join(f"  - {AFTER.get(name, name)}\n" for name in [*EXPECTED, "nan"])
+    done = workshop.run(workshop.recipe(steps, ONE))
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
+    assert ("\\x1b[2Jgone" in done.stderr, "\x1b" in done.stderr) == (True, False)
     total, *kinds = map(int, re.findall(r"(\d+) (?:jobs|ok|unsupported|failed|skipped)", done.stdout))
     assert (len(kinds), sum(kinds)) == (4, total), done.stdout
     rows = workshop.rows().set_index("step")
-    said = {step: (rows.loc[[step], "status"].iloc[0], rows.loc[[step], "reason"].iloc[0]) for step in rows.index}
-    # What is skipped stands behind a step that hands on no network.
-    expected = {
-        "segfault": ("crashed", "SIGSEGV"),
-        "hang": ("timeout", "^killed at its time limit of 3 s$"),
-        "raises": ("failed", r"KeyError: 'no such thing' \(trouble_stages\.py:"),
-        "exits": (
-            "crashed",
-            "^its process ended with exit code 7 and without an outcome, as os._exit ends one; "
-            "see logs/digits-mlp/gelu/0/exits.log$",
-        ),
-        "empty": ("failed", ""),
-        "declines": ("unsupported", "^not this network$"),
-        "rebuilds": ("ok", ""),
-        "links": ("failed", r"^ValueError: artefact latest is neither a file nor a folder \(child\.py:\d+\)$"),
-        "outside": ("failed", "artefact 'notes' is no file inside bench.folder"),
-        "behind-nan": ("skipped", " hands on no network: a metric failed, so its network is not kept"),
-        "behind": ("skipped", "cannot be saved"),
-    }
-    for step, (status, reason) in expected.items():
-        assert said[step][0] == status
-        assert re.search(reason, said[step][1]), said[step]
+    for step, (status, reason) in EXPECTED.items():
+        told = rows.loc[[step], ["status", "reason"]].iloc[0].tolist()
+        assert told[0] == status, (step, told)
+        assert re.search(reason, told[1]), (step, told)
     nan = rows.loc["nan"].set_index("metric")
-    assert nan.loc["bad", "status"] == "failed"
-    assert nan.loc["fine", "value"] == 1.0
+    assert (nan.loc["bad", "status"], nan.loc["fine", "value"]) == ("failed", 1.0)
     assert rows.loc["accuracy", "value"].notna().any()
-    log = workshop.out / "logs/digits-mlp/gelu/0/raises.log"
-    assert "Traceback" in log.read_text()
+    assert "Traceback" in (workshop.out / "logs/digits-mlp/gelu/0/raises.log").read_text()
 
-    again = workshop.run(workshop.recipe(steps, HEAD.replace(", gelu-swap", "")))
-    ran = [line.split()[1] for line in again.stderr.splitlines() if line.startswith("[")]
-    assert sorted(name.rsplit("/", 1)[1] for name in ran) == [
-        "behind", "behind-nan", "empty", "exits", "hang", "links", "nan", "nan-network", "outside", "raises",
-        "segfault",
-    ]  # fmt: skip
+    again = workshop.run(workshop.recipe(steps, ONE))
+    ran = {line.split()[1].rpartition("/")[2] for line in again.stderr.splitlines() if line.startswith("[")}
+    assert ran == {step for step, (status, _) in EXPECTED.items() if status not in ("ok", "unsupported")} - {
+        "half-a-character"
+    } | {"nan"}
 
 
 @pytest.mark.slow
 def test_a_second_run_is_all_from_the_cache_and_says_the_same(workshop: Workshop) -> None:
-    recipe = workshop.recipe("  - accuracy\n  - slow\n")
-    first = workshop.run(recipe)
+    recipe, other = workshop.recipe("  - files\n"), workshop.folder / "other"
+    words = (recipe, "--out", workshop.out)
+    planned = workshop.call("plan", *words).stdout
+    assert "run     digits-mlp/gelu/0/train       nothing measured with these inputs" in planned
+    assert "wait    digits-mlp/gelu/0/files       needs digits-mlp/gelu/0/train" in planned
+    assert not workshop.out.exists()
+    first = workshop.call("run", *words, "--progress", "json")
     assert first.returncode == 0, first.stderr
+    events = [json.loads(line) for line in first.stderr.splitlines()]
+    assert [(event["done"], event["total"]) for event in events] == [(done, 4) for done in (1, 2, 3, 4)]
+    assert events[-1]["eta_s"] == 0
     rows = workshop.rows()
-    assert "6 jobs: 6 ok, 0 unsupported, 0 failed (0 from the cache)" in first.stdout
-    assert "(6 from the cache)" in workshop.run(recipe).stdout
+    assert "4 jobs: 4 ok, 0 unsupported, 0 failed (0 from the cache)" in first.stdout
+    assert "4 jobs: 4 cached" in workshop.call("plan", *words).stdout
+    target = workshop.out / "artefacts/digits-mlp/gelu/0/files"
+    shutil.rmtree(target)
+    assert "(4 from the cache)" in workshop.run(recipe).stdout
+    assert [each.name for each in target.iterdir()] == ["a.txt"]
     pd.testing.assert_frame_equal(rows, workshop.rows())
-    elsewhere = workshop.call("run", recipe, "--out", workshop.folder / "other", "--progress", "none")
-    assert "(6 from the cache)" in elsewhere.stdout
-    pd.testing.assert_frame_equal(told(workshop.out), told(workshop.folder / "other"))
-    assert (workshop.folder / "other/artefacts/digits-mlp/gelu/0/train/network/module.safetensors").is_file()
+    elsewhere = workshop.call("run", recipe, "--out", other, "--progress", "none")
+    assert "(4 from the cache)" in elsewhere.stdout
+    pd.testing.assert_frame_equal(told(workshop.out), told(other))
+    assert (other / "artefacts/digits-mlp/gelu/0/train/network/module.safetensors").is_file()
+    changed = workshop.recipe("  - {use: files, file: b.txt}\n")
+    planned = workshop.call("plan", changed, "--out", workshop.out).stdout
+    assert "run     digits-mlp/gelu/0/files       option file 'a.txt' -> 'b.txt'" in planned
+    (workshop.out / "run.json").unlink()
+    workshop.run(changed)
+    assert [each.name for each in target.iterdir()] == ["b.txt"]
 
 
 @pytest.mark.slow
-def test_rows_stand_alone(workshop: Workshop) -> None:
-    head = HEAD.replace("[gelu, gelu-swap]", "[gelu, {use: swap-refit, name: refit, scale: true}]")
-    recipe = workshop.recipe("  - {use: accuracy, near_zero: 0.5}\n  - declines\n", head)
-    assert workshop.run(recipe).returncode == 0
+def test_rows_stand_alone_also_those_of_a_variant_that_does_not_apply(workshop: Workshop) -> None:
+    variants = "[relu, gelu-swap, swap-recalibrated, {use: swap-refit, name: refit, scale: true}]"
+    head = HEAD.replace("[gelu, gelu-swap]", variants) + "baseline: relu\n"
+    done = workshop.run(workshop.recipe("  - {use: accuracy, near_zero: 0.5}\n  - declines\n", head))
+    assert done.returncode == 0, done.stderr
+    assert "13 jobs: 7 ok, 6 unsupported, 0 failed" in done.stdout  # with the training of gelu, which is not shown
     rows, commit, refit = workshop.rows(), checkout(), {"base": "gelu", "to": "relu", "scale": True}
+    assert set(rows["variant"]) == {"relu", "gelu-swap", "swap-recalibrated", "refit"}
     for step, options in (("accuracy", {"near_zero": 0.5, "partial_swaps": False}), ("declines", {}), ("train", refit)):
         own = rows[(rows["variant"] == "refit") & (rows["step"] == step)]
         assert own["options"].map(lambda each, told=options: each == told).all()
@@ -126,22 +162,16 @@ def test_rows_stand_alone(workshop: Workshop) -> None:
         assert own["workload_options"].str["epochs"].eq(1).all()
         assert own["workload_use"].eq("digits-mlp").all()
         assert own["variant_use"].eq("swap-refit").all()
-    assert set(rows["commit"]) == {commit}
-    sources = rows.groupby(["variant", "step"])["source"].unique().map(list).to_dict()
+    ran = rows[rows["variant"] != "swap-recalibrated"]
+    assert set(ran["commit"]) == {commit}
+    sources = ran.groupby(["variant", "step"])["source"].unique().map(list).to_dict()
     entries = read_journal(workshop.out / "journal.jsonl")
     assert sources == {each: [entries[f"digits-mlp/{each[0]}/0/{each[1]}"].inputs["code"]] for each in sources}
     assert "options" not in (workshop.out / "journal.jsonl").read_text()
-
-
-@pytest.mark.slow
-def test_rows_keep_the_commit_that_measured_them(workshop: Workshop) -> None:
-    recipe = workshop.recipe("  - slow\n", HEAD.replace(", gelu-swap", ""))
-    workshop.run(recipe)
-    # As if an older commit had filled the cache.
-    rewrite_outcomes(workshop.cache, lambda text: json.dumps({**json.loads(text), "commit": "older"}))
-    shutil.rmtree(workshop.out)
-    assert "(2 from the cache)" in workshop.run(recipe).stdout
-    assert set(workshop.rows()["commit"]) == {"older"}
+    mine = rows[rows["variant"] == "swap-recalibrated"].set_index("step")
+    assert list(mine["status"]) == ["unsupported"] * 3
+    assert mine.loc["train", "reason"] == "the network has no BatchNorm to recalibrate"
+    assert "no BatchNorm" in mine.loc["accuracy", "reason"]
 
 
 def test_the_commit_is_of_the_repository_that_holds_evalsuite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,22 +204,16 @@ def test_the_commit_is_of_the_repository_that_holds_evalsuite(tmp_path: Path, mo
 
 
 @pytest.mark.slow
-def test_artefacts_are_those_of_the_outcome_that_stands(workshop: Workshop) -> None:
-    target = workshop.out / "artefacts/digits-mlp/gelu/0/files"
-    workshop.run(workshop.recipe("  - files\n"))
-    assert [each.name for each in target.iterdir()] == ["a.txt"]
-    shutil.rmtree(target)
-    assert "(4 from the cache)" in workshop.run(workshop.recipe("  - files\n")).stdout
-    assert [each.name for each in target.iterdir()] == ["a.txt"]
-    (workshop.out / "run.json").unlink()
-    workshop.run(workshop.recipe("  - {use: files, file: b.txt}\n"))
-    assert [each.name for each in target.iterdir()] == ["b.txt"]
-
-
-@pytest.mark.slow
-def test_a_cached_outcome_that_cannot_be_read_is_measured_again(workshop: Workshop) -> None:
-    recipe = workshop.recipe("  - slow\n")
+def test_cached_rows_keep_the_commit_that_measured_them_and_unreadable_ones_are_measured_again(
+    workshop: Workshop,
+) -> None:
+    recipe = workshop.recipe("  - slow\n", ONE)
     workshop.run(recipe)
+    # As if an older commit had filled the cache.
+    rewrite_outcomes(workshop.cache, lambda text: json.dumps({**json.loads(text), "commit": "older"}))
+    shutil.rmtree(workshop.out)
+    assert "(2 from the cache)" in workshop.run(recipe).stdout
+    assert set(workshop.rows()["commit"]) == {"older"}
     rewrite_outcomes(workshop.cache, lambda text: text.replace('"rows"', '"lines"'))
     shutil.rmtree(workshop.out)
     done = workshop.run(recipe)
@@ -198,11 +222,10 @@ def test_a_cached_outcome_that_cannot_be_read_is_measured_again(workshop: Worksh
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kill_at", [1, 5])
-def test_kill_dash_nine_of_the_whole_tree_and_continue(workshop: Workshop, kill_at: int) -> None:
-    recipe = workshop.recipe("  - accuracy\n  - slow\n  - {use: slow, name: slower, seconds: 0.6}\n")
+def test_kill_dash_nine_of_the_whole_tree_and_continue(workshop: Workshop) -> None:
+    recipe = workshop.recipe("  - accuracy\n  - slow\n  - {use: slow, name: slower, seconds: 0.6}\n", ONE)
     process = workshop.start("run", recipe, "--out", workshop.out)
-    wait_until(lambda: lines(workshop.out / "journal.jsonl") >= kill_at)
+    wait_until(lambda: lines(workshop.out / "journal.jsonl") >= 1)
     tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
     for each in tree:
         with contextlib.suppress(psutil.NoSuchProcess):  # a child that ended by itself, or with its parent
@@ -210,10 +233,10 @@ def test_kill_dash_nine_of_the_whole_tree_and_continue(workshop: Workshop, kill_
     process.communicate()
     psutil.wait_procs(tree, timeout=10)
     finished = lines(workshop.out / "journal.jsonl")
-    assert finished < 8
+    assert finished < 4
     done = workshop.run(recipe)
     assert done.returncode == 0, done.stderr
-    assert sum(line.startswith("[") for line in done.stderr.splitlines()) <= 8 - kill_at
+    assert sum(line.startswith("[") for line in done.stderr.splitlines()) <= 4 - 1
     fresh = Workshop(workshop.folder / "fresh")
     fresh.folder.mkdir()
     assert fresh.run(recipe).returncode == 0
@@ -221,72 +244,25 @@ def test_kill_dash_nine_of_the_whole_tree_and_continue(workshop: Workshop, kill_
 
 
 @pytest.mark.slow
-def test_ctrl_c_keeps_what_was_measured(workshop: Workshop) -> None:
-    recipe = workshop.recipe("  - {use: slow, seconds: 1.5}\n")
-    process = workshop.start("run", recipe, "--out", workshop.out, "--jobs", 1)
-    wait_until(lambda: lines(workshop.out / "journal.jsonl") >= 2)
-    os.kill(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert "Traceback" not in errors
-    assert "the same command continues" in errors
-    assert (workshop.rows()["metric"] == "validation_accuracy").any()
-    record = json.loads((workshop.out / "run.json").read_text())
-    assert record["finished"] == ""
-    assert workshop.run(recipe).returncode == 0
-
-
-@pytest.mark.slow
-def test_plan_tells_what_and_why(workshop: Workshop) -> None:
-    recipe = workshop.recipe("  - slow\n")
-    planned = workshop.call("plan", recipe, "--out", workshop.out)
-    assert "run     digits-mlp/gelu/0/train       nothing measured with these inputs" in planned.stdout
-    assert "wait    digits-mlp/gelu/0/slow        needs digits-mlp/gelu/0/train" in planned.stdout
-    assert not workshop.out.exists()
-    workshop.run(recipe)
-    assert "4 jobs: 4 cached" in workshop.call("plan", recipe, "--out", workshop.out).stdout
-    changed = workshop.recipe("  - {use: slow, seconds: 0.1}\n")
-    assert "run     digits-mlp/gelu/0/slow        option seconds 0.3 -> 0.1" in workshop.call(
-        "plan", changed, "--out", workshop.out
-    ).stdout  # fmt: skip
-
-
-@pytest.mark.slow
-def test_a_hidden_base_is_trained_but_not_shown(workshop: Workshop) -> None:
-    head = HEAD.replace("[gelu, gelu-swap]", "[gelu-swap, relu]") + "baseline: relu\n"
-    done = workshop.run(workshop.recipe("  - accuracy\n", head))
-    assert "5 jobs: 5 ok" in done.stdout
-    assert set(workshop.rows()["variant"]) == {"gelu-swap", "relu"}
-
-
-@pytest.mark.slow
-def test_a_changed_network_goes_on_to_the_next_step(workshop: Workshop) -> None:
-    steps = "  - {use: prune, fine_tune_epochs: 1}\n  - {use: accuracy, name: pruned, after: prune}\n  - accuracy\n"
-    done = workshop.run(workshop.recipe(steps))
-    assert done.returncode == 0, done.stderr
-    rows = workshop.rows()
-    accuracy = rows[(rows["metric"] == "accuracy") & (rows["variant"] == "gelu")].set_index("step")["value"]
-    assert accuracy["pruned"] == pytest.approx(accuracy["prune"], abs=1e-9)
-    parameters = rows[(rows["metric"] == "parameters") & (rows["variant"] == "gelu")].set_index("step")["value"]
-    assert parameters["pruned"] == parameters["prune"] < parameters["accuracy"]
-
-
-@pytest.mark.slow
-def test_a_quantized_file_goes_on_to_the_steps_that_take_one(workshop: Workshop) -> None:
+def test_a_changed_network_and_a_quantized_file_go_on_to_the_next_steps(workshop: Workshop) -> None:
     steps = """
+  - accuracy
   - {use: prune, fine_tune_epochs: 1}
+  - {use: accuracy, name: pruned, after: prune}
   - {use: quantize, after: prune}
   - {use: export, after: quantize}
   - {use: accuracy, name: accuracy-quantized, after: quantize}
   - {use: prune, name: prune-quantized, fine_tune_epochs: 1, after: quantize}
 """
-    done = workshop.run(workshop.recipe(steps, HEAD.replace("[gelu, gelu-swap]", "[gelu]")))
+    done = workshop.run(workshop.recipe(steps, ONE))
     assert done.returncode == 0, done.stderr
     rows = workshop.rows()
     refused = rows[rows["step"] == "prune-quantized"]
     assert set(refused["status"]) == {"unsupported"}
     assert set(refused["reason"]) == {"takes torch modules; after 'quantize' the network is an ONNX file"}
     found = rows.set_index(["step", "metric"])["value"]
+    assert found["pruned", "accuracy"] == pytest.approx(found["prune", "accuracy"], abs=1e-9)
+    assert found["pruned", "parameters"] == found["prune", "parameters"] < found["accuracy", "parameters"]
     assert found["export", "runtime_accuracy"] == found["quantize", "runtime_accuracy"]
     assert found["accuracy-quantized", "accuracy"] == found["quantize", "runtime_accuracy"]
     place = workshop.out / "artefacts" / "digits-mlp" / "gelu" / "0"
@@ -347,16 +323,11 @@ def test_a_missing_data_file_is_said_before_anything_runs(workshop: Workshop, wo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [(), ("--serial",)])
-def test_a_stage_that_calls_sys_exit_costs_only_its_own_row(workshop: Workshop, words: tuple[str, ...]) -> None:
-    recipe = workshop.recipe("  - leaves\n  - slow\n", HEAD.replace(", gelu-swap", ""))
-    done = workshop.run(recipe, *words)
+def test_a_stage_that_calls_sys_exit_costs_only_its_own_row_in_the_drivers_process_too(workshop: Workshop) -> None:
+    done = workshop.run(workshop.recipe("  - leaves\n  - slow\n", ONE), "--serial")
     assert done.returncode == 1, done.stderr
     rows = workshop.rows().set_index("step")
-    assert rows.loc["leaves", "status"] == "failed"
-    assert rows.loc["leaves", "reason"].startswith(
-        "sys.exit(28) was called; raise an error instead, or Unsupported with the reason (trouble_stages.py:"
-    )
+    assert re.search(EXPECTED["leaves"][1], rows.loc["leaves", "reason"])
     assert set(rows.loc["slow", "status"]) == {"ok"}
 
 
@@ -392,20 +363,8 @@ def test_unusable_folders_are_named(workshop: Workshop) -> None:
 
 
 @pytest.mark.slow
-def test_two_runs_in_one_folder_at_a_time_are_refused(workshop: Workshop) -> None:
-    recipe = workshop.recipe("  - {use: slow, seconds: 30}\n")
-    process = workshop.start("run", recipe, "--out", workshop.out)
-    wait_until(lambda: lines(workshop.out / "journal.jsonl") >= 1)
-    done = workshop.run(recipe)
-    os.kill(process.pid, signal.SIGINT)
-    process.communicate(timeout=30)
-    assert done.returncode == 2
-    assert "another process is running" in done.stderr
-
-
-@pytest.mark.slow
 def test_a_full_disk_is_said_and_the_next_run_continues(workshop: Workshop) -> None:
-    recipe = workshop.recipe("  - slow\n  - accuracy\n")
+    recipe = workshop.recipe("  - slow\n  - accuracy\n", ONE)
     limited = (
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000)); "
         "from evalsuite.cli import main; main()"
@@ -477,34 +436,12 @@ def test_options_are_listed_by_name(workshop: Workshop) -> None:
 
 
 @pytest.mark.slow
-def test_doctor_names_what_is_broken_and_the_cure(workshop: Workshop) -> None:
-    examined = workshop.call("doctor")
-    assert examined.returncode == 1
+def test_doctor_names_what_is_broken_and_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    healthy = call("doctor")
+    assert healthy.exit_code == 0, healthy.stdout
+    assert "torch " in healthy.stdout
+    monkeypatch.syspath_prepend(TROUBLE)
+    examined = call("doctor")
+    assert examined.exit_code == 1
     assert "MISSING  stage broken" in examined.stdout
     assert "cure: reinstall or remove trouble" in examined.stdout
-    healthy = subprocess.run([*COMMAND, "doctor"], capture_output=True, text=True, check=False)
-    assert healthy.returncode == 0, healthy.stdout
-    assert "torch " in healthy.stdout
-
-
-@pytest.mark.slow
-def test_progress_as_json_is_one_object_a_job(workshop: Workshop) -> None:
-    recipe = workshop.recipe("  - slow\n")
-    done = workshop.call("run", recipe, "--out", workshop.out, "--progress", "json")
-    events = [json.loads(line) for line in done.stderr.splitlines()]
-    assert [event["done"] for event in events] == [1, 2, 3, 4]
-    assert events[-1]["total"] == 4
-    assert events[-1]["eta_s"] == 0
-
-
-@pytest.mark.slow
-def test_a_variant_that_does_not_apply_is_unsupported_with_all_its_steps_and_fails_nothing(workshop) -> None:
-    head = HEAD.replace("[gelu, gelu-swap]", "[gelu, swap-recalibrated]")
-    done = workshop.run(workshop.recipe("  - accuracy\n", head))
-    assert done.returncode == 0, done.stderr
-    assert "4 jobs: 2 ok, 2 unsupported, 0 failed" in done.stdout
-    rows = workshop.rows()
-    mine = rows[rows["variant"] == "swap-recalibrated"].set_index("step")
-    assert list(mine["status"]) == ["unsupported", "unsupported"]
-    assert mine.loc["train", "reason"] == "the network has no BatchNorm to recalibrate"
-    assert "no BatchNorm" in mine.loc["accuracy", "reason"]

@@ -29,6 +29,7 @@ workloads: [{use: digits-mlp, epochs: 1}]
 variants: [gelu, gelu-swap]
 seeds: [0]
 """
+ONE = HEAD.replace(", gelu-swap", "")
 
 
 def call(*words: object, **environment: str) -> Result:

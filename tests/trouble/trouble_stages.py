@@ -54,28 +54,27 @@ def hang(network: Network, bench: Bench) -> Outcome:
     return Outcome([_count()])
 
 
-@stage
-def not_a_number(network: Network, bench: Bench) -> Outcome:
-    """One NaN beside a good value."""
-    return Outcome([_count(_NAN, "bad"), _count()])
+def _raising(error: Exception) -> Callable[..., Outcome]:
+    def run(network: Network, bench: Bench) -> Outcome:
+        raise error
+
+    return run
 
 
-@stage
-def not_a_number_but_a_network(network: Network, bench: Bench) -> Outcome:
-    """A NaN beside a network that could be handed on."""
-    return Outcome([_count(_NAN, "bad")], network=replace(network))
-
-
-@stage
-def raises(network: Network, bench: Bench) -> Outcome:
-    """An ordinary bug."""
-    raise KeyError("no such thing")
-
-
-@stage
-def paints(network: Network, bench: Bench) -> Outcome:
-    """Fails with a text that clears the terminal."""
-    raise ValueError("\x1b[2Jgone")
+raises = stage(_raising(KeyError("no such thing")), "raises")  # An ordinary bug.
+paints = stage(_raising(ValueError("\x1b[2Jgone")), "paints")  # Fails with a text that clears the terminal.
+declines = stage(_raising(Unsupported("not this network")), "declines")
+empty = stage(lambda network, bench: Outcome([]), "empty")
+not_a_number = stage(lambda network, bench: Outcome([_count(_NAN, "bad"), _count()]), "not_a_number")
+# A NaN beside a network that could be handed on.
+not_a_number_but_a_network = stage(
+    lambda network, bench: Outcome([_count(_NAN, "bad")], network=replace(network)), "not_a_number_but_a_network"
+)
+# A sample beyond what a column of the results holds, and a name of a file that is no Unicode, as os.listdir gives it.
+huge_sample = stage(lambda network, bench: Outcome([_count(sample=2**70)]), "huge_sample")
+half_a_character = stage(
+    lambda network, bench: Outcome([_count(None, "seen", reason=os.fsdecode(b"caf\xe9.txt"))]), "half_a_character"
+)
 
 
 @stage
@@ -90,19 +89,7 @@ def leaves(network: Network, bench: Bench, code: int = 28) -> Outcome:
     sys.exit(code)
 
 
-@stage
-def empty(network: Network, bench: Bench) -> Outcome:
-    """Measures nothing."""
-    return Outcome([])
-
-
 unversioned = stage(lambda network, bench: Outcome([_count()]), "unversioned", version=1)  # A number for it.
-
-
-@stage
-def declines(network: Network, bench: Bench) -> Outcome:
-    """Supports nothing."""
-    raise Unsupported("not this network")
 
 
 @stage
@@ -173,18 +160,6 @@ def full_elsewhere(network: Network, bench: Bench) -> Outcome:
     """Finds that a disk is full which is not the run's."""
     Path("/dev/full").write_text("content")
     raise OSError(errno.ENOSPC, "not reached")
-
-
-@stage
-def huge_sample(network: Network, bench: Bench) -> Outcome:
-    """Numbers a sample beyond what a column of the results holds."""
-    return Outcome([_count(sample=2**70)])
-
-
-@stage
-def half_a_character(network: Network, bench: Bench) -> Outcome:
-    """Tells the name of a file that is no Unicode, as os.listdir gives it."""
-    return Outcome([_count(None, "seen", reason=os.fsdecode(b"caf\xe9.txt"))])
 
 
 @stage
