@@ -57,34 +57,14 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
     """Quantize `network`; see `Quantize` for what is raised."""
     if is_file(network):
         return measure_file(network, bench, options)
-    if network.deployed is not None:
-        raise Unsupported("takes torch modules; a step before made an ONNX file of the network already")
-    asked = {"tuned": options.tuned, "size_budget": options.size_budget < 1, "sensitivity": options.sensitivity}
-    task = bench.data.task
-    if names := [name for name, given in asked.items() if given and not isinstance(task, Classification)]:
-        raise Unsupported(
-            f"{' and '.join(names)} compare class probabilities, which a task {type(task).__name__} does not have: "
-            "leave them out"
-        )
-    folded = fold_hardness(network.module, (network.example(2),))
+    folded, by_position = _prepared(network, bench, options)
     # Of real numbers random ones would do, and zeros.
     example = network.example(2) if network.several or network.vocabulary is not None else None
-    shape = tuple(folded(network.example(1)).shape)
-    by_position = len(shape) == 3  # of a text, or of places of a picture
-    if shape != (1, network.classes) and not by_position:
-        raise Unsupported(
-            f"logits of shape {shape} are not measured, only (1, {network.classes}), a row per sample, and those "
-            "with a row for each position of a sample, (1, positions, classes)"
-        )
     inputs = bench.data.calibration.first(options.calibration_samples)
     quantized, made = quantize(folded, network.input_shape, inputs, bench, options, example)
     test = bench.data.test
     artefacts = {name: bench.folder / f"{name}.onnx" for name in ("quantized", "integer")}
-    with TemporaryDirectory() as folder:
-        float_path = Path(folder) / "float32.onnx"
-        export_network(network, float_path)
-        float_file = float_path.read_bytes()
-    path = artefacts["quantized"]
+    float_file, path = _float_file(network), artefacts["quantized"]
     export_qcdq(quantized, network.input_shape, path, example)
     report = bench.folder / "execution.json"
 
@@ -112,16 +92,58 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
     ]
     if options.qonnx:
         artefacts["qonnx"] = bench.folder / "qonnx.onnx"
-        try:
-            if example is not None:
-                raise Unsupported("QONNX: FPGA tools take one input of real numbers")
-            export_qonnx(quantized, network.input_shape, artefacts["qonnx"])
-        except Unsupported as error:  # An extra: what was measured stands without it.
-            metrics.append(Metric("qonnx", None, "file", NEUTRAL, reason=str(error)))
+        metrics += _in_qonnx(quantized, network.input_shape, artefacts["qonnx"], example)
     written = {name: each for name, each in artefacts.items() if each.exists()}
     # No torch module computes what the file does; the steps that follow take the file.
     handed_on = replace(network, unswapped=None, deployed=path, integer=written.get("integer"))
     return Outcome(metrics, {**written, "execution": report}, handed_on)
+
+
+def _prepared(network: Network, bench: Bench, options: Quantize) -> tuple[nn.Module, bool]:
+    """The module with hardness folded into its layers, and whether it has a row of logits for each position.
+
+    Raises:
+        Unsupported: it is an ONNX file already, its logits are of another shape, or its task lacks what options ask.
+    """
+    if network.deployed is not None:
+        raise Unsupported("takes torch modules; a step before made an ONNX file of the network already")
+    asked = {"tuned": options.tuned, "size_budget": options.size_budget < 1, "sensitivity": options.sensitivity}
+    task = bench.data.task
+    if names := [name for name, given in asked.items() if given and not isinstance(task, Classification)]:
+        raise Unsupported(
+            f"{' and '.join(names)} compare class probabilities, which a task {type(task).__name__} does not have: "
+            "leave them out"
+        )
+    folded = fold_hardness(network.module, (network.example(2),))
+    shape = tuple(folded(network.example(1)).shape)
+    by_position = len(shape) == 3  # of a text, or of places of a picture
+    if shape != (1, network.classes) and not by_position:
+        raise Unsupported(
+            f"logits of shape {shape} are not measured, only (1, {network.classes}), a row per sample, and those "
+            "with a row for each position of a sample, (1, positions, classes)"
+        )
+    return folded, by_position
+
+
+def _float_file(network: Network) -> bytes:
+    """The float network as an ONNX file."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "float32.onnx"
+        export_network(network, path)
+        return path.read_bytes()
+
+
+def _in_qonnx(
+    quantized: fx.GraphModule, input_shape: tuple[int, ...], path: Path, example: Inputs | None
+) -> list[Metric]:
+    """Write the file for FPGA tools. It is an extra: what was measured stands without it, with the reason as a row."""
+    try:
+        if example is not None:
+            raise Unsupported("QONNX: FPGA tools take one input of real numbers")
+        export_qonnx(quantized, input_shape, path)
+    except Unsupported as error:
+        return [Metric("qonnx", None, "file", NEUTRAL, reason=str(error))]
+    return []
 
 
 def _some(test: Split, count: int) -> torch.Tensor | Samples:
