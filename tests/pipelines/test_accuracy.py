@@ -276,8 +276,8 @@ def test_conformance() -> None:
 
 
 def test_importing_a_stage_imports_nothing_heavy() -> None:
-    heavy = "{'torch', 'onnx', 'onnxruntime', 'torch_pruning', 'numpy', 'sklearn'}"
-    stages = "pipelines.accuracy, pipelines.export_onnx, pipelines.prune"
+    heavy = "{'torch', 'onnx', 'onnxruntime', 'torch_pruning', 'numpy', 'sklearn', 'z3', 'auto_LiRPA'}"
+    stages = "pipelines.accuracy, pipelines.export_onnx, pipelines.prune, pipelines.bounds, pipelines.smt"
     code = f"import sys, {stages}; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -18,17 +18,9 @@ from evalsuite.cli import app
 from evalsuite.verification.proofs import check_proof
 from tests.evalsuite.files_of_mlps import network as network_of
 from tests.evalsuite.files_of_mlps import property_of
+from tests.pipelines.smt_networks import absolute_file
 
 ROOT = Path(__file__).parents[2]
-
-
-def network(path: Path, *layers: tuple[list[list[float]], list[float]], between: str = "Relu") -> Path:
-    return network_of(path, layers, between)
-
-
-# y = |x| + rest, by a neuron for each sign
-def absolute(path: Path, rest: float) -> Path:
-    return network(path, ([[1.0], [-1.0]], [0.0, 0.0]), ([[1.0, 1.0]], [rest]))
 
 
 def answer(model: Path, file: Path, seconds: float, engine: str = "exact") -> Verification:
@@ -44,7 +36,7 @@ def proven(found: Verification, model: Path, folder: Path) -> bool:
 
 @pytest.mark.parametrize(("rest", "expected"), [(0.25, "unsat"), (0.01, "unsat"), (0.0, "sat"), (-0.5, "sat")])
 def test_known_answers(tmp_path: Path, rest: float, expected: str) -> None:
-    model = absolute(tmp_path / "m.onnx", rest)
+    model = absolute_file(tmp_path / "m.onnx", rest)
     found = answer(model, property_of(tmp_path / "p.vnnlib", [("-1", "0.5")], 1, "(<= Y_0 0)"), 20)
     assert found.answer.value == expected
     if expected == "unsat":
@@ -60,9 +52,12 @@ def test_known_answers(tmp_path: Path, rest: float, expected: str) -> None:
 
 def test_decimals_are_exact_in_rows_and_box(tmp_path: Path) -> None:
     # y = x on [0.1, 0.2]: the float32 numbers nearest to 0.2 lie beyond it, so that y >= 0.2 has no witness
-    model = network(tmp_path / "m.onnx", ([[1.0]], [0.0]))
+    model = network_of(tmp_path / "m.onnx", [([[1.0]], [0.0])])
     file = property_of(tmp_path / "p.vnnlib", [("0.1", "0.2")], 1, "(>= Y_0 0.2)")
-    assert answer(model, file, 5).answer.value == "unknown"
+    for engine in ("exact", "z3"):
+        found = answer(model, file, 5, engine)
+        assert found.answer.value == "unknown"
+    assert "violated in exact arithmetic only" in found.reason
     file = property_of(tmp_path / "p.vnnlib", [("0.1", "0.2")], 1, "(>= Y_0 0.20001)")
     found = answer(model, file, 5)
     assert found.answer.value == "unsat"
@@ -71,7 +66,7 @@ def test_decimals_are_exact_in_rows_and_box(tmp_path: Path) -> None:
 
 def test_disjuncts_conjunctions_and_boxes(tmp_path: Path) -> None:
     # y = (x0, x1) on [0, 1] x [2, 3]
-    model = network(tmp_path / "m.onnx", ([[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0]))
+    model = network_of(tmp_path / "m.onnx", [([[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0])])
     box = [("0", "1"), ("2", "3")]
     both = property_of(tmp_path / "p.vnnlib", box, 2, "(or (and (<= Y_0 2)(<= Y_1 1)) (and (>= Y_0 2)))")
     found = answer(model, both, 5)
@@ -125,35 +120,16 @@ def call(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
 
 
-def distribution(folder: Path, name: str, commands: dict[str, str], modules: dict[str, str]) -> None:
-    """What installing a distribution puts into a folder."""
-    about = folder / f"{name}-1.0.dist-info"
-    about.mkdir(parents=True)
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    entries = [f"{command} = {target}" for command, target in commands.items()]
-    (about / "entry_points.txt").write_text("\n".join(["[evalsuite.commands]", *entries]) + "\n")
-    for module, text in modules.items():
-        (folder / f"{module}.py").write_text(text)
-
-
-@pytest.fixture
-def installed(tmp_path: Path) -> Path:
-    """A folder with the commands of another distribution."""
+def test_commands_of_plugins(tmp_path: Path) -> None:
+    installed = tmp_path / "site"
     good = "def shout(text: str) -> None:\n    '''Say it loudly.'''\n    print(text.upper())\n"
-    distribution(
-        tmp_path / "site",
-        "shouting",
-        {
-            "shout": "shouting_good:shout",
-            "broken": "shouting_bad:f",
-            "run": "shouting_bad:f",
-        },
-        {"shouting_good": good, "shouting_bad": "raise SystemExit('never')\n"},
-    )
-    return tmp_path / "site"
-
-
-def test_commands_of_plugins(installed: Path) -> None:
+    about = installed / "shouting-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: shouting\nVersion: 1.0\n")
+    entries = ["shout = shouting_good:shout", "broken = shouting_bad:f", "run = shouting_bad:f"]
+    (about / "entry_points.txt").write_text("\n".join(["[evalsuite.commands]", *entries]) + "\n")
+    (installed / "shouting_good.py").write_text(good)
+    (installed / "shouting_bad.py").write_text("raise SystemExit('never')\n")
     listed = run("--help", path=installed)
     assert listed.returncode == 0
     assert all(f"  {name} " in listed.stdout for name in ("shout", "broken", "smt", "verify"))
@@ -171,7 +147,7 @@ def test_commands_of_plugins(installed: Path) -> None:
 
 @pytest.mark.slow
 def test_the_command_lines_from_the_search_to_the_check(tmp_path: Path) -> None:
-    model = absolute(tmp_path / "m.onnx", 0.25)
+    model = absolute_file(tmp_path / "m.onnx", 0.25)
     file = property_of(tmp_path / "p.vnnlib", [("-1", "0.5")], 1, "(<= Y_0 0)")
     out = tmp_path / "out.json"
     done = run("smt", "--onnx", model, "--vnnlib", file, "--proof", out)
@@ -190,13 +166,13 @@ def test_the_command_lines_from_the_search_to_the_check(tmp_path: Path) -> None:
     wider = property_of(tmp_path / "wider.vnnlib", [("-1", "0.75")], 1, "(<= Y_0 0)")
     other = call("check-proof", out, "--onnx", model, "--vnnlib", wider)
     assert (other.returncode, "reaches outside" in other.stdout) == (1, True)
-    foreign = call("check-proof", out, "--onnx", absolute(tmp_path / "foreign.onnx", 0.5))
+    foreign = call("check-proof", out, "--onnx", absolute_file(tmp_path / "foreign.onnx", 0.5))
     assert (foreign.returncode, "is of another network than" in foreign.stderr) == (1, True)
     out.write_text(out.read_text().replace('"bound":"1', '"bound":"3'))
     refused = call("check-proof", out, "--onnx", model)
     assert (refused.returncode, refused.stdout) == (1, "not proven\n")
     assert "trees[0]" in refused.stderr
-    absolute(model, -1.0)
+    absolute_file(model, -1.0)
     done = call("smt", "--onnx", model, "--vnnlib", file, "--timeout", "20")
     assert done.stdout.startswith("sat\n((X_0 ")
 
@@ -222,8 +198,8 @@ def test_errors_name_the_culprit(
     message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    absolute(Path("m.onnx"), 0.25)
-    network(Path("exp.onnx"), ([[1.0]], [0.0]), ([[1.0]], [0.0]), between="Exp")
+    absolute_file(Path("m.onnx"), 0.25)
+    network_of(Path("exp.onnx"), [([[1.0]], [0.0])] * 2, "Exp")
     property_of(Path("p.vnnlib"), [("-1", "0.5")], 1, "(<= Y_0 0)")
     property_of(Path("two.vnnlib"), [("-1", "0.5")] * 2, 1, "(<= Y_0 0)")
     for command in (["smt"], ["verify", "--engine", "exact"]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from pipelines.smt.reduction import Asked, reduce
 from pipelines.smt.search.decision import Decided
 from pipelines.smt.search.exploring import Finding, multipliers
 from pipelines.smt.search.space import IntervalSpace
-from tests.pipelines.test_smt_search_cases import around, box, chain, decide_exactly, decider, linear, of, samples
+from tests.pipelines.smt_networks import around, box, chain, decide_exactly, decider, linear, of, samples
 
 ACTIVATIONS = (nn.GELU, LambdaGELU, nn.SiLU, nn.LeakyReLU, nn.ELU, nn.Hardswish)
 
@@ -50,7 +51,7 @@ def test_bounds_of_random_parts_hold_for_samples(activation: type[nn.Module]) ->
     network = chain([3, 6, 5, 3], 1, activation)
     property_ = around(network, 0.5, 1)
     space = spaces(network, property_)
-    points = samples(property_, 3000, 0)
+    points = samples(property_, 1500, 0)
     state, inputs = points, []
     for layer in nn.Sequential(*network.module).double():
         state = layer(state)
@@ -61,7 +62,7 @@ def test_bounds_of_random_parts_hold_for_samples(activation: type[nn.Module]) ->
     others = [index for index in range(3) if index != property_.label]
     margins = (state[:, [property_.label]] - state[:, others]).detach().numpy()
     chance = np.random.default_rng(0)
-    for trial in range(25):
+    for trial in range(12):
         row = trial % 2
         space.aim(row)
         part = space.root
@@ -169,7 +170,7 @@ def test_trained_digits(activation: type[nn.Module]) -> None:
     network, inputs, targets = trained(activation, 16)
     decide, read = decider_of(activation, 16), read_curved(network)
     seen = []
-    for sample, eps in ((0, 0.05), (1, 0.08), (2, 0.1), (3, 0.08), (4, 0.1)):
+    for sample, eps in ((0, 0.05), (2, 0.1), (4, 0.1)):
         label = int(targets[sample])
         property_ = Property.robustness(inputs[sample], sample=sample, label=label, eps=eps, domain=(0.0, 1.0))
         decided = decide(property_, seconds=60.0)
@@ -217,14 +218,9 @@ def test_what_has_no_lines_or_is_no_chain_is_refused() -> None:
 @pytest.mark.slow
 def test_most_gelu_queries_are_decided() -> None:
     verdicts = []
-    for hidden in ((16,), (16, 16)):
-        _, inputs, targets = trained(nn.GELU, *hidden)
-        decide = decider_of(nn.GELU, *hidden)
-        for eps in (0.03, 0.05, 0.08, 0.1):
-            for sample in range(7):
-                label = int(targets[sample])
-                property_ = Property.robustness(inputs[sample], sample=sample, label=label, eps=eps, domain=(0.0, 1.0))
-                verdicts.append(decide(property_, seconds=240.0).verdict)
-    decided = [each for each in verdicts if each in (Verdict.HOLDS, Verdict.VIOLATED)]
-    assert len(verdicts) == 56
-    assert len(decided) >= 51
+    _, inputs, targets = trained(nn.GELU, 16, 16)
+    for eps, sample in product((0.03, 0.08), range(5)):
+        label = int(targets[sample])
+        property_ = Property.robustness(inputs[sample], sample=sample, label=label, eps=eps, domain=(0.0, 1.0))
+        verdicts.append(decider_of(nn.GELU, 16, 16)(property_, seconds=240.0).verdict)
+    assert sum(each in (Verdict.HOLDS, Verdict.VIOLATED) for each in verdicts) >= 9

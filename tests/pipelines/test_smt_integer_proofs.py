@@ -16,7 +16,6 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from test_smt_integer import in_runtime, random_box, violated, written
 from typer.testing import CliRunner
 
 from evalsuite import Verdict
@@ -27,7 +26,8 @@ from pipelines.smt.integer.deciding import decide
 from pipelines.smt.integer.network import Query
 from pipelines.smt.integer.reading import read_integer_onnx
 from tests.evalsuite import files_of_mlps
-from tests.pipelines.test_smt_search_cases import leaves_of
+from tests.pipelines.integer_networks import in_runtime, random_box, violated, written
+from tests.pipelines.smt_networks import leaves_of
 
 Proof = dict[str, Any]
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import random
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise
 from typing import get_args
 
 import pytest
@@ -29,117 +27,38 @@ from pipelines.smt.methods import Search
 from pipelines.smt.reading import read
 from pipelines.smt.reduction import Asked, reduce
 from pipelines.smt.solvers import End, Limits, ask_z3
+from tests.pipelines.smt_networks import KINDS, absolute, odd_network
 
 DOMAIN = (-2.0, 2.0)
-TRAITS = ("tiny", "duplicated", "constant", "tie", "dyadic", "dead", "equal neurons", "usual")
 
 
-def spoil(linears: list[nn.Linear], trait: str, dice: random.Random) -> None:
-    """Make the network odd in the way that the trait says."""
-    first, last = linears[0], linears[-1]
-    for each in linears:
-        if trait == "tiny":
-            small = torch.rand(each.weight.shape) < 0.5
-            each.weight.mul_(torch.where(small, 10.0 ** -dice.randint(3, 8), 1.0))
-        if trait in ("dyadic", "tie"):
-            each.weight.copy_((each.weight * 4).round() / 4)
-            each.bias.copy_((each.bias * 4).round() / 4)
-    if trait == "duplicated":
-        first.weight[:, -1] = first.weight[:, 0]
-    if trait == "constant":
-        last.weight[dice.randrange(last.out_features)] = 0
-        if dice.random() < 0.3:
-            last.weight.zero_()
-    if trait == "tie":
-        last.weight[-1], last.bias[-1] = last.weight[0], last.bias[0]
-        last.bias[-1] -= dice.choice([0.0, 0.0, 2.0**-20, 0.25])
-    if trait == "dead":
-        first.bias[0] = -1000.0
-        first.weight[-1] = 0.0
-    if trait == "equal neurons" and first.out_features > 1:
-        first.weight[-1], first.bias[-1] = first.weight[0], first.bias[0]
-
-
-def random_network(seed: int) -> Network:
-    dice = random.Random(seed)
-    torch.manual_seed(seed)
-    widths = [dice.randint(2, 6), *[dice.randint(2, 7) for _ in range(dice.randint(1, 2))], dice.randint(2, 4)]
-    linears = [nn.Linear(*each) for each in pairwise(widths)]
-    with torch.no_grad():
-        for each in linears:
-            each.weight.mul_(dice.choice([1.0, 2.0]))
-        spoil(linears, TRAITS[seed % len(TRAITS)], dice)
-    layers = [part for each in linears for part in (each, nn.ReLU())]
-    return Network(f"random {seed}", nn.Sequential(*layers[:-1]).eval(), (widths[0],), widths[-1])
-
-
-def random_properties(network: Network, seed: int, count: int) -> Iterator[Property]:
-    dice = random.Random(seed)
-    generator = torch.Generator().manual_seed(seed)
-    for sample in range(count):
-        center = 2 * torch.rand(network.input_shape, generator=generator) - 1
-        if dice.random() < 0.3:
-            center = (center * 4).round() / 4
-        logits = network.module(center[None])[0]
-        label = int(logits.argmax()) if dice.random() < 0.9 else dice.randrange(network.classes)
-        eps = dice.choice([0.0, 2.0**-10, 0.0625, 0.2, 0.5, 1.0])
-        made = Property.robustness(center, sample=sample, label=label, eps=eps, domain=DOMAIN)
-        if dice.random() < 0.2:  # of no width in one input
-            upper = made.upper.clone()
-            upper[0] = made.lower[0]
-            made = replace(made, upper=upper)
-        yield made
-
-
-@dataclass
-class Said:
-    """What each verifier says of one query."""
-
-    holds: list[str] = field(default_factory=list)
-    violated: list[str] = field(default_factory=list)
-
-    def hear(self, who: str, verdict: Verdict) -> None:
-        if verdict is Verdict.HOLDS:
-            self.holds.append(who)
-        elif verdict is Verdict.VIOLATED:
-            self.violated.append(who)
-
-
-def heard(network: Network, properties: list[Property]) -> list[Said]:
-    """All verifiers on the properties of one network; each `violated` is exact and replays."""
+def heard(network: Network, property_: Property) -> dict[str, Verdict]:
+    """What each verifier says of one query; each `violated` is exact and replays."""
     exact = read(network)
     judge = Judge(network, exact, 0)
-    propagation = Propagation(network)
-    certified = {method: propagation.bounds(properties, method).margins.amin(1) > 0 for method in ("ibp", "crown")}
-    suspects = falsify(network.module, properties, seed=0)
-    decider = Z3(exact, judge, JobLimits(60.0, time.monotonic() + 600))
-    found = []
-    for i, property_ in enumerate(properties):
-        said = Said()
-        for method, proven in certified.items():
-            said.hear(method, Verdict.HOLDS if bool(proven[i]) else Verdict.UNKNOWN)
-        suspect = suspects[i]
-        if suspect is not None and judge.accepts(property_, suspect):
-            said.hear("pgd", Verdict.VIOLATED)
-        by_z3 = decider.query(property_, None, 1.0)
-        assert by_z3.verdict in (Verdict.HOLDS, Verdict.VIOLATED) or by_z3.reason == EXACT_ONLY
-        said.hear("z3", by_z3.verdict)
-        searched = Search(exact, judge, JobLimits(60.0, math.inf)).query(property_, None, 60.0)
-        said.hear("search", searched.verdict)
-        plainly = ask_plainly(exact, property_, limits=Limits(120))
-        said.hear("plain z3", Verdict.HOLDS if plainly.end is End.UNSAT else Verdict.UNKNOWN)
-        if plainly.end is End.SAT:
-            check_model(exact, property_, [Fraction(each) for each in plainly.values])
-            assert by_z3.verdict is not Verdict.HOLDS
-        if installed():
-            peer = Marabou(exact, judge, JobLimits(10.0, math.inf))
-            said.hear("marabou", peer.query(property_, None, 10.0).verdict)
-        for each in (by_z3, searched):
-            if each.verdict is Verdict.VIOLATED:
-                assert each.counterexample is not None
-                assert judge.accepts(property_, each.counterexample.reshape(property_.lower.shape))
-        found.append(said)
-    return found
+    said: dict[str, Verdict] = {}
+    for method in ("ibp", "crown"):
+        holds = bool(Propagation(network).bounds([property_], method).margins.amin() > 0)
+        said[method] = Verdict.HOLDS if holds else Verdict.UNKNOWN
+    (suspect,) = falsify(network.module, [property_], seed=0)
+    accepted = suspect is not None and judge.accepts(property_, suspect)
+    said["pgd"] = Verdict.VIOLATED if accepted else Verdict.UNKNOWN
+    by_z3 = Z3(exact, judge, JobLimits(60.0, time.monotonic() + 600)).query(property_, None, 1.0)
+    assert by_z3.verdict in (Verdict.HOLDS, Verdict.VIOLATED) or by_z3.reason == EXACT_ONLY
+    searched = Search(exact, judge, JobLimits(60.0, math.inf)).query(property_, None, 60.0)
+    said |= {"z3": by_z3.verdict, "search": searched.verdict}
+    plainly = ask_plainly(exact, property_, limits=Limits(120))
+    said["plain z3"] = Verdict.HOLDS if plainly.end is End.UNSAT else Verdict.UNKNOWN
+    if plainly.end is End.SAT:
+        check_model(exact, property_, [Fraction(each) for each in plainly.values])
+        assert by_z3.verdict is not Verdict.HOLDS
+    if installed():
+        said["marabou"] = Marabou(exact, judge, JobLimits(10.0, math.inf)).query(property_, None, 10.0).verdict
+    for each in (by_z3, searched):
+        if each.verdict is Verdict.VIOLATED:
+            assert each.counterexample is not None
+            assert judge.accepts(property_, each.counterexample.reshape(property_.lower.shape))
+    return said
 
 
 def check_model(exact: ExactNetwork, property_: Property, point: tuple[Fraction, ...]) -> None:
@@ -148,94 +67,70 @@ def check_model(exact: ExactNetwork, property_: Property, point: tuple[Fraction,
     assert exact.margin(point, property_.label) <= 0
 
 
-def compare(networks: Iterable[int], count: int) -> Counter[str]:
-    """Contradictions fail; returns how often each verifier gave which verdict."""
-    totals: Counter[str] = Counter()
-    for seed in networks:
-        network = random_network(seed)
-        properties = list(random_properties(network, seed, count))
-        for property_, said in zip(properties, heard(network, properties), strict=True):
-            assert not (said.holds and said.violated), f"{network.name}, property {property_.sample}: {said}"
-            totals.update(f"{who} holds" for who in said.holds)
-            totals.update(f"{who} violated" for who in said.violated)
-            totals["queries"] += 1
-    return totals
-
-
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("first", [8, 24])  # 512 queries in all
-def test_no_two_verifiers_contradict_each_other_in_hundreds_of_queries(first: int) -> None:
-    totals = compare(range(first, first + 16), 16)
-    print(sorted(totals.items()))
-    assert totals["queries"] == 256
-    assert totals["z3 holds"] == totals["plain z3 holds"] == totals["search holds"]
-    assert totals["z3 violated"] >= totals["pgd violated"] > 20
-    assert totals["z3 holds"] >= totals["crown holds"] >= totals["ibp holds"] > 20
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_two_verifiers_contradict_each_other(kind: str) -> None:
+    totals: Counter[tuple[str, Verdict]] = Counter()
+    for seed in range(200, 212):
+        said = heard(*odd_network(seed, kind))
+        assert not {Verdict.HOLDS, Verdict.VIOLATED} <= {*said.values()}, (seed, said)
+        totals.update(said.items())
+    holds, violated = (
+        {who: totals[who, verdict] for who in ("z3", "plain z3", "search", "crown", "ibp", "pgd")}
+        for verdict in (Verdict.HOLDS, Verdict.VIOLATED)
+    )
+    assert holds["z3"] == holds["plain z3"] == holds["search"] >= holds["crown"] >= holds["ibp"]
+    assert violated["z3"] >= violated["pgd"]
+    assert holds["z3"] + violated["z3"] > 0
 
 
 @pytest.mark.slow
 def test_all_encodings_say_the_same() -> None:
     findings: Counter[tuple[End, End]] = Counter()
-    for seed in (100, 108, 110):  # with questions of both answers
-        network = random_network(seed)
+    for seed in range(208, 216):
+        network, property_ = odd_network(seed, "plain")
         exact = read(network)
-        for property_ in random_properties(network, seed, 3):
-            plain = {
-                ask_plainly(exact, property_, limits=Limits(60), encoding=each).end
-                for each in get_args(EncodingName)
-                if not each.endswith("-triangle")
-            }
-            reduced = reduce(Asked.robustness(exact, property_))
-            plain.add(ask_plainly(exact, property_, limits=Limits(60), bounds=reduced.bounds).end)
-            assert len(plain) == 1
-            possible = False
-            for row in reduced.open_margins():
-                limits = Limits(60.0, 10**9)
-                answers = {ask(reduced, [row], limits, encoding=each).end for each in get_args(EncodingName)}
-                assert len(answers) == 1
-                (finding,) = answers
-                possible = possible or finding is End.SAT
-                for each in get_args(EncodingName):
-                    rounded = ask(reduced, [row], limits, bits=4, encoding=each).end
-                    assert rounded is End.SAT or finding is End.UNSAT
-                    findings[finding, rounded] += 1
-            assert possible == (plain == {End.SAT})
+        reduced = reduce(Asked.robustness(exact, property_))
+        plain = {
+            ask_plainly(exact, property_, limits=Limits(60), encoding=each).end
+            for each in get_args(EncodingName)
+            if not each.endswith("-triangle")
+        } | {ask_plainly(exact, property_, limits=Limits(60), bounds=reduced.bounds).end}
+        assert len(plain) == 1
+        possible = False
+        for row in reduced.open_margins():
+            limits = Limits(60.0, 10**9)
+            (finding,) = {ask(reduced, [row], limits, encoding=each).end for each in get_args(EncodingName)}
+            possible = possible or finding is End.SAT
+            for each in get_args(EncodingName):
+                rounded = ask(reduced, [row], limits, bits=4, encoding=each).end
+                assert rounded is End.SAT or finding is End.UNSAT
+                findings[finding, rounded] += 1
+        assert possible == (plain == {End.SAT})
     assert len(findings) >= 2
 
 
 def test_questions_are_smt_lib_that_another_parser_reads_back() -> None:
-    network = random_network(7)
+    network, property_ = odd_network(208, "plain")
     exact = read(network)
-    (property_,) = random_properties(network, 7, 1)
     text = plain_question(exact, property_, "or")
     names = [f"x{index}" for index in range(property_.lower.numel())]
     once = ask_z3(text, names, Limits(30))
     assert once == ask_plainly(exact, property_, limits=Limits(30), encoding="or")
     assert text.count("(declare-const x") == len(names)
     reduced = reduce(Asked.robustness(exact, property_))
-    if reduced.open_margins():
-        assert "(assert (<=" in question(reduced, reduced.open_margins()[:1])
-
-
-def test_what_the_plain_question_refuses() -> None:
-    network = random_network(1)
-    (property_,) = random_properties(network, 1, 1)
+    assert "(assert (<=" in question(reduced, reduced.open_margins()[:1])
     with pytest.raises(ValueError, match="no triangle: 'or-triangle'"):
-        ask_plainly(read(network), property_, encoding="or-triangle")
+        ask_plainly(exact, property_, encoding="or-triangle")
 
 
 def test_balls_are_refused_by_all() -> None:
-    network = random_network(1)
+    network = absolute(1.0, 0.0, 0.25)
     exact = read(network)
-    judge = Judge(network, exact, 0)
-    center = torch.zeros(network.input_shape)
-    ball = Property.robustness(center, sample=0, label=0, eps=0.1, domain=DOMAIN, norm="l2")
-    for ask_it in (
-        lambda: Z3(exact, judge, JobLimits(1.0, time.monotonic() + 9)).query(ball, None, 1.0),
-        lambda: Search(exact, judge, JobLimits(1.0, time.monotonic() + 9)).query(ball, None, 1.0),
-        lambda: ask_plainly(exact, ball),
-    ):
+    given = exact, Judge(network, exact, 0), JobLimits(1.0, time.monotonic() + 9)
+    ball = Property.robustness(torch.zeros(1), sample=0, label=0, eps=0.1, domain=DOMAIN, norm="l2")
+    for ask_it in (lambda: Z3(*given).query(ball, None, 1.0), lambda: Search(*given).query(ball, None, 1.0),
+                   lambda: ask_plainly(exact, ball)):  # fmt: skip
         with pytest.raises(Unsupported, match="L2 ball"):
             ask_it()
 

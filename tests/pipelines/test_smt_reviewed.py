@@ -35,8 +35,7 @@ from pipelines.smt.reading import read, read_curved, read_file
 from pipelines.smt.reduction import Asked, bound_rows, label_margins, reduce
 from pipelines.smt.search.decision import TOO_MANY, Decided, decide_rows
 from tests.evalsuite.files_of_mlps import property_of
-from tests.pipelines.test_smt import bench_of
-from tests.pipelines.test_smt_search_cases import Blind, decider, leaves_of, linear, of
+from tests.pipelines.smt_networks import Blind, bench_of, decider, leaves_of, linear, of
 
 EYE, NONE, FIVE = np.eye(2, dtype=np.float32), np.zeros(2, np.float32), np.array([5, 0], np.float32)
 Arrays = dict[str, np.ndarray[Any, Any]]

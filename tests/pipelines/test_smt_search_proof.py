@@ -18,7 +18,7 @@ from evalsuite import Network, Unsupported, Verdict, export_onnx
 from evalsuite.verification.proofs import ProofError, check_proof
 from pipelines.smt.proving import canonical, proof_of, proof_text
 from pipelines.smt.reading import read, read_file
-from tests.pipelines.test_smt_search_cases import (
+from tests.pipelines.smt_networks import (
     around,
     box,
     chain,
@@ -121,16 +121,3 @@ def test_the_exported_file_of_a_trained_network_is_read(tmp_path: Path) -> None:
     assert read_file(path.read_bytes()).equals(read(network))
     decided = decide_exactly(network, around(network, 0.01, 0))
     check_proof(proof_of(decided, path.read_bytes()), path.read_bytes())
-
-
-def test_a_batch_normalisation_has_no_proof(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    norm = nn.BatchNorm1d(5)
-    norm(torch.randn(64, 5) * 3 + 1)
-    network = Network("norm", nn.Sequential(nn.Linear(4, 5), norm, nn.ReLU(), nn.Linear(5, 3)).eval(), (4,), 3)
-    path = tmp_path / "network.onnx"
-    export_onnx(network.module, network.input_shape, path)
-    decided = decide_exactly(network, around(network, 0.001, 0))
-    assert decided.verdict is Verdict.HOLDS
-    with pytest.raises(Unsupported, match=r"proof needs|does not say"):
-        proof_of(decided, path.read_bytes())

@@ -8,19 +8,18 @@ import subprocess
 import sys
 import threading
 import time
-from itertools import pairwise
 
 import psutil
 import pytest
 import torch
-from torch import nn
 
-from evalsuite import Network, Property, Verdict
+from evalsuite import Property, Verdict
 from pipelines.smt.counterexample import Judge
 from pipelines.smt.deciding import Z3
 from pipelines.smt.methods import Limits as QueryLimits
 from pipelines.smt.reading import read
 from pipelines.smt.solvers import End, Limits, Reply, ask_z3
+from tests.pipelines.smt_networks import chain
 
 SMALL = "(declare-const x Real)(assert (> x 0.0))(assert (< (* 3.0 x) 1.0))"
 NEVER = SMALL + "(assert (> x 7.0))"
@@ -74,15 +73,10 @@ def test_a_hard_question_is_stopped_by_its_steps_and_by_the_clock() -> None:
     assert not [each for each in psutil.Process().children() if each.name() == "z3"]
 
 
-@pytest.mark.parametrize("memory", [32, 256])
-def test_memory_is_limited(memory: int) -> None:
-    assert ask(LARGE, "QF_BV", memory=memory, seconds=120).end is End.OUT_OF_MEMORY
-
-
-def test_text_that_grows_in_the_solvers_own_process_is_limited_too() -> None:
-    deep = 300_000
-    reply = ask(f"(assert {'(not ' * deep}true{')' * deep})", memory=64, seconds=120)
-    assert reply.end is End.OUT_OF_MEMORY
+def test_memory_is_limited() -> None:
+    assert ask(LARGE, "QF_BV", memory=32, seconds=120).end is End.OUT_OF_MEMORY
+    deep = 300_000  # text that grows in the solver's own process
+    assert ask(f"(assert {'(not ' * deep}true{')' * deep})", memory=64, seconds=120).end is End.OUT_OF_MEMORY
 
 
 def test_what_the_solver_cannot_read_is_named() -> None:
@@ -134,16 +128,13 @@ def test_bad_limits(options: dict[str, float]) -> None:
 
 def wide(memory: int) -> tuple[Z3, Property]:
     """A property that takes a solver days and much more than 16 MiB, and its decider."""
-    torch.manual_seed(0)
-    widths = [16, 32, 32, 4]
-    layers = [part for each in pairwise(widths) for part in (nn.Linear(*each), nn.ReLU())]
-    network = Network("wide", nn.Sequential(*layers[:-1]).eval(), (16,), 4)
+    network = chain([16, 32, 32, 4], 0)
     exact = read(network)
     center = torch.zeros(16)
     label = int(network.module(center[None]).argmax())
     property_ = Property.robustness(center, sample=0, label=label, eps=0.5, domain=(-1.0, 1.0))
-    judge = Judge(network, exact, 0)
-    return Z3(exact, judge, QueryLimits(120.0, time.monotonic() + 200), memory=memory), property_
+    limits = QueryLimits(120.0, time.monotonic() + 200)
+    return Z3(exact, Judge(network, exact, 0), limits, memory=memory), property_
 
 
 def test_a_decider_says_what_the_solver_ran_out_of() -> None:

@@ -1,4 +1,4 @@
-"""Small networks, boxes and an exact judge for the tests of the branch and bound."""
+"""Small networks, boxes, benches and an exact judge for the tests of the stage `smt`."""
 
 from __future__ import annotations
 
@@ -7,26 +7,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import pytest
 import torch
 import z3
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
+from written import bench_of as written_bench
 
-from evalsuite import LambdaGELU, Network, Property, open_onnx, run_onnx
+from evalsuite import Bench, LambdaGELU, Network, Property, Split
 from evalsuite.activations import Swish
 from pipelines.smt.counterexample import Judge
 from pipelines.smt.exact_network import Affine
 from pipelines.smt.reading import read, read_curved
 from pipelines.smt.reduction import Asked
 from pipelines.smt.search.decision import Decided, decide_rows
+from tests.evalsuite.files_of_mlps import network as network_of
 
-KINDS = ("plain", "quarters", "integers", "tiny", "twins", "constant")
+KINDS = ("plain", "quarters", "integers", "tiny", "twins", "constant", "tie", "dead")
 
 
 def linear(weight: list[list[float]], bias: list[float]) -> nn.Linear:
@@ -42,6 +44,11 @@ def of(*layers: nn.Module) -> Network:
     return Network("tiny", nn.Sequential(*layers).eval(), (linears[0].in_features,), linears[-1].out_features)
 
 
+def bench_of(inputs: torch.Tensor, targets: torch.Tensor, folder: Path, time_limit: float = 60.0) -> Bench:
+    classes = int(targets.max()) + 1
+    return written_bench(Split(inputs, targets), classes, folder, domain=(-10.0, 10.0), time_limit=time_limit)
+
+
 def box(lower: Sequence[float], upper: Sequence[float], label: int = 0) -> Property:
     low, high = torch.tensor(lower, dtype=torch.float64), torch.tensor(upper, dtype=torch.float64)
     return Property(0, label, float((high - low).max()) / 2, low, high)
@@ -55,6 +62,15 @@ def chain(widths: Sequence[int], seed: int, activation: type[nn.Module] = nn.ReL
     return of(*layers[:-1])
 
 
+def curved(widths: Sequence[int], seed: int, activation: type[nn.Module] = nn.GELU) -> Network:
+    """A chain with thrice the usual weights."""
+    made = chain(widths, seed, activation)
+    with torch.no_grad():
+        for each in made.module.parameters():
+            each.mul_(3)
+    return made
+
+
 # logits (relu(x0), relu(x1)): from (3/4, 1/2) the nearest tie is (5/8, 5/8), at distance 1/8.
 def diagonal() -> Network:
     eye = [[1.0, 0.0], [0.0, 1.0]]
@@ -65,6 +81,11 @@ def diagonal() -> Network:
 def absolute(slope: float, shift: float, rest: float) -> Network:
     hidden = linear([[slope], [-slope]], [-shift, shift])
     return of(hidden, nn.ReLU(), linear([[1.0, 1.0], [0.0, 0.0]], [rest, 0.0]))
+
+
+# y = |x| + rest, as a file
+def absolute_file(path: Path, rest: float) -> Path:
+    return network_of(path, (([[1.0], [-1.0]], [0.0, 0.0]), ([[1.0, 1.0]], [rest])))
 
 
 def around(network: Network, eps: float, seed: int) -> Property:
@@ -94,6 +115,12 @@ def odd_network(seed: int, kind: str) -> tuple[Network, Property]:
                 layer.weight[1], layer.bias[1] = layer.weight[0].clone(), layer.bias[0].clone()
     if kind == "constant":
         layers[-1].weight.zero_()
+    elif kind == "tie":
+        layers[-1].weight[-1] = layers[-1].weight[0]
+        layers[-1].bias[-1] = layers[-1].bias[0] - chance.choice([0.0, 0.0, 2.0**-20, 0.25])
+    elif kind == "dead":
+        layers[0].bias[0] = -1000.0
+        layers[0].weight[-1] = 0.0
     center = torch.randint(-4, 5, (inputs,)).double() / 4
     reach = torch.tensor([chance.choice([0.0, 0.25, 0.5, 1.0, chance.random()]) for _ in range(inputs)]).double()
     label = int(network.module(center.float()[None]).argmax())
@@ -222,18 +249,3 @@ def samples(property_: Property, count: int, seed: int) -> torch.Tensor:
     share = torch.rand(count, property_.lower.numel(), dtype=torch.float64, generator=generator)
     share[: count // 3] = share[: count // 3].round()
     return property_.lower.flatten() + share * (property_.upper - property_.lower).flatten()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_cases_say_what_their_networks_do(kind: str) -> None:
-    network, property_ = odd_network(7, kind)
-    inputs = samples(property_, 20, 0).float()
-    with torch.no_grad():
-        expected = network.module(inputs)
-    assert torch.allclose(run_onnx(open_onnx(onnx_of(network)), inputs), expected, atol=1e-6)
-    judge = ExactJudge(Asked.robustness(read(network), property_))
-    for point, logits in zip(inputs.double().numpy(), expected, strict=True):
-        others = [value for index, value in enumerate(logits.tolist()) if index != property_.label]
-        margin = float(logits[property_.label]) - max(others)
-        if property_.contains(torch.from_numpy(point)) and abs(margin) > 1e-4:
-            assert (judge.confirmed(point) is None) == (margin > 0)
