@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from bounds_sampled import Sampled, around_0, boxes
-from cases import seeds, slow
+from cases import slow
 from torch import fx, nn
 from written import Written, affine
 
@@ -23,6 +23,7 @@ from evalsuite import (
     falsify,
     in_modules,
 )  # fmt: skip
+from evalsuite.plugins import entries
 from pipelines.bounds import METHODS, Bounds, adapter
 from pipelines.bounds import propagation as propagation_module
 from pipelines.bounds.adapter import ALLOWED, Engine
@@ -50,13 +51,8 @@ def each_method(propagation: Propagation, properties: list[Property]) -> Iterato
 
 
 def two_by_two(activation: nn.Module) -> Network:
-    module = nn.Sequential(nn.Linear(2, 2), activation, nn.Linear(2, 2))
-    with torch.no_grad():
-        module[0].weight.copy_(torch.tensor([[1.0, -1.0], [2.0, 1.0]]))
-        module[0].bias.copy_(torch.tensor([0.0, -1.0]))
-        module[2].weight.copy_(torch.tensor([[1.0, 1.0], [-1.0, 2.0]]))
-        module[2].bias.copy_(torch.tensor([0.5, 0.0]))
-    return Network("hand", module.eval(), (2,), 2)
+    first, last = affine([[1.0, -1.0], [2.0, 1.0]], [0.0, -1.0]), affine([[1.0, 1.0], [-1.0, 2.0]], [0.5, 0.0])
+    return Network("hand", nn.Sequential(first, activation, last).eval(), (2,), 2)
 
 
 def test_ibp_by_hand() -> None:
@@ -85,8 +81,7 @@ def test_crown_by_hand() -> None:
     [
         *(("digits-mlp", 0.0625, variant) for variant in ("gelu", "lambda-gelu", "relu")),
         ("digits-cnn", 0.03125, "relu"),
-        *(slow("digits-mlp", 0.0625, variant) for variant in ("gelu-swap", "annealed")),
-        *(slow("digits-cnn", 0.03125, variant) for variant in ("gelu", "gelu-swap", "annealed", "lambda-gelu")),
+        *(slow("digits-cnn", 0.03125, variant) for variant in ("gelu", "lambda-gelu")),
     ],
 )
 def test_bounds_hold_in_sampled_points(
@@ -94,29 +89,15 @@ def test_bounds_hold_in_sampled_points(
 ) -> None:
     subject = network(workload, variant)
     # All lines of a convolutional network take seconds for each sample.
-    properties = bench(workload).properties(eps, 2 if workload == "digits-cnn" else 4)
-    sampled = Sampled(subject, properties, 1500)
-    found = dict(each_method(Propagation(subject), properties))
+    properties = bench(workload).properties(eps, 1 if workload == "digits-cnn" else 3)
+    sampled = Sampled(subject, properties, 1000)
+    found = dict(each_method(Propagation(subject, iterations=10), properties))
     assert tuple(found) == METHODS
     for each in found.values():
         sampled.check(each)
     assert ((found["crown"].upper - found["crown"].lower) < (found["ibp"].upper - found["ibp"].lower)).all()
     assert (found["alpha-crown"].margins >= found["crown"].margins).all()
     assert (found["crown"].unstable <= found["ibp"].unstable).all()
-
-
-@pytest.mark.parametrize("variant", ["gelu", "annealed", "lambda-gelu"])
-def test_alpha_crown_improves_what_crown_left_open(network: MakeNetwork, bench: MakeBench, variant: str) -> None:
-    subject = network("digits-mlp", variant)
-    properties = bench("digits-mlp").properties(0.125, 8)
-    propagation = Propagation(subject)
-    crown = propagation.bounds(properties, "crown")
-    found = propagation.bounds(properties, "alpha-crown", start=crown)
-    unproven = ~proven(crown)
-    assert unproven.any()
-    assert (found.margins >= crown.margins).all()
-    assert (found.margins[unproven] > crown.margins[unproven] + 0.05).any()
-    Sampled(subject, properties, 1500).check(found)
 
 
 def test_a_point_has_exact_bounds(network: MakeNetwork, bench: MakeBench) -> None:
@@ -140,28 +121,6 @@ def test_batches_do_not_matter(network: MakeNetwork, bench: MakeBench) -> None:
     assert len(parts) == 7
     assert torch.allclose(whole.margins, parts.margins, atol=1e-9, rtol=0)
     assert torch.equal(whole.unstable, parts.unstable)
-
-
-def functional(function: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
-    return Written(lambda net, x: function(net.linear(x.flatten(1))), linear=nn.Linear(16, 10))
-
-
-@pytest.mark.parametrize(
-    ("last", "name"),
-    [
-        (nn.LogSoftmax(-1), r"2 \(LogSoftmax"),
-        (nn.CELU(), r"2 \(CELU"),
-        (nn.PReLU(10), r"2\.pair \(greater"),
-        (functional(lambda y: y.log_softmax(1)), r"0\.softmax \(LogSoftmax"),
-        (functional(lambda y: y / (y.var(1, correction=0, keepdim=True) + 1e-5).sqrt()), "sqrt"),
-        (functional(torch.erf), "erf"),
-    ],
-)
-def test_operators_without_trustworthy_bounds_are_refused_by_name(last: nn.Module, name: str, bench: MakeBench) -> None:
-    layers = [last] if isinstance(last, Written) else [nn.Flatten(), nn.Linear(16, 10), last]
-    subject = Network("refused", nn.Sequential(*layers).eval(), (1, 4, 4), 10)
-    with pytest.raises(Unsupported, match=name):
-        Bounds().run(subject, bench("digits-mlp"))
 
 
 def test_a_conversion_that_computes_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,13 +224,14 @@ def test_every_allowed_operator_has_a_network_here() -> None:
     assert seen == ALLOWED
 
 
-@pytest.mark.parametrize("seed", seeds(1, 3))
-@pytest.mark.parametrize("activation", [nn.ReLU, slow(nn.GELU), slow(lambda: LambdaGELU(hardness=30.0))])
+@pytest.mark.parametrize(
+    ("activation", "seed"), [(nn.ReLU, 0), slow(nn.GELU, 1), slow(lambda: LambdaGELU(hardness=30.0), 2)]
+)
 @pytest.mark.parametrize("kind", ARCHITECTURES)
 def test_every_operator_is_bounded_soundly(kind: str, activation: Callable[[], nn.Module], seed: int) -> None:
     subject = Network(kind, made(kind, activation, seed), (1, 5, 5), 4)
     properties = boxes((1, 5, 5), 0.3, 3, 4)
-    sampled, propagation = Sampled(subject, properties, 500), Propagation(subject, iterations=5)
+    sampled, propagation = Sampled(subject, properties, 500), Propagation(subject, iterations=3)
     assert propagation.optimizes == (kind != "maximum")
     by_matrices = ("rectangle", "strides", "dilated", "sub", "cat", "constant", "gather", "folded")
     assert propagation.patches == (kind not in (*by_matrices, "one dimension", "three dimensions"))
@@ -289,7 +249,7 @@ def test_the_rounding_bound_by_hand() -> None:
     assert 0 < double[0, 0].item() < 1e-10
 
 
-@pytest.mark.parametrize("big", [2048.0, 2.0**14, 2.0**24])
+@pytest.mark.parametrize("big", [2048.0, 2.0**24])
 def test_what_float32_loses_is_not_proven(big: float) -> None:
     module = nn.Sequential(affine([[1.0]], [big]), nn.ReLU(), affine([[1.0], [0.0]], [-big, 0.0])).eval()
     box = Property(0, 0, 0.0, torch.tensor([4e-5]).double(), torch.tensor([4.1e-5]).double())
@@ -346,28 +306,40 @@ def test_weights_that_are_not_finite_are_refused(value: float) -> None:
         Propagation(Network("n", module, (1,), 2))
 
 
+def functional(function: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
+    return Written(lambda net, x: function(net.linear(x.flatten(1))), linear=nn.Linear(64, 10))
+
+
+def dense(last: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), last)
+
+
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        (Written(lambda m, x: torch.relu(m.a(x.flatten(1))).cumsum(1)[:, :4], a=nn.Linear(25, 6)), "CumulativeSum"),
-        (Written(lambda m, x: m.a(x.flatten(1).float()), a=nn.Linear(25, 4)), "fails in float64"),
+        (dense(nn.LogSoftmax(-1)), r"2 \(LogSoftmax"),
+        (dense(nn.CELU()), r"2 \(CELU"),
+        (functional(lambda y: y.log_softmax(1)), r"softmax \(LogSoftmax"),
+        (functional(lambda y: y / (y.var(1, correction=0, keepdim=True) + 1e-5).sqrt()), "sqrt"),
+        (functional(torch.erf), "erf"),
+        (functional(lambda y: torch.relu(y).cumsum(1)), "CumulativeSum"),
+        (functional(lambda y: y.float()), "fails in float64"),
+        (dense(nn.PReLU(10)), r"2\.pair \(greater\): .* slopes a it is torch\.relu\(x\) - a \* torch\.relu\(-x\)"),
         (
-            nn.Sequential(nn.Conv2d(1, 3, 2), nn.PReLU(3), nn.Flatten(), nn.Linear(48, 4)),
-            r"1\.pair \(greater\): .* slopes a it is torch\.relu\(x\) - a \* torch\.relu\(-x\)",
+            nn.Sequential(nn.MaxPool2d(3, 2, ceil_mode=True), nn.Flatten(), nn.Linear(16, 10)),
+            r"MaxPool2d with ceil_mode",
         ),
-        (
-            nn.Sequential(nn.MaxPool2d(2, 2, ceil_mode=True), nn.Flatten(), nn.Linear(9, 4)),
-            r"0 \(MaxPool2d with ceil_mode",
-        ),
-        (
-            nn.Sequential(nn.Flatten(), nn.Linear(25, 4), nn.BatchNorm1d(4, track_running_stats=False)),
-            r"2 \(BatchNorm1d",
-        ),
+        (dense(nn.BatchNorm1d(10, track_running_stats=False)), r"2 \(BatchNorm1d"),
     ],
 )
 def test_what_can_not_be_bounded_is_refused_by_name(module: nn.Module, name: str) -> None:
     with pytest.raises(Unsupported, match=name):
-        Propagation(Network("refused", module.eval(), (1, 5, 5), 4))
+        Propagation(Network("refused", module.eval(), (1, 8, 8), 10))
+
+
+def test_what_no_engine_can_bound_is_refused_by_the_stage(bench: MakeBench) -> None:
+    with pytest.raises(Unsupported, match=r"2 \(CELU"):
+        Bounds().run(Network("refused", dense(nn.CELU()).eval(), (64,), 10), bench("digits-mlp"))
 
 
 class OffInCorners(Engine):
@@ -417,3 +389,33 @@ def test_another_process_gives_the_same_bounds() -> None:
                        check=True).stdout for _ in range(2))  # fmt: skip
     assert first == second
     assert first.startswith("[[")
+
+
+# Epochs of training, boxes and points in each: what bounds of a workload cost decides.
+WORKLOADS = {
+    "digits-mlp": (3, 8, 800),
+    "adult-mlp": (1, 4, 600),
+    "digits-cnn": (2, 2, 600),
+    "digits-resnet": (1, 1, 600),
+}
+# Those that train or swap with other activations than the default's are the recipe's to parametrise.
+REGISTERED = [each.name for each in entries("variants") if each.name not in ("trained", "swapped", "given")]
+VARIANTS = ["gelu", "relu", "prelu", *REGISTERED]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_no_point_lies_outside_on_any_variant(name: str, network: MakeNetwork, bench: MakeBench) -> None:
+    epochs, count, points = WORKLOADS[name]
+    networks = 0
+    for variant in VARIANTS:
+        try:
+            subject = network(name, variant, epochs=epochs)
+        except Unsupported:
+            continue  # swap-recalibrated, of a network without BatchNorm
+        networks, propagation = networks + 1, Propagation(subject)
+        for eps in (0.01, 0.1):
+            properties = bench(name, epochs=epochs).properties(eps, count)
+            sampled = Sampled(subject, properties, points, climbing=8)
+            sampled.check(propagation.bounds(properties, "crown"), propagation.layers)
+    assert networks >= len(VARIANTS) - 1

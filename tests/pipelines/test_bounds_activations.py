@@ -50,9 +50,12 @@ def network(first: nn.Module, second: nn.Module, scale: float, seed: int = 0) ->
 boxes = partial(boxes_around, (3,), centers=around_0, domain=(-9.0, 9.0))
 
 
-@pytest.mark.parametrize("name", [*(each for each in ROWS if each not in ("relu", "identity")), *OTHERS])
-def test_every_row_is_bounded_soundly(name: str) -> None:
-    subject = network(make(name), make(name), 4.0)
+NAMES = [*(each for each in ROWS if each not in ("relu", "identity")), *OTHERS]
+
+
+@pytest.mark.parametrize(("first", "second"), zip(NAMES[::2], [*NAMES[1::2], NAMES[0]][: len(NAMES[::2])], strict=True))
+def test_every_row_is_bounded_soundly(first: str, second: str) -> None:
+    subject = network(make(first), make(second), 4.0)
     propagation = Propagation(subject, iterations=3)
     assert propagation.optimizes
     assert propagation.layers == ("1", "3")
@@ -65,37 +68,31 @@ def test_every_row_is_bounded_soundly(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [LambdaGELU, Swish])
-def test_hardness_per_channel(kind: Callable[..., nn.Module]) -> None:
-    act = kind(6)
+def test_hardness_per_channel_and_per_feature(kind: Callable[..., nn.Module]) -> None:
+    act, last = kind(6), kind(3, dimension=-1)
     act.set_hardness(torch.tensor([1.1, 2.0, 5.0, 20.0, 100.0, 1000.0]))
+    last.set_hardness(torch.tensor([1.1, 5.0, 100.0]))
     of_images = nn.Sequential(nn.Conv2d(1, 6, 2), act, nn.Flatten(), nn.Linear(24, 3)).eval()
-    for subject in (network(act, kind(hardness=3.0), 2.0), Network("images", of_images, (1, 3, 3), 3)):
+    of_tokens = nn.Sequential(nn.Linear(3, 3), last, nn.Flatten(), nn.Linear(6, 3)).eval()
+    for subject, methods in (
+        (network(act, kind(hardness=3.0), 2.0), METHODS), (Network("images", of_images, (1, 3, 3), 3), METHODS),
+        (Network("tokens", of_tokens, (2, 3), 3), ("ibp", "crown")),
+    ):  # fmt: skip
         properties = boxes_around(subject.input_shape, 0.2, centers=around_0, domain=(-9.0, 9.0))
-        check_each(Propagation(subject, iterations=3), Sampled(subject, properties, POINTS))
+        check_each(Propagation(subject, iterations=3), Sampled(subject, properties, POINTS), methods)
 
 
-@pytest.mark.parametrize("kind", [LambdaGELU, Swish])
-def test_hardness_per_feature_of_the_last_dimension(kind: Callable[..., nn.Module]) -> None:
-    act = kind(3, dimension=-1)
-    act.set_hardness(torch.tensor([1.1, 5.0, 100.0]))
-    subject = Network("tokens", nn.Sequential(nn.Linear(3, 3), act, nn.Flatten(), nn.Linear(6, 3)).eval(), (2, 3), 3)
-    properties = boxes_around((2, 3), 0.2, centers=around_0, domain=(-9.0, 9.0))
-    propagation, sampled = Propagation(subject, iterations=3), Sampled(subject, properties, POINTS)
-    for method in ("ibp", "crown"):
-        sampled.check(propagation.bounds(properties, method))
-
-
-@pytest.mark.parametrize("negative", [-0.5, 0.0, 0.3, 1.0, 2.0])
-def test_leaky_relus_of_any_slope(negative: float) -> None:
-    subject = network(nn.LeakyReLU(negative), nn.PReLU(init=negative), 2.0)
-    check_each(Propagation(subject, iterations=3), Sampled(subject, boxes(0.3), POINTS))
-
-
-@pytest.mark.parametrize(("beta", "threshold"), [(1.0, 20.0), (3.0, 20.0), (0.5, 60.0)])
-def test_softplus_with_its_threshold(beta: float, threshold: float) -> None:
-    # Beyond the threshold the module is the identity, log(1 + exp(-threshold)) / beta below the function.
-    subject = network(nn.Softplus(beta, threshold), nn.Softplus(beta, threshold), 12.0)
-    check_each(Propagation(subject, iterations=3), Sampled(subject, boxes(0.4), POINTS))
+@pytest.mark.parametrize(
+    "acts",
+    [*((nn.LeakyReLU(slope), nn.PReLU(init=slope)) for slope in (-0.5, 0.0, 0.3, 1.0, 2.0)),
+     # Beyond the threshold the module is the identity, log(1 + exp(-threshold)) / beta below the function.
+     *((nn.Softplus(*numbers),) * 2 for numbers in ((1.0, 20.0), (3.0, 20.0), (0.5, 60.0)))],
+    ids=lambda acts: str(acts[0]),
+)  # fmt: skip
+def test_leaky_relus_of_any_slope_and_softplus_with_its_threshold(acts: tuple[nn.Module, nn.Module]) -> None:
+    soft = isinstance(acts[0], nn.Softplus)
+    subject = network(*acts, 12.0 if soft else 2.0)
+    check_each(Propagation(subject, iterations=3), Sampled(subject, boxes(0.4 if soft else 0.3), POINTS))
 
 
 def errors(module: nn.Module) -> torch.Tensor:
@@ -188,10 +185,6 @@ class Dented(nn.Module):
         return nn.functional.gelu(x) - 4 * (down - 12.03125) + 4 * (up - 13)
 
 
-class Plain(nn.GELU):
-    """A name of its own, and nothing else."""
-
-
 def hooked() -> nn.Module:
     module = nn.GELU()
     module.register_forward_hook(lambda _module, _inputs, y: y.clamp(max=1.05))
@@ -211,7 +204,7 @@ def test_an_activation_that_does_more_than_its_row_is_bounded_as_what_it_does(ac
 
 
 def test_a_subclass_that_only_has_another_name_is_taken() -> None:
-    subject = network(Plain(), nn.ReLU(), 1.0)
+    subject = network(type("Plain", (nn.GELU,), {})(), nn.ReLU(), 1.0)
     check_each(Propagation(subject), Sampled(subject, boxes(0.1), POINTS), ("crown",))
 
 

@@ -56,7 +56,7 @@ def test_all_lines_are_sound_and_never_looser_than_the_margins_lines(kind: str, 
     assert (found.margins >= before.margins).all()
     closed, more = (found.margins - crown.margins).sum(), (found.margins - before.margins).sum()
     assert more > 0.05 * closed > 0
-    points = [torch.cat([corners(each), points_in(each, 2000)]) for each in properties]
+    points = [torch.cat([corners(each), points_in(each, 1000)]) for each in properties]
     Sampled(network, properties, points).check(found)
 
 
@@ -75,7 +75,7 @@ def test_bounds_of_relu_are_as_tight_as_those_of_the_library(kind: str) -> None:
 
 def test_more_inputs_than_fit_are_treated_in_turn() -> None:
     network, properties = made("mlp", nn.ReLU), asked("mlp")
-    whole, parts = Propagation(network), Propagation(network)
+    whole, parts = Propagation(network, iterations=12), Propagation(network, iterations=12)
     parts._together = 2
     found, again = (each.bounds(properties, "alpha-crown").margins for each in (whole, parts))
     assert torch.allclose(found, again, atol=1e-3)
@@ -83,7 +83,7 @@ def test_more_inputs_than_fit_are_treated_in_turn() -> None:
 
 def test_lines_that_do_not_fit_into_memory_are_left_out_and_told() -> None:
     network, properties = made("mlp", nn.ReLU), asked("mlp")
-    small, last = Propagation(network, memory=2**10), Propagation(network, all_lines=False)
+    small, last = Propagation(network, iterations=5, memory=2**10), Propagation(network, iterations=5, all_lines=False)
     assert "do not fit into memory" in small.limited
     found, known = (each.bounds(properties, "alpha-crown").margins for each in (small, last))
     assert torch.allclose(found, known, atol=1e-9)

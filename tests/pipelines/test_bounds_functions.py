@@ -155,13 +155,17 @@ class Rereads(nn.Module):
 
 
 RELUS = {"module": nn.ReLU(inplace=True), "function": lambda x: functional.relu(x, inplace=True), "_": torch.relu_}
+IN_PLACE = {**RELUS, "relu6": nn.ReLU6(inplace=True), "silu": nn.SiLU(inplace=True)}
 
 
 @pytest.mark.parametrize("read", [dropped, added, viewed])
-@pytest.mark.parametrize("way", ["function", slow("module"), slow("_")])
-def test_a_relu_in_place_whose_input_is_read_again(read: Callable[..., torch.Tensor], way: str) -> None:
-    subject, properties = network(lambda: Rereads(read, RELUS[way])), boxes()
-    methods = ("ibp", "crown") if read is viewed else METHODS  # a step of our own has no forward bounds
+@pytest.mark.parametrize("way", ["function", *(slow(way) for way in IN_PLACE if way != "function")])
+def test_an_input_that_is_overwritten_and_read_again_is_read_as_it_is_then(
+    read: Callable[..., torch.Tensor], way: str
+) -> None:
+    subject, properties = network(lambda: Rereads(read, IN_PLACE[way])), boxes()
+    # A step of our own has no forward bounds.
+    methods = METHODS if way in RELUS and read is not viewed else ("ibp", "crown")
     check_each(Propagation(subject, iterations=2), Sampled(subject, properties, POINTS), methods)
 
 
@@ -175,17 +179,6 @@ def test_the_rounding_bound_is_of_what_a_relu_in_place_leaves(way: str) -> None:
     again.module.load_state_dict(subject.module.state_dict())
     found, expected = (Propagation(each).bounds(boxes(), "ibp").allowance for each in (subject, again))
     assert torch.allclose(found, expected, rtol=1e-9, atol=0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("read", [dropped, added, viewed])
-@pytest.mark.parametrize("act", [nn.ReLU6(inplace=True), nn.SiLU(inplace=True)], ids=lambda act: type(act).__name__)
-def test_an_input_that_is_overwritten_and_read_again_is_read_as_it_is_then(
-    read: Callable[..., torch.Tensor], act: nn.Module
-) -> None:
-    subject, properties = network(lambda: Rereads(read, act)), boxes()
-    propagation = Propagation(subject)
-    check_each(propagation, Sampled(subject, properties, POINTS), ("ibp", "crown"))
 
 
 @pytest.mark.parametrize(
@@ -221,24 +214,32 @@ def test_learnt_numbers_that_are_computed_from_others_are_refused() -> None:
         Propagation(subject)
 
 
-NUMBERS: dict[str, Function] = {
+def assert_calls_sound(function: Function) -> None:
+    subject = network(lambda: Calls(function))
+    check_each(Propagation(subject), Sampled(subject, boxes(), POINTS), ("ibp", "crown"))
+
+
+# With numbers that float32 rounds, which are bounded as they are written; written out; in place.
+WRITTEN: dict[str, Function] = {
     "sum": lambda x: x + 0.1,
     "differences": lambda x: 0.1 - (x - 0.7),
     "product": lambda x: 0.1 * x,
     "quotient": lambda x: x / 0.3,
     "activation": lambda x: 1.7 * functional.gelu(0.3 * x),
+    "silu": lambda x: x * torch.sigmoid(x),
+    "in place": lambda x: x.clamp_(0, 1),
+    "square": lambda x: x * x,
 }
 
 
-@pytest.mark.parametrize("name", NUMBERS)
-def test_numbers_that_float32_rounds_are_bounded_as_they_are_written(name: str) -> None:
-    subject, properties = network(lambda: Calls(NUMBERS[name])), boxes()
-    check_each(Propagation(subject), Sampled(subject, properties, POINTS), ("ibp", "crown"))
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_is_written_out_is_bounded_soundly(name: str) -> None:
+    assert_calls_sound(WRITTEN[name])
 
 
 @pytest.mark.parametrize(("name", "slope", "reach"), [("sum", 1.0, 2.1), ("product", 0.1, 0.2)])
 def test_the_rounding_bound_has_that_of_a_number(name: str, slope: float, reach: float) -> None:
-    module = Calls(NUMBERS[name])
+    module = Calls(WRITTEN[name])
     module.first, module.last = nn.Identity(), nn.Identity()
     inputs = torch.tensor([[1.0], [2.0]]).double()
     found, _ = Rounding(in_modules(module.eval(), inputs.float(), exact=True)).errors(inputs[:1], inputs[1:])
@@ -267,18 +268,7 @@ def test_a_number_that_float32_computes_with_a_loss_of_digits_is_refused(name: s
     few = torch.tensor(1e-6)
     with pytest.raises(Unsupported, match=r"computed from numbers that are rounded|a loss of digits"):
         Propagation(network(lambda: Calls(lambda x: LOSSES[name](x, (few + 1) - 1))))
-    check_each(
-        Propagation(network(lambda: Calls(lambda x: LOSSES[name](x, few)))),
-        Sampled(network(lambda: Calls(lambda x: LOSSES[name](x, few))), boxes(), POINTS),
-        ("ibp", "crown"),
-    )
-
-
-@pytest.mark.parametrize("function", [lambda x: x * torch.sigmoid(x), lambda x: x.clamp_(0, 1), lambda x: x * x])
-def test_what_is_written_out_or_in_place_is_bounded_soundly(function: Function) -> None:
-    subject, properties = network(lambda: Calls(function)), boxes()
-    propagation = Propagation(subject)
-    check_each(propagation, Sampled(subject, properties, POINTS), ("ibp", "crown"))
+    assert_calls_sound(lambda x: LOSSES[name](x, few))
 
 
 class Sleeping(torch.autograd.Function):

@@ -38,7 +38,7 @@ def inside(property_: Property, points: int) -> torch.Tensor:
     return (property_.center + step).clamp(property_.lower, property_.upper)
 
 
-@pytest.mark.parametrize("eps", [0.05, 0.3, 0.9, 5.0])
+@pytest.mark.parametrize("eps", [0.05, 0.9, 5.0])
 def test_the_least_value_is_that_of_a_solver(eps: float) -> None:
     properties = balls((6,), eps, 5)
     rows = torch.randn(5, 4, 6, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
@@ -64,7 +64,7 @@ def test_the_least_value_is_that_of_a_solver(eps: float) -> None:
 
 
 def test_never_above_a_value_for_many_inputs_and_scales() -> None:
-    for seed in range(20):
+    for seed in range(8):
         generator = torch.Generator().manual_seed(seed)
         properties = balls((200,), float(10 ** (4 * torch.rand(1, generator=generator) - 3)), 2, seed=seed)
         rows = torch.randn(1, 5, 200, generator=generator, dtype=torch.float64).pow(5)
@@ -135,8 +135,9 @@ def two_layers(kind: str, act: nn.Module) -> tuple[nn.Module, tuple[int, ...]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("act", [nn.ReLU, nn.GELU])
-@pytest.mark.parametrize(("kind", "patches"), [("mlp", True), ("cnn", True), ("cnn", False)])
+@pytest.mark.parametrize(
+    ("kind", "patches", "act"), [("mlp", True, nn.GELU), ("cnn", True, nn.ReLU), ("cnn", False, nn.GELU)]
+)
 def test_balls_are_bounded_soundly_and_within_their_boxes(kind: str, patches: bool, act: type[nn.Module]) -> None:
     module, shape = two_layers(kind, act())
     subject = Network(kind, module.eval(), shape, 3)

@@ -127,14 +127,13 @@ def test_the_last_of_many_tokens_logits_takes_no_matrix(monkeypatch: pytest.Monk
     assert 1.0 in (found["crown"], found.get("graph-crown"))
 
 
-@pytest.mark.parametrize(("norm", "positions"), [("linf", 0), ("l2", 0), ("linf", 1)])
-@pytest.mark.parametrize("each", [False, True])
+@pytest.mark.parametrize(("each", "norm", "positions"), [(False, "linf", 1), (False, "l2", 0), (True, "linf", 0)])
 def test_the_stage_certifies_balls_around_embedded_tokens(each: bool, norm: str, positions: int) -> None:
     subject = language(Positioned(CLASSES, each=each))
     stage = Bounds(
-        eps=(1e-4, 10.0), samples=6, norm=norm, radius="crown", iterations=3, positions=positions  # type: ignore[arg-type]
+        eps=(1e-4, 10.0), samples=4, norm=norm, radius="crown", iterations=3, positions=positions  # type: ignore[arg-type]
     )  # fmt: skip
-    metrics = stage.run(subject, spoken(subject, 6, positions=each)).metrics
+    metrics = stage.run(subject, spoken(subject, 4, positions=each)).metrics
     found = {(row.name, row.setting.get("eps"), row.setting.get("method")): row.value for row in metrics
              if row.sample is None and "layer" not in row.setting}  # fmt: skip
     assert found["clean_accuracy", None, None] == 1.0
@@ -145,7 +144,7 @@ def test_the_stage_certifies_balls_around_embedded_tokens(each: bool, norm: str,
     assert radius is not None
     assert 1e-4 < radius < 10.0
     holding = [row for row in metrics if row.verdict is Verdict.HOLDS and row.setting["method"] == "crown"]
-    assert [row.sample for row in holding] == list(range(6))
+    assert [row.sample for row in holding] == list(range(4))
     # Rows say what is moved.
     told = {row.setting.get("positions", 0) for row in metrics if "eps" in row.setting}
     assert told == {positions}
@@ -159,7 +158,7 @@ def test_euclidean_balls_are_of_all_positions() -> None:
         Bounds(positions=-1)
 
 
-@pytest.mark.parametrize("positions", [0, 1, 2])
+@pytest.mark.parametrize("positions", [0, 2])
 def test_certified_tokens_hold_in_sampled_points(positions: int) -> None:
     subject = language(Positioned(CLASSES, each=True))
     data = spoken(subject, 5, positions=True)
@@ -171,7 +170,7 @@ def test_certified_tokens_hold_in_sampled_points(positions: int) -> None:
     for sample, radius in radii.items():
         assert sample is not None
         assert radius is not None
-        offset = (2 * torch.rand(2000, POSITIONS, WIDTH) - 1) * radius * (1 - 1e-6)
+        offset = (2 * torch.rand(1000, POSITIONS, WIDTH) - 1) * radius * (1 - 1e-6)
         offset[::2] = offset[::2].sign() * radius * (1 - 1e-6)
         offset[:, : POSITIONS - positions if positions else 0] = 0.0
         with torch.no_grad():

@@ -11,11 +11,9 @@ import pytest
 import torch
 from conftest import MakeBench, MakeNetwork
 from torch import nn
-from written import Written
+from written import Written, bench_of
 
 from evalsuite import (
-    Bench,
-    Data,
     Direction,
     LambdaGELU,
     LanguageModel,
@@ -37,10 +35,17 @@ def values(outcome: Outcome) -> dict[str, float | None]:
     return {metric.name: metric.value for metric in outcome.metrics if not metric.setting}
 
 
-@pytest.mark.parametrize(("variant", "gelus"), [("gelu", 2), ("lambda-gelu", 2), ("annealed", 0), ("relu", 0)])
-def test_mlp(network: MakeNetwork, bench: MakeBench, variant: str, gelus: int) -> None:
+@pytest.mark.parametrize(
+    ("variant", "gelus", "yardstick", "reason"),
+    [
+        ("gelu", 2, "gelu", "this network has gelu in each place"),
+        ("lambda-gelu", 2, "silu", "over that of this network with silu in each activation's place"),
+        ("annealed", 0, "gelu", "over that of this network with gelu in each activation's place"),
+    ],
+)
+def test_mlp(network: MakeNetwork, bench: MakeBench, variant: str, gelus: int, yardstick: str, reason: str) -> None:
     trained, there = network("digits-mlp", variant), bench("digits-mlp")
-    outcome = Export().run(trained, there)
+    outcome = Export(yardstick).run(trained, there)
     found = values(outcome)
     assert found["opset"] == 20
     assert found["gelu_nodes"] == gelus
@@ -53,6 +58,14 @@ def test_mlp(network: MakeNetwork, bench: MakeBench, variant: str, gelus: int) -
     with torch.no_grad():
         differences = run_onnx(open_onnx(path), inputs).double() - trained.module(inputs).double()
     assert found["max_abs_difference"] == differences.abs().max().item() < 1e-4
+    # The latency, alone and against another activation, whose file is no artefact.
+    for name, unit in (("latency", "s"), ("relative_latency", "ratio")):
+        rows = [each for each in outcome.metrics if each.name == name]
+        assert [dict(each.setting) for each in rows] == [{"batch": 1}, {"batch": 64}]
+        assert all(each.timing and each.value > 0 and each.direction is Direction.LOWER for each in rows)
+        assert {each.unit for each in rows} == {unit}
+    assert all(each.reason.startswith(reason) for each in rows)
+    assert [each.name for each in path.parent.iterdir()] == ["model.onnx"]
 
 
 def test_the_test_data_are_run_in_batches(bench: MakeBench, tmp_path: Path) -> None:
@@ -84,9 +97,8 @@ def test_a_regression_of_several_inputs(tmp_path: Path) -> None:
     pair = Written(lambda _, inputs: nn.functional.gelu(inputs["left"] + 2 * inputs["right"]))
     targets = pair({"left": left, "right": right}) + 0.5
     part = Split(Several({"left": left, "right": right}), targets, Regression(unit="m"))
-    data = Data(*[part] * 4, (-9.0, 9.0), 2, "by hand")
-    there = Bench(data, 0, tmp_path, 60.0, lambda *_: None)
-    outcome = Export().run(Network("pair", pair, (2,), 2, given=data.example), there)
+    there = bench_of(part, 2, tmp_path, domain=(-9.0, 9.0))
+    outcome = Export().run(Network("pair", pair, (2,), 2, given=there.data.example), there)
     found = values(outcome)
     assert found["runtime_rmse"] == pytest.approx(0.5, abs=1e-6)
     assert 0 <= found["max_abs_difference"] < 1e-5
@@ -94,36 +106,13 @@ def test_a_regression_of_several_inputs(tmp_path: Path) -> None:
     assert [each.name for each in onnx.load(str(outcome.artefacts["onnx"])).graph.input] == ["left", "right"]
 
 
-def test_a_language_model_has_bits_and_accuracy(network: MakeNetwork, bench: MakeBench) -> None:
+def test_a_language_model_has_bits_and_accuracy(tmp_path: Path) -> None:
     unigram = Written(lambda net, tokens: net.table(tokens), table=nn.Embedding(4, 4))
-    there = bench("digits-mlp")
     part = Split(torch.randint(4, (70, 3)), torch.randint(4, (70, 3)), LanguageModel())
-    data = Data(*[part] * 4, (0.0, 3.0), 4, "by hand", vocabulary=4)
-    found = values(Export().run(Network("unigram", unigram, (3,), 4, vocabulary=4), replace(there, data=data)))
+    there = bench_of(part, 4, tmp_path, domain=(0.0, 3.0), vocabulary=4)
+    found = values(Export().run(Network("unigram", unigram, (3,), 4, vocabulary=4), there))
     assert found["argmax_agreement"] == 1.0
     assert {"runtime_accuracy", "runtime_bits_per_token"} <= set(found)
-
-
-@pytest.mark.parametrize(
-    ("variant", "yardstick", "reason"),
-    [
-        ("gelu", "gelu", "this network has gelu in each place"),
-        ("relu", "gelu", "over that of this network with gelu in each activation's place"),
-        ("gelu", "silu", "over that of this network with silu in each activation's place"),
-    ],
-)
-def test_latency_alone_and_against_another_activation(
-    network: MakeNetwork, bench: MakeBench, variant: str, yardstick: str, reason: str
-) -> None:
-    outcome = Export(yardstick).run(network("digits-mlp", variant), bench("digits-mlp"))
-    for name, unit in (("latency", "s"), ("relative_latency", "ratio")):
-        rows = [each for each in outcome.metrics if each.name == name]
-        assert [dict(each.setting) for each in rows] == [{"batch": 1}, {"batch": 64}]
-        assert all(each.timing and each.value > 0 and each.direction is Direction.LOWER for each in rows)
-        assert {each.unit for each in rows} == {unit}
-    assert all(each.reason.startswith(reason) for each in rows)
-    # The yardstick's file is no artefact.
-    assert [each.name for each in outcome.artefacts["onnx"].parent.iterdir()] == ["model.onnx"]
 
 
 def test_a_file_has_no_other_activation_to_be_compared_with(

@@ -321,13 +321,6 @@ def wide(count: int) -> bytes:
     return content
 
 
-def test_without_time_only_interval_arithmetic_speaks() -> None:
-    decided = decided_of(wide(300), ([-1.0, -1.0], [1.0, 1.0]), seconds=1e-9)
-    assert (decided.verdict, decided.programs, decided.space) == (Verdict.TIMEOUT, 0, None)
-    assert decided.margin < 0
-    assert not any(tree.is_closed() for tree in decided.trees)
-
-
 def test_interval_arithmetic_is_looser_and_true() -> None:
     exact = read_file(wide(9))
     lower, upper = Dyadic.of(np.array([-0.25, 0.5])), Dyadic.of(np.array([0.25, 0.75]))

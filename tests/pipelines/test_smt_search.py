@@ -257,8 +257,9 @@ def test_ascents_decide_what_programs_leave_open(few_programs: None) -> None:
 def test_no_time_is_left() -> None:
     decided = decide_exactly(*hard(), seconds=1e-9)
     assert (decided.verdict, decided.reason) == (Verdict.TIMEOUT, Finding.OUT_OF_TIME.value)
-    assert decided.programs == 0
+    assert (decided.programs, decided.space) == (0, None)
     assert decided.margin <= 0  # by interval arithmetic
+    assert not any(tree.is_closed() for tree in decided.trees)
 
 
 def test_rows_of_any_kind() -> None:
