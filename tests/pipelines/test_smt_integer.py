@@ -286,15 +286,18 @@ def small(bench: Any, seed: int = 0) -> tuple[Network, Bench]:
     """A network that `written` made, with the digits' inputs and classes, beside a torch module of that shape."""
     made = bench("digits-mlp", epochs=1)
     path = written(made.folder / "integer.onnx", (64, 6, 10), seed)
-    return Network("digits", nn.Linear(64, 10), (64,), 10, deployed=path), made
+    return Network("digits", nn.Linear(64, 10), (64,), 10, deployed=path.with_name("fake.onnx"), integer=path), made
 
 
 def test_measuring(bench: Any) -> None:
     network, made = small(bench)
     metrics = Smt(steps=(0, 1), samples=6, integer_time_limit=0.3).run(network, made).metrics
-    read = read_integer_onnx(network.deployed or Path())
+    read = read_integer_onnx(network.integer or Path())
     inputs = read.input.integers(made.data.test.inputs[:6].numpy())
     margins = [int(read.margins(inputs[i : i + 1], int(made.data.test.targets[i]))[0]) for i in range(6)]
+    assert {each.setting["method"] for each in metrics if each.name == "robustness"} == {"integer"}
+    assert sum(each.name in ("query_seconds", "par2") for each in metrics) == 2 * 7
+    assert not {"unstable_neurons", "solver_calls"} & {each.name for each in metrics}
     right = sum(margin > 0 for margin in margins) / 6
     by_name = {(each.name, each.setting.get("steps")): each for each in metrics if each.sample is None}
     assert by_name["clean_accuracy", None].value == right
@@ -312,7 +315,7 @@ def test_measuring(bench: Any) -> None:
         center = inputs[each["sample"]]
         point = np.array(each["input"])
         assert np.abs(point - center).max() <= each["steps"]
-        logits = in_runtime(network.deployed or Path(), point[None])[0]
+        logits = in_runtime(network.integer or Path(), point[None])[0]
         assert logits.tolist() == each["logits"]
         assert logits[each["label"]] <= np.delete(logits, each["label"]).max()
 
@@ -320,7 +323,7 @@ def test_measuring(bench: Any) -> None:
 def test_measuring_refuses_and_names(bench: Any) -> None:
     network, made = small(bench)
     with pytest.raises(Unsupported, match="unlike the network"):
-        Smt().run(Network("n", network.module, (64,), 9, deployed=network.deployed), made)
+        Smt().run(Network("n", network.module, (64,), 9, integer=network.integer), made)
 
 
 def test_the_end_of_the_job_is_a_timeout(bench: Any) -> None:
