@@ -35,15 +35,22 @@ def values(outcome: Outcome) -> dict[str, float | None]:
     return {metric.name: metric.value for metric in outcome.metrics}
 
 
-def small_bench(inputs: torch.Tensor, targets: list[int], folder: Path) -> Bench:
-    return bench_of(Split(inputs, torch.tensor(targets)), 2, folder, domain=(-1.0, 1.0))
+def outcome_of(
+    module: nn.Module,
+    inputs: list[float] | torch.Tensor,
+    targets: list[int],
+    folder: Path,
+    before: nn.Module | None = None,
+) -> Outcome:
+    """Of a network with two classes, whose inputs are single numbers or a tensor, and which was `before` its swap."""
+    given = torch.tensor(inputs)[:, None] if isinstance(inputs, list) else inputs
+    bench = bench_of(Split(given, torch.tensor(targets)), 2, folder, domain=(-1.0, 1.0))
+    return Accuracy().run(Network("hand", module, (*given.shape[1:],), 2, unswapped=before), bench)
 
 
 def test_accuracy_and_nll_by_hand(tmp_path: Path) -> None:
     # Logits (x, 0): class 0 where x > 0. Losses: log(1 + e^-x) for target 0, log(1 + e^x) for target 1.
-    network = Network("hand", affine([[1.0], [0.0]]), (1,), 2)
-    inputs = torch.tensor([[2.0], [1.0], [-1.0], [-3.0]])
-    found = values(Accuracy().run(network, small_bench(inputs, [0, 1, 1, 1], tmp_path)))
+    found = values(outcome_of(affine([[1.0], [0.0]]), [2.0, 1.0, -1.0, -3.0], [0, 1, 1, 1], tmp_path))
     assert found["accuracy"] == 0.75
     losses = [math.log1p(math.exp(-2)), math.log1p(math.exp(1)), math.log1p(math.exp(-1)), math.log1p(math.exp(-3))]
     assert found["nll"] == pytest.approx(sum(losses) / 4, abs=1e-9)
@@ -52,8 +59,8 @@ def test_accuracy_and_nll_by_hand(tmp_path: Path) -> None:
 
 def test_the_cost_of_the_swap_by_hand(tmp_path: Path) -> None:
     # Before the swap logits (x, 0), after it (-x, 0): each of three predictions changes; two were right, then one is.
-    network = Network("hand", affine([[-1.0], [0.0]]), (1,), 2, unswapped=affine([[1.0], [0.0]]))
-    found = values(Accuracy().run(network, small_bench(torch.tensor([[1.0], [1.0], [-1.0]]), [0, 0, 0], tmp_path)))
+    before = affine([[1.0], [0.0]])
+    found = values(outcome_of(affine([[-1.0], [0.0]]), [1.0, 1.0, -1.0], [0, 0, 0], tmp_path, before))
     assert found["accuracy_before_swap"] == pytest.approx(2 / 3)
     assert found["swap_drop"] == pytest.approx(1 / 3)
     assert found["prediction_changes"] == 1.0
@@ -171,9 +178,7 @@ def test_padding_counts_nowhere(tmp_path: Path) -> None:
 
 
 def test_without_a_swap_the_row_says_so(tmp_path: Path) -> None:
-    outcome = Accuracy().run(
-        Network("hand", affine([[1.0], [0.0]]), (1,), 2), small_bench(torch.ones(1, 1), [0], tmp_path)
-    )
+    outcome = outcome_of(affine([[1.0], [0.0]]), [1.0], [0], tmp_path)
     swap = {metric.name: metric for metric in outcome.metrics if "swap" in metric.name or "changes" in metric.name}
     assert len(swap) == 5
     assert all(metric.value is None and metric.reason == "not swapped" for metric in swap.values())
@@ -186,8 +191,8 @@ def test_without_a_swap_the_row_says_so(tmp_path: Path) -> None:
 def test_idle_activations_by_hand(activation: nn.Module, zeros: float, tmp_path: Path) -> None:
     # Pre-activations for the inputs 1 and -1, unit by unit: (100, -100), (-1000, -1000), (0.07, 0.03), (2, -2).
     body = affine([[100.0], [0.0], [0.02], [2.0]], [0.0, -1000.0, 0.05, 0.0])
-    network = Network("hand", nn.Sequential(body, activation, affine([[1.0] * 4, [0.0] * 4])), (1,), 2)
-    found = values(Accuracy().run(network, small_bench(torch.tensor([[1.0], [-1.0]]), [0, 0], tmp_path)))
+    module = nn.Sequential(body, activation, affine([[1.0] * 4, [0.0] * 4]))
+    found = values(outcome_of(module, [1.0, -1.0], [0, 0], tmp_path))
     # The layer's peak is 100, so near zero is at most 0.1: units 1 and 2 always, which makes them dead.
     assert found["dead_units"] == 2
     # Exactly zero: unit 0 at -100 and unit 1 twice for both (GELU underflows); unit 3 at -2 for ReLU alone.
@@ -198,9 +203,7 @@ def test_idle_activations_by_hand(activation: nn.Module, zeros: float, tmp_path:
 
 def test_negative_outputs_by_hand(tmp_path: Path) -> None:
     module = nn.Sequential(affine([[1.0], [-1.0]]), nn.GELU(), affine([[1.0, 1.0]]), nn.ReLU(), affine([[1.0], [0.0]]))
-    outcome = Accuracy().run(
-        Network("hand", module, (1,), 2), small_bench(torch.tensor([[1.0], [-1.0]]), [0, 0], tmp_path)
-    )
+    outcome = outcome_of(module, [1.0, -1.0], [0, 0], tmp_path)
     found = [(each.setting, each.value) for each in outcome.metrics if each.name == "negative_output"]
     below, above = (float(nn.functional.gelu(torch.tensor(x))) for x in (-1.0, 1.0))
     share = below**2 / (below**2 + above**2)
@@ -209,30 +212,26 @@ def test_negative_outputs_by_hand(tmp_path: Path) -> None:
 
 def test_a_layer_that_puts_out_nothing_has_no_share_of_it(tmp_path: Path) -> None:
     module = nn.Sequential(affine([[-1.0]]), nn.ReLU(), affine([[1.0], [0.0]]))
-    outcome = Accuracy().run(Network("hand", module, (1,), 2), small_bench(torch.ones(1, 1), [0], tmp_path))
+    outcome = outcome_of(module, [1.0], [0], tmp_path)
     (row,) = (each for each in outcome.metrics if each.name == "negative_output")
     assert (row.value, row.reason) == (None, "the activations put out nothing but 0")
 
 
 def test_dead_units_do_not_depend_on_the_scale_of_the_weights(tmp_path: Path) -> None:
-    bench = small_bench(torch.tensor([[1.0], [-1.0]]), [0, 0], tmp_path)
     counts = []
     for scale in (1e-4, 1.0, 1e4):
         body = affine([[scale], [0.0]], [0.0, -scale])
         module = nn.Sequential(body, nn.ReLU(), affine([[1.0, 1.0], [0.0, 0.0]]))
-        counts.append(values(Accuracy().run(Network("hand", module, (1,), 2), bench))["dead_units"])
+        counts.append(values(outcome_of(module, [1.0, -1.0], [0, 0], tmp_path))["dead_units"])
     assert counts == [1, 1, 1]
 
 
 def test_channels_are_the_units_of_a_convolution(tmp_path: Path) -> None:
     convolution = nn.Conv2d(1, 3, 1)
-    with torch.no_grad():
-        convolution.weight.copy_(torch.tensor([1.0, 0.0, 0.0]).reshape(3, 1, 1, 1))
-        convolution.bias.copy_(torch.tensor([0.0, -1.0, -1.0]))
+    weight, bias = torch.tensor([1.0, 0.0, 0.0]).reshape(3, 1, 1, 1), torch.tensor([0.0, -1.0, -1.0])
+    convolution.load_state_dict({"weight": weight, "bias": bias})
     module = nn.Sequential(convolution, nn.ReLU(), nn.Flatten(), nn.Linear(12, 2))
-    found = values(
-        Accuracy().run(Network("hand", module, (1, 2, 2), 2), small_bench(torch.ones(2, 1, 2, 2), [0, 1], tmp_path))
-    )
+    found = values(outcome_of(module, torch.ones(2, 1, 2, 2), [0, 1], tmp_path))
     assert found["dead_units"] == 2
     assert found["zero_activations"] == pytest.approx(2 / 3)
 
@@ -240,7 +239,7 @@ def test_channels_are_the_units_of_a_convolution(tmp_path: Path) -> None:
 def test_an_activation_module_used_twice_counts_twice(tmp_path: Path) -> None:
     layers = {"first": affine([[1.0]]), "second": affine([[-1.0], [-1.0]]), "act": nn.ReLU()}
     module = Written(lambda net, x: net.act(net.second(net.act(net.first(x)))), **layers)
-    found = values(Accuracy().run(Network("hand", module, (1,), 2), small_bench(torch.ones(1, 1), [0], tmp_path)))
+    found = values(outcome_of(module, [1.0], [0], tmp_path))
     assert found["dead_units"] == 2
     assert found["zero_activations"] == pytest.approx(2 / 3)
 

@@ -54,12 +54,13 @@ def model(
     inputs: Sequence[str] = ("x",),
     out_shape: Sequence[int | str] = ("n", 2),
     functions: Sequence[onnx.FunctionProto] = (),
+    kinds: tuple[int, int] = (TensorProto.FLOAT, TensorProto.FLOAT),
 ) -> onnx.ModelProto:
     graph = helper.make_graph(
         nodes,
         "g",
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in inputs],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, out_shape) for name in outputs],
+        [helper.make_tensor_value_info(name, kinds[0], shape) for name in inputs],
+        [helper.make_tensor_value_info(name, kinds[1], out_shape) for name in outputs],
         [numpy_helper.from_array(values, name) for name, values in arrays.items()],
     )
     versions = [helper.make_opsetid("", 17), helper.make_opsetid("custom", 1)]
@@ -194,20 +195,14 @@ class _Agreeing(Judge):
 
 
 def test_operators_of_other_domains_are_not_read_as_integers() -> None:
-    versions = [helper.make_opsetid("", 17), helper.make_opsetid("custom", 1)]
-    body = helper.make_function("custom", "Max", ["a", "b"], ["r"], [node("Min", "a b", "r")], versions[:1])
+    versions = [helper.make_opsetid("", 17)]
+    body = helper.make_function("custom", "Max", ["a", "b"], ["r"], [node("Min", "a b", "r")], versions)
     for functions in ([body], []):
-        graph = helper.make_graph(
+        made = model(
             [node("MatMulInteger", "x w", "z"), node("Max", "z k", "y", domain="custom")],
-            "g",
-            [helper.make_tensor_value_info("x", TensorProto.INT8, ["n", 1])],
-            [helper.make_tensor_value_info("y", TensorProto.INT32, ["n", 2])],
-            [
-                numpy_helper.from_array(np.array([[1, -1]], np.int8), "w"),
-                numpy_helper.from_array(np.array([0, 50], np.int32), "k"),
-            ],
-        )
-        made = helper.make_model(graph, opset_imports=versions, functions=functions, ir_version=9)
+            {"w": np.array([[1, -1]], np.int8), "k": np.array([0, 50], np.int32)},
+            shape=("n", 1), functions=functions, kinds=(TensorProto.INT8, TensorProto.INT32),
+        )  # fmt: skip
         helper.set_model_props(made, {"input_scale": "1.0", "input_zero_point": "0"})
         with pytest.raises(Unsupported, match=r"functions of its own|custom\.Max"):
             read_integer_onnx(made.SerializeToString())
