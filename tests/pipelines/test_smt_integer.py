@@ -21,7 +21,7 @@ from pipelines.smt import Smt
 from pipelines.smt.integer import bounds
 from pipelines.smt.integer.deciding import decide
 from pipelines.smt.integer.measuring import COUNTEREXAMPLES
-from pipelines.smt.integer.network import Query, Runs, box_of_property, box_of_steps, tabulate
+from pipelines.smt.integer.network import Query, box_of_property, box_of_steps, tabulate
 from pipelines.smt.integer.reading import read_integer_onnx
 from pipelines.smt.integer.search import Search
 from pipelines.smt.search.exploring import Finding, Limits
@@ -61,20 +61,6 @@ def test_runs_are_the_function_and_are_cut_where_they_are_told() -> None:
     expected = [min(q * v - p * z for z, v in zip(arguments, function(arguments), strict=True)) for q, p in
                 zip(factors, slopes, strict=True)]  # fmt: skip
     assert runs.least(factors, slopes).tolist() == expected
-
-
-def test_hulls_hold_the_graph_and_touch_it() -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        lasts = np.cumsum(rng.integers(1, 30, 12))
-        runs = Runs(np.append(0, lasts[:-1] + 1), lasts, rng.integers(-20, 20, 12))
-        points = np.arange(lasts[-1] + 1)
-        values = runs.at(points)
-        for lines, sign in ((runs.hull.below, 1), (runs.hull.above, -1)):
-            gaps = np.stack([sign * (values - slope * points - start) for slope, start, _ in lines])
-            assert gaps.min() > -1e-9
-            assert (np.abs(gaps).min(1) < 1e-9).all()
-            assert lines[-1][2] == lasts[-1]
 
 
 @pytest.mark.parametrize("table", [False, True])

@@ -14,7 +14,7 @@ from torch import nn
 from evalsuite import Network, Property, Verdict, falsify
 from pipelines.smt.counterexample import Judge
 from pipelines.smt.deciding import Z3
-from pipelines.smt.measuring import Bracket, between, nearest_above
+from pipelines.smt.measuring import Bracket, nearest_above
 from pipelines.smt.methods import Limits as QueryLimits
 from pipelines.smt.methods import Settled
 from pipelines.smt.reading import read
@@ -140,14 +140,6 @@ def test_boxes_contain_the_exact_ball() -> None:
     search(decide, center, tolerance=2**-8)
     assert all((radius * 2**10).is_integer() for radius in radii[:3])
     assert nearest_above(Fraction(1, 3)) > Fraction(1, 3) > math.nextafter(nearest_above(Fraction(1, 3)), 0)
-
-
-@pytest.mark.parametrize(("low", "high"), [(0, 1), (0.1, 0.3), (0, 1e-9), (5.0, 5.001), (1 / 3, 7.0)])
-def test_radii_between_have_few_bits(low: float, high: float) -> None:
-    middle = between(Fraction(low), Fraction(high))
-    part = (middle - Fraction(low)) / (Fraction(high) - Fraction(low))
-    assert Fraction(1, 4) <= part <= Fraction(3, 4)
-    assert middle.denominator <= 8 / (high - low)
 
 
 def test_contradictions_are_errors() -> None:
