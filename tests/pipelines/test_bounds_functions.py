@@ -24,16 +24,10 @@ Function = Callable[[torch.Tensor], torch.Tensor]
 POINTS = 1000
 
 
-class Calls(nn.Module):
+def calls(function: Function) -> nn.Module:
     """Two layers with `function` between them."""
-
-    def __init__(self, function: Function) -> None:
-        super().__init__()
-        self.first, self.function, self.last = nn.Linear(3, 6), function, nn.Linear(6, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self.last(self.function(self.first(x)))
-        return y
+    first, last = nn.Linear(3, 6), nn.Linear(6, 3)
+    return Written(lambda net, x: net.last(net.function(net.first(x))), first=first, function=function, last=last)
 
 
 def network(module: Callable[[], nn.Module]) -> Network:
@@ -90,7 +84,7 @@ QUICK = (
 @pytest.mark.parametrize("name", [each if each in QUICK else slow(each) for each in FUNCTIONS])
 def test_a_function_is_bounded_as_its_module_is(name: str) -> None:
     function, module = FUNCTIONS[name]
-    called, layered = (network(lambda f=each: Calls(f)) for each in (function, module))  # type: ignore[misc]
+    called, layered = (network(lambda f=each: calls(f)) for each in (function, module))  # type: ignore[misc]
     properties = boxes()
     one, other = Propagation(called, iterations=2), Propagation(layered, iterations=2)
     sampled = Sampled(called, properties, POINTS)
@@ -109,7 +103,7 @@ class Nested(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 3)
-        self.block = Calls(lambda x: functional.silu(x) + x.tanh())
+        self.block = calls(lambda x: functional.silu(x) + x.tanh())
         self.block.first, self.block.last = nn.Linear(4, 4), nn.Linear(4, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -141,17 +135,12 @@ def viewed(x: torch.Tensor, act: Function) -> torch.Tensor:
     return x
 
 
-class Rereads(nn.Module):
+def rereads(read: Callable[[torch.Tensor, Function], torch.Tensor], act: Function) -> nn.Module:
     """Reads, under another name, what `act` overwrites; a GELU behind it, whose slope depends on what it is given."""
-
-    def __init__(self, read: Callable[[torch.Tensor, Function], torch.Tensor], act: Function) -> None:
-        super().__init__()
-        self.first, self.act, self.read, self.last = nn.Linear(3, 6), act, read, nn.Linear(6, 3)
-        self.smooth = nn.GELU()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self.last(self.smooth(self.read(self.first(x), self.act)))
-        return y
+    return Written(
+        lambda net, x: net.last(net.smooth(read(net.first(x), net.act))),
+        first=nn.Linear(3, 6), act=act, last=nn.Linear(6, 3), smooth=nn.GELU(),
+    )  # fmt: skip
 
 
 RELUS = {"module": nn.ReLU(inplace=True), "function": lambda x: functional.relu(x, inplace=True), "_": torch.relu_}
@@ -163,7 +152,7 @@ IN_PLACE = {**RELUS, "relu6": nn.ReLU6(inplace=True), "silu": nn.SiLU(inplace=Tr
 def test_an_input_that_is_overwritten_and_read_again_is_read_as_it_is_then(
     read: Callable[..., torch.Tensor], way: str
 ) -> None:
-    subject, properties = network(lambda: Rereads(read, IN_PLACE[way])), boxes()
+    subject, properties = network(lambda: rereads(read, IN_PLACE[way])), boxes()
     # A step of our own has no forward bounds.
     methods = METHODS if way in RELUS and read is not viewed else ("ibp", "crown")
     check_each(Propagation(subject, iterations=2), Sampled(subject, properties, POINTS), methods)
@@ -172,10 +161,10 @@ def test_an_input_that_is_overwritten_and_read_again_is_read_as_it_is_then(
 @pytest.mark.parametrize("way", RELUS)
 def test_the_rounding_bound_is_of_what_a_relu_in_place_leaves(way: str) -> None:
     # What follows reads 0, not -30.
-    subject = network(lambda: Rereads(dropped, RELUS[way]))
+    subject = network(lambda: rereads(dropped, RELUS[way]))
     with torch.no_grad():
         subject.module.first.bias.fill_(-30.0)
-    again = Network("again", Rereads(lambda x, act: act(x), torch.relu).eval(), (3,), 3)
+    again = Network("again", rereads(lambda x, act: act(x), torch.relu).eval(), (3,), 3)
     again.module.load_state_dict(subject.module.state_dict())
     found, expected = (Propagation(each).bounds(boxes(), "ibp").allowance for each in (subject, again))
     assert torch.allclose(found, expected, rtol=1e-9, atol=0)
@@ -193,7 +182,7 @@ def test_the_rounding_bound_is_of_what_a_relu_in_place_leaves(way: str) -> None:
 )
 def test_what_is_no_function_of_one_tensor_with_known_numbers_is_refused(function: Function, told: str) -> None:
     with pytest.raises(Unsupported, match=told):
-        Propagation(network(lambda: Calls(function)))
+        Propagation(network(lambda: calls(function)))
 
 
 class Shifted(nn.Module):
@@ -207,7 +196,7 @@ def test_learnt_numbers_that_are_computed_from_others_are_refused() -> None:
     # Its p is 3e-4, and float32's is another by 2e-4 of it: for inputs like the example's that is not seen.
     act = XIELU()
     nn.init.constant_(act.raw_p, -8.0003)
-    subject = network(lambda: Calls(act))
+    subject = network(lambda: calls(act))
     check_each(Propagation(subject), Sampled(subject, boxes(), POINTS), ("ibp", "crown"))
     nn.utils.parametrize.register_parametrization(act, "raw_p", Shifted())
     with pytest.raises(Unsupported, match="computed from numbers that are rounded"):
@@ -215,7 +204,7 @@ def test_learnt_numbers_that_are_computed_from_others_are_refused() -> None:
 
 
 def assert_calls_sound(function: Function) -> None:
-    subject = network(lambda: Calls(function))
+    subject = network(lambda: calls(function))
     check_each(Propagation(subject), Sampled(subject, boxes(), POINTS), ("ibp", "crown"))
 
 
@@ -239,7 +228,7 @@ def test_what_is_written_out_is_bounded_soundly(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "slope", "reach"), [("sum", 1.0, 2.1), ("product", 0.1, 0.2)])
 def test_the_rounding_bound_has_that_of_a_number(name: str, slope: float, reach: float) -> None:
-    module = Calls(WRITTEN[name])
+    module = calls(WRITTEN[name])
     module.first, module.last = nn.Identity(), nn.Identity()
     inputs = torch.tensor([[1.0], [2.0]]).double()
     found, _ = Rounding(in_modules(module.eval(), inputs.float(), exact=True)).errors(inputs[:1], inputs[1:])
@@ -250,7 +239,7 @@ def test_the_rounding_bound_has_that_of_a_number(name: str, slope: float, reach:
 @pytest.mark.parametrize("number", [1e-40, 1e39])
 def test_a_number_beyond_float32_is_refused(number: float) -> None:
     with pytest.raises(Unsupported, match="rounding of weights that are computed"):
-        Propagation(network(lambda: Calls(lambda x: x * number)))
+        Propagation(network(lambda: calls(lambda x: x * number)))
 
 
 LOSSES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
@@ -267,7 +256,7 @@ def test_a_number_that_float32_computes_with_a_loss_of_digits_is_refused(name: s
     # float32 makes 9.5e-7 of it: for numbers of other sizes than the example's, that is more than rounding.
     few = torch.tensor(1e-6)
     with pytest.raises(Unsupported, match=r"computed from numbers that are rounded|a loss of digits"):
-        Propagation(network(lambda: Calls(lambda x: LOSSES[name](x, (few + 1) - 1))))
+        Propagation(network(lambda: calls(lambda x: LOSSES[name](x, (few + 1) - 1))))
     assert_calls_sound(lambda x: LOSSES[name](x, few))
 
 
@@ -322,30 +311,25 @@ DEPENDENT: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 SCRIPTED = torch.jit.trace(torch.relu, torch.zeros(2, 6))
 
 
-class Dead(nn.Module):
+def half_dead(function: Callable[..., torch.Tensor]) -> nn.Module:
     """`function` of two layers, of which the second is dead but in a corner."""
-
-    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
-        super().__init__()
-        self.first, self.second, self.last = nn.Linear(3, 6), nn.Linear(3, 6), nn.Linear(6, 3)
-        self.function = function
-        with torch.no_grad():
-            self.second.bias.fill_(-40.0)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self.last(self.function(self.first(x), functional.relu(self.second(x))))
-        return y
+    first, second, last = nn.Linear(3, 6), nn.Linear(3, 6), nn.Linear(6, 3)
+    nn.init.constant_(second.bias, -40.0)
+    return Written(
+        lambda net, x: net.last(function(net.first(x), functional.relu(net.second(x)))),
+        first=first, second=second, last=last,
+    )  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore")  # of numbers that are read from tensors
 @pytest.mark.parametrize("name", [each for each in DEPENDENT if each != "overwritten"])
 def test_what_depends_on_the_input_is_no_constant_even_if_no_probe_shows_it(name: str) -> None:
     with pytest.raises(Unsupported):
-        Propagation(network(lambda: Dead(DEPENDENT[name])))
+        Propagation(network(lambda: half_dead(DEPENDENT[name])))
 
 
 def test_a_constant_that_is_overwritten_is_what_it_was_when_it_was_read() -> None:
-    subject = network(lambda: Dead(overwritten))
+    subject = network(lambda: half_dead(overwritten))
     whole = [Property.robustness(torch.zeros(3), sample=0, label=0, eps=9.0, domain=(-9.0, 9.0))]
     check_each(Propagation(subject), Sampled(subject, whole, POINTS), ("ibp", "crown"))
 

@@ -93,7 +93,7 @@ class Residual(nn.Module):
 def test_what_is_no_chain_is_certified_by_its_graph(bench: MakeBench) -> None:
     torch.manual_seed(0)
     given, subject = bench("digits-mlp"), Network("residual", Residual().eval(), (64,), 10)
-    metrics = Certificate(eps=(0.0, 0.001), samples=3, hardness=(2.0,)).run(subject, given).metrics
+    metrics = Certificate(eps=(0.0, 0.001), samples=1, hardness=(2.0,)).run(subject, given).metrics
     assert 1 <= value(metrics, "certified_to_observed", eps=0.0) < 1.001
     assert 1 <= value(metrics, "certified_to_observed", eps=0.001) < 2
     harder = value(metrics, "certified_disruption", eps=0.0, hardness=2.0)
@@ -184,7 +184,7 @@ def tagged(folder: Path) -> tuple[Network, Bench]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("positions", [0, 1, 2])
+@pytest.mark.parametrize("positions", [0, 2])
 def test_of_tokens_what_follows_their_embedding_is_certified(tmp_path: Path, positions: int) -> None:
     made, given = tagged(tmp_path)
     module, tokens = made.module, given.data.test.inputs
