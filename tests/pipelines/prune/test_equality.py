@@ -32,26 +32,19 @@ def without(module: nn.Sequential, units: list[int]) -> Pruned:
     return Pruned(narrow, {"0": units})
 
 
-@pytest.mark.parametrize("shape", [(5,), (5, 3), (2, 3, 4)])
-def test_outputs_of_any_shape(shape: tuple[int, ...]) -> None:
-    module, inputs = mlp(), torch.rand(*shape, 8)
-    assert equality_error(module, without(module, [1, 4]), lambda each: each(inputs)) < 1e-15
-
-
-def test_inputs_by_name_and_of_a_part_of_the_network_are_cast() -> None:
-    module, inputs = mlp(), torch.rand(5, 8)
-    pruned = without(module, [0])
+def test_outputs_and_inputs_of_any_kind() -> None:
+    module, inputs = mlp(), torch.rand(2, 3, 4, 8)
+    pruned = without(module, [1, 4])
+    wrapped = Pruned(nn.ModuleDict({"inner": pruned.module}), {"inner.0": [1, 4]})
+    for x in (inputs[0, 0], inputs[0], inputs):
+        assert equality_error(module, pruned, lambda each, x=x: each(x)) < 1e-15
+    # Inputs by name, and of a part of the network, are cast.
     assert equality_error(module, pruned, lambda each: each(input=inputs)) < 1e-15
-    wrapped = Pruned(nn.ModuleDict({"inner": pruned.module}), {"inner.0": [0]})
     assert equality_error(nn.ModuleDict({"inner": module}), wrapped, lambda each: each["inner"](inputs)) < 1e-15
-
-
-def test_tokens_stay_integers() -> None:
-    module = nn.Sequential(nn.Embedding(9, 8), *mlp())
-    pruned = without(mlp(), [2])
-    narrow = Pruned(nn.Sequential(copy.deepcopy(module[0]), *pruned.module), {"1": [2]})
-    tokens = torch.randint(9, (3, 5))
-    assert equality_error(module, narrow, lambda each: each(tokens)) < 1e-15
+    # Tokens stay integers.
+    table, tokens = nn.Embedding(9, 8), torch.randint(9, (3, 5))
+    narrow = Pruned(nn.Sequential(copy.deepcopy(table), *pruned.module), {"1": [1, 4]})
+    assert equality_error(nn.Sequential(table, *module), narrow, lambda each: each(tokens)) < 1e-15
 
 
 @pytest.mark.parametrize("bias", [0.0, -100.0])  # where all units are 0, a wrong one is seen too

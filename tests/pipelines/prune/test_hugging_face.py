@@ -180,7 +180,10 @@ def test_heads_alone(name: str, implementation: str, selection: Selection, left:
 
 def test_gpt2_still_generates() -> None:
     """With the cache of keys and values, which holds fewer heads now, as without."""
-    _, pruned = both("gpt2", Selection(0.5, head_sparsity=0.5))
+    _, pruned = both("gpt2", Selection(0.5, head_sparsity=0.25))
+    attention = pruned.module.transformer.h[1].attn
+    assert (attention.num_heads, attention.head_dim, attention.split_size) == (3, SIZE, 3 * SIZE)
+    assert attention.scaling == SIZE**-0.5
     start = torch.tensor([[3, 1, 4]])
     options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
     cached = pruned.module.generate(start, use_cache=True, **options)
@@ -208,11 +211,7 @@ def test_the_stage_converts_gpt2_by_itself(tmp_path: Path) -> None:
     assert found["equality_error"] <= 1e-6
 
 
-def test_attributes_of_gpt2_and_bert() -> None:
-    _, pruned = both("gpt2", Selection(0.5, head_sparsity=0.25))
-    attention = pruned.module.transformer.h[1].attn
-    assert (attention.num_heads, attention.head_dim, attention.split_size) == (3, SIZE, 3 * SIZE)
-    assert attention.scaling == SIZE**-0.5
+def test_attributes_of_bert() -> None:
     _, pruned = both("bert", Selection(0.5, head_sparsity=0.25))
     attention = pruned.module.bert.encoder.layer[1].attention.self
     assert (attention.num_attention_heads, attention.attention_head_size) == (3, SIZE)
@@ -261,7 +260,7 @@ def conv1d(inputs: int = 3, outputs: int = 5) -> nn.Module:
     return layer
 
 
-def test_a_language_model_computes_the_same() -> None:
+def test_a_language_model_computes_the_same_and_ties_stay() -> None:
     module = new("gpt2").eval().double()
     converted = conv1d_to_linear(module)
     with torch.no_grad():
@@ -270,11 +269,6 @@ def test_a_language_model_computes_the_same() -> None:
     assert not any(isinstance(each, Conv1D) for each in converted.modules())
     assert converted.transformer.h[0].mlp.c_fc.weight.shape == (HIDDEN, WIDTH)
     assert converted.transformer.h[0].mlp.c_fc.out_features == HIDDEN
-
-
-def test_ties_stay() -> None:
-    module = new("gpt2").eval()
-    converted = conv1d_to_linear(module)
     assert converted.lm_head.weight is converted.transformer.wte.weight
     assert converted.lm_head.weight is not module.lm_head.weight
     assert parameters_of(converted) == parameters_of(module)
@@ -314,18 +308,13 @@ def test_the_module_itself_and_what_is_frozen() -> None:
     assert torch.allclose(converted(x), layer(x), atol=1e-6)
 
 
-def test_the_mode_stays() -> None:
-    module = nn.Sequential(conv1d(), nn.Dropout()).train()
+def test_the_mode_stays_and_what_is_no_conv1d_is_copied() -> None:
+    module = nn.Sequential(conv1d(), nn.Linear(2, 2)).train()
     module[0].eval()
     converted = conv1d_to_linear(module)
     assert [each.training for each in converted.modules()] == [True, False, True]
-
-
-def test_a_module_without_any_is_copied() -> None:
-    module = nn.Sequential(nn.Linear(2, 2))
-    converted = conv1d_to_linear(module)
-    assert converted is not module
-    assert torch.equal(converted[0].weight, module[0].weight)
+    assert converted[1] is not module[1]
+    assert torch.equal(converted[1].weight, module[1].weight)
 
 
 @pytest.mark.slow

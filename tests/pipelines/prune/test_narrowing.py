@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
+from written import Written, mlp
 
 from evalsuite import Bench, Network, Split, Unsupported, score
 from evalsuite.workloads.vit import DigitsViT
@@ -20,30 +22,27 @@ from pipelines.prune.selection import Probe, Selection
 
 MakeBench = Callable[..., Bench]
 HALF = Selection(0.5)
+VECTORS = torch.rand(5, 8)
 
 
 def on(inputs: torch.Tensor) -> Probe:
     return Probe(lambda module: module(inputs), lambda module: [module(inputs).square().mean(1)])
 
 
-class Between(nn.Module):
-    """first, activation, an operation on its channels, second, activation, head."""
+def between(
+    operation: Callable[[torch.Tensor], torch.Tensor], *, images: bool, taken: int = 16
+) -> tuple[nn.Module, Probe]:
+    """first, activation, an operation on its channels, second, activation, head; inputs it takes."""
 
-    def __init__(self, between: Callable[[torch.Tensor], torch.Tensor], *, images: bool, taken: int = 16) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.between, self.activation = between, nn.ReLU()
-        self.first: nn.Module = nn.Conv2d(1, 16, 3) if images else nn.Linear(8, 16)
-        self.second: nn.Module = nn.Conv2d(taken, 12, 3) if images else nn.Linear(taken, 12)
-        self.head = nn.Linear(12, 4)
+    def run(net: Any, x: torch.Tensor) -> torch.Tensor:
+        x = net.act(net.second(operation(net.act(net.first(x)))))
+        return net.head(x.flatten(2).mean(2) if x.ndim == 4 else x)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.activation(self.second(self.between(self.activation(self.first(x)))))
-        return self.head(x.flatten(2).mean(2) if x.ndim == 4 else x)  # type: ignore[no-any-return]
-
-
-def example(*, images: bool) -> torch.Tensor:
-    return torch.rand(5, 1, 10, 10) if images else torch.rand(5, 8)
+    torch.manual_seed(0)
+    first = nn.Conv2d(1, 16, 3) if images else nn.Linear(8, 16)
+    second = nn.Conv2d(taken, 12, 3) if images else nn.Linear(taken, 12)
+    module = Written(run, first=first, second=second, act=nn.ReLU(), head=nn.Linear(12, 4)).eval()
+    return module, on(torch.rand(5, 1, 10, 10) if images else VECTORS)
 
 
 MIXING = {
@@ -58,7 +57,7 @@ MIXING = {
 @pytest.mark.parametrize("images", [False, True], ids=["vectors", "images"])
 @pytest.mark.parametrize("name", MIXING)
 def test_what_cannot_go_exactly_stays_whole_and_is_named(name: str, images: bool) -> None:
-    module, probe = Between(MIXING[name], images=images).eval(), on(example(images=images))
+    module, probe = between(MIXING[name], images=images)
     pruned = remove(module, probe, HALF)
     assert pruned.removed.keys() == {"second"}
     assert len(pruned.removed["second"]) == 6
@@ -68,43 +67,34 @@ def test_what_cannot_go_exactly_stays_whole_and_is_named(name: str, images: bool
     assert pruned.equality_error == equality_error(module, pruned, probe.outputs) < 1e-12
 
 
-class Alone(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.hidden, self.activation, self.head = nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.activation(self.hidden(x)).roll(1, 1))  # type: ignore[no-any-return]
+def few(net: Any, x: torch.Tensor) -> torch.Tensor:
+    """What is read of the widths of both."""
+    left, right = (net.act(layer(x)) for layer in (net.hidden, net.other))
+    return net.head(left) + net.tail(right) + float(left.shape[1] + right.shape[1] < 20)
 
 
-def test_where_nothing_else_is_left_to_prune_it_is_an_error() -> None:
-    with pytest.raises(Unsupported, match=r"no prunable layer: hidden keeps its channels.*Relu, Roll.*replace the one"):
-        remove(Alone().eval(), on(example(images=False)), HALF)
-
-
-def test_groups_that_can_only_not_go_together_are_all_named() -> None:
-    class Narrow(Alone):
-        def __init__(self) -> None:
-            super().__init__()
-            self.other, self.tail = nn.Linear(8, 16), nn.Linear(16, 4)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            left, right = (self.activation(layer(x)) for layer in (self.hidden, self.other))
-            few = left.shape[1] + right.shape[1] < 20
-            return self.head(left) + self.tail(right) + float(few)  # type: ignore[no-any-return]
-
-    with pytest.raises(Unsupported, match=r"^hidden, other: removing channels changed"):
-        remove(Narrow().eval(), on(example(images=False)), HALF)
-
-
-def test_a_network_that_differs_from_itself_is_no_layer_s_fault() -> None:
-    class Noisy(Alone):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.head(self.activation(self.hidden(x + torch.rand_like(x))))  # type: ignore[no-any-return]
-
-    with pytest.raises(Unsupported, match="even with nothing removed: removing channels changed"):
-        remove(Noisy().eval(), on(example(images=False)), HALF)
+@pytest.mark.parametrize(
+    ("call", "more", "reason"),
+    [
+        (
+            lambda net, x: net.head(net.act(net.hidden(x)).roll(1, 1)), {},
+            r"no prunable layer: hidden keeps its channels.*Relu, Roll.*replace the one",
+        ),
+        (few, {"other": (8, 16), "tail": (16, 4)}, "^hidden, other: removing channels changed"),
+        # A network that differs from itself is no layer's fault.
+        (
+            lambda net, x: net.head(net.act(net.hidden(x + torch.rand_like(x)))), {},
+            "even with nothing removed: removing channels changed",
+        ),
+    ],
+)  # fmt: skip
+def test_where_nothing_else_is_left_to_prune_it_is_an_error(
+    call: Callable[[Any, torch.Tensor], torch.Tensor], more: dict[str, tuple[int, int]], reason: str
+) -> None:
+    torch.manual_seed(0)
+    layers = {name: nn.Linear(*widths) for name, widths in {"hidden": (8, 16), "head": (16, 4), **more}.items()}
+    with pytest.raises(Unsupported, match=reason):
+        remove(Written(call, **layers, act=nn.ReLU()).eval(), on(VECTORS), HALF)
 
 
 def test_channels_and_heads_are_compared_together() -> None:
@@ -116,14 +106,11 @@ def test_channels_and_heads_are_compared_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("between", "taken", "operation"),
-    [(nn.PixelShuffle(2), 4, "PixelShuffle"), (nn.PixelUnshuffle(2), 64, "PixelUnshuffle"),
-     (nn.ChannelShuffle(4), 16, "ChannelShuffle")],
-)  # fmt: skip
-def test_shuffled_channels_stay_whole(between: nn.Module, taken: int, operation: str) -> None:
-    module, probe = Between(between, images=True, taken=taken).eval(), on(example(images=True))
-    pruned = remove(module, probe, HALF)
-    assert pruned.notes == [f"first keeps its channels: {operation} regroups them"]
+    ("operation", "taken"), [(nn.PixelShuffle(2), 4), (nn.PixelUnshuffle(2), 64), (nn.ChannelShuffle(4), 16)]
+)
+def test_shuffled_channels_stay_whole(operation: nn.Module, taken: int) -> None:
+    pruned = remove(*between(operation, images=True, taken=taken), HALF)
+    assert pruned.notes == [f"first keeps its channels: {type(operation).__name__} regroups them"]
     assert pruned.removed.keys() == {"second"}
     assert pruned.equality_error < 1e-12
 
@@ -148,7 +135,7 @@ class Dense(nn.Module):
         x = self.stem(x)
         for norm, convolution in zip(self.norms, self.convolutions, strict=False):
             x = torch.cat([x, convolution(self.activation(norm(x)))], 1)
-        return self.head(self.activation(self.norms[2](x)).mean((2, 3)))  # type: ignore[no-any-return]
+        return self.head(self.activation(self.norms[2](x)).mean((2, 3)))
 
 
 @pytest.mark.parametrize("scope", ["local", "global"])
@@ -174,26 +161,19 @@ def test_a_dense_block_in_rounds() -> None:
     assert [each.num_features for each in both.module.norms] == [4, 7, 10]
 
 
-class Attended(nn.Module):
+def attended(*, greatest: bool = True, late: bool = True) -> nn.Module:
     """Spatial attention: what a convolution makes of mean and maximum over the channels multiplies them (CBAM)."""
 
-    def __init__(self, *, greatest: bool = True, late: bool = True) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.greatest, self.gate, self.activation = greatest, nn.GELU(), nn.ReLU()
-        attend = nn.Conv2d(2 if greatest else 1, 1, 3, padding=1)
-        if not late:
-            self.attend = attend
-        self.first, self.second, self.head = nn.Conv2d(1, 16, 3), nn.Conv2d(16, 12, 3), nn.Linear(12, 4)
-        if late:
-            self.attend = attend
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.activation(self.first(x))
+    def run(net: Any, x: torch.Tensor) -> torch.Tensor:
+        x = net.act(net.first(x))
         mean = x.mean(1, keepdim=True)
-        pooled = torch.cat([mean, x.amax(1, keepdim=True)], 1) if self.greatest else mean
-        x = x * self.gate(self.attend(pooled))
-        return self.head(self.activation(self.second(x)).mean((2, 3)))  # type: ignore[no-any-return]
+        pooled = torch.cat([mean, x.amax(1, keepdim=True)], 1) if greatest else mean
+        return net.head(net.act(net.second(x * net.gate(net.attend(pooled)))).mean((2, 3)))
+
+    torch.manual_seed(0)
+    attend = {"attend": nn.Conv2d(2 if greatest else 1, 1, 3, padding=1)}
+    layers = {"first": nn.Conv2d(1, 16, 3), "second": nn.Conv2d(16, 12, 3), "head": nn.Linear(12, 4)}
+    return Written(run, **(layers | attend if late else attend | layers), gate=nn.GELU(), act=nn.ReLU()).eval()
 
 
 @pytest.mark.parametrize(
@@ -205,16 +185,16 @@ class Attended(nn.Module):
     ],
 )
 def test_what_spatial_attention_reads_stays_whole(options: dict[str, bool], note: str) -> None:
-    module, probe = Attended(**options).eval(), on(torch.rand(5, 1, 10, 10))
-    pruned = remove(module, probe, HALF)
+    pruned = remove(attended(**options), on(torch.rand(5, 1, 10, 10)), HALF)
     assert pruned.removed.keys() == {"second"}
     assert pruned.notes[0].startswith(note)
     assert pruned.equality_error < 1e-12
 
 
 def hidden_by(hook: Callable[[nn.Module], nn.Module]) -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(hook(nn.Linear(64, 16)), nn.ReLU(), nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, 10)).eval()
+    module = mlp(64, 16, 12, 10)
+    module[0] = hook(module[0])
+    return module
 
 
 HOOKS = {
