@@ -1,8 +1,8 @@
-"""Files for the tests of `evalsuite verify`: an MLP as an ONNX file, and a property of its inputs and outputs."""
+"""Files for the tests of `evalsuite verify`: ONNX files by hand, of MLPs too, and a property of inputs and outputs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,28 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 Layers = Sequence[tuple[Any, Any]]
+Shapes = Mapping[str, Sequence[int | str] | None]
+
+
+def model_of(
+    nodes: Sequence[onnx.NodeProto], constants: Mapping[str, Any], given: Shapes, made: Shapes, *, opset: int = 20
+) -> onnx.ModelProto:
+    """Of float32 inputs and outputs of these names and shapes."""
+    ends = (
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in each.items()]
+        for each in (given, made)
+    )
+    held = [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()]
+    graph = helper.make_graph(list(nodes), "by hand", *ends, held)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
 def network(path: Path, layers: Layers, activation: str = "Relu", scale: float | None = None) -> Path:
     """An MLP: weight (outputs, inputs) and bias of each layer. With a scale, all is quantized to 8 bits."""
-    nodes, constants, value = list[onnx.NodeProto](), list[onnx.TensorProto](), "x"
+    nodes, constants, value = list[onnx.NodeProto](), dict[str, Any](), "x"
 
     def held(name: str, array: Any, kind: type = np.float32) -> str:
-        constants.append(numpy_helper.from_array(np.array(array, dtype=kind), name))
+        constants[name] = np.array(array, dtype=kind)
         return name
 
     def dequantized(name: str, array: Any, step: float, kind: type) -> str:
@@ -44,12 +58,8 @@ def network(path: Path, layers: Layers, activation: str = "Relu", scale: float |
         nodes.append(helper.make_node("Gemm", [value, *operands], [output], transB=1))
         value = output
     sizes = np.array(layers[0][0]).shape[1], len(layers[-1][1])
-    given, made = (
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", size])
-        for name, size in zip("xy", sizes, strict=True)
-    )
-    graph = helper.make_graph(nodes, "mlp", [given], [made], constants)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=8), path)
+    given, made = ({name: ["batch", size]} for name, size in zip("xy", sizes, strict=True))
+    onnx.save(model_of(nodes, constants, given, made), path)
     return path
 
 

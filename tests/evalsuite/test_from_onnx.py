@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import importlib.util
-import math
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 import torch
+from files_of_mlps import model_of
 from torch import nn
 from torch.nn import functional
 from written import Written
@@ -102,12 +103,12 @@ def test_inputs_are_taken_by_their_names_in_any_order(tmp_path: Path) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["lambda", "graph", "train", "forward", "code", "/a/b.1", "7"])
-def test_nodes_may_have_any_name(written: tuple[nn.Module, Path, torch.Tensor], tmp_path: Path, name: str) -> None:
+def test_nodes_may_have_any_name(written: tuple[nn.Module, Path, torch.Tensor], tmp_path: Path) -> None:
     _, file, x = written
     model = onnx.load(str(file))
-    node = next(each for each in model.graph.node if each.op_type == "Conv")
-    node.name = name
+    names = ("lambda", "graph", "train", "forward", "code", "/a/b.1", "7")
+    for node, name in zip(model.graph.node, names, strict=False):
+        node.name = name
     onnx.save(model, str(tmp_path / "named.onnx"))
     torch.testing.assert_close(from_onnx(tmp_path / "named.onnx", x)(x), from_onnx(file, x)(x))
 
@@ -159,14 +160,8 @@ def test_an_end_that_no_batch_reaches_is_the_end(tmp_path: Path) -> None:
     file = tmp_path / "sliced.onnx"
     inner = onnx.helper.make_node("Slice", ["input", "starts", "ends"], ["all"])
     outer = onnx.helper.make_node("Relu", ["all"], ["output"])
-    value = onnx.helper.make_tensor_value_info
-    numbers = [
-        onnx.helper.make_tensor(name, 7, [2], given) for name, given in (("starts", [0, 1]), ("ends", [999_999_999, 3]))
-    ]
-    graph = onnx.helper.make_graph(
-        [inner, outer], "g", [value("input", 1, ["batch", 4])], [value("output", 1, ["batch", 2])], numbers
-    )
-    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8), str(file))
+    numbers = {"starts": np.array([0, 1]), "ends": np.array([999_999_999, 3])}
+    onnx.save(model_of([inner, outer], numbers, {"input": ["n", 4]}, {"output": ["n", 2]}), file)
     x = torch.randn(5, 4)
     made = from_onnx(file, x)
     torch.testing.assert_close(made(x), x[:, 1:3].relu())
@@ -179,11 +174,7 @@ def test_pools_of_a_file_need_no_infinity_but_where_their_windows_lie_apart(tmp_
         pool(["x"], ["p"], name="same", kernel_shape=[2, 3], strides=[1, 2], auto_pad="SAME_UPPER"),
         pool(["p"], ["y"], name="dilated", kernel_shape=[2, 1], dilations=[2, 1], pads=[0, 0, 1, 0]),
     ]
-    inner, outer = (onnx.helper.make_tensor_value_info(name, 1, ["n", 2, *sizes])
-                    for name, sizes in (("x", (5, 6)), ("y", (4, 3))))  # fmt: skip
-    graph = onnx.helper.make_graph(nodes, "pools", [inner], [outer])
-    opset = [onnx.helper.make_opsetid("", 17)]
-    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=9), tmp_path / "m.onnx")
+    onnx.save(model_of(nodes, {}, {"x": ["n", 2, 5, 6]}, {"y": ["n", 2, 4, 3]}), tmp_path / "m.onnx")
     x = torch.randn(3, 2, 5, 6)
     module = from_onnx(tmp_path / "m.onnx", x)
     used = [each.operation for each in module.modules() if isinstance(each, Applied)]
@@ -193,13 +184,7 @@ def test_pools_of_a_file_need_no_infinity_but_where_their_windows_lie_apart(tmp_
 
 def test_infinity_that_the_file_gives_stays(tmp_path: Path) -> None:
     pad = onnx.helper.make_node("Pad", ["x", "pads", "least"], ["y"])
-    numbers = [
-        onnx.helper.make_tensor("pads", 7, [4], [0, 0, 0, 1]),
-        onnx.helper.make_tensor("least", 1, [], [-math.inf]),
-    ]
-    inner, outer = (onnx.helper.make_tensor_value_info(name, 1, ["n", size]) for name, size in (("x", 3), ("y", 4)))
-    graph = onnx.helper.make_graph([pad], "pad", [inner], [outer], numbers)
-    opset = [onnx.helper.make_opsetid("", 17)]
-    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=9), tmp_path / "m.onnx")
+    numbers = {"pads": np.array([0, 0, 0, 1]), "least": np.float32(-np.inf)}
+    onnx.save(model_of([pad], numbers, {"x": ["n", 3]}, {"y": ["n", 4]}), tmp_path / "m.onnx")
     x = torch.randn(3, 3)
     assert torch.equal(from_onnx(tmp_path / "m.onnx", x)(x), run_onnx(open_onnx(tmp_path / "m.onnx"), x))

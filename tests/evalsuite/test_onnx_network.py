@@ -12,7 +12,8 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from onnx import TensorProto, helper, numpy_helper
+from files_of_mlps import model_of
+from onnx import helper
 from torch import nn
 
 from evalsuite import Several, export_onnx
@@ -22,13 +23,12 @@ from evalsuite.references import OwnError
 
 def by_another_tool(path: Path, *, batch: int | str = "n", outputs: int = 1, domain: str = "", opset: int = 13) -> Path:
     """y0 = x @ [[1, -1], [2, 0]] + m, y1 = -y0, and so on; written by hand."""
-    weight = numpy_helper.from_array(np.array([[1.0, -1.0], [2.0, 0.0]], dtype=np.float32), "w")
     nodes = [helper.make_node("MatMul", ["x", "w"], ["z"]), helper.make_node("Add", ["z", "m"], ["y0"], domain=domain)]
     nodes += [helper.make_node("Neg", [f"y{place}"], [f"y{place + 1}"]) for place in range(outputs - 1)]
-    given = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [batch, 2]) for name in ("x", "m")]
-    made = [helper.make_tensor_value_info(f"y{place}", TensorProto.FLOAT, [batch, 2]) for place in range(outputs)]
-    opsets = [helper.make_opsetid("", opset), *([helper.make_opsetid(domain, 1)] if domain else [])]
-    model = helper.make_model(helper.make_graph(nodes, "g", given, made, [weight]), opset_imports=opsets, ir_version=8)
+    given, made = {name: [batch, 2] for name in "xm"}, {f"y{place}": [batch, 2] for place in range(outputs)}
+    model = model_of(nodes, {"w": np.array([[1, -1], [2, 0]], np.float32)}, given, made, opset=opset)
+    if domain:
+        model.opset_import.append(helper.make_opsetid(domain, 1))
     onnx.save(model, str(path))
     return path
 
@@ -118,10 +118,7 @@ def quantized(path: Path, layers: int) -> Path:
         helper.make_node("QuantizeLinear", [value, "scale", "zero"], ["q"]),
         helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
     ]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 2]) for name in ("x", "y")]
-    held = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
-    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], held)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), str(path))
+    onnx.save(model_of(nodes, constants, {"x": ["n", 2]}, {"y": ["n", 2]}), str(path))
     return path
 
 

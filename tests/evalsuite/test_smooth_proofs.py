@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from cases import slow
 from mpmath import diff, exp, mp, mpf, ncdf, npdf, sqrt, tanh
 
 from evalsuite.verification import smooth_proofs
@@ -53,7 +54,7 @@ def points(count: int) -> list[int]:
     return [*special, *edges, *sizes, *(rng.randrange(-12 * 2**Z, 12 * 2**Z) for _ in range(count))]
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [30, slow(400)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_functions_and_slopes_in_sixty_digits(kind: str, count: int) -> None:
     with mp.workdps(60):
@@ -64,7 +65,7 @@ def test_functions_and_slopes_in_sixty_digits(kind: str, count: int) -> None:
             assert kind == "relu" or abs(found[1] - slope * 2**T) < 2, z
 
 
-@pytest.mark.parametrize("count", [100, pytest.param(4000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [50, slow(800)])
 def test_series_keep_the_errors_that_are_stated(count: int) -> None:
     rng = random.Random(1)
     with mp.workdps(60):
@@ -110,7 +111,7 @@ def interval(rng: random.Random) -> tuple[int, int]:
     return low, low + int(2 ** rng.uniform(0, 43))
 
 
-@pytest.mark.parametrize("count", [25, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [15, slow(200)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_starts_are_below_the_function_and_close_to_it(kind: str, count: int) -> None:
     rng = random.Random(2)

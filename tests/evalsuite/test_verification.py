@@ -8,14 +8,9 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from written import affine
 
 from evalsuite import Network, Property, Replay, falsify, float32_box, margin
-
-
-def affine(weight: list[list[float]], bias: list[float]) -> nn.Linear:
-    layer = nn.Linear(len(weight[0]), len(weight))
-    layer.load_state_dict({"weight": torch.tensor(weight), "bias": torch.tensor(bias)})
-    return layer
 
 
 def box(lower: float, upper: float, label: int = 0) -> Property:

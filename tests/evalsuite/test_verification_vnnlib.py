@@ -30,21 +30,18 @@ def test_decimals_are_exact_rationals() -> None:
 
 
 @pytest.mark.parametrize(
-    ("formula", "terms", "bound", "strict"),
+    ("formula", "found"),
     [
-        ("(<= Y_0 Y_1)", {0: 1, 1: -1}, 0, False),
-        ("(>= Y_0 2)", {0: -1}, -2, False),
-        ("(< 0.5 Y_1)", {1: -1}, Fraction(-1, 2), True),
-        ("(<= (+ (* 2 Y_0) (* Y_1 -3) 1) (- 4))", {0: 2, 1: -3}, -5, False),
-        ("(>= (- Y_0 Y_1 1) (- (* 2 (+ Y_0 1))))", {0: -3, 1: 1}, 1, False),
+        ("(<= Y_0 Y_1)", [({0: 1, 1: -1}, 0, False)]),
+        ("(>= Y_0 2)", [({0: -1}, -2, False)]),
+        ("(< 0.5 Y_1)", [({1: -1}, Fraction(-1, 2), True)]),
+        ("(<= (+ (* 2 Y_0) (* Y_1 -3) 1) (- 4))", [({0: 2, 1: -3}, -5, False)]),
+        ("(>= (- Y_0 Y_1 1) (- (* 2 (+ Y_0 1))))", [({0: -3, 1: 1}, 1, False)]),
+        ("(= Y_0 1)", [({0: 1}, 1, False), ({0: -1}, -1, False)]),
     ],
 )
-def test_linear_constraints(formula: str, terms: dict[int, int], bound: Fraction, strict: bool) -> None:
-    assert constraints(formula) == [[(terms, bound, strict)]]
-
-
-def test_an_equation_is_two_inequalities() -> None:
-    assert constraints("(= Y_0 1)") == [[({0: 1}, 1, False), ({0: -1}, -1, False)]]
+def test_linear_constraints(formula: str, found: list[tuple[dict[int, int], int, bool]]) -> None:
+    assert constraints(formula) == [found]
 
 
 def test_disjunctive_normal_form() -> None:
@@ -84,41 +81,35 @@ def test_the_check_ends_the_reading(tmp_path: Path) -> None:
         read_vnnlib(tmp_path / "p.vnnlib", stop)
 
 
-def test_a_corrupt_gzip_file(tmp_path: Path) -> None:
-    whole = gzip.compress(BOXED.encode() * 20)
-    (tmp_path / "p.vnnlib.gz").write_bytes(whole[:20] + b"\x00\xff\x12" * 10 + whole[50:])
-    with pytest.raises(VnnLibError, match=r"p\.vnnlib\.gz:1: not a text file"):
-        read_vnnlib(tmp_path / "p.vnnlib.gz")
-
-
-def test_a_line_that_is_no_text_is_named(tmp_path: Path) -> None:
-    (tmp_path / "p.vnnlib").write_bytes(BOXED.encode() + b"\n; caf\xe9\n")
-    line = BOXED.count("\n") + 2
-    with pytest.raises(VnnLibError, match=rf"p\.vnnlib:{line}: not UTF-8 text; save it as UTF-8$"):
-        read_vnnlib(tmp_path / "p.vnnlib")
-
-
-def test_a_number_without_end_is_not_said_to_its_end() -> None:
-    with pytest.raises(VnnLibError, match=r":1: 9{40}\.\.\. is beyond 1e\+-100$"):
-        parse_vnnlib(DECLARED.replace("\n", "") + f"(assert (<= X_0 {'9' * 5000}))")
-
-
 def test_a_coefficient_turns_the_side_of_a_bound() -> None:
     read = parse_vnnlib(DECLARED + "(assert (and (<= (* -2 X_0) 3) (<= X_0 (+ 1 1))))")
     assert read.cases[0].box == Box((Fraction(-3, 2),), (Fraction(2),))
 
 
-def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
-    (tmp_path / "p.vnnlib").write_text(BOXED, encoding="utf-8-sig")
-    assert read_vnnlib(tmp_path / "p.vnnlib") == parse_vnnlib(BOXED)
+@pytest.mark.parametrize(
+    ("name", "data"), [("p.vnnlib", b"\xef\xbb\xbf" + BOXED.encode()), ("p.vnnlib.gz", gzip.compress(BOXED.encode()))]
+)
+def test_a_byte_order_mark_and_gzip_are_read(name: str, data: bytes, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(data)
+    assert read_vnnlib(tmp_path / name) == parse_vnnlib(BOXED)
 
 
-def test_gzip(tmp_path: Path) -> None:
-    (tmp_path / "p.vnnlib.gz").write_bytes(gzip.compress(BOXED.encode()))
-    assert read_vnnlib(tmp_path / "p.vnnlib.gz") == parse_vnnlib(BOXED)
-    (tmp_path / "q.vnnlib.gz").write_bytes(BOXED.encode())
-    with pytest.raises(VnnLibError, match=r"q\.vnnlib\.gz:1: not a text file"):
-        read_vnnlib(tmp_path / "q.vnnlib.gz")
+PACKED = gzip.compress(BOXED.encode() * 20)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("p.vnnlib.gz", PACKED[:20] + b"\x00\xff\x12" * 10 + PACKED[50:], r"p\.vnnlib\.gz:1: not a text file"),
+        ("q.vnnlib.gz", BOXED.encode(), r"q\.vnnlib\.gz:1: not a text file"),
+        ("p.vnnlib", BOXED.encode() + b"\n; caf\xe9\n", r"p\.vnnlib:7: not UTF-8 text; save it as UTF-8$"),
+    ],
+    ids=["corrupt", "no gzip", "no text"],
+)
+def test_what_is_no_text_is_named(name: str, data: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(VnnLibError, match=message):
+        read_vnnlib(tmp_path / name)
 
 
 def wide(count: int) -> str:
@@ -128,6 +119,7 @@ def wide(count: int) -> str:
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
+        (DECLARED.replace("\n", "") + f"(assert (<= X_0 {'9' * 5000}))", 1, r"9{40}\.\.\. is beyond 1e\+-100$"),
         (BOXED + "(assert (<= Y_0 nan))", 6, "'nan' is neither"),
         (BOXED + "(assert (<= Y_0 inf))", 6, "'inf' is neither"),
         (BOXED + "(assert (<= Y_0 -Infinity))", 6, "'-Infinity' is neither"),
