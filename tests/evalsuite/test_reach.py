@@ -41,9 +41,8 @@ def test_a_cancellation_that_intervals_alone_do_not_see() -> None:
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU, nn.SiLU, LambdaGELU])
-@pytest.mark.parametrize("seed", range(3))
-def test_no_sample_leaves_the_bounds(activation: type[nn.Module], seed: int) -> None:
-    torch.manual_seed(seed)
+def test_no_sample_leaves_the_bounds(activation: type[nn.Module]) -> None:
+    torch.manual_seed(0)
     module = nn.Sequential(
         nn.Conv2d(1, 3, 3, padding=1), nn.BatchNorm2d(3), activation(), nn.AvgPool2d(2), nn.Flatten(),
         nn.Linear(12, 5), activation(), nn.Linear(5, 2),
@@ -67,14 +66,13 @@ def test_no_sample_leaves_the_bounds(activation: type[nn.Module], seed: int) -> 
         torch.testing.assert_close(each.upper, module[: int(each.path)](middle).flatten(1))
 
 
-@pytest.mark.parametrize("hardness", [1.5, 7.0])
-def test_of_a_network_that_is_no_chain(hardness: float) -> None:
+def test_of_a_network_that_is_no_chain() -> None:
     def residual(net: Any, x: torch.Tensor) -> torch.Tensor:
         h = net.first(x)
         return h + torch.softmax(net.act(net.norm(h)), -1)
 
     torch.manual_seed(0)
-    module = Written(residual, first=nn.Linear(3, 4), norm=nn.LayerNorm(4), act=LambdaGELU(hardness=hardness))
+    module = Written(residual, first=nn.Linear(3, 4), norm=nn.LayerNorm(4), act=LambdaGELU(hardness=7.0))
     middle = torch.rand(2, 3)
     (found,) = preactivation_bounds(module, middle - 0.1, middle + 0.1)
     assert found.path == "act"

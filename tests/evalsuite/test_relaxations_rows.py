@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import mpmath
 import numpy as np
 import pytest
 import torch
+from cases import slow
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
@@ -37,113 +39,95 @@ mpmath.mp.dps = 60
 _P = float(XIELU_ROW.value(torch.ones((), dtype=torch.float64))) - 0.5
 
 
+# What the formulas below are made of, in float64 and with many digits.
+NUMPY = SimpleNamespace(
+    pi=np.pi, sqrt=np.sqrt, expm1=np.expm1, tanh=np.tanh, normal=special.ndtr, gate=special.expit,
+    max=np.maximum, min=np.minimum, softplus=lambda z: np.logaddexp(0, z),
+)  # fmt: skip
+DIGITS = SimpleNamespace(
+    pi=mpmath.pi, sqrt=mpmath.sqrt, expm1=mpmath.expm1, tanh=mpmath.tanh, normal=mpmath.ncdf,
+    gate=lambda z: 1 / (1 + mpmath.exp(-z)), max=lambda z, end: max(z, mpmath.mpf(end)),
+    min=lambda z, end: min(z, mpmath.mpf(end)), softplus=lambda z: mpmath.log1p(mpmath.exp(z)),
+)  # fmt: skip
+SPAN = 6.0  # where lines are looked at
+
+
 @dataclass(frozen=True)
 class Case:
-    """A row, its function in numpy and in mpmath, both written here, and where its lines are looked at."""
+    """A row, and its function, written here once for numpy and mpmath."""
 
     row: Activation
-    numeric: Callable[[Array], Array]
-    exact: Callable[[Any], Any]
-    span: float = 6.0
+    formula: Callable[[Any, Any], Any]
 
+    def numeric(self, z: Array) -> Array:
+        return np.asarray(self.formula(NUMPY, z))
 
-def _leaky(slope: float) -> Activation:
-    return LEAKY_RELU.of(nn.LeakyReLU(slope))
-
-
-def _expanded(a: float) -> Activation:
-    module = XSiLU()
-    with torch.no_grad():
-        module.a.fill_(a)
-    return XSILU.of(module)
+    def exact(self, z: Any) -> Any:
+        return self.formula(DIGITS, z)
 
 
 def _elu_case(alpha: float) -> Case:
-    return Case(
-        ELU.of(nn.ELU(alpha)),
-        lambda z: np.where(z > 0, z, alpha * np.expm1(np.minimum(z, 0))),
-        lambda z: z if z > 0 else alpha * mpmath.expm1(z),
-    )
+    return Case(ELU.of(nn.ELU(alpha)), lambda m, z: m.max(z, 0) + alpha * m.expm1(m.min(z, 0)))
 
 
 def _line_case(row: Activation, slope: float) -> Case:
-    return Case(row, lambda z: np.where(z > 0, z, slope * z), lambda z: z if z > 0 else mpmath.mpf(slope) * z)
+    return Case(row, lambda m, z: m.max(z, 0) + slope * m.min(z, 0))
+
+
+def _leaky_case(slope: float) -> Case:
+    return _line_case(LEAKY_RELU.of(nn.LeakyReLU(slope)), slope)
 
 
 def _clip_case(low: float, high: float) -> Case:
-    return Case(
-        clip(low, high), lambda z: np.clip(z, low, high), lambda z: min(max(z, mpmath.mpf(low)), mpmath.mpf(high))
-    )
+    return Case(clip(low, high), lambda m, z: m.min(m.max(z, low), high))
 
 
 def _expanded_case(a: float) -> Case:
-    return Case(
-        _expanded(a),
-        lambda z: z * ((1 + 2 * a) * special.expit(z) - a),
-        lambda z: z * ((1 + 2 * mpmath.mpf(a)) / (1 + mpmath.exp(-z)) - mpmath.mpf(a)),
-    )
+    module = XSiLU()
+    nn.init.constant_(module.a, a)
+    return Case(XSILU.of(module), lambda m, z: z * ((1 + 2 * a) * m.gate(z) - a))
 
 
-def _mish(z: Array) -> Array:
-    return z * np.tanh(np.logaddexp(0, z))
+def _xielu(m: Any, z: Any) -> Any:
+    return _P * m.max(z, 0) ** 2 + _P * (m.expm1(m.min(z, 0)) - m.min(z, 0)) + z / 2
 
 
-def _logistic(z: Any) -> Any:
-    return 1 / (1 + mpmath.exp(-z))
+def _gelu_tanh(m: Any, z: Any) -> Any:
+    return z * m.gate(2 * m.sqrt(2 / m.pi) * (z + 0.044715 * z**3))
 
 
-_ROOT = (2 / np.pi) ** 0.5
-_SILU = Case(SILU, lambda z: z * special.expit(z), lambda z: z * _logistic(z))
 CASES = {
-    "gelu": Case(GELU, lambda z: z * special.ndtr(z), lambda z: z * mpmath.ncdf(z)),
-    "gelu-tanh": Case(
-        GELU_TANH,
-        lambda z: z * special.expit(2 * _ROOT * (z + 0.044715 * z**3)),
-        lambda z: z * _logistic(2 * mpmath.sqrt(2 / mpmath.pi) * (z + mpmath.mpf(0.044715) * z**3)),
-    ),
-    "silu": _SILU,
-    "swish": replace(_SILU, row=SWISH),
+    "gelu": Case(GELU, lambda m, z: z * m.normal(z)),
+    "gelu-tanh": Case(GELU_TANH, _gelu_tanh),
+    "silu": Case(SILU, lambda m, z: z * m.gate(z)),
+    "swish": Case(SWISH, lambda m, z: z * m.gate(z)),
     "elu": _elu_case(1.0),
     "elu 0.25": _elu_case(0.25),
     "elu 3": _elu_case(3.0),
     "elu -1": _elu_case(-1.0),
-    "hard-swish": Case(
-        HARD_SWISH,
-        lambda z: z * np.clip(z + 3, 0, 6) / 6,
-        lambda z: z * min(max(z + 3, mpmath.mpf(0)), mpmath.mpf(6)) / 6,
-    ),
-    "hard-sigmoid": Case(
-        HARD_SIGMOID,
-        lambda z: np.clip(z + 3, 0, 6) / 6,
-        lambda z: min(max(z + 3, mpmath.mpf(0)), mpmath.mpf(6)) / 6,
-    ),
+    "hard-swish": Case(HARD_SWISH, lambda m, z: z * m.min(m.max(z + 3, 0), 6) / 6),
+    "hard-sigmoid": Case(HARD_SIGMOID, lambda m, z: m.min(m.max(z + 3, 0), 6) / 6),
     "relu6": _clip_case(0.0, 6.0),
     "clip -1 2": _clip_case(-1.0, 2.0),
     "clip 0.5": _clip_case(0.5, np.inf),
     "clip to 1": _clip_case(-np.inf, 1.0),
-    "quick-gelu": Case(
-        QUICK_GELU, lambda z: z * special.expit(1.702 * z), lambda z: z * _logistic(mpmath.mpf(1.702) * z)
-    ),
+    "quick-gelu": Case(QUICK_GELU, lambda m, z: z * m.gate(1.702 * z)),
     "relu": _line_case(RELU, 0.0),
     "leaky-relu": _line_case(LEAKY_RELU, 0.01),
     "prelu": _line_case(PRELU, 0.25),
-    "leaky 1.5": _line_case(_leaky(1.5), 1.5),
-    "leaky -0.5": _line_case(_leaky(-0.5), -0.5),
-    "relu2": Case(RELU2, lambda z: np.maximum(z, 0) ** 2, lambda z: max(z, mpmath.mpf(0)) ** 2),
-    "xielu": Case(
-        XIELU_ROW,
-        lambda z: _P * np.maximum(z, 0) ** 2 + _P * (np.expm1(np.minimum(z, 0)) - np.minimum(z, 0)) + z / 2,
-        lambda z: mpmath.mpf(_P) * (z**2 if z > 0 else mpmath.expm1(z) - z) + z / 2,
-    ),
-    "xiprelu": Case(XIPRELU_ROW, lambda z: _P * z * z + z / 2, lambda z: mpmath.mpf(_P) * z * z + z / 2),
+    "leaky 1.5": _leaky_case(1.5),
+    "leaky -0.5": _leaky_case(-0.5),
+    "relu2": Case(RELU2, lambda m, z: m.max(z, 0) ** 2),
+    "xielu": Case(XIELU_ROW, _xielu),
+    "xiprelu": Case(XIPRELU_ROW, lambda _, z: _P * z * z + z / 2),
     "xsilu": _expanded_case(0.0),
     "xsilu 0.25": _expanded_case(0.25),
     "xsilu -1": _expanded_case(-1.0),
-    "identity": Case(IDENTITY, lambda z: z, lambda z: z),
-    "sigmoid": Case(SIGMOID, special.expit, _logistic),
-    "tanh": Case(TANH, np.tanh, mpmath.tanh),
-    "softplus": Case(SOFTPLUS, lambda z: np.logaddexp(0, z), lambda z: mpmath.log1p(mpmath.exp(z))),
-    "mish": Case(MISH, _mish, lambda z: z * mpmath.tanh(mpmath.log1p(mpmath.exp(z)))),
+    "identity": Case(IDENTITY, lambda _, z: z),
+    "sigmoid": Case(SIGMOID, lambda m, z: m.gate(z)),
+    "tanh": Case(TANH, lambda m, z: m.tanh(z)),
+    "softplus": Case(SOFTPLUS, lambda m, z: m.softplus(z)),
+    "mish": Case(MISH, lambda m, z: z * m.tanh(m.softplus(z))),
 }
 
 
@@ -161,7 +145,7 @@ def intervals(case: Case, generator: np.random.Generator, count: int) -> tuple[A
     width = 10.0 ** generator.uniform(-9, 3, count)
     width[::3] = generator.uniform(0, 8, len(width[::3]))
     width[::17] = 0
-    low = generator.uniform(-case.span, case.span, count)
+    low = generator.uniform(-SPAN, SPAN, count)
     near = generator.choice(places, count) - width * generator.uniform(0, 1, count)
     return np.where(generator.uniform(0, 1, count) < 0.5, low, near), width
 
@@ -174,7 +158,7 @@ def sampled(low: Array, high: Array, generator: np.random.Generator, count: int)
     return np.clip(np.concatenate([low[:, None], inner, high[:, None]], 1), low[:, None], high[:, None])
 
 
-def check_sampled(case: Case, hardness: float, dtype: torch.dtype, seed: int, count: int, points: int) -> int:
+def check_sampled(case: Case, hardness: float, dtype: torch.dtype, seed: int, count: int, points: int) -> None:
     """Check `count` x `points` pairs of interval and point. Where float64 can't tell, 60 digits do."""
     generator = np.random.default_rng(seed)
     start, width = intervals(case, generator, count)
@@ -190,6 +174,7 @@ def check_sampled(case: Case, hardness: float, dtype: torch.dtype, seed: int, co
         relax(case.row, low, high, hardness=hardness),
         relax(case.row, low, high, hardness=hardness, points=(chosen, -chosen)),
     ):
+        assert lines.lower_slope.dtype is dtype
         a, b, c, d = (each.double().numpy()[:, None] for each in parts(lines))
         for gap, slopes, intercepts, side in ((value - (a * x + b), a, b, 1), (c * x + d - value, c, d, -1)):
             assert np.isfinite(gap).all()
@@ -209,27 +194,19 @@ def check_sampled(case: Case, hardness: float, dtype: torch.dtype, seed: int, co
         for at in (0, -1, 1):
             true = case.exact(mpmath.mpf(hardness) * mpmath.mpf(float(x[row, at]))) / hardness
             assert float(ends[0][row, 0]) <= true <= float(ends[1][row, 0])
-    return int(x.size)
 
 
-MANY = [(hardness, dtype) for hardness in (1.0, 3.7, 30.0, 1e3, 1e4) for dtype in (torch.float64, torch.float32)]
 FEW = [(1.0, torch.float64), (1e4, torch.float64), (30.0, torch.float32)]
+MANY = [*FEW, (3.7, torch.float32), (1e3, torch.float64), (1e4, torch.float32)]
 
 
-@pytest.mark.parametrize(
-    ("settings", "count", "points", "least"),
-    [(FEW, 400, 40, 1_000_000), pytest.param(MANY, 1500, 32, 10_000_000, marks=pytest.mark.slow)],
-    ids=["few", "many"],
-)
+@pytest.mark.parametrize(("settings", "count", "points"), [(FEW, 200, 24), slow(MANY, 600, 32)], ids=["few", "many"])
 @pytest.mark.parametrize("name", CASES)
 def test_no_violation_in_sampled_points(
-    name: str, settings: list[tuple[float, torch.dtype]], count: int, points: int, least: int
+    name: str, settings: list[tuple[float, torch.dtype]], count: int, points: int
 ) -> None:
-    pairs = sum(
+    for seed, (hardness, dtype) in enumerate(settings):
         check_sampled(CASES[name], hardness, dtype, seed, count, points)
-        for seed, (hardness, dtype) in enumerate(settings)
-    )
-    assert pairs * len(CASES) >= least
 
 
 def test_every_registered_activation_is_among_the_cases() -> None:
@@ -265,22 +242,25 @@ def least_areas(case: Case, low: float, high: float) -> tuple[float, float]:
     return areas[0], areas[1]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_no_area_is_more_than_one_percent_above_the_least(name: str) -> None:
-    case, generator = CASES[name], np.random.default_rng(1)
-    low = generator.uniform(-case.span, case.span - 1, 16)
-    high = low + generator.uniform(0.05, 8, 16)
-    low, high = np.append(low, [-3.0, -1e-3, 1e-4, -40.0, -6.0]), np.append(high, [3.0, 2.0, 6.0, 25.0, -0.2])
-    lines = relax(case.row, torch.from_numpy(low), torch.from_numpy(high))
-    a, b, c, d = (each.numpy() for each in parts(lines))
+def check_areas(case: Case, low: Array, high: Array, slack: float) -> None:
+    """Neither line's area is more than one percent above the least."""
+    a, b, c, d = (each.numpy() for each in parts(relax(case.row, torch.from_numpy(low), torch.from_numpy(high))))
     for row, (start, end) in enumerate(zip(low, high, strict=True)):
         middle, z = (start + end) / 2, np.linspace(start, end, 4001)
         mean = np.trapezoid(case.numeric(z), z) / (end - start)
         best = least_areas(case, start, end)
-        below, above = mean - (a[row] * middle + b[row]), c[row] * middle + d[row] - mean
-        assert below <= 1.01 * best[0] + 2e-6, (start, end)
-        assert above <= 1.01 * best[1] + 2e-6, (start, end)
+        assert mean - (a[row] * middle + b[row]) <= 1.01 * best[0] + slack, (start, end)
+        assert c[row] * middle + d[row] - mean <= 1.01 * best[1] + slack, (start, end)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_no_area_is_more_than_one_percent_above_the_least(name: str) -> None:
+    generator = np.random.default_rng(1)
+    low = generator.uniform(-SPAN, SPAN - 1, 5)
+    high = low + generator.uniform(0.05, 8, 5)
+    low, high = np.append(low, [-3.0, -1e-3, 1e-4, -40.0, -6.0]), np.append(high, [3.0, 2.0, 6.0, 25.0, -0.2])
+    check_areas(CASES[name], low, high, 2e-6)
 
 
 def test_the_mean_gap_of_gelu_is_the_least_possible() -> None:
@@ -290,45 +270,39 @@ def test_the_mean_gap_of_gelu_is_the_least_possible() -> None:
     a, b, c, d = (each.numpy() for each in parts(lines))
     gap = (c - a) * (low + width / 2) + d - b
     assert gap.mean() <= 0.066
-    least = np.array([sum(least_areas(CASES["gelu"], low[row], low[row] + width[row])) for row in range(60)])
-    assert (gap[:60] <= 1.0005 * least + 1e-6).all()
+    least = np.array([sum(least_areas(CASES["gelu"], low[row], low[row] + width[row])) for row in range(20)])
+    assert (gap[:20] <= 1.0005 * least + 1e-6).all()
 
 
-def _waves(heights: list[float], widths: list[float], start: float, first_slope: float) -> tuple[Activation, Case]:
+def _waves(heights: list[float], widths: list[float], start: float, first_slope: float) -> Case:
     """Curved pieces of alternating sign between linear ends: g'' = +-h on them, and 0 outside."""
     edges = start + np.concatenate([[0.0], np.cumsum(widths)])
     bends = np.array([(-1) ** index * height for index, height in enumerate(heights)])
 
-    def slopes(z: Any, clip: Callable[[Any, float, float], Any]) -> Any:
-        total = 0 * z + first_slope
-        for bend, low, high in zip(bends.tolist(), edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            total = total + bend * (clip(z, low, high) - low)
-        return total
+    pieces = list(zip(bends.tolist(), edges[:-1].tolist(), edges[1:].tolist(), strict=True))
 
-    def values(z: Any, clip: Callable[[Any, float, float], Any]) -> Any:
+    def slope(z: torch.Tensor) -> torch.Tensor:
+        return first_slope + sum((bend * (z.clamp(low, high) - low) for bend, low, high in pieces), 0 * z)
+
+    def values(m: Any, z: Any) -> Any:
         total = first_slope * z
-        for bend, low, high in zip(bends.tolist(), edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            run = clip(z, low, high) - low
-            total = total + bend * (run * run / 2 + run * (z - clip(z, low, high)))
+        for bend, low, high in pieces:
+            inside = m.min(m.max(z, low), high)
+            total = total + bend * ((inside - low) ** 2 / 2 + (inside - low) * (z - inside))
         return total
 
-    def of_tensor(z: torch.Tensor, low: float, high: float) -> torch.Tensor:
-        return z.clamp(low, high)
-
-    def of_number(z: Any, low: float, high: float) -> Any:
-        return min(max(z, mpmath.mpf(low)), mpmath.mpf(high))
-
+    ends = SimpleNamespace(max=lambda z, end: z.clamp(min=end), min=lambda z, end: z.clamp(max=end))
     row = replace(
         RELU,
         name="artificial",
-        value=lambda z: values(z, of_tensor),
-        slope=lambda z: slopes(z, of_tensor),
+        value=lambda z: values(ends, z),
+        slope=slope,
         inflections=tuple(edges.tolist()),
         shape="0" + "".join("+" if bend > 0 else "-" for bend in bends) + "0",
         kinks=(),
         limits=(first_slope, first_slope + float((bends * np.array(widths)).sum())),
     )
-    return row, Case(row, lambda z: values(z, np.clip), lambda z: values(z, of_number))
+    return Case(row, values)
 
 
 @settings(max_examples=15, deadline=None)
@@ -342,18 +316,11 @@ def _waves(heights: list[float], widths: list[float], start: float, first_slope:
 @pytest.mark.slow
 def test_any_sequence_of_pieces(heights: list[float], width: float, start: float, slope: float, seed: int) -> None:
     widths = [width * (1 + index % 2) for index in range(len(heights))]
-    row, case = _waves(heights, widths, start, slope)
+    case = _waves(heights, widths, start, slope)
     check_sampled(case, 1.0, torch.float64, seed, 24, 24)
     generator = np.random.default_rng(seed)
     low = generator.uniform(-7, 3, 3)
-    high = low + generator.uniform(0.5, 8, 3)
-    a, b, c, d = (each.numpy() for each in parts(relax(row, torch.from_numpy(low), torch.from_numpy(high))))
-    for index, (first, last) in enumerate(zip(low, high, strict=True)):
-        middle, z = (first + last) / 2, np.linspace(first, last, 4001)
-        mean = np.trapezoid(case.numeric(z), z) / (last - first)
-        best = least_areas(case, first, last)
-        assert mean - (a[index] * middle + b[index]) <= 1.01 * best[0] + 2e-5
-        assert c[index] * middle + d[index] - mean <= 1.01 * best[1] + 2e-5
+    check_areas(case, low, low + generator.uniform(0.5, 8, 3), 2e-5)
 
 
 ODD = [
@@ -377,8 +344,7 @@ def test_degenerate_huge_and_subnormal(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["hard-swish", "elu 0.25", "elu 3", "elu -1", "relu2", "tanh", "silu", "leaky 1.5", "relu6", "clip to 1"],
+    "name", ["hard-swish", "elu 0.25", "elu 3", "elu -1", "relu2", "tanh", "silu", "leaky 1.5", "relu6", "clip to 1"]
 )
 def test_intervals_that_end_at_kinks_and_points_there(name: str) -> None:
     # At a kink the row gives the slope of one side only; on the other side's piece that is no tangent.

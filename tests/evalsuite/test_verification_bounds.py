@@ -1,26 +1,20 @@
-"""Bounds of graphs over boxes: against closed forms, and against 10^5 sampled points."""
+"""Bounds of graphs over boxes: against closed forms, and where numbers are extreme."""
 
 from __future__ import annotations
 
 import math
 from fractions import Fraction
 
-import numpy as np
-import onnx
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
 
 from evalsuite import Unsupported
-from evalsuite.activations import GELU, RELU, Activation
-from evalsuite.activations.leaky import LEAKY_RELU
-from evalsuite.relaxations import SIGMOID, TANH
+from evalsuite.activations import RELU
 from evalsuite.verification.bisection import Demand
 from evalsuite.verification.graph import Affine, Graph, Maximum, Node, Operation, Pointwise
 from evalsuite.verification.linear import Convolution, Dense, Linear, Same, Scale, Select
-from evalsuite.verification.onnx_reader import graph_of
 from evalsuite.verification.propagation import Propagation, _dot
 from evalsuite.verification.scalar_lines import Middle
 from evalsuite.verification.specification import Box, Case, Constraint
@@ -57,108 +51,13 @@ def bounds(graph: Graph, lower: torch.Tensor, upper: torch.Tensor) -> tuple[torc
     return propagation.lower_bounds(eye).value, -propagation.lower_bounds(-eye).value
 
 
-def random_model(kind: str, seed: int) -> onnx.ModelProto:
-    """An MLP or CNN with weights of a trained network's size, written as ONNX."""
-    random = np.random.default_rng(seed)
-    constants: dict[str, np.ndarray] = {}
-
-    def weight(*shape: int) -> str:
-        name = f"w{len(constants)}"
-        fan_in = math.prod(shape[1:]) or 1
-        constants[name] = (random.standard_normal(shape) * math.sqrt(2 / fan_in)).astype(np.float32)
-        return name
-
-    def make(operator: str, *inputs: str, output: str, **attributes: object) -> onnx.NodeProto:
-        return helper.make_node(operator, list(inputs), [output], **attributes)
-
-    if kind == "cnn":
-        shape = [1, 2, 6, 6]
-        scale = [weight(3), weight(3), weight(3)]
-        constants["v"] = (random.random(3) + 0.1).astype(np.float32)
-        nodes = [
-            make("Conv", "x", weight(3, 2, 3, 3), weight(3), output="c", pads=[1, 1, 1, 1]),
-            make("BatchNormalization", "c", *scale, "v", output="n"),
-            make("Relu", "n", output="r"),
-            make("MaxPool", "r", output="p", kernel_shape=[2, 2], strides=[2, 2]),
-            make("Conv", "p", weight(4, 3, 2, 2), output="d"),
-            make("LeakyRelu", "d", output="e", alpha=0.1),
-            make("AveragePool", "e", output="a", kernel_shape=[2, 2], pads=[1, 1, 0, 0]),
-            make("Flatten", "a", output="f"),
-            make("Gemm", "f", weight(3, 16), weight(3), output="y", transB=1),
-        ]
-    elif kind == "residual":
-        shape = [1, 6]
-        nodes = [
-            make("Gemm", "x", weight(8, 6), weight(8), output="h", transB=1),
-            make("Gelu", "h", output="g"),
-            make("Gemm", "g", weight(8, 8), weight(8), output="i", transB=1),
-            make("Tanh", "i", output="t"),
-            make("Add", "t", "h", output="s"),
-            make("Sub", "s", "g", output="u"),
-            make("Concat", "u", "x", output="k", axis=1),
-            make("Sigmoid", "k", output="l"),
-            make("Gemm", "l", weight(3, 14), weight(3), output="y", transB=1),
-        ]
-    else:
-        shape = [1, 6]
-        nodes = [
-            make("Gemm", "x", weight(16, 6), weight(16), output="h", transB=1),
-            make(kind, "h", output="a"),
-            make("Gemm", "a", weight(16, 16), weight(16), output="i", transB=1),
-            make(kind, "i", output="b"),
-            make("Gemm", "b", weight(3, 16), weight(3), output="y", transB=1),
-        ]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name, dims in (("x", shape), ("y", None))]
-    made = helper.make_graph(
-        nodes, "random", ends[:1], ends[1:], [numpy_helper.from_array(array, name) for name, array in constants.items()]
-    )
-    return helper.make_model(made, opset_imports=[helper.make_opsetid("", 20)], ir_version=8)
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("kind", ["Relu", "LeakyRelu", "Gelu", "Sigmoid", "Tanh", "cnn", "residual"])
-@pytest.mark.slow
-def test_no_sampled_point_leaves_the_bounds(kind: str, seed: int) -> None:
-    graph = graph_of(random_model(kind, seed), kind)
-    generator = torch.Generator().manual_seed(seed)
-    boxes = 4
-    center = torch.randn(boxes, graph.inputs, generator=generator, dtype=torch.float64)
-    radius = torch.tensor([0.0, 0.01, 0.1, 1.0], dtype=torch.float64)[:, None]
-    lower, upper = center - radius, center + radius
-    propagation = Propagation(graph, lower, upper)
-    rows = torch.randn(5, graph.outputs, generator=generator, dtype=torch.float64)
-    least = propagation.lower_bounds(rows).value
-    plain = Propagation(graph, lower, upper, backward=False)
-    assert ((propagation.outputs[0] >= plain.outputs[0]) & (propagation.outputs[1] <= plain.outputs[1])).all()
-    for at in range(boxes):
-        share = torch.rand(25_000, graph.inputs, generator=generator, dtype=torch.float64)
-        share[1::2] = share[1::2].round()  # corners too, where bounds are tight
-        values = graph.values(lower[at] + share * (upper[at] - lower[at]))
-        for (low, high), value in zip(propagation.intervals, values, strict=True):
-            # What evaluating the network itself rounds, the bounds need not cover.
-            slack = 1e-13 * (1 + value.abs().max())
-            assert (value >= low[at] - slack).all()
-            assert (value <= high[at] + slack).all()
-        assert ((values[-1] @ rows.T) >= least[at] - 1e-12 * (1 + values[-1].abs().max())).all()
-
-
-@pytest.mark.parametrize("kind", ["Relu", "Gelu", "cnn", "residual"])
-def test_at_a_point_bounds_are_the_value(kind: str) -> None:
-    graph = graph_of(random_model(kind, 2), kind)
-    point = torch.randn(3, graph.inputs, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    low, high = bounds(graph, point, point)
-    torch.testing.assert_close(low, graph(point), rtol=0, atol=1e-9)
-    torch.testing.assert_close(high, graph(point), rtol=0, atol=1e-9)
-    assert (low < high).all()
-
-
 def exact(weight: torch.Tensor, bias: torch.Tensor, x: list[Fraction]) -> list[Fraction]:
     terms = [[Fraction(w) for w in row] for row in weight.tolist()]
     shifts = [Fraction(b) for b in bias.tolist()]
     return [sum((w * v for w, v in zip(row, x, strict=True)), b) for row, b in zip(terms, shifts, strict=True)]
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(3))
 def test_bounds_at_a_point_enclose_the_exact_rational_value(seed: int) -> None:
     # Large weights that cancel: float64 alone is off by much more than the last place of the result.
     generator = torch.Generator().manual_seed(seed)
@@ -185,7 +84,7 @@ def test_bounds_at_a_point_enclose_the_exact_rational_value(seed: int) -> None:
 
 
 # How many sums a matrix product runs at the same time, each of every so-manieth term.
-LANES = [1, 2, 4, 8, 16, 32, 64]
+LANES = [1, 4, 16, 64]
 
 
 def lost_in_sums(lanes: int, count: int = 2**18) -> torch.Tensor:
@@ -253,29 +152,6 @@ def test_rows_of_the_output_end_where_they_are_greatest() -> None:
     assert high.item() == pytest.approx(4, abs=1e-10)
 
 
-def test_gelu_minus_a_steeper_line() -> None:
-    # y = gelu(x) - 1.01 x on [0.0001, 6]: at x = 0.0001 it is -0.00005099; an upper bound below that is unsound.
-    graph = graph_from(
-        1,
-        (Pointwise(GELU), (0,)),
-        (Affine((Same(), Scale(torch.tensor([-1.01], dtype=torch.float64))), torch.zeros(1).double()), (1, 0)),
-    )
-    lower, upper = box((0.0001, 6.0))
-    assert bounds(graph, lower, upper)[1].item() >= graph(lower).item() > -0.000052
-
-
-@pytest.mark.parametrize("traits", [RELU, LEAKY_RELU, SIGMOID, TANH, GELU], ids=lambda each: each.name)
-def test_scalar_bounds_at_extreme_ends(traits: Activation) -> None:
-    graph = graph_from(1, (Pointwise(traits), (0,)))
-    ends = [-1e30, -50.0, -1e-3, -1e-200, -0.0, 0.0, 5e-324, 1e-200, 1e-9, 1.0, 50.0, 1e30]
-    pairs = [(a, b) for a in ends for b in ends if a <= b]
-    lower, upper = (each[:, None] for each in torch.tensor(pairs, dtype=torch.float64).T)
-    low, high = bounds(graph, lower, upper)
-    for share in torch.linspace(0, 1, 33, dtype=torch.float64):
-        x = torch.minimum(torch.maximum(lower + share * (upper - lower), lower), upper)
-        assert ((low <= graph(x)) & (graph(x) <= high)).all()
-
-
 def test_maxima_by_hand() -> None:
     windows = torch.tensor([[0, 1], [2, -1], [1, 2]])
     graph = graph_from(3, (Maximum(windows), (0,)))
@@ -297,7 +173,7 @@ def test_a_maximum_is_below_a_chord() -> None:
 
 
 @given(st.integers(0, 2**31))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_maxima_lie_between_their_lines(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     windows = torch.randint(-1, 6, (5, 4), generator=generator)
@@ -308,7 +184,7 @@ def test_maxima_lie_between_their_lines(seed: int) -> None:
     both = Affine((Dense(mixed[0]), Dense(mixed[1])), torch.zeros(3, dtype=torch.float64)), (1, 0)
     graph = graph_from(6, (Maximum(windows), (0,)), both)
     low, high = bounds(graph, center - radius, center + radius)
-    share = torch.rand(2000, 6, generator=generator, dtype=torch.float64)
+    share = torch.rand(200, 6, generator=generator, dtype=torch.float64)
     share[::2] = share[::2].round()
     values = graph(center + (2 * share - 1) * radius)
     assert bool(((low - 1e-12 <= values) & (values <= high + 1e-12)).all())
@@ -390,7 +266,7 @@ def test_the_check_ends_a_propagation() -> None:
     def stop() -> None:
         raise TimeoutError
 
-    graph = graph_of(random_model("Relu", 0), "m")
-    zero = torch.zeros(1, 6, dtype=torch.float64)
+    graph = graph_from(2, (Pointwise(RELU), (0,)))
+    zero = torch.zeros(1, 2, dtype=torch.float64)
     with pytest.raises(TimeoutError):
         Propagation(graph, zero, zero, check=stop)
