@@ -139,9 +139,9 @@ def test_what_is_computed_of_constants_is_held_in_float32() -> None:
         in_modules(module, inputs, exact=True)
 
 
-@pytest.mark.parametrize("name", ["in", "class", "graph", "meta", "self"])
-def test_a_module_may_have_a_name_of_python_s_or_of_torch_fx_s_own(name: str) -> None:
-    layers = {name: nn.Linear(4, 4), f"{name}_": nn.ReLU(), "last": nn.Linear(4, 2)}
+def test_modules_may_have_names_of_python_s_and_of_torch_fx_s_own() -> None:
+    names = ("in", "class", "graph", "meta", "self")
+    layers = {name: module for each in names for name, module in ((each, nn.Linear(4, 4)), (f"{each}_", nn.ReLU()))}
     module, inputs = nn.Sequential(OrderedDict(layers)), torch.randn(3, 4)
     for each in (module, nn.Sequential(module)):
         torch.testing.assert_close(in_modules(each, inputs)(inputs), each(inputs))

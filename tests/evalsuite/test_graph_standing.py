@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from graph_networks import beside
 from torch import nn
 from torch.nn import functional
 from written import Written
@@ -72,37 +73,37 @@ def test_every_tensor_has_its_shape() -> None:
 
 
 _SEEN = torch.ones(5, 5, dtype=torch.bool).triu(1)
-_ATTENTION: dict[str, tuple[dict[str, Any], Call]] = {
-    "plain": ({}, lambda net, x: net.of(x, x, x, need_weights=False)[0]),
-    "weights": ({}, lambda net, x: torch.cat(net.of(x, x, x), -1)),
-    "of each head": ({}, lambda net, x: net.of(x, x, x, average_attn_weights=False)[1]),
-    "mask": ({}, lambda net, x: net.of(x, x, x, attn_mask=_SEEN)[0]),
-    "causal": ({}, lambda net, x: net.of(x, x, x, attn_mask=_SEEN, need_weights=False, is_causal=True)[0]),
-    "of each sample": ({}, lambda net, x: net.of(x, x, x, attn_mask=x.new_zeros(2 * len(x), 5, 5) - 9.0 * _SEEN)[0]),
-    "padding": ({}, lambda net, x: net.of(x, x, x, attn_mask=_SEEN, key_padding_mask=x[..., 0] > x[:, :1, 0])[0]),
-    "others": ({"kdim": 4, "vdim": 6}, lambda net, x: net.of(x[:, :2], x[..., :4], x[..., :6])[0]),
-    "of another text": ({"bias": False}, lambda net, x: net.of(x[:, :2], x, x)[0]),
-}
+_ATTENTION: list[tuple[dict[str, Any], Call]] = [
+    ({}, lambda net, x: net.of(x, x, x, need_weights=False)[0]),
+    ({}, lambda net, x: torch.cat(net.of(x, x, x), -1)),
+    ({}, lambda net, x: net.of(x, x, x, average_attn_weights=False)[1]),
+    ({}, lambda net, x: net.of(x, x, x, attn_mask=_SEEN)[0]),
+    ({}, lambda net, x: net.of(x, x, x, attn_mask=_SEEN, need_weights=False, is_causal=True)[0]),
+    ({}, lambda net, x: net.of(x, x, x, attn_mask=x.new_zeros(2 * len(x), 5, 5) - 9.0 * _SEEN)[0]),
+    ({}, lambda net, x: net.of(x, x, x, attn_mask=_SEEN, key_padding_mask=x[..., 0] > x[:, :1, 0])[0]),
+    ({"kdim": 4, "vdim": 6}, lambda net, x: net.of(x[:, :2], x[..., :4], x[..., :6])[0]),
+    ({"bias": False}, lambda net, x: net.of(x[:, :2], x, x)[0]),
+]
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("kind", _ATTENTION)
-def test_torchs_attention_keeps_the_samples_first(kind: str) -> None:
+def test_torchs_attention_keeps_the_samples_first() -> None:
+    """All in one network: to read many takes long."""
     torch.manual_seed(0)
-    given, call = _ATTENTION[kind]
-    module = Written(call, of=nn.MultiheadAttention(8, 2, batch_first=True, **given)).eval()
-    inputs = torch.randn(3, 5, 8)
+    attending = [nn.MultiheadAttention(8, 2, batch_first=True, **given) for given, _ in _ATTENTION]
+    kinds = (Written(call, of=of) for (_, call), of in zip(_ATTENTION, attending, strict=True))
+    module, inputs = beside(*kinds).eval(), torch.randn(3, 5, 8)
     graph = read(module, inputs)
     torch.testing.assert_close(graph(inputs, torch.float32), module(inputs))
     apart = [node for node in graph.nodes if not isinstance(node.operation, Constant) and node.shape[0] != -1]
     assert [node.shape[0] for node in apart] == [-2] * len(apart)  # a mask for each head is given so
+    assert apart
 
 
 @torch.no_grad()
 @pytest.mark.parametrize(
     "layer",
     [
-        lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True),
         lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, activation=nn.GELU(), norm_first=True),
         lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2),
     ],
@@ -127,24 +128,24 @@ def test_attention_behind_its_positions_and_with_further_keys() -> None:
     torch.testing.assert_close(read(module, inputs)(inputs, torch.float32), module.eval()(inputs))
 
 
+_LAYERS = [
+    nn.PixelShuffle(2), nn.ChannelShuffle(2), nn.GLU(1), nn.Unfold(2), nn.Threshold(0.1, 0.0), nn.SELU(),
+    nn.CELU(2.0), nn.InstanceNorm2d(4, affine=True), nn.InstanceNorm2d(4, track_running_stats=True),
+    nn.ReflectionPad2d((1, 2, 0, 1)), nn.ReplicationPad2d(1), nn.CircularPad2d(2), nn.AdaptiveMaxPool2d((2, 3)),
+    nn.Conv2d(4, 2, (2, 4), padding="same", dilation=(1, 3)), nn.Conv2d(4, 2, 3, padding=1, padding_mode="reflect"),
+    nn.utils.parametrizations.spectral_norm(nn.Conv2d(4, 2, 3)), nn.PReLU(4), nn.ELU(2.0), nn.LeakyReLU(0.3),
+    nn.AvgPool2d(2, divisor_override=3), nn.AdaptiveAvgPool2d((4, 5)),
+]  # fmt: skip
+
+
 @torch.no_grad()
-@pytest.mark.parametrize(
-    "layer",
-    [
-        nn.PixelShuffle(2), nn.ChannelShuffle(2), nn.GLU(1), nn.Unfold(2), nn.Threshold(0.1, 0.0), nn.SELU(),
-        nn.CELU(2.0), nn.InstanceNorm2d(4, affine=True), nn.InstanceNorm2d(4, track_running_stats=True),
-        nn.ReflectionPad2d((1, 2, 0, 1)), nn.ReplicationPad2d(1), nn.CircularPad2d(2), nn.AdaptiveMaxPool2d((2, 3)),
-        nn.Conv2d(4, 2, (2, 4), padding="same", dilation=(1, 3)), nn.Conv2d(4, 2, 3, padding=1, padding_mode="reflect"),
-        nn.utils.parametrizations.spectral_norm(nn.Conv2d(4, 2, 3)), nn.PReLU(4), nn.ELU(2.0), nn.LeakyReLU(0.3),
-        nn.AvgPool2d(2, divisor_override=3), nn.AdaptiveAvgPool2d((4, 5)),
-    ],
-    ids=lambda layer: type(layer).__name__,
-)  # fmt: skip
-def test_each_of_torchs_layers_is_read(layer: nn.Module) -> None:
+def test_torchs_layers_are_read() -> None:
     torch.manual_seed(0)
-    module, inputs = nn.Sequential(layer).eval(), torch.randn(3, 4, 6, 6)
-    graph = in_modules(module, inputs)
-    torch.testing.assert_close(graph(inputs), module(inputs), rtol=1e-5, atol=1e-6)
+    module, inputs = beside(*_LAYERS).eval(), torch.randn(3, 4, 6, 6)
+    graph, sizes = in_modules(module, inputs), [each(inputs).flatten(1).shape[1] for each in _LAYERS]
+    pairs = zip(graph(inputs).split(sizes, 1), module(inputs).split(sizes, 1), strict=True)
+    close = [torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6) for ours, theirs in pairs]
+    assert [type(each).__name__ for each, good in zip(_LAYERS, close, strict=True) if not good] == []
 
 
 @torch.no_grad()
