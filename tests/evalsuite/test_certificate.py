@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import mpmath
 import pytest
@@ -15,14 +16,11 @@ from torch.nn import functional
 from torch.nn.utils import prune
 from torch.nn.utils.parametrizations import weight_norm
 
-from evalsuite.activations import GELU, RELU, LambdaGELU, census, replace
-from evalsuite.activations.silu import SILU
+from evalsuite.activations import LambdaGELU, census, replace
 from evalsuite.certificate import SwapBounds, SwapCertificate, certify_swap
 from evalsuite.contract import Network, Unsupported
-from evalsuite.relaxations.twins import Reach, apart
 
 MakeNetwork = Callable[..., Network]
-WORKLOADS = {"digits-mlp": 10, "digits-cnn": 2, "mnist-cnn": 1}
 RADII = (0.0, 0.01, 0.02, 1.0)
 SUP = 0.16997120747990369
 Box = tuple[torch.Tensor, torch.Tensor]
@@ -164,57 +162,35 @@ def test_at_a_point_the_bounds_enclose_the_exact_difference_and_nothing_else(
             assert exact <= mpmath.mpf(found.difference_upper[row, output].item())
 
 
-@pytest.mark.parametrize("traits", [GELU, SILU, RELU], ids=lambda each: each.name)
-@pytest.mark.parametrize("hardness", [1.0, 7.0, 160.0])
-def test_the_planes_of_one_unit_are_sound(traits, hardness: float) -> None:
-    generator = torch.Generator().manual_seed(int(hardness))
-
-    def interval(scale: float, count: int = 4000) -> Box:
-        ends = scale * torch.randn(2, 1, count, generator=generator, dtype=torch.float64) / hardness
-        ends[1] = torch.where(torch.rand(1, count, generator=generator) < 0.3, ends[0], ends[1])
-        return ends.amin(0), ends.amax(0)
-
-    a, gap = interval(2.0), interval(0.5)
-    b = a[0] - gap[1], a[1] - gap[0]
-    ends = ((hardness * low, hardness * high) for low, high in (a, b, gap))
-    planes, _ = apart(traits, RELU, Reach(*ends))
-    for _ in range(300):
-        share = torch.rand(2, 1, 4000, generator=generator, dtype=torch.float64)
-        share = torch.where(torch.rand(share.shape, generator=generator) < 0.3, share.round(), share)
-        x, d = a[0] + share[0] * (a[1] - a[0]), gap[0] + share[1] * (gap[1] - gap[0])
-        true = traits.value(hardness * x) / hardness - (x - d).relu()
-        rounding = 1e-15 * (x.abs() + d.abs() + 1 / hardness)
-        for side, form in ((-1, planes.lower), (1, planes.upper)):
-            value = form.d * d + form.a * x + form.b * (x - d) + form.constant / hardness
-            assert bool((side * (value - true) >= -rounding).all())
-
-
-# Of each workload: samples, rounds of points in each box, in how many shares, and lambdas; None is the network's own.
-QUICK = {"digits-mlp": (40, 12, 1, (None, 1.0, 2.0, 5.0, 40.0, 1000.0)), "cnn": (2, 5, 1, (None, 2.0))}
-MANY = {"digits-mlp": (200, 25, 2, (None, 2.0, 40.0)), "cnn": (12, 25, 26, (None, 2.0, 40.0))}
-
-
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("workload", [each if each == "digits-mlp" else slow(each) for each in WORKLOADS])
 @pytest.mark.parametrize(
-    "counts", [pytest.param(QUICK, id="quick"), pytest.param(MANY, id="many", marks=pytest.mark.slow)]
+    ("workload", "epochs", "many", "rounds", "hardnesses"),  # samples, points in each box, and lambdas; None: its own
+    [
+        ("digits-mlp", 10, 20, 8, (None, 1.0, 40.0, 1000.0)),
+        slow("digits-mlp", 10, 100, 25, (None, 2.0, 40.0)),
+        slow("digits-cnn", 2, 8, 50, (None, 2.0)),
+        slow("mnist-cnn", 1, 4, 30, (None, 2.0)),
+    ],
 )
-def test_no_sample_is_outside_of_its_bounds(network: MakeNetwork, bench, workload: str, counts) -> None:
-    epochs, (many, rounds, shares, hardnesses) = WORKLOADS[workload], counts.get(workload, counts["cnn"])
+def test_no_sample_is_outside_of_its_bounds(
+    network: MakeNetwork,
+    bench,
+    workload: str,
+    epochs: int,
+    many: int,
+    rounds: int,
+    hardnesses: tuple[float | None, ...],
+) -> None:
     module = network(workload, "annealed", epochs=epochs).unswapped
     assert module is not None
     test = bench(workload, epochs=epochs).data.test
-    known, total = SwapBounds(module, tuple(test.inputs.shape[1:])), 0
+    known = SwapBounds(module, tuple(test.inputs.shape[1:]))
     for eps in RADII:
         box = boxes(test.inputs[:many], eps)
+        wide = box[0].expand_as(test.inputs[:many]), box[1].expand_as(test.inputs[:many])
         for hardness in hardnesses:
             networks, found = pair(module, hardness), spread_out(known.certify(*box, hardness=hardness), many)
-            wide = box[0].expand_as(test.inputs[:many]), box[1].expand_as(test.inputs[:many])
-            for share in range(1 if eps == 0 else shares):
-                points = sampled(networks, wide, 1 if eps == 0 else rounds, seed=share)
-                assert violations(found, networks, points) == 0
-                total += sum(len(each) for each in points)
-    assert total >= (100_000 if counts is MANY else 0)
+            assert violations(found, networks, sampled(networks, wide, 1 if eps == 0 else rounds)) == 0
 
 
 def spread_out(found: SwapCertificate, count: int) -> SwapCertificate:
@@ -237,21 +213,9 @@ def test_where_it_says_kept_no_sample_changes_its_class(unswapped: nn.Sequential
     box = boxes(bench("digits-mlp").data.test.inputs[:100], 0.02)
     found, networks = certify_swap(unswapped, *box, hardness=2.0), pair(unswapped, 2.0)
     assert 0 < int(found.kept.sum()) < 100
-    for point in sampled(networks, box, 6):
+    for point in sampled(networks, box, 4):
         for each in networks:
             assert bool((each(point).argmax(1) == found.labels)[found.kept].all())
-
-
-def test_the_certificate_is_far_below_the_product_of_norms(unswapped: nn.Sequential, bench) -> None:
-    """digits-mlp, lambda = 160, eps = 0.01: 46 times below on average, of the row norms' product."""
-    naive = torch.zeros(32, dtype=torch.float64)
-    for layer in unswapped[2::2]:
-        # |W (d + e)| <= |W| (|d| + sup|f - ReLU|), row by row: what Lipschitz constants alone give.
-        naive = layer.weight.double().abs() @ (naive + SUP / 160)
-    box = boxes(bench("digits-mlp").data.test.inputs[:100], 0.01)
-    disruption = certify_swap(unswapped, *box, hardness=160.0).disruption
-    assert float((naive.max() / disruption.mean()).detach()) > 15
-    assert float(disruption.max()) < float(naive.max().detach())
 
 
 @torch.no_grad()
@@ -267,7 +231,7 @@ def test_a_repaired_swap_is_certified_as_it_is(network: MakeNetwork, bench) -> N
         box = boxes(bench("digits-mlp").data.test.inputs[:20], eps)
         found = certify_swap(made.unswapped, *box, swapped=repaired)
         with torch.enable_grad():
-            points = sampled(networks, box, 8)
+            points = sampled(networks, box, 5)
         assert violations(found, networks, points) == 0
         if eps == 0:
             assert float((found.difference_upper - found.difference_lower).max()) < 1e-9
@@ -306,7 +270,7 @@ def test_every_layer_with_a_rule_is_sound() -> None:
     centers = torch.rand(5, 2, 8, 8, generator=torch.Generator().manual_seed(1))
     for eps in RADII:
         box = boxes(centers, eps)
-        assert violations(certify_swap(module, *box), networks, sampled(networks, box, 40)) == 0
+        assert violations(certify_swap(module, *box), networks, sampled(networks, box, 12)) == 0
     known = SwapBounds(module, (2, 8, 8)).difference(centers)
     torch.testing.assert_close(known, difference(networks, centers.double()))
 
@@ -382,23 +346,10 @@ def test_what_is_no_chain_of_affine_layers_is_sound(kind: str) -> None:
     for eps in (0.0, 0.01, 0.1):
         box = boxes(centers, eps)
         found = known.certify(*box)
-        assert violations(found, networks, sampled(networks, box, 60)) == 0
+        assert violations(found, networks, sampled(networks, box, 16)) == 0
         if eps == 0:
             assert float((found.difference_upper - found.difference_lower).max()) < 1e-9
     torch.testing.assert_close(known.difference(centers), difference(networks, centers.double()))
-
-
-@pytest.mark.parametrize(
-    ("module", "text"),
-    [
-        (nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.LogSoftmax(1)), "'2': no sound bounds of the logarithm"),
-        (nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), "no activation"),
-    ],
-    ids=["log-softmax", "linear"],
-)
-def test_what_it_can_not_certify_it_names(module: nn.Module, text: str) -> None:
-    with pytest.raises(Unsupported, match=text):
-        certify_swap(module, torch.zeros(1, 4), torch.ones(1, 4))
 
 
 class Clipped(nn.Linear):
@@ -419,34 +370,6 @@ def with_layer(at: int, layer: nn.Module) -> nn.Sequential:
     module = one_unit()
     module[at] = layer
     return module
-
-
-def with_hook() -> nn.Sequential:
-    module = one_unit()
-    module[0].register_forward_hook(lambda _module, _inputs, output: output.clamp(min=-1))
-    return module
-
-
-def with_a_forward_of_its_own() -> nn.Sequential:
-    module = one_unit()
-    module[0].forward = lambda x: x.clamp(min=-1)
-    return module
-
-
-@pytest.mark.parametrize(
-    ("make", "text"),
-    [
-        (lambda: with_layer(1, AlmostGELU()), "no sound bounds of less"),
-        (with_hook, "0 has forward hooks"),
-        (with_a_forward_of_its_own, "0 has a forward of its own"),
-        (lambda: nn.Sequential(prune.identity(nn.Linear(1, 1), "weight"), nn.GELU()), "0 has forward hooks"),
-        (lambda: nn.Sequential(weight_norm(nn.Linear(1, 1)), nn.GELU()), "'0': its numbers are computed from others"),
-    ],
-)
-def test_what_only_resembles_a_known_layer_is_not_believed(make: Callable[[], nn.Module], text: str) -> None:
-    """Each agrees with the known layer where a few points of [0, 1] are compared, and differs elsewhere."""
-    with pytest.raises(Unsupported, match=text):
-        certify_swap(make(), torch.zeros(1, 1), torch.ones(1, 1))
 
 
 def test_what_a_subclass_computes_is_bounded_as_it_is() -> None:
@@ -491,31 +414,56 @@ def test_a_swapped_network_that_reaches_other_inputs() -> None:
     assert violations(certify_swap(networks[0], *box, swapped=networks[1]), (networks[0], networks[1]), [*corners]) == 0
 
 
-@pytest.mark.parametrize(
-    ("layers", "text"),
-    [
-        # The product of the weights is 1; in float64 it is 0.
-        (
-            [scaled(1e-38) for _ in range(9)] + [scaled(1e38) for _ in range(9)],
-            r"values beyond 1e\+100",
-        ),
-        ([scaled(1e38) for _ in range(9)], r"'2': values beyond 1e\+100"),
-        ([each for _ in range(9) for each in (scaled(1e38), nn.GELU())], r"values beyond 1e\+100"),
-        ([nn.Unflatten(1, (1, 1)), nn.Flatten(0)], "must take batches of any size"),
-    ],
-    ids=["underflow", "overflow of a map", "overflow of values", "batch"],
-)
-def test_beyond_the_range_of_its_arithmetic_it_says_so(layers: list[nn.Module], text: str) -> None:
-    with pytest.raises(Unsupported, match=text):
-        certify_swap(nn.Sequential(*layers, nn.GELU(), scaled(1)), torch.ones(1, 1), torch.ones(1, 1))
+def followed(*layers: nn.Module) -> nn.Sequential:
+    return nn.Sequential(*layers, nn.GELU(), scaled(1))
 
 
-def test_other_layers_without_a_rule_are_named() -> None:
-    image = torch.zeros(1, 1, 2, 2), torch.ones(1, 1, 2, 2)
-    norm = nn.BatchNorm2d(1, eps=0.0)
+def with_hook() -> nn.Sequential:
+    module = one_unit()
+    module[0].register_forward_hook(lambda _module, _inputs, output: output.clamp(min=-1))
+    return module
+
+
+def with_a_forward_of_its_own() -> nn.Sequential:
+    module = one_unit()
+    module[0].forward = lambda x: x.clamp(min=-1)
+    return module
+
+
+def without_variance() -> nn.Sequential:
+    norm = nn.BatchNorm1d(1, eps=0.0)
     nn.init.zeros_(norm.running_var)
-    with pytest.raises(Unsupported, match="'0': a variance plus epsilon is not above 0"):
-        certify_swap(nn.Sequential(norm, nn.GELU()), *image)
+    return nn.Sequential(norm, nn.GELU())
+
+
+BEYOND = r"values beyond 1e\+100"
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: nn.Sequential(nn.Linear(1, 4), nn.GELU(), nn.LogSoftmax(1)), "'2': no sound bounds of the logarithm"),
+        (lambda: nn.Sequential(nn.Linear(1, 4), nn.Linear(4, 4)), "no activation"),
+        # These agree with a known layer where a few points of [0, 1] are compared, and differ elsewhere.
+        (lambda: with_layer(1, AlmostGELU()), "no sound bounds of less"),
+        (with_hook, "0 has forward hooks"),
+        (with_a_forward_of_its_own, "0 has a forward of its own"),
+        (lambda: nn.Sequential(prune.identity(nn.Linear(1, 1), "weight"), nn.GELU()), "0 has forward hooks"),
+        (lambda: nn.Sequential(weight_norm(nn.Linear(1, 1)), nn.GELU()), "'0': its numbers are computed from others"),
+        # The product of the weights is 1; in float64 it is 0.
+        (lambda: followed(*(scaled(1e-38) for _ in range(9)), *(scaled(1e38) for _ in range(9))), BEYOND),
+        (lambda: followed(*(scaled(1e38) for _ in range(9))), rf"'2': {BEYOND}"),
+        (lambda: followed(*(each for _ in range(9) for each in (scaled(1e38), nn.GELU()))), BEYOND),
+        (lambda: followed(nn.Unflatten(1, (1, 1)), nn.Flatten(0)), "must take batches of any size"),
+        (without_variance, "'0': a variance plus epsilon is not above 0"),
+        (lambda: with_layer(2, scaled(torch.nan)), r"2\.weight has values that are not finite"),
+    ],
+    ids=["log-softmax", "linear", "almost", "hook", "forward", "pruned", "weight norm", "underflow",
+         "overflow of a map", "overflow of values", "batch", "variance", "nan"],
+)  # fmt: skip
+def test_what_it_can_not_certify_it_names(make: Callable[[], nn.Module], text: str) -> None:
+    with pytest.raises(Unsupported, match=text):
+        certify_swap(make(), torch.ones(1, 1), torch.ones(1, 1))
 
 
 def test_a_convolution_is_never_a_matrix() -> None:
@@ -534,28 +482,19 @@ def test_an_observed_difference_is_free_of_what_both_networks_add() -> None:
     assert bool((known.difference(x).abs().amax(1) <= known.certify(x, x).disruption).all())
 
 
-def test_a_weight_that_is_not_a_number_is_named() -> None:
-    module = one_unit()
-    with torch.no_grad():
-        module[2].weight[0, 0] = torch.nan
-    with pytest.raises(Unsupported, match=r"2\.weight has values that are not finite"):
-        certify_swap(module, torch.zeros(1, 1), torch.ones(1, 1))
-
-
-def test_bad_arguments() -> None:
-    zero, one = torch.zeros(2, 1), torch.ones(2, 1)
-    with pytest.raises(ValueError, match="reversed"):
-        certify_swap(one_unit(), one, zero)
-    with pytest.raises(ValueError, match="NaN or infinite"):
-        certify_swap(one_unit(), zero, one / 0)
-    with pytest.raises(ValueError, match="boxes must be"):
-        certify_swap(one_unit(), zero, one[:1])
-    with pytest.raises(ValueError, match="labels must be 2 classes in"):
-        certify_swap(one_unit(), zero, one, labels=torch.tensor([0, 2]))
-    with pytest.raises(ValueError, match="hardness must be finite and > 0, got -1"):
-        certify_swap(one_unit(), zero, one, hardness=-1.0)
-    with pytest.raises(ValueError, match=r"hardness must be in \[1e-100, 1e\+100\], got 1e\+308"):
-        certify_swap(one_unit(), zero, one, hardness=1e308)
-    for labels in (torch.tensor([0.0, 1.0]), torch.tensor([False, True])):
-        with pytest.raises(ValueError, match="labels must be integers"):
-            certify_swap(one_unit(), zero, one, labels=labels)
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"lower": torch.full((2, 1), 2.0)}, "reversed"),
+        ({"upper": torch.full((2, 1), torch.inf)}, "NaN or infinite"),
+        ({"upper": torch.ones(1, 1)}, "boxes must be"),
+        ({"labels": torch.tensor([0, 2])}, "labels must be 2 classes in"),
+        ({"labels": torch.tensor([0.0, 1.0])}, "labels must be integers"),
+        ({"labels": torch.tensor([False, True])}, "labels must be integers"),
+        ({"hardness": -1.0}, "hardness must be finite and > 0, got -1"),
+        ({"hardness": 1e308}, r"hardness must be in \[1e-100, 1e\+100\], got 1e\+308"),
+    ],
+)
+def test_bad_arguments(given: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        certify_swap(one_unit(), **{"lower": torch.zeros(2, 1), "upper": torch.ones(2, 1), **given})

@@ -1,4 +1,4 @@
-"""Two networks compared by `verify --against`: closed forms, and 20,000 points of each pair that is said to agree."""
+"""Two networks compared by `verify --against`: closed forms, and points of each pair that is said to agree."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from onnx import TensorProto, helper, numpy_helper
+from files_of_mlps import Layers, model_of, network, property_of
+from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
 from evalsuite import Unsupported, Verification, verify
@@ -27,10 +28,9 @@ from evalsuite.verification.difference import side_by_side
 from evalsuite.verification.graph import Difference, Graph
 from evalsuite.verification.onnx_reader import read_onnx
 from evalsuite.verification.propagation import Propagation
-from tests.evalsuite.files_of_mlps import Layers, network, property_of
 
 Array = np.ndarray[Any, Any]
-POINTS = 20_000
+POINTS = 2000
 # relu(x), and 1.25 relu(x): 0.25 apart at x = 1
 HINGE: Layers = [([[1.0]], [0.0]), ([[1.0]], [0.0])]
 STEEPER: Layers = [([[1.0]], [0.0]), ([[1.25]], [0.0])]
@@ -169,17 +169,17 @@ KINDS = ("pruned", "swapped", "rounded", "smooth", "quantized", "smooth-quantize
 )
 def test_no_answer_contradicts_sampled_points(kind: str, tmp_path: Path) -> None:
     answers = []
-    for seed in range(3):
+    for seed in range(2):
         random = np.random.default_rng(seed)
         files, center = pair(tmp_path, kind, seed), random.uniform(-1, 1, 3)
-        for radius, share in itertools.product((0.02, 0.2), (None, 0.5, 3.0)):
+        for radius, share in ((0.02, None), (0.2, 0.5), (0.2, 3.0), (0.02, 3.0)):
             box = [(each - radius, each + radius) for each in center]
             points = random.uniform(center - radius, center + radius, (POINTS, 3))
             ours, theirs = (run(each, points).astype(float) for each in files)
             apart = np.abs(ours - theirs).max()
             within = None if share is None else Fraction(round(share * apart, 6))
             file = property_of(tmp_path / "p.vnnlib", box, 3)
-            found = verify(files[0], file, against=files[1], within=within, timeout=2)
+            found = verify(files[0], file, against=files[1], within=within, timeout=1)
             answers.append(found.answer.value)
             if found.answer.value == "sat":
                 replay(found, *files, within)
@@ -189,7 +189,7 @@ def test_no_answer_contradicts_sampled_points(kind: str, tmp_path: Path) -> None
                 assert apart <= within
             if share == 0.5:
                 assert found.answer.value == "sat"
-    assert answers.count("unsat") >= 3
+    assert answers.count("unsat") >= 2
 
 
 def joined(first: Path, second: Path) -> tuple[Graph, Graph]:
@@ -236,29 +236,45 @@ def test_units_of_a_pruned_layer_are_compared_with_those_that_they_were(tmp_path
     assert (found.answer.value, found.boxes) == ("unsat", 1)
 
 
-TWINS = [(RELU, RELU), (GELU, GELU), (SILU, SILU), (TANH, TANH), (SIGMOID, SIGMOID), (GELU, RELU), (RELU, SILU)]
+TWINS = [(RELU, RELU), (GELU, GELU), (TANH, TANH), (SIGMOID, SIGMOID), (GELU, RELU), (SILU, RELU), (RELU, SILU)]
 
 
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0])
 @pytest.mark.parametrize(("first", "second"), TWINS, ids=[f"{a.name}-{b.name}" for a, b in TWINS])
-def test_planes_of_twins_hold_at_sampled_points(first: Activation, second: Activation) -> None:
-    generator = torch.Generator().manual_seed(0)
-    count = 2000
-    x = torch.randn(count, generator=generator, dtype=torch.float64) * 3
-    wide = torch.rand(3, count, generator=generator, dtype=torch.float64) * 10 ** torch.linspace(-6, 1, count).double()
-    y = x + wide[0] * torch.randn(count, generator=generator, dtype=torch.float64)
-    a, b = (x - wide[1], x + wide[1]), (y - wide[2], y + wide[2])
-    d = (x - y - wide[0] / 3, x - y + wide[0] / 3)
-    planes, _ = apart(first, second, Reach(*((low[None], high[None]) for low, high in (a, b, d))))
+def test_planes_of_twins_hold_at_sampled_points(first: Activation, second: Activation, scale: float) -> None:
+    generator, count = torch.Generator().manual_seed(0), 1000
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return torch.rand(shape, generator=generator, dtype=torch.float64)
+
+    def interval(width: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """Around 0 or beside it; every third is a point."""
+        ends = width * torch.randn(2, 1, count, generator=generator, dtype=torch.float64)
+        ends[1, :, ::3] = ends[0, :, ::3]
+        return ends.amin(0), ends.amax(0)
+
+    a, d = interval(2 * scale), interval(scale)
+    b = a[0] - d[1], a[1] - d[0]
+    cut = (b[1] - b[0]) / 4
+    cut[:, ::2] = 0.0
+    b = b[0] + cut, b[1] - cut  # in half of them not all that a and d allow
+    planes, (least, most) = apart(first, second, Reach(a, b, d))
     hits = 0
-    for _ in range(200):
-        at, other = (low + (high - low) * torch.rand(count, generator=generator).double() for low, high in (a, b))
-        inside = (at - other >= d[0]) & (at - other <= d[1])
-        value = first.value(at) - second.value(other)
-        for form, sign in ((planes.lower, 1), (planes.upper, -1)):
-            line = form.d * (at - other) + form.a * at + form.b * other + form.constant
-            assert bool((sign * (value - line[0]) >= -1e-12 * (1 + value.abs()))[inside].all())
+    for _ in range(60):
+        share = drawn(2, 1, count)
+        share = torch.where(drawn(2, 1, count) < 0.3, share.round(), share)
+        x, away = a[0] + share[0] * (a[1] - a[0]), d[0] + share[1] * (d[1] - d[0])
+        y = x - away
+        inside = (b[0] <= y) & (y <= b[1])
+        ours, theirs = first.value(x), second.value(y)
+        value, sizes = ours - theirs, ours.abs() + theirs.abs() + x.abs() + away.abs()
+        rounded = 4e-15 * (1e-3 * scale + sizes)
+        for form, end, sign in ((planes.lower, least, 1), (planes.upper, most, -1)):
+            line = form.d * away + form.a * x + form.b * y + form.constant
+            assert bool((sign * (value - line) >= -rounded)[inside].all())
+            assert bool((sign * (value - end) >= -rounded)[inside].all())
         hits += int(inside.sum())
-    assert hits > 10_000
+    assert hits > 20_000
 
 
 def test_other_activations_are_no_twins() -> None:
@@ -292,12 +308,11 @@ def test_at_a_tie_a_number_may_be_rounded_either_way(tmp_path: Path) -> None:
 
 
 def quantizer(path: Path, node: onnx.NodeProto, zero: Array | None) -> Path:
-    constants = [numpy_helper.from_array(np.array(0.1, np.float32), "scale")]
-    constants += [] if zero is None else [numpy_helper.from_array(zero, "zero")]
-    back = helper.make_node("DequantizeLinear", ["q", "scale", *(["zero"] if zero is not None else [])], ["y"])
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 2]) for name in "xy"]
-    graph = helper.make_graph([node, back], "q", ends[:1], ends[1:], constants)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    constants = {"scale": np.float32(0.1)} | ({} if zero is None else {"zero": zero})
+    back = helper.make_node("DequantizeLinear", ["q", *constants], ["y"])
+    model = model_of([node, back], constants, {"x": [1, 2]}, {"y": [1, 2]}, opset=21)
+    model.ir_version = 10
+    onnx.save(model, path)
     return path
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -75,7 +75,6 @@ _MODULES: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "softmax": (lambda: _halves(lambda x, y: (3 * x).softmax(-1) * y), 6),
     "layer norm": (lambda: nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4), nn.Linear(4, 3)), 6),
     "rms norm": (lambda: nn.Sequential(nn.Linear(6, 4), RMSNorm(4), nn.Linear(4, 3)), 6),
-    "attention": (lambda: _Attention(), 12),
     "causal attention": (lambda: _Attention(causal=True), 12),
     "added mask": (lambda: _Attention(mask=-1e38), 12),
     "soft mask": (lambda: _Attention(mask=-2.0), 12),
@@ -99,42 +98,40 @@ def _points(center: torch.Tensor, eps: float, count: int) -> torch.Tensor:
     return center + eps * moved
 
 
+def _held(module: nn.Module, center: torch.Tensor, *radii: float, points: int = 300) -> Iterator[list[torch.Tensor]]:
+    """Of each radius the ends, and the values at points of the ball, which lie between."""
+    graph, exact = read(module, center.float().repeat(2, *[1] * (center.ndim - 1))), copy.deepcopy(module).double()
+    for eps in radii:
+        low, high = _ends(_of(graph, center, eps))
+        values = exact(_points(center, eps, points))
+        assert bool(((low <= values) & (values <= high)).all())
+        yield [low, high, values]
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("name", _MODULES)
 def test_no_point_lies_outside(name: str) -> None:
     torch.manual_seed(0)
     make, inputs = _MODULES[name]
     for scale in (1.0, 30.0):
-        module = make().eval()
+        module, radii = make().eval(), (0.0, 1e-3, 0.05, 1.0)
         for each in module.parameters():
             each *= scale if each.ndim > 1 else 1
-        graph, exact = read(module, torch.randn(2, inputs)), module.double()
-        for eps in (0.0, 1e-3, 0.05, 1.0):
-            center = torch.randn(1, inputs, dtype=torch.float64)
-            found = _of(graph, center, eps)
-            low, high = _ends(found)
-            values = exact(_points(center, eps, 1000))
-            assert bool((low <= values).all())
-            assert bool((values <= high).all())
+        found = _held(module, torch.randn(1, inputs, dtype=torch.float64), *radii)
+        for eps, (low, high, values) in zip(radii, found, strict=True):
             if eps == 0:
                 assert bool((high - low <= 1e-9 * (1 + values.abs().amax(0))).all())
             elif eps == 1e-3 and scale == 1:  # near the center a network is nearly linear
                 assert bool((high - low <= 3 * (values.amax(0) - values.amin(0)) + 1e-6).all())
-        module.float()
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["vit", "mixer", "convnext"])
+@pytest.mark.parametrize("name", ["vit", slow("mixer"), "convnext"])
 def test_no_point_lies_outside_of_whole_networks(name: str) -> None:
-    torch.manual_seed(0)
     module, inputs = made(name)
     assert isinstance(inputs, torch.Tensor)
-    graph, exact = read(module, inputs), module.double()
-    for eps in (1e-4, 1e-3, 1e-2):
-        center = inputs[:1].double()
-        low, high = _ends(_of(graph, center, eps))
-        values = exact(_points(center, eps, 200))
-        assert bool(((low <= values) & (values <= high)).all())
+    torch.manual_seed(0)
+    assert len(list(_held(module, inputs[:1].double(), 1e-2, points=200))) == 1
 
 
 @torch.no_grad()
@@ -187,7 +184,7 @@ def test_parabolas_hold_what_they_are_of(name: str) -> None:
     """Over intervals of all widths, near the place where a function bends most and far from it; one is a point."""
     torch.manual_seed(0)
     functions = {"gelu": functional.gelu, "relu": functional.relu, "leaky": lambda x: functional.leaky_relu(x, 0.25)}
-    half = (10.0 ** torch.linspace(-9, 1, 60, dtype=torch.float64)).repeat(40)
+    half = (10.0 ** torch.linspace(-9, 1, 60, dtype=torch.float64)).repeat(12)
     half[0] = 0.0
     center = torch.randn(len(half), dtype=torch.float64) * 3
     if name in ("reciprocal", "rsqrt"):
@@ -201,7 +198,7 @@ def test_parabolas_hold_what_they_are_of(name: str) -> None:
     else:
         ends = center - half, center + half
         parabola, function = _parabola(name, center, *ends), CONVEX[name]
-    away = half * torch.linspace(-1, 1, 401, dtype=torch.float64)[:, None]
+    away = half * torch.linspace(-1, 1, 101, dtype=torch.float64)[:, None]
     found = parabola.constant + (parabola.slope + parabola.bend * away) * away
     rounded = 1e-13 * (1 + function(center + away).abs())
     known = parabola.rest.isfinite()
@@ -243,7 +240,7 @@ class _Drawn:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("size", [1e-3, 0.1, 1.0])
+@pytest.mark.parametrize("size", [1e-3, 1.0])
 @pytest.mark.parametrize(
     ("first", "more", "far", "radius"),
     [(1, 0, 0, 0.0), (2, 1, 1e-3, 0.0), (1, 1, 1, 0.0), (3, 1, 1, 0.3), (4, 5, 1, 0.1)],
@@ -253,7 +250,7 @@ def test_with_symbols_as_drawn_all_is_within_what_is_left(
 ) -> None:
     """Nearer than ends: at each draw, what an operation leaves to radii and new symbols is enough."""
     torch.manual_seed(0)
-    drawn = _Drawn(2000, first, more, far, radius)
+    drawn = _Drawn(500, first, more, far, radius)
     x, y = drawn.zonotope(2, 3, size=size), drawn.zonotope(3, 2, size=size)
     at, other = drawn.among(x), drawn.among(y)
     assert drawn.hold(times(x, x, first), at * at)
@@ -292,10 +289,7 @@ def test_a_low_value_is_no_mask() -> None:
     scores.bias.fill_(-1e33)
     added = torch.tensor([1.0, 2.0])
     module = Written(lambda net, x: (net.scores(x) + net.added).softmax(-1), scores=scores, added=added)
-    graph, exact = read(module, torch.randn(2, 1)), module.double()
-    low, high = _ends(_of(graph, torch.zeros(1, 1, dtype=torch.float64), 1.0))
-    values = exact(torch.tensor([[-1.0], [1.0]], dtype=torch.float64))
-    assert bool(((low <= values) & (values <= high)).all())
+    assert list(_held(module, torch.zeros(1, 1, dtype=torch.float64), 1.0))
 
 
 @torch.no_grad()
@@ -309,10 +303,7 @@ def test_a_share_near_the_least_numbers_is_held() -> None:
     ):
         parameter.copy_(torch.tensor(value))
     module = nn.Sequential(scores, nn.Softmax(-1), last)
-    graph, exact = read(module, torch.randn(2, 1)), module.double()
-    low, high = _ends(_of(graph, torch.zeros(1, 1, dtype=torch.float64), 1.0))
-    values = exact(torch.tensor([[-1.0], [1.0]], dtype=torch.float64))
-    assert bool(((low <= values) & (values <= high)).all())
+    assert list(_held(module, torch.zeros(1, 1, dtype=torch.float64), 1.0))
 
 
 @torch.no_grad()
@@ -349,10 +340,7 @@ def test_a_norm_whose_bias_is_one_number_goes_through_a_linear_layer() -> None:
     torch.manual_seed(0)
     weights = {"weight": nn.Parameter(torch.randn(4)), "bias": nn.Parameter(torch.randn(1))}
     module = Written(norm, **weights, last=nn.Linear(4, 5))
-    graph, center, exact = read(module, torch.randn(2, 4)), torch.randn(1, 4, dtype=torch.float64), module.double()
-    low, high = _ends(_of(graph, center, 0.05))
-    values = exact(_points(center, 0.05, 1000))
-    assert bool(((low <= values) & (values <= high)).all())
+    assert list(_held(module, torch.randn(1, 4, dtype=torch.float64), 0.05))
 
 
 @torch.no_grad()
@@ -360,7 +348,7 @@ def test_a_softmax_is_never_beyond_0_and_1() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 5), nn.Softmax(-1))
     module[0].weight.mul_(1000)
-    low, high = _ends(_of(read(module, torch.randn(2, 4)), torch.randn(1, 4, dtype=torch.float64), 1.0))
+    ((low, high, _),) = _held(module, torch.randn(1, 4, dtype=torch.float64), 1.0)
     assert bool((low >= -1e-6).all())
     assert bool((high <= 1 + 1e-6).all())
 
@@ -380,22 +368,19 @@ def test_what_has_no_zonotope_is_refused(function: Callable[..., torch.Tensor], 
         _of(graph, torch.zeros(1, 6, dtype=torch.float64), 0.5)
 
 
+@pytest.mark.slow
 @torch.no_grad()
-@pytest.mark.parametrize(("eps", "share"), [slow(2**-8, 1.0), slow(2**-5, 0.9)])
-def test_swap_certificates_of_attention_are_no_further_than_by_lines(
-    eps: float, share: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch.manual_seed(0)
+def test_swap_certificates_of_attention_are_nearer_than_by_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     module, inputs = made("vit")
     assert isinstance(inputs, torch.Tensor)
-    center = inputs[:1].double()
+    center, eps = inputs[:1].double(), 2.0**-5
     bounds = SwapBounds(module, tuple(inputs.shape[1:]))
     ours = bounds.certify(center - eps, center + eps)
     moved = bounds.difference(_points(center, eps, 300))
     assert bool(((ours.difference_lower <= moved) & (moved <= ours.difference_upper)).all())
     monkeypatch.setattr(swap, "attends", lambda _: False)
     by_lines = SwapBounds(module, tuple(inputs.shape[1:])).certify(center - eps, center + eps)
-    assert float(ours.disruption) <= share * float(by_lines.disruption)
+    assert float(ours.disruption) <= 0.9 * float(by_lines.disruption)
 
 
 def test_boxes_are_checked() -> None:
@@ -415,14 +400,14 @@ def test_a_lambda_that_is_swept_needs_no_lines(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(swap, "_NARROW", 0)
     monkeypatch.delattr(swap, "_certified")
     bounds, center, found = SwapBounds(module, tuple(inputs.shape[1:])), inputs[:1].double(), []
-    for hardness in (1.0, 10.0, 320.0):
+    for hardness in (1.0, 320.0):
         ours = bounds.certify(center - 2**-8, center + 2**-8, hardness=hardness)
         moved = bounds.difference(_points(center, 2**-8, 300), hardness=hardness)
         assert bool(((ours.difference_lower <= moved) & (moved <= ours.difference_upper)).all())
         point = bounds.certify(center, center, hardness=hardness)
         torch.testing.assert_close(point.difference_lower, bounds.difference(center, hardness=hardness))
         found.append(float(point.disruption))
-    assert found[0] > found[1] > found[2]
+    assert found[0] > found[1]
 
 
 def test_zonotopes_take_a_hardness_that_is_no_float32_number(monkeypatch: pytest.MonkeyPatch) -> None:
