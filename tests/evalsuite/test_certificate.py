@@ -169,7 +169,7 @@ def test_at_a_point_the_bounds_enclose_the_exact_difference_and_nothing_else(
         ("digits-mlp", 10, 20, 8, (None, 1.0, 40.0, 1000.0)),
         slow("digits-mlp", 10, 100, 25, (None, 2.0, 40.0)),
         slow("digits-cnn", 2, 8, 50, (None, 2.0)),
-        slow("mnist-cnn", 1, 4, 30, (None, 2.0)),
+        slow("mnist-cnn", 1, 4, 15, (None, 2.0)),
     ],
 )
 def test_no_sample_is_outside_of_its_bounds(

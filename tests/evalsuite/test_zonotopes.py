@@ -362,10 +362,14 @@ def test_a_softmax_is_never_beyond_0_and_1() -> None:
         (lambda x, y: x / y, "reciprocal of a value that may be 0 or less"),
     ],
 )
-def test_what_has_no_zonotope_is_refused(function: Callable[..., torch.Tensor], said: str) -> None:
-    graph = read(_halves(function), torch.randn(2, 6))
+def test_what_has_no_zonotope_and_what_is_no_box_are_refused(function: Callable[..., torch.Tensor], said: str) -> None:
+    graph, zero = read(_halves(function), torch.randn(2, 6)), torch.zeros(1, 6, dtype=torch.float64)
     with pytest.raises(Unsupported, match=said):
-        _of(graph, torch.zeros(1, 6, dtype=torch.float64), 0.5)
+        _of(graph, zero, 0.5)
+    with pytest.raises(ValueError, match="reversed"):
+        zonotope_of(graph, zero + 1, zero)
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        zonotope_of(graph, zero, zero + torch.inf)
 
 
 @pytest.mark.slow
@@ -381,14 +385,6 @@ def test_swap_certificates_of_attention_are_nearer_than_by_lines(monkeypatch: py
     monkeypatch.setattr(swap, "attends", lambda _: False)
     by_lines = SwapBounds(module, tuple(inputs.shape[1:])).certify(center - eps, center + eps)
     assert float(ours.disruption) <= 0.9 * float(by_lines.disruption)
-
-
-def test_boxes_are_checked() -> None:
-    graph, zero = read(nn.Linear(2, 2), torch.randn(2, 2)), torch.zeros(1, 2, dtype=torch.float64)
-    with pytest.raises(ValueError, match="reversed"):
-        zonotope_of(graph, zero + 1, zero)
-    with pytest.raises(ValueError, match="NaN or infinite"):
-        zonotope_of(graph, zero, zero + torch.inf)
 
 
 @pytest.mark.slow
