@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,7 +22,7 @@ from torch.nn import functional
 from written import Written
 
 from evalsuite.activations import LambdaGELU, census
-from evalsuite.contract import Data, Network
+from evalsuite.contract import Data, Network, Split
 from evalsuite.networks import check_savable, load_network, save_network
 from evalsuite.plugins import load
 from evalsuite.reluize.folding import fold_hardness
@@ -31,25 +30,21 @@ from evalsuite.reluize.repair import refit_bias
 from evalsuite.reluize.swap import swap_to_relu
 from evalsuite.run.making import check_disjoint
 from evalsuite.workloads import moons
-from evalsuite.workloads.digits import DigitsMLP, DigitsResNet
+from evalsuite.workloads.digits import DigitsMLP
 from evalsuite.workloads.iris import IrisMLP
-from evalsuite.workloads.mnist import MnistCNN, read_idx
 from evalsuite.workloads.moons import MoonsMLP
 from evalsuite.workloads.options import Budget
 from evalsuite.workloads.tiny import DigitsTinyMLP
 from evalsuite.workloads.transformer import ResidualBlock
-from evalsuite.workloads.workload import packaged_file
+from evalsuite.workloads.workload import Workload
 
 # Samples, and at most how many of them the data set itself has twice.
 SIZES = {
-    "digits-mlp": (1797, 10),
-    "digits-cnn": (1797, 10),
-    "digits-resnet": (1797, 10),
-    "digits-vit": (1797, 10),
-    "mnist-cnn": (5000, 10),
-    "fashion-mlp": (70_000, 100),
-    "adult-mlp": (48_842, 100),
-}
+    "digits-mlp": (1797, 10), "moons-mlp": (1000, 10), "iris-mlp": (150, 10),
+    "mnist-cnn": (5000, 10), "fashion-mlp": (70_000, 100), "adult-mlp": (48_842, 100),
+}  # fmt: skip
+SMALL = ("digits-mlp", "digits-cnn", "digits-resnet", "digits-vit", "moons-mlp", "iris-mlp")
+LARGE = [slow(name) for name in ("mnist-cnn", "fashion-mlp", "adult-mlp")]
 # Test inputs as they were before there were other splits: committed rows are of them.
 FIRST_SPLIT = {
     "digits-mlp": "4670fa27444f", "digits-tiny-mlp": "4670fa27444f", "digits-vit": "4670fa27444f",
@@ -77,8 +72,7 @@ def data_of(name: str) -> Data:
     return data
 
 
-@pytest.mark.parametrize("name", SIZES)
-@pytest.mark.slow
+@pytest.mark.parametrize("name", ["moons-mlp", "iris-mlp", "digits-mlp", *LARGE])
 def test_parts_are_disjoint_complete_stratified_and_repeatable(name: str) -> None:
     data, again = data_of(name), load("workloads", name).target().data()
     parts = [data.train, data.calibration, data.validation, data.test]
@@ -92,10 +86,14 @@ def test_parts_are_disjoint_complete_stratified_and_repeatable(name: str) -> Non
     shares = torch.bincount(data.train.targets) / len(data.train)
     for part, other in zip(parts, [again.train, again.calibration, again.validation, again.test], strict=True):
         assert torch.equal(part.inputs, other.inputs)
+        assert torch.equal(part.targets, other.targets)
+        assert part.inputs.dtype == torch.float32
         assert torch.allclose(torch.bincount(part.targets) / len(part), shares, atol=0.02)
-        assert (part.inputs.min().item(), part.inputs.max().item()) == (0.0, 1.0)
-    assert (data.train.inputs.min().item(), data.train.inputs.max().item()) == (0.0, 1.0)
-    assert data.input_shape == tuple(data.test.inputs.shape[1:])
+        assert 0 <= part.inputs.min() <= part.inputs.max() <= 1
+    ends = data.train.inputs.min().item(), data.train.inputs.max().item()
+    assert (ends == (0.0, 1.0)) == (name != "moons-mlp")  # whose ends are those of rounded numbers
+    assert (data.domain, data.classes, data.input_shape) == ((0.0, 1.0), len(shares), data.test.inputs.shape[1:])
+    assert data.fingerprint == load("workloads", name).target().fingerprint()
 
 
 @pytest.mark.parametrize(
@@ -116,14 +114,14 @@ def test_each_split_cuts_the_same_samples_another_way(name: str) -> None:
     assert len({kind(split=number).fingerprint() for number in (0, 1)}) == 1
 
 
-@pytest.mark.parametrize("name", [*SIZES, *LANGUAGE])
+@pytest.mark.parametrize("name", [*SMALL, *LANGUAGE, *LARGE])
 def test_the_architecture_fits_the_data(name: str) -> None:
     workload, data = load("workloads", name).target(), data_of(name)
     logits = workload.build(lambda _: nn.GELU()).eval()(data.test.inputs[:3])
     assert logits.shape == (*data.test.targets[:3].shape, data.classes)
 
 
-@pytest.mark.parametrize("name", [*SIZES, *LANGUAGE, "moons-mlp", "iris-mlp", "digits-tiny-mlp"])
+@pytest.mark.parametrize("name", [*SIZES, *SMALL[1:4], *LANGUAGE, "digits-tiny-mlp"])
 def test_the_initial_weights_do_not_depend_on_the_activation(name: str) -> None:
     workload = load("workloads", name).target()
     states, asked = [], []
@@ -143,57 +141,6 @@ def test_the_initial_weights_do_not_depend_on_the_activation(name: str) -> None:
     for state in states[1:]:
         assert state.keys() == states[0].keys()
         assert all(torch.equal(value, states[0][name]) for name, value in state.items())
-
-
-def idx(shape: tuple[int, ...], values: bytes) -> bytes:
-    return b"\0\0\x08" + bytes([len(shape)]) + b"".join(size.to_bytes(4, "big") for size in shape) + values
-
-
-def test_idx_files_are_read_plain_and_gzipped(tmp_path: Path) -> None:
-    content = idx((2, 3), bytes(range(6)))
-    (tmp_path / "a").write_bytes(content)
-    (tmp_path / "a.gz").write_bytes(gzip.compress(content))
-    for name in ("a", "a.gz"):
-        assert read_idx(tmp_path / name).tolist() == [[0, 1, 2], [3, 4, 5]]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "text"),
-    [
-        ("short", idx((2, 3), b"\0" * 5), "truncated: 5 values"),
-        ("other", b"PNG...", "not an idx file"),
-        ("bad.gz", gzip.compress(idx((9,), b"\0" * 9), mtime=0)[:-9], "damaged gzip"),
-        ("fake.gz", b"no gzip", "damaged gzip"),
-    ],
-)
-def test_damaged_idx_files_are_named(tmp_path: Path, name: str, content: bytes, text: str) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError, match=f"{name}: .*{text}"):
-        read_idx(tmp_path / name)
-
-
-def test_the_whole_of_mnist_is_read_from_a_folder(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    for part, count in (("train", 16_200), ("t10k", 1_000)):
-        pixels = rng.integers(0, 256, (count, 28, 28), dtype=np.uint8)
-        (tmp_path / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(pixels.shape, pixels.tobytes()), 1))
-        labels = (np.arange(count) % 10).astype(np.uint8)
-        (tmp_path / f"{part}-labels-idx1-ubyte").write_bytes(idx(labels.shape, labels.tobytes()))
-    data = MnistCNN(folder=str(tmp_path)).data()
-    assert [len(part) for part in (data.train, data.calibration, data.validation, data.test)] == [
-        1200,
-        1000,
-        5000,
-        10000,
-    ]
-    assert data.fingerprint.count("+") == 3
-
-
-def test_a_missing_file_is_named_with_the_cure(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"train-images-idx3-ubyte\[.gz\] is missing; leave `folder` empty"):
-        MnistCNN(folder=str(tmp_path)).data()
-    with pytest.raises(FileNotFoundError, match="pip install nosuchpackage"):
-        packaged_file("nosuchpackage", "x")
 
 
 @pytest.mark.parametrize(
@@ -237,27 +184,17 @@ def test_residual_blocks_add_what_their_equation_says() -> None:
     assert torch.equal(plain(x), x.relu())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("variant", ["gelu", "annealed"])
-def test_the_residual_network_learns_in_its_own_budget(network, variant: str) -> None:
-    data = data_of("digits-resnet")
-    made = network("digits-resnet", variant, epochs=DigitsResNet().epochs)
-    with torch.no_grad():
-        assert (made.module(data.test.inputs).argmax(1) == data.test.targets).double().mean() > 0.95
+def restored(made: Network, folder: Path, workload: Workload) -> Network:
+    save_network(made, folder / "n", workload)
+    return load_network(folder / "n", workload, workload.data())
 
 
-@pytest.mark.parametrize("name", ["digits-cnn", "digits-resnet"])
-@pytest.mark.parametrize("variant", ["gelu", "lambda-gelu", "annealed"])
-def test_a_network_survives_saving(network, tmp_path: Path, name: str, variant: str) -> None:
-    workload = load("workloads", name).target()
-    made = network(name, variant, epochs=1)
-    save_network(made, tmp_path / "n", workload)
-    loaded = load_network(tmp_path / "n", workload, workload.data())
+def test_a_network_survives_saving(network: MakeNetwork, tmp_path: Path) -> None:
+    made = network("digits-cnn", "annealed", epochs=1)
+    loaded = restored(made, tmp_path, load("workloads", "digits-cnn").target())
     x = torch.rand(7, 1, 8, 8)
     assert torch.equal(loaded.module(x), made.module(x))
-    assert (loaded.unswapped is None) == (made.unswapped is None)
-    if made.unswapped is not None:
-        assert torch.equal(loaded.unswapped(x), made.unswapped(x))
+    assert torch.equal(loaded.unswapped(x), made.unswapped(x))
 
 
 def test_a_bias_that_the_refit_added_survives_saving(tmp_path: Path) -> None:
@@ -268,24 +205,22 @@ def test_a_bias_that_the_refit_added_survives_saving(tmp_path: Path) -> None:
     repaired = refit_bias(swap_to_relu(module), module, data.calibration.inputs[:8])
     assert module.head.bias is None
     made = Network("x", repaired, data.input_shape, data.classes, module, data.vocabulary)
-    save_network(made, tmp_path / "n", workload)
-    loaded = load_network(tmp_path / "n", workload, data)
+    loaded = restored(made, tmp_path, workload)
     tokens = data.test.inputs[:2]
     assert torch.equal(loaded.module.head.bias, repaired.head.bias)
     assert torch.equal(loaded.module(tokens), repaired(tokens))
     assert torch.equal(loaded.unswapped(tokens), module(tokens))
 
 
-def test_a_network_whose_lambda_was_folded_in_some_places_survives_saving(network, tmp_path: Path) -> None:
-    made = network("digits-resnet", "lambda-gelu", epochs=1)
-    folded = fold_hardness(made.module, made.example(2))
-    names = {found.traits.name for found in census(folded)}
-    assert names == {"gelu", "lambda-gelu"}
+def test_a_network_whose_lambda_was_folded_in_some_places_survives_saving(tmp_path: Path) -> None:
     workload = load("workloads", "digits-resnet").target()
-    save_network(replace(made, module=folded), tmp_path / "n", workload)
-    restored = load_network(tmp_path / "n", workload, workload.data()).module
-    assert [found.traits.name for found in census(restored)] == [found.traits.name for found in census(folded)]
-    assert torch.equal(restored(made.example(5)), folded(made.example(5)))
+    module = workload.build(lambda _: LambdaGELU(hardness=3.0)).eval()
+    made = Network("x", module, (1, 8, 8), 10)
+    folded = fold_hardness(module, made.example(2))
+    assert {found.traits.name for found in census(folded)} == {"gelu", "lambda-gelu"}
+    found = restored(replace(made, module=folded), tmp_path, workload).module
+    assert [each.traits.name for each in census(found)] == [each.traits.name for each in census(folded)]
+    assert torch.equal(found(made.example(5)), folded(made.example(5)))
 
 
 def test_lambda_per_channel_and_the_temperature_survive_saving(tmp_path: Path) -> None:
@@ -296,8 +231,7 @@ def test_lambda_per_channel_and_the_temperature_survive_saving(tmp_path: Path) -
         if isinstance(layer, LambdaGELU):
             layer.set_hardness(1 + torch.rand(layer.s.shape))
     made = Network("x", module, (1, 8, 8), 10, swap_to_relu(module))
-    save_network(made, tmp_path / "n", workload)
-    loaded = load_network(tmp_path / "n", workload, workload.data()).module
+    loaded = restored(made, tmp_path, workload).module
     assert [each.temperature for each in loaded.modules() if isinstance(each, LambdaGELU)] == [0.3] * 4
     x = torch.rand(5, 1, 8, 8)
     assert torch.equal(loaded(x), module(x))
@@ -312,30 +246,12 @@ def test_a_network_of_another_architecture_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="one kind is needed"):
         save_network(Network("x", mixed.eval(), (64,), 10), tmp_path / "m", workload)
 
-
-def test_a_network_that_is_random_in_evaluation_mode_is_told_so() -> None:
     class Random(DigitsMLP):
         def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
             return nn.Sequential(Written(lambda _, x: functional.dropout(x)), super().build(activation))
 
     with pytest.raises(ValueError, match="untrained: the module is random in evaluation mode"):
         check_savable(Random(), data_of("digits-mlp"), lambda _: nn.GELU())
-
-
-@pytest.mark.parametrize(("name", "sizes"), [("moons-mlp", [500, 100, 100, 300]), ("iris-mlp", [60, 15, 15, 60])])
-def test_parts_are_disjoint_stratified_and_repeatable(name: str, sizes: list[int]) -> None:
-    data, again = load("workloads", name).target().data(), load("workloads", name).target().data()
-    parts = [data.train, data.calibration, data.validation, data.test]
-    assert [len(part) for part in parts] == sizes
-    shares = torch.bincount(torch.cat([part.targets for part in parts])) / sum(sizes)
-    for part, other in zip(parts, [again.train, again.calibration, again.validation, again.test], strict=True):
-        assert torch.equal(part.inputs, other.inputs)
-        assert torch.equal(part.targets, other.targets)
-        assert part.inputs.dtype == torch.float32
-        assert torch.allclose(torch.bincount(part.targets) / len(part), shares, atol=0.01)
-        assert 0 <= part.inputs.min() <= part.inputs.max() <= 1
-    assert (data.domain, data.classes, data.input_shape) == ((0.0, 1.0), len(shares), parts[0].inputs.shape[1:])
-    assert data.fingerprint == load("workloads", name).target().fingerprint()
 
 
 def test_irises_are_scaled_by_the_training_part_alone() -> None:
@@ -393,8 +309,11 @@ def test_moons_start_as_if_their_inputs_were_wider() -> None:
     torch.testing.assert_close(built[0](x), usual(4 * x - 2))
 
 
-@pytest.mark.parametrize("variant", ["gelu", "relu"])
-@pytest.mark.parametrize(("name", "least"), [("moons-mlp", 0.97), ("iris-mlp", 0.93), ("digits-tiny-mlp", 0.9)])
+@pytest.mark.parametrize(
+    ("name", "variant", "least"),
+    [("moons-mlp", "gelu", 0.97), ("iris-mlp", "relu", 0.93), ("digits-tiny-mlp", "relu", 0.9),
+     ("digits-resnet", "annealed", 0.95)],
+)  # fmt: skip
 @pytest.mark.slow
 def test_they_learn_in_their_own_budget(network: MakeNetwork, name: str, variant: str, least: float) -> None:
     workload = load("workloads", name).target()
@@ -402,3 +321,52 @@ def test_they_learn_in_their_own_budget(network: MakeNetwork, name: str, variant
     module = network(name, variant, epochs=workload.epochs).module
     with torch.no_grad():
         assert (module(test.inputs).argmax(1) == test.targets).double().mean() >= least
+
+
+def made(sizes: tuple[int, int, int, int] = (1000, 200, 200, 300)) -> Data:
+    """Data without a sample in common, each part in memory of its own."""
+    values = torch.arange(2.0 * sum(sizes)).reshape(-1, 2)
+    parts = (Split(each.clone(), each[:, 0].long() % 3) for each in torch.split(values, sizes))
+    return Data(*parts, (0.0, 1.0), 3, "made")
+
+
+def with_shared(count: int, one: str, other: str) -> Data:
+    """The same, with the first `count` samples of `one` put into `other`."""
+    data = made()
+    given, taken = getattr(data, one), getattr(data, other)
+    inputs, targets = taken.inputs.clone(), taken.targets.clone()
+    inputs[-count:], targets[-count:] = given.inputs[:count], given.targets[:count]
+    return replace(data, **{other: Split(inputs, targets)})
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "size"),
+    [("train", "test", 300), ("train", "calibration", 200), ("calibration", "validation", 200),
+     ("validation", "test", 200), ("train", "validation", 200), ("calibration", "test", 200)],
+)  # fmt: skip
+def test_parts_that_share_samples_are_refused_by_name(one: str, other: str, size: int) -> None:
+    few = 2 + size // 100
+    check_disjoint(with_shared(few, one, other))
+    with pytest.raises(
+        ValueError, match=f"the parts {one} and {other} share {few + 1} of {size} samples: .* give each"
+    ):
+        check_disjoint(with_shared(few + 1, one, other))
+
+
+def test_a_part_that_is_wholly_another_and_one_in_its_memory_are_refused_however_small() -> None:
+    tiny = made((8, 1, 1, 1))
+    with pytest.raises(ValueError, match="the parts calibration and test share 1 of 1 samples"):
+        check_disjoint(replace(tiny, test=tiny.calibration))
+    data = made()
+    both = torch.cat([data.train.inputs, data.test.inputs])
+    off_by_one = replace(
+        data, train=Split(both[:1001], torch.zeros(1001).long()), test=Split(both[1000:], torch.zeros(300).long())
+    )
+    with pytest.raises(ValueError, match="the parts train and test share 1 of 300 samples"):
+        check_disjoint(off_by_one)
+
+
+def test_equal_inputs_with_other_targets_are_other_samples() -> None:
+    """So real data pass that have a few rows twice."""
+    data = made()
+    check_disjoint(replace(data, test=Split(data.train.inputs[:300].clone(), data.train.targets[:300] + 1)))
