@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from written import bench_of
+from written import Written, bench_of
 
 from evalsuite import Bench, LanguageModel, Metric, Network, Split, Unsupported, Verdict
 from evalsuite.workloads.transformer import LanguageModel as GPT
@@ -131,23 +131,14 @@ def test_the_stage_measures_transformers(
     )
 
 
-class Odd(nn.Module):
-    """An activation that is no unit's alone: added to its input, or of a layer that is applied twice."""
+def added(net: Written, tokens: torch.Tensor) -> torch.Tensor:
+    x = net.up(net.table(tokens))
+    return net.down(net.activation(x)) + x
 
-    def __init__(self, *, twice: bool) -> None:
-        super().__init__()
-        self.table, self.up, self.activation, self.down = (
-            nn.Embedding(11, 4),
-            nn.Linear(4, 4),
-            nn.ReLU(),
-            nn.Linear(4, 4),
-        )
-        self.twice = twice
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        x = self.up(self.table(tokens))
-        y = self.down(self.activation(x))
-        return self.down(self.activation(self.up(y))) if self.twice else y + x  # type: ignore[no-any-return]
+def twice(net: Written, tokens: torch.Tensor) -> torch.Tensor:
+    x = net.down(net.activation(net.up(net.table(tokens))))
+    return net.down(net.activation(net.up(x)))
 
 
 def test_a_shared_matrix_keeps_its_units() -> None:
@@ -162,7 +153,9 @@ def test_a_shared_matrix_keeps_its_units() -> None:
     assert len(layers.hidden) == 2
 
 
-@pytest.mark.parametrize("twice", [False, True])
-def test_what_others_take_stays(twice: bool) -> None:
+@pytest.mark.parametrize("call", [added, twice])
+def test_what_others_take_stays(call: Callable[[Written, torch.Tensor], torch.Tensor]) -> None:
+    """An activation that is no unit's alone: added to its input, or of a layer that is applied twice."""
+    layers = {"table": nn.Embedding(11, 4), "up": nn.Linear(4, 4), "down": nn.Linear(4, 4)}
     with pytest.raises(Unsupported, match="no activation stands between two linear layers alone"):
-        read_behind_norms(Odd(twice=twice).eval(), tokens_of(2))
+        read_behind_norms(Written(call, **layers, activation=nn.ReLU()).eval(), tokens_of(2))

@@ -27,7 +27,7 @@ from pipelines.prune.size import macs_of, parameters_of
 
 MakeNetwork = Callable[..., Network]
 MakeBench = Callable[..., Bench]
-VARIANTS = ("gelu", "gelu-swap", "lambda-gelu", "annealed", "relu")
+VARIANTS = ("gelu", "gelu-swap", "lambda-gelu")
 
 
 def values(outcome: Outcome) -> dict[str, float | None]:
@@ -42,7 +42,7 @@ def values(outcome: Outcome) -> dict[str, float | None]:
 def test_every_variant(
     network: MakeNetwork, bench: MakeBench, tmp_path: Path, workload: str, kind: type, variant: str
 ) -> None:
-    trained, there = network(workload, variant, epochs=4), bench(workload, epochs=4)
+    trained, there = network(workload, variant), bench(workload)
     outcome = Prune(fine_tune_epochs=1).run(trained, there)
     found = values(outcome)
     assert found["equality_error"] <= 1e-6
@@ -65,11 +65,16 @@ def test_every_variant(
 
 def test_half_of_the_mlp_by_hand(network: MakeNetwork, bench: MakeBench) -> None:
     # 64-32-32-10 becomes 64-16-16-10.
-    found = values(Prune(fine_tune_epochs=0).run(network("digits-mlp", "gelu"), bench("digits-mlp")))
+    outcome = Prune(fine_tune_epochs=0).run(network("digits-mlp", "gelu"), bench("digits-mlp"))
+    found = values(outcome)
     assert found["parameters"] == 65 * 16 + 17 * 16 + 17 * 10
     assert found["macs"] == 64 * 16 + 16 * 16 + 16 * 10
     assert found["mac_fraction"] == pytest.approx((64 * 16 + 16 * 16 + 16 * 10) / (64 * 32 + 32 * 32 + 32 * 10))
     assert found["accuracy"] == found["accuracy_before_tuning"]
+    for name in ("latency_ratio", "relative_latency"):
+        ratios = {metric.setting["batch"]: metric for metric in outcome.metrics if metric.name == name}
+        assert set(ratios) == {1, 64}
+        assert all(metric.timing and metric.value is not None for metric in ratios.values())
 
 
 @pytest.mark.slow
@@ -89,7 +94,7 @@ def test_the_control_is_only_fine_tuned(network: MakeNetwork, bench: MakeBench) 
 @pytest.mark.slow
 @pytest.mark.parametrize("scope", ["local", "global"])
 def test_rounds_end_at_the_widths_of_one_round(network: MakeNetwork, bench: MakeBench, scope: str) -> None:
-    trained, there = network("digits-cnn", "gelu", epochs=4), bench("digits-cnn", epochs=4)
+    trained, there = network("digits-cnn", "gelu"), bench("digits-cnn")
     one, several = (
         narrow(trained.module, probe_of(there), there, Prune(0.3, scope=scope, rounds=rounds, fine_tune_epochs=3))
         for rounds in (1, 3)
@@ -102,7 +107,7 @@ def test_rounds_end_at_the_widths_of_one_round(network: MakeNetwork, bench: Make
 
 
 def test_a_round_that_is_too_small_for_a_channel_waits_for_the_next(bench: MakeBench) -> None:
-    there = bench("digits-mlp", epochs=4)
+    there = bench("digits-mlp")
     made = narrow(mlp(64, 8, 10), probe_of(there), there, Prune(0.25, rounds=4, fine_tune_epochs=4))
     assert made.module[0].out_features == 6
 
@@ -146,38 +151,24 @@ def test_heads_alone(network: MakeNetwork, bench: MakeBench) -> None:
     assert (made.channels, made.heads) == (0, 2)
 
 
-@pytest.mark.slow
-def test_latencies_are_ratios_per_batch(network: MakeNetwork, bench: MakeBench) -> None:
-    outcome = Prune(sparsity=0.75, fine_tune_epochs=0).run(network("digits-cnn", "relu", epochs=4), bench("digits-cnn"))
-    for name in ("latency_ratio", "relative_latency"):
-        ratios = {metric.setting["batch"]: metric for metric in outcome.metrics if metric.name == name}
-        assert set(ratios) == {1, 64}
-        assert all(metric.timing and metric.value is not None for metric in ratios.values())
-
-
-def frozen() -> nn.Module:
-    return mlp(64, 8, 10).requires_grad_(False)
-
-
 def layers(call: Callable[[Any, torch.Tensor], torch.Tensor]) -> nn.Module:
     torch.manual_seed(0)
     return Written(call, hidden=nn.Linear(64, 8), activation=nn.ReLU(), head=nn.Linear(8, 10)).eval()
 
 
-def shuffled() -> nn.Module:
-    """Sorting gives the channels new places, which torch-pruning does not see."""
-    return layers(lambda net, x: net.head(net.activation(net.hidden(x)).sort(dim=1).values))
-
-
 @pytest.mark.parametrize(
     ("make", "options", "reason"),
     [
-        (frozen, {}, "every parameter is frozen"),
+        (lambda: mlp(64, 8, 10).requires_grad_(False), {}, "every parameter is frozen"),
         (lambda: nn.Sequential(nn.ReLU(), nn.AdaptiveAvgPool1d(10)), {}, "cannot follow the network|no prunable layer"),
-        (shuffled, {}, "changed what the network computes"),
+        # Sorting gives the channels new places, which torch-pruning does not see.
+        (
+            lambda: layers(lambda net, x: net.head(net.activation(net.hidden(x)).sort(dim=1).values)), {},
+            "changed what the network computes",
+        ),
         (lambda: mlp(64, 8, 10), {"sparsity": 0.1}, "removes no channel: layers are at most 8 wide"),
     ],
-)
+)  # fmt: skip
 def test_networks_that_cannot_be_pruned_say_why(
     bench: MakeBench, make: Callable[[], nn.Module], options: dict[str, float], reason: str
 ) -> None:
@@ -243,14 +234,9 @@ def test_dropout_draws_from_the_seed(bench: MakeBench) -> None:
 
 
 @pytest.mark.slow
-def test_conformance() -> None:
-    assert "handed_on_network" in check_stage(Prune(fine_tune_epochs=1))
-
-
-@pytest.mark.slow
-def test_conformance_on_a_convolutional_network(network: MakeNetwork, bench: MakeBench) -> None:
-    trained = network("digits-cnn", "lambda-gelu", epochs=2)
-    check_stage(Prune(fine_tune_epochs=1, importance="random"), network=trained, bench=bench("digits-cnn", epochs=2))
+def test_conformance(network: MakeNetwork, bench: MakeBench) -> None:
+    stage, trained = Prune(fine_tune_epochs=1, importance="random"), network("digits-cnn", "lambda-gelu")
+    assert "handed_on_network" in check_stage(stage, network=trained, bench=bench("digits-cnn"))
 
 
 @pytest.mark.slow
@@ -279,42 +265,30 @@ def test_a_regression_of_several_inputs(tmp_path: Path) -> None:
     assert outcome.network.module(inputs).shape == (70, 2)
 
 
-def test_peak_of_a_chain_is_its_widest_pair(tmp_path: Path) -> None:
-    module = nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 3)).eval()
-    model = export_onnx(module, (6,), tmp_path / "chain.onnx")
-    weights = 4 * parameters_of(module)
-    # At the activation, its input and its output of 20 each.
-    assert peak_bytes(model, 1) == weights + 4 * 40
-    assert peak_bytes(model, 64) == weights + 64 * 4 * 40
-
-
-def test_what_a_residual_block_adds_stays_alive(tmp_path: Path) -> None:
-    module = Written(
+def test_peaks_by_hand(tmp_path: Path) -> None:
+    module = mlp(6, 20, 3)
+    model, weights = export_onnx(module, (6,), tmp_path / "chain.onnx"), 4 * parameters_of(module)
+    for batch in (1, 64):  # at the activation, its input and its output of 20 each
+        assert peak_bytes(model, batch) == weights + batch * 4 * 40
+    block = Written(
         lambda net, x: x + net.down(net.act(net.up(x))), up=nn.Linear(8, 24), act=nn.ReLU(), down=nn.Linear(24, 8)
     ).eval()
-    model = export_onnx(module, (8,), tmp_path / "block.onnx")
-    assert peak_bytes(model, 2) == 4 * parameters_of(module) + 2 * 4 * (8 + 24 + 24)
+    model = export_onnx(block, (8,), tmp_path / "block.onnx")
+    # What a residual block adds stays alive.
+    assert peak_bytes(model, 2) == 4 * parameters_of(block) + 2 * 4 * (8 + 24 + 24)
 
 
-@pytest.mark.parametrize("fused", [True, False])
-def test_attention_is_counted(fused: bool) -> None:
+def test_sizes_by_hand() -> None:
     heads, positions, size = 2, 5, 4
-    attention = 2 * heads * positions**2 * size
-    projections = positions * (3 * 8 * 8 + 8 * 8)
-    if fused:
-        layer = nn.TransformerEncoderLayer(8, heads, 16, dropout=0.0, batch_first=True).eval()
-        assert macs_of(layer, torch.zeros(1, positions, 8)) == attention + projections + positions * 2 * 8 * 16
-    else:
-        module = Attention(8, heads, causal=False).eval()
-        assert macs_of(module, torch.zeros(1, positions, 8)) == attention + projections
-    assert torch.backends.mha.get_fastpath_enabled()
-
-
-def test_shared_weights_count_once() -> None:
+    attention = 2 * heads * positions**2 * size + positions * 4 * 8 * 8
+    fused = nn.TransformerEncoderLayer(8, heads, 16, dropout=0.0, batch_first=True)
+    convolution = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 10))
+    for module, shape, macs in (
+        (fused, (1, positions, 8), attention + positions * 2 * 8 * 16),
+        (Attention(8, heads, causal=False), (1, positions, 8), attention),
+        (convolution, (1, 1, 8, 8), 8 * 8 * 4 * 9 + 2560),
+    ):
+        assert macs_of(module.eval(), torch.zeros(shape)) == macs
+        assert torch.backends.mha.get_fastpath_enabled()
     layer = nn.Linear(5, 5)
-    assert parameters_of(nn.Sequential(layer, nn.ReLU(), layer)) == 30
-
-
-def test_multiply_accumulates_of_a_convolution_by_hand() -> None:
-    module = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 10))
-    assert macs_of(module, torch.zeros(1, 1, 8, 8)) == 8 * 8 * 4 * 9 + 2560
+    assert parameters_of(nn.Sequential(layer, nn.ReLU(), layer)) == 30  # shared weights count once
