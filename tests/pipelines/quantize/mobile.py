@@ -7,15 +7,12 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-SHAPE = (3, 24, 24)
+SHAPE = (3, 16, 16)
 # Kernel, expanded and made channels, whether there is a squeeze and excitation, the activation, the stride.
 _BLOCKS: tuple[tuple[int, int, int, bool, Callable[[], nn.Module], int], ...] = (
     (3, 8, 8, True, nn.ReLU, 2),
     (3, 24, 16, False, nn.ReLU, 1),
-    (5, 32, 16, True, nn.Hardswish, 1),
-    (5, 40, 24, True, nn.Hardswish, 2),
-    (3, 48, 24, False, nn.Hardswish, 1),
-    (5, 48, 24, True, nn.Hardswish, 1),
+    (5, 40, 16, True, nn.Hardswish, 1),
 )
 
 

@@ -59,7 +59,7 @@ def test_mse_ranges_are_about_as_good_as_brute_force(bits: int, shape: str) -> N
 def test_ranges_hold_zero_and_reach_no_further_than_the_values(
     values: list[float], bits: int, calibration: str, power_of_two: bool
 ) -> None:
-    lower, upper = activation_range(torch.tensor(values), bits, calibration, power_of_two)  # type: ignore[arg-type]
+    lower, upper = activation_range(torch.tensor(values), bits, calibration, power_of_two)
     assert min(0.0, *values) <= lower <= 0 <= upper
     if not power_of_two:
         assert upper <= max(0.0, *values)
@@ -101,7 +101,7 @@ def test_mse_thresholds_of_weights_against_brute_force(bits: int, power_of_two: 
 def test_a_channel_without_weights_gets_the_least_threshold() -> None:
     weight = torch.tensor([[0.0, 0.0], [1.0, -2.0]])
     for weight_scale in ("max", "mse"):
-        assert weight_thresholds(weight, 4, weight_scale, 0.25, power_of_two=False)[0] == 0.25  # type: ignore[arg-type]
+        assert weight_thresholds(weight, 4, weight_scale, 0.25, power_of_two=False)[0] == 0.25
     assert weight_thresholds(weight, 4, "max", 0.25, power_of_two=False)[1] == 2
 
 
@@ -122,20 +122,22 @@ def test_zero_points_are_integers_inside_and_training_mode_keeps_them(
 ) -> None:
     quantized = place(trace(relu_network(), (8,)), Scheme(Bits(bits, bits), scales=scales))
     inputs = torch.randn(64, 8, generator=torch.Generator().manual_seed(1))
-    calibrate(quantized, inputs, calibration)  # type: ignore[arg-type]
+    calibrate(quantized, inputs, calibration)
     check_grid(quantized)
-    found = quantizers(quantized)
-    assert len(found) == 3
-    before = {name: (each.act_quant.scale().item(), each.act_quant.zero_point().item()) for name, each in found.items()}
-    for scale, zero in before.values():
+
+    def grids() -> list[tuple[float, float]]:
+        found = quantizers(quantized).values()
+        return [(each.act_quant.scale().item(), each.act_quant.zero_point().item()) for each in found]
+
+    before = grids()
+    assert len(before) == 3
+    for scale, zero in before:
         assert zero == int(zero)
         assert 0 <= zero <= 2**8 - 1
         assert scales == "float" or np.log2(scale).is_integer()
-    quantized.train()
-    quantized(100 * inputs)
+    quantized.train()(100 * inputs)
     quantized.eval()
-    after = {name: (each.act_quant.scale().item(), each.act_quant.zero_point().item()) for name, each in found.items()}
-    assert after == before
+    assert grids() == before
 
 
 def test_ranges_are_those_of_the_float_network() -> None:
@@ -143,7 +145,7 @@ def test_ranges_are_those_of_the_float_network() -> None:
     quantized = place(trace(module, (8,)), Scheme(Bits(2, 2)))
     calibrate(quantized, inputs, "max")
     with torch.no_grad():
-        hidden = module[:2](inputs)  # type: ignore[index]
+        hidden = module[:2](inputs)
         logits = module(inputs)
     scales = [each.act_quant.scale().item() for each in quantizers(quantized).values()]
     wanted = [(inputs.max() - inputs.min()) / 3, hidden.max() / 3, (logits.max() - logits.min()) / 255]
@@ -157,22 +159,23 @@ def test_one_sample_and_one_value_are_enough(calibration: str) -> None:
         for each in module.parameters():
             each.fill_(0.5)
     quantized = place(trace(module, (2,)), Scheme(Bits(8, 8)))
-    calibrate(quantized, torch.ones(1, 2), calibration)  # type: ignore[arg-type]
+    calibrate(quantized, torch.ones(1, 2), calibration)
     with torch.no_grad():
         assert quantized(torch.ones(1, 2)).tolist() == [pytest.approx([1.25, 1.25], rel=0.02)]
 
 
 def test_what_has_no_range_is_named() -> None:
     dead = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3))
-    with torch.no_grad():
-        dead[0].weight.zero_()  # type: ignore[operator, union-attr]
-        dead[0].bias.fill_(-1)  # type: ignore[operator, union-attr]
-    with pytest.raises(Unsupported, match=r"quantize_layer_1: the calibration samples give this tensor no range"):
-        calibrate(place(trace(dead, (8,)), Scheme(Bits(8, 8))), torch.rand(9, 8))
-    with torch.no_grad():
-        dead[0].weight.fill_(3e38)  # type: ignore[operator, union-attr]
-    with pytest.raises(Unsupported, match=r"^quantize_layer_1: the calibration samples .* values that are not finite$"):
-        calibrate(place(trace(dead, (8,)), Scheme(Bits(8, 8))), 1 + torch.rand(9, 8))
+    nn.init.constant_(dead[0].bias, -1)
+    for weight, text in (
+        (0.0, r"quantize_layer_1: the calibration samples give this tensor no range"),
+        (3e38, r"^quantize_layer_1: the calibration samples .* values that are not finite$"),
+    ):
+        nn.init.constant_(dead[0].weight, weight)
+        with pytest.raises(Unsupported, match=text):
+            calibrate(place(trace(dead, (8,)), Scheme(Bits(8, 8))), 1 + torch.rand(9, 8))
+    with pytest.raises(RuntimeError, match="no layer was quantized"):
+        check_grid(dead)
 
 
 @pytest.mark.parametrize(

@@ -300,21 +300,27 @@ def test_tokens_are_looked_up_as_they_are() -> None:
 
 
 def test_proofs_do_not_believe_what_an_operation_is_given() -> None:
-    norm = Normalize.of("norm", INPUT, Grid(1.0, 0, 0, 15), 36, centred=True, epsilon=1e-5)
-    with pytest.raises(ValueError, match="norms 36 integers"):
-        prove_ranges(IntegerNetwork(GIVEN, SHAPE, (norm,), GIVEN))
-    with pytest.raises(ValueError, match="norms 36 integers"):
-        prove_ranges(IntegerNetwork(Grid(1.0, 0, 0, 15), (5, 35), (norm,), GIVEN))
-    weights = Grid(1.0, 0, 0, 255)
-    with pytest.raises(ValueError, match="no weights of a softmax"):
-        prove_ranges(IntegerNetwork(GIVEN, SHAPE, (Divide("shares", (INPUT, INPUT), weights),), GIVEN))
+    nibble, weights = Grid(1.0, 0, 0, 15), Grid(1.0, 0, 0, 255)
+    norm = Normalize.of("norm", INPUT, nibble, 36, centred=True, epsilon=1e-5)
     exponential = Exponential("weights", (INPUT,), Dyadic.nearest(1.0), powers(255), weights)
-    with pytest.raises(ValueError, match="did not weigh"):
-        prove_ranges(IntegerNetwork(GIVEN, SHAPE, (exponential, Divide("shares", (INPUT, "weights"), weights)), GIVEN))
-    least = np.array([np.iinfo(np.int64).min])
-    affine = Affine("sum", (INPUT,), 0, np.array(2**30), least, 30, GIVEN)
-    with pytest.raises(OverflowError, match="65 bits"):
-        prove_ranges(IntegerNetwork(GIVEN, SHAPE, (affine,), GIVEN))
+    shares = (exponential, Divide("shares", (INPUT, "weights"), weights))
+    affine = Affine("sum", (INPUT,), 0, np.array(2**30), np.array([np.iinfo(np.int64).min]), 30, GIVEN)
+    for grid, shape, operations, error, text in (
+        (GIVEN, SHAPE, (norm,), ValueError, "norms 36 integers"),
+        (nibble, (5, 35), (norm,), ValueError, "norms 36 integers"),
+        (GIVEN, SHAPE, (Divide("shares", (INPUT, INPUT), weights),), ValueError, "no weights of a softmax"),
+        (GIVEN, SHAPE, shares, ValueError, "did not weigh"),
+        (GIVEN, SHAPE, (affine,), OverflowError, "65 bits"),
+    ):
+        with pytest.raises(error, match=text):
+            prove_ranges(IntegerNetwork(grid, shape, operations, GIVEN))
+    with pytest.raises(ValueError, match="squares"):
+        Normalize.of("norm", "x", Grid(1.0, 0, 0, 65535), 2**14, centred=True, epsilon=0.0)
+    with pytest.raises(ValueError, match="254"):  # by the oracle
+        shares[1].apply([np.ones((1, 2)), np.array([[100, 154]])], Rounding.HALF_EVEN)
+    long, unsigned = Written(lambda _, x: x @ x.transpose(1, 2)), Grid(0.03, 0, 0, 255)
+    with pytest.raises(Unsupported, match="accumulators need"):
+        in_integers(Island("part", (INPUT,), (unsigned,), long, GIVEN), [(2, 40_000)])
 
 
 @pytest.mark.parametrize("greatest", [255, 65535])
@@ -352,34 +358,18 @@ def test_normalised_values_are_as_exact_as_they_say(size: int, grid: Grid, centr
     assert np.abs(found * 2**NORM_BITS).max() <= operation.greatest
 
 
-def test_a_norm_of_too_many_or_too_wide_integers_is_refused() -> None:
-    with pytest.raises(ValueError, match="squares"):
-        Normalize.of("norm", "x", Grid(1.0, 0, 0, 65535), 2**14, centred=True, epsilon=0.0)
-
-
-def test_weights_that_do_not_reach_255_are_refused_by_the_oracle() -> None:
-    divide = Divide("shares", ("x", "weights"), Grid(1.0, 0, 0, 255))
-    with pytest.raises(ValueError, match="254"):
-        divide.apply([np.ones((1, 2)), np.array([[100, 154]])], Rounding.HALF_EVEN)
-
-
 def roots() -> np.ndarray:
     generator = np.random.default_rng(0)
-    near = np.concatenate([generator.integers(1, 2**31, 3000), 2 ** np.arange(31), [2**31 - 1, 1, 2, 3]]).astype(
-        np.int64
-    )
+    drawn = generator.integers(1, 2**31, 3000)
+    near = np.concatenate([drawn, 2 ** np.arange(31), [2**31 - 1, 1, 2, 3]]).astype(np.int64)
     squares = near * near
     return np.unique(np.clip(np.concatenate([squares - 1, squares, squares + 1, squares + 2 * near]), 1, 2**62 - 1))
 
 
-def test_square_roots_and_quotients_are_exact() -> None:
-    values = roots()
+def test_square_roots_and_quotients_are_exact_in_onnx_runtime_too() -> None:
+    nodes, values = Nodes("test"), roots()
     assert [int(each) for each in square_root(values)] == [math.isqrt(int(each)) for each in values]
     assert divided(np.array([7, -7, 6, -6, 5]), np.array([2, 2, 4, 4, 4])).tolist() == [4, -4, 2, -2, 1]
-
-
-def test_square_roots_and_quotients_are_exact_in_onnx_runtime() -> None:
-    nodes, values = Nodes("test"), roots()
     wide = nodes.cast("values", np.uint64)
     root = nodes.cast(nodes.square_root(wide), np.int64)
     quotient = nodes.cast(nodes.divided(nodes.widened("numerators", 0), nodes.square_root(wide)), np.int64)
@@ -387,9 +377,3 @@ def test_square_roots_and_quotients_are_exact_in_onnx_runtime() -> None:
     found = run_nodes(nodes, [root, quotient], values=values[:, None], numerators=numerators[:, None])
     assert np.array_equal(found[0].ravel(), square_root(values))
     assert np.array_equal(found[1].ravel(), divided(numerators, square_root(values)))
-
-
-def test_sums_that_32_bits_may_not_hold_are_refused() -> None:
-    long = Written(lambda _, x: x @ x.transpose(1, 2))
-    with pytest.raises(Unsupported, match="accumulators need"):
-        in_integers(Island("part", (INPUT,), (GIVEN,), long, GIVEN), [(2, 200000)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import mpmath
@@ -137,41 +138,30 @@ def test_grids_that_the_polynomial_cannot_take_are_refused():
         make_polynomial("act", ("x",), 1.0, Grid(10.0, 0, 0, 255), Grid(1e-9, 0, 0, 255))
 
 
-@pytest.mark.parametrize("row", [RELU6, TANH, SIGMOID, HARD_SIGMOID], ids=lambda row: row.name)
-@pytest.mark.parametrize("output", [Grid(0.0217, 9, 0, 255), Grid(0.004, 255, 0, 255), Grid(0.9, 0, 0, 15)])
-def test_outside_the_grid_what_tends_to_two_values_is_constant(row, output):
-    grid = smooth_input_grid(1.0, output, 8, row)
-    ends = grid.scale * (np.array([grid.low, grid.high]) - grid.zero_point)
-    beyond = np.concatenate([ends[0] - np.geomspace(1e-6, 1e4, 500), ends[1] + np.geomspace(1e-6, 1e4, 500)])
-
-    def entries(real: np.ndarray) -> np.ndarray:
-        steps = row.value(torch.from_numpy(real)).numpy() / output.scale + output.zero_point
-        return np.clip(np.rint(steps), output.low, output.high)
-
-    assert (entries(beyond) == np.repeat(entries(ends), 500)).all()
-    assert ends[0] <= 0 <= ends[1]
-    assert ends[1] - ends[0] < 40
+COARSE, FINE = Grid(10.0, 3, 0, 255), Grid(1e-6, 0, 0, 255)
+LEVEL = (OUTPUT, Grid(0.004, 255, 0, 255), Grid(0.9, 0, 0, 15))  # for what tends to two values
+RISING = (Grid(0.02, 9, 0, 255), FINE, COARSE, Grid(0.3, 15, 0, 15))
 
 
-@pytest.mark.parametrize("hardness", [1.0, 160.0])
-@pytest.mark.parametrize("bits", [8, 16])
-@pytest.mark.parametrize(("row", "exact"), [(GELU, gelu), (SILU, silu)])
 @pytest.mark.parametrize(
-    "output", [Grid(0.02, 9, 0, 255), Grid(1e-6, 0, 0, 255), Grid(10.0, 3, 0, 255), Grid(0.3, 15, 0, 15)]
+    ("row", "hardness", "outputs"),
+    [
+        *((row, 1.0, LEVEL) for row in (RELU6, TANH, SIGMOID, HARD_SIGMOID)),
+        *((row, hardness, RISING) for row, hardness in ((GELU, 1.0), (GELU, 160.0), (SILU, 1.0))),
+    ],
+    ids=lambda each: getattr(each, "name", None),
 )
-def test_clipping_to_the_derived_grid_changes_no_result(hardness, bits, row, exact, output):
-    hardness = 1.0 if row is SILU else hardness
-    grid = smooth_input_grid(hardness, output, bits, row=row)
-    ends = [grid.scale * (end - grid.zero_point) for end in (grid.low, grid.high)]
-
-    def entry(x: float) -> int:
-        steps = round(exact(x, hardness) / output.scale) + output.zero_point
-        return min(max(steps, output.low), output.high)
-
-    assert ends[0] <= 0 <= ends[1]
-    for factor in (1.0, 1.001, 1.1, 2.0, 30.0):
-        assert entry(ends[0] * factor) == entry(ends[0])
-        assert entry(ends[1] * factor) == entry(ends[1])
+def test_outside_the_derived_grid_every_result_is_constant(row, hardness, outputs):
+    for output, bits in itertools.product(outputs, (8, 16)):
+        grid = smooth_input_grid(hardness, output, bits, row)
+        ends = grid.scale * (np.array([grid.low, grid.high]) - grid.zero_point)
+        away = np.geomspace(1e-6, 1e4, 500)
+        beyond = np.concatenate([ends[0] - away, ends[1] + away])
+        real = row.value(torch.from_numpy(hardness * np.append(ends, beyond))).numpy() / hardness
+        entries = np.clip(np.rint(real / output.scale + output.zero_point), output.low, output.high)
+        assert (entries[2:] == np.repeat(entries[:2], 500)).all()
+        assert ends[0] <= 0 <= ends[1]
+        assert outputs is RISING or ends[1] - ends[0] < 40
 
 
 @pytest.mark.parametrize("output", [Grid(0.02, 9, 0, 255), Grid(0.3, 9, 0, 15), Grid(0.001, 100, 0, 255)])

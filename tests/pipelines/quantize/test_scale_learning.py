@@ -19,7 +19,8 @@ from pipelines.quantize import Quantize
 from pipelines.quantize.integer.agreement import compare
 from pipelines.quantize.integer.lowering import lower
 from pipelines.quantize.measurement import quantize as quantize_by
-from pipelines.quantize.placement import COMPUTE, Bits, Scales, Scheme, quantized_layer, quantizer
+from pipelines.quantize.placement import COMPUTE, Bits, Scales, Scheme, place, quantized_layer, quantizer
+from pipelines.quantize.tracing import trace
 from pipelines.quantize.training import RATES, ScaleLearning, least_bits, train, train_scales
 from pipelines.quantize.treatment import Treatment, quantize
 
@@ -38,10 +39,6 @@ def scales_of(network: nn.Module) -> dict[str, torch.Tensor]:
         elif isinstance(each, COMPUTE):
             found[name] = each.quant_weight().scale.detach().flatten()
     return found
-
-
-def zero_points_of(network: nn.Module) -> list[float]:
-    return [each.act_quant.zero_point().item() for each in network.modules() if isinstance(each, QuantIdentity)]
 
 
 def placed(made: Network, room: Bench, bits: int = 2, scales: Scales = "float", both: bool = False) -> fx.GraphModule:
@@ -64,7 +61,7 @@ def ranged(scales: Scales, length: float, below: float) -> Any:
 def octave_gradient(network: nn.Module, made: Callable[[], torch.Tensor]) -> torch.Tensor:
     """What the learning finds for the sum of `made`; `network` has one quantizer."""
     (learnt,) = ScaleLearning(network, 0.01).ranges
-    made().sum().backward()  # type: ignore[no-untyped-call]
+    made().sum().backward()
     with torch.no_grad():
         learnt.take_gradient()
     assert learnt.octaves.grad is not None
@@ -72,7 +69,7 @@ def octave_gradient(network: nn.Module, made: Callable[[], torch.Tensor]) -> tor
 
 
 @pytest.mark.parametrize("scales", ["float", "power-of-two"])
-def test_the_gradient_of_an_activations_scale_is_lsqs(scales: Scales) -> None:
+def test_the_gradients_of_scales_are_lsqs(scales: Scales) -> None:
     """arXiv 1902.08153, eq. 3, with a zero point: q - x / s inside the range, and q itself where x is clipped."""
     layer = ranged(scales, 1.0 if scales == "power-of-two" else 1.5, 0.5)  # steps of 1/2, one of them below 0
     x = torch.tensor([-3.0, -0.6, -0.2, 0.3, 0.9, 1.4, 7.0])
@@ -83,17 +80,13 @@ def test_the_gradient_of_an_activations_scale_is_lsqs(scales: Scales) -> None:
     wanted = np.where(clipped, nearest.clip(-zero, 3 - zero), nearest - x.numpy() / step).sum() * step * LOG_2
     assert octave_gradient(layer, lambda: layer(x).value).item() == pytest.approx(wanted, rel=1e-5)
 
-
-@pytest.mark.parametrize("scales", ["float", "power-of-two"])
-def test_the_gradient_of_a_channels_scale_is_lsqs(scales: Scales) -> None:
     torch.manual_seed(0)
-    layer: Any = quantized_layer(nn.Linear(6, 3, bias=False), 2, scales, "layer")
-    weight = layer.quant_weight()
-    step, w = weight.scale.detach().flatten().numpy()[:, None], layer.weight.detach().numpy()
-    nearest = np.rint(w / step)
-    wanted = np.where(abs(nearest) > 1, nearest.clip(-1, 1), nearest - w / step) * step * LOG_2
-    found = octave_gradient(layer, lambda: layer.quant_weight().value)
-    np.testing.assert_allclose(found.flatten().numpy(), wanted.sum(1), rtol=1e-4, atol=1e-6)
+    linear: Any = quantized_layer(nn.Linear(6, 3, bias=False), 2, scales, "layer")  # a scale for each channel
+    steps, w = linear.quant_weight().scale.detach().flatten().numpy()[:, None], linear.weight.detach().numpy()
+    nearest = np.rint(w / steps)
+    of_channels = np.where(abs(nearest) > 1, nearest.clip(-1, 1), nearest - w / steps) * steps * LOG_2
+    found = octave_gradient(linear, lambda: linear.quant_weight().value)
+    np.testing.assert_allclose(found.flatten().numpy(), of_channels.sum(1), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("scales", ["float", "power-of-two"])
@@ -126,7 +119,11 @@ def test_the_integer_network_reads_what_was_learnt(
     moved = [bool((after[name] != before[name]).any()) for name in before]
     assert all(moved) if scales == "float" else any(moved)
     assert all(each.log2().frac().abs().max() == 0 for each in after.values()) == (scales == "power-of-two")
-    assert zero_points_of(trained) == zero_points_of(calibrated)
+    zero_points = [
+        [each.act_quant.zero_point().item() for each in net.modules() if isinstance(each, QuantIdentity)]
+        for net in (trained, calibrated)
+    ]
+    assert zero_points[0] == zero_points[1]
     assert not any(each.requires_grad for name, each in trained.named_parameters() if name.endswith("_impl.value"))
     inputs = room.data.test.inputs
     agreement = compare(trained, lower(trained, made.input_shape), inputs)
@@ -134,18 +131,13 @@ def test_the_integer_network_reads_what_was_learnt(
     assert agreement.unexplained == 0
     assert agreement.differing <= (0 if scales == "power-of-two" else 0.01 * agreement.logits)
     # With calibration's scales under the same weights it would be another network.
-    with torch.no_grad():
-        off = (trained(inputs).argmax(1) != with_scales(trained, calibrated)(inputs).argmax(1)).float().mean()
-    assert off > 0.01
-
-
-def with_scales(trained: fx.GraphModule, calibrated: fx.GraphModule) -> fx.GraphModule:
     mixed, kept = copy.deepcopy(trained), dict(calibrated.named_parameters())
     with torch.no_grad():
         for name, each in mixed.named_parameters():
             if name.endswith("_impl.value"):
                 each.copy_(kept[name])
-    return mixed
+        off = (trained(inputs).argmax(1) != mixed(inputs).argmax(1)).float().mean()
+    assert off > 0.01
 
 
 def test_rate_0_keeps_calibrations_scales(network: MakeNetwork, bench: MakeBench) -> None:
@@ -157,6 +149,9 @@ def test_rate_0_keeps_calibrations_scales(network: MakeNetwork, bench: MakeBench
         assert torch.equal(each, scales_of(calibrated)[name])
     for one, other in zip(kept.parameters(), train(calibrated, room, 1).parameters(), strict=True):
         assert torch.equal(one, other)
+    for rates, text in (([], "no rate to train"), ([-0.1], "rate must be at least 0 and finite")):
+        with pytest.raises(ValueError, match=text):
+            train_scales(calibrated, room, 1, rates=rates)
 
 
 @pytest.mark.slow
@@ -171,13 +166,6 @@ def test_a_rate_that_diverges_is_not_chosen(network: MakeNetwork, bench: MakeBen
     assert chosen.value == (0.01 if slow.value < kept.value else 0)
     with pytest.raises(Unsupported, match=re.escape(broken.reason)):
         train_scales(calibrated, room, 1, rates=[1000.0])
-
-
-@pytest.mark.parametrize(("rates", "text"), [([], "no rate to train"), ([-0.1], "rate must be at least 0 and finite")])
-def test_rates_that_cannot_be(network: MakeNetwork, bench: MakeBench, rates: list[float], text: str) -> None:
-    made, room = network("digits-mlp", "relu"), bench("digits-mlp")
-    with pytest.raises(ValueError, match=text):
-        train_scales(placed(made, room), room, 1, rates=rates)
 
 
 @pytest.mark.slow
@@ -197,12 +185,9 @@ def test_the_stage_learns_scales_where_bits_are_few_and_says_so(network: MakeNet
     assert [each.setting["scale_rate"] for each in losses] == list(RATES)
     assert chosen.value == min(losses, key=lambda each: each.value or math.inf).setting["scale_rate"]
     assert RATES[0] == 0
-    with pytest.raises(ValueError, match=r"learn_scales_up_to must be in \[0, 8\], got 9"):
-        Quantize(learn_scales_up_to=9)
 
 
-def test_the_least_bits_are_a_weights_or_an_activations(network: MakeNetwork, bench: MakeBench) -> None:
-    made, room = network("digits-mlp", "relu"), bench("digits-mlp")
-    inputs = room.data.calibration.inputs[:8]
+def test_the_least_bits_are_a_weights_or_an_activations() -> None:
+    traced = trace(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), (4,))
     for bits, wanted in ((Bits(3, 8), 3), (Bits(8, 2), 2), (Bits(8, 8), 8)):
-        assert least_bits(quantize(made.module, made.input_shape, Scheme(bits), inputs)) == wanted
+        assert least_bits(place(traced, Scheme(bits))) == wanted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import fx, nn
+from written import Written
 
 from evalsuite import Direction, Metric, Unsupported
 from pipelines.quantize.calibration import calibrate
@@ -74,17 +76,17 @@ def told(rows: list[Metric]) -> dict[tuple[str, object], float | None]:
     return {(each.name, each.setting.get("layer")): each.value for each in rows}
 
 
+@cache
+def losses_of(outlier_in: int | None) -> dict[tuple[str, object], float | None]:
+    inputs, traced = chain_inputs(), trace(chain(outlier_in=outlier_in), (8,))
+    return told(sensitivity(maker(traced, inputs), traced, inputs, Bits(4, 8)))
+
+
 @pytest.mark.parametrize("place_of_outlier", [0, 1, 2])
 def test_the_layer_with_outliers_is_the_most_sensitive(place_of_outlier: int) -> None:
-    inputs = chain_inputs()
-    plain, spoiled = chain(), chain(outlier_in=place_of_outlier)
-    assert torch.equal(plain(inputs), spoiled(inputs))
-    names = ("layer_0", "layer_2", "layer_4")
-    losses, even = (
-        told(sensitivity(maker(traced, inputs), traced, inputs, Bits(4, 8)))
-        for traced in (trace(each, (8,)) for each in (spoiled, plain))
-    )
-    worst = names[place_of_outlier]
+    inputs, names = chain_inputs(), ("layer_0", "layer_2", "layer_4")
+    assert torch.equal(chain()(inputs), chain(outlier_in=place_of_outlier)(inputs))
+    losses, even, worst = losses_of(place_of_outlier), losses_of(None), names[place_of_outlier]
     # At 4 bits a step is 10 / 7, so that every other weight of the layer becomes 0.
     for other in {*names} - {worst}:
         assert losses["layer_alone_loss", worst] > 10 * losses["layer_alone_loss", other]
@@ -115,17 +117,12 @@ def test_rows_are_the_losses_of_the_networks_so_quantized() -> None:
 
 
 def test_layers_with_groups_strides_and_a_residual_sum() -> None:
-    class Residual(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.depthwise = nn.Conv2d(4, 4, 3, padding=1, groups=4)
-            self.strided = nn.Conv2d(4, 6, 3, stride=2, bias=False)
-            self.head = nn.Linear(6 * 9, 3)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.head(self.strided(x + self.depthwise(x)).flatten(1))
-
-    assert layers_of(trace(Residual(), (4, 8, 8))) == {"depthwise": 4 * 9, "strided": 6 * 4 * 9, "head": 54 * 3}
+    module = Written(
+        lambda net, x: net.head(net.strided(x + net.depthwise(x)).flatten(1)),
+        depthwise=nn.Conv2d(4, 4, 3, padding=1, groups=4), strided=nn.Conv2d(4, 6, 3, stride=2, bias=False),
+        head=nn.Linear(6 * 9, 3),
+    )  # fmt: skip
+    assert layers_of(trace(module, (4, 8, 8))) == {"depthwise": 4 * 9, "strided": 6 * 4 * 9, "head": 54 * 3}
 
 
 def test_the_same_every_time_for_any_number_of_threads_and_nothing_is_touched() -> None:
@@ -137,7 +134,7 @@ def test_the_same_every_time_for_any_number_of_threads_and_nothing_is_touched() 
         for threads in (1, 2):
             torch.set_num_threads(threads)
             make = maker(traced, inputs)
-            found.append((sensitivity(make, traced, inputs, Bits(3, 3)), search(make, traced, inputs, 4, 0.4)))
+            found.append((sensitivity(make, traced, inputs, Bits(3, 3)), search(make, traced, inputs, 4, 0.4, (4, 2))))
             assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(1)
@@ -183,6 +180,8 @@ def test_the_knapsack_is_solved_exactly(drawn: list[tuple[int, tuple[float, floa
 def test_the_budget_is_the_decimal_that_was_written() -> None:
     """10 weights at 8 bits are 80: 0.3 of that are 24, but the float 0.3 is a little less than 3/10."""
     assert cheapest([8, 2], [{2: 0.0, 4: 9.0}, {2: 1.0, 4: 0.0}], 0.3) == [2, 4]
+    with pytest.raises(ValueError, match=r"at least 0\.5"):
+        cheapest([10], [{4: 0.0, 8: 0.0}], 0.4)
 
 
 def test_many_layers_of_uneven_sizes() -> None:
@@ -299,12 +298,7 @@ def test_errors_name_option_and_bound(options: dict[str, object], text: str) -> 
     inputs, traced = chain_inputs(10), trace(two_layers(), (8,))
     known: dict[str, object] = {"act_bits": 8, "size_budget": 0.5, "widths": WIDTHS, **options}
     with pytest.raises(ValueError, match=text):
-        search(maker(traced, inputs), traced, inputs, **known)  # type: ignore[arg-type]
-
-
-def test_the_knapsack_names_the_least_share() -> None:
-    with pytest.raises(ValueError, match=r"at least 0\.5"):
-        cheapest([10], [{4: 0.0, 8: 0.0}], 0.4)
+        search(maker(traced, inputs), traced, inputs, **known)
 
 
 def test_metrics() -> None:

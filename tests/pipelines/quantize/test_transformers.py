@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from measured import values
 from torch import nn
 from written import Written
 
@@ -21,7 +22,6 @@ from pipelines.quantize.integer.lowering import lower
 from pipelines.quantize.placement import Bits, Scheme
 from pipelines.quantize.tracing import Add, at_a_time, trace
 from pipelines.quantize.treatment import Treatment, treat
-from tests.pipelines.quantize.test_quantize import values
 
 pytestmark = pytest.mark.filterwarnings("ignore:Computing zero point of output accumulator")
 _CLASSES, _SIZES = 3, {"num_hidden_layers": 1, "num_attention_heads": 2}
@@ -61,16 +61,11 @@ def spread(module: nn.Module) -> nn.Module:
 
 def subject(module: nn.Module, parts: list[Any], folder: Path) -> tuple[Network, Bench]:
     """The untrained network, and data whose targets are its own classes; folder is its bench's."""
-    example: Inputs = (
-        {name: each[:4] for name, each in parts[0].items()} if isinstance(parts[0], dict) else parts[0][:4]
-    )
+    several = isinstance(parts[0], dict)
+    example: Inputs = {name: each[:4] for name, each in parts[0].items()} if several else parts[0][:4]
     own = adapted(module, example)
-    splits = []
-    for each in parts:
-        with torch.no_grad():
-            targets = own(each).argmax(-1)
-        splits.append(Split(Several(each) if isinstance(each, dict) else each, targets))
-    several = isinstance(example, dict)
+    with torch.no_grad():
+        splits = [Split(Several(each) if several else each, own(each).argmax(-1)) for each in parts]
     data = Data(*splits, domain=(0.0, 1.0), classes=_CLASSES, fingerprint="", vocabulary=50 if several else None)
     given = example if several else None
     network = Network("made", own, data.input_shape, _CLASSES, vocabulary=data.vocabulary, given=given)
@@ -196,35 +191,31 @@ def test_few_samples_at_a_time_where_a_network_makes_large_tensors() -> None:
     assert at_a_time(trace(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), (4,)), 500) == 500
 
 
-def test_layers_that_flatten_positions_into_the_batch_are_given_them_apart() -> None:
+@pytest.mark.parametrize("tokens", [False, True], ids=["rows", "attention"])
+def test_layers_are_given_samples_and_positions_apart(tokens: bool) -> None:
     def flattening(net: Written, x: torch.Tensor) -> torch.Tensor:
         made = net.up(x.reshape(-1, 6)).reshape(-1, 5, 8).relu()
         made = net.down(made.reshape(-1, 8)).reshape(-1, 5, 6) + x
-        return net.head(made.reshape(-1, 6)).reshape(-1, 15)  # type: ignore[no-any-return]
+        return net.head(made.reshape(-1, 6)).reshape(-1, 15)
+
+    def attending(net: Written, given: torch.Tensor) -> torch.Tensor:
+        x = net.table(given)
+        return net.head(net.attention(x, x, x)[0])
 
     torch.manual_seed(0)
-    layers = {"up": nn.Linear(6, 8), "down": nn.Linear(8, 6), "head": nn.Linear(6, 3)}
-    module, inputs = Written(flattening, **layers).eval(), torch.randn(4, 5, 6)
-    graph = trace(module, (5, 6), inputs)
+    if tokens:
+        layers = {"table": nn.Embedding(20, 8), "attention": nn.MultiheadAttention(8, 2, batch_first=True)}
+        module, inputs = Written(attending, **layers, head=nn.Linear(8, 3)), torch.randint(20, (4, 5))
+        wanted = {"attention_linear": (1, 5, 24), "attention_out_proj": (1, 5, 8), "head": (1, 5, 3)}
+    else:
+        linear = {"up": nn.Linear(6, 8), "down": nn.Linear(8, 6), "head": nn.Linear(6, 3)}
+        module, inputs = Written(flattening, **linear), torch.randn(4, 5, 6)
+        # What makes logits of all places is no tensor of places any more.
+        wanted = {"up": (1, 5, 8), "down": (1, 5, 6), "head": (5, 3)}
+    graph = trace(module.eval(), tuple(inputs.shape[1:]), inputs)
     torch.testing.assert_close(graph(inputs), module(inputs))
-    shapes = {str(node.target): node.meta["shape"] for node in graph.graph.nodes if node.op == "call_module"}
-    assert (shapes["up"], shapes["down"]) == ((1, 5, 8), (1, 5, 6))
-    assert shapes["head"] == (5, 3)  # what makes logits of all places is no tensor of places any more
-
-
-def test_the_layers_of_torchs_attention_take_the_samples_first() -> None:
-    def attending(net: Written, tokens: torch.Tensor) -> torch.Tensor:
-        x = net.table(tokens)
-        return net.head(net.attention(x, x, x)[0])  # type: ignore[no-any-return]
-
-    torch.manual_seed(0)
-    layers = {"table": nn.Embedding(20, 8), "attention": nn.MultiheadAttention(8, 2, batch_first=True)}
-    module, tokens = Written(attending, **layers, head=nn.Linear(8, 3)).eval(), torch.randint(20, (4, 5))
-    graph = trace(module, (5,), tokens)
-    torch.testing.assert_close(graph(tokens), module(tokens))
-    shapes = {str(node.target): node.meta["shape"] for node in graph.graph.nodes
-              if node.op == "call_module" and isinstance(graph.get_submodule(str(node.target)), nn.Linear)}  # fmt: skip
-    assert shapes == {"attention_linear": (1, 5, 24), "attention_out_proj": (1, 5, 8), "head": (1, 5, 3)}
+    linear_nodes = (node for node in graph.graph.nodes if node.op == "call_module" and node.target in wanted)
+    assert {str(node.target): node.meta["shape"] for node in linear_nodes} == wanted
 
 
 def test_a_forward_that_asks_for_shapes_has_its_functions_as_layers() -> None:
@@ -233,7 +224,7 @@ def test_a_forward_that_asks_for_shapes_has_its_functions_as_layers() -> None:
             raise ValueError("three channels")
         x = net.norm(net.stem(x))
         x = x + 0.5 * x * (1 + torch.erf(x / 2**0.5))
-        return net.head(x.mean((2, 3)))  # type: ignore[no-any-return]
+        return net.head(x.mean((2, 3)))
 
     torch.manual_seed(0)
     layers = {"stem": nn.Conv2d(3, 8, 3, padding=1), "norm": nn.BatchNorm2d(8), "head": nn.Linear(8, 3)}
