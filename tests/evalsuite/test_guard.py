@@ -28,6 +28,7 @@ from evalsuite.results import Status
 from evalsuite.run import guard, local, tree
 from evalsuite.run.child import Assignment
 from evalsuite.run.claims import Turn, turn_files
+from evalsuite.run.journal import read_journal
 from evalsuite.run.local import Processes, _with_submodules
 from evalsuite.signals import Stopped, held_back, stoppable
 
@@ -187,39 +188,32 @@ def test_a_process_may_have_any_name() -> None:
 
 @pytest.mark.slow
 def test_what_a_killed_driver_or_guard_leaves_dies(workshop: Workshop) -> None:
-    file, other = (workshop.folder / name for name in ("pid", "other"))
-    steps = f"  - hang\n  - {{use: deserter, file: {file}, seconds: 600}}\n"
-    steps += f"  - {{use: deserter, name: other, file: {other}, seconds: 600}}\n"
-    process = workshop.start("run", workshop.recipe(steps, ONE), "--out", workshop.out, "--jobs", 3)
-    logs = [workshop.out / "logs/digits-mlp/gelu/0" / f"{step}.log" for step in ("hang", "deserter")]
-    wait_until(lambda: all(log.exists() for log in logs) and written(file) and written(other), 250)
-    deserter = psutil.Process(int(file.read_text()))
-    assert os.getsid(deserter.pid) == deserter.pid
+    files = {name: workshop.folder / name for name in ("terminated", "killed", "left")}
+    steps = "".join(
+        f"  - {{use: deserter, name: {each}, file: {file}, seconds: 600}}\n" for each, file in files.items()
+    )
+    recipe = workshop.recipe(f"  - hang\n{steps}", ONE)
+    process = workshop.start("run", recipe, "--out", workshop.out, "--jobs", 4)
+    logs = [workshop.out / "logs/digits-mlp/gelu/0" / f"{step}.log" for step in ("hang", *files)]
+    wait_until(lambda: all(log.exists() for log in logs) and all(map(written, files.values())), 250)
+    terminated, killed, left = (psutil.Process(int(file.read_text())) for file in files.values())
+    assert os.getsid(left.pid) == left.pid
     below = psutil.Process(process.pid).children(recursive=True)
     (hung,) = [each for each in below if not each.children() and "forkserver" in str(each.cmdline())]
-    left = psutil.Process(int(other.read_text()))
-    left.parent().parent().terminate()
-    wait_until(lambda: gone(left.pid))
+    terminated.parent().parent().terminate()
+    wait_until(lambda: gone(terminated.pid))
+    killed.parent().parent().kill()
+    wait_until(lambda: gone(killed.pid))
     hung.parent().kill()
     wait_until(lambda: gone(hung.pid))
+    journal = workshop.out / "journal.jsonl"
+    wait_until(lambda: "digits-mlp/gelu/0/killed" in read_journal(journal))
+    (row,) = read_journal(journal)["digits-mlp/gelu/0/killed"].rows
+    assert (row.status, "SIGKILL" in row.reason) == ("crashed", True)
     process.kill()
     process.communicate()
-    _, alive = psutil.wait_procs([*below, deserter], timeout=60)
+    _, alive = psutil.wait_procs([*below, left], timeout=60)
     assert not alive
-
-
-@pytest.mark.slow
-def test_what_a_job_leaves_whose_guard_is_killed_dies_too(workshop: Workshop) -> None:
-    file = workshop.folder / "pid"
-    steps = f"  - {{use: deserter, file: {file}, seconds: 600, time_limit: 900}}\n"
-    process = workshop.start("run", workshop.recipe(steps, ONE), "--out", workshop.out, "--jobs", 1)
-    wait_until(lambda: written(file), 250)
-    left = psutil.Process(int(file.read_text()))
-    left.parent().parent().kill()
-    process.communicate(timeout=60)
-    assert gone(left.pid)
-    rows = workshop.rows().set_index("step")
-    assert (rows.loc["deserter", "status"], "SIGKILL" in rows.loc["deserter", "reason"]) == ("crashed", True)
 
 
 def test_the_kernel_ends_what_computes_for_too_long() -> None:
