@@ -7,13 +7,15 @@ import time
 from collections.abc import Callable
 from fractions import Fraction
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from written import mlp
 
-from evalsuite import Bench, Network, Outcome, Property, Replay, Unsupported, Verdict, falsify
+from evalsuite import Bench, LambdaGELU, Network, Outcome, Property, Replay, Unsupported, Verdict, falsify
 from pipelines.smt import Smt
 from pipelines.smt.counterexample import OVERFLOW, ROUNDING_ONLY, Judge
 from pipelines.smt.deciding import EXACT_ONLY, Z3, ask
@@ -154,17 +156,30 @@ def test_what_has_no_exact_encoding(layers: list[nn.Module], shape: tuple[int, .
         read(Network("odd", nn.Sequential(*layers).eval(), shape, 2))
 
 
-def test_variants_and_sizes_that_are_refused(network: Callable[..., Network], bench: Callable[..., Bench]) -> None:
-    for variant in ("gelu", "lambda-gelu"):
-        with pytest.raises(Unsupported, match="only ReLU has an exact encoding in linear arithmetic"):
-            Smt(method="z3").run(network("digits-mlp", variant), bench("digits-mlp"))
-    with pytest.raises(Unsupported, match="Conv2d"):
-        Smt().run(network("digits-cnn", "relu", epochs=1), bench("digits-cnn", epochs=1))
-    trained = network("digits-mlp", "relu")
-    with pytest.raises(Unsupported, match="64 ReLU neurons; max_neurons is 63"):
-        Smt(max_neurons=63).run(trained, bench("digits-mlp"))
-    with pytest.raises(Unsupported, match="64 inputs; max_inputs is 63"):
-        Smt(max_inputs=63).run(trained, bench("digits-mlp"))
+LINEAR = "only ReLU has an exact encoding in linear arithmetic"
+
+
+@pytest.mark.parametrize(
+    ("options", "module", "reason"),
+    [
+        ({"method": "z3"}, mlp(64, 8, 10, activation=nn.GELU), LINEAR),
+        ({"method": "z3"}, mlp(64, 8, 10, activation=LambdaGELU), LINEAR),
+        (
+            {"max_neurons": 63},
+            nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 10)).eval(),
+            "Conv2d.*; nor by its graph: ",
+        ),
+        ({"max_neurons": 63}, mlp(64, 32, 32, 10), "64 ReLU neurons; max_neurons is 63"),
+        ({"max_inputs": 63}, mlp(64, 32, 32, 10), "64 inputs; max_inputs is 63"),
+    ],
+)
+def test_variants_and_sizes_that_are_refused(
+    options: dict[str, Any], module: nn.Module, reason: str, bench: Callable[..., Bench]
+) -> None:
+    place = bench("digits-cnn" if "Conv2d" in reason else "digits-mlp")
+    given = Network("n", module, tuple(place.data.test.inputs.shape[1:]), 10)
+    with pytest.raises(Unsupported, match=reason):
+        Smt(**options).run(given, place)
 
 
 @pytest.mark.slow
