@@ -6,13 +6,12 @@ import json
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from integer_layers import GRID, exact, residual, run_nodes, same
 from onnx import TensorProto, helper, numpy_helper
@@ -43,75 +42,51 @@ SHIFTS = st.integers(0, GREATEST_SHIFT)
 
 
 @pytest.mark.parametrize("rounding", Rounding)
-@given(st.lists(st.tuples(INT32, FACTORS, SHIFTS), min_size=1, max_size=20))
-def test_rescaling_is_exact(rounding: Rounding, cases: list[tuple[int, int, int]]) -> None:
+@given(st.lists(st.tuples(INT32, FACTORS, SHIFTS), min_size=1, max_size=20), st.integers(0, 255))
+def test_rescaling_is_exact(rounding: Rounding, cases: list[tuple[int, int, int]], zero_point: int) -> None:
+    """A tie to even is one of the result with its zero point; a shift alone rounds once."""
     x, multiplier, shift = (np.array(each, dtype=np.int64) for each in zip(*cases, strict=True))
-    assert rescale(x, multiplier, shift, rounding).tolist() == [
-        exact(x * multiplier, shift, rounding) for x, multiplier, shift in cases
+    assert rescale(x, multiplier, shift, rounding, zero_point).tolist() == [
+        exact(x * multiplier, shift, rounding, zero_point=zero_point) for x, multiplier, shift in cases
+    ]
+    assert shift_right(x * multiplier, shift, rounding, zero_point).tolist() == [
+        exact(x * multiplier, shift, rounding, twice=False, zero_point=zero_point) for x, multiplier, shift in cases
     ]
 
 
 @pytest.mark.parametrize(
-    ("rounding", "expected"),
+    ("rounding", "expected", "less"),
     [
-        (Rounding.HALF_EVEN, [-2, -2, 0, 0, 2, 2]),
-        (Rounding.HALF_UP, [-2, -1, 0, 1, 2, 3]),
-        (Rounding.GEMMLOWP, [-3, -2, -1, 1, 2, 3]),
+        (Rounding.HALF_EVEN, [-2, -2, 0, 0, 2, 2], 0),
+        (Rounding.HALF_UP, [-2, -1, 0, 1, 2, 3], 0),
+        (Rounding.GEMMLOWP, [-3, -2, -1, 1, 2, 3], 1),  # rounds twice: 0.3 is half of 0.6, and that is 1
     ],
 )
-def test_ties_go_where_the_rounding_says(rounding: Rounding, expected: list[int]) -> None:
+def test_ties_go_where_the_rounding_says(rounding: Rounding, expected: list[int], less: int) -> None:
     ties = np.array([-5, -3, -1, 1, 3, 5])
     assert shift_right(ties, 1, rounding).tolist() == expected
     # gemmlowp's high multiplication is exact where the tie is its shift's, and rounds a tie of its own up.
     assert rescale(2 * ties, 2**30, 32, rounding).tolist() == expected
     assert rescale(ties, 2**30, 31, Rounding.GEMMLOWP).tolist() == [-2, -1, 0, 1, 2, 3]
+    assert rescale(np.array([1]), round(0.6 * 2**31), 32, rounding).tolist() == [less]
 
 
-def test_gemmlowp_rounds_twice() -> None:
-    # 0.6 rounds to 1, and its half to 1; at once it is 0.3.
-    factor = (round(0.6 * 2**31), 32)
-    assert rescale(np.array([1]), *factor, Rounding.GEMMLOWP).tolist() == [1]
-    assert rescale(np.array([1]), *factor, Rounding.HALF_UP).tolist() == [0]
-
-
-@pytest.mark.parametrize("rounding", Rounding)
-@given(st.integers(-(2**62), 2**62), SHIFTS)
-def test_a_shift_rounds_once(rounding: Rounding, x: int, shift: int) -> None:
-    assert shift_right(np.array([x]), shift, rounding).tolist() == [exact(x, shift, rounding, twice=False)]
-
-
-@given(st.floats(2.0**-32, 2.0**30, exclude_max=True))
-def test_the_nearest_dyadic_factor_is_within_2_to_the_minus_31(real: float) -> None:
-    found = Dyadic.nearest([real])
+@given(st.floats(2.0**-32, 2.0**30, exclude_max=True), st.integers(-GREATEST_SHIFT, 29))
+@example(float(np.nextafter(1.0, 0.0)), 0)  # its mantissa is rounded up to 1
+def test_the_nearest_dyadic_factor_is_within_2_to_the_minus_31(real: float, exponent: int) -> None:
+    found = Dyadic.nearest([real, 0.0, 2.0**exponent])
     multiplier, shift = int(found.multiplier[0]), int(found.shift[0])
     assert 0 <= multiplier < 2**31
     assert 0 <= shift <= GREATEST_SHIFT
     assert abs(Fraction(multiplier, 2**shift) / Fraction(real) - 1) <= Fraction(1, 2**31)
-    assert found.factors[0] == multiplier / 2**shift
-
-
-@given(st.integers(-GREATEST_SHIFT, 29))
-def test_powers_of_two_are_exact(exponent: int) -> None:
-    assert Dyadic.nearest(2.0**exponent).factors[0] == 2.0**exponent
-
-
-def test_a_mantissa_that_rounds_up_to_one_is_carried() -> None:
-    found = Dyadic.nearest([np.nextafter(1.0, 0.0), 0.0])
-    assert found.factors.tolist() == [1.0, 0.0]
-    assert (found.multiplier < 2**31).all()
+    # 0 and powers of two are exact.
+    assert found.factors.tolist() == [multiplier / 2**shift, 0.0, 2.0**exponent]
 
 
 @pytest.mark.parametrize("factor", [-0.5, float("nan"), float("inf"), 2.0**30])
 def test_a_factor_out_of_reach_is_refused(factor: float) -> None:
     with pytest.raises(ValueError, match=r"a rescaling factor must be in \[0, 2\^30\)"):
         Dyadic.nearest([0.5, factor])
-
-
-@given(INT32, st.integers(0, 30), st.integers(0, 255))
-def test_ties_to_even_look_at_the_result_with_its_zero_point(x: int, shift: int, zero_point: int) -> None:
-    expected = round(Fraction(x, 2**shift) + zero_point) - zero_point
-    assert rescale(np.array([x]), 1, shift, Rounding.HALF_EVEN, zero_point).tolist() == [expected]
-    assert shift_right(np.array([x]), shift, Rounding.HALF_EVEN, zero_point).tolist() == [expected]
 
 
 @pytest.mark.parametrize("rounding", Rounding)
@@ -143,34 +118,35 @@ def test_clipping_is_right_for_every_width_of_the_value(grid):
     assert found.tolist() == [min(max(v + grid.zero_point, grid.low), grid.high) for v in values.tolist()]
 
 
-def test_no_float_reaches_a_kernel(tmp_path):
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of `residual(5)`."""
+    path = tmp_path_factory.mktemp("integer") / "net.onnx"
+    write_integer_onnx(residual(5), path)
+    return path
+
+
+def test_no_float_reaches_a_kernel(file, tmp_path):
     """What ONNX Runtime's own profile says of every node that ran."""
     network = residual(5)
-    write_integer_onnx(network, tmp_path / "net.onnx")
     options = onnxruntime.SessionOptions()
     options.enable_profiling, options.log_severity_level = True, 3
     options.profile_file_prefix = str(tmp_path / "profile")
-    session = onnxruntime.InferenceSession(str(tmp_path / "net.onnx"), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     session.run(None, {"input": np.zeros((3, *network.input_shape), dtype=np.uint8)})
     events = json.loads(Path(session.end_profiling()).read_text())
-    ran = [each for each in events if each["name"].endswith("_kernel_time")]
-    kinds = {kind for each in ran for part in ("input", "output") for kind in each_type(each, part)}
-    assert kinds <= {"uint8", "int8", "int32", "int64", "uint64"}
-    operators = Counter(each["args"]["op_name"] for each in ran)
+    ran = [each["args"] for each in events if each["name"].endswith("_kernel_time")]
+    shapes = [shape for each in ran for part in ("input", "output") for shape in each[f"{part}_type_shape"]]
+    assert {kind for shape in shapes for kind in shape} <= {"uint8", "int8", "int32", "int64", "uint64"}
+    operators = Counter(each["op_name"] for each in ran)
     assert operators["MatMulInteger"] == 2
     assert operators["ConvInteger"] == sum(isinstance(each, (Convolution, SumPool)) for each in network.operations)
     names = {each.name for each in network.operations} | {"output"}
-    assert {node.name.split("/")[0] for node in onnx.load(tmp_path / "net.onnx").graph.node} == names
+    assert {node.name.split("/")[0] for node in onnx.load(file).graph.node} == names
 
 
-def each_type(event: dict[str, Any], part: str) -> list[str]:
-    return [kind for shape in event["args"][f"{part}_type_shape"] for kind in shape]
-
-
-def test_float_tensors_are_found_wherever_they_hide(tmp_path):
-    network = residual(0)
-    write_integer_onnx(network, tmp_path / "net.onnx")
-    hidden = onnx.load(tmp_path / "net.onnx")
+def test_float_tensors_are_found_wherever_they_hide(file):
+    hidden = onnx.load(file)
     assert float_tensors(hidden) == []
     hidden.graph.node.insert(0, helper.make_node("Cast", ["back"], ["input8"], name="down", to=TensorProto.UINT8))
     hidden.graph.node.insert(0, helper.make_node("Cast", ["input"], ["back"], name="up", to=TensorProto.FLOAT16))
@@ -181,10 +157,9 @@ def test_float_tensors_are_found_wherever_they_hide(tmp_path):
     assert float_tensors(hidden) == ["back", "unused"]
 
 
-def test_weights_are_stored_without_a_sign(tmp_path):
+def test_weights_are_stored_without_a_sign(file):
     """Some x86 kernels for uint8 x int8 saturate 16-bit sums."""
-    network = residual(1)
-    graph = write_integer_onnx(network, tmp_path / "net.onnx").graph
+    graph = onnx.load(file).graph
     stored = {each.name: each for each in graph.initializer}
     products = [node for node in graph.node if node.op_type in ("ConvInteger", "MatMulInteger")]
     assert len(products) >= 4
@@ -201,37 +176,31 @@ def test_weights_at_their_ends_do_not_saturate():
 
 
 def test_what_the_graph_cannot_hold_is_refused_by_name(tmp_path):
-    path = tmp_path / "net.onnx"
+    signed, wide = Grid(0.1, 0, -128, 127), Grid(0.1, 0, 0, 65535)
     islands = tuple(Island(name, (INPUT,), (BYTE,), nn.Softmax(-1), BYTE) for name in ("attention", "norm"))
-    with pytest.raises(Unsupported, match="'attention', 'norm'"):
-        write_integer_onnx(IntegerNetwork(BYTE, (4,), islands, BYTE), path)
-    signed = Grid(0.1, 0, -128, 127)
-    with pytest.raises(Unsupported, match=r"unsigned.*\[-128, 127\]"):
-        write_integer_onnx(IntegerNetwork(signed, (4,), (Flatten("flat", (INPUT,)),), signed), path)
-    with pytest.raises(ValueError, match="without operations"):
-        write_integer_onnx(IntegerNetwork(BYTE, (4,), (), BYTE), path)
-    linear = Linear("fc", (INPUT,), BYTE, np.ones((2, 5), np.int8), np.zeros(2, np.int32), np.ones(2))
-    with pytest.raises(ValueError, match=r"'fc' \(Linear\).*\(4,\)"):
-        write_integer_onnx(IntegerNetwork(BYTE, (4,), (linear,), BYTE), path)
-    with pytest.raises(ValueError, match="'fc' reads 'input0'"):
-        shapes(IntegerNetwork(BYTE, (5,), (Flatten("fc", ("input0",)),), BYTE))
-    add = Add("sum", (INPUT, INPUT), (0, 0), (2**55, 2**55), 60, BYTE)
-    with pytest.raises(ValueError, match=r"'sum'.*64 bits"):
-        write_integer_onnx(IntegerNetwork(BYTE, (4,), (add,), BYTE), path)
-    wide = Grid(0.1, 0, 0, 65535)
     requantize = Requantize("wide", (INPUT,), 0, Dyadic.nearest([1.0]), 1, wide)
-    linear = Linear("fc", ("wide",), wide, np.ones((2, 4), np.int8), np.zeros(2, np.int32), np.ones(2))
-    with pytest.raises(ValueError, match=r"'fc' takes 8-bit integers.*65535"):
-        write_integer_onnx(IntegerNetwork(BYTE, (4,), (requantize, linear), BYTE), path)
-    assert not path.exists()
+
+    def linear(of: str, grid: Grid, features: int) -> Linear:
+        return Linear("fc", (of,), grid, np.ones((2, features), np.int8), np.zeros(2, np.int32), np.ones(2))
+
+    for grid, operations, error, text in (
+        (BYTE, islands, Unsupported, "'attention', 'norm'"),
+        (signed, (Flatten("flat", (INPUT,)),), Unsupported, r"unsigned.*\[-128, 127\]"),
+        (BYTE, (), ValueError, "without operations"),
+        (BYTE, (linear(INPUT, BYTE, 5),), ValueError, r"'fc' \(Linear\).*\(4,\)"),
+        (BYTE, (Flatten("fc", ("input0",)),), ValueError, "'fc' reads 'input0'"),
+        (BYTE, (Add("sum", (INPUT, INPUT), (0, 0), (2**55, 2**55), 60, BYTE),), ValueError, r"'sum'.*64 bits"),
+        (BYTE, (requantize, linear("wide", wide, 4)), ValueError, r"'fc' takes 8-bit integers.*65535"),
+    ):
+        with pytest.raises(error, match=text):
+            write_integer_onnx(IntegerNetwork(grid, (4,), operations, grid), tmp_path / "net.onnx")
+    assert not (tmp_path / "net.onnx").exists()
 
 
-def test_the_file_is_the_same_each_time(tmp_path):
-    network = residual(2)
-    for name in ("one", "other"):
-        write_integer_onnx(network, tmp_path / name)
-    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
-    texts = {each.key: each.value for each in onnx.load(tmp_path / "one").metadata_props}
+def test_the_file_is_the_same_each_time_and_tells_its_grids(file, tmp_path):
+    write_integer_onnx(residual(5), tmp_path / "other.onnx")
+    assert file.read_bytes() == (tmp_path / "other.onnx").read_bytes()
+    texts = {each.key: each.value for each in onnx.load(file).metadata_props}
     assert texts["rounding"] == "half-even"
     assert (float(texts["input_scale"]), int(texts["input_zero_point"])) == (GRID.scale, GRID.zero_point)
     assert (float(texts["output_scale"]), int(texts["output_zero_point"])) == (1.0, 0)
