@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 from functools import cache
 from typing import TYPE_CHECKING
@@ -43,7 +42,7 @@ def without_numbers(cell: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["hand-written", *random.Random(0).sample(["vit", "gpt2", "mixer", "resnet"], 2)])
+@pytest.mark.parametrize("name", ["hand-written", "resnet"])
 def test_the_table_says_what_the_stages_do(name: str) -> None:
     made = networks()
     told = made.rows(made.PAGE.read_text(encoding="utf-8"))[made.NETWORKS[name]]
