@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from report_workshop import job, write_run
+from report_workshop import job, metric_rows, write_run
 
 from benchmarks import contrasts
 from benchmarks.contrasts import Study, table
@@ -20,13 +20,8 @@ STILL = (0.0,) * 5
 
 def _rows(arm: str, shift: float, noise: tuple[float, ...] = NOISE, step: str = "accuracy",
           workload: str = "w") -> list[Row]:  # fmt: skip
-    return [
-        row_of(
-            Metric("accuracy", 0.9 + 0.01 * seed + shift + each, "fraction", Direction.HIGHER),
-            job(arm, seed, step, workload=workload),
-        )
-        for seed, each in enumerate(noise)
-    ]
+    values = [0.9 + 0.01 * seed + shift + each for seed, each in enumerate(noise)]
+    return metric_rows("accuracy", {arm: values}, step, workload=workload)
 
 
 @pytest.fixture(autouse=True)
@@ -68,14 +63,11 @@ def test_less_is_better_of_bits() -> None:
     rows = [
         replace(each, metric="bits_per_byte", direction="lower")
         for arm, shift, noise in (
-            ("base", 0.0, STILL),
-            ("few", -0.02, NOISE[::-1]),
-            ("many", 0.02, NOISE),
-            ("near", 0.0001, NOISE),
+            ("base", 0.0, STILL), ("few", -0.02, NOISE[::-1]), ("many", 0.02, NOISE), ("near", 0.0001, NOISE),
             ("wide", 0.006, tuple(5 * part for part in NOISE)),
         )
         for each in _rows(arm, shift, noise)
-    ]
+    ]  # fmt: skip
     study = Study(questions=(contrasts.BITS,), baseline="few", together=True)
     head, *lines = _told(study, rows)
     assert head[1] == "`w`, bits"
@@ -106,11 +98,9 @@ def test_the_treatment_that_the_validation_data_choose(tmp_path: Path) -> None:
     """Chosen seed by seed, by the validation data alone, and never the direct swap, however good it is."""
     rows = []
     for arm, shift, validated in (
-        ("base", 0.0, STILL),
-        ("swap", 0.05, (0.09,) * 5),
-        ("one", -0.02, (0.0, 0.02, 0.0, 0.02, 0.0)),
+        ("base", 0.0, STILL), ("swap", 0.05, (0.09,) * 5), ("one", -0.02, (0.0, 0.02, 0.0, 0.02, 0.0)),
         ("two", 0.01, (0.01,) * 5),
-    ):
+    ):  # fmt: skip
         rows += _rows(arm, shift, STILL)
         rows += [replace(each, metric="validation_accuracy") for each in _rows(arm, 0.0, validated, step="train")]
     write_run(tmp_path / "it", rows, {"baseline": "base"})
@@ -199,18 +189,11 @@ def test_drift_is_correlated_with_what_is_less_float(tmp_path: Path) -> None:
 
 def test_orders_are_compared_with_the_random_one(tmp_path: Path) -> None:
     rows = []
-    for seed, noise in enumerate(NOISE):
-        place = job("lambda-gelu", seed)
-        for order, gain in (("hardness", -0.01 + noise), ("sensitivity", 0.02 + noise), ("random", 0.0)):
-            value = 0.9 + 0.01 * seed + gain
-            rows.append(
-                row_of(
-                    Metric("accuracy_over_partial_swaps", value, "fraction", Direction.HIGHER, {"order": order}), place
-                )
-            )
-        rows += [
-            row_of(Metric("learnt_hardness", 2.0, "lambda", Direction.NEUTRAL, {"layer": each}), place) for each in "ab"
-        ]
+    for order, by in (("hardness", -0.01), ("sensitivity", 0.02), ("random", 0.0)):
+        values = [0.9 + 0.01 * seed + by + (noise if by else 0) for seed, noise in enumerate(NOISE)]
+        rows += metric_rows("accuracy_over_partial_swaps", {"lambda-gelu": values}, order=order)
+    for layer in "ab":
+        rows += metric_rows("learnt_hardness", {"lambda-gelu": (2.0,) * 5}, layer=layer)
     write_run(tmp_path / "it", rows, {"baseline": "lambda-gelu"})
     _, line = contrasts.orders("it")
     assert line[:3] == ("`w`", "2", "−1.00 [−1.18, −0.82]")

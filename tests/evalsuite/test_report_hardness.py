@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -12,11 +13,19 @@ from report_workshop import csv_lines, frame_of, job, sample_record, written_pag
 from scipy.stats import spearmanr
 
 from evalsuite.contract import Direction, Metric
-from evalsuite.reluize.report.hardness import ALL, BEYOND, Relation, _adjusted, drift_grid, layer_orders, relations
+from evalsuite.reluize.report.hardness import (
+    ALL,
+    BEYOND,
+    LayerOrder,
+    Relation,
+    _adjusted,
+    drift_grid,
+    layer_orders,
+    relations,
+)
 from evalsuite.reluize.report.ranks import agreement, association, spearman
 from evalsuite.report.canvas import groups, looks
 from evalsuite.report.measured import Measured
-from evalsuite.report.statistics import holm
 from evalsuite.report.tables import comparison, text_lines
 from evalsuite.results import Row, row_of
 
@@ -58,11 +67,7 @@ def run_rows(workloads: tuple[str, ...] = ("w",), seeds: tuple[int, ...] = (0, 1
     return rows
 
 
-def measured(rows: list[Row]) -> Measured:
-    return Measured(frame_of(rows))
-
-
-def found_relations(rows: list[Row]) -> dict[tuple[str, str], object]:
+def found_relations(rows: list[Row]) -> dict[tuple[str, str], Any]:
     frame = frame_of(rows)
     found = relations(Measured(frame), text_lines(comparison(frame, "gelu")))
     return {(each.workload, each.metric): each for each in found}
@@ -73,12 +78,9 @@ def found_relations(rows: list[Row]) -> dict[tuple[str, str], object]:
 )
 def test_spearman_agrees_with_scipy(x: tuple[float, ...], y: tuple[float, ...]) -> None:
     assert spearman(x, y) == pytest.approx(spearmanr(x, y).statistic)
-
-
-def test_spearman_of_a_constant_is_undefined_and_of_unequal_lengths_an_error() -> None:
-    assert spearman((1, 1, 1), (1, 2, 3)) is None
-    with pytest.raises(ValueError, match="rank correlation of 2 values with 3"):
-        spearman((1, 2), (1, 2, 3))
+    assert spearman((1,) * len(x), y) is None
+    with pytest.raises(ValueError, match=f"rank correlation of {len(x)} values with 2"):
+        spearman(x, y[:2])
 
 
 def test_agreement_by_hand() -> None:
@@ -121,63 +123,56 @@ def test_association_over_strata_permutes_within_them() -> None:
     assert found.p == pytest.approx(2 / 24**2, abs=0.002)
     assert association([one, far]) == found
     assert association([((1, 1, 1), (1, 2, 3))]) is None
+    many = [float(each) for each in range(200)]
+    found = association([(many, many)])
+    assert (found.rho, found.p, found.least) == (pytest.approx(1), 1 / 20_001, 1 / 20_001)
 
 
-def test_holm_by_hand() -> None:
-    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert holm([]) == []
+def orders_of(rows: list[Row]) -> list[LayerOrder]:
+    return layer_orders(Measured(frame_of(rows)))
+
+
+def drifts_of(rows: list[Row]) -> pd.Series[float]:
+    """Layer -> mean drift, of the table."""
+    return drift_grid(Measured(frame_of(rows))).frame.set_index("layer")["drift"]
 
 
 def test_layer_order_and_drift() -> None:
-    found = measured(run_rows())
-    (order,) = layer_orders(found)  # The post-hoc network learnt no lambda.
+    (order,) = orders_of(run_rows())  # The post-hoc network learnt no lambda.
     assert (order.variant, order.seeds, order.layers) == ("annealed", 4, 4)
     pairs = [spearmanr(LEARNT[a], LEARNT[b]).statistic for a in range(4) for b in range(a)]
     assert order.agreement.mean == pytest.approx(sum(pairs) / 6)
-    drifts = drifts_of(found)
+    drifts = drifts_of(run_rows())
     assert list(drifts.index) == list(LAYERS)
     assert drifts[LAYERS[3]] == pytest.approx((1.9 + 2.0 + 2.1 + 1.8) / 4 - INITIAL)
 
 
-def drifts_of(found: Measured) -> pd.Series[float]:
-    """Layer -> mean drift, of the table."""
-    grid = drift_grid(found)
-    return grid.frame.set_index("layer")["drift"]
-
-
-def test_a_layer_without_its_learnt_lambda_has_no_drift() -> None:
+def test_layers_without_what_was_learnt_have_no_drift_and_no_order() -> None:
     rows = [row for row in run_rows() if not (row.metric == "learnt_hardness" and LAYERS[0] in row.setting)]
-    assert list(drifts_of(measured(rows)).index) == list(LAYERS[1:])
-
-
-def test_drifts_without_the_hardness_that_was_learnt_have_no_order() -> None:
-    rows = [each for each in run_rows() if each.metric != "learnt_hardness"]
-    assert {each.reason for each in layer_orders(measured(rows))} == {"not defined: 0 layers"}
-
-
-def test_two_layers_have_no_order() -> None:
-    rows = [row for row in run_rows() if not re.search(r"blocks\.[23]", row.setting)]
-    (order,) = layer_orders(measured(rows))
+    assert list(drifts_of(rows).index) == list(LAYERS[1:])
+    rows = [row for row in run_rows() if row.metric != "learnt_hardness"]
+    assert {each.reason for each in orders_of(rows)} == {"not defined: 0 layers"}
+    (order,) = orders_of([row for row in run_rows() if not re.search(r"blocks\.[23]", row.setting)])
     assert (order.agreement, order.reason) == (None, "not defined: 2 layers")
 
 
 def test_relations_are_turned_so_that_positive_is_good() -> None:
     found = found_relations(run_rows())
     accuracy, size = found["w", "accuracy"], found["w", "size"]
-    assert accuracy.association.rho == pytest.approx(1.0)  # type: ignore[attr-defined]
-    assert size.association.rho == pytest.approx(-1.0)  # type: ignore[attr-defined]
-    assert accuracy.association.p == pytest.approx(2 / 24)  # type: ignore[attr-defined]
-    assert accuracy.p_adjusted == pytest.approx(4 / 24)  # type: ignore[attr-defined]
-    assert accuracy.verdict == BEYOND  # type: ignore[attr-defined]
+    assert accuracy.association.rho == pytest.approx(1.0)
+    assert size.association.rho == pytest.approx(-1.0)
+    assert accuracy.association.p == pytest.approx(2 / 24)
+    assert accuracy.p_adjusted == pytest.approx(4 / 24)
+    assert accuracy.verdict == BEYOND
 
 
 def test_relations_over_workloads_resolve_what_single_ones_cannot() -> None:
     found = found_relations(run_rows(("v", "w", "x")))
     pooled = found[ALL, "accuracy"]
-    assert (pooled.association.strata, pooled.association.n) == (3, 12)  # type: ignore[attr-defined]
-    assert pooled.verdict == "resolved"  # type: ignore[attr-defined]
+    assert (pooled.association.strata, pooled.association.n) == (3, 12)
+    assert pooled.verdict == "resolved"
     few = found_relations(run_rows(seeds=(0, 1)))
-    assert few["w", "accuracy"].verdict == "n = 2: too few"  # type: ignore[attr-defined]
+    assert few["w", "accuracy"].verdict == "n = 2: too few"
 
 
 def test_what_holm_puts_out_of_reach_is_beyond_these_seeds() -> None:
@@ -189,41 +184,31 @@ def test_what_holm_puts_out_of_reach_is_beyond_these_seeds() -> None:
     assert {each.verdict for each in _adjusted([relation] * 2)} == {"resolved"}
 
 
-def test_profiles_are_drawn_and_flood_no_table(tmp_path: Path) -> None:
-    page = written_page(tmp_path, run_rows(), sample_record(variants=[]))
+def certificate(variant: str, seed: int) -> list[Row]:
+    return [
+        row_of(Metric(name, value / hardness, "logit", Direction.LOWER, {"eps": eps, "hardness": hardness}),
+               job(variant, seed, "swap-certificate"))
+        for eps in (0.0, 0.01) for hardness in (10.0, 40.0, 160.0)
+        for name, value in (("certified_disruption", 1 + 50 * eps), ("observed_disruption", 0.2))
+    ]  # fmt: skip
+
+
+def test_profiles_and_certificates_are_drawn_and_flood_no_table(tmp_path: Path) -> None:
+    rows = run_rows() + [row for seed in range(4) for name in ("gelu", "annealed") for row in certificate(name, seed)]
+    page = written_page(tmp_path, rows, sample_record(variants=[]))
     for text in (
         "Hardness profile, w.", "Layer order of the learnt hardness, w.",
-        "0 of 2 tests resolved, 2 beyond what so few seeds can resolve",
+        "0 of 2 tests resolved, 2 beyond what so few seeds can resolve", "Certified against observed disruption, w.",
     ):  # fmt: skip
         assert text in page.whole
+    (image,) = [each["aria-label"] for each in page.attributes("svg") if "disruption" in each["aria-label"]]
+    assert image.endswith("annealed, gelu; ε = 0.0, 0.01.")
     assert "hardness profile" not in (tmp_path / "report.md").read_text(encoding="utf-8")
     metrics = {line["metric"] for line in csv_lines(tmp_path / "tables" / "comparison.csv")}
     assert "hardness_profile" not in metrics
     assert metrics >= {"hardness", "learnt_hardness", "hardness_drift"}
     (order,) = csv_lines(tmp_path / "tables" / "layer-order.csv")
     assert (order["variant"], order["layers"], order["seeds"]) == ("annealed", "4", "4")
-
-
-def certificate(variant: str, seed: int) -> list[Row]:
-    rows = []
-    for eps in (0.0, 0.01):
-        for hardness in (10.0, 40.0, 160.0):
-            setting = {"eps": eps, "hardness": hardness}
-            for name, value in (
-                ("certified_disruption", (1 + 50 * eps) / hardness),
-                ("observed_disruption", 0.2 / hardness),
-            ):
-                metric = Metric(name, value, "logit", Direction.LOWER, setting)
-                rows.append(row_of(metric, job(variant, seed, "swap-certificate")))
-    return rows
-
-
-def test_certified_against_observed_is_drawn(tmp_path: Path) -> None:
-    rows = run_rows() + [row for seed in range(4) for name in ("gelu", "annealed") for row in certificate(name, seed)]
-    page = written_page(tmp_path, rows, sample_record(variants=[]))
-    assert "Certified against observed disruption, w." in page.whole
-    (image,) = [each["aria-label"] for each in page.attributes("svg") if "disruption" in each["aria-label"]]
-    assert image.endswith("annealed, gelu; ε = 0.0, 0.01.")
 
 
 @pytest.mark.slow
@@ -260,9 +245,3 @@ def test_groups_hold_all_variants_and_the_baseline_each_with_its_own_look() -> N
         )
     assert len({(each.colour, each.marker) for each in looks(names).values()}) == len(names)
     assert groups(names[:5]) == [names[:5]]
-
-
-def test_association_takes_hundreds_of_values() -> None:
-    values = [float(each) for each in range(200)]
-    found = association([(values, values)])
-    assert (found.rho, found.p, found.least) == (pytest.approx(1), 1 / 20_001, 1 / 20_001)

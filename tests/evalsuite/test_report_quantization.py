@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from report_workshop import BETTER, GELU, SAME, T2, csv_lines, job, metric_rows, part_of, read_run, written_page
+from report_workshop import BETTER, GELU, SAME, T2, job, marked, metric_rows, part_of, read_run
 from scipy.stats import ttest_1samp
 
 from evalsuite.contract import Direction, Metric
+from evalsuite.report.matrix import MatrixRow
 from evalsuite.report.numerals import percent_text
 from evalsuite.report.run import Run
 from evalsuite.report.section import Finding
@@ -37,17 +37,13 @@ def rows_of(step: str, name: str = "integer_accuracy", stage: str = "quantize", 
     return metric_rows(name, values, step, stage)
 
 
+def content_of(rows: list[Row], steps: Mapping[str, Options]) -> Run:
+    told = [{"name": name, "stage": "quantize", "after": ""} for name in steps]
+    return read_run(rows, steps, baseline="gelu", steps=[{"name": "accuracy", "stage": "accuracy"}, *told])
+
+
 def in_float(**values: Sequence[float]) -> list[Row]:
     return rows_of("accuracy", "accuracy", "accuracy", **values)
-
-
-def record_of(steps: Mapping[str, Options], **changes: Any) -> dict[str, Any]:
-    told = [{"name": name, "stage": "quantize", "after": ""} for name in steps]
-    return {"baseline": "gelu", "steps": [{"name": "accuracy", "stage": "accuracy"}, *told], **changes}
-
-
-def content_of(rows: list[Row], steps: Mapping[str, Options]) -> Run:
-    return read_run(rows, steps, **record_of(steps))
 
 
 def table_of(rows: list[Row], steps: Mapping[str, Options]) -> QuantizationTable:
@@ -58,6 +54,12 @@ def table_of(rows: list[Row], steps: Mapping[str, Options]) -> QuantizationTable
 def finding_of(rows: list[Row], steps: Mapping[str, Options]) -> Finding:
     (found,) = part_of(content_of(rows, steps), "quantize").findings
     return found
+
+
+def labels_of(steps: Mapping[str, Options]) -> dict[str, str]:
+    """Step -> what it is called, in the order of the table."""
+    table = table_of([row for step in steps for row in rows_of(step, gelu=GELU)], steps)
+    return {each.step: each.label for each in table.treatments}
 
 
 def test_table_by_hand() -> None:
@@ -72,7 +74,7 @@ def test_table_by_hand() -> None:
     assert table.cells["q", "gelu"].difference is None
     assert (table.treatments[0].label, table.metric, table.seeds) == ("W4A4, PTQ, post", "integer_accuracy", 3)
     grid = accuracy_grid(table)
-    assert [[each.marked for each in row] for row in grid.rows] == [
+    assert marked(grid) == [
         ["float", "96.00 ± 2.48", "96.03 ± 2.49 Δ +0.03 [−0.11, 0.18]"],
         ["W4A4, PTQ, post", "91.00 ± 2.48", "94.00 ± 2.37 Δ +3.00 [2.75, 3.25] ✓ better"],
     ]
@@ -84,13 +86,10 @@ def test_steps_from_wide_to_narrow_whatever_the_recipe_says() -> None:
         "both": options(8, "pre+post"), "b8": options(8, size_budget=1.0),
         "w4a8": {**options(8), "weight_bits": 4}, "unknown": {},
     }  # fmt: skip
-    rows = [row for step in steps for row in rows_of(step, gelu=GELU)]
-    table = table_of(rows, steps)
-    assert [each.label for each in table.treatments] == [
+    assert list(labels_of(steps).values()) == [
         "W8A8, PTQ, post", "W8A8, PTQ, pre+post", "W8A8, QAT 3 epochs, post", "W4A8, PTQ, post", "W2A2, PTQ, post",
         "mixed A8 (≤ 50 %), PTQ, post", "unknown",
     ]  # fmt: skip
-    assert list(table.panels) == ["PTQ, post", "PTQ, pre+post", "QAT 3 epochs, post", ""]
 
 
 def test_treatments_of_the_same_bits_are_told_apart_by_their_options() -> None:
@@ -98,17 +97,12 @@ def test_treatments_of_the_same_bits_are_told_apart_by_their_options() -> None:
         "a": options(8, tuned=True, samples=10), "b": options(8, tuned=False, samples=10),
         "c": options(4, tuned=True, samples=20), "d": options(4, tuned=False, samples=20),
     }  # fmt: skip
-    rows = [row for step in steps for row in rows_of(step, gelu=GELU)]
-    labels = {each.step: each.label for each in table_of(rows, steps).treatments}
-    assert labels == {
+    assert labels_of(steps) == {
         "a": "W8A8, PTQ, tuned, post", "b": "W8A8, PTQ, post",
         "c": "W4A4, PTQ, tuned, post", "d": "W4A4, PTQ, post",
     }  # fmt: skip
     same = {"one": options(8), "two": options(8)}
-    rows = [row for step in same for row in rows_of(step, gelu=GELU)]
-    assert [each.label for each in table_of(rows, same).treatments] == [
-        "W8A8, PTQ, one, post", "W8A8, PTQ, two, post",
-    ]  # fmt: skip
+    assert labels_of(same) == {name: f"W8A8, PTQ, {name}, post" for name in same}
 
 
 def test_both_arms_are_compared_in_the_same_arithmetic() -> None:
@@ -208,11 +202,9 @@ def test_a_gap_that_was_there_in_float_is_not_put_down_to_quantization() -> None
 
 
 def test_one_seed_claims_nothing() -> None:
-    rows = rows_of("q", gelu=(0.9,), relu=(0.95,))
-    content = content_of(rows, {"q": options(8)})
-    assert part_of(content, "quantize").findings[0].headline == "One seed: no interval, so nothing is claimed."
-    row = part_of(content, "quantize").grids[0].rows[0]
-    assert [each.marked for each in row] == [
+    section = part_of(content_of(rows_of("q", gelu=(0.9,), relu=(0.95,)), {"q": options(8)}), "quantize")
+    assert section.findings[0].headline == "One seed: no interval, so nothing is claimed."
+    assert marked(section.grids[0])[0] == [
         "W8A8, PTQ, post", "90.0; one seed", "95.0 Δ +5.0 (one seed, no interval)",
     ]  # fmt: skip
 
@@ -222,16 +214,15 @@ def test_a_step_that_failed_keeps_its_cell_and_its_reason() -> None:
     rows = rows_of("q", gelu=GELU, relu=BETTER[:2])
     rows += [failure_row(job("annealed", seed, "q", "quantize"), Status.UNSUPPORTED, reason) for seed in range(3)]
     rows.append(failure_row(job("relu", 2, "q", "quantize"), Status.TIMEOUT, "ran past 120 s"))
-    content = content_of(rows, {"q": options(4), "never": options(2)})
-    table = part_of(content, "quantize").tables[0]
-    assert [each.step for each in table.treatments] == ["q"]
-    cells = {each.variant: each for each in table.cells.values()}
-    assert (cells["annealed"].mean, cells["annealed"].reason) == (None, f"unsupported: {reason}")
-    row = dict(
-        zip(part_of(content, "quantize").grids[0].columns, part_of(content, "quantize").grids[0].rows[0], strict=True)
-    )
+    section = part_of(content_of(rows, {"q": options(4), "never": options(2)}), "quantize")
+    assert [each.step for each in section.tables[0].treatments] == ["q"]
+    row = dict(zip(section.grids[0].columns, section.grids[0].rows[0], strict=True))
     assert (row["annealed"].text, row["annealed"].tone) == (f"unsupported: {reason}", "lack")
     assert row["relu"].detail.endswith("n = 2 of 3")
+    lost = [failure_row(job("gelu", seed, "q", "quantize"), Status.FAILED, "no memory") for seed in range(3)]
+    section = part_of(content_of([*lost, *rows_of("q", relu=BETTER)], {"q": options(8)}), "quantize")
+    assert section.findings[0].headline == "No quantized network can be compared with gelu."
+    assert section.grids[0].rows[0][2].detail == "no gelu to compare with"
 
 
 def checked(seed: int, variant: str) -> list[Metric]:
@@ -330,8 +321,7 @@ def test_coverage_tells_nodes_where_they_differ_from_macs() -> None:
         row_of(Metric("integer_node_fraction", share, "share", HIGHER), job(variant, seed, step, "quantize"))
         for variant, share in (("gelu", 0.75), ("relu", 1.0)) for seed in range(3) for step in STEPS
     ]  # fmt: skip
-    content = content_of(rows, STEPS)
-    first = [each.plain for each in part_of(content, "quantize").grids[1].rows[0]]
+    first = [each.plain for each in part_of(content_of(rows, STEPS), "quantize").grids[1].rows[0]]
     assert [each.split(" ×")[0] for each in first[1:]] == ["6.87 %, nodes 75 %", "100 %, nodes 100 %"]
 
 
@@ -369,27 +359,6 @@ def test_layers_are_drawn_and_in_the_csv_but_are_no_lines() -> None:
     assert "chosen_treatment" not in {line.metric for line in content.lines} | set(content.failures["metric"])
     drawn = {each.title for each in part_of(content, "quantize").drawings if each.svg}
     assert {"Accuracy by bit width, w", "Sensitivity of layers, w", "Accumulator width, w"} <= drawn
-
-
-@pytest.mark.slow
-def test_page_and_files_show_the_section(tmp_path: Path) -> None:
-    steps = {**STEPS, "w8": MIXED}
-    page = written_page(tmp_path, checked_rows(), record_of(steps, variants=["gelu", "relu"]), steps)
-    assert "w, accuracy after quantization, integers only (%, Δ in pp; 3 seeds)" in page.whole
-    assert "#section-quantize" in {each["href"] for each in page.attributes("a")}
-    assert "## Quantization" in (tmp_path / "report.md").read_text(encoding="utf-8")
-    tables = tmp_path / "tables"
-    assert {"w-integer-checks.csv", "w-mixed-precision.csv"} <= {each.name for each in tables.iterdir()}
-    for name in ("w-quantized", "w-coverage"):
-        text = (tables / f"{name}.tex").read_text(encoding="utf-8")
-        assert text.isascii()
-        assert "?" not in text
-        assert (tables / f"{name}.csv").is_file()
-    (line,) = (
-        each for each in csv_lines(tables / "w-quantized.csv") if (each["step"], each["variant"]) == ("w4", "relu")
-    )
-    assert (line["weight_bits"], line["placement"], line["metric"]) == ("4", "post", "integer_accuracy")
-    assert float(line["accuracy"]) == pytest.approx(0.91)
 
 
 def test_of_many_quantize_steps_the_four_with_the_largest_differences_are_headlines() -> None:
@@ -441,62 +410,40 @@ def test_all_workloads_are_counted_after_holm_and_pooled() -> None:
     assert "is shown to move by less than 0.50 pp in 0 of 1" in found.sentences[0]
 
 
-def timed(
-    step: str, precision: str = "int8", stage: str = "quantize", **values: Mapping[int, Sequence[float]]
-) -> list[Row]:
+def timed(step: str, precision: str = "int8", stage: str = "quantize",
+          **values: Mapping[int, Sequence[float]]) -> list[Row]:  # fmt: skip
     """Relative latencies: variant -> batch -> a value for each seed."""
-    setting = {"precision": precision}
     return [
-        row_of(
-            Metric("relative_latency", value, "ratio", LOWER, {**setting, "batch": batch}, timing=True),
-            job(variant, seed, step, stage),
-        )
-        for variant, batches in values.items()
-        for batch, every in batches.items()
-        for seed, value in enumerate(every)
-    ]
+        row for variant, batches in values.items() for batch, every in batches.items()
+        for row in metric_rows("relative_latency", {variant: every}, step, stage, precision=precision, batch=batch)
+    ]  # fmt: skip
 
 
 FLAT, FAST = (1.0, 1.01, 0.99), (0.7, 0.705, 0.695)
 
 
+def latency_asked(rows: list[Row], steps: Mapping[str, Options]) -> list[MatrixRow]:
+    (matrix,) = content_of([*rows_of("q", gelu=GELU, relu=SAME), *rows], steps).matrices
+    return [each for each in matrix.rows if each.endpoint.question == "latency with 8-bit integers"]
+
+
 def test_the_matrix_says_whether_int8_is_faster_than_with_the_baselines_activation() -> None:
     rows = [
-        *rows_of("q", gelu=GELU, relu=SAME),
         *timed("q", gelu={1: FLAT, 64: FLAT}, relu={1: FAST, 64: FAST}),
         # In float, and of other widths: not what is asked.
         *timed("q", "float32", gelu={1: FLAT, 64: FLAT}, relu={1: (9.0, 9.1, 8.9), 64: FLAT}),
         *timed("narrow", gelu={1: FLAT, 64: FLAT}, relu={1: (9.0, 9.1, 8.9), 64: FLAT}),
     ]
-    (matrix,) = content_of(rows, {"q": options(8), "narrow": options(4)}).matrices
-    (row,) = [each for each in matrix.rows if each.endpoint.question == "latency with 8-bit integers"]
+    (row,) = latency_asked(rows, {"q": options(8), "narrow": options(4)})
     cell = row.cells["w"]
     assert cell.reading.value == "helps"
     assert cell.estimate.mean == pytest.approx(-0.3)
     assert row.measured == "W8A8, PTQ, post, batch 1 and W8A8, PTQ, post, batch 64"
     assert cell.difference(row.scale).startswith("−30.0 pp [")
-
-
-def test_an_int8_latency_that_gains_at_one_batch_and_loses_at_another_is_mixed() -> None:
+    # One that gains at one batch and loses at another is mixed.
     slow = tuple(each + 0.5 for each in FAST)
-    rows = [*rows_of("q", gelu=GELU, relu=SAME), *timed("q", gelu={1: FLAT, 64: FLAT}, relu={1: slow, 64: FAST})]
-    (matrix,) = content_of(rows, {"q": options(8)}).matrices
-    (row,) = [each for each in matrix.rows if each.endpoint.question == "latency with 8-bit integers"]
+    (row,) = latency_asked(timed("q", gelu={1: FLAT, 64: FLAT}, relu={1: slow, 64: FAST}), {"q": options(8)})
     assert row.cells["w"].reading.value == "mixed"
     assert row.cells["w"].losses == ("W8A8, PTQ, post, batch 1",)
-
-
-def test_a_run_without_relative_latencies_does_not_ask_for_them() -> None:
-    rows = [
-        *rows_of("q", gelu=GELU, relu=SAME),
-        *timed("p", stage="prune", gelu={1: FLAT}, relu={1: FAST}),  # another stage's are no answer
-    ]
-    (matrix,) = content_of(rows, {"q": options(8)}).matrices
-    assert "latency with 8-bit integers" not in [each.endpoint.question for each in matrix.rows]
-
-
-def test_without_the_baseline_nothing_is_compared() -> None:
-    rows = [failure_row(job("gelu", seed, "q", "quantize"), Status.FAILED, "no memory") for seed in range(3)]
-    section = part_of(content_of([*rows, *rows_of("q", relu=BETTER)], {"q": options(8)}), "quantize")
-    assert section.findings[0].headline == "No quantized network can be compared with gelu."
-    assert section.grids[0].rows[0][2].detail == "no gelu to compare with"
+    # Of another stage's they are no answer, and the question is not asked.
+    assert latency_asked(timed("p", stage="prune", gelu={1: FLAT}, relu={1: FAST}), {"q": options(8)}) == []

@@ -1,4 +1,4 @@
-"""The tables: pairing, failed jobs, formats, verdicts and contradictions."""
+"""Tables and statistics by hand: intervals, pairing, failed jobs, formats, verdicts and contradictions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from report_workshop import CRASH, NO_ERF, frame_of, job, sample_rows
+from scipy.stats import t as student
 
 from evalsuite.contract import Direction, Metric, Verdict
 from evalsuite.report.grids import csv_text
 from evalsuite.report.numerals import scale_of
+from evalsuite.report.statistics import after_holm, holm, mean_interval, seed_difference, t_quantile, two_sided_p
 from evalsuite.report.tables import comparison, failures, text_lines
 from evalsuite.results import Row, Status, _shared, failure_row, row_of
 from evalsuite.verification.report.section import contradictions, verdict_table
@@ -35,6 +39,12 @@ def value(
     return row_of(Metric("accuracy", number, unit, direction), job(variant, seed))
 
 
+def values(direction: Direction = Direction.HIGHER, unit: str = "fraction", **arms: tuple[float, ...]) -> list[Row]:
+    return [
+        value(arm, seed, number, direction, unit) for arm, every in arms.items() for seed, number in enumerate(every)
+    ]
+
+
 def cell(compared: pd.DataFrame, variant: str, **where: object) -> Cell:
     chosen = compared[compared["variant"] == variant]
     for column, wanted in where.items():
@@ -44,22 +54,24 @@ def cell(compared: pd.DataFrame, variant: str, **where: object) -> Cell:
 
 
 def test_comparison_by_hand() -> None:
-    rows = [value("gelu", seed, number) for seed, number in enumerate((0.90, 0.94, 0.92))]
-    rows += [value("relu", seed, number) for seed, number in enumerate((0.89, 0.92, 0.90))]
-    found = cell(comparison(frame_of(rows), "gelu"), "relu")
+    compared = comparison(frame_of(values(gelu=(0.90, 0.94, 0.92), relu=(0.89, 0.92, 0.90))), "gelu")
+    found = cell(compared, "relu")
     half = 4.302653 * math.sqrt(0.0001 / 3) / math.sqrt(3)  # differences -0.01, -0.02, -0.02: variance 1/30000
     assert found["mean"] == pytest.approx(0.903333, abs=1e-6)
     assert found["diff"] == pytest.approx(-1 / 60)
     assert found["diff_low"] == pytest.approx(-1 / 60 - half, abs=1e-7)
     assert (found["n"], found["n_pairs"], found["better"], found["status"]) == (3, 3, "worse", "ok")
+    table = main_table(compared)
+    assert table["gelu"].iloc[0] == "92.0 ± 5.0"
+    assert table["relu"].iloc[0] == "90.3 ± 3.8 Δ −1.7 [−3.1, −0.2]"
+    assert table["unit"].iloc[0] == "%, Δ in pp"
 
 
 @pytest.mark.parametrize(
     ("direction", "better"), [(Direction.HIGHER, "worse"), (Direction.LOWER, "better"), (Direction.NEUTRAL, "")]
 )
 def test_better_follows_the_direction(direction: Direction, better: str) -> None:
-    rows = [value("gelu", seed, 3.0, direction, "count") for seed in range(3)]
-    rows += [value("relu", seed, 0.0, direction, "count") for seed in range(3)]
+    rows = values(direction, "count", gelu=(3.0,) * 3, relu=(0.0,) * 3)
     found = cell(comparison(frame_of(rows), "gelu"), "relu")
     assert (found["better"], found["resolved"], found["constant"], found["diff"]) == (better, True, True, -3.0)
 
@@ -76,58 +88,48 @@ def test_a_seed_missing_in_one_arm_leaves_the_pairs_and_says_so() -> None:
 
 
 def test_a_failed_job_fills_every_cell_of_its_step() -> None:
-    compared = comparison(frame_of(sample_rows()), "gelu")
-    smt = compared[(compared["workload"] == "digits-mlp") & (compared["step"] == "smt")]
+    compared = comparison(frame_of(sample_rows(samples=4)), "gelu")
+    steps = compared.set_index(["workload", "step"])
+    smt = steps.loc[("digits-mlp", "smt")]
     assert set(smt["metric"]) == {"verified_accuracy", "undecided_fraction"}
     for variant in ("gelu", "lambda-gelu"):
         cells = smt[smt["variant"] == variant]
-        assert len(cells) == 2
-        assert set(cells["lack"]) == {"unsupported (3/3)"}
-        assert set(cells["reason"]) == {NO_ERF}
-        assert set(cells["status"]) == {"unsupported"}
-    everywhere = compared[(compared["workload"] == "digits-cnn") & (compared["step"] == "smt")]
+        assert (
+            cells[["lack", "reason", "status"]].to_numpy().tolist()
+            == [["unsupported (3/3)", NO_ERF, "unsupported"]] * 2
+        )
+    everywhere = steps.loc[("digits-cnn", "smt")]
     assert list(everywhere["metric"].unique()) == [""]
     assert set(everywhere["lack"]) == {"unsupported (3/3)"}
-    pruned = compared[(compared["workload"] == "digits-cnn") & (compared["step"] == "prune")]
-    assert list(pruned[pruned["variant"] == "annealed"]["n"]) == [2, 2, 2]
-    assert set(pruned[pruned["variant"] == "annealed"]["reason"]) == {CRASH}
-
-
-def test_no_cell_is_a_gap_and_nan_is_never_a_number() -> None:
-    compared = comparison(frame_of(sample_rows()), "gelu")
+    pruned = steps.loc[("digits-cnn", "prune")].query("variant == 'annealed'")
+    assert list(pruned["n"]) == [2, 2, 2]
+    assert set(pruned["reason"]) == {CRASH}
+    # No cell is a gap, and NaN is never a number.
     lines = compared.groupby(["workload", "step", "metric", "setting"]).size()
     assert set(lines) == {5}
     assert (compared["n"].gt(0) | compared["lack"].ne("")).all()
-    table = main_table(compared)
-    texts = table[["gelu", "gelu-swap", "lambda-gelu", "annealed", "relu"]].to_numpy().ravel()
+    texts = main_table(compared)[["gelu", "gelu-swap", "lambda-gelu", "annealed", "relu"]].to_numpy().ravel()
     assert all(texts)
     assert not [text for text in texts if "nan" in text.lower() or "inf" in text.lower()]
 
 
-def test_values_that_are_no_numbers_become_reasons() -> None:
-    rows = [value("gelu", 0, math.nan), value("gelu", 1, 0.5), replace(value("gelu", 2, 0.5), value=math.inf)]
-    found = cell(comparison(frame_of(rows), "gelu"), "gelu")
-    assert (found["n"], found["mean"]) == (1, 0.5)
-    assert found["lack"] == "failed (2/3)"
-
-
-def test_jobs_and_metrics_that_are_not_there_are_named() -> None:
+def test_what_a_cell_has_no_number_for_is_named() -> None:
     rows = [value("gelu", 0, 0.9), value("relu", 0, 0.9), value("gelu", 1, 0.9)]
     rows.append(row_of(Metric("nll", 0.1, "nats", Direction.LOWER), job("relu", 0)))
     compared = comparison(frame_of(rows), "gelu")
     assert cell(compared, "relu", metric="accuracy")["lack"] == "absent (1/2)"
     assert cell(compared, "gelu", metric="nll")["lack"] == "missing (2/2)"
+    rows = [value("gelu", 0, math.nan), value("gelu", 1, 0.5), replace(value("gelu", 2, 0.5), value=math.inf)]
+    found = cell(comparison(frame_of(rows), "gelu"), "gelu")
+    assert (found["n"], found["mean"], found["lack"]) == (1, 0.5, "failed (2/3)")
+    metric = Metric("certificate", None, "verdict", Direction.NEUTRAL, verdict=Verdict.HOLDS)
+    rows = [row_of(metric, job("gelu", seed)) for seed in (0, 1)]
+    assert main_table(comparison(frame_of(rows), "gelu"))["gelu"].iloc[0] == "holds (2/2)"
 
 
 def test_metrics_of_different_units_are_never_compared() -> None:
     rows = [value("gelu", 0, 1.0, unit="s"), value("relu", 0, 1000.0, unit="ms")]
     assert (comparison(frame_of(rows), "gelu")["n_pairs"] == 0).all()
-
-
-def test_verdicts_without_a_sample_show_in_the_cell() -> None:
-    metric = Metric("certificate", None, "verdict", Direction.NEUTRAL, verdict=Verdict.HOLDS)
-    rows = [row_of(metric, job("gelu", seed)) for seed in (0, 1)]
-    assert main_table(comparison(frame_of(rows), "gelu"))["gelu"].iloc[0] == "holds (2/2)"
 
 
 def test_errors_of_comparison() -> None:
@@ -138,15 +140,6 @@ def test_errors_of_comparison() -> None:
         comparison(frame.iloc[:0], "gelu")
     with pytest.raises(ValueError, match="two rows of 'accuracy'"):
         comparison(pd.concat([frame, frame]), "relu")
-
-
-def test_cells_read_as_documented() -> None:
-    rows = [value("gelu", seed, number) for seed, number in enumerate((0.90, 0.94, 0.92))]
-    rows += [value("relu", seed, number) for seed, number in enumerate((0.85, 0.88, 0.88))]
-    table = main_table(comparison(frame_of(rows), "gelu"))
-    assert table["gelu"].iloc[0] == "92.0 ± 5.0"
-    assert table["relu"].iloc[0] == "87.0 ± 4.3 Δ −5.0 [−7.5, −2.5]"
-    assert table["unit"].iloc[0] == "%, Δ in pp"
 
 
 @pytest.mark.parametrize(
@@ -169,6 +162,8 @@ def test_cells_read_as_documented() -> None:
 def test_numbers(unit: str, values: list[float], number: float, text: str, label: str) -> None:
     scale = scale_of(unit, values)
     assert (scale.number(number), scale.unit) == (text, label)
+    with pytest.raises(ValueError, match="nan is not a number"):
+        scale.number(math.nan)
 
 
 @pytest.mark.parametrize(
@@ -177,11 +172,6 @@ def test_numbers(unit: str, values: list[float], number: float, text: str, label
 )
 def test_decimals_follow_small_differences(spreads: list[float], text: str) -> None:
     assert scale_of("bits", [1.888], spreads).number(1.888) == text
-
-
-def test_no_number_is_written_for_nan() -> None:
-    with pytest.raises(ValueError, match="nan is not a number"):
-        scale_of("fraction", [0.5]).number(math.nan)
 
 
 def verdict(step: str, method: str, said: Verdict, *, eps: float = 0.03125, seed: int = 0, sample: int = 0) -> Row:
@@ -221,7 +211,7 @@ def test_a_changed_network_may_differ_from_the_one_it_came_from() -> None:
 
 
 def test_verdict_counts_add_up_and_name_failed_jobs() -> None:
-    frame = frame_of(sample_rows(samples=10))
+    frame = frame_of(sample_rows(samples=4))
     table = verdict_table(frame)
     counted = table[table["total"] > 0]
     assert counted["total"].sum() == frame["sample"].notna().sum()
@@ -233,7 +223,7 @@ def test_verdict_counts_add_up_and_name_failed_jobs() -> None:
 
 
 def test_failures_keep_every_reason() -> None:
-    table = failures(frame_of(sample_rows()))
+    table = failures(frame_of(sample_rows(samples=1)))
     crashed = table[table["status"] == "crashed"]
     assert crashed[["workload", "step", "variant", "seeds", "reason"]].to_numpy().tolist() == [
         ["digits-cnn", "prune", "annealed", "1", CRASH]
@@ -267,3 +257,81 @@ def test_options_of_many_names_and_values_are_told_apart() -> None:
     given[500:, 0] = (given[500:, 0] + 1) % 64
     rows = [{f"name_{place}": value for place, value in enumerate(each)} for each in given.tolist()]
     assert _shared([pa.array(rows), pa.array(rows[:7])]) == [*rows, *rows[:7]]
+
+
+T3 = 3.182446  # The quantile of Student's t at 0.975, from a printed table.
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-7])  # small but real values are not taken for rounding
+def test_seed_difference_by_hand(scale: float) -> None:
+    baseline = {0: 0.90, 1: 0.94, 2: 0.92, 3: 0.96}
+    values = {0: 0.89, 1: 0.91, 2: 0.90, 3: 0.94}  # differences -0.01, -0.03, -0.02, -0.02
+    scaled = [{seed: scale * value for seed, value in each.items()} for each in (values, baseline)]
+    found = seed_difference(*scaled)
+    half = T3 * math.sqrt(0.0002 / 3) / 2
+    assert (found.n, found.constant, found.resolved) == (4, False, True)
+    wanted = [scale * each for each in (-0.02, -0.02 - half, -0.02 + half, half)]
+    assert [found.mean, found.low, found.high, found.half_width] == pytest.approx(wanted, rel=1e-6)
+
+
+def test_pairing_drops_a_seed_that_one_arm_lacks() -> None:
+    found = seed_difference({0: 1.0, 1: 3.0, 9: 100.0}, {0: 0.0, 1: 1.0, 2: 50.0})
+    assert (found.n, found.mean) == (2, 1.5)
+    assert seed_difference({0: 1.0}, {1: 1.0}) is None
+    assert seed_difference({}, {0: 1.0}) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "baseline", "difference", "constant", "resolved"),
+    [
+        ([1.0], [0.5], 0.5, False, False),  # one seed has no interval, and claims nothing
+        ([0.3, 0.2, 0.9], [0.2, 0.1, 0.8], pytest.approx(0.1), True, True),  # 0.1 in decimals, not in binary
+        ([0.3, 0.1 + 0.2], [0.1 + 0.2, 0.3], 0.0, True, False),
+    ],
+)
+def test_one_seed_and_equal_differences(
+    values: list[float], baseline: list[float], difference: float, constant: bool, resolved: bool
+) -> None:
+    found = seed_difference(dict(enumerate(values)), dict(enumerate(baseline)))
+    assert (found.mean, found.constant, found.resolved) == (difference, constant, resolved)
+    assert (found.low, found.high) == ((found.mean,) * 2 if constant else (None, None))
+    assert constant or found.half_width is None
+
+
+def test_empty_and_unfit_input_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no values"):
+        mean_interval([])
+    with pytest.raises(ValueError, match="not finite: nan"):
+        mean_interval([1.0, math.nan])
+    with pytest.raises(ValueError, match=r"level must be in \(0, 1\), got 1"):
+        mean_interval([1.0], level=1)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=9), st.floats(-1e3, 1e3))
+def test_interval_contains_its_mean_and_shifts_with_the_values(values: list[float], shift: float) -> None:
+    found, moved = mean_interval(values), mean_interval([value + shift for value in values])
+    assert found.low <= found.mean <= found.high
+    assert moved.mean == pytest.approx(found.mean + shift, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("p_values", "adjusted", "told"),
+    [
+        # 0.01 x 4, then 0.015 x 3 and 0.03 x 2: the second and all that come after it are not left where one is not.
+        ([0.01, 0.04, 0.015, 0.03], [0.04, 0.06, 0.045, 0.06], "2 after Holm's adjustment for all 4"),
+        ([0.01, 0.04, 0.02, 0.03], [0.04, 0.06, 0.06, 0.06], "1 after Holm's adjustment for all 4"),
+        ([0.02] * 3, [0.06] * 3, "none after Holm's adjustment for all 3"),
+    ],
+)
+def test_holm_by_hand(p_values: list[float], adjusted: list[float], told: str) -> None:
+    assert holm(p_values) == pytest.approx(adjusted)
+    assert after_holm(p_values) == told
+    assert holm([]) == []
+
+
+@pytest.mark.parametrize(("degrees", "place"), [(1, 0.975), (2, 0.5), (4, 0.975), (29, 0.8), (4, 0.99999)])
+def test_students_t_is_scipys_to_the_bit(degrees: int, place: float) -> None:
+    """Reports compute it without scipy.stats, whose import takes longer than a small report's tables."""
+    found = t_quantile(place, degrees)
+    assert found == student.ppf(place, degrees)
+    assert two_sided_p(-found, degrees) == two_sided_p(found, degrees) == 2 * student.sf(found, degrees)
