@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from evalsuite import Unsupported
+from evalsuite import Unsupported, export_onnx, open_onnx, run_onnx
 from evalsuite.plugins import load
 from evalsuite.workloads.transformer import Attention as SelfAttention
 from pipelines.prune.attention import Attention, find_attentions, unknown_attentions
@@ -165,6 +166,13 @@ class TestRemoving:
         assert fewer == len(attentions) * gone * size * (4 * width + 3)
         assert {len(rows) for rows in pruned.removed.values()} == {3 * gone * size}
         assert not pruned.module.training
+
+    @pytest.mark.slow
+    def test_onnx_runtime_computes_the_same(self, tmp_path: Path) -> None:
+        pruned, inputs = prune_heads(built("digits-vit"), probe_of("digits-vit"), HALF).module, inputs_of("digits-vit")
+        export_onnx(pruned, (1, 8, 8), tmp_path / "pruned.onnx")
+        outputs = torch.as_tensor(run_onnx(open_onnx(tmp_path / "pruned.onnx"), inputs))
+        assert torch.allclose(outputs, pruned(inputs), atol=1e-5)
 
     def test_attributes_follow(self) -> None:
         module = nn.Sequential(Split())
