@@ -54,6 +54,7 @@ def test_the_quickstart_measures_everything_and_its_counterexamples_replay(tmp_p
     for old, new in (
         ("seeds: [0, 1, 2]", "seeds: [0]"), ("[0.015625, 0.03125, 0.0625]", "[0.0625]"), ("[0.03125]", "[0.0625]"),
         ("fine_tune_epochs: 10", "fine_tune_epochs: 1"), ("samples: 10\n", "samples: 2\n"),
+        ("- digits-mlp\n", "- {use: digits-mlp, epochs: 10}\n"), ("- digits-cnn\n", "- {use: digits-cnn, epochs: 5}\n"),
     ):  # fmt: skip
         text = text.replace(old, new)
     (tmp_path / "recipe.yaml").write_text(re.sub("  - (gelu-swap|lambda-gelu|relu) .*\n", "", text))
