@@ -87,7 +87,9 @@ def test_a_coefficient_turns_the_side_of_a_bound() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "data"), [("p.vnnlib", b"\xef\xbb\xbf" + BOXED.encode()), ("p.vnnlib.gz", gzip.compress(BOXED.encode()))]
+    ("name", "data"),
+    [("p.vnnlib", b"\xef\xbb\xbf" + BOXED.encode()), ("p.vnnlib.gz", gzip.compress(BOXED.encode()))],
+    ids=["mark", "gzip"],
 )
 def test_a_byte_order_mark_and_gzip_are_read(name: str, data: bytes, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(data)

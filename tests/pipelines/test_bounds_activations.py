@@ -53,7 +53,9 @@ boxes = partial(boxes_around, (3,), centers=around_0, domain=(-9.0, 9.0))
 NAMES = [*(each for each in ROWS if each not in ("relu", "identity")), *OTHERS]
 
 
-@pytest.mark.parametrize(("first", "second"), zip(NAMES[::2], [*NAMES[1::2], NAMES[0]][: len(NAMES[::2])], strict=True))
+@pytest.mark.parametrize(
+    ("first", "second"), list(zip(NAMES[::2], [*NAMES[1::2], NAMES[0]][: len(NAMES[::2])], strict=True))
+)
 def test_every_row_is_bounded_soundly(first: str, second: str) -> None:
     subject = network(make(first), make(second), 4.0)
     propagation = Propagation(subject, iterations=3)
