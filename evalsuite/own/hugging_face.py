@@ -74,7 +74,7 @@ def place_of(path: str) -> str:
     folder = Path(name).expanduser()
     if not folder.is_dir():
         if not _HUB.fullmatch(name) or name.startswith("."):
-            beside = [str(each) for each in folder.parent.glob("*/")] if folder.parent.is_dir() else []
+            beside = [str(each) for each in folder.parent.glob("*/") if not each.name.startswith((".", "__"))]
             raise OwnError(f"the model: there is no folder {name}{did_you_mean(name, beside) if beside else ''}")
         return name
     if not (folder / "config.json").is_file():

@@ -167,7 +167,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("desk")
     (folder / "my.py").write_text(HEAD + layers() + "\n")
     np.savez(folder / "data.npz", x=X, y=Y)
-    (folder / "empty").mkdir()
+    for name in ("empty", "__pycache__", ".hidden"):
+        (folder / name).mkdir()
     (folder / "texts.jsonl").write_text('{"text": "good", "label": "a"}\n{"text": "bad", "label": "b"}\n' * 20)
     export_onnx(nn.Linear(3, 2), (3,), folder / "net.onnx")
     return folder
