@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from evalsuite.contract import Network
+from evalsuite.onnx_model import load_model, parsed, refuse_outside, weight_files
 from evalsuite.references import OwnError
 from evalsuite.samples import Inputs
 
@@ -81,6 +82,14 @@ class OnnxNetwork(nn.Module):
         """The size of a batch where the file fixes it."""
         fixed = {each.shape[0] for each in self.session.get_inputs() if each.shape and isinstance(each.shape[0], int)}
         return min(fixed, default=None)
+
+    def model(self) -> onnx.ModelProto:
+        """What the file says, with all its weights, of its chosen output alone."""
+        model = load_model(self.path)
+        chosen = [each for each in model.graph.output if each.name == self.output]
+        del model.graph.output[:]
+        model.graph.output.extend(chosen)
+        return model
 
     def forward(self, inputs: Inputs) -> torch.Tensor:
         """The chosen output, (batch, ...), for a batch of inputs.
@@ -151,10 +160,13 @@ def open_onnx(
     RuntimeWarning says so.
 
     Raises:
+        OwnError: bytes whose weights lie in other files, which could be any.
         Exception: what ONNX Runtime raises of a file that it refuses.
 
     Example: docs/reference.md#onnx-files
     """
+    if isinstance(path, bytes):
+        refuse_outside(path, "an ONNX file")
     source = path if isinstance(path, bytes) else str(path)
     if saturates():
         ways: tuple[Callable[[], str | bytes], ...] = (lambda: source, functools.partial(_unshared, path))
@@ -190,7 +202,7 @@ def _unshared(path: Path | bytes) -> bytes:
 
     ONNX Runtime's option for exact sums turns them into uint8 node by node, and fails where two nodes share one.
     """
-    model = onnx.load_from_string(path) if isinstance(path, bytes) else onnx.load(str(path))
+    model = onnx.load_from_string(path) if isinstance(path, bytes) else load_model(path)
     constants = {each.name: each for each in model.graph.initializer if each.data_type == onnx.TensorProto.INT8}
     for index, node in enumerate(model.graph.node):
         for place, name in enumerate(node.input):
@@ -244,13 +256,8 @@ def parameters_of(network: Network) -> int:
     path = network.deployed or getattr(network.module, "path", None)
     if path is None:
         return sum(each.numel() for each in network.module.parameters())
-    model = onnx.load(str(path), load_external_data=False)
+    model = parsed(Path(path))
     return sum(math.prod(each.dims) for each in model.graph.initializer)
-
-
-def weight_files(path: Path) -> list[Path]:
-    """The files beside an ONNX file that hold its weights. Raises OwnError: see `OnnxNetwork`."""
-    return [path.parent / each for each in _external(_loaded(path)) if (path.parent / each).is_file()]
 
 
 def copy_onnx(path: Path, to: Path) -> None:
@@ -261,18 +268,16 @@ def copy_onnx(path: Path, to: Path) -> None:
 
     Example: docs/reference.md#onnx-files
     """
-    if _external(_loaded(path)):
+    if weight_files(parsed(path), path):
         _opened(path)
-        onnx.save(onnx.load(str(path)), str(to))
+        onnx.save(load_model(path), str(to))
     else:
         shutil.copyfile(path, to)
 
 
 def _opened(path: Path) -> onnxruntime.InferenceSession:
-    model = _loaded(path)
-    absent = [each for each in _external(model) if not (path.parent / each).is_file()]
-    if absent:
-        raise OwnError(f"{path}: its weights are in {_listed(absent)}, which is not beside it: copy it there")
+    model = parsed(path)
+    weight_files(model, path)
     domains = {each.domain for each in model.opset_import}
     foreign = sorted({f"{each.domain}.{each.op_type}" for each in model.graph.node if each.domain not in _DOMAINS}
                      - {f"{each.domain}.{each.name}" for each in model.functions})  # fmt: skip
@@ -290,28 +295,6 @@ def _opened(path: Path) -> onnxruntime.InferenceSession:
             f"{path}: ONNX Runtime {onnxruntime.__version__} refuses it, of opset {opset} and IR {model.ir_version}: "
             f"{said[:300]}; export it anew with opset 20 or below, float32"
         ) from error
-
-
-def _loaded(path: Path) -> onnx.ModelProto:
-    """What the file says, without weights that lie elsewhere."""
-    if not path.is_file():
-        raise OwnError(f"there is no file {path}; give the path of an ONNX file")
-    try:
-        model = onnx.load(str(path), load_external_data=False)
-    except PermissionError as error:
-        raise OwnError(f"{path}: {error.strerror}; let it be read by this user") from error
-    except Exception as error:  # protobuf's DecodeError, by whichever implementation
-        raise OwnError(f"{path}: is no ONNX file, or not a whole one; write it with torch.onnx.export") from error
-    if not model.graph.output:
-        raise OwnError(f"{path}: is no ONNX file, or an empty one: it has no output; write it with torch.onnx.export")
-    return model
-
-
-def _external(model: onnx.ModelProto) -> list[str]:
-    return sorted({
-        entry.value for each in model.graph.initializer if each.data_location == onnx.TensorProto.EXTERNAL
-        for entry in each.external_data if entry.key == "location"
-    })  # fmt: skip
 
 
 def _listed(names: list[str]) -> str:

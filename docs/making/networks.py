@@ -31,10 +31,11 @@ from evalsuite import (
     export_onnx,
 )
 from evalsuite.contract import Stage
+from evalsuite.onnx_model import load_model
 from evalsuite.run.child import check_takes
 from evalsuite.samples import Several
 from evalsuite.verification.cascade import Answer, decide
-from evalsuite.verification.onnx_reader import compare, graph_of, load_onnx
+from evalsuite.verification.onnx_reader import compare, graph_of
 from evalsuite.verification.specification import specification_of
 from pipelines.bounds import Bounds
 from pipelines.export_onnx import Export
@@ -190,7 +191,7 @@ def _verify(network: Network, bench: Bench) -> list[str]:
         export_onnx(network.module, network.input_shape, path, example=network.example(2))
     except Exception as error:  # torch's and onnx's errors share no base class
         raise Unsupported(f"{type(error).__name__}: {error}") from error
-    model = load_onnx(path)
+    model = load_model(path)
     graph = graph_of(model, "the file")
     compare(graph, model, "the file")
     (asked,) = bench.properties(EPS, 1)

@@ -17,6 +17,7 @@ from evalsuite.graph.graph import Builder, Graph
 from evalsuite.graph.onnx_moving import MOVING
 from evalsuite.graph.onnx_table import COMPUTING, QUANTIZED
 from evalsuite.graph.sizes import BATCHES, Shape, at
+from evalsuite.onnx_model import refuse_outside
 
 _READERS = MOVING | COMPUTING | QUANTIZED
 _TYPES: dict[int, torch.dtype] = {
@@ -34,12 +35,14 @@ def graph_of_model(
 
     Raises:
         Unsupported: an operator or attribute without a reader, named with its node; inputs of other types.
+        OwnError: weights that lie in other files, which `load_model` reads.
     """
     return _Reader(model).graph(output, check)
 
 
 class _Reader:
     def __init__(self, model: onnx.ModelProto) -> None:
+        refuse_outside(model, "the file")
         self.model = model
         self.builder = Builder()
         self.opset = next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), 1)

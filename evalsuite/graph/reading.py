@@ -7,7 +7,6 @@ import math
 from collections.abc import Collection
 from pathlib import Path
 
-import onnx
 import torch
 from torch import nn
 
@@ -62,7 +61,7 @@ def read_onnx(path: Path, example: Inputs | None = None, *, output: str | None =
         OwnError: it is no ONNX file, or not one that ONNX Runtime runs.
     """
     module = OnnxNetwork(path, output)
-    graph = recognised(graph_of_model(onnx.load(str(path)), module.output))
+    graph = recognised(graph_of_model(module.model(), module.output))
     if example is None:
         example = _random(graph)
     if module.batch is not None:

@@ -97,9 +97,9 @@ class Model:
         named = [rest if self.path.startswith("hf:") else self.path.rpartition(":")[0] or self.path, self.weights]
         found = [Path(each).expanduser() for each in named if each and Path(each).expanduser().exists()]
         if self.path.endswith(".onnx") and found:
-            from evalsuite.onnx_network import weight_files
+            from evalsuite.onnx_model import parsed, weight_files
 
-            found += weight_files(found[0])
+            found += weight_files(parsed(found[0]), found[0])
         return found
 
 

@@ -22,13 +22,14 @@ import onnx
 import torch
 
 from evalsuite.contract import Unsupported
+from evalsuite.onnx_model import load_model, refuse_outside
 from evalsuite.plugins import entries, load
 from evalsuite.verification.bisection import Bisection, Turns
 from evalsuite.verification.difference import side_by_side
 from evalsuite.verification.dual import is_relu_network
 from evalsuite.verification.falsifier import Attack
 from evalsuite.verification.graph import Graph
-from evalsuite.verification.onnx_reader import compare, graph_of, load_onnx
+from evalsuite.verification.onnx_reader import compare, graph_of
 from evalsuite.verification.pairs import crossings, of_two
 from evalsuite.verification.phases import PhaseSearch
 from evalsuite.verification.question import Answer, Check, Question, Verification, check_sizes
@@ -113,6 +114,7 @@ def verify(
         if against is not None:
             raise ValueError(f"engine {engine!r} takes one network, and no other against it")
         content = onnx.read_bytes()
+        refuse_outside(content, str(onnx))
         question = Question(onnx, vnnlib, content, read_vnnlib(vnnlib, check), deadline, check, seed)
         return partial(load("engines", engine).target, question)
 
@@ -155,7 +157,7 @@ def _prepared(files: list[Path], vnnlib: Path, within: Fraction | None, check: C
     specification = read_vnnlib(vnnlib, check)
     networks = []
     for file in files:
-        model = load_onnx(file)
+        model = load_model(file)
         networks.append((model, graph_of(model, str(file), check)))
     graphs, classes = [graph for _, graph in networks], False
     if len(files) > 1:

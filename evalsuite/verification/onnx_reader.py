@@ -7,7 +7,6 @@ refusal, not as a wrong verdict.
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from evalsuite.graph.call import guarded
 from evalsuite.graph.graph import Graph as TypedGraph
 from evalsuite.graph.onnx_file import graph_of_model
 from evalsuite.graph.sizes import at
+from evalsuite.onnx_model import load_model
 from evalsuite.onnx_network import open_onnx
 from evalsuite.verification.graph import Graph, Rounded
 from evalsuite.verification.of_graph import nodes_of
@@ -30,29 +30,17 @@ _TOLERANCE = 2e-5
 _POINTS = 4
 
 
-def load_onnx(path: Path) -> onnx.ModelProto:
-    """The model in an .onnx or .onnx.gz file. Raises ValueError where it is none, OSError where it can't be read."""
-    raw = path.read_bytes()
-    try:
-        model = onnx.load_from_string(gzip.decompress(raw) if path.suffix == ".gz" else raw)
-    except Exception as error:
-        raise ValueError(f"{path}: not an ONNX file: {error}") from None
-    if not model.graph.node and not model.graph.output:
-        raise ValueError(f"{path}: not an ONNX file, or one without a graph")
-    return model
-
-
 def read_onnx(path: Path) -> Graph:
     """The network in an .onnx or .onnx.gz file, as float64 operations, compared with ONNX Runtime.
 
     Raises:
         Unsupported: an operator or attribute without a reader, named with its node; an input that is not one float32
             tensor; a network that ONNX Runtime evaluates differently.
-        ValueError: not an ONNX file.
+        OwnError: no ONNX file, or one whose weights are not beside it.
 
     Example: docs/reference.md#verify-a-property
     """
-    model = load_onnx(path)
+    model = load_model(path)
     graph = graph_of(model, str(path))
     compare(graph, model, str(path))
     return graph

@@ -109,11 +109,7 @@ def _compare_module(graph: Bounded, network: Network) -> None:
 
 def _model(network: Network) -> onnx.ModelProto:
     if isinstance(network.module, OnnxNetwork) and is_file(network):
-        model = onnx.load(str(network.module.path))
-        chosen = [each for each in model.graph.output if each.name == network.module.output]
-        del model.graph.output[:]
-        model.graph.output.extend(chosen)
-        return model
+        return network.module.model()
     with TemporaryDirectory() as folder:
         try:
             path = Path(folder) / "network.onnx"

@@ -8,7 +8,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-import onnx
 import torch
 from onnxruntime import quantization
 from onnxruntime.quantization.shape_inference import quant_pre_process
@@ -61,7 +60,7 @@ def measure_file(network: Network, bench: Bench, options: Quantize) -> Outcome:
     _quantize(module, given, path, options.calibration)
     quantized = OnnxNetwork(path, module.output)
     before, after = scores([module, quantized], bench.data.test)
-    whole = onnx.load(str(module.path)).SerializeToString()
+    whole = module.model().SerializeToString()
     metrics = [
         Metric("calibration_samples", len(given), "count", Direction.NEUTRAL),
         worsening(before.headline, after.headline, reason=f"from the file's own {before.headline.name}"),

@@ -276,7 +276,7 @@ def test_other_types_are_refused() -> None:
 @pytest.mark.parametrize("data", [b"no model", b""])
 def test_a_file_that_is_none(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "m.onnx").write_bytes(data)
-    with pytest.raises(ValueError, match=r"m\.onnx: not an ONNX file"):
+    with pytest.raises(ValueError, match=r"m\.onnx: is no ONNX file"):
         read_onnx(tmp_path / "m.onnx")
 
 
