@@ -414,7 +414,7 @@ def _refuse_to_overwrite(written: Path | None, *read: Path | None) -> None:
 
 
 def _distance(text: str) -> Fraction:
-    from evalsuite.verification.vnnlib import exact_decimal
+    from evalsuite.decimals import exact_decimal
 
     try:
         found = exact_decimal(text)

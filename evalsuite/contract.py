@@ -173,7 +173,8 @@ class Split:
     `inputs` are (samples, *input_shape), float32 or int64 token indices, or `Samples` that are read when they are
     asked for. `targets` are what the `task` says; of a classification int64, (samples,), or (samples, positions) where
     every position has a class of its own. Targets of -100, `IGNORED`, or NaN count nowhere; a split of nothing else is
-    refused. `augment` changes a batch of inputs in training, with random numbers of the given generator.
+    refused. `augment` changes a batch of inputs in training, with random numbers of the given generator. `keys` tell
+    equal samples as they were before they were encoded, one for each; None: the inputs do.
 
     Example: docs/reference.md#write-a-stage
     """
@@ -182,10 +183,13 @@ class Split:
     targets: torch.Tensor
     task: Task = field(default_factory=_classification)
     augment: Callable[[Inputs, torch.Generator], Inputs] | None = None
+    keys: tuple[object, ...] | None = None
 
     def __post_init__(self) -> None:
         if len(self.inputs) != len(self.targets):
             raise ValueError(f"{len(self.inputs)} inputs but {len(self.targets)} targets")
+        if self.keys is not None and len(self.keys) != len(self.inputs):
+            raise ValueError(f"{len(self.inputs)} inputs but {len(self.keys)} keys")
         if len(self.inputs) == 0:
             raise ValueError("a split without samples")
         if not bool(self.counted.any()):
@@ -229,6 +233,7 @@ class Data:
     `domain` is the (lowest, highest) value of an input; perturbations are clipped to it. `classes` is the number of
     outputs. `fingerprint` is the SHA-256 of the raw data. `vocabulary` is the number of tokens where inputs are token
     indices, else None. `picture` is the shape (channels, height, width) of the images that flat inputs were made of.
+    `class_names` are in the order of the outputs, where they are known; `notes` are (what, finding) for the user.
 
     Example: docs/reference.md#write-a-stage
     """
@@ -242,6 +247,8 @@ class Data:
     fingerprint: str
     vocabulary: int | None = None
     picture: tuple[int, ...] | None = None
+    class_names: tuple[str, ...] = ()
+    notes: tuple[tuple[str, str], ...] = ()
 
     @property
     def task(self) -> Task:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import traceback
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
@@ -43,7 +44,8 @@ def check(
     asked = _asked((model, data, task, weights, start, set_ or []), stages)
     _print_examined(asked.examined.lines)
     with tempfile.TemporaryDirectory() as folder:
-        for line in tried(asked, Path(folder)):
+        stages_tried = tried(asked, Path(folder))
+        while (line := _told(lambda: next(stages_tried, None))) is not None:
             print(line)
 
 
@@ -119,3 +121,8 @@ def _told(work: Any) -> Any:
         stop(error)
     except OSError as error:
         stop(described(error))
+    except Exception as error:  # a defect of ours, or of a library on input that nobody foresaw
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(frame.filename).name}:{frame.lineno}"
+        said = " ".join(str(error).split())[:300]
+        stop(f"a defect of evalsuite, not of your files: {type(error).__name__}: {said} ({place}); please report it")

@@ -54,7 +54,7 @@ def examine(own: Own) -> Examined:
     except ValueError as error:
         raise OwnError(f"the data: {error}") from error
     torch.manual_seed(0)
-    module = own.given()
+    module = _given(own, data)
     lines = [("model", _model(own, module))]
     if not own.is_onnx:
         others = Counter(each.traits.name for each in census(module, gates=True) if each.traits.name != own.original)
@@ -62,11 +62,22 @@ def examine(own: Own) -> Examined:
         said = f"{own.original} x {len(own.places.places)}, which variants replace{f'; {stay} stay' if stay else ''}"
         lines.append(("activations", said))
     counts = ", ".join(f"{part} {len(getattr(data, part)):,}" for part in PARTS)
-    lines += [("data", counts), ("inputs", _inputs(own, data))]
+    lines += [("data", counts), ("inputs", _inputs(own, data)), *data.notes]
     lines += [("task", _task(data.task, _step(module, data), data)), ("start", _start(own, data))]
     low, high = data.domain
     normalised = any(isinstance(each, (nn.BatchNorm1d, nn.BatchNorm2d)) for each in module.modules())
     return Examined("" if own.is_onnx else own.original, tuple(lines), high - low, normalised)
+
+
+def _given(own: Own, data: Data) -> nn.Module:
+    """The model as it is measured; where it does not take the data's columns, the error names these."""
+    try:
+        return own.given()
+    except OwnError as error:
+        columns = next((finding for what, finding in data.notes if what == "columns"), "")
+        if columns and "batch of the data" in str(error):
+            raise OwnError(f"{error}; the columns are {columns}") from error
+        raise
 
 
 def _model(own: Own, module: nn.Module) -> str:

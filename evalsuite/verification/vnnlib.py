@@ -12,10 +12,10 @@ import gzip
 import itertools
 import re
 import zlib
-from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from pathlib import Path
 
+from evalsuite.decimals import exact_decimal, is_decimal
 from evalsuite.verification.specification import Specification
 from evalsuite.verification.vnnlib_cases import (
     LARGEST,
@@ -35,16 +35,12 @@ from evalsuite.verification.vnnlib_cases import (
 
 _NAME = re.compile(r"([XY])_(0|[1-9][0-9]*)\Z")
 _COMPARISONS = ("<=", ">=", "<", ">", "=", "==")
-# Of Python's own decimals it reads fewer: no 1_000, no NaN, no digits of other scripts.
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 _SECOND = re.compile(r"\(\s*vnnlib-version\b")
 _MOST_CASES = 100_000
 # Of all cases together: their comparisons, and the marks of which case has which.
 _MOST_COMPARISONS = 10_000_000
 _MOST_MARKS = 100_000_000
-_EXPONENT = 100
 _ZERO = Fraction(0)
-_SHOWN = 40  # characters of a number, in messages
 
 
 _Form = dict[Variable | None, Fraction]  # a linear expression: coefficients, of None the constant
@@ -246,23 +242,9 @@ class _Parser:
             if name[1] not in self._declared[name[0]]:
                 raise self._error(atom.line, f"{atom.text} is not declared")
             return {name: Fraction(1)}
-        if not _NUMBER.fullmatch(atom.text):
+        if not is_decimal(atom.text):
             raise self._error(atom.line, f"{atom.text!r} is neither X_i, Y_i nor a decimal number")
         try:
             return {None: exact_decimal(atom.text)}
         except ValueError as error:
             raise self._error(atom.line, str(error)) from None
-
-
-def exact_decimal(text: str) -> Fraction:
-    """The number that a decimal denotes. Raises ValueError for what is none, or beyond 1e+-100."""
-    if not _NUMBER.fullmatch(text):
-        raise ValueError(f"{text!r} is no decimal number")
-    try:
-        number = Decimal(text)
-    except InvalidOperation:  # of an exponent beyond what a Decimal holds
-        number = None
-    if number is None or abs(number.adjusted()) > _EXPONENT:
-        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-        raise ValueError(f"{shown} is beyond 1e+-{_EXPONENT}")
-    return Fraction(number)

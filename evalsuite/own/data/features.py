@@ -1,123 +1,104 @@
-"""Columns of numbers and categories as inputs in [0, 1]."""
+"""Columns of numbers, dates and categories as inputs in [0, 1]."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
 
+from evalsuite.own.data.columns import Column
 from evalsuite.own.data.parts import Part, Raw
 from evalsuite.own.data.source import Source
 from evalsuite.own.data.tables import Table, class_names, column, target_columns, targets_in
 from evalsuite.own.data.targets import Kind
 from evalsuite.references import OwnError
 
-MISSING = ("", "?", "na", "n/a", "nan", "null", "none")
-_CATEGORIES = 100
-_CODES = 20  # different numbers that may well be categories
+_DESCRIBED = 20  # columns that `check` names
+_ROWS_OF_ONE = 5  # rows of each target, on average, that show that they are sorted
 
 
 def read_features(tables: Mapping[str, Table], source: Source, kind: Kind) -> Raw:
-    """Rows of columns; numbers are scaled by their range in training, and a category is a column of 0 and 1.
+    """Rows of columns; numbers and dates are scaled by their range in training, a category is a column of 0 and 1.
 
     A number that is missing becomes the training rows' mean, and a column of its own says so; a missing category is a
-    category. What lies beyond the range of training is clipped; a category that training has not is all 0. Raises
-    OwnError where a column is missing, holds an infinite number, or has a different text in most rows.
+    category. What lies beyond the range of training is clipped; a category that training has not is all 0. A column
+    that only numbers the rows is left out, unless `source.features` names it. Raises OwnError where a column is
+    missing, or is none of these: see `Column`.
     """
     train = tables["train"]
-    names = source.features or tuple(each for each in train.columns if each not in target_columns(train, source))
-    if not names:
-        raise OwnError(f"{train.file}: there is no column but the target; give some that are inputs")
-    columns = {name: _Column(name, tables) for name in names}
+    columns, left_out = _columns(tables, source, kind)
     parts, start = {}, 0
+    keys = list(zip(*(inputs.keys for inputs in columns), strict=True))
     for part, table in tables.items():
         rows = torch.arange(start, start + len(table))
-        keys = list(zip(*(columns[name].values[start : start + len(table)] for name in names), strict=True))
-        parts[part] = Part(rows, targets_in(table, source, kind), table.where, keys)
+        parts[part] = Part(rows, targets_in(table, source, kind), table.where, keys[start : start + len(table)])
         start += len(table)
 
     def fit(rows: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-        pieces = [piece for each in columns.values() for piece in _encoded(each, rows.numpy())]
+        pieces = [piece for inputs in columns for piece in _encoded(inputs, rows.numpy())]
         whole = torch.from_numpy(np.stack(pieces, axis=1).astype(np.float32))
         return lambda wanted: whole[wanted]
 
-    return Raw(parts, (0.0, 1.0), labels=class_names(train, source), fit=fit, said=str(train.file))
+    notes = (("columns", _described(columns, left_out)),)
+    return Raw(parts, (0.0, 1.0), labels=class_names(train, source), fit=fit, notes=notes, said=str(train.file))
 
 
-class _Column:
-    """A column of all parts, one after the other: numbers with NaN where they are missing, or texts."""
-
-    def __init__(self, name: str, tables: Mapping[str, Table]) -> None:
-        self.name, values = name, [each for table in tables.values() for each in column(table, name)]
-        self.values = [each.strip() if isinstance(each, str) else each for each in values]
-        odd = next((each for each in self.values if isinstance(each, (list, tuple, dict, bytes))), None)
-        if odd is not None:
-            said = f"column {name!r} holds a {type(odd).__name__} in each row; inputs are numbers and categories"
-            raise OwnError(f"{tables['train'].file}: {said}; name the columns that are inputs with `features`")
-        numbers = [_number(each) for each in self.values]
-        self.numeric = all(each is not None for each in numbers) and not all(_is_missing(each) for each in self.values)
-        if self.numeric:
-            self.numbers = np.array(numbers, dtype=np.float64)
-            wrong = np.flatnonzero(np.isinf(self.numbers))
-            if len(wrong):
-                where = _where(int(wrong[0]), tables)
-                raise OwnError(f"{where}: column {name!r} is infinite; correct it, or leave it empty")
-        else:
-            self.texts = np.array(["" if _is_missing(each) else str(each) for each in self.values], dtype=object)
-            self._check_categories(numbers, tables)
-
-    def _check_categories(self, numbers: list[float | None], tables: Mapping[str, Table]) -> None:
-        """A column of many numbers in which few texts stand is none of categories, nor one of many different texts."""
-        texts = [index for index, each in enumerate(numbers) if each is None]
-        if texts and len(texts) <= len(numbers) / 10 and len({*numbers} - {None}) > _CODES:
-            said = f"column {self.name!r} holds {self.values[texts[0]]!r}, but numbers in nearly all rows"
-            raise OwnError(f"{_where(texts[0], tables)}: {said}; correct it, or leave it empty")
-        count = len(set(self.texts))
-        if count > _CATEGORIES or (count > _CODES and count > len(self.texts) / 2):
-            said = f"column {self.name!r} has {count} different texts in {len(self.texts)} rows: it is no category"
-            cure = "name the columns that are inputs with `features`, or a column of text with `text`"
-            raise OwnError(f"{tables['train'].file}: {said}; {cure}")
+def _columns(tables: Mapping[str, Table], source: Source, kind: Kind) -> tuple[list[Column], list[str]]:
+    """The columns that are inputs, and why others are not."""
+    train = tables["train"]
+    targets = target_columns(train, source)
+    names = source.features or tuple(name for name in train.columns if name not in targets)
+    if not names:
+        raise OwnError(f"{train.file}: there is no column but the target; give some that are inputs")
+    for name in source.categories:
+        if name not in names:
+            column(train, name)
+            raise OwnError(f"data.categories: {name!r} is no input; the inputs are {', '.join(names)}")
+    columns = [Column(name, tables, category=name in source.categories) for name in names]
+    left_out = []
+    if not source.features:
+        reasons = {inputs.name: inputs.index_reason() for inputs in columns if inputs.name not in source.categories}
+        left_out = [reason for reason in reasons.values() if reason]
+        columns = [inputs for inputs in columns if not reasons.get(inputs.name)]
+        _check_counts(columns, train, targets_in(train, source, kind) or [])
+    if not columns:
+        raise OwnError(f"{train.file}: there is no column but {'; '.join(left_out)}; add some that are inputs")
+    for inputs in columns:
+        if inputs.kind == "category":
+            inputs.check_few(len(set(inputs.texts)))
+    return columns, left_out
 
 
-def _encoded(of: _Column, train: np.ndarray) -> list[np.ndarray]:
+def _check_counts(columns: list[Column], train: Table, targets: Sequence[object]) -> None:
+    """Refuse a column that counts the rows beside others where the rows are sorted by target, which it tells then."""
+    runs = 1 + sum(one != other for one, other in pairwise(map(str, targets)))
+    different = len(set(map(str, targets)))
+    is_sorted = runs < 2 * different and different * _ROWS_OF_ONE <= len(targets)
+    counting = next(((inputs, count) for inputs in columns if (count := inputs.counts_rows())), None)
+    if counting is not None and is_sorted and len(columns) > 1:
+        inputs, count = counting
+        said = f"column {inputs.name!r} {count} in the order of the rows, which are sorted by target: an index"
+        raise OwnError(f"{train.file}: {said}; leave it out with `data.features`, or name it there if it is an input")
+
+
+def _described(columns: list[Column], left_out: list[str]) -> str:
+    shown = ", ".join(inputs.described() for inputs in columns[:_DESCRIBED])
+    more = f", and {len(columns) - _DESCRIBED} more" if len(columns) > _DESCRIBED else ""
+    cure = "; name it with `data.features` if it is an input"
+    return f"{shown}{more}" + "".join(f"; left out: {reason}{cure}" for reason in left_out)
+
+
+def _encoded(of: Column, train: np.ndarray) -> list[np.ndarray]:
     """Its columns for all rows, by what the training rows have."""
-    if not of.numeric:
-        seen = sorted(set(of.texts[train]))
-        return [of.texts == each for each in seen]
+    if of.kind == "category":
+        return [of.texts == name for name in sorted(set(of.texts[train]))]
     known = of.numbers[train]
     known = known[~np.isnan(known)]
     if not len(known):
-        raise OwnError(f"column {of.name!r} has no number in the training part; leave it out with `features`")
+        raise OwnError(f"column {of.name!r} has no number in the training part; leave it out with `data.features`")
     low, width = known.min(), np.ptp(known) or 1.0
     missing = np.isnan(of.numbers)
     scaled = ((np.where(missing, known.mean(), of.numbers) - low) / width).clip(0, 1)
     return [scaled, missing] if missing.any() else [scaled]
-
-
-def _where(index: int, tables: Mapping[str, Table]) -> str:
-    for table in tables.values():
-        if index < len(table):
-            return table.where(index)
-        index -= len(table)
-    raise IndexError(index)
-
-
-def _is_missing(value: Any) -> bool:
-    return (
-        value is None
-        or (isinstance(value, float) and math.isnan(value))
-        or (isinstance(value, str) and value.lower() in MISSING)
-    )
-
-
-def _number(value: Any) -> float | None:
-    """The number, NaN where it is missing, None where it is none."""
-    if _is_missing(value):
-        return math.nan
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return None

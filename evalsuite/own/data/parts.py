@@ -56,7 +56,7 @@ class Raw:
 
     `domain` is the range of inputs, None where those in memory tell. `labels` are names of classes that the source
     itself lists. `fit` makes, from the inputs of the training part as it is after cutting, a function that encodes
-    inputs. `consecutive`: parts are cut off the end, not drawn.
+    inputs. `consecutive`: parts are cut off the end, not drawn. `notes` are (what, finding) for `check` and the report.
     """
 
     parts: dict[str, Part]
@@ -65,6 +65,7 @@ class Raw:
     labels: tuple[str, ...] = ()
     fit: Callable[[torch.Tensor], Callable[[torch.Tensor], torch.Tensor]] | None = None
     consecutive: bool = False
+    notes: tuple[tuple[str, str], ...] = ()
     said: str = field(default="data", kw_only=True)
 
 

@@ -112,7 +112,7 @@ def _assembled(raw: Raw, source: Source, task: Task, targets_of: TargetsOf | Non
     if raw.fit is not None:
         encode = raw.fit(parts["train"].inputs[:])
         for name, part in parts.items():
-            parts[name] = Part(encode(part.inputs[:]), None, part.where)
+            parts[name] = Part(encode(part.inputs[:]), None, part.where, part.keys)
     if classes == 0:
         targets = {name: _asked(part, targets_of) for name, part in parts.items()}
         classes = targets["train"].shape[1]
@@ -121,7 +121,7 @@ def _assembled(raw: Raw, source: Source, task: Task, targets_of: TargetsOf | Non
     train, calibration, validation, test = (
         _split(parts[name], targets[name], task, augment if name == "train" else None) for name in PARTS
     )
-    return Data(train, calibration, validation, test, domain, classes, digest, raw.vocabulary)
+    return Data(train, calibration, validation, test, domain, classes, digest, raw.vocabulary, notes=raw.notes)
 
 
 def _shifted(part: Part) -> Part:
@@ -216,7 +216,7 @@ def _split(
     part: Part, targets: torch.Tensor, task: Task, augment: Callable[[Inputs, torch.Generator], Inputs] | None
 ) -> Split:
     try:
-        return Split(part.inputs, targets, task, augment)
+        return Split(part.inputs, targets, task, augment, None if part.keys is None else tuple(part.keys))
     except ValueError as error:
         raise OwnError(f"{part.where(-1)}: {error}") from error
 

@@ -16,7 +16,7 @@ from evalsuite.references import OwnError, is_reference
 from evalsuite.sources import stamp
 
 AUGMENTATIONS = ("flip", "crop-flip")
-_LISTS = ("target", "text", "features", "labels")
+_LISTS = ("target", "text", "features", "categories", "labels")
 _KINDS = {"int_type": "a whole number", "float_type": "a number", "string_type": "text", "tuple_type": "a list"}
 _LARGEST = 4096  # pixels of a side, as float32 200 MB an image
 _ROOM = 0.9  # what calibration, validation and test may take together
@@ -32,6 +32,7 @@ class Source:
         target: the column (or columns) of the targets. By default one called label, labels, target, tags, ...
         text: the column of text, or two of a pair. By default one called text or sentence, where no features are named.
         features: the columns that are inputs, of a table of numbers and categories. By default all but the target.
+        categories: those of them whose values are names, even where they look like numbers.
         image: the column of encoded images. By default one that holds such.
         size: of images, (height, width), or one number for both: each is resized. By default they must have one size.
         channels: of images, 1 or 3. By default 3 where one of them has colours.
@@ -52,6 +53,7 @@ class Source:
     target: tuple[str, ...] = ()
     text: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
     image: str = ""
     size: tuple[int, ...] = ()
     channels: int = 0

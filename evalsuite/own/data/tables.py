@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from evalsuite.decimals import is_decimal
 from evalsuite.own.data.parts import part_named
 from evalsuite.own.data.source import Source
 from evalsuite.own.data.targets import Kind
@@ -137,7 +138,7 @@ def read_csv(file: Path) -> Table:
         raise not_text(file, error) from error
     except csv.Error as error:
         raise OwnError(f"{file}:{reader.line_num}: {error}; quote what contains a separator") from error
-    if names and all(_is_number(each) for each in names):
+    if names and all(map(is_decimal, names)):
         raise OwnError(f"{file}:1: has no head, its first line is of numbers; put the columns' names there")
     twice = next((each for place, each in enumerate(names) if each in names[:place]), None)
     if twice is not None:
@@ -240,14 +241,6 @@ def _class_names(feature: Any) -> list[str]:
         return []
     inner = feature.get("feature")
     return list(feature.get("names", [])) if feature.get("_type") == "ClassLabel" else _class_names(inner)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _checked(table: Table) -> Table:

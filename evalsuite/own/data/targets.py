@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 import torch
 
 from evalsuite.contract import IGNORED, Task
+from evalsuite.decimals import is_decimal, other_spelling
 from evalsuite.own.data.parts import Part
 from evalsuite.plugins import did_you_mean
 from evalsuite.references import OwnError
@@ -119,13 +121,20 @@ def _row(value: Any) -> Sequence[Any]:
 
 
 def _number(value: Any, part: Part, index: int) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
+    """A target's number. Raises OwnError for what is none, or is spelled as `is_decimal` does not read it."""
+    text = value.strip() if isinstance(value, str) else ""
+    number = math.nan
+    if not isinstance(value, str):
+        with suppress(TypeError, ValueError):
+            number = float(value)
+    elif is_decimal(text):
+        number = float(text)
     if math.isnan(number):
-        cure = "correct it, leave the sample out, or choose task classification for names"
-        raise OwnError(f"{part.where(index)}: the target {_shown(value)} is no number; {cure}")
+        spelling = other_spelling(text)
+        which = f"is of {spelling}" if spelling else "is no number"
+        cure = "write it as 1234.5" if spelling else "correct it"
+        said = f"the target {_shown(value)} {which}; {cure}, leave the sample out"
+        raise OwnError(f"{part.where(index)}: {said}, or choose task classification for names")
     return number
 
 

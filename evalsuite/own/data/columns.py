@@ -1,0 +1,223 @@
+"""Columns of a table as inputs: what each is, read strictly, so that no number is taken for a name or for nothing."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from typing import Any, Literal
+
+import numpy as np
+
+from evalsuite.decimals import is_decimal, other_spelling, with_units
+from evalsuite.own.data.tables import Table, column
+from evalsuite.references import OwnError
+
+_WINDOWS = ("1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan")
+MISSING = {
+    *("", "?", "na", "n/a", "nan", "-nan", "+nan", "null", "none", "<na>", "#n/a", "#na", "#n/a n/a", "nat"),
+    *_WINDOWS,
+}
+_INFINITE = re.compile(r"[-+]?(inf|infinity|∞)", re.IGNORECASE)
+_CATEGORIES = 100
+_CODES = 20  # different numbers that may well be categories
+_FEW = 2  # different numbers beside which texts may stand
+_DAY = 86_400.0
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+# pandas, R and spreadsheets call a column of row numbers so; identifiers end so.
+_UNNAMED = re.compile(r"|unnamed: ?\d+(_level_\d+)?|__index_level_\d+__|index|level_0|x\.1|\.\.\.1", re.IGNORECASE)
+_IDENTIFIER = re.compile(r"(.*[\W_])?(id|ids|idx|index|rownum|rownames|rowid|row|uuid|guid|nr|no|key)", re.IGNORECASE)
+_CAMEL = re.compile(r".*[a-z](Id|ID|Idx|Index|Nr|No)")
+_FEWEST = 10  # rows that tell an index
+_SHOWN = 60
+
+ColumnKind = Literal["number", "date", "category"]
+
+
+class Column:
+    """A column of all parts, one after the other.
+
+    `kind` is what it is; `numbers` (rows,) float64, NaN where they are missing, are those of numbers, and of dates the
+    days since 1970; `texts` (rows,) are the names of categories, "" where they are missing. Raises OwnError where
+    it is none of these; the text names the column, the value, its line and the cure.
+    """
+
+    def __init__(self, name: str, tables: Mapping[str, Table], *, category: bool = False) -> None:
+        self.name, self._tables = name, tables
+        values = [value for table in tables.values() for value in column(table, name)]
+        self.values = [value.strip() if isinstance(value, str) else value for value in values]
+        self._check_scalars()
+        self.kind: ColumnKind = "category" if category else self._kind()
+        if self.kind == "category":
+            self.texts = np.array(["" if _is_missing(value) else str(value) for value in self.values], dtype=object)
+            self._check_categories()
+            return
+        read = _number if self.kind == "number" else _days
+        self.numbers = np.array([math.nan if _is_missing(value) else read(value) for value in self.values], np.float64)
+        infinite = np.flatnonzero(np.isinf(self.numbers))
+        if len(infinite):
+            where = self._where(int(infinite[0]))
+            raise OwnError(f"{where}: column {name!r} is infinite; correct it, or leave it empty")
+
+    @property
+    def keys(self) -> list[float | str | None]:
+        """What tells equal values: the numbers, None where they are missing, or the texts."""
+        if self.kind == "category":
+            return list(self.texts)
+        return [None if math.isnan(number) else number for number in self.numbers.tolist()]
+
+    def described(self) -> str:
+        """Its name and what it is, for `check` and the report."""
+        name = self.name or "the column without a name"
+        if self.kind == "category":
+            names = sorted(set(self.texts))
+            alike = len(names) - len({text.casefold() for text in names})
+            return f"{name} (category of {len(names)} values{', some alike but for case' if alike else ''})"
+        missing, count = int(np.isnan(self.numbers).sum()), self.counts_rows()
+        rows = f", which {count} in the order of the rows" if count else ""
+        return f"{name} ({self.kind}{f', {missing:,} missing' if missing else ''}{rows})"
+
+    def index_reason(self) -> str:
+        """Why it numbers the rows and says nothing of them; "" where it does not."""
+        if len(self.values) < _FEWEST or not all(map(self._differ, self._parts())):
+            return ""
+        if self.kind == "number" and _UNNAMED.fullmatch(self.name.strip()):
+            return f"{self.name!r} is a column without a name of its own that {self._counted()}: an index"
+        if _IDENTIFIER.fullmatch(self.name.strip()) or _CAMEL.fullmatch(self.name.strip()):
+            return f"{self.name!r} is another in each row: an identifier"
+        return ""
+
+    def counts_rows(self) -> str:
+        """How it counts the rows in their order, as "counts 0 to 399"; "" where it does not."""
+        if self.kind != "number" or len(self.values) < _FEWEST:
+            return ""
+        steps = [set(np.diff(self.numbers[part]).tolist()) for part in self._parts() if part.stop - part.start > 1]
+        whole = bool((self.numbers == np.round(self.numbers)).all())
+        return self._counted() if whole and all(step in ({1.0}, {-1.0}) for step in steps) else ""
+
+    def _counted(self) -> str:
+        return f"counts {self.numbers[0]:.10g} to {self.numbers[-1]:.10g}"
+
+    def _parts(self) -> Iterator[slice]:
+        start = 0
+        for table in self._tables.values():
+            yield slice(start, start + len(table))
+            start += len(table)
+
+    def _differ(self, part: slice) -> bool:
+        """Whether whole numbers or texts are all different in the rows of a part."""
+        if self.kind == "category":
+            return len(set(self.texts[part])) == part.stop - part.start
+        values = self.numbers[part]
+        return bool((values == np.round(values)).all()) and len(np.unique(values)) == len(values)
+
+    def _check_scalars(self) -> None:
+        odd = next((value for value in self.values if isinstance(value, (list, tuple, dict, bytes))), None)
+        if odd is not None:
+            said = f"column {self.name!r} holds a {type(odd).__name__} in each row; inputs are numbers and categories"
+            raise OwnError(f"{self._tables['train'].file}: {said}; name the columns that are inputs with `features`")
+
+    def _kind(self) -> ColumnKind:
+        """Whether all that is not missing is a number, a date, or a name. Raises OwnError for other spellings."""
+        there = {index: value for index, value in enumerate(self.values) if not _is_missing(value)}
+        numbers = {index for index, value in there.items() if _is_number(value)}
+        dates = {index for index, value in there.items() if index not in numbers and _is_date(value)}
+        if not there or len(numbers) == len(there):
+            return "number" if there else "category"
+        if len(dates) == len(there):
+            return "date"
+        spellings = {index: self._spelling(value) for index, value in there.items() if index not in numbers}
+        others = {index: spelling for index, spelling in spellings.items() if spelling}
+        rest = [index for index in spellings if index not in others]
+        if rest and not numbers and not others and with_units(str(there[index]) for index in rest):
+            raise self._misspelt(rest[0], "numbers with a unit behind")
+        if rest and with_units(str(there[index]) for index in rest) and numbers | others.keys():
+            raise self._misspelt(rest[0], "numbers with a unit behind, beside others")
+        if others and not rest:
+            raise self._misspelt(*next(iter(others.items())))
+        self._check_mixed(numbers | others.keys(), rest)
+        return "category"
+
+    @staticmethod
+    def _spelling(value: Any) -> str:
+        text = str(value)
+        return "dates" if _is_date(value) else other_spelling(text)
+
+    def _misspelt(self, index: int, spelling: str) -> OwnError:
+        shown = repr(self.values[index])
+        shown = shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 3]}..."
+        cure = "write plain numbers, as 1234.5, or dates as 2026-01-31"
+        names = "if they are names, say so by `data.categories`"
+        return OwnError(f"{self._where(index)}: column {self.name!r} holds {shown}: {spelling}; {cure}; {names}")
+
+    def _check_mixed(self, numeric: set[int], texts: list[int]) -> None:
+        """Refuse a column of numbers among which a few texts stand, or of more numbers than codes."""
+        different = len({str(self.values[index]) for index in numeric})
+        mostly = len(texts) <= (len(texts) + len(numeric)) / 10 and different > _FEW
+        if texts and (mostly or different > _CODES):
+            said = f"column {self.name!r} holds {self.values[texts[0]]!r}, but numbers in "
+            rows = "nearly all rows" if mostly else f"{len(numeric):,} other rows"
+            cure = "correct it, or leave it empty"
+            raise OwnError(f"{self._where(texts[0])}: {said}{rows}; {cure}")
+
+    def _check_categories(self) -> None:
+        count = len(set(self.texts))
+        if _IDENTIFIER.fullmatch(self.name.strip()) or _CAMEL.fullmatch(self.name.strip()):
+            return  # see `index_reason`; what remains is checked when it is used
+        self.check_few(count)
+
+    def check_few(self, count: int) -> None:
+        """Refuse a category of too many values. Raises OwnError."""
+        if count > _CATEGORIES or (count > _CODES and count > len(self.texts) / 2):
+            said = f"column {self.name!r} has {count} different texts in {len(self.texts)} rows: it is no category"
+            cure = "name the columns that are inputs with `features`, or a column of text with `text`"
+            raise OwnError(f"{self._tables['train'].file}: {said}; {cure}")
+
+    def _where(self, index: int) -> str:
+        for table in self._tables.values():
+            if index < len(table):
+                return table.where(index)
+            index -= len(table)
+        raise IndexError(index)
+
+
+def _is_missing(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.lower() in MISSING
+    return value is None or (isinstance(value, (float, Decimal)) and math.isnan(value))
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, str):
+        return is_decimal(value) or _INFINITE.fullmatch(value) is not None
+    return isinstance(value, (int, float, Decimal, datetime.timedelta))
+
+
+def _number(value: Any) -> float:
+    """A number; of a span of time its days."""
+    if isinstance(value, datetime.timedelta):
+        return value.total_seconds() / _DAY
+    return float(value.replace("∞", "inf") if isinstance(value, str) else value)
+
+
+def _is_date(value: Any) -> bool:
+    if isinstance(value, datetime.date):
+        return True
+    if not isinstance(value, str) or not re.match(r"\d{4}-\d{2}-\d{2}", value, re.ASCII):
+        return False
+    try:
+        datetime.datetime.fromisoformat(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _days(value: Any) -> float:
+    """Days since 1970-01-01, UTC; a date without a zone is taken for UTC's."""
+    moment = datetime.datetime.fromisoformat(value) if isinstance(value, str) else value
+    if not isinstance(moment, datetime.datetime):
+        moment = datetime.datetime.combine(moment, datetime.time())
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=datetime.UTC)
+    return (moment - _EPOCH).total_seconds() / _DAY
