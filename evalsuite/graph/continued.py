@@ -9,14 +9,26 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from itertools import pairwise
-from math import prod
+from math import inf, prod
 
 import torch
 
 from evalsuite.graph.graph import Graph, Node
 from evalsuite.graph.moving import Concat, Expand, Reshape, Slice, Transpose
-from evalsuite.graph.operations import Constant, Input, LayerNorm, Linear, MatMul, Operation, RMSNorm, Softmax, Sum
-from evalsuite.graph.patterns import MASKED, Attention, attentions
+from evalsuite.graph.operations import (
+    Constant,
+    Input,
+    LayerNorm,
+    Linear,
+    MatMul,
+    Operation,
+    RMSNorm,
+    Softmax,
+    Sum,
+    converted,
+)
+from evalsuite.graph.patterns import Attention, attentions
+from evalsuite.graph.scores import magnitudes, vanishing
 from evalsuite.graph.sizes import Shape
 
 
@@ -69,6 +81,7 @@ class _Continued:
         attended = {each.output: each for each in attentions(graph)}
         kept = {index for each in attended.values() for index in (each.keys, each.values)}
         self._past = {index: value for index, value in graph.values(vectors, torch.float32) if index in kept}
+        self._reached = magnitudes(graph)
         shape = (-1, stop - start, vectors.shape[2])
         self._nodes = [Node("embedded", Input(0), (), shape, torch.float32)]
         self._place: dict[int, int] = {0: 0}
@@ -194,15 +207,26 @@ class _Continued:
 
     def _causal(self, chain: list[int]) -> bool:
         """Whether no position before `start` attends to those from there on, and none before `stop` to those behind."""
-        masked = torch.zeros([1, *self._graph.nodes[chain[0]].shape[1:]])
-        for before, index in pairwise(chain[:-1]):
-            node = self._graph.nodes[index]
-            masked = node.operation(*(masked if each == before else self._known(each) for each in node.sources))
-        hidden = masked <= MASKED
-        # Of a row that is masked as a whole, by numbers, every entry counts.
-        if bool((hidden.all(-1) & masked.isfinite().any(-1))[..., : self._stop].any()):
-            return False
+        # Each step is affine in the score, so that what is made of the ends of all scores bounds what is made of any.
+        reach = self._reached[chain[0]]
+        ends = [self._scored(chain, score) for score in ((-reach, reach) if reach < inf else (0.0,))]
+        lower, upper = torch.minimum(ends[0], ends[-1]), torch.maximum(ends[0], ends[-1])
+        hidden = vanishing(lower, upper, -1) if reach < inf else upper == -inf
         return bool(hidden[..., : self._start, self._start :].all() and hidden[..., : self._stop, self._stop :].all())
+
+    def _scored(self, chain: list[int], score: float) -> torch.Tensor:
+        """What the steps behind the scores make of this number in the place of every score."""
+        made = torch.full([1, *self._graph.nodes[chain[0]].shape[1:]], score, dtype=torch.float64)
+        for before, index in pairwise(chain[:-1]):
+            operation, sources = self._graph.nodes[index].operation, self._graph.nodes[index].sources
+            made = converted(operation, torch.float64)(
+                *(made if each == before else self._wide(each) for each in sources)
+            )
+        return made
+
+    def _wide(self, index: int) -> torch.Tensor:
+        value = self._known(index)
+        return value.double() if value.is_floating_point() else value
 
 
 def _rowwise(operation: Operation, axis: int, end: int) -> bool:

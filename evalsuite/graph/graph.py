@@ -189,9 +189,14 @@ def rewritten(graph: Graph, rule: Callable[[Graph, int], Node | None]) -> Graph:
 
     What is changed is seen by the questions that follow; a new node takes earlier values only.
     """
+    return rewritten_in_place(graph, rule).with_changed({})
+
+
+def rewritten_in_place(graph: Graph, rule: Callable[[Graph, int], Node | None]) -> Graph:
+    """The same, with each value at its number: those that nothing takes any more are left in."""
     for index in range(len(graph.nodes) - 1, -1, -1):
         node = rule(graph, index)
         if node is not None:
             nodes = (*graph.nodes[:index], node, *graph.nodes[index + 1 :])
             graph = replace(graph, nodes=nodes)
-    return graph.with_changed({})
+    return graph

@@ -14,15 +14,20 @@ import torch
 from evalsuite.activations import RELU
 from evalsuite.graph import operations as op
 from evalsuite.graph.activations import with_activations
-from evalsuite.graph.graph import Graph, Node, rewritten
+from evalsuite.graph.graph import Graph, Node, rewritten, rewritten_in_place
 from evalsuite.graph.moving import Expand, Reshape, Slice, Transpose
 from evalsuite.graph.sizes import Shape
 
 
 def with_norms(graph: Graph) -> Graph:
     """The graph in which each normalisation with its weight and bias is one node."""
+    return with_norms_in_place(graph).with_changed({})
+
+
+def with_norms_in_place(graph: Graph) -> Graph:
+    """The same, with each value at its number."""
     for rule in (_norm, _weighted, _shifted):
-        graph = rewritten(graph, rule)
+        graph = rewritten_in_place(graph, rule)
     return graph
 
 
@@ -266,12 +271,8 @@ def _unmasked(graph: Graph, index: int) -> Node | None:
     return replace(chosen, name=node.name) if chosen.shape == node.shape else None
 
 
-MASKED = -1e30
-"""At most this much, added to a score or put in its place, is a mask: -inf, since float32 sees nothing of the score."""
-
 ALL_MASKED = (
-    "a softmax with a row that is masked as a whole: it is not a number, or where finite numbers mask, its entries "
-    "count as if none were masked; let each position attend to one at the least"
+    "a softmax with a row that is masked as a whole: it is not a number; let each position attend to one at the least"
 )
 
 
@@ -298,12 +299,6 @@ class Attention:
     output: int
     scale: float
     masks: tuple[int, ...]
-
-
-def masks_by_numbers(graph: Graph) -> bool:
-    """Whether a constant masks by numbers: of a row that is masked as a whole, these make every entry count."""
-    constants = (each.operation.value for each in graph.nodes if isinstance(each.operation, op.Constant))
-    return any(bool(((each <= MASKED) & each.isfinite()).any()) for each in constants if each.is_floating_point())
 
 
 def attentions(graph: Graph) -> list[Attention]:

@@ -22,7 +22,7 @@ from evalsuite.contract import Unsupported
 from evalsuite.graph import operations as typed
 from evalsuite.graph.graph import Graph, Node
 from evalsuite.graph.moving import Expand, Pad, Reshape
-from evalsuite.graph.patterns import MASKED, masks_by_numbers, recognised, with_norms
+from evalsuite.graph.patterns import recognised, with_norms
 from evalsuite.graph.sizes import at
 from evalsuite.verification.normalised import Normalised, norm, softmax
 from evalsuite.verification.quadratic import activated, convex_of, dot, nearer, products, times
@@ -117,7 +117,7 @@ class _Forward(Arithmetic[Zonotope]):
             raise ValueError("a box has an end that is NaN or infinite")
         if not bool((lower <= upper).all()):
             raise ValueError("a box is reversed: lower > upper")
-        self._graph, self._check, self.by_infinity = graph, check, not masks_by_numbers(graph)
+        self._graph, self._check = graph, check
         center, apart = (lower + upper) / 2, (upper - lower) / 2
         self.inputs, made = _symbols_of(graph, apart)
         self.known = self.inputs + made
@@ -171,9 +171,12 @@ class _Forward(Arithmetic[Zonotope]):
         if type(operation) not in _RULES:
             raise Unsupported(f"no zonotope of {getattr(operation, 'name', type(operation).__name__)}")
         found = _RULES[type(operation)](self, operation, *given)
-        if not bool((found.spread <= LARGEST).all() & (found.center <= LARGEST).all()):
+        small = (found.center.abs() <= LARGEST) | (found.center == -torch.inf)
+        if not bool((small & (found.spread <= LARGEST)).all()):
             raise Unsupported(f"values beyond {LARGEST:g} are possible there")
-        return found if isinstance(found, Normalised) else self.symbols.promoted(found)
+        # A constant beside the values, or in their place, as a mask is, brings its own rounding alone: no new symbol.
+        shifted = isinstance(operation, typed.Sum | typed.Where) and sum(isinstance(each, Zonotope) for each in given) == 1
+        return found if shifted or isinstance(found, Normalised) else self.symbols.promoted(found)
 
     def refuse(self, why: str) -> NoReturn:
         raise Unsupported(why)
@@ -264,11 +267,8 @@ def _keeps(operation: Any, x: Normalised) -> bool:
 
 
 def _sum(_: _Forward, operation: typed.Sum, *given: _Value) -> Zonotope:
-    """A constant that masks leaves -inf."""
+    """Minus infinity stays that, whatever is added."""
     center = operation(*map(_center, given))
-    if min(operation.signs) > 0:
-        for each in given:
-            center = center.masked_fill(_masks(each), -torch.inf)
     signed = zip(operation.signs, given, strict=True)
     own = [(sign, as_wide(each, center.shape)) for sign, each in signed if isinstance(each, Zonotope)]
     count = max(len(each.generators) for _, each in own)
@@ -277,22 +277,16 @@ def _sum(_: _Forward, operation: typed.Sum, *given: _Value) -> Zonotope:
     for sign, each in own:
         generators[: len(each.generators)] += sign * each.generators
         radius, size = radius + each.radius, size + each.spread
-    for each in given:
-        size = size + _center(each).masked_fill(_masks(each), 0.0).abs()
+    for middle in map(_center, given):
+        size = size + middle.masked_fill(middle == -torch.inf, 0.0).abs()
     return Zonotope(center, generators, radius + units(len(given)) * size + TINY)
 
 
-def _masks(value: _Value) -> torch.Tensor:
-    """What was masked before, and of a constant what masks: a value of the network, however low, is no mask."""
-    return value.center == -torch.inf if isinstance(value, Zonotope) else value <= MASKED
-
-
 def _where(_: _Forward, operation: typed.Where, asked: _Value, *given: _Value) -> Zonotope:
-    """By a constant condition; what is chosen of a constant may mask."""
+    """By a constant condition; what is chosen of a constant may be -inf."""
     if isinstance(asked, Zonotope):
         raise Unsupported("chooses by what depends on the input")
     center = operation(asked, *map(_center, given))
-    center = center.masked_fill(operation(asked, *map(_masks, given)), -torch.inf)
     moved = _moved(operation, [asked, *given])
     return Zonotope(center, moved.generators, moved.radius)
 
@@ -324,8 +318,6 @@ def _norm(forward: _Forward, operation: typed.LayerNorm | typed.RMSNorm, x: Zono
 _RULES: dict[type, Callable[..., Zonotope]] = SHARED | {
     typed.AveragePool: _averaged, typed.Convolution: _weighted, typed.LayerNorm: _norm, typed.Linear: _weighted,
     typed.MatMul: _matmul, typed.Reduction: _reduction, typed.Resample: _resampled, typed.RMSNorm: _norm,
-    typed.Softmax: lambda forward, operation, x: softmax(
-        forward.symbols, replace(operation, safe=operation.safe and forward.by_infinity), x
-    ),
+    typed.Softmax: lambda forward, operation, x: softmax(forward.symbols, operation, x),
     typed.Sum: _sum, typed.Where: _where,
 }  # fmt: skip

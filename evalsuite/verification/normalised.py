@@ -10,9 +10,10 @@ import torch
 from evalsuite.contract import Unsupported
 from evalsuite.graph.operations import LayerNorm, Linear, Reduction, RMSNorm, Softmax
 from evalsuite.graph.patterns import ALL_MASKED
+from evalsuite.graph.scores import vanishing
 from evalsuite.verification.quadratic import beyond, chosen, convex_of, dot, nearer, times
 from evalsuite.verification.rounding import EPS, TINY, units
-from evalsuite.verification.zonotope import Symbols, Zonotope, linear, scaled, with_symbols
+from evalsuite.verification.zonotope import Symbols, Zonotope, ends, linear, scaled, with_symbols
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ class _Scores:
     """What goes into a softmax, about the center.
 
     Args:
+        masked: which scores cannot count.
         shares: of the center, along `axis`; 0 where `masked`.
         logs: their logarithms; 0 where masked.
         apart: how far the scores are from the center, less the mean of that by the shares.
@@ -136,7 +138,7 @@ def softmax(symbols: Symbols, operation: Softmax, x: Zonotope) -> Zonotope:
     """
     if operation.log:
         raise Unsupported("no zonotope of the logarithm of a softmax")
-    masked = x.center == -torch.inf
+    masked = _vanishing(x, operation.axis)
     if not operation.safe and bool(masked.all(operation.axis).any()):
         raise Unsupported(ALL_MASKED)
     scores = _scores(symbols, x, operation.axis, masked)
@@ -154,6 +156,14 @@ def softmax(symbols: Symbols, operation: Softmax, x: Zonotope) -> Zonotope:
     apart, alone = (beyond(each, symbols.first).sum(axis, keepdim=True) for each in (summing, made))
     together = (apart < 2 * alone) & ~wide.any(axis, keepdim=True)
     return chosen(together, summing, nearer(summing, made, symbols.first))
+
+
+def _vanishing(x: Zonotope, axis: int) -> torch.Tensor:
+    """Which scores are -inf, or so low that what their shares are is less than what rounding is given here."""
+    hidden = x.center == -torch.inf
+    both = ends(replace(x, center=x.center.masked_fill(hidden, 0.0)))
+    lower, upper = (end.reshape(x.center.shape).masked_fill(hidden, -torch.inf) for end in both)
+    return vanishing(lower, upper, axis)
 
 
 def _scores(symbols: Symbols, x: Zonotope, axis: int, masked: torch.Tensor) -> _Scores:

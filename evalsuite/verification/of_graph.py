@@ -7,7 +7,7 @@ matrix product the sum of products of entries.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod, sqrt
+from math import inf, prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from evalsuite.contract import Unsupported
 from evalsuite.graph import operations as typed
 from evalsuite.graph.graph import Graph as TypedGraph
 from evalsuite.graph.moving import Reshape, Transpose
-from evalsuite.graph.patterns import ALL_MASKED, MASKED, recognised, with_norms
+from evalsuite.graph.patterns import ALL_MASKED, recognised, with_norms
 from evalsuite.verification.graph import Affine, Convex, Maximum, Node, Product, Rounded
 from evalsuite.verification.linear import Adjoint, Convolution, Dense, Linear, Same, Select
 from evalsuite.verification.rules import SHARED, column
@@ -46,10 +46,10 @@ def nodes_of(graph: TypedGraph, check: Callable[[], None]) -> tuple[list[Node], 
 
 
 def _sum(w: Writer, operation: typed.Sum, *given: Known) -> Tensor | Padded:
-    """A constant that masks leaves the other entries in a frame of -inf."""
-    masks = [each <= MASKED for each in given if isinstance(each, torch.Tensor) and bool((each <= MASKED).any())]
+    """A constant of -inf leaves the other entries in a frame of it. Finite masks are numbers as others are."""
+    masks = [each == -inf for each in given if isinstance(each, torch.Tensor) and bool((each == -inf).any())]
     if masks and min(operation.signs) > 0:
-        kept = (each.masked_fill(each <= MASKED, 0.0) if isinstance(each, torch.Tensor) else each for each in given)
+        kept = (each.masked_fill(each == -inf, 0.0) if isinstance(each, torch.Tensor) else each for each in given)
         made = _added(w, operation, *kept)
         return Padded(made, numbers(made.shape).masked_fill(masks[0], -1.0))
     return _added(w, operation, *given)
@@ -159,7 +159,7 @@ def _softmax(w: Writer, operation: typed.Softmax, x: Tensor | Padded) -> Tensor:
     inner, index = (x.inner, x.index) if isinstance(x, Padded) else (x, numbers(x.shape))
     rows = index.movedim(operation.axis, -1).long()
     kept = rows >= 0
-    if not (operation.safe and w.by_infinity) and not bool(kept.any(-1).all()):
+    if not operation.safe and not bool(kept.any(-1).all()):
         w.refuse(ALL_MASKED)
     others = kept[..., :, None] & kept[..., None, :] & ~torch.eye(rows.shape[-1], dtype=torch.bool)
     entry, other = (each.expand(others.shape)[others] for each in (rows[..., :, None], rows[..., None, :]))

@@ -17,7 +17,6 @@ from evalsuite.graph.call import guarded
 from evalsuite.graph.graph import Graph as TypedGraph
 from evalsuite.graph.graph import Node as TypedNode
 from evalsuite.graph.moving import Expand, Pad, Positions, Reshape, Transpose
-from evalsuite.graph.patterns import MASKED, masks_by_numbers
 from evalsuite.graph.sizes import at
 from evalsuite.verification.graph import Affine, Convex, Node, Operation, Pointwise, Product
 from evalsuite.verification.linear import Dense, Linear, Same, Scale, Select
@@ -60,8 +59,6 @@ class Writer(Arithmetic[Tensor]):
         self._rules, self._check = rules, check
         self.found: list[Known | Padded] = []
         self._name = self._where = ""
-        self.by_infinity = not masks_by_numbers(graph)
-        """Whether what masks is -inf."""
 
     def run(self) -> tuple[list[Node], Tensor]:
         """The nodes, and the output. Raises Unsupported, with the name of the node."""
@@ -152,7 +149,7 @@ class Writer(Arithmetic[Tensor]):
         if len(constants) == len(given):
             return operation(*constants)
         plain = [torch.zeros(each.shape).double() if isinstance(each, Tensor) else each for each in given]
-        masked = operation(*plain) <= MASKED
+        masked = operation(*plain) == -inf
         if not bool(masked.any()):
             return self.moved(operation, *given)
         own = [each for each in given if isinstance(each, Tensor)]

@@ -307,30 +307,6 @@ def test_a_share_near_the_least_numbers_is_held() -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(
-    "bounded", [_of, lambda graph, center, eps: Propagation(graph_of_typed(graph, "x"), center - eps, center + eps)]
-)
-def test_rows_that_numbers_mask_as_a_whole_are_refused(bounded: Callable[..., object]) -> None:
-    """In floats their entries then count alike; by infinity they are 0."""
-    lowest, center = torch.finfo(torch.float32).min, torch.zeros(1, 12, dtype=torch.float64)
-
-    class Masked(_Attention):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            query, key, value = self.into(x.reshape(-1, 3, 4)).chunk(3, -1)
-            return functional.scaled_dot_product_attention(query, key, value, attn_mask=self.mask).flatten(1)
-
-    for mask in (lowest, -torch.inf):
-        module = Masked(mask=mask)
-        module.mask[0] = mask
-        graph = read(module, torch.randn(2, 12))
-        if mask == lowest:
-            with pytest.raises(Unsupported, match="masked as a whole"):
-                bounded(graph, center, 0.1)
-        else:
-            bounded(graph, center, 0.1)
-
-
-@torch.no_grad()
 def test_a_norm_whose_bias_is_one_number_goes_through_a_linear_layer() -> None:
     def norm(net: Any, x: torch.Tensor) -> torch.Tensor:
         y = x - x.mean(-1, keepdim=True)
