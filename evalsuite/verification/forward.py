@@ -175,7 +175,8 @@ class _Forward(Arithmetic[Zonotope]):
         if not bool((small & (found.spread <= LARGEST)).all()):
             raise Unsupported(f"values beyond {LARGEST:g} are possible there")
         # A constant beside the values, or in their place, as a mask is, brings its own rounding alone: no new symbol.
-        shifted = isinstance(operation, typed.Sum | typed.Where) and sum(isinstance(each, Zonotope) for each in given) == 1
+        single = sum(isinstance(each, Zonotope) for each in given) == 1
+        shifted = single and isinstance(operation, typed.Sum | typed.Where)
         return found if shifted or isinstance(found, Normalised) else self.symbols.promoted(found)
 
     def refuse(self, why: str) -> NoReturn:

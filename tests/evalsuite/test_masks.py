@@ -105,7 +105,8 @@ def exact(module: Any, formula: Formula, point: torch.Tensor) -> torch.Tensor:
         greatest = max(row)
         powers = [mpmath.exp(score - greatest) for score in row]
         shares.append([float(power / sum(powers)) for power in powers])
-    return (torch.tensor(shares, dtype=torch.float64) @ module.last.weight.double().T).flatten()
+    last: torch.Tensor = module.last.weight
+    return (torch.tensor(shares, dtype=torch.float64) @ last.double().T).flatten()
 
 
 def ends_of_zonotope(graph: Graph, lower: torch.Tensor, upper: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

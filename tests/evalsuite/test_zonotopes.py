@@ -25,8 +25,6 @@ from evalsuite.graph.operations import LayerNorm, Linear, Reduction, Softmax
 from evalsuite.verification.forward import zonotope_of
 from evalsuite.verification.graph import CONVEX
 from evalsuite.verification.normalised import _logarithms, _scores, norm, softmax
-from evalsuite.verification.onnx_reader import graph_of_typed
-from evalsuite.verification.propagation import Propagation
 from evalsuite.verification.quadratic import _bend, _gelu, _parabola, bent, dot, products, times
 from evalsuite.verification.zonotope import Symbols, Zonotope, spread_of
 
