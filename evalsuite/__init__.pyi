@@ -19,18 +19,19 @@ from .certificate import (
 )
 from .contract import (
     IGNORED as IGNORED, Bench as Bench, Data as Data, Direction as Direction, FineTune as FineTune, Metric as Metric,
-    Network as Network, Outcome as Outcome, Property as Property, Split as Split, Stage as Stage, Task as Task,
-    Timed as Timed, Unsupported as Unsupported, Verdict as Verdict,
+    Network as Network, Outcome as Outcome, Property as Property, Reading as Reading, Split as Split,
+    Stage as Stage, Task as Task, Timed as Timed, Unsupported as Unsupported, Verdict as Verdict,
 )
 from .counterexamples import write_counterexamples as write_counterexamples
 from .deployment import (
-    compare_latency as compare_latency, export_onnx as export_onnx, feed as feed, input_names as input_names,
+    export_onnx as export_onnx, feed as feed, graph_digest as graph_digest, input_names as input_names,
     run_onnx as run_onnx,
 )
 from .exporting import export_network as export_network
 from .graph.from_onnx import from_onnx as from_onnx
 from .graph.layers import FileLayer as FileLayer, in_layers as in_layers, layers_in_file as layers_in_file
 from .graph.modules import in_modules as in_modules
+from .latency import Latency as Latency, compare_latency as compare_latency, steady_latency as steady_latency
 from .onnx_network import (
     OnnxNetwork as OnnxNetwork, copy_onnx as copy_onnx, is_file as is_file, open_onnx as open_onnx,
     output_of as output_of, parameters_of as parameters_of, running as running,

@@ -63,6 +63,28 @@ NORMS: tuple[Norm, ...] = ("linf", "l2")
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """How far a clock reading can be trusted: the dispersion of its repetitions, and what disturbed it.
+
+    Args:
+        low: of the 95 % interval of the median over the repetitions, in the metric's unit.
+        high: of that interval.
+        repetitions: how many there were.
+        load: processors that other work took, on average, meanwhile.
+        graph: a digest of the files that were timed, without their weights: equal ones take equally long. Empty where
+            what was timed is no file.
+
+    Example: docs/reference.md#latency
+    """
+
+    low: float
+    high: float
+    repetitions: int
+    load: float
+    graph: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Metric:
     """One measurement of one network.
 
@@ -78,6 +100,7 @@ class Metric:
             contradictions, so give each its "eps" in `setting`, and its "norm" where that is not L-infinity.
         timing: a clock or memory reading: not reproducible, and left out of comparisons of runs.
         reason: why there is no value, or what to know about it.
+        reading: of a clock reading, how far it can be trusted.
 
     Example: docs/reference.md#write-a-stage
     """
@@ -91,6 +114,7 @@ class Metric:
     verdict: Verdict | None = None
     timing: bool = False
     reason: str = ""
+    reading: Reading | None = None
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import logging
-import statistics
-import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -147,41 +145,47 @@ def input_names(inputs: Inputs) -> list[str]:
     return [f"input_{index}" for index in range(len(inputs))] if isinstance(inputs, tuple) else ["input"]
 
 
-@dataclass(frozen=True, slots=True)
-class Latency:
-    """Median seconds of two things timed in turn, and the median of the ratios first / second, pair by pair."""
+def graph_digest(model: onnx.ModelProto) -> str:
+    """The first 16 hexadecimal digits of a SHA-256 of a file's graph without its weights.
 
-    first: float
-    second: float
-    ratio: float
-
-
-def compare_latency(
-    first: Callable[[], object], second: Callable[[], object], *, pairs: int = 30, seconds: float = 0.3
-) -> Latency:
-    """Time two calls interleaved in one process, so that a drift of the machine meets both.
-
-    Each timing repeats its call enough often to last about 1 ms; `seconds` bounds the whole.
+    Two files with equal digests execute the same operators on tensors of the same shapes, so that they take equally
+    long. Names and descriptions do not count, nor do the values of weights; of constants whose values decide what is
+    executed, such as shapes and zero points, the values count.
 
     Example: docs/reference.md#latency
     """
-    for _ in range(3):
-        first()
-        second()
+    digest = hashlib.sha256(repr(sorted((opset.domain, opset.version) for opset in model.opset_import)).encode())
+    places: dict[str, str] = {"": ""}
+    for value in model.graph.input:
+        places[value.name] = f"input {len(places)} {_type_text(value)}"
+    for tensor in model.graph.initializer:
+        places[tensor.name] = f"constant {tensor.data_type} {list(tensor.dims)} {_deciding_values(tensor)}"
+    for node in model.graph.node:
+        inputs = [places.get(name, name) for name in node.input]
+        attributes = sorted((attribute.name, _attribute_text(attribute)) for attribute in node.attribute)
+        digest.update(repr((node.domain, node.op_type, inputs, attributes, len(node.output))).encode())
+        for name in node.output:
+            places[name] = f"value {len(places)}"
+    digest.update(repr([places.get(value.name, value.name) for value in model.graph.output]).encode())
+    return digest.hexdigest()[:16]
 
-    def clock(call: Callable[[], object], repeats: int) -> float:
-        started = time.perf_counter()
-        for _ in range(repeats):
-            call()
-        return (time.perf_counter() - started) / repeats
 
-    repeats = [max(1, int(1e-3 / max(clock(call, 1), 1e-9))) for call in (first, second)]
-    deadline = time.perf_counter() + seconds
-    timings: list[tuple[float, float]] = []
-    while len(timings) < pairs and (len(timings) < 5 or time.perf_counter() < deadline):
-        timings.append((clock(first, repeats[0]), clock(second, repeats[1])))
-    return Latency(
-        statistics.median(a for a, _ in timings),
-        statistics.median(b for _, b in timings),
-        statistics.median(a / b for a, b in timings),
-    )
+def _type_text(value: onnx.ValueInfoProto) -> str:
+    tensor = value.type.tensor_type
+    return f"{tensor.elem_type} {[size.dim_value or size.dim_param for size in tensor.shape.dim]}"
+
+
+def _deciding_values(tensor: onnx.TensorProto) -> list[Any]:
+    """The values of a constant that is no weight: 64-bit integers are shapes and axes, one integer is a zero point."""
+    array = onnx.numpy_helper.to_array(tensor)
+    deciding = array.dtype in (np.int64, np.bool_) or (array.size == 1 and np.issubdtype(array.dtype, np.integer))
+    values: list[Any] = array.tolist() if deciding and array.ndim else [array.item()] if deciding else []
+    return values
+
+
+def _attribute_text(attribute: onnx.AttributeProto) -> str:
+    """An attribute's value; of a tensor its type, its shape and what `_deciding_values` gives of it."""
+    if attribute.type != onnx.AttributeProto.TENSOR:
+        text: str = attribute.SerializeToString(deterministic=True).hex()
+        return text
+    return f"{attribute.t.data_type} {list(attribute.t.dims)} {_deciding_values(attribute.t)}"

@@ -10,7 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evalsuite.contract import Metric, Setting
+from evalsuite.contract import Metric, Reading, Setting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +42,8 @@ class Row:
     """One measurement, or one reason for the lack of one.
 
     A job that gave no outcome at all has one row with an empty `metric`; it stands for all metrics of its step.
-    `setting` is canonical text: "eps=0.03125, method=crown".
+    `setting` is canonical text: "eps=0.03125, method=crown". The last five columns are of clock
+    readings, see `Reading`.
     """
 
     workload: str
@@ -61,6 +62,11 @@ class Row:
     verdict: str
     reason: str
     key: str
+    reading_low: float | None = None
+    reading_high: float | None = None
+    repetitions: int | None = None
+    load: float | None = None
+    graph: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +89,8 @@ class Origin:
     workload_options: Mapping[str, Any] = field(default_factory=dict)
 
 
-_LATER = ("host",)  # columns that older files lack: there it was not recorded
+# Columns that older files lack: there they were not recorded.
+_LATER = ("host", "reading_low", "reading_high", "repetitions", "load", "graph")
 OPTIONS = ("options", "variant_options", "workload_options")
 
 
@@ -162,7 +169,15 @@ def row_of(metric: Metric, job: Mapping[str, Any]) -> Row:
         status=status.value,
         verdict=metric.verdict.value if metric.verdict else "",
         reason=reason,
+        **(_reading_columns(metric.reading) if metric.reading else {}),
     )
+
+
+def _reading_columns(reading: Reading) -> dict[str, Any]:
+    """What a row keeps of a clock reading; an end of its interval that is not finite is left out."""
+    ends = (end if math.isfinite(end) else None for end in (reading.low, reading.high))
+    columns = dict(zip(("reading_low", "reading_high"), ends, strict=True))
+    return {**columns, "repetitions": reading.repetitions, "load": reading.load, "graph": reading.graph}
 
 
 def failure_row(job: Mapping[str, Any], status: Status, reason: str) -> Row:
@@ -262,7 +277,9 @@ def _frame(path: Path) -> pd.DataFrame:
         # Options have a field for every name of every stage: of a million rows, whole columns would take a gigabyte.
         table = pq.read_table(path, columns=[name for name in stored if name not in OPTIONS], read_dictionary=texts)
         for name in set(_LATER) - set(table.column_names):
-            table = table.append_column(name, pa.array([""] * len(table), pa.string()))
+            kind = schema().field(name).type
+            missing = pa.array([""] * len(table), kind) if kind == pa.string() else pa.nulls(len(table), kind)
+            table = table.append_column(name, missing)
         names = {*table.column_names, *stored}
         older = [name for name in _names(Origin) if name not in names]
         if older and set(_names(Row)) <= names:

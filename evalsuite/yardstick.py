@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from evalsuite.contract import Direction, Metric, Setting, Split
@@ -86,17 +87,42 @@ def timing_inputs(test: Split, batch: int) -> Inputs:
     return found
 
 
-def relative_latency(own: Run, yardstick: Run, test: Split, batch: int, *, reason: str,
-                     setting: Mapping[str, Setting] | None = None) -> Metric:  # fmt: skip
+def relative_latency(
+    own: Run,
+    yardstick: Run,
+    test: Split,
+    batch: int,
+    *,
+    reason: str,
+    setting: Mapping[str, Setting] | None = None,
+    graphs: tuple[str, str] = ("", ""),
+) -> Metric:
     """The seconds of `own` over those of `yardstick`, each run in turn on the same batch; below 1 is faster.
+
+    Two equal graphs take equally long. Where the clock says otherwise of them, it is noise, and there is no value.
+
+    Args:
+        own: runs the network.
+        yardstick: runs the network beside it.
+        test: whose inputs to time with.
+        batch: how many of them.
+        reason: what the ratio compares.
+        setting: of the metric, besides the batch.
+        graphs: the digests of both, see `graph_digest`; empty where they are no files.
 
     Example: docs/reference.md#latency
     """
-    from evalsuite.deployment import compare_latency
+    from evalsuite.latency import RESOLUTION, steady_latency
 
     inputs = timing_inputs(test, batch)
-    ratio = compare_latency(lambda: own(inputs), lambda: yardstick(inputs)).ratio
-    return _metric(ratio, batch, reason, setting)
+    latency = steady_latency(lambda: own(inputs), lambda: yardstick(inputs))
+    whole = {**(setting or {}), "batch": batch}
+    graph = "/".join(graphs) if all(graphs) else ""
+    metric = latency.metric("ratio", _NAME, Direction.LOWER, whole, reason=reason, graph=graph)
+    if graph and graphs[0] == graphs[1] and metric.value is not None and abs(metric.value - 1) > RESOLUTION:
+        off = f"not measured: noisy: two equal graphs, and the clock says {metric.value:.3g}; {reason}"
+        return replace(metric, value=None, reason=off)
+    return metric
 
 
 def no_relative_latency(reason: str, setting: Mapping[str, Setting] | None = None) -> list[Metric]:

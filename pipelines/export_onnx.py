@@ -129,13 +129,13 @@ def _compare(network: Network, file: OnnxNetwork, test: Split) -> list[Metric]:
 
 def _latency(file: OnnxNetwork, test: Split) -> list[Metric]:
     """Median seconds of one call with 1 and with 64 inputs, test inputs repeated where there are fewer."""
-    from evalsuite import TIMED_BATCHES, compare_latency, timing_inputs
+    from evalsuite import TIMED_BATCHES, steady_latency, timing_inputs
 
     one, many = (timing_inputs(test, batch) for batch in TIMED_BATCHES)
-    latency = compare_latency(lambda: file(one), lambda: file(many))
+    latency = steady_latency(lambda: file(one), lambda: file(many), "first", "second")
     return [
-        Metric("latency", seconds, "s", Direction.LOWER, {"batch": batch}, timing=True)
-        for batch, seconds in zip(TIMED_BATCHES, (latency.first, latency.second), strict=True)
+        latency.metric("first", "latency", Direction.LOWER, {"batch": TIMED_BATCHES[0]}),
+        latency.metric("second", "latency", Direction.LOWER, {"batch": TIMED_BATCHES[1]}),
     ]
 
 
@@ -147,6 +147,7 @@ def _relative_latency(network: Network, file: OnnxNetwork, test: Split, yardstic
         TIMED_BATCHES,
         OnnxNetwork,
         fold_hardness,
+        graph_digest,
         no_relative_latency,
         relative_latency,
         with_yardstick,
@@ -171,4 +172,12 @@ def _relative_latency(network: Network, file: OnnxNetwork, test: Split, yardstic
     except (ValueError, Unsupported) as error:
         return [*no_relative_latency(f"no {yardstick} in each place: {error}")]
     reason = yardstick_reason(own, other, yardstick)
-    return [lambda: [relative_latency(file, beside, test, batch, reason=reason) for batch in TIMED_BATCHES]]
+    own_graph, other_graph = (graph_digest(onnx.load(str(each.path))) for each in (file, beside))
+
+    def timed() -> list[Metric]:
+        return [
+            relative_latency(file, beside, test, batch, reason=reason, graphs=(own_graph, other_graph))
+            for batch in TIMED_BATCHES
+        ]
+
+    return [timed]

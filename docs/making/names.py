@@ -29,8 +29,8 @@ TOPICS = {
     "variants": "Variant Setup train Made Trained Swapped",
     "onnx": "export_onnx export_network open_onnx run_onnx feed input_names from_onnx OnnxNetwork copy_onnx running "
     "is_file output_of parameters_of in_layers in_modules",
-    "latency": "compare_latency relative_latency no_relative_latency timing_inputs TIMED_BATCHES check_yardstick "
-    "with_yardstick yardstick_graph yardstick_reason",
+    "latency": "compare_latency steady_latency Latency Reading graph_digest relative_latency no_relative_latency "
+    "timing_inputs TIMED_BATCHES check_yardstick with_yardstick yardstick_graph yardstick_reason",
     "relaxations": "interval relax envelope product gated",
     "certificates": "certify_swap SwapCertificate SwapBounds preactivation_bounds UnitBounds",
     "verification": "verify Verification Answer Question decide read_onnx read_vnnlib Specification Case Box "

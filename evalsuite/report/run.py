@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from evalsuite.report.clocks import without_contradictions
 from evalsuite.report.matrix import Matrix, as_decided, decision_matrices
 from evalsuite.report.measured import TRAIN, Measured
 from evalsuite.report.numerals import grouped
@@ -90,7 +91,7 @@ class Run:
     """What a run measured, and what its report says of it; every part is made once, when it is asked for.
 
     Args:
-        frame: all rows, in the recipe's order.
+        frame: all rows, in the recipe's order; clock readings that contradict each other lose their value.
         record: what the runner wrote of it.
         baseline: the variant to compare with.
         question: that the report answers.
@@ -106,6 +107,9 @@ class Run:
     folder: Path | None = None
 
     _made: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "frame", without_contradictions(self.frame))
 
     @classmethod
     def of(cls, folder: Path) -> Run:

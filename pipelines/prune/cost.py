@@ -20,14 +20,15 @@ from evalsuite import (
     Network,
     Split,
     Timed,
-    compare_latency,
     export_network,
     export_onnx,
+    graph_digest,
     no_relative_latency,
     open_onnx,
     relative_latency,
     replace,
     run_onnx,
+    steady_latency,
     timing_inputs,
     yardstick_graph,
 )
@@ -52,7 +53,7 @@ def runtime_metrics(
         path: where the pruned network goes.
     """
     try:
-        model, sessions = _sessions(network, unpruned, pruned, path)
+        model, timed = _sessions(network, unpruned, pruned, path)
     except (OSError, MemoryError):  # a full disk says nothing of the network
         raise
     except Exception as error:  # torch, onnx and ONNX Runtime share no base class, and any operator may be missing
@@ -61,7 +62,7 @@ def runtime_metrics(
     return [
         Metric("model_bytes", path.stat().st_size, "bytes", LOWER),
         *(_peak(model, batch) for batch in TIMED_BATCHES),
-        *(partial(_latencies, sessions, test, batch) for batch in TIMED_BATCHES),
+        *(partial(_latencies, timed, test, batch) for batch in TIMED_BATCHES),
     ]
 
 
@@ -69,19 +70,18 @@ def _missing(reason: str) -> list[Metric | Timed]:
     return [
         Metric("model_bytes", None, "bytes", LOWER, reason=reason),
         *(Metric("peak_bytes", None, "bytes", LOWER, {"batch": batch}, reason=reason) for batch in TIMED_BATCHES),
-        *(_latency_ratio(None, batch, reason) for batch in TIMED_BATCHES),
+        *(
+            Metric("latency_ratio", None, "ratio", NEUTRAL, {"batch": batch}, timing=True, reason=reason)
+            for batch in TIMED_BATCHES
+        ),
         *no_relative_latency(reason),
     ]
 
 
-def _latency_ratio(value: float | None, batch: int, reason: str) -> Metric:
-    return Metric("latency_ratio", value, "ratio", NEUTRAL, {"batch": batch}, timing=True, reason=reason)
-
-
 def _sessions(
     network: Network, unpruned: nn.Module, pruned: nn.Module, path: Path
-) -> tuple[onnx.ModelProto, list[Any]]:
-    """The pruned network's graph, and sessions of it, of the unpruned one and of the yardstick."""
+) -> tuple[onnx.ModelProto, list[tuple[Any, str]]]:
+    """The pruned network's graph, and sessions of it, of the unpruned one and of the yardstick, with their digests."""
     export = partial(export_onnx, input_shape=network.input_shape, example=network.example(2))
     model = export(pruned, path=path)
     with TemporaryDirectory() as folder:
@@ -90,16 +90,17 @@ def _sessions(
         yardstick = yardstick_graph(whole, unpruned, "relu")
         if yardstick is None:
             yardstick = export(replace(unpruned, lambda _: nn.ReLU()), path=place)
-    return model, [open_onnx(each.SerializeToString()) for each in (model, whole, yardstick)]
+    return model, [(open_onnx(file.SerializeToString()), graph_digest(file)) for file in (model, whole, yardstick)]
 
 
-def _latencies(sessions: list[Any], test: Split, batch: int) -> list[Metric]:
+def _latencies(timed: list[tuple[Any, str]], test: Split, batch: int) -> list[Metric]:
     inputs = timing_inputs(test, batch)
-    pruned, unpruned, yardstick = (partial(run_onnx, each) for each in sessions)
-    own = compare_latency(partial(unpruned, inputs), partial(pruned, inputs)).ratio
+    pruned, unpruned, yardstick = (partial(run_onnx, session) for session, _ in timed)
+    latency = steady_latency(partial(unpruned, inputs), partial(pruned, inputs))
+    digests = [graph for _, graph in timed]
     return [
-        _latency_ratio(own, batch, "unpruned / pruned"),
-        relative_latency(pruned, yardstick, test, batch, reason=_YARDSTICK),
+        latency.metric("ratio", "latency_ratio", NEUTRAL, {"batch": batch}, reason="unpruned / pruned"),
+        relative_latency(pruned, yardstick, test, batch, reason=_YARDSTICK, graphs=(digests[0], digests[2])),
     ]
 
 

@@ -24,11 +24,11 @@ from evalsuite import (
     Metric,
     Split,
     Timed,
-    compare_latency,
     feed,
     mapped,
     open_onnx,
     run_onnx,
+    steady_latency,
     timing_inputs,
 )
 from pipelines.quantize.qcdq import constant_bytes
@@ -331,10 +331,10 @@ def deployment_metrics(
 
 def _latencies(of_float: Run, of_quantized: Run, test: Split, batch: int) -> list[Metric]:
     inputs = timing_inputs(test, batch)
-    latency = compare_latency(partial(of_float, inputs), partial(of_quantized, inputs))
+    latency = steady_latency(partial(of_float, inputs), partial(of_quantized, inputs), "second", "ratio")
     setting = {"batch": batch}
     return [
-        Metric("latency", latency.second, "s", LOWER, setting, timing=True),
+        latency.metric("second", "latency", LOWER, setting),
         # No direction: a network that is slow in float gains more, though quantized it be no faster than another.
-        Metric("latency_ratio", latency.ratio, "ratio", NEUTRAL, setting, timing=True, reason="float32 / quantized"),
+        latency.metric("ratio", "latency_ratio", NEUTRAL, setting, reason="float32 / quantized"),
     ]

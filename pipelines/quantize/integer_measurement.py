@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from textwrap import shorten
 from typing import Any
 
@@ -25,10 +26,10 @@ from evalsuite import (
     Split,
     Timed,
     Unsupported,
-    compare_latency,
     open_onnx,
     pieces,
     run_onnx,
+    steady_latency,
     timing_inputs,
 )
 from pipelines.quantize.integer.agreement import IntegerAgreement, compare
@@ -187,47 +188,60 @@ class IntegerStudy:
         """What it takes; `note` takes the place of the reasons."""
         tables = sum(each.table.nbytes for each in network.operations if isinstance(each, Table))
         metrics = [Metric("table_bytes", tables, "bytes", LOWER, setting, reason=note)]
-        setting_of_latency = {**setting, "batch": _LATENCY_BATCH}
+        timing: Settings = {**setting, "batch": _LATENCY_BATCH}
         if network.islands:
             why = f"float islands {', '.join(each.name for each in network.islands)}"
             return [
                 *metrics,
                 Metric("integer_operations", None, "count", NEUTRAL, setting, reason=why),
-                Metric("integer_latency_ratio", None, "ratio", NEUTRAL, setting_of_latency, timing=True, reason=why),
+                Metric("integer_latency_ratio", None, "ratio", NEUTRAL, timing, timing=True, reason=why),
             ]
         counts = count_operations(network)
         kinds = "per sample, a look-up counted as one, without MACs: " + ", ".join(
             f"{kind} {count}" for kind, count in counts.items()
         )
         scalar = sum(count for kind, count in counts.items() if kind != "multiply_accumulate")
-        given = torch.as_tensor(timing_inputs(self.test, _LATENCY_BATCH))
-        integers = executor.quantize(given.numpy())
+        operations = Metric("integer_operations", scalar, "count", NEUTRAL, setting, reason=note or kinds)
+        return [*metrics, operations, self._latency(network, executor, timing, note)]
+
+    def _latency(self, network: IntegerNetwork, executor: Executor, setting: Settings, note: str) -> Timed:
+        """The float32 network's time over the integer-only one's: both are files that ONNX Runtime executes."""
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "integer.onnx"
+            write_integer_onnx(network, path)
+            session = open_onnx(path)
+        inputs = torch.as_tensor(timing_inputs(self.test, _LATENCY_BATCH))
+        integers = {session.get_inputs()[0].name: executor.quantize(inputs.numpy())}
+        reason = note or "ONNX Runtime: the float32 file / the integer-only file"
 
         def timed() -> list[Metric]:
-            latency = compare_latency(partial(run_onnx, self.float_session, given), partial(executor.run, integers))
-            return [Metric("integer_latency_ratio", latency.ratio, "ratio", NEUTRAL, setting_of_latency, timing=True,
-                           reason=note or "ONNX Runtime float32 / the integer network in numpy")]  # fmt: skip
+            latency = steady_latency(
+                partial(run_onnx, self.float_session, inputs), partial(session.run, None, integers)
+            )
+            return [latency.metric("ratio", "integer_latency_ratio", NEUTRAL, setting, reason=reason)]
 
-        return [*metrics, Metric("integer_operations", scalar, "count", NEUTRAL, setting, reason=note or kinds), timed]
+        return timed
 
     def _of_polynomial(
-        self, by_table: IntegerNetwork, executor: Executor, logits: Integers, found: IntegerAgreement
+        self, by_table: IntegerNetwork, executor: Executor, logits: Integers, agreement: IntegerAgreement
     ) -> list[Metric | Timed]:
-        """GELU by I-BERT's polynomial instead of a table; `found` is of the network with tables."""
+        """GELU by I-BERT's polynomial instead of a table; `agreement` is of the network with tables.
+
+        The polynomial's accuracy stands beside the tables' on the same samples, which may be fewer than all.
+        """
         setting: Settings = {"activation": "polynomial"}
-        if not any(isinstance(each, Table) for each in by_table.operations):
-            accuracy = self._scored("integer", executor.dequantize(logits[: len(self.some)]), setting)
-            rows = (accuracy, *self._agreement(found, setting))
-            return [
-                *(replace(each, reason=_NO_SMOOTH) if each.value is not None else each for each in rows),
-                *self._of_cost(by_table, executor, setting, _NO_SMOOTH),
-            ]
+        beside = executor.dequantize(logits[: len(self.some)])
+        rows: list[Metric | Timed] = [self._scored("integer", beside, {"activation": "table"})]
+        if not any(isinstance(operation, Table) for operation in by_table.operations):
+            measured = [self._scored("integer", None, setting, reason=_NO_SMOOTH), *self._agreement(agreement, setting)]
+            return [*rows, *(replace(row, value=None, reason=_NO_SMOOTH) for row in measured)]
         try:
             network = self._lowered(by_table.rounding, "polynomial")
             executor = Executor(network)
         except (Unsupported, OverflowError) as error:
-            return [self._scored("integer", None, setting, reason=str(error))]
+            return [*rows, self._scored("integer", None, setting, reason=str(error))]
         return [
+            *rows,
             self._scored("integer", executor.dequantize(self._run(executor, self.some)), setting),
             *self._agreement(compare(self.quantized, network, self.some, diagnose=False), setting),
             *self._of_cost(network, executor, setting),

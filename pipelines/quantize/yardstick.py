@@ -18,6 +18,7 @@ from evalsuite import (
     Timed,
     Unsupported,
     export_onnx,
+    graph_digest,
     no_relative_latency,
     open_onnx,
     relative_latency,
@@ -65,6 +66,8 @@ def relative_metrics(
                     other, scheme, inputs, Path(folder), example
                 )
             sessions = [open_onnx(each) for each in (*files, *beside)]
+            float_graphs = _digest(files[0]), _digest(beside[0])
+            integer_graphs = _digest(files[1]), _digest(beside[1])
     except (Unsupported, ValueError) as error:
         return no_relative_metrics(f"no {name} in each place: {error}")
     reason = yardstick_reason(module, other, name)
@@ -72,12 +75,19 @@ def relative_metrics(
 
     def timed() -> list[Metric]:
         return [
-            relative_latency(own, yardstick, test, batch, reason=reason, setting=setting)
-            for own, yardstick, setting in ((whole, whole_beside, _FLOAT), (quantized, quantized_beside, _INTEGER))
+            relative_latency(own, yardstick, test, batch, reason=reason, setting=setting, graphs=graphs)
+            for own, yardstick, setting, graphs in (
+                (whole, whole_beside, _FLOAT, float_graphs),
+                (quantized, quantized_beside, _INTEGER, integer_graphs),
+            )
             for batch in TIMED_BATCHES
         ]
 
     return [timed]
+
+
+def _digest(file: bytes | Path) -> str:
+    return graph_digest(onnx.load_from_string(file) if isinstance(file, bytes) else onnx.load(str(file)))
 
 
 def no_relative_metrics(reason: str) -> list[Metric | Timed]:

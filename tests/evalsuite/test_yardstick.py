@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from written import Written
 
-from evalsuite import Direction, LambdaGELU, Split, census, deployment, export_onnx, open_onnx, run_onnx
+from evalsuite import Direction, LambdaGELU, Split, census, export_onnx, latency, open_onnx, run_onnx
 from evalsuite.activations.census import let_stay
 from evalsuite.yardstick import (
     no_relative_latency,
@@ -33,7 +33,7 @@ def split(samples: int = 10) -> Split:
 def test_the_ratio_is_own_over_yardstick(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that says what the calls take: 3 s and 4 s a sample."""
     now = 0.0
-    monkeypatch.setattr(deployment.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(latency.time, "perf_counter", lambda: now)
 
     def takes(seconds: float) -> object:
         def run(inputs: torch.Tensor) -> None:

@@ -168,11 +168,7 @@ def checks_grid(table: QuantizationTable) -> Grid | None:
     ]  # fmt: skip
     if not any(check.metric.startswith("integer") for check in columns):
         return None
-    metric = "integer_accuracy"
-    polynomials = {
-        place: seed_difference(table.values(*place, metric, POLYNOMIAL), table.values(*place, metric))
-        for place in found
-    }
+    polynomials = {place: _polynomial_difference(table, *place) for place in found}
     # What was chosen on calibration data, each choice once.
     rows = table.measured.frame
     rows = rows[(rows["workload"] == table.workload) & (rows["stage"] == STAGE) & (rows["metric"] == TOLD)]
@@ -195,6 +191,25 @@ def checks_grid(table: QuantizationTable) -> Grid | None:
     titles += ["treatment chosen"] if treated else []
     heads, caption = ("treatment", "variant", *titles), f"{table.workload}, the integer-only network checked"
     return sheet.grid(f"{table.workload}-integer-checks", caption, heads, NOTES["checks"])
+
+
+def _polynomial_difference(table: QuantizationTable, treatment: Treatment, variant: str) -> Estimate | None:
+    """The accuracy by polynomials less that by tables on the same samples; None where a network has no polynomial.
+
+    Rows of former versions have the tables' accuracy on all samples alone: a polynomial that was measured on fewer has
+    no difference there. They repeat the tables' accuracy for networks without a polynomial.
+    """
+    metric = "integer_accuracy"
+    rows = table.measured.frame
+    columns = ["workload", "variant", "step", "metric", "setting"]
+    place = (rows[columns] == [table.workload, variant, treatment.step, metric, POLYNOMIAL]).all(axis=1)
+    reasons = " ".join(rows.loc[place, "reason"])
+    if "no activation needs" in reasons:
+        return None
+    by_table = table.values(treatment, variant, metric, "activation=table")
+    if not by_table and "of the first" not in reasons:
+        by_table = table.values(treatment, variant, metric)
+    return seed_difference(table.values(treatment, variant, metric, POLYNOMIAL), by_table)
 
 
 def _number(value: float | None, check: Check) -> GridCell:
