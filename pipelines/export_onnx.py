@@ -33,7 +33,7 @@ class Export:
         yardstick: the activation with which in each place the same network is timed in turn, for `relative_latency`.
     """
 
-    version: ClassVar[str] = "4"
+    version: ClassVar[str] = "5"
     libraries: ClassVar[tuple[str, ...]] = ("torch", "onnx", "onnxscript", "onnxruntime")
     timed: ClassVar[bool] = True
     exports: ClassVar[bool] = True

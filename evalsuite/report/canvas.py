@@ -142,13 +142,21 @@ def panels(count: int, columns: int, height: float, variants: Sequence[str] = ()
         found.svg = "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 
-def mean_marks(axes: Any, points: Iterable[tuple[float, Estimate]], look: Look, **style: Any) -> None:
-    """Draw means and intervals of fractions, in percent, at their places across; `style` is passed on to matplotlib's
-    errorbar.
+def mean_marks(
+    axes: Any, points: Iterable[tuple[float, Estimate]], look: Look, factor: float = 100.0, **style: Any
+) -> None:
+    """Draw means and intervals at their places across.
+
+    Args:
+        axes: a panel.
+        points: places and estimates.
+        look: of the variant.
+        factor: of what is drawn; 100 shows fractions in percent.
+        style: is passed on to matplotlib's errorbar.
 
     Example: docs/reference.md#figures
     """
-    shown = [(x, 100 * each.mean, 100 * (each.half_width or 0.0)) for x, each in points]
+    shown = [(x, factor * each.mean, factor * (each.half_width or 0.0)) for x, each in points]
     across, heights, halves = zip(*shown, strict=True) if shown else ((), (), ())
     axes.errorbar(across, heights, yerr=halves, color=look.colour, marker=look.marker, **style)
 

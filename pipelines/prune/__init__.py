@@ -36,7 +36,7 @@ class Prune:
         control: remove nothing, whatever the sparsity, and only fine-tune: what the fine-tuning alone does.
     """
 
-    version: ClassVar[str] = "3"
+    version: ClassVar[str] = "4"
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torch-pruning", "onnx", "onnxscript", "onnxruntime")
     timed: ClassVar[bool] = True
     exports: ClassVar[bool] = True

@@ -72,7 +72,7 @@ class Quantize:
             timed in turn with this one: `relative_latency` is the ratio.
     """
 
-    version: ClassVar[str] = "10"
+    version: ClassVar[str] = "11"
     libraries: ClassVar[tuple[str, ...]] = ("brevitas", "torch", "numpy", "onnx", "onnxruntime", "onnxoptimizer")
     timed: ClassVar[bool] = True
     exports: ClassVar[bool] = True

@@ -64,7 +64,7 @@ class Smt:
             meant, or that the outputs depend on; 0 for all.
     """
 
-    version: ClassVar[str] = "7"
+    version: ClassVar[str] = "8"
     libraries: ClassVar[tuple[str, ...]] = ("torch", "numpy", "highspy", "z3-solver", "onnx", "onnxruntime")
     takes_any_task: ClassVar[bool] = True
     takes_tokens: ClassVar[bool] = True

@@ -136,6 +136,7 @@ class Evidence:
         self._network, self._deadline, self._folded = network, deadline, folded
         self._sizes: list[int] = []
         self._missing: list[str] = []
+        self._clocked = False
 
     @classmethod
     def of_module(cls, folder: Path, network: Network, deadline: float) -> Evidence:
@@ -156,10 +157,12 @@ class Evidence:
 
         The proof goes to the archive by that name. What is found counts for the next `metrics`.
         """
+        self._clocked |= settled.clocked
         if settled.verdict is not Verdict.HOLDS:
             return settled
         if settled.proof is None or time.monotonic() >= self._deadline:
             self._missing.append(_PEER if settled.proof is None else LATE)
+            self._clocked |= settled.proof is not None
             return settled
         try:
             text = checked_text(settled.proof(self._content), self._content)
@@ -173,13 +176,17 @@ class Evidence:
         return settled
 
     def metrics(self, setting: Setting) -> list[Metric]:
-        """How many proofs were accepted since the last call, and their mean size in bytes; why others have none."""
-        sizes, missing = self._sizes, self._missing
-        self._sizes, self._missing = [], []
+        """How many proofs were accepted since the last call, and their mean size in bytes; why others have none.
+
+        Both depend on the clock where it ended a question or left no time for a proof: another machine has others.
+        """
+        sizes, missing, clocked = self._sizes, self._missing, self._clocked
+        self._sizes, self._missing, self._clocked = [], [], False
         without = f"{len(missing)} of {len(sizes) + len(missing)} without: {'; '.join(sorted(set(missing)))}"
         reason = without if missing else ""
         mean = statistics.fmean(sizes) if sizes else None
-        return _metrics(len(sizes), mean, setting, reason, "" if sizes else reason or "nothing holds")
+        lack = "" if sizes else reason or "nothing holds"
+        return _metrics(len(sizes), mean, setting, reason, lack, clocked=clocked)
 
     @cached_property
     def _content(self) -> bytes:
@@ -198,8 +205,10 @@ def without_proofs(method: str, setting: Setting) -> list[Metric]:
     return _metrics(None, None, setting, _NONE_BY[method], _NONE_BY[method])
 
 
-def _metrics(count: int | None, mean: float | None, setting: Setting, *reasons: str) -> list[Metric]:
+def _metrics(
+    count: int | None, mean: float | None, setting: Setting, *reasons: str, clocked: bool = False
+) -> list[Metric]:
     return [
-        Metric("proofs_checked", count, "count", Direction.HIGHER, setting, reason=reasons[0]),
-        Metric("proof_bytes", mean, "bytes", Direction.LOWER, setting, reason=reasons[1]),
+        Metric("proofs_checked", count, "count", Direction.HIGHER, setting, timing=clocked, reason=reasons[0]),
+        Metric("proof_bytes", mean, "bytes", Direction.LOWER, setting, timing=clocked, reason=reasons[1]),
     ]

@@ -23,7 +23,7 @@ from evalsuite import (
     resolved_text,
     sentence,
 )
-from pipelines.quantize.report.tables import SOURCES, QuantizationTable, Quantized
+from pipelines.quantize.report.tables import Quality, QuantizationTable, Quantized
 from pipelines.quantize.report.text import MACS, table_scale
 
 LEAST_BITS = 3
@@ -47,6 +47,9 @@ def _pooled(tables: Sequence[QuantizationTable], variant: str) -> str:
     over seeds. What a workload has not got is left out for all. Which moves are shown to be less than the margin is
     told by each one's own 95 % interval, a test of equivalence.
     """
+    tables = [table for table in tables if table.quality == Quality()]
+    if not tables:
+        return ""
     found = {}
     for panel in dict.fromkeys(panel for table in tables for panel in table.panels):
         means = mean_by_seed([_gaps(table, variant, panel) for table in tables])
@@ -55,7 +58,7 @@ def _pooled(tables: Sequence[QuantizationTable], variant: str) -> str:
     within = sum(not each.constant and each.low is not None and each.high is not None
                  and each.low > -MARGIN and each.high < MARGIN for each in found.values())  # fmt: skip
     shown = f"by less than {AREA_SCALE.number(MARGIN)} pp in {within} of {len(found)} methods and placements"
-    source, many = SOURCES[tables[0].metric], len({table.workload for table in tables})
+    source, many = tables[0].source, len({table.workload for table in tables})
     return sentence(
         f"{variant}: from float to {LEAST_BITS} bits and more ({source}, mean over {many} workloads and their widths) "
         f"its gap to {tables[0].baseline} is shown to move {shown}: ",
@@ -76,7 +79,7 @@ def finding(table: QuantizationTable) -> Finding:
     tested = [cell for cell in table.cells.values() if cell.bracketed]
     resolved = {cell.variant for cell in tested if cell.resolved}
     quiet = [name for name in table.others if name in {cell.variant for cell in tested} - resolved]
-    elsewhere, source = _elsewhere(table), SOURCES[table.metric]
+    elsewhere, source = _elsewhere(table), table.source
     # Why some accuracies are not of the integer-only network, where a row says so.
     reasons = grouped(dict.fromkeys((cell.reason, cell.variant) for cell in table.cells.values() if cell.mean
                                     and cell.reason and not cell.reason.startswith(f"{table.baseline}: ")))  # fmt: skip
@@ -85,7 +88,7 @@ def finding(table: QuantizationTable) -> Finding:
         sentence("", quiet, end=f": no difference is resolved at any width, with any method or placement ({source})."),
         sentence("Resolved in other arithmetic, though not there: ",
                  (f"{source}: {', '.join(each)}" for source, each in elsewhere.items()), "; "),
-        sentence("No accuracy of the integer-only network everywhere for ",
+        sentence(f"No {table.quality.words} of the integer-only network everywhere for ",
                  (f"{', '.join(variants)} ({reason})" for reason, variants in reasons.items()), "; "),
         _coverage(table), _checks(table),
     ]  # fmt: skip
@@ -99,7 +102,7 @@ def _headline(table: QuantizationTable, tested: Sequence[Quantized], elsewhere: 
         paired = any(cell.difference for cell in table.cells.values())
         return "One seed: no interval, so nothing is claimed." if paired else none
     resolved = [cell for cell in tested if cell.resolved]
-    of = f"of {len(tested)} differences to {table.baseline} ({SOURCES[table.metric]})"
+    of = f"of {len(tested)} differences to {table.baseline} ({table.source})"
     more = f"; other arithmetic resolves {elsewhere}{' more' * bool(resolved)}." if elsewhere else "."
     if not resolved:
         return f"None {of} is resolved{more}"
@@ -115,10 +118,10 @@ def _elsewhere(table: QuantizationTable) -> dict[str, list[str]]:
     scale, found = table_scale(table), []
     for treatment, name in itertools.product(table.treatments, table.others):
         own = table.cell(treatment, name)
-        for metric, source in SOURCES.items() if not own.resolved else ():
+        for metric, source in table.quality.sources.items() if not own.resolved else ():
             for setting in table.measured.settings(table.workload, name, treatment.step, metric):
                 values, other = (table.values(treatment, each, metric, setting) for each in (name, table.baseline))
-                cell = Compared(name, values, other)
+                cell = Compared(name, values, other, table.quality.way)
                 if cell.difference is not None and cell.resolved and (metric, setting) != (own.metric, ""):
                     what = f"{source}, {setting.replace('=', ' ')}" if setting else source
                     found.append((what, f"{name} {treatment.label} {interval_text(cell.difference, scale)}"))

@@ -45,12 +45,21 @@ from pipelines.quantize.report.tables import (
     ONE_ALONE,
     STAGE,
     TOLD,
+    Quality,
     QuantizationTable,
     Quantized,
     Treatment,
     quantization_tables,
 )
-from pipelines.quantize.report.text import MACS, NOTES, accuracy_grid, checks_grid, coverage_grid, mixed_grid
+from pipelines.quantize.report.text import (
+    MACS,
+    NOTES,
+    accuracy_grid,
+    checks_grid,
+    coverage_grid,
+    mixed_grid,
+    table_scale,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,13 +81,14 @@ def _part(run: Run) -> Part:
     return Part.of(told, grids, details, drawings, rule=NOTES["rule"] if len(placements) > 1 else "", tables=tables)
 
 
-def _of_width(bits: int, metric: str = "", settings: Mapping[str, str] = _PLAIN) -> Measure:
+def _of_width(bits: int, metric: str = "", settings: Mapping[str, str] = _PLAIN, quality: str = "accuracy") -> Measure:
     """Of networks quantized after training to so many bits, the mean over such steps, and each of them.
 
     Args:
         bits: of weights and of activations.
-        metric: what is measured; an accuracy for want of a name.
+        metric: what is measured; the task's quality for want of a name.
         settings: of the metric, in the mean too, each with what it adds to a label.
+        quality: of a quality, which one: tasks of another are not asked.
     """
 
     def measure(run: Run, workload: str, variant: str) -> Evidence | None:
@@ -87,7 +97,7 @@ def _of_width(bits: int, metric: str = "", settings: Mapping[str, str] = _PLAIN)
             each for each in (table.treatments if table else ())
             if each.weight_bits == each.act_bits == bits and not (each.epochs or each.after or each.budget)
         ]  # fmt: skip
-        if table is None or not chosen:
+        if table is None or not chosen or (not metric and table.quality.metric != quality):
             return None
         tests = []
         for each in chosen:
@@ -205,14 +215,14 @@ def _titles(grid: Any, shown: Sequence[Treatment]) -> None:
 
 
 def bit_widths(table: QuantizationTable) -> list[Drawing]:
-    """Accuracy in float and from wide to narrow, a panel per method and placement; a figure per few variants."""
-    name, title = f"quantization-{table.workload}", f"Accuracy by bit width, {table.workload}"
+    """Quality in float and from wide to narrow, a panel per method and placement; a figure per few variants."""
+    name, title = f"quantization-{table.workload}", f"{table.quality.words.capitalize()} by bit width, {table.workload}"
     return drawings_by_group(partial(_bit_widths, table), table.variants, name, title)
 
 
 def _bit_widths(table: QuantizationTable, variants: Sequence[str], name: str, title: str) -> Drawing:
     if sum(any(table.cell(each, variant).mean for variant in variants) for each in table.treatments) < 2:
-        return Drawing(name, title, NOTES["widths figure"], reason="it takes two quantize steps with an accuracy")
+        return Drawing(name, title, NOTES["widths figure"], reason="it takes two quantize steps with a value")
     plain = any(table.plain[variant].mean for variant in variants)
     shown = table.panels
     columns = 2 if len(shown) in (2, 4) else min(3, len(shown))
@@ -222,7 +232,7 @@ def _bit_widths(table: QuantizationTable, variants: Sequence[str], name: str, ti
             for variant, shift in zip(variants, shifts(len(variants), 0.6), strict=True):
                 cells = [(each.width, table.cell(each, variant)) for each in treatments]
                 course = [*([("float", table.plain[variant])] if plain else []), *cells]
-                _course(axes, course, places, shift, looks(variants)[variant], joined=bool(panel))
+                _course(axes, course, places, shift, looks(variants)[variant], table.quality, joined=bool(panel))
             axes.set_title(panel)
             ticks = [place.replace(" (", "\n(") for place in places]
             axes.set_xticks(range(len(places)), ticks, color=INK_COLOUR, fontsize=7.5 if len(places) < 6 else 6.5)
@@ -230,19 +240,29 @@ def _bit_widths(table: QuantizationTable, variants: Sequence[str], name: str, ti
             axes.grid(axis="y")
             axes.tick_params(axis="x", length=0)
         for axes in figure.grid[:, 0]:
-            axes.set_ylabel("accuracy, %")
+            axes.set_ylabel(f"{table.quality.words}, {table_scale(table).unit}")
     alt = f"{title}: {'; '.join(each.label for each in table.treatments)}."
     return Drawing(name, title, NOTES["widths figure"], alt, figure.svg)
 
 
-def _course(axes: Any, course: Sequence[tuple[str, Quantized]], places: Sequence[str], shift: float, look: Look, *,
-            joined: bool) -> None:  # fmt: skip
+def _course(
+    axes: Any,
+    course: Sequence[tuple[str, Quantized]],
+    places: Sequence[str],
+    shift: float,
+    look: Look,
+    quality: Quality,
+    *,
+    joined: bool,
+) -> None:
     shown = [(places.index(place) + shift, cell.mean) for place, cell in course if cell.mean]
-    mean_marks(axes, shown, look, markersize=3.8, elinewidth=1.1, linestyle="none")
+    mean_marks(axes, shown, look, quality.factor, markersize=3.8, elinewidth=1.1, linestyle="none")
     if joined:  # What has mixed widths has no place between the others.
         curve = [(places.index(place) + shift, cell.mean) for place, cell in course
                  if cell.mean and not cell.treatment.budget]  # fmt: skip
-        axes.plot([x for x, _ in curve], [100 * mean.mean for _, mean in curve], color=look.colour, linewidth=0.9)
+        axes.plot(
+            [x for x, _ in curve], [quality.factor * mean.mean for _, mean in curve], color=look.colour, linewidth=0.9
+        )
 
 
 SECTION = Section(
@@ -253,6 +273,17 @@ SECTION = Section(
     endpoints=(
         Endpoint("accuracy with 8-bit integers", _of_width(8), "fraction", Direction.HIGHER, 0.005),
         Endpoint("accuracy with 4-bit integers", _of_width(4), "fraction", Direction.HIGHER, 0.005),
+        *(
+            Endpoint(
+                f"bits per byte with {bits}-bit integers",
+                _of_width(bits, quality="bits_per_byte"),
+                "bits",
+                Direction.LOWER,
+                0.01,
+                instead=True,
+            )
+            for bits in (8, 4)
+        ),
         Endpoint("share of MACs in 8-bit integers", _of_width(8, MACS), "share", Direction.HIGHER, 0.01),
         Endpoint("latency with 8-bit integers", _int8_latency, "share", Direction.LOWER, 0.05),
     ),

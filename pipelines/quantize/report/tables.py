@@ -1,4 +1,4 @@
-"""What quantization costs each variant: accuracy by bit width, method and placement, paired with the baseline."""
+"""What quantization costs each variant: quality by bit width, method and placement, paired with the baseline."""
 
 from __future__ import annotations
 
@@ -6,16 +6,45 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evalsuite import Compared, Measured, Run, StepTable, grouped, number_of
+from evalsuite import Compared, Direction, Measured, Run, StepTable, grouped, number_of
 
 STAGE = "quantize"
-ACCURACY = "accuracy"  # The metric, and the stage that measures it of networks as trained.
-# What an accuracy is of, the one wanted most first: arithmetic on integers only, ONNX Runtime's, simulated integers.
-SOURCES = {"integer_accuracy": "integers only", "runtime_accuracy": "ONNX Runtime", "accuracy": "Brevitas"}
+ACCURACY = "accuracy"  # The stage that measures networks as trained.
+# What a quality is of, the one wanted most first: arithmetic on integers only, ONNX Runtime's, simulated integers.
+_SOURCES = {"integer_": "integers only", "runtime_": "ONNX Runtime", "": "Brevitas"}
 ONE_ALONE, ALL_BUT_ONE = "layer_alone_loss", "layer_spared_loss"
 CHOSEN, ACCUMULATOR = "chosen_weight_bits", "accumulator_bits"
 OBSERVED = "accumulator_bits_observed"
 TOLD = "chosen_treatment"  # Text in the place of a reason, and no measurement.
+
+
+@dataclass(frozen=True)
+class Quality:
+    """The number by which a task judges a network: the name of its metric, its unit, and which way is better."""
+
+    metric: str = "accuracy"
+    unit: str = "fraction"
+    direction: Direction = Direction.HIGHER
+
+    @property
+    def words(self) -> str:
+        """The name as running text: "bits per byte"."""
+        return self.metric.replace("_", " ")
+
+    @property
+    def way(self) -> int:
+        """1 where more is better, -1 where less is."""
+        return 1 if self.direction is Direction.HIGHER else -1
+
+    @property
+    def factor(self) -> float:
+        """What its values are multiplied by where they are drawn: fractions are shown in percent."""
+        return 100.0 if self.unit == "fraction" else 1.0
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """Metric -> what it is of, the one that is wanted most first."""
+        return {f"{prefix}{self.metric}": source for prefix, source in _SOURCES.items()}
 
 
 @dataclass(frozen=True)
@@ -74,7 +103,7 @@ class Treatment:
 
 @dataclass(frozen=True, kw_only=True)
 class Quantized(Compared):
-    """One network under one treatment, of the accuracy `metric`.
+    """One network under one treatment, of the quality `metric`.
 
     Where there is a value, `reason` says why there is no better `metric`.
     """
@@ -87,13 +116,19 @@ class Quantized(Compared):
 class QuantizationTable(StepTable):
     """The quantize steps of one workload: `cells` by step and variant, `plain` the same networks in float.
 
-    `metric` is the accuracy that most cells are of.
+    `quality` is the task's, and `metric` that of its sources which most cells are of.
     """
 
     treatments: tuple[Treatment, ...]
     cells: Mapping[tuple[str, str], Quantized]
     plain: Mapping[str, Quantized]
     metric: str
+    quality: Quality = Quality()
+
+    @property
+    def source(self) -> str:
+        """What most cells are of, in words."""
+        return self.quality.sources[self.metric]
 
     def cell(self, treatment: Treatment, variant: str) -> Quantized:
         return self.cells[treatment.step, variant]
@@ -115,24 +150,50 @@ def quantization_tables(run: Run) -> list[QuantizationTable]:
         if not steps:
             continue
         treatments = _treatments(steps, measured.options, run.record.after)
+        quality = _quality(measured, workload)
         cells = {
-            (each.step, name): _cell(measured, workload, name, baseline, each, SOURCES)
+            (each.step, name): _cell(measured, workload, name, baseline, each, quality, tuple(quality.sources))
             for each in treatments
             for name in measured.variants
         }
         float_step = Treatment(measured.step(workload, ACCURACY))
-        plain = {name: _cell(measured, workload, name, baseline, float_step, (ACCURACY,)) for name in measured.variants}
+        plain = {
+            name: _cell(measured, workload, name, baseline, float_step, quality, (quality.metric,))
+            for name in measured.variants
+        }
         metrics = [each.metric for each in cells.values() if each.mean]
-        usual = max(SOURCES, key=metrics.count)
+        usual = max(quality.sources, key=metrics.count)
         found.append(QuantizationTable(
             measured=measured, workload=workload, baseline=baseline, treatments=treatments, cells=cells, plain=plain,
-            metric=usual,
+            metric=usual, quality=quality,
         ))  # fmt: skip
     return found
 
 
-def _cell(measured: Measured, workload: str, variant: str, baseline: str, treatment: Treatment,
-          sources: Mapping[str, str] | tuple[str, ...]) -> Quantized:  # fmt: skip
+def _quality(measured: Measured, workload: str) -> Quality:
+    """The headline of the workload's task: what the quantized networks' own, integer and runtime rows are all of."""
+    rows = measured.frame
+    rows = rows[(rows["workload"] == workload) & (rows["stage"] == STAGE) & (rows["metric"] != "")]
+    names = list(dict.fromkeys(rows["metric"]))
+    if any(name in names for name in Quality().sources):
+        return Quality()
+    for name in names:
+        if f"runtime_{name}" in names or f"integer_{name}" in names:
+            first = rows[rows["metric"] == name].iloc[0]
+            if first["direction"] != Direction.NEUTRAL.value:
+                return Quality(name, str(first["unit"]), Direction(first["direction"]))
+    return Quality()
+
+
+def _cell(
+    measured: Measured,
+    workload: str,
+    variant: str,
+    baseline: str,
+    treatment: Treatment,
+    quality: Quality,
+    sources: Sequence[str],
+) -> Quantized:
     step = treatment.step
     own = {metric: measured.values(workload, variant, step, metric) for metric in sources}
     other = {metric: measured.values(workload, baseline, step, metric) for metric in sources}
@@ -140,14 +201,14 @@ def _cell(measured: Measured, workload: str, variant: str, baseline: str, treatm
     reasons = [measured.reason(workload, variant, step, metric) for metric in sources]
     told = next((each for each in reasons if not each.startswith("absent")), "")
     if not valued:
-        return Quantized(variant, reason=told or reasons[0], treatment=treatment)
+        return Quantized(variant, way=quality.way, reason=told or reasons[0], treatment=treatment)
     # Both arms in the same arithmetic, or no difference at all.
     metric = next((each for each in valued if other[each]), valued[0])
-    first = next(iter(sources))
+    first = sources[0]
     if metric != first and not told:
         lacking = measured.reason(workload, baseline, step, first)
         told = "" if lacking.startswith("absent") else f"{baseline}: {lacking}"
-    return Quantized(variant, own[metric], other[metric] if variant != baseline else {},
+    return Quantized(variant, own[metric], other[metric] if variant != baseline else {}, quality.way,
                      reason="" if metric == first else told, treatment=treatment, metric=metric)  # fmt: skip
 
 

@@ -23,20 +23,20 @@ from evalsuite import (
     scale_of,
     seed_difference,
 )
-from pipelines.quantize.report.tables import CHOSEN, SOURCES, STAGE, TOLD, QuantizationTable, Quantized, Treatment
+from pipelines.quantize.report.tables import CHOSEN, STAGE, TOLD, QuantizationTable, Quantized, Treatment
 
 MACS, NODES = "integer_mac_fraction", "integer_node_fraction"
 NOTES = notes(__name__)
 LATENCY, POLYNOMIAL = "latency_ratio", "activation=polynomial"
 _SOURCE_NOUNS = {
-    "integer_accuracy": "the network that computes with integers only",
-    "runtime_accuracy": "ONNX Runtime's execution",
-    "accuracy": "Brevitas' simulation in float",
+    "integers only": "the network that computes with integers only",
+    "ONNX Runtime": "ONNX Runtime's execution",
+    "Brevitas": "Brevitas' simulation in float",
 }
 
 
 def table_scale(table: QuantizationTable) -> Scale:
-    return common_scale([*table.plain.values(), *table.cells.values()])
+    return common_scale([*table.plain.values(), *table.cells.values()], table.quality.unit)
 
 
 def accuracy_grid(table: QuantizationTable) -> Grid | None:
@@ -54,14 +54,16 @@ def accuracy_grid(table: QuantizationTable) -> Grid | None:
          "weight_bits": cell.treatment.weight_bits, "act_bits": cell.treatment.act_bits,
          "qat_epochs": cell.treatment.epochs, "placement": cell.treatment.placement,
          "after": cell.treatment.after, "variant": cell.variant, "metric": cell.metric,
-         **compared_columns(cell, "accuracy")}
+         **compared_columns(cell, table.quality.metric)}
         for cell in shown
     ]  # fmt: skip
-    others = [each for each in SOURCES if each != table.metric and any(c.metric == each for c in table.cells.values())]
-    sources = f"Accuracies are of {_SOURCE_NOUNS[table.metric]}"
-    more = " or ".join(_SOURCE_NOUNS[each] for each in others)
-    sources += f"; where there is none, of {more}, and marked." if others else "."
-    caption = f"accuracy after quantization, {SOURCES[table.metric]} (%, Δ in pp; {table.seeds_text})"
+    quality = table.quality
+    used = {cell.metric for cell in table.cells.values()} - {table.metric}
+    more = " or ".join(_SOURCE_NOUNS[source] for metric, source in quality.sources.items() if metric in used)
+    named = "Accuracies are" if quality.metric == "accuracy" else f"{quality.words.capitalize()} are"
+    sources = f"{named} of {_SOURCE_NOUNS[table.source]}"
+    sources += f"; where there is none, of {more}, and marked." if more else "."
+    caption = f"{quality.words} after quantization, {table.source} ({scale.label}; {table.seeds_text})"
     heads, note = ("treatment", *table.variants), NOTES["accuracy"].format(baseline=table.baseline, sources=sources)
     grid = sheet.grid(f"{table.workload}-quantized", f"{table.workload}, {caption}", heads, note)
     bits = {"weight_bits": "Int64", "act_bits": "Int64"}
@@ -71,7 +73,7 @@ def accuracy_grid(table: QuantizationTable) -> Grid | None:
 def _cell(cell: Quantized, table: QuantizationTable, scale: Scale, *, usual: str) -> GridCell:
     found = compared_cell(cell, table, scale)
     marked = cell.mean is not None and cell.metric != usual
-    return replace(found, text=f"{found.text} ({SOURCES[cell.metric]})") if marked else found
+    return replace(found, text=f"{found.text} ({table.quality.sources[cell.metric]})") if marked else found
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,7 @@ def checks_grid(table: QuantizationTable) -> Grid | None:
     for (treatment, variant), worst in found.items():
         cells = [_number(worst.get(check), check) for check in columns]
         polynomial, told = polynomials[treatment, variant], treated.get((treatment.step, variant), "")
-        cells += [_difference(polynomial)] if any(polynomials.values()) else []
+        cells += [_difference(polynomial, table.quality.unit)] if any(polynomials.values()) else []
         cells += [GridCell(told)] if treated else []
         sheet.add(treatment.label, variant, *cells)
         sheet.lines.append(
@@ -194,12 +196,12 @@ def checks_grid(table: QuantizationTable) -> Grid | None:
 
 
 def _polynomial_difference(table: QuantizationTable, treatment: Treatment, variant: str) -> Estimate | None:
-    """The accuracy by polynomials less that by tables on the same samples; None where a network has no polynomial.
+    """The quality by polynomials less that by tables on the same samples; None where a network has no polynomial.
 
-    Rows of former versions have the tables' accuracy on all samples alone: a polynomial that was measured on fewer has
-    no difference there. They repeat the tables' accuracy for networks without a polynomial.
+    Rows of former versions have the tables' quality on all samples alone: a polynomial that was measured on fewer has
+    no difference there. They repeat the tables' quality for networks without a polynomial.
     """
-    metric = "integer_accuracy"
+    metric = f"integer_{table.quality.metric}"
     rows = table.measured.frame
     columns = ["workload", "variant", "step", "metric", "setting"]
     place = (rows[columns] == [table.workload, variant, treatment.step, metric, POLYNOMIAL]).all(axis=1)
@@ -219,12 +221,12 @@ def _number(value: float | None, check: Check) -> GridCell:
     return GridCell(text, sort=repr(value))
 
 
-def _difference(estimate: Estimate | None) -> GridCell:
+def _difference(estimate: Estimate | None, unit: str) -> GridCell:
     if estimate is None:
         return GridCell("")
-    told = interval_text(estimate, scale_of("fraction", [], [estimate.half_width or estimate.mean]))
-    head, _, tail = told.partition(" pp ")
-    return GridCell(f"{head} pp", tail, repr(estimate.mean))
+    scale = scale_of(unit, [], [estimate.half_width or estimate.mean])
+    head = f"{scale.number(estimate.mean, sign=True)} {scale.difference_unit}"
+    return GridCell(head, interval_text(estimate, scale).removeprefix(f"{head} "), repr(estimate.mean))
 
 
 def mixed_grid(table: QuantizationTable) -> Grid | None:
