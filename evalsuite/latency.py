@@ -12,7 +12,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import psutil
@@ -92,13 +92,9 @@ class Latency:
             reason: what to know about the number.
             graph: of what was timed, see `Reading`.
         """
-        value, noise = getattr(self, part), self.noise(part)
-        kept = not noise or os.environ.get(_KEEP) == "keep"
-        if noise:
-            reason = "; ".join(filter(None, [f"{'' if kept else 'not measured: '}noisy: {noise}", reason]))
-        return Metric(
+        metric = Metric(
             name,
-            value if kept else None,
+            getattr(self, part),
             "ratio" if part == "ratio" else "s",
             direction,
             setting,
@@ -106,6 +102,16 @@ class Latency:
             reason=reason,
             reading=Reading(*self.intervals[part], self.pairs, self.load, graph),
         )
+        noise = self.noise(part)
+        return noisy(metric, noise) if noise else metric
+
+
+def noisy(metric: Metric, noise: str) -> Metric:
+    """The metric of a reading that is noise: without its value, and with the reason in front of its own."""
+    if os.environ.get(_KEEP) == "keep":
+        return replace(metric, reason="; ".join(filter(None, [metric.reason, f"noisy: {noise}"])))
+    reason = "; ".join(filter(None, [f"not measured: noisy: {noise}", metric.reason]))
+    return replace(metric, value=None, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from evalsuite.contract import Direction, Metric, Setting, Split
@@ -112,7 +111,7 @@ def relative_latency(
 
     Example: docs/reference.md#latency
     """
-    from evalsuite.latency import RESOLUTION, steady_latency
+    from evalsuite.latency import RESOLUTION, noisy, steady_latency
 
     inputs = timing_inputs(test, batch)
     latency = steady_latency(lambda: own(inputs), lambda: yardstick(inputs))
@@ -120,8 +119,7 @@ def relative_latency(
     graph = "/".join(graphs) if all(graphs) else ""
     metric = latency.metric("ratio", _NAME, Direction.LOWER, whole, reason=reason, graph=graph)
     if graph and graphs[0] == graphs[1] and metric.value is not None and abs(metric.value - 1) > RESOLUTION:
-        off = f"not measured: noisy: two equal graphs, and the clock says {metric.value:.3g}; {reason}"
-        return replace(metric, value=None, reason=off)
+        return noisy(metric, f"two equal graphs, and the clock says {metric.value:.3g}")
     return metric
 
 

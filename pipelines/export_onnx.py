@@ -169,15 +169,12 @@ def _relative_latency(network: Network, file: OnnxNetwork, test: Split, yardstic
                 beside = OnnxNetwork(place)
             else:
                 beside = _export(replace(network, module=other), place, test)[1]
+            graphs = graph_digest(onnx.load(str(file.path))), graph_digest(onnx.load(str(beside.path)))
     except (ValueError, Unsupported) as error:
         return [*no_relative_latency(f"no {yardstick} in each place: {error}")]
     reason = yardstick_reason(own, other, yardstick)
-    own_graph, other_graph = (graph_digest(onnx.load(str(each.path))) for each in (file, beside))
 
     def timed() -> list[Metric]:
-        return [
-            relative_latency(file, beside, test, batch, reason=reason, graphs=(own_graph, other_graph))
-            for batch in TIMED_BATCHES
-        ]
+        return [relative_latency(file, beside, test, batch, reason=reason, graphs=graphs) for batch in TIMED_BATCHES]
 
     return [timed]

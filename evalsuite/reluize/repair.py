@@ -21,6 +21,10 @@ _BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _FEATURES_LAST = ("Conv1D",)  # transformers' name for a Linear with its weight transposed, as GPT-2 has it
 
 
+class NothingToRefit(ValueError):
+    """No layer behind a replaced activation gives other outputs than before: a bias could mend nothing."""
+
+
 @dataclass(frozen=True)
 class Refit:
     """A repaired copy and what was done: the layers re-fitted, and those that could not be, each with its reason."""
@@ -57,8 +61,8 @@ def refit(swapped: nn.Module, original: nn.Module, inputs: Inputs, *, scale: boo
             that share their weight with another are only shifted.
 
     Raises:
-        ValueError: no affine layer of `swapped` is in `original` and gives other outputs there, or values are not
-            finite.
+        NothingToRefit: no affine layer of `swapped` is in `original` and gives other outputs there.
+        ValueError: values are not finite.
 
     Example: docs/reference.md#replace-activations
     """
@@ -69,7 +73,7 @@ def refit(swapped: nn.Module, original: nn.Module, inputs: Inputs, *, scale: boo
         repair.run(inputs)
     if not repair.changed:
         reasons = "; ".join(f"{path}: {reason}" for path, reason in repair.skipped.items())
-        raise ValueError(
+        raise NothingToRefit(
             f"nothing to re-fit in {type(swapped).__name__}: no affine layer gives other outputs than in the original"
             + (f" ({reasons})" if reasons else "")
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from evalsuite.contract import Unsupported
 from evalsuite.variants.swapped import Swapped
 from evalsuite.variants.variant import Made, Setup, required
 
@@ -23,8 +24,13 @@ class SwapRefit(Swapped):
     scale: bool = False
 
     def make(self, setup: Setup, base: nn.Module | None) -> Made:
-        from evalsuite.reluize.repair import refit_bias
+        """See `Variant`. Raises Unsupported where no bias could mend anything."""
+        from evalsuite.reluize.repair import NothingToRefit, refit_bias
 
         made = super().make(setup, base)
         original = required(base, self.base)
-        return replace(made, module=refit_bias(made.module, original, (setup.calibration.inputs[:],), scale=self.scale))
+        try:
+            module = refit_bias(made.module, original, (setup.calibration.inputs[:],), scale=self.scale)
+        except NothingToRefit as reason:
+            raise Unsupported(str(reason)) from reason
+        return replace(made, module=module)

@@ -168,7 +168,7 @@ def test_a_zero_point_decides_what_is_executed_and_a_scale_or_a_name_does_not() 
     (1.5, ("", ""), True),
 ])  # fmt: skip
 def test_two_equal_graphs_that_differ_are_noise(
-    seconds: float, graphs: tuple[str, str], measured: bool, takes: Callable[..., Callable[..., None]]
+    seconds: float, graphs: tuple[str, str], measured: bool, takes: Callable[..., Callable[..., None]], strict: None
 ) -> None:
     part = Split(torch.rand(3, 2), torch.arange(3))
     found = relative_latency(takes(seconds), takes(1.0), part, 1, reason="over gelu", graphs=graphs)
