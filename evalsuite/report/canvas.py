@@ -59,6 +59,9 @@ class Look:
     marker: str
 
 
+_NARROWEST = 1e-6  # of an axis, relative to the greatest of its values and 1: less is what sums round
+
+
 def looks(variants: Sequence[str]) -> dict[str, Look]:
     """A colour and a marker for each variant: fixed where a section has fixed them, by name for others.
 
@@ -129,6 +132,8 @@ def panels(count: int, columns: int, height: float, variants: Sequence[str] = ()
         for axes in found.grid.flat[count:]:
             axes.set_axis_off()
         yield found
+        for axes in found.grid.flat[:count]:
+            _widen(axes)
         if variants:
             handles = [Line2D([], [], color=look.colour, marker=look.marker, markersize=4.5, label=name)
                        for name, look in looks(variants).items()]  # fmt: skip
@@ -140,6 +145,18 @@ def panels(count: int, columns: int, height: float, variants: Sequence[str] = ()
         # Without date and version: the same bytes for the same data.
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None}, facecolor="white")
         found.svg = "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
+
+
+def _widen(axes: Any) -> None:
+    """Give a linear axis whose values differ by rounding alone a width at which they are shown as equal."""
+    for scale, limits, change in (
+        (axes.get_xscale(), axes.get_xlim(), axes.set_xlim),
+        (axes.get_yscale(), axes.get_ylim(), axes.set_ylim),
+    ):
+        middle = (limits[0] + limits[1]) / 2
+        least = _NARROWEST * max(1.0, abs(middle))
+        if scale == "linear" and abs(limits[1] - limits[0]) < least:
+            change(middle - least / 2, middle + least / 2)
 
 
 def mean_marks(

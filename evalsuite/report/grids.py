@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ class GridCell:
         detail: a second line, e.g. an interval.
         sort: a number as text that sorts the column, empty for none.
         tone: "better", "worse", "lack" or "".
+        difference: to the baseline, where the cell shows one: its tone is then that of the decision matrix, if that
+            concludes from the same number.
 
     Example: docs/reference.md#tables
     """
@@ -34,6 +36,7 @@ class GridCell:
     detail: str = ""
     sort: str = ""
     tone: str = ""
+    difference: Estimate | None = None
 
     @property
     def plain(self) -> str:
@@ -69,6 +72,17 @@ class Grid:
         rows = [tuple(GridCell(str(each), sort=repr(each) if isinstance(each, int | float) else "") for each in row)
                 for row in frame.itertuples(index=False, name=None)]  # fmt: skip
         return cls(name, caption, tuple(map(str, frame.columns)), tuple(rows), frame=frame)
+
+
+def with_tones(grid: Grid, tones: Mapping[Estimate, str]) -> Grid:
+    """The table, in which each difference that `tones` has is marked as it says; they are without p values there."""
+
+    def marked(cell: GridCell) -> GridCell:
+        if cell.difference is None or cell.tone == "lack":
+            return cell
+        return replace(cell, tone=tones.get(replace(cell.difference, p=None), cell.tone))
+
+    return replace(grid, rows=tuple(tuple(map(marked, row)) for row in grid.rows))
 
 
 class Sheet:

@@ -176,11 +176,17 @@ _VERBS = {
 
 def _where(row: MatrixRow, reading: Reading) -> str:
     """ "certified accuracy (on digits-cnn)"; empty where the row says nothing like it."""
-    names = [f"{name}{_BY * cell.small}" for name, cell in row.cells.items() if cell.reading is reading]
+    names = [_named(name, cell) for name, cell in row.cells.items() if cell.reading is reading]
     if row.pooled.reading is reading and reading is not Reading.MIXED:
         together = f"{row.pooled.lacking or 'all workloads'} together{_BY * row.pooled.small}"
         return f"{row.endpoint.question} ({', '.join([together, *_open(row, Reading.UNMEASURED)])})"
     return f"{row.endpoint.question} (on {listed(names)})" if names else ""
+
+
+def _named(workload: str, cell: MatrixCell) -> str:
+    """ "digits-cnn by less than the margin, n = 4 of 5 seeds"."""
+    named = f"{workload}{_BY * cell.small}"
+    return f"{named}, {cell.lacking}" if cell.lacking else named
 
 
 def _open(row: MatrixRow, reading: Reading) -> list[str]:
@@ -190,8 +196,9 @@ def _open(row: MatrixRow, reading: Reading) -> list[str]:
 
 
 def _quiet(row: MatrixRow) -> str:
-    """The question; of a mean that is no worse, which single workloads do not say so."""
+    """The question; of a mean that is no worse, which single workloads do not say so; which seeds are missing."""
     told = _open(row, Reading.UNMEASURED) if row.pooled.estimate is not None else []
+    told += [f"{name}: {cell.lacking}" for name, cell in row.cells.items() if cell.lacking]
     unresolved = _open(row, Reading.UNRESOLVED) if row.pooled.reading is Reading.NO_WORSE else []
     if unresolved and row.pooled.estimate is not None:
         told = [f"on average over {row.pooled.estimate.n} workloads", *unresolved, *told]
@@ -238,7 +245,8 @@ def matrix_row(section: str, endpoint: Endpoint, found: Mapping[str, Evidence | 
         few = "only one workload" if len(cells) == 1 else "one workload has two seeds or more"
         lack = few if effects else measured[0].reason
         return MatrixRow(section, endpoint, cells, MatrixCell(Reading.UNMEASURED, reason=lack))
-    whole = MatrixCell(Reading.UNRESOLVED, between(least, most), label=f"{len(effects)} workloads", pooled=True,
+    together = between(least, most).within(-endpoint.greatest, endpoint.greatest)
+    whole = MatrixCell(Reading.UNRESOLVED, together, label=f"{len(effects)} workloads", pooled=True,
                        asked=len(cells), ends=(least, most))  # fmt: skip
     return MatrixRow(section, endpoint, cells, whole)
 
@@ -255,7 +263,7 @@ def _cell(endpoint: Endpoint, evidence: Evidence | None, seeds: int) -> MatrixCe
     members = [(each.label, between(*both)) for each in evidence.family if (both := _ends(endpoint, each))]
     adjusted = zip(members, holm(each.p for _, each in members), strict=True)  # Within the family.
     resolved = [(label, each.mean) for (label, each), p in adjusted if p is not None and p <= LEVEL]
-    estimate = between(*found)
+    estimate = between(*found).within(-endpoint.greatest, endpoint.greatest)
     return MatrixCell(
         Reading.UNRESOLVED,
         estimate,
@@ -303,6 +311,18 @@ def as_decided(compared: pd.DataFrame, screen: Screen) -> pd.DataFrame:
     ]
     resolved = [yes if each is None else each in _SAID for each, yes in zip(said, compared["resolved"], strict=True)]
     return compared.assign(better=better, resolved=resolved)
+
+
+def tones_of(screen: Screen) -> dict[Estimate, str]:
+    """How a table marks a difference that a cell of the matrix concludes from: as the cell does, or not at all."""
+    tones: dict[Estimate, str] = {}
+    for cell in screen.values():
+        if cell.estimate is not None:
+            difference = replace(cell.estimate, p=None)
+            tone = TONES[cell.reading] if cell.reading in (Reading.HELPS, Reading.COSTS) else ""
+            # The same number twice, and concluded from once: it is not marked.
+            tones[difference] = tone if tones.get(difference, tone) == tone else ""
+    return tones
 
 
 def read_screens(rows: Mapping[str, Sequence[MatrixRow]]) -> dict[str, tuple[MatrixRow, ...]]:
@@ -357,8 +377,9 @@ def _reading(cell: MatrixCell, endpoint: Endpoint) -> Reading:
         return Reading.HELPS if way * estimate.mean > 0 else Reading.COSTS
     if estimate.low is None or estimate.high is None or (estimate.constant and endpoint.unit == SAMPLED):
         return Reading.UNRESOLVED
-    loss = -estimate.low if way > 0 else estimate.high
-    if loss >= endpoint.margin:
+    loss, gain = (-estimate.low, estimate.high) if way > 0 else (estimate.high, -estimate.low)
+    # What is a gain alone, not after the adjustment, and perhaps more than the margin, is more than "no worse".
+    if loss >= endpoint.margin or (loss < 0 and gain > endpoint.margin):
         return Reading.UNRESOLVED
     return Reading.MIXED if cell.losses else Reading.NO_WORSE
 

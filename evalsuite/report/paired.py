@@ -167,8 +167,7 @@ def compared_cell(cell: Compared, table: StepTable, scale: Scale, more: Sequence
     """
     if cell.mean is None:
         return GridCell(cell.reason, tone="lack")
-    half = cell.mean.half_width
-    text = scale.number(cell.mean.mean) + ("" if half is None else f" ± {scale.number(half)}")
+    text = mean_text(cell.mean, scale)
     notes = []
     if cell.difference is not None:
         notes.append(f"Δ {scale.number(cell.difference.mean, sign=True)} {bracket(cell.difference, scale)}")
@@ -177,7 +176,21 @@ def compared_cell(cell: Compared, table: StepTable, scale: Scale, more: Sequence
     elif cell.mean.n == 1:
         notes.append("one seed")
     notes += [*lacking(cell, table), *more]
-    return GridCell(text, ", ".join(notes), repr(cell.mean.mean), cell.tone)
+    return GridCell(text, ", ".join(notes), repr(cell.mean.mean), cell.tone, cell.difference)
+
+
+def mean_text(mean: Estimate, scale: Scale) -> str:
+    """A mean with its interval, "51.2 ± 1.3"; "98 [83, 100]" where half of its width would reach beyond the possible.
+
+    Of percentages 100 is the most, and 0 the least where they are no differences, which may be negative.
+    """
+    text = scale.number(mean.mean)
+    if mean.half_width is None or mean.low is None or mean.high is None:
+        return text
+    possible = mean.within(0.0 if mean.mean >= 0 else -1.0, 1.0) if scale.unit == "%" else mean
+    if (possible.low, possible.high) != (mean.low, mean.high):
+        return f"{text} [{scale.number(possible.low or 0.0)}, {scale.number(possible.high or 0.0)}]"
+    return f"{text} ± {scale.number(mean.half_width)}"
 
 
 def lacking(cell: Compared, table: StepTable) -> list[str]:
@@ -212,7 +225,8 @@ def bracket(estimate: Estimate, scale: Scale) -> str:
         return f"in all {estimate.n} seeds"
     if estimate.low is None or estimate.high is None:
         return "(one seed, no interval)"
-    return f"[{scale.number(estimate.low)}, {scale.number(estimate.high)}]"
+    possible = estimate.within(-1.0, 1.0) if scale.difference_unit == "pp" else estimate  # 100 points are the most
+    return f"[{scale.number(possible.low or 0.0)}, {scale.number(possible.high or 0.0)}]"
 
 
 def tally(cells: Sequence[Compared]) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evalsuite.report.clocks import without_contradictions
-from evalsuite.report.matrix import Matrix, as_decided, decision_matrices
+from evalsuite.report.matrix import Matrix, as_decided, decision_matrices, tones_of
 from evalsuite.report.measured import TRAIN, Measured
 from evalsuite.report.numerals import grouped
 from evalsuite.report.record import NOT_RECORDED, Record, baseline_of, in_order, read_record
@@ -77,7 +77,7 @@ def _wanted(line: TextLine, headline: Headline, step: Sequence[TextLine]) -> boo
 
 
 Kind = TypeVar("Kind")
-QUESTION = "What does replacing GELU by ReLU buy, and cost, downstream?"
+QUESTION = "What does replacing {baseline} by ReLU buy, and cost, downstream?"
 
 
 def _without(rows: pd.DataFrame, masks: Iterable[Callable[[pd.DataFrame], pd.Series[bool]] | None]) -> pd.DataFrame:
@@ -94,7 +94,7 @@ class Run:
         frame: all rows, in the recipe's order; clock readings that contradict each other lose their value.
         record: what the runner wrote of it.
         baseline: the variant to compare with.
-        question: that the report answers.
+        question: that the report answers; by default what replacing the baseline's activation buys.
         folder: the run's, where its pictures are looked for.
 
     Example: docs/plugins.md#4-a-section-of-the-report
@@ -103,13 +103,17 @@ class Run:
     frame: pd.DataFrame
     record: Record
     baseline: str
-    question: str = QUESTION
+    question: str = ""
     folder: Path | None = None
 
     _made: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "frame", without_contradictions(self.frame))
+        if not self.question:
+            spelled = {word: text for section in sections().values() for word, text in section.spelled.items()}
+            baseline = spelled.get(self.baseline, self.baseline)
+            object.__setattr__(self, "question", QUESTION.format(baseline=baseline))
 
     @classmethod
     def of(cls, folder: Path) -> Run:
@@ -161,8 +165,9 @@ class Run:
     @cached_property
     def parts(self) -> dict[str, Part]:
         """What each section says; those that have nothing to say are left out."""
+        tones = tones_of(self.screen)
         made = {name: section.part(self) for name, section in self.sections.items()}
-        return {name: part for name, part in made.items() if not part.empty}
+        return {name: part.with_tones(tones) for name, part in made.items() if not part.empty}
 
     @cached_property
     def terms(self) -> dict[str, str]:

@@ -13,13 +13,14 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evalsuite.contract import Direction
 from evalsuite.plugins import PluginError, entries, load
+from evalsuite.report.grids import with_tones
 from evalsuite.report.statistics import mean_by_seed
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from evalsuite.report.matrix import MatrixCell
     from evalsuite.report.paired import Values
     from evalsuite.report.run import Run
+    from evalsuite.report.statistics import Estimate
 
 
 Screen = Mapping[tuple[str, str, str], "MatrixCell"]  # (Question, workload, variant) -> what the first screen says.
@@ -81,6 +83,11 @@ class Part:
            details: Iterable[Grid | None] = (), drawings: Sequence[Drawing] = (), **more: Any) -> Part:  # fmt: skip
         """The same, of findings and grids of which some are None: there was nothing to say."""
         return cls([*filter(None, findings)], [*filter(None, grids)], [*filter(None, details)], drawings, **more)
+
+    def with_tones(self, tones: Mapping[Estimate, str]) -> Part:
+        """The part, in whose tables each difference that `tones` has is marked as it says: see `tones_of`."""
+        grids, details = ([with_tones(grid, tones) for grid in tables] for tables in (self.grids, self.details))
+        return replace(self, grids=grids, details=details)
 
     @property
     def empty(self) -> bool:
@@ -150,6 +157,7 @@ class Endpoint:
         direction: which way is better.
         margin: the smallest difference that matters, in that unit: less than it is no worse.
         instead: asked only in the place of another question of the section, and not missed where that is asked.
+        greatest: the greatest difference that there can be; of fractions of samples it is 1.
 
     Example: docs/plugins.md#4-a-section-of-the-report
     """
@@ -160,12 +168,15 @@ class Endpoint:
     direction: Direction
     margin: float
     instead: bool = False
+    greatest: float = math.inf
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.margin) and self.margin > 0):
             raise ValueError(f"margin of {self.question!r} must be positive and finite, got {self.margin}")
         if self.direction is Direction.NEUTRAL:
             raise ValueError(f"endpoint {self.question!r} has no direction: higher or lower must be better")
+        if self.unit == "fraction":
+            object.__setattr__(self, "greatest", min(1.0, self.greatest))
 
 
 @dataclass(frozen=True)

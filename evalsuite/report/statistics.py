@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
 
@@ -40,6 +40,12 @@ class Estimate:
     def half_width(self) -> float | None:
         """Half the width of the interval, None where there is none."""
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
+
+    def within(self, lowest: float, highest: float) -> Estimate:
+        """The estimate with its interval cut to what is possible, as a share cannot be above 1; it covers as often."""
+        if self.low is None or self.high is None:
+            return self
+        return replace(self, low=max(self.low, lowest), high=min(self.high, highest))
 
     @property
     def resolved(self) -> bool:

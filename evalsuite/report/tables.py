@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from evalsuite.contract import Direction
 from evalsuite.report.grids import GridCell, estimate_columns
 from evalsuite.report.numerals import Scale, grouped, scale_of
-from evalsuite.report.paired import bracket
+from evalsuite.report.paired import bracket, mean_text
 from evalsuite.report.section import sections
 from evalsuite.report.statistics import Estimate, mean_interval, seed_difference
 from evalsuite.results import Status, parse_setting
@@ -204,10 +204,11 @@ def text_cell(cell: Mapping[str, Any], scale: Scale) -> GridCell:
     """One line of `comparison` as a cell."""
     if not cell["n"]:
         return GridCell(cell["lack"], cell["reason"], tone="lack")
-    half = "" if math.isnan(cell["low"]) else f" ± {scale.number((cell['high'] - cell['low']) / 2)}"
+    low, high = (None, None) if math.isnan(cell["low"]) else (cell["low"], cell["high"])
+    mean = mean_text(Estimate(cell["mean"], low, high, cell["n"]), scale)
     difference = difference_text(cell, scale)
     detail = ", ".join(filter(None, (difference and f"Δ {difference}", notes_text(cell))))
-    return GridCell(scale.number(cell["mean"]) + half, detail, repr(float(cell["mean"])), cell["better"])
+    return GridCell(mean, detail, repr(float(cell["mean"])), cell["better"])
 
 
 class TextLine:

@@ -40,7 +40,8 @@ ALLOWED = {
     "counterexamples": {"contract"},
     "deployment": {"samples"},
     "exporting": {"contract", "deployment", "reluize"},
-    "yardstick": {"activations", "contract", "deployment", "plugins", "reluize", "samples"},
+    "latency": {"contract"},
+    "yardstick": {"activations", "contract", "latency", "plugins", "reluize", "samples"},
     "verification": {"activations", "contract", "decimals", "deployment", "graph", "onnx_model", "onnx_network",
         "plugins", "relaxations", "signals"},
     "verification/report": {"contract", "counterexamples", "report", "results", "verification"},  # another such section
@@ -58,7 +59,7 @@ ALLOWED = {
     "run": {"activations", "contract", "deployment", "document", "exporting", "networks", "onnx_network",
         "plan", "plugins", "recipe", "reluize", "reading", "results", "samples", "signals", "sources",
         "tasks", "variants", "workloads"},
-    "report": {"contract", "plugins", "results"},
+    "report": {"contract", "latency", "plugins", "results"},
     "studies": {"contract", "document", "plugins", "report", "results", "run"},
     "doctor": {"plugins"},
     "testing": {"activations", "contract", "networks", "plugins", "relaxations", "reluize",

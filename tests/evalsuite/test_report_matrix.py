@@ -10,15 +10,28 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from report_workshop import Page, job, metric_rows, read_run, written_page
+from report_workshop import Page, frame_of, job, metric_rows, read_run, written_page
 from scipy.stats import t, ttest_1samp
 
 from evalsuite.contract import Direction
 from evalsuite.plugins import PluginError
 from evalsuite.report import section as section_module
+from evalsuite.report.canvas import panels
 from evalsuite.report.documents import markdown
-from evalsuite.report.matrix import Matrix, MatrixCell, MatrixRow, Reading, matrix_row, read_rows, read_screens
+from evalsuite.report.grids import Grid, GridCell, with_tones
+from evalsuite.report.matrix import (
+    Matrix,
+    MatrixCell,
+    MatrixRow,
+    Reading,
+    matrix_row,
+    read_rows,
+    read_screens,
+    tones_of,
+)
+from evalsuite.report.numerals import scale_of
 from evalsuite.report.page import render
+from evalsuite.report.paired import mean_text
 from evalsuite.report.record import Record
 from evalsuite.report.run import Run
 from evalsuite.report.section import Contrast, Endpoint, Evidence, mean_test, sections
@@ -443,3 +456,75 @@ def test_committed_studies_conclude(study: str, question: str, wanted: Mapping[s
     assert {name: found["annealed"].cells[name].reading for name in wanted} == wanted
     if study == "smt":  # none of its distances and shares is resolved for the better
         assert not any(cell.reading is Reading.HELPS for row in found.values() for cell in row.cells.values())
+
+
+def test_no_interval_reaches_beyond_what_is_possible() -> None:
+    """Two workloads have one degree of freedom: the t interval of 0 and 1 is [-5.9, 6.9]."""
+    share = replace(endpoint(unit="share"), greatest=1.0)
+    found = {"v": Evidence(contrast(0.0, SAME)), "w": Evidence(contrast(1.0, SAME))}
+    (row,) = read_rows([matrix_row("demo", share, found)])
+    assert (row.pooled.estimate.low, row.pooled.estimate.high) == (-1.0, 1.0)
+    assert "[−100.0, 100.0]" in row.pooled.difference(row.scale)
+    free = read_rows([matrix_row("demo", endpoint(unit="ratio"), found)])[0].pooled.estimate
+    assert free.low < -5
+    assert endpoint().greatest == 1.0  # of fractions of samples without being said
+
+
+@pytest.mark.parametrize(
+    ("mean", "text"),
+    [
+        (Estimate(0.98, 0.83, 1.13, 3), "98.0 [83.0, 100.0]"),
+        (Estimate(0.02, -0.1, 0.14, 3), "2.0 [0, 14.0]"),
+        (Estimate(-0.02, -0.1, 0.06, 3), "−2.0 ± 8.0"),  # a difference, as a drop of accuracy, may be negative
+        (Estimate(0.5, 0.4, 0.6, 3), "50.0 ± 10.0"),
+        (Estimate(0.5, None, None, 1), "50.0"),
+    ],
+)
+def test_a_mean_in_percent_stays_between_0_and_100(mean: Estimate, text: str) -> None:
+    assert mean_text(mean, scale_of("fraction", [0.5], [0.1])) == text
+
+
+def test_a_gain_that_the_adjustment_undoes_is_not_called_no_worse() -> None:
+    """[0.8, 16.3] points with a margin of 1 read "no worse than the margin"."""
+    wide = (0.03, -0.03, 0.02, -0.03, 0.01)
+    rows = [matrix_row("demo", endpoint(), {"w": Evidence(contrast(gap, wide))}) for gap in (0.04, *[0.0] * 30)]
+    found = read_rows(rows)[0].cells["w"]
+    assert 0 < found.estimate.low < found.estimate.high
+    assert found.p_adjusted > 0.05
+    assert found.words.startswith("not resolved after Holm's adjustment")
+
+
+def test_a_sentence_names_the_seeds_that_are_missing() -> None:
+    found = row_with({"w": Evidence(contrast(0.05, NOISE[:4]))}, {"w": 5})
+    assert found.cells["w"].reading is Reading.HELPS
+    assert sentence(found).endswith("helps a question (on w, n = 4 of 5 seeds).")
+    quiet = row_with({"w": Evidence(contrast(0.0, NOISE[:4]))}, {"w": 5})
+    assert sentence(quiet).endswith("is no worse than the margin in a question (w: n = 4 of 5 seeds).")
+
+
+def test_a_table_marks_a_number_as_the_matrix_concludes_from_it() -> None:
+    """No "worse" stands beside "not resolved" for the same number."""
+    shown = Estimate(-0.02, -0.03, -0.01, 5, p=0.004)
+    other = Estimate(-0.05, -0.06, -0.04, 5, p=0.001)
+    cells = [GridCell("−2", tone="worse", difference=shown), GridCell("−5", tone="worse", difference=other)]
+    screen = {("q", "w", "relu"): MatrixCell(Reading.UNRESOLVED, replace(shown, p=0.0041), p_adjusted=0.2)}
+    (row,) = with_tones(Grid("g", "", ("a", "b"), (tuple(cells),)), tones_of(screen)).rows
+    assert [each.tone for each in row] == ["", "worse"]
+    costs = {("q", "w", "relu"): replace(screen["q", "w", "relu"], reading=Reading.COSTS)}
+    assert tones_of(costs) == {replace(shown, p=None): "worse"}
+
+
+@pytest.mark.parametrize(("baseline", "named"), [("gelu", "GELU"), ("silu", "SiLU"), ("my-gate", "my-gate")])
+def test_the_title_names_the_baseline(baseline: str, named: str) -> None:
+    rows = frame_of(rows_of("accuracy", "accuracy", {baseline: BASE, "relu": BASE}))
+    run = Run(rows, Record({}), baseline)
+    assert run.question == f"What does replacing {named} by ReLU buy, and cost, downstream?"
+
+
+def test_an_axis_is_no_narrower_than_what_rounding_does() -> None:
+    with panels(1, 1, 2.0) as figure:
+        axes = figure.grid[0, 0]
+        axes.plot([0, 1], [1e-13, -1e-13])
+    low, high = axes.get_ylim()
+    assert high - low >= 1e-6
+    assert axes.get_xlim()[1] > 1

@@ -439,7 +439,7 @@ def test_the_matrix_says_whether_int8_is_faster_than_with_the_baselines_activati
     assert cell.reading.value == "helps"
     assert cell.estimate.mean == pytest.approx(-0.3)
     assert row.measured == "W8A8, PTQ, post, batch 1 and W8A8, PTQ, post, batch 64"
-    assert cell.difference(row.scale).startswith("−30.0 pp [")
+    assert cell.difference(row.scale).startswith("−0.300 ratio [")
     # One that gains at one batch and loses at another is mixed.
     slow = tuple(each + 0.5 for each in FAST)
     (row,) = latency_asked(timed("q", gelu={1: FLAT, 64: FLAT}, relu={1: slow, 64: FAST}), {"q": options(8)})

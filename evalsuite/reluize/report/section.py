@@ -199,7 +199,7 @@ SWAP = Section(
         "annealed": "Trained on while the activation is hardened into ReLU, then swapped.",
         "gap closed": "The share of the direct swap's loss that a network does not have.",
     },
-    spelled={"gelu": "GELU", "nll": "NLL", "onnx": "ONNX"},
+    spelled={"gelu": "GELU", "silu": "SiLU", "mish": "Mish", "nll": "NLL", "onnx": "ONNX"},
     baseline="gelu",
     looks=_LOOKS,
     subjects=("annealed", "swap-refit", "gelu-swap", "relu"),

@@ -284,8 +284,8 @@ SECTION = Section(
             )
             for bits in (8, 4)
         ),
-        Endpoint("share of MACs in 8-bit integers", _of_width(8, MACS), "share", Direction.HIGHER, 0.01),
-        Endpoint("latency with 8-bit integers", _int8_latency, "share", Direction.LOWER, 0.05),
+        Endpoint("share of MACs in 8-bit integers", _of_width(8, MACS), "share", Direction.HIGHER, 0.01, greatest=1.0),
+        Endpoint("latency with 8-bit integers", _int8_latency, "ratio", Direction.LOWER, 0.05),
     ),
     headlines=(
         Headline(STAGE, "runtime_accuracy"),
