@@ -13,6 +13,13 @@ _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 _EXPONENT = 100
 _SHOWN = 40  # characters of a number, in messages
 
+# What stands for a number that is missing, in small letters.
+_WINDOWS = ("1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan")
+MISSING = {
+    *("", "?", "na", "n/a", "nan", "-nan", "+nan", "null", "none", "<na>", "#n/a", "#na", "#n/a n/a", "nat"),
+    *_WINDOWS,
+}
+
 _GAPS = "\u0020\u00a0\u2009\u202f"
 _PLAIN = r"(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _COMMA = r"\d*,\d+(?:[eE][-+]?\d+)?"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,6 +13,8 @@ from evalsuite.activations import census
 from evalsuite.activations.census import duplicate
 from evalsuite.contract import Data, Task
 from evalsuite.onnx_network import OnnxNetwork
+from evalsuite.own.baseline import Trivial, doubts
+from evalsuite.own.data.classes import Naming
 from evalsuite.own.data.tables import is_table
 from evalsuite.own.own import Own, forget
 from evalsuite.references import OwnError, line_of
@@ -33,6 +35,7 @@ class Examined:
     Args:
         activation: the registered name of the activation that variants replace; "" of an ONNX file.
         lines: (what, finding) for the user, in the order of the examination.
+        trivial: what a predictor scores that looks at no input.
         width: from the lowest to the highest input.
         normalised: whether the model has BatchNorm.
     """
@@ -41,6 +44,7 @@ class Examined:
     lines: tuple[tuple[str, str], ...]
     width: float
     normalised: bool
+    trivial: Trivial = field(default_factory=Trivial)
 
 
 def examine(own: Own) -> Examined:
@@ -64,9 +68,12 @@ def examine(own: Own) -> Examined:
     counts = ", ".join(f"{part} {len(getattr(data, part)):,}" for part in PARTS)
     lines += [("data", counts), ("inputs", _inputs(own, data)), *data.notes]
     lines += [("task", _task(data.task, _step(module, data), data)), ("start", _start(own, data))]
+    _check_names(module, data)
+    if own.start == "trained":
+        lines += [("warning", sentence) for sentence in doubts(module, data)]
     low, high = data.domain
     normalised = any(isinstance(each, (nn.BatchNorm1d, nn.BatchNorm2d)) for each in module.modules())
-    return Examined("" if own.is_onnx else own.original, tuple(lines), high - low, normalised)
+    return Examined("" if own.is_onnx else own.original, tuple(lines), high - low, normalised, Trivial.of(data))
 
 
 def _given(own: Own, data: Data) -> nn.Module:
@@ -87,6 +94,18 @@ def _model(own: Own, module: nn.Module) -> str:
     parameters = sum(each.numel() for each in module.parameters())
     named = getattr(module, "network", module)
     return f"{own.model_choice.path}: {type(named).__name__}, {parameters:,} parameters"
+
+
+def _check_names(module: nn.Module, data: Data) -> None:
+    """What a module of the user's own calls its outputs is what the data call them."""
+    inner = getattr(module, "network", module)
+    by_number = getattr(getattr(inner, "config", None), "id2label", None)
+    if not isinstance(by_number, dict) or not data.class_names:
+        return
+    naming = Naming(model=tuple(str(name) for _, name in sorted(by_number.items())))
+    if naming.named and naming.named != data.class_names and set(naming.named) & set(data.class_names):
+        said = f"the model calls its outputs {', '.join(naming.named)}, the data {', '.join(data.class_names)}"
+        raise OwnError(f"the classes: {said}, in these orders; write `data.labels: [{', '.join(naming.named)}]`")
 
 
 def _check_taken(own: Own, module: OnnxNetwork) -> None:

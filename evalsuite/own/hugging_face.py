@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -80,6 +81,37 @@ def place_of(path: str) -> str:
     if not (folder / "config.json").is_file():
         raise OwnError(f"the model: {name} has no config.json; name a folder that save_pretrained wrote")
     return str(folder)
+
+
+def class_names(model: Model) -> tuple[str, ...]:
+    """What the configuration of a model `hf:...` calls its outputs, by number; empty where it says nothing, or cannot
+    be read, which loading the model tells. Raises OwnError: `id2label` and `label2id` contradict each other.
+    """
+    config = {**_configured(place_of(model.path)), **model.args}
+    by_number = {str(number): str(name) for number, name in (config.get("id2label") or {}).items()}
+    by_name = {str(number): str(name) for name, number in (config.get("label2id") or {}).items()}
+    if by_number and by_name and "id2label" not in model.args and by_number != by_name:
+        differing = sorted(key for key in by_number.keys() | by_name.keys() if by_number.get(key) != by_name.get(key))
+        names = f"{by_number.get(differing[0])!r} by id2label and {by_name.get(differing[0])!r} by label2id"
+        raise OwnError(f"the model: {model.path}: its config.json calls class {differing[0]} {names}; correct it")
+    names_of = by_number or by_name
+    numbers = [str(number) for number in range(len(names_of))]
+    return tuple(names_of[number] for number in numbers) if set(numbers) == set(names_of) else ()
+
+
+def _configured(place: str) -> dict[str, Any]:
+    file = Path(place) / "config.json"
+    try:
+        if file.is_file():
+            config = json.loads(file.read_text(encoding="utf-8"))
+            return config if isinstance(config, dict) else {}
+        import transformers
+
+        with quiet(transformers):
+            hub: dict[str, Any] = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False).to_dict()
+    except Exception:  # of many kinds; loading the model meets them again, and says so
+        return {}
+    return hub
 
 
 def _place(model: Model, start: str) -> str:

@@ -17,14 +17,15 @@ from safetensors.torch import load_file, save_file
 
 from evalsuite.contract import Data, Task
 from evalsuite.own.data import Source, fingerprint, source_of
+from evalsuite.own.data.classes import Naming
 from evalsuite.own.data.reading import read_data
-from evalsuite.own.hugging_face import place_of
+from evalsuite.own.hugging_face import class_names, place_of
 from evalsuite.own.models import Model
 from evalsuite.own.tasks import TaskChoice, task_of
 from evalsuite.references import OwnError
 from evalsuite.samples import Inputs, leaves, mapped
 from evalsuite.sources import default_folder
-from evalsuite.tasks import Embedding
+from evalsuite.tasks import Classification, Embedding, MultiLabel, TokenClassification
 from evalsuite.workloads.options import Budget
 
 if TYPE_CHECKING:
@@ -259,9 +260,18 @@ def _data(own: Own) -> Data:
     digest = own.fingerprint()
     with torch.random.fork_rng(devices=[]):
         originals = Originals(_told_apart(own, digest), outputs_of)
-        found = read_data(own.data_choice, task, tokenizer=tokenizer, targets_of=originals)
+        found = read_data(own.data_choice, task, tokenizer=tokenizer, targets_of=originals, naming=_naming(own))
     originals.keep()
     return replace(found, fingerprint=digest)
+
+
+def _naming(own: Own) -> Naming:
+    """What the model says of the order of classes: names in its configuration, or timm's way of sorting."""
+    kind = own.model_choice.path.partition(":")[0]
+    order = "natural" if kind == "timm" else ""
+    labelled = isinstance(own.task_chosen(), (Classification, MultiLabel, TokenClassification)) and kind == "hf"
+    names = class_names(own.model_choice) if labelled else ()
+    return Naming(own.data_choice.labels, names, own.start == "trained", order)
 
 
 def _told_apart(own: Own, digest: str) -> str:

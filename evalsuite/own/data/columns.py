@@ -11,15 +11,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from evalsuite.decimals import is_decimal, other_spelling, with_units
+from evalsuite.decimals import MISSING, is_decimal, other_spelling, with_units
 from evalsuite.own.data.tables import Table, column
 from evalsuite.references import OwnError
 
-_WINDOWS = ("1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan")
-MISSING = {
-    *("", "?", "na", "n/a", "nan", "-nan", "+nan", "null", "none", "<na>", "#n/a", "#na", "#n/a n/a", "nat"),
-    *_WINDOWS,
-}
 _INFINITE = re.compile(r"[-+]?(inf|infinity|∞)", re.IGNORECASE)
 _CATEGORIES = 100
 _CODES = 20  # different numbers that may well be categories
@@ -109,9 +104,9 @@ class Column:
     def _differ(self, part: slice) -> bool:
         """Whether whole numbers or texts are all different in the rows of a part."""
         if self.kind == "category":
-            return len(set(self.texts[part])) == part.stop - part.start
+            return len(set(self.texts[part].tolist())) == int(part.stop - part.start)
         values = self.numbers[part]
-        return bool((values == np.round(values)).all()) and len(np.unique(values)) == len(values)
+        return bool(np.array_equal(values, np.round(values)) and len(np.unique(values)) == len(values))
 
     def _check_scalars(self) -> None:
         odd = next((value for value in self.values if isinstance(value, (list, tuple, dict, bytes))), None)

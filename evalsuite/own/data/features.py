@@ -42,7 +42,7 @@ def read_features(tables: Mapping[str, Table], source: Source, kind: Kind) -> Ra
         return lambda wanted: whole[wanted]
 
     notes = (("columns", _described(columns, left_out)),)
-    return Raw(parts, (0.0, 1.0), labels=class_names(train, source), fit=fit, notes=notes, said=str(train.file))
+    return Raw(parts, (0.0, 1.0), labels=class_names(train, source, kind), fit=fit, notes=notes, said=str(train.file))
 
 
 def _columns(tables: Mapping[str, Table], source: Source, kind: Kind) -> tuple[list[Column], list[str]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, default_collate
 
 from evalsuite.contract import Data, Split
 from evalsuite.own.data.arrays import TARGETS, as_input, part_of, raw_of, tell, tensor_of, where_in
@@ -99,7 +99,7 @@ def read_made(source: Source) -> Raw | Data:
         raise OwnError(f"{source.path}: there is no training part, only {', '.join(parts)}; name one 'train'")
     low, high = min((each[0] for each in ranges), default=0.0), max((each[1] for each in ranges), default=1.0)
     all_lazy = all(isinstance(each.inputs, Lazy) for each in parts.values())
-    raw = Raw(parts, said=source.path)
+    raw = Raw(parts, labels=_class_names(several["train"]), said=source.path)
     first = parts["train"].inputs
     if not isinstance(first, Lazy):
         return tell(raw)
@@ -108,6 +108,19 @@ def read_made(source: Source) -> Raw | Data:
     elif all_lazy:
         raw.domain = (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
     return raw
+
+
+def _class_names(dataset: Any) -> tuple[str, ...]:
+    """The names of its classes, where the data set lists them as torchvision's and Hugging Face's do."""
+    while isinstance(dataset, (DataLoader, Subset)):
+        dataset = dataset.dataset
+    features = getattr(dataset, "features", None)
+    labels = (
+        features.get(next((name for name in TARGETS if name in features), "")) if isinstance(features, dict) else None
+    )
+    names = getattr(labels, "names", None) or getattr(dataset, "classes", None)
+    listed = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
+    return tuple(names) if listed and names else ()
 
 
 def _parts(given: Any, reference: str) -> dict[str, Any]:

@@ -178,7 +178,7 @@ def read_images(tables: Mapping[str, Table], source: Source, kind: Kind, name: s
             raise OwnError(f"{table.file}: the column {name!r} holds no images; give the bytes of their files")
         encoded = partial(_in_column, table.columns[name], table.file.parent)
         parts[part] = _Images(len(table), encoded, table.where, None)
-    raw = _raw(parts, source, class_names(tables["train"], source))
+    raw = _raw(parts, source, class_names(tables["train"], source, kind))
     for part, table in tables.items():
         raw.parts[part].targets = targets_in(table, source, kind)
     return raw
@@ -218,7 +218,9 @@ def read_folder(source: Source) -> Raw:
         files, targets = _part(folder, inside, source)
         encoded, where = partial(_in_file, folder, files), partial(_where, folder, files)
         parts[name] = _Images(len(files), encoded, where, targets or None)
-    return _raw(parts, source)
+    raw = _raw(parts, source)
+    raw.folders = not any(any((folder / inside).glob("*.csv")) for inside in named.values() or ("",))
+    return raw
 
 
 def _in_file(folder: Path, files: list[str], index: int) -> bytes:

@@ -57,6 +57,7 @@ class Raw:
     `domain` is the range of inputs, None where those in memory tell. `labels` are names of classes that the source
     itself lists. `fit` makes, from the inputs of the training part as it is after cutting, a function that encodes
     inputs. `consecutive`: parts are cut off the end, not drawn. `notes` are (what, finding) for `check` and the report.
+    `folders`: the targets are names of folders.
     """
 
     parts: dict[str, Part]
@@ -66,6 +67,7 @@ class Raw:
     fit: Callable[[torch.Tensor], Callable[[torch.Tensor], torch.Tensor]] | None = None
     consecutive: bool = False
     notes: tuple[tuple[str, str], ...] = ()
+    folders: bool = False
     said: str = field(default="data", kw_only=True)
 
 

@@ -12,13 +12,14 @@ from torch.nn import functional
 
 from evalsuite.contract import IGNORED, Data, Split, Task
 from evalsuite.own.data.arrays import read_npz
+from evalsuite.own.data.classes import Naming
 from evalsuite.own.data.features import read_features
 from evalsuite.own.data.functions import read_made
 from evalsuite.own.data.images import has_images, image_column, read_folder, read_images
 from evalsuite.own.data.parts import PARTS, Part, Raw, Targets, cut
 from evalsuite.own.data.source import AUGMENTATIONS, Source, fingerprint
 from evalsuite.own.data.tables import Table, is_table, read_tables
-from evalsuite.own.data.targets import Kind, kind_of, numbered
+from evalsuite.own.data.targets import Kind, Numbered, kind_of, numbered
 from evalsuite.own.data.texts import is_corpus, read_corpus, read_rows, read_tags, read_texts, text_columns
 from evalsuite.own.data.tokenizers import tokenizer_of
 from evalsuite.references import OwnError, blame, resolve
@@ -29,7 +30,14 @@ _KNOWN = "known are .npz, .csv, .tsv, .parquet, .jsonl, .txt, folders of images 
 _BATCH = 64
 
 
-def read_data(source: Source, task: Task, *, tokenizer: str | None = None, targets_of: TargetsOf | None = None) -> Data:
+def read_data(
+    source: Source,
+    task: Task,
+    *,
+    tokenizer: str | None = None,
+    targets_of: TargetsOf | None = None,
+    naming: Naming | None = None,
+) -> Data:
     """A user's data in four disjoint parts; those that are not given are cut from the training part.
 
     Args:
@@ -38,16 +46,19 @@ def read_data(source: Source, task: Task, *, tokenizer: str | None = None, targe
         tokenizer: the model's own, used where the source names none.
         targets_of: gives the targets of a batch of inputs, as the original model's outputs are those of an embedding
             without targets of its own: float32 (samples, width).
+        naming: what names the classes beside the data; by default `labels` and `order` of the source.
 
     Raises:
         OwnError: something of the data cannot be; the text names the culprit, the value and the cure.
     """
+    naming = naming or Naming()
+    naming = replace(naming, chosen=source.labels, order=source.order or naming.order)
     raw = _read(source, kind_of(task), source.tokenizer or tokenizer)
     if isinstance(raw, Data):
         train, calibration, validation, test = (replace(getattr(raw, name), task=task) for name in PARTS)
         digest = fingerprint(source)
         return replace(raw, train=train, calibration=calibration, validation=validation, test=test, fingerprint=digest)
-    return _assembled(raw, source, task, targets_of)
+    return _assembled(raw, source, task, targets_of, naming)
 
 
 def _read(source: Source, kind: Kind, tokenizer: str | None) -> Raw | Data:
@@ -95,16 +106,19 @@ def _of_tables(found: Mapping[str, Table], source: Source, kind: Kind, tokenizer
     return read_features(found, source, kind)
 
 
-def _assembled(raw: Raw, source: Source, task: Task, targets_of: TargetsOf | None) -> Data:
+def _assembled(raw: Raw, source: Source, task: Task, targets_of: TargetsOf | None, naming: Naming) -> Data:
     """Number the targets, cut what is missing, encode, check."""
     kind, digest = kind_of(task), fingerprint(source)
     if kind == "tokens":
         raw.parts = {name: _shifted(part) for name, part in raw.parts.items()}
     _check_given(raw)
     if kind == "vectors" and raw.parts["train"].targets is None:
-        targets, classes = {name: torch.zeros(len(each.inputs)) for name, each in raw.parts.items()}, 0
+        found = Numbered({name: torch.zeros(len(each.inputs)) for name, each in raw.parts.items()}, 0)
     else:
-        targets, classes = numbered(raw.parts, kind, source.labels or raw.labels, raw.vocabulary or 0)
+        naming = replace(naming, order=naming.order if raw.folders or source.order else "")
+        naming = replace(naming, order="text") if raw.folders and not naming.order else naming
+        found = numbered(raw.parts, kind, naming, raw.labels, raw.vocabulary or 0)
+    targets, classes = found.targets, found.count
     if kind == "tokens":
         _check_next(raw, targets)
         raw.vocabulary = classes
@@ -121,7 +135,11 @@ def _assembled(raw: Raw, source: Source, task: Task, targets_of: TargetsOf | Non
     train, calibration, validation, test = (
         _split(parts[name], targets[name], task, augment if name == "train" else None) for name in PARTS
     )
-    return Data(train, calibration, validation, test, domain, classes, digest, raw.vocabulary, notes=raw.notes)
+    names = found.classes.names if found.classes is not None else ()
+    notes = raw.notes if found.classes is None else (*raw.notes, ("classes", found.classes.described()))
+    return Data(
+        train, calibration, validation, test, domain, classes, digest, raw.vocabulary, class_names=names, notes=notes
+    )
 
 
 def _shifted(part: Part) -> Part:

@@ -16,6 +16,7 @@ from evalsuite.references import OwnError, is_reference
 from evalsuite.sources import stamp
 
 AUGMENTATIONS = ("flip", "crop-flip")
+ORDERS = ("text", "natural")
 _LISTS = ("target", "text", "features", "categories", "labels")
 _KINDS = {"int_type": "a whole number", "float_type": "a number", "string_type": "text", "tuple_type": "a list"}
 _LARGEST = 4096  # pixels of a side, as float32 200 MB an image
@@ -46,7 +47,10 @@ class Source:
         validation: the share of the training part to validate by, where no such part is given.
         test: the share of the training part to test on, where no such part is given.
         limit: at most so many samples of the training part, and so many of each other; 0 is all.
-        labels: the names of the classes, in the order of their numbers. By default those found, in alphabetical order.
+        labels: the names of the classes, in the order of their numbers. By default those that the model's configuration
+            or the data list, else those found, sorted.
+        order: how names of classes are sorted that nobody lists: "text", as torchvision's ImageFolder does, or
+            "natural", by the numbers in them, as timm does. By default text, and natural for folders and `timm:`.
     """
 
     path: str
@@ -67,6 +71,7 @@ class Source:
     test: float = 0.2
     limit: int = 0
     labels: tuple[str, ...] = ()
+    order: str = ""
 
     def __post_init__(self) -> None:
         shares = {name: getattr(self, name) for name in ("calibration", "validation", "test")}
@@ -80,6 +85,8 @@ class Source:
                 raise OwnError(f"data.{name} must be at least {lowest}, got {getattr(self, name)}")
         if len(set(self.labels)) < len(self.labels):
             raise OwnError(f"data.labels: a name is given twice, got {list(self.labels)}")
+        if self.order not in ("", *ORDERS):
+            raise OwnError(f"data.order: unknown {self.order!r}; write one of {', '.join(ORDERS)}")
         if self.size and (len(self.size) != 2 or not 1 <= min(self.size) <= max(self.size) <= _LARGEST):
             raise OwnError(f"data.size is a height and a width from 1 to {_LARGEST}, got {list(self.size)}")
         if self.channels not in (0, 1, 3):

@@ -96,8 +96,10 @@ def target_columns(table: Table, source: Source) -> tuple[str, ...]:
     return source.target or ((usual,) if usual else ())
 
 
-def class_names(table: Table, source: Source) -> tuple[str, ...]:
-    """The names of the targets' classes, where the table lists them."""
+def class_names(table: Table, source: Source, kind: Kind) -> tuple[str, ...]:
+    """The names of the targets' classes, where the table lists them; of several columns of labels the columns' own."""
+    if kind == "labels" and len(source.target) > 1:
+        return source.target
     return next((table.names[each] for each in target_columns(table, source) if each in table.names), ())
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
 
 from evalsuite.contract import IGNORED, Task
 from evalsuite.decimals import is_decimal, other_spelling
+from evalsuite.own.data.classes import Classes, Naming, normal, of_numbers, of_texts
 from evalsuite.own.data.parts import Part
 from evalsuite.plugins import did_you_mean
 from evalsuite.references import OwnError
@@ -34,33 +37,45 @@ def kind_of(task: Task) -> Kind:
     return found or next((kind for cls, kind in kinds.items() if isinstance(task, cls)), "")
 
 
+@dataclass(frozen=True)
+class Numbered:
+    """The targets of each part as a tensor, how many outputs they ask for, and the classes where they are such."""
+
+    targets: dict[str, torch.Tensor]
+    count: int
+    classes: Classes | None = None
+
+
 def numbered(
-    parts: Mapping[str, Part], kind: Kind, labels: Sequence[str], vocabulary: int = 0
-) -> tuple[dict[str, torch.Tensor], int]:
-    """The targets of each part as a tensor, and the number of classes, labels or values.
+    parts: Mapping[str, Part], kind: Kind, naming: Naming, listed: Sequence[str] = (), vocabulary: int = 0
+) -> Numbered:
+    """The targets of each part as a tensor.
 
     Args:
-        labels: the names of classes, in order; where there are none, the training part's own.
+        parts: the training part among them, whose names count where nobody lists any.
+        kind: what the targets are.
+        naming: what names classes beside the data.
+        listed: the names of classes that the data list, by number.
         vocabulary: the number of tokens, where the targets are such.
 
     Raises:
         OwnError: a target cannot be one; the text has its place, and the cure.
     """
-    listed = {name: _listed(part) for name, part in parts.items()}
-    kind = kind or _told(listed["train"])
+    raw = {name: _listed(part) for name, part in parts.items()}
+    kind = kind or _told(raw["train"])
     if kind in ("values", "vectors"):
-        values = {name: _values(listed[name], part) for name, part in parts.items()}
+        values = {name: _values(raw[name], part) for name, part in parts.items()}
         _alike(values)
-        return values, values["train"][0].numel()
+        return Numbered(values, values["train"][0].numel())
     if kind == "tokens":
-        tokens = {name: _whole(listed[name], part) for name, part in parts.items()}
-        most = max(vocabulary, *(1 + int(each.max()) for each in tokens.values()))
-        for name, each in tokens.items():
-            _check_range(each, most, parts[name], of_test=False)
-        return tokens, most
+        tokens = {name: _whole(raw[name], part) for name, part in parts.items()}
+        most = max(vocabulary, *(1 + int(numbers.max()) for numbers in tokens.values()))
+        for name, numbers in tokens.items():
+            _check_range(numbers, most, parts[name], of_test=False)
+        return Numbered(tokens, most)
     if kind == "labels":
-        return _multi_hot(listed, parts, labels)
-    return _classes(listed, parts, labels, single=kind == "classes")
+        return _multi_hot(raw, parts, naming, listed)
+    return _classes(raw, parts, naming, listed, single=kind == "classes")
 
 
 def _listed(part: Part) -> torch.Tensor | list[Any]:
@@ -139,30 +154,56 @@ def _number(value: Any, part: Part, index: int) -> float:
 
 
 def _multi_hot(
-    listed: Mapping[str, torch.Tensor | list[Any]], parts: Mapping[str, Part], labels: Sequence[str]
-) -> tuple[dict[str, torch.Tensor], int]:
+    raw: Mapping[str, torch.Tensor | list[Any]], parts: Mapping[str, Part], naming: Naming, listed: Sequence[str]
+) -> Numbered:
     """Zeros and ones (samples, labels), from those, or from lists of names or numbers."""
-    if all(_is_binary(each) for each in listed.values()):
-        rows = {name: each if isinstance(each, torch.Tensor) else _ones(each) for name, each in listed.items()}
-        found = {name: each.long() for name, each in rows.items()}
-        _alike(found)
-        return found, found["train"].shape[1]
-    for name, targets in listed.items():
-        for i, each in enumerate(targets):
-            if not isinstance(each, (list, tuple)):
-                cure = 'write it as ["a", "b"], [] where there is none, or give columns of 0 and 1'
-                raise OwnError(f"{parts[name].where(i)}: the labels {_shown(each)} are no list; {cure}")
-    names = list(labels) or _ordered([each for row in listed["train"] for each in row])
-    if not names:
-        raise OwnError(f"{parts['train'].where(-1)}: no sample has a label; name the labels with `labels`")
-    places = {name: place for place, name in enumerate(names)}
-    made = {}
-    for name, targets in listed.items():
-        made[name] = torch.zeros(len(targets), len(names), dtype=torch.int64)
+    if all(_is_binary(targets) for targets in raw.values()):
+        return _of_columns(raw, parts, naming, listed)
+    for name, targets in raw.items():
         for i, row in enumerate(targets):
-            for each in row:
-                made[name][i, _place(str(each), places, parts[name], i)] = 1
-    return made, len(names)
+            if not isinstance(row, (list, tuple)):
+                cure = 'write it as ["a", "b"], [] where there is none, or give columns of 0 and 1'
+                raise OwnError(f"{parts[name].where(i)}: the labels {_shown(row)} are no list; {cure}")
+    flat = [(value, i) for i, row in enumerate(raw["train"]) for value in row]
+    where = partial(_row_of, parts["train"].where, [i for _, i in flat])
+    values = [value for value, _ in flat]
+    if listed and values and all(isinstance(value, int) for value in values):
+        classes = of_numbers(len(listed), where, naming, listed)
+    else:
+        classes = of_texts([str(value) for value in values], where, naming)
+    if not classes.count:
+        raise OwnError(f"{parts['train'].where(-1)}: no sample has a label; name the labels with `labels`")
+    hot = {}
+    for name, targets in raw.items():
+        hot[name] = torch.zeros(len(targets), classes.count, dtype=torch.int64)
+        for i, row in enumerate(targets):
+            for value in row:
+                known = classes.numbers.get(value, value) if listed and isinstance(value, int) else None
+                hot[name][i, _place(value, classes, parts[name], i) if known is None else known] = 1
+    return Numbered(hot, classes.count, classes)
+
+
+def _row_of(where: Callable[[int], str], rows: Sequence[int], index: int) -> str:
+    return where(rows[index] if index >= 0 else index)
+
+
+def _of_columns(
+    raw: Mapping[str, torch.Tensor | list[Any]], parts: Mapping[str, Part], naming: Naming, listed: Sequence[str]
+) -> Numbered:
+    """Columns of zeros and ones, in the order of the classes."""
+    columns = {
+        name: (targets if isinstance(targets, torch.Tensor) else _ones(targets)).long() for name, targets in raw.items()
+    }
+    _alike(columns)
+    count = columns["train"].shape[1]
+    classes = of_numbers(count, parts["train"].where, naming, listed)
+    if classes.count > count and not classes.numbers:
+        classes = Classes(count, (), "numbered by the data")
+    if classes.numbers:
+        for name, targets in columns.items():
+            columns[name] = torch.zeros(len(targets), classes.count, dtype=torch.int64)
+            columns[name][:, [classes.numbers[place] for place in range(count)]] = targets
+    return Numbered(columns, classes.count, classes)
 
 
 def _ones(targets: list[Any]) -> torch.Tensor:
@@ -181,61 +222,63 @@ def _is_binary(targets: torch.Tensor | list[Any]) -> bool:
 
 
 def _classes(
-    listed: Mapping[str, torch.Tensor | list[Any]], parts: Mapping[str, Part], labels: Sequence[str], *, single: bool
-) -> tuple[dict[str, torch.Tensor], int]:
-    """Class numbers, int64: names by their order, numbers as they are."""
-    first = next(iter(listed["train"]), None)
-    names = list(labels)
-    if isinstance(first, str):
-        names = names or _found(listed["train"], parts["train"])
-        places = {name: place for place, name in enumerate(names)}
-        found = {
-            name: torch.tensor([_place(each, places, parts[name], i) for i, each in enumerate(targets)])
-            for name, targets in listed.items()
+    raw: Mapping[str, torch.Tensor | list[Any]],
+    parts: Mapping[str, Part],
+    naming: Naming,
+    listed: Sequence[str],
+    *,
+    single: bool,
+) -> Numbered:
+    """Class numbers, int64: names by their order, numbers as they are, unless the data's names say otherwise."""
+    train = parts["train"]
+    if isinstance(next(iter(raw["train"]), None), str):
+        _check_few(raw["train"], train, naming)
+        classes = of_texts(list(raw["train"]), train.where, naming, listed)
+        numbers = {
+            name: torch.tensor([_place(target, classes, parts[name], i) for i, target in enumerate(targets)])
+            for name, targets in raw.items()
         }
-        classes = len(names)
     else:
-        found = {name: _whole(targets, parts[name]) for name, targets in listed.items()}
-        if single and _is_one_hot(found["train"]):
-            raise OwnError(
-                f"{parts['train'].where(-1)}: the targets are one-hot; give the classes' numbers, y.argmax(1)"
-            )
-        classes = len(labels) or int(found["train"].max()) + 1
-    for name, targets in found.items():
-        _check_range(targets, classes, parts[name], of_test=name != "train")
-    seen = found["train"][found["train"] != IGNORED].unique()  # type: ignore[no-untyped-call]
+        numbers = {name: _whole(targets, parts[name]) for name, targets in raw.items()}
+        if single and _is_one_hot(numbers["train"]):
+            raise OwnError(f"{train.where(-1)}: the targets are one-hot; give the classes' numbers, y.argmax(1)")
+        classes = of_numbers(int(numbers["train"].max()) + 1, train.where, naming, listed)
+        for name, targets in numbers.items():
+            _check_range(targets, len(listed) or classes.count, parts[name], of_test=name != "train")
+            numbers[name] = _moved(targets, classes.numbers)
+    for name, targets in numbers.items():
+        _check_range(targets, classes.count, parts[name], of_test=name != "train")
+    seen = numbers["train"][numbers["train"] != IGNORED].unique()  # type: ignore[no-untyped-call]
     if single and len(seen) == 1:
-        only = names[int(seen)] if names else int(seen)
-        where = parts["train"].where(-1)
+        only = classes.names[int(seen)] if classes.names and classes.by != "numbered by the data" else int(seen)
+        where = train.where(-1)
         raise OwnError(f"{where}: all samples are of one class, {only!r}: nothing to learn; add samples of another")
-    return found, classes
+    return Numbered(numbers, classes.count, classes)
 
 
-def _found(targets: torch.Tensor | list[Any], part: Part) -> list[str]:
-    found = _ordered([each for each in targets if each])
-    if len(found) > max(10, len(targets) / 2):
+def _moved(targets: torch.Tensor, numbers: Mapping[int, int]) -> torch.Tensor:
+    """The targets with each of the data's numbers as the class's."""
+    moved = targets.clone()
+    for number, place in numbers.items():
+        moved[targets == number] = place
+    return moved
+
+
+def _check_few(targets: torch.Tensor | list[Any], part: Part, naming: Naming) -> None:
+    """Refuse more names than classes have, unless somebody lists them."""
+    count = len({normal(target) for target in targets if isinstance(target, str) and target})
+    if count > max(10, len(targets) / 2) and not (naming.chosen or naming.named):
         cure = "choose another column or task, or list them with `labels`"
-        raise OwnError(
-            f"{part.where(-1)}: {len(found)} different labels in {len(targets)} samples are no classes; {cure}"
-        )
-    return found
+        raise OwnError(f"{part.where(-1)}: {count} different labels in {len(targets)} samples are no classes; {cure}")
 
 
-def _ordered(values: Sequence[Any]) -> list[str]:
-    """Names in alphabetical order; numbers in theirs, each its own class where they begin at 0."""
-    names = {str(each) for each in values}
-    if not names or not all(each.lstrip("-").isdecimal() for each in names):
-        return sorted(names)
-    numbers = sorted(int(each) for each in names)
-    return [str(each) for each in (range(numbers[-1] + 1) if numbers[0] == 0 else numbers)]
-
-
-def _place(name: Any, places: Mapping[str, int], part: Part, index: int) -> int:
-    if name in places:
-        return places[name]
-    if name is None or name == "":
+def _place(name: Any, classes: Classes, part: Part, index: int) -> int:
+    place = classes.place(name) if name is not None and name != "" else None
+    if place is not None:
+        return place
+    if name is None or str(name).strip() == "":
         raise OwnError(f"{part.where(index)}: there is no target; fill it in, or leave the sample out")
-    hint = did_you_mean(str(name), places) if len(places) <= 50 else ""
+    hint = did_you_mean(str(name), classes.names) if classes.count <= 50 else ""
     raise OwnError(f"{part.where(index)}: the label {_shown(name)} is not among the classes{hint}")
 
 

@@ -12,6 +12,7 @@ import torch
 
 from evalsuite.contract import IGNORED
 from evalsuite.own.data.arrays import where_in
+from evalsuite.own.data.classes import Naming
 from evalsuite.own.data.parts import Part, Raw, part_named
 from evalsuite.own.data.source import Source, files_in
 from evalsuite.own.data.tables import Table, class_names, column, not_text, targets_in
@@ -61,7 +62,8 @@ def read_texts(tables: Mapping[str, Table], source: Source, kind: Kind, tokenize
         if len(names) == 2:
             inputs["token_type_ids"] = _table([types for _, types in rows], longest, 0)
         parts[part] = Part(Tokens(inputs), targets_in(tables[part], source, kind), tables[part].where)
-    return Raw(parts, None, tokenizer.vocabulary, class_names(tables["train"], source), said=str(tables["train"].file))
+    labels = class_names(tables["train"], source, kind)
+    return Raw(parts, None, tokenizer.vocabulary, labels, said=str(tables["train"].file))
 
 
 def read_tags(tables: Mapping[str, Table], source: Source, tokenizer: Tokenizer) -> Raw:
@@ -81,15 +83,16 @@ def read_tags(tables: Mapping[str, Table], source: Source, tokenizer: Tokenizer)
         rows[part] = tokenizer.words(words, source.length)
         places = [i for i, each in enumerate(tags[part]) for _ in each]
         flat[part] = Part(torch.empty(0), [tag for each in tags[part] for tag in each], partial(_at, table, places))
-    labels = source.labels or class_names(tables["train"], source)
-    numbers, classes = numbered(flat, "classes", labels)
+    labels = class_names(tables["train"], source, "tags")
+    tags_found = numbered(flat, "classes", Naming(source.labels), labels)
+    numbers = tags_found.targets
     longest = max(len(ids) for each in rows.values() for ids, _ in each)
     parts = {}
     for part, table in tables.items():
         aligned = _aligned([words for _, words in rows[part]], tags[part], numbers[part].tolist())
         inputs = Tokens(_padded([ids for ids, _ in rows[part]], longest, tokenizer.padding))
         parts[part] = Part(inputs, _table(aligned, longest, IGNORED), table.where)
-    known = tuple(labels) or tuple(str(each) for each in range(classes))
+    known = tags_found.classes.names if tags_found.classes is not None else ()
     return Raw(parts, None, tokenizer.vocabulary, known, said=str(train.file))
 
 

@@ -1,0 +1,114 @@
+"""A trained model before it is treated: is it better than a guess, and would another order of classes make it right?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from evalsuite.contract import Data
+from evalsuite.tasks import Classification, Regression
+
+_SAMPLES = 512
+_BATCH = 32
+_FEWEST = 20  # targets that tell anything
+_GAIN = 0.1  # of accuracy, by another order
+_MOSTLY = 0.5  # of the samples of a class that are called another
+_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class Trivial:
+    """What a predictor scores that looks at no input, on the test part.
+
+    Args:
+        metric: the headline of the task; "" where there is no such predictor.
+        score: accuracy of the most frequent class, or R² of the mean.
+        spread: how far a score of chance may lie above it: two standard errors.
+    """
+
+    metric: str = ""
+    score: float = 0.0
+    spread: float = 0.0
+
+    @classmethod
+    def of(cls, data: Data) -> Trivial:
+        """Of the data's task."""
+        task = getattr(data.task, "task", data.task)
+        targets = data.test.targets[data.test.counted]
+        if isinstance(task, Classification):
+            share = float(targets.unique(return_counts=True)[1].max()) / len(targets)  # type: ignore[no-untyped-call]
+            return cls("accuracy", share, 2 * float(np.sqrt(share * (1 - share) / len(targets))))
+        return cls("r2", 0.0, 0.0) if isinstance(task, Regression) else cls()
+
+
+def doubts(module: nn.Module, data: Data) -> list[str]:
+    """What is doubtful of a trained classifier on samples of the training part, as sentences; none of other tasks."""
+    task = getattr(data.task, "task", data.task)
+    if not isinstance(task, Classification):
+        return []
+    confusion = _confusion(module, data)
+    count = confusion.sum()
+    if count < _FEWEST:
+        return []
+    right, most = float(np.trace(confusion)) / count, float(confusion.sum(1).max()) / count
+    sentences = []
+    if right <= most:
+        guess = f"always naming the most frequent class is right for {most:.0%}"
+        sentences.append(
+            f"the model is right for {right:.0%} of {count:,} training targets, no better than a guess: {guess}"
+        )
+    if swaps := _swaps(confusion, right, data.class_names):
+        sentences.append(
+            f"another order of the classes would make it right: {swaps}; see `data.labels` and `data.order`"
+        )
+    return sentences
+
+
+@torch.no_grad()
+def _confusion(module: nn.Module, data: Data) -> np.ndarray:
+    """How often a target of each class, in rows, is called each class, in columns: (classes, classes)."""
+    labelled = data.train.labelled.nonzero().flatten()
+    spaced = torch.linspace(0, len(labelled) - 1, min(_SAMPLES, len(labelled))).long().unique()  # type: ignore[no-untyped-call]
+    pairs = []
+    was_training = module.training
+    module.eval()
+    for start in range(0, len(spaced), _BATCH):
+        chosen = labelled[spaced[start : start + _BATCH]]
+        targets = data.train.targets[chosen]
+        predicted = module(data.train.inputs[chosen]).argmax(-1)
+        counted = data.train.counted[chosen]
+        pairs.append(torch.stack([targets[counted], predicted[counted]]))
+    module.train(was_training)
+    both = torch.cat(pairs, dim=1)
+    size = int(both.max()) + 1
+    return torch.bincount(both[0] * size + both[1], minlength=size * size).reshape(size, size).numpy()
+
+
+def _swaps(confusion: np.ndarray, right: float, names: tuple[str, ...]) -> str:
+    """The classes that are called others, where calling them so would make the model right; "" where it would not."""
+    from scipy.optimize import linear_sum_assignment
+
+    rows, columns = linear_sum_assignment(confusion, maximize=True)
+    sizes = confusion.sum(1)
+    if confusion[rows, columns].sum() / sizes.sum() < right + _GAIN:
+        return ""
+    shares = [
+        (row, column, confusion[row, column] / max(1, sizes[row])) for row, column in zip(rows, columns, strict=True)
+    ]
+    moved = [(row, column, share) for row, column, share in shares if row != column and share > _MOSTLY]
+    told = [
+        f"class {_name(row, names)} is called {_name(column, names)} in {share:.0%} of cases"
+        for row, column, share in moved[:_SHOWN]
+    ]
+    more = [f"and {len(moved) - _SHOWN} more"] if len(moved) > _SHOWN else []
+    return ", ".join(told + more)
+
+
+def _name(place: Any, names: tuple[str, ...]) -> str:
+    """The class's number, and its name where that is another."""
+    name = names[place] if place < len(names) else str(place)
+    return name if name == str(place) else f"{place} ({name})"

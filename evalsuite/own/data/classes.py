@@ -1,0 +1,237 @@
+"""Which class is which: the one owner of the order of classes, for every form of data and every task that has classes.
+
+The model decides first, then `labels`, then the data: names that these list, and else names in sorted order.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import cached_property
+from typing import Any
+
+from evalsuite.contract import IGNORED
+from evalsuite.decimals import MISSING, is_decimal, other_spelling
+from evalsuite.plugins import did_you_mean
+from evalsuite.references import OwnError
+
+_SHOWN = 12  # classes that `check` names
+_MOST_GAPS = 1000  # numbers without a sample that may lie between classes
+_PADDED = re.compile(r"[-+]?0\d")
+_UNNAMED = re.compile(r"LABEL_\d+")  # what transformers calls classes that nobody has named
+
+Where = Callable[[int], str]
+
+
+@dataclass(frozen=True)
+class Naming:
+    """What names the classes beside the data.
+
+    Args:
+        chosen: the user's `labels`, by number.
+        model: what the model's own configuration calls its outputs, by number; empty where it names none.
+        kept: whether the outputs keep their meaning; False where they are trained anew.
+        order: "text" or "natural", how names are sorted that nobody lists; "": as text, and numbers as such.
+    """
+
+    chosen: tuple[str, ...] = ()
+    model: tuple[str, ...] = ()
+    kept: bool = True
+    order: str = ""
+
+    def __post_init__(self) -> None:
+        twice = next((name for place, name in enumerate(self.model) if name in self.model[:place]), None)
+        if twice is not None and self.kept and not self.chosen:
+            object.__setattr__(self, "model", ())  # names that do not tell classes apart name none
+        if self.chosen and self.model and self.chosen != self.model and set(self.chosen) == set(self.model):
+            raise OwnError(
+                f"data.labels: the model's configuration has another order, {_few(self.model)}; its outputs are in that"
+                " order, so leave `labels` out"
+            )
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The model's names, where somebody has chosen them."""
+        return () if all(map(_UNNAMED.fullmatch, self.model)) else self.model
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Classes in the order of their numbers.
+
+    Args:
+        count: how many.
+        names: of each; empty where nobody names them.
+        by: how they are ordered, in words.
+        numbers: for each number that the data give, the number of the class; empty where it is the same.
+    """
+
+    count: int
+    names: tuple[str, ...] = ()
+    by: str = ""
+    numbers: Mapping[int, int] = field(default_factory=dict)
+
+    def place(self, value: Any) -> int | None:
+        """The number of the class that a target names, in whatever spelling of a number; None where there is none."""
+        name = normal(str(value))
+        if name in self._places:
+            return self._places[name]
+        whole = whole_number(name)
+        return IGNORED if whole == IGNORED else self._by_number.get(whole) if whole is not None else None
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {normal(name): place for place, name in enumerate(self.names)}
+
+    @cached_property
+    def _by_number(self) -> dict[int, int]:
+        numbers = {whole: place for place, name in enumerate(self.names) if (whole := whole_number(name)) is not None}
+        return numbers or self._numbered
+
+    @cached_property
+    def _numbered(self) -> dict[int, int]:
+        """Where the model's names are texts, the data may give the numbers."""
+        return {place: place for place in range(self.count)} if self.by == _BY_NUMBER else {}
+
+    def described(self) -> str:
+        """The first of them in order, and what the order is."""
+        named = self.names or tuple(map(str, range(self.count)))
+        shown = ", ".join(f"{place} = {name}" for place, name in enumerate(named[:_SHOWN]))
+        last = f", ... {len(named) - 1} = {named[-1]}" if len(named) > _SHOWN else ""
+        return f"in order: {shown}{last}; {self.by}"
+
+
+_BY_NUMBER = "numbered by the data, and named by the model's configuration"
+
+
+def of_texts(texts: Sequence[str], where: Where, naming: Naming, listed: Sequence[str] = ()) -> Classes:
+    """The classes of targets that are texts, those of the training part; `where` names a sample.
+
+    Raises OwnError: the model lacks some of them, or two of them are one number, or none is a class.
+    """
+    distinct = list(dict.fromkeys(normal(text) for text in texts if text is not None and normal(text)))
+    if naming.chosen or listed:
+        names = naming.chosen or tuple(listed)
+        return Classes(len(names), names, "as `labels` says" if naming.chosen else "as the data list them")
+    if naming.model and distinct and all(name in naming.model for name in distinct):
+        return Classes(len(naming.model), naming.model, "as the model's configuration names them")
+    whole = [whole_number(name) for name in distinct]
+    if naming.named and distinct and all(number is not None for number in whole):
+        return Classes(len(naming.named), naming.named, _BY_NUMBER)
+    if naming.named and naming.kept:
+        raise _unknown(distinct, naming.named, where(-1))
+    aside = "; the model's configuration has other names, and its head is trained" if naming.named else ""
+    classes = _sorted(distinct, texts, where, naming.order)
+    return Classes(classes.count, classes.names, classes.by + aside)
+
+
+def of_numbers(count: int, where: Where, naming: Naming, listed: Sequence[str] = ()) -> Classes:
+    """The classes of targets that are numbers below `count`, which the data may list by name. Raises OwnError: the
+    model has none of a name.
+    """
+    listed = tuple(listed) if not all(whole_number(name) is not None for name in listed) else ()
+    if naming.chosen:
+        moved = _moved(listed, naming.chosen) if set(listed) == set(naming.chosen) else {}
+        return Classes(len(naming.chosen), naming.chosen, "as `labels` says", moved)
+    if listed and naming.model and set(listed) <= set(naming.model):
+        by = "as the model's configuration names them"
+        return Classes(len(naming.model), naming.model, by, _moved(listed, naming.model))
+    if listed and naming.named and naming.kept:
+        raise _unknown([name for name in listed if name], naming.named, where(-1))
+    if listed:
+        return Classes(max(count, len(listed)), listed, "as the data list them")
+    if naming.named and count <= len(naming.named):
+        return Classes(len(naming.named), naming.named, _BY_NUMBER)
+    return Classes(count, (), "numbered by the data")
+
+
+def normal(text: str) -> str:
+    """A name without spaces around it, its accents composed, as file systems and tables write them differently."""
+    return unicodedata.normalize("NFC", text.strip())
+
+
+def whole_number(text: str) -> int | None:
+    """The whole number that a text spells, as 7, 07, 7.0 or in digits of another script; None where it spells none."""
+    text = text.strip()
+    if text.lstrip("+-").isdecimal() and not text[1:].startswith(("+", "-")):
+        return int(text)
+    if not is_decimal(text):
+        return None
+    number = Decimal(text)
+    return int(number) if abs(number.adjusted()) < _MOST_GAPS and number == number.to_integral_value() else None
+
+
+def natural_key(name: str) -> list[str | int]:
+    """By which timm sorts: case aside, numbers in a name by their size."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name.lower())]
+
+
+def _sorted(distinct: list[str], texts: Sequence[str], where: Where, order: str) -> Classes:
+    """Names that nobody lists: numbers as such, others in sorted order; all of them in an order that was chosen."""
+    if order:
+        names = sorted(distinct, key=natural_key if order == "natural" else None)
+        return Classes(
+            len(names), tuple(names), f"sorted {'by the numbers in them' if order == 'natural' else 'as text'}"
+        )
+    first = {normal(text): index for index, text in reversed(list(enumerate(texts))) if text is not None}
+    numbers = {name: whole_number(name) for name in distinct}
+    whole = [number for number in numbers.values() if number is not None]
+    missing = [name for name in distinct if name.lower() in MISSING]
+    if missing and len(whole) == len(distinct) - len(missing) and whole:
+        raise OwnError(f"{where(first[missing[0]])}: there is no target; fill it in, or leave the sample out")
+    if len(whole) < len(distinct):
+        _check_names(distinct, first, where)
+        return Classes(len(distinct), tuple(sorted(distinct)), "sorted as text")
+    _check_spellings(numbers, first, where)
+    values = sorted(number for number in whole if number != IGNORED or min(whole) < IGNORED)
+    plain = all(name.isascii() and not _PADDED.match(name) for name in distinct)
+    if plain and values and values[0] == 0 and values[-1] < len(values) + _MOST_GAPS:
+        count = values[-1] + 1
+        return Classes(count, tuple(map(str, range(count))), "numbered by the data")
+    names = [name for name in sorted(distinct, key=lambda name: numbers[name] or 0) if numbers[name] in values]
+    return Classes(len(names), tuple(names), "sorted by their numbers")
+
+
+def _check_names(distinct: list[str], first: Mapping[str, int], where: Where) -> None:
+    """Refuse numbers that are no classes, or spelled as no number is read."""
+    if all(map(is_decimal, distinct)):
+        wrong = next(name for name in distinct if whole_number(name) is None)
+        cure = "classes are whole numbers; for real ones choose task regression"
+        raise OwnError(f"{where(first[wrong])}: the label {wrong} is no class: {cure}")
+    spellings = {name: other_spelling(name) for name in distinct if whole_number(name) is None}
+    if all(spelling or is_decimal(name) for name, spelling in spellings.items()):
+        wrong, spelling = next((name, spelling) for name, spelling in spellings.items() if spelling)
+        cure = "write whole numbers, or list the names with `labels`"
+        raise OwnError(f"{where(first[wrong])}: the label {wrong!r} is one of {spelling}; {cure}")
+
+
+def _check_spellings(numbers: Mapping[str, int | None], first: Mapping[str, int], where: Where) -> None:
+    """Refuse one number in two spellings, which would be two classes."""
+    spelled: dict[int | None, str] = {}
+    for name, number in numbers.items():
+        other = spelled.setdefault(number, name)
+        if other != name:
+            said = f"the labels {other!r} and {name!r} are one number in two spellings"
+            raise OwnError(f"{where(first[name])}: {said}; write one of them, or list the classes with `labels`")
+
+
+def _moved(listed: Sequence[str], names: Sequence[str]) -> dict[int, int]:
+    places = {name: place for place, name in enumerate(names)}
+    moved = {number: places[name] for number, name in enumerate(listed)}
+    return {} if all(number == place for number, place in moved.items()) else moved
+
+
+def _unknown(distinct: Sequence[str], names: Sequence[str], where: str) -> OwnError:
+    lacking = [name for name in distinct if name not in names]
+    hint = did_you_mean(lacking[0], names) if len(names) <= 50 else ""
+    said = f"the data have the classes {_few(lacking)}, which the model's configuration lacks{hint}"
+    cure = "call them so, or give `labels`, the data's names in the order of the model's outputs"
+    return OwnError(f"{where}: {said}; its outputs are {_few(names)}; {cure}")
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(repr, names[:_SHOWN])) + more
