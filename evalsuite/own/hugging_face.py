@@ -29,7 +29,8 @@ def load_hugging_face(model: Model, task: Task | None, classes: int | None, star
     Nothing is unpickled, and no code of the folder is run. Raises OwnError: there is no such folder, its configuration
     cannot be read, or its weights are missing, pickled, of another head, or not finite.
     """
-    from evalsuite.own.models import check_weights, read_weights, without_prefix
+    from evalsuite.own.checkpoints import chosen, closest, read_checkpoint
+    from evalsuite.own.models import check_weights
 
     try:
         import transformers
@@ -48,7 +49,8 @@ def load_hugging_face(model: Model, task: Task | None, classes: int | None, star
         if model.weights:
             # The library takes its files' own layout too, which is not the module's where it was changed since.
             fresh = _from_config(kind, config)
-            tensors = without_prefix(read_weights(Path(model.weights).expanduser()), fresh.state_dict())
+            states = chosen(read_checkpoint(Path(model.weights).expanduser()), model.weights, model.weights_key)
+            tensors = closest(states, fresh.state_dict())
             made, report = _loaded(type(fresh), None, config, state_dict=tensors)
         else:
             made, report = _loaded(kind, place, config, use_safetensors=True, **local)

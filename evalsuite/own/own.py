@@ -278,7 +278,7 @@ def _told_apart(own: Own, digest: str) -> str:
     """What the original's outputs depend on, beside the data: the model as it was asked for, and its weights."""
     whole = hashlib.sha256(digest.encode())
     if isinstance(own.task_chosen(), Embedding):
-        asked = (own.model_choice, own.inputs, own.output, own.start, torch.__version__)
+        asked = (own.model_choice, own.model_choice.weights_key, own.inputs, own.output, own.start, torch.__version__)
         whole.update(f"{asked} {[_version(each) for each in own.libraries]}".encode())
         torch.manual_seed(0)
         for name, tensor in sorted(own.unadapted().state_dict().items()):

@@ -18,7 +18,8 @@ from evalsuite.activations.census import built_with
 from evalsuite.activations.recognition import known
 from evalsuite.own.activations import OwnActivations, Place, outputs_of
 from evalsuite.own.adapter import Adapted, own_network
-from evalsuite.own.models import load_weights, read_weights
+from evalsuite.own.checkpoints import read_checkpoint
+from evalsuite.own.models import load_weights
 from evalsuite.references import OwnError
 from evalsuite.resizing.files import parsed_json, tensor_bytes
 from evalsuite.samples import Inputs, leaves
@@ -216,7 +217,7 @@ def _restored(make: Callable[[], nn.Module], folder: Path) -> nn.Module:
         raise OwnError(f"{weights}: is missing, or was changed since it was saved; save the model again")
     module = make()
     if noted.biases:
-        tensors = read_weights(weights)
+        tensors = read_checkpoint(weights)[""]
         _add_biases(module, {name: tensors[name] for name in noted.biases})
     load_weights(module, str(weights))
     call = noted.call

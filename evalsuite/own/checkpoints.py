@@ -1,0 +1,240 @@
+"""Checkpoints: the state dicts in a file, read without running code, and which of them is a network's.
+
+A state dict is recognised by its structure: under whatever prefix or key its names are those of the network. torch's
+own `load_state_dict` says whether it fits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from evalsuite.activations.census import duplicate
+from evalsuite.plugins import did_you_mean
+from evalsuite.references import OwnError
+from evalsuite.resizing.description import tensor_groups
+
+SUFFIXES = (".safetensors", ".pt", ".pth")
+_OLDER = (".ckpt", ".bin", ".tar")  # Lightning's, Hugging Face's, and model.pth.tar
+_SHOWN = 3
+_DEEPEST = 4  # mappings within one another
+_MOST_PREFIXES = 8
+_AS_TENSORS = "save tensors alone, by torch.save(model.state_dict(), ...) or safetensors.torch.save_model"
+# What DataParallel, torch.compile, FSDP and others put between the names of a wrapped part.
+_WRAPPERS = ("module", "_orig_mod", "_forward_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+
+Tensors = dict[str, torch.Tensor]
+
+
+def read_checkpoint(file: Path) -> dict[str, Tensors]:
+    """The state dicts in a file by their keys, "" of the file itself and "a.b" of one within another.
+
+    Raises OwnError: there is no such file, or it is no safetensors file, a pickle of more than tensors, or holds none.
+    """
+    if file.suffix not in (*SUFFIXES, *_OLDER):
+        raise OwnError(f"weights: {file} is none of {', '.join(SUFFIXES)}; {_AS_TENSORS}")
+    if not file.is_file():
+        beside = [str(path) for path in file.parent.glob("*") if path.suffix in SUFFIXES and path.is_file()]
+        raise OwnError(f"weights: there is no file {file}{did_you_mean(str(file), beside) if beside else ''}")
+    if file.suffix == ".safetensors":
+        return {"": _safetensors(file)}
+    content = _unpickled(file)
+    if not isinstance(content, Mapping) or not content:
+        raise OwnError(f"weights: {file} holds a {type(content).__name__}, no state dict; {_AS_TENSORS}")
+    states = dict(_states(content))
+    others = [str(key) for key, value in content.items() if not isinstance(value, torch.Tensor)]
+    if others and states.keys() <= {""}:
+        raise OwnError(f"weights: {file} holds {_first(others)} beside tensors; {_AS_TENSORS}")
+    return states
+
+
+def fitted(module: nn.Module, states: Mapping[str, Tensors], file: str, key: str = "") -> Tensors:
+    """The tensors of the one state dict that fits, by the module's names; nothing is changed.
+
+    Args:
+        module: the network.
+        states: what `read_checkpoint` gives.
+        file: named in messages.
+        key: the user's `weights_key`: of a state dict, or a prefix of its names; "" to find it.
+
+    Raises:
+        OwnError: none fits, or several that differ.
+    """
+    states = chosen(states, file, key)
+    fitting: dict[str, Tensors] = {}
+    for label, tensors in _readings(states, module.state_dict()):
+        whole = _completed(module, tensors)
+        if _fits(module, whole) and not any(_equal(whole, other) for other in fitting.values()):
+            fitting[label] = whole
+    if len(fitting) > 1:
+        names = ", ".join(fitting)
+        raise OwnError(f"weights: {file}: {names} fit, and they differ; choose one by `weights_key`")
+    if fitting:
+        return next(iter(fitting.values()))
+    raise _misfit(module, states, file)
+
+
+def closest(states: Mapping[str, Tensors], names: Mapping[str, Any]) -> Tensors:
+    """The tensors, of any shapes, of the state dict and under the prefix that share most names with a network's."""
+    readings = [tensors for _, tensors in _readings(states, names)]
+    return max(readings, key=lambda tensors: len(tensors.keys() & names.keys()), default={})
+
+
+def _states(content: Mapping[Any, Any], key: str = "", depth: int = 0) -> Iterator[tuple[str, Tensors]]:
+    tensors = {str(name): value for name, value in content.items() if isinstance(value, torch.Tensor)}
+    if tensors and all(isinstance(name, str) for name in content):
+        yield key, tensors
+    for name, value in content.items():
+        if isinstance(value, Mapping) and depth < _DEEPEST:
+            yield from _states(value, f"{key}.{name}" if key else str(name), depth + 1)
+
+
+def chosen(states: Mapping[str, Tensors], file: str, key: str) -> Mapping[str, Tensors]:
+    """The state dict of that key, or the tensors under that prefix; all where there is no key. Raises OwnError: there
+    is no such.
+    """
+    if not key:
+        return states
+    if key in states:
+        return {key: states[key]}
+    prefix = key.rstrip(".") + "."
+    under = {
+        state: {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+        for state, tensors in states.items()
+    }
+    under = {state: tensors for state, tensors in under.items() if tensors}
+    if not under:
+        prefixes = {name.partition(".")[0] for tensors in states.values() for name in tensors}
+        known = [state for state in states if state] + sorted(prefixes)
+        raise OwnError(f"weights_key: {file} has no {key!r}{did_you_mean(key, known)}")
+    return under
+
+
+def _readings(states: Mapping[str, Tensors], names: Mapping[str, Any]) -> Iterator[tuple[str, Tensors]]:
+    """Each way to read the state dicts under which some names are the network's, with a label for messages."""
+    for state, tensors in states.items():
+        if names.keys() <= tensors.keys():  # what is too many then is so under any prefix
+            yield _label(state, "", ""), tensors
+            continue
+        for inner, bare in _unwrapped(tensors, names):
+            for prefix in _prefixes(bare, names):
+                read = {name.removeprefix(prefix): tensor for name, tensor in bare.items() if name.startswith(prefix)}
+                yield _label(state, prefix, inner), read
+            for prefix in _prefixes(names, bare):
+                if prefix:
+                    yield (
+                        _label(state, f"(without {prefix})", inner),
+                        {prefix + name: each for name, each in bare.items()},
+                    )
+
+
+def _label(state: str, prefix: str, inner: str) -> str:
+    return ".".join(filter(None, (state, prefix.rstrip("."), inner))) or "the file itself"
+
+
+def _unwrapped(tensors: Tensors, names: Mapping[str, Any]) -> Iterator[tuple[str, Tensors]]:
+    """The tensors as they are, and without what wrappers put between their names, unless the network has that too."""
+    yield "", tensors
+    parts = {part for name in names for part in name.split(".")}
+    wrappers = [wrapper for wrapper in _WRAPPERS if wrapper not in parts]
+    bare = {".".join(part for part in name.split(".") if part not in wrappers): each for name, each in tensors.items()}
+    if len(bare) == len(tensors) and bare.keys() != tensors.keys():
+        yield "without wrappers", bare
+
+
+def _prefixes(longer: Mapping[str, Any], shorter: Mapping[str, Any]) -> list[str]:
+    """What stands before the second names in the first, "" among them, the most frequent first."""
+    votes: Counter[str] = Counter({"": 1})
+    for name in longer:
+        parts = name.split(".")
+        for place in range(1, len(parts)):
+            if ".".join(parts[place:]) in shorter:
+                votes[".".join(parts[:place]) + "."] += 1
+    most = max(votes.values())
+    frequent = [prefix for prefix, count in votes.most_common(_MOST_PREFIXES) if prefix and 2 * count >= most]
+    return ["", *frequent]
+
+
+def _completed(module: nn.Module, tensors: Tensors) -> Tensors:
+    """With the tensors that are tied to those of the file, without buffers that the module has but does not save."""
+    whole = dict(tensors)
+    for sites in tensor_groups(module).values():
+        known = next((tensors[site.name] for site in sites if site.name in tensors), None)
+        if known is not None:
+            whole.update({site.name: known for site in sites if site.name not in tensors})
+    saved = module.state_dict().keys()
+    whole = {name: tensor for name, tensor in whole.items() if name in saved or name in tensors}
+    for name, buffer in module.named_buffers():
+        if name not in saved and name in whole and torch.equal(whole[name].to(buffer.dtype), buffer.cpu()):
+            del whole[name]
+    return whole
+
+
+def _fits(module: nn.Module, tensors: Tensors) -> bool:
+    """Whether torch's strict load takes them."""
+    if not tensors.keys() & module.state_dict().keys():
+        return False
+    try:
+        duplicate(module).load_state_dict(tensors, strict=True)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _equal(one: Tensors, other: Tensors) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+def _misfit(module: nn.Module, states: Mapping[str, Tensors], file: str) -> OwnError:
+    """What the state dict that is nearest lacks, has too many, or in another shape."""
+    here = {name: value for name, value in module.state_dict().items() if isinstance(value, torch.Tensor)}
+    tensors = _completed(module, closest(states, here))
+    missing = [name for name in here if name not in tensors]
+    unexpected = [name for name in tensors if name not in here]
+    shapes = [
+        f"{name} is {list(tensor.shape)}, not {list(here[name].shape)}"
+        for name, tensor in tensors.items()
+        if name in here and tensor.shape != here[name].shape
+    ]
+    hint = did_you_mean(unexpected[0], missing) if unexpected and missing else ""
+    said = [
+        *([f"lacks {_first(missing)}"] if missing else []),
+        *([f"has {_first(unexpected)} too many{hint}"] if unexpected else []),
+        *([f"other shapes: {_first(shapes)}"] if shapes else []),
+    ]
+    return OwnError(
+        f"weights: {file} does not fit {type(module).__name__}: {'; '.join(said)}; give the weights of this"
+        " architecture, or the architecture of these weights by `args`"
+    )
+
+
+def _safetensors(file: Path) -> Tensors:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        tensors: Tensors = load_file(file)
+    except (SafetensorError, OSError) as error:
+        said = " ".join(str(error).split())[:200]
+        raise OwnError(f"weights: {file} is no safetensors file ({said}); {_AS_TENSORS}") from error
+    return tensors
+
+
+def _unpickled(file: Path) -> Any:
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch.load raises errors of many kinds for what is no checkpoint
+        more = re.search(r"GLOBAL ([\w.]+)", str(error))
+        said = f"needs {more[1]}, and running code from a file is refused" if more else "cannot be read as tensors"
+        raise OwnError(f"weights: {file} is a pickle that {said}; {_AS_TENSORS}") from error
+
+
+def _first(names: list[str]) -> str:
+    rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + rest
