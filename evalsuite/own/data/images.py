@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 
 from evalsuite.own.data.parts import Part, Raw, part_named
 from evalsuite.own.data.source import Source
@@ -28,7 +28,9 @@ from evalsuite.samples import Samples
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 _KEPT = 256 * 2**20  # bytes of decoded pixels that are kept
 _ENDS = {"PNG": b"IEND\xaeB`\x82", "JPEG": b"\xff\xd9"}
-_TAIL = 64  # a few bytes may follow the end
+_TAIL = 64
+_MARKS = (b"Exif", b"EXIF", b"eXIf", b"exif", b"Orientation")  # without one of them there is no orientation to ask for
+_ORIENTATION, _TURNED, _SIDEWAYS = 0x0112, range(2, 9), range(5, 9)
 _GREY = ("1", "L")
 _DEEP = ("I", "F")
 _FILES = ("file", "file_name", "filename", "path", "image", "name", "id")
@@ -52,9 +54,10 @@ class Pictures(Samples):
     """
 
     def __init__(
-        self, images: _Images, shape: tuple[int, int, int], digests: list[bytes], source: Source, *, keep: bool
+        self, images: _Images, shape: tuple[int, int, int], seen: _Seen, source: Source, *, keep: bool
     ) -> None:
-        self._encoded, self._where, self._digests, self._shape = images.encoded, images.where, digests, shape
+        self._encoded, self._where, self._digests, self._shape = images.encoded, images.where, seen.digests, shape
+        self._turned = frozenset(seen.turned) if source.orientation == "upright" else frozenset()
         self._mean, self._std = (
             torch.tensor(each, dtype=torch.float32).expand(shape[0])[:, None, None]
             for each in (source.mean or (0.0,), source.std or (1.0,))
@@ -84,11 +87,12 @@ class Pictures(Samples):
         channels, height, width = self._shape
         try:
             with Image.open(io.BytesIO(self._encoded(index))) as opened:
-                image = opened.convert("RGB" if channels == 3 else "L")
+                upright = ImageOps.exif_transpose(opened) if index in self._turned else opened
+                image = upright.convert("RGB" if channels == 3 else "L")
                 if image.size != (width, height):
                     image = image.resize((width, height), Image.Resampling.BILINEAR)
                 array = np.array(image).reshape(height, width, channels)
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        except Exception as error:  # decoders raise errors of many kinds
             raise _unreadable(self._where(index), error) from error
         found = torch.from_numpy(array).permute(2, 0, 1)
         if len(self._kept):
@@ -100,7 +104,7 @@ def _raw(parts: Mapping[str, _Images], source: Source, labels: tuple[str, ...] =
     """The images of each part, after a look at each file's head and end. Raises OwnError where one is no image, is cut
     short, or has another size than the first where none is given.
     """
-    seen = {name: _survey(each, source.size) for name, each in parts.items()}
+    seen = {name: _survey(each, source) for name, each in parts.items()}
     size = next(iter(seen.values())).size
     for name, found in seen.items():
         if found.size != size:
@@ -112,40 +116,92 @@ def _raw(parts: Mapping[str, _Images], source: Source, labels: tuple[str, ...] =
     keep = sum(each.count for each in parts.values()) * channels * size[0] * size[1] <= _KEPT
     made = {}
     for name, each in parts.items():
-        pictures = Pictures(each, (channels, *size), seen[name].digests, source, keep=keep)
+        pictures = Pictures(each, (channels, *size), seen[name], source, keep=keep)
         made[name] = Part(pictures, each.targets, each.where, seen[name].digests)
     scales = list(zip(source.mean or (0.0,), source.std or (1.0,), strict=True))
     domain = min((0 - mean) / std for mean, std in scales), max((1 - mean) / std for mean, std in scales)
-    return Raw(made, domain, labels=labels, said=source.path)
+    return Raw(made, domain, labels=labels, notes=_turned(list(seen.values()), source), said=source.path)
+
+
+def _turned(seen: Sequence[_Seen], source: Source) -> tuple[tuple[str, str], ...]:
+    """What the user is told of images whose EXIF orientation says that they are stored otherwise than they are seen."""
+    count, whole = sum(len(part.turned) for part in seen), sum(len(part.digests) for part in seen)
+    if not count:
+        return ()
+    if source.orientation == "stored":
+        return (("images", f"{count:,} of {whole:,} are given as stored, not upright as their EXIF orientation says"),)
+    option = "`data.orientation: stored` leaves them, as torchvision's ImageFolder does"
+    return (("images", f"{count:,} of {whole:,} are turned upright, as their EXIF orientation says; {option}"),)
 
 
 class _Seen:
+    """What is known of a part's images. `turned` are those that are stored otherwise than they are seen."""
+
     def __init__(self) -> None:
         self.size, self.coloured = (0, 0), False
         self.digests: list[bytes] = []
+        self.turned: list[int] = []
 
 
-def _survey(images: _Images, size: tuple[int, ...]) -> _Seen:
-    found = _Seen()
+def _survey(images: _Images, source: Source) -> _Seen:
+    """A look at each image. Raises OwnError where one is none, is cut short, is too deep, or of another size."""
+    seen = _Seen()
     for index in range(images.count):
         try:
             content = images.encoded(index)
             with Image.open(io.BytesIO(content)) as image:
                 form, mode, shape = image.format or "", image.mode, (image.size[1], image.size[0])
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+                orientation = image.getexif().get(_ORIENTATION, 1) if _may_be_turned(content) else 1
+            _check_whole(content, form)
+        except Exception as error:  # decoders raise errors of many kinds
             raise _unreadable(images.where(index), error) from error
-        if _ENDS.get(form, b"") not in content[-_TAIL:]:
-            raise OwnError(f"{images.where(index)}: the image is cut short; replace it, or leave it out")
         if mode.startswith(_DEEP):
             said = f"has more than 8 bits a channel (mode {mode}); convert it to 8 bits"
             raise OwnError(f"{images.where(index)}: {said}")
+        if orientation in _TURNED:
+            shape = _noted(seen, index, images.where, (form, orientation), shape, source)
         if index == 0:
-            found.size = (size[0], size[1]) if size else shape
-        elif not size and shape != found.size:
-            raise _other_size(images.where(index), shape, found.size)
-        found.coloured |= mode not in _GREY
-        found.digests.append(hashlib.sha256(content).digest()[:16])
-    return found
+            seen.size = (source.size[0], source.size[1]) if source.size else shape
+        elif not source.size and shape != seen.size:
+            raise _other_size(images.where(index), shape, seen.size)
+        seen.coloured |= mode not in _GREY
+        seen.digests.append(hashlib.sha256(content).digest()[:16])
+    return seen
+
+
+def _may_be_turned(content: bytes) -> bool:
+    """Whether to ask for the orientation, for which Pillow decodes a whole PNG."""
+    return any(mark in content for mark in _MARKS)
+
+
+def _noted(
+    seen: _Seen,
+    index: int,
+    where: Callable[[int], str],
+    stored: tuple[str, int],
+    shape: tuple[int, int],
+    source: Source,
+) -> tuple[int, int]:
+    """Note that an image is to be turned; its (height, width) as it is given then."""
+    form, orientation = stored
+    if form == "TIFF":  # Pillow itself turns these
+        if source.orientation == "stored":
+            raise OwnError(f"{where(index)}: a TIFF is always turned upright; save it as PNG to have it as stored")
+        return shape
+    seen.turned.append(index)
+    sideways = orientation in _SIDEWAYS and source.orientation == "upright"
+    return (shape[1], shape[0]) if sideways else shape
+
+
+def _check_whole(content: bytes, form: str) -> None:
+    """Let the decoder say whether an image is whole, unless it ends as a whole one does. Raises what Pillow raises."""
+    if form in _ENDS and _ENDS[form] in content[-_TAIL:]:
+        return
+    with Image.open(io.BytesIO(content)) as image:
+        image.load()
+    if form == "PNG":  # the pixels may be there and the end missing
+        with Image.open(io.BytesIO(content)) as image:
+            image.verify()
 
 
 def _other_size(where: str, shape: tuple[int, int], first: tuple[int, int]) -> OwnError:
@@ -155,6 +211,8 @@ def _other_size(where: str, shape: tuple[int, int], first: tuple[int, int]) -> O
 
 def _unreadable(where: str, error: BaseException) -> OwnError:
     said = " ".join(str(error).split())
+    if "truncated" in said.lower():
+        return OwnError(f"{where}: the image is cut short; replace it, or leave it out")
     reason = "not in a form that Pillow knows" if "cannot identify" in said else said
     return OwnError(f"{where}: cannot be read as an image ({reason}); replace it, or leave it out")
 

@@ -17,6 +17,7 @@ from evalsuite.sources import stamp
 
 AUGMENTATIONS = ("flip", "crop-flip")
 ORDERS = ("text", "natural")
+ORIENTATIONS = ("upright", "stored")
 _LISTS = ("target", "text", "features", "categories", "labels")
 _KINDS = {"int_type": "a whole number", "float_type": "a number", "string_type": "text", "tuple_type": "a list"}
 _LARGEST = 4096  # pixels of a side, as float32 200 MB an image
@@ -37,6 +38,8 @@ class Source:
         image: the column of encoded images. By default one that holds such.
         size: of images, (height, width), or one number for both: each is resized. By default they must have one size.
         channels: of images, 1 or 3. By default 3 where one of them has colours.
+        orientation: of images whose EXIF says that they are seen otherwise than they are stored: "upright", as viewers
+            show them, or "stored", as torchvision's ImageFolder and timm give them.
         mean: of each channel, subtracted from pixels in [0, 1].
         std: of each channel, by which pixels are divided.
         augment: of training batches: "flip" (half of the images), "crop-flip" (shifted by up to an eighth, too), or
@@ -61,6 +64,7 @@ class Source:
     image: str = ""
     size: tuple[int, ...] = ()
     channels: int = 0
+    orientation: str = "upright"
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     augment: str = ""
@@ -87,6 +91,8 @@ class Source:
             raise OwnError(f"data.labels: a name is given twice, got {list(self.labels)}")
         if self.order not in ("", *ORDERS):
             raise OwnError(f"data.order: unknown {self.order!r}; write one of {', '.join(ORDERS)}")
+        if self.orientation not in ORIENTATIONS:
+            raise OwnError(f"data.orientation: unknown {self.orientation!r}; write one of {', '.join(ORIENTATIONS)}")
         if self.size and (len(self.size) != 2 or not 1 <= min(self.size) <= max(self.size) <= _LARGEST):
             raise OwnError(f"data.size is a height and a width from 1 to {_LARGEST}, got {list(self.size)}")
         if self.channels not in (0, 1, 3):
