@@ -204,8 +204,8 @@ def plan(
     """Show what a run would do, what is cached, and why. Nothing is run, and nothing is downloaded."""
     from collections import Counter
 
-    from evalsuite.document import printable
     from evalsuite.run.state import offline, plan_run
+    from evalsuite.terminal import printable
     from evalsuite.workloads.workload import DataError
 
     read = _recipe(recipe, seeds)

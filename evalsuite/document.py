@@ -25,11 +25,6 @@ class DocumentError(Exception):
         self.line, self.column = line, column
 
 
-def printable(text: str) -> str:
-    """Text that moves no cursor and changes no colour: what cannot be printed is spelled as Python spells it."""
-    return "".join(each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in text)
-
-
 def read_text(path: Path) -> str:
     """The text of a file.
 

@@ -18,9 +18,10 @@ from typing import Any, NoReturn, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from evalsuite.contract import Stage
-from evalsuite.document import DocumentError, plain, position, printable, read_text, read_tree
+from evalsuite.document import DocumentError, plain, position, read_text, read_tree
 from evalsuite.plugins import Plugin, PluginError, did_you_mean, load
 from evalsuite.references import OwnError, declared, is_reference
+from evalsuite.terminal import printable
 from evalsuite.variants import load_variant, options_for, standing, variant_names
 from evalsuite.workloads.options import SplitBudget
 

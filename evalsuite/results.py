@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
@@ -91,6 +93,8 @@ class Origin:
 
 # Columns that older files lack: there they were not recorded.
 _LATER = ("host", "reading_low", "reading_high", "repetitions", "load", "graph")
+CHECKSUM = "checksum"  # among a record's entries
+_ATTEMPTS, _PAUSE = 3, 0.2  # looks at a file that does not fit its record, and seconds between them
 OPTIONS = ("options", "variant_options", "workload_options")
 
 
@@ -213,7 +217,7 @@ def write_table(table: pa.Table, path: Path) -> None:
     import pyarrow.parquet as pq
 
     temporary = path.with_suffix(".partial")
-    pq.write_table(table, temporary, compression="zstd")
+    pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
     if path.is_file() and filecmp.cmp(temporary, path, shallow=False):
         temporary.unlink()
     else:
@@ -230,7 +234,8 @@ def read_results(*folders: Path) -> pd.DataFrame:
     The columns of options hold a dictionary each, without names that have no value: `frame["options"].str["sparsity"]`.
 
     Raises:
-        DamagedResults: a folder has no results, or its file is truncated or has other columns.
+        DamagedResults: a folder has no results, or its file is truncated, has other columns, or is not the one that
+            the run wrote.
     """
     import pandas as pd
 
@@ -241,10 +246,68 @@ def read_results(*folders: Path) -> pd.DataFrame:
         path = folder / "results.parquet"
         if not path.is_file():
             raise DamagedResults(f"{path}: no results here; `evalsuite run RECIPE.yaml --out {folder}` makes them")
+        _check_digest(path)
         frame = _frame(path)
         frame.insert(0, "run", folder.resolve().name)
         frames.append(frame)
     return frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
+
+
+def file_digest(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def sealed(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of a record with a checksum of them all, by which a reader sees that none was changed since."""
+    plain = {name: value for name, value in entries.items() if name != CHECKSUM}
+    return {**plain, CHECKSUM: hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()}
+
+
+def check_sealed(entries: Mapping[str, Any], path: Path) -> None:
+    """Check a record against its own checksum; records of former versions have none.
+
+    Raises:
+        DamagedResults: an entry is not the one that was written.
+    """
+    if CHECKSUM in entries and sealed(entries)[CHECKSUM] != entries[CHECKSUM]:
+        raise DamagedResults(
+            f"{path}: is not what the run wrote: its entries do not have its checksum; restore it, or run the recipe "
+            "again: the journal beside it is whole"
+        )
+
+
+def _check_digest(path: Path) -> None:
+    """Hold the rows' file against the digest that its run recorded; without a record there is nothing to hold it to.
+
+    A run that goes on writes both, one after the other: what does not fit is looked at once more.
+
+    Raises:
+        DamagedResults: the file is not the one that the run wrote, or the record is damaged.
+    """
+    record = path.with_name("run.json")
+    for attempt in range(_ATTEMPTS):
+        if not record.is_file():
+            return
+        try:
+            entries = json.loads(record.read_bytes())
+        except ValueError as error:
+            raise DamagedResults(f"{record}: not JSON ({error}); run the recipe again") from error
+        if not isinstance(entries, dict):
+            raise DamagedResults(f"{record}: holds {type(entries).__name__}, not an object; run the recipe again")
+        check_sealed(entries, record)
+        expected = entries.get("results")
+        if not expected or (digest := file_digest(path)) == expected:
+            return
+        time.sleep(_PAUSE * (attempt + 1 < _ATTEMPTS))
+    raise DamagedResults(
+        f"{path}: is not the file that the run wrote: its SHA-256 begins with {digest[:12]}, and run.json says "
+        f"{str(expected)[:12]}; run the recipe again: the journal beside it is whole"
+    )
 
 
 def as_table(frame: pd.DataFrame) -> pa.Table:
@@ -275,7 +338,8 @@ def _frame(path: Path) -> pd.DataFrame:
     try:
         stored = pq.read_schema(path).names
         # Options have a field for every name of every stage: of a million rows, whole columns would take a gigabyte.
-        table = pq.read_table(path, columns=[name for name in stored if name not in OPTIONS], read_dictionary=texts)
+        plain_columns = [name for name in stored if name not in OPTIONS]
+        table = pq.read_table(path, columns=plain_columns, read_dictionary=texts, page_checksum_verification=True)
         for name in set(_LATER) - set(table.column_names):
             kind = schema().field(name).type
             missing = pa.array([""] * len(table), kind) if kind == pa.string() else pa.nulls(len(table), kind)
@@ -290,8 +354,8 @@ def _frame(path: Path) -> pd.DataFrame:
         plain = table.select([each.name for each in schema() if each.name not in texts])
         plain = plain.cast(pa.schema([schema().field(name) for name in plain.column_names]))
         columns: dict[str, Any] = {name: _alike(table[name]) for name in texts}
-        options = {name: _shared(each[name] for each in pq.ParquetFile(path).iter_batches(columns=[name]))
-                   for name in OPTIONS}  # fmt: skip
+        file = pq.ParquetFile(path, page_checksum_verification=True)
+        options = {name: _shared(each[name] for each in file.iter_batches(columns=[name])) for name in OPTIONS}
     except (pa.ArrowInvalid, KeyError, OSError) as error:
         text = str(error).splitlines()[0]
         raise DamagedResults(

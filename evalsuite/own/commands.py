@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from evalsuite.terminal import say
+
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="my.py:make_model, hf:FOLDER, timm:NAME or net.onnx.")]
 DataOption = Annotated[str, typer.Option("--data", metavar="DATA", help="A file, a folder, or my.py:make_data.")]
 TaskOption = Annotated[str, typer.Option("--task", help="As classification or regression, or my.py:MyTask.")]
@@ -46,7 +48,7 @@ def check(
     with tempfile.TemporaryDirectory() as folder:
         stages_tried = tried(asked, Path(folder))
         while (line := _told(lambda: next(stages_tried, None))) is not None:
-            print(line)
+            say(line)
 
 
 def assess(
@@ -66,7 +68,7 @@ def assess(
     read = _told(lambda: kept_recipe(asked, folder))
     complete = execute(read, folder, cache_in(cache), jobs=jobs, progress=progress, command=f"evalsuite assess {model}")
     for line in report_of(folder):
-        print(line)
+        say(line)
     if not complete:
         raise typer.Exit(1)
 
@@ -92,7 +94,7 @@ def relu_ize(
 
     options = _told(lambda: options_of(model, data, task, weights, start or "trained", set_ or []))
     for line in _told(lambda: [*relu_ized(options, out, cache, jobs=jobs, progress=progress)]):
-        print(line)
+        say(line)
 
 
 def _asked(words: tuple[Any, ...], stages: str, **how: Any) -> Any:
@@ -105,7 +107,7 @@ def _asked(words: tuple[Any, ...], stages: str, **how: Any) -> Any:
 def _print_examined(lines: tuple[tuple[str, str], ...]) -> None:
     width = max(len(what) for what, _ in lines)
     for what, finding in lines:
-        print(f"{what:<{width}}  {finding}")
+        say(f"{what:<{width}}  {finding}")
 
 
 def _told(work: Any) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evalsuite.report.section import sections
-from evalsuite.results import DamagedResults
+from evalsuite.results import DamagedResults, check_sealed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,7 +65,7 @@ def read_record(folder: Path) -> Record:
     """The record of a run; without the file, one in which nothing is recorded.
 
     Raises:
-        DamagedResults: the file is there and is no JSON object.
+        DamagedResults: the file is there and is no JSON object, or not the one that was written.
     """
     path = folder / "run.json"
     if not path.is_file():
@@ -76,6 +76,7 @@ def read_record(folder: Path) -> Record:
         raise DamagedResults(f"{path}: not JSON ({error}); run the recipe again") from error
     if not isinstance(entries, dict):
         raise DamagedResults(f"{path}: holds {type(entries).__name__}, not an object; run the recipe again")
+    check_sealed(entries, path)
     return Record(entries)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from evalsuite.run.console import CacheFolder, cache_in, stop
+from evalsuite.terminal import say
 
 app = typer.Typer(no_args_is_help=True, help="Look at the cache of finished jobs, check it, and make room in it.")
 
@@ -20,9 +21,9 @@ def list_(cache: CacheFolder = None) -> None:
     folder = cache_in(cache)
     total = count = 0
     for each in inventory(folder):
-        print(each.line())
+        say(each.line())
         total, count = total + each.size, count + 1
-    print(f"{count} jobs, {total / 2**20:.1f} MiB in {folder.folder}")
+    say(f"{count} jobs, {total / 2**20:.1f} MiB in {folder.folder}")
 
 
 @app.command()
@@ -38,7 +39,7 @@ def why(
     found = matching(cache_in(cache), name)
     if not found:
         stop(f"the cache holds nothing of {name!r}; `evalsuite cache ls` lists what it holds")
-    print("\n\n".join("\n".join(told(each)) for each in found))
+    say("\n\n".join("\n".join(told(each)) for each in found))
 
 
 @app.command()
@@ -60,9 +61,9 @@ def gc(
     folder = cache_in(cache)
     removed = collect(folder, days, used_by(keep or []), dry=dry_run)
     for each in removed:
-        print(each.line())
+        say(each.line())
     said = "would be removed" if dry_run else "removed"
-    print(f"{len(removed)} jobs, {sum(each.size for each in removed) / 2**20:.1f} MiB {said} from {folder.folder}")
+    say(f"{len(removed)} jobs, {sum(each.size for each in removed) / 2**20:.1f} MiB {said} from {folder.folder}")
 
 
 @app.command()
@@ -73,7 +74,7 @@ def verify(cache: CacheFolder = None) -> None:
     folder = cache_in(cache)
     count, found = sum(1 for _ in folder.homes()), damaged(folder)
     for each in found:
-        print(f"{each.key} was damaged, and is removed: its job runs again where it is needed")
-    print(f"{count - len(found)} of {count} jobs are whole in {folder.folder}")
+        say(f"{each.key} was damaged, and is removed: its job runs again where it is needed")
+    say(f"{count - len(found)} of {count} jobs are whole in {folder.folder}")
     if found:
         raise typer.Exit(1)

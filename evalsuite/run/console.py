@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from evalsuite.terminal import say
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -32,9 +34,7 @@ CacheFolder = Annotated[
 
 def stop(message: object) -> NoReturn:
     """End the command: bad input, exit code 2."""
-    from evalsuite.document import printable
-
-    print(printable(f"evalsuite: {message}"), file=sys.stderr)
+    say(f"evalsuite: {message}", file=sys.stderr)
     raise typer.Exit(2)
 
 
@@ -108,16 +108,14 @@ def execute(
         name = error.name if isinstance(error, Stopped) else signal.SIGINT
         how = "interrupted" if name == signal.SIGINT else f"ended by {name.name}"
         with suppress(OSError):  # the terminal is gone
-            print(
-                f"evalsuite: {how}; what was measured is in {folder}, and the same command continues", file=sys.stderr
-            )
+            say(f"evalsuite: {how}; what was measured is in {folder}, and the same command continues", file=sys.stderr)
         raise typer.Exit(128 + name) from None
     counts = record.jobs
     left = counts["total"] - sum(counts.get(each.value, 0) for each in Status)
     failed = sum(counts.get(key, 0) for key in ("failed", "crashed", "timeout", "oom", "measurement_failed"))
     skipped = counts.get("skipped", 0)
     whole = counts.get("ok", 0) - counts.get("measurement_failed", 0)
-    print(
+    say(
         f"{counts['total']} jobs: {whole} ok, {counts.get('unsupported', 0)} unsupported, {failed} failed"
         f"{f', {skipped} skipped' if skipped else ''}{f', {left} left out' if left else ''}"
         f" ({counts.get('cached', 0)} from the cache). Rows: {folder / 'results.parquet'}"

@@ -8,9 +8,9 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from evalsuite.document import printable
 from evalsuite.results import Status
 from evalsuite.run.journal import Entry
+from evalsuite.terminal import printable, say
 
 _SHOWN = 3  # names of jobs that run, in the bar
 STYLES = ("auto", "rich", "plain", "json", "none")
@@ -76,7 +76,7 @@ class Plain(Progress):
         if entry.cached:
             return
         said = f"{entry.job} {entry.seconds:.1f} s {_outcome(entry)} (ETA {self._estimate.text(left, workers)})"
-        print(f"[{done}/{total}] {said}", file=sys.stderr, flush=True)
+        say(f"[{done}/{total}] {said}", file=sys.stderr, flush=True)
 
 
 class Json(Progress):
@@ -124,7 +124,7 @@ class Rich(Progress):
 
         self._estimate.add(entry)
         if entry.status not in (Status.OK, Status.UNSUPPORTED, Status.SKIPPED):
-            self._bar.console.print(f"[red]{escape(entry.job)}[/red] {escape(_outcome(entry))}")
+            self._bar.console.print(f"[red]{escape(printable(entry.job))}[/red] {escape(_outcome(entry))}")
         if entry.cached and done < total and time.monotonic() - self._drawn < 0.1:
             return  # hundreds of cached jobs a second need no redraw each
         self._drawn = time.monotonic()
@@ -135,7 +135,7 @@ class Rich(Progress):
         from rich.markup import escape
 
         more = f" and {len(jobs) - _SHOWN} more" if len(jobs) > _SHOWN else ""
-        self._bar.update(self._task, description=escape(", ".join(jobs[:_SHOWN]) + more))
+        self._bar.update(self._task, description=escape(printable(", ".join(jobs[:_SHOWN]) + more)))
 
     def close(self) -> None:
         self._bar.stop()

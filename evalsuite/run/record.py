@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 
 from evalsuite.plan import Job, code_of, options_of, processor
 from evalsuite.recipe import Part, Recipe
-from evalsuite.results import Status
+from evalsuite.results import DamagedResults, Status, check_sealed, sealed
 from evalsuite.run.journal import Entry
 from evalsuite.sources import digest
 
@@ -36,7 +36,7 @@ class RunRecord:
     `commit` is that of the checkout which measured, `dirty` whether tracked files of it were changed, and `source` the
     digest of all source digests of its jobs; of jobs from the cache those of when they were measured.
     `machine` is what the jobs were measured on, when, and how many at a time: a run that finds them all in the cache
-    has measured nothing, and leaves that as it was.
+    has measured nothing, and leaves that as it was. `results` is the SHA-256 of the file of rows beside it.
     """
 
     name: str
@@ -60,6 +60,7 @@ class RunRecord:
     commit: str = ""
     dirty: bool = False
     source: str = ""
+    results: str = ""
 
     @classmethod
     def begin(cls, recipe: Recipe, jobs: list[Job], workers: int, command: str) -> RunRecord:
@@ -223,13 +224,16 @@ def merged_conditions(found: list[dict[str, Any]]) -> dict[str, Any]:
 def write_record(record: RunRecord, out: Path) -> None:
     """Write run.json, whole or not at all."""
     partial = out / f"{FILE}.partial"
-    partial.write_text(json.dumps(asdict(record), indent=1) + "\n")
+    partial.write_text(json.dumps(sealed(asdict(record)), indent=1) + "\n")
     partial.replace(out / FILE)
 
 
 def read_record(out: Path) -> RunRecord | None:
-    """The record in a folder, or None where there is none or it is not one."""
+    """The record in a folder, or None where there is none, or it is not one or not the one written."""
     try:
-        return TypeAdapter(RunRecord).validate_json((out / FILE).read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+        entries = json.loads((out / FILE).read_bytes())
+        record = TypeAdapter(RunRecord).validate_python(entries)
+        check_sealed(entries, out / FILE)
+    except (FileNotFoundError, NotADirectoryError, ValueError, DamagedResults):
         return None
+    return record

@@ -10,17 +10,17 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evalsuite.plan import Job, code_of, inputs_of, jobs_of, options_of
 from evalsuite.reading import unchanged
 from evalsuite.recipe import RecipeError, parse_recipe
-from evalsuite.results import Origin, write_parquet
+from evalsuite.results import Origin, file_digest, write_parquet
 from evalsuite.run.cache import Cache
 from evalsuite.run.child import ARTEFACTS, NETWORK
 from evalsuite.run.journal import JOURNAL, Entry, read_journal
-from evalsuite.run.record import FILE, read_record
+from evalsuite.run.record import FILE, read_record, write_record
 from evalsuite.run.state import offline
 from evalsuite.sources import digest
 from evalsuite.workloads.workload import DataError
@@ -65,6 +65,7 @@ def catch_up(out: Path) -> None:
         ended = read_record(out)
         if ended is None or not ended.finished:
             path.replace(out / RESULTS)
+            write_record(replace(ended or record, results=file_digest(out / RESULTS)), out)
     path.unlink(missing_ok=True)
 
 

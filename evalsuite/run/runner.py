@@ -9,11 +9,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from heapq import heappop, heappush
 from pathlib import Path
 
 from evalsuite.plan import Job, code_of, fingerprint_of, jobs_of, key_of, take_fingerprints_anew
 from evalsuite.recipe import Recipe
+from evalsuite.results import file_digest
 from evalsuite.run.cache import Cache, keep
 from evalsuite.run.child import NO_ROOM, Assignment, Found
 from evalsuite.run.claims import Claims, Hosts, times_are_taken
@@ -357,5 +359,6 @@ class _Run:
         record = self._record.end(self._state.entries.values(), known, finished=finished)
         with alone_at_results(self._out):
             write_results(self._state.jobs, self._state.entries, self._out / RESULTS)
+            record = replace(record, results=file_digest(self._out / RESULTS))
             write_record(record, self._out)
         return record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from evalsuite.terminal import say, write
 
 
 @contextmanager
@@ -53,16 +56,16 @@ def compare(
         folder = out or Path("runs") / f"{second.resolve().name}-against-{first.resolve().name}"
         page = write_comparison(pair, lines, judgements, (first, second), folder)
     for warning in pair.warnings:
-        typer.echo(f"evalsuite: warning: {warning}", err=True)
+        say(f"evalsuite: warning: {warning}", file=sys.stderr)
     for line in lines:
         if line.reading in ("better", "worse", "changed"):
-            print(f"{line.reading:<8} {line.name}: {line.text}")
+            say(f"{line.reading:<8} {line.name}: {line.text}")
     counts = Counter(line.reading for line in lines)
     told = ", ".join(f"{count} {reading}" for reading, count in sorted(counts.items()))
-    print(f"{pair.second} against {pair.first}: {len(lines)} measurements: {told or 'none'} (Holm over all, 5 %)")
+    say(f"{pair.second} against {pair.first}: {len(lines)} measurements: {told or 'none'} (Holm over all, 5 %)")
     for each in judgements:
-        print(f"{each.outcome:<12} {each.gate.name}: {each.line.name if each.line else '(none)'}: {each.text}")
-    print(page)
+        say(f"{each.outcome:<12} {each.gate.name}: {each.line.name if each.line else '(none)'}: {each.text}")
+    say(page)
     if code := exit_code(judgements, lines):
         raise typer.Exit(code)
 
@@ -85,7 +88,11 @@ def query(
     if form not in FORMATS:
         stop(f"--format is one of {', '.join(FORMATS)}; got {form!r}")
     with _refusing():
-        print(FORMATS[form](ask(sql, runs or runs_below(Path("runs")))), end="")
+        text = FORMATS[form](ask(sql, runs or runs_below(Path("runs"))))
+    if form == "text":
+        say(text, end="")
+    else:
+        write(text)
 
 
 def merge(
@@ -102,8 +109,8 @@ def merge(
     with _refusing():
         differing = unite(out, runs)
     for each in differing:
-        typer.echo(f"evalsuite: warning: differs between the runs: {each}", err=True)
-    print(f"{out / 'results.parquet'}\nNext: evalsuite report {out}")
+        say(f"evalsuite: warning: differs between the runs: {each}", file=sys.stderr)
+    say(f"{out / 'results.parquet'}\nNext: evalsuite report {out}")
 
 
 def index(
@@ -114,4 +121,4 @@ def index(
     from evalsuite.studies.querying import runs_below
 
     with _refusing():
-        print(write_index(folder, runs_below(folder)))
+        say(write_index(folder, runs_below(folder)))

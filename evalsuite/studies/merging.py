@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from evalsuite.document import DocumentError, plain, read_tree, written
 from evalsuite.report.numerals import sentence
-from evalsuite.results import Status, as_table, read_results, write_table
+from evalsuite.results import Status, as_table, file_digest, read_results, write_table
 from evalsuite.run.record import RunRecord, commit_of, merged_conditions, read_record, source_of, write_record
 from evalsuite.studies.pairing import Refused, differing_options
 
@@ -27,7 +27,8 @@ _MEASURED = ["metric", "setting", "sample", "value", "status", "verdict"]
 def merge(out: Path, folders: Sequence[Path]) -> list[str]:
     """Write results.parquet, run.json and the artefacts of several runs into `out`, which is made.
 
-    A job that several runs have is taken from the first of them, if all of it but clock readings is the same.
+    A job that several runs have is taken from the first of them, with its artefacts and its log, if all of it but clock
+    readings is the same.
 
     Returns:
         What differs between them and does no harm to the rows: recipes, but for their seeds, machines and versions.
@@ -36,6 +37,8 @@ def merge(out: Path, folders: Sequence[Path]) -> list[str]:
         DamagedResults: a folder has no results, or they cannot be read.
         Refused: `out` has results, the runs are not of one kind, or a job has two outcomes.
     """
+    import pandas as pd
+
     if len(folders) < 2:
         raise Refused(f"merge takes two runs or more, got {len(folders)}")
     if (out / "results.parquet").exists():
@@ -43,15 +46,36 @@ def merge(out: Path, folders: Sequence[Path]) -> list[str]:
     records = [_record(folder) for folder in folders]
     frames = [read_results(folder).drop(columns="run") for folder in folders]
     _check_alike(folders, records, frames)
-    united = _united(folders, frames)
+    owners = _owners(folders, frames)
+    united = pd.concat([rows for _, rows in owners.values()], ignore_index=True)
+    files = [file for job, (folder, _) in owners.items() for file in _files_of(job, folder)]
     out.mkdir(parents=True, exist_ok=True)
-    for folder in folders:
-        for name in ("artefacts", "logs"):
-            if (folder / name).is_dir():
-                shutil.copytree(folder / name, out / name, dirs_exist_ok=True)
-    write_record(_merged_record(folders, records, united), out)
+    for folder, file in files:
+        (out / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(folder / file, out / file, follow_symlinks=False)
     write_table(as_table(united), out / "results.parquet")
+    record = _merged_record(folders, records, united)
+    write_record(replace(record, results=file_digest(out / "results.parquet")), out)
     return _differing(records)
+
+
+def _files_of(job: tuple[Any, ...], folder: Path) -> Iterator[tuple[Path, Path]]:
+    """The run's folder, and each file in it that is of a job: its artefacts and its log travel with its rows.
+
+    Raises:
+        Refused: the job's name leads elsewhere, or a file is a link or no file: it could be any file of this machine.
+    """
+    names = [str(name) for name in job]
+    if any(name in ("", ".", "..") or "/" in name or "\\" in name for name in names):
+        raise Refused(f"{folder}: {'/'.join(names)!r} is no name of a job that a run gives")
+    for place in (Path("artefacts", *names), Path("logs", *names[:-1], f"{names[-1]}.log")):
+        parents = [parent for parent in place.parents if parent != Path()]
+        inside = sorted((folder / place).rglob("*")) if (folder / place).is_dir() else []
+        for path in [*(folder / parent for parent in parents), folder / place, *inside]:
+            if path.is_symlink() or (path.exists() and not (path.is_file() or path.is_dir())):
+                raise Refused(f"{path}: is a link or no file, which no run leaves there; take it away")
+        files = inside if (folder / place).is_dir() else [folder / place]
+        yield from ((folder, path.relative_to(folder)) for path in files if path.is_file())
 
 
 def _record(folder: Path) -> RunRecord:
@@ -86,9 +110,14 @@ def _check_alike(folders: Sequence[Path], records: Sequence[RunRecord], frames: 
             raise Refused(f"{both}: {'; '.join(differing)}; give them different names")
 
 
-def _united(folders: Sequence[Path], frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    import pandas as pd
+def _owners(
+    folders: Sequence[Path], frames: Sequence[pd.DataFrame]
+) -> dict[tuple[Any, ...], tuple[Path, pd.DataFrame]]:
+    """Job -> the run that it is taken from, the first that has it, and its rows there.
 
+    Raises:
+        Refused: another run that has it has other rows of it.
+    """
     owner: dict[tuple[Any, ...], tuple[Path, pd.DataFrame]] = {}
     for folder, frame in zip(folders, frames, strict=True):
         for job, rows in frame.groupby(_JOB, sort=False):
@@ -100,7 +129,7 @@ def _united(folders: Sequence[Path], frames: Sequence[pd.DataFrame]) -> pd.DataF
             if not other.equals(one):
                 where = "/".join(map(str, job))
                 raise Refused(f"{first} and {folder} have different outcomes of {where}: take it out of one")
-    return pd.concat([rows for _, rows in owner.values()], ignore_index=True)
+    return owner
 
 
 def _merged_record(folders: Sequence[Path], records: Sequence[RunRecord], united: pd.DataFrame) -> RunRecord:

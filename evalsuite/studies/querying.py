@@ -14,6 +14,17 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TABLE = "rows"
+# A statement may come from anybody: it reads the table and nothing else. No file is read or written, no extension is
+# loaded or fetched, none of Python's variables is a table, and none of these settings can be changed.
+_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "enable_external_access": "false",
+    "python_enable_replacements": "false",
+    "autoload_known_extensions": "false",
+    "autoinstall_known_extensions": "false",
+    "allow_community_extensions": "false",
+    "temp_directory": "",
+    "memory_limit": "2GB",
+}
 
 
 def query(sql: str, folders: Sequence[Path]) -> pd.DataFrame:
@@ -30,18 +41,14 @@ def query(sql: str, folders: Sequence[Path]) -> pd.DataFrame:
     except ImportError as error:
         raise Refused("query needs DuckDB: pip install 'evalsuite[sql]'") from error
     table = as_table(read_results(*folders))
-    # Neither Python's variables nor extensions from the network: the table is what is asked.
-    settings: dict[str, str | bool | int | float | list[str]] = {
-        "python_enable_replacements": "false",
-        "autoinstall_known_extensions": "false",
-    }
-    with duckdb.connect(config=settings) as connection:
+    with duckdb.connect(config=_SETTINGS) as connection:
         connection.register(TABLE, table)
+        connection.execute("SET lock_configuration = true")
         try:
-            found = connection.sql(sql)
-            if found is None:
-                raise Refused(f"the statement gives no table: write SELECT ... FROM {TABLE}")
-            frame: pd.DataFrame = found.df()
+            statements = connection.extract_statements(sql)
+            if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
+                raise Refused(f"query takes one statement that selects: write SELECT ... FROM {TABLE}")
+            frame: pd.DataFrame = connection.sql(sql).df()
         except duckdb.Error as error:
             said = str(error).strip()
             raise Refused(f"DuckDB: {said}\nThe table is {TABLE}: {', '.join(table.column_names)}") from error

@@ -20,7 +20,7 @@ from evalsuite import plan
 from evalsuite.plan import Job, inputs_of, jobs_of, key_of
 from evalsuite.plugins import load
 from evalsuite.recipe import parse_recipe
-from evalsuite.results import Status, read_results
+from evalsuite.results import Status, read_results, sealed
 from evalsuite.run import claims, results, runner
 from evalsuite.run.cache import Cache, is_abandoned
 from evalsuite.run.child import OUTCOME, Assignment
@@ -142,7 +142,7 @@ def test_what_was_measured_keeps_its_conditions_and_a_cached_run_claims_none(tmp
     assert (first.machine["jobs_at_a_time"], first.machine["host"]) == (1, platform.node())
     older = tmp_path / "out" / "run.json"
     told = {**json.loads(older.read_text()), "started": "2020", "finished": "2021", "command": "of then"}
-    older.write_text(json.dumps(told))
+    older.write_text(json.dumps(sealed(told)))
     again, ran = run(tmp_path, workers=7)
     assert ran == []
     assert (again.started, again.finished, again.command, again.machine) == ("2020", "2021", "of then", first.machine)
@@ -258,7 +258,7 @@ def test_the_bar_shows_what_runs() -> None:
 
 def unfinished(out: Path) -> dict[str, Entry]:
     """Have its record say that the run was stopped; its journal's entries."""
-    (out / "run.json").write_text(json.dumps({**json.loads((out / "run.json").read_text()), "finished": ""}))
+    (out / "run.json").write_text(json.dumps(sealed({**json.loads((out / "run.json").read_text()), "finished": ""})))
     return read_journal(out / "journal.jsonl")
 
 
