@@ -13,6 +13,8 @@ from report_workshop import sample_rows, write_run
 from workshop import call
 
 from evalsuite import terminal
+from evalsuite.own.data.tokenizers import tokenizer_of
+from evalsuite.references import OwnError
 from evalsuite.report.record import read_record
 from evalsuite.results import DamagedResults, file_digest, read_results, sealed
 from evalsuite.run.record import read_record as read_run_record
@@ -199,3 +201,36 @@ def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
     pipe.unlink()
     os.mkfifo(pipe)
     assert "is a link or no file" in call("merge", tmp_path / "out", first, second).stderr
+
+
+@pytest.mark.parametrize("settings", [
+    {"auto_map": {"AutoTokenizer": ["mine.Mine", None]}, "tokenizer_class": "Mine"},
+    {"auto_map": {"AutoTokenizer": [None, "mine.Mine"]}, "tokenizer_class": "Mine"},
+])  # fmt: skip
+def test_the_code_of_a_tokenizers_folder_is_not_run(
+    settings: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library asked "run the custom code? [y/N]"; somebody who says yes is given no choice here."""
+    pytest.importorskip("transformers")
+    written = tmp_path / "written"
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "mine.py").write_text(f"open({str(written)!r}, 'w').close()\nclass Mine: pass\n")
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert", **settings}))
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(OwnError, match="there is none here"):
+        tokenizer_of(str(folder), "the text")
+    assert not written.exists()
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "3", "{", "null", "[" * 100_000])
+def test_settings_of_a_tokenizer_that_are_no_object_are_refused(text: str, tmp_path: Path) -> None:
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+
+    Tokenizer(WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]")).save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(text)
+    with pytest.raises(OwnError, match=r"tokenizer_config\.json: (cannot be read as JSON|holds)"):
+        tokenizer_of(str(tmp_path), "the text")

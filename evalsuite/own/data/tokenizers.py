@@ -94,7 +94,8 @@ def tokenizer_of(name: str | None, said: str) -> Tokenizer:
     try:
         from transformers import AutoTokenizer
 
-        whole = AutoTokenizer.from_pretrained(name)
+        # Without a word on remote code the library asks at the terminal, and runs a folder's own code on a "y".
+        whole = AutoTokenizer.from_pretrained(name, trust_remote_code=False, local_files_only=place.is_dir())
         found = whole.backend_tokenizer
     except ImportError as error:
         raise OwnError(f"tokenizer {name!r}: has no tokenizer.json; pip install transformers to read others") from error
@@ -109,7 +110,19 @@ def _padding(of: Any, folder: Path) -> int:
     if of.padding:
         return int(of.padding["pad_id"])
     file = folder / "tokenizer_config.json"
-    said = json.loads(file.read_text(encoding="utf-8")).get("pad_token") if file.is_file() else None
+    settings = _settings(file) if file.is_file() else {}
+    said = settings.get("pad_token")
     name = said.get("content") if isinstance(said, dict) else said
     known = (of.token_to_id(each) for each in ([name] if name else []) + list(_PADDING))
     return next((each for each in known if each is not None), 0)
+
+
+def _settings(file: Path) -> dict[str, Any]:
+    """The entries of a tokenizer_config.json. Raises OwnError: it is no JSON object."""
+    try:
+        settings = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise OwnError(f"{file}: cannot be read as JSON ({error}); {_CURE}") from error
+    if not isinstance(settings, dict):
+        raise OwnError(f"{file}: holds {type(settings).__name__}, not an object of settings; {_CURE}")
+    return settings
