@@ -203,23 +203,23 @@ def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
     assert "is a link or no file" in call("merge", tmp_path / "out", first, second).stderr
 
 
-@pytest.mark.parametrize("settings", [
-    {"auto_map": {"AutoTokenizer": ["mine.Mine", None]}, "tokenizer_class": "Mine"},
-    {"auto_map": {"AutoTokenizer": [None, "mine.Mine"]}, "tokenizer_class": "Mine"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "config", [None, {}, {"model_type": "mine"}, {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config"}}]
+)
 def test_the_code_of_a_tokenizers_folder_is_not_run(
-    settings: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: dict[str, object] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The library asked "run the custom code? [y/N]"; somebody who says yes is given no choice here."""
     pytest.importorskip("transformers")
     written = tmp_path / "written"
-    folder = tmp_path / "model"
+    folder = tmp_path / f"model{len(str(config))}"
     folder.mkdir()
     (folder / "mine.py").write_text(f"open({str(written)!r}, 'w').close()\nclass Mine: pass\n")
+    settings = {"auto_map": {"AutoTokenizer": ["mine.Mine", None]}, "tokenizer_class": "Mine"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    (folder / "config.json").write_text(json.dumps({"model_type": "bert", **settings}))
+    if config is not None:
+        (folder / "config.json").write_text(json.dumps(config))
     monkeypatch.setattr("builtins.input", lambda *_: "y")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(OwnError, match="there is none here"):
         tokenizer_of(str(folder), "the text")
     assert not written.exists()
