@@ -512,6 +512,7 @@ def check_proof(
         found = proof_files.read_proof(proof)
         proof_files.check_digest(found, network, proof, onnx)
         statement = proof_files.checked(found, network)
+        proof_files.check_runs(onnx)
         specification = None if vnnlib is None else read_vnnlib(vnnlib)
     except proofs.ProofError as error:
         print("not proven")

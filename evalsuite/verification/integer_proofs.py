@@ -132,11 +132,17 @@ def read_network(model: onnx.ModelProto) -> tuple[list[_Layer], dict[str, Array]
     """The layers of a network whose input is uint8, and the file's constants by name."""
     onnx.checker.check_model(model)
     graph, versions = model.graph, {each.domain: each.version for each in model.opset_import}
-    outside = model.functions or graph.sparse_initializer or any(each.data_location for each in graph.initializer)
+    outside = (
+        len(model.opset_import) > 1
+        or model.functions
+        or graph.sparse_initializer
+        or any(each.data_location for each in graph.initializer)
+    )
     _require(set(versions) == {""} and 18 <= versions[""] <= 23 and not outside, f"opset {versions}, or outside data")
     constants = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
     (given,), (output,), layers = graph.input, graph.output, list[_Layer]()
-    batch, *sizes = [each.dim_value for each in given.type.tensor_type.shape.dim]
+    # A free size is 0, and one of 0, of which there is no output, -1.
+    batch, *sizes = [each.dim_value or -each.HasField("dim_value") for each in given.type.tensor_type.shape.dim]
     bytes_ = given.type.tensor_type.elem_type == onnx.TensorProto.UINT8 and given.name not in constants
     _require(bytes_ and batch in (0, 1) and sizes and min(sizes) > 0, "the input must be uint8 of (batch, fixed sizes)")
     width, flat, current = math.prod(sizes), len(sizes) == 1, {given.name}

@@ -10,6 +10,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evalsuite.onnx_network import OnnxNetwork
+from evalsuite.references import OwnError
 from evalsuite.verification.integer_proofs import (
     INTEGER_PROOF,
     IntegerProofError,
@@ -88,6 +90,15 @@ def checked(proof: dict[str, Any], network: bytes) -> AnyStatement:
         known = ", ".join((_PROOF, SMOOTH_PROOF, INTEGER_PROOF))
         raise ProofError(f"its format is {str(proof.get('format'))[:40]!r}, and proofs of {known} are read")
     return check_proof(proof, network)
+
+
+def check_runs(onnx: Path) -> None:
+    """Raise OwnError where ONNX Runtime does not run the file: what is proven of it is true of no network."""
+    session = OnnxNetwork(onnx).session
+    for given in session.get_inputs():
+        sizes = [each if isinstance(each, int) else 1 for each in given.shape]
+        if 0 in sizes:
+            raise OwnError(f"{onnx}: the input {given.name!r} is of shape {sizes}, and holds nothing: export it anew")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

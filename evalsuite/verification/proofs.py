@@ -72,10 +72,15 @@ def read_network(model: onnx.ModelProto) -> tuple[dict[str, Any], list[list[list
     onnx.checker.check_model(model)
     graph, tensors = model.graph, {each.name: each for each in model.graph.initializer}
     (given,), (output,) = [each for each in graph.input if each.name not in tensors], graph.output
-    batch, *sizes = [each.dim_value for each in given.type.tensor_type.shape.dim]
-    plain = given.type.tensor_type.elem_type == onnx.TensorProto.FLOAT and batch in (0, 1) and min(sizes) > 0
+    batch, *sizes = [each.dim_value or -each.HasField("dim_value") for each in given.type.tensor_type.shape.dim]
+    types = {each.type.tensor_type.elem_type for each in (given, output)}
+    known = [each.domain or each.version <= onnx.defs.onnx_opset_version() for each in model.opset_import] == [True]
+    plain = known and types == {onnx.TensorProto.FLOAT} and batch in (0, 1) and min(sizes) > 0
     outside = model.functions or any(each.data_location or each.external_data for each in tensors.values())
-    _require(plain and not outside, "network: needs a float32 input (batch, fixed sizes), and all weights in the file")
+    _require(
+        plain and not outside,
+        "network: needs float32 (batch, fixed sizes), one known opset, and all weights in the file",
+    )
     width, flat, before, current, found = math.prod(sizes), len(sizes) == 1, "Relu", given.name, list[list[Any]]()
     for number, node in enumerate(graph.node[:_NODES]):
         operator, place = node.op_type, f"network: node {number} ({node.op_type})"

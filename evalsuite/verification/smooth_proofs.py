@@ -242,10 +242,13 @@ def read_smooth_network(model: onnx.ModelProto) -> tuple[list[list[list[int]]], 
     onnx.checker.check_model(model)
     graph, tensors = model.graph, {each.name: each for each in model.graph.initializer}
     (given,), (output,) = [each for each in graph.input if each.name not in tensors], graph.output
-    batch, *sizes = [each.dim_value for each in given.type.tensor_type.shape.dim]
-    plain = given.type.tensor_type.elem_type == onnx.TensorProto.FLOAT and batch in (0, 1) and min(sizes) > 0
+    # A free size is 0, and one of 0, of which there is no output, -1.
+    batch, *sizes = [each.dim_value or -each.HasField("dim_value") for each in given.type.tensor_type.shape.dim]
+    types = {each.type.tensor_type.elem_type for each in (given, output)}
+    plain = types == {onnx.TensorProto.FLOAT} and batch in (0, 1) and min(sizes) > 0
     outside = model.functions or any(each.data_location or each.external_data for each in tensors.values())
-    recent = all(each.domain == "" and each.version >= 13 for each in model.opset_import)
+    newest = onnx.defs.onnx_opset_version()
+    recent = [each.domain or 13 <= each.version <= newest for each in model.opset_import] == [True]
     _require(plain and recent and not outside, "needs float32 inputs (batch, fixed sizes), operators of 13 or later")
     one, inputs, flat, bare = Fraction(1), math.prod(sizes), len(sizes) == 1, False
     width, known, layers, curves = (

