@@ -28,6 +28,7 @@ class Node:
         sources: of which earlier values.
         shape: of the result; see `sizes`.
         dtype: float32 for real numbers, whatever the precision; int64 for integers; bool.
+        tensor: the name of the tensor of an ONNX file that the value is; empty where it is none.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Node:
     sources: tuple[int, ...]
     shape: Shape
     dtype: torch.dtype
+    tensor: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,12 @@ class Builder:
         found = [self._tried(operation, sources, batch) for batch in BATCHES]
         sizes = shape(found[0].shape, found[1].shape)
         return self._added(Node(self.name, operation, sources, sizes, kind_of(found[0].dtype)))
+
+    def label(self, value: int, tensor: str) -> None:
+        """Say which tensor of a file a value is, unless it is a constant or another tensor already."""
+        node = self.nodes[value]
+        if not node.tensor and not isinstance(node.operation, Constant | Input):
+            self.nodes[value] = replace(node, tensor=tensor)
 
     def graph(self, output: int) -> Graph:
         """The finished graph, with `output` as its result."""

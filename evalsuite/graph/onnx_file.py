@@ -103,7 +103,11 @@ class _Reader:
         call = OnnxCall(self.builder, where, (), torch.float32, attributes, len(node.output), self.opset)
         results = self._results(node, inputs, call)
         # Outputs that no reader gives, as a mask of Dropout, are missed where they are taken.
-        self.found.update(zip(node.output, results, strict=False))
+        named = list(zip(node.output, results, strict=False))
+        self.found.update(named)
+        for name, value in named:
+            if isinstance(value, Value):
+                self.builder.label(value, name)
 
     def _results(self, node: onnx.NodeProto, inputs: list[Any], call: OnnxCall) -> list[Value | Known]:
         if node.op_type in ("Shape", "Size") and isinstance(inputs[0], Value):

@@ -19,6 +19,9 @@ from evalsuite.graph.sizes import Shape
 _KINDS = {1: torch.float32, 6: torch.int32, 7: torch.int64, 9: torch.bool, 11: torch.float64, 10: torch.float16}
 
 
+_BEYOND = 2**31 - 1
+
+
 def _dropout(c: OnnxCall, x: Any, share: Any = None, training: Any = None) -> Value:
     if training is not None and bool(c.known(training, "training_mode").any()):
         c.refuse("training_mode is set")
@@ -112,8 +115,21 @@ def _slice(c: OnnxCall, given: Any, starts: Any = None, ends: Any = None, axes: 
     default = list(c.attributes.get("axes", range(len(firsts))))
     along = c.numbers(axes, default)
     for axis, start, stop, step in zip(along, firsts, lasts, c.numbers(steps, [1] * len(firsts)), strict=True):
-        x = c.sliced(x, axis, start, stop, step)
+        size = c.node(x).shape[c.axis(x, axis)]
+        if step < 0 and isinstance(stop, int) and stop >= _BEYOND:
+            c.refuse(f"ends at {stop} in steps of {step}, which ONNX and ONNX Runtime read differently")
+        if step < 0 < size and not isinstance(start, Times) and not isinstance(stop, Times):
+            x = c.gathered(x, axis, torch.arange(size)[_backwards(size, start, stop, step)])
+        else:
+            x = c.sliced(x, axis, start, stop, step)
     return x
+
+
+def _backwards(size: int, start: int, stop: int, step: int) -> torch.Tensor:
+    """The places that a slice with a step below 0 takes: as ONNX clamps its ends, and not as Python does."""
+    first = min(max(start + size if start < 0 else start, 0), size - 1)
+    last = min(max(stop + size if stop < 0 else stop, -1), size - 1)
+    return torch.arange(first, last, step) if first > last else torch.arange(0)
 
 
 def _ends(c: OnnxCall, source: Any) -> list[Any]:
@@ -141,6 +157,14 @@ def _gather(c: OnnxCall, x: Any, index: Any) -> Value:
     if isinstance(index, Known) and index.fixed and index.first.ndim == 0:
         return c.picked(x, axis, int(index.first))
     return c.gathered(x, axis, index)
+
+
+def _gather_along(c: OnnxCall, x: Any, index: Any) -> Value:
+    axis = c.axis(c.value(x), int(c.attributes.get("axis", 0)))
+    size, found = c.node(c.value(x)).shape[axis], c.known(index, "index")
+    if size < 0 and bool((found < 0).any()):
+        c.refuse("counts from the end of an axis along the batch")
+    return c.add(GatherAlong(axis), x, torch.where(found < 0, found + size, found))
 
 
 def _gather_nd(c: OnnxCall, x: Any, index: Any) -> Value:
@@ -189,31 +213,47 @@ def _positions(c: OnnxCall, start: Any, stop: Any, step: Any) -> Value:
 
 
 def _resize(c: OnnxCall, given: Any, region: Any = None, scales: Any = None, sizes: Any = None) -> Value:
-    """Of spatial axes, as torch exports its interpolation."""
+    """Of spatial axes, as torch exports its interpolation. `region` is of a mode that is not read."""
+    del region
     x, mode = c.value(given), c.attributes.get("mode", b"nearest")
     way = c.attributes.get("coordinate_transformation_mode", b"half_pixel")
-    c.expect(antialias=0, exclude_outside=0)
+    c.expect(antialias=0, exclude_outside=0, keep_aspect_ratio_policy=b"stretch")
+    if c.opset < 11:
+        c.refuse(f"of opset {c.opset} is not read: convert the file to opset 11 or above")
+    if "axes" in c.attributes:
+        c.refuse("axes are not read: give the scales or the sizes of all axes")
     shape = c.node(x).shape
-    count = len(shape) - 2
-    if scales is not None and not (isinstance(scales, Value) and not c.node(scales).shape[0]):
-        factors = [float(each) for each in c.known(scales, "scales")]
-        after = [int(size * factor) if size > 0 else size for size, factor in zip(shape, factors, strict=True)]
-    else:
-        after, factors = list(c.sizes(sizes)), []
-    if factors and any(factor != to / size for factor, to, size in zip(factors[2:], after[2:], shape[2:], strict=True)):
-        c.refuse("scales that are not the ratio of two sizes are not read")
-    spatial = list(zip(range(2, 2 + count), shape[2:], after[2:], strict=True))
+    after = _resized(c, shape, scales, sizes)
+    if len(shape) < 3 or after[:2] != list(shape[:2]):
+        c.refuse(f"resizes {list(shape)} to {after}; only axes behind the batch and the channels are resized here")
+    spatial = list(zip(range(2, len(shape)), shape[2:], after[2:], strict=True))
     if mode == b"nearest" and way == b"asymmetric" and c.attributes.get("nearest_mode") == b"floor":
         for axis, before, behind in spatial:
             line = torch.arange(before, dtype=torch.float64)[None, None]
             x = c.gathered(x, axis, functional.interpolate(line, size=behind)[0, 0].long())
         return x
     if mode == b"linear" and way in (b"half_pixel", b"pytorch_half_pixel", b"align_corners"):
-        align = way == b"align_corners"
-        eyes = [(torch.eye(before, dtype=torch.float64)[None], behind) for _, before, behind in spatial]
-        made = [functional.interpolate(eye, size=to, mode="linear", align_corners=align)[0].T for eye, to in eyes]
-        return c.add(Resample(tuple(made)), x)
+        return c.add(Resample(tuple(_interpolation(before, to, way) for _, before, to in spatial)), x)
     return c.refuse(f"mode {mode!r} with {way!r} is not read")
+
+
+def _resized(c: OnnxCall, shape: Shape, scales: Any, sizes: Any) -> list[int]:
+    """The sizes that are asked for, by themselves or by factors that are exactly ratios of sizes."""
+    if scales is None or (isinstance(scales, Value) and not c.node(scales).shape[0]):
+        return list(c.sizes(sizes))
+    factors = [float(each) for each in c.known(scales, "scales")]
+    after = [int(size * factor) if size > 0 else size for size, factor in zip(shape, factors, strict=True)]
+    if any(factor != (to / size if size > 0 else 1) for factor, to, size in zip(factors, after, shape, strict=True)):
+        c.refuse("scales that are not the ratio of two sizes are not read")
+    return after
+
+
+def _interpolation(before: int, to: int, way: bytes) -> torch.Tensor:
+    """The matrix (to, before) of a linear interpolation. pytorch_half_pixel takes the first entry for a size of 1."""
+    eye = torch.eye(before, dtype=torch.float64)
+    if to == 1 and way == b"pytorch_half_pixel":
+        return eye[:1]
+    return functional.interpolate(eye[None], size=to, mode="linear", align_corners=way == b"align_corners")[0].T
 
 
 def _triangle(c: OnnxCall, x: Any, diagonal: Any = None) -> Value:
@@ -224,7 +264,7 @@ MOVING: dict[str, Reader] = {
     "Cast": _cast, "CastLike": lambda c, x, like: c.as_kind(x, c.node(c.value(like)).dtype),
     "Concat": lambda c, *parts: c.joined(parts, int(c.attributes["axis"])), "Dropout": _dropout, "Expand": _expand,
     "Flatten": _flatten, "Gather": _gather,
-    "GatherElements": lambda c, x, at: c.add(GatherAlong(c.axis(c.value(x), int(c.attributes.get("axis", 0)))), x, at),
+    "GatherElements": _gather_along,
     "GatherND": _gather_nd, "Identity": lambda c, x: c.value(x), "Pad": _pad, "Range": _positions, "Reshape": _reshape,
     "Resize": _resize, "Slice": _slice, "Split": _split, "Squeeze": _squeeze, "Tile": _tile, "Transpose": _transpose,
     "Trilu": _triangle, "Unsqueeze": _unsqueeze,

@@ -86,6 +86,8 @@ def _window(c: OnnxCall, kernel: tuple[int, ...], x: Value) -> tuple[list[tuple[
     pads = list(c.attributes.get("pads", [0] * 2 * count))
     auto = c.attributes.get("auto_pad", b"NOTSET")
     if auto in (b"SAME_UPPER", b"SAME_LOWER"):
+        if max(dilations) > 1:
+            c.refuse(f"auto_pad = {auto!r} of a dilated window, which ONNX Runtime pads otherwise: give pads")
         for place, size in enumerate(c.node(x).shape[2:]):
             reach = dilations[place] * (kernel[place] - 1) + 1
             total = max((-(-size // strides[place]) - 1) * strides[place] + reach - size, 0)
@@ -191,12 +193,42 @@ def _over_space(name: str) -> Reader:
 
 
 def _softmax(log: bool) -> Reader:
+    """Before opset 13 over all axes from the given one on, by default the second, as if they were one."""
+
     def read(c: OnnxCall, x: Any) -> Value:
-        if c.opset < 13:
-            c.refuse(f"it flattens in opset {c.opset}; only 13 and above are read: convert the file")
-        return c.add(op.Softmax(c.axis(x, int(c.attributes.get("axis", -1))), log), x)
+        x = c.value(x)
+        axis = c.axis(x, int(c.attributes.get("axis", -1 if c.opset >= 13 else 1)))
+        shape = c.node(x).shape
+        if c.opset >= 13 or axis == len(shape) - 1:
+            return c.add(op.Softmax(axis, log), x)
+        if min(shape[axis:]) < 0:
+            c.refuse(f"in opset {c.opset} it is over the batch too: convert the file to opset 13 or above")
+        flat = c.reshaped(x, (*shape[:axis], math.prod(shape[axis:])))
+        return c.reshaped(c.add(op.Softmax(axis, log), flat), shape)
 
     return read
+
+
+def _prelu(c: OnnxCall, x: Any, slope: Any) -> Value:
+    """One slope is a LeakyReLU's; of several, relu(x) - slope relu(-x), which rounds none of them."""
+    slopes = c.known(slope, "slope")
+    one = op.only_number(slopes)
+    if one is not None and slopes.ndim <= len(c.node(c.value(x)).shape):
+        return activation(c, x, nn.LeakyReLU(one))
+    right, left = (activation(c, each, nn.ReLU()) for each in (x, c.add(op.Sum((-1,)), x)))
+    return c.summed(right, c.add(op.Product(), left, slopes), -1)
+
+
+def _selu(c: OnnxCall, x: Any) -> Value:
+    alpha, gamma = _number(c, "alpha", 1.6732632423543772), _number(c, "gamma", 1.0507009873554805)
+    return c.add(op.Product(), activation(c, x, nn.ELU(alpha)), gamma)
+
+
+def _celu(c: OnnxCall, x: Any) -> Value:
+    alpha = _number(c, "alpha", 1.0)
+    if not alpha > 0:
+        c.refuse(f"alpha = {alpha:g}; only numbers above 0 are read")
+    return c.add(op.Product(), activation(c, c.add(op.Quotient(), x, alpha), nn.ELU()), alpha)
 
 
 def _layer_norm(c: OnnxCall, x: Any, weight: Any, bias: Any = None) -> Value:
@@ -209,7 +241,11 @@ def _rms_norm(c: OnnxCall, x: Any, weight: Any) -> Value:
 
 
 def _grouped(c: OnnxCall, x: Any, weight: Any, bias: Any) -> Value:
-    groups = int(c.attributes.get("num_groups", c.node(x).shape[1]))
+    channels = c.node(x).shape[1]
+    groups = int(c.attributes.get("num_groups", channels))
+    weight, bias = c.known(weight, "weight"), c.known(bias, "bias")
+    if c.opset < 21 and len(weight) == groups:  # before, there was one for each group
+        weight, bias = (each.repeat_interleave(channels // groups) for each in (weight, bias))
     return grouped(c, x, groups, weight, bias, _number(c, "epsilon", 1e-5))
 
 
@@ -225,7 +261,7 @@ def _modulo(c: OnnxCall, x: Any, y: Any) -> Value:
 
 COMPUTING: dict[str, Reader] = {
     "Abs": function("abs"), "Add": lambda c, x, y: c.summed(x, y), "And": pair("and"), "AveragePool": _average_pool,
-    "BatchNormalization": _batch_norm, "Clip": _clip, "Conv": _convolution, "ConvTranspose": _transposed,
+    "BatchNormalization": _batch_norm, "Celu": _celu, "Clip": _clip, "Conv": _convolution, "ConvTranspose": _transposed,
     "Cos": function("cos"), "CumSum": _cumulative, "Div": _divide,
     "Elu": lambda c, x: activation(c, x, nn.ELU(_number(c, "alpha", 1.0))), "Equal": pair("equal"),
     "Erf": function("erf"), "Exp": function("exp"), "Floor": function("floor"),
@@ -238,13 +274,13 @@ COMPUTING: dict[str, Reader] = {
     "LessOrEqual": pair("less-equal"), "Log": function("log"), "LogSoftmax": _softmax(True),
     "MatMul": lambda c, x, y: c.product(x, y), "Max": pair("maximum"), "MaxPool": _max_pool, "Min": pair("minimum"),
     "Mish": acts(nn.Mish), "Mod": _modulo, "Mul": product, "Neg": lambda c, x: c.add(op.Sum((-1,)), x),
-    "Not": function("not", torch.bool), "Or": pair("or"), "Pow": power, "RMSNormalization": _rms_norm,
+    "Not": function("not", torch.bool), "Or": pair("or"), "PRelu": _prelu, "Pow": power, "RMSNormalization": _rms_norm,
     "Reciprocal": lambda c, x: c.add(op.Quotient(), 1.0, x), "ReduceL1": _reduce("sum", of=op.Function("abs")),
     "ReduceL2": lambda c, *given: c.add(op.Function("sqrt"), _reduce("sum", of=op.Power(2.0))(c, *given)),
     "ReduceMax": _reduce("maximum"), "ReduceMean": _reduce("mean"), "ReduceMin": _reduce("minimum"),
     "ReduceSum": _reduce("sum"), "ReduceSumSquare": _reduce("sum", of=op.Power(2.0)), "Relu": acts(nn.ReLU),
-    "Sigmoid": acts(nn.Sigmoid), "Sign": function("sign"), "Sin": function("sin"), "Softmax": _softmax(False),
-    "Softplus": acts(lambda: nn.Softplus(threshold=40)), "Sqrt": function("sqrt"),
+    "Selu": _selu, "Sigmoid": acts(nn.Sigmoid), "Sign": function("sign"), "Sin": function("sin"),
+    "Softmax": _softmax(False), "Softplus": acts(lambda: nn.Softplus(threshold=40)), "Sqrt": function("sqrt"),
     "Sub": lambda c, x, y: c.summed(x, y, -1),
     "Sum": lambda c, *given: c.add(op.Sum((1,) * len(given)), *c.alike(*given)), "Swish": _swish,
     "Tanh": acts(nn.Tanh), "Where": where, "Xor": pair("xor"),

@@ -167,10 +167,9 @@ def _prepared(files: list[Path], vnnlib: Path, within: Fraction | None, check: C
             raise ValueError(f"networks of the same inputs and outputs are compared; {', '.join(each)}")
         specification, classes = of_two(specification, graphs[0].outputs, within, str(vnnlib))
     check_sizes(specification, vnnlib, files, graphs[0].inputs, sum(each.outputs for each in graphs))
-    lower, upper = specification.cases[0].box.outer()
-    share = torch.rand(4, len(lower), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    box = specification.cases[0].box.outer()
     for file, (model, graph) in zip(files, networks, strict=True):
-        compare(graph, model, str(file), (lower + share * (upper - lower)).float())
+        compare(graph, model, str(file), box, check)
         check()
     whole = graphs[0] if len(graphs) == 1 else side_by_side(*graphs)
     judge = Witnesses(specification, *(model.SerializeToString() for model, _ in networks))

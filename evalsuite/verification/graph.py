@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 
 import torch
 
 from evalsuite.activations import Activation
+from evalsuite.graph import graph as typed_graph
 from evalsuite.verification.linear import Linear
 
 STEEPEST = 128.0
@@ -143,6 +144,7 @@ class Graph:
         input_shape: as the file declares it, a free first dimension taken as 1.
         output_shape: likewise.
         input_name: of the file's input.
+        typed: as it was read, before it was written in these nodes.
 
     Example: docs/reference.md#verify-a-property
     """
@@ -152,6 +154,7 @@ class Graph:
     input_shape: tuple[int, ...]
     output_shape: tuple[int, ...]
     input_name: str
+    typed: typed_graph.Graph | None = field(default=None, repr=False, compare=False)
 
     @property
     def inputs(self) -> int:

@@ -1,8 +1,8 @@
 """Reading ONNX files into graphs of float64 operations: what the float32 weights compute in real arithmetic.
 
 A file is read as a typed graph and written in a few kinds of nodes, exactly; what cannot be is refused by name. What
-was read is compared with ONNX Runtime at random points before it is handed out, so that a misread attribute shows as a
-refusal, not as a wrong verdict.
+was read is compared with ONNX Runtime before it is handed out, tensor by tensor and as a whole, at points of the box
+that is asked about and of a normal distribution: a misread attribute shows as a refusal, not as a wrong verdict.
 """
 
 from __future__ import annotations
@@ -17,17 +17,23 @@ import torch
 from evalsuite.contract import Unsupported
 from evalsuite.graph.call import guarded
 from evalsuite.graph.graph import Graph as TypedGraph
+from evalsuite.graph.node_by_node import NodeByNode
 from evalsuite.graph.onnx_file import graph_of_model
 from evalsuite.graph.sizes import at
 from evalsuite.onnx_model import load_model
 from evalsuite.onnx_network import open_onnx
-from evalsuite.verification.graph import Graph, Rounded
+from evalsuite.verification.graph import Graph, Pointwise, Rounded
 from evalsuite.verification.of_graph import nodes_of
 from evalsuite.verification.propagation import Propagation
 
 # A float32 evaluation in another order differs from the float64 one by this times the greatest value on the way.
 _TOLERANCE = 2e-5
-_POINTS = 4
+# What float64 may round the same values to in another order, relatively to the greatest on the way.
+_ROUNDED = 1e-9
+_POINTS, _CANDIDATES, _CHOSEN = 4, 64, 8
+# Values of a network from which on fewer points are compared: all that there are, one by one.
+_MANY, _VERY_MANY = 10**5, 2 * 10**6
+Box = tuple[torch.Tensor, torch.Tensor]
 
 
 def read_onnx(path: Path) -> Graph:
@@ -76,17 +82,95 @@ def graph_of_typed(typed: TypedGraph, name: str, check: Callable[[], None] = lam
             used.update(nodes[value - 1].sources)
     place = {value: index for index, value in enumerate(sorted(used))}
     kept = tuple(nodes[value - 1].renumbered(place.__getitem__) for value in sorted(used) if value)
-    return Graph(kept, place[output.value], at(typed.nodes[0].shape, 1), output.shape, name)
+    return Graph(kept, place[output.value], at(typed.nodes[0].shape, 1), output.shape, name, typed)
 
 
-def compare(graph: Graph, model: onnx.ModelProto, where: str, more: torch.Tensor | None = None) -> None:
-    """Raise Unsupported where ONNX Runtime's float32 outputs are not those of `graph`, up to rounding.
+def compare(
+    graph: Graph, model: onnx.ModelProto, where: str, box: Box | None = None, check: Callable[[], None] = lambda: None
+) -> None:
+    """Raise Unsupported where ONNX Runtime's float32 values are not those of `graph`, up to rounding.
 
-    The points are some of the standard normal distribution, and `more` (count, inputs) float32.
+    Each tensor of the file is compared by what is computed of those before it, and the outputs by the whole graph.
+
+    Args:
+        graph: what was read of the model.
+        model: with all its weights.
+        where: the file, for errors.
+        box: the ends, (inputs,) each, of what is asked about: points of it are compared beside some of the standard
+            normal distribution, chosen so that activations are on both of their sides.
+        check: called often; what it raises ends the comparison.
     """
-    points = torch.randn(_POINTS, graph.inputs, generator=torch.Generator().manual_seed(0))
-    if more is not None:
-        points = torch.cat([points, more])
+    with guarded(where):
+        points, usual = _points(graph, box)
+    if graph.typed is not None and any(node.tensor for node in graph.typed.nodes):
+        one_by_one = NodeByNode(graph.typed, model, where)
+        for point in points:
+            check()
+            one_by_one.check(point)
+        _compare_written(graph, graph.typed, points, where)
+    _compare_outputs(graph, model, usual, where)
+
+
+def _points(graph: Graph, box: Box | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Points (count, inputs), float32: those at which tensors are compared, and some inside at which outputs are.
+
+    At corners a network may be built to overflow, or its terms to cancel: whole networks are not compared there.
+    """
+    generator = torch.Generator().manual_seed(0)
+    normal = torch.randn(_POINTS, graph.inputs, generator=generator)
+    share = torch.rand(_CANDIDATES, graph.inputs, generator=generator, dtype=torch.float64)
+    lower, upper = (
+        (torch.full((graph.inputs,), end, dtype=torch.float64) for end in (-10.0, 10.0)) if box is None else box
+    )
+    inside = (lower + share[:_POINTS] * (upper - lower)).float()
+    ends = torch.tensor([[0.0], [1.0], [0.5]], dtype=torch.float64).expand(-1, graph.inputs)
+    share = torch.cat([ends, share[_POINTS : _CANDIDATES // 2], share[_CANDIDATES // 2 :].round()])
+    more = (lower + share * (upper - lower)).float()
+    usual = normal if box is None else torch.cat([normal, inside])
+    size = sum(node.size for node in graph.nodes)
+    if size > _MANY:
+        few = 1 if size > _VERY_MANY else _POINTS
+        return torch.cat([normal[:few], more[:few]]), usual
+    return torch.cat([usual, more[_covering(graph, more)]]), usual
+
+
+def _covering(graph: Graph, candidates: torch.Tensor) -> list[int]:
+    """The places of some candidates that together put as many activations as they can on either side of 0.
+
+    Greedily: each adds the most sides that none before it showed; the first three, a box's ends and middle, are
+    taken in any case.
+    """
+    values = graph.values(candidates.double())
+    sides = [
+        values[source] > 0 for node in graph.nodes if isinstance(node.operation, Pointwise) for source in node.sources
+    ]
+    if not sides:
+        return list(range(_POINTS))
+    on = torch.cat(sides, 1)
+    shown, chosen = torch.cat([on, ~on], 1), [0, 1, 2]
+    missing = ~shown[chosen].any(0)
+    while len(chosen) < _CHOSEN and bool((shown & missing).any()):
+        chosen.append(int((shown & missing).sum(1).argmax()))
+        missing &= ~shown[chosen[-1]]
+    return chosen
+
+
+@torch.no_grad()
+def _compare_written(graph: Graph, typed: TypedGraph, points: torch.Tensor, where: str) -> None:
+    """Raise Unsupported where the graph, both in float64, gives another output than what it was written of."""
+    if any(isinstance(node.operation, Rounded) for node in graph.nodes):
+        return  # near a tie, numbers round either way
+    for point in points.double():
+        values = graph.values(point[None])
+        ours, theirs = values[graph.output].flatten(), typed(point.reshape(graph.input_shape)).double().flatten()
+        scale = max(float(each.abs().max()) for each in values if each.numel())
+        apart = (ours - theirs).abs()
+        known = theirs.isfinite()  # what divides by 0 is compared with ONNX Runtime alone
+        if not bool((apart[known] <= _ROUNDED * (scale + theirs.abs()[known])).all()):
+            raise Unsupported(f"{where}: what was read of it differs from what is bounded by {float(apart.max()):.3g}")
+
+
+def _compare_outputs(graph: Graph, model: onnx.ModelProto, points: torch.Tensor, where: str) -> None:
     try:
         session = open_onnx(model.SerializeToString())
     except Exception as error:

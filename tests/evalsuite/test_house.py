@@ -44,7 +44,7 @@ ALLOWED = {
     "latency": {"contract"},
     "yardstick": {"activations", "contract", "latency", "plugins", "reluize", "samples"},
     "verification": {"activations", "contract", "decimals", "deployment", "graph", "onnx_model", "onnx_network",
-        "plugins", "relaxations", "signals"},
+        "plugins", "references", "relaxations", "signals"},
     "verification/report": {"contract", "counterexamples", "report", "results", "verification"},  # another such section
     "workloads": {"activations", "contract", "plugins", "samples", "tasks"},
     "resizing": {"activations"},
