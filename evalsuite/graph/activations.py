@@ -9,6 +9,7 @@ from operator import mul
 
 import torch
 
+from evalsuite.activations import Activation
 from evalsuite.activations.gates import SIGMOID
 from evalsuite.activations.recognition import known as known_rows
 from evalsuite.activations.silu import SILU
@@ -140,17 +141,29 @@ def _row(found: Polynomial) -> op.Pointwise | None:
     for traits, formula in formulas():
         apart = deviation(found, formula)
         if apart <= TOLERANCE:
-            return op.Pointwise(traits, None, apart)
+            row = op.Pointwise(traits, None, apart)
+            hardened = None if row.is_exact else _hardened(traits, formula, found)
+            if hardened is None or hardened.hardness is None or not hardened.is_exact:
+                return row
+            return replace(row, written=float(hardened.hardness))
     for traits, formula in formulas():
-        # What the variable is multiplied by in a function that both contain.
-        pairs = zip(_linear(found), _linear(formula), strict=False)
-        hardness = next((one / other for (name, one), (like, other) in pairs if name == like), 0.0)
-        if not 0 < hardness < math.inf or traits.hardens_to != "relu" or traits.hardened_at != 1:
-            continue
-        apart = deviation(found, formula.of(hardness).scaled(1 / hardness))
-        if apart <= TOLERANCE:
-            return op.Pointwise(traits, torch.tensor(hardness, dtype=torch.float64), apart)
+        hardened = _hardened(traits, formula, found)
+        if hardened is not None:
+            return hardened
     return None
+
+
+def _hardened(traits: Activation, formula: Polynomial, found: Polynomial) -> op.Pointwise | None:
+    """The row at the hardness with which its formula is the expression."""
+    # What the variable is multiplied by in a function that both contain.
+    pairs = zip(_linear(found), _linear(formula), strict=False)
+    hardness = next((one / other for (name, one), (like, other) in pairs if name == like), 0.0)
+    if not 0 < hardness < math.inf or traits.hardens_to != "relu" or traits.hardened_at != 1:
+        return None
+    apart = deviation(found, formula.of(hardness).scaled(1 / hardness))
+    if apart > TOLERANCE:
+        return None
+    return op.Pointwise(traits, torch.tensor(hardness, dtype=torch.float64), apart)
 
 
 def _linear(formula: Polynomial) -> list[tuple[str, float]]:

@@ -7,6 +7,7 @@ and one that is applied twice in a row bears one path: so the layer is run besid
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from itertools import chain, count, groupby
 
@@ -140,20 +141,46 @@ def layers_in_file(model: onnx.ModelProto) -> list[tuple[str, FileLayer]]:
 def _in_file(graph: Graph, node: Node) -> FileLayer:
     operation = node.operation
     if isinstance(operation, op.Pointwise):
+        operation = operation.as_written
         hardness = [1.0] if operation.hardness is None else operation.hardness.double().flatten().tolist()
-        if operation.deviation or len({*hardness}) > 1:
+        if not operation.is_exact or len({*hardness}) > 1:
             raise Unsupported(f"{node.name} ({operation.traits.name}): of constants that are rounded, or are several")
         return operation.traits, hardness[0]
     refuse_computed(node)
     added = [each.value for each in (graph.nodes[i].operation for i in node.sources) if isinstance(each, op.Constant)]
-    if isinstance(operation, op.Sum) and operation.signs == (1, 1) and added[0].dtype == torch.float32:
-        return added[0]
+    if isinstance(operation, op.Sum) and len(added) == 1 and added[0].dtype == torch.float32:
+        first = isinstance(graph.nodes[node.sources[0]].operation, op.Constant)
+        if operation.signs == (1, 1):
+            return added[0]
+        if operation.signs == (1, -1) and not first:  # x - c is x + (-c), without rounding
+            return -added[0]
+    if isinstance(operation, op.Product | op.Quotient) and len(added) == 1 and added[0].dtype == torch.float32:
+        factor = _factor(graph, node, added[0])
+        if factor is not None:
+            return _with(nn.Linear, (len(factor),) * 2, torch.diag(factor), None)
     if isinstance(operation, op.Linear):
         return _linear(operation)
     if isinstance(operation, Reshape) and len(node.shape) == 2:
         return nn.Flatten()
     kind = getattr(operation, "name", type(operation).__name__)
-    raise Unsupported(f"node {node.name!r} ({kind}): it is neither affine nor exactly a known activation")
+    raise Unsupported(
+        f"node {node.name!r} ({kind}): exact engines read chains of affine layers and known activations, and this is "
+        "neither; take the engine auto"
+    )
+
+
+def _factor(graph: Graph, node: Node, constant: torch.Tensor) -> torch.Tensor | None:
+    """What each entry of a vector is multiplied by, exactly; None where float32 has no such number, or of no vector."""
+    if isinstance(node.operation, op.Quotient):
+        if isinstance(graph.nodes[node.sources[0]].operation, op.Constant) or not bool(constant.all()):
+            return None
+        mantissa, _ = torch.frexp(constant)
+        if not bool((mantissa.abs() == 0.5).all()):  # only of a power of 2 the inverse is a number of float32
+            return None
+        constant = 1 / constant
+    size = math.prod(node.shape[1:])
+    fits = len(node.shape) == 2 and constant.numel() in (1, size) and bool(constant.isfinite().all())
+    return constant.reshape(-1).expand(size) if fits else None
 
 
 @torch.no_grad()

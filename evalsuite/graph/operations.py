@@ -157,13 +157,22 @@ class Pointwise(Operation):
     """g(hardness x) / hardness, g by its row of traits; `hardness` is broadcast, None for 1.
 
     `deviation` is how far a constant of the formula that was recognised is from the row's, relatively; 0 where the
-    activation was an operator of its own.
+    activation was an operator of its own. `written` is, where such a formula is the row at another hardness as near as
+    float64 is, that: x (1 + erf(x / 1.4142135)) / 2 is GELU at a hardness near 1.
     """
 
     elementwise = True
     traits: Activation
     hardness: Tensor | None = None
     deviation: float = 0.0
+    written: float | None = None
+
+    @property
+    def as_written(self) -> Pointwise:
+        """The row at the hardness that the formula has, where it has one; itself in any other case."""
+        if self.is_exact or self.written is None:
+            return self
+        return Pointwise(self.traits, torch.tensor(self.written, dtype=torch.float64))
 
     @property
     def is_exact(self) -> bool:

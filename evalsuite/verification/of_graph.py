@@ -7,6 +7,7 @@ matrix product the sum of products of entries.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import inf, prod, sqrt
 from typing import Any
 
@@ -14,10 +15,11 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from evalsuite.activations.gates import SOFTPLUS
 from evalsuite.contract import Unsupported
 from evalsuite.graph import operations as typed
 from evalsuite.graph.graph import Graph as TypedGraph
-from evalsuite.graph.moving import Reshape, Transpose
+from evalsuite.graph.moving import Concat, Reshape, Slice, Transpose
 from evalsuite.graph.patterns import ALL_MASKED, recognised, with_norms
 from evalsuite.verification.graph import Affine, Convex, Maximum, Node, Product, Rounded
 from evalsuite.verification.linear import Adjoint, Convolution, Dense, Linear, Same, Select
@@ -155,7 +157,9 @@ def _reduction(w: Writer, operation: typed.Reduction, x: Tensor) -> Tensor:
 def _softmax(w: Writer, operation: typed.Softmax, x: Tensor | Padded) -> Tensor:
     """Of each row the entries that are not masked, each 1 / (1 + the sum over the others j of exp(x_j - x_i))."""
     if operation.log:
-        w.refuse("no sound bounds of the logarithm of a softmax")
+        if isinstance(x, Padded):
+            w.refuse("no sound bounds of the logarithm of a softmax that is masked: take the softmax, or the scores")
+        return w.along_last(x, (operation.axis,), partial(_log_softmax, w))
     inner, index = (x.inner, x.index) if isinstance(x, Padded) else (x, numbers(x.shape))
     rows = index.movedim(operation.axis, -1).long()
     kept = rows >= 0
@@ -178,6 +182,21 @@ def _softmax(w: Writer, operation: typed.Softmax, x: Tensor | Padded) -> Tensor:
     shares = w.append(Convex("reciprocal", 1.0), (count,), sums)
     back = place.movedim(-1, operation.axis)
     return w.affine(shares, Select(back.flatten(), count), tuple(back.shape))
+
+
+def _log_softmax(w: Writer, x: Tensor) -> Tensor:
+    """x - log sum exp(x) of each row: the differences of two entries are those of x, without any bound between.
+
+    log(exp a + exp b) is a + softplus(b - a), of halves of a row until one number is left.
+    """
+    total = x
+    while (count := total.shape[1]) > 1:
+        half = count // 2
+        first, second = (w.moved(Slice(1, start, start + half), total) for start in (0, count - half))
+        above = w.curve(_added(w, typed.Sum((1, -1)), second, first), SOFTPLUS)
+        joined = _added(w, typed.Sum((1, 1)), first, above)
+        total = w.moved(Concat(1), joined, w.moved(Slice(1, half, half + 1), total)) if count % 2 else joined
+    return _added(w, typed.Sum((1, -1)), x, total)
 
 
 def _norm(w: Writer, operation: typed.LayerNorm | typed.RMSNorm, x: Tensor) -> Tensor:

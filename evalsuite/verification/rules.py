@@ -7,13 +7,16 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 import torch
+from torch import nn
 
 from evalsuite.activations import Activation
 from evalsuite.activations.relu6 import clip
 from evalsuite.graph import operations as typed
+from evalsuite.graph.operators import row_of
 
 Value = TypeVar("Value")
 _CONVEX_POWERS = {-1.0: "reciprocal", -0.5: "rsqrt"}
+_ABSOLUTE = row_of(nn.LeakyReLU(-1.0))  # its slopes are -1 and 1
 _NORM_TERMS = 16  # a sum, a root and products
 
 
@@ -75,17 +78,24 @@ def _power(a: Arithmetic[Any], operation: typed.Power, x: Any) -> Any:
 
 
 def _function(a: Arithmetic[Any], operation: typed.Function, x: Any) -> Any:
+    if operation.name == "abs" and _ABSOLUTE is not None:
+        return a.curve(x, _ABSOLUTE)
+    if operation.name == "sqrt":
+        return a.product(x, a.convex(x, "rsqrt"))
     if operation.name not in ("exp", "rsqrt"):
         a.refuse(f"no {a.bounds} of {operation.name}")
     return a.convex(x, operation.name)
 
 
 def _pointwise(a: Arithmetic[Any], operation: typed.Pointwise, x: Any) -> Any:
+    operation = operation.as_written
     if not operation.is_exact:
         a.refuse(f"{operation.traits.name} is computed from numbers that are rounded")
     if operation.hardness is None:
         return a.curve(x, operation.traits)
-    return a.scaled(a.curve(a.scaled(x, operation.hardness), operation.traits), 1 / operation.hardness)
+    # The hardness of a formula is a quotient of its constants.
+    inner = a.curve(a.scaled(x, operation.hardness, _NORM_TERMS), operation.traits)
+    return a.scaled(inner, 1 / operation.hardness, _NORM_TERMS)
 
 
 def _clamp(a: Arithmetic[Any], operation: typed.Clamp, x: Any) -> Any:

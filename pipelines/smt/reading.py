@@ -239,9 +239,11 @@ def _identity(size: int) -> Affine:
 
 
 def _added(path: str, values: torch.Tensor, shape: tuple[int, ...]) -> Dyadic:
-    if len(shape) != 1 or values.shape not in ((), (1,), shape, (1, *shape)):
-        raise Unsupported(f"layer '{path}' (Add): numbers of shape {tuple(values.shape)} for {shape}")
-    return _exact(values.reshape(-1).expand(shape))
+    """Of a sample of any shape, flat; the batch is one."""
+    try:
+        return _exact(values.expand((1, *shape)).reshape(-1))
+    except RuntimeError as error:
+        raise Unsupported(f"layer '{path}' (Add): numbers of shape {tuple(values.shape)} for {shape}") from error
 
 
 def _affine(path: str, layer: FileLayer, shape: tuple[int, ...]) -> Affine:

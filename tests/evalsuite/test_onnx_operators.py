@@ -106,3 +106,22 @@ def test_a_size_of_one_is_resized_as_onnx_says(name: str) -> None:
     point = points_of(model, 1)[0]
     reference = ReferenceEvaluator(model).run(None, {"x": point})[0]
     assert same(graph_of_model(model)(torch.from_numpy(point), torch.float64).numpy(), np.asarray(reference))
+
+
+def test_a_misread_node_is_noticed_beside_a_branch_of_large_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    from evalsuite.graph import onnx_file
+    from evalsuite.verification.onnx_reader import compare, graph_of
+
+    nodes = [
+        helper.make_node("LeakyRelu", ["x"], ["small"], alpha=0.01),
+        helper.make_node("Mul", ["x", "million"], ["large"]),
+        helper.make_node("Concat", ["small", "large"], ["y"], axis=1),
+    ]
+    million = onnx.numpy_helper.from_array(np.float32(1e6), "million")
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, size]) for name, size in (("x", 2), ("y", 4))]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [million])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    compare(graph_of(model, "m"), model, "m")
+    monkeypatch.setattr(onnx_file, "_READERS", {**_READERS, "LeakyRelu": _READERS["Relu"]})
+    with pytest.raises(Unsupported, match="node '#0': ONNX Runtime computes another 'small' than what was read of it"):
+        compare(graph_of(model, "m"), model, "m")
