@@ -307,10 +307,15 @@ def test_an_rms_norm_in_float64_needs_its_eps() -> None:
         read(nn.Sequential(nn.RMSNorm(6)).double(), torch.randn(2, 6, dtype=torch.float64))
 
 
-def test_onnx_softmax_of_old_opsets_is_refused() -> None:
-    model = model_of([onnx.helper.make_node("Softmax", ["x"], ["y"])], {}, {"x": ["n", 2, 3]}, {"y": None}, opset=12)
-    with pytest.raises(Unsupported, match="flattens in opset 12"):
-        graph_of_model(model)
+def test_onnx_softmax_of_old_opsets_is_over_all_axes_behind_the_given_one() -> None:
+    x = torch.randn(2, 2, 3)
+    for axis, wanted in ((1, x.flatten(1).softmax(1).reshape(x.shape)), (2, x.softmax(2))):
+        node = onnx.helper.make_node("Softmax", ["x"], ["y"], axis=axis)
+        graph = graph_of_model(model_of([node], {}, {"x": ["n", 2, 3]}, {"y": None}, opset=12))
+        torch.testing.assert_close(graph(x, torch.float32), wanted)
+    over_batch = onnx.helper.make_node("Softmax", ["x"], ["y"], axis=0)
+    with pytest.raises(Unsupported, match="in opset 12 it is over the batch too: convert the file to opset 13"):
+        graph_of_model(model_of([over_batch], {}, {"x": ["n", 2, 3]}, {"y": None}, opset=12))
 
 
 @torch.no_grad()

@@ -16,9 +16,10 @@ from written import Written
 
 from evalsuite import Unsupported, export_onnx
 from evalsuite.graph import read
+from evalsuite.onnx_model import load_model
 from evalsuite.verification.graph import CONVEX, Convex, Graph, Node, Product
 from evalsuite.verification.linear import Adjoint, Convolution, Same, Select
-from evalsuite.verification.onnx_reader import graph_of, graph_of_typed, load_onnx, read_onnx
+from evalsuite.verification.onnx_reader import graph_of, graph_of_typed, read_onnx
 from evalsuite.verification.propagation import Propagation
 from evalsuite.verification.scalar_lines import bilinear, convex
 
@@ -249,4 +250,4 @@ def test_numbers_that_were_rounded_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     export_onnx(Rounded(), (3,), path, example=torch.rand(2, 3))
     with pytest.raises(Unsupported, match=r"^m\.onnx: node .*rounded"):
-        graph_of(load_onnx(path), "m.onnx")
+        graph_of(load_model(path), "m.onnx")
