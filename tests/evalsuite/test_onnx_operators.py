@@ -10,7 +10,6 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from cases import slow
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from onnx_operators import OPERATORS, file_of
@@ -75,7 +74,7 @@ def test_an_operator_is_read_as_onnx_runtime_computes_it_or_refused(kind: str) -
     assert sum(agreed(kind, 8).values()) == 8
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", OPERATORS)
 def test_ten_thousand_files_of_one_operator_are_read_as_onnx_runtime_computes_them_or_refused(kind: str) -> None:
     found = agreed(kind, 120)
