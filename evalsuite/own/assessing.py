@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from evalsuite.own.baseline import Trivial
 from evalsuite.own.examining import examine
 from evalsuite.own.own import Own
 from evalsuite.own.recipes import Asked
@@ -172,6 +173,20 @@ def report_of(folder: Path) -> Iterator[str]:
     frame = read_results(folder)
     yield from _table(frame)
     yield f"Report: {page}"
+
+
+def at_chance(folder: Path, trivial: Trivial) -> str:
+    """What is said where every variant of a run scores no better than a predictor that looks at no input; else ""."""
+    frame = read_results(folder)
+    rows = frame[(frame.stage == "accuracy") & (frame.metric == trivial.metric) & frame.value.notna()]
+    rows = rows[rows["sample"].isna()]
+    if rows.empty or rows.value.max() > trivial.score + trivial.spread:
+        return ""
+    what = "always naming the most frequent class" if trivial.metric == "accuracy" else "always giving the mean"
+    return (
+        f"every variant is at chance: {trivial.metric} is at most {rows.value.max():.4g}, and {what} has"
+        f" {trivial.score:.4g}; train longer, or look at the labels, their order and the inputs"
+    )
 
 
 def _table(frame: pd.DataFrame) -> list[str]:

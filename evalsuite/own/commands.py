@@ -57,8 +57,11 @@ def assess(
     against: Annotated[str, typer.Option(metavar="FILE", help="Of net.onnx: the ONNX file to compare with.")] = "",
     out: Out = None, cache: CacheFolder = None, jobs: Jobs = 0, progress: Progress = "auto",
 ) -> None:  # fmt: skip
-    """Your model through every stage, against its ReLU variants: a recipe, a run and a report."""
-    from evalsuite.own.assessing import kept_recipe, report_of
+    """Your model through every stage, against its ReLU variants: a recipe, a run and a report.
+
+    The exit code is 1 if a job failed, or if every variant is at chance.
+    """
+    from evalsuite.own.assessing import at_chance, kept_recipe, report_of
     from evalsuite.run.console import cache_in, execute
 
     words = model, data, task, weights, start, set_ or []
@@ -69,7 +72,12 @@ def assess(
     complete = execute(read, folder, cache_in(cache), jobs=jobs, progress=progress, command=f"evalsuite assess {model}")
     for line in report_of(folder):
         say(line)
-    if not complete:
+    for what, finding in asked.examined.lines:
+        if what == "warning":
+            say(f"Warning: {finding}")
+    if chance := at_chance(folder, asked.examined.trivial):
+        say(f"evalsuite: {chance}", file=sys.stderr)
+    if chance or not complete:
         raise typer.Exit(1)
 
 

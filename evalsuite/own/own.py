@@ -203,11 +203,13 @@ class Own(Budget):
         """The places of the model's activations."""
         return _places(self)
 
-    def check(self) -> None:
-        """Look at model, data and task before anything is trained. Raises OwnError: see `examine`."""
+    def check(self) -> tuple[tuple[str, str], ...]:
+        """Look at model, data and task before anything is trained: (what, finding) for the report. Raises OwnError: see
+        `examine`.
+        """
         from evalsuite.own.examining import examine
 
-        examine(self)
+        return examine(self).lines
 
     @property
     def model_choice(self) -> Model:

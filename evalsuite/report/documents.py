@@ -92,6 +92,7 @@ def markdown(content: Run) -> str:
     shown = {
         "content": content, "data_columns": ["workload", *_DATA],
         "data": [list(each.values()) for each in data_lines(content)],
+        "looks": [list(line.values()) for line in note_lines(content)],
     }  # fmt: skip
     return filled("report.md.j2", shown)
 
@@ -100,6 +101,18 @@ def data_lines(content: Run) -> list[dict[str, str]]:
     """What is recorded of the data of each workload."""
     return [{"workload": each, **{key: content.record.text("data", each, key) for key in _DATA}}
             for each in content.workloads]  # fmt: skip
+
+
+def note_lines(content: Run) -> list[dict[str, str]]:
+    """What a look at each workload's model and data has found: the order of classes, the columns, warnings."""
+    lines = []
+    for workload in content.workloads:
+        recorded = content.record.table("data").get(workload)
+        notes = recorded.get("notes") if isinstance(recorded, Mapping) else None
+        for note in notes if isinstance(notes, list) else ():
+            if isinstance(note, list) and len(note) == 2:
+                lines.append({"workload": workload, "what": str(note[0]), "finding": str(note[1])})
+    return lines
 
 
 def file_name(text: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from evalsuite.report.canvas import INK_COLOUR, MUTED_COLOUR, RULE_COLOUR, Drawing
-from evalsuite.report.documents import LATEX, data_lines, file_name, filled
+from evalsuite.report.documents import LATEX, data_lines, file_name, filled, note_lines
 from evalsuite.report.explorer import explorer_data, packed
 from evalsuite.report.matrix import TONES
 from evalsuite.report.numerals import grouped
@@ -203,6 +203,7 @@ def render(content: Run) -> str:
         "jobs_failed": merged(failed[failed["metric"] == ""]),
         "metrics_failed": merged(failed[failed["metric"] != ""]),
         "data": data_lines(content),
+        "looks": note_lines(content),
         "steps": _steps(content.record),
     }
     return filled("page.html.j2", shown, autoescape=True)

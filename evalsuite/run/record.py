@@ -9,7 +9,7 @@ import platform
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -63,8 +63,10 @@ class RunRecord:
     results: str = ""
 
     @classmethod
-    def begin(cls, recipe: Recipe, jobs: list[Job], workers: int, command: str) -> RunRecord:
-        """The record of a run that begins now."""
+    def begin(
+        cls, recipe: Recipe, jobs: list[Job], workers: int, command: str, unread: Collection[str] = ()
+    ) -> RunRecord:
+        """The record of a run that begins now; the data of the workloads `unread` cannot be read."""
         libraries = {*_LIBRARIES, *(name for step in recipe.steps for name in step.stage.libraries)}
         return cls(
             name=recipe.name,
@@ -82,7 +84,10 @@ class RunRecord:
             ],
             recipe_text=recipe.text,
             data={
-                part.name: {"fingerprint": part.target.fingerprint(), "help": _help(part, _treated(part, jobs))}
+                part.name: {
+                    **({} if part.name in unread else {"fingerprint": part.target.fingerprint()}),
+                    "help": _help(part, _treated(part, jobs)),
+                }
                 for part in recipe.workloads
             },
             variants_help={part.name: _help(part) for part in recipe.variants},
@@ -103,7 +108,9 @@ class RunRecord:
 
     def again(self, known: RunRecord) -> RunRecord:
         """The record of a run that goes on where an earlier call of it has left off."""
-        return replace(self, started=known.started, machine=known.machine)
+        noted = {name: {"notes": told["notes"]} for name, told in known.data.items() if "notes" in told}
+        data = {name: {**noted.get(name, {}), **told} for name, told in self.data.items()}
+        return replace(self, started=known.started, machine=known.machine, data=data)
 
     def end(self, entries: Iterable[Entry], known: RunRecord | None, *, finished: bool) -> RunRecord:
         """The record of the run after its last job; `known` is that of an earlier call."""

@@ -26,6 +26,7 @@ from evalsuite.run.record import MEASURED, RunRecord, checkout, conditions, now,
 from evalsuite.run.results import RESULTS, alone_at_results, place_artefacts, write_results
 from evalsuite.run.state import Choice, State, entry_of
 from evalsuite.sources import digest
+from evalsuite.workloads.workload import DataError
 
 _GLANCE = 1.0  # seconds
 _PAUSE = 0.2  # seconds between two looks at what other runs do
@@ -72,8 +73,11 @@ def run_recipe(
         KeyboardInterrupt: after what was measured is safe.
     """
     take_fingerprints_anew()
-    for workload in recipe.workloads:
-        fingerprint_of(workload)
+    try:
+        wanted = (choice or Choice()).workloads(jobs_of(recipe))
+    except ValueError as error:
+        raise RunError(str(error)) from error
+    unread = _unread(recipe, wanted)
     with _locked(out):
         known = read_record(out)
         if known is not None and known.holds(recipe, grown=True):
@@ -85,7 +89,7 @@ def run_recipe(
                 f"this one is {recipe.name!r}, {recipe.digest[:12]}: choose another folder with --out"
             )
         try:
-            run = _Run(recipe, out, cache, executor, progress, workers, command, choice or Choice())
+            run = _Run(recipe, out, cache, executor, progress, workers, command, choice or Choice(), unread)
             return run.run(known)
         except ServerLost as error:
             raise RunError(f"{error}; what was measured is kept") from error
@@ -99,6 +103,19 @@ def run_recipe(
         finally:
             executor.stop()
             progress.close()
+
+
+def _unread(recipe: Recipe, wanted: set[str]) -> frozenset[str]:
+    """The workloads that are left out and whose data cannot be read. Raises DataError: a wanted one's cannot."""
+    unread = set()
+    for workload in recipe.workloads:
+        try:
+            fingerprint_of(workload)
+        except DataError:
+            if workload.name in wanted:
+                raise
+            unread.add(workload.name)
+    return frozenset(unread)
 
 
 def _kind(job: Job) -> str:
@@ -117,9 +134,10 @@ class _Run:
         workers: int,
         command: str,
         choice: Choice,
+        unread: frozenset[str],
     ) -> None:
         self._recipe, self._out, self._executor, self._progress = recipe, out, executor, progress
-        self._workers = workers
+        self._workers, self._unread = workers, unread
         cache.sweep()
         self._journal = Journal(out / JOURNAL)
         self._state = State(jobs_of(recipe), read_journal(out / JOURNAL), cache, choice=choice)
@@ -144,14 +162,14 @@ class _Run:
         self._outdated: set[str] = set()  # of those that run: what takes a network that is another by now
         for code in {code_of(job) for job in self._state.jobs}:
             digest(*code)  # before the jobs' server loads the source that these are of
-        self._record = RunRecord.begin(recipe, self._state.jobs, workers, command)
+        self._record = RunRecord.begin(recipe, self._state.jobs, workers, command, unread)
         self._commit = checkout()
         self._conditions = conditions(workers)
 
     def run(self, known: RunRecord | None) -> RunRecord:
         """Do the work; `known` is the record of an earlier call of this run, if there was one."""
-        self._check_workloads()
         self._record = self._record.again(known) if known is not None else self._record
+        self._check_workloads()
         write_record(self._record, self._out)
         self._progress.begin(len(self._state.jobs))
         finished = False
@@ -190,10 +208,16 @@ class _Run:
         for part in self._recipe.workloads:
             check = getattr(part.target, "check", None)
             first = [each for each in self._state.jobs if each.workload.name == part.name and not each.needs]
-            if check is None or all(self._state.settle(each, self._state.inputs(each)) for each in first):
+            first = [job for job in first if job.id in self._wanted]
+            known = "notes" in self._record.data[part.name]
+            if (
+                check is None
+                or not first
+                or (known and all(self._state.settle(each, self._state.inputs(each)) for each in first))
+            ):
                 continue
             try:
-                check()
+                self._record.data[part.name]["notes"] = [list(line) for line in check() or ()]
             except ValueError as error:
                 raise RunError(f"workload {part.name!r}: {error}") from error
 
@@ -250,6 +274,8 @@ class _Run:
         entries = self._state.entries
         if job.id in self._inputs or job.id in entries or (job.needs and job.needs not in entries):
             return  # the job that it needs was made again meanwhile, and is to call for it once more
+        if job.workload.name in self._unread:
+            return
         entry = self._state.skip(job) if job.needs else None
         if entry is None:
             inputs = self._state.inputs(job)

@@ -65,6 +65,11 @@ class Choice:
                 waiting.append(needed)
         return found
 
+    def workloads(self, jobs: Sequence[Job]) -> set[str]:
+        """The names of the workloads of the wanted jobs. Raises ValueError: a pattern fits no job."""
+        wanted = self.wanted(jobs)
+        return {job.workload.name for job in jobs if job.id in wanted}
+
     def stays(self, entry: Entry) -> bool:
         """Whether a job that failed is left as it is."""
         return not entry.final and entry.status in RETRIES[self.retry]
