@@ -183,6 +183,9 @@ def open_onnx(
     return session
 
 
+_STARVED = ("Failed to allocate memory", "bad allocation", "bad_alloc")
+
+
 def _session(
     source: str | bytes, threads: int, also: Callable[[onnxruntime.SessionOptions], None], *, exact: bool
 ) -> onnxruntime.InferenceSession:
@@ -194,7 +197,21 @@ def _session(
     if exact:
         options.add_session_config_entry("session.x64quantprecision", "1")
     also(options)
-    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    return _Session(source, options, providers=["CPUExecutionProvider"])
+
+
+class _Session(onnxruntime.InferenceSession):  # type: ignore[misc]
+    """A session that runs out of memory as all else does, by a MemoryError: ONNX Runtime has no exception for it."""
+
+    def run(self, *arguments: Any, **options: Any) -> Any:
+        try:
+            return super().run(*arguments, **options)
+        except Exception as error:
+            text = " ".join(str(error).split())
+            place = max(text.find(words) for words in _STARVED)
+            if place >= 0:
+                raise MemoryError(f"ONNX Runtime: {text[place : place + 200]}") from error
+            raise
 
 
 def _unshared(path: Path | bytes) -> bytes:

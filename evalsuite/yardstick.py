@@ -114,8 +114,11 @@ def relative_latency(
     from evalsuite.latency import RESOLUTION, noisy, steady_latency
 
     inputs = timing_inputs(test, batch)
-    latency = steady_latency(lambda: own(inputs), lambda: yardstick(inputs))
     whole = {**(setting or {}), "batch": batch}
+    try:
+        latency = steady_latency(lambda: own(inputs), lambda: yardstick(inputs))
+    except MemoryError as error:
+        return _metric(None, batch, f"a batch of {batch} needs more memory than there is: {error}", setting)
     graph = "/".join(graphs) if all(graphs) else ""
     metric = latency.metric("ratio", _NAME, Direction.LOWER, whole, reason=reason, graph=graph)
     if graph and graphs[0] == graphs[1] and metric.value is not None and abs(metric.value - 1) > RESOLUTION:

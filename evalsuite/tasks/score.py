@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from evalsuite.samples import Inputs
 
 BATCH = 256
+_OUTPUTS = 2**24  # values of the outputs of a batch, of all networks: a task holds about five times as many
 
 
 @dataclass(frozen=True)
@@ -100,12 +101,10 @@ def scores(
     """
     import torch
 
-    from evalsuite.samples import batch_of
-
     totals: list[torch.Tensor] = []
     kept: list[list[torch.Tensor]] = [[] for _ in runs]
     with torch.no_grad():
-        for inputs, targets in split.batches(batch_of(split.inputs, batch)):
+        for inputs, targets in split.batches(_batch(len(runs), split, batch)):
             made = [run(inputs).cpu() for run in runs]
             if seen is not None:
                 seen(made)
@@ -127,14 +126,27 @@ def mean_loss(run: Callable[[Inputs], torch.Tensor], split: Split, *, batch: int
     """
     import torch
 
-    from evalsuite.samples import batch_of
-
     total = count = 0.0
     with torch.no_grad():
-        for inputs, targets in split.batches(batch_of(split.inputs, batch)):
+        for inputs, targets in split.batches(_batch(1, split, batch)):
             wanted = targets.double() if targets.is_floating_point() else targets
             counted = int((~wanted.isnan() if wanted.is_floating_point() else wanted != IGNORED).sum())
             if counted:
                 total += counted * split.task.loss(run(inputs).cpu().double(), wanted).item()
                 count += counted
     return total / count
+
+
+def _batch(networks: int, split: Split, batch: int) -> int:
+    """How many samples go at a time: at most `batch`, fewer where inputs or outputs of each are large.
+
+    Outputs are large where each position has logits of its own: a text of 1,024 tokens has 51 million of 50,257 words.
+    How many classes there are the targets tell, as well as they can without a network being run.
+    """
+    from evalsuite.samples import batch_of
+
+    size, targets = batch_of(split.inputs, batch), split.targets
+    if targets.ndim < 2 or targets.is_floating_point():
+        return size
+    values = networks * targets[0].numel() * (int(targets.max()) + 1)
+    return max(1, min(size, _OUTPUTS // max(1, values)))

@@ -153,3 +153,16 @@ def test_a_session_without_exact_sums_says_so(tmp_path: Path, monkeypatch: pytes
 )
 def test_processors_that_cut_off_sums_are_known_by_their_flags(description: str, cut_off: bool) -> None:
     assert saturates(f"processor : 0\n{description}\nbugs : none\n") is cut_off
+
+
+def test_running_out_of_memory_is_a_memory_error(tmp_path: Path) -> None:
+    """ONNX Runtime raises a RuntimeException, which was taken for a failure of the stage."""
+    sizes = np.array([2**45], np.int64)
+    model = model_of([helper.make_node("Expand", ["x", "s"], ["y"])], {"s": sizes}, {"x": [1]}, {"y": [2**45]})
+    onnx.save(model, str(tmp_path / "large.onnx"))
+    session = open_onnx(tmp_path / "large.onnx")
+    with pytest.raises(MemoryError, match=r"ONNX Runtime: .*Failed to allocate memory"):
+        session.run(None, {"x": np.ones(1, np.float32)})
+    with pytest.raises(Exception, match=r"Got invalid dimensions|INVALID_ARGUMENT|Invalid rank") as error:
+        session.run(None, {"x": np.ones((1, 1), np.float32)})
+    assert not isinstance(error.value, MemoryError)

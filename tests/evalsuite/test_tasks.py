@@ -12,8 +12,10 @@ from sklearn.metrics import f1_score, mean_absolute_error, r2_score
 
 from evalsuite import (
     Classification,
+    Direction,
     Embedding,
     LanguageModel,
+    Metric,
     MultiLabel,
     Regression,
     Split,
@@ -145,3 +147,25 @@ def test_a_metric_that_is_none_is_refused(metrics: tuple[str, ...], text: str) -
     with pytest.raises(OwnError) as error:
         scored(task_of(TaskChoice("regression"), "", metrics), torch.zeros(3, 1), torch.tensor([0.0, 1.0, 2.0]))
     assert str(error.value) == text
+
+
+@pytest.mark.parametrize(("positions", "classes", "largest"), [(1, 3, 256), (64, 4096, 64), (64, 2**19, 1)])
+def test_batches_are_bounded_by_outputs(positions: int, classes: int, largest: int) -> None:
+    """256 windows of 1,024 tokens with GPT-2's vocabulary held 249 GB. One number stands for all logits here."""
+    sizes: list[int] = []
+
+    def run(inputs: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(inputs))
+        return torch.zeros(1, 1, 1).expand(len(inputs), positions, classes)
+
+    class Nothing(LanguageModel):
+        def tally(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            return torch.zeros(4, dtype=torch.float64)
+
+        def metrics(self, tally: torch.Tensor) -> list[Metric]:
+            return [Metric("nothing", 0.0, "nats", Direction.LOWER)]
+
+    inputs = torch.zeros(300, positions, dtype=torch.int64)
+    targets = torch.full_like(inputs, classes - 1)
+    score(run, Split(inputs, targets, Nothing()))
+    assert (max(sizes), sum(sizes)) == (largest, 300)
