@@ -22,6 +22,9 @@ from evalsuite.verification.rounding import EPS, TINY, magnitude
 from evalsuite.verification.specification import Box, Case, in_rows
 from evalsuite.verification.witness import Witness
 
+_TIES = 512
+"""So many parts that float32's rounding alone leaves open are split, before such parts are left."""
+
 
 class Turns(ABC):
     """Proves that no point of a box satisfies any of its cases, part by part; the attack is told where they lie.
@@ -45,6 +48,9 @@ class Turns(ABC):
         self._size = self.sizes[1]
         self.boxes = 0
         self.exhausted = False
+        self.real_only = False
+        """Whether a part is proven in real arithmetic, and not as executed in float32."""
+        self._ties = _TIES
 
     @property
     @abstractmethod
@@ -86,9 +92,18 @@ class Turns(ABC):
         """See `Attack`; of cases by their place in this search."""
         return self._attack.tried(points, self._places[cases])
 
+    def settles(self, proven: torch.Tensor, can_split: torch.Tensor) -> torch.Tensor:
+        """Which parts are done with, of those that real arithmetic proves and float32 may break: each (parts,) bool."""
+        self._ties -= int(proven.sum())
+        done = proven if self._ties < 0 else proven & ~can_split
+        self.real_only |= bool(done.any())
+        return done
+
 
 # The weight of the reach in the choice of the input to halve.
 _REACH = 0.5
+NEAR = 8
+"""So many times what rounding takes from a bound may be missing of it, and real arithmetic is asked too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,15 +168,19 @@ def _effect(width: torch.Tensor, coefficients: torch.Tensor, reach: torch.Tensor
 
 
 class Bisection(Turns):
-    """One box with its cases, by halving inputs; see `Turns`. `graph` is of the network, float64."""
+    """One box with its cases, by halving inputs; see `Turns`. `graph` is of the network, float64.
+
+    Where that is as `executed`, `real` is of real arithmetic.
+    """
 
     sizes, seconds = (1, 1, 512), 0.25
 
     def __init__(
-        self, graph: Graph, box: Box, cases: list[tuple[int, Case]], attack: Attack, check: Callable[[], None]
-    ) -> None:
+        self, graph: Graph, box: Box, cases: list[tuple[int, Case]], attack: Attack, check: Callable[[], None],
+        real: Graph | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(box, cases, attack, check)
-        self._graph = graph
+        self._graph, self._real = graph, real
         self._demand = Demand.of([case for _, case in cases], graph.outputs, check)
         self._lower, self._upper = self._lower[None], self._upper[None]
         self._halvings = torch.zeros(1, dtype=torch.int64)  # that led to each box
@@ -197,6 +216,11 @@ class Bisection(Turns):
         best, row = self._demand.best(self._demand.gaps(propagation, bounds))
         # A bound that is NaN proves nothing: only > 0 does.
         proven = (best > 0).all(1)
+        near = ~proven & (best > -NEAR * bounds.rounding.sum(1, keepdim=True)).all(1)
+        if self._real is not None and bool(near.any()):
+            middle = (lower[near] + upper[near]) / 2
+            split = ((middle > lower[near]) & (middle < upper[near])).any(1)
+            proven[near] |= self.settles(self._proven(self._real, lower[near], upper[near]), split)
         open_ = torch.nonzero(~proven)[:, 0]
         if not len(open_):
             return None
@@ -220,6 +244,12 @@ class Bisection(Turns):
             if 2 * (len(proven) - parts[0]) != parts[1]:
                 raise RuntimeError(f"of {len(proven)} boxes {parts[0]} are done, but {parts[1]} halves are left")
         return found
+
+    def _proven(self, graph: Graph, lower: torch.Tensor, upper: torch.Tensor) -> torch.Tensor:
+        """Which boxes are proven in another arithmetic, (boxes,)."""
+        propagation = Propagation(graph, lower, upper, check=self._check)
+        best, _ = self._demand.best(self._demand.gaps(propagation, propagation.lower_bounds(self._demand.rows)))
+        return (best > 0).all(1)
 
     def _split(
         self, lower: torch.Tensor, upper: torch.Tensor, halvings: torch.Tensor, effect: torch.Tensor, gap: torch.Tensor

@@ -2,11 +2,17 @@
 
 What the answers claim:
 
-- `sat`: a float32 point lies in the box as the file's decimals state it, and the float32 outputs that ONNX Runtime
-  gives for it on the CPU satisfy the constraints, both in exact arithmetic and without any tolerance.
-- `unsat`: in real arithmetic on the network's float32 weights, no real point of the box satisfies the constraints. Of
-  what float32 rounding adds when the network is run, it says nothing, as is usual in the field.
+- `sat`: at a point of the box as the file's decimals state it, the outputs satisfy the constraints, without any
+  tolerance: in real arithmetic on the network's float32 weights, and as ONNX Runtime gives them on the CPU for the
+  point's nearest float32 numbers.
+- `unsat`: no real point of the box satisfies the constraints, in real arithmetic, nor does any execution in float32
+  that `executed` covers.
+- `unsat-real`: the same in real arithmetic alone; executions in float32 may differ. A witness shows that one does.
+- `sat-real` and `sat-float32`: a witness that lacks the other half.
 - `unknown` and `timeout` claim nothing.
+
+Every engine's answer is judged here by the same rules, so that two engines may know more or less, and no two
+contradict each other.
 """
 
 from __future__ import annotations
@@ -15,7 +21,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial
 from pathlib import Path
 
 import onnx
@@ -27,12 +32,14 @@ from evalsuite.plugins import entries, load
 from evalsuite.verification.bisection import Bisection, Turns
 from evalsuite.verification.difference import side_by_side
 from evalsuite.verification.dual import is_relu_network
+from evalsuite.verification.executed import executed
 from evalsuite.verification.falsifier import Attack
 from evalsuite.verification.graph import Graph
 from evalsuite.verification.onnx_reader import compare, graph_of
 from evalsuite.verification.pairs import crossings, of_two
 from evalsuite.verification.phases import PhaseSearch
 from evalsuite.verification.question import Answer, Check, Question, Verification, check_sizes
+from evalsuite.verification.real import RealNetwork
 from evalsuite.verification.specification import Box, Case, Specification
 from evalsuite.verification.vnnlib import read_vnnlib
 from evalsuite.verification.witness import Witness, Witnesses
@@ -45,6 +52,11 @@ _TURN, _LONG_TURN, _FEW_INPUTS = 0.25, 2.0, 10
 ENGINES = ("auto", "inputs", "neurons")
 """Those of this module; distributions add others by the entry-point group `evalsuite.engines`, see `Question`."""
 _REASONS = ["intervals", "backward bounds", "bisection", "phases"]
+_SHOWN = 10.0  # seconds, at most, to bound another engine's `unsat` as executed
+_NOT_SHOWN = "holds in real arithmetic, not shown as executed in float32"
+_NOT_EXECUTED = "holds in real arithmetic, not as executed in float32: ONNX Runtime violates it at the witness"
+INPUTS = ("exact", "float32")
+"""How the decimals of a box are read: as they stand, or each as the nearest float32, which a network receives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +82,7 @@ def verify(
     engine: str = "auto",
     timeout: float = 60.0,
     seed: int = 0,
+    inputs: str = "exact",
 ) -> Verification:
     """Decide whether a network has an input in the property's boxes with outputs that satisfy its constraints.
 
@@ -88,6 +101,7 @@ def verify(
         timeout: seconds, of reading and deciding together; it is held within half a second, unless one operation on
             one box takes longer.
         seed: of the falsifier.
+        inputs: "exact": the box is that of the file's decimals. "float32": of the float32 numbers nearest to these.
 
     Raises:
         Unsupported: the network can't be read, see `read_onnx`; or "neurons", "z3" or "marabou", and it has other
@@ -104,19 +118,27 @@ def verify(
         raise ValueError(f"within is a distance >= 0 between the outputs of two networks, got {float(within):g}")
     if engine not in (names := [*ENGINES, *(each.name for each in entries("engines"))]):
         raise ValueError(f"engine must be one of {', '.join(names)}, got {engine!r}")
+    if inputs not in INPUTS:
+        raise ValueError(f"inputs must be one of {', '.join(INPUTS)}, got {inputs!r}")
     deadline = time.perf_counter() + timeout
+
+    def asked_in(check: Check) -> Specification:
+        specification = read_vnnlib(vnnlib, check)
+        return specification if inputs == "exact" else specification.with_boxes(Box.in_float32)
 
     def prepare(check: Check) -> Callable[[], Verification]:
         if engine in ENGINES:
             files = [onnx] if against is None else [onnx, against]
-            asked = _prepared(files, vnnlib, within, check)
+            asked = _prepared(files, vnnlib, asked_in(check), within, check)
             return lambda: _Search(asked, engine, seed, check).run(seconds=_FALSIFY * timeout)
         if against is not None:
             raise ValueError(f"engine {engine!r} takes one network, and no other against it")
         content = onnx.read_bytes()
         refuse_outside(content, str(onnx))
-        question = Question(onnx, vnnlib, content, read_vnnlib(vnnlib, check), deadline, check, seed)
-        return partial(load("engines", engine).target, question)
+        specification, read = asked_in(check), _read(onnx, check)
+        real = None if read is None else RealNetwork(read[1])
+        question = Question(onnx, vnnlib, content, specification, deadline, check, seed, real)
+        return lambda: _judged(load("engines", engine).target(question), question, read)
 
     return _decided(prepare, timeout)
 
@@ -128,7 +150,8 @@ def decide(
 
     Example: docs/reference.md#verify-a-property
     """
-    asked = _Asked(specification, graph, Witnesses(specification, model.SerializeToString()))
+    judge = Witnesses(specification, model.SerializeToString(), real=RealNetwork(graph))
+    asked = _Asked(specification, graph, judge)
     return _decided(lambda check: lambda: _Search(asked, "auto", seed, check).run(seconds=_FALSIFY * timeout), timeout)
 
 
@@ -153,8 +176,52 @@ def _decided(prepare: Callable[[Check], Callable[[], Verification]], timeout: fl
     return replace(found, prepare_seconds=prepared - started, seconds=ended - prepared)
 
 
-def _prepared(files: list[Path], vnnlib: Path, within: Fraction | None, check: Check) -> _Asked:
-    specification = read_vnnlib(vnnlib, check)
+def _read(file: Path, check: Check) -> tuple[onnx.ModelProto, Graph] | None:
+    """The network of another engine's question, compared with ONNX Runtime; None where it is not read."""
+    try:
+        model = load_model(file)
+        graph = graph_of(model, str(file), check)
+        compare(graph, model, str(file))
+    except (Unsupported, ValueError):
+        return None  # the engine says itself what it does not take
+    return model, graph
+
+
+def _judged(found: Verification, question: Question, read: tuple[onnx.ModelProto, Graph] | None) -> Verification:
+    """Another engine's answer by the rules of this one: what it says of executions in float32 is shown, or left out."""
+    if found.answer is Answer.SAT and found.witness is not None and question.real is not None:
+        point = [Fraction(each) for each in found.witness.inputs]
+        if not question.real.satisfies(question.specification, point):
+            return found.lacking(Answer.SAT_FLOAT32, found.witness)
+    if found.answer is not Answer.UNSAT or not found.of_reals:
+        return found
+    if read is None:
+        return replace(found, answer=Answer.UNSAT_REAL, reason=f"{found.reason}; {_NOT_SHOWN}")
+    judge = Witnesses(question.specification, read[0].SerializeToString(), real=question.real)
+    left = question.deadline - time.perf_counter()
+    if left > 0 and _shown(_Asked(question.specification, read[1], judge), question.seed, min(left, _SHOWN)):
+        return found
+    why = _NOT_EXECUTED if judge.in_float32 else _NOT_SHOWN
+    return replace(found, answer=Answer.UNSAT_REAL, witness=judge.in_float32, reason=f"{found.reason}; {why}")
+
+
+def _shown(asked: _Asked, seed: int, seconds: float) -> bool:
+    """Whether bounds of executions in float32 prove an `unsat` within so many seconds."""
+    until = time.perf_counter() + seconds
+
+    def check() -> None:
+        if time.perf_counter() > until:
+            raise _OutOfTime
+
+    try:
+        return _Search(asked, "auto", seed, check).holds_as_executed()
+    except (Unsupported, _OutOfTime):
+        return False
+
+
+def _prepared(
+    files: list[Path], vnnlib: Path, specification: Specification, within: Fraction | None, check: Check
+) -> _Asked:
     networks = []
     for file in files:
         model = load_model(file)
@@ -172,7 +239,8 @@ def _prepared(files: list[Path], vnnlib: Path, within: Fraction | None, check: C
         compare(graph, model, str(file), box, check)
         check()
     whole = graphs[0] if len(graphs) == 1 else side_by_side(*graphs)
-    judge = Witnesses(specification, *(model.SerializeToString() for model, _ in networks))
+    contents = (model.SerializeToString() for model, _ in networks)
+    judge = Witnesses(specification, *contents, real=RealNetwork(whole))
     return _Asked(specification, whole, judge, classes)
 
 
@@ -187,6 +255,11 @@ class _Search:
         self._attack = Attack(self._single, asked.specification, asked.judge, seed=seed, check=check)
         self._groups = asked.specification.by_box(check)
         self._boxes = 0
+        self._as_executed, self._why = self._graph, ""
+        try:
+            self._as_executed = executed(self._graph)
+        except Unsupported as error:
+            self._why = str(error)
 
     def run(self, *, seconds: float) -> Verification:
         try:
@@ -195,7 +268,19 @@ class _Search:
             found = self._prove() if witness is None else Verification(Answer.SAT, witness, "falsifier")
         except _OutOfTime:
             found = Verification(Answer.TIMEOUT, None, "the time is up")
-        return replace(found, reason=found.reason + self._unreachable(found.answer), boxes=self._boxes)
+        return replace(self._halved(found), boxes=self._boxes)
+
+    def holds_as_executed(self) -> bool:
+        """Whether the property is proven of executions in float32."""
+        return not self._why and self._prove().answer is Answer.UNSAT
+
+    def _halved(self, found: Verification) -> Verification:
+        """The answer with the half that is known, and a word on the other."""
+        judge = self._asked.judge
+        if found.answer is not Answer.UNSAT_REAL:
+            return found.with_half(judge)
+        why = _NOT_EXECUTED if judge.in_float32 else f"{_NOT_SHOWN}{self._why and f': {self._why}'}"
+        return replace(found, witness=judge.in_float32, reason=f"{found.reason}; {why}")
 
     def _crossed(self, seconds: float) -> Witness | None:
         """By what leads out of a class in either network; see `Crossing`."""
@@ -206,26 +291,22 @@ class _Search:
                 return witness
         return None
 
-    def _unreachable(self, answer: Answer) -> str:
-        empty = int((~self._attack.possible).sum())
-        if answer not in (Answer.UNKNOWN, Answer.TIMEOUT) or not empty:
-            return ""
-        return (
-            f"; sat is unreachable in {empty} of {len(self._attack.possible)} cases: their boxes hold no float32 point"
-        )
-
     def _prove(self) -> Verification:
-        reasons, open_ = {"intervals"}, False
+        reasons, open_, real_only = {"intervals"}, False, bool(self._why)
         for box, cases in self._groups:
             searches: list[Turns] = []
             try:
-                bisection = Bisection(self._graph, box, cases, self._attack, self._check)
+                bisection = self._bisection(box, cases)
                 searches.append(bisection)
                 if bisection.proven_by_intervals():
                     continue
                 witness, used = self._searched(box, cases, searches)
             except Unsupported as error:
-                return Verification(Answer.UNKNOWN, None, str(error))
+                if self._why or self._as_executed is self._graph:
+                    return Verification(Answer.UNKNOWN, None, str(error))
+                # As of what may overflow in float32.
+                self._as_executed, self._why = self._graph, str(error)
+                return self._prove()
             finally:
                 self._boxes += sum(each.boxes for each in searches)
             name = "phases" if isinstance(used, PhaseSearch) else "bisection"
@@ -233,9 +314,14 @@ class _Search:
                 return Verification(Answer.SAT, witness, name)
             reasons.add("backward bounds" if bisection.boxes == 1 and used is bisection else name)
             open_ |= not used.proven
+            real_only |= used.real_only
         if open_:
             return Verification(Answer.UNKNOWN, None, "a part that can't be split further is not proven")
-        return Verification(Answer.UNSAT, None, max(reasons, key=_REASONS.index))
+        answer = Answer.UNSAT_REAL if real_only else Answer.UNSAT
+        return Verification(answer, None, max(reasons, key=_REASONS.index))
+
+    def _bisection(self, box: Box, cases: list[tuple[int, Case]]) -> Bisection:
+        return Bisection(self._as_executed, box, cases, self._attack, self._check, self._graph)
 
     def _searched(self, box: Box, cases: list[tuple[int, Case]], searches: list[Turns]) -> tuple[Witness | None, Turns]:
         """By halving inputs and, where ReLU is the only activation, by holding neurons too, in turns; which one ended.
@@ -251,7 +337,8 @@ class _Search:
                 if witness is not None or each.proven:
                     return witness, each
             if self._phases and len(searches) == 1:
-                searches.append(PhaseSearch(self._graph, box, cases, self._attack, self._check))
+                search = PhaseSearch(self._as_executed, box, cases, self._attack, self._check, self._graph)
+                searches.append(search)
                 going = [*going, searches[1]]
             turn *= 2
             going = [each for each in going if not each.done]

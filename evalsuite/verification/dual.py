@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -81,6 +81,7 @@ class Carried:
         inputs: coefficients of the input, (parts, inputs).
         neurons: of each ReLU's output, (parts, neurons).
         multipliers: of its input, which stand for those.
+        rounding: what the bounds would be higher by, about, if nothing were rounded in float32, (parts,).
 
     Example: docs/reference.md#search-by-neurons
     """
@@ -89,9 +90,10 @@ class Carried:
     inputs: torch.Tensor
     neurons: torch.Tensor
     multipliers: torch.Tensor
+    rounding: torch.Tensor
 
     def __getitem__(self, index: torch.Tensor) -> Carried:
-        return Carried(self.value[index], self.inputs[index], self.neurons[index], self.multipliers[index])
+        return Carried(*(getattr(self, each.name)[index] for each in fields(self)))
 
 
 class _Lines(NamedTuple):
@@ -199,7 +201,7 @@ class Dual:
                 moved.append(each.detach() + size * mean / spread)
             given = [moved[0].clamp(0, 1), moved[1].clamp(min=0), moved[2]]
         chosen = Parts(parts.phases, *kept)
-        return chosen, Carried(best, found.inputs.detach(), found.neurons, found.multipliers)
+        return chosen, replace(found, value=best, inputs=found.inputs.detach())
 
     def solved(self, part: Parts) -> tuple[torch.Tensor, Parts] | None:
         """Of one part, all of whose neurons are held, the least that every row and condition may be broken by.
@@ -267,7 +269,7 @@ class Dual:
         lines = self._lines_of(parts, asked.dtype)
         pending: dict[int, torch.Tensor] = {self._start: asked[:, None]}
         neurons, multipliers = asked.new_zeros(parts.phases.shape), asked.new_zeros(parts.phases.shape)
-        largest = total = asked.new_zeros(len(asked))
+        largest = total = lost = asked.new_zeros(len(asked))
         additions = 1
         for at in range(self._start, 0, -1):
             given = pending.pop(at, None)
@@ -278,6 +280,8 @@ class Dual:
                 constant = (given @ operation.bias)[:, 0]
                 if sound:
                     constant = constant - (given.abs() @ self._root.loss(at)[0])[:, 0]
+                    rounded = self._root.rounding(at)
+                    lost = lost if rounded is None else lost + (given.abs() @ rounded[0])[:, 0]
                 pulled = [(source, map_.pull(given)) for source, map_ in zip(sources, operation.maps, strict=True)]
             else:
                 neurons[:, self._at[at]] = given[:, 0].detach()
@@ -298,7 +302,7 @@ class Dual:
             # Each addition above rounds a sum of at most this magnitude.
             found = found - TINY - 2 * additions * EPS * torch.maximum(largest, found.abs())
             found = torch.where(found.isnan(), -torch.inf, found)
-        return Carried(found, last, neurons, multipliers)
+        return Carried(found, last, neurons, multipliers, lost)
 
     def _lines_of(self, parts: Parts, kind: torch.dtype) -> _Lines:
         on, open_ = (parts.phases > 0).to(kind), parts.phases == 0

@@ -215,7 +215,8 @@ class Attack:
         for case in cases:
             if id(case.box) not in places:
                 places[id(case.box)] = len(ends)
-                ends.append(case.box.inner())
+                # Around a box without float32 points there are some, whose nearest points in it the judge looks at.
+                ends.append((case.box if case.box.holds_float32() else case.box.widened()).inner())
                 check()
         self._box = torch.tensor([places[id(case.box)] for case in cases])
         self._lower, self._upper = (torch.stack(each) for each in zip(*ends, strict=True))

@@ -22,10 +22,16 @@ CONVEX: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """The sum of linear maps, one of each operand, plus `bias` (outputs,). Of no operand it is the bias alone."""
+    """The sum of linear maps, one of each operand, plus `bias` (outputs,). Of no operand it is the bias alone.
+
+    Where a graph stands for executions in float32 (see `executed`), a value may be off by `rounding` times the sum of
+    all magnitudes, plus `slack`.
+    """
 
     maps: tuple[Linear, ...]
     bias: torch.Tensor
+    rounding: float = 0.0
+    slack: float = 0.0
 
     def __call__(self, *operands: torch.Tensor) -> torch.Tensor:
         total = self.bias
@@ -183,6 +189,8 @@ class Graph:
         def changed(operation: Operation) -> Operation:
             if not isinstance(operation, Affine):
                 return operation
-            return Affine(tuple(each.to(dtype) for each in operation.maps), operation.bias.to(dtype))
+            return replace(
+                operation, maps=tuple(each.to(dtype) for each in operation.maps), bias=operation.bias.to(dtype)
+            )
 
         return replace(self, nodes=tuple(replace(node, operation=changed(node.operation)) for node in self.nodes))

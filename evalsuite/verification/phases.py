@@ -10,11 +10,12 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import cached_property
 from typing import Generic, TypeVar
 
 import torch
 
-from evalsuite.verification.bisection import Demand, Turns
+from evalsuite.verification.bisection import NEAR, Demand, Turns
 from evalsuite.verification.dual import Carried, Dual, Parts, tightened
 from evalsuite.verification.falsifier import Attack
 from evalsuite.verification.graph import Graph
@@ -126,20 +127,30 @@ class Branching(ABC, Generic[Found]):
 class PhaseSearch(Branching[Witness], Turns):
     """One box with its cases, of a network of affine maps and ReLU; see `Turns`. `graph` is of the network, float64.
 
-    A part's tag is the case that it is asked for.
+    A part's tag is the case that it is asked for. Where `graph` is as `executed`, `real` is of real arithmetic.
     """
 
     sizes, seconds = (16, 64, 1024), 0.2
 
     def __init__(
-        self, graph: Graph, box: Box, cases: list[tuple[int, Case]], attack: Attack, check: Callable[[], None]
-    ) -> None:
+        self, graph: Graph, box: Box, cases: list[tuple[int, Case]], attack: Attack, check: Callable[[], None],
+        real: Graph | None = None,
+    ) -> None:  # fmt: skip
         Turns.__init__(self, box, cases, attack, check)
-        demand = Demand.of([case for _, case in cases], graph.outputs, check)
-        root = Propagation(graph, self._lower[None], self._upper[None], check=check)
-        tightened(graph, root, check, until=time.perf_counter() + _TIGHTENING)
-        Branching.__init__(self, Dual(graph, root, demand.rows, demand.bounds))
-        self._waiting = [(self._dual.whole(demand.member), torch.arange(len(cases)))]
+        self._demand = Demand.of([case for _, case in cases], graph.outputs, check)
+        self._real = real
+        Branching.__init__(self, self._dual_of(graph))
+        self._waiting = [(self._dual.whole(self._demand.member), torch.arange(len(cases)))]
+
+    def _dual_of(self, graph: Graph) -> Dual:
+        root = Propagation(graph, self._lower[None], self._upper[None], check=self._check)
+        tightened(graph, root, self._check, until=time.perf_counter() + _TIGHTENING)
+        return Dual(graph, root, self._demand.rows, self._demand.bounds)
+
+    @cached_property
+    def _dual_of_reals(self) -> Dual:
+        assert self._real is not None
+        return self._dual_of(self._real)
 
     @property
     def open_share(self) -> float:
@@ -147,7 +158,13 @@ class PhaseSearch(Branching[Witness], Turns):
 
     def unproven(self, parts: Parts, tags: torch.Tensor) -> torch.Tensor:
         """See `Branching`. A bound that is NaN proves nothing: only > 0 does."""
-        return ~(self._dual.bounds(parts).value > 0)
+        found = self._dual.bounds(parts)
+        open_ = ~(found.value > 0)
+        near = open_ & (found.value > -NEAR * found.rounding)
+        if self._real is not None and bool(near.any()):
+            proven = self._dual_of_reals.bounds(parts[near]).value > 0
+            open_[near] &= ~self.settles(proven, torch.ones_like(proven))
+        return open_
 
     def halves(self, tags: torch.Tensor, neurons: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """See `Branching`: both are of the same case."""
@@ -163,6 +180,9 @@ class PhaseSearch(Branching[Witness], Turns):
         if optimum is not None:
             point, better = optimum
             if bool(self._dual.bounds(better).value > 0):
+                return None
+            if self._real is not None and bool(self._dual_of_reals.bounds(better).value > 0):
+                self.real_only = True
                 return None
             found = self.tried(point.float()[None], tag)
             if found is not None:

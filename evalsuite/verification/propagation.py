@@ -34,14 +34,19 @@ from evalsuite.verification.scalar_lines import (
 Interval = tuple[torch.Tensor, torch.Tensor]
 # Entries of one block of coefficients, (boxes, rows, units): 16 MiB.
 _BLOCK = 2**21
+_GREATEST = 2.0**126  # of float32, with room for rounding
 
 
 @dataclass(frozen=True, slots=True)
 class LowerBounds:
-    """Of each box and row: `value` (batch, rows), and the input's `coefficients` (batch, rows, inputs) behind it."""
+    """Of each box and row: `value` (batch, rows), and the input's `coefficients` (batch, rows, inputs) behind it.
+
+    `rounding` (batch or 1, rows) is what the value would be higher by, about, if nothing were rounded in float32.
+    """
 
     value: torch.Tensor
     coefficients: torch.Tensor
+    rounding: torch.Tensor
 
 
 def _dot(rows: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -106,6 +111,7 @@ class Propagation:
         self._graph, self._check = graph, check
         self.intervals: list[Interval] = [(lower, upper)]
         self._losses: list[torch.Tensor | None] = [None]
+        self._rounded: list[torch.Tensor | None] = [None]
         self._lines: list[Middle | Chosen | None] = [None]
         # Of each difference, where its planes lie nearer to each other than the lines of both activations.
         self._nearer: dict[int, torch.Tensor] = {}
@@ -131,13 +137,19 @@ class Propagation:
         assert found is not None
         return found
 
+    def rounding(self, at: int) -> torch.Tensor | None:
+        """The part of `loss` that is float32's, (batch, outputs); None where nothing is rounded there."""
+        return self._rounded[at]
+
     def _enter(self, node: Node) -> None:
         """Append what is known of a node's output by intervals."""
-        operation, loss, given = node.operation, None, [self.intervals[each] for each in node.sources]
+        operation, given = node.operation, [self.intervals[each] for each in node.sources]
+        loss: torch.Tensor | None = None
+        rounded: torch.Tensor | None = None
         lines: Middle | Chosen | None = None
         match operation:
             case flat.Affine():
-                found, loss = self._through(operation, given)
+                found, loss, rounded = self._through(operation, given)
             case flat.Product():
                 found, lines = bilinear(operation, *given)
             case flat.Convex():
@@ -155,6 +167,7 @@ class Propagation:
             raise Unsupported(f"node {node.name!r}: values beyond {LARGEST:g} are possible there")
         self.intervals.append(found)
         self._losses.append(loss)
+        self._rounded.append(rounded)
         self._lines.append(lines)
 
     def _sides(self, node: Node, operation: flat.Difference) -> list[_Side]:
@@ -180,8 +193,10 @@ class Propagation:
         self._nearer[at] = joint < alone
         return _met(found, _minus(*(self._mapped(each.value, each.map_) for each in sides))), lines
 
-    def _through(self, affine: flat.Affine, given: list[Interval]) -> tuple[Interval, torch.Tensor]:
-        """The interval of an affine node, and what of each output can be lost by rounding, (batch, outputs)."""
+    def _through(
+        self, affine: flat.Affine, given: list[Interval]
+    ) -> tuple[Interval, torch.Tensor, torch.Tensor | None]:
+        """The interval of an affine node, what of each output can be lost by rounding, and float32's part of that."""
         center, terms = affine.bias.expand(len(self.intervals[0][0]), -1), len(given)
         size = center.abs()
         radius = torch.zeros_like(size)
@@ -193,7 +208,12 @@ class Propagation:
             terms += map_.terms
         # Backward, as many products with the bias are summed as there are outputs.
         loss = units(terms) * size + units(len(affine.bias)) * affine.bias.abs() + TINY
-        return (center - radius - loss, center + radius + loss), loss
+        rounded = None
+        if affine.rounding or affine.slack:
+            # Beyond float32 there is no bound.
+            rounded = (affine.rounding * size + affine.slack).masked_fill(size > _GREATEST, torch.inf)
+            loss = loss + rounded
+        return (center - radius - loss, center + radius + loss), loss, rounded
 
     def _follows(self, value: int, sharpened: set[int]) -> bool:
         """Whether its interval is what entries of a sharpened value make of theirs, which no backward bound betters.
@@ -262,7 +282,7 @@ class Propagation:
         found, _ = self._carried(rows, start, related=False)
         nearer = known.value > found.value
         coefficients = torch.where(nearer[..., None], known.coefficients, found.coefficients)
-        return LowerBounds(torch.maximum(known.value, found.value), coefficients)
+        return LowerBounds(torch.maximum(known.value, found.value), coefficients, found.rounding)
 
     def _carried(self, rows: torch.Tensor, start: int, *, related: bool) -> tuple[LowerBounds, bool]:
         """By lines of each activation for itself, or `related`, of what two differ by where rows ask for both.
@@ -271,7 +291,7 @@ class Propagation:
         """
         met = False
         pending: dict[int, torch.Tensor] = {start: rows if rows.ndim == 3 else rows[None]}
-        total = largest = torch.zeros(1, rows.shape[-2], dtype=torch.float64)
+        total = largest = lost = torch.zeros(1, rows.shape[-2], dtype=torch.float64)
         sooner, additions = torch.full_like(total, -torch.inf), 1
         for at in range(start, 0, -1):
             node = self._graph.nodes[at - 1]
@@ -283,6 +303,8 @@ class Propagation:
             if asked is None:
                 continue
             pulled, constant = self._back(at, node, asked, related=related)
+            rounded = self.rounding(at)
+            lost = lost if rounded is None else lost + _dot(asked.abs(), rounded)
             constant = constant if exchanged is None else constant + exchanged
             for source, coefficients in pulled:
                 constant = constant + self._collect(pending, source, coefficients)
@@ -291,7 +313,7 @@ class Propagation:
             self._check()
         asked = pending.get(0, torch.zeros(1, rows.shape[-2], self._graph.inputs, dtype=torch.float64))
         found = torch.fmax(self._ended(0, asked, total, largest, additions), sooner)
-        return LowerBounds(found, asked.expand(len(found), -1, -1)), met
+        return LowerBounds(found, asked.expand(len(found), -1, -1), lost), met
 
     @torch.no_grad()
     def reach(self, row: torch.Tensor) -> torch.Tensor:

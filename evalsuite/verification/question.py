@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
 from evalsuite.contract import Verdict
+from evalsuite.verification.real import RealNetwork
 from evalsuite.verification.specification import Specification
-from evalsuite.verification.witness import Witness
+from evalsuite.verification.witness import Witness, Witnesses
 
 Check = Callable[[], None]
 
@@ -17,17 +18,24 @@ Check = Callable[[], None]
 class Answer(str, Enum):
     """VNN-COMP's words: `sat` is a violation of the property that the file negates, `unsat` says that it holds.
 
+    Both are said of real arithmetic and of executions in float32. What is known of one of them alone has a word of its
+    own: `unsat-real` holds in real arithmetic, and is not shown as executed; `sat-real` has a witness in real
+    arithmetic alone, `sat-float32` one in ONNX Runtime alone.
+
     Example: docs/reference.md#verify-a-property
     """
 
     SAT = "sat"
     UNSAT = "unsat"
+    UNSAT_REAL = "unsat-real"
+    SAT_REAL = "sat-real"
+    SAT_FLOAT32 = "sat-float32"
     UNKNOWN = "unknown"
     TIMEOUT = "timeout"
 
     @property
     def verdict(self) -> Verdict:
-        """Of the property that the file negates."""
+        """Of the property that the file negates, in real arithmetic; unknown where a witness lacks one half."""
         return _VERDICTS[self]
 
     @classmethod
@@ -37,9 +45,20 @@ class Answer(str, Enum):
 
 
 _VERDICTS = {
-    Answer.SAT: Verdict.VIOLATED, Answer.UNSAT: Verdict.HOLDS, Answer.UNKNOWN: Verdict.UNKNOWN,
+    Answer.SAT: Verdict.VIOLATED,
+    Answer.UNSAT: Verdict.HOLDS,
+    Answer.UNSAT_REAL: Verdict.HOLDS,
+    Answer.SAT_REAL: Verdict.UNKNOWN,
+    Answer.SAT_FLOAT32: Verdict.UNKNOWN,
+    Answer.UNKNOWN: Verdict.UNKNOWN,
     Answer.TIMEOUT: Verdict.TIMEOUT,
-}  # fmt: skip
+}
+
+
+_LACKS = {
+    Answer.SAT_REAL: "violated in real arithmetic, and not by ONNX Runtime at the witness",
+    Answer.SAT_FLOAT32: "ONNX Runtime violates it at the witness, and real arithmetic does not, or is not known to",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +74,7 @@ class Question:
         deadline: on the clock of `time.perf_counter`.
         check: to be called often; what it raises beyond the deadline ends the search as `timeout`.
         seed: of the falsifier.
+        real: the network in real arithmetic, for `Witnesses`; None where it is not read.
 
     Example: docs/reference.md#verify-a-property
     """
@@ -66,6 +86,7 @@ class Question:
     deadline: float
     check: Check
     seed: int
+    real: RealNetwork | None = field(default=None, repr=False)
 
     def check_sizes(self, inputs: int, outputs: int) -> None:
         """Raise ValueError where the network, which has so many inputs and outputs, is not what is asked about."""
@@ -88,13 +109,14 @@ class Verification:
 
     Args:
         answer: see `Answer`.
-        witness: of `sat`.
-        reason: which step decided, or why none could; and where boxes hold no float32 point, so that none is `sat`.
+        witness: of `sat`, `sat-real` and `sat-float32`; of `unsat-real`, where ONNX Runtime violates the property.
+        reason: which step decided, or why none could, and what half of the answer is not shown.
         boxes: how many boxes, and parts of boxes by phases, were bounded.
         prepare_seconds: spent on reading the files and comparing the network with ONNX Runtime.
         seconds: spent on deciding.
         proofs: of `unsat` by an engine that writes proofs, what makes the text of each box's proof file; it raises
             Unsupported where there is none.
+        of_reals: whether proofs speak of real arithmetic; those of integer networks are of the execution itself.
 
     Example: docs/reference.md#verify-a-property
     """
@@ -106,6 +128,19 @@ class Verification:
     prepare_seconds: float = 0.0
     seconds: float = 0.0
     proofs: tuple[Callable[[], str], ...] = field(default=(), repr=False)
+    of_reals: bool = True
+
+    def with_half(self, judge: Witnesses) -> Verification:
+        """What is left open, by a witness of the judge that lacks one half; else as it is."""
+        if self.answer in (Answer.UNKNOWN, Answer.TIMEOUT):
+            for answer, witness in ((Answer.SAT_REAL, judge.in_reals), (Answer.SAT_FLOAT32, judge.in_float32)):
+                if witness is not None:
+                    return self.lacking(answer, witness)
+        return self
+
+    def lacking(self, answer: Answer, witness: Witness) -> Verification:
+        """The same with a word that says what the witness lacks."""
+        return replace(self, answer=answer, witness=witness, reason=f"{self.reason}; {_LACKS[answer]}")
 
     def lines(self) -> str:
         """VNN-COMP's result: the answer, and the witness of a `sat`."""
@@ -113,11 +148,12 @@ class Verification:
 
     def write(self, path: Path) -> str:
         """Write the proof of an `unsat`, and say so; or say why there is none. Raises Unsupported or OSError."""
-        why = "" if self.answer is Answer.UNSAT else f"the answer is {self.answer.value}"
+        holds = self.answer in (Answer.UNSAT, Answer.UNSAT_REAL)
+        why = "" if holds else f"the answer is {self.answer.value}"
         if not why and len(self.proofs) != 1:
             boxes = f"the property has {len(self.proofs)} boxes, and a proof file is of one"
             why = boxes if self.proofs else "what refutes it has no proof file"
         if why:
             return f"no proof was written: {why}" + (f"; {path} is from before" if path.exists() else "")
         path.write_text(self.proofs[0]() + "\n", encoding="ascii")
-        return f"the proof is in {path}"
+        return f"the proof, of real arithmetic, is in {path}" if self.of_reals else f"the proof is in {path}"

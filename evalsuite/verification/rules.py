@@ -18,6 +18,7 @@ Value = TypeVar("Value")
 _CONVEX_POWERS = {-1.0: "reciprocal", -0.5: "rsqrt"}
 _ABSOLUTE = row_of(nn.LeakyReLU(-1.0))  # its slopes are -1 and 1
 _NORM_TERMS = 16  # a sum, a root and products
+_QUOTIENT_TERMS = 3  # the factor is rounded, where that of a product is exact
 
 
 class Arithmetic(ABC, Generic[Value]):
@@ -64,7 +65,7 @@ def _quotient(a: Arithmetic[Any], _: typed.Quotient, x: Any, y: Any) -> Any:
     if isinstance(y, torch.Tensor):
         if isinstance(x, torch.Tensor) or not bool(y.all()):
             a.refuse("divides by zero")
-        return a.scaled(x, 1 / y.double())
+        return a.scaled(x, 1 / y.double(), _QUOTIENT_TERMS)
     inverse = a.convex(y, "reciprocal")
     return a.scaled(inverse, x.double()) if isinstance(x, torch.Tensor) else a.product(x, inverse)
 

@@ -6,7 +6,7 @@ The numbers are exact rationals, as the property's file writes them in decimal.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import isfinite
 
@@ -42,9 +42,9 @@ class Box:
     lower: tuple[Fraction, ...]
     upper: tuple[Fraction, ...]
 
-    def contains(self, point: list[float]) -> bool:
+    def contains(self, point: Sequence[float | Fraction]) -> bool:
         """Whether finite numbers lie inside, in exact arithmetic."""
-        if len(point) != len(self.lower) or not np.isfinite(point).all():
+        if len(point) != len(self.lower) or not all(map(isfinite, point)):
             return False
         ends = zip(self.lower, point, self.upper, strict=True)
         return all(low <= Fraction(each) <= high for low, each, high in ends)
@@ -60,6 +60,25 @@ class Box:
         lower = [_rounded(each, np.float32, up=True) for each in self.lower]
         upper = [_rounded(each, np.float32, up=False) for each in self.upper]
         return torch.tensor(lower, dtype=torch.float32), torch.tensor(upper, dtype=torch.float32)
+
+    def holds_float32(self) -> bool:
+        """Whether a float32 point lies inside."""
+        lower, upper = self.inner()
+        return bool((lower <= upper).all())
+
+    def nearest(self, point: Sequence[Fraction]) -> tuple[Fraction, ...]:
+        """The nearest point inside."""
+        return tuple(min(max(x, low), high) for low, x, high in zip(self.lower, point, self.upper, strict=True))
+
+    def widened(self) -> Box:
+        """The least box around it whose ends are float32 numbers."""
+        lower = (Fraction(_rounded(each, np.float32, up=False)) for each in self.lower)
+        return Box(tuple(lower), tuple(Fraction(_rounded(each, np.float32, up=True)) for each in self.upper))
+
+    def in_float32(self) -> Box:
+        """Each end as the nearest float32, which is what a network receives."""
+        ends = ([Fraction(float(np.float32(float(each)))) for each in side] for side in (self.lower, self.upper))
+        return Box(*map(tuple, ends))
 
 
 def _rounded(exact: Fraction, kind: type[np.floating], *, up: bool) -> float:
@@ -98,6 +117,12 @@ class Specification:
     outputs: int
     cases: tuple[Case, ...]
 
+    def with_boxes(self, change: Callable[[Box], Box]) -> Specification:
+        """The same of other boxes, one for each of these."""
+        boxes = {id(case.box): case.box for case in self.cases}
+        changed = {name: change(box) for name, box in boxes.items()}
+        return replace(self, cases=tuple(replace(case, box=changed[id(case.box)]) for case in self.cases))
+
     def by_box(self, check: Callable[[], None] = lambda: None) -> list[tuple[Box, list[tuple[int, Case]]]]:
         """The cases of each box, with their places. `check` is called for each case."""
         # By identity, which the reader gives to equal boxes: the hashes of rationals are slow.
@@ -107,7 +132,7 @@ class Specification:
             check()
         return list(groups.values())
 
-    def satisfied(self, point: list[float], outputs: list[float]) -> bool:
+    def satisfied(self, point: Sequence[float | Fraction], outputs: list[float]) -> bool:
         """Whether the inputs and outputs satisfy a case, in exact arithmetic and without any tolerance."""
         inside: dict[int, bool] = {}
         holds: dict[int, bool] = {}

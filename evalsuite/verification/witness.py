@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, Inexact, localcontext
+from fractions import Fraction
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,24 +16,39 @@ from evalsuite.contract import Network, Property
 from evalsuite.deployment import export_onnx, run_onnx
 from evalsuite.onnx_network import open_onnx
 from evalsuite.verification.falsifier import violated
+from evalsuite.verification.real import RealNetwork
 from evalsuite.verification.specification import Specification
 
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """Inputs, float32 or of an integer network, and the outputs that ONNX Runtime gives for them, flat.
+    """Inputs of a box, and the outputs that ONNX Runtime gives for them, flat.
+
+    Inputs are numbers of float32 or of an integer network; or rational ones, which the network receives as the nearest
+    float32.
 
     Example: docs/reference.md#verify-a-property
     """
 
-    inputs: tuple[float, ...]
+    inputs: tuple[float | Fraction, ...]
     outputs: tuple[float, ...]
 
     def text(self) -> str:
         """As VNN-COMP writes it, ((X_0 v) ... (Y_0 v)), in decimals that are exactly these numbers."""
         named = [("X", self.inputs), ("Y", self.outputs)]
-        pairs = [f"({kind}_{i} {Decimal(value)})" for kind, values in named for i, value in enumerate(values)]
+        pairs = [f"({kind}_{i} {_decimal(value)})" for kind, values in named for i, value in enumerate(values)]
         return "(" + "\n ".join(pairs) + ")"
+
+
+def _decimal(value: float | Fraction) -> str:
+    """All digits of a number; a fraction that has no end in decimals is written as one."""
+    if not isinstance(value, Fraction):
+        return str(Decimal(value))
+    with localcontext() as context:
+        context.prec = 2000
+        context.clear_flags()
+        decimal = Decimal(value.numerator) / Decimal(value.denominator)
+        return str(value) if context.flags[Inexact] else str(decimal)
 
 
 class Witnesses:
@@ -40,13 +57,20 @@ class Witnesses:
     Args:
         specification: what a witness must satisfy.
         files: the contents of each network's file.
+        real: the same in real arithmetic, in which a witness must satisfy it too; None: ONNX Runtime suffices.
 
     Example: docs/reference.md#verify-a-property
     """
 
-    def __init__(self, specification: Specification, *files: bytes) -> None:
+    def __init__(self, specification: Specification, *files: bytes, real: RealNetwork | None = None) -> None:
         self._sessions = [open_onnx(each) for each in files]
-        self._specification = specification
+        self._specification, self._real = specification, real
+        boxes = {id(case.box): case.box for case in specification.cases}.values()
+        self._empty = [] if real is None else [box for box in boxes if not box.holds_float32()]
+        self.in_float32: Witness | None = None
+        """The first that ONNX Runtime confirms, and real arithmetic does not."""
+        self.in_reals: Witness | None = None
+        """The first that real arithmetic confirms, and ONNX Runtime does not."""
 
     def outputs(self, point: torch.Tensor) -> list[float]:
         """What the networks give at a point (inputs,) of float32, or of a network's own integers."""
@@ -59,10 +83,36 @@ class Witnesses:
         return found
 
     def witness(self, point: torch.Tensor) -> Witness | None:
-        """The witness at a point (inputs,); None where the file's exact numbers do not confirm it."""
-        witness = Witness(tuple(point.tolist()), tuple(self.outputs(point)))
-        confirmed = self._specification.satisfied(list(witness.inputs), list(witness.outputs))
-        return witness if confirmed else None
+        """The witness at a point (inputs,); None where the file's exact numbers do not confirm it in both ways.
+
+        Of a box without float32 points it is the nearest rational point, see `rational`.
+        """
+        inputs = point.tolist()
+        for box in self._empty:
+            found = self.rational(box.nearest([Fraction(each) for each in inputs]))
+            if found is not None:
+                return found
+        witness = Witness(tuple(inputs), tuple(self.outputs(point)))
+        if not self._specification.satisfied(inputs, list(witness.outputs)):
+            return None
+        if self._real is None or self._real.satisfies(self._specification, [Fraction(each) for each in inputs]):
+            return witness
+        self.in_float32 = self.in_float32 or witness
+        return None
+
+    def rational(self, point: Sequence[Fraction]) -> Witness | None:
+        """The witness at a rational point (inputs,): real arithmetic confirms it, and ONNX Runtime at what it receives.
+
+        That is the nearest float32 of each number, which may lie just outside of the box.
+        """
+        if self._real is None or not self._real.satisfies(self._specification, point):
+            return None
+        outputs = self.outputs(torch.tensor([float(each) for each in point], dtype=torch.float64).float())
+        witness = Witness(tuple(point), tuple(outputs))
+        if self._specification.satisfied(list(point), outputs):
+            return witness
+        self.in_reals = self.in_reals or witness
+        return None
 
 
 class Replay:

@@ -71,7 +71,7 @@ class _Box:
     """
 
     def __init__(self, network: ExactNetwork, box: Box, cases: Cases, judge: Witnesses, attack: Attack) -> None:
-        self._judge, self._attack, self._inner = judge, attack, box.inner()
+        self._judge, self._attack, self._box, self._inner = judge, attack, box, box.inner()
         self._places = torch.tensor([place for place, _ in cases])
         self.cases = [_rows(case, network.classes) for _, case in cases]
         # The least float64 box around it: what holds there holds in the box.
@@ -101,7 +101,10 @@ class _Box:
         return rounded if self.witness else None
 
     def near(self, point: Sequence[Fraction]) -> torch.Tensor | None:
-        """A witness at the rational `point`, rounded to float32 one way or the other, or where the attack gets to."""
+        """A witness at the rational `point`, rounded to float32 one way or the other, or where the attack gets to.
+
+        Else the point itself, of which the network receives the nearest float32.
+        """
         center = torch.tensor([float(each) for each in point], dtype=torch.float64).float()
         ends = (torch.full_like(center, end) for end in (math.inf, -math.inf))
         for point32 in (center, *(torch.nextafter(center, end) for end in ends)):
@@ -109,7 +112,8 @@ class _Box:
             if found is not None:
                 return found
         self.witness = self._attack.tried(center.repeat(len(self._places), 1), self._places)
-        return torch.tensor(self.witness.inputs) if self.witness else None
+        self.witness = self.witness or self._judge.rational(self._box.nearest(point))
+        return torch.tensor([float(each) for each in self.witness.inputs]) if self.witness else None
 
 
 def _rows(case: Case, outputs: int) -> list[Affine]:
@@ -198,7 +202,7 @@ def _answer(question: Question, engine: Callable[[_Box, Question], Settled]) -> 
             assert asked.witness is not None
             return _sat(question, network, judge, asked.witness, found.reason, nodes)
         if found.verdict is not Verdict.HOLDS:
-            return Verification(Answer.of(found.verdict), None, found.reason, nodes)
+            return Verification(Answer.of(found.verdict), None, found.reason, nodes).with_half(judge)
         proofs += [] if found.proof is None else [partial(proof_text, found.proof, question.content)]
     return Verification(Answer.UNSAT, None, found.reason, nodes, proofs=tuple(proofs))
 
@@ -207,7 +211,7 @@ def _sat(
     question: Question, network: ExactNetwork, judge: Witnesses, witness: Witness, reason: str, nodes: int = 0
 ) -> Verification:
     """Raises Unsupported where the layers that were read do not compute what ONNX Runtime shows."""
-    _compare(question, network, judge, np.array([witness.inputs]))
+    _compare(question, network, judge, np.array([[float(each) for each in witness.inputs]]))
     return Verification(Answer.SAT, witness, reason, nodes)
 
 
@@ -217,7 +221,7 @@ def _judge(question: Question, network: ExactNetwork) -> Witnesses:
     shares = np.concatenate([np.zeros((1, len(lower))), np.random.default_rng(0).random((_COMPARED, len(lower)))])
     points = (lower + shares * (upper - lower)).astype(np.float32)
     try:
-        judge = Witnesses(question.specification, question.content)
+        judge = Witnesses(question.specification, question.content, real=question.real)
         judge.outputs(torch.from_numpy(points[0]))
     except Exception as error:  # of ONNX Runtime, which documents none
         raise Unsupported(f"{question.onnx}: ONNX Runtime does not run it: {' '.join(str(error).split())}") from error

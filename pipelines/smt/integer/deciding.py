@@ -129,7 +129,9 @@ def answer_integers(question: Question) -> Verification:
     if found.proof is not None:
         checked_text(found.proof(content), content)
     proofs = () if found.proof is None else (partial(proof_text, found.proof, content),)
-    return Verification(Answer.of(found.verdict), witness, found.reason, found.nodes or 0, proofs=proofs)
+    return Verification(
+        Answer.of(found.verdict), witness, found.reason, found.nodes or 0, proofs=proofs, of_reals=False
+    )
 
 
 def _query(specification: Specification) -> Query:
