@@ -365,8 +365,15 @@ def verify(
     proof: Annotated[
         Path | None, typer.Option(metavar="JSON", help="Where the proof of an unsat goes; it takes --engine exact.")
     ] = None,
+    inputs: Annotated[
+        str, typer.Option(metavar="HOW", help="Decimals of the box: exact, or float32, each as the nearest float32.")
+    ] = "exact",
 ) -> None:
     """Decide a VNN-LIB property of an ONNX network, or many: sat, unsat, unknown, timeout or error.
+
+    Both sat and unsat are said of real arithmetic and of executions in float32. What is known of one of them alone has
+    another word: unsat-real holds in real arithmetic and is not shown as executed, sat-real has a witness in real
+    arithmetic alone, sat-float32 one in ONNX Runtime alone.
 
     The engines inputs, neurons and auto compute in float64 with the rounding accounted for. The engine exact, in exact
     arithmetic, takes chains of affine layers with Relu, GELU, SiLU, sigmoid or tanh between them, and integer networks
@@ -385,14 +392,18 @@ def verify(
         stop("--proof takes --onnx and --vnnlib beside it, of one network, and no --engine but exact")
     if not single and (instances is None or onnx is not None or vnnlib is not None):
         stop("verify takes either --onnx and --vnnlib, or --instances and perhaps --out")
+    if inputs not in ("exact", "float32"):
+        stop(f"--inputs is exact or float32, got {inputs}")
+    if proof is not None and inputs != "exact":
+        stop("--proof takes the box as the file's decimals state it: leave --inputs out")
     if timeout is not None and not 0 < timeout < float("inf"):
         stop(f"--timeout is a number of seconds > 0, got {timeout:g}")
     _refuse_to_overwrite(out or proof, onnx, vnnlib, instances)
     if instances is not None:
-        _verify_many(instances, out, timeout, engine)
+        _verify_many(instances, out, timeout, engine, inputs)
     elif onnx is not None and vnnlib is not None:
         distance, engine = None if within is None else _distance(within), engine if proof is None else "exact"
-        options = {"against": against, "within": distance, "engine": engine}
+        options = {"against": against, "within": distance, "engine": engine, "inputs": inputs}
         _verify_one(onnx, vnnlib, 60.0 if timeout is None else timeout, options, proof)
 
 
@@ -459,7 +470,7 @@ def _unreadable(error: Exception) -> str:
     )
 
 
-def _verify_many(path: Path, out: Path | None, timeout: float | None, engine: str) -> None:
+def _verify_many(path: Path, out: Path | None, timeout: float | None, engine: str, inputs: str) -> None:
     import csv
     from contextlib import nullcontext
 
@@ -471,7 +482,7 @@ def _verify_many(path: Path, out: Path | None, timeout: float | None, engine: st
         with nullcontext(sys.stdout) if out is None else _opened(out) as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(COLUMNS)
-            for number, found in enumerate(run_instances(instances, engine), start=1):
+            for number, found in enumerate(run_instances(instances, engine, inputs), start=1):
                 writer.writerow(found.row())
                 file.flush()
                 failed |= found.result == ERROR

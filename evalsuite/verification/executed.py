@@ -75,19 +75,29 @@ class _Writer:
     def __init__(self, graph: Graph) -> None:
         self.nodes: list[Node] = []
         self.place = [0]
+        self._computed = [0]  # before rounding
         self._inputs = graph.inputs
+        differences = [node for node in graph.nodes if isinstance(node.operation, Difference)]
+        apart = {node.sources[0] for node in differences}
+        # What two networks differ by is none of their values, and nothing rounds it.
+        self._virtual = apart | {source for value in apart for source in graph.nodes[value - 1].sources[1:]}
 
     def take(self, node: Node) -> None:
         """Add a node, and where its operation is not affine and not exact, what it may be off by."""
         operation, sources = node.operation, tuple(self.place[each] for each in node.sources)
-        if isinstance(operation, Affine):
+        if len(self.place) in self._virtual:
+            self._keep(self._add(replace(node, sources=sources)))
+            return
+        if isinstance(operation, Difference):
+            sources = (sources[0], *(self._computed[each] for each in node.sources[1:]))
+        elif isinstance(operation, Affine):
             operation = _affine(operation, of_input=0 in sources)
         elif 0 in sources:
             rounded = self._rounded("input", (0,), self._inputs, 1.0)
             sources = tuple(each or rounded for each in sources)
-        made = self._add(replace(node, operation=operation, sources=sources))
+        made = computed = self._add(replace(node, operation=operation, sources=sources))
         match operation:
-            case Affine() | Maximum() | Rounded():
+            case Affine() | Difference() | Maximum() | Rounded():
                 pass
             case Pointwise() if operation.traits.name == RELU.name:
                 pass
@@ -100,7 +110,11 @@ class _Writer:
                 made = self._rounded(node.name, (made,), node.size, 2.0)
             case _:
                 raise Unsupported(f"no bound of float32's rounding of node {node.name!r} ({_name(operation)})")
-        self.place.append(made)
+        self._keep(made, computed)
+
+    def _keep(self, value: int, computed: int | None = None) -> None:
+        self.place.append(value)
+        self._computed.append(value if computed is None else computed)
 
     def _rounded(self, name: str, sources: tuple[int, ...], size: int, units: float, *more: Linear) -> int:
         bias = torch.zeros(size, dtype=torch.float64)
@@ -150,6 +164,4 @@ def _steepest(traits: Activation) -> float:
 
 
 def _name(operation: Operation) -> str:
-    if isinstance(operation, Difference):
-        return "what two networks differ by"
     return {"exp-of-softmax": "Softmax", "rsqrt": "a norm"}.get(getattr(operation, "name", ""), "a quotient or power")

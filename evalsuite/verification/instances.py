@@ -92,13 +92,13 @@ def _instance(path: Path, number: int, cells: dict[str, str], timeout: float | N
     return Instance(category, cells["onnx"].strip(), cells["vnnlib"].strip(), seconds, path.absolute().parent)
 
 
-def run_instances(instances: list[Instance], engine: str = "auto") -> Iterator[InstanceResult]:
+def run_instances(instances: list[Instance], engine: str = "auto", inputs: str = "exact") -> Iterator[InstanceResult]:
     """Verify one after the other by an engine of `verify`, each in a fresh process with one thread."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["evalsuite.forked", "evalsuite.verification.cascade"])
     for instance in instances:
         ours, theirs = context.Pipe(duplex=False)
-        process = context.Process(target=_child, args=(theirs, instance, engine), daemon=True)
+        process = context.Process(target=_child, args=(theirs, instance, engine, inputs), daemon=True)
         try:
             start(process)
             theirs.close()
@@ -108,7 +108,7 @@ def run_instances(instances: list[Instance], engine: str = "auto") -> Iterator[I
             ours.close()
 
 
-def _child(connection: Connection, instance: Instance, engine: str) -> None:
+def _child(connection: Connection, instance: Instance, engine: str, inputs: str) -> None:
     """The entry point of an instance's process: sends that it is ready, then what was found."""
     os.setsid()
     import torch
@@ -121,7 +121,7 @@ def _child(connection: Connection, instance: Instance, engine: str) -> None:
     connection.send((_READY, 0.0, 0.0, ""))
     try:
         files = instance.folder / instance.onnx, instance.folder / instance.vnnlib
-        found = verify(*files, engine=engine, timeout=instance.timeout)
+        found = verify(*files, engine=engine, timeout=instance.timeout, inputs=inputs)
         connection.send((found.answer.value, found.prepare_seconds, found.seconds, found.reason))
     except OSError as error:
         connection.send((ERROR, 0.0, 0.0, f"{error.filename}: {error.strerror}" if error.errno else str(error)))

@@ -41,7 +41,8 @@ class Answer(str, Enum):
     @classmethod
     def of(cls, verdict: Verdict) -> Answer:
         """The word for a verdict of the property that the file negates; `unknown` for what has none."""
-        return next((each for each, other in _VERDICTS.items() if other is verdict), cls.UNKNOWN)
+        whole = cls.SAT, cls.UNSAT, cls.TIMEOUT
+        return next((each for each in whole if each.verdict is verdict), cls.UNKNOWN)
 
 
 _VERDICTS = {

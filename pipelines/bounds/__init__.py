@@ -65,7 +65,7 @@ class Bounds:
             meant, or that the outputs depend on; 0 for all.
     """
 
-    version: ClassVar[str] = "10"
+    version: ClassVar[str] = "11"
     libraries: ClassVar[tuple[str, ...]] = ("auto-LiRPA", "torch", "numpy")
     takes_tokens: ClassVar[bool] = True
     takes_several: ClassVar[bool] = True

@@ -17,7 +17,7 @@ from pipelines.smt import EncodingName
 from pipelines.smt.counterexample import Judge
 from pipelines.smt.dyadic import Dyadic, end_to_end
 from pipelines.smt.exact_network import ExactNetwork
-from pipelines.smt.methods import CRASHED, JOB_ENDS, Limits, OfLayers, Settled
+from pipelines.smt.methods import CRASHED, EXACT_ONLY, JOB_ENDS, Limits, OfLayers, Settled
 from pipelines.smt.reduction import Asked, Layer, OutOfTimeError, Reduced, Unstable, reduce
 from pipelines.smt.search.space import Suspects
 from pipelines.smt.solvers import End, Reply, ask_z3
@@ -157,7 +157,6 @@ _ROUNDED_BITS = 10
 _ROUNDED_STEPS = 200_000
 _EXACT_STEPS = 40_000
 
-EXACT_ONLY = "violated in exact arithmetic only; no float32 input found"
 OUT_OF_TIME = "query_time_limit of {limit:g} s reached with {neurons} unstable neurons"
 OUT_OF_MEMORY = "memory limit of {memory} MiB reached with {neurons} unstable neurons"
 

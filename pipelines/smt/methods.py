@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from evalsuite import (
+    Answer,
     Bench,
     Graph,
     Network,
@@ -31,7 +32,7 @@ from evalsuite import (
     violated,
     zonotopes_of,
 )
-from pipelines.smt.counterexample import Judge
+from pipelines.smt.counterexample import ROUNDING_ONLY, Judge
 from pipelines.smt.dyadic import nearest
 from pipelines.smt.exact_network import ExactNetwork
 from pipelines.smt.proving import Proof, proof_of
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 # machine the count ends a query and not the clock: the same verdicts everywhere.
 _RATE = 100
 BY_BOUNDS = "bounds"
+EXACT_ONLY = "violated in exact arithmetic only; no float32 input found"
 CRASHED = "the solver failed: {reason}"
 JOB_ENDS = "the job's time limit is near"
 SOLVING_SHARE = 0.8
@@ -293,10 +295,15 @@ class Bisection(Method):
         left = began + seconds - time.monotonic()
         found = decide(model, graph, specification, timeout=left, seed=self._seed)
         verdict, reason, point = found.answer.verdict, found.reason, None
-        if verdict is Verdict.HOLDS and reason in ("intervals", "backward bounds"):
-            reason = BY_BOUNDS
-        if found.witness is not None:
-            point = torch.tensor(found.witness.inputs).reshape(property_.lower.shape)
+        if verdict is Verdict.HOLDS:  # rows speak of real arithmetic
+            reason = reason.split(";")[0]
+            reason = BY_BOUNDS if reason in ("intervals", "backward bounds") else reason
+        if found.witness is not None and found.answer is not Answer.SAT:
+            verdict = Verdict.UNKNOWN
+            holds = found.answer is Answer.UNSAT_REAL
+            reason = ROUNDING_ONLY if holds else EXACT_ONLY if found.answer is Answer.SAT_REAL else found.reason
+        elif found.witness is not None:
+            point = torch.tensor([float(each) for each in found.witness.inputs]).reshape(property_.lower.shape)
             with torch.no_grad():
                 if not bool(violated(asked.run(point[None]), [property_])):
                     verdict, reason, point = Verdict.UNKNOWN, "ONNX Runtime violates it, but torch does not", None

@@ -35,7 +35,7 @@ class Certificate:
             meant, or that the outputs depend on; 0 for all.
     """
 
-    version: ClassVar[str] = "6"
+    version: ClassVar[str] = "7"
     libraries: ClassVar[tuple[str, ...]] = ("torch",)
     takes_tokens: ClassVar[bool] = True
     takes_several: ClassVar[bool] = True

@@ -81,7 +81,8 @@ def replay(model: Path, file: Path, found: Verification) -> None:
     [
         ("(>= Y_0 0.5)", "sat"),
         ("(>= Y_0 1)", "sat"),  # at the corner alone
-        ("(>= Y_0 1.0000001)", "unsat"),
+        ("(>= Y_0 1.00001)", "unsat"),
+        ("(>= Y_0 1.0000001)", "unsat-real"),  # float32 may round so far
         ("(> Y_0 1)", "unknown"),  # the bound touches it, and float64 can't tell
         ("(<= Y_0 0)", "sat"),
         ("(<= Y_0 -0.0000001)", "unsat"),
@@ -97,23 +98,26 @@ def test_answers_by_hand(formula: str, answer: str, tmp_path: Path) -> None:
     assert decide(tmp_path, HINGE, [("-1", "1")], formula).answer.value == answer
 
 
-def test_a_violation_between_float32_numbers_is_not_sat(tmp_path: Path) -> None:
+def test_a_violation_between_float32_numbers_has_a_rational_witness(tmp_path: Path) -> None:
     # At x = 1/10 alone y >= 1/10 holds, in real arithmetic; no float32 number is 1/10.
     assert decide(tmp_path, HINGE, [("0.05", "0.1")], "(>= Y_0 0.1)").answer is Answer.UNKNOWN
-    found = decide(tmp_path, HINGE, [("0.1", "0.1")], "(>= Y_0 0)")
-    assert found.answer is Answer.UNKNOWN
-    assert "sat is unreachable in 1 of 1 cases" in found.reason
+    file = property_of(tmp_path / "q.vnnlib", [("0.1", "0.1")], 1, "(>= Y_0 0)")
+    found = verify(network(tmp_path / "m.onnx", *HINGE), file)
+    assert found.answer is Answer.SAT
+    assert found.lines().startswith("sat\n((X_0 0.1)\n (Y_0 0.100000001")
     assert decide(tmp_path, HINGE, [("0.1", "0.1")], "(>= Y_0 0.11)").answer is Answer.UNSAT
     assert decide(tmp_path, HINGE, [("0.05", "0.1000001")], "(>= Y_0 0.1)").answer is Answer.SAT
 
 
-def test_what_only_float32_rounding_does_is_sat_and_was_replayed(tmp_path: Path) -> None:
+def test_what_only_float32_rounding_does_is_told_as_that(tmp_path: Path) -> None:
     # 1 + 2^-25 rounds to 1: in float32 y is 0 on the whole box, in real arithmetic it is x > 0.
     layers: tuple[Layer, ...] = (([[1.0]], [1.0]), ([[1.0]], [-1.0]))
-    found = decide(tmp_path, layers, [("1e-9", "2e-8")], "(<= Y_0 0)")
-    assert found.answer is Answer.SAT
+    file = property_of(tmp_path / "q.vnnlib", [("1e-9", "2e-8")], 1, "(<= Y_0 0)")
+    found = verify(network(tmp_path / "m.onnx", *layers), file)
+    assert found.answer is Answer.UNSAT_REAL
     assert found.witness is not None
     assert found.witness.outputs == (0.0,)
+    assert "not as executed in float32" in found.reason
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

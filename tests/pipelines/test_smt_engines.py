@@ -100,7 +100,7 @@ def test_what_only_both_constraints_refute_is_refuted_without_a_proof(tmp_path: 
     # with a constraint that is refuted alone beside them, in one box, there is a proof
     file = property_of(tmp_path / "q.vnnlib", [("-1", "1")], 2, "(<= Y_0 0.25)", "(<= Y_1 -0.5)", "(<= Y_0 -0.125)")
     found = verify(model, file, engine="exact")
-    assert found.write(tmp_path / "p.json").startswith("the proof is in ")
+    assert found.write(tmp_path / "p.json").startswith("the proof, of real arithmetic, is in ")
     assert json.loads((tmp_path / "p.json").read_text())["property"]["rows"][0]["coefficients"] == {"0": "8"}
 
 
