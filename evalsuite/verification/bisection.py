@@ -22,8 +22,8 @@ from evalsuite.verification.rounding import EPS, TINY, magnitude
 from evalsuite.verification.specification import Box, Case, in_rows
 from evalsuite.verification.witness import Witness
 
-_TIES = 512
-"""So many parts that float32's rounding alone leaves open are split, before such parts are left."""
+_TIES, _TIED = 128, 1.0
+"""So many parts that float32's rounding alone leaves open are split, for so many seconds, before such are left."""
 
 
 class Turns(ABC):
@@ -50,7 +50,7 @@ class Turns(ABC):
         self.exhausted = False
         self.real_only = False
         """Whether a part is proven in real arithmetic, and not as executed in float32."""
-        self._ties = _TIES
+        self._ties, self._tied = _TIES, float("inf")
 
     @property
     @abstractmethod
@@ -95,7 +95,10 @@ class Turns(ABC):
     def settles(self, proven: torch.Tensor, can_split: torch.Tensor) -> torch.Tensor:
         """Which parts are done with, of those that real arithmetic proves and float32 may break: each (parts,) bool."""
         self._ties -= int(proven.sum())
-        done = proven if self._ties < 0 else proven & ~can_split
+        if bool(proven.any()):
+            self._tied = min(self._tied, time.perf_counter() + _TIED)
+        over = self._ties < 0 or time.perf_counter() > self._tied
+        done = proven if over else proven & ~can_split
         self.real_only |= bool(done.any())
         return done
 
