@@ -61,12 +61,13 @@ INPUTS = ("exact", "float32")
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """`classes`: whether it is for the classes of two networks."""
+    """`classes`: whether it is for the classes of two networks, which are `networks`; of one they are empty."""
 
     specification: Specification
     graph: Graph
     judge: Witnesses
     classes: bool = False
+    networks: tuple[Graph, ...] = ()
 
 
 class _OutOfTime(Exception):
@@ -135,7 +136,8 @@ def verify(
             raise ValueError(f"engine {engine!r} takes one network, and no other against it")
         content = onnx.read_bytes()
         refuse_outside(content, str(onnx))
-        specification, read = asked_in(check), _read(onnx, check)
+        specification = asked_in(check)
+        read = _read(onnx, specification, check)
         real = None if read is None else RealNetwork(read[1])
         question = Question(onnx, vnnlib, content, specification, deadline, check, seed, real)
         return lambda: _judged(load("engines", engine).target(question), question, read)
@@ -176,12 +178,13 @@ def _decided(prepare: Callable[[Check], Callable[[], Verification]], timeout: fl
     return replace(found, prepare_seconds=prepared - started, seconds=ended - prepared)
 
 
-def _read(file: Path, check: Check) -> tuple[onnx.ModelProto, Graph] | None:
+def _read(file: Path, specification: Specification, check: Check) -> tuple[onnx.ModelProto, Graph] | None:
     """The network of another engine's question, compared with ONNX Runtime; None where it is not read."""
     try:
         model = load_model(file)
         graph = graph_of(model, str(file), check)
-        compare(graph, model, str(file))
+        check_sizes(specification, file, [file], graph.inputs, graph.outputs)
+        compare(graph, model, str(file), specification.cases[0].box.outer(), check)
     except (Unsupported, ValueError):
         return None  # the engine says itself what it does not take
     return model, graph
@@ -189,11 +192,14 @@ def _read(file: Path, check: Check) -> tuple[onnx.ModelProto, Graph] | None:
 
 def _judged(found: Verification, question: Question, read: tuple[onnx.ModelProto, Graph] | None) -> Verification:
     """Another engine's answer by the rules of this one: what it says of executions in float32 is shown, or left out."""
-    if found.answer is Answer.SAT and found.witness is not None and question.real is not None:
+    if not found.of_reals:
+        return found
+    if found.answer is Answer.SAT and found.witness is not None:
         point = [Fraction(each) for each in found.witness.inputs]
-        if not question.real.satisfies(question.specification, point):
+        real = question.real
+        if real is None or not real.satisfies(question.specification, point):
             return found.lacking(Answer.SAT_FLOAT32, found.witness)
-    if found.answer is not Answer.UNSAT or not found.of_reals:
+    if found.answer is not Answer.UNSAT:
         return found
     if read is None:
         return replace(found, answer=Answer.UNSAT_REAL, reason=f"{found.reason}; {_NOT_SHOWN}")
@@ -241,7 +247,7 @@ def _prepared(
     whole = graphs[0] if len(graphs) == 1 else side_by_side(*graphs)
     contents = (model.SerializeToString() for model, _ in networks)
     judge = Witnesses(specification, *contents, real=RealNetwork(whole))
-    return _Asked(specification, whole, judge, classes)
+    return _Asked(specification, whole, judge, classes, tuple(graphs))
 
 
 class _Search:
@@ -257,7 +263,7 @@ class _Search:
         self._boxes = 0
         self._as_executed, self._why = self._graph, ""
         try:
-            self._as_executed = executed(self._graph)
+            self._as_executed = executed(self._graph, *asked.networks)
         except Unsupported as error:
             self._why = str(error)
 

@@ -18,6 +18,7 @@ import torch
 
 from evalsuite.activations import RELU, Activation
 from evalsuite.contract import Unsupported
+from evalsuite.graph import operations as typed
 from evalsuite.verification.graph import (
     Affine,
     Convex,
@@ -37,6 +38,7 @@ LEAST = 2.0**-126
 """The least normal number of float32."""
 _SPARE = 16  # units of each sum: biases, factors that are multiplied into weights before, a rescaling
 _CURVE = 32  # units of an activation
+_UNBOUNDED = "no bound of float32's rounding of node {!r} ({})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +61,21 @@ class Silent(Linear):
         return self.of.absolute()
 
 
-def executed(graph: Graph) -> Graph:
+def executed(graph: Graph, *parts: Graph) -> Graph:
     """The graph with rounding. Its input is any real point, which is rounded to float32 first.
+
+    Args:
+        graph: of real arithmetic.
+        parts: the networks that it is made of, where they are several.
 
     Raises:
         Unsupported: an operation whose rounding has no bound here, by its node's name; the reason is for readers.
     """
+    for part in parts or (graph,):
+        for read in () if part.typed is None else part.typed.nodes:
+            # Runtimes have formulas of their own for these, which a graph of simpler nodes does not show.
+            if isinstance(read.operation, typed.LayerNorm | typed.RMSNorm | typed.Softmax):
+                raise Unsupported(_UNBOUNDED.format(read.name, type(read.operation).__name__))
     writer = _Writer(graph)
     for node in graph.nodes:
         writer.take(node)
@@ -109,7 +120,7 @@ class _Writer:
             case Convex(name="square"):
                 made = self._rounded(node.name, (made,), node.size, 2.0)
             case _:
-                raise Unsupported(f"no bound of float32's rounding of node {node.name!r} ({_name(operation)})")
+                raise Unsupported(_UNBOUNDED.format(node.name, _name(operation)))
         self._keep(made, computed)
 
     def _keep(self, value: int, computed: int | None = None) -> None:

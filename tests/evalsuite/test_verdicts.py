@@ -196,6 +196,16 @@ def test_onnx_runtime_rounds_no_more_than_the_model_allows(name: str, tmp_path: 
     assert worst > 1e-4  # float32 does round
 
 
+@pytest.mark.parametrize("operator", ["Softmax", "LogSoftmax"])
+def test_what_has_no_bound_of_rounding_holds_in_real_arithmetic_alone(operator: str, tmp_path: Path) -> None:
+    nodes = [helper.make_node(operator, ["x"], ["y"], axis=-1)]
+    onnx.save(model_of(nodes, {}, {"x": [1, 3]}, {"y": [1, 3]}), tmp_path / "m.onnx")
+    file = property_of(tmp_path / "p.vnnlib", [("0", "1")] * 3, 3, "(>= Y_0 2)")
+    found = verify(tmp_path / "m.onnx", file, timeout=20)
+    assert found.answer is Answer.UNSAT_REAL
+    assert "no bound of float32's rounding of node" in found.reason
+
+
 def test_real_arithmetic_is_exact_where_float64_is_not(tmp_path: Path) -> None:
     layers = [(np.array([[1.0], [3.0]]), np.array([0.0, 2.0**24])), (np.array([[-3.0, 1.0]]), np.array([-(2.0**24)]))]
     real = RealNetwork(read_onnx(network(tmp_path / "m.onnx", layers)))
