@@ -22,8 +22,8 @@ from evalsuite.verification.rounding import EPS, TINY, magnitude
 from evalsuite.verification.specification import Box, Case, in_rows
 from evalsuite.verification.witness import Witness
 
-_TIES, _TIED = 128, 1.0
-"""So many parts that float32's rounding alone leaves open are split, for so many seconds, before such are left."""
+_TIES, _TIES_SHARE = 128, 8
+"""So many parts that float32's rounding alone leaves open are split, and one of so many of all; then such are left."""
 
 
 class Turns(ABC):
@@ -50,7 +50,7 @@ class Turns(ABC):
         self.exhausted = False
         self.real_only = False
         """Whether a part is proven in real arithmetic, and not as executed in float32."""
-        self._ties, self._tied = _TIES, float("inf")
+        self._ties = 0
 
     @property
     @abstractmethod
@@ -92,19 +92,20 @@ class Turns(ABC):
         """See `Attack`; of cases by their place in this search."""
         return self._attack.tried(points, self._places[cases])
 
-    def settles(self, proven: torch.Tensor, can_split: torch.Tensor) -> torch.Tensor:
-        """Which parts are done with, of those that real arithmetic proves and float32 may break: each (parts,) bool."""
-        self._ties -= int(proven.sum())
-        if bool(proven.any()):
-            self._tied = min(self._tied, time.perf_counter() + _TIED)
-        over = self._ties < 0 or time.perf_counter() > self._tied
-        done = proven if over else proven & ~can_split
+    def settles(self, proven: torch.Tensor, promising: torch.Tensor) -> torch.Tensor:
+        """Which parts are done with, of those that real arithmetic proves and float32 may break: each (parts,) bool.
+
+        Those that are `promising` to split are done with only where there are too many.
+        """
+        self._ties += int(proven.sum())
+        done = proven if self._ties > _TIES + self.boxes // _TIES_SHARE else proven & ~promising
         self.real_only |= bool(done.any())
         return done
 
 
 # The weight of the reach in the choice of the input to halve.
 _REACH = 0.5
+_TIED = 12  # halvings in a row of what real arithmetic proves and float32 may break
 NEAR = 8
 """So many times what rounding takes from a bound may be missing of it, and real arithmetic is asked too."""
 
@@ -186,12 +187,13 @@ class Bisection(Turns):
         self._graph, self._real = graph, real
         self._demand = Demand.of([case for _, case in cases], graph.outputs, check)
         self._lower, self._upper = self._lower[None], self._upper[None]
-        self._halvings = torch.zeros(1, dtype=torch.int64)  # that led to each box
+        # How often each box was halved, and how often in a row since only float32's rounding leaves it open.
+        self._history = torch.zeros(1, 2, dtype=torch.int64)
 
     @property
     def open_share(self) -> float:
         """See `Turns`: each half of a box counts half."""
-        return float((0.5 ** self._halvings.double()).sum())
+        return float((0.5 ** self._history[:, 0].double()).sum())
 
     def proven_by_intervals(self) -> bool:
         """Whether interval arithmetic over the whole box does already."""
@@ -207,13 +209,13 @@ class Bisection(Turns):
         return not len(self._lower)
 
     def advance(self, size: int) -> tuple[int, Witness | None]:
-        lower, upper, halvings = self._lower[-size:], self._upper[-size:], self._halvings[-size:]
+        lower, upper, history = self._lower[-size:], self._upper[-size:], self._history[-size:]
         self._lower, self._upper = self._lower[:-size], self._upper[:-size]
-        self._halvings = self._halvings[:-size]
-        return len(lower), self._step(lower, upper, halvings)
+        self._history = self._history[:-size]
+        return len(lower), self._step(lower, upper, history)
 
     @torch.no_grad()
-    def _step(self, lower: torch.Tensor, upper: torch.Tensor, halvings: torch.Tensor) -> Witness | None:
+    def _step(self, lower: torch.Tensor, upper: torch.Tensor, history: torch.Tensor) -> Witness | None:
         propagation = Propagation(self._graph, lower, upper, check=self._check)
         bounds = propagation.lower_bounds(self._demand.rows)
         best, row = self._demand.best(self._demand.gaps(propagation, bounds))
@@ -223,7 +225,9 @@ class Bisection(Turns):
         if self._real is not None and bool(near.any()):
             middle = (lower[near] + upper[near]) / 2
             split = ((middle > lower[near]) & (middle < upper[near])).any(1)
-            proven[near] |= self.settles(self._proven(self._real, lower[near], upper[near]), split)
+            tied = self._proven(self._real, lower[near], upper[near])
+            proven[near] |= self.settles(tied, split & (history[near, 1] < _TIED))
+            history[near, 1] = torch.where(tied, history[near, 1] + 1, 0)
         open_ = torch.nonzero(~proven)[:, 0]
         if not len(open_):
             return None
@@ -242,7 +246,7 @@ class Bisection(Turns):
             reach = propagation.reach(self._demand.rows.abs().sum(0))[open_]
             before = len(self._lower)
             effect = _effect(upper - lower, coefficients, reach)
-            small = self._split(lower, upper, halvings[open_], effect, best.amin(1))
+            small = self._split(lower, upper, history[open_], effect, best.amin(1))
             parts = int(proven.sum()) + small, len(self._lower) - before
             if 2 * (len(proven) - parts[0]) != parts[1]:
                 raise RuntimeError(f"of {len(proven)} boxes {parts[0]} are done, but {parts[1]} halves are left")
@@ -255,7 +259,7 @@ class Bisection(Turns):
         return (best > 0).all(1)
 
     def _split(
-        self, lower: torch.Tensor, upper: torch.Tensor, halvings: torch.Tensor, effect: torch.Tensor, gap: torch.Tensor
+        self, lower: torch.Tensor, upper: torch.Tensor, history: torch.Tensor, effect: torch.Tensor, gap: torch.Tensor
     ) -> int:
         """Halve each box in the dimension of the largest effect; put the most open boxes on top.
 
@@ -273,5 +277,5 @@ class Bisection(Turns):
         left, right = upper.scatter(1, axis, cut), lower.scatter(1, axis, cut)
         self._lower = torch.cat([self._lower, torch.stack([lower, right], 1).flatten(0, 1)])
         self._upper = torch.cat([self._upper, torch.stack([left, upper], 1).flatten(0, 1)])
-        self._halvings = torch.cat([self._halvings, (halvings[kept] + 1).repeat_interleave(2)])
+        self._history = torch.cat([self._history, (history[kept] + torch.tensor([1, 0])).repeat_interleave(2, 0)])
         return int(small.sum())
