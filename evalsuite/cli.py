@@ -551,24 +551,27 @@ def doctor(
     runs: Annotated[
         list[Path] | None, typer.Argument(metavar="[DIR]...", help="Runs, or folders of runs: would today's code?")
     ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Print what is well, too.")] = False,
     cache: CacheFolder = None,
 ) -> None:
-    """Print versions, the machine and what is missing, with the cure; exit code 1 if something is.
+    """Print what is wrong or missing, with the cure; exit code 1 if it is something that evalsuite needs.
 
     Of runs, instead, how many of their jobs the source of today measured, as it is; exit code 1 unless all of them.
     """
     from evalsuite.doctor import examine
+    from evalsuite.terminal import say
 
     if runs:
         _doctor_of(runs)
         return
-    healthy = True
-    for check in examine(cache_in(cache).folder):
-        healthy &= check.ok
-        print(f"{'ok     ' if check.ok else 'MISSING'}  {check.name:<22} {check.finding}")
+    checks = list(examine(cache_in(cache).folder))
+    unwell = [check for check in checks if not check.ok]
+    for check in checks if every else unwell:
+        say(f"{check.word:<7}  {check.name:<22} {check.finding}")
         if not check.ok:
-            print(f"         {'':<22} cure: {check.cure}")
-    if not healthy:
+            say(f"         {'':<22} cure: {check.cure}")
+    say(f"{'all else' if unwell else 'all'} is well ({len(checks) - len(unwell)} checks)")
+    if any(not check.optional for check in unwell):
         raise typer.Exit(1)
 
 

@@ -4,27 +4,50 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from evalsuite.plugins import GROUPS, load_all, options_of
+from evalsuite.plugins import GROUPS, cure_of, load_all, options_of
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 _ROOM_MIB = 500
+_OF_DEVELOPERS = ("dev", "docs")
+_USES = {
+    "fast": "a faster λ-GELU", "sql": "evalsuite query", "lightning": "Lightning modules",
+    "transformers": "Hugging Face models", "dask": "--executor dask", "slurm": "--executor slurm",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing looked at; `cure` says what to do where it is not ok."""
+    """One thing looked at.
+
+    Args:
+        name: of it.
+        ok: whether all is well with it.
+        finding: what was found.
+        cure: what to do where it is not ok.
+        optional: whether evalsuite works without it, and the finding says what is left out.
+    """
 
     name: str
     ok: bool
     finding: str
     cure: str = ""
+    optional: bool = False
+
+    @property
+    def word(self) -> str:
+        """ "ok", "MISSING", or "absent" of what is optional."""
+        return "ok" if self.ok else "absent" if self.optional else "MISSING"
 
 
 def examine(cache: Path) -> Iterator[Check]:
@@ -34,6 +57,7 @@ def examine(cache: Path) -> Iterator[Check]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     yield Check("cores", True, str(cores))
     yield from _libraries()
+    yield from _extras()
     yield from _plugins()
     yield _cache(cache)
 
@@ -42,17 +66,33 @@ def _libraries() -> Iterator[Check]:
     from packaging.requirements import Requirement
 
     wanted = [Requirement(text) for text in requires("evalsuite") or [] if "extra ==" not in text]
-    for requirement in sorted([*wanted, Requirement("auto-LiRPA")], key=lambda each: each.name.lower()):
-        cure = f'pip install "{requirement}"'
-        if requirement.name == "auto-LiRPA":
-            cure = "pip install --no-deps auto-LiRPA==0.3"
-        try:
-            found = version(requirement.name)
-        except PackageNotFoundError:
-            yield Check(requirement.name, False, "not installed", cure)
-            continue
-        fits = requirement.specifier.contains(found, prereleases=True)
-        yield Check(requirement.name, fits, found if fits else f"{found}, needed {requirement.specifier}", cure)
+    for requirement in sorted(wanted, key=lambda each: each.name.lower()):
+        yield _installed(requirement)
+    yield _installed(Requirement("auto-LiRPA"), "without it the stage bounds is left out of a run")
+
+
+def _extras() -> Iterator[Check]:
+    """What the extras of evalsuite bring, but for those of its developers; extras that name other extras are these."""
+    from packaging.requirements import Requirement
+
+    for text in requires("evalsuite") or []:
+        requirement, found = Requirement(text), re.search(r"extra == ['\"](\w+)['\"]", text)
+        if found and found[1] not in _OF_DEVELOPERS and requirement.name.lower() != "evalsuite":
+            yield _installed(requirement, f"for {_USES.get(found[1], found[1])}: extra {found[1]}")
+
+
+def _installed(requirement: Requirement, use: str = "") -> Check:
+    """Whether a distribution is here in a version that will do; `use` says what it is for where it is optional."""
+    optional = bool(use)
+    needed = f"{requirement.name}{requirement.specifier}"
+    cure = cure_of(requirement.name if requirement.name.lower() == "auto-lirpa" else needed)
+    try:
+        found = version(requirement.name)
+    except PackageNotFoundError:
+        finding = f"not installed ({use})" if use else "not installed"
+        return Check(requirement.name, False, finding, cure, optional)
+    fits = requirement.specifier.contains(found, prereleases=True)
+    return Check(requirement.name, fits, found if fits else f"{found}, needed {requirement.specifier}", cure, optional)
 
 
 def _plugins() -> Iterator[Check]:
@@ -72,8 +112,8 @@ def _absent_data(group: str, target: Any) -> str:
         return ""  # its data are named in a recipe
     try:
         target().fingerprint()
-    except OSError as error:
-        return f", without its data: {error}"
+    except Exception as error:  # a plugin may raise anything, and a library that it needs may be missing
+        return f", without its data: {' '.join(str(error).split()) or type(error).__name__}"
     return ""
 
 

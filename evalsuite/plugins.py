@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
-from importlib.metadata import Distribution, EntryPoint, entry_points
+from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, entry_points, version
 from typing import Any
 
 GROUPS = ("stages", "workloads", "variants", "activations", "tasks", "sections")
@@ -132,3 +132,22 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if close:
         return f"; did you mean {close[0]!r}?"
     return f"; known: {', '.join(names)}" if names else "; none is known"
+
+
+def missing(libraries: Iterable[str]) -> str:
+    """Which of these distributions are not installed, each with the command that installs it; empty where all are."""
+    lacking = []
+    for library in libraries:
+        try:
+            version(library)
+        except PackageNotFoundError:
+            lacking.append(f"{library} is not installed: {cure_of(library)}")
+    return "; ".join(lacking)
+
+
+def cure_of(library: str) -> str:
+    """The command that installs a distribution beside the torch that is here."""
+    # Its metadata asks for a torch of 2022, which pip cannot resolve beside a present one; it needs none of it.
+    if library.lower().replace("_", "-") == "auto-lirpa":
+        return "pip install --no-deps auto-LiRPA==0.3"
+    return f'pip install "{library}"'

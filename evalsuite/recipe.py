@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache, partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar, cast
@@ -527,10 +526,4 @@ class _Reader:
             self._problem((*place, "after"), f"no earlier step is called {after!r}{did_you_mean(str(after), earlier)}")
         if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not 0 < limit <= LONGEST:
             self._refuse((*place, "time_limit"), f"time_limit is a number of seconds in (0, 10^7], got {limit!r}")
-        for library in part.target.libraries:
-            try:
-                version(library)
-            except PackageNotFoundError:
-                cure = f"which is not installed: pip install {library}"
-                self._problem(place, f"stage {part.use!r} needs {library}, {cure}")
         return Step(part, str(after), float(limit))

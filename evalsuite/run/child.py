@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from pydantic import TypeAdapter
 
 from evalsuite.contract import Data, Direction, Metric, Network, Outcome, Stage, Task, Unsupported
+from evalsuite.plugins import missing
 from evalsuite.reading import Reading
 from evalsuite.results import Row, Status, failure_row, row_of
 from evalsuite.variants import Made
@@ -244,6 +245,8 @@ def _measure(assignment: Assignment, labels: dict[str, Any], turn: Callable[[], 
     folder = assignment.scratch / ARTEFACTS
     bench = make_bench(workload, data, seed=job.seed, folder=folder, time_limit=job.time_limit)
     torch.manual_seed(job.seed)
+    if lacking := missing(job.step.stage.libraries):
+        raise Unsupported(f"stage {job.step.part.use!r} is left out: {lacking}")
     outcome, who = job.step.stage.run(network, bench), f"stage {job.step.part.use!r}"
     if not isinstance(outcome, Outcome):
         raise TypeError(f"{who} returned {type(outcome).__name__}, no Outcome")

@@ -437,9 +437,11 @@ def test_options_are_listed_by_name(workshop: Workshop) -> None:
 
 @pytest.mark.slow
 def test_doctor_names_what_is_broken_and_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
-    healthy = call("doctor")
+    healthy = call("doctor", "--all")
     assert healthy.exit_code == 0, healthy.stdout
     assert "torch " in healthy.stdout
+    assert re.search(r"is well \(\d+ checks\)$", healthy.stdout.strip())
+    assert "torch " not in call("doctor").stdout
     monkeypatch.syspath_prepend(TROUBLE)
     examined = call("doctor")
     assert examined.exit_code == 1

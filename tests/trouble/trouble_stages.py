@@ -89,6 +89,7 @@ def leaves(network: Network, bench: Bench, code: int = 28) -> Outcome:
     sys.exit(code)
 
 
+lacking = stage(lambda network, bench: Outcome([_count()]), "lacking", libraries=("torch", "no-such-library"))
 unversioned = stage(lambda network, bench: Outcome([_count()]), "unversioned", version=1)  # A number for it.
 
 
