@@ -112,7 +112,7 @@ def _absent_data(group: str, target: Any) -> str:
         return ""  # its data are named in a recipe
     try:
         target().fingerprint()
-    except Exception as error:  # a plugin may raise anything, and a library that it needs may be missing
+    except (Exception, SystemExit) as error:  # a plugin may raise anything; a library that it needs may be missing
         return f", without its data: {' '.join(str(error).split()) or type(error).__name__}"
     return ""
 
