@@ -18,6 +18,10 @@ OPSETS = range(7, 26)
 Array = np.ndarray[Any, Any]
 
 
+class Unfit(Exception):
+    """Raised where an operator takes no operand of the shape that there is."""
+
+
 @dataclass
 class Draw:
     """One node as it is drawn: random numbers, the shape of what it is applied to, and its other inputs.
@@ -32,6 +36,7 @@ class Draw:
     attributes: dict[str, Any] = field(default_factory=dict)
     kind: int = TensorProto.FLOAT
     outputs: int = 1
+    fixed: tuple[int, ...] | None = None  # the operand's shape, where it is the value of another node
 
     def of(self, *choices: Any) -> Any:
         """One of the choices."""
@@ -78,6 +83,11 @@ class Draw:
 
 
 def _tensor(d: Draw, low: int = 1, high: int = 4, rank: tuple[int, int] = (1, 4)) -> None:
+    if d.fixed is not None:
+        if not (rank[0] <= len(d.fixed) <= rank[1] and min(d.fixed) >= low):
+            raise Unfit
+        d.shape = d.fixed
+        return
     d.shape = tuple(d.sizes(d.size(*rank), low, high))
 
 
@@ -539,12 +549,17 @@ def file_of(kind: str, seed: int) -> onnx.ModelProto | None:
     except defs.SchemaError:
         return None
     OPERATORS[kind](draw)
+    draw_attributes(draw, kind, schema)
+    return _built(kind, draw)
+
+
+def draw_attributes(draw: Draw, kind: str, schema: defs.OpSchema) -> None:
+    """Draw some of the attributes of the operator's schema that its row has not drawn."""
     draw.attributes |= {
         name: _value(draw, kind, name)
         for name in sorted(schema.attributes)
         if name not in draw.attributes and name not in _WITH_INPUTS and draw.chance(0.4)
     }
-    return _built(kind, draw)
 
 
 def _value(draw: Draw, kind: str, name: str) -> Any:
