@@ -61,7 +61,7 @@ SAID = {
     "SwapCertificate": "What `certify_swap` proves: how far outputs move, and whether the class stays.",
     "SwapBounds": "What `certify_swap` proves, for one network and many boxes: the network is read once.",
     "UnitBounds": "The path of an activation, and the bounds of its inputs.",
-    "Answer": "The answer of a verifier: VNN-COMP's words, and three for what holds of real arithmetic or float32 alone.",
+    "Answer": "The answer of a verifier: VNN-COMP's words, and three for what holds of one arithmetic alone.",
     "Verification": "What `verify` returns: the answer, a witness, the reason, and the time that it took.",
     "Question": "What an engine of `evalsuite verify` is asked: the files, the property and the deadline.",
     "Case": "One way to satisfy a property: constraints on the outputs that hold together, in a box.",
