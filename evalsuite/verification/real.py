@@ -17,7 +17,7 @@ import torch
 from evalsuite.activations import RELU
 from evalsuite.contract import Unsupported
 from evalsuite.verification.graph import Affine, Difference, Graph, Maximum, Pointwise, Product
-from evalsuite.verification.linear import Linear, Scale
+from evalsuite.verification.linear import Adjoint, Convolution, Dense, Linear, Same, Scale, Select
 from evalsuite.verification.propagation import Propagation
 from evalsuite.verification.specification import Box, Constraint, Specification
 
@@ -123,10 +123,26 @@ def _chosen(map_: Linear, values: Values) -> Values:
 def _is_exact(operation: Any) -> bool:
     """Whether its numbers are the network's own, and it is evaluated in integers."""
     if isinstance(operation, Affine):
-        return all(not isinstance(each, Scale) or each.terms <= 2 for each in operation.maps)
+        return _is_single(operation.bias) and all(map(_is_single_map, operation.maps))
     if isinstance(operation, Pointwise):
         return operation.traits.name == RELU.name
     return isinstance(operation, Maximum | Product | Difference)
+
+
+def _is_single(value: torch.Tensor) -> bool:
+    """Whether float32 holds the numbers, as it does a network's own, and not what is computed of them, as 1/3."""
+    return torch.equal(value, value.float().double())
+
+
+def _is_single_map(map_: Linear) -> bool:
+    match map_:
+        case Dense() | Convolution():
+            return _is_single(map_.weight)
+        case Scale():
+            return map_.terms <= 2 and _is_single(map_.factor)
+        case Adjoint():
+            return _is_single_map(map_.of)
+    return isinstance(map_, Same | Select)
 
 
 def _holds(box: Box, point: Sequence[Fraction]) -> bool:

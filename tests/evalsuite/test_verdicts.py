@@ -217,6 +217,16 @@ def test_real_arithmetic_is_exact_where_float64_is_not(tmp_path: Path) -> None:
         assert real.satisfies(asked, [Fraction(2)]) is False
 
 
+@pytest.mark.parametrize(("count", "known"), [(3, None), (4, True)])
+def test_a_mean_of_three_is_not_taken_for_a_product_with_a_third_of_float64(
+    count: int, known: bool | None, tmp_path: Path
+) -> None:
+    nodes = [helper.make_node("ReduceMean", ["x"], ["y"], keepdims=1)]
+    onnx.save(model_of(nodes, {}, {"x": [1, count]}, {"y": [1, 1]}), tmp_path / "m.onnx")
+    asked = read_vnnlib(property_of(tmp_path / "p.vnnlib", [("0", "1")] * count, 1, "(>= Y_0 1)"))
+    assert RealNetwork(read_onnx(tmp_path / "m.onnx")).satisfies(asked, [Fraction(1)] * count) is known
+
+
 def test_numbers_near_the_end_of_float32_are_told_of_real_arithmetic_alone(tmp_path: Path) -> None:
     layers = [(np.array([[3e37], [3e37]]), np.zeros(2)), (np.array([[1.0, 1.0]]), np.array([1.0]))]
     model = network(tmp_path / "m.onnx", layers)
