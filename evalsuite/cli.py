@@ -556,7 +556,8 @@ def doctor(
 ) -> None:
     """Print what is wrong or missing, with the cure; exit code 1 if it is something that evalsuite needs.
 
-    Of runs, instead, how many of their jobs the source of today measured, as it is; exit code 1 unless all of them.
+    Of runs, instead, how many of their jobs the source of today measured, as it is, and which of their files are not as
+    they were written (SHA256SUMS); exit code 1 unless all are well.
     """
     from evalsuite.doctor import examine
     from evalsuite.terminal import say
@@ -577,12 +578,17 @@ def doctor(
 
 def _doctor_of(runs: list[Path]) -> None:
     from evalsuite.run.results import standings
+    from evalsuite.sums import changed
+    from evalsuite.terminal import say
 
     found = [each for folder in runs for each in standings(folder)]
+    damaged = [line for each in found for line in changed(each.folder)]
     for each in found:
-        print(f"{'same   ' if each.reproduced else 'OTHER  '}  {each.folder!s:<30} {each.text}")
-    print(f"{sum(each.reproduced for each in found)} of {len(found)} runs were measured by today's source as a whole")
-    if not all(each.reproduced for each in found):
+        say(f"{'same   ' if each.reproduced else 'OTHER  '}  {each.folder!s:<30} {each.text}")
+    for line in damaged:
+        say(f"DAMAGED  {line}")
+    say(f"{sum(each.reproduced for each in found)} of {len(found)} runs were measured by today's source as a whole")
+    if damaged or not all(each.reproduced for each in found):
         raise typer.Exit(1)
 
 

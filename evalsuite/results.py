@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evalsuite.contract import Metric, Reading, Setting
+from evalsuite.sums import digest_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -253,15 +254,6 @@ def read_results(*folders: Path) -> pd.DataFrame:
     return frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
 
 
-def file_digest(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal digits."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(2**20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def sealed(entries: Mapping[str, Any]) -> dict[str, Any]:
     """The entries of a record with a checksum of them all, by which a reader sees that none was changed since."""
     plain = {name: value for name, value in entries.items() if name != CHECKSUM}
@@ -301,7 +293,7 @@ def _check_digest(path: Path) -> None:
             raise DamagedResults(f"{record}: holds {type(entries).__name__}, not an object; run the recipe again")
         check_sealed(entries, record)
         expected = entries.get("results")
-        if not expected or (digest := file_digest(path)) == expected:
+        if not expected or (digest := digest_of(path)) == expected:
             return
         time.sleep(_PAUSE * (attempt + 1 < _ATTEMPTS))
     raise DamagedResults(

@@ -36,10 +36,13 @@ def write_content(content: Run, folder: Path) -> list[Path]:
     """Write the page, the Markdown and the tables of a content into an existing folder; the page first."""
     from evalsuite.report.documents import markdown, table_files
     from evalsuite.report.page import render
+    from evalsuite.sums import add_sums
 
     texts = {"report.html": render(content), "report.md": markdown(content)}
     texts |= {f"tables/{name}": text for name, text in table_files(content).items()}
     (folder / "tables").mkdir(exist_ok=True)
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8", newline="\n")
-    return [folder / name for name in texts]
+    written = [folder / name for name in texts]
+    add_sums(folder, written)
+    return written

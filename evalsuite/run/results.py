@@ -16,13 +16,14 @@ from pathlib import Path
 from evalsuite.plan import Job, code_of, inputs_of, jobs_of, options_of
 from evalsuite.reading import unchanged
 from evalsuite.recipe import RecipeError, parse_recipe
-from evalsuite.results import Origin, file_digest, write_parquet
+from evalsuite.results import Origin, write_parquet
 from evalsuite.run.cache import Cache
 from evalsuite.run.child import ARTEFACTS, NETWORK
 from evalsuite.run.journal import JOURNAL, Entry, read_journal
 from evalsuite.run.record import FILE, read_record, write_record
 from evalsuite.run.state import offline
 from evalsuite.sources import digest
+from evalsuite.sums import add_sums, digest_of
 from evalsuite.workloads.workload import DataError
 
 RESULTS = "results.parquet"
@@ -65,7 +66,8 @@ def catch_up(out: Path) -> None:
         ended = read_record(out)
         if ended is None or not ended.finished:
             path.replace(out / RESULTS)
-            write_record(replace(ended or record, results=file_digest(out / RESULTS)), out)
+            write_record(replace(ended or record, results=digest_of(out / RESULTS)), out)
+            add_sums(out, [out / RESULTS, out / FILE])
     path.unlink(missing_ok=True)
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from evalsuite.plan import Job, code_of, fingerprint_of, jobs_of, key_of, take_fingerprints_anew
 from evalsuite.recipe import Recipe
-from evalsuite.results import file_digest
 from evalsuite.run.cache import Cache, keep
 from evalsuite.run.child import NO_ROOM, Assignment, Found
 from evalsuite.run.claims import Claims, Hosts, times_are_taken
@@ -26,6 +25,7 @@ from evalsuite.run.record import MEASURED, RunRecord, checkout, conditions, now,
 from evalsuite.run.results import RESULTS, alone_at_results, place_artefacts, write_results
 from evalsuite.run.state import Choice, State, entry_of
 from evalsuite.sources import digest
+from evalsuite.sums import digest_of, write_sums
 from evalsuite.workloads.workload import DataError
 
 _GLANCE = 1.0  # seconds
@@ -385,6 +385,7 @@ class _Run:
         record = self._record.end(self._state.entries.values(), known, finished=finished)
         with alone_at_results(self._out):
             write_results(self._state.jobs, self._state.entries, self._out / RESULTS)
-            record = replace(record, results=file_digest(self._out / RESULTS))
+            record = replace(record, results=digest_of(self._out / RESULTS))
             write_record(record, self._out)
+            write_sums(self._out)
         return record

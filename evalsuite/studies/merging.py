@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from evalsuite.document import DocumentError, plain, read_tree, written
 from evalsuite.report.numerals import sentence
-from evalsuite.results import Status, as_table, file_digest, read_results, write_table
+from evalsuite.results import Status, as_table, read_results, write_table
 from evalsuite.run.record import RunRecord, commit_of, merged_conditions, read_record, source_of, write_record
 from evalsuite.studies.pairing import Refused, differing_options
+from evalsuite.sums import digest_of, write_sums
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,7 +56,8 @@ def merge(out: Path, folders: Sequence[Path]) -> list[str]:
         shutil.copy2(folder / file, out / file, follow_symlinks=False)
     write_table(as_table(united), out / "results.parquet")
     record = _merged_record(folders, records, united)
-    write_record(replace(record, results=file_digest(out / "results.parquet")), out)
+    write_record(replace(record, results=digest_of(out / "results.parquet")), out)
+    write_sums(out)
     return _differing(records)
 
 

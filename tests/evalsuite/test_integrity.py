@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import os
 import random
+import subprocess
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from report_workshop import sample_rows, write_run
-from workshop import call
+from workshop import ONE, Workshop, call
 
 from evalsuite import terminal
 from evalsuite.own.data.tokenizers import tokenizer_of
 from evalsuite.references import OwnError
 from evalsuite.report.record import read_record
-from evalsuite.results import DamagedResults, file_digest, read_results, sealed
+from evalsuite.results import DamagedResults, read_results, sealed
 from evalsuite.run.record import read_record as read_run_record
+from evalsuite.sums import FILE, changed, digest_of, read_sums, write_sums
 from evalsuite.terminal import printable, say
 
 RECORD = {"name": "demo", "baseline": "gelu", "workloads": ["digits-mlp", "digits-cnn"], "seeds": [0, 1, 2]}
@@ -26,7 +28,7 @@ RECORD = {"name": "demo", "baseline": "gelu", "workloads": ["digits-mlp", "digit
 def finished(folder: Path) -> Path:
     """A run that has ended: its record knows the digest of its rows, and its own checksum."""
     write_run(folder, sample_rows(), {})
-    entries = {**RECORD, "results": file_digest(folder / "results.parquet")}
+    entries = {**RECORD, "results": digest_of(folder / "results.parquet")}
     (folder / "run.json").write_text(json.dumps(sealed(entries), indent=1))
     return folder
 
@@ -175,7 +177,7 @@ def test_artefacts_travel_with_their_rows(tmp_path: Path) -> None:
         assert (tmp_path / "out" / name).read_text() == "of the first"
     record = read_run_record(tmp_path / "out")
     assert record is not None
-    assert record.results == file_digest(tmp_path / "out" / "results.parquet")
+    assert record.results == digest_of(tmp_path / "out" / "results.parquet")
 
 
 @pytest.mark.parametrize("place", [
@@ -234,3 +236,43 @@ def test_settings_of_a_tokenizer_that_are_no_object_are_refused(text: str, tmp_p
     (tmp_path / "tokenizer_config.json").write_text(text)
     with pytest.raises(OwnError, match=r"tokenizer_config\.json: (cannot be read as JSON|holds)"):
         tokenizer_of(str(tmp_path), "the text")
+
+
+def test_every_flipped_bit_of_any_file_of_a_run_is_told(tmp_path: Path) -> None:
+    """2,000 flips over rows, record, artefacts, logs, page, Markdown and tables: what is not as written is named."""
+    run = with_files(finished(tmp_path / "run"), "an artefact\n")
+    write_sums(run)
+    assert call("report", run).exit_code == 0
+    files = [path for path in run.rglob("*") if path.is_file()]
+    kinds = {path.suffix for path in files}
+    assert {".parquet", ".json", ".onnx", ".log", ".html", ".md", ".csv", ""} <= kinds
+    assert set(read_sums(run)) == {path.relative_to(run).as_posix() for path in files if path.name != FILE}
+    assert list(changed(run)) == []
+    draw = random.Random(0)
+    for _ in range(2000):
+        path = draw.choice(files)
+        whole = path.read_bytes()
+        if whole:
+            flip(path, draw.randrange(len(whole)), draw.randrange(8))
+            if path.name == FILE:  # a line that is none says nothing of its file; any other names it
+                assert list(changed(run)) or len(read_sums(run)) < len(files) - 1
+            else:
+                assert digest_of(path) != read_sums(run)[path.relative_to(run).as_posix()]
+            path.write_bytes(whole)
+    flip(files[0], 0, 0)
+    files[1].unlink()
+    told = list(changed(run))
+    assert f"{files[1]}: is missing" in told or files[1].name == FILE
+    done = call("doctor", run)
+    assert done.exit_code == 1
+    assert "DAMAGED" in done.stdout
+
+
+def test_a_run_leaves_the_sums_of_its_files(workshop: Workshop) -> None:
+    assert workshop.run(workshop.recipe("  - files\n", ONE)).returncode == 0
+    assert list(changed(workshop.out)) == []
+    names = set(read_sums(workshop.out))
+    assert {"results.parquet", "run.json", "journal.jsonl"} <= names
+    assert any(name.startswith("artefacts/") for name in names)
+    check = subprocess.run(["sha256sum", "--check", "--quiet", FILE], cwd=workshop.out, capture_output=True, text=True)
+    assert (check.returncode, check.stdout) == (0, "")
