@@ -175,6 +175,11 @@ def report_of(folder: Path) -> Iterator[str]:
     yield f"Report: {page}"
 
 
+def warnings_of(asked: Asked) -> list[str]:
+    """A line for each warning of the look at model and data."""
+    return [f"Warning: {finding}" for what, finding in asked.examined.lines if what == "warning"]
+
+
 def at_chance(folder: Path, trivial: Trivial) -> str:
     """What is said where every variant of a run scores no better than a predictor that looks at no input; else ""."""
     frame = read_results(folder)
@@ -242,6 +247,7 @@ def relu_ized(
     best = _best(read_results(run), recipe.baseline)
     how = _save(own_of(options), run / "artefacts" / asked.name / best.variant / "0" / TRAIN / "network", out)
     yield from report_of(run)
+    yield from warnings_of(asked)
     told = f"{best.metric} {best.value:.4g}, and {best.before:.4g} before"
     yield f"{best.variant} is the best on the validation data: {told}."
     yield f"The ReLU network: {out}; {how}."

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from evalsuite.contract import Data
+from evalsuite.own.data.parts import CUT
 from evalsuite.tasks import Classification, Regression
 
 _SAMPLES = 512
@@ -43,6 +44,14 @@ class Trivial:
             share = float(targets.unique(return_counts=True)[1].max()) / len(targets)  # type: ignore[no-untyped-call]
             return cls("accuracy", share, 2 * float(np.sqrt(share * (1 - share) / len(targets))))
         return cls("r2", 0.0, 0.0) if isinstance(task, Regression) else cls()
+
+
+def leaks(data: Data) -> list[str]:
+    """The warning that a model which is trained already may have seen the test samples, unless that part was given."""
+    if "test" not in dict(data.notes).get(CUT, "").split(", "):
+        return []
+    said = "the model is trained already, and no test part was given: the test samples may be its training samples"
+    return [f"{said}, and its scores then too good; give samples that it never saw as `test`"]
 
 
 def doubts(module: nn.Module, data: Data) -> list[str]:

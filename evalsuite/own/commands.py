@@ -61,7 +61,7 @@ def assess(
 
     The exit code is 1 if a job failed, or if every variant is at chance.
     """
-    from evalsuite.own.assessing import at_chance, kept_recipe, report_of
+    from evalsuite.own.assessing import at_chance, kept_recipe, report_of, warnings_of
     from evalsuite.run.console import cache_in, execute
 
     words = model, data, task, weights, start, set_ or []
@@ -72,9 +72,8 @@ def assess(
     complete = execute(read, folder, cache_in(cache), jobs=jobs, progress=progress, command=f"evalsuite assess {model}")
     for line in report_of(folder):
         say(line)
-    for what, finding in asked.examined.lines:
-        if what == "warning":
-            say(f"Warning: {finding}")
+    for line in warnings_of(asked):
+        say(line)
     if chance := at_chance(folder, asked.examined.trivial):
         say(f"evalsuite: {chance}", file=sys.stderr)
     if chance or not complete:

@@ -13,7 +13,7 @@ from evalsuite.activations import census
 from evalsuite.activations.census import duplicate
 from evalsuite.contract import Data, Task
 from evalsuite.onnx_network import OnnxNetwork
-from evalsuite.own.baseline import Trivial, doubts
+from evalsuite.own.baseline import Trivial, doubts, leaks
 from evalsuite.own.data.classes import Naming
 from evalsuite.own.data.tables import is_table
 from evalsuite.own.own import Own, forget
@@ -70,7 +70,7 @@ def examine(own: Own) -> Examined:
     lines += [("task", _task(data.task, _step(module, data), data)), ("start", _start(own, data))]
     _check_names(module, data)
     if own.start == "trained":
-        lines += [("warning", sentence) for sentence in doubts(module, data)]
+        lines += [("warning", sentence) for sentence in (*leaks(data), *doubts(module, data))]
     low, high = data.domain
     normalised = any(isinstance(each, (nn.BatchNorm1d, nn.BatchNorm2d)) for each in module.modules())
     return Examined("" if own.is_onnx else own.original, tuple(lines), high - low, normalised, Trivial.of(data))

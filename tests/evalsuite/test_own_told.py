@@ -76,11 +76,31 @@ def test_the_terminal_and_the_page_name_classes_columns_and_another_order() -> N
     assert dict(next(iter(json.loads(Path("out/run.json").read_text())["data"].values()))["notes"]) == notes
 
 
-def test_a_model_that_is_right_has_no_warning() -> None:
+def test_a_right_model_with_a_test_part_of_its_own_has_no_warning() -> None:
     right_by_construction([0, 1, 2])
-    _, output = assess()
+    head, *rows = Path("d.csv").read_text().split("\n")
+    Path("d").mkdir()
+    Path("d/train.csv").write_text("\n".join([head, *rows[:110]]))
+    Path("d/test.csv").write_text("\n".join([head, *rows[110:]]))
+    _, output = assess("--data", "d")
     assert "Warning" not in output
     assert "at chance" not in output
+
+
+def test_a_trained_model_may_have_seen_samples_that_are_cut_off_as_test_part() -> None:
+    right_by_construction([0, 1, 2])
+    leak = "the test samples may be its training samples"
+    code, output = assess()
+    assert code == 0
+    assert output.count(leak) == 2  # before the run and after the report
+    for file in ("out/report.html", "out/report.md"):
+        assert leak in Path(file).read_text().replace("\\", "")
+    command = ["net.py:net", "--data", "d.csv", "--stages", "accuracy"]
+    trained = CliRunner().invoke(app, ["check", *command, "--weights", "net.pt"])
+    assert leak in trained.output
+    untrained = CliRunner().invoke(app, ["check", *command])
+    assert "cut from train" in untrained.output
+    assert leak not in untrained.output
 
 
 def test_a_run_of_one_workload_asks_for_no_data_of_another() -> None:

@@ -21,6 +21,7 @@ from evalsuite.samples import Chosen, Samples, contents
 from evalsuite.workloads.workload import SPLIT_SEED, partition
 
 PARTS = ("train", "calibration", "validation", "test")
+CUT = "cut from train"  # the note that names the parts which were not given
 _NAMES = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("calibration", "calib"), "calibration"),

@@ -16,7 +16,7 @@ from evalsuite.own.data.classes import Naming
 from evalsuite.own.data.features import read_features
 from evalsuite.own.data.functions import read_made
 from evalsuite.own.data.images import has_images, image_column, read_folder, read_images
-from evalsuite.own.data.parts import PARTS, Part, Raw, Targets, cut
+from evalsuite.own.data.parts import CUT, PARTS, Part, Raw, Targets, cut
 from evalsuite.own.data.source import AUGMENTATIONS, Source, fingerprint
 from evalsuite.own.data.tables import Table, is_table, read_tables
 from evalsuite.own.data.targets import Kind, Numbered, kind_of, numbered
@@ -137,6 +137,8 @@ def _assembled(raw: Raw, source: Source, task: Task, targets_of: TargetsOf | Non
     )
     names = found.classes.names if found.classes is not None else ()
     notes = raw.notes if found.classes is None else (*raw.notes, ("classes", found.classes.described()))
+    if cut_off := [name for name in PARTS if name not in raw.parts]:
+        notes = (*notes, (CUT, ", ".join(cut_off)))
     return Data(
         train, calibration, validation, test, domain, classes, digest, raw.vocabulary, class_names=names, notes=notes
     )
