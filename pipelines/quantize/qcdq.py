@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +100,48 @@ def _replace(model: onnx.ModelProto, name: str, value: Array, only: tuple[str, i
                 node.input[position] = constant
 
 
+def drop_idle_clips(model: onnx.ModelProto) -> None:
+    """Leave out, in place, each Clip that cannot bind: a constant's values, or a type's, lie within its ends.
+
+    Brevitas writes one between every QuantizeLinear, or constant, and DequantizeLinear. ONNX Runtime folds them away;
+    OpenVINO does not know a quantized layer behind one, and computes it in float32.
+    """
+    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "Constant" and node.attribute[0].name == "value":
+            constants[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
+    makers = {name: node for node in model.graph.node for name in node.output}
+    outputs = {value.name for value in model.graph.output}
+    instead: dict[str, str] = {}
+    for node in model.graph.node:
+        if node.op_type != "Clip" or node.output[0] in outputs or not set(node.input[1:]) - {""} <= constants.keys():
+            continue
+        span = _span(node.input[0], constants, makers)
+        ends = [constants[name] if name else None for name in (*node.input[1:], "", "")[:2]]
+        if span is not None and _within(span, *ends):
+            instead[node.output[0]] = node.input[0]
+    for node in model.graph.node:
+        for position, name in enumerate(node.input):
+            node.input[position] = instead.get(name, name)
+    _drop_unread(model)
+
+
+def _span(name: str, constants: Mapping[str, Array], makers: Mapping[str, onnx.NodeProto]) -> tuple[int, int] | None:
+    """The least and the greatest integer that a value may be; None of what is neither constant nor quantized."""
+    if name in constants and constants[name].size and np.issubdtype(constants[name].dtype, np.integer):
+        return int(constants[name].min()), int(constants[name].max())
+    maker = makers.get(name)
+    if maker is None or maker.op_type != "QuantizeLinear" or len(maker.input) < 3 or maker.input[2] not in constants:
+        return None
+    limits = np.iinfo(constants[maker.input[2]].dtype)
+    return int(limits.min), int(limits.max)
+
+
+def _within(span: tuple[int, int], lower: Array | None, upper: Array | None) -> bool:
+    """Whether a span keeps to a lower and an upper end, where there are such ends."""
+    return (lower is None or int(lower) <= span[0]) and (upper is None or span[1] <= int(upper))
+
+
 def _drop_unread(model: onnx.ModelProto) -> None:
     """Remove nodes and constants that lead to no output."""
     needed = {each.name for each in model.graph.output}
@@ -174,6 +216,7 @@ def _finish(path: Path, ir: int, example: Inputs | None = None) -> None:
     model.ir_version = ir
     if example is not None:
         fixed_shapes(model, example)
+        drop_idle_clips(model)
     onnx.checker.check_model(model)
     onnx.save(model, str(path))
 

@@ -17,6 +17,7 @@ from onnx.reference.op_run import OpRun
 from torch import fx, nn
 
 from evalsuite import Outcome, Split, export_onnx, open_onnx, run_onnx
+from pipelines.quantize import qcdq
 from pipelines.quantize.agreement import TIE, agreement_metrics, compare_layers
 from pipelines.quantize.calibration import calibrate, even_zero_points
 from pipelines.quantize.execution import Execution, deployment_metrics, execution_metrics, observe
@@ -253,10 +254,12 @@ def test_even_zero_points_move_by_one_step_and_no_other_parameter() -> None:
 def test_a_wrong_weight_is_found_with_its_layer_and_element(integer_resnet, tmp_path: Path) -> None:
     made, path = integer_resnet
     model = onnx.load(str(path))
-    clip = next(
-        node for node in model.graph.node if node.name == "/layer_3_residual_3/weight_quant/export_handler/Clip"
+    reader = next(
+        node
+        for node in model.graph.node
+        if node.name == "/layer_3_residual_3/weight_quant/export_handler/DequantizeLinear"
     )
-    weight = next(each for each in model.graph.initializer if each.name == clip.input[0])
+    weight = next(each for each in model.graph.initializer if each.name == reader.input[0])
     values = numpy_helper.to_array(weight).copy()
     values[5] = -values[5]
     weight.CopyFrom(numpy_helper.from_array(values, weight.name))
@@ -377,3 +380,38 @@ def test_the_file_computes_what_brevitas_does(make: Any, shape: tuple[int, ...],
     assert [each.name for each in model.graph.input] == ["input"]
     assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
     assert model.ir_version <= 13
+
+
+@pytest.mark.parametrize(("bits", "clips"), [(Bits(8, 8), 0), (Bits(4, 8), 0), (Bits(8, 4), 2), (Bits(4, 4), 2)])
+def test_a_clip_that_cannot_bind_is_not_written(
+    bits: Bits, clips: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OpenVINO computed layers behind a Clip in float32. Activations of less than 8 bits are clipped by one each."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GELU(), nn.Flatten(), nn.Linear(144, 5)).eval()
+    exported(module, Scheme(bits), tmp_path / "plain.onnx")
+    monkeypatch.setattr(qcdq, "drop_idle_clips", lambda model: None)
+    exported(module, Scheme(bits), tmp_path / "clipped.onnx")
+    with_, without = (onnx.load(str(tmp_path / f"{name}.onnx")).graph.node for name in ("clipped", "plain"))
+    assert sum(node.op_type == "Clip" for node in with_) == clips + 2  # and one for each weight
+    assert sum(node.op_type == "Clip" for node in without) == clips
+    one, other = (run_onnx(open_onnx(tmp_path / f"{name}.onnx"), INPUTS) for name in ("clipped", "plain"))
+    assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(("values", "low", "high", "left"), [
+    ([-127, 127], -127, 127, 0), ([-128, 0], -127, 127, 1), ([0, 8], -8, 7, 1), ([-8, 7], -8, 7, 0),
+])  # fmt: skip
+def test_a_clip_of_a_constant_that_binds_stays(values: list[int], low: int, high: int, left: int) -> None:
+    constants = {"w": np.array(values, np.int8), "low": np.int8(low), "high": np.int8(high), "s": np.float32(0.5)}
+    nodes = [
+        helper.make_node("Clip", ["w", "low", "high"], ["c"]),
+        helper.make_node("DequantizeLinear", ["c", "s"], ["d"]),
+        helper.make_node("Add", ["x", "d"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in "xy"]
+    weights = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    model = helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:], weights))
+    qcdq.drop_idle_clips(model)
+    assert sum(node.op_type == "Clip" for node in model.graph.node) == left
+    onnx.checker.check_model(model)
