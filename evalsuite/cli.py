@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from evalsuite.commands import add_commands
+from evalsuite.commands import DEBUG, Commands, add_commands
 from evalsuite.run.cache_commands import app as cache_app
 from evalsuite.run.console import CacheFolder, cache_in, execute, refusing, stop
+from evalsuite.run.watched import watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from evalsuite.recipe import Recipe
 
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -81,12 +85,14 @@ def _version(asked: bool) -> None:
 
 
 @app.callback()
-def whole(
-    version: Annotated[
+def whole(  # No text of its own, so that the application's stands in its help; --version ends all.
+    version: Annotated[  # noqa: ARG001  # the callback answers
         bool, typer.Option("--version", help="Print the version, and stop.", is_eager=True, callback=_version)
     ] = False,
-) -> None:  # Without a text of its own, so that the application's stands in its help.
-    pass
+    debug: Annotated[bool, typer.Option("--debug", help=f"Show the traceback of an error, as {DEBUG}=1 does.")] = False,
+) -> None:
+    if debug:
+        os.environ[DEBUG] = "1"
 
 
 @app.command()
@@ -514,17 +520,23 @@ def check_proof(
 
     With --vnnlib, also whether it refutes that property, as an unsat claims; exit code 1 if it does not.
     """
+    from contextlib import nullcontext
+
+    from evalsuite.limits import content, reading
     from evalsuite.verification import proof_files, proofs, read_vnnlib, smooth_proofs
 
     if z3 is not None and not 0 < z3 <= 1e6:
         stop(f"--z3 is a number of seconds > 0 and <= 1e6, got {z3:g}")
     try:
-        network = onnx.read_bytes()
-        found = proof_files.read_proof(proof)
-        proof_files.check_digest(found, network, proof, onnx)
-        statement = proof_files.checked(found, network)
+        with reading(onnx):
+            network = content(onnx)
+        with reading(proof, seconds=math.inf):
+            found = proof_files.read_proof(proof)
+            proof_files.check_digest(found, network, proof, onnx)
+            statement = proof_files.checked(found, network)
         proof_files.check_runs(onnx)
-        specification = None if vnnlib is None else read_vnnlib(vnnlib)
+        with nullcontext() if vnnlib is None else reading(vnnlib):
+            specification = None if vnnlib is None else read_vnnlib(vnnlib)
     except proofs.ProofError as error:
         print("not proven")
         print(f"evalsuite: {error}", file=sys.stderr)
@@ -596,9 +608,16 @@ app.add_typer(cache_app, name="cache")
 add_commands(app)
 
 
+# They carry out jobs for days, in processes that have limits of their own.
+_UNWATCHED = ("run", "tune", "worker")
+
+
 def main() -> None:
     """Run the command `evalsuite`, which ends the process; an interrupt (Ctrl-C) ends it with status 130."""
     try:
-        app()
+        if sys.argv[1:2] and sys.argv[1] not in _UNWATCHED:
+            watched(app)
+        else:
+            app()
     except KeyboardInterrupt:
         sys.exit(130)

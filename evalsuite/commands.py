@@ -1,4 +1,4 @@
-"""Commands that distributions add to the command line, by the entry-point group `evalsuite.commands`.
+"""Commands: how each ends where nobody foresaw an error; and those of distributions, by the group `evalsuite.commands`.
 
 An entry is a function with typer's annotations. Its module is imported only when the command is called, so that
 `evalsuite --help` stays fast, and a broken plugin breaks its own command alone.
@@ -7,15 +7,69 @@ An entry is a function with typer's annotations. Its module is imported only whe
 from __future__ import annotations
 
 import ast
+import errno
+import os
 import sys
+import traceback
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
+from evalsuite.limits import failed, unforeseen
 from evalsuite.plugins import PluginError, entries, load
+from evalsuite.terminal import say
+
+DEBUG = "EVALSUITE_DEBUG"
+_WORDS = "evalsuite.words"  # of the command line, in the context
+_SHOWN = 160  # characters of them
+_OURS = ("evalsuite", "pipelines")
+# Of the library under typer, which may be its own copy: wrong options, with a text for the user.
+_WRONG: type[Exception] = next(
+    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException" and issubclass(kind, Exception)
+)
+
+
+class Commands(TyperGroup):
+    """The command line: an error that no command has told is one message, with exit code 2, and no traceback."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """See click; the words are kept for the message."""
+        ctx.meta[_WORDS] = " ".join(args)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. Raises typer.Exit where it ends otherwise than well."""
+        try:
+            return super().invoke(ctx)
+        except (typer.Exit, typer.Abort, _WRONG):
+            raise
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno == errno.EPIPE:
+                raise
+            show_traceback()
+            say(f"evalsuite: {_message(error, ctx.meta.get(_WORDS, ''))}", file=sys.stderr)
+            raise typer.Exit(2) from None
+
+
+def show_traceback() -> None:
+    """Print the traceback of the error that is being handled, where the user asks for it by --debug."""
+    if os.environ.get(DEBUG, "0") not in ("", "0") and sys.exc_info()[0] is not None:
+        traceback.print_exc()
+
+
+def _message(error: Exception, words: str) -> str:
+    """The text of an error of ours, which is for the user; of another where it rose, and by what."""
+    if type(error).__module__.partition(".")[0] in _OURS:
+        return str(error)
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    words = words if len(words) <= _SHOWN else f"{words[:_SHOWN]}..."
+    return f"{failed() or f'evalsuite {words}'}: {unforeseen(error)}"
 
 
 def add_commands(app: typer.Typer) -> None:

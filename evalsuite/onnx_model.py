@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import onnx
 from onnx import external_data_helper
 
+from evalsuite.limits import content
 from evalsuite.references import OwnError
 
 
@@ -42,11 +42,11 @@ def parsed(path: Path) -> onnx.ModelProto:
     if not path.is_file():
         raise OwnError(f"there is no file {path}; give the path of an ONNX file")
     try:
-        raw = path.read_bytes()
+        model = onnx.load_model_from_string(content(path))
     except PermissionError as error:
         raise OwnError(f"{path}: {error.strerror}; let it be read by this user") from error
-    try:
-        model = onnx.load_model_from_string(gzip.decompress(raw) if path.suffix == ".gz" else raw)
+    except OwnError:
+        raise
     except Exception as error:  # protobuf's DecodeError, by whichever implementation, or gzip's
         raise OwnError(f"{path}: is no ONNX file, or not a whole one; write it with torch.onnx.export") from error
     if not model.graph.output:

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from evalsuite.contract import Network
+from evalsuite.limits import reading
 from evalsuite.onnx_model import load_model, parsed, refuse_outside, weight_files
 from evalsuite.references import OwnError
 from evalsuite.samples import Inputs
@@ -293,6 +294,11 @@ def copy_onnx(path: Path, to: Path) -> None:
 
 
 def _opened(path: Path) -> onnxruntime.InferenceSession:
+    with reading(path):
+        return _checked(path)
+
+
+def _checked(path: Path) -> onnxruntime.InferenceSession:
     model = parsed(path)
     weight_files(model, path)
     domains = {each.domain for each in model.opset_import}

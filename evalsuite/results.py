@@ -12,7 +12,9 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evalsuite.contract import Metric, Reading, Setting
+from evalsuite.contract import Direction, Metric, Reading, Setting, Verdict
+from evalsuite.limits import check_size, reading
+from evalsuite.references import OwnError
 from evalsuite.sums import digest_of
 
 if TYPE_CHECKING:
@@ -247,8 +249,12 @@ def read_results(*folders: Path) -> pd.DataFrame:
         path = folder / "results.parquet"
         if not path.is_file():
             raise DamagedResults(f"{path}: no results here; `evalsuite run RECIPE.yaml --out {folder}` makes them")
-        _check_digest(path)
-        frame = _frame(path)
+        try:
+            with reading(path):
+                _check_digest(path)
+                frame = _frame(path)
+        except OwnError as error:
+            raise DamagedResults(str(error)) from error
         frame.insert(0, "run", folder.resolve().name)
         frames.append(frame)
     return frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
@@ -329,6 +335,7 @@ def _frame(path: Path) -> pd.DataFrame:
     texts = [each.name for each in schema() if each.type == pa.string()]
     try:
         stored = pq.read_schema(path).names
+        check_size(path, (head := pq.read_metadata(path)).num_rows * head.num_columns)
         # Options have a field for every name of every stage: of a million rows, whole columns would take a gigabyte.
         plain_columns = [name for name in stored if name not in OPTIONS]
         table = pq.read_table(path, columns=plain_columns, read_dictionary=texts, page_checksum_verification=True)
@@ -336,6 +343,7 @@ def _frame(path: Path) -> pd.DataFrame:
             kind = schema().field(name).type
             missing = pa.array([""] * len(table), kind) if kind == pa.string() else pa.nulls(len(table), kind)
             table = table.append_column(name, missing)
+        _check_rows(table, path)
         names = {*table.column_names, *stored}
         older = [name for name in _names(Origin) if name not in names]
         if older and set(_names(Row)) <= names:
@@ -348,7 +356,7 @@ def _frame(path: Path) -> pd.DataFrame:
         columns: dict[str, Any] = {name: _alike(table[name]) for name in texts}
         file = pq.ParquetFile(path, page_checksum_verification=True)
         options = {name: _shared(each[name] for each in file.iter_batches(columns=[name])) for name in OPTIONS}
-    except (pa.ArrowInvalid, KeyError, OSError) as error:
+    except (pa.ArrowException, KeyError, OSError) as error:
         text = str(error).splitlines()[0]
         raise DamagedResults(
             f"{path}: cannot be read ({text}); run the recipe again: the journal beside it is whole"
@@ -357,6 +365,31 @@ def _frame(path: Path) -> pd.DataFrame:
     columns |= {name: pd.Series(every, dtype=object) for name, every in options.items()}
     columns |= {name: numbers[name] for name in numbers}
     return pd.DataFrame({name: columns[name] for name in (*schema().names, *OPTIONS)})
+
+
+def _check_rows(table: pa.Table, path: Path) -> None:
+    """Raise DamagedResults where a row lacks what every row has, or has a word or a number that no run writes."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    words = {
+        "status": {each.value for each in Status}, "direction": {each.value for each in Direction},
+        "verdict": {"", *(each.value for each in Verdict)},
+    }  # fmt: skip
+    wrong = []
+    for column in fields(Row):
+        if column.name not in table.column_names:
+            continue
+        values = table[column.name]
+        if "None" not in str(column.type) and values.null_count:
+            wrong.append(f"{values.null_count} rows without a {column.name}")
+        if pa.types.is_floating(values.type) and pc.any(pc.is_inf(values)).as_py():
+            wrong.append(f"an infinite {column.name}")
+        known = words.get(column.name)
+        if known and (odd := {str(value) for value in pc.unique(values).to_pylist() if value is not None} - known):
+            wrong.append(f"the {column.name} {min(odd)[:40]!r}")
+    if wrong:
+        raise DamagedResults(f"{path}: has {', '.join(wrong)}, which no run writes; run the recipe again")
 
 
 def _alike(texts: pa.ChunkedArray) -> pd.Series[Any]:

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from evalsuite.activations.census import duplicate
+from evalsuite.limits import check_archive, check_plain, reading
 from evalsuite.plugins import did_you_mean
 from evalsuite.references import OwnError
 from evalsuite.resizing.description import tensor_groups
@@ -39,12 +40,15 @@ def read_checkpoint(file: Path) -> dict[str, Tensors]:
     """
     if file.suffix not in (*SUFFIXES, *_OLDER):
         raise OwnError(f"weights: {file} is none of {', '.join(SUFFIXES)}; {_AS_TENSORS}")
+    check_plain(file)
     if not file.is_file():
         beside = [str(path) for path in file.parent.glob("*") if path.suffix in SUFFIXES and path.is_file()]
         raise OwnError(f"weights: there is no file {file}{did_you_mean(str(file), beside) if beside else ''}")
-    if file.suffix == ".safetensors":
-        return {"": _safetensors(file)}
-    content = _unpickled(file)
+    with reading(file):
+        if file.suffix == ".safetensors":
+            return {"": _safetensors(file)}
+        check_archive(file)
+        content = _unpickled(file)
     if not isinstance(content, Mapping) or not content:
         raise OwnError(f"weights: {file} holds a {type(content).__name__}, no state dict; {_AS_TENSORS}")
     states = dict(_states(content))

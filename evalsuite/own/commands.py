@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-import traceback
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
@@ -130,8 +129,3 @@ def _told(work: Any) -> Any:
         stop(error)
     except OSError as error:
         stop(described(error))
-    except Exception as error:  # a defect of ours, or of a library on input that nobody foresaw
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{Path(frame.filename).name}:{frame.lineno}"
-        said = " ".join(str(error).split())[:300]
-        stop(f"a defect of evalsuite, not of your files: {type(error).__name__}: {said} ({place}); please report it")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from evalsuite.commands import show_traceback
 from evalsuite.terminal import say
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ CacheFolder = Annotated[
 
 def stop(message: object) -> NoReturn:
     """End the command: bad input, exit code 2."""
+    show_traceback()
     say(f"evalsuite: {message}", file=sys.stderr)
     raise typer.Exit(2)
 

@@ -17,16 +17,19 @@ contradict each other.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import onnx
 import torch
 
 from evalsuite.contract import Unsupported
+from evalsuite.limits import content, reading
 from evalsuite.onnx_model import load_model, refuse_outside
 from evalsuite.plugins import entries, load
 from evalsuite.verification.bisection import Bisection, Turns
@@ -126,7 +129,8 @@ def verify(
     deadline = time.perf_counter() + timeout
 
     def asked_in(check: Check) -> Specification:
-        specification = read_vnnlib(vnnlib, check)
+        with _timed(vnnlib):
+            specification = read_vnnlib(vnnlib, check)
         return specification if inputs == "exact" else specification.with_boxes(Box.in_float32)
 
     def prepare(check: Check) -> Callable[[], Verification]:
@@ -136,12 +140,14 @@ def verify(
             return lambda: _Search(asked, engine, seed, check).run(seconds=_FALSIFY * timeout)
         if against is not None:
             raise ValueError(f"engine {engine!r} takes one network, and no other against it")
-        content = onnx.read_bytes()
-        refuse_outside(content, str(onnx))
+        with _timed(onnx):
+            network = content(onnx)
+            refuse_outside(network, str(onnx))
         specification = asked_in(check)
-        read = _read(onnx, specification, check)
+        with _timed(onnx):
+            read = _read(onnx, specification, check)
         real = None if read is None else RealNetwork(read[1])
-        question = Question(onnx, vnnlib, content, specification, deadline, check, seed, real)
+        question = Question(onnx, vnnlib, network, specification, deadline, check, seed, real)
         return lambda: _judged(load("engines", engine).target(question), question, read)
 
     return _decided(prepare, timeout)
@@ -245,13 +251,17 @@ def _shown(asked: _Asked, seed: int, seconds: float) -> bool:
         return False
 
 
+_timed = partial(reading, seconds=math.inf)  # of the time the user has said how much there is
+
+
 def _prepared(
     files: list[Path], vnnlib: Path, specification: Specification, within: Fraction | None, check: Check
 ) -> _Asked:
     networks = []
     for file in files:
-        model = load_model(file)
-        networks.append((model, graph_of(model, str(file), check)))
+        with _timed(file):
+            model = load_model(file)
+            networks.append((model, graph_of(model, str(file), check)))
     graphs, classes = [graph for _, graph in networks], False
     if len(files) > 1:
         sizes = [(each.inputs, each.outputs) for each in graphs]
@@ -262,7 +272,8 @@ def _prepared(
     check_sizes(specification, vnnlib, files, graphs[0].inputs, sum(each.outputs for each in graphs))
     box = specification.cases[0].box.outer()
     for file, (model, graph) in zip(files, networks, strict=True):
-        compare(graph, model, str(file), box, check)
+        with _timed(file):
+            compare(graph, model, str(file), box, check)
         check()
     whole = graphs[0] if len(graphs) == 1 else side_by_side(*graphs)
     contents = (model.SerializeToString() for model, _ in networks)

@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from evalsuite.limits import reading
 from evalsuite.signals import start
 
 COLUMNS = ("category", "onnx", "vnnlib", "prepare_s", "result", "run_s")
@@ -64,7 +65,7 @@ def read_instances(path: Path, timeout: float | None = None) -> list[Instance]:
         ValueError: no instances, a line without the columns, a timeout that is not > 0; the text names file and line.
         OSError: the file can't be read.
     """
-    with path.open(newline="", encoding="utf-8-sig") as file:
+    with reading(path), path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file)
         try:
             lines = [(reader.line_num, line) for line in reader if line]

@@ -16,6 +16,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from evalsuite.decimals import exact_decimal, is_decimal
+from evalsuite.limits import content
 from evalsuite.verification.specification import Specification
 from evalsuite.verification.vnnlib_cases import (
     LARGEST,
@@ -62,9 +63,8 @@ def read_vnnlib(path: Path, check: Check = lambda: None) -> Specification:
 
     Example: docs/reference.md#verify-a-property
     """
-    raw = path.read_bytes()
     try:
-        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8-sig")
+        text = content(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise VnnLibError(f"{path}:{line}: not UTF-8 text; save it as UTF-8") from None

@@ -795,7 +795,7 @@ WRONG: list[tuple[str, Make, Any, Task, str]] = [
     ("no image in a column", bad_column, "d.parquet", C,
      "d.parquet, row 3: cannot be read as an image (not in a form that Pillow knows); replace it, or leave it out"),
     ("no parquet", text("d.parquet", "x"), "d.parquet", C,
-     "d.parquet: cannot be read as parquet (Could not open Parquet input source 'd.parquet': Parquet file size is 1 bytes, smaller than the minimum file footer (8 bytes)); write it anew"),
+     "d.parquet: cannot be read as parquet (Parquet file size is 1 bytes, smaller than the minimum file footer (8 bytes)); write it anew"),
     ("no function", code("make = 3"), "my.py:make", C,
      "my.py:make: is no function but int; write def make_data(): ..."),
     ("a function that raises", code("def make():\n    return x.nothing"), "my.py:make", C,

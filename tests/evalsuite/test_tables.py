@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -119,7 +118,7 @@ def test_what_a_cell_has_no_number_for_is_named() -> None:
     compared = comparison(frame_of(rows), "gelu")
     assert cell(compared, "relu", metric="accuracy")["lack"] == "absent (1/2)"
     assert cell(compared, "gelu", metric="nll")["lack"] == "missing (2/2)"
-    rows = [value("gelu", 0, math.nan), value("gelu", 1, 0.5), replace(value("gelu", 2, 0.5), value=math.inf)]
+    rows = [value("gelu", 0, math.nan), value("gelu", 1, 0.5), value("gelu", 2, math.inf)]
     found = cell(comparison(frame_of(rows), "gelu"), "gelu")
     assert (found["n"], found["mean"], found["lack"]) == (1, 0.5, "failed (2/3)")
     metric = Metric("certificate", None, "verdict", Direction.NEUTRAL, verdict=Verdict.HOLDS)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
+from evalsuite.limits import check_archive
 from evalsuite.own.data.parts import Part, Raw, part_named
 from evalsuite.own.data.source import Source
 from evalsuite.plugins import did_you_mean
@@ -27,9 +30,31 @@ def read_npz(source: Source) -> Raw:
     """
     if not zipfile.is_zipfile(source.place):
         raise OwnError(f"{source.path}: is no .npz archive, or a damaged one; {_WRITE}")
+    check_archive(source.place)
+    _check_heads(source)
     with np.load(source.place, allow_pickle=False) as archive:
         arrays = {name: _array(archive, name, source.path) for name in archive.files}
     return raw_of(arrays, source, source.path)
+
+
+def _check_heads(source: Source) -> None:
+    """Raise OwnError where an array's head promises more numbers than the archive holds."""
+    with zipfile.ZipFile(source.place) as archive:
+        for entry in archive.infolist():
+            shape, size = _promised(archive, entry)
+            if size > entry.file_size:
+                said = f"the array {entry.filename.removesuffix('.npy')!r} of shape {shape} takes {size:,} bytes"
+                raise OwnError(f"{source.path}: {said}, and the file has {entry.file_size:,} of it; {_WRITE}")
+
+
+def _promised(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> tuple[tuple[int, ...], int]:
+    """The shape in an array's head, and its bytes; (), 0 of what has no such head, which its reader tells."""
+    with suppress(Exception), archive.open(entry) as file:  # a damaged head may raise anything
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, kind = read(file)
+        return shape, 0 if kind.hasobject else math.prod(shape) * kind.itemsize
+    return (), 0
 
 
 def _array(archive: Any, name: str, said: str) -> np.ndarray:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 
+from evalsuite.limits import check_plain
 from evalsuite.own.data.parts import Part, Raw, part_named
 from evalsuite.own.data.source import Source
 from evalsuite.own.data.tables import Table, class_names, column, read_csv, targets_in
@@ -247,8 +248,13 @@ def _in_column(values: Any, folder: Path, index: int) -> bytes:
     value = value.as_py() if hasattr(value, "as_py") else value
     if isinstance(value, dict):
         inside = value.get("bytes")
-        value = inside if inside is not None or not value.get("path") else (folder / value["path"]).read_bytes()
+        value = inside if inside is not None or not value.get("path") else _file(folder / value["path"])
     return bytes(value) if value is not None else b""
+
+
+def _file(path: Path) -> bytes:
+    check_plain(path)
+    return path.read_bytes()
 
 
 _Found = tuple[list[str], list[Any]]  # files relative to the folder, and their targets
@@ -282,7 +288,7 @@ def read_folder(source: Source) -> Raw:
 
 
 def _in_file(folder: Path, files: list[str], index: int) -> bytes:
-    return (folder / files[index]).read_bytes()
+    return _file(folder / files[index])
 
 
 def _where(folder: Path, files: list[str], index: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from torch.nn import functional
 
 from evalsuite.contract import IGNORED, Data, Split, Task
+from evalsuite.limits import computing, reading
 from evalsuite.own.data.arrays import read_npz
 from evalsuite.own.data.classes import Naming
 from evalsuite.own.data.features import read_features
@@ -53,6 +55,11 @@ def read_data(
     """
     naming = naming or Naming()
     naming = replace(naming, chosen=source.labels, order=source.order or naming.order)
+    with nullcontext() if source.is_function else reading(source.path):
+        return _data(source, task, tokenizer, targets_of, naming)
+
+
+def _data(source: Source, task: Task, tokenizer: str | None, targets_of: TargetsOf | None, naming: Naming) -> Data:
     raw = _read(source, kind_of(task), source.tokenizer or tokenizer)
     if isinstance(raw, Data):
         train, calibration, validation, test = (replace(getattr(raw, name), task=task) for name in PARTS)
@@ -194,7 +201,7 @@ def _asked(part: Part, targets_of: TargetsOf | None) -> torch.Tensor:
         cure = "name the column of vectors with `target`, or give a model that is trained already"
         raise OwnError(f"{part.where(-1)}: the data have no targets, and no original model gives them; {cure}")
     batches = (part.inputs[start : start + _BATCH] for start in range(0, len(part.inputs), _BATCH))
-    with torch.no_grad():
+    with torch.no_grad(), computing():
         found = torch.cat([targets_of(each).float() for each in batches])
     if found.ndim != 2:
         raise OwnError(f"the model gives outputs of shape {tuple(found.shape)}; an embedding is (samples, width)")

@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from evalsuite.limits import check_plain
 from evalsuite.plugins import did_you_mean
 from evalsuite.references import OwnError, is_reference
 from evalsuite.sources import stamp
@@ -116,6 +117,7 @@ class Source:
         if place.suffix in (".pkl", ".pickle", ".pt", ".pth", ".joblib"):
             cure = "save arrays with numpy.savez, or tables as parquet"
             raise OwnError(f"{self.path}: a pickle runs any code that is in it, so it is not read; {cure}")
+        check_plain(place)
         if not place.exists():
             known = place.parent.iterdir() if place.parent.is_dir() else ()
             beside = [str(each) for each in known if not each.name.startswith((".", "__"))]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from evalsuite.decimals import is_decimal
+from evalsuite.limits import check_size
 from evalsuite.own.data.parts import part_named
 from evalsuite.own.data.source import Source
 from evalsuite.own.data.targets import Kind
@@ -142,7 +144,7 @@ def read_csv(file: Path) -> Table:
         raise OwnError(f"{file}:{reader.line_num}: {error}; quote what contains a separator") from error
     if names and all(map(is_decimal, names)):
         raise OwnError(f"{file}:1: has no head, its first line is of numbers; put the columns' names there")
-    twice = next((each for place, each in enumerate(names) if each in names[:place]), None)
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise OwnError(f"{file}:1: two columns are called {twice!r}; give each a name of its own")
     columns = [list(each) for each in zip(*rows, strict=True)] or [[] for _ in names]
@@ -187,7 +189,7 @@ def _json_lines(file: Path) -> Table:
 def _json(line: str, where: str) -> dict[str, Any]:
     try:
         found = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise OwnError(f"{where}: is not JSON ({error}); write one object a line") from error
     if not isinstance(found, dict):
         raise OwnError(f'{where}: is a {type(found).__name__}, no object; write {{"text": ..., "label": ...}}')
@@ -199,12 +201,27 @@ def _parquet(file: Path) -> Table:
     from pyarrow import parquet
 
     try:
+        check_size(file, *_promised(parquet.read_metadata(file)))
         found = parquet.read_table(file)
     except (pyarrow.ArrowException, OSError) as error:
-        raise OwnError(f"{file}: cannot be read as parquet ({str(error).splitlines()[0]}); write it anew") from error
-    kept = (found.schema.metadata or {}).get(b"huggingface")
-    features = json.loads(kept)["info"]["features"] if kept else {}
-    return _of_arrow(file, found, features)
+        said = " ".join(str(error).split())[:200]
+        raise OwnError(f"{file}: cannot be read as parquet ({said}); write it anew") from error
+    return _of_arrow(file, found, _features(found.schema.metadata))
+
+
+def _promised(metadata: Any) -> tuple[int, str]:
+    """The bytes that a parquet file unpacks to by its own words, a byte a value at least; and what it is."""
+    groups = (metadata.row_group(place) for place in range(metadata.num_row_groups))
+    values = metadata.num_rows * metadata.num_columns
+    return max(values, sum(group.total_byte_size for group in groups)), f"a table of {values:,} values"
+
+
+def _features(metadata: Mapping[bytes, bytes] | None) -> Any:
+    """The features that Hugging Face's library describes in a file's metadata; none of what has another form."""
+    try:
+        return json.loads((metadata or {})[b"huggingface"])["info"]["features"]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return {}
 
 
 def _saved(folder: Path) -> Table:
@@ -218,19 +235,32 @@ def _saved(folder: Path) -> Table:
         if state.get("_indices_data_files"):
             raise OwnError(f"{folder}: holds a selection of rows; save it anew after .flatten_indices()")
         tables = [pyarrow.ipc.open_stream(pyarrow.memory_map(str(each))).read_all() for each in files]
-    except (pyarrow.ArrowException, OSError, KeyError, ValueError) as error:
-        if isinstance(error, OwnError):
-            raise
+    except OwnError:
+        raise
+    except (
+        pyarrow.ArrowException,
+        OSError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        ValueError,
+        RecursionError,
+    ) as error:
         cure = "save it anew with save_to_disk"
         raise OwnError(
             f"{folder}: cannot be read as a saved data set ({type(error).__name__}: {error}); {cure}"
         ) from error
     if not tables:
         raise OwnError(f"{folder}: the data set is empty; give it samples")
-    return _of_arrow(folder, pyarrow.concat_tables(tables), described.get("features") or {})
+    whole = pyarrow.concat_tables(tables)
+    return _of_arrow(folder, whole, described.get("features") if isinstance(described, dict) else {})
 
 
-def _of_arrow(file: Path, table: Any, features: Mapping[str, Any]) -> Table:
+def _of_arrow(file: Path, table: Any, features: Any) -> Table:
+    features = features if isinstance(features, Mapping) else {}
+    twice = next((name for name, count in Counter(table.column_names).items() if count > 1), None)
+    if twice is not None:
+        raise OwnError(f"{file}: two columns are called {twice!r}; give each a name of its own")
     names = {name: tuple(found) for name, each in features.items() if (found := _class_names(each))}
     return Table(file, {name: table.column(name) for name in table.column_names}, names=names)
 
@@ -242,7 +272,10 @@ def _class_names(feature: Any) -> list[str]:
     if not isinstance(feature, dict):
         return []
     inner = feature.get("feature")
-    return list(feature.get("names", [])) if feature.get("_type") == "ClassLabel" else _class_names(inner)
+    if feature.get("_type") != "ClassLabel":
+        return _class_names(inner)
+    names = feature.get("names")
+    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def _checked(table: Table) -> Table:

@@ -1,0 +1,108 @@
+"""A command in a process of its own, ended where a user's file takes more memory or time than its share.
+
+What reads a file may hold the interpreter for as long as it likes, and memory that is asked for is not yet taken. So
+nothing in the process itself can keep a limit: its parent looks at it, ends it, and says which file it was.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from evalsuite.limits import SECONDS, board, cure, gib
+from evalsuite.run import tree
+from evalsuite.terminal import say
+
+_TICK = 0.02  # seconds between two looks
+_IDLE = 60.0  # seconds without any of the processor's, while a file is read: it gives nothing
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_KERNEL = 128  # of si_code: the terminal's driver has sent the signal to every process of the group
+
+
+def watched(command: Callable[[], None]) -> None:
+    """Run a command, which ends this process: with its exit code, or 2 and a message where it was ended.
+
+    Where the system tells nothing of processes, the command runs here, and is not watched.
+    """
+    if not Path("/proc/self/stat").exists():
+        command()
+        return
+    own = os.getpid()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGCHLD})
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        board.own()
+        tree.die_with(own)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        command()
+        return
+    os._exit(_Watch(pid).end())
+
+
+class _Watch:
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._most = tree.machine_limit()
+        self._number, self._spent, self._idle = 0, 0.0, 0.0
+
+    def end(self) -> int:
+        """Wait for the command's end, or bring it about; its exit code."""
+        while True:
+            received = signal.sigtimedwait({*_PASSED_ON, signal.SIGCHLD}, _TICK)
+            if received is not None and received.si_signo in _PASSED_ON and received.si_code != _KERNEL:
+                tree.kill([self._pid], signal.Signals(received.si_signo))
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            if pid:
+                return self._code(os.waitstatus_to_exitcode(status))
+            if message := self._trespass():
+                tree.kill([self._pid])
+                os.waitpid(self._pid, 0)
+                say(f"evalsuite: {message}", file=sys.stderr, flush=True)
+                return 2
+
+    def _code(self, code: int) -> int:
+        """The command's exit code; of one that a signal ended what a shell would say."""
+        if code >= 0 or -code in _PASSED_ON:
+            return code if code >= 0 else 128 - code
+        name = signal.Signals(-code).name
+        announced = board.read()
+        where = f"{announced[0]}: while it was read, the" if announced else "the"
+        say(f"evalsuite: {where} process was ended by {name}, as by a defect of a library", file=sys.stderr, flush=True)
+        return 2 if announced else 128 - code
+
+    def _trespass(self) -> str:
+        """What ends the command; "" where nothing does."""
+        held = tree.memory_of([self._pid])
+        if held > self._most:
+            return f"the command holds {gib(held)}, and this machine has no more; give it less data, or more memory"
+        announced = board.read()
+        if announced is None:
+            return ""
+        name, memory, seconds, number = announced
+        if held > memory:
+            return f"{name}: reading it takes more than {gib(held)} of memory; {cure(2 * held)}"
+        spent = _processor(self._pid)
+        if spent > seconds:
+            return (
+                f"{name}: reading it takes too long, more than its share of the processor; set {SECONDS}=600 for more"
+            )
+        if number != self._number or spent > self._spent:
+            self._number, self._spent, self._idle = number, spent, 0.0
+        self._idle += _TICK
+        if self._idle > _IDLE:
+            return f"{name}: gives nothing for {_IDLE:g} s; name a file that is on this machine, and no pipe"
+        return ""
+
+
+def _processor(pid: int) -> float:
+    """Seconds of the processor that a process has had."""
+    with suppress(OSError, IndexError, ValueError):
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
