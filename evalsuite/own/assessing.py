@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from evalsuite.own.baseline import Trivial
 from evalsuite.own.examining import examine
+from evalsuite.own.floors import doubts_of
 from evalsuite.own.own import Own
 from evalsuite.own.recipes import Asked
 from evalsuite.own.saving import save_own
@@ -23,6 +23,7 @@ from evalsuite.recipe import TRAIN, Recipe, construct, in_words, option_names
 from evalsuite.references import OwnError, declared
 from evalsuite.results import Status, parse_setting, read_results
 from evalsuite.run.console import cache_in, execute
+from evalsuite.run.record import keep_doubts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -180,18 +181,16 @@ def warnings_of(asked: Asked) -> list[str]:
     return [f"Warning: {finding}" for what, finding in asked.examined.lines if what == "warning"]
 
 
-def at_chance(folder: Path, trivial: Trivial) -> str:
-    """What is said where every variant of a run scores no better than a predictor that looks at no input; else ""."""
-    frame = read_results(folder)
-    rows = frame[(frame.stage == "accuracy") & (frame.metric == trivial.metric) & frame.value.notna()]
-    rows = rows[rows["sample"].isna()]
-    if rows.empty or rows.value.max() > trivial.score + trivial.spread:
-        return ""
-    what = "always naming the most frequent class" if trivial.metric == "accuracy" else "always giving the mean"
-    return (
-        f"every variant is at chance: {trivial.metric} is at most {rows.value.max():.4g}, and {what} has"
-        f" {trivial.score:.4g}; train longer, or look at the labels, their order and the inputs"
-    )
+def doubted(asked: Asked, folder: Path) -> list[str]:
+    """Why a run's baseline is no trained network, so that nothing is concluded from it; kept in the run's record, where
+    every report of it finds that.
+    """
+    # What a user brings trained is what it is, though a linear model may be better.
+    floors = tuple(floor for floor in asked.examined.floors if floor.least or asked.start != "trained")
+    sentences = doubts_of(read_results(folder), asked.examined.activation or "given", floors)
+    told = [f"not trained: {sentence}" if asked.start == "scratch" else sentence for sentence in sentences]
+    keep_doubts(folder, asked.name, told)
+    return told
 
 
 def _table(frame: pd.DataFrame) -> list[str]:
@@ -245,7 +244,9 @@ def relu_ized(
         recipe, run, cache_in(cache), jobs=jobs, progress=progress, command=f"evalsuite relu-ize {options['model']}"
     )
     best = _best(read_results(run), recipe.baseline)
+    doubts = doubted(asked, run)
     how = _save(own_of(options), run / "artefacts" / asked.name / best.variant / "0" / TRAIN / "network", out)
+    yield from doubts
     yield from report_of(run)
     yield from warnings_of(asked)
     told = f"{best.metric} {best.value:.4g}, and {best.before:.4g} before"

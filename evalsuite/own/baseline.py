@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from torch import nn
 
 from evalsuite.contract import Data
 from evalsuite.own.data.parts import CUT
-from evalsuite.tasks import Classification, Regression
+from evalsuite.tasks import Classification
 
 _SAMPLES = 512
 _BATCH = 32
@@ -19,31 +18,6 @@ _FEWEST = 20  # targets that tell anything
 _GAIN = 0.1  # of accuracy, by another order
 _MOSTLY = 0.5  # of the samples of a class that are called another
 _SHOWN = 12
-
-
-@dataclass(frozen=True)
-class Trivial:
-    """What a predictor scores that looks at no input, on the test part.
-
-    Args:
-        metric: the headline of the task; "" where there is no such predictor.
-        score: accuracy of the most frequent class, or R² of the mean.
-        spread: how far a score of chance may lie above it: two standard errors.
-    """
-
-    metric: str = ""
-    score: float = 0.0
-    spread: float = 0.0
-
-    @classmethod
-    def of(cls, data: Data) -> Trivial:
-        """Of the data's task."""
-        task = getattr(data.task, "task", data.task)
-        targets = data.test.targets[data.test.counted]
-        if isinstance(task, Classification):
-            share = float(targets.unique(return_counts=True)[1].max()) / len(targets)  # type: ignore[no-untyped-call]
-            return cls("accuracy", share, 2 * float(np.sqrt(share * (1 - share) / len(targets))))
-        return cls("r2", 0.0, 0.0) if isinstance(task, Regression) else cls()
 
 
 def leaks(data: Data) -> list[str]:

@@ -94,7 +94,7 @@ def assess(
 
     Example: docs/own-models.md#in-a-recipe-and-in-python
     """
-    from evalsuite.own.assessing import asked_of, options_of
+    from evalsuite.own.assessing import asked_of, doubted, options_of
     from evalsuite.recipe import parse_recipe
     from evalsuite.report import write_report
     from evalsuite.results import read_results
@@ -112,4 +112,5 @@ def assess(
     executor, workers = processes(recipe, jobs)
     store = cache_in(Path(cache) if cache else None)
     run_recipe(recipe, folder.absolute(), store, executor, progress_of(progress), workers=workers)
+    doubted(asked, folder)
     return Assessment(folder, read_results(folder), write_report(folder)[0])

@@ -58,9 +58,9 @@ def assess(
 ) -> None:  # fmt: skip
     """Your model through every stage, against its ReLU variants: a recipe, a run and a report.
 
-    The exit code is 1 if a job failed, or if every variant is at chance.
+    The exit code is 1 if a job failed, or if the baseline is no trained network.
     """
-    from evalsuite.own.assessing import at_chance, kept_recipe, report_of, warnings_of
+    from evalsuite.own.assessing import doubted, kept_recipe, report_of, warnings_of
     from evalsuite.run.console import cache_in, execute
 
     words = model, data, task, weights, start, set_ or []
@@ -69,13 +69,12 @@ def assess(
     folder = out or Path("runs") / asked.name
     read = _told(lambda: kept_recipe(asked, folder))
     complete = execute(read, folder, cache_in(cache), jobs=jobs, progress=progress, command=f"evalsuite assess {model}")
-    for line in report_of(folder):
+    doubts = _told(lambda: doubted(asked, folder))
+    for line in (*_no_verdict(doubts), *report_of(folder)):
         say(line)
     for line in warnings_of(asked):
         say(line)
-    if chance := at_chance(folder, asked.examined.trivial):
-        say(f"evalsuite: {chance}", file=sys.stderr)
-    if chance or not complete:
+    if doubts or not complete:
         raise typer.Exit(1)
 
 
@@ -114,6 +113,11 @@ def _print_examined(lines: tuple[tuple[str, str], ...]) -> None:
     width = max(len(what) for what, _ in lines)
     for what, finding in lines:
         say(f"{what:<{width}}  {finding}")
+
+
+def _no_verdict(doubts: list[str]) -> list[str]:
+    """The doubts about a baseline, and what follows from them."""
+    return [*doubts, "So nothing is concluded from the differences to it."] if doubts else []
 
 
 def _told(work: Any) -> Any:

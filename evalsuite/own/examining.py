@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,9 +13,10 @@ from evalsuite.activations import census
 from evalsuite.activations.census import duplicate
 from evalsuite.contract import Data, Task
 from evalsuite.onnx_network import OnnxNetwork
-from evalsuite.own.baseline import Trivial, doubts, leaks
+from evalsuite.own.baseline import doubts, leaks
 from evalsuite.own.data.classes import Naming
 from evalsuite.own.data.tables import is_table
+from evalsuite.own.floors import Floor, floors
 from evalsuite.own.own import Own, forget
 from evalsuite.references import OwnError, line_of
 from evalsuite.run.making import PARTS, check_disjoint
@@ -35,16 +36,16 @@ class Examined:
     Args:
         activation: the registered name of the activation that variants replace; "" of an ONNX file.
         lines: (what, finding) for the user, in the order of the examination.
-        trivial: what a predictor scores that looks at no input.
         width: from the lowest to the highest input.
         normalised: whether the model has BatchNorm.
+        floors: scores that a trained baseline exceeds.
     """
 
     activation: str
     lines: tuple[tuple[str, str], ...]
     width: float
     normalised: bool
-    trivial: Trivial = field(default_factory=Trivial)
+    floors: tuple[Floor, ...] = ()
 
 
 def examine(own: Own) -> Examined:
@@ -73,7 +74,7 @@ def examine(own: Own) -> Examined:
         lines += [("warning", sentence) for sentence in (*leaks(data), *doubts(module, data))]
     low, high = data.domain
     normalised = any(isinstance(each, (nn.BatchNorm1d, nn.BatchNorm2d)) for each in module.modules())
-    return Examined("" if own.is_onnx else own.original, tuple(lines), high - low, normalised, Trivial.of(data))
+    return Examined("" if own.is_onnx else own.original, tuple(lines), high - low, normalised, floors(data))
 
 
 def _given(own: Own, data: Data) -> nn.Module:

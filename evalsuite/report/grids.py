@@ -85,6 +85,12 @@ def with_tones(grid: Grid, tones: Mapping[Estimate, str]) -> Grid:
     return replace(grid, rows=tuple(tuple(map(marked, row)) for row in grid.rows))
 
 
+def without_tones(grid: Grid) -> Grid:
+    """The table, in which no cell is marked as better or worse."""
+    rows = (tuple(replace(cell, tone="") if cell.tone in MARKS else cell for cell in row) for row in grid.rows)
+    return replace(grid, rows=tuple(rows))
+
+
 class Sheet:
     """A table that is being made: its rows of cells, and `lines` with their exact numbers.
 

@@ -6,7 +6,7 @@ It is the one object that concludes: the page's first screen, the Markdown and `
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import product
@@ -39,6 +39,7 @@ class Reading(str, Enum):
     NO_WORSE = "no worse than the margin"
     UNRESOLVED = "not resolved"
     UNMEASURED = "not measured"
+    DOUBTED = "no verdict"
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class MatrixCell:
             # Its own interval excludes 0, which would look like a contradiction beside the word alone.
             adjusted = " after Holm's adjustment" if self.p is not None and self.p <= LEVEL else ""
             return f"{self.reading.value}{adjusted} (a difference of the margin would take about {self.needed} seeds)"
-        if self.reading in (Reading.UNRESOLVED, Reading.UNMEASURED) and self.reason:
+        if self.reading in (Reading.UNRESOLVED, Reading.UNMEASURED, Reading.DOUBTED) and self.reason:
             return f"{self.reading.value}: {self.reason}"
         if self.reading is Reading.MIXED and self.against:
             return f"{self.reading.value}: the other way at {listed(self.against)}"
@@ -157,7 +158,7 @@ class Matrix:
             found = [text for row in self.rows if (text := _where(row, reading))]
             parts += [f"{_VERBS.get(reading, reading.value)} {listed(found)}"] if found else []
         quiet = [row for row in self.rows if not any(_where(row, each) for each in _SAID)]
-        for reading in (Reading.NO_WORSE, Reading.UNRESOLVED, Reading.UNMEASURED):
+        for reading in (Reading.NO_WORSE, Reading.UNRESOLVED, Reading.UNMEASURED, Reading.DOUBTED):
             names = [_quiet(row) for row in quiet if _told(row) is reading]
             parts += [f"{_VERBS[reading]} {listed(names)}"] if names else []
         return f"{self.variant} in the place of {self.baseline} {'; '.join(parts)}."
@@ -171,6 +172,7 @@ _VERBS = {
     Reading.NO_WORSE: "is no worse than the margin in",
     Reading.UNRESOLVED: "is not resolved in",
     Reading.UNMEASURED: "was not measured in",
+    Reading.DOUBTED: "gets no verdict, since the baseline is in doubt, in",
 }
 
 
@@ -210,6 +212,8 @@ def _told(row: MatrixRow) -> Reading:
     if row.pooled.estimate is not None:
         return row.pooled.reading
     every = {cell.reading for cell in row.cells.values()} - {Reading.UNMEASURED}
+    if Reading.DOUBTED in every:
+        return Reading.DOUBTED
     return Reading.UNRESOLVED if Reading.UNRESOLVED in every else next(iter(every), Reading.UNMEASURED)
 
 
@@ -230,21 +234,29 @@ def decision_matrices(run: Run) -> list[Matrix]:
     for variant, (name, endpoint) in product(variants, asked):
         found = {each: endpoint.measure(run, each, variant) for each in workloads}
         if any(found.values()):
-            made[variant].append(matrix_row(name, endpoint, found, seeds))
+            made[variant].append(matrix_row(name, endpoint, found, seeds, doubted=run.doubts))
     return [Matrix(variant, run.baseline, workloads, rows) for variant, rows in read_screens(made).items()]
 
 
 def matrix_row(section: str, endpoint: Endpoint, found: Mapping[str, Evidence | None],
-               seeds: Mapping[str, int] | None = None) -> MatrixRow:  # fmt: skip
-    """A row with its differences and p values, not yet read; `seeds` counts those of each workload."""
-    cells = {name: _cell(endpoint, evidence, (seeds or {}).get(name, 0)) for name, evidence in found.items()}
+               seeds: Mapping[str, int] | None = None, doubted: Collection[str] = ()) -> MatrixRow:  # fmt: skip
+    """A row with its differences and p values, not yet read; `seeds` counts those of each workload. The workloads
+    `doubted` have a baseline from which nothing is concluded.
+    """
+    cells = {
+        name: MatrixCell(Reading.DOUBTED, reason="the baseline is in doubt")
+        if name in doubted
+        else _cell(endpoint, evidence, (seeds or {}).get(name, 0))
+        for name, evidence in found.items()
+    }
     effects = [each.ends for each in cells.values() if each.ends is not None and each.ends[0].n > 1]
     least, most = (_certain(endpoint, mean_over_workloads([each[i] for each in effects])) for i in range(2))
     if least is None or most is None:
         measured = [each for each in cells.values() if each.ends is not None] or [*cells.values()]
         few = "only one workload" if len(cells) == 1 else "one workload has two seeds or more"
         lack = few if effects else measured[0].reason
-        return MatrixRow(section, endpoint, cells, MatrixCell(Reading.UNMEASURED, reason=lack))
+        reading = Reading.DOUBTED if all(name in doubted for name in cells) else Reading.UNMEASURED
+        return MatrixRow(section, endpoint, cells, MatrixCell(reading, reason=lack))
     together = between(least, most).within(-endpoint.greatest, endpoint.greatest)
     whole = MatrixCell(Reading.UNRESOLVED, together, label=f"{len(effects)} workloads", pooled=True,
                        asked=len(cells), ends=(least, most))  # fmt: skip
@@ -358,11 +370,13 @@ def read_rows(rows: Sequence[MatrixRow]) -> tuple[MatrixRow, ...]:
 def _said(cell: MatrixCell, endpoint: Endpoint, p_adjusted: float | None, level: float) -> MatrixCell:
     """A cell with what it says by its adjusted p value; `level` is that of the strictest test."""
     cell = replace(cell, p_adjusted=p_adjusted)
-    reading, found = _reading(cell, endpoint), cell.estimate
+    reading = cell.reading if cell.reading is Reading.DOUBTED else _reading(cell, endpoint)
+    found = cell.estimate
     needed = None if found is None or cell.pooled or cell.bracketed else seeds_needed(found, endpoint.margin, level)
     ends = [abs(end) for end in (found.low, found.high) if end is not None] if found is not None else []
     small = reading in (Reading.HELPS, Reading.COSTS) and bool(ends) and max(ends) < endpoint.margin
-    reason = cell.reason if reading in (Reading.UNRESOLVED, Reading.UNMEASURED) else ""
+    told = (Reading.UNRESOLVED, Reading.UNMEASURED, Reading.DOUBTED)
+    reason = cell.reason if reading in told else ""
     return replace(cell, reading=reading, reason=reason, needed=needed, small=small)
 
 

@@ -5,7 +5,7 @@ The few measurements that a reader wants first are its headlines. All others are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MOST = 4
+_DOUBT = "doubt"  # the note in the record
 
 
 def headline_lines(lines: Sequence[TextLine]) -> list[TextLine]:
@@ -152,6 +153,22 @@ class Run:
         return {name: every[name] for name in sorted(every, key=lambda name: (first[name], name))}
 
     @cached_property
+    def doubts(self) -> dict[str, list[str]]:
+        """Workload -> why nothing is concluded from its baseline, as the record says; without those of no doubt."""
+        found: dict[str, list[str]] = {}
+        for workload, told in self.record.table("data").items():
+            notes = told.get("notes") if isinstance(told, Mapping) else None
+            for note in notes if isinstance(notes, list) else ():
+                if isinstance(note, list) and len(note) == 2 and note[0] == _DOUBT:
+                    found.setdefault(workload, []).append(str(note[1]))
+        return found
+
+    @property
+    def inconclusive(self) -> bool:
+        """Whether nothing is concluded from any workload."""
+        return bool(self.doubts) and self.doubts.keys() >= set(self.measured.workloads)
+
+    @cached_property
     def matrices(self) -> list[Matrix]:
         """The decision matrix of each variant but the baseline, the one that is shown first in front."""
         return decision_matrices(self)
@@ -167,7 +184,10 @@ class Run:
         """What each section says; those that have nothing to say are left out."""
         tones = tones_of(self.screen)
         made = {name: section.part(self) for name, section in self.sections.items()}
-        return {name: part.with_tones(tones) for name, part in made.items() if not part.empty}
+        made = {name: part.with_tones(tones) for name, part in made.items()}
+        if self.inconclusive:
+            made = {name: part.without_conclusions() for name, part in made.items()}
+        return {name: part for name, part in made.items() if not part.empty}
 
     @cached_property
     def terms(self) -> dict[str, str]:
@@ -188,7 +208,9 @@ class Run:
     def compared(self) -> pd.DataFrame:
         """The tidy comparison; what is a number of the decision matrix too has its verdict."""
         drawn = [metric for section in self.sections.values() for metric in section.drawn]
-        return as_decided(comparison(self.frame, self.baseline, drawn), self.screen)
+        compared = as_decided(comparison(self.frame, self.baseline, drawn), self.screen)
+        doubtful = compared["workload"].isin(list(self.doubts))
+        return compared.assign(better=compared["better"].mask(doubtful, ""), resolved=compared["resolved"] & ~doubtful)
 
     @cached_property
     def whole(self) -> pd.DataFrame:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from evalsuite.contract import Direction
 from evalsuite.plugins import PluginError, entries, load
-from evalsuite.report.grids import with_tones
+from evalsuite.report.grids import with_tones, without_tones
 from evalsuite.report.statistics import mean_by_seed
 
 if TYPE_CHECKING:
@@ -88,6 +88,11 @@ class Part:
         """The part, in whose tables each difference that `tones` has is marked as it says: see `tones_of`."""
         grids, details = ([with_tones(grid, tones) for grid in tables] for tables in (self.grids, self.details))
         return replace(self, grids=grids, details=details)
+
+    def without_conclusions(self) -> Part:
+        """The numbers alone: no findings, and no difference that is marked as better or worse."""
+        grids, details = ([without_tones(grid) for grid in tables] for tables in (self.grids, self.details))
+        return replace(self, findings=(), rule="", grids=grids, details=details)
 
     @property
     def empty(self) -> bool:

@@ -23,9 +23,11 @@ from evalsuite.recipe import Part, Recipe
 from evalsuite.results import DamagedResults, Status, check_sealed, sealed
 from evalsuite.run.journal import Entry
 from evalsuite.sources import digest
+from evalsuite.sums import add_sums
 
 FILE = "run.json"
 MEASURED = "measured"  # when, among the conditions
+DOUBT = "doubt"  # the note that says why nothing is concluded from a workload's baseline
 _LIBRARIES = ("evalsuite", "torch", "numpy", "onnx", "onnxruntime", "scikit-learn")
 
 
@@ -233,6 +235,20 @@ def write_record(record: RunRecord, out: Path) -> None:
     partial = out / f"{FILE}.partial"
     partial.write_text(json.dumps(sealed(asdict(record)), indent=1) + "\n")
     partial.replace(out / FILE)
+
+
+def keep_doubts(out: Path, workload: str, doubts: Iterable[str]) -> None:
+    """Note in a run's record why nothing is concluded from the workload's baseline, instead of older doubts."""
+    record = read_record(out)
+    if record is None or workload not in record.data:
+        return
+    known = [note for note in record.data[workload].get("notes", []) if note[0] != DOUBT]
+    notes = [*([DOUBT, sentence] for sentence in doubts), *known]
+    if notes == record.data[workload].get("notes", []):
+        return
+    data = {**record.data, workload: {**record.data[workload], "notes": notes}}
+    write_record(replace(record, data=data), out)
+    add_sums(out, [out / FILE])
 
 
 def read_record(out: Path) -> RunRecord | None:

@@ -12,6 +12,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from evalsuite.cli import app
+from evalsuite.sums import changed
 
 NET = """import torch
 from torch import nn
@@ -70,7 +71,15 @@ def test_the_terminal_and_the_page_name_classes_columns_and_another_order() -> N
         assert order in text
         assert swaps in text
     assert code == 1
-    assert "every variant is at chance: accuracy is at most" in output
+    doubt = "no better than always naming the most frequent class: accuracy is 0, and that has 0.3333"
+    assert doubt in output
+    first = Path("out/report.md").read_text().splitlines()[0].replace("\\", "")
+    assert first.startswith("**")
+    assert doubt in first
+    page = Path("out/report.html").read_text()
+    assert page.index(doubt) < page.index("<h1>")
+    assert "gets no verdict, since the baseline is in doubt" in page
+    assert [*changed(Path("out"))] == []  # the sums are those of the record with the doubt
     again, output = assess()  # all from what the folder has
     assert again == 1
     assert dict(next(iter(json.loads(Path("out/run.json").read_text())["data"].values()))["notes"]) == notes
@@ -84,7 +93,7 @@ def test_a_right_model_with_a_test_part_of_its_own_has_no_warning() -> None:
     Path("d/test.csv").write_text("\n".join([head, *rows[110:]]))
     _, output = assess("--data", "d")
     assert "Warning" not in output
-    assert "at chance" not in output
+    assert "nothing is concluded" not in output
 
 
 def test_a_trained_model_may_have_seen_samples_that_are_cut_off_as_test_part() -> None:

@@ -1,0 +1,141 @@
+"""What a trained baseline must be better than: a predictor that looks at no input and, of tables, a linear model."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from evalsuite.contract import Data
+from evalsuite.tasks import Classification, LanguageModel, Regression
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_MOST_SAMPLES = 20_000  # that a linear model is fitted to
+_MOST_COLUMNS = 1_000
+_ERRORS = 2.0  # standard errors that chance may make of a score
+
+
+@dataclass(frozen=True)
+class Floor:
+    """A score on the test part that needs no network.
+
+    Args:
+        metric: of the task; greater is better but for `nll`.
+        score: of the simple predictor.
+        spread: how far chance may move a score of a network that is as good.
+        words: what the predictor is.
+        least: whether a network that is only as good is untrained; else one that is worse.
+    """
+
+    metric: str
+    score: float
+    spread: float
+    words: str
+    least: bool = True
+
+    def doubt(self, score: float) -> str:
+        """Why a baseline with this score is no trained network; "" where it is better."""
+        gain = self.score - score if self.metric == "nll" else score - self.score
+        if gain > self.spread or (gain >= -self.spread and not self.least):
+            return ""
+        compared = "no better than" if self.least else "worse than"
+        cure = "train longer, or look at the targets, their order and the inputs"
+        return f"{compared} {self.words}: {self.metric} is {score:.4g}, and that has {self.score:.4g}; {cure}"
+
+
+def floors(data: Data) -> tuple[Floor, ...]:
+    """The floors of the data's task: none of a task without a simple predictor."""
+    task = getattr(data.task, "task", data.task)
+    if isinstance(task, LanguageModel):
+        return (_unigram(data),)
+    if isinstance(task, Classification):
+        return (_majority(data), *_linear_classes(data))
+    if isinstance(task, Regression):
+        count = int(data.test.counted.sum())
+        # The R² of values that have nothing to do with the targets is about chi²(1) / n at most.
+        return (Floor("r2", 0.0, _ERRORS**2 / count, "always giving the mean"), *_linear_values(data))
+    return ()
+
+
+def doubts_of(frame: pd.DataFrame, baseline: str, found: tuple[Floor, ...]) -> list[str]:
+    """Why nothing is to be concluded from a baseline, by its mean scores over seeds on the test part; where a run
+    measured none, by those on the validation part.
+    """
+    rows = frame[(frame.variant == baseline) & frame.value.notna() & frame["sample"].isna()]
+    sentences = []
+    for floor in found:
+        tested = rows[(rows.stage == "accuracy") & (rows.metric == floor.metric)]
+        scores = tested if len(tested) else rows[rows.metric == f"validation_{floor.metric}"]
+        if len(scores):
+            sentences.append(floor.doubt(float(scores.value.mean())))
+    return [sentence for sentence in sentences if sentence][:1]
+
+
+def _majority(data: Data) -> Floor:
+    targets = data.test.targets[data.test.counted]
+    share = float(targets.unique(return_counts=True)[1].max()) / len(targets)  # type: ignore[no-untyped-call]
+    return Floor("accuracy", share, _error(share, len(targets)), "always naming the most frequent class")
+
+
+def _unigram(data: Data) -> Floor:
+    """Each token by its frequency in training, where one more is counted of each."""
+    train, test = (part.targets[part.counted] for part in (data.train, data.test))
+    counts = torch.bincount(train, minlength=max(data.classes, int(test.max()) + 1)).double() + 1
+    losses = -(counts / counts.sum()).log()[test]
+    spread = _ERRORS * float(losses.std()) / math.sqrt(len(losses)) if len(losses) > 1 else 0.0
+    return Floor("nll", float(losses.mean()), spread, "naming each token by its frequency")
+
+
+def _error(share: float, count: int) -> float:
+    """Two standard errors of a share of so many; of 0 and 1 too it is not 0 (Agresti and Coull 1998)."""
+    smoothed = (share * count + 2) / (count + 4)
+    return _ERRORS * math.sqrt(smoothed * (1 - smoothed) / (count + 4))
+
+
+def _columns(data: Data) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
+    """Inputs and targets of training and test, standardised by training; None where the data are no table."""
+    train = data.train.inputs
+    if not isinstance(train, torch.Tensor) or train.dim() != 2 or not train.is_floating_point():
+        return None
+    whole = bool(data.train.counted.all() and data.test.counted.all()) and data.train.targets.dim() == 1
+    if not whole or train.shape[1] > _MOST_COLUMNS:
+        return None
+    chosen = slice(0, _MOST_SAMPLES)
+    x, tested = train[chosen].double().numpy(), data.test.inputs[:].double().numpy()
+    mean, width = x.mean(0), x.std(0)
+    width = np.where(width > 0, width, 1.0)
+    return (x - mean) / width, data.train.targets[chosen].numpy(), (tested - mean) / width, data.test.targets.numpy()
+
+
+def _linear_classes(data: Data) -> tuple[Floor, ...]:
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
+    table = _columns(data)
+    if table is None or len(np.unique(table[1])) < 2:
+        return ()
+    x, y, tested, wanted = table
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # a floor need not be the best linear model
+        share = float(LogisticRegression(max_iter=300).fit(x, y).score(tested, wanted))
+    return (Floor("accuracy", share, _error(share, len(wanted)), "a linear model", least=False),)
+
+
+def _linear_values(data: Data) -> tuple[Floor, ...]:
+    from sklearn.linear_model import Ridge
+
+    table = _columns(data)
+    if table is None or np.ptp(table[3]) == 0:
+        return ()
+    x, y, tested, wanted = table
+    errors = (Ridge().fit(x, y).predict(tested) - wanted) ** 2
+    around = (wanted - wanted.mean()) ** 2
+    score = 1 - float(errors.sum() / around.sum())
+    spread = _ERRORS * float(errors.std()) * math.sqrt(len(errors)) / float(around.sum())
+    return (Floor("r2", score, spread, "a linear model", least=False),)

@@ -1,0 +1,92 @@
+"""What a trained baseline must be better than, before anything is concluded from it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from evalsuite.contract import Data, Split, Task
+from evalsuite.own.floors import Floor, doubts_of, floors
+from evalsuite.tasks import Classification, Embedding, LanguageModel, Regression
+
+DRAW = np.random.default_rng(0)
+
+
+def data_of(inputs: torch.Tensor, targets: torch.Tensor, task: Task, classes: int = 2) -> Data:
+    """The first half for training, the second for everything else."""
+    half = len(inputs) // 2
+    train, test = Split(inputs[:half], targets[:half], task), Split(inputs[half:], targets[half:], task)
+    return Data(train, train, test, test, (0.0, 1.0), classes, "")
+
+
+def table(count: int = 400) -> tuple[torch.Tensor, torch.Tensor]:
+    """Columns, and a number that is linear in them but for a little noise."""
+    columns = torch.tensor(DRAW.normal(size=(count, 3)), dtype=torch.float32)
+    noise = torch.tensor(DRAW.normal(0, 0.1, count), dtype=torch.float32)
+    return columns, columns @ torch.tensor([1.0, -2.0, 0.5]) + noise
+
+
+def rows(metric: str, *scores: float, stage: str = "accuracy") -> pd.DataFrame:
+    return pd.DataFrame(
+        [{"variant": "gelu", "stage": stage, "metric": metric, "value": each, "sample": None} for each in scores]
+    )
+
+
+def test_the_most_frequent_class_by_hand() -> None:
+    targets = torch.tensor([0] * 100 + [1] * 36 + [0] * 64)
+    majority, *_ = floors(data_of(torch.zeros(200, 1, 2, 2), targets, Classification()))
+    assert majority.score == 0.64
+    assert majority.spread == pytest.approx(2 * np.sqrt(66 / 104 * 38 / 104 / 104))
+
+
+def test_a_linear_model_is_fitted_to_tables_of_either_task() -> None:
+    columns, values = table()
+    _, linear = floors(data_of(columns, (values > 0).long(), Classification()))
+    assert linear.score > 0.93
+    mean, linear = floors(data_of(columns, values, Regression()))
+    assert mean.score == 0
+    assert linear.score > 0.98
+
+
+def test_what_is_no_table_has_no_linear_model() -> None:
+    columns, values = table()
+    pictures = columns.reshape(-1, 1, 1, 3)
+    assert len(floors(data_of(pictures, (values > 0).long(), Classification()))) == 1
+    assert len(floors(data_of(pictures, values, Regression()))) == 1
+    assert floors(data_of(columns, columns, Embedding())) == ()
+
+
+def test_the_unigram_is_the_entropy_of_tokens() -> None:
+    tokens = torch.tensor(DRAW.choice(2, (100, 20), p=[0.9, 0.1]))
+    (unigram,) = floors(data_of(tokens, tokens, LanguageModel()))
+    assert unigram.score == pytest.approx(-0.9 * np.log(0.9) - 0.1 * np.log(0.1), abs=0.05)
+    assert unigram.doubt(unigram.score)
+    assert not unigram.doubt(unigram.score / 2)
+
+
+GUESS = Floor("accuracy", 0.6, 0.05, "always naming the most frequent class")
+LINEAR = Floor("accuracy", 0.85, 0.05, "a linear model", least=False)
+
+
+@pytest.mark.parametrize(
+    ("scores", "doubt"),
+    [
+        ((0.6, 0.62), "no better than always naming"),
+        ((0.64, 0.64), "no better than always naming"),
+        ((0.7, 0.7), "worse than a linear model"),
+        ((0.82, 0.82), ""),  # as good as a linear model, which may be all that there is to learn
+        ((0.95, 0.95), ""),
+    ],
+)
+def test_a_doubt_is_beyond_chance_and_of_the_mean_over_seeds(scores: tuple[float, ...], doubt: str) -> None:
+    for frame in (rows("accuracy", *scores), rows("validation_accuracy", *scores, stage="train")):
+        sentences = doubts_of(frame, "gelu", (GUESS, LINEAR))
+        assert bool(sentences) == bool(doubt)
+        assert all(sentence.startswith(doubt) for sentence in sentences)
+
+
+def test_metrics_that_were_not_measured_raise_no_doubt() -> None:
+    assert doubts_of(rows("mine", 0.1), "gelu", (GUESS, LINEAR)) == []
+    assert doubts_of(rows("accuracy", 0.1).assign(variant="relu"), "gelu", (GUESS,)) == []
