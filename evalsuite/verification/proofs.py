@@ -74,7 +74,7 @@ def read_network(model: onnx.ModelProto) -> tuple[dict[str, Any], list[list[list
     (given,), (output,) = [each for each in graph.input if each.name not in tensors], graph.output
     batch, *sizes = [each.dim_value or -each.HasField("dim_value") for each in given.type.tensor_type.shape.dim]
     types = {each.type.tensor_type.elem_type for each in (given, output)}
-    known = [each.domain or each.version <= onnx.defs.onnx_opset_version() for each in model.opset_import] == [True]
+    known = [each.version <= onnx.defs.onnx_opset_version() for each in model.opset_import if not each.domain] == [True]
     plain = known and types == {onnx.TensorProto.FLOAT} and batch in (0, 1) and min(sizes) > 0
     outside = model.functions or any(each.data_location or each.external_data for each in tensors.values())
     _require(

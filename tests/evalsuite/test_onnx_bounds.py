@@ -93,7 +93,9 @@ def test_margins_of_a_log_softmax_are_those_of_its_logits(tmp_path: Path, head: 
         bound = float(most + apart)
         text = "\n".join([*names, *box, f"(assert (>= (- Y_1 Y_0) {bound:.6f}))"])
         (tmp_path / "p.vnnlib").write_text(text + "\n")
-        assert verify(tmp_path / "m.onnx", tmp_path / "p.vnnlib", timeout=20).answer.value == answer
+        # Of a softmax no rounding is bounded: what holds is said of real arithmetic alone.
+        found = verify(tmp_path / "m.onnx", tmp_path / "p.vnnlib", timeout=20).answer.value
+        assert found.partition("-")[0] == answer
 
 
 def test_a_root_of_what_may_be_zero_proves_nothing() -> None:

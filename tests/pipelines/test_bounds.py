@@ -344,7 +344,7 @@ def test_what_can_not_be_bounded_is_refused_by_name(module: nn.Module, name: str
         Propagation(Network("refused", module.eval(), (1, 8, 8), 10))
 
 
-@pytest.mark.parametrize(("module", "name"), [(dense(nn.CELU()), r"2 \(CELU"), (functional(normed), "sqrt")])
+@pytest.mark.parametrize(("module", "name"), [(functional(torch.erf), "erf")])
 def test_what_no_engine_can_bound_is_refused_by_the_stage(module: nn.Module, name: str, bench: MakeBench) -> None:
     with pytest.raises(Unsupported, match=name):
         Bounds().run(Network("refused", module.eval(), (64,), 10), bench("digits-mlp"))
