@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 
+DRIVER = "EVALSUITE_DRIVER"  # the process whose death a server must not outlive
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -94,6 +95,7 @@ def start(process: BaseProcess) -> None:
         EOFError, ConnectionError: the server ended meanwhile.
     """
     with held_back():
+        os.environ[DRIVER] = str(os.getpid())  # read by evalsuite.forked
         resource_tracker.ensure_running()  # as the server is started, this would lift the block
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:

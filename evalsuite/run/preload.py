@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from evalsuite.plugins import find
 from evalsuite.reading import look
-from evalsuite.run.tree import adopt
+from evalsuite.run.tree import adopt, outlive_parent
 
 sys.path[:] = json.loads(os.environ.pop("EVALSUITE_PATH", "null")) or sys.path
 adopt()  # what a job leaves whose guard was killed, so that the driver finds it here and ends it
@@ -39,3 +39,4 @@ with suppress(AttributeError):  # another C library than glibc
     _libc = ctypes.CDLL(None)
     _libc.mallopt(_TRIM, 256 << 20)
     _libc.mallopt(_MMAP, 32 << 20)  # more than that is given back at once
+outlive_parent()  # see evalsuite.forked: the thread that began it may end now, and it hears of its program's end

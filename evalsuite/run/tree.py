@@ -35,6 +35,11 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
+def outlive_parent() -> None:
+    """Take back what `die_with` asked for."""
+    _prctl(_DEATH_SIGNAL, 0)
+
+
 def limit_processor(seconds: float) -> None:
     """Have the kernel end this process once it has computed for so long on all cores, whoever watches it or not."""
     whole = math.ceil(seconds * (os.cpu_count() or 1)) + _GRACE

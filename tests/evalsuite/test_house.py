@@ -59,7 +59,7 @@ ALLOWED = {
     "recipe": {"contract", "document", "plugins", "references", "terminal", "variants", "workloads"},
     "results": {"contract", "limits", "references", "sums"},
     "signals": set(),
-    "forked": set(),
+    "forked": {"run"},
     "sources": set(),
     "reading": {"sources"},
     "plan": {"contract", "plugins", "recipe", "sources", "workloads"},
