@@ -138,7 +138,8 @@ class Round:
         elif not rows.equals(expected):
             self.faults.append(f"{len(rows)} rows, {len(expected)} expected, or others")
         self.faults += [f"damaged in the cache: {each.key}" for each in damaged(Cache(self.folder / "cache"))]
-        self.faults += [f"an order is left: {each.name}" for each in (self.out / "orders").glob("*")]
+        self.faults += [f"left: {each}" for name in ("orders", "answers") for each in (self.out / name).glob("*")]
+        self.faults += [f"left: {each}" for each in (self.folder / "cache" / "turns").glob("*")]
         return seconds
 
 

@@ -101,11 +101,14 @@ def run(
     out: OutFolder = None,
     cache: CacheFolder = None,
     jobs: Annotated[int, typer.Option(help="Processes at a time; 0: one per core.")] = 0,
-    executor: Annotated[str, typer.Option(help="Where jobs run: local, serial, workers, dask or slurm.")] = "local",
+    executor: Annotated[str, typer.Option(help="Where jobs run: local, serial, dask or slurm.")] = "local",
     serial: Annotated[bool, typer.Option("--serial", help="In this process, for debuggers; no time limits.")] = False,
     scheduler: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Dask's, as tcp://host:8786 [processes of this machine].")
+        str, typer.Option(metavar="ADDRESS", help="Dask's, as tls://host:8786 [processes of this machine].")
     ] = "",
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Take a scheduler without TLS: whoever reaches it can run code as you.")
+    ] = False,
     slurm: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of sbatch, as partition=long; repeatable.")
     ] = None,
@@ -141,7 +144,7 @@ def run(
     def done(recipe_: Recipe) -> bool:
         return execute(
             recipe_, folder, cache_in(cache), jobs=jobs, kind="serial" if serial else executor, scheduler=scheduler,
-            options=options, choice=Choice(tuple(only or ()), retry), progress=progress,
+            insecure=insecure, options=options, choice=Choice(tuple(only or ()), retry), progress=progress,
             command=f"evalsuite run {recipe}",
         )  # fmt: skip
 
@@ -182,21 +185,6 @@ def tune(
     print(f"\n{block(found)}", end="")
     if any(each.chosen is None for each in found):
         raise typer.Exit(1)
-
-
-@app.command()
-def worker(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The run's folder, on a disk that is shared.")],
-    jobs: Annotated[int, typer.Option(help="Processes at a time; 0: one per core.")] = 1,
-    idle: Annotated[float, typer.Option(metavar="S", help="End after so many seconds without work.")] = 3600.0,
-) -> None:
-    """Carry out jobs of `evalsuite run RECIPE --executor workers --out DIR`, on any machine; end by Ctrl-C."""
-    from evalsuite.run.console import workers_of
-    from evalsuite.run.executor import ServerLost
-    from evalsuite.run.worker import Refused, Worker
-
-    with refusing(Refused, ServerLost):
-        Worker(folder, workers_of(jobs), lambda line: print(line, flush=True)).work(idle)
 
 
 @app.command()

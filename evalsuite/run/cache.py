@@ -5,6 +5,7 @@ A job's outcome is kept there where it is final, found there again, and dropped 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -12,8 +13,10 @@ import os
 import platform
 import re
 import shutil
-import tempfile
+import stat
+import sys
 import time
+import uuid
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,46 +29,74 @@ from evalsuite.results import Status
 from evalsuite.run.child import OUTCOME, Assignment, Found, read_outcome
 from evalsuite.run.executor import failed
 from evalsuite.run.journal import JOURNAL, read_journal
+from evalsuite.run.locks import lock_file
 from evalsuite.sources import edited
+from evalsuite.terminal import say
 
 MANIFEST = "manifest.json"
 PARTIAL = "partial"
 LOCK = ".lock"
+CACHE = ".cache"  # of a run's folder: what may not be written elsewhere
+_SAID: set[Path] = set()  # the spare folders that were named
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """Finished jobs by content key. Several runs may use one cache at a time."""
+    """Finished jobs by content key. Several runs may use one cache at a time, of several users too.
+
+    Whoever may write the folder can put results there that all its users believe. Who may not, can't: an entry counts
+    where its files are those of its manifest, and nothing but files. What a run makes has the rights that its umask
+    leaves; the folders between have those of the cache's own.
+
+    Args:
+        folder: where it is; it need not exist.
+        spare: of a run, in which is kept what may not be written to `folder`; found first.
+    """
 
     folder: Path
+    spare: Path | None = None
 
     def scratch(self) -> Path:
         """A fresh folder on the cache's file system, to be stored or discarded."""
-        return Path(tempfile.mkdtemp(dir=self.place()))
+        return _fresh_folder(self.place(), "tmp")
 
     def place(self) -> Path:
-        """This process's own folder in the cache, for as long as it lives."""
-        return _own_place(self.folder)
+        """This process's own folder in the cache, or in the spare one, for as long as it lives."""
+        try:
+            return _own_place(self.folder)
+        except OSError as error:
+            if self.spare is None or error.errno not in _REFUSED:
+                raise
+            _say_spare(self.folder, self.spare, error.strerror)
+            return _own_place(self.spare)
 
-    def _home(self, key: str) -> Path:
-        return self.folder / key[:2] / key
+    @property
+    def base(self) -> Path:
+        """The folder that this process writes to: that of the cache, or the spare one."""
+        return self.place().parents[1]
+
+    @property
+    def _folders(self) -> list[Path]:
+        return [*filter(None, [self.spare]), self.folder]
+
+    def candidates(self, key: str) -> Iterator[Path]:
+        """The folders stored under `key`; damaged ones are removed, where that may be."""
+        for home in (_home(folder, key) for folder in self._folders):
+            try:
+                if is_whole(home):
+                    with suppress(OSError):  # a cache that is only read
+                        os.utime(home)  # when it was last used: see `evalsuite cache gc`
+                    yield home
+                elif home.is_dir():
+                    shutil.rmtree(home, ignore_errors=True)
+            except PermissionError:  # another user's, who keeps it private
+                continue
 
     def find(self, key: str) -> Path | None:
         """The folder stored under `key`, or None; a damaged one is removed, so that its job runs again."""
-        home = self._home(key)
-        if not home.is_dir():
-            return None
-        try:
-            manifest: dict[str, str] = json.loads((home / MANIFEST).read_text())
-            intact = bool(manifest) and all(_digest(home / name) == digest for name, digest in manifest.items())
-        except (OSError, ValueError, AttributeError):
-            intact = False
-        if not intact:
-            shutil.rmtree(home, ignore_errors=True)
-            return None
-        with suppress(OSError):  # a cache that is only read
-            os.utime(home)  # when it was last used: see `evalsuite cache gc`
-        return home
+        return next(self.candidates(key), None)
 
     def homes(self) -> Iterator[Path]:
         """The folders of all finished jobs, whole or not, each named by its key."""
@@ -74,35 +105,141 @@ class Cache:
                 yield home
 
     def store(self, key: str, scratch: Path) -> Path:
-        """Move `scratch` to its place under `key`: after a crash at any moment it is there whole or not at all."""
-        files = sorted(file for file in scratch.rglob("*") if file.is_file())
-        manifest = {str(file.relative_to(scratch)): _digest(file) for file in files}
-        (scratch / MANIFEST).write_text(json.dumps(manifest, indent=1))
-        for file in [*files, scratch / MANIFEST]:
-            _sync(file)
-        _sync(scratch)
-        home = self._home(key)
-        home.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            scratch.rename(home)
-        except OSError:
-            if not home.is_dir():
-                raise
-            shutil.rmtree(scratch, ignore_errors=True)  # another run was faster: equal content by construction
-        _sync(home.parent)
-        return home
+        """Move `scratch` to its place under `key`: after a crash at any moment it is there whole or not at all.
+
+        It goes to the spare folder where the cache's own is not to be written, or keeps what may not be removed.
+        """
+        _seal(scratch)
+        if self.spare is not None and scratch.is_relative_to(self.folder):
+            home = _home(self.folder, key)
+            try:
+                if not os.path.lexists(home):
+                    return _put(home, self.folder, scratch)
+                reason: str | None = os.strerror(errno.EEXIST)
+            except OSError as error:
+                if error.errno not in (*_REFUSED, *_TAKEN):
+                    raise
+                reason = error.strerror
+            _say_spare(self.folder, self.spare, f"{home}: {reason}")
+            moved = _fresh_folder(_own_place(self.spare), "tmp")
+            shutil.copytree(scratch, moved, dirs_exist_ok=True)
+            shutil.rmtree(scratch, ignore_errors=True)
+            scratch = moved
+        folder = self.folder if self.spare is None else self.spare
+        return _put(_home(folder, key), folder, scratch)
 
     def others(self, *but: str) -> int:
         """How many other processes of this machine use the cache now, but for those whose places have these names."""
         ours = {self.place().name, *but}
-        places = (self.folder / PARTIAL).glob(f"{platform.node()}-*")
+        places = [place for place in _places(self.folder) if place.name.rpartition("-")[0] == platform.node()]
         return sum(place.name not in ours and not is_abandoned(place) for place in places)
 
     def sweep(self) -> None:
         """Remove what runs of this machine left behind that are gone."""
-        for place in (self.folder / PARTIAL).glob("*"):
-            if is_abandoned(place):
-                shutil.rmtree(place, ignore_errors=True)
+        for folder in self._folders:
+            for place in _places(folder):
+                if is_abandoned(place):
+                    shutil.rmtree(place, ignore_errors=True)
+
+
+def _home(folder: Path, key: str) -> Path:
+    return folder / key[:2] / key
+
+
+def _places(folder: Path) -> list[Path]:
+    with suppress(OSError):  # there is none, or this user may not look
+        return list((folder / PARTIAL).iterdir())
+    return []
+
+
+def _say_spare(folder: Path, spare: Path, reason: str | None) -> None:
+    if spare in _SAID:
+        return
+    _SAID.add(spare)
+    say(f"evalsuite: the cache {folder} does not take what is measured ({reason}): it is kept in {spare}, for this "
+        "run alone; name another with --cache to use it again", file=sys.stderr, flush=True)  # fmt: skip
+
+
+def make_folder(path: Path, top: Path) -> None:
+    """Make a folder between the cache's own, `top`, and its entries: who may write the one may write the other.
+
+    Raises:
+        OSError: it is not there, and cannot be made.
+    """
+    top.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir()
+    except FileExistsError:
+        return
+    path.chmod(stat.S_IMODE(top.stat().st_mode))
+
+
+def _fresh_folder(parent: Path, prefix: str) -> Path:
+    """As `tempfile.mkdtemp` makes one, but with the rights that the umask leaves: it may be kept, and shared."""
+    while True:
+        folder = parent / f"{prefix}{uuid.uuid4().hex[:12]}"
+        with suppress(FileExistsError):
+            folder.mkdir()
+            return folder
+
+
+def is_whole(home: Path) -> bool:
+    """Whether an entry's files are those that its manifest names, with their digests, and nothing but files.
+
+    Raises:
+        PermissionError: this user may not look.
+    """
+    try:
+        names = set(_files(home))  # first: a pipe must not be read
+        manifest: dict[str, str] = json.loads((home / MANIFEST).read_text())
+        return names == {*manifest, MANIFEST} and all(_digest(home / name) == manifest[name] for name in manifest)
+    except PermissionError:
+        raise
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def _files(folder: Path, within: str = "") -> Iterator[str]:
+    """The names of all files in a folder, relative to it. Raises ValueError: there is a link or a device."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _files(folder / entry.name, f"{within}{entry.name}/")
+            elif entry.is_file(follow_symlinks=False):
+                yield f"{within}{entry.name}"
+            else:
+                raise ValueError(f"{entry.path} is neither a file nor a folder")
+
+
+def _seal(scratch: Path) -> None:
+    """Write the manifest, and give all files the rights that it has: the umask's, whatever library wrote them."""
+    files: list[Path] = []
+    folders: list[Path] = []
+    for path in sorted(scratch.rglob("*")):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            path.unlink()
+        else:
+            (folders if path.is_dir() else files).append(path)
+    manifest = {str(file.relative_to(scratch)): _digest(file) for file in files}
+    (scratch / MANIFEST).write_text(json.dumps(manifest, indent=1))
+    for paths, model in ((files, scratch / MANIFEST), (folders, scratch)):
+        mode = stat.S_IMODE(model.stat().st_mode)
+        for path in paths:
+            path.chmod(mode)
+    for path in [*files, scratch / MANIFEST, scratch]:
+        _sync(path)
+
+
+def _put(home: Path, folder: Path, scratch: Path) -> Path:
+    make_folder(home.parent, folder)
+    try:
+        scratch.rename(home)
+    except OSError as error:
+        if error.errno not in _TAKEN or not is_whole(home):
+            raise
+        shutil.rmtree(scratch, ignore_errors=True)  # another run was faster: equal content by construction
+    _sync(home.parent)
+    return home
 
 
 def is_abandoned(place: Path) -> bool:
@@ -120,11 +257,10 @@ def is_abandoned(place: Path) -> bool:
 @cache
 def _own_place(folder: Path) -> Path:
     """This process's folder for scratch, locked for as long as it lives, on whatever machine."""
-    partial = folder / PARTIAL
-    partial.mkdir(parents=True, exist_ok=True)
+    make_folder(folder / PARTIAL, folder)
     while True:
-        place = Path(tempfile.mkdtemp(dir=partial, prefix=f"{platform.node()}-"))
-        descriptor = os.open(place / LOCK, os.O_RDWR | os.O_CREAT, 0o644)  # held open on purpose: it is the lock
+        place = _fresh_folder(folder / PARTIAL, f"{platform.node()}-")
+        descriptor = lock_file(place / LOCK)  # held open on purpose: it is the lock
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if (place / LOCK).exists():  # else another run swept it before it was locked
             return place
@@ -230,16 +366,15 @@ _NOT_SHARED = "its worker has kept its outcome, which is not here: both must use
 
 def stored(cache: Cache, key: str) -> tuple[Path, Found] | None:
     """A finished job's folder in the cache and its outcome; one that cannot be read is removed."""
-    home = cache.find(key)
-    if home is None:
-        return None
-    try:
-        found = read_outcome(home)
-    except (OSError, ValueError):
-        found = None
-    if found is None:
-        shutil.rmtree(home, ignore_errors=True)
-    return (home, found) if found is not None and unchanged(found.read) else None
+    for home in cache.candidates(key):
+        try:
+            found = read_outcome(home)
+        except (OSError, ValueError):
+            shutil.rmtree(home, ignore_errors=True)
+            continue
+        if unchanged(found.read):
+            return home, found
+    return None
 
 
 def keep(cache: Cache, assignment: Assignment, found: Found) -> Found:
@@ -251,10 +386,11 @@ def keep(cache: Cache, assignment: Assignment, found: Found) -> Found:
         # Nobody knows whether it ran the code that its key is of, or the code after it.
         found = failed(assignment, Status.FAILED, _EDITED, found.seconds)
     if found.final and (assignment.scratch / OUTCOME).is_file():
-        known = cache.find(assignment.key)
-        if known is not None and stored(cache, assignment.key) is None:
-            shutil.rmtree(known, ignore_errors=True)  # what it read has changed
-        # Where another run was faster, its outcome is the one the cache holds.
+        if (known := stored(cache, assignment.key)) is not None:  # another run was faster
+            shutil.rmtree(assignment.scratch, ignore_errors=True)
+            return known[1]
+        for home in cache.candidates(assignment.key):
+            shutil.rmtree(home, ignore_errors=True)  # what it read has changed
         return read_outcome(cache.store(assignment.key, assignment.scratch))
     shutil.rmtree(assignment.scratch, ignore_errors=True)
     if found.final:

@@ -1,14 +1,14 @@
-"""Who does what, when, and where, among the runs and workers that share a cache.
+"""Who does what, when, and where, among the runs that share a cache.
 
 Claims: runs tell one another what they are about to do, so that none does it a second time. A claim is a file named by
 the job's key, made by a link, which one machine alone wins, on a network disk too. It names its run's place in the
 cache. The run beats there: a claim of a run whose beat has stopped, or whose process is known to be gone, is void. No
 lock of another machine is relied on, nor its clock; where two runs claim one job all the same, it is merely done twice.
 
-Turns: times are taken while no other job runs. The locks are of this machine's own file system, whatever disk the cache
-is on: workers, runs and Dask's processes on one machine see them, and other machines need not. A job holds the first
-lock with others while it runs. To take its times it lets go of it and waits to have it for itself; the second lock
-keeps others from beginning meanwhile, which would put it off for ever.
+Turns: times are taken while no other job of this machine runs. The locks are in the cache, where only those can hold
+them who may write it, and each machine has its own. A job holds the first lock with others while it runs. To take its
+times it lets go of it and waits to have it for itself; the second lock keeps others from beginning meanwhile, which
+would put it off for ever. A run that ends removes the files, unless another's jobs use them.
 
 Hosts: jobs that take times, and are compared, of one workload and seed, run on one and the same machine.
 """
@@ -16,12 +16,12 @@ Hosts: jobs that take times, and are compared, of one workload and seed, run on 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
+import platform
 import re
-import tempfile
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,24 +29,22 @@ from functools import cached_property
 from pathlib import Path
 
 from evalsuite.plan import Job
-from evalsuite.run.cache import Cache, is_abandoned
+from evalsuite.run.cache import Cache, is_abandoned, make_folder
 from evalsuite.run.child import Assignment
 from evalsuite.run.journal import Entry
+from evalsuite.run.locks import holder, lock_file, stands, try_lock
 
 _BEAT = 5.0  # seconds
 _SILENCE = 60.0  # seconds without a beat after which a run is taken for dead
+TURNS = "turns"
+_OPENINGS = 10  # of the turns' files, which runs that end may remove meanwhile
 
 
 class Claims:
-    """Those of one run. Its place in the cache is made for the first: a run that finds all done writes none.
+    """Those of one run. Its place in the cache is made for the first: a run that finds all done writes none."""
 
-    Args:
-        cache: in which the run has its place.
-        folder: where the claims are, on the same file system [claims, in the cache].
-    """
-
-    def __init__(self, cache: Cache, folder: Path | None = None) -> None:
-        self._cache, self._folder = cache, folder or cache.folder / "claims"
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
         self._held: set[str] = set()
         self._heard: dict[Path, tuple[int, float]] = {}  # by place: its last beat, and when it was first seen
         self._ended = threading.Event()
@@ -55,12 +53,15 @@ class Claims:
     def _mine(self) -> Path:
         """The file that this run's claims are links to."""
         place = self._cache.place()
-        descriptor, name = tempfile.mkstemp(prefix="claim-", dir=place)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(place.name)
+        claim = place / f"claim-{uuid.uuid4().hex}"
+        claim.write_text(place.name)
         _beat(place)
         threading.Thread(target=self._beat_on, args=(place,), daemon=True).start()
-        return Path(name)
+        return claim
+
+    @cached_property
+    def _folder(self) -> Path:
+        return self._cache.base / "claims"
 
     def _beat_on(self, place: Path) -> None:
         while not self._ended.wait(_BEAT):
@@ -75,7 +76,7 @@ class Claims:
 
     def _taken(self, claim: Path, mine: Path) -> bool:
         try:
-            self._folder.mkdir(exist_ok=True)
+            make_folder(self._folder, self._cache.base)
             with suppress(FileExistsError):
                 os.link(mine, claim)
                 return True
@@ -133,17 +134,12 @@ def _bury(claim: Path, told: bytes, grave: Path) -> bool:
     return void
 
 
-_SHARED = Path("/dev/shm")
-
-
 def turn_files(cache: Path) -> tuple[Path, Path]:
-    """The files that the jobs of this user with that cache lock on this machine: to run, and to wait for times.
+    """The files that jobs with that cache lock on this machine: to run, and to wait for times.
 
-    Where jobs of one machine have folders for temporary files of their own, as on clusters, they would not meet there.
+    On a disk that machines share, each machine has its own.
     """
-    name = hashlib.sha256(f"{os.getuid()} {cache.resolve()}".encode()).hexdigest()[:16]
-    folder = _SHARED if os.access(_SHARED, os.W_OK) else Path(tempfile.gettempdir())
-    return folder / f"evalsuite-{name}.turn", folder / f"evalsuite-{name}.times"
+    return cache / TURNS / f"{platform.node()}.run", cache / TURNS / f"{platform.node()}.times"
 
 
 def times_are_taken(cache: Path) -> bool:
@@ -151,12 +147,26 @@ def times_are_taken(cache: Path) -> bool:
     with suppress(OSError):
         descriptor = os.open(turn_files(cache)[1], os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+            return not try_lock(descriptor)
         finally:
             os.close(descriptor)
     return False
+
+
+def remove_turns(cache: Path) -> None:
+    """Remove this machine's files, unless a job uses them; one that has opened them meanwhile opens new ones."""
+    descriptors = []
+    with suppress(OSError):
+        for file in turn_files(cache):
+            descriptors.append(os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC))
+            if not try_lock(descriptors[-1]):
+                break
+        else:
+            for file in turn_files(cache):
+                file.unlink()
+            (cache / TURNS).rmdir()
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 class Turn:
@@ -167,13 +177,30 @@ class Turn:
 
     def __init__(self, assignment: Assignment) -> None:
         self._how = fcntl.LOCK_EX if assignment.job.exclusive else fcntl.LOCK_SH
+        self._cache = assignment.cache
         self._files: list[int] = []
-        if assignment.cache is not None:
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            with suppress(OSError):
-                self._files += (os.open(each, flags, 0o600) for each in turn_files(assignment.cache))
-        if len(self._files) < 2:
-            self.close()
+        self._open()
+
+    def _open(self) -> None:
+        self.close()
+        if self._cache is None:
+            return
+        for _ in range(_OPENINGS):
+            try:
+                make_folder(self._cache / TURNS, self._cache)
+                self._files += map(lock_file, turn_files(self._cache))
+            except FileNotFoundError:  # a run that ended has just removed it
+                self.close()
+            except OSError:
+                self.close()
+                return
+            else:
+                return
+
+    def _stands(self) -> bool:
+        """Whether the files are those that others lock: a run that ended may have removed them."""
+        assert self._cache is not None  # its files are open
+        return all(map(stands, self._files, turn_files(self._cache)))
 
     def mine(self) -> bool:
         """Whether the job may begin; asked again and again until it may."""
@@ -181,13 +208,22 @@ class Turn:
             return True
         running, waiting = self._files
         try:
-            fcntl.flock(waiting, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            fcntl.flock(running, self._how | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
+            began = try_lock(waiting) and try_lock(running, self._how)
         finally:
             fcntl.flock(waiting, fcntl.LOCK_UN)
-        return True
+        if began and not self._stands():
+            self._open()
+            return self.mine()
+        return began
+
+    def holder(self, *but: int) -> str:
+        """Who holds what this job waits for, in words; its own processes, `but`, are not meant."""
+        if self._cache is None:
+            return ""
+        files = turn_files(self._cache)
+        # Who has the second lock waits for the first, as this job does where it has them both.
+        name = holder(files[0], but) or holder(files[1], but) or "another process"
+        return f"{name} holds {files[0]}"
 
     def alone(self, told: Callable[[bool], None]) -> float:
         """Wait until no other job runs, and none begins until this turn is closed; the seconds that it took.
@@ -201,10 +237,13 @@ class Turn:
         if self._files:
             fcntl.flock(self._files[0], fcntl.LOCK_UN)  # meanwhile, another run's jobs may take theirs
         told(True)
-        if self._files:
+        while self._files:
             running, waiting = self._files
             fcntl.flock(waiting, fcntl.LOCK_SH)
             fcntl.flock(running, fcntl.LOCK_EX)
+            if self._stands():
+                break
+            self._open()
         told(False)
         return time.monotonic() - began
 

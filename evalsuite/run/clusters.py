@@ -1,7 +1,7 @@
 """Executors on clusters: Dask and SLURM start the processes, in each of which a worker carries out one order.
 
-They only start what works in the run's folder (see `share`): the killable child, not the scheduler, holds the limits
-of a job, and what a task says is in its worker's journal, so that no pickled result is ever read.
+They only start what works in the run's folder (see `orders`): the killable child, not the scheduler, holds the limits
+of a job, and what a task says is a line of text there, so that no pickled result is ever read.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,14 +20,17 @@ from typing import TYPE_CHECKING, Any
 from evalsuite.recipe import Recipe
 from evalsuite.results import Status
 from evalsuite.run.child import Assignment, Found
-from evalsuite.run.executor import ServerLost, failed
-from evalsuite.run.share import Shared
+from evalsuite.run.executor import Executor, ServerLost, failed
+from evalsuite.run.orders import Orders, order_of
 from evalsuite.run.worker import work_one
 
 if TYPE_CHECKING:
-    from distributed import Client, Future, LocalCluster
+    from distributed import Client, Future, LocalCluster, Worker
+    from distributed.security import Security
     from submitit import AutoExecutor, Job
 
+_LOOK = 0.2  # seconds between two looks at the answers
+_POSTED = 1000  # orders at a time
 _LAG = 5.0  # seconds in which what another machine wrote is here
 _ATTEMPTS = 3  # of a task that ends without a word
 _ANSWER = 30.0  # seconds that a scheduler may take to answer
@@ -35,13 +39,23 @@ _WAITS = 2  # times its limit that a job may wait, for others to end and to take
 _ENDS = {"OUT_OF_MEMORY": Status.OOM, "TIMEOUT": Status.TIMEOUT}  # of SLURM's states; of others one knows no more
 
 
-class _Cluster(Shared):
-    """Orders with a task for each; a task that ended and left its order undone is started again."""
+class _Cluster(Executor):
+    """Posts orders in the run's folder, with a task for each; a task that leaves none answered is started again.
+
+    Their work is not paused with the driver.
+    """
+
+    remote = True
 
     def __init__(self, recipe: Recipe, folder: Path) -> None:
-        super().__init__(recipe, folder)
+        self._recipe, self._folder, self.orders = recipe, folder, Orders(folder)
+        self._posted: dict[str, Assignment] = {}
         self._over: dict[str, float] = {}  # when a task was first seen to have ended whose order is posted still
         self._attempts: Counter[str] = Counter()
+
+    @property
+    def free(self) -> int:
+        return _POSTED - len(self._posted)
 
     def _submit(self, assignment: Assignment) -> None:
         raise NotImplementedError
@@ -51,46 +65,107 @@ class _Cluster(Shared):
         raise NotImplementedError
 
     def start(self, assignment: Assignment) -> None:
-        super().start(assignment)
+        self._posted[assignment.key] = assignment
+        self.orders.post(order_of(assignment, self._recipe, self._folder))
         self._attempts[assignment.key] = 1
         self._submit(assignment)
 
-    def _listen(self) -> None:
-        """The cluster has its own means to tell whether it has workers."""
+    def wait(self, seconds: float) -> list[tuple[Assignment, Found]]:
+        until = time.monotonic() + seconds
+        while not (ended := self._answers()) and time.monotonic() < until:
+            time.sleep(_LOOK)
+        return ended
 
-    def _told(self) -> list[tuple[Assignment, Found]]:
-        told = super()._told()
-        for key, assignment in tuple(self._posted.items()):
+    def _answers(self) -> list[tuple[Assignment, Found]]:
+        ended = []
+        for key in self.orders.answered():
+            if key in self._posted and (entry := self.orders.take_answer(key)) is not None:
+                found = Found(**{each.name: getattr(entry, each.name) for each in fields(Found)})
+                ended.append((self._posted.pop(key), found))
+        for key in tuple(self._posted):
             how = self._ended(key)
             if how is None or time.monotonic() - self._over.setdefault(key, time.monotonic()) < _LAG:
                 continue
             del self._over[key]
             if self._attempts[key] < _ATTEMPTS and how not in _ENDS:
                 self._attempts[key] += 1
-                self._submit(assignment)
+                self._submit(self._posted[key])
                 continue
-            del self._posted[key]
-            self.share.remove(key)
+            assignment = self._posted.pop(key)
+            self.orders.remove(key)
             reason = f"its task on the cluster ended {self._attempts[key]} times without an outcome: {how}"
-            told.append((assignment, failed(assignment, _ENDS.get(how, Status.CRASHED), reason, 0.0)))
-        return told
+            ended.append((assignment, failed(assignment, _ENDS.get(how, Status.CRASHED), reason, 0.0)))
+        return ended
+
+    def stop(self) -> None:
+        """What a task has begun it finishes, and what comes of it is in the cache; the rest is withdrawn."""
+        for key in self._posted:
+            self.orders.remove(key)
+        self._posted.clear()
+        self.orders.close()
+
+
+def _security(scheduler: str, *, insecure: bool) -> Security:
+    """Who may connect: with the certificate of this run, or those of Dask's configuration.
+
+    Raises:
+        ValueError: the scheduler would run the code of whoever reaches it, and nobody has said that this is meant.
+        ImportError: the library that makes certificates is not installed.
+    """
+    from distributed.security import Security
+
+    encrypted = scheduler.startswith("tls://")
+    if insecure:
+        if encrypted or not scheduler:
+            raise ValueError("--insecure is for a --scheduler without TLS, as tcp://HOST:8786; leave it out")
+        return Security(require_encryption=False)
+    if not scheduler:
+        import cryptography  # noqa: F401  # which Dask does not ask for
+
+        return Security.temporary()
+    if not encrypted:
+        raise ValueError(
+            f"--scheduler {scheduler} is not encrypted: whoever reaches it runs code as you, on all its workers. "
+            "Start it with certificates and name it tls://HOST:8786, or add --insecure where only you can reach it"
+        )
+    security = Security(require_encryption=True)
+    try:
+        if security.get_connection_args("client")["ssl_context"] is not None:
+            return security
+        reason = "it names none"
+    except OSError as error:  # a file is missing, or is no certificate
+        reason = str(error)
+    raise ValueError(
+        f"--scheduler {scheduler} takes certificates of Dask's configuration ({reason}): set distributed.comm.tls."
+        "ca-file, client.cert and client.key there, or DASK_DISTRIBUTED__COMM__TLS__CA_FILE and so on"
+    )
 
 
 class Dask(_Cluster):
     """Orders as tasks of Dask: of a scheduler that runs, or of worker processes of this machine.
 
+    Whoever can talk to a scheduler runs code on its workers. Those of this machine take only what shows the run's own
+    certificate, which never leaves its processes.
+
     Args:
         recipe: what is run.
         folder: the run's.
         workers: how many processes, where no scheduler is given.
-        scheduler: its address, as tcp://host:8786.
+        scheduler: its address, as tls://host:8786.
+        insecure: take a scheduler without TLS.
+
+    Raises:
+        ValueError, ImportError: see `_security`.
     """
 
-    def __init__(self, recipe: Recipe, folder: Path, workers: int, scheduler: str = "") -> None:
+    def __init__(
+        self, recipe: Recipe, folder: Path, workers: int, scheduler: str = "", *, insecure: bool = False
+    ) -> None:
         import distributed  # noqa: F401  # said at once where it is missing
 
         super().__init__(recipe, folder)
         self._workers, self._scheduler = workers, scheduler
+        self._security = _security(scheduler, insecure=insecure)
         self._cluster: LocalCluster | None = None
         self._client: Client | None = None
         self._futures: dict[str, Future] = {}
@@ -102,25 +177,42 @@ class Dask(_Cluster):
             ServerLost: the scheduler does not answer, or one of this machine's workers is killed as it begins.
         """
         import dask
-        from distributed import Client, LocalCluster
+        from distributed import Client
 
         if self._client is None:
             # A daemon may not start the process that holds a job's limits.
             dask.config.set({"distributed.worker.daemon": False})
             if not self._scheduler:
-                try:
-                    self._cluster = LocalCluster(
-                        n_workers=self._workers, threads_per_worker=1, dashboard_address=None, memory_limit=0,
-                        silence_logs=50,
-                    )  # fmt: skip
-                except (OSError, RuntimeError) as error:
-                    cause = error.__cause__ or error
-                    raise ServerLost(f"Dask's worker processes ended as they began: {cause}") from error
+                self._cluster = self._started()
             try:
-                self._client = Client(self._scheduler or self._cluster, timeout=_ANSWER)
+                self._client = Client(self._scheduler or self._cluster, timeout=_ANSWER, security=self._security)
             except (OSError, ValueError) as error:
                 raise ServerLost(f"Dask's scheduler {self._scheduler} does not answer: {error}") from error
+            if self._cluster is not None:
+                self._client.run(_hang_up)
         return self._client
+
+    def _started(self) -> LocalCluster:
+        """A scheduler and workers of this machine, which only this machine reaches, and without pages.
+
+        Raises:
+            ServerLost: one of the workers is killed as it begins.
+        """
+        import dask
+        from distributed import LocalCluster
+
+        dask.config.set({"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []})
+        try:
+            cluster = LocalCluster(
+                n_workers=self._workers, threads_per_worker=1, memory_limit=0, silence_logs=50,
+                host="127.0.0.1", protocol="tls://", security=self._security, dashboard_address=None,
+                scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # None would open 8787, dashboard or not
+            )  # fmt: skip
+        except (OSError, RuntimeError) as error:
+            cause = error.__cause__ or error
+            raise ServerLost(f"Dask's worker processes ended as they began: {cause}") from error
+        cluster.scheduler.http_server.stop()
+        return cluster
 
     @cached_property
     def _hosts(self) -> Mapping[str, list[str]]:
@@ -133,7 +225,7 @@ class Dask(_Cluster):
     def _submit(self, assignment: Assignment) -> None:
         places = None if self._cluster is not None or not assignment.host else self._hosts.get(assignment.host)
         self._futures[assignment.key] = self._connected().submit(
-            work_one, str(self.share.folder), assignment.key, pure=False, workers=places
+            work_one, str(self._folder), assignment.key, pure=False, workers=places
         )
 
     def _ended(self, key: str) -> str | None:
@@ -143,7 +235,7 @@ class Dask(_Cluster):
         return str(future.status) if future.status == "finished" else f"{future.status}: {future.exception()!r}"
 
     def stop(self) -> None:
-        """See `Shared.stop`; processes of our own end, and their jobs with them."""
+        """Processes of our own end, and their jobs with them; else what a task has begun it finishes."""
         super().stop()
         self._futures.clear()
         for each in (self._client, self._cluster):
@@ -151,6 +243,11 @@ class Dask(_Cluster):
                 with suppress(Exception):  # Dask may tell of its own end in any way.
                     each.close(timeout=_LAG)
         self._client = self._cluster = None
+
+
+def _hang_up(dask_worker: Worker) -> None:
+    """Close the port on which a worker tells of itself, encrypted or not."""
+    dask_worker.http_server.stop()
 
 
 class Slurm(_Cluster):
@@ -185,7 +282,7 @@ class Slurm(_Cluster):
         self._tasks.pop(assignment.key, None)
         self._batch.append(assignment)
 
-    def _told(self) -> list[tuple[Assignment, Found]]:
+    def _answers(self) -> list[tuple[Assignment, Found]]:
         """Send first what has gathered since: one array for each machine that is asked for.
 
         Raises:
@@ -201,13 +298,11 @@ class Slurm(_Cluster):
             self._executor.update_parameters(**self._parameters(batch, host))
             keys = [each.key for each in batch]
             try:
-                tasks = self._executor.map_array(
-                    work_one, [str(self.share.folder)] * len(keys), keys, [True] * len(keys)
-                )
+                tasks = self._executor.map_array(work_one, [str(self._folder)] * len(keys), keys, [True] * len(keys))
             except submitit.core.utils.FailedJobError as error:
                 raise ServerLost(f"sbatch takes no jobs: {' '.join(str(error).split())}") from error
             self._tasks |= dict(zip(keys, tasks, strict=True))
-        return super()._told()
+        return super()._answers()
 
     def _parameters(self, batch: list[Assignment], host: str) -> dict[str, Any]:
         more = {**self._options, **({"nodelist": host} if host else {})}
@@ -224,7 +319,7 @@ class Slurm(_Cluster):
         return task.state if task is not None and task.done() else None
 
     def stop(self) -> None:
-        """See `Shared.stop`; a task that begins later finds its order withdrawn."""
+        """A task that begins later finds its order withdrawn."""
         super().stop()
         self._batch.clear()
         self._tasks.clear()

@@ -76,6 +76,7 @@ def execute(
     jobs: int = 0,
     kind: str = "local",
     scheduler: str = "",
+    insecure: bool = False,
     options: Mapping[str, str] = MappingProxyType({}),
     progress: str = "auto",
     choice: Choice | None = None,
@@ -83,8 +84,8 @@ def execute(
 ) -> bool:
     """Run the recipe in `folder` and print what became of it; whether every job gave what it was to give.
 
-    Ends the command where the run cannot begin or go on. The arguments `kind`, `scheduler` and `options` are those of
-    `executor_of`.
+    Ends the command where the run cannot begin or go on. The arguments `kind`, `scheduler`, `insecure` and `options`
+    are those of `executor_of`.
     """
     from evalsuite.results import Status
     from evalsuite.run.progress import STYLES, progress_of
@@ -97,7 +98,9 @@ def execute(
     workers = workers_of(jobs, kind)
     shown = progress_of(progress)
     try:
-        executor = executor_of(kind, recipe, folder.absolute(), workers, scheduler=scheduler, options=options)
+        executor = executor_of(
+            kind, recipe, folder.absolute(), workers, scheduler=scheduler, insecure=insecure, options=options
+        )
         with stoppable(executor.pause, executor.resume):
             record = run_recipe(
                 recipe, folder.absolute(), cache, executor, shown, workers=workers, command=command, choice=choice
@@ -125,11 +128,18 @@ def execute(
     return not (failed or skipped)
 
 
-EXECUTORS = ("serial", "local", "workers", "dask", "slurm")
+EXECUTORS = ("serial", "local", "dask", "slurm")
 
 
 def executor_of(
-    kind: str, recipe: Recipe, folder: Path, workers: int, *, scheduler: str = "", options: Mapping[str, str]
+    kind: str,
+    recipe: Recipe,
+    folder: Path,
+    workers: int,
+    *,
+    scheduler: str = "",
+    insecure: bool = False,
+    options: Mapping[str, str],
 ) -> Executor:
     """The executor of that name for the run in `folder`; ends the command where it cannot be had.
 
@@ -139,28 +149,33 @@ def executor_of(
         folder: the run's, absolute.
         workers: how many jobs at a time.
         scheduler: of Dask; without one, its workers are processes of this machine.
+        insecure: take a scheduler of Dask without TLS.
         options: of sbatch.
     """
     from evalsuite.run.executor import Serial
 
+    if kind == "workers":
+        stop("--executor workers is no more: several machines work by --executor dask or slurm; see docs/recipes.md")
     if kind not in EXECUTORS:
         stop(f"--executor is one of {', '.join(EXECUTORS)}; got {kind!r}")
     if scheduler and kind != "dask":
         stop(f"--scheduler is Dask's: add --executor dask, or leave it out with {kind}")
+    if insecure and kind != "dask":
+        stop(f"--insecure is for a --scheduler of Dask: add --executor dask, or leave it out with {kind}")
     if options and kind != "slurm":
         stop(f"--slurm is for --executor slurm; got {kind!r}")
     if kind == "serial":
         return Serial()
     if kind == "local":
         return processes(recipe, workers)[0]
-    if kind == "workers":
-        from evalsuite.run.share import Shared
-
-        return Shared(recipe, folder)
     from evalsuite.run.clusters import Dask, Slurm
 
     try:
-        return Dask(recipe, folder, workers, scheduler) if kind == "dask" else Slurm(recipe, folder, workers, options)
+        if kind == "dask":
+            return Dask(recipe, folder, workers, scheduler, insecure=insecure)
+        return Slurm(recipe, folder, workers, options)
+    except ValueError as error:
+        stop(error)
     except ImportError as error:
         stop(f"--executor {kind} needs {error.name}, which is not installed: pip install 'evalsuite[{kind}]'")
 
@@ -190,6 +205,7 @@ def run(
     jobs: int = 0,
     executor: str = "local",
     scheduler: str = "",
+    insecure: bool = False,
     progress: str = "auto",
 ) -> pd.DataFrame:
     """Run a recipe, as `evalsuite run` does, and return its rows: see `evalsuite.results.read_results`.
@@ -203,7 +219,8 @@ def run(
         cache: the cache's folder.
         jobs: at a time; 0: one per core.
         executor: as `evalsuite run --executor`.
-        scheduler: of Dask.
+        scheduler: of Dask, as tls://host:8786.
+        insecure: take a scheduler without TLS; whoever reaches it can run code as its users.
         progress: as `evalsuite run --progress`.
 
     Raises:
@@ -225,7 +242,7 @@ def run(
     read = parse_recipe(text) if "\n" in text else read_recipe(Path(text))
     folder = (Path(out) if out else Path("runs") / read.name).absolute()
     workers = workers_of(jobs, executor)
-    made = executor_of(executor, read, folder, workers, scheduler=scheduler, options={})
+    made = executor_of(executor, read, folder, workers, scheduler=scheduler, insecure=insecure, options={})
     run_recipe(
         read, folder, cache_in(Path(cache) if cache else None), made, progress_of(progress), workers=workers,
         command="evalsuite.run",

@@ -66,6 +66,7 @@ class Log:
 
 _TICK = 0.1  # seconds between two looks at the memory, at least
 _BREATH = 0.02  # seconds between two looks whether it is the job's turn
+_SILENCE = 5.0  # seconds that a job waits for a lock before it is said
 _PACE = 10  # times what a look takes is the time to the next
 _PATIENCE = 5.0  # seconds for killed processes to be gone: one that waits for a disk cannot be killed
 PAUSE, RESUME, TAKE = b"pause", b"resume", b"take"  # the last: times may be taken
@@ -123,7 +124,11 @@ def _wait_for(turn: Turn, line: Connection) -> None:
     Raises:
         EOFError: the driver is gone.
     """
+    begun, said = time.monotonic(), False
     while not turn.mine():
+        if not said and time.monotonic() - begun > _SILENCE:
+            line.send(turn.holder())
+            said = True
         while line.poll(_BREATH):
             if line.recv_bytes() == PAUSE:
                 line.recv_bytes()  # until the user lets it go on
@@ -136,6 +141,7 @@ def _end(*_: object) -> None:
 class _Guard:
     def __init__(self, assignment: Assignment, turn: Turn, line: Connection, memory_limit: int) -> None:
         self._line, self._limit, self._memory_limit = line, assignment.job.time_limit, memory_limit
+        self._turn = turn
         self._wake, wakes = os.pipe()
         os.set_blocking(wakes, False)
         signal.set_wakeup_fd(wakes)
@@ -159,6 +165,7 @@ class _Guard:
         self._begun = time.monotonic()
         self._paused = 0.0  # since when; 0 while the job runs
         self._waiting = 0.0  # since when it waits to take its times alone; 0 while it does not
+        self._may_since = 0.0  # since when it may take them, where nobody else holds a lock; 0 where it is said
         self._code: int | None = None
         self._look = 0.0  # when to look at the memory next
         self._seen: set[int] = set()  # at the last look
@@ -186,6 +193,7 @@ class _Guard:
                 return self._told(self._code)
             if self._paused:
                 continue
+            self._say_who_holds()
             if not self._waiting and time.monotonic() - self._begun > self._limit:
                 return Ended(-signal.SIGKILL, "timeout")
             if (begun := time.monotonic()) >= self._look:
@@ -211,6 +219,7 @@ class _Guard:
     def _hear(self, word: bytes) -> None:
         """The job may take its times; or the user has stopped the run, or lets it go on: so long its clock stands."""
         if word == TAKE:
+            self._may_since = time.monotonic()
             with suppress(BrokenPipeError):  # the job has just ended
                 os.write(self._may, TAKE[:1])
         elif word == PAUSE and not self._paused:
@@ -232,6 +241,11 @@ class _Guard:
             self._begun += time.monotonic() - self._waiting
             self._waiting = 0.0
         return bool(word)
+
+    def _say_who_holds(self) -> None:
+        if self._waiting and self._may_since and time.monotonic() - self._may_since > _SILENCE:
+            self._may_since = 0.0
+            self._line.send(self._turn.holder(os.getpid(), self._pid))
 
     def _reap(self) -> None:
         with suppress(ChildProcessError):

@@ -31,6 +31,7 @@ from evalsuite.run.executor import Executor, ServerLost, failed
 from evalsuite.run.guard import PAUSE, RESUME, TAKE, WAITS, Ended, guarded
 from evalsuite.signals import start
 from evalsuite.sources import OURS
+from evalsuite.terminal import say
 
 _ALWAYS_LOADED = (
     "evalsuite.run.guard",
@@ -84,6 +85,7 @@ class Processes(Executor):
         self._gathered: list[_Child] = []  # of those that run, what waits to take its times
         self._since = 0.0  # when the first of them began to wait
         self._again: set[str] = set()  # the keys of jobs that were begun twice
+        self._holders: set[str] = set()  # who keeps jobs waiting, and was named
         self._taking = False  # whether they take them now, one after the other
         self._no_room: OSError | None = None  # met beside jobs that ended well, which are told first
         for name in _ONE_THREAD:
@@ -147,6 +149,9 @@ class Processes(Executor):
         ended = []
         for child in [each for each in self._running if each.line in lines]:
             word = _word(child)
+            if isinstance(word, str):
+                self._say_wait(child.assignment.job.id, word)
+                continue
             if word == WAITS:
                 self._since = self._since if self._gathered else time.monotonic()
                 self._gathered.append(child)
@@ -167,6 +172,12 @@ class Processes(Executor):
         if self._no_room is not None and not ended:
             raise self._no_room
         return ended
+
+    def _say_wait(self, job: str, holder: str) -> None:
+        """Say who keeps a job waiting; of several jobs that wait for one process, the first is named."""
+        if holder not in self._holders:
+            self._holders.add(holder)
+            say(f"evalsuite: {job} waits for its turn: {holder}", file=sys.stderr, flush=True)
 
     def _begun_again(self, child: _Child) -> bool:
         """Whether a job that had not begun is begun once more, since its guard ended as the dynamic linker ends one.
@@ -261,7 +272,10 @@ def _starved(assignment: Assignment, held: int) -> str:
 
 
 def _word(child: _Child) -> Any:
-    """What its guard says, `WAITS` or an `Ended`; None where that was killed, and the kernel killed the job with it."""
+    """What its guard says: `WAITS`, who holds a lock, or an `Ended`.
+
+    None where that was killed, and the kernel killed the job with it.
+    """
     try:
         return child.line.recv()
     except (EOFError, OSError):

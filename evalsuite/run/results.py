@@ -17,9 +17,10 @@ from evalsuite.plan import Job, code_of, inputs_of, jobs_of, options_of
 from evalsuite.reading import unchanged
 from evalsuite.recipe import RecipeError, parse_recipe
 from evalsuite.results import Origin, write_parquet
-from evalsuite.run.cache import Cache
+from evalsuite.run.cache import Cache, stored
 from evalsuite.run.child import ARTEFACTS, NETWORK
 from evalsuite.run.journal import JOURNAL, Entry, read_journal
+from evalsuite.run.locks import lock_file
 from evalsuite.run.record import FILE, read_record, write_record
 from evalsuite.run.state import offline
 from evalsuite.sources import digest
@@ -27,6 +28,7 @@ from evalsuite.sums import add_sums, digest_of
 from evalsuite.workloads.workload import DataError
 
 RESULTS = "results.parquet"
+_LOCK = ".results.lock"
 _MACHINE = ("processor", "device")  # among a job's inputs
 
 
@@ -74,9 +76,12 @@ def catch_up(out: Path) -> None:
 @contextmanager
 def alone_at_results(out: Path) -> Iterator[None]:
     """Inside, no other process puts results there: a report is not to replace those of a run that has just ended."""
-    with (out / JOURNAL).open("rb+") as journal:
-        fcntl.flock(journal, fcntl.LOCK_EX)
+    descriptor = lock_file(out / _LOCK)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(descriptor)
 
 
 def _holding(jobs: Iterable[Job], entries: Mapping[str, Entry]) -> dict[str, Entry]:
@@ -108,7 +113,8 @@ def place_artefacts(out: Path, cache: Cache, entry: Entry, *, new: bool) -> None
     target = out / "artefacts" / entry.job
     if not new and (target.exists() or not (entry.artefacts or entry.network)):
         return
-    home = cache.find(entry.key) if entry.final and entry.key else None
+    kept = stored(cache, entry.key) if entry.final and entry.key else None
+    home = kept[0] if kept is not None else None
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     for name, place in ((ARTEFACTS, partial), (NETWORK, partial / NETWORK)):

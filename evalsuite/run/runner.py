@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import time
@@ -15,11 +14,12 @@ from pathlib import Path
 
 from evalsuite.plan import Job, code_of, fingerprint_of, jobs_of, key_of, take_fingerprints_anew
 from evalsuite.recipe import Recipe
-from evalsuite.run.cache import Cache, keep
+from evalsuite.run.cache import CACHE, Cache, keep
 from evalsuite.run.child import NO_ROOM, Assignment, Found
-from evalsuite.run.claims import Claims, Hosts, times_are_taken
+from evalsuite.run.claims import Claims, Hosts, remove_turns, times_are_taken
 from evalsuite.run.executor import Executor, ServerLost
 from evalsuite.run.journal import JOURNAL, Entry, Journal, read_journal
+from evalsuite.run.locks import lock_file, try_lock
 from evalsuite.run.progress import Progress
 from evalsuite.run.record import MEASURED, RunRecord, checkout, conditions, now, read_record, write_record
 from evalsuite.run.results import RESULTS, alone_at_results, place_artefacts, write_results
@@ -41,14 +41,12 @@ class RunError(Exception):
 def _locked(out: Path) -> Iterator[None]:
     try:
         out.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(out / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = lock_file(out / ".lock")
     except OSError as error:
         raise RunError(f"cannot write to {out}: {error.strerror}; choose another folder with --out") from error
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise RunError(f"another process is running a recipe in {out}; wait for it or choose another --out") from error
-    try:
+        if not try_lock(descriptor):
+            raise RunError(f"another process is running a recipe in {out}; wait for it or choose another --out")
         yield
     finally:
         os.close(descriptor)
@@ -138,6 +136,7 @@ class _Run:
     ) -> None:
         self._recipe, self._out, self._executor, self._progress = recipe, out, executor, progress
         self._workers, self._unread = workers, unread
+        self._cache = cache = replace(cache, spare=out / CACHE)
         cache.sweep()
         self._journal = Journal(out / JOURNAL)
         self._state = State(jobs_of(recipe), read_journal(out / JOURNAL), cache, choice=choice)
@@ -190,6 +189,8 @@ class _Run:
         finally:
             self._executor.stop()
             self._claims.close()
+            for folder in (self._cache.folder, self._out / CACHE):
+                remove_turns(folder)
             self._journal.close()
             self._record = self._compact(known, finished=finished)
         return self._record
@@ -200,7 +201,7 @@ class _Run:
         None could begin meanwhile. Not for ever: claims are renewed, and Ctrl-C heard, by this process.
         """
         until = time.monotonic() + _STILL
-        while times_are_taken(self._state.cache.folder) and time.monotonic() < until:
+        while times_are_taken(self._cache.base) and time.monotonic() < until:
             time.sleep(_TICK)
 
     def _check_workloads(self) -> None:
@@ -306,10 +307,10 @@ class _Run:
             del self._inputs[job.id]
             self._keep(job, entry)
             return
-        log, scratch = self._out / "logs" / f"{job.id}.log", self._state.cache.scratch()
+        log, scratch = self._out / "logs" / f"{job.id}.log", self._cache.scratch()
         alone = {"jobs_at_a_time": 1} if job.timed else {}
         conditions = {**self._conditions, **alone, MEASURED: now()}
-        folder = self._state.cache.folder
+        folder = self._cache.base
         self._running.append(job.id)
         self._hosts.begin(job)
         self._progress.running(self._running)
@@ -318,7 +319,7 @@ class _Run:
     def _make_again(self, needed: str) -> None:
         """The journal knows the job, but the cache has lost its network: run it once more, and then what takes it."""
         if needed in self._state.forced:
-            raise RunError(f"the network of {needed} cannot be stored in {self._state.cache.folder}")
+            raise RunError(f"the network of {needed} cannot be stored in {self._cache.folder}")
         self._state.forced[needed] = self._state.entries[needed].network
         self._forget(needed)
         self._take_back({each.id for each in self._state.followers[needed]})
@@ -348,7 +349,7 @@ class _Run:
                 shutil.rmtree(assignment.scratch, ignore_errors=True)
                 heappush(self._ready, self._places[job.id])
                 return
-            found = keep(self._state.cache, assignment, found)
+            found = keep(self._cache, assignment, found)
         finally:
             self._claims.release(assignment.key)
         entry = entry_of(job, assignment.key, inputs, found, cached=False)
@@ -370,7 +371,7 @@ class _Run:
         self._state.entries[job.id] = entry
         known = self._state.before.get(job.id)
         new = not (entry.cached and known is not None and known.key == entry.key and known.final == entry.final)
-        place_artefacts(self._out, self._state.cache, entry, new=new)
+        place_artefacts(self._out, self._cache, entry, new=new)
         if new:
             self._journal.append(entry)
         self._left[_kind(job)] -= 1

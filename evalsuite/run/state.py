@@ -19,7 +19,7 @@ from evalsuite.plan import Job, changed, code_of, inputs_of, jobs_of, key_of
 from evalsuite.reading import unchanged
 from evalsuite.recipe import TRAIN, Recipe, parse_recipe
 from evalsuite.results import Status, failure_row
-from evalsuite.run.cache import Cache, stored
+from evalsuite.run.cache import CACHE, Cache, stored
 from evalsuite.run.child import NETWORK, Found
 from evalsuite.run.journal import JOURNAL, Entry, read_journal
 from evalsuite.run.record import changed_since
@@ -204,7 +204,7 @@ def entry_of(job: Job, key: str, inputs: dict[str, str], found: Found, *, cached
 
 def plan_run(recipe: Recipe, out: Path, cache: Cache) -> list[Planned]:
     """What a run would do, without doing it."""
-    state = State(jobs_of(recipe), read_journal(out / JOURNAL), cache)
+    state = State(jobs_of(recipe), read_journal(out / JOURNAL), replace(cache, spare=out / CACHE))
     planned: list[Planned] = []
     for job in state.jobs:
         if job.needs and job.needs not in state.entries:

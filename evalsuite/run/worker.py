@@ -1,4 +1,4 @@
-"""A worker: takes orders out of a shared folder, one or more at a time, and carries them out in killable children.
+"""A worker: a process of a cluster that carries out an order in a killable child.
 
 It reads an order's recipe, recomputes the job's key from its own source, data, libraries and processor, and refuses the
 job where the key is another: a row never comes from what its key does not say.
@@ -8,31 +8,24 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import platform
-import time
-import uuid
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 from evalsuite.plan import Job, changed, code_of, inputs_of, jobs_of, key_of
 from evalsuite.recipe import Recipe, RecipeError, parse_recipe
 from evalsuite.results import Status, failure_row
-from evalsuite.run.cache import Cache, keep, stored
+from evalsuite.run.cache import Cache, is_whole, keep
 from evalsuite.run.child import NETWORK, Assignment
-from evalsuite.run.claims import Claims
-from evalsuite.run.executor import Executor
+from evalsuite.run.claims import remove_turns
 from evalsuite.run.journal import Entry
 from evalsuite.run.local import local_executor
+from evalsuite.run.orders import Order, Orders
 from evalsuite.run.record import MEASURED, checkout, conditions, now
-from evalsuite.run.share import Order, Share, claims_in
 from evalsuite.run.state import entry_of
 from evalsuite.sources import digest, edited
 from evalsuite.workloads.workload import DataError
 
-_TURN = 0.5  # seconds
-_BEAT = 5.0  # seconds
-_PROCESS = uuid.uuid4().hex[:8]  # another process of this number is another worker
+_TURN = 0.5  # seconds between two looks at whether the job has ended
 
 
 class Refused(Exception):
@@ -70,122 +63,70 @@ def accept(order: Order, workers: int) -> Assignment:
     if key_of(inputs) != order.key:
         told = changed(order.inputs, inputs) or "the order names another key than its inputs have"
         raise Refused(f"{host} would measure another thing as {order.job}: {told}")
-    shared = Cache(Path(order.cache))
-    network = stored(shared, order.taken) if order.taken else None
-    if not shared.folder.is_dir() or (order.taken and network is None):
-        raise Refused(f"{host} does not find the network that {order.job} takes in {order.cache}: share that folder")
-    taken = network[0] / NETWORK if network is not None else None
+    shared, taken = _cache_of(order), Path(order.taken)
+    if not shared.folder.is_dir() or (order.taken and not _is_here(taken)):
+        where = taken if order.taken else order.cache
+        raise Refused(f"{host} does not find the network that {order.job} takes in {where}: share that folder")
     at_a_time = 1 if job.timed else workers + shared.others(order.driver)
     told_of = {**conditions(at_a_time), MEASURED: now()}
     return Assignment(
-        job, order.key, shared.scratch(), taken, Path(order.log), checkout(), shared.folder, told_of, order.host
-    )
+        job, order.key, shared.scratch(), taken / NETWORK if order.taken else None, Path(order.log), checkout(),
+        shared.base, told_of, order.host,
+    )  # fmt: skip
 
 
-class Worker:
-    """Works in one shared folder until it is stopped, or has had nothing to do for a while.
+def _is_here(entry: Path) -> bool:
+    try:
+        return is_whole(entry)
+    except PermissionError:
+        return False
+
+
+def _cache_of(order: Order) -> Cache:
+    return Cache(Path(order.cache), Path(order.spare))
+
+
+def carry_out(order: Order, *, once: bool = False) -> Entry:
+    """The order's job in a killable child of this process, and what came of it, which the cache keeps.
 
     Args:
-        folder: the folder of the run.
-        workers: how many jobs it runs at a time, at least 1.
-        say: is told of each job that ends.
-        only: the key of the one order that it may take; any, where it is empty.
-        once: whether this process takes no order after it.
+        order: the job.
+        once: whether this process carries out no other: then it loads what this one needs, and no more.
+
+    Raises:
+        Refused: this machine or its source is another than the driver's.
     """
-
-    def __init__(
-        self, folder: Path, workers: int, say: Callable[[str], None], *, only: str = "", once: bool = False
-    ) -> None:
-        self._share, self._workers, self._say, self._only = Share(folder.absolute()), workers, say, only
-        self._once = once
-        self._name = f"{platform.node()}-{os.getpid()}-{_PROCESS}"
-        self._journal = self._share.journal(self._name)
-        self._executor: Executor | None = None
-        self._claims: dict[str, Claims] = {}
-        self._under_way: dict[str, Order] = {}
-        self._beaten = 0.0
-
-    def work(self, idle: float) -> None:
-        """Take orders until there has been nothing to do for `idle` seconds.
-
-        Raises:
-            Refused: this machine or its source is another than the driver's.
-        """
-        last = time.monotonic()
-        try:
-            while self._under_way or time.monotonic() - last < idle:
-                if time.monotonic() - self._beaten > _BEAT:
-                    self._share.beat(self._name)
-                    self._beaten = time.monotonic()
-                self._take()
-                if self._under_way:
-                    self._tell()
-                    last = time.monotonic()
-                else:
-                    time.sleep(min(_TURN, idle))
-        finally:
-            if self._executor is not None:
-                self._executor.stop()
-            for claims in self._claims.values():
-                claims.close()
-            self._journal.close()
-
-    def _take(self) -> None:
-        for order in self._share.orders(self._only):
-            if self._executor is not None and self._executor.free < 1:
-                return
-            if order.host not in ("", platform.node()) or order.key in self._under_way:
-                continue
-            claims = self._claims.setdefault(order.cache, _claims(Path(order.cache)))
-            if not claims.take(order.key):
-                continue
-            try:
-                begun = self._share.stands(order.key) and self._begin(order)  # else another has just done it
-            except BaseException:
-                claims.release(order.key)
-                raise
-            if not begun:
-                claims.release(order.key)
-
-    def _begin(self, order: Order) -> bool:
-        assignment = accept(order, self._workers)
-        if self._executor is None:
-            recipe, jobs = _read(order.recipe)
-            self._executor = local_executor(recipe, self._workers, jobs[order.job] if self._once else None)
-        self._under_way[order.key] = order
-        self._executor.start(assignment)
-        return True
-
-    def _tell(self) -> None:
-        assert self._executor is not None  # something is under way
-        for assignment, found in self._executor.wait(_TURN):
-            order = self._under_way.pop(assignment.key)
-            kept = keep(Cache(Path(order.cache)), assignment, found)
-            entry = entry_of(assignment.job, order.key, order.inputs, kept, cached=False)
-            self._journal.append(entry)
-            self._share.remove(order.key)
-            self._claims[order.cache].release(order.key)
-            self._say(f"{entry.job} {entry.seconds:.1f} s {entry.status.value}")
-
-
-def _claims(cache: Path) -> Claims:
-    return Claims(Cache(cache), claims_in(cache))
+    assignment = accept(order, 1)
+    recipe, jobs = _read(order.recipe)
+    executor = local_executor(recipe, 1, jobs[order.job] if once else None)
+    cache = _cache_of(order)
+    try:
+        executor.start(assignment)
+        while not (ended := executor.wait(_TURN)):
+            pass
+        ((_, found),) = ended
+        kept = keep(cache, assignment, found)
+    finally:
+        executor.stop()
+        remove_turns(cache.folder)
+    return entry_of(assignment.job, order.key, order.inputs, kept, cached=False)
 
 
 def work_one(folder: str, key: str, once: bool = False) -> None:
-    """Carry out one order of that folder, unless another worker does: what a task of a cluster calls.
+    """Carry out one order of the run in that folder, where it is not withdrawn: what a task of a cluster calls.
 
-    `once` says that the process ends with the task: it loads what this order needs, and not what others may.
+    `once` says that the process ends with the task; see `carry_out`.
     """
+    orders = Orders(Path(folder))
+    order = orders.read(key)
+    if order is None:
+        return
     try:
-        Worker(Path(folder), 1, print, only=key, once=once).work(0.01)
+        entry = carry_out(order, once=once)
     except Refused as reason:
-        share = Share(Path(folder))
-        for order in share.orders(key):
-            workload, variant, seed, step = order.job.split("/")
-            place = {"workload": workload, "variant": variant, "seed": int(seed), "step": step}
-            row = failure_row({**place, "stage": "", "key": key}, Status.FAILED, str(reason))  # the driver has the rest
-            journal = share.journal(f"{platform.node()}-{os.getpid()}-{_PROCESS}")
-            journal.append(Entry(order.job, key, Status.FAILED, (row,), final=False))
-            journal.close()
-            share.remove(key)
+        workload, variant, seed, step = order.job.split("/")
+        place = {"workload": workload, "variant": variant, "seed": int(seed), "step": step}
+        row = failure_row({**place, "stage": "", "key": key}, Status.FAILED, str(reason))  # the driver has the rest
+        entry = Entry(order.job, key, Status.FAILED, (row,), final=False)
+    if orders.read(key) is not None:  # else nobody waits for it, and what came of it is in the cache
+        orders.answer(entry)

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -32,16 +32,6 @@ def needing(extra: str, module: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(missing, reason=f"{module} is not installed: pip install 'evalsuite[{extra}]'")
 
 
-@contextmanager
-def workers(workshop: Workshop, out: Path, count: int = 2) -> Iterator[list[subprocess.Popen[str]]]:
-    started = [workshop.start("worker", out, "--idle", 600) for _ in range(count)]
-    try:
-        yield started
-    finally:
-        for each in started:
-            end(each)
-
-
 def end(process: subprocess.Popen[str]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -60,7 +50,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pd.DataFrame]
 
 
 @pytest.mark.slow
-@needing("dask", "distributed")
+@needing("dask", "cryptography")
 def test_workers_of_dask_that_end_as_they_begin_are_said(workshop: Workshop) -> None:
     recipe = workshop.recipe("  - accuracy\n")
     words: list[str | Path] = ["run", recipe, "--executor", "dask", "--jobs", "1", "--out", workshop.out]
@@ -95,8 +85,7 @@ def test_a_script_needs_no_guard_and_is_run_once(workshop: Workshop) -> None:
     "kind",
     [
         "local",
-        "workers",
-        pytest.param("dask", marks=needing("dask", "distributed")),
+        pytest.param("dask", marks=needing("dask", "cryptography")),
         pytest.param("slurm", marks=needing("slurm", "submitit")),
     ],
 )
@@ -106,11 +95,10 @@ def test_every_executor_gives_the_same_rows_also_where_a_worker_is_killed(
     recipe = workshop.recipe(STEPS, ONE)
     driver = workshop.start("run", recipe, "--out", workshop.out, "--executor", kind, "--jobs", 2, "--progress", "none")
     try:
-        with workers(workshop, workshop.out, 2 if kind == "workers" else 0) as running:
-            if kind in ("workers", "dask"):
-                wait_until(lambda: lines(workshop.out / "journal.jsonl") >= 1, 100)
-                psutil.Process(running[0].pid if running else dask_worker(driver.pid)).kill()
-            output, errors = driver.communicate(timeout=150)
+        if kind == "dask":
+            wait_until(lambda: lines(workshop.out / "journal.jsonl") >= 1, 100)
+            psutil.Process(dask_worker(driver.pid)).kill()
+        output, errors = driver.communicate(timeout=150)
     finally:
         end(driver)
     assert driver.returncode == 0, errors
@@ -118,7 +106,8 @@ def test_every_executor_gives_the_same_rows_also_where_a_worker_is_killed(
     pd.testing.assert_frame_equal(told(workshop.out), expected)
     entries = read_journal(workshop.out / "journal.jsonl")
     assert {each.conditions["host"] for each in entries.values()} == {platform.node()}
-    assert not list((workshop.out / "orders").glob("*"))
+    assert not [each for each in ("orders", "answers") if (workshop.out / each).exists()]
+    assert not (workshop.cache / "turns").exists()
     again = workshop.run(recipe, "--executor", kind, "--jobs", 2)
     assert "(4 from the cache)" in again.stdout, again.stderr
 

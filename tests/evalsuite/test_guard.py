@@ -134,9 +134,9 @@ def test_the_clock_of_a_paused_job_stands(workshop: Workshop) -> None:
 @pytest.mark.parametrize(("seconds", "limit", "locks"), [(0.2, 60, False), (1.5, 5, True)])
 def test_times_are_taken_while_no_other_job_works(seconds: float, limit: int, locks: bool, workshop: Workshop) -> None:
     file = workshop.folder / "clocks"
-    for each in turn_files(workshop.cache):
-        if not locks:  # the run itself lets one job after the other
-            each.symlink_to(file)
+    for each in turn_files(workshop.cache) if not locks else ():  # the run itself lets one job after the other
+        each.parent.mkdir(parents=True, exist_ok=True)
+        each.symlink_to(file)
     step = f"  - {{use: clocks, file: {file}, seconds: {seconds}}}\n"
     recipe = workshop.recipe(step, f"{HEAD}time_limit: {limit}\n".replace("gelu-swap", "relu, lambda-gelu"))
     assert "Traceback" not in workshop.run(recipe, "--jobs", "2").stderr
@@ -152,8 +152,6 @@ def test_times_are_taken_while_no_other_job_works(seconds: float, limit: int, lo
     assert any(second[0] < first[1] for first, second in pairwise(works))  # until then they run side by side
     if not tree.half_full():  # and those that are ready to take times are gathered, more than run at a time
         assert max(each[1] for each in works) < min(each[1] for each in times)
-    for each in turn_files(workshop.cache):
-        each.unlink()
 
 
 def test_a_pause_while_a_job_waits_for_its_turn_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Orders, the folder that workers share, turns on one machine, and on which machine timed jobs run."""
+"""Orders and their answers, turns on one machine, and on which machine timed jobs run."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from workshop import AtOnce, wait_until
+from workshop import wait_until
 
 from evalsuite.plan import Job, code_of, inputs_of, jobs_of, key_of
 from evalsuite.recipe import Recipe, parse_recipe
 from evalsuite.results import Status
 from evalsuite.run.cache import Cache
-from evalsuite.run.child import Assignment, Found
-from evalsuite.run.claims import Hosts, Turn, times_are_taken
-from evalsuite.run.journal import Entry, Journal, read_journal
-from evalsuite.run.share import News, Order, Share, Shared, order_of, read_order
-from evalsuite.run.worker import Refused, Worker, accept, work_one
+from evalsuite.run.child import Assignment
+from evalsuite.run.claims import Hosts, Turn, remove_turns, times_are_taken
+from evalsuite.run.journal import Entry, Journal
+from evalsuite.run.orders import Order, Orders, order_of, read_order
+from evalsuite.run.worker import Refused, accept, work_one
 from evalsuite.sources import closure
 
 RECIPE = """\
@@ -50,7 +50,7 @@ def assignment_of(job: Job, folder: Path) -> Assignment:
 
 
 def order(recipe: Recipe, folder: Path) -> Order:
-    return order_of(assignment_of(jobs_of(recipe)[0], folder), recipe)
+    return order_of(assignment_of(jobs_of(recipe)[0], folder), recipe, folder / "out")
 
 
 def test_an_order_is_text_and_is_accepted_where_its_key_is_the_same(recipe: Recipe, tmp_path: Path) -> None:
@@ -80,15 +80,12 @@ def test_another_key_is_refused_with_what_differs(recipe: Recipe, tmp_path: Path
     forged = replace(given, inputs=inputs, key=key_of(inputs))
     with pytest.raises(Refused, match=f"another thing as digits-mlp/gelu/0/train: {told} of another m -> "):
         accept(forged, 1)
-    share = Share(tmp_path / "out")
-    share.post(forged)
+    orders = Orders(tmp_path / "out")
+    orders.post(forged)
     work_one(str(tmp_path / "out"), forged.key)
-    (journal,) = share.journals()
-    entry = read_journal(journal)["digits-mlp/gelu/0/train"]
-    assert (entry.status, entry.final, entry.key) == (Status.FAILED, False, forged.key)
-    assert "would measure another thing" in entry.reason
-    assert not share.stands(forged.key)
-    assert not list((tmp_path / "cache" / "taken").glob("*"))
+    answer = orders.take_answer(forged.key)
+    assert (answer.job, answer.status, answer.final) == ("digits-mlp/gelu/0/train", Status.FAILED, False)
+    assert "would measure another thing" in answer.reason
 
 
 @pytest.mark.parametrize(
@@ -97,7 +94,7 @@ def test_another_key_is_refused_with_what_differs(recipe: Recipe, tmp_path: Path
         ({"folder": "/nowhere"}, "No such file"),
         ({"job": "digits-mlp/gelu/9/train"}, "digits-mlp/gelu/9/train"),
         ({"recipe": "name: x"}, "workloads"),
-        ({"taken": "0" * 64}, "does not find the network"),
+        ({"taken": "/nowhere"}, "does not find the network that .* takes in /nowhere: share that folder"),
         ({"cache": "/nowhere"}, "share that folder"),
     ],
 )
@@ -115,82 +112,52 @@ def test_a_daemon_says_that_it_may_start_no_job(
         accept(order(recipe, tmp_path), 1)
 
 
-def test_forged_orders_are_passed_over(recipe: Recipe, tmp_path: Path) -> None:
-    share, given = Share(tmp_path / "out"), order(recipe, tmp_path)
-    share.post(given)
-    folder = tmp_path / "out" / "orders"
-    for name, text in (("a", given.text()), ("b", "{}"), ("c", "\0"), ("d", json.dumps([1])), ("e", "")):
-        (folder / f"{name}.json").write_text(text)
-    assert list(share.orders()) == [given]
-    assert (list(share.orders(given.key)), list(share.orders("f"))) == ([given], [])
+@pytest.mark.parametrize("text", ["{}", "\0", "[1]", "", "of another key"])
+def test_what_is_no_order_is_not_carried_out(recipe: Recipe, tmp_path: Path, text: str) -> None:
+    orders, given = Orders(tmp_path / "out"), order(recipe, tmp_path)
+    orders.post(given)
+    assert orders.read(given.key) == given
+    other = "0" * 64
+    (tmp_path / "out" / "orders" / f"{other}.json").write_text(given.text() if text == "of another key" else text)
+    assert orders.read(other) is None
+    work_one(str(tmp_path / "out"), other)
+    assert orders.answered() == []
 
 
-def entry(job: str) -> Entry:
-    return Entry(job, "key", Status.OK, ())
+def entry(job: str, key: str = "key") -> Entry:
+    return Entry(job, key, Status.OK, ())
 
 
-def test_news_are_told_once_and_whole_and_only_those_of_now(tmp_path: Path) -> None:
-    share = Share(tmp_path)
-    first = share.journal("first")
-    first.append(entry("before"))
-    news = News(share)
-    assert list(news.entries()) == []
-    first.append(entry("one"))
-    second = share.journal("second")
-    second.append(entry("two"))
-    assert [each.job for each in news.entries()] == ["one", "two"]
-    journal = Journal(tmp_path / "other")
-    journal.append(entry("three"))
-    line = (tmp_path / "other").read_bytes()
-    with (tmp_path / "workers" / "first.jsonl").open("ab", buffering=0) as file:
-        for part, told in ((line[:20], []), (line[20:], ["three"]), (b"", [])):
-            file.write(part)
-            assert [each.job for each in news.entries()] == told
-    for each in (first, second, journal):
-        each.close()
+def test_an_answer_is_taken_once_and_one_from_before_or_of_another_order_is_none(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    orders, given = Orders(tmp_path / "out"), order(recipe, tmp_path)
+    orders.post(given)
+    orders.answer(entry("before", given.key))
+    orders.post(given)
+    assert orders.answered() == []
+    answers = tmp_path / "out" / "answers"
+    (answers / ".partial").touch()
+    orders.answer(entry("another"))
+    (answers / "key.jsonl").rename(answers / f"{given.key}.jsonl")
+    assert (orders.answered(), orders.take_answer(given.key)) == ([given.key], None)
+    orders.answer(entry("now", given.key))
+    assert orders.take_answer(given.key) == entry("now", given.key)
+    assert (orders.take_answer(given.key), orders.read(given.key), orders.answered()) == (None, None, [])
 
 
-def test_a_worker_leaves_what_another_machine_must_do(recipe: Recipe, tmp_path: Path) -> None:
-    share = Share(tmp_path / "out")
-    elsewhere = replace(order(recipe, tmp_path), host="another-machine")
-    share.post(elsewhere)
-    Worker(tmp_path / "out", 1, print).work(0.01)
-    assert share.stands(elsewhere.key)
-    assert [read_journal(each) for each in share.journals()] == [{}]
-
-
-class Late(AtOnce):
-    """Has nothing to tell when it is first asked."""
-
-    asked = 0
-
-    def wait(self, seconds: float) -> list[tuple[Assignment, Found]]:
-        self.asked += 1
-        time.sleep(0.05)
-        return super().wait(seconds) if self.asked > 1 else []
-
-
-def test_a_worker_stays_for_what_it_has_begun(recipe: Recipe, tmp_path: Path) -> None:
-    share, given = Share(tmp_path / "out"), order(recipe, tmp_path)
-    share.post(given)
-    worker = Worker(tmp_path / "out", 1, print, only=given.key)
-    worker._executor = Late()
-    worker.work(0.01)
-    assert [len(read_journal(each)) for each in share.journals()] == [1]
+def test_an_order_is_carried_out_and_one_that_is_withdrawn_is_not(recipe: Recipe, tmp_path: Path) -> None:
+    orders, given = Orders(tmp_path / "out"), order(recipe, tmp_path)
+    orders.post(given)
+    work_one(str(tmp_path / "out"), given.key, True)
+    answer = orders.take_answer(given.key)
+    assert (answer.job, answer.status, answer.final) == (given.job, Status.OK, True)
     assert Cache(tmp_path / "cache").find(given.key) is not None
-    assert not share.stands(given.key)
-
-
-def test_what_no_worker_has_taken_is_withdrawn(recipe: Recipe, tmp_path: Path) -> None:
-    executor = Shared(recipe, tmp_path / "out")
-    jobs = [job for job in jobs_of(recipe) if not job.needs]
-    given = [assignment_of(job, tmp_path) for job in jobs]
-    for each in given:
-        executor.start(each)
-    (tmp_path / "cache" / "taken").mkdir()
-    (tmp_path / "cache" / "taken" / given[0].key).touch()
-    executor.stop()
-    assert [executor.share.stands(each.key) for each in given] == [True, False]
+    work_one(str(tmp_path / "out"), given.key, True)
+    assert orders.answered() == []
+    orders.close()
+    assert not list((tmp_path / "out").iterdir())
+    assert not (tmp_path / "cache" / "turns").exists()
 
 
 def test_a_job_that_must_be_alone_begins_alone(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,6 +201,27 @@ def test_times_are_taken_alone_and_none_begins_while_one_waits(recipe: Recipe, t
     assert begins(timed)
     assert not times_are_taken(tmp_path / "cache")
     assert not times_are_taken(tmp_path / "never used")
+
+
+def test_the_turns_files_are_removed_when_none_uses_them_and_who_opened_them_takes_new_ones(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    timed = assignment_of(jobs_of(recipe)[2], tmp_path)
+    folder = tmp_path / "cache" / "turns"
+    runs, late = Turn(timed), Turn(timed)
+    assert runs.mine()
+    remove_turns(tmp_path / "cache")
+    assert len(list(folder.iterdir())) == 2  # a job runs
+    runs.close()
+    remove_turns(tmp_path / "cache")
+    assert not folder.exists()
+    assert late.mine()  # by files of now, which another job sees
+    assert late.alone(lambda _: remove_turns(tmp_path / "cache")) >= 0  # it holds none meanwhile
+    assert not begins(timed)
+    late.close()
+    assert begins(timed)
+    remove_turns(tmp_path / "cache")
+    assert not folder.exists()
 
 
 def test_timed_jobs_of_a_workload_and_seed_run_where_the_first_did(recipe: Recipe) -> None:
