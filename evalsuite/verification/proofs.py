@@ -17,6 +17,7 @@ from typing import Any
 
 import onnx
 
+_ONNX = ("", "ai.onnx")  # two names of one domain
 _NODES, _SPLITS, _WORK, _SHARE = 200, 250, 2**32, 12  # in all; in a branch; products of 60 bits; of p / q not chosen
 _NUMBER = re.compile("(0|-?[1-9][0-9]{0,3999})(?:(?<=[13579])p-([1-9][0-9]{0,3}))?")  # m or mp-e: m 2**-e
 _SHAPING = r"Flatten(\.axis=1)?|Identity|Reshape(\.allowzero=[01])?"  # operators and attributes that are read
@@ -74,7 +75,7 @@ def read_network(model: onnx.ModelProto) -> tuple[dict[str, Any], list[list[list
     (given,), (output,) = [each for each in graph.input if each.name not in tensors], graph.output
     batch, *sizes = [each.dim_value or -each.HasField("dim_value") for each in given.type.tensor_type.shape.dim]
     types = {each.type.tensor_type.elem_type for each in (given, output)}
-    known = [each.version <= onnx.defs.onnx_opset_version() for each in model.opset_import if not each.domain] == [True]
+    known = [o.version <= onnx.defs.onnx_opset_version() for o in model.opset_import if o.domain in _ONNX] == [True]
     plain = known and types == {onnx.TensorProto.FLOAT} and batch in (0, 1) and min(sizes) > 0
     outside = model.functions or any(each.data_location or each.external_data for each in tensors.values())
     _require(

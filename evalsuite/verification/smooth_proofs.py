@@ -248,7 +248,7 @@ def read_smooth_network(model: onnx.ModelProto) -> tuple[list[list[list[int]]], 
     plain = types == {onnx.TensorProto.FLOAT} and batch in (0, 1) and min(sizes) > 0
     outside = model.functions or any(each.data_location or each.external_data for each in tensors.values())
     newest = onnx.defs.onnx_opset_version()
-    recent = [13 <= each.version <= newest for each in model.opset_import if not each.domain] == [True]
+    recent = [13 <= each.version <= newest for each in model.opset_import if each.domain in ("", "ai.onnx")] == [True]
     _require(plain and recent and not outside, "needs float32 inputs (batch, fixed sizes), operators of 13 or later")
     one, inputs, flat, bare = Fraction(1), math.prod(sizes), len(sizes) == 1, False
     width, known, layers, curves = (
