@@ -184,12 +184,12 @@ def check_plain(path: Path) -> None:
         raise OwnError(f"{path}: is {kind}, not a file; copy what it gives into a file")
 
 
-def check_size(path: Path | str, size: int, what: str = "unpacked it") -> None:
+def check_size(path: Path | str, size: int, what: str = "what is packed in it") -> None:
     """Raise OwnError where what a file unpacks to, by its own words, is more than its share."""
     share = Share.of(_size(Path(path)))
     if size > share.memory:
         raise OwnError(
-            f"{path}: {what} has {gib(size)}, and {gib(share.memory)} is the most of such a file; {cure(size)}"
+            f"{path}: {what} takes {gib(size)}, and {gib(share.memory)} is the most of such a file; {cure(size)}"
         )
 
 
@@ -204,14 +204,14 @@ def content(path: Path) -> bytes:
     check_plain(path)
     if path.suffix != ".gz":
         return path.read_bytes()
-    share, pieces, size = Share.of(_size(path)), [], 0
+    most = Share.of(_size(path)).memory // 2  # what is made of the content needs room too
+    pieces, size = [], 0
     with gzip.open(path) as file:
         while piece := file.read(_MIB):
             pieces.append(piece)
             size += len(piece)
-            if size > share.memory:
-                most = gib(share.memory)
-                raise OwnError(f"{path}: unpacks to more than {most}, the most of such a file; {cure(2 * size)}")
+            if size > most:
+                raise OwnError(f"{path}: unpacks to more than {gib(most)}, the most of such a file; {cure(4 * size)}")
     return b"".join(pieces)
 
 
