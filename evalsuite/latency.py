@@ -139,7 +139,7 @@ def compare_latency(
 
 
 def steady_latency(
-    first: Callable[[], object], second: Callable[[], object], *parts: Part, patience: float = 3.0
+    first: Callable[[], object], second: Callable[[], object], *parts: Part, patience: float = 2.0
 ) -> Latency:
     """Time two calls as `compare_latency` does, in rounds, until the numbers that are wanted are no noise.
 
