@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from evalsuite.own.budget import budget_of
 from evalsuite.own.examining import examine
 from evalsuite.own.floors import doubts_of
 from evalsuite.own.own import Own
@@ -82,9 +83,12 @@ def _set(options: dict[str, Any], setting: str) -> None:
     place[rest[-1]] = value
 
 
-def asked_of(options: Mapping[str, Any], **how: Any) -> Asked:
-    """The assessment of a model with these options, after a look at model and data. Raises OwnError: see `examine`."""
-    found = examine(own_of(options))
+def asked_of(options: Mapping[str, Any], *, search: bool = True, **how: Any) -> Asked:
+    """The assessment of a model with these options, after a look at model and data; with `search`, of a model that is
+    trained from scratch with the budget that a search finds. Raises OwnError: see `examine`.
+    """
+    own = own_of(options)
+    found = examine(own)
     path = options["model"] if isinstance(options["model"], str) else str(options["model"]["path"])
     # Of the model's name: net of my.py:net, my-bert of hf:./my-bert.
     last = re.split(r"[:/\\]", path.rstrip("/"))[-1].removesuffix(".onnx")
@@ -95,7 +99,19 @@ def asked_of(options: Mapping[str, Any], **how: Any) -> Asked:
             examine(own_of({**options, "model": asked.against}))
         except OwnError as error:
             raise OwnError(f"--against {asked.against}: {error}") from error
-    return asked
+    return _budgeted(asked, own, search=search) if own.start == "scratch" and not own.is_onnx else asked
+
+
+def _budgeted(asked: Asked, own: Own, *, search: bool) -> Asked:
+    """The same with the epochs and the learning rate that a search finds, or as given; `check` only says so."""
+    said = "trained until validation stops improving, which assess finds out; --set epochs=N for a budget of your own"
+    if not search:
+        return asked if "epochs" in asked.own else replace(asked, examined=asked.examined.told("start", said))
+    rate, epochs = (asked.own.get(name) or 0 for name in ("learning_rate", "epochs"))
+    budget = budget_of(own, own.data(), rate=rate, epochs=epochs)
+    options = {**asked.own, "epochs": budget.epochs, "learning_rate": budget.learning_rate}
+    examined = asked.examined.told("start", f"each variant is trained from its initial weights, {budget.words}")
+    return replace(asked, own=options, examined=examined, budget=budget)
 
 
 def own_of(options: Mapping[str, Any]) -> Own:
@@ -188,6 +204,8 @@ def doubted(asked: Asked, folder: Path) -> list[str]:
     # What a user brings trained is what it is, though a linear model may be better.
     floors = tuple(floor for floor in asked.examined.floors if floor.least or asked.start != "trained")
     sentences = doubts_of(read_results(folder), asked.examined.activation or "given", floors)
+    if asked.budget is not None and asked.budget.doubt:
+        sentences = [asked.budget.doubt, *sentences]
     told = [f"not trained: {sentence}" if asked.start == "scratch" else sentence for sentence in sentences]
     keep_doubts(folder, asked.name, told)
     return told

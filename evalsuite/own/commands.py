@@ -42,7 +42,7 @@ def check(
     """
     from evalsuite.own.assessing import tried
 
-    asked = _asked((model, data, task, weights, start, set_ or []), stages)
+    asked = _asked((model, data, task, weights, start, set_ or []), stages, search=False)
     _print_examined(asked.examined.lines)
     with tempfile.TemporaryDirectory() as folder:
         stages_tried = tried(asked, Path(folder))

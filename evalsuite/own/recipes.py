@@ -14,6 +14,7 @@ from evalsuite.plugins import did_you_mean
 from evalsuite.references import OwnError
 
 if TYPE_CHECKING:
+    from evalsuite.own.budget import Found
     from evalsuite.own.examining import Examined
 
 Entry = dict[str, Any]
@@ -56,6 +57,7 @@ class Asked:
         seeds: how many networks of each variant.
         quick: fewer variants, one seed, small options: a first look.
         time_limit: seconds for each job.
+        budget: of networks that are trained from scratch, where one was searched or tested.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Asked:
     seeds: int = 3
     quick: bool = False
     time_limit: float = 3600.0
+    budget: Found | None = None
 
     def __post_init__(self) -> None:
         for stage in self.stages:
@@ -96,6 +99,9 @@ class Asked:
             "steps": self.steps(),
         }
         header = _HEADERS[self.start] if self.examined.activation else "# ONNX files are measured as they are.\n"
+        if self.budget is not None:
+            said = f"{self.budget.words}; {self.budget.doubt}" if self.budget.doubt else self.budget.words
+            header += f"# Budget: {said}.\n"
         return header + dumped(document)
 
     def variants(self) -> list[Entry | str]:

@@ -1,0 +1,226 @@
+"""How long to train, and at which rate: a search with the baseline on the validation data, before anything is measured.
+
+All arms then have the epochs and the learning rate that it finds: schedules of hardness need to know the number of
+steps, and a budget of its own for each arm would be a difference between them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from pydantic import TypeAdapter
+
+from evalsuite.contract import Data, Split
+from evalsuite.own.own import Own
+from evalsuite.reluize.training import fit
+from evalsuite.sources import default_folder
+from evalsuite.tasks import Classification
+from evalsuite.workloads.options import Budget
+
+if TYPE_CHECKING:
+    from torch import nn
+
+RATES = (3e-4, 1e-3, 3e-3, 1e-2)
+_VERSION = "1"  # of the search: what was found by another is not used
+_SHORTEST = 100  # optimizer steps of the first training
+_LONGEST = 20_000  # optimizer steps of the last
+_PATIENCE = 2  # doublings of the budget without a gain
+_SECONDS = 120.0  # of the processor, for the whole search: other work beside it changes nothing
+_SOONEST = 5  # steps that tell how long a step takes
+_LEAST = 0.01  # of the loss: a smaller gain is none
+_ERRORS = 2.0  # standard errors that chance may make
+_JUDGED = 2_000  # validation samples at most
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search has found.
+
+    Args:
+        epochs: after which more did not help.
+        learning_rate: the best of a short range test, or the given one.
+        words: how it was found, for the user.
+        doubt: why this budget may not train the network to its end; "" where it does.
+    """
+
+    epochs: int
+    learning_rate: float
+    words: str
+    doubt: str = ""
+
+
+def budget_of(own: Own, data: Data, *, rate: float = 0.0, epochs: int = 0) -> Found:
+    """The budget of a network that is trained from scratch, from the cache where the same was searched before.
+
+    Args:
+        own: the workload, whose other options stay as they are.
+        data: its data; of them training and validation are used.
+        rate: the learning rate; 0 searches one.
+        epochs: the given epochs, which are then only tested; 0 searches them.
+    """
+    file = default_folder() / "budgets" / f"{_key(own, rate, epochs)}.json"
+    if (known := _kept(file)) is not None:
+        return known
+    search = _Search(own, data)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(own.threads)
+    try:
+        found = search.tested(epochs, rate or own.learning_rate) if epochs else search.found(rate)
+    finally:
+        torch.set_num_threads(threads)
+    _keep(found, file)
+    return found
+
+
+def _key(own: Own, rate: float, epochs: int) -> str:
+    whole = f"{_VERSION} {torch.__version__} {own.fingerprint()} {own} {rate} {epochs}"
+    return hashlib.sha256(whole.encode()).hexdigest()
+
+
+def _kept(file: Path) -> Found | None:
+    """What an earlier search has found; None where there was none, or the file is damaged."""
+    try:
+        return TypeAdapter(Found).validate_json(file.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def _keep(found: Found, file: Path) -> None:
+    """Write it whole or not at all."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_suffix(".partial")
+    partial.write_text(json.dumps(asdict(found)))
+    partial.replace(file)
+
+
+class _Search:
+    """Trainings of the baseline from the same initial weights, each with a whole schedule."""
+
+    def __init__(self, own: Own, data: Data) -> None:
+        self._own, self._data = own, data
+        options = {each.name: getattr(own, each.name) for each in fields(Budget)}
+        self._budget = Budget(**options)
+        self._per_epoch = max(1, len(range(0, int(data.train.labelled.sum()) - 1, own.batch_size)))
+        self._shortest = max(1, math.ceil(_SHORTEST / self._per_epoch))
+        self._began = time.process_time()
+        self._step = self._seconds_of_a_step()
+
+    def found(self, rate: float) -> Found:
+        """Epochs by doubling the budget until `_PATIENCE` doublings bring no gain, at the best rate of a short test."""
+        epochs = self._shortest
+        trials = len(RATES) if not rate else 1
+        if not self._affordable((trials + 2) * epochs):
+            default = rate or self._own.learning_rate
+            return Found(self._own.epochs, default, "no budget was searched", self._too_long(epochs))
+        # 1. The rate: the lowest validation loss after the shortest training.
+        errors = {each: self._errors(epochs, each) for each in ([rate] if rate else RATES)}
+        rate = min(errors, key=lambda each: _mean(errors[each]))
+        best, at = errors[rate], epochs
+        # 2. The epochs: doubled while that helps. What did not help is trained for nothing, and not kept.
+        without = 0
+        while without < _PATIENCE and 2 * epochs * self._per_epoch <= _LONGEST and self._affordable(2 * epochs):
+            epochs *= 2
+            errors_now = self._errors(epochs, rate)
+            if _improves(best, errors_now):
+                best, at, without = errors_now, epochs, 0
+            else:
+                without += 1
+        words = f"{at} epochs at a learning rate of {rate:g}: with {epochs} epochs validation is no better"
+        if without:
+            return Found(at, rate, words)
+        doubt = f"validation still improves after {at} epochs, where the search ended; give more by --set epochs=N"
+        return Found(at, rate, f"{at} epochs at a learning rate of {rate:g}, where the search ended", doubt)
+
+    def tested(self, epochs: int, rate: float) -> Found:
+        """The given epochs, and whether more are better: twice as many and, since a network may stand still at first,
+        as many as its first steps may take.
+        """
+        told = f"{epochs} epochs at a learning rate of {rate:g}"
+        longer = sorted({2 * epochs, max(2 * epochs, 4 * self._shortest)})
+        if not self._affordable(epochs + sum(longer)):
+            return Found(epochs, rate, f"{told}, as given; whether they are enough was not tried: it takes too long")
+        errors = self._errors(epochs, rate)
+        if any(_improves(errors, self._errors(more, rate)) for more in longer):
+            doubt = f"validation still improves after {epochs} epochs; give more, or leave epochs out to search them"
+            return Found(epochs, rate, f"{told}, as given", doubt)
+        return Found(epochs, rate, f"{told}, as given: with {longer[-1]} epochs validation is no better")
+
+    def _errors(self, epochs: int, rate: float) -> list[torch.Tensor]:
+        """What `_errors_of` says of a network after a training."""
+        module = self._initial()
+        fit(module, self._data.train, replace(self._budget, epochs=epochs, learning_rate=rate), seed=0)  # type: ignore[arg-type]
+        return _errors_of(module, self._data.validation)
+
+    def _initial(self) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return self._own.given()
+
+    def _seconds_of_a_step(self) -> float:
+        """Of a few steps, without the first, which is slower."""
+        share = _SOONEST / self._per_epoch
+        budget = replace(self._budget, epochs=1)
+        times: list[float] = []
+        note: Callable[[float], None] = lambda _: times.append(time.process_time())  # noqa: E731
+        fit(self._initial(), self._data.train, budget, seed=0, share=share, after_step=note)  # type: ignore[arg-type]
+        return (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else 0.0
+
+    def _affordable(self, epochs: int) -> bool:
+        """Whether so many epochs more fit into the search's time."""
+        return time.process_time() - self._began + epochs * self._per_epoch * self._step <= _SECONDS
+
+    def _too_long(self, epochs: int) -> str:
+        minutes = epochs * self._per_epoch * self._step / 60
+        return (
+            f"whether validation still improves is not known: {epochs} epochs take about {minutes:.1f} min, too long"
+            " for a search; give epochs that suffice by --set epochs=N"
+        )
+
+
+@torch.no_grad()
+def _errors_of(module: nn.Module, split: Split) -> list[torch.Tensor]:
+    """Of each validation sample, float64 (samples,): its loss and, of classes, the share of its targets that is missed.
+    Samples without targets have NaN.
+    """
+    task = getattr(split.task, "task", split.task)
+    losses: list[torch.Tensor] = []
+    missed: list[torch.Tensor] = []
+    for inputs, targets in split.batches(64):
+        outputs = module(inputs)
+        samples = [slice(at, at + 1) for at in range(len(targets))]
+        losses += [split.task.loss(outputs[one], targets[one]).double().reshape(()) for one in samples]
+        if isinstance(task, Classification):
+            counted = (targets != -100).reshape(len(targets), -1)
+            wrong = (outputs.argmax(-1) != targets).reshape(len(targets), -1) & counted
+            missed += [*(wrong.sum(1).double() / counted.sum(1))]
+        if len(losses) >= _JUDGED:
+            break
+    return [torch.stack(each) for each in (losses, missed) if each]
+
+
+def _mean(errors: list[torch.Tensor]) -> float:
+    """The mean loss; infinite where a training has diverged."""
+    known = errors[0][~errors[0].isnan()]
+    mean = float(known.mean()) if len(known) else math.inf
+    return mean if math.isfinite(mean) else math.inf
+
+
+def _improves(before: list[torch.Tensor], after: list[torch.Tensor]) -> bool:
+    """Whether loss or missed share fall from one training to another, beyond chance over samples and by 1 % or more."""
+    for old, new in zip(before, after, strict=True):
+        known = old.isfinite() & new.isfinite()
+        gains = (old - new)[known]
+        if len(gains) < 2:
+            continue
+        gain, chance = float(gains.mean()), _ERRORS * float(gains.std()) / math.sqrt(len(gains))
+        if gain > max(chance, _LEAST * abs(float(old[known].mean()))):
+            return True
+    return False

@@ -1,0 +1,135 @@
+"""How long a network is trained from scratch: the search on validation data, and what is said where it is too short."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from ruamel.yaml import YAML
+from typer.testing import CliRunner
+
+from evalsuite.cli import app
+from evalsuite.own import budget
+from evalsuite.own.assessing import asked_of, own_of
+from evalsuite.own.budget import _improves, budget_of
+
+NET = """from torch import nn
+
+def net():
+    return nn.Sequential(nn.Linear(4, 16), nn.GELU(), nn.Linear(16, 2))
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with a network and 120 rows, whose class is the sign of a column, but for a quarter of them."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EVALSUITE_CACHE", str(tmp_path / "cache"))
+    Path("my.py").write_text(NET)
+    draw = np.random.default_rng(0)
+    x = draw.uniform(-1, 1, (120, 4)).astype("f4")
+    np.savez("d.npz", x=x, y=((x[:, 0] > 0) ^ (draw.random(120) < 0.25)).astype(np.int64))
+
+
+def init(*more: str) -> str:
+    done = CliRunner().invoke(app, ["init", "my.py:net", "--data", "d.npz", "--stages", "accuracy", *more])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def options_of(text: str) -> dict[str, object]:
+    (workload,) = YAML(typ="safe").load(text)["workloads"]
+    return dict(workload)
+
+
+def test_init_writes_a_searched_budget_that_trains_to_the_end() -> None:
+    text = init()
+    options = options_of(text)
+    rate, epochs = float(str(options["learning_rate"])), int(str(options["epochs"]))
+    assert rate in budget.RATES
+    assert epochs >= 25  # of 4 steps
+    assert f"# Budget: {epochs} epochs at a learning rate of {rate:g}: with" in text
+    assert len([*Path("cache/budgets").iterdir()]) == 1
+    assert init() == text
+    own = own_of({"model": "my.py:net", "data": "d.npz", "start": "scratch"})
+    again = budget_of(own, own.data(), rate=rate, epochs=epochs)
+    assert again.doubt == ""
+    assert "validation is no better" in again.words
+    short = budget_of(own, own.data(), rate=rate / 10, epochs=2)
+    assert short.doubt.startswith("validation still improves after 2 epochs")
+
+
+def test_what_is_given_stays() -> None:
+    assert options_of(init("--set", "learning_rate=0.002"))["learning_rate"] == 0.002
+    options = options_of(init("--set", "epochs=2"))
+    assert options["epochs"] == 2
+    assert options["learning_rate"] == 0.001
+
+
+def test_a_damaged_budget_is_searched_anew() -> None:
+    text = init("--set", "epochs=2")
+    (file,) = Path("cache/budgets").iterdir()
+    file.write_text('{"epochs": "many"}')
+    assert init("--set", "epochs=2") == text
+
+
+def test_a_network_that_takes_too_long_is_not_searched_but_doubted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "_SECONDS", 0.0)
+    asked = asked_of({"model": "my.py:net", "data": "d.npz", "start": "scratch"})
+    assert asked.budget is not None
+    assert asked.budget.epochs == 3
+    assert "whether validation still improves is not known" in asked.budget.doubt
+    given = asked_of({"model": "my.py:net", "data": "d.npz", "start": "scratch", "epochs": 7})
+    assert given.budget is not None
+    assert given.budget.doubt == ""
+    assert "was not tried" in given.budget.words
+
+
+def test_trained_networks_and_a_mere_check_search_nothing() -> None:
+    options = {"model": "my.py:net", "data": "d.npz", "start": "scratch"}
+    checked = asked_of(options, search=False)
+    assert "until validation stops improving" in dict(checked.examined.lines)["start"]
+    assert "epochs" not in checked.own
+    assert not Path("cache/budgets").exists()
+    assert asked_of({**options, "start": "trained"}).budget is None
+
+
+def test_a_network_that_still_improves_gets_no_verdict() -> None:
+    done = CliRunner().invoke(
+        app,
+        ["assess", "my.py:net", "--data", "d.npz", "--stages", "accuracy", "--quick", "--set", "epochs=2",
+         "--set", "learning_rate=0.001", "--out", "out", "--progress", "none", "--jobs", "1"],
+    )  # fmt: skip
+    assert done.exit_code == 1
+    doubt = "not trained: validation still improves after 2 epochs"
+    assert doubt in done.output
+    assert doubt in Path("out/report.md").read_text().splitlines()[0]
+    page = Path("out/report.html").read_text()
+    assert page.index(doubt) < page.index("<h1>")
+    assert "gets no verdict, since the baseline is in doubt" in page
+    readings = Path("out/tables/matrix.csv").read_text()
+    assert "no verdict" in readings
+    assert "helps" not in readings
+
+
+FLAT = torch.full((50,), 1.0)
+NOISE = torch.linspace(-1, 1, 50)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "improves"),
+    [
+        (FLAT, FLAT - 0.1, True),
+        (FLAT, FLAT - 0.005, False),  # less than 1 %
+        (FLAT, FLAT + 0.1, False),
+        (FLAT, FLAT - 0.1 + NOISE, False),  # within chance: its standard error is 0.08
+        (FLAT, FLAT - 0.3 + NOISE, True),
+        (FLAT, FLAT * math.nan, False),
+    ],
+)
+def test_a_gain_is_beyond_chance_over_samples(before: torch.Tensor, after: torch.Tensor, improves: bool) -> None:
+    assert _improves([before], [after]) == improves
+    assert _improves([FLAT, before], [FLAT, after]) == improves  # any of both
