@@ -69,11 +69,16 @@ def budget_of(own: Own, data: Data, *, rate: float = 0.0, epochs: int = 0) -> Fo
     file = default_folder() / "budgets" / f"{_key(own, rate, epochs)}.json"
     if (known := _kept(file)) is not None:
         return known
-    search = _Search(own, data)
     threads = torch.get_num_threads()
     torch.set_num_threads(own.threads)
     try:
+        search = _Search(own, data)
         found = search.tested(epochs, rate or own.learning_rate) if epochs else search.found(rate)
+    except (Exception, SystemExit) as error:  # a user's forward may raise anything; the run's rows say so too
+        said = (
+            f"no budget was searched, since a training failed: {type(error).__name__}: {' '.join(str(error).split())}"
+        )
+        return Found(epochs or own.epochs, rate or own.learning_rate, said[:300])
     finally:
         torch.set_num_threads(threads)
     _keep(found, file)
@@ -134,6 +139,10 @@ class _Search:
             else:
                 without += 1
         words = f"{at} epochs at a learning rate of {rate:g}: with {epochs} epochs validation is no better"
+        if not math.isfinite(_mean(best)):
+            return Found(
+                at, rate, "no budget was found", "the validation loss is not finite; give a lower learning_rate"
+            )
         if without:
             return Found(at, rate, words)
         doubt = f"validation still improves after {at} epochs, where the search ended; give more by --set epochs=N"

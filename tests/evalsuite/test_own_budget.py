@@ -115,6 +115,17 @@ def test_a_network_that_still_improves_gets_no_verdict() -> None:
     assert "helps" not in readings
 
 
+def test_a_training_that_fails_is_told_and_left_to_the_run() -> None:
+    Path("my.py").write_text(
+        "import torch\nfrom torch import nn\nclass Net(nn.Sequential):\n    def forward(self, x):\n"
+        "        if len(x) > 20: raise RuntimeError('a batch of more than 20')\n        return super().forward(x)\n"
+        "def net(): return Net(nn.Linear(4, 16), nn.GELU(), nn.Linear(16, 2))\n"
+    )
+    asked = asked_of({"model": "my.py:net", "data": "d.npz", "start": "scratch"})
+    assert asked.budget is not None
+    assert "a training failed: RuntimeError: a batch of more than 20" in asked.budget.words
+
+
 FLAT = torch.full((50,), 1.0)
 NOISE = torch.linspace(-1, 1, 50)
 
