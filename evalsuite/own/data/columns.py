@@ -20,7 +20,7 @@ _CATEGORIES = 100
 _CODES = 20  # different numbers that may well be categories
 _FEW = 2  # different numbers beside which texts may stand
 _DAY = 86_400.0
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 # pandas, R and spreadsheets call a column of row numbers so; identifiers end so.
 _UNNAMED = re.compile(r"|unnamed: ?\d+(_level_\d+)?|__index_level_\d+__|index|level_0|x\.1|\.\.\.1", re.IGNORECASE)
 _IDENTIFIER = re.compile(r"(.*[\W_])?(id|ids|idx|index|rownum|rownames|rowid|row|uuid|guid|nr|no|key)", re.IGNORECASE)
@@ -214,5 +214,5 @@ def _days(value: Any) -> float:
     moment = datetime.datetime.fromisoformat(value) if isinstance(value, str) else value
     if not isinstance(moment, datetime.datetime):
         moment = datetime.datetime.combine(moment, datetime.time())
-    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=datetime.UTC)
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=datetime.timezone.utc)
     return (moment - _EPOCH).total_seconds() / _DAY
