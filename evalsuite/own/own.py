@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
@@ -49,7 +50,7 @@ class Originals:
 
     def __init__(self, key: str, run: Callable[[Inputs], torch.Tensor]) -> None:
         self._file, self._run = originals_folder() / f"{key}.safetensors", run
-        self._known = load_file(self._file) if self._file.is_file() else {}
+        self._known = load_file(self._file) if os.access(self._file, os.R_OK) else {}
         self._new = False
 
     def __call__(self, inputs: Inputs) -> torch.Tensor:
@@ -60,14 +61,17 @@ class Originals:
         return self._known[digest]
 
     def keep(self) -> None:
-        """Write what is new, whole or not at all."""
+        """Write what is new, whole or not at all, with the rights that the umask leaves; nothing where it may not."""
         if not self._new:
             return
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        with NamedTemporaryFile(dir=self._file.parent, suffix=".partial", delete=False) as partial:
-            pass
-        save_file(self._known, partial.name)
-        Path(partial.name).replace(self._file)
+        partial = self._file.with_suffix(f".{os.getpid()}.partial")
+        with suppress(PermissionError):  # another user's cache: the outputs are computed again next time
+            partial.parent.mkdir(parents=True, exist_ok=True)
+            partial.touch()
+            mode = partial.stat().st_mode
+            save_file(self._known, partial)  # for its writer alone, whatever the umask says
+            partial.chmod(mode)
+            partial.replace(self._file)
 
 
 STARTS = ("scratch", "pretrained", "trained")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -89,11 +88,9 @@ def fetch_idx(url: str, folder: Path, digests: Mapping[str, str], *, timeout: fl
 
 def _keep(received: bytes, file: Path, digest: str, address: str) -> None:
     """Check the download, and put it in its place in one step, so that a reader never sees half of it."""
-    handle, name = tempfile.mkstemp(dir=file.parent, suffix=".gz")
-    partial = Path(name)
+    partial = file.with_name(f"{os.getpid()}-{file.name}")
     try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(received)
+        partial.write_bytes(received)
         found = hashlib.sha256(content(partial)).hexdigest()
         if found != digest:
             raise ValueError(f"{address}: SHA-256 of the decompressed bytes is {found}, expected {digest}")

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 from report_workshop import sample_rows, write_run
 from workshop import ONE, Workshop, call
 
 from evalsuite import terminal
+from evalsuite.own import own
 from evalsuite.own.data.tokenizers import tokenizer_of
 from evalsuite.references import OwnError
 from evalsuite.report.record import read_record
@@ -276,3 +278,20 @@ def test_a_run_leaves_the_sums_of_its_files(workshop: Workshop) -> None:
     assert any(name.startswith("artefacts/") for name in names)
     check = subprocess.run(["sha256sum", "--check", "--quiet", FILE], cwd=workshop.out, capture_output=True, text=True)
     assert (check.returncode, check.stdout) == (0, "")
+
+
+def test_outputs_that_are_kept_have_the_rights_that_the_umask_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were readable by their writer alone, so that a second user's job of the same model ended."""
+    monkeypatch.setattr(own, "originals_folder", lambda: tmp_path / "originals")
+    before = os.umask(0o022)
+    try:
+        outputs = own.Originals("key", lambda inputs: inputs)
+        outputs(torch.ones(2, 3))
+        outputs.keep()
+    finally:
+        os.umask(before)
+    (file,) = (tmp_path / "originals").iterdir()
+    assert file.stat().st_mode & 0o777 == 0o644
+    assert torch.equal(own.Originals("key", lambda inputs: 0 * inputs)(torch.ones(2, 3)), torch.ones(2, 3))
