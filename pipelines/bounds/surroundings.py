@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import nn
 
+_DEPTH = 1_000_000  # of calls, which auto_LiRPA asks for
 LEGACY = tuple(int(part) for part in version("auto_LiRPA").split(".")[:2]) < (0, 4)
 
 
@@ -69,11 +70,16 @@ def at_home() -> Iterator[None]:
     for owner, name, value in lent:
         setattr(owner, name, value)
     torch.set_default_dtype(torch.float64)
+    # It sets this limit for the whole process when it is imported: deeply nested JSON then overflows the stack, where
+    # it is an error that can be told.
+    depth = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(depth, _DEPTH))
     try:
         # It prints its progress, and sets filters of its own for warnings.
         with warnings.catch_warnings(record=True), contextlib.redirect_stdout(io.StringIO()):
             yield
     finally:
+        sys.setrecursionlimit(depth)
         torch.set_default_dtype(dtype)
         for owner, name, _ in lent:
             delattr(owner, name)

@@ -431,3 +431,12 @@ def test_no_point_lies_outside_on_any_variant(
             sampled = Sampled(subject, properties, points, climbing=8)
             sampled.check(propagation.bounds(properties, "crown"), propagation.layers)
     assert networks >= len(variants) - ("resnet" not in workload)
+
+
+def test_auto_lirpa_leaves_the_depth_of_calls_as_it_was() -> None:
+    """It raises the limit to a million for the whole process, and deeply nested JSON then ended it by a crash."""
+    code = (
+        "import sys; before = sys.getrecursionlimit(); import pipelines.bounds.adapter; "
+        "assert sys.getrecursionlimit() == before"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
