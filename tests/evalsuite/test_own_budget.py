@@ -77,7 +77,7 @@ def test_a_damaged_budget_is_searched_anew() -> None:
 
 
 def test_a_network_that_takes_too_long_is_not_searched_but_doubted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "_SECONDS", 0.0)
+    monkeypatch.setenv("EVALSUITE_SEARCH_SECONDS", "0")
     asked = asked_of({"model": "my.py:net", "data": "d.npz", "start": "scratch"})
     assert asked.budget is not None
     assert asked.budget.epochs == 3
