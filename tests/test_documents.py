@@ -333,7 +333,7 @@ def _called(words: list[str], folder: Path) -> str:
         [*start, *words[1:]], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     # The search for a budget is cut short here: that the network may not be trained to its end is an exit code of 1.
-    unlearnt = done.returncode == 1 and "Traceback" not in done.stderr and "failed" not in done.stderr
+    unlearnt = done.returncode == 1 and "Report: " in done.stdout and "Traceback" not in done.stderr
     assert done.returncode == 0 or unlearnt, done.stdout + done.stderr
     return done.stdout
 
