@@ -17,7 +17,8 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from benchmarks.detectable import REPORTS, Asked, values
-from evalsuite.report.matrix import FEWEST, LEVEL
+from evalsuite.report.cells import LEVEL
+from evalsuite.report.conclusions import FEWEST
 from evalsuite.report.record import read_record
 from evalsuite.report.run import Run
 from evalsuite.report.statistics import Estimate, holm, seed_difference

@@ -10,14 +10,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.contrasts import drift, gates, levels, orders, table, treatments
+from docs.making.answers import answers
 from docs.making.names import listed
 from evalsuite.plugins import load, options_of, texts_of
-from evalsuite.report.matrix import Matrix, MatrixRow, Reading
-from evalsuite.report.run import Run
 from evalsuite.report.section import sections
 
 ROOT = Path(__file__).parent.parent.parent
@@ -27,16 +25,6 @@ BLOCK = re.compile(
     r"(?: ([\w./-]+))? -->\n).*?(<!-- end -->)",
     re.S,
 )
-STUDIES = {"reluize": "quality", "quantize": "quantize", "prune": "prune", "bounds": "bounds", "smt": "exact"}
-VARIANT = "annealed"
-_UNKNOWN = (
-    "- **Not known**: whether any of this holds for large networks ([a pretrained OCR model](docs/studies.md"
-    "#pretrained-networks) read nothing after the direct swap), for language models larger than [one of 1.3 million "
-    "parameters](docs/studies.md#the-language-model-after-the-swap), and at [other learning "
-    "rates](docs/studies.md#the-same-arms-at-the-same-learning-rates), which move some differences more than the "
-    "activation does."
-)
-SAID = (Reading.HELPS, Reading.COSTS, Reading.MIXED)
 
 
 def grid(*lines: tuple[str, ...]) -> str:
@@ -57,34 +45,6 @@ def terms(_: str) -> str:
     """What the words of every installed section mean."""
     found = {word: text for section in sections().values() for word, text in section.terms.items()}
     return grid(("term", "meaning"), *sorted(found.items(), key=lambda each: each[0].casefold()))
-
-
-def answers(_: str) -> str:
-    """What the decision matrices of the studies say of annealed networks: a sentence each, then a table."""
-    found, sentences = [], []
-    for study, section in STUDIES.items():
-        matrix = _matrix(ROOT / "reports" / study, section)
-        sentences.append(f"- **{sections()[section].title}**: {matrix.sentence}")
-        for row in matrix.rows:
-            told = [cell for cell in row.cells.values() if cell.estimate is not None]
-            cell = row.pooled if len(told) != 1 else told[0]
-            words = "; ".join([f"**{cell.words}**", *_alone(row)])
-            line = (f"{row.endpoint.question} (margin {row.margin})", words, cell.difference(row.scale))
-            found.append((*line, f"{len(told)} in [{study}](reports/{study}/report.md)"))
-    table = grid(("question", "annealed against GELU", "difference, 95 % interval", "workloads"), *found)
-    return "\n".join([*sentences, _UNKNOWN, "", table])
-
-
-def _alone(row: MatrixRow) -> list[str]:
-    """Which single workloads say more than all together: "helps on digits-cnn, mnist-cnn"."""
-    names = {each: ", ".join(f"`{name}`" for name, cell in row.cells.items() if cell.reading is each) for each in SAID}
-    return [f"**{each.value}** on {where}" for each, where in names.items() if where and each is not row.pooled.reading]
-
-
-def _matrix(folder: Path, section: str) -> Matrix:
-    """What the annealed networks' matrix says of the questions of one section."""
-    (matrix,) = [each for each in Run.of(folder).matrices if each.variant == VARIANT]
-    return replace(matrix, rows=tuple(row for row in matrix.rows if row.section == section))
 
 
 def file(path: str) -> str:

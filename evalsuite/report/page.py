@@ -16,9 +16,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 from evalsuite.report.canvas import INK_COLOUR, MUTED_COLOUR, RULE_COLOUR, Drawing
+from evalsuite.report.cells import TONES
 from evalsuite.report.documents import LATEX, data_lines, file_name, filled, note_lines
 from evalsuite.report.explorer import explorer_data, packed
-from evalsuite.report.matrix import TONES
 from evalsuite.report.numerals import grouped
 from evalsuite.report.record import NOT_RECORDED, Record
 from evalsuite.report.run import Run

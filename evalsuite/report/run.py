@@ -257,16 +257,20 @@ class Run:
         """The number of seeds and what they are, as "3 seeds (0, 1, 2)"."""
         return f"{len(self.seeds)} seed{'s' * (len(self.seeds) != 1)} ({', '.join(map(str, self.seeds))})"
 
+    @cached_property
+    def cuts(self) -> list[str]:
+        """The workloads of which each seed has parts of its own, cut at random from the same data."""
+        given = self.frame.drop_duplicates(["workload", "seed"])[["workload", "workload_options"]]
+        splits = given["workload_options"].map(lambda options: options.get("split"))
+        return [str(name) for name, own in splits.groupby(given["workload"], sort=False) if own.nunique() > 1]
+
     @property
     def replicates(self) -> str:
         """What the intervals speak of: of other trainings alone, or of other splits of the same data too."""
-        given = self.frame.drop_duplicates(["workload", "seed"])[["workload", "workload_options"]]
-        cuts = given["workload_options"].map(lambda options: options.get("split"))
-        splits = {str(name): int(own.nunique()) for name, own in cuts.groupby(given["workload"], sort=False)}
-        by_seed = [name for name, cuts in splits.items() if cuts > 1]
+        by_seed = self.cuts
         if not by_seed:
             return "Seeds are the only replicates; the test samples are the same for all of them."
-        alone = [name for name in splits if name not in by_seed]
+        alone = [name for name in self.measured.workloads if name not in by_seed]
         told = (
             "Each seed is another training on another split of the same data: the intervals speak of both. "
             "The splits overlap."

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from evalsuite.report.canvas import Drawing
+    from evalsuite.report.cells import MatrixCell
     from evalsuite.report.explorer import Picture
     from evalsuite.report.grids import Grid
-    from evalsuite.report.matrix import MatrixCell
     from evalsuite.report.paired import Values
     from evalsuite.report.run import Run
     from evalsuite.report.statistics import Estimate
@@ -163,6 +163,9 @@ class Endpoint:
         margin: the smallest difference that matters, in that unit: less than it is no worse.
         instead: asked only in the place of another question of the section, and not missed where that is asked.
         greatest: the greatest difference that there can be; of fractions of samples it is 1.
+        clock: metrics that a clock reads: nothing is concluded from what was read beside other work.
+        of: the question that asks the same of the networks before their deployment: the difference between the two
+            is what deployment takes.
 
     Example: docs/plugins.md#4-a-section-of-the-report
     """
@@ -174,6 +177,8 @@ class Endpoint:
     margin: float
     instead: bool = False
     greatest: float = math.inf
+    clock: tuple[str, ...] = ()
+    of: str = ""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.margin) and self.margin > 0):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import accumulate
 
@@ -25,6 +25,7 @@ class Estimate:
     `low` and `high` are None for a single seed: it says nothing of the spread. `constant` is true where two or more
     seeds gave the same number; the interval then has no width, which is the sample's doing and no proof that other
     seeds would agree. `p` is of the two-sided t test of mean 0, and None where `low` is or `constant` is true.
+    `degrees` of freedom are the interval's, n - 1 where they are None.
 
     Example: docs/reference.md#means-and-tests
     """
@@ -35,6 +36,7 @@ class Estimate:
     n: int
     constant: bool = False
     p: float | None = None
+    degrees: float | None = field(default=None, compare=False)
 
     @property
     def half_width(self) -> float | None:
@@ -54,14 +56,14 @@ class Estimate:
 
 
 @cache
-def t_quantile(level: float, degrees: int) -> float:
+def t_quantile(level: float, degrees: float) -> float:
     """Student's quantile: asked for every cell, of a few degrees of freedom."""
     from scipy.special import stdtrit  # What scipy.stats computes it by, whose import alone takes a second.
 
     return float(stdtrit(degrees, level))
 
 
-def two_sided_p(statistic: float, degrees: int) -> float:
+def two_sided_p(statistic: float, degrees: float) -> float:
     """The p value of Student's t, of either sign."""
     from scipy.special import stdtr
 
@@ -172,13 +174,12 @@ def between(least: Estimate, most: Estimate) -> Estimate:
 
 
 def mean_over_workloads(effects: Sequence[Estimate]) -> Estimate | None:
-    """The unweighted mean effect with its 95 % t interval and p value; None of fewer than two workloads.
+    """The unweighted mean of the effects on these workloads, with its 95 % t interval and p value; None of fewer than
+    two. `n` of the estimate counts workloads.
 
-    The interval has k - 1 degrees of freedom, and `n` of the estimate counts workloads.
-
-    Weights from the variances of three to five seeds are mostly noise, and an interval that takes them as known covers
-    too little (Shuster 2010, Statistics in Medicine 29:1259). The variance is the spread between workloads, which has
-    that between seeds in it, and not below what seeds alone make of it.
+    The workloads are fixed: what varies is the seeds within each, and nothing is claimed of other workloads. So the
+    variance is the sum of the workloads' own, over their number squared, with Satterthwaite's degrees of freedom
+    (Biometrics Bulletin 2:110, 1946).
 
     Args:
         effects: one a workload, each over at least two seeds.
@@ -186,21 +187,44 @@ def mean_over_workloads(effects: Sequence[Estimate]) -> Estimate | None:
     k = len(effects)
     if k < 2:
         return None
-    means = [each.mean for each in effects]
-    spread = mean_interval(means)
-    within = math.fsum(_variance(each) for each in effects) / k**2
-    between = 0.0 if spread.constant else math.fsum((each - spread.mean) ** 2 for each in means) / (k - 1) / k
-    error = math.sqrt(max(between, within))
-    if not error:
-        return spread
-    half, p = t_quantile(0.975, k - 1) * error, two_sided_p(spread.mean / error, k - 1)
-    return Estimate(spread.mean, spread.mean - half, spread.mean + half, k, p=p)
+    mean = math.fsum(effect.mean for effect in effects) / k
+    variances = [standard_error(effect) ** 2 for effect in effects]
+    variance = math.fsum(variances)
+    if not variance:
+        return Estimate(mean, mean, mean, k, constant=True)
+    shares = [own**2 / _degrees(effect) for own, effect in zip(variances, effects, strict=True) if own]
+    degrees = variance**2 / math.fsum(shares)
+    error = math.sqrt(variance) / k
+    half = t_quantile(0.975, degrees) * error
+    return Estimate(mean, mean - half, mean + half, k, p=two_sided_p(mean / error, degrees), degrees=degrees)
 
 
-def _variance(estimate: Estimate) -> float:
-    """Of the mean, from its 95 % t interval; 0 where all seeds gave the same."""
+def _degrees(estimate: Estimate) -> float:
+    return estimate.n - 1 if estimate.degrees is None else estimate.degrees
+
+
+def standard_error(estimate: Estimate) -> float:
+    """Of the mean, from its 95 % t interval; 0 where all seeds gave the same, or there is one."""
     half = estimate.half_width or 0.0
-    return (half / t_quantile(0.975, estimate.n - 1)) ** 2 if estimate.n > 1 else 0.0
+    return half / t_quantile(0.975, _degrees(estimate)) if half else 0.0
+
+
+def margin_p(estimate: Estimate, margin: float, way: int) -> float | None:
+    """The p value of a loss of the margin or more: at most 5 % where the 95 % interval excludes such a loss.
+
+    It is twice that of the one-sided t test, and None where the seeds have no spread.
+
+    Args:
+        estimate: of the difference.
+        margin: > 0.
+        way: 1 where more is better, -1 where less is.
+    """
+    error = standard_error(estimate)
+    if not error:
+        return None
+    statistic = (way * estimate.mean + margin) / error
+    p = two_sided_p(statistic, _degrees(estimate))
+    return p if statistic > 0 else 1.0
 
 
 def seeds_needed(estimate: Estimate, margin: float, level: float = 0.05) -> int | None:
@@ -215,7 +239,7 @@ def seeds_needed(estimate: Estimate, margin: float, level: float = 0.05) -> int 
     """
     if estimate.n < 2 or estimate.constant:
         return None
-    deviation = math.sqrt(_variance(estimate) * estimate.n)
+    deviation = standard_error(estimate) * math.sqrt(estimate.n)
 
     def enough(seeds: int) -> bool:
         quantiles = t_quantile(1 - level / 2, seeds - 1) + t_quantile(0.8, seeds - 1)

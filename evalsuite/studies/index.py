@@ -8,8 +8,9 @@ from importlib.resources import files
 from pathlib import Path
 from urllib.parse import quote
 
+from evalsuite.report.cells import TONES
 from evalsuite.report.documents import filled
-from evalsuite.report.matrix import ALL, TONES, Matrix
+from evalsuite.report.matrix import ALL, Matrix
 from evalsuite.report.page import content_policy
 from evalsuite.report.record import Record
 from evalsuite.report.run import Run

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evalsuite.report.matrix import MatrixRow
+from evalsuite.report.cells import MatrixRow
 from evalsuite.report.run import Run
 from evalsuite.report.section import sections
 from evalsuite.report.statistics import Estimate, t_quantile
 from evalsuite.report.tables import SAMPLED
 
 if TYPE_CHECKING:
-    from evalsuite.report.matrix import MatrixCell
+    from evalsuite.report.cells import MatrixCell
 
 # Seeds. In simulations with normal differences, intervals then hold the truth in 94 % of runs; from 5 seeds, in 92 %.
 LEAST = 10

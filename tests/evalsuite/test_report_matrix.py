@@ -11,24 +11,17 @@ import numpy as np
 import pandas as pd
 import pytest
 from report_workshop import Page, frame_of, job, metric_rows, read_run, written_page
-from scipy.stats import t, ttest_1samp
+from scipy.stats import t, ttest_1samp, ttest_ind
 
 from evalsuite.contract import Direction
 from evalsuite.plugins import PluginError
 from evalsuite.report import section as section_module
 from evalsuite.report.canvas import panels
+from evalsuite.report.cells import MatrixCell, MatrixRow, Reading
+from evalsuite.report.conclusions import read_rows, read_screens
 from evalsuite.report.documents import markdown
 from evalsuite.report.grids import Grid, GridCell, with_tones
-from evalsuite.report.matrix import (
-    Matrix,
-    MatrixCell,
-    MatrixRow,
-    Reading,
-    matrix_row,
-    read_rows,
-    read_screens,
-    tones_of,
-)
+from evalsuite.report.matrix import Matrix, matrix_row, tones_of
 from evalsuite.report.numerals import scale_of
 from evalsuite.report.page import render
 from evalsuite.report.paired import mean_text
@@ -128,8 +121,8 @@ SAME = (0.0,) * 5
         (Evidence(contrast(0.5, NOISE[:1])), "fraction", Reading.UNRESOLVED, "not resolved: one seed"),
         # The same in every seed resolves a property of the network, and no share of samples.
         (Evidence(contrast(0.05, SAME)), "fraction", Reading.UNRESOLVED, "not resolved: the same in every seed"),
-        (Evidence(contrast(0.05, SAME)), "share", Reading.HELPS, "helps"),
-        (Evidence(contrast(0.0, SAME)), "share", Reading.NO_WORSE, "no worse than the margin"),
+        (Evidence(contrast(0.05, SAME)), "share", Reading.FACT, "a fact, not tested"),
+        (Evidence(contrast(0.0, SAME)), "share", Reading.FACT, "a fact, not tested"),
         (Evidence(contrast(-0.004)), "fraction", Reading.COSTS, "costs, less than the margin"),
         (Evidence(contrast(-0.05)), "fraction", Reading.COSTS, "costs"),
     ],
@@ -169,7 +162,8 @@ def test_missing_seeds_and_workloads_are_said() -> None:
     assert row.pooled.difference(row.scale).endswith("2 of 3 workloads")
     assert "of" not in row.cells["w"].difference(row.scale)
     row = replace(row, pooled=replace(row.pooled, reading=Reading.HELPS))
-    assert sentence(row).endswith("helps a question (2 of 3 workloads together, not measured on x).")
+    together = "2 of 3 workloads together, by itself on w, v: n = 3 of 5 seeds, not measured on x"
+    assert sentence(row).endswith(f"helps a question ({together}).")
     # Where no workload has two seeds the mean says why there is none.
     found = {"v": None, "w": Evidence(contrast(0.5, NOISE[:1])), "x": Evidence(Contrast("w", reason="one point"))}
     assert row_with(found).pooled.words == "not measured: one seed"
@@ -256,7 +250,10 @@ def test_the_margins_are_the_protocols() -> None:
     assert margins["Does it prune better?"] == "the same"
     assert declared["accuracy in float"] == declared["accuracy with 8-bit integers"] == 0.005
     assert declared["accuracy with 4-bit integers"] == 0.005
-    assert {margin for question, margin in declared.items() if "pruned" in question} == {0.005}
+    pruned = {question: margin for question, margin in declared.items() if "pruned" in question}
+    assert {question: margin for question, margin in pruned.items() if margin != 0.005} == {
+        "bits per byte of pruned networks at equal MACs": 0.01
+    }
     assert declared["bits per byte in float"] == 0.01
     assert margins["Is it certified more?"] == "1/255 of the inputs' range"
     assert declared["mean certified radius"] == 1 / 255
@@ -265,24 +262,32 @@ def test_the_margins_are_the_protocols() -> None:
 
 
 def test_the_mean_over_workloads_by_hand() -> None:
-    """Their mean, and t of k - 1 degrees of freedom over their own spread."""
-    half = t.ppf(0.975, 4) * 0.001
-    effects = [Estimate(each, each - half, each + half, 5) for each in (0.01, 0.02, 0.06)]
-    found = mean_over_workloads(effects)
-    spread = t.ppf(0.975, 2) * np.std((0.01, 0.02, 0.06), ddof=1) / math.sqrt(3)
-    assert (found.mean, found.low, found.high) == pytest.approx((0.03, 0.03 - spread, 0.03 + spread))
-    assert found.p == pytest.approx(ttest_1samp((0.01, 0.02, 0.06), 0.0).pvalue)
-    assert mean_over_workloads(effects[:1]) is None
+    """The mean over these workloads: Welch's t test of two samples is the same sum of two variances."""
+    one, other = [0.03 + each for each in WIDE], [0.01 - 3 * each for each in WIDE[:4]]
+    found = mean_over_workloads([mean_interval(one), mean_interval(other)])
+    welch = ttest_ind(one, np.negative(other), equal_var=False)
+    interval = welch.confidence_interval(0.95)
+    assert found.p == pytest.approx(welch.pvalue)
+    assert (found.low, found.high) == pytest.approx((interval.low / 2, interval.high / 2))
+    assert mean_over_workloads([mean_interval(one)]) is None
 
 
-def test_a_workload_without_spread_hides_no_spread_of_the_others() -> None:
-    """0.02 in all seeds, and 0.02 ± much: the mean is as uncertain as the seeds of the second make it."""
+def test_workloads_that_differ_do_not_widen_the_mean_over_them() -> None:
+    """Three effects far apart, each known well: their mean is known well, and nothing is said of a fourth workload."""
+    found = mean_over_workloads([mean_interval([center + each for each in NOISE]) for center in (0.01, 0.02, 0.06)])
+    spread = np.std(NOISE, ddof=1) / math.sqrt(5)
+    assert found.half_width == pytest.approx(t.ppf(0.975, 12) * spread / math.sqrt(3))
+    assert found.mean == pytest.approx(0.03)
+
+
+def test_a_workload_without_spread_adds_none_to_the_mean() -> None:
+    """0.02 in all seeds, and 0.02 ± much: the mean is half as uncertain as the second."""
     wide = mean_interval([0.02 + each for each in WIDE])
     found = mean_over_workloads([Estimate(0.02, 0.02, 0.02, 5, constant=True), wide])
-    assert found.half_width == pytest.approx(t.ppf(0.975, 1) * np.std(WIDE, ddof=1) / math.sqrt(5) / 2)
+    assert (found.half_width, found.p) == pytest.approx((wide.half_width / 2, ttest_1samp(WIDE, -0.04).pvalue))
     same = Estimate(0.02, 0.02, 0.02, 5, constant=True)
-    alike = mean_over_workloads([same, same])
-    assert (alike.p, alike.constant) == (None, True)
+    alike = mean_over_workloads([same, replace(same, mean=0.04, low=0.04, high=0.04)])
+    assert (alike.mean, alike.p, alike.constant) == (pytest.approx(0.03), None, True)
 
 
 def test_rounding_of_what_a_difference_was_made_from_is_no_effect() -> None:
@@ -459,13 +464,13 @@ def test_committed_studies_conclude(study: str, question: str, wanted: Mapping[s
 
 
 def test_no_interval_reaches_beyond_what_is_possible() -> None:
-    """Two workloads have one degree of freedom: the t interval of 0 and 1 is [-5.9, 6.9]."""
+    """Two seeds have one degree of freedom: the t interval of 0 and 1 is [-5.9, 6.9]."""
     share = replace(endpoint(unit="share"), greatest=1.0)
-    found = {"v": Evidence(contrast(0.0, SAME)), "w": Evidence(contrast(1.0, SAME))}
-    (row,) = read_rows([matrix_row("demo", share, found)])
-    assert (row.pooled.estimate.low, row.pooled.estimate.high) == (-1.0, 1.0)
-    assert "[−100.0, 100.0]" in row.pooled.difference(row.scale)
-    free = read_rows([matrix_row("demo", endpoint(unit="ratio"), found)])[0].pooled.estimate
+    pair = {"v": Evidence(Contrast("v", {0: 0.0, 1: 1.0}, {0: 0.0, 1: 0.0}))}
+    (row,) = read_rows([matrix_row("demo", share, pair)])
+    assert (row.cells["v"].estimate.low, row.cells["v"].estimate.high) == (-1.0, 1.0)
+    assert "[−100.0, 100.0]" in row.cells["v"].difference(row.scale)
+    free = read_rows([matrix_row("demo", endpoint(unit="ratio"), pair)])[0].cells["v"].estimate
     assert free.low < -5
     assert endpoint().greatest == 1.0  # of fractions of samples without being said
 

@@ -369,10 +369,11 @@ def test_costs_by_hand() -> None:
     said = part_of(content, "prune").findings[0].sentences
     assert ("Removing channels gives the outputs of zeroing them: the largest error of 27 networks is 3.0e-15.") in said
     areas = next(each for each in said if each.startswith("Mean height"))
-    # Both areas of annealed have the same p, 0.00037 by the formula above: times the three tests of its screen.
+    # The area of annealed has p 0.00037 by the formula above: times the two tests of its screen. That over latency is
+    # of a clock that tells no load, and is not tested.
     cells = [content.screen[question, "w", "annealed"] for question in QUESTIONS.values()]
-    assert {f"{each.p_adjusted:.2g}" for each in cells} == {"0.0011"}
-    assert "annealed −3.00 pp [−3.25, −2.75] (Holm's p 0.0011)" in areas
+    assert [each.p_adjusted and f"{each.p_adjusted:.2g}" for each in cells] == ["0.00074", None]
+    assert "annealed −3.00 pp [−3.25, −2.75] (Holm's p < 0.001)" in areas
     assert areas.endswith("annealed worse over share of MACs left and annealed worse over relative latency, batch 64.")
 
 

@@ -13,7 +13,7 @@ from report_workshop import BETTER, GELU, SAME, T2, job, marked, metric_rows, pa
 from scipy.stats import ttest_1samp
 
 from evalsuite.contract import Direction, Metric
-from evalsuite.report.matrix import MatrixRow
+from evalsuite.report.cells import MatrixRow
 from evalsuite.report.numerals import percent_text
 from evalsuite.report.run import Run
 from evalsuite.report.section import Finding
@@ -410,11 +410,11 @@ def test_all_workloads_are_counted_after_holm_and_pooled() -> None:
     assert "is shown to move by less than 0.50 pp in 0 of 1" in found.sentences[0]
 
 
-def timed(step: str, precision: str = "int8", stage: str = "quantize",
+def timed(step: str, precision: str = "int8", stage: str = "quantize", load: float | None = 0.1,
           **values: Mapping[int, Sequence[float]]) -> list[Row]:  # fmt: skip
     """Relative latencies: variant -> batch -> a value for each seed."""
     return [
-        row for variant, batches in values.items() for batch, every in batches.items()
+        replace(row, load=load) for variant, batches in values.items() for batch, every in batches.items()
         for row in metric_rows("relative_latency", {variant: every}, step, stage, precision=precision, batch=batch)
     ]  # fmt: skip
 
@@ -424,7 +424,7 @@ FLAT, FAST = (1.0, 1.01, 0.99), (0.7, 0.705, 0.695)
 
 def latency_asked(rows: list[Row], steps: Mapping[str, Options]) -> list[MatrixRow]:
     (matrix,) = content_of([*rows_of("q", gelu=GELU, relu=SAME), *rows], steps).matrices
-    return [each for each in matrix.rows if each.endpoint.question == "latency with 8-bit integers"]
+    return [each for each in matrix.rows if each.endpoint.question == "latency in ONNX Runtime with 8-bit integers"]
 
 
 def test_the_matrix_says_whether_int8_is_faster_than_with_the_baselines_activation() -> None:
@@ -445,5 +445,12 @@ def test_the_matrix_says_whether_int8_is_faster_than_with_the_baselines_activati
     (row,) = latency_asked(timed("q", gelu={1: FLAT, 64: FLAT}, relu={1: slow, 64: FAST}), {"q": options(8)})
     assert row.cells["w"].reading.value == "mixed"
     assert row.cells["w"].losses == ("W8A8, PTQ, post, batch 1",)
+    # Beside other work, or where nobody says what ran beside it, a clock concludes nothing.
+    for load, reason in ((2.5, "beside other work on 2.5 processors"), (None, "the load beside them was not recorded")):
+        readings = timed("q", load=load, gelu={1: FLAT, 64: FLAT}, relu={1: FAST, 64: FAST})
+        (row,) = latency_asked(readings, {"q": options(8)})
+        cell = row.cells["w"]
+        assert (cell.reading.value, cell.p, cell.tone) == ("not resolved", None, "")
+        assert cell.words.endswith(reason)
     # Of another stage's they are no answer, and the question is not asked.
     assert latency_asked(timed("p", stage="prune", gelu={1: FLAT}, relu={1: FAST}), {"q": options(8)}) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from evalsuite import (
     log_heights,
     looks,
     mean_marks,
+    mean_test,
     name_layers,
     panels,
     radius_axis,
@@ -212,6 +214,24 @@ def _certified_more(run: Run, workload: str, variant: str) -> Evidence | None:
     return Evidence(Contrast(label, area.values, area.other, area.reason, 1.0), family)
 
 
+def _attacked(run: Run, workload: str, variant: str) -> Evidence | None:
+    """What the attack did not break, the mean over the radii, and each of them."""
+    tables = run.once(bounds_tables)
+    table = first_table(tables, workload)
+    if table is None or not any(place.metric == M.ATTACKED for each in tables for _, place in each.found):
+        return None
+    tests = []
+    for eps in table.radii:
+        place = Place(M.ATTACKED, eps)
+        own, other = (table.values(name, place) for name in (variant, table.baseline))
+        lacking = variant if not own else table.baseline
+        reason = "" if own and other else f"{lacking}: {table.reason(lacking, M.ATTACKED)}"
+        tests.append(Contrast(f"ε = {radius_text(eps)}", own, other, reason))
+    if not tests:
+        return Evidence(Contrast("mean over ε, PGD", reason=f"{variant}: {table.reason(variant, M.ATTACKED)}"))
+    return Evidence(replace(mean_test(tests), label=f"mean over ε, PGD, {table.ball}"), tests)
+
+
 def _layers(compared: pd.DataFrame) -> pd.Series[bool]:
     """Lines of single layers, which have a figure and tables."""
     return compared["metric"].isin((M.LAYER_WIDTH, M.LAYER_UNSTABLE, M.LAYER_OFF)) & (compared["stage"] == STAGE)
@@ -226,6 +246,7 @@ SECTION = Section(
         # One grey level of 8 bits: less of a radius moves no image.
         Endpoint(AVERAGE, _radius, "input", Direction.HIGHER, 1 / 255),
         Endpoint(OVER_RADII, _certified_more, "fraction", Direction.HIGHER, 0.01, instead=True),
+        Endpoint("accuracy under attack", _attacked, "fraction", Direction.HIGHER, 0.01),
     ),
     headlines=tuple(Headline(STAGE, metric, wanted=("method", TIGHTNESS[::-1])) for metric in (M.RADIUS, M.CERTIFIED)),
     terms={

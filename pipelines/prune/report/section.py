@@ -37,6 +37,7 @@ from pipelines.prune.report.removal import exact_grid
 from pipelines.prune.report.tables import (
     ACCURACY,
     BEFORE,
+    BITS,
     EXACT,
     FAST,
     MACS,
@@ -53,6 +54,7 @@ from pipelines.prune.report.tables import (
 )
 from pipelines.prune.report.text import NOTES, accuracy_grid, area_grid, cost_grid, treatments_grid
 
+BITS_AT_EQUAL_MACS = "bits per byte of pruned networks at equal MACs"
 _TALL = 0.05  # of a panel's height: a label
 _NARROW = 3.0  # A range of latencies, greatest over least.
 _FINE = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.5, 2, 3)
@@ -77,19 +79,19 @@ def _part(run: Run) -> Part:
     )
 
 
-def _at_equal(axis: Axis) -> Measure:
-    """How much higher the curve of accuracy over a cost lies, and over MACs each sparsity."""
+def _at_equal(axis: Axis, quality: str = ACCURACY) -> Measure:
+    """How much higher the curve of a quality over a cost lies, and over MACs each sparsity."""
 
     def measure(run: Run, workload: str, variant: str) -> Evidence | None:
         table = next((each for each in run.once(pruning_tables) if each.workload == workload), None)
-        if table is None or not table.sweeps:
+        if table is None or not table.sweeps or table.quality != quality:
             return None
         sweep = table.sweeps[0]
-        area = sweep_area(table, sweep, variant, axis)
+        area = sweep_area(table, sweep, variant, axis, quality)
         primary = Contrast(f"mean over the {axis.label}", area.values, area.other, area.reason, 1.0)
         # At equal latency variants differ in sparsity: their accuracy at one sparsity says nothing against it.
         alike = sweep.treatments if axis == MACS else ()
-        cells = [(each.share, table.paired(each.step, variant)) for each in alike]
+        cells = [(each.share, table.paired(each.step, variant, quality)) for each in alike]
         return Evidence(primary, [Contrast(share, each.values, each.other) for share, each in cells if each.difference])
 
     return measure
@@ -256,7 +258,8 @@ SECTION = Section(
     part=_part,
     endpoints=(
         Endpoint(QUESTIONS[MACS], _at_equal(MACS), "fraction", Direction.HIGHER, 0.005),
-        Endpoint(QUESTIONS[FAST], _at_equal(FAST), "fraction", Direction.HIGHER, 0.005),
+        Endpoint(BITS_AT_EQUAL_MACS, _at_equal(MACS, BITS), "bits", Direction.LOWER, 0.01, instead=True),
+        Endpoint(QUESTIONS[FAST], _at_equal(FAST), "fraction", Direction.HIGHER, 0.005, clock=(FAST.metric,)),
     ),
     headlines=(Headline(STAGE, ACCURACY),),
     of_task=(STAGE,),

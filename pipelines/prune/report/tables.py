@@ -13,6 +13,7 @@ from evalsuite import Area, Compared, Point, Run, Screen, StepTable, grouped, ho
 
 STAGE, EXACT = "prune", "exact-prune"
 ACCURACY = "accuracy"  # The metric, and the stage that measures it of networks as trained.
+BITS = "bits_per_byte"  # The quality of a language model.
 BEFORE = "accuracy_before_tuning"
 _NAMED = ("importance", "scope")  # Told of every treatment; other options where treatments differ in them.
 _NO_METHOD = ("sparsity", "control")
@@ -81,6 +82,12 @@ class PruningTable(StepTable):
     sweeps: tuple[Sweep, ...]
     unpruned: str
     shared: str
+
+    @property
+    def quality(self) -> str:
+        """What the networks are judged by: bits per byte where they have them, else accuracy."""
+        steps = (each.step for each in self.treatments)
+        return BITS if any(self.values(step, name, BITS) for step in steps for name in self.variants) else ACCURACY
 
     @property
     def tuned(self) -> bool:
@@ -208,7 +215,8 @@ class Axis:
 MACS = Axis("mac_fraction", "", "share of MACs left")
 FAST = Axis("relative_latency", "batch=64", "relative latency, batch 64", logarithmic=True, timing=True)
 QUESTIONS = {
-    MACS: "accuracy of pruned networks at equal MACs", FAST: "accuracy of pruned networks at equal latency",
+    MACS: "accuracy of pruned networks at equal MACs",
+    FAST: "accuracy of pruned networks at equal latency in ONNX Runtime",
 }  # fmt: skip
 SINGLE = Axis("relative_latency", "batch=1", "relative latency, batch 1", logarithmic=True, timing=True)
 
@@ -224,7 +232,7 @@ class SweepArea(Area):
 
 
 def curve_points(
-    table: PruningTable, sweep: Sweep, variant: str, axis: Axis
+    table: PruningTable, sweep: Sweep, variant: str, axis: Axis, quality: str = ACCURACY
 ) -> dict[str, tuple[Treatment | None, dict[int, Point]]]:
     """Step -> its treatment, and seed -> (cost, accuracy); from no sparsity up, with the network's own place at 0.
 
@@ -233,11 +241,11 @@ def curve_points(
     """
     found: dict[str, tuple[Treatment | None, dict[int, Point]]] = {}
     if sweep.control is None and table.unpruned and axis == MACS:
-        heights = table.values(table.unpruned, variant, ACCURACY)
+        heights = table.values(table.unpruned, variant, quality)
         found[table.unpruned] = (None, {seed: (1.0, height) for seed, height in heights.items()})
     for each in sweep.every:
         costs = table.values(each.step, variant, axis.metric, axis.setting)
-        heights = table.values(each.step, variant, ACCURACY)
+        heights = table.values(each.step, variant, quality)
         found[each.step] = (each, {seed: (costs[seed], heights[seed]) for seed in sorted(costs.keys() & heights.keys())
                                    if costs[seed] > 0})  # fmt: skip
     return found
@@ -265,7 +273,8 @@ def areas(tables: Sequence[PruningTable], screen: Screen | None = None) -> list[
     return [replace(each, decided=known(each) is not None) for each in holm_areas(found, known=known)]
 
 
-def sweep_area(table: PruningTable, sweep: Sweep, variant: str, axis: Axis) -> SweepArea:
+def sweep_area(table: PruningTable, sweep: Sweep, variant: str, axis: Axis, quality: str = ACCURACY) -> SweepArea:
+    """How much higher the variant's curve lies than the baseline's: of accuracy, or of another quality."""
     told = {
         "own": f"no accuracy was measured beside the {axis.label}",
         "other": f"the baseline has no accuracy beside the {axis.label}",
@@ -274,7 +283,7 @@ def sweep_area(table: PruningTable, sweep: Sweep, variant: str, axis: Axis) -> S
     }  # fmt: skip
     area = SweepArea(variant=variant, workload=table.workload, method=sweep.method, axis=axis)
     own, other = (
-        {step: points for step, (_, points) in curve_points(table, sweep, name, axis).items()}
+        {step: points for step, (_, points) in curve_points(table, sweep, name, axis, quality).items()}
         for name in (variant, table.baseline)
     )
     return measured_area(area, own, other, told.__getitem__, logarithmic=axis.logarithmic)

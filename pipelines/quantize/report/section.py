@@ -65,6 +65,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LATENCY = "relative_latency"
+# Both are properties of a runtime as much as of a network: another may run other parts in integers.
+SHARE = "share of MACs that ONNX Runtime computes in 8-bit integers"
+TIMES = "latency in ONNX Runtime with 8-bit integers"
 _PLAIN = {"": ""}  # the only setting of a metric that has none
 _PANELS = 3
 _FITTING = 22  # Characters of layers' names beside one another.
@@ -271,8 +274,17 @@ SECTION = Section(
     stages=(STAGE,),
     part=_part,
     endpoints=(
-        Endpoint("accuracy with 8-bit integers", _of_width(8), "fraction", Direction.HIGHER, 0.005),
-        Endpoint("accuracy with 4-bit integers", _of_width(4), "fraction", Direction.HIGHER, 0.005),
+        *(
+            Endpoint(
+                f"accuracy with {bits}-bit integers",
+                _of_width(bits),
+                "fraction",
+                Direction.HIGHER,
+                0.005,
+                of="accuracy in float",
+            )
+            for bits in (8, 4)
+        ),
         *(
             Endpoint(
                 f"bits per byte with {bits}-bit integers",
@@ -281,11 +293,12 @@ SECTION = Section(
                 Direction.LOWER,
                 0.01,
                 instead=True,
+                of="bits per byte in float",
             )
             for bits in (8, 4)
         ),
-        Endpoint("share of MACs in 8-bit integers", _of_width(8, MACS), "share", Direction.HIGHER, 0.01, greatest=1.0),
-        Endpoint("latency with 8-bit integers", _int8_latency, "ratio", Direction.LOWER, 0.05),
+        Endpoint(SHARE, _of_width(8, MACS), "share", Direction.HIGHER, 0.01, greatest=1.0),
+        Endpoint(TIMES, _int8_latency, "ratio", Direction.LOWER, 0.05, clock=(LATENCY,)),
     ),
     headlines=(
         Headline(STAGE, "runtime_accuracy"),
@@ -300,7 +313,7 @@ SECTION = Section(
         "placement": "Where quantizers stand: behind activations (post), or before and behind them (pre+post).",
         "accumulator": "The integer in which a layer sums its products.",
         "integer MACs": "Multiply-accumulates that ONNX Runtime executed in integers.",
-        "latency with 8-bit integers": "In ONNX Runtime, over that of the same network with the yardstick's activation "
+        TIMES: "Over that of the same network with the yardstick's activation "
         "(GELU) in each place, quantized alike and timed in turn; the mean over batches of 1 and 64.",
     },
     spelled={"mac": "MAC"},

@@ -1,0 +1,183 @@
+"""What stands in a decision matrix: cells, each a question on one workload or on all, and rows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from evalsuite.contract import Direction
+from evalsuite.report.numerals import Scale, listed, scale_of
+from evalsuite.report.paired import interval_text
+from evalsuite.report.section import Endpoint
+from evalsuite.report.statistics import Estimate
+
+LEVEL = 0.05
+
+
+class Reading(str, Enum):
+    """What a cell of the decision matrix concludes about the variant, in the words that readers see."""
+
+    HELPS = "helps"
+    COSTS = "costs"
+    MIXED = "mixed"
+    NO_WORSE = "no worse than the margin"
+    FACT = "a fact, not tested"
+    UNRESOLVED = "not resolved"
+    UNMEASURED = "not measured"
+    DOUBTED = "no verdict"
+
+
+TONES = {Reading.HELPS: "better", Reading.COSTS: "worse", Reading.MIXED: "mixed"}
+CONCLUDED = (*TONES, Reading.NO_WORSE)
+
+
+@dataclass(frozen=True)
+class MatrixCell:
+    """One question on one workload, or on all.
+
+    Args:
+        reading: what the cell concludes.
+        estimate: the difference to the baseline in the endpoint's unit, over seeds; of all workloads, their mean.
+        p_adjusted: what "helps" and "costs" go by, see `read_screens`.
+        margin_p: what "no worse than the margin" goes by: of a loss of the margin or more, adjusted likewise.
+        against: members of the family that are resolved the other way.
+        losses: those that are resolved as a loss of the margin or more.
+        needed: how many seeds would resolve a difference of the margin.
+        label: what was measured.
+        reason: why there is no conclusion.
+        pooled: whether the cell is of all workloads.
+        asked: the seeds, or of all workloads the workloads, that the run has.
+        small: the whole interval lies within the margin.
+        ends: the least and the greatest difference that there may be, one twice where no question was left open;
+            `estimate` is then from the one's interval to the other's.
+        place: the step, metric and setting of a number that is a line of the comparison too.
+        clock: why a reading of a clock is not concluded from; empty where it may be, and of all else.
+        values: the differences by seed, where no question was left open and the cell is of one workload.
+        rivals: the estimate without each one of the seeds.
+        fragile: the conclusion would not stand without some one seed.
+        open_losses: of all workloads, those that lose the margin or more, of which nothing is resolved.
+        cuts: the seeds' parts are cut at random from the same data.
+        levels: the means of the variant and of the baseline, where the difference is one of them; else None.
+    """
+
+    reading: Reading
+    estimate: Estimate | None = None
+    p_adjusted: float | None = None
+    against: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
+    needed: int | None = None
+    label: str = ""
+    reason: str = ""
+    pooled: bool = False
+    asked: int = 0
+    small: bool = False
+    ends: tuple[Estimate, Estimate] | None = None
+    place: tuple[str, str, str] | None = None
+    margin_p: float | None = None
+    clock: str = ""
+    values: tuple[float, ...] = ()
+    rivals: tuple[Estimate, ...] = ()
+    fragile: bool = False
+    open_losses: tuple[str, ...] = ()
+    cuts: bool = False
+    levels: tuple[float, float] | None = None
+
+    @property
+    def p(self) -> float | None:
+        """Of no difference; None without a test."""
+        return None if self.estimate is None or self.clock else self.estimate.p
+
+    @property
+    def bracketed(self) -> bool:
+        """Whether open questions leave a range of differences: more seeds do not close that."""
+        return self.ends is not None and self.ends[0] != self.ends[1]
+
+    @property
+    def resolved(self) -> bool:
+        """Whether the adjusted p value says that there is a difference."""
+        return self.p_adjusted is not None and self.p_adjusted <= LEVEL
+
+    @property
+    def tone(self) -> str:
+        """How the cell is marked: "better", "worse" or "mixed" where the adjusted p value concludes so, else ""."""
+        return TONES.get(self.reading, "")
+
+    def difference(self, scale: Scale) -> str:
+        """ "+2.4 pp [0.7, 3.7]"; empty without one."""
+        if self.estimate is None:
+            return ""
+        text = interval_text(self.estimate, scale)
+        if self.pooled:
+            text = text.removesuffix(f" in all {self.estimate.n} seeds").replace("seeds", "workloads")
+        return f"{text}, {self.lacking}" if self.lacking else text
+
+    @property
+    def lacking(self) -> str:
+        """ "n = 3 of 5 seeds", or "2 of 5 workloads"; empty where none is missing."""
+        if self.estimate is None or self.estimate.n >= self.asked:
+            return ""
+        counted = f"{self.estimate.n} of {self.asked}"
+        return f"{counted} workloads" if self.pooled else f"n = {counted} seeds"
+
+    @property
+    def words(self) -> str:
+        """The reading, with what a reader must know of it: how it is limited, or the reason why there is none."""
+        if self.reading is Reading.UNRESOLVED and self.needed is not None and not self.reason:
+            # Its own interval excludes 0, which would look like a contradiction beside the word alone.
+            adjusted = " after Holm's adjustment" if self.p is not None and self.p <= LEVEL else ""
+            return f"{self.reading.value}{adjusted} (a difference of the margin would take about {self.needed} seeds)"
+        if self.reading in (Reading.UNRESOLVED, Reading.UNMEASURED, Reading.DOUBTED) and self.reason:
+            return f"{self.reading.value}: {self.reason}"
+        if self.reading is Reading.MIXED and not self.resolved and self.losses:
+            return f"{self.reading.value}: no worse on the mean, and costs at {listed(self.losses)}"
+        if self.reading is Reading.MIXED and self.against:
+            return f"{self.reading.value}: the other way at {listed(self.against)}"
+        return ", ".join([self.reading.value, *self.limits])
+
+    @property
+    def limits(self) -> list[str]:
+        """What limits a conclusion: "less than the margin", "fragile", "on these data", a loss that is left open."""
+        if self.reading not in CONCLUDED:
+            return []
+        lost = listed(self.open_losses) if self.open_losses else ""
+        limits = {
+            "less than the margin": self.small,
+            "fragile": self.fragile,
+            "on these data": self.cuts,
+            f"but a loss of the margin or more is not excluded on {lost}": bool(lost),
+        }
+        return [text for text, holds in limits.items() if holds]
+
+
+@dataclass(frozen=True)
+class MatrixRow:
+    """A question, with the name of the section that asks it. `cells` has a cell for each workload."""
+
+    section: str
+    endpoint: Endpoint
+    cells: Mapping[str, MatrixCell]
+    pooled: MatrixCell
+
+    @property
+    def scale(self) -> Scale:
+        """One for all differences of the row."""
+        known = [cell.estimate for cell in (*self.cells.values(), self.pooled) if cell.estimate]
+        halves = [estimate.half_width for estimate in known if estimate.half_width]
+        return scale_of(self.endpoint.unit, [self.endpoint.margin], [*halves, *(estimate.mean for estimate in known)])
+
+    @property
+    def measured(self) -> str:
+        """What the numbers are: "mean over ε, alpha-crown"; of several workloads each way to measure it once."""
+        return "; ".join(dict.fromkeys(cell.label for cell in self.cells.values() if cell.label))
+
+    @property
+    def margin(self) -> str:
+        """The margin of the endpoint with its unit, as "1 pp"."""
+        scale = scale_of(self.endpoint.unit, [self.endpoint.margin], [self.endpoint.margin])
+        return f"{scale.number(self.endpoint.margin)} {scale.difference_unit}".strip()
+
+    @property
+    def way(self) -> int:
+        """1 where more is better, -1 where less is."""
+        return 1 if self.endpoint.direction is Direction.HIGHER else -1

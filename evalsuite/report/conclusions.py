@@ -1,0 +1,171 @@
+"""What the cells of a family of tests conclude, after Holm's adjustment over all of them.
+
+Two kinds of words may be false, and each is adjusted for by itself: "helps" and "costs", over the tests of no
+difference, and "no worse than the margin", over the tests of a loss of the margin.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from evalsuite.report.cells import LEVEL, MatrixCell, MatrixRow, Reading
+from evalsuite.report.skewness import sign_flip_p, skewed, skewed_together
+from evalsuite.report.statistics import Estimate, holm, margin_p, mean_over_workloads, seeds_needed
+from evalsuite.report.tables import SAMPLED
+
+FEWEST = 0.8  # of the seeds that were asked for, or of the workloads: of fewer nothing is concluded
+_SKEWED = "the differences of this table are strongly skewed"
+
+
+def read_screens(rows: Mapping[str, Sequence[MatrixRow]]) -> dict[str, tuple[MatrixRow, ...]]:
+    """Variant -> rows, with what their cells say.
+
+    The first variant's contrast is what was asked before: Holm's is over all tests of its questions, workloads and
+    their means. The other variants are shown beside it, and Holm's is over all tests of all of them. So, whatever is
+    true of the rest, a false word of a kind stands on the first screen in at most 5 % of runs, and on any of the
+    others in at most 5 %.
+    """
+    names = list(rows)
+    read: dict[str, tuple[MatrixRow, ...]] = {}
+    for family in (names[:1], names[1:]):
+        rows_read = iter(read_rows([row for name in family for row in rows[name]]))
+        read |= {name: tuple(next(rows_read) for _ in rows[name]) for name in family}
+    return read
+
+
+def read_rows(rows: Sequence[MatrixRow]) -> tuple[MatrixRow, ...]:
+    """The rows of one family of tests with what their cells say: Holm's is over all of them."""
+    every = [(row, cell) for row in rows for cell in (*row.cells.values(), row.pooled)]
+    # 1. The p values of both kinds; where a cell's seeds are skewed, by sign flips.
+    differs = holm([_difference_p(cell) for _, cell in every])
+    loses = holm([_loss_p(cell, row) for row, cell in every])
+    # 2. Skewness that no single cell shows, but all of them together do, leaves nothing to conclude.
+    reason = _SKEWED if skewed_together([cell.values for _, cell in every]) else ""
+    level = LEVEL / max(1, len(differs) - differs.count(None))
+    adjusted = iter(zip(differs, loses, strict=True))
+    # 3. What each cell says, and then what all workloads of a row say together.
+    found = []
+    for row in rows:
+        cells = {name: _concluded(cell, row, *next(adjusted), level, reason) for name, cell in row.cells.items()}
+        pooled = _concluded(row.pooled, row, *next(adjusted), level, reason)
+        found.append(replace(row, cells=cells, pooled=_beside(pooled, cells, row)))
+    return tuple(found)
+
+
+def read_means(rows: Sequence[MatrixRow]) -> tuple[MatrixRow, ...]:
+    """The rows, whose cells have been read, with what their means say: Holm's is over these means alone."""
+    differs = holm([_difference_p(row.pooled) for row in rows])
+    loses = holm([_loss_p(row.pooled, row) for row in rows])
+    level = LEVEL / max(1, len(differs) - differs.count(None))
+    doubts = [_SKEWED if any(cell.reason == _SKEWED for cell in row.cells.values()) else "" for row in rows]
+    means = [
+        _concluded(row.pooled, row, *ps, level, doubt)
+        for row, *ps, doubt in zip(rows, differs, loses, doubts, strict=True)
+    ]
+    return tuple(replace(row, pooled=_beside(mean, row.cells, row)) for row, mean in zip(rows, means, strict=True))
+
+
+def _difference_p(cell: MatrixCell) -> float | None:
+    if cell.p is None or not skewed(cell.values):
+        return cell.p
+    return sign_flip_p(cell.values)
+
+
+def _loss_p(cell: MatrixCell, row: MatrixRow) -> float | None:
+    """Of a loss of the margin or more, by the worse end where questions were left open."""
+    if cell.ends is None or cell.clock:
+        return None
+    if skewed(cell.values):
+        return sign_flip_p([row.way * value + row.endpoint.margin for value in cell.values], upper=True)
+    return margin_p(cell.ends[0] if row.way > 0 else cell.ends[1], row.endpoint.margin, row.way)
+
+
+def _concluded(
+    cell: MatrixCell, row: MatrixRow, differs: float | None, loses: float | None, level: float, doubt: str
+) -> MatrixCell:
+    """A cell with what it says by its adjusted p values; `level` is that of the strictest test."""
+    cell = replace(cell, p_adjusted=differs, margin_p=loses)
+    endpoint, estimate = row.endpoint, cell.estimate
+    reading = cell.reading if cell.reading is Reading.DOUBTED else _reading(cell, row, doubt)
+    needed = None
+    if estimate is not None and not (cell.pooled or cell.bracketed or cell.clock or doubt):
+        needed = seeds_needed(estimate, endpoint.margin, level)
+    ends = [abs(end) for end in (estimate.low, estimate.high) if end is not None] if estimate is not None else []
+    small = reading in (Reading.HELPS, Reading.COSTS) and bool(ends) and max(ends) < endpoint.margin
+    reason = ""
+    if reading in (Reading.UNRESOLVED, Reading.UNMEASURED, Reading.DOUBTED):
+        skew = doubt if reading is Reading.UNRESOLVED and _tested(cell) and not cell.bracketed else ""
+        reason = cell.clock or skew or cell.reason
+        reason = "" if needed is not None and reason == cell.reason else reason
+    fragile = any(not _stands(reading, rival, row) for rival in cell.rivals)
+    return replace(cell, reading=reading, reason=reason, needed=needed, small=small, fragile=fragile)
+
+
+def _tested(cell: MatrixCell) -> bool:
+    return cell.estimate is not None and cell.estimate.p is not None
+
+
+def _reading(cell: MatrixCell, row: MatrixRow, doubt: str) -> Reading:
+    estimate = cell.estimate
+    if estimate is None:
+        return Reading.UNMEASURED
+    if estimate.n < FEWEST * cell.asked or cell.clock or (doubt and _tested(cell)):
+        return Reading.UNRESOLVED
+    if estimate.constant:
+        return Reading.UNRESOLVED if row.endpoint.unit == SAMPLED else Reading.FACT
+    if cell.resolved:
+        reading = Reading.HELPS if row.way * estimate.mean > 0 else Reading.COSTS
+        return Reading.MIXED if cell.against else reading
+    # What is a gain alone, not after the adjustment, and perhaps more than the margin, is more than "no worse".
+    loss, gain = _loss_and_gain(estimate, row)
+    more = loss < 0 and gain > row.endpoint.margin
+    if cell.margin_p is None or cell.margin_p > LEVEL or more:
+        return Reading.UNRESOLVED
+    return Reading.MIXED if cell.losses else Reading.NO_WORSE
+
+
+def _loss_and_gain(estimate: Estimate, row: MatrixRow) -> tuple[float, float]:
+    """The greatest loss and the greatest gain that the interval leaves."""
+    if estimate.low is None or estimate.high is None:
+        return math.inf, math.inf
+    return (-estimate.low, estimate.high) if row.way > 0 else (estimate.high, -estimate.low)
+
+
+def _stands(reading: Reading, rival: Estimate, row: MatrixRow) -> bool:
+    """Whether the interval without one seed says the same, at its own level."""
+    loss, gain = _loss_and_gain(rival, row)
+    if reading is Reading.HELPS:
+        return loss < 0
+    if reading is Reading.COSTS:
+        return gain < 0
+    return reading is not Reading.NO_WORSE or loss < row.endpoint.margin
+
+
+def _beside(pooled: MatrixCell, cells: Mapping[str, MatrixCell], row: MatrixRow) -> MatrixCell:
+    """What all workloads say together, beside what each says by itself."""
+    if pooled.estimate is None:
+        return pooled
+    readings = {cell.reading for cell in cells.values()}
+    if {Reading.HELPS, Reading.COSTS} <= readings:
+        pooled = replace(pooled, reading=Reading.MIXED, reason="")
+    lost = tuple(
+        name
+        for name, cell in cells.items()
+        if cell.reading is Reading.UNRESOLVED
+        and cell.estimate is not None
+        and row.way * cell.estimate.mean <= -row.endpoint.margin
+    )
+    cuts = any(cell.cuts for cell in cells.values())
+    return replace(pooled, open_losses=lost, cuts=cuts)
+
+
+def pooled_rivals(effects: Sequence[tuple[MatrixCell, Estimate]]) -> Iterator[Estimate]:
+    """The mean over workloads without one seed of one of them, for each such seed."""
+    own = [estimate for _, estimate in effects]
+    for place, rival in ((i, rival) for i, (cell, _) in enumerate(effects) for rival in cell.rivals):
+        if rival.n > 1:
+            mean = mean_over_workloads([*own[:place], rival, *own[place + 1 :]])
+            if mean is not None:
+                yield mean
