@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 ACCURACY = Asked("accuracy in float", "", ("accuracy",), "accuracy", 0.005, "points", 100.0)
 RADIUS = Asked("certified radius", "", ("bounds",), "certified_radius", 1 / 255, "10⁻³", 1e3, ("method=crown",))
 FLOAT = ("accuracy", "accuracy")
-FOUR_BITS = replace(
-    ACCURACY, name="4-bit integers", steps=("w4", "w4-both-sides"), metric="integer_accuracy", less=FLOAT
-)
-HALF = replace(ACCURACY, name="half of the channels", steps=("prune-50",), less=FLOAT)
+DEPLOYED = replace(ACCURACY, name="4-bit integers", steps=("w4", "w4-both-sides"), metric="integer_accuracy")
+FOUR_BITS = replace(DEPLOYED, less=FLOAT)
+PRUNED = replace(ACCURACY, name="half of the channels", steps=("prune-50",))
+HALF = replace(PRUNED, less=FLOAT)
 BITS = Asked("bits per byte in float", "", ("accuracy",), "bits_per_byte", 0.01, "bits", falls=True, digits=4)
-FOUR_BITS_OF_TEXT = replace(
-    BITS, name="4-bit integers", steps=FOUR_BITS.steps, metric="integer_bits_per_byte", less=("accuracy", BITS.metric)
-)
-HALF_OF_TEXT = replace(BITS, name="half of the features", steps=HALF.steps, less=("accuracy", BITS.metric))
+DEPLOYED_TEXT = replace(BITS, name="4-bit integers", steps=FOUR_BITS.steps, metric="integer_bits_per_byte")
+FOUR_BITS_OF_TEXT = replace(DEPLOYED_TEXT, less=("accuracy", BITS.metric))
+PRUNED_TEXT = replace(BITS, name="half of the features", steps=HALF.steps)
+HALF_OF_TEXT = replace(PRUNED_TEXT, less=("accuracy", BITS.metric))
 PARTIAL = replace(ACCURACY, name="partial swaps", metric="accuracy_over_partial_swaps")
 HEADLINES = (replace(ACCURACY, metric="letter_accuracy"), ACCURACY)
 CHOSEN = "the best on the validation data"
@@ -53,6 +53,7 @@ class Study:
 
     Args:
         questions: the endpoints.
+        beside: further questions, which are shown and not tested: what deployment takes from each arm.
         alone: arms that are a family of Holm's each, with the workloads of a question.
         baseline: what differences are told to, where it is not the run's baseline.
         treated: whether the baseline is the treatment, so that those are told as it less the arm.
@@ -62,6 +63,7 @@ class Study:
     """
 
     questions: tuple[Asked, ...] = (ACCURACY,)
+    beside: tuple[Asked, ...] = ()
     alone: tuple[str, ...] = ()
     baseline: str = ""
     treated: bool = False
@@ -91,8 +93,10 @@ STUDIES = {
     ),
     "gated": Study(questions=(BITS,), together=True, shown=("annealed", "gelu-swap", "swap-refit")),
     "learnt-activations": Study(together=True),
-    "downstream": Study(questions=(FOUR_BITS, HALF, RADIUS), alone=("annealed",)),
-    "language-downstream": Study(questions=(FOUR_BITS_OF_TEXT, HALF_OF_TEXT), alone=("annealed",)),
+    "downstream": Study(questions=(DEPLOYED, PRUNED, RADIUS), beside=(FOUR_BITS, HALF), alone=("annealed",)),
+    "language-downstream": Study(
+        questions=(DEPLOYED_TEXT, PRUNED_TEXT), beside=(FOUR_BITS_OF_TEXT, HALF_OF_TEXT), alone=("annealed",)
+    ),
     "same-rates": Study(
         pairs=(
             *(("annealed", arm) for arm in ("gelu", "hard-switch", "lambda-gelu")),
@@ -162,12 +166,12 @@ def contrasts(study: str) -> Iterator[Contrast]:
     baseline = asked.baseline or baseline
     arms = [each for each in frame["variant"].unique() if each != baseline]
     workloads, seeds = list(frame["workload"].unique()), frame["seed"].nunique()
-    for question in asked.questions:
+    for question in (*asked.questions, *asked.beside):
         own = values(frame, question)
         pairs = asked.told(baseline, arms)
         found = {(pair, name): _difference(own.get(name, {}), *pair) for pair in pairs for name in workloads}
         adjusted: dict[tuple[tuple[str, str], str], float | None] = {}
-        for family in asked.families(baseline, arms):
+        for family in asked.families(baseline, arms) if question in asked.questions else ():
             places = [(pair, name) for pair in family for name in workloads]
             adjusted |= zip(places, holm(_p(found[place], seeds) for place in places), strict=True)
         for (pair, name), each in found.items():

@@ -102,6 +102,27 @@ def answers(_: str) -> str:
     return "\n".join([*lines, "", table(answer())])
 
 
+def conclusions(study: str) -> str:
+    """What the answer takes from one study, a line for each part of it that is not empty."""
+    lines = []
+    for kind in Kind:
+        every = answer().part(kind).items()
+        own = {question: [each for each in told if each.study == study] for question, told in every}
+        own = {question: told for question, told in own.items() if told}
+        lines += [f"- **{kind.value}**: {_part(own, kind)}."] if own else []
+    return "\n".join(lines)
+
+
+def superseded(study: str) -> str:
+    """Which studies took an older one's place."""
+    newer = listed(f"[`{name}`](../reports/{name}/report.md)" for name in SUPERSEDED[study])
+    return (
+        f"*Superseded* by {newer}. These rows are older than the protocol: one learning rate for all arms, on one "
+        "split of the data. No answer in README is made from them; what is called resolved here is so in this study "
+        "alone."
+    )
+
+
 def _part(statements: Mapping[str, Sequence[Statement]], kind: Kind) -> str:
     tell = {Kind.UNKNOWN: _open, Kind.SAME: _named}.get(kind, _numbers)
     return "; ".join(f"{question} ({tell(own)})" for question, own in statements.items()) or "nothing"

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.contrasts import drift, gates, levels, orders, table, treatments
-from docs.making.answers import answers
+from docs.making.answers import answers, conclusions, superseded
 from docs.making.names import listed
 from evalsuite.plugins import load, options_of, texts_of
 from evalsuite.report.section import sections
@@ -21,7 +21,8 @@ from evalsuite.report.section import sections
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(
-    r"(<!-- (options|answers|contrasts|correlations|levels|orders|gates|treatments|terms|rooms|names|file)"
+    r"(<!-- (options|answers|conclusions|superseded|contrasts|correlations|levels|orders|gates|treatments|terms|rooms"
+    r"|names|file)"
     r"(?: ([\w./-]+))? -->\n).*?(<!-- end -->)",
     re.S,
 )
@@ -80,7 +81,8 @@ def told(table: Callable[[str], list[tuple[str, ...]]]) -> Callable[[str], str]:
 
 
 MADE: dict[str, Callable[[str], str]] = {
-    "options": options, "answers": answers, "terms": terms, "rooms": rooms, "file": file, "contrasts": told(table),
+    "options": options, "answers": answers, "conclusions": conclusions, "superseded": superseded,
+    "terms": terms, "rooms": rooms, "file": file, "contrasts": told(table),
     "correlations": told(drift), "levels": told(levels), "orders": told(orders), "gates": told(gates),
     "treatments": told(treatments), "names": lambda topic: grid(*listed(topic)),
 }  # fmt: skip

@@ -123,10 +123,11 @@ class MatrixCell:
     @property
     def words(self) -> str:
         """The reading, with what a reader must know of it: how it is limited, or the reason why there is none."""
-        if self.reading is Reading.UNRESOLVED and self.needed is not None and not self.reason:
+        if self.reading is Reading.UNRESOLVED and not self.reason:
             # Its own interval excludes 0, which would look like a contradiction beside the word alone.
             adjusted = " after Holm's adjustment" if self.p is not None and self.p <= LEVEL else ""
-            return f"{self.reading.value}{adjusted} (a difference of the margin would take about {self.needed} seeds)"
+            seeds = f" (a difference of the margin would take about {self.needed} seeds)" if self.needed else ""
+            return f"{self.reading.value}{adjusted}{seeds}"
         if self.reading in (Reading.UNRESOLVED, Reading.UNMEASURED, Reading.DOUBTED) and self.reason:
             return f"{self.reading.value}: {self.reason}"
         if self.reading is Reading.MIXED and not self.resolved and self.losses:

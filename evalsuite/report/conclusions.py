@@ -60,10 +60,8 @@ def read_means(rows: Sequence[MatrixRow]) -> tuple[MatrixRow, ...]:
     loses = holm([_loss_p(row.pooled, row) for row in rows])
     level = LEVEL / max(1, len(differs) - differs.count(None))
     doubts = [_SKEWED if any(cell.reason == _SKEWED for cell in row.cells.values()) else "" for row in rows]
-    means = [
-        _concluded(row.pooled, row, *ps, level, doubt)
-        for row, *ps, doubt in zip(rows, differs, loses, doubts, strict=True)
-    ]
+    adjusted = zip(rows, differs, loses, doubts, strict=True)
+    means = [_concluded(row.pooled, row, differ, loss, level, doubt) for row, differ, loss, doubt in adjusted]
     return tuple(replace(row, pooled=_beside(mean, row.cells, row)) for row, mean in zip(rows, means, strict=True))
 
 

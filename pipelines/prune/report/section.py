@@ -80,7 +80,10 @@ def _part(run: Run) -> Part:
 
 
 def _at_equal(axis: Axis, quality: str = ACCURACY) -> Measure:
-    """How much higher the curve of a quality over a cost lies, and over MACs each sparsity."""
+    """How much higher the curve of a quality over a cost lies, and over MACs each sparsity.
+
+    Of one sparsity it is the quality there: between that and the unpruned network nothing would be deployed.
+    """
 
     def measure(run: Run, workload: str, variant: str) -> Evidence | None:
         table = next((each for each in run.once(pruning_tables) if each.workload == workload), None)
@@ -92,6 +95,10 @@ def _at_equal(axis: Axis, quality: str = ACCURACY) -> Measure:
         # At equal latency variants differ in sparsity: their accuracy at one sparsity says nothing against it.
         alike = sweep.treatments if axis == MACS else ()
         cells = [(each.share, table.paired(each.step, variant, quality)) for each in alike]
+        if len(cells) == 1:
+            ((share, cell),) = cells
+            reason = cell.reason or f"{table.baseline}: {table.paired(alike[0].step, table.baseline, quality).reason}"
+            return Evidence(Contrast(f"{share} removed", cell.values, cell.other, "" if cell.difference else reason))
         return Evidence(primary, [Contrast(share, each.values, each.other) for share, each in cells if each.difference])
 
     return measure
@@ -257,8 +264,16 @@ SECTION = Section(
     stages=(STAGE, EXACT),
     part=_part,
     endpoints=(
-        Endpoint(QUESTIONS[MACS], _at_equal(MACS), "fraction", Direction.HIGHER, 0.005),
-        Endpoint(BITS_AT_EQUAL_MACS, _at_equal(MACS, BITS), "bits", Direction.LOWER, 0.01, instead=True),
+        Endpoint(QUESTIONS[MACS], _at_equal(MACS), "fraction", Direction.HIGHER, 0.005, of="accuracy in float"),
+        Endpoint(
+            BITS_AT_EQUAL_MACS,
+            _at_equal(MACS, BITS),
+            "bits",
+            Direction.LOWER,
+            0.01,
+            instead=True,
+            of="bits per byte in float",
+        ),
         Endpoint(QUESTIONS[FAST], _at_equal(FAST), "fraction", Direction.HIGHER, 0.005, clock=(FAST.metric,)),
     ),
     headlines=(Headline(STAGE, ACCURACY),),

@@ -256,11 +256,13 @@ def areas(tables: Sequence[PruningTable], screen: Screen | None = None) -> list[
 
     The first sweep's have the decision matrix's p, the others Holm's over all of them.
     """
-    first = {table.workload: table.sweeps[0].method for table in reversed(tables) if table.sweeps}
+    # Of a single sparsity the matrix asks for the quality there, and for no area.
+    first = {table.workload: table.sweeps[0].method for table in reversed(tables)
+             if table.sweeps and len(table.sweeps[0].treatments) > 1}  # fmt: skip
     p = {place: cell.p_adjusted for place, cell in (screen or {}).items()}
 
     def known(area: SweepArea) -> float | None:
-        asked = area.method == first[area.workload]
+        asked = area.method == first.get(area.workload)
         return p.get((QUESTIONS[area.axis], area.workload, area.variant)) if asked else None
 
     found = [
