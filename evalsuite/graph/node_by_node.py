@@ -83,7 +83,8 @@ class NodeByNode:
             with guarded(f"{self._where}: node {node.name!r}"):
                 found[index] = self._value(node, found, given)
                 if node.tensor in theirs:
-                    found[index] = self._compared(node, found[index], np.asarray(theirs[node.tensor]))
+                    operands = [found[source] for source in node.sources]
+                    found[index] = self._compared(node, operands, found[index], np.asarray(theirs[node.tensor]))
             for source in node.sources:
                 if last[source] == index:
                     found.pop(source, None)
@@ -102,26 +103,55 @@ class NodeByNode:
         moved = [double(*(each.moved[side] for each in operands)) for side in (0, 1)]
         return _Value(exact, single, (moved[0], moved[1]), _size(double, operands, exact))
 
-    def _compared(self, node: Node, ours: _Value, array: Array) -> _Value:
+    def _compared(self, node: Node, operands: list[_Value], ours: _Value, array: Array) -> _Value:
         theirs = torch.from_numpy(np.array(array))
         if theirs.shape != ours.exact.shape:
             said = f"of shape {tuple(theirs.shape)}, and what was read {tuple(ours.exact.shape)}"
             raise Unsupported(f"ONNX Runtime gives {node.tensor!r} {said}")
+        if isinstance(node.operation, op.Cast):
+            _refuse_beyond(operands[0].exact, theirs)
         exact, other = ours.exact.double(), theirs.double()
-        spread = [(each.double() - exact).abs() for each in (ours.single, *ours.moved)]
-        allowed = _TIMES * torch.stack(spread).amax(0).nan_to_num(torch.inf) + _SHARE * ours.size
-        if allowed.numel():  # functions near 0 are computed of numbers near 1, as exp(x) - 1 is
-            allowed = allowed + _FLOOR * ours.size.nan_to_num(0.0).amax().clamp(max=1.0)
-        if isinstance(node.operation, _TOGETHER):
-            allowed = allowed.amax().expand(allowed.shape)
         apart = (exact - other).abs()
+        allowed = _allowed(ours, together=isinstance(node.operation, _TOGETHER))
         same = (apart <= allowed) | (exact == other) | (exact.isnan() & other.isnan())
-        # What overflows in float32 is not compared.
-        same |= ~ours.single.double().isfinite() & ~other.isfinite()
+        # What overflows in float32 is not compared; a Clip without ends makes the greatest number of an infinite one.
+        same |= ~ours.single.double().isfinite() & ~(other.abs() < torch.finfo(torch.float32).max)
         if not bool(same.all()):
-            worst = float(apart[~same].nan_to_num(torch.inf).max())
+            worst = float(apart[~same].nan_to_num(torch.inf, posinf=torch.inf).max())
             raise Unsupported(f"ONNX Runtime computes another {node.tensor!r} than what was read of it, by {worst:.3g}")
         return _shaken(theirs, node.dtype)
+
+
+def _allowed(value: _Value, *, together: bool) -> Tensor:
+    """How far ONNX Runtime's entries may be from the exact ones; `together` is whether all entries round alike.
+
+    What overflows, or is no number, tells nothing of how the entries beside it are rounded.
+    """
+    exact = value.exact.double()
+    sides = [side.double() for side in (value.single, *value.moved)]
+    alike = [(side == exact) | (side.isnan() & exact.isnan()) for side in sides]
+    spread = torch.stack([
+        (side - exact).abs().nan_to_num(torch.inf, posinf=torch.inf).masked_fill(same, 0.0)
+        for side, same in zip(sides, alike, strict=True)
+    ]).amax(0)  # fmt: skip
+    size = value.size.double().nan_to_num(0.0, posinf=0.0)
+    allowed = _TIMES * spread + _SHARE * size
+    if not allowed.numel():
+        return allowed
+    # Functions near 0 are computed of numbers near 1, as exp(x) - 1 is.
+    allowed = allowed + _FLOOR * size.amax().clamp(max=1.0)
+    return torch.maximum(allowed, allowed.nan_to_num(posinf=0.0).amax()) if together else allowed
+
+
+def _refuse_beyond(real: Tensor, whole: Tensor) -> None:
+    """Raise Unsupported where a cast takes a number that is none of the integers of its type: ONNX leaves it open."""
+    if not real.is_floating_point() or whole.is_floating_point() or whole.dtype == torch.bool:
+        return
+    kind = torch.iinfo(whole.dtype)
+    beyond = ~((real.trunc() >= kind.min) & (real.trunc() < kind.max + 1.0))
+    if bool(beyond.any()):
+        name = str(whole.dtype).removeprefix("torch.")
+        raise Unsupported(f"casts {float(real[beyond][0]):g} to {name}, which has no such number: clip it before")
 
 
 def _shaken(values: Tensor, dtype: torch.dtype) -> _Value:
@@ -131,7 +161,7 @@ def _shaken(values: Tensor, dtype: torch.dtype) -> _Value:
         return _Value(whole, whole, (whole, whole), whole)
     exact = values.double()
     signs = torch.rand(exact.shape, generator=torch.Generator().manual_seed(exact.numel())).round().mul(2).sub(1)
-    step = signs * _UNITS * torch.finfo(torch.float32).eps * exact
+    step = (signs * _UNITS * torch.finfo(torch.float32).eps * exact).nan_to_num(0.0, posinf=0.0, neginf=0.0)
     return _Value(exact, values.float(), (exact + step, exact - step), exact.abs())
 
 

@@ -10,7 +10,7 @@ import copy
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -18,18 +18,38 @@ from torch import nn
 from torch.nn import functional
 
 from evalsuite.activations import Activation
+from evalsuite.contract import Unsupported
 
 Tensor = torch.Tensor
 Some = TypeVar("Some", bound="Operation")
+
+
+def _sign(values: Tensor) -> Tensor:
+    """The sign; of what is no number no number, as in ONNX, where torch's own is 0."""
+    return torch.where(values.isnan(), values, values.sign())
+
+
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "abs": torch.abs, "cos": torch.cos, "erf": torch.erf, "exp": torch.exp, "floor": torch.floor, "log": torch.log,
-    "nan": torch.isnan, "not": torch.logical_not, "round": torch.round, "rsqrt": torch.rsqrt, "sign": torch.sign,
+    "nan": torch.isnan, "not": torch.logical_not, "round": torch.round, "rsqrt": torch.rsqrt, "sign": _sign,
     "sin": torch.sin, "sqrt": torch.sqrt,
 }  # fmt: skip
+
+
+def _divided(divide: Callable[[Tensor, Tensor], Tensor], dividend: Tensor, divisor: Tensor) -> Tensor:
+    """The quotient, or the remainder. Raises Unsupported where an integer is divided by 0, which gives no number."""
+    try:
+        return divide(dividend, divisor)
+    except RuntimeError as error:
+        if "ZeroDivisionError" not in str(error):
+            raise
+        raise Unsupported("an integer is divided by 0, which gives no number: divide by what is never 0") from None
+
+
 PAIRS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "and": torch.logical_and, "equal": torch.eq, "greater": torch.gt, "greater-equal": torch.ge, "less": torch.lt,
-    "less-equal": torch.le, "maximum": torch.maximum, "minimum": torch.minimum, "modulo": torch.remainder,
-    "or": torch.logical_or, "unequal": torch.ne, "xor": torch.logical_xor,
+    "less-equal": torch.le, "maximum": torch.maximum, "minimum": torch.minimum,
+    "modulo": partial(_divided, torch.remainder), "or": torch.logical_or, "unequal": torch.ne, "xor": torch.logical_xor,
 }  # fmt: skip
 REDUCTIONS: dict[str, Callable[..., Tensor]] = {
     "all": torch.all, "any": torch.any, "maximum": torch.amax, "mean": torch.mean, "minimum": torch.amin,
@@ -263,7 +283,7 @@ class Quotient(Operation):
     def __call__(self, *operands: Tensor) -> Tensor:
         if operands[0].is_floating_point() or operands[1].is_floating_point():
             return operands[0] / operands[1]
-        return operands[0] // operands[1]
+        return _divided(operator.floordiv, operands[0], operands[1])
 
 
 @dataclass(frozen=True)

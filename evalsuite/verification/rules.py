@@ -71,8 +71,9 @@ def _quotient(a: Arithmetic[Any], _: typed.Quotient, x: Any, y: Any) -> Any:
 
 
 def _power(a: Arithmetic[Any], operation: typed.Power, x: Any) -> Any:
-    if operation.exponent == 2:
-        return a.product(x, x)
+    if operation.exponent in (2, 3, 4):
+        square = a.product(x, x)
+        return square if operation.exponent == 2 else a.product(square, x if operation.exponent == 3 else square)
     if operation.exponent not in _CONVEX_POWERS:
         a.refuse(f"no {a.bounds} of a power of {operation.exponent:g}")
     return a.convex(x, _CONVEX_POWERS[operation.exponent])

@@ -111,9 +111,11 @@ def chain_of(seed: int) -> onnx.ModelProto | None:
         pass
     if len(chain.shapes) < 3:
         return None
+    last = [*chain.shapes][-1]
+    chain.nodes[-1].output[0] = "y"
     ends = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, chain.shapes[name])
-        for name in ("x", [*chain.shapes][-1])
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, chain.shapes[of])
+        for name, of in (("x", "x"), ("y", last))
     ]
     graph = helper.make_graph(chain.nodes, f"chain {seed}", ends[:1], ends[1:], chain.constants)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", chain.opset)], ir_version=8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,15 @@ def gelu(divided: bool) -> Nodes:
     return [*nodes, N("Mul", ["m", "half"], ["y"])], {"r": F(number), "one": F(1), "half": F(0.5)}, 17
 
 
+def tanh_gelu() -> Nodes:
+    """As torch exports it below opset 20, of constants in float32."""
+    cubed = [N("Pow", ["h", "three"], ["p"]), N("Mul", ["p", "c"], ["t"]), N("Add", ["h", "t"], ["a"])]
+    gate = [N("Mul", ["a", "root"], ["s"]), N("Tanh", ["s"], ["e"]), N("Add", ["e", "one"], ["g"])]
+    nodes = [*cubed, *gate, N("Mul", ["h", "half"], ["m"]), N("Mul", ["m", "g"], ["y"])]
+    numbers = {"three": 3, "c": 0.044715, "root": (2 / np.pi) ** 0.5, "one": 1, "half": 0.5}
+    return nodes, {name: F(number) for name, number in numbers.items()}, 18
+
+
 HEADS: dict[str, Nodes] = {
     "log softmax": ([N("LogSoftmax", ["h"], ["y"])], {}, 20),
     "log softmax, before opset 13": ([N("LogSoftmax", ["h"], ["y"])], {}, 12),
@@ -53,6 +63,8 @@ HEADS: dict[str, Nodes] = {
     ),
     "gelu by its formula": gelu(divided=True),
     "gelu by its formula, multiplied": gelu(divided=False),
+    "gelu by tanh": tanh_gelu(),
+    **{f"power {number}": ([N("Pow", ["h", "n"], ["y"])], {"n": F(number)}, 18) for number in (2, 3, 4)},
 }
 
 
@@ -137,8 +149,13 @@ def test_what_normalises_an_input_is_read_by_every_engine(tmp_path: Path, name: 
         assert found.answer.value == answer
 
 
-@pytest.mark.parametrize("engine", ["auto", "exact"])
-@pytest.mark.parametrize("name", ["gelu by its formula", "gelu by its formula, multiplied"])
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    [
+        *product(["gelu by its formula", "gelu by its formula, multiplied"], ["auto", "exact"]),
+        ("gelu by tanh", "auto"),
+    ],
+)
 def test_a_gelu_that_is_written_out_is_decided(tmp_path: Path, engine: str, name: str) -> None:
     nodes, constants, opset = HEADS[name]
     layers = [N("Gemm", ["x", "w", "b"], ["h"]), *nodes, N("MatMul", ["y", "v"], ["z"])]

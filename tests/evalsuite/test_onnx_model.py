@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import os
 import shutil
@@ -22,6 +23,7 @@ from evalsuite.cli import app
 from evalsuite.graph import read_onnx as read_typed
 from evalsuite.graph.onnx_file import graph_of_model
 from evalsuite.onnx_model import load_model, parsed, weight_files
+from evalsuite.results import read_results
 
 BOX = "(assert (>= X_0 0.5))\n(assert (<= X_0 1))\n(assert (>= Y_0 0.1))\n"
 PROPERTY = "(declare-const X_0 Real)\n(declare-const Y_0 Real)\n(declare-const Y_1 Real)\n" + BOX
@@ -98,8 +100,11 @@ READERS: dict[str, Callable[[Path], float]] = {
 }
 
 
+FOLDERS = "its own", "with a decoy", "unrelated"
+
+
 @pytest.mark.parametrize("name", READERS)
-@pytest.mark.parametrize("folder", ["its own", "with a decoy", "unrelated"])
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_weights_are_read_beside_the_file_wherever_it_is_read_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, folder: str
 ) -> None:
@@ -123,6 +128,60 @@ def test_the_command_line_reads_weights_beside_the_file(tmp_path: Path, monkeypa
         refused = CliRunner().invoke(app, [*options, "--engine", "exact"])
         assert refused.exit_code == 2
         assert "constant 'w' lies in another file, 'net.onnx.data': write one file by onnx.save(" in refused.stderr
+
+
+@pytest.fixture(params=FOLDERS)
+def both(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Two files of other weights, in the one's folder, the other's, or a third."""
+    plus, minus = external(tmp_path / "plus", 1.0), external(tmp_path / "minus", -1.0)
+    unrelated = tmp_path / "unrelated"
+    unrelated.mkdir()
+    monkeypatch.chdir({"its own": plus.parent, "with a decoy": minus.parent, "unrelated": unrelated}[request.param])
+    return plus, minus
+
+
+def test_instances_read_weights_beside_their_files(both: tuple[Path, Path]) -> None:
+    folder = both[0].parent.parent
+    (folder / "p.vnnlib").write_text(PROPERTY)
+    (folder / "instances.csv").write_text("plus/net.onnx,p.vnnlib,20\nminus/net.onnx,p.vnnlib,20\n")
+    out = folder / "results.csv"
+    done = CliRunner().invoke(app, ["verify", "--instances", str(folder / "instances.csv"), "--out", str(out)])
+    assert done.exit_code == 0, done.stderr
+    rows = csv.DictReader(out.read_text().splitlines())
+    assert [row["result"] for row in rows] == ["sat", "unsat"]
+
+
+def _errors(out: Path) -> dict[str, float]:
+    """The error of each variant of a run, by name."""
+    rows = read_results(out)
+    assert set(rows.status) <= {"ok", "unavailable"}, rows.reason
+    return {row.variant: row.value for row in rows[rows.metric == "rmse"].itertuples()}
+
+
+@pytest.mark.slow
+def test_runs_read_weights_beside_their_files(both: tuple[Path, Path]) -> None:
+    """By `assess`, and by a recipe that names a file: the first network is right, the other one is not."""
+    plus, minus = both
+    folder = plus.parent.parent
+    x = np.linspace(-1, 1, 200, dtype=np.float32)[:, None]
+    data = folder / "data.npz"
+    np.savez(data, x=x, y=np.maximum(x, 0).repeat(2, 1))
+    quiet = ["--progress", "none", "--cache", str(folder / "cache")]
+    words = ["assess", str(plus), "--against", str(minus), "--data", str(data), "--task", "regression"]
+    done = CliRunner().invoke(app, [*words, "--stages", "accuracy", "--out", str(folder / "assessed"), *quiet])
+    assert done.exit_code == 0, done.stderr
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(
+        f"name: files\nbaseline: given\nsteps: [accuracy]\nseeds: [0]\n"
+        f"workloads: [{{name: plus, use: own, model: '{plus}', data: '{data}', task: regression}}]\n"
+        f"variants: [given, {{name: against, use: given, file: '{minus}'}}]\n"
+    )
+    done = CliRunner().invoke(app, ["run", str(recipe), "--out", str(folder / "ran"), *quiet])
+    assert done.exit_code == 0, done.stderr
+    for out in ("assessed", "ran"):
+        errors = _errors(folder / out)
+        assert errors["given"] == 0.0
+        assert errors["against"] > 0.5
 
 
 @pytest.mark.parametrize("command", ["check", "init"])

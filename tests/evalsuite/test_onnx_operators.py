@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
+from onnx_agreement import Difference, points_of, run, same
 from onnx_chains import chain_of
 from onnx_operators import OPERATORS, file_of
 
@@ -19,42 +20,33 @@ from evalsuite import Unsupported
 from evalsuite.graph.node_by_node import NodeByNode
 from evalsuite.graph.onnx_file import _READERS, graph_of_model
 
-POINTS = 3
-QUIET = onnxruntime.SessionOptions()
-QUIET.log_severity_level, QUIET.intra_op_num_threads = 4, 1
-Array = np.ndarray[Any, Any]
-
-
-def points_of(model: onnx.ModelProto, seed: int) -> Array:
-    """Inputs, half of them halves and whole numbers, where functions have their steps."""
-    shape = [each.dim_value for each in model.graph.input[0].type.tensor_type.shape.dim]
-    random = np.random.default_rng(seed)
-    values = random.standard_normal((POINTS, *shape))
-    return (2 * np.where(random.random(values.shape) < 0.4, np.round(2 * values) / 2, values)).astype(np.float32)
-
-
-def same(one: Array, other: Array) -> bool:
-    return one.shape == other.shape and np.allclose(one, other, rtol=1e-4, atol=1e-5, equal_nan=True)
-
 
 def outcome(model: onnx.ModelProto, seed: int) -> str:
-    """ "equal", or why nothing is compared. Fails where what was read computes something else than ONNX Runtime."""
+    """ "equal", or why nothing, or not the whole, is compared. Fails where the whole is read as something else."""
     points = points_of(model, seed)
     try:
-        session = onnxruntime.InferenceSession(model.SerializeToString(), QUIET, providers=["CPUExecutionProvider"])
-        theirs = [session.run(None, {"x": point})[0] for point in points]
+        theirs = [run(model, point)["y"] for point in points]
     except Exception:  # ONNX Runtime's errors share no base class
         return "not run by ONNX Runtime"
     try:
         graph = graph_of_model(model)
         nodes = NodeByNode(graph, model, "the file")
-    except Unsupported:
-        return "refused"
-    for point, wanted in zip(points, theirs, strict=True):
-        ours = graph(torch.from_numpy(point), torch.float64).double().numpy()
-        assert same(ours, wanted), f"seed {seed}: {onnx.printer.to_text(model)}\n{ours}\n{wanted}"
-        nodes.check(torch.from_numpy(point))
-    return "equal"
+        ours = [graph(torch.from_numpy(point)).double().numpy() for point in points]
+        for point in points:
+            nodes.check(torch.from_numpy(point))
+    except Unsupported as error:
+        return "refused by the comparison" if "computes another" in str(error) else "refused"
+    if any(value.shape != wanted.shape for value, wanted in zip(ours, theirs, strict=True)):
+        # ONNX Runtime leaves out a Slice of every second entry where it has no axes: whoever takes a file refuses that.
+        return "refused by the comparison"
+    differences = [
+        Difference(model, graph, point, wanted)
+        for point, value, wanted in zip(points, ours, theirs, strict=True)
+        if not same(value, wanted)
+    ]
+    for difference in differences:
+        assert difference.is_of_rounding, f"seed {seed}: {onnx.printer.to_text(model)}"
+    return "equal node by node" if differences else "equal"
 
 
 def agreed(kind: str, count: int) -> Counter[str]:
@@ -79,6 +71,8 @@ def test_an_operator_is_read_as_onnx_runtime_computes_it_or_refused(kind: str) -
 @pytest.mark.parametrize("kind", OPERATORS)
 def test_ten_thousand_files_of_one_operator_are_read_as_onnx_runtime_computes_them_or_refused(kind: str) -> None:
     found = agreed(kind, 120)
+    assert not found["refused by the comparison"], found
+    assert not found["equal node by node"], found
     if kind in _READERS and kind != "DequantizeLinear":
         assert found["equal"] >= 3, found
 
@@ -127,41 +121,79 @@ def test_a_misread_node_is_noticed_beside_a_branch_of_large_numbers(monkeypatch:
         compare(graph_of(model, "m"), model, "m")
 
 
-# A rounding of what comes before moves these by a whole step, in float32 as in float64: node by node they are compared.
-STEPS = {
-    "Ceil", "Sign", "Floor", "QuantizeLinear", "IsNaN", "Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual",
-    "Mod", "And", "Or", "Not", "Xor", "Where",
-}  # fmt: skip
-
-
-def of_chain(seed: int) -> str:
-    """ "equal", or why nothing is compared: the file is refused, or ONNX Runtime does not run it."""
-    model = chain_of(seed)
-    if model is None:
-        return "absent"
-    points = points_of(model, seed)
-    try:
-        session = onnxruntime.InferenceSession(model.SerializeToString(), QUIET, providers=["CPUExecutionProvider"])
-        theirs = [session.run(None, {"x": point})[0] for point in points]
-    except Exception:  # ONNX Runtime's errors share no base class
-        return "not run by ONNX Runtime"
-    try:
-        graph = graph_of_model(model)
-        nodes = NodeByNode(graph, model, "the file")
-        for point in points:
-            nodes.check(torch.from_numpy(point))
-    except Unsupported:
-        return "refused"
-    if STEPS & {node.op_type for node in model.graph.node}:
-        return "equal node by node"
-    for point, wanted in zip(points, theirs, strict=True):
-        ours = graph(torch.from_numpy(point), torch.float64).double().numpy()
-        finite = np.isfinite(ours) & np.isfinite(wanted)
-        assert np.allclose(ours[finite], wanted[finite], rtol=1e-3, atol=1e-3), onnx.printer.to_text(model)
-    return "equal"
-
-
 @pytest.mark.parametrize(("first", "count"), [(0, 100), pytest.param(100, 4000, marks=pytest.mark.slow)])
 def test_small_files_of_several_nodes_are_read_as_onnx_runtime_computes_them_or_refused(first: int, count: int) -> None:
-    found = Counter(of_chain(seed) for seed in range(first, first + count))
-    assert found["equal"] + found["equal node by node"] > count / 2, found
+    models = ((seed, chain_of(seed)) for seed in range(first, first + count))
+    outcomes = Counter(outcome(model, seed) for seed, model in models if model is not None)
+    assert outcomes["equal"] > count / 2, outcomes
+    assert outcomes["equal node by node"] <= 1 + count // 200, outcomes
+    # ONNX Runtime's maxima pass over what is no number.
+    assert outcomes["refused by the comparison"] <= 1 + count // 1000, outcomes
+
+
+def _file(nodes: list[onnx.NodeProto], size: int, **constants: Any) -> onnx.ModelProto:
+    """A file from "x" to "y", both (1, size) float32."""
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, size]) for name in ("x", "y")]
+    held = [onnx.numpy_helper.from_array(np.array(value), name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], held)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
+def _checked(model: onnx.ModelProto, *values: float) -> None:
+    NodeByNode(graph_of_model(model), model, "m").check(torch.tensor([values], dtype=torch.float32))
+
+
+N = helper.make_node
+NO_NUMBERS = {
+    "a norm": [N("BatchNormalization", ["q", "one", "zero", "zero", "one"], ["y"])],
+    **{
+        kind: [
+            N("Reshape", ["q", "square"], ["s"]),
+            N(kind, ["s"], ["t"], axis=1),
+            N("Reshape", ["t", "row"], ["y"]),
+        ]
+        for kind in ("Softmax", "LogSoftmax")
+    },
+}
+
+
+@pytest.mark.parametrize("name", NO_NUMBERS)
+def test_what_is_no_number_refuses_nothing_beside_it(name: str) -> None:
+    """0 / 0 beside numbers that float32 rounds."""
+    vectors = {"one": np.full(4, 1.3, np.float32), "zero": np.full(4, 0.1, np.float32)}
+    nodes = [N("Div", ["d", "x"], ["q"]), *NO_NUMBERS[name]]
+    model = _file(nodes, 4, d=np.float32([[0, 0.7, 0.1, 3.3]]), square=[2, 2], row=[1, 4], **vectors)
+    for first in (0.0, 1.0):
+        _checked(model, first, 0.3, 0.7, 1.7)
+
+
+def test_a_number_in_the_place_of_an_infinite_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = _file([N("Relu", ["x"], ["y"])], 1)
+    _checked(model, 0.0)
+    monkeypatch.setitem(_READERS, "Relu", _READERS["Reciprocal"])
+    with pytest.raises(Unsupported, match="ONNX Runtime computes another 'y' than what was read of it, by inf"):
+        _checked(model, 0.0)
+
+
+CASTS = {"int32": (TensorProto.INT32, 2.0**31), "int64": (TensorProto.INT64, 2.0**63)}
+
+
+@pytest.mark.parametrize("name", CASTS)
+def test_a_cast_to_integers_that_there_are_not_is_refused_with_its_number(name: str) -> None:
+    kind, beyond = CASTS[name]
+    model = _file([N("Cast", ["x"], ["i"], to=kind), N("Cast", ["i"], ["y"], to=TensorProto.FLOAT)], 1)
+    _checked(model, -beyond)
+    _checked(model, float(np.nextafter(np.float32(beyond), np.float32(0))))
+    for value in (beyond, 2 * beyond, -2 * beyond, np.inf, np.nan):
+        said = f"node '#0': casts {value:g} to {name}, which has no such number: clip it before"
+        with pytest.raises(Unsupported, match=re.escape(said)):
+            _checked(model, value)
+
+
+def test_an_integer_that_is_divided_by_zero_is_refused() -> None:
+    casts = [N("Cast", ["x"], ["i"], to=TensorProto.INT64), N("Mod", ["seven", "i"], ["m"])]
+    model = _file([*casts, N("Cast", ["m"], ["y"], to=TensorProto.FLOAT)], 1, seven=7)
+    _checked(model, 3.0)
+    assert float(graph_of_model(model)(torch.full((1, 1), 4.0))) == 3.0
+    with pytest.raises(Unsupported, match="an integer is divided by 0, which gives no number: divide by what is never"):
+        graph_of_model(model)(torch.zeros(1, 1))
