@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,8 @@ def test_bounds_that_are_too_narrow_are_noticed(share: float, monkeypatch: pytes
         found = right(self, rows, value)
         if value is not None:
             return found
-        return LowerBounds(found.value - share * (found.value + right(self, -rows).value), found.coefficients)
+        width = -right(self, -rows).value - found.value
+        return replace(found, value=found.value + share * width)
 
     monkeypatch.setattr(soundness.OfGraph, "lower_bounds", narrowed)
     tally = soundness.tried("hand-written", 1000)

@@ -182,29 +182,24 @@ class IntegerStudy:
             Metric(name, float(equal.mean()), "fraction", HIGHER, reason="samples with bit-equal logits"),
         ]
 
-    def _of_cost(
-        self, network: IntegerNetwork, executor: Executor, setting: Settings, note: str = ""
-    ) -> list[Metric | Timed]:
-        """What it takes; `note` takes the place of the reasons."""
-        tables = sum(each.table.nbytes for each in network.operations if isinstance(each, Table))
-        metrics = [Metric("table_bytes", tables, "bytes", LOWER, setting, reason=note)]
-        timing: Settings = {**setting, "batch": _LATENCY_BATCH}
+    def _of_cost(self, network: IntegerNetwork, executor: Executor, setting: Settings) -> list[Metric | Timed]:
+        """The rows of what a network takes: bytes of tables, operations, and its time in ONNX Runtime."""
         if network.islands:
-            why = f"float islands {', '.join(each.name for each in network.islands)}"
-            return [
-                *metrics,
-                Metric("integer_operations", None, "count", NEUTRAL, setting, reason=why),
-                Metric("integer_latency_ratio", None, "ratio", NEUTRAL, timing, timing=True, reason=why),
-            ]
+            where = ", ".join(island.name for island in network.islands)
+            absent = _no_costs(setting, f"float islands {where}")
+            return [Metric("table_bytes", _table_bytes(network), "bytes", LOWER, setting), *absent[1:]]
         counts = count_operations(network)
         kinds = "per sample, a look-up counted as one, without MACs: " + ", ".join(
             f"{kind} {count}" for kind, count in counts.items()
         )
         scalar = sum(count for kind, count in counts.items() if kind != "multiply_accumulate")
-        operations = Metric("integer_operations", scalar, "count", NEUTRAL, setting, reason=note or kinds)
-        return [*metrics, operations, self._latency(network, executor, timing, note)]
+        return [
+            Metric("table_bytes", _table_bytes(network), "bytes", LOWER, setting),
+            Metric("integer_operations", scalar, "count", NEUTRAL, setting, reason=kinds),
+            self._latency(network, executor, {**setting, "batch": _LATENCY_BATCH}),
+        ]
 
-    def _latency(self, network: IntegerNetwork, executor: Executor, setting: Settings, note: str) -> Timed:
+    def _latency(self, network: IntegerNetwork, executor: Executor, setting: Settings) -> Timed:
         """The float32 network's time over the integer-only one's: both are files that ONNX Runtime executes."""
         with TemporaryDirectory() as folder:
             path = Path(folder) / "integer.onnx"
@@ -212,7 +207,7 @@ class IntegerStudy:
             session = open_onnx(path)
         inputs = torch.as_tensor(timing_inputs(self.test, _LATENCY_BATCH))
         integers = {session.get_inputs()[0].name: executor.quantize(inputs.numpy())}
-        reason = note or "ONNX Runtime: the float32 file / the integer-only file"
+        reason = "ONNX Runtime: the float32 file / the integer-only file"
 
         def timed() -> list[Metric]:
             latency = steady_latency(
@@ -233,19 +228,23 @@ class IntegerStudy:
         beside = executor.dequantize(logits[: len(self.some)])
         rows: list[Metric | Timed] = [self._scored("integer", beside, {"activation": "table"})]
         if not any(isinstance(operation, Table) for operation in by_table.operations):
-            measured = [self._scored("integer", None, setting, reason=_NO_SMOOTH), *self._agreement(agreement, setting)]
-            return [*rows, *(replace(row, value=None, reason=_NO_SMOOTH) for row in measured)]
+            return [*rows, *self._absent(agreement, setting, _NO_SMOOTH)]
         try:
             network = self._lowered(by_table.rounding, "polynomial")
             executor = Executor(network)
         except (Unsupported, OverflowError) as error:
-            return [*rows, self._scored("integer", None, setting, reason=str(error))]
+            return [*rows, *self._absent(agreement, setting, str(error))]
         return [
             *rows,
             self._scored("integer", executor.dequantize(self._run(executor, self.some)), setting),
             *self._agreement(compare(self.quantized, network, self.some, diagnose=False), setting),
             *self._of_cost(network, executor, setting),
         ]
+
+    def _absent(self, agreement: IntegerAgreement, setting: Settings, reason: str) -> list[Metric | Timed]:
+        """The rows of another network that is not there, each without a value."""
+        measured = [self._scored("integer", None, setting, reason=reason), *self._agreement(agreement, setting)]
+        return [*(replace(row, value=None, reason=reason) for row in measured), *_no_costs(setting, reason)]
 
     def _of_rounding(self, network: IntegerNetwork, executor: Executor, logits: Integers) -> list[Metric]:
         """What another rounding mode would change."""
@@ -302,6 +301,27 @@ def _bits(name: str, sums: dict[str, Sum], reason: str) -> list[Metric]:
     return [
         Metric(name, sums[widest].bits, "count", LOWER, reason=f"the most of all layers, {widest}; {reason}"),
         *(Metric(name, each.bits, "count", LOWER, {"layer": layer}, reason=reason) for layer, each in sums.items()),
+    ]
+
+
+def _table_bytes(network: IntegerNetwork) -> int:
+    return sum(operation.table.nbytes for operation in network.operations if isinstance(operation, Table))
+
+
+def _no_costs(setting: Settings, reason: str) -> list[Metric | Timed]:
+    """The rows of `_of_cost` without their values."""
+    return [
+        Metric("table_bytes", None, "bytes", LOWER, setting, reason=reason),
+        Metric("integer_operations", None, "count", NEUTRAL, setting, reason=reason),
+        Metric(
+            "integer_latency_ratio",
+            None,
+            "ratio",
+            NEUTRAL,
+            {**setting, "batch": _LATENCY_BATCH},
+            timing=True,
+            reason=reason,
+        ),
     ]
 
 

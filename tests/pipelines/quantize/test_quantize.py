@@ -176,7 +176,9 @@ def test_only_calibration_data_decide(network: MakeNetwork, bench: MakeBench) ->
         outcome = Quantize(calibration_samples=count, scales="power-of-two").run(made, there)
         assert values(outcome)["calibration_samples"] == used
         differing = {
-            each.setting.get("precision"): each.value for each in outcome.metrics if each.name == "differing_logits"
+            metric.setting.get("precision"): metric.value
+            for metric in outcome.metrics
+            if metric.name == "differing_logits" and "activation" not in metric.setting
         }
         assert differing == {None: 0, "float64": 0}
         files.append((room.folder / "quantized.onnx").read_bytes())
@@ -466,7 +468,8 @@ def test_every_arm_has_the_same_rows(
         assert [each.setting["batch"] for each in latencies] == [1, 1, 64, 64, 1, 64, 1, 64]
         relative = latencies[4:]
         assert [each.setting["precision"] for each in relative] == ["float32", "float32", "int8", "int8"]
-        (reasons[variant],) = {each.reason for each in relative}
+        # Behind a semicolon a reading tells of a machine that is not quiet.
+        (reasons[variant],) = {metric.reason.split("; noisy")[0] for metric in relative}
         # Slow in float, a network gains more: its ratio is higher although quantized it is no faster.
         directions = {each.name: each.direction for each in found}
         assert directions["latency_ratio"] is directions["integer_latency_ratio"] is Direction.NEUTRAL
@@ -480,7 +483,11 @@ def test_every_arm_has_the_same_rows(
 def test_islands_leave_rows_with_reasons(network: MakeNetwork, bench: MakeBench) -> None:
     """Attention has no operator in the opset of QONNX: that file is missing, and all else is there."""
     outcome = Quantize(qonnx=True, keep_islands=True).run(network("digits-vit", "relu", epochs=2), bench("digits-vit"))
-    lacking = {each.name: each.reason for each in outcome.metrics if each.value is None}
+    lacking = {
+        metric.name: metric.reason
+        for metric in outcome.metrics
+        if metric.value is None and metric.setting.get("activation") != "polynomial"
+    }
     assert lacking["qonnx"].startswith("QONNX: Exporting the operator 'aten::scaled_dot_product_attention'")
     assert "\n" not in lacking["qonnx"]
     assert sorted(outcome.artefacts) == ["execution", "quantized"]
