@@ -80,12 +80,20 @@ def exact_decimal(text: str) -> Fraction:
     return Fraction(number)
 
 
+def without_hidden(text: str) -> str:
+    """The text without characters that do not show, such as zero-width spaces and byte order marks."""
+    return "".join(letter for letter in text if unicodedata.category(letter) != "Cf")
+
+
 def other_spelling(text: str) -> str:
     """What a number is called that is written in a way that `is_decimal` does not read; "" of what is no number.
 
     >>> other_spelling("3,4")
     'numbers with decimal commas'
     """
+    shown = without_hidden(text)
+    if shown != text and (is_decimal(shown) or other_spelling(shown)):
+        return "numbers with characters that do not show"
     plain = "".join(str(unicodedata.decimal(letter, letter)) for letter in text)
     if plain != text and (is_decimal(plain) or other_spelling(plain)):
         return "numbers in digits of another script"

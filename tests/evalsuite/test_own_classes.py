@@ -122,6 +122,11 @@ REFUSED: list[tuple[list[str], str]] = [
     (["0", "1", " "], "there is no target"),
     (["1 000", "2 000", "3 000"], "thousands"),
     (["(1)", "(2)", "(3)"], "parentheses"),
+    (["1", "2\u200b", "3"], "do not show"),
+    (["cat", "cat\u200b", "dog"], "'cat' and 'cat\\u200b' look alike, and would be two classes"),
+    (["cat", "\ufeffcat", "dog"], "'cat' and '\\ufeffcat' look alike"),
+    (["red cat", "red\u00a0cat", "dog"], "'red cat' and 'red\\xa0cat' look alike"),
+    (["red cat", "red  cat", "dog"], "'red cat' and 'red  cat' look alike"),
 ]
 
 

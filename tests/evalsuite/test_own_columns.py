@@ -61,6 +61,8 @@ OTHER_SPELLINGS = [
     ("１AB", "another script"),
     ("−A.B", "minus"), ("A.B-", "sign apart"), ("(A.B)", "parentheses"), ("A.Bd+01", "another exponent"),
     ("<A.B", "comparison"), ("'A.B", "apostrophe"), ("A/1B", "fractions"), ("0A/1A/202B", "dates"), ("A:0B", "times"),
+    ("A\u00ad.B", "do not show"), ("\ufeffA.B", "do not show"), ("\u200eA,B", "do not show"),
+    ("A.B\u200b", "do not show"),
     ("A.B cm", "unit"), ("A.Bkg", "unit"), ("A.B xyz", "unit"),
 ]  # fmt: skip
 

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from evalsuite.contract import IGNORED
-from evalsuite.decimals import MISSING, is_decimal, other_spelling
+from evalsuite.decimals import MISSING, is_decimal, other_spelling, without_hidden
 from evalsuite.plugins import did_you_mean
 from evalsuite.references import OwnError
 
@@ -196,7 +196,7 @@ def _sorted(distinct: list[str], texts: Sequence[str], where: Where, order: str)
 
 
 def _check_names(distinct: list[str], first: Mapping[str, int], where: Where) -> None:
-    """Refuse numbers that are no classes, or spelled as no number is read."""
+    """Refuse numbers that are no classes or spelled as no number is read, and names that a reader cannot tell apart."""
     if all(map(is_decimal, distinct)):
         wrong = next(name for name in distinct if whole_number(name) is None)
         cure = "classes are whole numbers; for real ones choose task regression"
@@ -206,6 +206,12 @@ def _check_names(distinct: list[str], first: Mapping[str, int], where: Where) ->
         wrong, spelling = next((name, spelling) for name, spelling in spellings.items() if spelling)
         cure = "write whole numbers, or list the names with `labels`"
         raise OwnError(f"{where(first[wrong])}: the label {wrong!r} is one of {spelling}; {cure}")
+    spelled: dict[str, str] = {}
+    for name in distinct:
+        other = spelled.setdefault(" ".join(without_hidden(name).split()), name)
+        if other != name:
+            said = f"the labels {other!a} and {name!a} look alike, and would be two classes"
+            raise OwnError(f"{where(first[name])}: {said}; write one of them, or list the classes with `labels`")
 
 
 def _check_spellings(numbers: Mapping[str, int | None], first: Mapping[str, int], where: Where) -> None:
