@@ -38,6 +38,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m benchmarks.size | tail -3
 
 # Strict: a link that leads nowhere is an error. The variable silences an advertisement of the theme's makers.
 docs: setup
