@@ -8,15 +8,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from evalsuite.contract import Data
+from evalsuite.contract import IGNORED, Data
 from evalsuite.own.data.parts import CUT
-from evalsuite.tasks import Classification
+from evalsuite.tasks import Classification, MultiLabel
 
 _SAMPLES = 512
 _BATCH = 32
 _FEWEST = 20  # targets that tell anything
 _GAIN = 0.1  # of accuracy, by another order
 _MOSTLY = 0.5  # of the samples of a class that are called another
+_LINKED = 0.3  # of the mean correlation of labels with the outputs that stand for them, by another order
 _SHOWN = 12
 
 
@@ -31,6 +32,9 @@ def leaks(data: Data) -> list[str]:
 def doubts(module: nn.Module, data: Data) -> list[str]:
     """What is doubtful of a trained classifier on samples of the training part, as sentences; none of other tasks."""
     task = getattr(data.task, "task", data.task)
+    if isinstance(task, MultiLabel):
+        swaps = _swapped_labels(*_answers(module, data), data.class_names)
+        return [f"another order of the labels would make it right: {swaps}; see `data.labels`"] if swaps else []
     if not isinstance(task, Classification):
         return []
     confusion = _confusion(module, data)
@@ -52,23 +56,51 @@ def doubts(module: nn.Module, data: Data) -> list[str]:
 
 
 @torch.no_grad()
-def _confusion(module: nn.Module, data: Data) -> np.ndarray:
-    """How often a target of each class, in rows, is called each class, in columns: (classes, classes)."""
+def _answers(module: nn.Module, data: Data) -> tuple[torch.Tensor, torch.Tensor]:
+    """Targets of some training samples, and the module's outputs for them."""
     labelled = data.train.labelled.nonzero().flatten()
     spaced = torch.linspace(0, len(labelled) - 1, min(_SAMPLES, len(labelled))).long().unique()  # type: ignore[no-untyped-call]
-    pairs = []
+    chosen = labelled[spaced]
     was_training = module.training
     module.eval()
-    for start in range(0, len(spaced), _BATCH):
-        chosen = labelled[spaced[start : start + _BATCH]]
-        targets = data.train.targets[chosen]
-        predicted = module(data.train.inputs[chosen]).argmax(-1)
-        counted = data.train.counted[chosen]
-        pairs.append(torch.stack([targets[counted], predicted[counted]]))
+    outputs = [module(data.train.inputs[batch]) for batch in torch.split(chosen, _BATCH)]
     module.train(was_training)
-    both = torch.cat(pairs, dim=1)
-    size = int(both.max()) + 1
-    return torch.bincount(both[0] * size + both[1], minlength=size * size).reshape(size, size).numpy()
+    return data.train.targets[chosen], torch.cat(outputs)
+
+
+def _confusion(module: nn.Module, data: Data) -> np.ndarray:
+    """How often a target of each class, in rows, is called each class, in columns: (classes, classes)."""
+    targets, outputs = _answers(module, data)
+    counted = targets != IGNORED
+    wanted, called = targets[counted], outputs.argmax(-1)[counted]
+    size = int(torch.cat([wanted, called]).max()) + 1
+    return torch.bincount(wanted * size + called, minlength=size * size).reshape(size, size).numpy()
+
+
+def _swapped_labels(targets: torch.Tensor, outputs: torch.Tensor, names: tuple[str, ...]) -> str:
+    """The labels that outputs of other labels tell, by the phi coefficient of each two; "" where none are."""
+    from scipy.optimize import linear_sum_assignment
+
+    known = (targets != IGNORED).all(-1)
+    if int(known.sum()) < _FEWEST or targets.shape != outputs.shape:
+        return ""
+    # 1. The correlation of each label, in rows, with each output's decision; 0 of what never changes.
+    both = [(values[known] > 0).double() for values in (targets, outputs)]
+    moved = [values - values.mean(0) for values in both]
+    wanted, called = (values / values.norm(dim=0).clamp(min=1e-12) for values in moved)
+    phi = (wanted.T @ called).numpy()
+    # 2. The order in which labels and outputs agree the most.
+    rows, columns = linear_sum_assignment(phi, maximize=True)
+    if phi[rows, columns].mean() < phi.diagonal().mean() + _LINKED:
+        return ""
+    told = [
+        f"label {_name(row, names)} is present where {_name(column, names)} is found "
+        f"(correlation {phi[row, column]:.2f})"
+        for row, column in zip(rows, columns, strict=True)
+        if row != column and phi[row, column] > _MOSTLY
+    ]
+    more = [f"and {len(told) - _SHOWN} more"] if len(told) > _SHOWN else []
+    return ", ".join(told[:_SHOWN] + more)
 
 
 def _swaps(confusion: np.ndarray, right: float, names: tuple[str, ...]) -> str:

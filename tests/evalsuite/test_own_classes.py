@@ -344,3 +344,28 @@ def test_a_trained_model_that_another_order_would_make_right_is_told(calls: list
     if calls == [1, 0]:
         named = doubts(Called(calls), data_of(2, ("cat", "dog")))
         assert "class 0 (cat) is called 1 (dog) in 100% of cases" in named[1]
+
+
+@pytest.mark.parametrize(
+    ("order", "wanted"),
+    [
+        ([0, 1, 2, 3], ""),
+        (
+            [1, 0, 2, 3],
+            "label 0 (a) is present where 1 (b) is found (correlation 1.00), label 1 (b) is present where 0",
+        ),
+        ([1, 2, 3, 0], "label 3 (d) is present where 2 (c) is found"),
+    ],
+)
+def test_labels_that_another_order_would_make_right_are_told(order: list[int], wanted: str) -> None:
+    """A quarter of all labels is present: that outputs and labels are mostly alike says nothing."""
+    present = np.random.default_rng(0).random((300, 4)) < 0.25
+    np.savez("d.npz", x=present.astype(np.float32), y=present.astype(np.int64))
+    data = read({"path": "d.npz", "labels": list("abcd")}, MultiLabel())
+    module = nn.Linear(4, 4)
+    with torch.no_grad():
+        module.weight.copy_(torch.eye(4)[order])
+        module.bias.fill_(-0.5)
+    (sentence,) = doubts(module, data) or [""]
+    assert wanted in sentence
+    assert bool(sentence) == bool(wanted)
