@@ -7,15 +7,35 @@ repetitions did not show, and nothing may be concluded from it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from evalsuite.latency import RESOLUTION
+from evalsuite.latency import MOST_LOAD, RESOLUTION
 from evalsuite.results import Status
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _ALIKE = ["workload", "step", "metric", "setting", "host", "graph"]
+
+
+def clock_doubts(frame: pd.DataFrame, place: list[str]) -> dict[Any, str]:
+    """Place -> why nothing is concluded from the clock that was read there; without those of no doubt.
+
+    A clock is believed where each of its readings tells how much other work ran beside it, and that was little.
+
+    Args:
+        frame: rows of clock readings.
+        place: the columns that name one.
+    """
+    rows = frame[frame["value"].notna()]
+    load = rows["load"] if "load" in rows else rows["value"] * float("nan")
+    doubts = {}
+    for name, loads in load.groupby([rows[column] for column in place], sort=False):
+        if loads.isna().any():
+            doubts[name] = "a clock's readings, of which the load beside them was not recorded"
+        elif loads.max() > MOST_LOAD:
+            doubts[name] = f"a clock's readings, beside other work on {loads.max():.1f} processors"
+    return doubts
 
 
 def without_contradictions(frame: pd.DataFrame) -> pd.DataFrame:

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from evalsuite.report.statistics import SIGNIFICANT, Estimate, holm
+
 if TYPE_CHECKING:
     import pandas as pd
-
-    from evalsuite.report.statistics import Estimate
 
 
 MARKS = {"better": " ✓ better", "worse": " ✗ worse"}  # What a tone adds to a cell.
@@ -75,12 +75,21 @@ class Grid:
 
 
 def with_tones(grid: Grid, tones: Mapping[Estimate, str]) -> Grid:
-    """The table, in which each difference that `tones` has is marked as it says; they are without p values there."""
+    """The table, in which a difference is marked only where it is resolved after an adjustment.
+
+    One that `tones` has, without its p value there, is marked as that says. Of the others Holm's adjustment is over all
+    that the table shows.
+    """
+    differences = {cell.difference for row in grid.rows for cell in row if cell.difference is not None}
+    others = [each for each in differences if replace(each, p=None) not in tones]
+    adjusted = dict(zip(others, holm(each.p for each in others), strict=True))
 
     def marked(cell: GridCell) -> GridCell:
         if cell.difference is None or cell.tone == "lack":
             return cell
-        return replace(cell, tone=tones.get(replace(cell.difference, p=None), cell.tone))
+        p = adjusted.get(cell.difference)
+        own = "" if p is not None and p > SIGNIFICANT else cell.tone
+        return replace(cell, tone=tones.get(replace(cell.difference, p=None), own))
 
     return replace(grid, rows=tuple(tuple(map(marked, row)) for row in grid.rows))
 

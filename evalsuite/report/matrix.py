@@ -12,14 +12,14 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from evalsuite.contract import Direction
-from evalsuite.latency import MOST_LOAD
 from evalsuite.report.cells import LEVEL, TONES, MatrixCell, MatrixRow, Reading
+from evalsuite.report.clocks import clock_doubts
 from evalsuite.report.conclusions import pooled_rivals, read_screens
 from evalsuite.report.grids import estimate_columns
 from evalsuite.report.numerals import listed
 from evalsuite.report.section import Contrast, Endpoint, Evidence, Screen
 from evalsuite.report.statistics import Estimate, between, holm, mean_over_workloads, seed_difference
-from evalsuite.report.tables import SAMPLED
+from evalsuite.report.tables import SAMPLED, adjusted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -142,31 +142,16 @@ def decision_matrices(run: Run) -> list[Matrix]:
     for variant, (name, endpoint) in product(variants, asked):
         evidence = {workload: endpoint.measure(run, workload, variant) for workload in workloads}
         if any(evidence.values()):
-            row = matrix_row(
-                name, endpoint, evidence, seeds, run.doubts, clock_doubts(run, endpoint, variant), run.cuts
-            )
-            made[variant].append(row)
+            clocks = _clocks(run, endpoint, variant)
+            made[variant].append(matrix_row(name, endpoint, evidence, seeds, run.doubts, clocks, run.cuts))
     return [Matrix(variant, run.baseline, workloads, rows) for variant, rows in read_screens(made).items()]
 
 
-def clock_doubts(run: Run, endpoint: Endpoint, variant: str) -> dict[str, str]:
-    """Workload -> why nothing is concluded from the clock that the endpoint reads; without those of no doubt.
-
-    A clock is believed where each of its readings tells how much other work ran beside it, and that was little.
-    """
-    if not endpoint.clock:
-        return {}
+def _clocks(run: Run, endpoint: Endpoint, variant: str) -> dict[str, str]:
+    """Workload -> why nothing is concluded from the clock that the endpoint reads."""
     rows = run.frame
     rows = rows[rows["variant"].isin([variant, run.baseline]) & rows["metric"].isin(endpoint.clock)]
-    rows = rows[rows["value"].notna()]
-    load = rows["load"] if "load" in rows else rows["value"] * math.nan
-    doubts = {}
-    for workload, loads in load.groupby(rows["workload"], sort=False):
-        if loads.isna().any():
-            doubts[str(workload)] = "a clock's readings, of which the load beside them was not recorded"
-        elif loads.max() > MOST_LOAD:
-            doubts[str(workload)] = f"a clock's readings, beside other work on {loads.max():.1f} processors"
-    return doubts
+    return {str(name): doubt for (name,), doubt in clock_doubts(rows, ["workload"]).items()}
 
 
 def matrix_row(section: str, endpoint: Endpoint, found: Mapping[str, Evidence | None],
@@ -281,7 +266,11 @@ def _gaps(own: Mapping[int, float], other: Mapping[int, float]) -> dict[int, flo
 
 
 def as_decided(compared: pd.DataFrame, screen: Screen) -> pd.DataFrame:
-    """The comparison, in which a number that a cell concludes from is resolved where the cell says so."""
+    """The comparison, in which a number that a cell concludes from is resolved where the cell says so, and any other
+    where it is after an adjustment.
+    """
+    import pandas as pd
+
     readings = {(workload, *cell.place, variant): cell.reading
                 for (_, workload, variant), cell in screen.items() if cell.place is not None}  # fmt: skip
     names = ["workload", "step", "metric", "setting", "variant"]
@@ -291,8 +280,9 @@ def as_decided(compared: pd.DataFrame, screen: Screen) -> pd.DataFrame:
     better = [
         tone if each is None else tones.get(each, "") for each, tone in zip(said, compared["better"], strict=True)
     ]
+    decided = pd.Series([each is not None for each in said], compared.index)
     resolved = [yes if each is None else each in TONES for each, yes in zip(said, compared["resolved"], strict=True)]
-    return compared.assign(better=better, resolved=resolved)
+    return adjusted(compared.assign(better=better, resolved=resolved), decided)
 
 
 def tones_of(screen: Screen) -> dict[Estimate, str]:

@@ -55,7 +55,7 @@ class Compared:
             return None
         found = mean_interval([math.log(own / other) for own, other in pairs], magnitude=1.0)
         low, high = (None if each is None else math.exp(each) for each in (found.low, found.high))
-        return Estimate(math.exp(found.mean), low, high, found.n, found.constant)
+        return Estimate(math.exp(found.mean), low, high, found.n, found.constant, found.p)
 
     @property
     def bracketed(self) -> bool:

@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from evalsuite.report.clocks import without_contradictions
+from evalsuite.report.clocks import clock_doubts, without_contradictions
 from evalsuite.report.matrix import Matrix, as_decided, decision_matrices, tones_of
 from evalsuite.report.measured import TRAIN, Measured
 from evalsuite.report.numerals import grouped
@@ -209,7 +209,9 @@ class Run:
         """The tidy comparison; what is a number of the decision matrix too has its verdict."""
         drawn = [metric for section in self.sections.values() for metric in section.drawn]
         compared = as_decided(comparison(self.frame, self.baseline, drawn), self.screen)
-        doubtful = compared["workload"].isin(list(self.doubts))
+        place = ["workload", "step", "metric", "setting"]
+        clocks = clock_doubts(self.frame[self.frame["timing"].astype(bool)], place)
+        doubtful = compared["workload"].isin(list(self.doubts)) | compared[place].agg(tuple, axis=1).isin(list(clocks))
         return compared.assign(better=compared["better"].mask(doubtful, ""), resolved=compared["resolved"] & ~doubtful)
 
     @cached_property

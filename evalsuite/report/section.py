@@ -85,7 +85,9 @@ class Part:
         return cls([*filter(None, findings)], [*filter(None, grids)], [*filter(None, details)], drawings, **more)
 
     def with_tones(self, tones: Mapping[Estimate, str]) -> Part:
-        """The part, in whose tables each difference that `tones` has is marked as it says: see `tones_of`."""
+        """The part, in whose tables a difference is marked as `tones` says, see `tones_of`, or after Holm's adjustment
+        over its table.
+        """
         grids, details = ([with_tones(grid, tones) for grid in tables] for tables in (self.grids, self.details))
         return replace(self, grids=grids, details=details)
 

@@ -15,7 +15,15 @@ from evalsuite.report.grids import GridCell, estimate_columns
 from evalsuite.report.numerals import Scale, grouped, scale_of
 from evalsuite.report.paired import bracket, mean_text
 from evalsuite.report.section import sections
-from evalsuite.report.statistics import Estimate, mean_interval, seed_difference
+from evalsuite.report.statistics import (
+    SIGNIFICANT,
+    Estimate,
+    holm,
+    mean_interval,
+    seed_difference,
+    t_quantile,
+    two_sided_p,
+)
 from evalsuite.results import Status, parse_setting
 
 if TYPE_CHECKING:
@@ -174,6 +182,28 @@ def comparison(frame: pd.DataFrame, baseline: str, drawn: Sequence[str] = ()) ->
     # A number that there is none of is NaN, as parquet and CSV have it.
     cells = pd.DataFrame(list(_cells(_Rows(frame, drawn), variants)), columns=list(_COLUMNS))
     return cells.astype(dict.fromkeys(_NUMBERS, float))
+
+
+def adjusted(compared: pd.DataFrame, decided: pd.Series[bool]) -> pd.DataFrame:
+    """The comparison, in which a difference is resolved where it is after Holm's adjustment over its step's.
+
+    Args:
+        compared: as `comparison` makes it.
+        decided: the lines that the decision matrix concludes from, which keep what they say and count in no family.
+    """
+    tested = compared["diff_low"].notna() & ~compared["constant"].astype(bool) & ~decided
+    tested &= ~(compared["timing"].astype(bool) & (compared["unit"] != "ratio"))
+    p = compared.loc[tested].apply(_p, axis=1) if tested.any() else compared.loc[tested, "diff"]
+    places = [compared.loc[tested, name] for name in ("workload", "step")]
+    kept = p.groupby(places, sort=False).transform(holm) <= SIGNIFICANT
+    lost = tested & ~kept.reindex(compared.index, fill_value=False)
+    return compared.assign(better=compared["better"].mask(lost, ""), resolved=compared["resolved"] & ~lost)
+
+
+def _p(line: pd.Series[Any]) -> float:
+    """Of the paired t test that the interval of a line is of."""
+    half, degrees = (line["diff_high"] - line["diff_low"]) / 2, int(line["n_pairs"]) - 1
+    return two_sided_p(line["diff"] / half * t_quantile(0.975, degrees), degrees) if half else 1.0
 
 
 _FAILURE_COLUMNS = ("workload", "step", "stage", "variant", "metric", "status", "seeds", "reason")

@@ -156,7 +156,7 @@ def _radius_cell(found: Mapping[str, RadiusGap | None], cell: Compared, table: B
     gap = found[cell.variant]
     if gap is None or gap.p_holm is None:
         return compared_cell(cell, table, scale)
-    return replace(compared_cell(cell, table, scale, [f"p {p_text(gap.p_holm)}"]), tone=gap.tone)
+    return replace(compared_cell(cell, table, scale, [f"p {p_text(gap.p_holm)}"]), tone=gap.tone, difference=None)
 
 
 def shown_radii(radii: Sequence[float]) -> list[float]:
@@ -179,7 +179,7 @@ def _ratio_cell(cell: Compared, table: BoundsTable, scale: Scale) -> GridCell:
     if cell.mean is None:
         return GridCell(cell.reason, tone="lack")
     told = [*([ratio_text(cell.ratio)] if cell.ratio else []), *lacking(cell, table)]
-    return GridCell(scale.number(cell.mean.mean), ", ".join(told), repr(cell.mean.mean), cell.ratio_tone)
+    return GridCell(scale.number(cell.mean.mean), ", ".join(told), repr(cell.mean.mean), cell.ratio_tone, cell.ratio)
 
 
 def layers_grid(table: BoundsTable) -> Grid | None:

@@ -123,4 +123,4 @@ def _cell(cell: Compared, metric: str) -> GridCell:
     # A size is the same in every seed, and that is no chance; an accuracy that is may be.
     if change is not None and change.resolved and (metric in _LOWER or not change.constant):
         tone = "better" if (change.mean < 0) == (metric in _LOWER) else "worse"
-    return GridCell(f"{text} {scale.unit}", told, repr(mean.mean), tone)
+    return GridCell(f"{text} {scale.unit}", told, repr(mean.mean), tone, change)

@@ -198,7 +198,8 @@ def _distance_cell(own: Mapping[str, Bracket], cell: Compared, table: ExactTable
     bracket = own.get(cell.variant)
     more = [f"p {p_text(bracket.p_holm)}"] if bracket is not None and bracket.p_holm is not None else []
     text = compared_cell(cell, table, scale, more)
-    return text if text.tone == "lack" else replace(text, tone=bracket.tone if bracket else "")
+    # The bracket's tone is adjusted already.
+    return text if text.tone == "lack" else replace(text, tone=bracket.tone if bracket else "", difference=None)
 
 
 def cost_grids(tables: Sequence[ExactTable]) -> list[Grid | None]:
