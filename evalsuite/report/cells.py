@@ -141,14 +141,20 @@ class MatrixCell:
         """What limits a conclusion: "less than the margin", "fragile", "on these data", a loss that is left open."""
         if self.reading not in CONCLUDED:
             return []
-        lost = listed(self.open_losses) if self.open_losses else ""
         limits = {
             "less than the margin": self.small,
             "fragile": self.fragile,
             "on these data": self.cuts,
-            f"but a loss of the margin or more is not excluded on {lost}": bool(lost),
+            self.open_loss: bool(self.open_loss),
         }
         return [text for text, holds in limits.items() if holds]
+
+    @property
+    def open_loss(self) -> str:
+        """Where all workloads together hide that one may lose the margin or more; empty where none does."""
+        if not self.open_losses:
+            return ""
+        return f"but a loss of the margin or more is not excluded on {listed(self.open_losses)}"
 
 
 @dataclass(frozen=True)

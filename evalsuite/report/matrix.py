@@ -78,7 +78,8 @@ def _where(row: MatrixRow, reading: Reading) -> str:
         for name, cell in row.cells.items()
         if cell.reading is reading and (reading is not Reading.FACT or (cell.estimate and cell.estimate.mean))
     ]
-    return f"{row.endpoint.question} (on {listed(named)})" if named else ""
+    lost = f", {row.pooled.open_loss}" if reading is Reading.HELPS and row.pooled.open_loss else ""
+    return f"{row.endpoint.question} (on {listed(named)}{lost})" if named else ""
 
 
 def _named(workload: str, cell: MatrixCell, row: MatrixRow) -> str:
