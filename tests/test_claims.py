@@ -211,3 +211,19 @@ def test_deployed_quality_is_the_tested_endpoint(
     beside = re.findall(r"^\| [^|]*less float[^|]*\| `annealed` − `gelu` \| [^|]*\|([^|]*)\|([^|]*)\|", block, re.M)
     assert beside
     assert {cell.strip() for cells in beside for cell in cells} == {""}  # shown, and not tested
+
+
+def test_the_advice_has_the_answers_numbers() -> None:
+    """What is said by hand of whether to ReLU-ize."""
+    text = " ".join((ROOT / "docs/should-i-relu-ize.md").read_text(encoding="utf-8").split())
+    bullets = dict(re.findall(r"^- \*\*([^*]+)\*\*: (.*)$", README, re.M))
+    for said, number_ in (
+        ("by 0.24 points on average over five data sets", "the mean over these 5 workloads −0.24 pp"),
+        ("in 8 bits, by 0.22 over three", "the mean over these 3 workloads −0.22 pp"),
+        ("up to 0.2 points more on two of three", "fashion-mlp −0.18 pp"),
+        ("by 7.8 points on average over two radii", "cifar10-resnet8 −7.83 pp"),
+    ):
+        assert said in text
+        assert number_ in bullets["Costs"]
+    assert "a language model is better by 0.025 bits per byte" in text
+    assert "pydoc-gpt −0.0249 bits" in bullets["Buys"]

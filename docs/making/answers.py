@@ -107,9 +107,9 @@ def conclusions(study: str) -> str:
     lines = []
     for kind in Kind:
         every = answer().part(kind).items()
-        own = {question: [each for each in told if each.study == study] for question, told in every}
-        own = {question: told for question, told in own.items() if told}
-        lines += [f"- **{kind.value}**: {_part(own, kind)}."] if own else []
+        taken = {question: [one for one in statements if one.study == study] for question, statements in every}
+        taken = {question: statements for question, statements in taken.items() if statements}
+        lines += [f"- **{kind.value}**: {_part(taken, kind)}."] if taken else []
     return "\n".join(lines)
 
 
@@ -142,29 +142,29 @@ def _open(statements: Sequence[Statement]) -> str:
     return "; ".join(listed(places) + (f": {reason}" if reason else "") for reason, places in by_reason.items())
 
 
-def table(told: Answer) -> str:
+def table(whole: Answer) -> str:
     """A line for each question: the mean over its workloads, and each workload with its study."""
     lines = ["| question | mean over these workloads | each workload |", "| --- | --- | --- |"]
-    for row in told.matrix.rows:
-        cells = [_cell(told, row, name) for name in row.cells]
+    for row in whole.matrix.rows:
+        cells = [_cell(whole, row, name) for name in row.cells]
         mean = f"**{row.pooled.words}** {row.pooled.difference(row.scale)}" if row.pooled.estimate else ""
         lines.append(f"| {row.endpoint.question} (margin {row.margin}) | {mean} | {'; '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _cell(told: Answer, row: MatrixRow, workload: str) -> str:
+def _cell(whole: Answer, row: MatrixRow, workload: str) -> str:
     cell = row.cells[workload]
-    study = told.studies[row.endpoint.question, workload]
+    study = whole.studies[row.endpoint.question, workload]
     place = f"[{workload}](reports/{study}/report.md)"
     words = cell.words.split(":")[0].split(" (")[0]
-    words += _taken(told, row, workload)
+    words += _taken(whole, row, workload)
     bold = cell.reading in (Reading.HELPS, Reading.COSTS, Reading.MIXED)
     return f"{place} {cell.difference(row.scale)} {f'**{words}**' if bold else words}".replace("  ", " ")
 
 
-def _taken(told: Answer, row: MatrixRow, workload: str) -> str:
+def _taken(whole: Answer, row: MatrixRow, workload: str) -> str:
     """ " (taken: 0.9 of annealed, 1.2 of gelu)", where the question is of deployed networks."""
-    if (row.endpoint.question, workload) not in told.taken:
+    if (row.endpoint.question, workload) not in whole.taken:
         return ""
-    own, other = (row.scale.number(loss) for loss in told.taken[row.endpoint.question, workload])
+    own, other = (row.scale.number(loss) for loss in whole.taken[row.endpoint.question, workload])
     return f" (deployment takes {own} from {VARIANT}, {other} from {BASELINE})"

@@ -46,12 +46,12 @@ def read_rows(rows: Sequence[MatrixRow]) -> tuple[MatrixRow, ...]:
     level = LEVEL / max(1, len(differs) - differs.count(None))
     adjusted = iter(zip(differs, loses, strict=True))
     # 3. What each cell says, and then what all workloads of a row say together.
-    found = []
+    concluded = []
     for row in rows:
         cells = {name: _concluded(cell, row, *next(adjusted), level, reason) for name, cell in row.cells.items()}
         pooled = _concluded(row.pooled, row, *next(adjusted), level, reason)
-        found.append(replace(row, cells=cells, pooled=_beside(pooled, cells, row)))
-    return tuple(found)
+        concluded.append(replace(row, cells=cells, pooled=_beside(pooled, cells, row)))
+    return tuple(concluded)
 
 
 def read_means(rows: Sequence[MatrixRow]) -> tuple[MatrixRow, ...]:
