@@ -18,7 +18,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evalsuite.references import OwnError
@@ -138,12 +138,10 @@ def reading(place: Path | str, seconds: float | None = None) -> Iterator[None]:
     path = Path(place).expanduser()
     check_plain(path)
     share = Share.of(_size(path))
-    limit = share.seconds if seconds is None else seconds
-    _open.append((str(place), held() + share.memory, time.process_time() + limit))
-    board.write(*_open[-1])
     _failed.clear()
     try:
-        yield
+        with within(share if seconds is None else replace(share, seconds=seconds), str(place)):
+            yield
     except OwnError:
         raise
     except UNFORESEEN as error:
@@ -155,6 +153,15 @@ def reading(place: Path | str, seconds: float | None = None) -> Iterator[None]:
         if type(error).__module__.startswith("evalsuite") or str(place) in str(error):
             raise
         raise OwnError(f"{place}: cannot be read: {said(error)}") from error
+
+
+@contextmanager
+def within(share: Share, name: str) -> Iterator[None]:
+    """Inside, the command takes no more than this share beyond what it has taken; else it is ended, with this name."""
+    _open.append((name, held() + share.memory, time.process_time() + share.seconds))
+    board.write(*_open[-1])
+    try:
+        yield
     finally:
         _open.pop()
         board.write(*(_open[-1] if _open else ("", 0, 0.0)))

@@ -28,6 +28,7 @@ from evalsuite.sums import add_sums
 FILE = "run.json"
 MEASURED = "measured"  # when, among the conditions
 DOUBT = "doubt"  # the note that says why nothing is concluded from a workload's baseline
+_ATTEMPTS = 3  # of git, where it is killed
 _LIBRARIES = ("evalsuite", "torch", "numpy", "onnx", "onnxruntime", "scikit-learn")
 
 
@@ -203,7 +204,12 @@ def _git(*words: str) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     # Without the lock of the index: a run that is killed, or has no room, must leave none behind.
     command = ["git", "--no-optional-locks", "-C", str(Path(__file__).parent), *words]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+    for _ in range(_ATTEMPTS):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode >= 0:
+            break  # else a signal ended it, which says nothing of the repository
+    done.check_returncode()
+    return done.stdout.strip()
 
 
 def conditions(workers: int) -> dict[str, Any]:

@@ -72,7 +72,7 @@ class _Watch:
             return code if code >= 0 else 128 - code
         name = signal.Signals(-code).name
         announced = board.read()
-        where = f"{announced[0]}: while it was read, the" if announced else "the"
+        where = f"{announced[0]}: meanwhile the" if announced else "the"
         say(f"evalsuite: {where} process was ended by {name}, as by a defect of a library", file=sys.stderr, flush=True)
         return 2 if announced else 128 - code
 
@@ -86,12 +86,10 @@ class _Watch:
             return ""
         name, memory, seconds, number = announced
         if held > memory:
-            return f"{name}: reading it takes more than {gib(held)} of memory; {cure(2 * held)}"
+            return f"{name}: takes more than {gib(held)} of memory; {cure(2 * held)}"
         spent = _processor(self._pid)
         if spent > seconds:
-            return (
-                f"{name}: reading it takes too long, more than its share of the processor; set {SECONDS}=600 for more"
-            )
+            return f"{name}: takes too long, more than its share of the processor; set {SECONDS}=600 for more"
         if number != self._number or spent > self._spent:
             self._number, self._spent, self._idle = number, spent, 0.0
         self._idle += _TICK

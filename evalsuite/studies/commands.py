@@ -82,13 +82,12 @@ def query(
         evalsuite query "SELECT variant, avg(value) FROM rows WHERE metric = 'accuracy' GROUP BY ALL" runs/quickstart
     """
     from evalsuite.run.console import stop
-    from evalsuite.studies.querying import FORMATS, runs_below
-    from evalsuite.studies.querying import query as ask
+    from evalsuite.studies.querying import FORMATS, answer, runs_below
 
     if form not in FORMATS:
         stop(f"--format is one of {', '.join(FORMATS)}; got {form!r}")
     with _refusing():
-        text = FORMATS[form](ask(sql, runs or runs_below(Path("runs"))))
+        text = answer(sql, runs or runs_below(Path("runs")), form)
     if form == "text":
         say(text, end="")
     else:

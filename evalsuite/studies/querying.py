@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from evalsuite.limits import Share, within
 from evalsuite.report.grids import csv_text
 from evalsuite.results import as_table, read_results
 from evalsuite.studies.pairing import Refused
@@ -23,14 +24,15 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": "false",
     "allow_community_extensions": "false",
     "temp_directory": "",
-    "memory_limit": "2GB",
 }
 
 
-def query(sql: str, folders: Sequence[Path]) -> pd.DataFrame:
-    """What `sql` selects of the table `rows`: the rows of the runs, `run` being the folder's name.
+def answer(sql: str, folders: Sequence[Path], form: str) -> str:
+    """What `sql` selects of the table `rows`, as text in one of FORMATS.
 
-    Options are structs: `options.sparsity`; one that a step does not have is null.
+    The table is the rows of the runs, `run` being the folder's name. Options are structs: `options.sparsity`; one that
+    a step does not have is null. A small statement can stand for an endless answer, so the command has a share of
+    memory and time for it, as for a file of the results' size.
 
     Raises:
         DamagedResults: a folder has no results, or they cannot be read.
@@ -41,7 +43,9 @@ def query(sql: str, folders: Sequence[Path]) -> pd.DataFrame:
     except ImportError as error:
         raise Refused("query needs DuckDB: pip install 'evalsuite[sql]'") from error
     table = as_table(read_results(*folders))
-    with duckdb.connect(config=_SETTINGS) as connection:
+    share = Share.of(table.nbytes)
+    settings = {**_SETTINGS, "memory_limit": f"{share.memory // 2}B"}  # the answer, and its text, need room too
+    with within(share, "the statement"), duckdb.connect(config=settings) as connection:
         connection.register(TABLE, table)
         connection.execute("SET lock_configuration = true")
         try:
@@ -52,7 +56,7 @@ def query(sql: str, folders: Sequence[Path]) -> pd.DataFrame:
         except duckdb.Error as error:
             said = str(error).strip()
             raise Refused(f"DuckDB: {said}\nThe table is {TABLE}: {', '.join(table.column_names)}") from error
-    return frame
+        return FORMATS[form](frame)
 
 
 def _text(frame: pd.DataFrame) -> str:

@@ -203,6 +203,19 @@ def test_the_commit_is_of_the_repository_that_holds_evalsuite(tmp_path: Path, mo
     assert changed_since(release, files) == changed_since(commit, [Path(__file__)]) == []
 
 
+def test_a_git_that_is_killed_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of a checkout told of a release, since a signal had ended git."""
+    commit, git = checkout(), shutil.which("git")
+    if commit.startswith("release"):
+        pytest.skip("evalsuite is not imported from a checkout")
+    killed = tmp_path / "git"
+    killed.write_text(f'#!/bin/sh\n[ -e {tmp_path}/once ] && exec {git} "$@"\n: > {tmp_path}/once\nkill -9 $$\n')
+    killed.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert checkout() == commit
+    assert (tmp_path / "once").exists()
+
+
 @pytest.mark.slow
 def test_cached_rows_keep_the_commit_that_measured_them_and_unreadable_ones_are_measured_again(
     workshop: Workshop,
