@@ -596,14 +596,10 @@ app.add_typer(cache_app, name="cache")
 add_commands(app)
 
 
-# They carry out jobs for days, in processes that have limits of their own.
-_UNWATCHED = ("run", "tune", "worker")
-
-
 def main() -> None:
     """Run the command `evalsuite`, which ends the process; an interrupt (Ctrl-C) ends it with status 130."""
     try:
-        if sys.argv[1:2] and sys.argv[1] not in _UNWATCHED:
+        if sys.argv[1:2]:
             watched(app)
         else:
             app()

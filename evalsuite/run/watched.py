@@ -17,9 +17,10 @@ from evalsuite.limits import SECONDS, board, cure, gib
 from evalsuite.run import tree
 from evalsuite.terminal import say
 
-_TICK = 0.02  # seconds between two looks
+_TICK = 0.02  # seconds between two looks while a file is read
+_PAUSE = 0.1  # and while none is
 _IDLE = 60.0  # seconds without any of the processor's, while a file is read: it gives nothing
-_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)
 _KERNEL = 128  # of si_code: the terminal's driver has sent the signal to every process of the group
 
 
@@ -54,11 +55,14 @@ class _Watch:
     def end(self) -> int:
         """Wait for the command's end, or bring it about; its exit code."""
         while True:
-            received = signal.sigtimedwait({*_PASSED_ON, signal.SIGCHLD}, _TICK)
+            received = signal.sigtimedwait({*_PASSED_ON, signal.SIGCHLD}, _PAUSE if board.read() is None else _TICK)
             if received is not None and received.si_signo in _PASSED_ON and received.si_code != _KERNEL:
                 tree.kill([self._pid], signal.Signals(received.si_signo))
-            pid, status = os.waitpid(self._pid, os.WNOHANG)
-            if pid:
+            pid, status = os.waitpid(self._pid, os.WNOHANG | os.WUNTRACED)
+            if pid and os.WIFSTOPPED(status):
+                os.kill(os.getpid(), signal.SIGSTOP)  # for the shell; this line returns when it continues the command
+                tree.kill([self._pid], signal.SIGCONT)
+            elif pid:
                 return self._code(os.waitstatus_to_exitcode(status))
             if message := self._trespass():
                 tree.kill([self._pid])

@@ -28,8 +28,17 @@ ENDLESS = (
     "SELECT range(1000000000)",
     "SELECT list(range) FROM range(100000000)",
     "SELECT count(*) FROM range(1000000000000)",
+    "SELECT " + "(" * 20_000,
     "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t) SELECT * FROM t",
 )
+
+_RECIPE = """
+name: bomb
+workloads: [{use: own, name: net, data: b.parquet, model: "net.py:net", start: scratch, epochs: 1, learning_rate: 0.01}]
+variants: [gelu]
+seeds: [0]
+steps: [accuracy]
+"""
 
 
 def bombs() -> Iterator[Case]:
@@ -44,6 +53,9 @@ def bombs() -> Iterator[Case]:
     yield alone("array whose size is a lie", init("b.npz"), b__npz=lambda: _archive(3 << 29, 960))
     yield alone("weights", (*WEIGHTS, "w.pt"), w__pt=lambda: _archive(3 << 29))
     yield alone("table", init("b.parquet"), b__parquet=_long_table)
+    for command in ("run", "tune"):
+        words = (command, "r.yaml", "--out", "out", "--cache", "cache")
+        yield alone(f"table, {command}", words, b__parquet=_long_table, r__yaml=_RECIPE)
     record = json.dumps(sound.run()[1])
     yield alone("results", READERS["query"], run_of_results__parquet=_long_results, run_of_run__json=record)
     for side in (20_000, 60_000):
@@ -77,6 +89,7 @@ def _wide() -> bytes:
     return (head + "".join(lines)).encode()
 
 
+@cache
 def _long_table() -> bytes:
     column = pa.array(np.zeros(1 << 27)).dictionary_encode()
     return sound.as_parquet(pa.table({f"c{i}": column for i in range(4)} | {"label": column}))
