@@ -25,7 +25,8 @@ import psutil
 
 from benchmarks.idle import installed
 from evalsuite.results import read_results
-from evalsuite.run.cache import Cache, damaged
+from evalsuite.run.cache import Cache
+from evalsuite.run.inventory import damaged
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -150,13 +151,14 @@ def told(out: Path) -> pd.DataFrame:
 
 
 def _roles(driver: int) -> dict[str, list[psutil.Process]]:
-    """The processes of a run by what they do."""
+    """The processes of a run by what they do: the first watches the second, which drives the run."""
     found: dict[str, list[psutil.Process]] = defaultdict(list)
     with suppress(psutil.NoSuchProcess):
         whole = psutil.Process(driver)
+        own = {driver: "watcher", **{each.pid: "driver" for each in whole.children()}}
         for each in [whole, *whole.children(recursive=True)]:
             with suppress(psutil.NoSuchProcess):
-                found["driver" if each.pid == driver else _role(each)].append(each)
+                found[own.get(each.pid) or _role(each)].append(each)
     return found
 
 

@@ -1,7 +1,4 @@
-"""The content-addressed cache: a folder per key, put there whole by a rename, checked by digests when read.
-
-A job's outcome is kept there where it is final, found there again, and dropped where it is stale.
-"""
+"""The content-addressed cache: a folder per key, put there whole by a rename, checked by digests when read."""
 
 from __future__ import annotations
 
@@ -15,22 +12,14 @@ import re
 import shutil
 import stat
 import sys
-import time
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from evalsuite.plan import code_of
-from evalsuite.reading import unchanged
-from evalsuite.results import Status
-from evalsuite.run.child import OUTCOME, Assignment, Found, read_outcome
-from evalsuite.run.executor import failed
-from evalsuite.run.journal import JOURNAL, read_journal
 from evalsuite.run.locks import lock_file
-from evalsuite.sources import edited
 from evalsuite.terminal import say
 
 MANIFEST = "manifest.json"
@@ -277,125 +266,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-_DAY = 86400.0
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """An entry of the cache; `size` in bytes, `days` since its last use; `found` is None where it cannot be read."""
-
-    home: Path
-    size: int
-    days: float
-    found: Found | None
-
-    @property
-    def key(self) -> str:
-        """The content key of the job that the entry is of, which is the name of its folder."""
-        return self.home.name
-
-    @property
-    def job(self) -> str:
-        """The job that it was made for, as its recipe called it."""
-        if self.found is None or not self.found.rows:
-            return "damaged"
-        row = self.found.rows[0]
-        return f"{row.workload}/{row.variant}/{row.seed}/{row.step}"
-
-    def line(self) -> str:
-        """The entry in one line: how its key begins, its size in MiB, the days since its last use, and its job."""
-        return f"{self.key[:12]}  {self.size / 2**20:8.1f} MiB  {self.days:5.0f} days  {self.job}"
-
-
-def inventory(cache: Cache) -> Iterator[Held]:
-    """All entries, in order of keys; looking at them is no use of them."""
-    for home in cache.homes():
-        files = [file for file in home.rglob("*") if file.is_file()]
-        days = max(0.0, time.time() - home.stat().st_mtime) / _DAY
-        try:
-            found = read_outcome(home)
-        except (OSError, ValueError):
-            found = None
-        yield Held(home, sum(file.stat().st_size for file in files), days, found)
-
-
-def used_by(runs: Collection[Path]) -> set[str]:
-    """The keys that the journals of these runs name."""
-    return {entry.key for run in runs for entry in read_journal(run / JOURNAL).values()}
-
-
-def collect(cache: Cache, days: float, kept: Collection[str], *, dry: bool) -> list[Held]:
-    """Remove what was not used for so many days and is not to be kept, and say what it was; not where it is `dry`."""
-    old = [each for each in inventory(cache) if each.days >= days and each.key not in kept]
-    for each in () if dry else old:
-        shutil.rmtree(each.home, ignore_errors=True)
-    return old
-
-
-def damaged(cache: Cache) -> list[Held]:
-    """What is not what was stored; it is removed, so that its job runs again."""
-    return [each for each in inventory(cache) if cache.find(each.key) is None]
-
-
-def told(held: Held) -> Iterator[str]:
-    """All that is known of an entry, line by line, and whether it still counts."""
-    yield held.line()
-    found = held.found
-    if found is None:
-        return
-    yield f"{found.status.value}, {len(found.rows)} rows, {found.seconds:g} s, {found.peak_mib:g} MiB at most"
-    yield f"measured by {found.commit or 'an unknown commit'}"
-    yield from (f"{name}: {value}" for name, value in found.conditions.items())
-    yield from (f"read {name}" for name in found.read)
-    if found.network:
-        yield f"hands on the network {found.network[:12]}"
-    yield "holds" if unchanged(found.read) else "holds no more: what it read has changed since"
-
-
-def matching(cache: Cache, name: str) -> list[Held]:
-    """The entries whose keys begin so, or of that job."""
-    by_key = re.fullmatch("[0-9a-f]{4,64}", name) is not None
-    return [each for each in inventory(cache) if each.job == name or (by_key and each.key.startswith(name))]
-
-
-_EDITED = "its source was edited while the run went on; run the same command again"
-_NOT_SHARED = "its worker has kept its outcome, which is not here: both must use one cache, on a disk that they share"
-
-
-def stored(cache: Cache, key: str) -> tuple[Path, Found] | None:
-    """A finished job's folder in the cache and its outcome; one that cannot be read is removed."""
-    for home in cache.candidates(key):
-        try:
-            found = read_outcome(home)
-        except (OSError, ValueError):
-            shutil.rmtree(home, ignore_errors=True)
-            continue
-        if unchanged(found.read):
-            return home, found
-    return None
-
-
-def keep(cache: Cache, assignment: Assignment, found: Found) -> Found:
-    """The outcome as it stands from now on: in the cache where it is final, and nowhere else.
-
-    A worker elsewhere has kept it already, and nothing is in the job's folder here.
-    """
-    if found.final and edited(*code_of(assignment.job)):
-        # Nobody knows whether it ran the code that its key is of, or the code after it.
-        found = failed(assignment, Status.FAILED, _EDITED, found.seconds)
-    if found.final and (assignment.scratch / OUTCOME).is_file():
-        if (known := stored(cache, assignment.key)) is not None:  # another run was faster
-            shutil.rmtree(assignment.scratch, ignore_errors=True)
-            return known[1]
-        for home in cache.candidates(assignment.key):
-            shutil.rmtree(home, ignore_errors=True)  # what it read has changed
-        return read_outcome(cache.store(assignment.key, assignment.scratch))
-    shutil.rmtree(assignment.scratch, ignore_errors=True)
-    if found.final:
-        kept = stored(cache, assignment.key)
-        return kept[1] if kept else failed(assignment, Status.FAILED, _NOT_SHARED, found.seconds)
-    if found.status is Status.OK:
-        found = replace(found, network="", handover="a metric failed, so its network is not kept")
-    return found

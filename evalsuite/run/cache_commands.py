@@ -16,7 +16,7 @@ app = typer.Typer(no_args_is_help=True, help="Look at the cache of finished jobs
 @app.command(name="ls")
 def list_(cache: CacheFolder = None) -> None:
     """List what the cache holds: key, size, days since its last use, and the job."""
-    from evalsuite.run.cache import inventory
+    from evalsuite.run.inventory import inventory
 
     folder = cache_in(cache)
     total = count = 0
@@ -34,7 +34,7 @@ def why(
     cache: CacheFolder = None,
 ) -> None:
     """Tell all that is known of an entry: by which commit, where and when it was measured, and whether it holds."""
-    from evalsuite.run.cache import matching, told
+    from evalsuite.run.inventory import matching, told
 
     found = matching(cache_in(cache), name)
     if not found:
@@ -52,7 +52,7 @@ def gc(
     cache: CacheFolder = None,
 ) -> None:
     """Remove what was not used for long. What a run needs again it measures again."""
-    from evalsuite.run.cache import collect, used_by
+    from evalsuite.run.inventory import collect, used_by
     from evalsuite.run.journal import JOURNAL
 
     for run in keep or []:
@@ -69,7 +69,7 @@ def gc(
 @app.command()
 def verify(cache: CacheFolder = None) -> None:
     """Check every entry by its digests; a damaged one is removed and said. Exit code 1 if there was one."""
-    from evalsuite.run.cache import damaged
+    from evalsuite.run.inventory import damaged
 
     folder = cache_in(cache)
     count, found = sum(1 for _ in folder.homes()), damaged(folder)

@@ -17,10 +17,11 @@ from evalsuite.plan import Job, code_of, inputs_of, jobs_of, options_of
 from evalsuite.reading import unchanged
 from evalsuite.recipe import RecipeError, parse_recipe
 from evalsuite.results import Origin, write_parquet
-from evalsuite.run.cache import Cache, stored
+from evalsuite.run.cache import Cache
 from evalsuite.run.child import ARTEFACTS, NETWORK
 from evalsuite.run.journal import JOURNAL, Entry, read_journal
 from evalsuite.run.locks import lock_file
+from evalsuite.run.outcomes import stored
 from evalsuite.run.record import FILE, read_record, write_record
 from evalsuite.run.state import offline
 from evalsuite.sources import digest

@@ -14,12 +14,13 @@ from pathlib import Path
 
 from evalsuite.plan import Job, code_of, fingerprint_of, jobs_of, key_of, take_fingerprints_anew
 from evalsuite.recipe import Recipe
-from evalsuite.run.cache import CACHE, Cache, keep
+from evalsuite.run.cache import CACHE, Cache
 from evalsuite.run.child import NO_ROOM, Assignment, Found
 from evalsuite.run.claims import Claims, Hosts, remove_turns, times_are_taken
 from evalsuite.run.executor import Executor, ServerLost
 from evalsuite.run.journal import JOURNAL, Entry, Journal, read_journal
 from evalsuite.run.locks import lock_file, try_lock
+from evalsuite.run.outcomes import keep
 from evalsuite.run.progress import Progress
 from evalsuite.run.record import MEASURED, RunRecord, checkout, conditions, now, read_record, write_record
 from evalsuite.run.results import RESULTS, alone_at_results, place_artefacts, write_results

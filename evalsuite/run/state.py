@@ -19,9 +19,10 @@ from evalsuite.plan import Job, changed, code_of, inputs_of, jobs_of, key_of
 from evalsuite.reading import unchanged
 from evalsuite.recipe import TRAIN, Recipe, parse_recipe
 from evalsuite.results import Status, failure_row
-from evalsuite.run.cache import CACHE, Cache, stored
+from evalsuite.run.cache import CACHE, Cache
 from evalsuite.run.child import NETWORK, Found
 from evalsuite.run.journal import JOURNAL, Entry, read_journal
+from evalsuite.run.outcomes import stored
 from evalsuite.run.record import changed_since
 from evalsuite.sources import closure
 

@@ -14,12 +14,13 @@ from pathlib import Path
 from evalsuite.plan import Job, changed, code_of, inputs_of, jobs_of, key_of
 from evalsuite.recipe import Recipe, RecipeError, parse_recipe
 from evalsuite.results import Status, failure_row
-from evalsuite.run.cache import Cache, is_whole, keep
+from evalsuite.run.cache import Cache, is_whole
 from evalsuite.run.child import NETWORK, Assignment
 from evalsuite.run.claims import remove_turns
 from evalsuite.run.journal import Entry
 from evalsuite.run.local import local_executor
 from evalsuite.run.orders import Order, Orders
+from evalsuite.run.outcomes import keep
 from evalsuite.run.record import MEASURED, checkout, conditions, now
 from evalsuite.run.state import entry_of
 from evalsuite.sources import digest, edited

@@ -18,9 +18,10 @@ from workshop import AtOnce, Workshop, lines
 from evalsuite.cli import app
 from evalsuite.recipe import parse_recipe
 from evalsuite.results import Status, read_results
-from evalsuite.run.cache import Cache, collect, damaged, inventory, matching, told, used_by
+from evalsuite.run.cache import Cache
 from evalsuite.run.child import Assignment, Found
 from evalsuite.run.executor import failed
+from evalsuite.run.inventory import collect, damaged, inventory, matching, told, used_by
 from evalsuite.run.progress import Progress
 from evalsuite.run.record import RunRecord, checkout, source_of
 from evalsuite.run.results import standing, standings

@@ -1,0 +1,95 @@
+"""What a cache holds: its entries by age, size and job; those that nobody needs, and those that are damaged."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from evalsuite.reading import unchanged
+from evalsuite.run.cache import Cache
+from evalsuite.run.child import Found, read_outcome
+from evalsuite.run.journal import JOURNAL, read_journal
+
+_DAY = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An entry of the cache; `size` in bytes, `days` since its last use; `found` is None where it cannot be read."""
+
+    home: Path
+    size: int
+    days: float
+    found: Found | None
+
+    @property
+    def key(self) -> str:
+        """The content key of the job that the entry is of, which is the name of its folder."""
+        return self.home.name
+
+    @property
+    def job(self) -> str:
+        """The job that it was made for, as its recipe called it."""
+        if self.found is None or not self.found.rows:
+            return "damaged"
+        row = self.found.rows[0]
+        return f"{row.workload}/{row.variant}/{row.seed}/{row.step}"
+
+    def line(self) -> str:
+        """The entry in one line: how its key begins, its size in MiB, the days since its last use, and its job."""
+        return f"{self.key[:12]}  {self.size / 2**20:8.1f} MiB  {self.days:5.0f} days  {self.job}"
+
+
+def inventory(cache: Cache) -> Iterator[Held]:
+    """All entries, in order of keys; looking at them is no use of them."""
+    for home in cache.homes():
+        files = [file for file in home.rglob("*") if file.is_file()]
+        days = max(0.0, time.time() - home.stat().st_mtime) / _DAY
+        try:
+            found = read_outcome(home)
+        except (OSError, ValueError):
+            found = None
+        yield Held(home, sum(file.stat().st_size for file in files), days, found)
+
+
+def used_by(runs: Collection[Path]) -> set[str]:
+    """The keys that the journals of these runs name."""
+    return {entry.key for run in runs for entry in read_journal(run / JOURNAL).values()}
+
+
+def collect(cache: Cache, days: float, kept: Collection[str], *, dry: bool) -> list[Held]:
+    """Remove what was not used for so many days and is not to be kept, and say what it was; not where it is `dry`."""
+    old = [each for each in inventory(cache) if each.days >= days and each.key not in kept]
+    for each in () if dry else old:
+        shutil.rmtree(each.home, ignore_errors=True)
+    return old
+
+
+def damaged(cache: Cache) -> list[Held]:
+    """What is not what was stored; it is removed, so that its job runs again."""
+    return [each for each in inventory(cache) if cache.find(each.key) is None]
+
+
+def told(held: Held) -> Iterator[str]:
+    """All that is known of an entry, line by line, and whether it still counts."""
+    yield held.line()
+    found = held.found
+    if found is None:
+        return
+    yield f"{found.status.value}, {len(found.rows)} rows, {found.seconds:g} s, {found.peak_mib:g} MiB at most"
+    yield f"measured by {found.commit or 'an unknown commit'}"
+    yield from (f"{name}: {value}" for name, value in found.conditions.items())
+    yield from (f"read {name}" for name in found.read)
+    if found.network:
+        yield f"hands on the network {found.network[:12]}"
+    yield "holds" if unchanged(found.read) else "holds no more: what it read has changed since"
+
+
+def matching(cache: Cache, name: str) -> list[Held]:
+    """The entries whose keys begin so, or of that job."""
+    by_key = re.fullmatch("[0-9a-f]{4,64}", name) is not None
+    return [each for each in inventory(cache) if each.job == name or (by_key and each.key.startswith(name))]
