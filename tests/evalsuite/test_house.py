@@ -68,7 +68,7 @@ ALLOWED = {
         "plan", "plugins", "recipe", "reluize", "reading", "results", "samples", "signals", "sources",
         "sums", "tasks", "terminal", "variants", "workloads"},
     "report": {"contract", "latency", "plugins", "results", "sums"},
-    "studies": {"contract", "document", "plugins", "report", "results", "run", "sums", "terminal"},
+    "studies": {"contract", "document", "limits", "plugins", "report", "results", "run", "sums", "terminal"},
     "doctor": {"plugins"},
     "testing": {"activations", "contract", "networks", "plugins", "relaxations", "reluize",
         "run", "samples", "variants", "workloads"},
