@@ -20,6 +20,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from evalsuite.command_help import by_heading, examples_of
 from evalsuite.limits import failed, unforeseen
 from evalsuite.plugins import PluginError, entries, load
 from evalsuite.terminal import say
@@ -41,6 +42,14 @@ class Commands(TyperGroup):
         """See click; the words are kept for the message."""
         ctx.meta[_WORDS] = " ".join(args)
         return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """See click; each command stands under its heading, in the order of the headings."""
+        listed = {name: command for name in self.list_commands(ctx) if (command := self.get_command(ctx, name))}
+        width = formatter.width - 6 - max(map(len, listed))
+        for heading, names in by_heading(listed).items():
+            with formatter.section(heading):
+                formatter.write_dl([(name, listed[name].get_short_help_str(width)) for name in names])
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command. Raises typer.Exit where it ends otherwise than well."""
@@ -76,6 +85,10 @@ def add_commands(app: typer.Typer) -> None:
     """Add those of plugins; none replaces one that the application has."""
     own = {each.name or getattr(each.callback, "__name__", "") for each in app.registered_commands}
     own |= {each.name or "" for each in app.registered_groups}
+    for command in app.registered_commands:
+        command.epilog = examples_of(str(command.name or getattr(command.callback, "__name__", "")))
+    for group in app.registered_groups:
+        group.epilog = examples_of(str(group.name))
     for name, entry in sorted({each.name: each for each in entries("commands") if each.name not in own}.items()):
         # Help and unknown options are for the plugin, which is not loaded yet.
         settings = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
@@ -99,7 +112,7 @@ def _forward(name: str) -> Callable[[typer.Context], None]:
     def forward(ctx: typer.Context) -> None:
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
         try:
-            alone.command(name)(load("commands", name).target)
+            alone.command(name, epilog=examples_of(name))(load("commands", name).target)
             run = typer.main.get_command(alone)
         except (PluginError, TypeError, RuntimeError, AttributeError) as error:
             print(f"evalsuite: {error}", file=sys.stderr)

@@ -77,9 +77,7 @@ def query(
 ) -> None:
     """Ask the rows of one or many runs by SQL (DuckDB; pip install 'evalsuite[sql]').
 
-    The table is `rows`, with the folder's name as `run`; options are structs, as options.sparsity:
-
-        evalsuite query "SELECT variant, avg(value) FROM rows WHERE metric = 'accuracy' GROUP BY ALL" runs/quickstart
+    The table is `rows`, with the folder's name as `run`; options are structs, as options.sparsity.
     """
     from evalsuite.run.console import stop
     from evalsuite.studies.querying import FORMATS, answer, runs_below

@@ -1,0 +1,155 @@
+"""The command line's help: headings, and examples that run in the order in which they stand."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from evalsuite.command_help import EXAMPLES, HEADINGS, by_heading
+from tests.evalsuite.test_house import ROOT
+
+MODEL = """
+from torch import nn
+
+def make_model():
+    return nn.Sequential(nn.Linear(4, 16), nn.GELU(), nn.Linear(16, 3))
+"""
+RECIPE = """
+name: first
+workloads: [iris-mlp]
+variants: [gelu, relu]
+seeds: [0]
+steps: [accuracy]
+"""
+GATES = """
+gates:
+  - {metric: "*accuracy", margin: 0.5}
+"""
+PROPERTY = """
+(declare-const X_0 Real)
+(declare-const X_1 Real)
+(declare-const Y_0 Real)
+(declare-const Y_1 Real)
+(assert (>= X_0 0.9))
+(assert (<= X_0 1.1))
+(assert (>= X_1 -0.1))
+(assert (<= X_1 0.1))
+(assert (<= Y_0 Y_1))
+"""
+
+
+def shell(words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Call the command as a shell would; `evalsuite` is the source that is tested."""
+    name, *arguments = shlex.split(words.split(" > ", maxsplit=1)[0])
+    assert name == "evalsuite"
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "EVALSUITE_CACHE": str(folder / "cache"),
+        "EVALSUITE_SEARCH_SECONDS": "5",
+        "COLUMNS": "100",
+    }
+    command = [sys.executable, "-c", "from evalsuite.cli import main; main()", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_each_command_stands_under_one_heading_and_has_two_examples(tmp_path: Path) -> None:
+    listed = [name for names in HEADINGS.values() for name in names]
+    assert len(set(listed)) == len(listed)
+    assert set(listed) == EXAMPLES.keys()
+    for name, examples in EXAMPLES.items():
+        assert all(line.startswith(f"evalsuite {name}") for line in examples)
+        assert len(set(examples)) == 2
+    text = shell("evalsuite --help", tmp_path).stdout
+    assert [text.index(f"\n{heading}:") for heading in HEADINGS] == sorted(
+        text.index(f"\n{heading}:") for heading in HEADINGS
+    )
+    commands = text[text.index("\nYour model:") :]
+    assert [line.split()[0] for line in commands.splitlines() if line.startswith("  ") and line[2] != " "] == listed
+
+
+def test_a_plugins_command_stands_under_the_last_heading_and_empty_headings_are_left_out() -> None:
+    assert by_heading(["theirs", "run", "doctor"]) == {
+        "Recipes and runs": ["run"],
+        "Plugins and the installation": ["doctor", "theirs"],
+    }
+
+
+@pytest.mark.parametrize("name", ["run", "assess", "cache"])  # an own command, one of an entry point, and a group
+def test_examples_stand_in_the_help_line_by_line(name: str, tmp_path: Path) -> None:
+    lines = shell(f"evalsuite {name} --help", tmp_path).stdout.splitlines()
+    assert tuple(map(str.strip, lines[-2:])) == EXAMPLES[name]
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files that the examples name."""
+    folder = tmp_path_factory.mktemp("desk")
+    (folder / "my.py").write_text(MODEL)
+    (folder / "recipe.yaml").write_text(RECIPE)
+    (folder / "gates.yaml").write_text(GATES)
+    (folder / "property.vnnlib").write_text(PROPERTY)
+    (folder / "instances.csv").write_text("net.onnx,property.vnnlib,20\n")
+    generator = np.random.default_rng(0)
+    table = pd.DataFrame(generator.normal(size=(300, 4)), columns=["a", "b", "c", "d"])
+    table["target"] = np.array(["one", "two", "three"])[table[["a", "b", "c"]].to_numpy().argmax(1)]
+    table.to_csv(folder / "flowers.csv", index=False)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 16), nn.GELU(), nn.Linear(16, 3))
+    save_file(net.state_dict(), folder / "net.safetensors")
+    torch.save(net.state_dict(), folder / "net.pt")
+    write_onnx(folder / "net.onnx")
+    return folder
+
+
+def write_onnx(path: Path) -> None:
+    """A network whose first output is X_0 above zero, and the second 0.5."""
+    weight, bias = np.array([[1.0, 0.0], [0.0, 0.0]], dtype=np.float32), np.array([0.0, 0.5], dtype=np.float32)
+    graph = onnx.helper.make_graph(
+        [
+            onnx.helper.make_node("Gemm", ["X", "weight", "bias"], ["sums"], transB=1),
+            onnx.helper.make_node("Relu", ["sums"], ["positive"]),
+            onnx.helper.make_node("Gemm", ["positive", "same", "zero"], ["Y"]),
+        ],
+        "net",
+        [onnx.helper.make_tensor_value_info("X", onnx.TensorProto.FLOAT, [1, 2])],
+        [onnx.helper.make_tensor_value_info("Y", onnx.TensorProto.FLOAT, [1, 2])],
+        [
+            onnx.numpy_helper.from_array(weight, "weight"),
+            onnx.numpy_helper.from_array(bias, "bias"),
+            onnx.numpy_helper.from_array(np.eye(2, dtype=np.float32), "same"),
+            onnx.numpy_helper.from_array(np.zeros(2, dtype=np.float32), "zero"),
+        ],
+    )
+    opset = onnx.helper.make_opsetid("", 17)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
+
+
+# What may end otherwise than by 0, and the words that show that it did its work: networks of random labels learn
+# little in the seconds that a test gives them, and a gate of one seed can measure nothing.
+OTHER_CODES = {"assess": ({0, 1}, "Report: "), "compare": ({0, 3}, "report.html")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("heading", HEADINGS)
+def test_the_examples_run_as_they_stand(heading: str, desk: Path) -> None:
+    if heading in ("Reports", "Plugins and the installation"):  # They are of runs that the examples of `run` make.
+        for seeds, run in (("0", "first"), ("0-2", "second")):
+            assert shell(f"evalsuite run recipe.yaml --seeds {seeds} --out runs/{run}", desk).returncode == 0
+    for name in HEADINGS[heading]:
+        for line in EXAMPLES[name]:
+            done = shell(line, desk)
+            codes, words = OTHER_CODES.get(name, ({0}, ""))
+            assert done.returncode in codes, f"{line}\n{done.stdout}\n{done.stderr}"
+            assert words in done.stdout + done.stderr
+            assert "Traceback" not in done.stderr
