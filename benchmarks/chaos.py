@@ -49,6 +49,7 @@ _SPREAD = 12.0  # seconds between two kills, at most
 _CALLS = 12  # of the command, at most, until it ends well
 _PATIENCE = 180.0  # seconds for one call
 _GRACE = 10.0  # seconds in which all processes are gone
+_KILLED = 128 + 9  # the exit code of a watcher whose command was killed
 _IDENTITY = ["workload", "variant", "seed", "step", "metric", "setting", "sample"]
 
 
@@ -101,7 +102,7 @@ class Round:
                 return
             if (
                 "Traceback" in _without_tracker(said)
-                or driver.returncode not in (1, 2, -9)
+                or driver.returncode not in (1, 2, -9, _KILLED)
                 or (driver.returncode == 2 and not said)
             ):
                 self.faults.append(f"exit code {driver.returncode}: {said.strip()[-2000:]}")

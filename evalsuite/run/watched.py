@@ -77,7 +77,8 @@ class _Watch:
         name = signal.Signals(-code).name
         announced = board.read()
         where = f"{announced[0]}: meanwhile the" if announced else "the"
-        say(f"evalsuite: {where} process was ended by {name}, as by a defect of a library", file=sys.stderr, flush=True)
+        whose = "the system, where memory is short" if name == "SIGKILL" else "a defect of a library"
+        say(f"evalsuite: {where} process was ended by {name}, as by {whose}", file=sys.stderr, flush=True)
         return 2 if announced else 128 - code
 
     def _trespass(self) -> str:
