@@ -1,4 +1,4 @@
-"""What the command line's help says beside options: the headings that commands stand under, and two examples of each."""
+"""The help of the command line beside options: headings that commands stand under, and two examples of each."""
 
 from __future__ import annotations
 

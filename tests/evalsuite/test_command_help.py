@@ -36,17 +36,16 @@ GATES = """
 gates:
   - {metric: "*accuracy", margin: 0.5}
 """
-PROPERTY = """
-(declare-const X_0 Real)
-(declare-const X_1 Real)
-(declare-const Y_0 Real)
-(declare-const Y_1 Real)
-(assert (>= X_0 0.9))
-(assert (<= X_0 1.1))
-(assert (>= X_1 -0.1))
-(assert (<= X_1 0.1))
-(assert (<= Y_0 Y_1))
-"""
+PROPERTY = "\n".join(
+    [
+        *(f"(declare-const X_{unit} Real)" for unit in range(4)),
+        *(f"(declare-const Y_{unit} Real)" for unit in range(3)),
+        "(assert (>= X_0 0.9))",
+        "(assert (<= X_0 1.1))",
+        *(f"(assert (>= X_{unit} -0.1))\n(assert (<= X_{unit} 0.1))" for unit in range(1, 4)),
+        "(assert (<= Y_0 Y_1))",
+    ]
+)
 
 
 def shell(words: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -113,8 +112,9 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_onnx(path: Path) -> None:
-    """A network whose first output is X_0 above zero, and the second 0.5."""
-    weight, bias = np.array([[1.0, 0.0], [0.0, 0.0]], dtype=np.float32), np.array([0.0, 0.5], dtype=np.float32)
+    """A network whose first output is X_0 above zero, and the second 0.5; four inputs, three outputs."""
+    weight, bias = np.zeros((3, 4), dtype=np.float32), np.array([0.0, 0.5, 0.0], dtype=np.float32)
+    weight[0, 0] = 1.0
     graph = onnx.helper.make_graph(
         [
             onnx.helper.make_node("Gemm", ["X", "weight", "bias"], ["sums"], transB=1),
@@ -122,13 +122,13 @@ def write_onnx(path: Path) -> None:
             onnx.helper.make_node("Gemm", ["positive", "same", "zero"], ["Y"]),
         ],
         "net",
-        [onnx.helper.make_tensor_value_info("X", onnx.TensorProto.FLOAT, [1, 2])],
-        [onnx.helper.make_tensor_value_info("Y", onnx.TensorProto.FLOAT, [1, 2])],
+        [onnx.helper.make_tensor_value_info("X", onnx.TensorProto.FLOAT, ["samples", 4])],
+        [onnx.helper.make_tensor_value_info("Y", onnx.TensorProto.FLOAT, ["samples", 3])],
         [
             onnx.numpy_helper.from_array(weight, "weight"),
             onnx.numpy_helper.from_array(bias, "bias"),
-            onnx.numpy_helper.from_array(np.eye(2, dtype=np.float32), "same"),
-            onnx.numpy_helper.from_array(np.zeros(2, dtype=np.float32), "zero"),
+            onnx.numpy_helper.from_array(np.eye(3, dtype=np.float32), "same"),
+            onnx.numpy_helper.from_array(np.zeros(3, dtype=np.float32), "zero"),
         ],
     )
     opset = onnx.helper.make_opsetid("", 17)
