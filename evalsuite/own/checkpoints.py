@@ -68,7 +68,8 @@ def fitted(module: nn.Module, states: Mapping[str, Tensors], file: str, key: str
         key: the user's `weights_key`: of a state dict, or a prefix of its names; "" to find it.
 
     Raises:
-        OwnError: none fits, or several that differ.
+        OwnError: none fits, or several that differ; real weights are stored as integers or complex numbers, or tied
+            ones with different values, of which torch would keep the last.
     """
     states = chosen(states, file, key)
     fitting: dict[str, Tensors] = {}
@@ -79,9 +80,11 @@ def fitted(module: nn.Module, states: Mapping[str, Tensors], file: str, key: str
     if len(fitting) > 1:
         names = ", ".join(fitting)
         raise OwnError(f"weights: {file}: {names} fit, and they differ; choose one by `weights_key`")
-    if fitting:
-        return next(iter(fitting.values()))
-    raise _misfit(module, states, file)
+    if not fitting:
+        raise _misfit(module, states, file)
+    (tensors,) = fitting.values()
+    _check_values(module, tensors, file)
+    return tensors
 
 
 def closest(states: Mapping[str, Tensors], names: Mapping[str, Any]) -> Tensors:
@@ -189,6 +192,26 @@ def _fits(module: nn.Module, tensors: Tensors) -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def _check_values(module: nn.Module, tensors: Tensors, file: str) -> None:
+    """Raise OwnError where torch's load would change values: of another kind of number, or of tied tensors."""
+    for name, own in module.state_dict().items():
+        stored = tensors.get(name)
+        if stored is not None and own.is_floating_point() and not stored.is_floating_point():
+            kind = str(stored.dtype).removeprefix("torch.")
+            raise OwnError(
+                f"weights: {file}: {name} is stored as {kind}, where the network has real numbers; save the weights as"
+                " floats, those of a quantized network with their scales multiplied in"
+            )
+    for sites in tensor_groups(module).values():
+        first, *others = [site.name for site in sites if site.name in tensors] or [""]
+        for name in others:
+            if not torch.equal(tensors[first].double(), tensors[name].double()):
+                raise OwnError(
+                    f"weights: {file}: {first} and {name} differ, but are one tensor in the network; give a network"
+                    " that does not tie them, or leave one out of the file"
+                )
 
 
 def _equal(one: Tensors, other: Tensors) -> bool:

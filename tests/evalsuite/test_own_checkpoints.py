@@ -59,6 +59,9 @@ LOADED: dict[str, Any] = {
     "wrapped in and out": under("module.", {name.replace("3.", "3.module.", 1): t for name, t in WEIGHTS.items()}),
     "without batch counts": {name: tensor for name, tensor in WEIGHTS.items() if "num_batches" not in name},
     "half precision": OrderedDict((name, t.half() if t.is_floating_point() else t) for name, t in WEIGHTS.items()),
+    "double precision": {name: tensor.double() for name, tensor in WEIGHTS.items()},
+    "counts as floats": {name: tensor.float() for name, tensor in WEIGHTS.items()},
+    "parameters": {n: nn.Parameter(t) if t.is_floating_point() else t for n, t in WEIGHTS.items()},
     "none under a prefix lacks": under("m.", {name: tensor for name, tensor in WEIGHTS.items() if "num_b" not in name}),
 }  # fmt: skip
 
@@ -92,6 +95,14 @@ AMBIGUOUS: dict[str, tuple[Any, dict[str, Tensors]]] = {
     "a key and a prefix": (
         {"state_dict": under("net.", WEIGHTS), "ema": under("net.", OTHER)},
         {"state_dict": WEIGHTS, "ema": OTHER},
+    ),
+    "averages without counts": (
+        {"model": WEIGHTS, "ema": {name: tensor for name, tensor in OTHER.items() if "num_b" not in name}},
+        {"model": WEIGHTS, "ema": OTHER},
+    ),
+    "averages under a longer prefix": (
+        {**under("module.", WEIGHTS), **under("ema.module.", OTHER)},
+        {"module": WEIGHTS, "ema.module": OTHER},
     ),
 }
 
@@ -143,6 +154,26 @@ class Tied(nn.Module):
         self.embed, self.head = nn.Embedding(7, 4), nn.Linear(4, 7, bias=False)
         self.head.weight = self.embed.weight
         self.register_buffer("positions", torch.arange(5), persistent=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int64, torch.bool, torch.complex64])
+def test_real_weights_stored_as_other_numbers_are_refused(dtype: torch.dtype) -> None:
+    torch.save(under("net.", {name: tensor.to(dtype) for name, tensor in WEIGHTS.items()}), "w.pt")
+    with pytest.raises(
+        OwnError, match=r"^weights: w\.pt: 0\.weight is stored as \w+, where the network has real numbers"
+    ):
+        load_weights(net(), "w.pt")
+
+
+@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.model."])
+def test_tied_weights_that_differ_in_the_file_are_refused(prefix: str) -> None:
+    embedding = torch.randn(7, 4)
+    torch.save(under(prefix, {"embed.weight": embedding, "head.weight": embedding.clone()}), "equal.pt")
+    load_weights(tied := Tied(), "equal.pt")
+    assert torch.equal(tied.head.weight, embedding)
+    torch.save(under(prefix, {"embed.weight": embedding, "head.weight": embedding + 1}), "w.pt")
+    with pytest.raises(OwnError, match=r"^weights: w\.pt: embed\.weight and head\.weight differ, but are one tensor"):
+        load_weights(Tied(), "w.pt")
 
 
 def test_torchs_own_rules_and_what_files_leave_out() -> None:
