@@ -198,7 +198,9 @@ def _check_values(module: nn.Module, tensors: Tensors, file: str) -> None:
     """Raise OwnError where torch's load would change values: of another kind of number, or of tied tensors."""
     for name, own in module.state_dict().items():
         stored = tensors.get(name)
-        if stored is not None and own.is_floating_point() and not stored.is_floating_point():
+        if stored is None or not isinstance(own, torch.Tensor):
+            continue
+        if own.is_floating_point() and not stored.is_floating_point():
             kind = str(stored.dtype).removeprefix("torch.")
             raise OwnError(
                 f"weights: {file}: {name} is stored as {kind}, where the network has real numbers; save the weights as"

@@ -87,7 +87,8 @@ def place_of(path: str) -> str:
 
 def class_names(model: Model) -> tuple[str, ...]:
     """What the configuration of a model `hf:...` calls its outputs, by number; empty where it says nothing, or cannot
-    be read, which loading the model tells. Raises OwnError: `id2label` and `label2id` contradict each other.
+    be read, which loading the model tells. Raises OwnError: `id2label` and `label2id` contradict each other, or they
+    do not number the classes from 0 on without a gap.
     """
     config = {**_configured(place_of(model.path)), **model.args}
     by_number = {str(number): str(name) for number, name in (config.get("id2label") or {}).items()}
@@ -98,7 +99,11 @@ def class_names(model: Model) -> tuple[str, ...]:
         raise OwnError(f"the model: {model.path}: its config.json calls class {differing[0]} {names}; correct it")
     names_of = by_number or by_name
     numbers = [str(number) for number in range(len(names_of))]
-    return tuple(names_of[number] for number in numbers) if set(numbers) == set(names_of) else ()
+    if set(numbers) != set(names_of):
+        listed = ", ".join(list(names_of)[:5])
+        said = f"numbers its classes {listed}, not from 0 to {len(names_of) - 1}; correct id2label and label2id"
+        raise OwnError(f"the model: {model.path}: its config.json {said}")
+    return tuple(names_of[number] for number in numbers)
 
 
 def _configured(place: str) -> dict[str, Any]:

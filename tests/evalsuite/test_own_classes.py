@@ -20,6 +20,8 @@ from evalsuite.own.baseline import doubts
 from evalsuite.own.data import source_of
 from evalsuite.own.data.classes import Naming
 from evalsuite.own.data.reading import read_data
+from evalsuite.own.hugging_face import class_names
+from evalsuite.own.models import Model
 from evalsuite.references import OwnError
 from evalsuite.tasks import Classification, MultiLabel, TokenClassification
 
@@ -276,6 +278,44 @@ def test_numbers_of_classes_that_the_model_names_and_models_that_name_none() -> 
     assert (order_of(fewer, 2), fewer.classes) == ([1, 2], 3)
 
 
+BY_NUMBER = {str(number): name for number, name in enumerate(MODEL)}
+BY_NAME = {name: number for number, name in enumerate(MODEL)}
+UPPER = {name.upper(): number for name, number in BY_NAME.items()}
+GAP = "numbers its classes"
+CONFIGURED: dict[str, tuple[dict[str, Any], tuple[str, ...] | str]] = {
+    "by number": ({"id2label": BY_NUMBER}, MODEL),
+    "out of order": ({"id2label": dict(reversed(BY_NUMBER.items()))}, MODEL),
+    "by name alone": ({"label2id": BY_NAME}, MODEL),
+    "by name, numbers as texts": ({"label2id": {name: str(i) for name, i in BY_NAME.items()}}, MODEL),
+    "both": ({"id2label": BY_NUMBER, "label2id": BY_NAME}, MODEL),
+    "twelve": ({"id2label": {str(i): f"c{i}" for i in reversed(TWELVE)}}, tuple(f"c{i}" for i in TWELVE)),
+    "neither": ({"num_labels": 3}, ()),
+    "null": ({"id2label": None, "label2id": None}, ()),
+    "contradicting": ({"id2label": BY_NUMBER, "label2id": {**BY_NAME, "positive": 1, "negative": 0}}, "by label2id"),
+    "another case": ({"id2label": BY_NUMBER, "label2id": UPPER}, "'POSITIVE' by label2id"),
+    "default names on one side": ({"id2label": BY_NUMBER, "label2id": {"LABEL_0": 0}}, "'LABEL_0' by label2id"),
+    "fewer on one side": ({"id2label": BY_NUMBER, "label2id": {"positive": 0}}, "None by label2id"),
+    "from 1": ({"id2label": {"1": "a", "2": "b"}}, GAP),
+    "a gap": ({"id2label": {"0": "a", "2": "b"}}, GAP),
+    "padded": ({"id2label": {"00": "a", "01": "b"}}, GAP),
+    "as floats": ({"id2label": {"0.0": "a", "1.0": "b"}}, GAP),
+    "turned round": ({"id2label": {"a": 0, "b": 1}}, GAP),
+}
+
+
+@pytest.mark.parametrize("form", CONFIGURED)
+def test_a_configuration_names_every_class_by_number_or_is_refused(form: str) -> None:
+    config, wanted = CONFIGURED[form]
+    Path("m").mkdir()
+    Path("m/config.json").write_text(json.dumps(config))
+    if isinstance(wanted, tuple):
+        assert class_names(Model("hf:m")) == wanted
+        return
+    with pytest.raises(OwnError, match=r"^the model: hf:m: its config\.json ") as refused:
+        class_names(Model("hf:m"))
+    assert wanted in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("names", "text", "natural"),
     [
@@ -284,6 +324,16 @@ def test_numbers_of_classes_that_the_model_names_and_models_that_name_none() -> 
         (["3", "20", "100"], [2, 1, 0], [0, 1, 2]),
         (["b", "A", "c"], [1, 0, 2], [1, 0, 2]),
         (["b", "a", "B2"], [2, 1, 0], [1, 0, 2]),
+        (["01", "02", "10"], [0, 1, 2], [0, 1, 2]),
+        (["x1y2", "x1y10", "x02y1"], [2, 1, 0], [0, 1, 2]),
+        (["c-1", "c-10", "c-2"], [0, 1, 2], [0, 2, 1]),
+        (["n02", "n010", "n1"], [1, 0, 2], [1, 2, 0]),
+        (["10a", "9a", "9b"], [0, 1, 2], [2, 0, 1]),
+        (["z", "é", "a"], [1, 2, 0], [1, 2, 0]),
+        (["ten", "two", "one"], [1, 2, 0], [1, 2, 0]),
+        (["a b2", "a b10", "a a"], [2, 1, 0], [1, 2, 0]),
+        (["1e3", "1e20", "20"], [1, 0, 2], [0, 1, 2]),
+        (["0.5", "0.10", "0.25"], [2, 0, 1], [0, 1, 2]),
     ],
 )
 def test_folders_are_sorted_as_text_or_naturally_as_torchvision_and_timm_do(
