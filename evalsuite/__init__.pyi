@@ -64,6 +64,7 @@ from .report.canvas import (
     mean_marks as mean_marks, name_layers as name_layers, number_of as number_of, panels as panels, shifts as shifts,
 )
 from .report.explorer import Picture as Picture
+from .report.forms import Form as Form
 from .report.grids import Grid as Grid, GridCell as GridCell, Sheet as Sheet, estimate_columns as estimate_columns
 from .report.measured import Measured as Measured
 from .report.numerals import (

@@ -42,7 +42,7 @@ TOPICS = {
     "proofs": "check_proof ProofError check_smooth_proof recompute_smooth_proof read_smooth_network SmoothProofError "
     "SmoothBoundError SMOOTH_PROOF check_integer_proof IntegerProofError INTEGER_PROOF",
     "sections": "Section Part Run Measured Record Finding Endpoint Measure Evidence Contrast first_step paired_test "
-    "mean_test Headline Picture Screen notes parse_setting",
+    "mean_test Headline Form Picture Screen notes parse_setting",
     "statistics": "Estimate mean_interval seed_difference mean_by_seed between holm after_holm SIGNIFICANT",
     "numbers": "Scale scale_of p_text percent_text power_text ranges_text listed labels grouped sentence number_of",
     "tables": "Grid GridCell Sheet StepTable Compared Values common_scale compared_cell compared_columns "

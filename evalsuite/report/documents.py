@@ -6,10 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from evalsuite.report.answer import Answer
 from evalsuite.report.grids import MARKS, Grid, csv_text
 from evalsuite.report.matrix import matrix_frame
+from evalsuite.report.opening import answers_json, facts_of, ranking_of
 from evalsuite.report.record import NOT_RECORDED
 from evalsuite.report.run import Run
+from evalsuite.report.sentences import lines_of
 from evalsuite.report.statistics import t_quantile
 from evalsuite.report.tables import TextLine
 
@@ -89,8 +92,13 @@ def _cell(text: object) -> str:
 
 def markdown(content: Run) -> str:
     """report.md: what the page says, without figures."""
+    ranking = ranking_of(content)
+    rows = [[row.words, *(f"{text} (best)" if best else text for text, best in row.cells)]
+            for row in ranking.rows] if ranking else []  # fmt: skip
     shown = {
-        "content": content, "data_columns": ["workload", *_DATA],
+        "content": content, "data_columns": ["workload", *_DATA], "facts": facts_of(content),
+        "lines": lines_of(Answer.of(content.matrices[0])) if content.matrices else [],
+        "ranking": ranking, "ranked": rows,
         "data": [list(each.values()) for each in data_lines(content)],
         "looks": [list(line.values()) for line in note_lines(content)],
     }  # fmt: skip
@@ -125,6 +133,7 @@ def table_files(content: Run) -> dict[str, str]:
     found = {
         # A run of one variant compares nothing.
         **({"matrix.csv": csv_text(matrix_frame(content.matrices))} if content.matrices else {}),
+        **({"answer.json": answers_json(content)} if content.matrices else {}),
         "comparison.csv": csv_text(content.compared),
         "failures.csv": csv_text(content.failures),
     }

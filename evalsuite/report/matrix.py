@@ -134,8 +134,7 @@ def decision_matrices(run: Run) -> list[Matrix]:
     other way (Holm's within the family), and so is one that is no worse on the mean while such a member costs the
     margin or more.
     """
-    subjects = [name for section in run.sections.values() for name in section.subjects if name in run.others]
-    variants = list(dict.fromkeys([*subjects[:1], *run.others]))
+    variants = run.compared_variants
     workloads = tuple(run.measured.workloads)
     seeds = {str(name): count for name, count in run.frame.groupby("workload")["seed"].nunique().items()}
     asked = [(name, endpoint) for name, section in run.sections.items() for endpoint in section.endpoints]

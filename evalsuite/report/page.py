@@ -20,6 +20,7 @@ from evalsuite.report.cells import TONES
 from evalsuite.report.documents import LATEX, data_lines, file_name, filled, note_lines
 from evalsuite.report.explorer import explorer_data, packed
 from evalsuite.report.numerals import grouped
+from evalsuite.report.opening import LINE_TONES, facts_of, opening_of
 from evalsuite.report.record import NOT_RECORDED, Record
 from evalsuite.report.run import Run
 from evalsuite.report.tables import merged
@@ -188,14 +189,28 @@ def render(content: Run) -> str:
     def inline(drawing: Drawing, name: str) -> str:
         return Markup(inline_svg(drawing.svg or "", drawing.alt or drawing.title, name))
 
+    anchor = _anchors()
+    places = {
+        (matrix.variant, row.endpoint.question): "#" + anchor(f"answer-{matrix.variant}", row.endpoint.question)
+        for matrix in content.matrices
+        for row in matrix.rows
+    }
+
+    def place(variant: str, question: str) -> str:
+        return places[variant, question]
+
     shown: dict[str, Any] = {
         "content": content,
+        "opening": opening_of(content, place),
+        "line_tones": LINE_TONES,
+        "facts": facts_of(content),
+        "place": place,
         "tones": TONES,
         "policy": content_policy(style, script),
         # Both come from this package; escaping them would change their digests.
         "style": Markup(style),
         "script": Markup(script),
-        "anchor": _anchors(),
+        "anchor": anchor,
         "file_name": file_name,
         "inline": inline,
         "pack": pack,

@@ -5,6 +5,7 @@ The few measurements that a reader wants first are its headlines. All others are
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -78,7 +79,8 @@ def _wanted(line: TextLine, headline: Headline, step: Sequence[TextLine]) -> boo
 
 
 Kind = TypeVar("Kind")
-QUESTION = "What does replacing {baseline} by ReLU buy, and cost, downstream?"
+QUESTION = "Should {other} replace {baseline}?"
+ALONE = "What was measured of {baseline}?"
 
 
 def _without(rows: pd.DataFrame, masks: Iterable[Callable[[pd.DataFrame], pd.Series[bool]] | None]) -> pd.DataFrame:
@@ -95,7 +97,7 @@ class Run:
         frame: all rows, in the recipe's order; clock readings that contradict each other lose their value.
         record: what the runner wrote of it.
         baseline: the variant to compare with.
-        question: that the report answers; by default what replacing the baseline's activation buys.
+        question: that the report answers; by default whether the first variant's activation should replace the baseline's.
         folder: the run's, where its pictures are looked for.
 
     Example: docs/plugins.md#4-a-section-of-the-report
@@ -112,9 +114,42 @@ class Run:
     def __post_init__(self) -> None:
         object.__setattr__(self, "frame", without_contradictions(self.frame))
         if not self.question:
-            spelled = {word: text for section in sections().values() for word, text in section.spelled.items()}
-            baseline = spelled.get(self.baseline, self.baseline)
-            object.__setattr__(self, "question", QUESTION.format(baseline=baseline))
+            object.__setattr__(self, "question", self._asked())
+
+    def _asked(self) -> str:
+        """The question, with the activations that the baseline and the first of the other variants end with."""
+        ends = {name: end or words for name, (words, end) in self._called.items()}
+        baseline = ends.get(self.baseline, self.baseline)
+        if not self.compared_variants:
+            return ALONE.format(baseline=baseline)
+        variant = self.compared_variants[0]
+        other = ends[variant] if ends[variant] != baseline else self.names[variant]
+        return QUESTION.format(other=other, baseline=baseline)
+
+    @cached_property
+    def _called(self) -> dict[str, tuple[str, str]]:
+        """Variant -> what it is in words, and the activation that it ends with; one of no section by its name."""
+        named = self.frame.drop_duplicates("variant")
+        called: dict[str, tuple[str, str]] = {}
+        for name, treatment, options in zip(named["variant"], named["variant_use"], named["variant_options"], strict=True):
+            known = {key: value for key, value in options.items() if value is not None}
+            answers = (section.called(str(treatment or name), known) for section in sections().values())
+            words, end = next((answer for answer in answers if answer[0]), ("", ""))
+            called[str(name)] = words or str(name), end
+        return called
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """Variant -> what it is, in words; the baseline by its activation, and those of the same words by name too."""
+        words = {name: end if name == self.baseline and end else words for name, (words, end) in self._called.items()}
+        alike = Counter(words.values())
+        return {name: text if alike[text] == 1 else f"{text} ({name})" for name, text in words.items()}
+
+    @property
+    def compared_variants(self) -> list[str]:
+        """All variants but the baseline; the one that a section declares its subject comes first."""
+        subjects = [name for section in self.sections.values() for name in section.subjects if name in self.others]
+        return list(dict.fromkeys([*subjects[:1], *self.others]))
 
     @classmethod
     def of(cls, folder: Path) -> Run:

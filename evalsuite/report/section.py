@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from evalsuite.report.canvas import Drawing
     from evalsuite.report.cells import MatrixCell
     from evalsuite.report.explorer import Picture
+    from evalsuite.report.forms import Form
     from evalsuite.report.grids import Grid
     from evalsuite.report.paired import Values
     from evalsuite.report.run import Run
@@ -168,6 +169,7 @@ class Endpoint:
         clock: metrics that a clock reads: nothing is concluded from what was read beside other work.
         of: the question that asks the same of the networks before their deployment: the difference between the two
             is what deployment takes.
+        phrase: the question as it stands in a sentence, where that is another.
 
     Example: docs/plugins.md#4-a-section-of-the-report
     """
@@ -181,6 +183,12 @@ class Endpoint:
     greatest: float = math.inf
     clock: tuple[str, ...] = ()
     of: str = ""
+    phrase: str = ""
+
+    @property
+    def words(self) -> str:
+        """What is asked, as it stands in a sentence."""
+        return self.phrase or self.question
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.margin) and self.margin > 0):
@@ -228,6 +236,9 @@ class Section:
         baseline: the variant to compare with, where a run did not record it and has this one.
         looks: colour and marker of variants that it knows.
         subjects: the variants whose answer is shown first, the most wanted first.
+        forms: in which the stages' networks can be deployed, for the plane of quality over cost.
+        called: what a variant is in words, and the activation that it ends with, from its treatment and its options;
+            empty for one that the section does not know.
         pictures: of lines of the stages, from the folder of one job's artefacts, which need not be there.
 
     Example: docs/plugins.md#4-a-section-of-the-report
@@ -249,6 +260,8 @@ class Section:
     baseline: str = ""
     looks: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     subjects: tuple[str, ...] = ()
+    forms: tuple[Form, ...] = ()
+    called: Callable[[str, Mapping[str, Any]], tuple[str, str]] = lambda _treatment, _options: ("", "")
     pictures: Callable[[Path], Sequence[Picture]] = lambda _: ()
 
     @property

@@ -19,6 +19,7 @@ from evalsuite.reluize.report.hardness import (
     relations_told,
     rho_text,
 )
+from evalsuite.reluize.report.naming import called
 from evalsuite.reluize.report.pattern import pattern_finding
 from evalsuite.report.canvas import INK_COLOUR, MUTED_COLOUR, Drawing, number_of, panels
 from evalsuite.report.measured import TRAIN, Measured
@@ -203,6 +204,7 @@ SWAP = Section(
     baseline="gelu",
     looks=_LOOKS,
     subjects=("annealed", "swap-refit", "gelu-swap", "relu"),
+    called=called,
 )
 HARDNESS = Section(
     title="Learnt hardness",

@@ -43,7 +43,7 @@ if (chooser) {
   chooser.closest("p").hidden = chooser.options.length < 2;
   chooser.addEventListener("change", () => {
     choose();
-    history.replaceState(null, "", `#${document.querySelector("[data-variant]:not([hidden])").id}`);
+    history.replaceState(null, "", `#${document.querySelector("article[data-variant]:not([hidden])").id}`);
   });
   choose();
   follow();

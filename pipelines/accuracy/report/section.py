@@ -14,6 +14,7 @@ from evalsuite import (
     Endpoint,
     Estimate,
     Evidence,
+    Form,
     Grid,
     GridCell,
     Headline,
@@ -119,6 +120,10 @@ SECTION = Section(
             for name, metric, unit, margin in _KNOWN
         ),
         Endpoint("the task's own share in float", _own_task, "fraction", Direction.HIGHER, 0.005, instead=True),
+    ),
+    forms=(
+        Form("float", STAGE, ("bits_per_byte", "accuracy", *(metric for _, metric, *_ in _KNOWN))),
+        Form("float", "export", size="model_bytes", times="relative_latency", setting={"batch": "1"}),
     ),
     headlines=(
         Headline(STAGE, "bits_per_byte"),

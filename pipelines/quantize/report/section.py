@@ -17,6 +17,7 @@ from evalsuite import (
     Drawing,
     Endpoint,
     Evidence,
+    Form,
     Headline,
     Layers,
     Look,
@@ -282,6 +283,7 @@ SECTION = Section(
                 Direction.HIGHER,
                 0.005,
                 of="accuracy in float",
+                phrase=f"accuracy in {bits} bits",
             )
             for bits in (8, 4)
         ),
@@ -294,11 +296,38 @@ SECTION = Section(
                 0.01,
                 instead=True,
                 of="bits per byte in float",
+                phrase=f"bits per byte in {bits} bits",
             )
             for bits in (8, 4)
         ),
-        Endpoint(SHARE, _of_width(8, MACS), "share", Direction.HIGHER, 0.01, greatest=1.0),
-        Endpoint(TIMES, _int8_latency, "ratio", Direction.LOWER, 0.05, clock=(LATENCY,)),
+        Endpoint(
+            SHARE,
+            _of_width(8, MACS),
+            "share",
+            Direction.HIGHER,
+            0.01,
+            greatest=1.0,
+            phrase="share of multiplications in 8-bit integers (ONNX Runtime)",
+        ),
+        Endpoint(
+            TIMES,
+            _int8_latency,
+            "ratio",
+            Direction.LOWER,
+            0.05,
+            clock=(LATENCY,),
+            phrase="latency in 8 bits (ONNX Runtime, ratio)",
+        ),
+    ),
+    forms=(
+        Form(
+            "{weight_bits} bits",
+            STAGE,
+            ("runtime_bits_per_byte", "bits_per_byte", "runtime_accuracy", "accuracy"),
+            size="model_bytes",
+            times=LATENCY,
+            setting={"batch": "1", "precision": "int8"},
+        ),
     ),
     headlines=(
         Headline(STAGE, "runtime_accuracy"),

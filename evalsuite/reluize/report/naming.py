@@ -1,0 +1,39 @@
+"""What a variant is, in words, and the activation that it ends with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_SPELLED = {"gelu": "GELU", "relu": "ReLU", "silu": "SiLU", "mish": "Mish", "lambda-gelu": "λ-GELU", "relu2": "ReLU²",
+            "prelu": "PReLU"}  # fmt: skip
+# Treatment -> the words, with the activation that it ends with and the one that it begins with.
+_WORDS = {
+    "annealed": "annealed to {end}",
+    "swish-annealed": "Swish annealed to {end}",
+    "post-hoc": "trained, then annealed to {end}",
+    "swapped": "{end} put in directly",
+    "gelu-swap": "{end} put in directly",
+    "prelu-swap": "{end} put in directly",
+    "lambda-gelu-swap": "λ-GELU learnt, then {end} put in directly",
+    "swap-refit": "{end} put in, biases re-fitted",
+    "swap-recalibrated": "{end} put in, BatchNorm recalibrated",
+    "swap-finetuned": "{end} put in, then fine-tuned",
+    "hard-switch": "switched to {end} at once, in training",
+    "lambda-gelu": "λ-GELU, hardness learnt",
+}
+
+
+def called(treatment: str, options: Mapping[str, Any]) -> tuple[str, str]:
+    """A variant in words, and the activation that it ends with; empty for a treatment that is not known here."""
+    if treatment == "lambda-gelu":
+        return _WORDS[treatment], "λ-GELU"
+    if treatment in _WORDS:
+        end = str(options.get("to") or "relu")
+        end = _SPELLED.get(end, end)
+        return _WORDS[treatment].format(end=end), end
+    activation = str(options.get("activation") or treatment)
+    if treatment in ("trained", activation):
+        end = _SPELLED.get(activation, activation)
+        return f"trained with {end}", end
+    return "", ""

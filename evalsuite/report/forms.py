@@ -1,0 +1,178 @@
+"""Everything that a run built, as points of quality over cost: each variant in each form that can be deployed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from evalsuite.contract import Direction
+from evalsuite.report.clocks import clock_doubts
+from evalsuite.report.numerals import grouped
+
+if TYPE_CHECKING:
+    from evalsuite.report.run import Run
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a stage tells of a form in which networks can be deployed; forms of one name are joined.
+
+    Args:
+        name: in a few words; "{key}" stands for an option of the step.
+        stage: whose steps measure it.
+        quality: metrics, of which the first that a workload has is taken.
+        size: the metric of its bytes.
+        times: the metric of a clock that is relative to the baseline's in float, and what its setting has to say.
+
+    Example: docs/plugins.md#4-a-section-of-the-report
+    """
+
+    name: str
+    stage: str
+    quality: tuple[str, ...] = ()
+    size: str = ""
+    times: str = ""
+    setting: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A variant in one form: means over seeds, and over the workloads of the plane."""
+
+    variant: str
+    form: str
+    quality: float
+    cost: float
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Quality over cost.
+
+    Args:
+        points: at least two.
+        workloads: over which both are means.
+        unit: of the quality.
+        way: 1 where more is better, -1 where less is.
+        cost: what it is, in words.
+    """
+
+    points: tuple[Point, ...]
+    workloads: tuple[str, ...]
+    unit: str
+    way: int
+    cost: str
+
+    @property
+    def frontier(self) -> list[Point]:
+        """The points that none is better and cheaper than, by cost."""
+        best = -math.inf
+        frontier = []
+        for point in sorted(self.points, key=lambda point: (point.cost, -self.way * point.quality)):
+            if self.way * point.quality > best:
+                best = self.way * point.quality
+                frontier.append(point)
+        return frontier
+
+
+Place = tuple[str, int, str]  # The form, which of its steps, the variant.
+
+
+@dataclass
+class _Network:
+    """What is known of a place on one workload: means over seeds."""
+
+    quality: float | None = None
+    size: float | None = None
+    time: float | None = None
+
+
+def plane_of(run: Run) -> Plane | None:
+    """The plane of a run; None where fewer than two networks have a quality and a cost.
+
+    Workloads of one unit of quality stand together: those of which there are most. The cost is a latency only where
+    all clocks were read without other work beside them, and else the size of the file.
+    """
+    forms = [form for section in run.sections.values() for form in section.forms]
+    kinds = {workload: kind for workload in run.measured.workloads if (kind := _kind(run, forms, workload))}
+    if not kinds:
+        return None
+    alike = grouped((kind, workload) for workload, kind in kinds.items())
+    (unit, direction), workloads = max(alike.items(), key=lambda item: len(item[1]))
+    networks = {workload: _networks(run, forms, workload) for workload in workloads}
+    way = 1 if direction == Direction.HIGHER.value else -1
+    clocks = [form.times for form in forms if form.times]
+    rows = run.frame[run.frame["workload"].isin(workloads) & run.frame["metric"].isin(clocks)]
+    if not clock_doubts(rows, ["workload"]):
+        points = _points(networks, run.baseline, "time")
+        if len({point.form for point in points}) > 1:
+            return Plane(points, tuple(workloads), unit, way, "latency")
+    points = _points(networks, run.baseline, "size")
+    return Plane(points, tuple(workloads), unit, way, "size of the file") if len(points) > 1 else None
+
+
+def _kind(run: Run, forms: Sequence[Form], workload: str) -> tuple[str, str] | None:
+    """The unit and the direction of a workload's quality."""
+    rows = run.measured.frame
+    rows = rows[(rows["workload"] == workload) & rows["value"].notna()]
+    for form in forms:
+        for metric in form.quality:
+            own = rows[(rows["stage"] == form.stage) & (rows["metric"] == metric)]
+            if len(own):
+                return str(own["unit"].iloc[0]), str(own["direction"].iloc[0])
+    return None
+
+
+def _networks(run: Run, forms: Sequence[Form], workload: str) -> dict[Place, _Network]:
+    networks: dict[Place, _Network] = {}
+    for form in forms:
+        seen: dict[str, int] = {}
+        for step in run.measured.plain_steps(workload, form.stage):
+            options = run.measured.options.get(step, {})
+            try:
+                name = form.name.format_map(options)
+            except KeyError:
+                continue
+            place = seen[name] = seen.get(name, -1) + 1
+            for variant in run.measured.variants:
+                network = networks.setdefault((name, place, variant), _Network())
+                _measure(network, run, form, (workload, variant, step))
+    return networks
+
+
+def _measure(network: _Network, run: Run, form: Form, place: tuple[str, str, str]) -> None:
+    qualities = (run.measured.values(*place, metric) for metric in form.quality)
+    network.quality = _mean(next(filter(None, qualities), {})) if form.quality else network.quality
+    network.size = _mean(run.measured.values(*place, form.size)) if form.size else network.size
+    if form.times:
+        settings = run.measured.settings(*place, form.times)
+        wanted = (text for text, keys in settings.items() if form.setting.items() <= keys.items())
+        network.time = _mean(run.measured.values(*place, form.times, next(wanted, "")))
+
+
+def _mean(values: Mapping[int, float]) -> float | None:
+    return math.fsum(values.values()) / len(values) if values else None
+
+
+def _points(networks: Mapping[str, Mapping[Place, _Network]], baseline: str, cost: str) -> tuple[Point, ...]:
+    """The places that every workload has, with the geometric mean of their costs over the baseline's first."""
+    return tuple(_each_point(networks, baseline, cost))
+
+
+def _each_point(networks: Mapping[str, Mapping[Place, _Network]], baseline: str, cost: str) -> Iterator[Point]:
+    units = {name: _unit_cost(own, baseline, cost) for name, own in networks.items()}
+    for place in next(iter(networks.values())):
+        own = [(networks[name].get(place, _Network()), units[name]) for name in networks]
+        qualities = [network.quality for network, _ in own if network.quality is not None]
+        costs = [getattr(network, cost) / unit for network, unit in own if unit and getattr(network, cost)]
+        if len(qualities) == len(costs) == len(networks):
+            cheap = math.exp(math.fsum(map(math.log, costs)) / len(costs))
+            yield Point(place[2], place[0], math.fsum(qualities) / len(qualities), cheap)
+
+
+def _unit_cost(networks: Mapping[Place, _Network], baseline: str, cost: str) -> float | None:
+    """What the baseline costs in its first form."""
+    costs = (getattr(network, cost) for place, network in networks.items() if place[2] == baseline)
+    return next(filter(None, costs), None)

@@ -1,0 +1,183 @@
+"""What a report opens with: the question, the answer of each variant, the plane of all networks, and the ranking."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from evalsuite.report.answer import Answer, Kind
+from evalsuite.report.cells import MatrixRow
+from evalsuite.report.forms import plane_of
+from evalsuite.report.matrix import Matrix
+from evalsuite.report.numerals import listed, scale_of
+from evalsuite.report.plane import plane_svg
+from evalsuite.report.sentences import Line, lines_of, table_of
+from evalsuite.report.strip import strip_svg
+
+if TYPE_CHECKING:
+    from evalsuite.report.run import Run
+
+_COLUMNS = 6
+_STRIPS = 8  # variants whose strip plot is drawn: of more they would be most of the page
+LINE_TONES = {Kind.BUYS: "buys", Kind.COSTS: "costs", Kind.SAME: "same", Kind.UNKNOWN: "open"}
+Href = Callable[[str, str], str]  # (variant, question) -> the link to the evidence.
+
+
+@dataclass(frozen=True)
+class Screen:
+    """The answer of one variant as the page shows it: what it is in words, four lines, and the strip plots."""
+
+    variant: str
+    words: str
+    lines: tuple[Line, ...]
+    strip: str
+    narrow: str
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A variant in the ranking: text and whether it is the best of its column."""
+
+    variant: str
+    words: str
+    cells: tuple[tuple[str, bool], ...]
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """All variants by one question, the best first: means over seeds, and over the workloads that all of them have."""
+
+    by: str
+    columns: tuple[str, ...]
+    rows: tuple[Ranked, ...]
+
+
+@dataclass(frozen=True)
+class Opening:
+    """The first screen; `plane` and `ranking` are empty where there is nothing to draw or to rank."""
+
+    screens: tuple[Screen, ...]
+    plane: str = ""
+    plane_title: str = ""
+    plane_caption: str = ""
+    ranking: Ranking | None = None
+
+
+def opening_of(run: Run, href: Href) -> Opening:
+    """The first screen of a run."""
+    drawn = [bool(matrix.rows) and place < _STRIPS for place, matrix in enumerate(run.matrices)]
+    screens = tuple(_screen(run, matrix, href, drawn=own) for matrix, own in zip(run.matrices, drawn, strict=True))
+    plane = plane_of(run)
+    if plane is None:
+        return Opening(screens, ranking=ranking_of(run))
+    svg, caption = plane_svg(plane, run.names, run.baseline)
+    title = f"Quality and {plane.cost} of everything that was built ({run.names[run.baseline]} in float = 1)"
+    return Opening(screens, svg, title, caption, ranking_of(run))
+
+
+def _screen(run: Run, matrix: Matrix, href: Href, *, drawn: bool) -> Screen:
+    answer = Answer.of(matrix)
+
+    def link(question: str) -> str:
+        return href(matrix.variant, question)
+
+    wide, narrow = (strip_svg(answer, link, narrow=small) if drawn else "" for small in (False, True))
+    lines = tuple(lines_of(answer)) if matrix.rows else ()
+    return Screen(matrix.variant, run.names[matrix.variant], lines, wide, narrow)
+
+
+def answers_json(run: Run) -> str:
+    """The answer of every variant for gates and other programs, with exact numbers."""
+    record = {
+        "question": run.question,
+        "baseline": run.baseline,
+        "names": run.names,
+        "answers": [Answer.of(matrix).record for matrix in run.matrices],
+    }
+    return json.dumps(record, indent=1, ensure_ascii=False) + "\n"
+
+
+def facts_of(run: Run) -> str:
+    """What was compared: variants in words, workloads with their test samples, seeds."""
+    tests = [(name, run.record.text("data", name, "test")) for name in run.measured.workloads]
+    places = [f"{name} ({count} test samples)" if count.isdigit() else name for name, count in tests]
+    shown = listed(places) if len(places) <= 3 else f"{len(places)} workloads"
+    subject = run.compared_variants[0] if run.compared_variants else ""
+    others = len(run.compared_variants) - 1
+    more = f" and {others} more" if others > 0 else ""
+    compared = f"{run.names[subject]}{more} against {run.names[run.baseline]}, paired by seed · " if subject else ""
+    return f"{compared}{shown} · {run.seeds_text}"
+
+
+def terminal_lines(run: Run) -> list[str]:
+    """The answer of the first variant in at most eight lines below the question; empty where nothing is compared."""
+    if not run.matrices or not run.matrices[0].rows:
+        return []
+    matrix = run.matrices[0]
+    head = f"{run.question} {_subject(run, matrix.variant)}"
+    return [head, *table_of(Answer.of(matrix))]
+
+
+def _subject(run: Run, variant: str) -> str:
+    return f"({run.names[variant]} against {run.names[run.baseline]}, {run.seeds_text.split(' (')[0]})"
+
+
+def ranking_of(run: Run) -> Ranking | None:
+    """The variants by their deployed quality; None where fewer than two have a number."""
+    columns = [column for question in _questions(run.matrices) if (column := _column(run, question))]
+    columns = columns[:_COLUMNS]
+    if not columns:
+        return None
+    by = next((column for column in columns if column.row.endpoint.of), columns[0])
+    variants = [run.baseline, *(matrix.variant for matrix in run.matrices)]
+    variants = [name for name in variants if any(name in column.levels for column in columns)]
+    variants.sort(key=lambda name: -by.row.way * by.levels[name] if name in by.levels else math.inf)
+    rows = [Ranked(name, run.names[name], tuple(column.cell(name) for column in columns)) for name in variants]
+    return Ranking(by.row.endpoint.words, tuple(column.head for column in columns), tuple(rows))
+
+
+def _questions(matrices: Sequence[Matrix]) -> list[str]:
+    return list(dict.fromkeys(row.endpoint.question for matrix in matrices for row in matrix.rows))
+
+
+@dataclass(frozen=True)
+class _Column:
+    row: MatrixRow
+    levels: dict[str, float]
+    workloads: int
+
+    @property
+    def head(self) -> str:
+        scale = scale_of(self.row.endpoint.unit, self.levels.values(), [self.row.endpoint.margin])
+        unit = "" if scale.unit in ("ratio", "count") else f", {scale.unit}"
+        return f"{self.row.endpoint.words}{unit}" + (f", mean of {self.workloads}" if self.workloads > 1 else "")
+
+    def cell(self, variant: str) -> tuple[str, bool]:
+        """The number of a variant, and whether none is better, and some are worse."""
+        if variant not in self.levels:
+            return "–", False
+        scale = scale_of(self.row.endpoint.unit, self.levels.values(), [self.row.endpoint.margin])
+        turned = [self.row.way * level for level in self.levels.values()]
+        best = self.row.way * self.levels[variant] == max(turned) != min(turned)
+        return scale.number(self.levels[variant]), best
+
+
+def _column(run: Run, question: str) -> _Column | None:
+    """The means of every variant, over the workloads that all of them have a number of; clocks are left out."""
+    rows = {matrix.variant: row for matrix in run.matrices for row in matrix.rows if row.endpoint.question == question}
+    known = [
+        {name: cell.levels for name, cell in row.cells.items() if cell.levels is not None and not cell.clock}
+        for row in rows.values()
+    ]
+    rows = {variant: row for (variant, row), own in zip(rows.items(), known, strict=True) if own}
+    known = [own for own in known if own]
+    shared = [name for name in (known[0] if known else ()) if all(name in own for own in known)]
+    if not shared:
+        return None
+    levels = {run.baseline: math.fsum(known[0][name][1] for name in shared) / len(shared)}
+    for variant, own in zip(rows, known, strict=True):
+        levels[variant] = math.fsum(own[name][0] for name in shared) / len(shared)
+    return _Column(next(iter(rows.values())), levels, len(shared))

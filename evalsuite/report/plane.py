@@ -1,0 +1,138 @@
+"""The plane of quality over cost, drawn: each variant in each form, and the frontier."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from evalsuite.report.canvas import looks
+from evalsuite.report.forms import Plane, Point
+from evalsuite.report.numerals import listed, scale_of
+
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 468.0, 10.0, 232.0
+_SHAPES = (
+    "M{x} {y}m-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z",
+    "M{x} {y}m-4.6 -4.6h9.2v9.2h-9.2z",
+    "M{x} {y}m0 -5.6l5.4 9.8h-10.8z",
+    "M{x} {y}m0 -6l6 6l-6 6l-6 -6z",
+    "M{x} {y}m-2 -6h4v4h4v4h-4v4h-4v-4h-4v-4h4z",
+    "M{x} {y}m0 5.6l5.4 -9.8h-10.8z",
+)
+_NAMED = 9  # variants with a colour of their own
+_SPREAD = 4.0  # the range of quality, over the distance of the middle from the best
+
+
+def plane_svg(plane: Plane, names: Mapping[str, str], baseline: str) -> tuple[str, str]:
+    """The plane as an `svg` element that takes the page's colours, and its caption.
+
+    Args:
+        plane: what is drawn.
+        names: variant -> what it is, in words.
+        baseline: whose first form costs 1.
+    """
+    low, high = _range(plane, baseline)
+    shown = [point for point in plane.points if low <= plane.way * point.quality <= high]
+    most = max(point.cost for point in shown) * 1.06
+    least = min(0.0, min(point.cost for point in shown))
+    if min(point.cost for point in shown) > 0.6 * most:
+        least = min(point.cost for point in shown) * 0.96
+
+    def place(point: Point) -> tuple[str, str]:
+        x = _LEFT + 8 + (point.cost - least) / (most - least) * (_RIGHT - _LEFT - 16)
+        y = _BOTTOM - (plane.way * point.quality - low) / (high - low) * (_BOTTOM - _TOP)
+        return f"{x:.1f}", f"{y:.1f}"
+
+    forms = list(dict.fromkeys(point.form for point in plane.points))
+    colours = _colours([name for name in names if any(point.variant == name for point in plane.points)])
+    scale = scale_of(plane.unit, [point.quality for point in shown], [(high - low) / 4])
+    body = _axes(plane, (low, high), (least, most))
+    front = [point for point in plane.frontier if point in shown]
+    body += f'<path class="front" d="M{"L".join(" ".join(place(point)) for point in front)}"/>' if front else ""
+    for point in shown:
+        x, y = place(point)
+        path = _SHAPES[forms.index(point.form) % len(_SHAPES)].format(x=x, y=y)
+        title = (
+            f"{names[point.variant]}, {point.form}: {scale.number(point.quality)} {scale.unit}, "
+            f"{plane.cost} {point.cost:.2f}"
+        )
+        body += f'<path {colours[point.variant]} d="{path}"><title>{escape(title)}</title></path>'
+    legend, height = _legend(plane, names, colours, forms)
+    left = len(plane.points) - len(shown)
+    over = f"Means over {listed(plane.workloads)}. " if len(plane.workloads) > 1 else ""
+    beyond = f" {left} point{'s' * (left != 1)} of lower quality {'are' if left != 1 else 'is'} not drawn." * bool(left)
+    caption = f"{over}Dashed: nothing is better and cheaper.{beyond}"
+    label = escape(f"Quality over {plane.cost} of {len(plane.points)} networks")
+    return f'<svg class="plane" viewBox="0 0 480 {height:g}" role="group" aria-label="{label}">{body}{legend}</svg>', caption
+
+
+def _range(plane: Plane, baseline: str) -> tuple[float, float]:
+    """The least and the greatest quality that are drawn, turned so that more is better."""
+    qualities = sorted(plane.way * point.quality for point in plane.points)
+    best, middle = qualities[-1], qualities[len(qualities) // 2]
+    own = [plane.way * point.quality for point in plane.points if point.variant == baseline]
+    floor = min([best - _SPREAD * (best - middle), *own[:1]])
+    drawn = [quality for quality in qualities if quality >= floor]
+    room = max(0.08 * (best - drawn[0]), abs(best) * 1e-4, 1e-9)
+    return drawn[0] - room, best + room
+
+
+def _colours(variants: Sequence[str]) -> dict[str, str]:
+    """A look as attributes; beyond so many variants a colour says nothing, and the mouse names the point."""
+    chosen = looks(list(variants))
+    dark = "#222222"
+    return {
+        name: 'class="other"'
+        if place >= _NAMED
+        else ('class="ink"' if chosen[name].colour == dark else f'fill="{chosen[name].colour}"')
+        for place, name in enumerate(variants)
+    }
+
+
+def _axes(plane: Plane, heights: tuple[float, float], costs: tuple[float, float]) -> str:
+    (low, high), (least, most) = heights, costs
+    scale = scale_of(plane.unit, [max(abs(low), abs(high))], [high - low])
+    body = ""
+    for tick in _ticks(low, high):
+        y = _BOTTOM - (tick - low) / (high - low) * (_BOTTOM - _TOP)
+        text = escape(f"{_short(plane.way * tick / scale.divisor)}{' %' if scale.unit == '%' else ''}")
+        body += f'<path class="rule" d="M{_LEFT:g} {y:.1f}H{_RIGHT:g}"/>'
+        body += f'<text class="soft" x="{_LEFT - 6:g}" y="{y + 4:.1f}" text-anchor="end">{text}</text>'
+    for tick in _ticks(least, most):
+        x = _LEFT + 8 + (tick - least) / (most - least) * (_RIGHT - _LEFT - 16)
+        body += f'<text class="soft" x="{x:.1f}" y="{_BOTTOM + 16:g}" text-anchor="middle">{_short(tick)}</text>'
+    return body + f'<path class="axis" d="M{_LEFT:g} {_TOP:g}V{_BOTTOM:g}H{_RIGHT:g}"/>'
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Three to six round numbers."""
+    rough = (high - low) / 4
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    return [step * place for place in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def _short(value: float) -> str:
+    text = f"{value:.4f}".rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text.replace("-", "−")
+
+
+def _legend(plane: Plane, names: Mapping[str, str], colours: Mapping[str, str],
+            forms: Sequence[str]) -> tuple[str, float]:  # fmt: skip
+    """What the colours and the shapes are, in lines as wide as the plane; and the height of it all."""
+    entries = [(colours[name], _SHAPES[1], names[name]) for name in list(colours)[:_NAMED]]
+    entries += [('class="other"', _SHAPES[1], "others")] if len(colours) > _NAMED else []
+    shapes = [('class="soft"', _SHAPES[place % len(_SHAPES)], form) for place, form in enumerate(forms)]
+    body, y = "", _BOTTOM + 40
+    for group in (entries, shapes):
+        x = 8.0
+        for look, shape, text in group:
+            wide = 7.0 * len(text) + 30
+            if x + wide > 478 and x > 8:
+                x, y = 8.0, y + 19
+            body += f'<path {look} d="{shape.format(x=f"{x + 6:.1f}", y=f"{y - 4:g}")}"/>'
+            body += f'<text x="{x + 16:.1f}" y="{y:g}">{escape(text)}</text>'
+            x += wide
+        y += 19
+    return body, y - 8
