@@ -183,12 +183,14 @@ def _became(rows: pd.DataFrame) -> str:
 
 
 def report_of(folder: Path) -> Iterator[str]:
-    """Write the report of a run; a table of each step's headline by variant, and where the report lies."""
+    """Write the report of a run; a table of each step's headline by variant, the answer, and where the report lies."""
     from evalsuite.report import write_report
+    from evalsuite.report.opening import terminal_lines
+    from evalsuite.report.run import Run
 
     page = write_report(folder)[0]
-    frame = read_results(folder)
-    yield from _table(frame)
+    yield from _table(read_results(folder))
+    yield from terminal_lines(Run.of(folder))
     yield f"Report: {page}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -57,6 +57,7 @@ class Plane:
         unit: of the quality.
         way: 1 where more is better, -1 where less is.
         cost: what it is, in words.
+        base: the form of the baseline whose cost is 1.
     """
 
     points: tuple[Point, ...]
@@ -64,6 +65,7 @@ class Plane:
     unit: str
     way: int
     cost: str
+    base: str
 
     @property
     def frontier(self) -> list[Point]:
@@ -106,11 +108,11 @@ def plane_of(run: Run) -> Plane | None:
     clocks = [form.times for form in forms if form.times]
     rows = run.frame[run.frame["workload"].isin(workloads) & run.frame["metric"].isin(clocks)]
     if not clock_doubts(rows, ["workload"]):
-        points = _points(networks, run.baseline, "time")
+        points, base = _points(networks, run.baseline, "time")
         if len({point.form for point in points}) > 1:
-            return Plane(points, tuple(workloads), unit, way, "latency")
-    points = _points(networks, run.baseline, "size")
-    return Plane(points, tuple(workloads), unit, way, "size of the file") if len(points) > 1 else None
+            return Plane(points, tuple(workloads), unit, way, "time", base)
+    points, base = _points(networks, run.baseline, "size")
+    return Plane(points, tuple(workloads), unit, way, "size of the file", base) if len(points) > 1 else None
 
 
 def _kind(run: Run, forms: Sequence[Form], workload: str) -> tuple[str, str] | None:
@@ -156,23 +158,36 @@ def _mean(values: Mapping[int, float]) -> float | None:
     return math.fsum(values.values()) / len(values) if values else None
 
 
-def _points(networks: Mapping[str, Mapping[Place, _Network]], baseline: str, cost: str) -> tuple[Point, ...]:
-    """The places that every workload has, with the geometric mean of their costs over the baseline's first."""
-    return tuple(_each_point(networks, baseline, cost))
+def _points(
+    networks: Mapping[str, Mapping[Place, _Network]], baseline: str, cost: str
+) -> tuple[tuple[Point, ...], str]:
+    """The points of all places that every workload has, and the form of the baseline whose cost is 1.
+
+    A cost is the geometric mean over workloads of the cost there over the baseline's; that is taken in the first form
+    whose cost every workload knows, so that one number is one thing.
+    """
+    shared = [place for place in next(iter(networks.values())) if all(place in own for own in networks.values())]
+    bases = [
+        place for place in shared if place[2] == baseline and all(_cost(own[place], cost) for own in networks.values())
+    ]
+    if not bases:
+        return (), ""
+    points = [point for place in shared if (point := _point(place, bases[0], networks, cost))]
+    return tuple(points), bases[0][0]
 
 
-def _each_point(networks: Mapping[str, Mapping[Place, _Network]], baseline: str, cost: str) -> Iterator[Point]:
-    units = {name: _unit_cost(own, baseline, cost) for name, own in networks.items()}
-    for place in next(iter(networks.values())):
-        own = [(networks[name].get(place, _Network()), units[name]) for name in networks]
-        qualities = [network.quality for network, _ in own if network.quality is not None]
-        costs = [getattr(network, cost) / unit for network, unit in own if unit and getattr(network, cost)]
-        if len(qualities) == len(costs) == len(networks):
-            cheap = math.exp(math.fsum(map(math.log, costs)) / len(costs))
-            yield Point(place[2], place[0], math.fsum(qualities) / len(qualities), cheap)
+def _point(place: Place, base: Place, networks: Mapping[str, Mapping[Place, _Network]], cost: str) -> Point | None:
+    """The point of a place, or None where a workload lacks its quality or its cost."""
+    qualities = [own[place].quality for own in networks.values()]
+    ratios = [_cost(own[place], cost) / _cost(own[base], cost) for own in networks.values()]
+    known = [quality for quality in qualities if quality is not None]
+    if len(known) < len(qualities) or min(ratios) <= 0:
+        return None
+    mean_cost = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
+    return Point(place[2], place[0], math.fsum(known) / len(known), mean_cost)
 
 
-def _unit_cost(networks: Mapping[Place, _Network], baseline: str, cost: str) -> float | None:
-    """What the baseline costs in its first form."""
-    costs = (getattr(network, cost) for place, network in networks.items() if place[2] == baseline)
-    return next(filter(None, costs), None)
+def _cost(network: _Network, cost: str) -> float:
+    """The size or the time of a network; 0 where it is not known."""
+    value: float | None = getattr(network, cost)
+    return value or 0.0

@@ -74,7 +74,7 @@ def opening_of(run: Run, href: Href) -> Opening:
     if plane is None:
         return Opening(screens, ranking=ranking_of(run))
     svg, caption = plane_svg(plane, run.names, run.baseline)
-    title = f"Quality and {plane.cost} of everything that was built ({run.names[run.baseline]} in float = 1)"
+    title = f"Quality and {plane.cost} of everything that was built ({run.names[run.baseline]}, {plane.base} = 1)"
     return Opening(screens, svg, title, caption, ranking_of(run))
 
 

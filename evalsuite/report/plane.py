@@ -34,7 +34,7 @@ def plane_svg(plane: Plane, names: Mapping[str, str], baseline: str) -> tuple[st
     low, high = _range(plane, baseline)
     shown = [point for point in plane.points if low <= plane.way * point.quality <= high]
     most = max(point.cost for point in shown) * 1.06
-    least = min(0.0, min(point.cost for point in shown))
+    least = min(0.0, *(point.cost for point in shown))
     if min(point.cost for point in shown) > 0.6 * most:
         least = min(point.cost for point in shown) * 0.96
 
@@ -57,13 +57,16 @@ def plane_svg(plane: Plane, names: Mapping[str, str], baseline: str) -> tuple[st
             f"{plane.cost} {point.cost:.2f}"
         )
         body += f'<path {colours[point.variant]} d="{path}"><title>{escape(title)}</title></path>'
-    legend, height = _legend(plane, names, colours, forms)
+    legend, height = _legend(names, colours, forms)
     left = len(plane.points) - len(shown)
     over = f"Means over {listed(plane.workloads)}. " if len(plane.workloads) > 1 else ""
     beyond = f" {left} point{'s' * (left != 1)} of lower quality {'are' if left != 1 else 'is'} not drawn." * bool(left)
     caption = f"{over}Dashed: nothing is better and cheaper.{beyond}"
     label = escape(f"Quality over {plane.cost} of {len(plane.points)} networks")
-    return f'<svg class="plane" viewBox="0 0 480 {height:g}" role="group" aria-label="{label}">{body}{legend}</svg>', caption
+    return (
+        f'<svg class="plane" viewBox="0 0 480 {height:g}" role="group" aria-label="{label}">{body}{legend}</svg>',
+        caption,
+    )
 
 
 def _range(plane: Plane, baseline: str) -> tuple[float, float]:
@@ -118,8 +121,7 @@ def _short(value: float) -> str:
     return "0" if text == "-0" else text.replace("-", "−")
 
 
-def _legend(plane: Plane, names: Mapping[str, str], colours: Mapping[str, str],
-            forms: Sequence[str]) -> tuple[str, float]:  # fmt: skip
+def _legend(names: Mapping[str, str], colours: Mapping[str, str], forms: Sequence[str]) -> tuple[str, float]:
     """What the colours and the shapes are, in lines as wide as the plane; and the height of it all."""
     entries = [(colours[name], _SHAPES[1], names[name]) for name in list(colours)[:_NAMED]]
     entries += [('class="other"', _SHAPES[1], "others")] if len(colours) > _NAMED else []

@@ -97,7 +97,8 @@ class Run:
         frame: all rows, in the recipe's order; clock readings that contradict each other lose their value.
         record: what the runner wrote of it.
         baseline: the variant to compare with.
-        question: that the report answers; by default whether the first variant's activation should replace the baseline's.
+        question: that the report answers; by default whether the first variant's activation should
+            replace the baseline's.
         folder: the run's, where its pictures are looked for.
 
     Example: docs/plugins.md#4-a-section-of-the-report
@@ -120,7 +121,7 @@ class Run:
         """The question, with the activations that the baseline and the first of the other variants end with."""
         ends = {name: end or words for name, (words, end) in self._called.items()}
         baseline = ends.get(self.baseline, self.baseline)
-        if not self.compared_variants:
+        if not self._called or not self.compared_variants:
             return ALONE.format(baseline=baseline)
         variant = self.compared_variants[0]
         other = ends[variant] if ends[variant] != baseline else self.names[variant]
@@ -129,9 +130,13 @@ class Run:
     @cached_property
     def _called(self) -> dict[str, tuple[str, str]]:
         """Variant -> what it is in words, and the activation that it ends with; one of no section by its name."""
+        if "variant" not in self.frame:
+            return {}
         named = self.frame.drop_duplicates("variant")
         called: dict[str, tuple[str, str]] = {}
-        for name, treatment, options in zip(named["variant"], named["variant_use"], named["variant_options"], strict=True):
+        for name, treatment, options in zip(
+            named["variant"], named["variant_use"], named["variant_options"], strict=True
+        ):
             known = {key: value for key, value in options.items() if value is not None}
             answers = (section.called(str(treatment or name), known) for section in sections().values())
             words, end = next((answer for answer in answers if answer[0]), ("", ""))
@@ -143,7 +148,10 @@ class Run:
         """Variant -> what it is, in words; the baseline by its activation, and those of the same words by name too."""
         words = {name: end if name == self.baseline and end else words for name, (words, end) in self._called.items()}
         alike = Counter(words.values())
-        return {name: text if alike[text] == 1 else f"{text} ({name})" for name, text in words.items()}
+        # A baseline that has no rows is called by its name.
+        return {self.baseline: self.baseline} | {
+            name: text if alike[text] == 1 else f"{text} ({name})" for name, text in words.items()
+        }
 
     @property
     def compared_variants(self) -> list[str]:

@@ -136,7 +136,9 @@ def _fact(lead: Statement, also: str) -> Item:
     number, _ = _apart(lead)
     if levels is not None:
         number = " in place of ".join(f"{scale.number(level)} {scale.unit}".strip() for level in levels)
-    return Item(lead.row.endpoint.question, f"{phrase} is", number, "", f"on {lead.where}{also} ({lead.notes[0]})", lead)
+    return Item(
+        lead.row.endpoint.question, f"{phrase} is", number, "", f"on {lead.where}{also} ({lead.notes[0]})", lead
+    )
 
 
 def _unmeasured(reason: str, statements: Sequence[Statement]) -> Item:

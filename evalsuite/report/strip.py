@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterator
 from html import escape
 
@@ -10,6 +11,8 @@ from evalsuite.report.cells import MatrixCell, MatrixRow
 
 _REACH = 6.0  # margins either way; what lies beyond is an arrow
 _GAP = 9.0  # between the workloads of a question
+_LINE = 13.0  # between the lines of a label
+_LETTERS = 40  # of a label's line, at most
 
 
 def strip_svg(answer: Answer, href: Callable[[str], str], *, narrow: bool = False) -> str:
@@ -28,7 +31,8 @@ def strip_svg(answer: Answer, href: Callable[[str], str], *, narrow: bool = Fals
     across = _Across(left + 8, right - 8)
     body, y = [], top
     for row, cells in rows:
-        height = max(16.0, _GAP * len(cells) + 4) + (15 if narrow else 3)
+        lines = 1 if narrow else len(_wrapped(row.endpoint.words))
+        height = max(16.0 * lines, _GAP * len(cells) + 4) + (15 if narrow else 3)
         body.append(_question(row, cells, y, height, across, href, narrow=narrow))
         y += height
     band = across(1.0) - across(-1.0)
@@ -61,15 +65,19 @@ class _Across:
 
 def _question(row: MatrixRow, cells: list[tuple[str, MatrixCell]], y: float, height: float, across: _Across,
               href: Callable[[str], str], *, narrow: bool) -> str:  # fmt: skip
-    words = row.endpoint.words
-    middle = y + 12 if narrow else y + height / 2 + 4
+    lines = [row.endpoint.words] if narrow else _wrapped(row.endpoint.words)
+    middle = y + 12 if narrow else y + height / 2 + 4 - _LINE * (len(lines) - 1) / 2
     place = 'x="10"' if narrow else 'x="284" text-anchor="end"'
-    label = f'<a href="{escape(href(row.endpoint.question))}"><text {place} y="{middle:g}">{escape(words)}</text></a>'
+    texts = (f'<text {place} y="{middle + _LINE * line:g}">{escape(text)}</text>' for line, text in enumerate(lines))
+    label = f'<a href="{escape(href(row.endpoint.question))}">{"".join(texts)}</a>'
     first = y + height / 2 - _GAP * (len(cells) - 1) / 2 + (8 if narrow else 0)
-    marks = "".join(
-        _mark(row, name, cell, first + _GAP * place_, across) for place_, (name, cell) in enumerate(cells)
-    )
+    marks = "".join(_mark(row, name, cell, first + _GAP * place_, across) for place_, (name, cell) in enumerate(cells))
     return label + marks
+
+
+def _wrapped(words: str) -> list[str]:
+    """The lines of a label."""
+    return textwrap.wrap(words, _LETTERS)
 
 
 def _mark(row: MatrixRow, name: str, cell: MatrixCell, y: float, across: _Across) -> str:
@@ -84,7 +92,9 @@ def _mark(row: MatrixRow, name: str, cell: MatrixCell, y: float, across: _Across
         tone = "buys" if mean > 0 else "costs"
     elif cell.reading.value.startswith(("a fact", "no worse")):
         tone = "same"
-    seeds = "" if not cell.values else "; by seed: " + ", ".join(row.scale.number(one, sign=True) for one in cell.values)
+    seeds = (
+        "" if not cell.values else "; by seed: " + ", ".join(row.scale.number(one, sign=True) for one in cell.values)
+    )
     title = escape(f"{row.endpoint.words}, {name}: {cell.difference(row.scale)}, {cell.words}{seeds}")
     ends = sorted((low, high))
     bar = f'<path d="M{across(ends[0]):.1f} {y:g}H{across(ends[1]):.1f}"/>' if ends[0] != ends[1] else ""

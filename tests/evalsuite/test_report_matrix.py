@@ -497,7 +497,7 @@ def test_a_table_marks_a_number_as_the_matrix_concludes_from_it() -> None:
 def test_the_title_names_the_baseline(baseline: str, named: str) -> None:
     rows = frame_of(rows_of("accuracy", "accuracy", {baseline: BASE, "relu": BASE}))
     run = Run(rows, Record({}), baseline)
-    assert run.question == f"What does replacing {named} by ReLU buy, and cost, downstream?"
+    assert run.question == f"Should ReLU replace {named}?"
 
 
 def test_an_axis_is_no_narrower_than_what_rounding_does() -> None:

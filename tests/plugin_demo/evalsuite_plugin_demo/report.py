@@ -7,6 +7,7 @@ from evalsuite import (
     Drawing,
     Endpoint,
     Finding,
+    Form,
     Grid,
     GridCell,
     Part,
@@ -61,5 +62,7 @@ SECTION = Section(
     endpoints=(
         Endpoint("accuracy under noise", first_step(STAGE, (METRIC,)), "fraction", Direction.HIGHER, margin=0.01),
     ),
+    # Points of the page's plane: the file is that which `export` writes, its quality is that under noise.
+    forms=(Form("under noise", STAGE, (METRIC,)), Form("under noise", "export", size="model_bytes")),
     terms={"input noise": "Gaussian noise that is added to the inputs of a network."},
 )

@@ -1,0 +1,77 @@
+"""The first screen of a page: four lines from the answer, the strip plot, the plane and the ranking."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from evalsuite.report.answer import Answer
+from evalsuite.report.forms import Plane, Point, plane_of
+from evalsuite.report.opening import answers_json, opening_of, ranking_of, terminal_lines
+from evalsuite.report.run import Run
+
+REPORTS = Path(__file__).parents[2] / "reports"
+KINDS = ["Buys", "Costs", "No difference that matters", "Cannot be told"]
+
+
+@pytest.fixture(scope="module", params=["sample", "cifar10", "language-downstream"])
+def run(request: pytest.FixtureRequest) -> Run:
+    return Run.of(REPORTS / str(request.param))
+
+
+def test_each_variant_has_four_lines_of_at_most_three_items(run: Run) -> None:
+    opening = opening_of(run, lambda variant, question: f"#{variant}-{question}")
+    assert [screen.variant for screen in opening.screens] == [matrix.variant for matrix in run.matrices]
+    for screen in opening.screens:
+        assert [line.kind.value for line in screen.lines] == KINDS
+        assert all(len(line.items) <= 3 for line in screen.lines)
+
+
+def test_the_json_holds_the_numbers_of_the_answer(run: Run) -> None:
+    record = json.loads(answers_json(run))
+    assert record["question"] == run.question
+    assert record["answers"] == json.loads(json.dumps([Answer.of(matrix).record for matrix in run.matrices]))
+
+
+def test_drawings_are_sound_svg_with_a_text_for_those_who_cannot_see_them(run: Run) -> None:
+    opening = opening_of(run, lambda _variant, question: f"#{question}")
+    for svg in [opening.plane, *(screen.strip for screen in opening.screens if screen.strip)]:
+        element = ElementTree.fromstring(svg)
+        assert element.get("aria-label")
+        assert not re.search(r"nan|inf(?!o)", svg.split(">", 1)[1].lower().replace("float", ""))
+
+
+def test_the_plane_says_which_form_costs_one(run: Run) -> None:
+    """In language-downstream no float file was measured: there the cost of the 8-bit network is the unit."""
+    plane = plane_of(run)
+    assert plane is not None
+    own = [point.cost for point in plane.points if (point.variant, point.form) == (run.baseline, plane.base)]
+    assert pytest.approx(1.0) in own
+    assert f"{plane.base} = 1)" in opening_of(run, lambda *_: "#").plane_title
+
+
+def test_the_frontier_is_what_nothing_is_better_and_cheaper_than() -> None:
+    points = tuple(
+        Point("relu", form, quality, cost)
+        for form, quality, cost in [("a", 0.9, 1.0), ("b", 0.8, 0.5), ("c", 0.7, 0.6), ("d", 0.95, 2.0)]
+    )
+    assert [point.form for point in Plane(points, ("w",), "fraction", 1, "time", "a").frontier] == ["b", "a", "d"]
+    assert [point.form for point in Plane(points, ("w",), "bits", -1, "time", "a").frontier] == ["b", "c"]
+
+
+def test_the_ranking_marks_the_best_of_each_column(run: Run) -> None:
+    ranking = ranking_of(run)
+    assert ranking is not None
+    assert run.baseline in {ranked.variant for ranked in ranking.rows}
+    for column in range(len(ranking.columns)):
+        assert sum(ranked.cells[column][1] for ranked in ranking.rows) <= len(ranking.rows) - 1
+
+
+def test_the_terminal_has_at_most_eight_lines_below_the_question(run: Run) -> None:
+    question, *lines = terminal_lines(run)
+    assert question.startswith(run.question)
+    assert 4 <= len(lines) <= 8
