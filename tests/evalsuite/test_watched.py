@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import psutil
 import pytest
@@ -32,7 +33,9 @@ watched(command)
 def program() -> Iterator[subprocess.Popen[str]]:
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", PROGRAM]
-    with subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=1) as process:
+    # In a group of its own, as a shell starts a job: a group whose parents are all outside its session is not stopped.
+    settings: dict[str, Any] = {"text": True, "bufsize": 1, "preexec_fn": os.setpgrp}
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, **settings) as process:
         yield process
         process.kill()
 
