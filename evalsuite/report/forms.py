@@ -24,6 +24,7 @@ class Form:
         stage: whose steps measure it.
         quality: metrics, of which the first that a workload has is taken.
         size: the metric of its bytes.
+        shrunk: the metric of how many times smaller than this form that is, where `size` is of another one.
         times: the metric of a clock that is relative to the baseline's in float, and what its setting has to say.
 
     Example: docs/plugins.md#4-a-section-of-the-report
@@ -34,6 +35,7 @@ class Form:
     quality: tuple[str, ...] = ()
     size: str = ""
     times: str = ""
+    shrunk: str = ""
     setting: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -147,11 +149,15 @@ def _networks(run: Run, forms: Sequence[Form], workload: str) -> dict[Place, _Ne
 def _measure(network: _Network, run: Run, form: Form, place: tuple[str, str, str]) -> None:
     qualities = (run.measured.values(*place, metric) for metric in form.quality)
     network.quality = _mean(next(filter(None, qualities), {})) if form.quality else network.quality
-    network.size = _mean(run.measured.values(*place, form.size)) if form.size else network.size
+    size = _mean(run.measured.values(*place, form.size)) if form.size else None
+    if size is not None and form.shrunk:
+        factor = _mean(run.measured.values(*place, form.shrunk))
+        size = None if factor is None else size * factor
+    network.size = network.size or size
     if form.times:
         settings = run.measured.settings(*place, form.times)
         wanted = (text for text, keys in settings.items() if form.setting.items() <= keys.items())
-        network.time = _mean(run.measured.values(*place, form.times, next(wanted, "")))
+        network.time = network.time or _mean(run.measured.values(*place, form.times, next(wanted, "")))
 
 
 def _mean(values: Mapping[int, float]) -> float | None:

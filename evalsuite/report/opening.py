@@ -6,13 +6,15 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from evalsuite.report.answer import Answer, Kind
 from evalsuite.report.cells import MatrixRow
 from evalsuite.report.forms import plane_of
 from evalsuite.report.matrix import Matrix
-from evalsuite.report.numerals import listed, scale_of
+from evalsuite.report.numerals import Scale, listed, scale_of
 from evalsuite.report.plane import plane_svg
 from evalsuite.report.sentences import Line, lines_of, table_of
 from evalsuite.report.strip import strip_svg
@@ -74,7 +76,7 @@ def opening_of(run: Run, href: Href) -> Opening:
     if plane is None:
         return Opening(screens, ranking=ranking_of(run))
     svg, caption = plane_svg(plane, run.names, run.baseline)
-    title = f"Quality and {plane.cost} of everything that was built ({run.names[run.baseline]}, {plane.base} = 1)"
+    title = f"Quality over {plane.cost} ({run.names[run.baseline]}, {plane.base} = 1)"
     return Opening(screens, svg, title, caption, ranking_of(run))
 
 
@@ -149,9 +151,16 @@ class _Column:
     levels: dict[str, float]
     workloads: int
 
+    @cached_property
+    def scale(self) -> Scale:
+        """With as many decimals as tell the closest two numbers apart, where that is few."""
+        ordered = sorted(self.levels.values())
+        gaps = [above - below for below, above in pairwise(ordered) if above > below]
+        return scale_of(self.row.endpoint.unit, ordered, [min(gaps, default=self.row.endpoint.margin)])
+
     @property
     def head(self) -> str:
-        scale = scale_of(self.row.endpoint.unit, self.levels.values(), [self.row.endpoint.margin])
+        scale = self.scale
         unit = "" if scale.unit in ("ratio", "count") else f", {scale.unit}"
         return f"{self.row.endpoint.words}{unit}" + (f", mean of {self.workloads}" if self.workloads > 1 else "")
 
@@ -159,10 +168,9 @@ class _Column:
         """The number of a variant, and whether none is better, and some are worse."""
         if variant not in self.levels:
             return "–", False
-        scale = scale_of(self.row.endpoint.unit, self.levels.values(), [self.row.endpoint.margin])
         turned = [self.row.way * level for level in self.levels.values()]
         best = self.row.way * self.levels[variant] == max(turned) != min(turned)
-        return scale.number(self.levels[variant]), best
+        return self.scale.number(self.levels[variant]), best
 
 
 def _column(run: Run, question: str) -> _Column | None:

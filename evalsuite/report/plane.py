@@ -8,9 +8,9 @@ from html import escape
 
 from evalsuite.report.canvas import looks
 from evalsuite.report.forms import Plane, Point
-from evalsuite.report.numerals import listed, scale_of
+from evalsuite.report.numerals import grouped, listed, scale_of
 
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 468.0, 10.0, 232.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 468.0, 8.0, 158.0
 _SHAPES = (
     "M{x} {y}m-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z",
     "M{x} {y}m-4.6 -4.6h9.2v9.2h-9.2z",
@@ -20,7 +20,7 @@ _SHAPES = (
     "M{x} {y}m0 5.6l5.4 -9.8h-10.8z",
 )
 _NAMED = 9  # variants with a colour of their own
-_SPREAD = 4.0  # the range of quality, over the distance of the middle from the best
+_BELOW = 0.5  # of the range from the best to the worst that must be drawn: what lies below that is left out
 
 
 def plane_svg(plane: Plane, names: Mapping[str, str], baseline: str) -> tuple[str, str]:
@@ -70,14 +70,18 @@ def plane_svg(plane: Plane, names: Mapping[str, str], baseline: str) -> tuple[st
 
 
 def _range(plane: Plane, baseline: str) -> tuple[float, float]:
-    """The least and the greatest quality that are drawn, turned so that more is better."""
-    qualities = sorted(plane.way * point.quality for point in plane.points)
-    best, middle = qualities[-1], qualities[len(qualities) // 2]
+    """The least and the greatest quality that are drawn, turned so that more is better.
+
+    Every form of the baseline is drawn, and the best of each form.
+    """
+    qualities = grouped((point.form, plane.way * point.quality) for point in plane.points)
     own = [plane.way * point.quality for point in plane.points if point.variant == baseline]
-    floor = min([best - _SPREAD * (best - middle), *own[:1]])
-    drawn = [quality for quality in qualities if quality >= floor]
-    room = max(0.08 * (best - drawn[0]), abs(best) * 1e-4, 1e-9)
-    return drawn[0] - room, best + room
+    bests = [max(values) for values in qualities.values()]
+    best, least = max(bests), min([*bests, *own])
+    floor = least - _BELOW * (best - least)
+    lowest = min(value for values in qualities.values() for value in values if value >= floor)
+    room = max(0.08 * (best - lowest), abs(best) * 1e-4, 1e-9)
+    return lowest - room, best + room
 
 
 def _colours(variants: Sequence[str]) -> dict[str, str]:
@@ -126,15 +130,15 @@ def _legend(names: Mapping[str, str], colours: Mapping[str, str], forms: Sequenc
     entries = [(colours[name], _SHAPES[1], names[name]) for name in list(colours)[:_NAMED]]
     entries += [('class="other"', _SHAPES[1], "others")] if len(colours) > _NAMED else []
     shapes = [('class="soft"', _SHAPES[place % len(_SHAPES)], form) for place, form in enumerate(forms)]
-    body, y = "", _BOTTOM + 40
+    body, y = "", _BOTTOM + 36
     for group in (entries, shapes):
         x = 8.0
         for look, shape, text in group:
             wide = 7.0 * len(text) + 30
             if x + wide > 478 and x > 8:
-                x, y = 8.0, y + 19
+                x, y = 8.0, y + 17
             body += f'<path {look} d="{shape.format(x=f"{x + 6:.1f}", y=f"{y - 4:g}")}"/>'
             body += f'<text x="{x + 16:.1f}" y="{y:g}">{escape(text)}</text>'
             x += wide
-        y += 19
+        y += 17
     return body, y - 8

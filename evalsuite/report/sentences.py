@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from evalsuite.report.answer import Answer, Kind, Statement
-from evalsuite.report.cells import Reading
+from evalsuite.report.cells import LEVEL, Reading
 from evalsuite.report.numerals import grouped, listed
 
 MOST = 3
@@ -105,7 +105,7 @@ def _lead(statements: Sequence[Statement]) -> Statement:
 
 
 def _item(lead: Statement, statements: Sequence[Statement]) -> Item:
-    phrase, where = lead.row.endpoint.words, f"on {lead.where}"
+    phrase, where = lead.row.endpoint.words, f"{'on' if lead.workload else 'in'} {lead.where}"
     rest = [one.workload for one in statements if one is not lead and one.workload]
     also = f", also on {listed(rest)}" if rest and lead.workload else ""
     also = f", by itself on {listed(rest)}" if rest and not lead.workload and lead.kind is not Kind.UNKNOWN else also
@@ -163,8 +163,14 @@ def _open(statement: Statement) -> str:
     if statement.cell.reason:
         return f"from which nothing is concluded: {_reason(statement)}"
     if statement.cell.needed:
-        return f"which may be chance; about {statement.cell.needed} seeds would tell"
-    return "which may be chance"
+        return f"{_chance(statement)}; about {statement.cell.needed} seeds would tell"
+    return _chance(statement)
+
+
+def _chance(statement: Statement) -> str:
+    """A number whose own interval excludes 0 may be chance only as one of many."""
+    alone = statement.cell.p is not None and statement.cell.p <= LEVEL
+    return "which may be chance among so many tests" if alone else "which may be chance"
 
 
 def _signed(statement: Statement) -> str:

@@ -9,12 +9,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from evalsuite.report.answer import Answer
+from evalsuite.report.answer import Answer, Kind
 from evalsuite.report.forms import Plane, Point, plane_of
 from evalsuite.report.opening import answers_json, opening_of, ranking_of, terminal_lines
+from evalsuite.report.plane import plane_svg
 from evalsuite.report.run import Run
+from evalsuite.report.sentences import lines_of
 
 REPORTS = Path(__file__).parents[2] / "reports"
+NAMES = ("gelu", "relu", "swap")
 KINDS = ["Buys", "Costs", "No difference that matters", "Cannot be told"]
 
 
@@ -46,11 +49,12 @@ def test_drawings_are_sound_svg_with_a_text_for_those_who_cannot_see_them(run: R
 
 
 def test_the_plane_says_which_form_costs_one(run: Run) -> None:
-    """In language-downstream no float file was measured: there the cost of the 8-bit network is the unit."""
+    """In language-downstream no float file was exported: its size is that of the file that was quantized."""
     plane = plane_of(run)
     assert plane is not None
     own = [point.cost for point in plane.points if (point.variant, point.form) == (run.baseline, plane.base)]
     assert pytest.approx(1.0) in own
+    assert plane.base == "float"
     assert f"{plane.base} = 1)" in opening_of(run, lambda *_: "#").plane_title
 
 
@@ -75,3 +79,49 @@ def test_the_terminal_has_at_most_eight_lines_below_the_question(run: Run) -> No
     question, *lines = terminal_lines(run)
     assert question.startswith(run.question)
     assert 4 <= len(lines) <= 8
+
+
+def test_every_form_of_the_baseline_is_drawn() -> None:
+    """The middle of all points lies near the best here: the narrow form was left out as a whole."""
+    forms = {"float": 1.886, "8 bits": 1.887, "pruned": 1.889, "4 bits": 2.07}
+    points = [
+        Point(variant, form, quality + worse, cost)
+        for cost, (form, quality) in enumerate(forms.items(), start=1)
+        for variant, worse in (("gelu", 0.001), ("relu", 0.0))
+    ]
+    plane = Plane((*points, Point("swap", "float", 5.0, 1.0)), ("w",), "bits", -1, "time", "float")
+    svg, caption = plane_svg(plane, dict.fromkeys(NAMES, "n"), "gelu")
+    assert all(svg.count(f"<title>n, {form}: ") == 2 for form in forms)
+    assert "1 point of lower quality is not drawn" in caption
+
+
+def test_the_ranking_tells_close_numbers_apart() -> None:
+    ranking = ranking_of(Run.of(REPORTS / "language-downstream"))
+    assert ranking is not None
+    assert len({ranked.cells[0][0] for ranked in ranking.rows}) == len(ranking.rows)
+
+
+def test_a_number_that_only_the_adjustment_leaves_open_says_so() -> None:
+    (line,) = [
+        line for line in lines_of(Answer.of(Run.of(REPORTS / "cifar10").matrices[0])) if line.kind is Kind.UNKNOWN
+    ]
+    by_question = {item.question: item.text for item in line.items}
+    assert "may be chance among so many tests" in by_question["accuracy in float"]
+    assert "may be chance;" in by_question["accuracy with 4-bit integers"]
+
+
+@pytest.mark.parametrize(
+    ("study", "question"),
+    [("cifar10", "accuracy with 4-bit integers"), ("language-downstream", "bits per byte with 8-bit integers")],
+)
+def test_the_plane_draws_the_number_that_the_answer_is_of(study: str, question: str) -> None:
+    """One number is integer-only arithmetic's, another ONNX Runtime's; a page shows the same of them in both places."""
+    run = Run.of(REPORTS / study)
+    plane = plane_of(run)
+    (row,) = [row for row in run.matrices[0].rows if row.endpoint.question == question]
+    (cell,) = row.cells.values()
+    assert plane is not None
+    assert cell.levels is not None
+    form = "4 bits" if "4" in question else "8 bits"
+    drawn = [point.quality for point in plane.points if (point.variant, point.form) == ("annealed", form)]
+    assert drawn == [pytest.approx(cell.levels[0])]

@@ -29,6 +29,8 @@ document.querySelectorAll("table.sortable").forEach(sortable);
 // One variant's answer at a time; a link to another's, or to a line of it, chooses that one.
 const chooser = document.querySelector("#choose select");
 const choose = () => {
+  for (const kept of document.querySelectorAll("#first template"))
+    if (kept.parentElement.dataset.variant === chooser.value) kept.replaceWith(kept.content);
   for (const each of document.querySelectorAll("[data-variant]")) each.hidden = each.dataset.variant !== chooser.value;
 };
 const follow = () => {

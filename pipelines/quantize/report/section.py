@@ -307,7 +307,7 @@ SECTION = Section(
             Direction.HIGHER,
             0.01,
             greatest=1.0,
-            phrase="share of multiplications in 8-bit integers (ONNX Runtime)",
+            phrase="share of 8-bit multiplications (ONNX Runtime)",
         ),
         Endpoint(
             TIMES,
@@ -320,10 +320,19 @@ SECTION = Section(
         ),
     ),
     forms=(
+        # The float file that a quantized one was made from.
+        Form(
+            "float",
+            STAGE,
+            size="model_bytes",
+            shrunk="size_ratio",
+            times=LATENCY,
+            setting={"batch": "1", "precision": "float32"},
+        ),
         Form(
             "{weight_bits} bits",
             STAGE,
-            ("runtime_bits_per_byte", "bits_per_byte", "runtime_accuracy", "accuracy"),
+            (*Quality("bits_per_byte").sources, *Quality("accuracy").sources),
             size="model_bytes",
             times=LATENCY,
             setting={"batch": "1", "precision": "int8"},
