@@ -164,7 +164,7 @@ def _roles(driver: int) -> dict[str, list[psutil.Process]]:
 
 
 def _without_tracker(said: str) -> str:
-    """What a call said, without what Python's tracker of semaphores says of those that it was killed before it knew."""
+    """Drop from a call's output what Python's tracker of semaphores, which was killed too, says of them."""
     return re.sub(r'Traceback .*\n  File "[^"]*resource_tracker.py", .*\n.*\nKeyError: .*\n', "", said)
 
 

@@ -97,7 +97,7 @@ def help_facts(checkout: Checkout) -> Facts:
 
 
 def row_facts(rows: pd.DataFrame) -> Facts:
-    """What each row says that no clock has a part in."""
+    """Each row's value, state, verdict and reason; rows that a clock has a part in are left out."""
     steady = rows[~rows["timing"]]
     names = steady[ROW].map(str).agg("/".join, axis="columns")
     texts = steady[SAID].map(str).agg(" | ".join, axis="columns")

@@ -20,7 +20,7 @@ VARIANT, BASELINE = "annealed", "gelu"
 
 @dataclass(frozen=True)
 class Feed:
-    """What a committed study answers.
+    """A committed study, and which of its questions it answers.
 
     Args:
         study: the folder in `reports/`.
@@ -65,7 +65,7 @@ SUPERSEDED = {
 
 @cache
 def answer() -> Answer:
-    """What the newest studies under the protocol say of annealed networks in the place of GELU's."""
+    """Join what the newest studies under the protocol say of annealed networks in the place of GELU's."""
     return joined([(feed.study, _matrix(feed)) for feed in FEEDS])
 
 
@@ -103,7 +103,7 @@ def answers(_: str) -> str:
 
 
 def conclusions(study: str) -> str:
-    """What the answer takes from one study, a line for each part of it that is not empty."""
+    """List what the answer takes from one study, a line for each part of it that is not empty."""
     lines = []
     for kind in Kind:
         every = answer().part(kind).items()

@@ -85,7 +85,7 @@ class MatrixCell:
 
     @property
     def p(self) -> float | None:
-        """Of no difference; None without a test."""
+        """The p value of no difference; None without a test."""
         return None if self.estimate is None or self.clock else self.estimate.p
 
     @property

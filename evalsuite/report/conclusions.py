@@ -72,7 +72,7 @@ def _difference_p(cell: MatrixCell) -> float | None:
 
 
 def _loss_p(cell: MatrixCell, row: MatrixRow) -> float | None:
-    """Of a loss of the margin or more, by the worse end where questions were left open."""
+    """The p value of a loss of the margin or more, by the worse end where questions were left open."""
     if cell.ends is None or cell.clock:
         return None
     if skewed(cell.values):

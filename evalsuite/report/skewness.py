@@ -32,12 +32,12 @@ def skewness(values: Sequence[float]) -> float | None:
 
 
 def _variance(n: int) -> float:
-    """Of the skewness of n normal values."""
+    """The variance of the skewness of n normal values."""
     return 6 * (n - 2) / ((n + 1) * (n + 3))
 
 
 def _kurtosis(n: int) -> float:
-    """Of the skewness of n normal values (D'Agostino 1970, Biometrika 57:679)."""
+    """The kurtosis of the skewness of n normal values (D'Agostino 1970, Biometrika 57:679)."""
     return 3 * (n**2 + 27 * n - 70) * (n + 1) * (n + 3) / ((n - 2) * (n + 5) * (n + 7) * (n + 9))
 
 
