@@ -1,4 +1,5 @@
-"""`make bench`: prints one line per ratio. Absolute times are not stable on shared machines; ratios of medians are.
+"""`make bench`: prints one line per ratio. Absolute times are not stable on shared machines; ratios
+of medians are.
 
 Of runs it prints what they cost as such: see `benchmarks.runs`.
 """
@@ -20,14 +21,26 @@ from benchmarks.bounds import bounds
 from benchmarks.runs import runs
 from benchmarks.smt import exact_verification
 from benchmarks.subjects import Figure, fresh, session
-from evalsuite import GELU, RELU, TANH, LambdaGELU, compare_latency, interval, open_onnx, relax, run_onnx
+from evalsuite import (
+    GELU,
+    RELU,
+    TANH,
+    LambdaGELU,
+    compare_latency,
+    interval,
+    open_onnx,
+    relax,
+    run_onnx,
+)
 from evalsuite.plugins import load
 from evalsuite.reluize.training import fit
 
 _Session = onnxruntime.InferenceSession
 
 
-def _by_batches(what: str, first: _Session, second: _Session, inputs: torch.Tensor) -> Iterator[Figure]:
+def _by_batches(
+    what: str, first: _Session, second: _Session, inputs: torch.Tensor
+) -> Iterator[Figure]:
     """Of single inputs and of 64, the latency of one session over another's."""
     for batch in (1, 64):
         calls = [partial(run_onnx, each, inputs[:batch]) for each in (first, second)]
@@ -45,7 +58,9 @@ def _step(
 
 
 def training_step() -> Iterator[Figure]:
-    """Forward and backward of lambda-GELU over F.gelu, with a dense upstream gradient, as inside a network."""
+    """Forward and backward of lambda-GELU over F.gelu, with a dense upstream gradient, as inside
+    a network.
+    """
     frozen = LambdaGELU()
     frozen.s.requires_grad_(False)
     for shape in ((10**6,), (3 * 10**6,), (10**7,), (4096, 256), (64, 64, 16, 16)):
@@ -60,7 +75,9 @@ def training_step() -> Iterator[Figure]:
 
 
 def saved_memory() -> Iterator[Figure]:
-    """Bytes that a forward pass keeps for its backward pass, lambda-GELU over F.gelu, 10^6 elements."""
+    """Bytes that a forward pass keeps for its backward pass, lambda-GELU over F.gelu, 10^6
+    elements.
+    """
 
     def saved(function: Callable[[torch.Tensor], torch.Tensor]) -> int:
         kept: list[int] = []
@@ -79,9 +96,16 @@ def saved_memory() -> Iterator[Figure]:
 
 
 def relaxations() -> Iterator[Figure]:
-    """`relax` of activations over that of ReLU, and over F.gelu of ten times as much, as in small and large layers."""
+    """`relax` of activations over that of ReLU, and over F.gelu of ten times as much, as in
+    small and large layers.
+    """
     generator = torch.Generator().manual_seed(0)
-    rows = [GELU, load("activations", "silu").target, TANH, load("activations", "hard-swish").target]
+    rows = [
+        GELU,
+        load("activations", "silu").target,
+        TANH,
+        load("activations", "hard-swish").target,
+    ]
     for count in (1_600, 100_000):
         lower = 2 * torch.randn(count, dtype=torch.float64, generator=generator)
         upper = lower + 3 * torch.rand(count, dtype=torch.float64, generator=generator)
@@ -89,7 +113,10 @@ def relaxations() -> Iterator[Figure]:
         exact, forward = partial(relax, RELU, lower, upper), partial(functional.gelu, inputs)
         for row in rows:
             lines = partial(relax, row, lower, upper)
-            yield f"lines of {row.name} / of relu, {count:,} intervals", compare_latency(lines, exact, seconds=3).ratio
+            yield (
+                f"lines of {row.name} / of relu, {count:,} intervals",
+                compare_latency(lines, exact, seconds=3).ratio,
+            )
         for name, call in (("lines", relax), ("ranges", interval)):
             bounds = partial(call, GELU, lower, upper)
             ratio = compare_latency(bounds, forward, seconds=3).ratio
@@ -97,14 +124,20 @@ def relaxations() -> Iterator[Figure]:
 
 
 def runtime() -> Iterator[Figure]:
-    """A GELU network over the same network with ReLU in ONNX Runtime, opset 20, one Gelu node each."""
+    """A GELU network over the same network with ReLU in ONNX Runtime, opset 20, one Gelu node
+    each.
+    """
     workload = load("workloads", "mnist-cnn").target()
     gelu, relu = (session(fresh(workload, name), (1, 28, 28)) for name in ("gelu", "relu"))
-    yield from _by_batches("GELU / ReLU, mnist-cnn in ONNX Runtime", gelu, relu, torch.rand(64, 1, 28, 28))
+    yield from _by_batches(
+        "GELU / ReLU, mnist-cnn in ONNX Runtime", gelu, relu, torch.rand(64, 1, 28, 28)
+    )
 
 
 def integers() -> Iterator[Figure]:
-    """The integer-only network of digits-cnn in numpy over the float32 one in ONNX Runtime, one thread each."""
+    """The integer-only network of digits-cnn in numpy over the float32 one in ONNX Runtime, one
+    thread each.
+    """
     from threadpoolctl import threadpool_limits
 
     from pipelines.quantize.integer.execution import Executor
@@ -127,13 +160,17 @@ def integers() -> Iterator[Figure]:
         given = executor.quantize(inputs.numpy())
         with threadpool_limits(1):
             measured = compare_latency(
-                lambda given=given: executor.run(given), lambda inputs=inputs: run_onnx(floating, inputs), seconds=3
+                lambda given=given: executor.run(given),
+                lambda inputs=inputs: run_onnx(floating, inputs),
+                seconds=3,
             )
         yield f"integer executor / ONNX Runtime float32, digits-cnn, batch {batch}", measured.ratio
 
 
 def quantized() -> Iterator[Figure]:
-    """mnist-cnn in 8 bits: GELU over ReLU in ONNX Runtime; quantizing, and the search for widths, over an epoch."""
+    """mnist-cnn in 8 bits: GELU over ReLU in ONNX Runtime; quantizing, and the search for
+    widths, over an epoch.
+    """
     from pipelines.quantize.mixed_precision import search
     from pipelines.quantize.placement import Bits, Scheme
     from pipelines.quantize.qcdq import export_qcdq
@@ -153,13 +190,21 @@ def quantized() -> Iterator[Figure]:
 
     for placement, both in (("post", False), ("pre+post", True)):
         gelu, relu = (in_bits(name, both) for name in modules)
-        yield from _by_batches(f"GELU / ReLU, mnist-cnn in 8 bits, {placement}", gelu, relu, data.test.inputs)
+        yield from _by_batches(
+            f"GELU / ReLU, mnist-cnn in 8 bits, {placement}", gelu, relu, data.test.inputs
+        )
 
     def epoch() -> None:
         fit(modules["relu"], data.train, workload, seed=0, share=1 / workload.epochs)
 
     measured = compare_latency(lambda: in_bits("relu", False), epoch, pairs=5, seconds=20)
-    yield f"quantize, export and open mnist-cnn ({measured.first:.1f} s here) / one epoch of training", measured.ratio
+    yield (
+        (
+            f"quantize, export and open mnist-cnn ({measured.first:.1f} s here) / one epoch of"
+            " training"
+        ),
+        measured.ratio,
+    )
 
     def plan() -> None:
         traced = trace(modules["relu"], data.input_shape)
@@ -170,11 +215,16 @@ def quantized() -> Iterator[Figure]:
         search(make, traced, data.calibration.inputs, 8, 0.5)
 
     measured = compare_latency(plan, epoch, pairs=3, seconds=20)
-    yield f"mixed-precision search, mnist-cnn ({measured.first:.1f} s here) / one epoch of training", measured.ratio
+    yield (
+        f"mixed-precision search, mnist-cnn ({measured.first:.1f} s here) / one epoch of training",
+        measured.ratio,
+    )
 
 
 def lowered() -> Iterator[Figure]:
-    """`lower` on a network of 40 float islands over one of 10: 4 where it is linear; and of a MobileNetV3."""
+    """`lower` on a network of 40 float islands over one of 10: 4 where it is linear; and of a
+    MobileNetV3.
+    """
     from torch import nn
 
     from pipelines.quantize.integer.lowering import lower
@@ -186,7 +236,9 @@ def lowered() -> Iterator[Figure]:
         return quantize(nn.Sequential(*layers), (16,), Scheme(Bits(8, 8)), torch.rand(20, 16))
 
     many, few = network(40), network(10)
-    measured = compare_latency(lambda: lower(many, (16,)), lambda: lower(few, (16,)), pairs=5, seconds=20)
+    measured = compare_latency(
+        lambda: lower(many, (16,)), lambda: lower(few, (16,)), pairs=5, seconds=20
+    )
     yield f"lower, 40 float islands ({measured.first:.2f} s here) / 10 of them", measured.ratio
 
     from tests.pipelines.quantize.mobile import SHAPE, mobile
@@ -195,9 +247,15 @@ def lowered() -> Iterator[Figure]:
     made, samples = mobile(), torch.rand(8, *SHAPE)
     mobilenet = quantize(made, SHAPE, Scheme(Bits(8, 8)), samples)
     measured = compare_latency(
-        lambda: lower(mobilenet, SHAPE), lambda: quantize(made, SHAPE, Scheme(Bits(8, 8)), samples), pairs=5, seconds=20
+        lambda: lower(mobilenet, SHAPE),
+        lambda: quantize(made, SHAPE, Scheme(Bits(8, 8)), samples),
+        pairs=5,
+        seconds=20,
     )
-    yield f"lower, a small MobileNetV3 ({measured.first:.2f} s here) / its quantization", measured.ratio
+    yield (
+        f"lower, a small MobileNetV3 ({measured.first:.2f} s here) / its quantization",
+        measured.ratio,
+    )
 
 
 def pruned() -> Iterator[Figure]:

@@ -1,7 +1,9 @@
-"""Chaos: processes of a run are killed at random, and what it says in the end must be what an undisturbed run says.
+"""Chaos: processes of a run are killed at random, and what it says in the end must be what an
+undisturbed run says.
 
-`python -m benchmarks.chaos --executor dask --rounds 50` prints a line for each round, and ends with exit code 1 where
-a row was lost, doubled or changed, where a run ended otherwise than it should, or a process was left behind.
+`python -m benchmarks.chaos --executor dask --rounds 50` prints a line for each round, and ends with
+exit code 1 where a row was lost, doubled or changed, where a run ended otherwise than it should, or
+a process was left behind.
 """
 
 from __future__ import annotations
@@ -73,16 +75,31 @@ class Round:
         """The command, or the same again."""
         recipe = self.folder / "recipe.yaml"
         recipe.write_text(RECIPE)
-        words = ["run", recipe, "--out", self.out, "--cache", self.folder / "cache", "--executor", self.executor]
+        words = [
+            "run",
+            recipe,
+            "--out",
+            self.out,
+            "--cache",
+            self.folder / "cache",
+            "--executor",
+            self.executor,
+        ]
         code = "from evalsuite.cli import main; main()"
         return subprocess.Popen(
-            [sys.executable, "-c", code, *map(str, words), "--jobs", "2", "--progress", "none"], cwd=self.folder,
-            env={**self.environment, MARK: self.mark}, text=True, start_new_session=True, stdout=subprocess.DEVNULL,
+            [sys.executable, "-c", code, *map(str, words), "--jobs", "2", "--progress", "none"],
+            cwd=self.folder,
+            env={**self.environment, MARK: self.mark},
+            text=True,
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-        )  # fmt: skip
+        )
 
     def run(self, chance: random.Random, kills: int, span: float) -> None:
-        """Call the command until it ends well, and kill so many times meanwhile, each within `span` seconds."""
+        """Call the command until it ends well, and kill so many times meanwhile, each within
+        `span` seconds.
+        """
         for _ in range(_CALLS):
             driver = self.start()
             while kills and driver.poll() is None:
@@ -109,7 +126,9 @@ class Round:
         self.faults.append(f"it did not end well in {_CALLS} calls: {said.strip()[-500:]}")
 
     def kill(self, driver: int, chance: random.Random) -> None:
-        """Kill a process of a random role, in one of four times two at once, in one of eight all of them."""
+        """Kill a process of a random role, in one of four times two at once, in one of eight all
+        of them.
+        """
         roles = _roles(driver)
         how = chance.random()
         if how < 1 / 8:
@@ -139,8 +158,14 @@ class Round:
             self.faults.append(f"{doubled} rows are doubled")
         elif not rows.equals(expected):
             self.faults.append(f"{len(rows)} rows, {len(expected)} expected, or others")
-        self.faults += [f"damaged in the cache: {each.key}" for each in damaged(Cache(self.folder / "cache"))]
-        self.faults += [f"left: {each}" for name in ("orders", "answers") for each in (self.out / name).glob("*")]
+        self.faults += [
+            f"damaged in the cache: {each.key}" for each in damaged(Cache(self.folder / "cache"))
+        ]
+        self.faults += [
+            f"left: {each}"
+            for name in ("orders", "answers")
+            for each in (self.out / name).glob("*")
+        ]
         self.faults += [f"left: {each}" for each in (self.folder / "cache" / "turns").glob("*")]
         return seconds
 
@@ -152,7 +177,9 @@ def told(out: Path) -> pd.DataFrame:
 
 
 def _roles(driver: int) -> dict[str, list[psutil.Process]]:
-    """The processes of a run by what they do: the first watches the second, which drives the run."""
+    """The processes of a run by what they do: the first watches the second, which drives the
+    run.
+    """
     found: dict[str, list[psutil.Process]] = defaultdict(list)
     with suppress(psutil.NoSuchProcess):
         whole = psutil.Process(driver)
@@ -164,8 +191,12 @@ def _roles(driver: int) -> dict[str, list[psutil.Process]]:
 
 
 def _without_tracker(said: str) -> str:
-    """Drop from a call's output what Python's tracker of semaphores, which was killed too, says of them."""
-    return re.sub(r'Traceback .*\n  File "[^"]*resource_tracker.py", .*\n.*\nKeyError: .*\n', "", said)
+    """Drop from a call's output what Python's tracker of semaphores, which was killed too, says
+    of them.
+    """
+    return re.sub(
+        r'Traceback .*\n  File "[^"]*resource_tracker.py", .*\n.*\nKeyError: .*\n', "", said
+    )
 
 
 def _role(process: psutil.Process) -> str:
@@ -174,7 +205,11 @@ def _role(process: psutil.Process) -> str:
         above = [" ".join(each.cmdline()) for each in process.parents()[:2]]
         forks = sum("multiprocessing.forkserver" in each for each in above)
         return ("server", "guard", "job")[forks]
-    named = {"resource_tracker": "tracker", "multiprocessing.spawn": "worker", "sleep(600)": "grandchild"}
+    named = {
+        "resource_tracker": "tracker",
+        "multiprocessing.spawn": "worker",
+        "sleep(600)": "grandchild",
+    }
     return next((role for text, role in named.items() if text in words), "other")
 
 
@@ -205,8 +240,12 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--executor", default="local", choices=["local", "dask"])
     asked.add_argument("--rounds", type=int, default=50)
-    asked.add_argument("--first", type=int, default=0, help="the number of the first round, which seeds it")
-    asked.add_argument("--folder", type=Path, help="where the undisturbed run is kept for the next call")
+    asked.add_argument(
+        "--first", type=int, default=0, help="the number of the first round, which seeds it"
+    )
+    asked.add_argument(
+        "--folder", type=Path, help="where the undisturbed run is kept for the next call"
+    )
     given = asked.parse_args()
     numbers = range(given.first, given.first + given.rounds)
     with tempfile.TemporaryDirectory() as folder:
@@ -217,7 +256,10 @@ def rounds(folder: Path, executor: str, numbers: range) -> int:
     """How many of the rounds went wrong; a line is printed for each."""
     environment = installed(folder / "site")
     span, expected = _undisturbed(Round(folder / f"undisturbed-{executor}", executor, environment))
-    print(f"undisturbed with {executor}: {span:.1f} s, {len(expected)} rows of {_JOBS} jobs", flush=True)
+    print(
+        f"undisturbed with {executor}: {span:.1f} s, {len(expected)} rows of {_JOBS} jobs",
+        flush=True,
+    )
     wrong = 0
     kills: Counter[str] = Counter()
     for number in numbers:
@@ -231,8 +273,14 @@ def rounds(folder: Path, executor: str, numbers: range) -> int:
         kills.update(each.killed)
         wrong += bool(each.faults)
         said = "; ".join(each.faults) or "whole"
-        print(f"{number} {seconds:.0f} s, gone after {gone:.1f} s, killed {', '.join(each.killed)}: {said}", flush=True)
-    print(f"{len(numbers)} rounds with {executor}, {wrong} wrong; killed: {dict(kills)}", flush=True)
+        print(
+            f"{number} {seconds:.0f} s, gone after {gone:.1f} s, killed {', '.join(each.killed)}:"
+            f" {said}",
+            flush=True,
+        )
+    print(
+        f"{len(numbers)} rounds with {executor}, {wrong} wrong; killed: {dict(kills)}", flush=True
+    )
     return wrong
 
 

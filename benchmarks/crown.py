@@ -1,8 +1,10 @@
-"""CROWN of ReLU networks by the bounds of the graph over auto_LiRPA's: widths and time, in one process.
+"""CROWN of ReLU networks by the bounds of the graph over auto_LiRPA's: widths and time, in one
+process.
 
-auto_LiRPA runs with its own lines, in float64, by patches where it manages a network so, which is its faster way.
-Both bound one real function: BatchNorm is folded into float32 weights before, as the exporter would do for one of them
-alone. What is left above 1 is what the graph's bounds are widened by for float64's rounding, and auto_LiRPA's are not.
+auto_LiRPA runs with its own lines, in float64, by patches where it manages a network so, which is
+its faster way. Both bound one real function: BatchNorm is folded into float32 weights before, as
+the exporter would do for one of them alone. What is left above 1 is what the graph's bounds are
+widened by for float64's rounding, and auto_LiRPA's are not.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ def _of_graph(graph: Graph, properties: list[Property]) -> torch.Tensor:
     """The widths of the logits, (properties, classes)."""
     lower, upper = (each.flatten(1) for each in box(properties))
     units = torch.eye(graph.outputs, dtype=torch.float64)
-    return -sum(OfGraph(graph, lower, upper).lower_bounds(torch.cat([units, -units])).value.chunk(2, 1))
+    return -sum(
+        OfGraph(graph, lower, upper).lower_bounds(torch.cat([units, -units])).value.chunk(2, 1)
+    )
 
 
 def _of_module(engine: Engine, properties: list[Property], classes: int) -> torch.Tensor:
@@ -43,7 +47,9 @@ def _of_module(engine: Engine, properties: list[Property], classes: int) -> torc
 
 
 def crown() -> Iterator[Figure]:
-    """Of the widths' ratios the mean, the greatest and how many are above 1, and the ratio of medians of times."""
+    """Of the widths' ratios the mean, the greatest and how many are above 1, and the ratio of
+    medians of times.
+    """
     for name, (count, timed) in _CASES.items():
         network, bench = network_of(name, Path())
         network = replace(network, module=fuse(copy.deepcopy(network.module).eval()).eval())
@@ -53,7 +59,9 @@ def crown() -> Iterator[Figure]:
         yield from _compared(name, graph, engine, bench, count, timed)
 
 
-def _compared(name: str, graph: Graph, engine: Engine, bench: Bench, count: int, timed: bool) -> Iterator[Figure]:
+def _compared(
+    name: str, graph: Graph, engine: Engine, bench: Bench, count: int, timed: bool
+) -> Iterator[Figure]:
     told = f"CROWN, the graph's / auto_LiRPA's, {name}"
     for eps in _RADII:
         properties = bench.properties(eps, count)
@@ -66,8 +74,9 @@ def _compared(name: str, graph: Graph, engine: Engine, bench: Bench, count: int,
             measured = compare_latency(
                 lambda asked=properties: _of_graph(graph, asked),
                 lambda asked=properties: _of_module(engine, asked, graph.outputs),
-                pairs=9, seconds=20,
-            )  # fmt: skip
+                pairs=9,
+                seconds=20,
+            )
             yield f"time, {what}", measured.ratio
 
 

@@ -1,4 +1,5 @@
-"""Which differences the committed studies could have shown, and more seeds would: the table of `reports/PROTOCOL.md`.
+"""Which differences the committed studies could have shown, and more seeds would: the table of
+`reports/PROTOCOL.md`.
 
 `python -m benchmarks.detectable` reads the rows of `reports/` and trains nothing.
 """
@@ -24,7 +25,9 @@ LEVEL, POWER = 0.05, 0.8
 
 @dataclass(frozen=True)
 class Asked:
-    """A primary endpoint as a mean over the steps and settings of one metric; `shown` scales it for the table."""
+    """A primary endpoint as a mean over the steps and settings of one metric; `shown` scales it
+    for the table.
+    """
 
     name: str
     study: str
@@ -35,37 +38,71 @@ class Asked:
     shown: float = 1.0
     settings: tuple[str, ...] = ("",)
     without: tuple[str, ...] = ()  # Workloads that another endpoint is of.
-    less: tuple[str, str] | None = None  # The step and the metric that are taken from it, of the same network.
+    # The step and the metric that are taken from it, of the same network.
+    less: tuple[str, str] | None = None
     falls: bool = False  # Whether less is better.
     digits: int = 2  # Behind the point, of what is shown.
 
 
 def _points(
-    name: str, study: str, steps: tuple[str, ...], metric: str, margin: float, settings: tuple[str, ...] = ("",)
+    name: str,
+    study: str,
+    steps: tuple[str, ...],
+    metric: str,
+    margin: float,
+    settings: tuple[str, ...] = ("",),
 ) -> Asked:
     return Asked(name, study, steps, metric, margin, "points", 100.0, settings)
 
 
 ENDPOINTS = (
-    replace(_points("accuracy in float", "reluize", ("accuracy",), "accuracy", 0.005), without=("text-gpt",)),
-    Asked("bits per byte in float", "reluize", ("accuracy",), "bits_per_byte", 0.01, "bits"),
-    _points("accuracy, 8-bit integers", "quantize", ("w8", "w8-both-sides"), "integer_accuracy", 0.005),
     replace(
-        _points("4-bit integers less float", "quantize", ("w4", "w4-both-sides"), "integer_accuracy", 0.005),
+        _points("accuracy in float", "reluize", ("accuracy",), "accuracy", 0.005),
+        without=("text-gpt",),
+    ),
+    Asked("bits per byte in float", "reluize", ("accuracy",), "bits_per_byte", 0.01, "bits"),
+    _points(
+        "accuracy, 8-bit integers", "quantize", ("w8", "w8-both-sides"), "integer_accuracy", 0.005
+    ),
+    replace(
+        _points(
+            "4-bit integers less float",
+            "quantize",
+            ("w4", "w4-both-sides"),
+            "integer_accuracy",
+            0.005,
+        ),
         less=("accuracy", "accuracy"),
     ),
     replace(
         _points("half of the channels less float", "prune", ("prune-50",), "accuracy", 0.005),
         less=("accuracy", "accuracy"),
     ),
-    Asked("mean certified radius", "bounds", ("bounds",), "certified_radius", 1 / 255, "inputs", 1, ("method=crown",)),
-    _points("verified accuracy", "smt", ("smt",), "verified_accuracy", 0.01,
-            tuple(f"eps={2.0**-k}, method=search" for k in range(6, 2, -1))),
-)  # fmt: skip
+    Asked(
+        "mean certified radius",
+        "bounds",
+        ("bounds",),
+        "certified_radius",
+        1 / 255,
+        "inputs",
+        1,
+        ("method=crown",),
+    ),
+    _points(
+        "verified accuracy",
+        "smt",
+        ("smt",),
+        "verified_accuracy",
+        0.01,
+        tuple(f"eps={2.0**-k}, method=search" for k in range(6, 2, -1)),
+    ),
+)
 
 
 def power(difference: float, deviation: float, seeds: int, level: float) -> float:
-    """Of the two-sided paired t test, exactly: the square of its statistic has a noncentral F distribution."""
+    """Of the two-sided paired t test, exactly: the square of its statistic has a noncentral F
+    distribution.
+    """
     from scipy.stats import ncf, t
 
     critical, shift = t.ppf(1 - level / 2, seeds - 1), difference * math.sqrt(seeds) / deviation
@@ -73,7 +110,8 @@ def power(difference: float, deviation: float, seeds: int, level: float) -> floa
 
 
 def detectable(deviation: float, seeds: int, level: float = LEVEL, wanted: float = POWER) -> float:
-    """The smallest difference that the test resolves with the wanted power, in the unit of the deviation.
+    """The smallest difference that the test resolves with the wanted power, in the unit of the
+    deviation.
 
     Args:
         deviation: of the paired differences between seeds, > 0.
@@ -84,36 +122,54 @@ def detectable(deviation: float, seeds: int, level: float = LEVEL, wanted: float
     from scipy.optimize import brentq
 
     if not (deviation > 0 and seeds > 1 and level < wanted < 1):
-        raise ValueError(f"no such test: deviation {deviation}, {seeds} seeds, level {level}, power {wanted}")
+        raise ValueError(
+            f"no such test: deviation {deviation}, {seeds} seeds, level {level}, power {wanted}"
+        )
     high = 0.25
     while power(high, 1.0, seeds, level) < wanted:
         high *= 2
-    return deviation * float(brentq(lambda size: power(size, 1.0, seeds, level) - wanted, high / 1024, high))
+    return deviation * float(
+        brentq(lambda size: power(size, 1.0, seeds, level) - wanted, high / 1024, high)
+    )
 
 
 def values(frame: pd.DataFrame, asked: Asked) -> dict[str, dict[tuple[str, int], float]]:
-    """Workload -> (variant, seed) -> the endpoint, of the networks in which every part of it has a value."""
+    """Workload -> (variant, seed) -> the endpoint, of the networks in which every part of it has
+    a value.
+    """
     found = _means(frame, asked.steps, asked.metric, asked.settings, asked.without)
     if asked.less is None:
         return found
     less = _means(frame, asked.less[:1], asked.less[1], ("",), asked.without)
     return {
-        workload: {place: own[place] - less[workload][place] for place in own if place in less[workload]}
+        workload: {
+            place: own[place] - less[workload][place] for place in own if place in less[workload]
+        }
         for workload, own in found.items()
     }
 
 
 def _means(
-    frame: pd.DataFrame, steps: tuple[str, ...], metric: str, settings: tuple[str, ...], without: tuple[str, ...]
+    frame: pd.DataFrame,
+    steps: tuple[str, ...],
+    metric: str,
+    settings: tuple[str, ...],
+    without: tuple[str, ...],
 ) -> dict[str, dict[tuple[str, int], float]]:
     own = frame[frame["step"].isin(steps) & (frame["metric"] == metric) & frame["sample"].isna()]
     own = own[~own["workload"].isin(without) & own["setting"].isin(settings) & own["value"].notna()]
     found: dict[str, dict[tuple[str, int], list[float]]] = {}
-    for workload, variant, seed, value in own[["workload", "variant", "seed", "value"]].itertuples(index=False):
-        found.setdefault(str(workload), {}).setdefault((str(variant), int(seed)), []).append(float(value))
+    for workload, variant, seed, value in own[["workload", "variant", "seed", "value"]].itertuples(
+        index=False
+    ):
+        found.setdefault(str(workload), {}).setdefault((str(variant), int(seed)), []).append(
+            float(value)
+        )
     parts = len(steps) * len(settings)
     return {
-        workload: {place: math.fsum(every) / parts for place, every in given.items() if len(every) == parts}
+        workload: {
+            place: math.fsum(every) / parts for place, every in given.items() if len(every) == parts
+        }
         for workload, given in found.items()
     }
 
@@ -126,16 +182,23 @@ def gaps(frame: pd.DataFrame, asked: Asked) -> dict[str, list[float]]:
 
 def _paired(means: Mapping[tuple[str, int], float]) -> list[float]:
     seeds = sorted({seed for _, seed in means})
-    return [means[CONTRAST[0], seed] - means[CONTRAST[1], seed] for seed in seeds
-            if all((arm, seed) in means for arm in CONTRAST)]  # fmt: skip
+    return [
+        means[CONTRAST[0], seed] - means[CONTRAST[1], seed]
+        for seed in seeds
+        if all((arm, seed) in means for arm in CONTRAST)
+    ]
 
 
 def table() -> Iterator[str]:
-    """Lines of Markdown: of each endpoint and workload the deviation, and what 5 and 10 seeds detect.
+    """Lines of Markdown: of each endpoint and workload the deviation, and what 5 and 10 seeds
+    detect.
 
     The level is that of Holm's strictest test: 5 % over the endpoint's workloads.
     """
-    yield "| endpoint (unit) | workload | deviation of the paired differences | 5 seeds | 10 seeds | margin |"
+    yield (
+        "| endpoint (unit) | workload | deviation of the paired differences | 5 seeds | 10 seeds |"
+        " margin |"
+    )
     yield "|---|---|---|---|---|---|"
     frames: dict[str, pd.DataFrame] = {}
     for asked in ENDPOINTS:

@@ -1,8 +1,10 @@
-"""auto_LiRPA on the graph that verification reads: a cross-check for networks that the stage's adapter refuses.
+"""auto_LiRPA on the graph that verification reads: a cross-check for networks that the stage's
+adapter refuses.
 
-Each node is one operator of `pipelines.bounds.steps`, with this project's lines; ReLU is auto_LiRPA's own. What carries
-the bounds through the graph is auto_LiRPA alone. They are of the real function of the float32 weights, as those of
-`Propagation` are, but for the rounding of float64.
+Each node is one operator of `pipelines.bounds.steps`, with this project's lines; ReLU is
+auto_LiRPA's own. What carries the bounds through the graph is auto_LiRPA alone. They are of the
+real function of the float32 weights, as those of `Propagation` are, but for the rounding of
+float64.
 """
 
 from __future__ import annotations
@@ -17,7 +19,16 @@ from torch import nn
 from benchmarks.subjects import box
 from evalsuite import Property, Unsupported
 from evalsuite.activations import RELU
-from evalsuite.verification.graph import Affine, Convex, Graph, Maximum, Node, Pointwise, Product, Rounded
+from evalsuite.verification.graph import (
+    Affine,
+    Convex,
+    Graph,
+    Maximum,
+    Node,
+    Pointwise,
+    Product,
+    Rounded,
+)
 from evalsuite.verification.linear import Linear, Same
 from evalsuite.verification.scalar_lines import Chosen, Middle, bilinear, convex, rounded_lines
 from pipelines.bounds.adapter import Engine
@@ -104,7 +115,11 @@ class _Greatest(Rule):
 
     def pulled(self, rows: _Tensor, sign: int, operands: list[Ends]) -> Pulled:
         lines = Chosen.of(self.operation, *operands[0])
-        below, above = (rows.clamp(min=0), rows.clamp(max=0)) if sign > 0 else (rows.clamp(max=0), rows.clamp(min=0))
+        below, above = (
+            (rows.clamp(min=0), rows.clamp(max=0))
+            if sign > 0
+            else (rows.clamp(max=0), rows.clamp(min=0))
+        )
         found = rows.new_zeros(*rows.shape[:2], operands[0][0].shape[1])
         for index, part in ((lines.below, below), (lines.above, above * lines.slope)):
             found.scatter_add_(2, index.expand(part.shape), part)
@@ -127,7 +142,10 @@ class _Written(nn.Module):
 
     def __init__(self, graph: Graph) -> None:
         super().__init__()
-        self._output, self._sources = graph.output, [tuple(dict.fromkeys(node.sources)) for node in graph.nodes]
+        self._output, self._sources = (
+            graph.output,
+            [tuple(dict.fromkeys(node.sources)) for node in graph.nodes],
+        )
         self.steps = nn.ModuleList(map(_step, graph.nodes))
 
     def forward(self, x: _Tensor) -> _Tensor:
@@ -149,7 +167,8 @@ def _step(node: Node) -> nn.Module:
     elif isinstance(operation, Maximum):
         rule = _Greatest(operation)
     else:
-        assert isinstance(operation, Convex | Rounded | Product)  # what else there is is of two networks
+        # what else there is is of two networks
+        assert isinstance(operation, Convex | Rounded | Product)
         rule = _Lined(operation)
     return rule.own((node.size,))
 
@@ -164,14 +183,22 @@ class GraphEngine:
     def __init__(self, graph: Graph) -> None:
         self._graph, written = graph, _Written(graph).eval()
         self._engine = Engine(written, (graph.inputs,), 20, patches=False)
-        points = torch.rand(2, graph.inputs, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        points = torch.rand(
+            2, graph.inputs, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+        )
         if not torch.allclose(self._engine.forward(points), graph(points), rtol=1e-9, atol=1e-9):
             raise Unsupported("auto_LiRPA's conversion of the graph computes another function")
 
-    def bounds(self, properties: list[Property], rows: _Tensor) -> Iterator[tuple[str, _Tensor, _Tensor]]:
-        """By intervals and by lines: the method, and both ends of each property's own rows, (properties, rows)."""
+    def bounds(
+        self, properties: list[Property], rows: _Tensor
+    ) -> Iterator[tuple[str, _Tensor, _Tensor]]:
+        """By intervals and by lines: the method, and both ends of each property's own rows,
+        (properties, rows).
+        """
         lower, upper = (each.flatten(1) for each in box(properties))
-        regions = Regions(lower, upper, None, torch.full((len(lower),), torch.inf, dtype=torch.float64))
+        regions = Regions(
+            lower, upper, None, torch.full((len(lower),), torch.inf, dtype=torch.float64)
+        )
         intervals = None
         for method in ("ibp", "crown"):
             low, high, intervals = self._engine.bound(regions, rows, method, intervals)

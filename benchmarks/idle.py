@@ -1,4 +1,6 @@
-"""A stage that does next to nothing, so that what a run costs beside its stages shows; and calls of runs with it."""
+"""A stage that does next to nothing, so that what a run costs beside its stages shows; and calls
+of runs with it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ class Idle:
         number: tells it from others that are alike, whose outcome the cache would give.
         sleep: seconds.
         compute: seconds of processor time.
-        leaves: whether it starts a process in a session of its own, which would stay for ten minutes.
+        leaves: whether it starts a process in a session of its own, which would stay for ten
+            minutes.
         hold: GiB of memory, which it takes once it has said when, and keeps for a minute.
     """
 
@@ -50,7 +53,10 @@ class Idle:
         until = time.process_time() + self.compute
         while time.process_time() < until:
             sum(range(10_000))
-        told = {"drawn": torch.rand(()).item(), "weight": next(network.module.parameters()).sum().item()}
+        told = {
+            "drawn": torch.rand(()).item(),
+            "weight": next(network.module.parameters()).sum().item(),
+        }
         metrics = [Metric(name, value, "count", Direction.HIGHER) for name, value in told.items()]
         return Outcome(metrics, network=replace(network))
 
@@ -71,7 +77,9 @@ class Clock(Idle):
 
 
 def installed(folder: Path) -> dict[str, str]:
-    """The environment in which processes know the stages as `idle` and `clock`; their metadata are in `folder`."""
+    """The environment in which processes know the stages as `idle` and `clock`; their metadata
+    are in `folder`.
+    """
     told = folder / "idle-1.0.dist-info"
     told.mkdir(parents=True, exist_ok=True)
     (told / "METADATA").write_text("Metadata-Version: 2.1\nName: idle\nVersion: 1.0\n")
@@ -85,10 +93,22 @@ def installed(folder: Path) -> dict[str, str]:
 def started(folder: Path, words: list[object]) -> subprocess.Popen[str]:
     """The command `evalsuite` with these words, in that folder, where the stage is known."""
     silent = ["--progress", "none"] if words[0] == "run" else []
-    hears = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # in the background too
-    command = [sys.executable, "-c", f"{hears}; from evalsuite.cli import main; main()", *map(str, words), *silent]
+    # in the background too
+    hears = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [
+        sys.executable,
+        "-c",
+        f"{hears}; from evalsuite.cli import main; main()",
+        *map(str, words),
+        *silent,
+    ]
     return subprocess.Popen(
-        command, env=installed(folder), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        env=installed(folder),
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -105,6 +125,8 @@ def call(folder: Path, words: list[object]) -> None:
 
 
 def processor() -> float:
-    """Seconds that processes which have ended computed for: those below this one that were waited for."""
+    """Seconds that processes which have ended computed for: those below this one that were
+    waited for.
+    """
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

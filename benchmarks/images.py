@@ -1,9 +1,11 @@
-"""Networks of two layers of 256 ReLU neurons on MNIST: questions about robustness, ours and Marabou's answers.
+"""Networks of two layers of 256 ReLU neurons on MNIST: questions about robustness, ours and
+Marabou's answers.
 
 python -m benchmarks.images [--queries 200] [--first 0] [--limit 60] [--solvers evalsuite marabou]
 
-The questions are asked in turn of images that the network tells right and of radii from .02 to .05. A solver has so
-many seconds for a question. Marabou is given all classes, one by one; its answer counts whether it is believed or not.
+The questions are asked in turn of images that the network tells right and of radii from .02 to .05.
+A solver has so many seconds for a question. Marabou is given all classes, one by one; its answer
+counts whether it is believed or not.
 """
 
 from __future__ import annotations
@@ -37,8 +39,13 @@ Solver = Callable[[Property], Verdict | None]
 def _trained(data: Data) -> Network:
     torch.manual_seed(0)
     module = nn.Sequential(
-        nn.Flatten(), nn.Linear(784, _WIDTH), nn.ReLU(), nn.Linear(_WIDTH, _WIDTH), nn.ReLU(), nn.Linear(_WIDTH, 10)
-    )  # fmt: skip
+        nn.Flatten(),
+        nn.Linear(784, _WIDTH),
+        nn.ReLU(),
+        nn.Linear(_WIDTH, _WIDTH),
+        nn.ReLU(),
+        nn.Linear(_WIDTH, 10),
+    )
     fitted(module, data.train.inputs, data.train.targets, rate=1e-3, epochs=_EPOCHS, batch=64)
     return Network("mnist", module, data.input_shape, 10)
 
@@ -48,7 +55,9 @@ def _evalsuite(network: Network, folder: Path, limit: float) -> Solver:
     export_onnx(network.module, network.input_shape, model)
 
     def ask(asked: Property) -> Verdict | None:
-        others = " ".join(f"(and (>= Y_{i} Y_{asked.label}))" for i in range(10) if i != asked.label)
+        others = " ".join(
+            f"(and (>= Y_{i} Y_{asked.label}))" for i in range(10) if i != asked.label
+        )
         write_property(asked.lower, asked.upper, file, 10, f"(or {others})")
         return _SAID.get(verify(model, file, timeout=limit).answer.value)
 
@@ -66,7 +75,10 @@ def _marabou(network: Network, _: Path, limit: float) -> Solver:
     return says
 
 
-_SOLVERS: Mapping[str, Callable[[Network, Path, float], Solver]] = {"evalsuite": _evalsuite, "marabou": _marabou}
+_SOLVERS: Mapping[str, Callable[[Network, Path, float], Solver]] = {
+    "evalsuite": _evalsuite,
+    "marabou": _marabou,
+}
 
 
 def main() -> None:
@@ -81,8 +93,16 @@ def main() -> None:
     data = load("workloads", "mnist-cnn").target().data()
     network = _trained(data)
     with torch.no_grad():
-        right = (network.module(data.test.inputs).argmax(1) == data.test.targets).nonzero().flatten().tolist()
-    print(f"{len(right) / len(data.test.inputs):.1%} of {len(data.test.inputs)} test images are told right")
+        right = (
+            (network.module(data.test.inputs).argmax(1) == data.test.targets)
+            .nonzero()
+            .flatten()
+            .tolist()
+        )
+    print(
+        f"{len(right) / len(data.test.inputs):.1%} of {len(data.test.inputs)} test images are told"
+        " right"
+    )
     said: dict[str, list[Verdict | None]] = {each: [] for each in given.solvers}
     taken: dict[str, list[float]] = {each: [] for each in given.solvers}
     with TemporaryDirectory() as name:
@@ -106,11 +126,15 @@ def _report(said: Mapping[str, list[Verdict | None]], taken: Mapping[str, list[f
     for each, verdicts in said.items():
         decided = [verdict for verdict in verdicts if verdict]
         print(
-            f"{each}: {len(decided)} of {len(verdicts)} decided, {decided.count(Verdict.HOLDS)} of them hold; "
-            f"seconds: median {statistics.median(taken[each]):.1f}, greatest {max(taken[each]):.1f}"
+            f"{each}: {len(decided)} of {len(verdicts)} decided, {decided.count(Verdict.HOLDS)} of"
+            f" them hold; seconds: median {statistics.median(taken[each]):.1f}, greatest"
+            f" {max(taken[each]):.1f}"
         )
     pairs = zip(*said.values(), strict=True)
-    print(f"{sum(len({each for each in pair if each}) > 1 for pair in pairs)} questions answered differently")
+    print(
+        f"{sum(len({each for each in pair if each}) > 1 for pair in pairs)} questions answered"
+        " differently"
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """`python -m benchmarks.nothing_lost BEFORE AFTER`: what two checkouts say differently.
 
-Both are asked by the command line alone, as a user would, each with its own source and a cache of its own. What they
-say becomes facts, a name and a text for each: an option's help, a row of the quickstart that is no timing, a file of an
-integer-only network, a line of a committed study's tables, a verdict, a test of a document. Each fact that only one
-of them has, or that differs, is a line of the output, and the exit code is 1 where there is any that no `--named`
-pattern names. A change that means to change nothing is run through this before and after.
+Both are asked by the command line alone, as a user would, each with its own source and a cache of
+its own. What they say becomes facts, a name and a text for each: an option's help, a row of the
+quickstart that is no timing, a file of an integer-only network, a line of a committed study's
+tables, a verdict, a test of a document. Each fact that only one of them has, or that differs, is a
+line of the output, and the exit code is 1 where there is any that no `--named` pattern names. A
+change that means to change nothing is run through this before and after.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ class Checkout:
             "OMP_NUM_THREADS": "1",
         }
         command = [sys.executable, *map(str, arguments)]
-        return subprocess.run(command, cwd=self.root, env=environment, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            command, cwd=self.root, env=environment, capture_output=True, text=True, check=False
+        )
 
     def evalsuite(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         """Call this checkout's command."""
@@ -75,7 +78,7 @@ def _by_line(name: str, text: str) -> Facts:
 def command_names(help_text: str) -> list[str]:
     """The commands that the help lists, under whichever headings.
 
-    >>> command_names("Options:\\n  --help  Show.\\n\\nCommands:\\n  run     Run.\\n          Again.\\n  tune    Do.")
+    >>> command_names("Options:\\n  -h  Help.\\n\\nDo:\\n  run  Run.\\n       Again.\\n  tune  Do.")
     ['run', 'tune']
     """
     names, listing = [], False
@@ -107,7 +110,9 @@ def row_facts(rows: pd.DataFrame) -> Facts:
 def quickstart_facts(checkout: Checkout) -> Facts:
     """The rows of the quickstart with one seed, and the digests of its integer networks' files."""
     out = checkout.scratch / "quickstart"
-    done = checkout.evalsuite("run", "pipelines/recipes/quickstart.yaml", "--seeds", "0", "--out", out)
+    done = checkout.evalsuite(
+        "run", "pipelines/recipes/quickstart.yaml", "--seeds", "0", "--out", out
+    )
     if not (out / "results.parquet").exists():
         return {"quickstart": f"no rows: {done.stderr[-2000:]}"}
     facts = row_facts(pd.read_parquet(out / "results.parquet"))
@@ -133,7 +138,9 @@ def study_facts(checkout: Checkout) -> Facts:
 
 
 def verdict_facts(checkout: Checkout, instances: Path) -> Facts:
-    """The first word for each line of a list of VNN-COMP instances; `timeout` and `unknown` hang on the clock."""
+    """The first word for each line of a list of VNN-COMP instances; `timeout` and `unknown` hang
+    on the clock.
+    """
     out = checkout.scratch / "verdicts.csv"
     done = checkout.evalsuite("verify", "--instances", instances, "--out", out)
     if not out.exists():
@@ -145,9 +152,23 @@ def verdict_facts(checkout: Checkout, instances: Path) -> Facts:
 
 def document_facts(checkout: Checkout) -> Facts:
     """Whether each documented snippet does what its document says."""
-    tests = ("-m", "pytest", "tests/test_documents.py", "-m", "slow or not slow", "-rA", "-q", "-p", "no:cacheprovider")
+    tests = (
+        "-m",
+        "pytest",
+        "tests/test_documents.py",
+        "-m",
+        "slow or not slow",
+        "-rA",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+    )
     lines = checkout.python(*tests).stdout.splitlines()
-    outcomes = [line.split(maxsplit=1) for line in lines if line.startswith(("PASSED ", "FAILED ", "ERROR "))]
+    outcomes = [
+        line.split(maxsplit=1)
+        for line in lines
+        if line.startswith(("PASSED ", "FAILED ", "ERROR "))
+    ]
     return {f"document {test.split(' - ')[0]}": outcome for outcome, test in outcomes}
 
 
@@ -171,9 +192,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.nothing_lost")
     parser.add_argument("before", type=Path, help="a checkout, as `git worktree add` makes one")
     parser.add_argument("after", type=Path, help="another")
-    parser.add_argument("--instances", type=Path, help="instances.csv of VNN-COMP, for the verdicts")
-    parser.add_argument("--only", action="append", help="help, quickstart, studies, verdicts or documents; repeatable")
-    parser.add_argument("--named", action="append", default=[], help="a pattern of lines that CHANGELOG explains")
+    parser.add_argument(
+        "--instances", type=Path, help="instances.csv of VNN-COMP, for the verdicts"
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        help="help, quickstart, studies, verdicts or documents; repeatable",
+    )
+    parser.add_argument(
+        "--named", action="append", default=[], help="a pattern of lines that CHANGELOG explains"
+    )
     options = parser.parse_args()
     sources: dict[str, Callable[[Checkout], Facts]] = {
         "help": help_facts,
@@ -193,8 +222,13 @@ def main() -> int:
             before = sources[name](Checkout(options.before.resolve(), Path(first)))
             after = sources[name](Checkout(options.after.resolve(), Path(second)))
         lines = list(differences(before, after))
-        is_named = [any(fnmatch.fnmatchcase(line, pattern) for pattern in options.named) for line in lines]
-        print(f"# {name}: {len(before)} facts before, {len(after)} after, {len(lines)} differ", flush=True)
+        is_named = [
+            any(fnmatch.fnmatchcase(line, pattern) for pattern in options.named) for line in lines
+        ]
+        print(
+            f"# {name}: {len(before)} facts before, {len(after)} after, {len(lines)} differ",
+            flush=True,
+        )
         for line, named in zip(lines, is_named, strict=True):
             print(f"{'named ' if named else ''}{line}")
         unnamed += is_named.count(False)

@@ -1,9 +1,11 @@
-"""Two networks: how many questions `verify --against` decides, and whether sampled points contradict an answer.
+"""Two networks: how many questions `verify --against` decides, and whether sampled points
+contradict an answer.
 
 python -m benchmarks.pairs [--limit 10] [--samples 4] [--workloads iris-mlp ...]
 
-Pairs of small networks that are trained here: pruned against whole, GELU swapped to ReLU against the original, and
-8-bit ONNX files against float ones. Each is asked for the same class and for outputs within three distances.
+Pairs of small networks that are trained here: pruned against whole, GELU swapped to ReLU against
+the original, and 8-bit ONNX files against float ones. Each is asked for the same class and for
+outputs within three distances.
 """
 
 from __future__ import annotations
@@ -58,16 +60,31 @@ def pairs(workload_name: str, options: dict[str, str], folder: Path) -> Iterator
     workload = load("workloads", workload_name).target(**options)
     data = workload.data()
     made: dict[str, Network] = {
-        name: make_network(workload, data, standing(name), 0, name=workload_name)[0] for name in ("gelu", "relu")
+        name: make_network(workload, data, standing(name), 0, name=workload_name)[0]
+        for name in ("gelu", "relu")
     }
-    files = {name: _exported(network.module, data, folder / f"{name}.onnx") for name, network in made.items()}
+    files = {
+        name: _exported(network.module, data, folder / f"{name}.onnx")
+        for name, network in made.items()
+    }
     for name, network in made.items():
         module = network.module
-        less = prune(module, Probe(lambda each: each(data.calibration.inputs[:2])), Selection(0.125)).module
-        yield Pair(f"pruned {name}", files[name], _exported(less, data, folder / f"{name}-pruned.onnx"), data)
+        less = prune(
+            module, Probe(lambda each: each(data.calibration.inputs[:2])), Selection(0.125)
+        ).module
+        yield Pair(
+            f"pruned {name}",
+            files[name],
+            _exported(less, data, folder / f"{name}-pruned.onnx"),
+            data,
+        )
         quantized = folder / f"{name}-quantized.onnx"
         scheme = Scheme(Bits(8, 8))
-        export_qcdq(quantize(module, data.input_shape, scheme, data.calibration.inputs), data.input_shape, quantized)
+        export_qcdq(
+            quantize(module, data.input_shape, scheme, data.calibration.inputs),
+            data.input_shape,
+            quantized,
+        )
         yield Pair(f"quantized {name}", files[name], quantized, data)
     swapped = swap_to_relu(made["gelu"].module, data.calibration.inputs[:2])
     yield Pair("swapped", files["gelu"], _exported(swapped, data, folder / "swapped.onnx"), data)
@@ -78,21 +95,31 @@ def _exported(module: nn.Module, data: Data, path: Path) -> Path:
     return path
 
 
-def write_property(lower: torch.Tensor, upper: torch.Tensor, path: Path, outputs: int = 1, *asserted: str) -> Path:
-    """A VNN-LIB property of this box, exactly, and of what is asserted about Y_0 to Y_(outputs - 1)."""
+def write_property(
+    lower: torch.Tensor, upper: torch.Tensor, path: Path, outputs: int = 1, *asserted: str
+) -> Path:
+    """A VNN-LIB property of this box, exactly, and of what is asserted about Y_0 to Y_(outputs -
+    1).
+    """
     lines = [f"(declare-const X_{i} Real)" for i in range(lower.numel())]
     lines += [f"(declare-const Y_{i} Real)" for i in range(outputs)]
-    for i, (low, high) in enumerate(zip(lower.flatten().tolist(), upper.flatten().tolist(), strict=True)):
+    for i, (low, high) in enumerate(
+        zip(lower.flatten().tolist(), upper.flatten().tolist(), strict=True)
+    ):
         lines += [f"(assert (>= X_{i} {Decimal(low):f}))", f"(assert (<= X_{i} {Decimal(high):f}))"]
     path.write_text("\n".join([*lines, *(f"(assert {each})" for each in asserted)]))
     return path
 
 
-def _contradicts(pair: Pair, lower: torch.Tensor, upper: torch.Tensor, within: Fraction | None) -> bool:
+def _contradicts(
+    pair: Pair, lower: torch.Tensor, upper: torch.Tensor, within: Fraction | None
+) -> bool:
     """Whether any of 20,000 points of the box shows what is said not to be."""
     share = torch.rand(_POINTS, *lower.shape, generator=torch.Generator().manual_seed(0))
     points = (lower + share * (upper - lower)).clamp(lower, upper)
-    ours, theirs = (run_onnx(open_onnx(each), points).double() for each in (pair.first, pair.second))
+    ours, theirs = (
+        run_onnx(open_onnx(each), points).double() for each in (pair.first, pair.second)
+    )
     if within is None:
         return bool((ours.argmax(1) != theirs.argmax(1)).any())
     return float((ours - theirs).abs().max()) > within
@@ -112,24 +139,34 @@ def main() -> None:
         folder = Path(name)
         for workload, options, radii in (WORKLOADS[each] for each in given.workloads):
             for pair in pairs(workload, options, folder):
-                for place, radius in ((i, radius) for radius in radii for i in range(given.samples)):
+                for place, radius in (
+                    (i, radius) for radius in radii for i in range(given.samples)
+                ):
                     center = pair.data.test.inputs[place]
                     lower, upper = center - radius, center + radius
                     file = write_property(lower, upper, folder / "p.vnnlib")
                     for within in (None, *_DISTANCES):
                         started = time.process_time()
-                        found = verify(pair.first, file, against=pair.second, within=within, timeout=given.limit)
+                        found = verify(
+                            pair.first,
+                            file,
+                            against=pair.second,
+                            within=within,
+                            timeout=given.limit,
+                        )
                         taken = time.process_time() - started
                         said = f"{workload}, {pair.kind}"
                         asked = "same class" if within is None else f"within {float(within):g}"
                         answers.setdefault(said, Counter())[found.answer.value] += 1
                         answers.setdefault(asked, Counter())[found.answer.value] += 1
-                        if found.answer is Answer.UNSAT and _contradicts(pair, lower, upper, within):
+                        if found.answer is Answer.UNSAT and _contradicts(
+                            pair, lower, upper, within
+                        ):
                             wrong += 1
                             print(f"CONTRADICTED {said} {radius} {place} {within}")
                         print(
-                            f"{said} {radius:.4f} {place} {asked}: {found.answer.value}, {found.reason}, "
-                            f"{found.boxes} boxes, {taken:.2f} s",
+                            f"{said} {radius:.4f} {place} {asked}: {found.answer.value},"
+                            f" {found.reason}, {found.boxes} boxes, {taken:.2f} s",
                             flush=True,
                         )
     _report(answers, wrong)
@@ -138,10 +175,16 @@ def main() -> None:
 def _report(answers: dict[str, Counter[str]], wrong: int) -> None:
     asked = [each for each in answers if "," not in each]
     for name, each in answers.items():
-        print(f"{name}: {each['sat'] + each['unsat']} of {each.total()} decided, {each['unsat']} of them unsat")
+        print(
+            f"{name}: {each['sat'] + each['unsat']} of {each.total()} decided, {each['unsat']} of"
+            " them unsat"
+        )
     total = sum((answers[each] for each in asked), Counter[str]())
     decided = total["sat"] + total["unsat"]
-    print(f"{decided} of {total.total()} decided ({decided / total.total():.1%}); {wrong} answers contradicted")
+    print(
+        f"{decided} of {total.total()} decided ({decided / total.total():.1%}); {wrong} answers"
+        " contradicted"
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""Branching over neurons against halving inputs: networks of 30 inputs and 128 ReLU neurons, trained here.
+"""Branching over neurons against halving inputs: networks of 30 inputs and 128 ReLU neurons,
+trained here.
 
-`python -m benchmarks.phases --queries 20 --limit 10` asks whether a margin can fall below its least value that an
-attack found, less a share of how far the attack came: mostly it cannot, and both answers are hard. A line for each.
+`python -m benchmarks.phases --queries 20 --limit 10` asks whether a margin can fall below its least
+value that an attack found, less a share of how far the attack came: mostly it cannot, and both
+answers are hard. A line for each.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ def _trained(width: int = 64) -> tuple[nn.Module, torch.Tensor]:
     inputs = ((values - values.amin(0)) / (values.amax(0) - values.amin(0))).float()
     module = nn.Sequential(
         nn.Linear(30, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 2)
-    )  # fmt: skip
+    )
     return fitted(module, inputs, labels, rate=3e-3, epochs=60, batch=32), inputs
 
 
@@ -78,7 +80,10 @@ def main() -> None:
                 found = verify(network, file, engine=engine, timeout=given.limit)
                 seconds[engine].append(time.process_time() - begun)
                 decided[engine] += found.answer.value in ("sat", "unsat")
-                said.append(f"{engine} {found.answer.value} {seconds[engine][-1]:.1f} s, {found.boxes} parts")
+                said.append(
+                    f"{engine} {found.answer.value} {seconds[engine][-1]:.1f} s, {found.boxes}"
+                    " parts"
+                )
             print(f"{number}: radius {radius}, {'; '.join(said)}", flush=True)
     for engine, each in seconds.items():
         print(

@@ -1,7 +1,9 @@
-"""What a run costs beside its stages: planning, driving, starting jobs, a second worker, limits, and a large report.
+"""What a run costs beside its stages: planning, driving, starting jobs, a second worker, limits,
+and a large report.
 
-`python -m benchmarks.runs [PART ...]` prints these parts alone. Where a line says "of the processor", other work on the
-machine matters little; where it does not, the machine should be quiet.
+`python -m benchmarks.runs [PART ...]` prints these parts alone. Where a line says "of the
+processor", other work on the machine matters little; where it does not, the machine should be
+quiet.
 """
 
 from __future__ import annotations
@@ -41,8 +43,13 @@ _TENTHS = 10
 def _recipe_text(seeds: int) -> str:
     """Eight jobs a seed, of which no two have one key."""
     listed = ", ".join(map(str, range(seeds)))
-    steps = ", ".join(f"{{use: accuracy, name: step-{each}, time_limit: {each}}}" for each in (1, 2, 3))
-    return f"name: many\nworkloads: [digits-mlp]\nvariants: [gelu, relu]\nseeds: [{listed}]\nsteps: [{steps}]\n"
+    steps = ", ".join(
+        f"{{use: accuracy, name: step-{each}, time_limit: {each}}}" for each in (1, 2, 3)
+    )
+    return (
+        f"name: many\nworkloads: [digits-mlp]\nvariants: [gelu, relu]\nseeds: [{listed}]\nsteps:"
+        f" [{steps}]\n"
+    )
 
 
 def planning(seeds: int = 12_500) -> Iterator[Figure]:
@@ -59,13 +66,23 @@ def planning(seeds: int = 12_500) -> Iterator[Figure]:
 
 
 _ROW = {
-    "metric": "m", "setting": "", "sample": None, "value": 1.0, "unit": "count", "direction": "higher",
-    "timing": False, "status": "ok", "verdict": "", "reason": "",
-}  # fmt: skip
+    "metric": "m",
+    "setting": "",
+    "sample": None,
+    "value": 1.0,
+    "unit": "count",
+    "direction": "higher",
+    "timing": False,
+    "status": "ok",
+    "verdict": "",
+    "reason": "",
+}
 
 
 class AtOnce(Serial):
-    """Leaves what a job would leave, without doing it: `rows` of some jobs by their ids, and one row of the others."""
+    """Leaves what a job would leave, without doing it: `rows` of some jobs by their ids, and one
+    row of the others.
+    """
 
     def __init__(self, rows: Mapping[str, Sequence[dict[str, Any]]] = MappingProxyType({})) -> None:
         super().__init__()
@@ -96,7 +113,9 @@ class _Clocks(Progress):
     def begin(self, total: int) -> None:
         self.at.append((time.perf_counter(), time.process_time()))
 
-    def update(self, entry: Entry, done: int, total: int, left: dict[str, int], workers: int) -> None:
+    def update(
+        self, entry: Entry, done: int, total: int, left: dict[str, int], workers: int
+    ) -> None:
         if done % (total // _TENTHS) == 0:
             self.at.append((time.perf_counter(), time.process_time()))
 
@@ -108,16 +127,24 @@ def _driven(recipe: Recipe, folder: Path) -> list[tuple[float, float]]:
 
 
 def driving(seeds: int = 2_500) -> Iterator[Figure]:
-    """What the driver does for a job, with jobs that take no time: of the first and of the last tenth of them."""
+    """What the driver does for a job, with jobs that take no time: of the first and of the last
+    tenth of them.
+    """
     recipe = parse_recipe(_recipe_text(seeds))
     count = len(jobs_of(recipe))
     with tempfile.TemporaryDirectory() as folder:
         for how in ("run", "found in the cache"):
             at = _driven(recipe, Path(folder))
-            for which, (before, after) in {"first": (at[0], at[1]), "last": (at[-2], at[-1])}.items():
-                wall, processor = ((b - a) * 1000 / (count // _TENTHS) for a, b in zip(before, after, strict=True))
+            for which, (before, after) in {
+                "first": (at[0], at[1]),
+                "last": (at[-2], at[-1]),
+            }.items():
+                wall, processor = (
+                    (b - a) * 1000 / (count // _TENTHS) for a, b in zip(before, after, strict=True)
+                )
                 told = (
-                    f"ms of the driver a job, {which} tenth of {count:,} jobs {how} ({processor:.1f} of the processor)"
+                    f"ms of the driver a job, {which} tenth of {count:,} jobs {how}"
+                    f" ({processor:.1f} of the processor)"
                 )
                 yield told, wall
             for journal in (Path(folder) / "out").glob("*"):
@@ -125,7 +152,9 @@ def driving(seeds: int = 2_500) -> Iterator[Figure]:
 
 
 def again() -> Iterator[Figure]:
-    """`make demo` where all is in the cache: the quickstart, of the sample's rows, and its report."""
+    """`make demo` where all is in the cache: the quickstart, of the sample's rows, and its
+    report.
+    """
     import pyarrow.parquet as pq
 
     rows = defaultdict(list)
@@ -135,13 +164,26 @@ def again() -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         recipe = Path(__file__).parents[1] / "pipelines" / "recipes" / "quickstart.yaml"
-        run_recipe(read_recipe(recipe), folder / "out", Cache(folder / "cache"), AtOnce(rows), Progress(), workers=2)
+        run_recipe(
+            read_recipe(recipe),
+            folder / "out",
+            Cache(folder / "cache"),
+            AtOnce(rows),
+            Progress(),
+            workers=2,
+        )
         words = ["run", recipe, "--out", folder / "out", "--cache", folder / "cache"]
-        for what, asked in {"the quickstart": words, "its report": ["report", folder / "out"]}.items():
+        for what, asked in {
+            "the quickstart": words,
+            "its report": ["report", folder / "out"],
+        }.items():
             before, begun = processor(), time.perf_counter()
             call(folder, asked)
             wall = time.perf_counter() - begun
-            yield f"s of the processor for {what} again ({wall:.1f} by the clock)", processor() - before
+            yield (
+                f"s of the processor for {what} again ({wall:.1f} by the clock)",
+                processor() - before,
+            )
 
 
 _ONE = "name: one\nworkloads: [{use: digits-mlp, epochs: 1}]\nvariants: [gelu]\nseeds: [0]\n"
@@ -156,12 +198,26 @@ class _Run:
 
 
 def _run(folder: Path, steps: int, workers: int, compute: float) -> _Run:
-    """A run of so many steps of one network with `local`, each of which computes for so many seconds."""
+    """A run of so many steps of one network with `local`, each of which computes for so many
+    seconds.
+    """
     name = f"{steps}-{workers}-{compute}"
     recipe = folder / f"{name}.yaml"
-    listed = ", ".join(f"{{use: idle, name: idle-{each}, number: {each}, compute: {compute}}}" for each in range(steps))
+    listed = ", ".join(
+        f"{{use: idle, name: idle-{each}, number: {each}, compute: {compute}}}"
+        for each in range(steps)
+    )
     recipe.write_text(f"{_ONE}steps: [{listed}]\n")
-    words = ["run", recipe, "--out", folder / name, "--cache", folder / f"cache-{name}", "--jobs", workers]
+    words = [
+        "run",
+        recipe,
+        "--out",
+        folder / name,
+        "--cache",
+        folder / f"cache-{name}",
+        "--jobs",
+        workers,
+    ]
     before, begun = processor(), time.perf_counter()
     call(folder, words)
     wall = time.perf_counter() - begun
@@ -173,20 +229,32 @@ def _run(folder: Path, steps: int, workers: int, compute: float) -> _Run:
 
 
 def starting(few: int = 10, many: int = 50) -> Iterator[Figure]:
-    """What a job of a stage that does nothing costs, over a run of fewer of them: the start of a run is in both."""
+    """What a job of a stage that does nothing costs, over a run of fewer of them: the start of a
+    run is in both.
+    """
     tree.adopt()
     with tempfile.TemporaryDirectory() as folder:
         first, second = (_run(Path(folder), steps, 1, 0.0) for steps in (few, many))
-    yield "s of the processor for a job that does nothing", (second.processor - first.processor) / (many - few)
-    yield "s of a run before and after its jobs", first.wall - few * (second.wall - first.wall) / (many - few)
+    yield (
+        "s of the processor for a job that does nothing",
+        (second.processor - first.processor) / (many - few),
+    )
+    yield (
+        "s of a run before and after its jobs",
+        first.wall - few * (second.wall - first.wall) / (many - few),
+    )
 
 
 def working(few: int = 8, many: int = 32, compute: float = 1.0) -> Iterator[Figure]:
-    """The share of a run that is not spent in its stages, and what a second worker gains, of stages that compute."""
+    """The share of a run that is not spent in its stages, and what a second worker gains, of
+    stages that compute.
+    """
     with tempfile.TemporaryDirectory() as folder:
         walls = {}
         for workers in (1, 2):
-            first, second = (_run(Path(folder), steps, workers, compute).wall for steps in (few, many))
+            first, second = (
+                _run(Path(folder), steps, workers, compute).wall for steps in (few, many)
+            )
             walls[workers] = second - first
     outside = 1 - (many - few) * compute / walls[1]
     yield f"of the time is spent outside stages of {compute:g} s of processor time each", outside
@@ -199,9 +267,20 @@ def limiting(limit: float = 1.0) -> Iterator[Figure]:
         folder = Path(name)
         steps = f"memory_limit: {limit}\nsteps: [{{use: idle, hold: {2 * limit}}}]\n"
         (folder / "greedy.yaml").write_text(_ONE + steps)
-        words = ["run", folder / "greedy.yaml", "--out", folder / "out", "--cache", folder / "cache"]
+        words = [
+            "run",
+            folder / "greedy.yaml",
+            "--out",
+            folder / "out",
+            "--cache",
+            folder / "cache",
+        ]
         call(folder, words)
-        (entry,) = (each for each in read_journal(folder / "out" / JOURNAL).values() if each.status is Status.OOM)
+        (entry,) = (
+            each
+            for each in read_journal(folder / "out" / JOURNAL).values()
+            if each.status is Status.OOM
+        )
         began = float((folder / "out" / "logs" / f"{entry.job}.log").read_text())
         yield (
             "s from when a job begins to take twice its memory limit to the row that says so",
@@ -215,14 +294,23 @@ def interrupting() -> Iterator[Figure]:
         folder = Path(name)
         steps = "{use: idle, sleep: 600}, {use: idle, name: second, number: 1, sleep: 600}"
         (folder / "long.yaml").write_text(f"{_ONE}time_limit: 900\nsteps: [{steps}]\n")
-        driver = started(folder, ["run", folder / "long.yaml", "--out", folder / "out", "--cache", folder / "cache"])
-        logs = [folder / "out" / "logs" / "digits-mlp" / "gelu" / "0" / f"{step}.log" for step in ("idle", "second")]
+        driver = started(
+            folder,
+            ["run", folder / "long.yaml", "--out", folder / "out", "--cache", folder / "cache"],
+        )
+        logs = [
+            folder / "out" / "logs" / "digits-mlp" / "gelu" / "0" / f"{step}.log"
+            for step in ("idle", "second")
+        ]
         while driver.poll() is None and not all(log.exists() for log in logs):
             time.sleep(0.05)
         begun = time.perf_counter()
         driver.send_signal(signal.SIGINT)
         driver.communicate()
-        yield "s from Ctrl-C to the end of a run with two jobs under way", time.perf_counter() - begun
+        yield (
+            "s from Ctrl-C to the end of a run with two jobs under way",
+            time.perf_counter() - begun,
+        )
 
 
 _REPORT = """\
@@ -232,12 +320,15 @@ from evalsuite.report import write_report
 begun = time.perf_counter()
 files = write_report(Path(sys.argv[1]))
 size = next(each for each in files if each.suffix == ".html").stat().st_size
-print(time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, size / 1e6)
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+print(time.perf_counter() - begun, peak, size / 1e6)
 """
 
 
 def write_large(folder: Path, rows: int) -> int:
-    """A run of at least so many rows, which is the sample's with more seeds; how many rows it has."""
+    """A run of at least so many rows, which is the sample's with more seeds; how many rows it
+    has.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -246,11 +337,15 @@ def write_large(folder: Path, rows: int) -> int:
     seeds = len(set(whole["seed"].to_pylist()))
     parts: list[pa.Table] = []
     while sum(len(each) for each in parts) < rows:
-        shifted = pa.compute.add(whole["seed"], len(parts) * seeds).cast(whole.schema.field(place).type)
+        shifted = pa.compute.add(whole["seed"], len(parts) * seeds).cast(
+            whole.schema.field(place).type
+        )
         parts.append(whole.set_column(place, whole.schema.field(place), shifted))
     pq.write_table(pa.concat_tables(parts), folder / "results.parquet")
     record = json.loads((SAMPLE / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps({**record, "seeds": list(range(seeds * len(parts)))}))
+    (folder / "run.json").write_text(
+        json.dumps({**record, "seeds": list(range(seeds * len(parts)))})
+    )
     return sum(len(each) for each in parts)
 
 

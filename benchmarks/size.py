@@ -1,6 +1,8 @@
-"""`python -m benchmarks.size [ROOT]`: how large the source is, and how densely it is written, without its tests.
+"""`python -m benchmarks.size [ROOT]`: how large the source is, and how densely it is written,
+without its tests.
 
-It counts what a reader meets, not lines: NAME, OP, NUMBER and STRING tokens as Python's own tokenizer gives them.
+It counts what a reader meets, not lines: NAME, OP, NUMBER and STRING tokens as Python's own
+tokenizer gives them.
 """
 
 from __future__ import annotations
@@ -93,13 +95,17 @@ def size_of(text: str) -> Size:
         unformatted=sum("fmt: skip" in token.string for token in comments),
         bindings=len(names),
         empty_names=sum(map(_is_empty, names)),
-        weak_docstrings=sum(docstring.startswith(WEAK_BEGINNINGS) for docstring in _docstrings(tree)),
+        weak_docstrings=sum(
+            docstring.startswith(WEAK_BEGINNINGS) for docstring in _docstrings(tree)
+        ),
         classes=Counter(node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)),
     )
 
 
 def rooms_of(root: Path) -> dict[str, Size]:
-    """The sizes of a checkout's rooms: each folder below one of `SOURCE_FOLDERS`, and the modules beside them."""
+    """The sizes of a checkout's rooms: each folder below one of `SOURCE_FOLDERS`, and the
+    modules beside them.
+    """
     rooms: dict[str, Size] = {}
     for folder in SOURCE_FOLDERS:
         for path in sorted((root / folder).rglob("*.py")):
@@ -115,16 +121,24 @@ def main(root: Path) -> None:
     """Print a line for each room, and the whole."""
     rooms = rooms_of(root)
     if not rooms:
-        raise SystemExit(f"{root} holds no {', '.join(SOURCE_FOLDERS)}: name the root of a checkout")
+        raise SystemExit(
+            f"{root} holds no {', '.join(SOURCE_FOLDERS)}: name the root of a checkout"
+        )
     whole = sum(rooms.values(), Size())
-    print(f"{'room':32}{'files':>6}{'tokens':>9}{'a line':>8}{'comments':>10}{'empty names':>13}{'fmt: skip':>11}")
+    print(
+        f"{'room':32}{'files':>6}{'tokens':>9}{'a line':>8}{'comments':>10}"
+        f"{'empty names':>13}{'fmt: skip':>11}"
+    )
     for room, size in [*rooms.items(), ("the whole", whole)]:
         print(
             f"{room:32}{size.files:6}{size.tokens:9,}{size.tokens_a_line:8.1f}{size.comment_share:10.1%}"
             f"{size.empty_name_share:13.1%}{size.unformatted:11}"
         )
     twice = sum(count > 1 for count in whole.classes.values())
-    print(f"docstrings that begin with {' '.join(map(str.strip, WEAK_BEGINNINGS))}: {whole.weak_docstrings}")
+    print(
+        f"docstrings that begin with {' '.join(map(str.strip, WEAK_BEGINNINGS))}:"
+        f" {whole.weak_docstrings}"
+    )
     print(f"class names that stand in two or more places: {twice}")
 
 

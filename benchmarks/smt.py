@@ -2,7 +2,8 @@
 
 python -m benchmarks.smt [--limit 60] [--plain-limit 10] [--samples 8] [--hard] [contender ...]
 
-Bounds decide most of the 120; with --hard, the radii are those at which they leave much to a search.
+Bounds decide most of the 120; with --hard, the radii are those at which they leave much to a
+search.
 """
 
 from __future__ import annotations
@@ -39,9 +40,11 @@ def ask_plainly(
     encoding: EncodingName = "or",
     bounds: Sequence[Ends] = (),
 ) -> Reply:
-    """Whether any margin can be <= 0 in the box, exactly; where sat, its values are the whole input.
+    """Whether any margin can be <= 0 in the box, exactly; where sat, its values are the whole
+    input.
 
-    With `bounds`, one of each hidden layer that hold in the box, neurons that keep their sign there are not split.
+    With `bounds`, one of each hidden layer that hold in the box, neurons that keep their sign there
+    are not split.
 
     Raises:
         ValueError: an encoding with a triangle, which needs bounds.
@@ -54,7 +57,9 @@ def ask_plainly(
 def plain_question(
     exact: ExactNetwork, property_: Property, encoding: EncodingName, bounds: Sequence[Ends] = ()
 ) -> str:
-    """SMT-LIB declarations and assertions, satisfiable if the property is violated by a real input."""
+    """SMT-LIB declarations and assertions, satisfiable if the property is violated by a real
+    input.
+    """
     if property_.center is not None:
         raise Unsupported("the plain question is of boxes, and this property is an L2 ball")
     if encoding.endswith("-triangle"):
@@ -78,7 +83,11 @@ def plain_question(
             lines += relu(outputs[-1], f"z{depth}_{index}", f"z{depth}_{index}", encoding)
         columns = outputs
     logits = list(_terms(last.weight, last.bias, columns))
-    others = [f"(<= {logits[property_.label]} {each})" for i, each in enumerate(logits) if i != property_.label]
+    others = [
+        f"(<= {logits[property_.label]} {each})"
+        for i, each in enumerate(logits)
+        if i != property_.label
+    ]
     return "\n".join([*lines, f"(assert (or {' '.join(others)} false))"])
 
 
@@ -131,7 +140,9 @@ class Query:
 
 @dataclass(slots=True)
 class Tally:
-    """A contender's verdicts and seconds, by query; `solved` where bounds and falsifier had not decided it."""
+    """A contender's verdicts and seconds, by query; `solved` where bounds and falsifier had not
+    decided it.
+    """
 
     verdicts: list[Verdict] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
@@ -141,7 +152,9 @@ class Tally:
 Contender = Callable[[Query, float], tuple[Verdict, bool]]
 
 
-def queries(samples: int = 8, asked: Sequence[Group] = QUERIES, variant: str = "relu") -> Iterator[Query]:
+def queries(
+    samples: int = 8, asked: Sequence[Group] = QUERIES, variant: str = "relu"
+) -> Iterator[Query]:
     """The set, with networks trained here."""
     for name, options, radii in asked:
         network, data = trained(name, variant, **options)
@@ -149,7 +162,9 @@ def queries(samples: int = 8, asked: Sequence[Group] = QUERIES, variant: str = "
         judge = Judge(network, exact, 0)
         for eps in radii:
             for property_ in balls(data, eps, range(samples)):
-                yield Query(f"{name} {options.get('hidden', '')} {eps}", network, exact, judge, property_)
+                yield Query(
+                    f"{name} {options.get('hidden', '')} {eps}", network, exact, judge, property_
+                )
 
 
 def by_z3(query: Query, limit: float, encoding: EncodingName = BEST) -> tuple[Verdict, bool]:
@@ -214,13 +229,18 @@ def run(
             print(f"DISAGREE {query.name} sample {query.property_.sample}")
         if quiet:
             continue
-        line = "  ".join(f"{name} {each.verdicts[-1].value} {each.seconds[-1]:.3f}" for name, each in tallies.items())
+        line = "  ".join(
+            f"{name} {each.verdicts[-1].value} {each.seconds[-1]:.3f}"
+            for name, each in tallies.items()
+        )
         print(f"{query.name} {query.property_.sample}: {line}", flush=True)
     return tallies
 
 
 def report(tallies: dict[str, Tally], limits: dict[str, float]) -> None:
-    """Per contender: how many are decided, and times, those without a verdict censored at the limit."""
+    """Per contender: how many are decided, and times, those without a verdict censored at the
+    limit.
+    """
     first = next(iter(tallies.values()))
     for name, tally in tallies.items():
         decided = [each in _DECIDED for each in tally.verdicts]
@@ -229,9 +249,10 @@ def report(tallies: dict[str, Tally], limits: dict[str, float]) -> None:
         par2 = statistics.fmean(seconds if done else 2 * limits[name] for seconds, done in pairs)
         hard = [each for each, searched in zip(censored, first.searched, strict=True) if searched]
         print(
-            f"{name}: {sum(decided)} of {len(decided)} decided; geometric mean {_geometric(censored):.3f} s, of the "
-            f"{len(hard)} that {next(iter(tallies))} searched {_geometric(hard):.3f} s; median "
-            f"{statistics.median(censored):.3f} s, greatest {max(censored):.1f} s, PAR-2 {par2:.2f} s"
+            f"{name}: {sum(decided)} of {len(decided)} decided; geometric mean"
+            f" {_geometric(censored):.3f} s, of the {len(hard)} that {next(iter(tallies))} searched"
+            f" {_geometric(hard):.3f} s; median {statistics.median(censored):.3f} s, greatest"
+            f" {max(censored):.1f} s, PAR-2 {par2:.2f} s"
         )
 
 
@@ -240,18 +261,26 @@ def _geometric(values: list[float]) -> float:
 
 
 def exact_verification() -> Iterator[Figure]:
-    """Z3 over branch and bound, 10 s a query: on irises and moons, and on digits where bounds leave a query open."""
+    """Z3 over branch and bound, 10 s a query: on irises and moons, and on digits where bounds
+    leave a query open.
+    """
     limit = 10.0
     easy = [each for each in QUERIES if not each[0].startswith("digits")]
     tallies = run(["search", "z3", "bounded", "plain"], limit, limit, 2, easy, quiet=True)
     yield from _over_search(tallies, limit, [True] * len(tallies["z3"].searched), "queries")
     tallies = run(["search", "z3"], limit, limit, 8, [HARD[3]], quiet=True)
-    yield from _over_search(tallies, limit, tallies["z3"].searched, "queries that bounds leave open")
+    yield from _over_search(
+        tallies, limit, tallies["z3"].searched, "queries that bounds leave open"
+    )
 
 
-def _over_search(tallies: dict[str, Tally], limit: float, counted: list[bool], kind: str) -> Iterator[Figure]:
+def _over_search(
+    tallies: dict[str, Tally], limit: float, counted: list[bool], kind: str
+) -> Iterator[Figure]:
     means = {
-        name: _geometric([min(each, limit) for each, own in zip(tally.seconds, counted, strict=True) if own])
+        name: _geometric(
+            [min(each, limit) for each, own in zip(tally.seconds, counted, strict=True) if own]
+        )
         for name, tally in tallies.items()
     }
     search = means.pop("search")
@@ -269,8 +298,16 @@ def main() -> None:
     parser.add_argument("--hard", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    tallies = run(given.contenders, given.limit, given.plain_limit, given.samples, HARD if given.hard else QUERIES)
-    report(tallies, {name: given.plain_limit if name in _PLAIN else given.limit for name in tallies})
+    tallies = run(
+        given.contenders,
+        given.limit,
+        given.plain_limit,
+        given.samples,
+        HARD if given.hard else QUERIES,
+    )
+    report(
+        tallies, {name: given.plain_limit if name in _PLAIN else given.limit for name in tallies}
+    )
 
 
 if __name__ == "__main__":

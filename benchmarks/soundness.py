@@ -1,15 +1,18 @@
-"""Bounds against points: whether any of ten million points of a box has an output beyond its bounds, in float64.
+"""Bounds against points: whether any of ten million points of a box has an output beyond its
+bounds, in float64.
 
 python -m benchmarks.soundness [--points 10000000] [--only vit,bert]
 
-Of the networks of `docs/networks.md`, and of ReLU and GELU networks on digits, trained here, whose points come on top:
-by the bounds of the graph, by zonotopes where there is attention, and by auto_LiRPA with our operators: of the module
-where it takes that, else of the graph. Of tokens, what follows their embedding is bounded. Two fifths of the points are
-corners, two fifths uniform, and a fifth end a descent of some margin, logit or its negative. The boxes' radii are such
-that CROWN's widths are of the logits' own spread at most an eighth, and at most twice it.
+Of the networks of `docs/networks.md`, and of ReLU and GELU networks on digits, trained here, whose
+points come on top: by the bounds of the graph, by zonotopes where there is attention, and by
+auto_LiRPA with our operators: of the module where it takes that, else of the graph. Of tokens, what
+follows their embedding is bounded. Two fifths of the points are corners, two fifths uniform, and a
+fifth end a descent of some margin, logit or its negative. The boxes' radii are such that CROWN's
+widths are of the logits' own spread at most an eighth, and at most twice it.
 
-Bounds are of the network that the engine read: of the exported file, where a BatchNorm is folded into float32 weights,
-or of the module. Each is held against its own in float64; two engines are compared up to what these differ by.
+Bounds are of the network that the engine read: of the exported file, where a BatchNorm is folded
+into float32 weights, or of the module. Each is held against its own in float64; two engines are
+compared up to what these differ by.
 """
 
 from __future__ import annotations
@@ -33,7 +36,16 @@ from benchmarks.graph_lirpa import GraphEngine
 from benchmarks.subjects import box, trained
 from docs.making.networks import NETWORKS
 from docs.making.networks import subject as of_table
-from evalsuite import Bench, Network, Property, Subject, Unsupported, graph_of_network, subjects, zonotopes_of
+from evalsuite import (
+    Bench,
+    Network,
+    Property,
+    Subject,
+    Unsupported,
+    graph_of_network,
+    subjects,
+    zonotopes_of,
+)
 from evalsuite import Propagation as OfGraph
 from evalsuite.graph.embedded import Embedded
 from evalsuite.graph.onnx_file import graph_of_model
@@ -42,7 +54,9 @@ from evalsuite.verification.zonotope import Zonotope
 from pipelines.bounds.margins import rows_of
 from pipelines.bounds.propagation import Distrusted, Propagation
 
-_TRAINED = [f"{name} {variant}" for name in ("digits-mlp", "digits-cnn") for variant in ("relu", "gelu")]
+_TRAINED = [
+    f"{name} {variant}" for name in ("digits-mlp", "digits-cnn") for variant in ("relu", "gelu")
+]
 _SAMPLES, _WIDTHS, _FINEST = 3, (0.125, 2.0), 24
 _DESCENTS, _VALUES, _MOST = 4, 2**19, 2**14
 _KINDS = ("corners", "corners", "uniform", "uniform", "descents")
@@ -54,7 +68,9 @@ _Pair = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """One method's bounds of the rows, each end (boxes, rows), and whether they are of the file or of the module."""
+    """One method's bounds of the rows, each end (boxes, rows), and whether they are of the file
+    or of the module.
+    """
 
     method: str
     lower: torch.Tensor
@@ -64,7 +80,9 @@ class Ends:
 
 @dataclass(slots=True)
 class Tally:
-    """What was tried, and what was found; of each method how many bounds, and of how many boxes they are a proof."""
+    """What was tried, and what was found; of each method how many bounds, and of how many boxes
+    they are a proof.
+    """
 
     points: int = 0
     boxes: int = 0
@@ -78,14 +96,17 @@ class Tally:
 
     def line(self) -> str:
         """All of it in words."""
-        methods = (f"{name} {count} ({certified} boxes certified)" for name, (count, certified) in self.methods.items())
+        methods = (
+            f"{name} {count} ({certified} boxes certified)"
+            for name, (count, certified) in self.methods.items()
+        )
         refused = "".join(f"; {who} refused: {reason}" for who, reason in self.refusals.items())
         radii = ", ".join(f"2^{math.log2(each):g}" for each in self.radii)
         return (
-            f"{self.violations} violations, {self.contradictions} contradictions; {self.points} points of {self.boxes} "
-            f"boxes{radii and ' of radii ' + radii}; bounds: {', '.join(methods)}; "
-            f"points span {statistics.fmean(self.spanned):.2f} of the narrowest; file and module differ by "
-            f"{self.apart:.1g}{refused}"
+            f"{self.violations} violations, {self.contradictions} contradictions; {self.points}"
+            f" points of {self.boxes} boxes{radii and ' of radii ' + radii}; bounds:"
+            f" {', '.join(methods)}; points span {statistics.fmean(self.spanned):.2f} of the"
+            f" narrowest; file and module differ by {self.apart:.1g}{refused}"
         )
 
     def add(self, other: Tally) -> None:
@@ -109,7 +130,9 @@ def network_of(name: str, folder: Path) -> tuple[Network, Bench]:
 
 
 def _radii(asked: Subject, graph: Graph) -> Iterator[float]:
-    """The greatest powers of four, each another, at which the mean width is at most so much of the logits' spread."""
+    """The greatest powers of four, each another, at which the mean width is at most so much of
+    the logits' spread.
+    """
     wanted = sorted(_WIDTHS)
     rows = torch.eye(graph.outputs, dtype=torch.float64)
     for exponent in range(0, _FINEST, 2):
@@ -141,7 +164,9 @@ def _line(error: Unsupported) -> str:
 
 
 def _of_graph(graph: Graph, properties: list[Property], rows: torch.Tensor) -> Iterator[Ends]:
-    """Bounds of both kinds by the graph; the rows are of each property's own label, (properties, rows, outputs)."""
+    """Bounds of both kinds by the graph; the rows are of each property's own label, (properties,
+    rows, outputs).
+    """
     lower, upper = (each.flatten(1) for each in box(properties))
     for method, backward in (("graph-ibp", False), ("graph-crown", True)):
         try:
@@ -150,19 +175,26 @@ def _of_graph(graph: Graph, properties: list[Property], rows: torch.Tensor) -> I
             if backward:
                 raise
             continue
-        found = torch.stack([engine.lower_bounds(torch.cat([row, -row])).value[i] for i, row in enumerate(rows)])
+        found = torch.stack(
+            [engine.lower_bounds(torch.cat([row, -row])).value[i] for i, row in enumerate(rows)]
+        )
         low, high = found.chunk(2, 1)
         yield Ends(method, low, -high, _FILE)
 
 
-def _by_lirpa(engine: GraphEngine | None, properties: list[Property], rows: torch.Tensor) -> Iterator[Ends]:
+def _by_lirpa(
+    engine: GraphEngine | None, properties: list[Property], rows: torch.Tensor
+) -> Iterator[Ends]:
     """Bounds by auto_LiRPA of the graph, where it does not take the module."""
     for method, lower, upper in engine.bounds(properties, rows) if engine is not None else ():
         yield Ends(f"{method} of the graph", lower, upper, _FILE)
 
 
 def _by_zonotopes(
-    bound: Callable[..., Zonotope] | None, properties: list[Property], rows: torch.Tensor, tally: Tally
+    bound: Callable[..., Zonotope] | None,
+    properties: list[Property],
+    rows: torch.Tensor,
+    tally: Tally,
 ) -> Iterator[Ends]:
     """Bounds of a network with attention, box by box."""
     if bound is None:
@@ -173,7 +205,9 @@ def _by_zonotopes(
         tally.refusals["zonotopes"] = _line(error)
         return
     lower, upper = (
-        torch.stack([sign * each.lower_bounds(sign * row) for each, row in zip(found, rows, strict=True)])
+        torch.stack(
+            [sign * each.lower_bounds(sign * row) for each, row in zip(found, rows, strict=True)]
+        )
         for sign in (1, -1)
     )
     yield Ends("graph-zonotope", lower, upper, _MODULE)
@@ -195,18 +229,31 @@ def _of_module(engine: Propagation, properties: list[Property], tally: Tally) ->
 
 
 def _drawn(
-    module: nn.Module, asked: Property, rows: torch.Tensor, kind: str, count: int, generator: torch.Generator
+    module: nn.Module,
+    asked: Property,
+    rows: torch.Tensor,
+    kind: str,
+    count: int,
+    generator: torch.Generator,
 ) -> torch.Tensor:
-    """Points of the box: corners, uniform ones, or where descents of rows end, which are searched in float32."""
+    """Points of the box: corners, uniform ones, or where descents of rows end, which are
+    searched in float32.
+    """
     share = torch.rand(count, *asked.lower.shape, generator=generator, dtype=torch.float64)
-    points = asked.lower + (share.round() if kind == "corners" else share) * (asked.upper - asked.lower)
+    points = asked.lower + (share.round() if kind == "corners" else share) * (
+        asked.upper - asked.lower
+    )
     if kind == "descents":
-        chosen = torch.cat([rows, -rows])[torch.randint(2 * len(rows), (count,), generator=generator)].float()
+        chosen = torch.cat([rows, -rows])[
+            torch.randint(2 * len(rows), (count,), generator=generator)
+        ].float()
         lower, upper, points = asked.lower.float(), asked.upper.float(), points.float()
         for step in range(_DESCENTS):
             points = points.requires_grad_()
             (slope,) = torch.autograd.grad((module(points) * chosen).sum(), points)
-            points = (points.detach() - (upper - lower) / 2**step * slope.sign()).clamp(lower, upper)
+            points = (points.detach() - (upper - lower) / 2**step * slope.sign()).clamp(
+                lower, upper
+            )
         points = points.double()
     return points.clamp(asked.lower, asked.upper)
 
@@ -226,7 +273,8 @@ class _Trial:
         self._engine = _engine(asked.network, True, tally)
         model, self._graph = graph_of_network(asked.network)
         double = copy.deepcopy(module).double().eval().requires_grad_(False)
-        # The plain reference that the graph's own reader is compared with shares no code with the bounds.
+        # The plain reference that the graph's own reader is compared with shares no code with the
+        # bounds.
         file = double if isinstance(module, Embedded) else Embedded(graph_of_model(model))
         self._functions = {_FILE: file, _MODULE: double}
         self._zonotopes = zonotopes_of(asked.network)
@@ -250,7 +298,11 @@ class _Trial:
             found += _by_lirpa(self._second, properties, rows)
             found += _by_zonotopes(self._zonotopes, properties, rows, self._tally)
             for place, each in enumerate(properties):
-                self._judge(found, place, *self._reached(each, rows[place], -(-self._points // len(properties))))
+                self._judge(
+                    found,
+                    place,
+                    *self._reached(each, rows[place], -(-self._points // len(properties))),
+                )
             self._tally.boxes += len(properties)
 
     def _by_engine(self, properties: list[Property]) -> list[Ends]:
@@ -267,29 +319,54 @@ class _Trial:
             return self._by_engine(properties)
 
     @torch.no_grad()
-    def _reached(self, asked: Property, rows: torch.Tensor, points: int) -> tuple[dict[str, _Pair], float]:
-        """The least and the greatest value of each row for each function, and the most that outputs differ by."""
+    def _reached(
+        self, asked: Property, rows: torch.Tensor, points: int
+    ) -> tuple[dict[str, _Pair], float]:
+        """The least and the greatest value of each row for each function, and the most that
+        outputs differ by.
+        """
         nothing = torch.full((len(rows),), torch.inf, dtype=torch.float64)
         ends = dict.fromkeys(self._functions, (nothing, -nothing))
         apart = 0.0
         for number in range(max(len(_KINDS), -(-points // self._count))):
             with torch.enable_grad():
-                drawn = _drawn(self._single, asked, rows, _KINDS[number % len(_KINDS)], self._count, self._generator)
-            logits = {name: function(drawn).flatten(1) for name, function in self._functions.items()}
-            apart = max(apart, *(float((logits[_FILE] - each).abs().max()) for each in logits.values()))
+                drawn = _drawn(
+                    self._single,
+                    asked,
+                    rows,
+                    _KINDS[number % len(_KINDS)],
+                    self._count,
+                    self._generator,
+                )
+            logits = {
+                name: function(drawn).flatten(1) for name, function in self._functions.items()
+            }
+            apart = max(
+                apart, *(float((logits[_FILE] - each).abs().max()) for each in logits.values())
+            )
             for name, found in logits.items():
                 values, (least, most) = found @ rows.T, ends[name]
-                ends[name] = torch.minimum(least, values.amin(0)), torch.maximum(most, values.amax(0))
+                ends[name] = (
+                    torch.minimum(least, values.amin(0)),
+                    torch.maximum(most, values.amax(0)),
+                )
             self._tally.points += self._count
         return ends, apart
 
-    def _judge(self, found: list[Ends], place: int, reached: dict[str, _Pair], apart: float) -> None:
+    def _judge(
+        self, found: list[Ends], place: int, reached: dict[str, _Pair], apart: float
+    ) -> None:
         """Count what one box's bounds exclude of what was reached, and of each other."""
         tally, margins = self._tally, self._graph.outputs - 1
         for each in found:
             least, most = reached[each.function]
             lower, upper = each.lower[place], each.upper[place]
-            wrong = (lower > least + _ROUNDING) | (upper < most - _ROUNDING) | lower.isnan() | upper.isnan()
+            wrong = (
+                (lower > least + _ROUNDING)
+                | (upper < most - _ROUNDING)
+                | lower.isnan()
+                | upper.isnan()
+            )
             tally.violations += int(wrong.sum())
             certified = bool((lower[:margins] > 0).all())
             # Proven, and refuted by a point.
@@ -321,8 +398,12 @@ def tried(name: str, points: int) -> Tally:
 
 def main() -> None:
     """Print a line for each network, and their sum."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--points", type=int, default=10_000_000, help="of the networks of the table, together")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--points", type=int, default=10_000_000, help="of the networks of the table, together"
+    )
     parser.add_argument("--only", default="", help="names of networks, separated by commas")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -331,7 +412,10 @@ def main() -> None:
     for name in names:
         began = time.monotonic()
         tally = tried(name, -(-given.points // len(NETWORKS)))
-        print(f"{NETWORKS.get(name, name)}: {tally.line()}; {time.monotonic() - began:.0f} s", flush=True)
+        print(
+            f"{NETWORKS.get(name, name)}: {tally.line()}; {time.monotonic() - began:.0f} s",
+            flush=True,
+        )
         sums["networks of the table" if name in NETWORKS else "trained networks"].add(tally)
     for name, tally in sums.items():
         if tally.points:

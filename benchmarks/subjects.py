@@ -1,4 +1,6 @@
-"""What is measured: networks of the suite's workloads or of a few lines, boxes around samples, and ONNX sessions."""
+"""What is measured: networks of the suite's workloads or of a few lines, boxes around samples,
+and ONNX sessions.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,22 @@ def fresh(workload: Workload, activation: str) -> nn.Module:
 
 
 def trained(name: str, variant: str, **options: object) -> tuple[Network, Data]:
-    """The network of a workload with these options, trained with seed 0, and the workload's data."""
+    """The network of a workload with these options, trained with seed 0, and the workload's
+    data.
+    """
     workload: Workload = load("workloads", name).target(**options)
     data = workload.data()
     return make_network(workload, data, standing(variant), 0, name=name)[0], data
 
 
 def fitted(
-    module: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, *, rate: float, epochs: int, batch: int
+    module: nn.Module,
+    inputs: torch.Tensor,
+    targets: torch.Tensor,
+    *,
+    rate: float,
+    epochs: int,
+    batch: int,
 ) -> nn.Module:
     """Train a classifier by Adam, and leave it in eval mode."""
     optimizer = torch.optim.Adam(module.parameters(), rate)
@@ -48,14 +58,18 @@ def balls(data: Data, eps: float, samples: Iterable[int]) -> list[Property]:
     """Robustness of these test samples, against the classes that they are of."""
     test = data.test
     return [
-        Property.robustness(test.inputs[i], sample=i, label=int(test.targets[i]), eps=eps, domain=data.domain)
+        Property.robustness(
+            test.inputs[i], sample=i, label=int(test.targets[i]), eps=eps, domain=data.domain
+        )
         for i in samples
     ]
 
 
 def box(properties: list[Property]) -> tuple[torch.Tensor, torch.Tensor]:
     """Their lower and their upper ends, each (properties, *input_shape)."""
-    lower, upper = (torch.stack([getattr(each, end) for each in properties]) for end in ("lower", "upper"))
+    lower, upper = (
+        torch.stack([getattr(each, end) for each in properties]) for end in ("lower", "upper")
+    )
     return lower, upper
 
 

@@ -4,7 +4,9 @@ import signal
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C while it is loaded ends the process without a word, as Ctrl-C later does."""
+    """Run the command line; Ctrl-C while it is loaded ends the process without a word, as Ctrl-C
+    later does.
+    """
     loud = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if loud:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -27,10 +27,15 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="What does replacing GELU by ReLU buy, and cost, downstream? Always against the GELU baseline.",
+    help=(
+        "What does replacing GELU by ReLU buy, and cost, downstream? Always against the GELU"
+        " baseline."
+    ),
 )
 RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE.yaml", help="The recipe.")]
-OutFolder = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="The run's folder [runs/NAME].")]
+OutFolder = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="The run's folder [runs/NAME].")
+]
 Seeds = Annotated[str, typer.Option(metavar="0-9", help="Other seeds than the recipe's.")]
 
 
@@ -48,7 +53,14 @@ def _recipe(path: Path, seeds: str = "") -> Recipe:
         raise typer.Exit(2) from None
 
 
-def _until(width: str, endpoint: str, most: int, recipe: Recipe, folder: Path, done: Callable[[Recipe], bool]) -> bool:
+def _until(
+    width: str,
+    endpoint: str,
+    most: int,
+    recipe: Recipe,
+    folder: Path,
+    done: Callable[[Recipe], bool],
+) -> bool:
     """Run the recipe with more and more seeds; whether every job gave what it was to give."""
     from evalsuite.plugins import PluginError
     from evalsuite.run.record import read_record
@@ -66,7 +78,8 @@ def _until(width: str, endpoint: str, most: int, recipe: Recipe, folder: Path, d
             print(f"{found.question}, by {len(recipe.seeds)} seeds:", *found.said, sep="\n  ")
             if count <= len(recipe.seeds):
                 print(
-                    f"Not all narrower than {width}: more than {most} seeds are not taken, see --most-seeds."
+                    f"Not all narrower than {width}: more than {most} seeds are not taken, see"
+                    " --most-seeds."
                     if found.more
                     else f"All narrower than {width}."
                 )
@@ -87,9 +100,14 @@ def _version(asked: bool) -> None:
 @app.callback()
 def whole(  # No text of its own, so that the application's stands in its help; --version ends all.
     version: Annotated[  # noqa: ARG001  # the callback answers
-        bool, typer.Option("--version", help="Print the version, and stop.", is_eager=True, callback=_version)
+        bool,
+        typer.Option(
+            "--version", help="Print the version, and stop.", is_eager=True, callback=_version
+        ),
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help=f"Show the traceback of an error, as {DEBUG}=1 does.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help=f"Show the traceback of an error, as {DEBUG}=1 does.")
+    ] = False,
 ) -> None:
     if debug:
         os.environ[DEBUG] = "1"
@@ -101,32 +119,62 @@ def run(
     out: OutFolder = None,
     cache: CacheFolder = None,
     jobs: Annotated[int, typer.Option(help="Processes at a time; 0: one per core.")] = 0,
-    executor: Annotated[str, typer.Option(help="Where jobs run: local, serial, dask or slurm.")] = "local",
-    serial: Annotated[bool, typer.Option("--serial", help="In this process, for debuggers; no time limits.")] = False,
+    executor: Annotated[
+        str, typer.Option(help="Where jobs run: local, serial, dask or slurm.")
+    ] = "local",
+    serial: Annotated[
+        bool, typer.Option("--serial", help="In this process, for debuggers; no time limits.")
+    ] = False,
     scheduler: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Dask's, as tls://host:8786 [processes of this machine].")
+        str,
+        typer.Option(
+            metavar="ADDRESS", help="Dask's, as tls://host:8786 [processes of this machine]."
+        ),
     ] = "",
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Take a scheduler without TLS: whoever reaches it can run code as you.")
+        bool,
+        typer.Option(
+            "--insecure",
+            help="Take a scheduler without TLS: whoever reaches it can run code as you.",
+        ),
     ] = False,
     slurm: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of sbatch, as partition=long; repeatable.")
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE", help="An option of sbatch, as partition=long; repeatable."
+        ),
     ] = None,
     seeds: Seeds = "",
     only: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Only such jobs, as 'digits-*/gelu/*', and their needs.")
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN", help="Only such jobs, as 'digits-*/gelu/*', and their needs."
+        ),
     ] = None,
-    retry: Annotated[str, typer.Option(help="What runs again of what failed: all, failed, timeout or none.")] = "all",
+    retry: Annotated[
+        str, typer.Option(help="What runs again of what failed: all, failed, timeout or none.")
+    ] = "all",
     until: Annotated[
-        str, typer.Option(metavar="0.5%", help="Add seeds until the intervals of a primary endpoint are this narrow.")
+        str,
+        typer.Option(
+            metavar="0.5%",
+            help="Add seeds until the intervals of a primary endpoint are this narrow.",
+        ),
     ] = "",
     endpoint: Annotated[
-        str, typer.Option(metavar="WORDS", help="Which, by words of its question [the first that is measured].")
+        str,
+        typer.Option(
+            metavar="WORDS", help="Which, by words of its question [the first that is measured]."
+        ),
     ] = "",
     most_seeds: Annotated[int, typer.Option(help="No more seeds than these with --until.")] = 50,
-    progress: Annotated[str, typer.Option(help="auto, rich, plain, json or none; on stderr.")] = "auto",
+    progress: Annotated[
+        str, typer.Option(help="auto, rich, plain, json or none; on stderr.")
+    ] = "auto",
 ) -> None:
-    """Run a recipe; run it again to continue. What is done is not done twice. The exit code is 1 if a job failed."""
+    """Run a recipe; run it again to continue. What is done is not done twice. The exit code is 1
+    if a job failed.
+    """
     from evalsuite.run.state import RETRIES, Choice
 
     if retry not in RETRIES:
@@ -143,10 +191,18 @@ def run(
 
     def done(recipe_: Recipe) -> bool:
         return execute(
-            recipe_, folder, cache_in(cache), jobs=jobs, kind="serial" if serial else executor, scheduler=scheduler,
-            insecure=insecure, options=options, choice=Choice(tuple(only or ()), retry), progress=progress,
+            recipe_,
+            folder,
+            cache_in(cache),
+            jobs=jobs,
+            kind="serial" if serial else executor,
+            scheduler=scheduler,
+            insecure=insecure,
+            options=options,
+            choice=Choice(tuple(only or ()), retry),
+            progress=progress,
             command=f"evalsuite run {recipe}",
-        )  # fmt: skip
+        )
 
     complete = _until(until, endpoint, most_seeds, read, folder, done) if until else done(read)
     print(f"Next: evalsuite report {folder}")
@@ -157,14 +213,24 @@ def run(
 @app.command()
 def tune(
     recipe: RecipeFile,
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where it trains [runs/NAME-rates].")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Where it trains [runs/NAME-rates].")
+    ] = None,
     cache: CacheFolder = None,
     jobs: Annotated[int, typer.Option(help="Processes at a time; 0: one per core.")] = 0,
-    rates: Annotated[str, typer.Option(metavar="RATES", help="To choose from.")] = "0.001,0.003,0.01",
-    seeds: Annotated[str, typer.Option(metavar="SEEDS", help="Seeds that the recipe does not use.")] = "100-102",
-    progress: Annotated[str, typer.Option(help="auto, rich, plain, json or none; on stderr.")] = "auto",
+    rates: Annotated[
+        str, typer.Option(metavar="RATES", help="To choose from.")
+    ] = "0.001,0.003,0.01",
+    seeds: Annotated[
+        str, typer.Option(metavar="SEEDS", help="Seeds that the recipe does not use.")
+    ] = "100-102",
+    progress: Annotated[
+        str, typer.Option(help="auto, rich, plain, json or none; on stderr.")
+    ] = "auto",
 ) -> None:
-    """Choose a learning rate for each workload and variant by its validation loss, and print it for the recipe."""
+    """Choose a learning rate for each workload and variant by its validation loss, and print it
+    for the recipe.
+    """
     from evalsuite.recipe import RecipeError
     from evalsuite.results import read_results
     from evalsuite.run.state import Choice, seeds_of
@@ -176,12 +242,21 @@ def tune(
         trained = tuning_recipe(read, tried, used, str(recipe))
     folder = out or Path("runs") / trained.name
     execute(
-        trained, folder, cache_in(cache), jobs=jobs, choice=Choice(("*/train",)), progress=progress,
+        trained,
+        folder,
+        cache_in(cache),
+        jobs=jobs,
+        choice=Choice(("*/train",)),
+        progress=progress,
         command=f"evalsuite tune {recipe}",
-    )  # fmt: skip
+    )
     found = list(tuned(read_results(folder), read, tried, used))
     write_losses(found, folder / "learning-rates.csv")
-    print(*(each.line for each in found), f"The losses: {folder / 'learning-rates.csv'}. For {recipe}:", sep="\n")
+    print(
+        *(each.line for each in found),
+        f"The losses: {folder / 'learning-rates.csv'}. For {recipe}:",
+        sep="\n",
+    )
     print(f"\n{block(found)}", end="")
     if any(each.chosen is None for each in found):
         raise typer.Exit(1)
@@ -193,9 +268,13 @@ def plan(
     out: OutFolder = None,
     cache: CacheFolder = None,
     seeds: Seeds = "",
-    why: Annotated[bool, typer.Option("--why", help="At length: each input and source file that changed.")] = False,
+    why: Annotated[
+        bool, typer.Option("--why", help="At length: each input and source file that changed.")
+    ] = False,
 ) -> None:
-    """Show what a run would do, what is cached, and why. Nothing is run, and nothing is downloaded."""
+    """Show what a run would do, what is cached, and why. Nothing is run, and nothing is
+    downloaded.
+    """
     from collections import Counter
 
     from evalsuite.run.state import offline, plan_run
@@ -212,7 +291,10 @@ def plan(
         for reason in each.reasons() if why else ():
             print(printable(f"{'':<7} {reason}"))
     counts = Counter(each.state for each in planned)
-    print(f"{len(planned)} jobs: " + ", ".join(f"{count} {state}" for state, count in sorted(counts.items())))
+    print(
+        f"{len(planned)} jobs: "
+        + ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+    )
 
 
 @app.command()
@@ -220,7 +302,9 @@ def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")],
     show: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
-    """Write report.html, report.md and the tables (CSV, LaTeX) into a run's folder, also while it goes on."""
+    """Write report.html, report.md and the tables (CSV, LaTeX) into a run's folder, also while
+    it goes on.
+    """
     from evalsuite.plugins import PluginError
     from evalsuite.recipe import RecipeError
     from evalsuite.report import write_report
@@ -236,7 +320,10 @@ def report(
     for path in written:
         if path.suffix in (".html", ".md"):
             print(path)
-    print(f"{len([path for path in written if path.suffix in ('.csv', '.tex')])} tables in {folder / 'tables'}")
+    print(
+        f"{len([path for path in written if path.suffix in ('.csv', '.tex')])} tables in"
+        f" {folder / 'tables'}"
+    )
     if show:
         import webbrowser
 
@@ -244,7 +331,9 @@ def report(
             print(f"evalsuite: no browser found; open {written[0]} in one", file=sys.stderr)
 
 
-PluginName = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show the options of this one.")]
+PluginName = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="Show the options of this one.")
+]
 
 
 def _print_options(help_: str, target: object) -> None:
@@ -257,12 +346,16 @@ def _print_options(help_: str, target: object) -> None:
     for name, kind, default in options_of(target):
         print(f"  {name}: {kind} = {default}")
         if name in texts:
-            print(textwrap.fill(texts[name], 110, initial_indent="      ", subsequent_indent="      "))
+            print(
+                textwrap.fill(texts[name], 110, initial_indent="      ", subsequent_indent="      ")
+            )
     for name, within in getattr(target, "inside", {}).items():
         _print_options(f"\n{name} may be a mapping of these.", within)
 
 
-def _print_plugins(group: str, name: str | None = None, find: Callable[[str], Plugin] | None = None) -> None:
+def _print_plugins(
+    group: str, name: str | None = None, find: Callable[[str], Plugin] | None = None
+) -> None:
     from evalsuite.plugins import PluginError, load, load_all
 
     if name is not None:
@@ -288,14 +381,20 @@ def stages(name: PluginName = None) -> None:
 
 @app.command()
 def workloads(name: PluginName = None) -> None:
-    """List the workloads: name, origin, version, and one line of help; broken ones with the reason."""
+    """List the workloads: name, origin, version, and one line of help; broken ones with the
+    reason.
+    """
     _print_plugins("workloads", name)
 
 
 @app.command()
 def activations(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show all traits of this one.")] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw value and gradient: .svg or .png.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Show all traits of this one.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw value and gradient: .svg or .png.")
+    ] = None,
 ) -> None:
     """List the activations: name, formula, what they harden to, and source."""
     from evalsuite.activations.listing import Selected, UnknownActivation
@@ -310,13 +409,19 @@ def activations(
     from evalsuite.activations.listing import write_figure
     from evalsuite.report.canvas import FIGURE_STYLE
 
-    with refusing(ValueError, unreadable=lambda error: _unwritten(plot, error)), mpl.rc_context(FIGURE_STYLE):
+    with (
+        refusing(ValueError, unreadable=lambda error: _unwritten(plot, error)),
+        mpl.rc_context(FIGURE_STYLE),
+    ):
         write_figure(selected.rows(), plot)
     print(plot)
 
 
 def _unwritten(file: Path, error: OSError) -> str:
-    return f"cannot write {file}: {error.strerror or error}; name a file in a folder that can be written"
+    return (
+        f"cannot write {file}: {error.strerror or error}; name a file in a folder that can be"
+        " written"
+    )
 
 
 @app.command()
@@ -325,8 +430,15 @@ def variants(name: PluginName = None) -> None:
     from evalsuite.plugins import entries
     from evalsuite.variants import load_variant, options_for
 
-    if name is not None and name in {entry.name for entry in entries("activations")} and options_for(name):
-        print(f"Trained with {name} from the first step to the last; `use: trained` takes another activation.")
+    if (
+        name is not None
+        and name in {entry.name for entry in entries("activations")}
+        and options_for(name)
+    ):
+        print(
+            f"Trained with {name} from the first step to the last; `use: trained` takes another"
+            " activation."
+        )
         return
     _print_plugins("variants", name, load_variant)
     if name is None:
@@ -336,54 +448,81 @@ def variants(name: PluginName = None) -> None:
 
 @app.command()
 def verify(
-    onnx: Annotated[Path | None, typer.Option(metavar="FILE", help="The network: .onnx or .onnx.gz.")] = None,
-    vnnlib: Annotated[Path | None, typer.Option(metavar="FILE", help="The property: .vnnlib or .vnnlib.gz.")] = None,
+    onnx: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The network: .onnx or .onnx.gz.")
+    ] = None,
+    vnnlib: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The property: .vnnlib or .vnnlib.gz.")
+    ] = None,
     instances: Annotated[
         Path | None, typer.Option(metavar="CSV", help="Many: onnx,vnnlib,timeout in each line.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="CSV", help="Where the rows of --instances go [stdout].")] = None,
-    timeout: Annotated[float | None, typer.Option(metavar="S", help="Seconds for each [60, or the file's].")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="CSV", help="Where the rows of --instances go [stdout].")
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="S", help="Seconds for each [60, or the file's].")
+    ] = None,
     against: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Another network: does it tell the same class in the box?")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Another network: does it tell the same class in the box?"
+        ),
     ] = None,
     within: Annotated[
-        str | None, typer.Option(metavar="D", help="Of --against: are all outputs within D of it instead?")
+        str | None,
+        typer.Option(metavar="D", help="Of --against: are all outputs within D of it instead?"),
     ] = None,
     engine: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="What is split: inputs, neurons (of ReLU), or auto for both in turn; or exact, z3 or marabou.",
+            help=(
+                "What is split: inputs, neurons (of ReLU), or auto for both in turn; or exact, z3"
+                " or marabou."
+            ),
         ),
     ] = "auto",
     proof: Annotated[
-        Path | None, typer.Option(metavar="JSON", help="Where the proof of an unsat goes; it takes --engine exact.")
+        Path | None,
+        typer.Option(
+            metavar="JSON", help="Where the proof of an unsat goes; it takes --engine exact."
+        ),
     ] = None,
     inputs: Annotated[
-        str, typer.Option(metavar="HOW", help="Decimals of the box: exact, or float32, each as the nearest float32.")
+        str,
+        typer.Option(
+            metavar="HOW",
+            help="Decimals of the box: exact, or float32, each as the nearest float32.",
+        ),
     ] = "exact",
 ) -> None:
     """Decide a VNN-LIB property of an ONNX network, or many: sat, unsat, unknown, timeout or error.
 
-    Both sat and unsat are said of real arithmetic and of executions in float32. What is known of one of them alone has
-    another word: unsat-real holds in real arithmetic and is not shown as executed, sat-real has a witness in real
-    arithmetic alone, sat-float32 one in ONNX Runtime alone.
+    Both sat and unsat are said of real arithmetic and of executions in float32. What is known of
+    one of them alone has another word: unsat-real holds in real arithmetic and is not shown as
+    executed, sat-real has a witness in real arithmetic alone, sat-float32 one in ONNX Runtime
+    alone.
 
-    The engines inputs, neurons and auto compute in float64 with the rounding accounted for. The engine exact, in exact
-    arithmetic, takes chains of affine layers with Relu, GELU, SiLU, sigmoid or tanh between them, and integer networks
-    as `quantize` writes them: there a property says that one output is greater than every other in a box, whose
-    integers are the inputs. What only several constraints of a conjunction refute has no proof. The engines z3 and
-    marabou take Relu alone; what marabou, which must be installed, calls unsat is a verdict of floats with tolerances.
+    The engines inputs, neurons and auto compute in float64 with the rounding accounted for. The
+    engine exact, in exact arithmetic, takes chains of affine layers with Relu, GELU, SiLU, sigmoid
+    or tanh between them, and integer networks as `quantize` writes them: there a property says that
+    one output is greater than every other in a box, whose integers are the inputs. What only
+    several constraints of a conjunction refute has no proof. The engines z3 and marabou take Relu
+    alone; what marabou, which must be installed, calls unsat is a verdict of floats with
+    tolerances.
 
-    The answer goes to standard output, the reason to standard error. The exit code is 0 for every answer, unknown and
-    timeout too, 1 where one of many is error, and 2 where the files are at fault, or where the answer stands but its
-    proof was not written.
+    The answer goes to standard output, the reason to standard error. The exit code is 0 for every
+    answer, unknown and timeout too, 1 where one of many is error, and 2 where the files are at
+    fault, or where the answer stands but its proof was not written.
     """
     single = onnx is not None and vnnlib is not None and instances is None and out is None
     if (against is not None and not single) or (within is not None and against is None):
         stop("--against takes --onnx and --vnnlib beside it, and --within takes --against")
     if proof is not None and (not single or against is not None or engine not in ("auto", "exact")):
-        stop("--proof takes --onnx and --vnnlib beside it, of one network, and no --engine but exact")
+        stop(
+            "--proof takes --onnx and --vnnlib beside it, of one network, and no --engine but exact"
+        )
     if not single and (instances is None or onnx is not None or vnnlib is not None):
         stop("verify takes either --onnx and --vnnlib, or --instances and perhaps --out")
     if inputs not in ("exact", "float32"):
@@ -396,7 +535,10 @@ def verify(
     if instances is not None:
         _verify_many(instances, out, timeout, engine, inputs)
     elif onnx is not None and vnnlib is not None:
-        distance, engine = None if within is None else _distance(within), engine if proof is None else "exact"
+        distance, engine = (
+            None if within is None else _distance(within),
+            engine if proof is None else "exact",
+        )
         options = {"against": against, "within": distance, "engine": engine, "inputs": inputs}
         _verify_one(onnx, vnnlib, 60.0 if timeout is None else timeout, options, proof)
 
@@ -404,9 +546,13 @@ def verify(
 @app.command()
 def smt(
     onnx: Annotated[Path, typer.Option(metavar="FILE", help="The network: .onnx.")],
-    vnnlib: Annotated[Path, typer.Option(metavar="FILE", help="The property: .vnnlib or .vnnlib.gz.")],
+    vnnlib: Annotated[
+        Path, typer.Option(metavar="FILE", help="The property: .vnnlib or .vnnlib.gz.")
+    ],
     timeout: Annotated[float, typer.Option(metavar="S", help="Seconds.")] = 60.0,
-    proof: Annotated[Path | None, typer.Option(metavar="JSON", help="Where the proof of an unsat goes.")] = None,
+    proof: Annotated[
+        Path | None, typer.Option(metavar="JSON", help="Where the proof of an unsat goes.")
+    ] = None,
 ) -> None:
     """The same as verify --engine exact: decide a VNN-LIB property in exact arithmetic."""
     verify(onnx, vnnlib, timeout=timeout, engine="exact", proof=proof)
@@ -430,7 +576,9 @@ def _distance(text: str) -> Fraction:
     return found
 
 
-def _verify_one(onnx: Path, vnnlib: Path, timeout: float, options: dict[str, Any], proof: Path | None) -> None:
+def _verify_one(
+    onnx: Path, vnnlib: Path, timeout: float, options: dict[str, Any], proof: Path | None
+) -> None:
     import torch
 
     from evalsuite.contract import Unsupported
@@ -447,24 +595,35 @@ def _verify_one(onnx: Path, vnnlib: Path, timeout: float, options: dict[str, Any
         print("error")
         stop(_unreadable(error))
     print(found.lines(), flush=True)
-    print(f"{found.reason}; {found.boxes} parts; {found.prepare_seconds + found.seconds:.2f} s", file=sys.stderr)
+    print(
+        f"{found.reason}; {found.boxes} parts; {found.prepare_seconds + found.seconds:.2f} s",
+        file=sys.stderr,
+    )
     if proof is None:
         return
     try:
         said = found.write(proof)
     except (Unsupported, OSError) as error:
         stop(f"the answer stands, but its proof was not written: {error}")
-    check = f": evalsuite check-proof {proof} --onnx {onnx} --vnnlib {vnnlib}" if said.startswith("the proof") else ""
+    check = (
+        f": evalsuite check-proof {proof} --onnx {onnx} --vnnlib {vnnlib}"
+        if said.startswith("the proof")
+        else ""
+    )
     print(f"{said}{check}", file=sys.stderr)
 
 
 def _unreadable(error: Exception) -> str:
     return (
-        f"cannot read {error.filename}: {error.strerror}" if isinstance(error, OSError) and error.errno else str(error)
+        f"cannot read {error.filename}: {error.strerror}"
+        if isinstance(error, OSError) and error.errno
+        else str(error)
     )
 
 
-def _verify_many(path: Path, out: Path | None, timeout: float | None, engine: str, inputs: str) -> None:
+def _verify_many(
+    path: Path, out: Path | None, timeout: float | None, engine: str, inputs: str
+) -> None:
     import csv
     from contextlib import nullcontext
 
@@ -481,7 +640,10 @@ def _verify_many(path: Path, out: Path | None, timeout: float | None, engine: st
                 file.flush()
                 failed |= found.result == ERROR
                 name = f"{Path(found.onnx).name} {Path(found.vnnlib).name}"
-                print(f"{number}/{len(instances)} {name}: {found.result} ({found.reason})", file=sys.stderr)
+                print(
+                    f"{number}/{len(instances)} {name}: {found.result} ({found.reason})",
+                    file=sys.stderr,
+                )
     except (ValueError, OSError) as error:
         stop(_unreadable(error))
     if failed:
@@ -498,15 +660,22 @@ def _opened(out: Path) -> TextIO:
 @app.command(name="check-proof")
 def check_proof(
     proof: Annotated[Path, typer.Argument(metavar="PROOF.json", help="The proof file.")],
-    onnx: Annotated[Path, typer.Option(metavar="FILE", help="The network that it is of: .onnx, as it was verified.")],
+    onnx: Annotated[
+        Path,
+        typer.Option(metavar="FILE", help="The network that it is of: .onnx, as it was verified."),
+    ],
     vnnlib: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A property: does what is proven refute it?")
     ] = None,
-    z3: Annotated[float | None, typer.Option(metavar="S", help="Ask Z3 too, for so many seconds in each row.")] = None,
+    z3: Annotated[
+        float | None, typer.Option(metavar="S", help="Ask Z3 too, for so many seconds in each row.")
+    ] = None,
 ) -> None:
-    """Check a proof file by recomputing it exactly, and say what it proves; exit code 1 if that is nothing.
+    """Check a proof file by recomputing it exactly, and say what it proves; exit code 1 if that is
+    nothing.
 
-    With --vnnlib, also whether it refutes that property, as an unsat claims; exit code 1 if it does not.
+    With --vnnlib, also whether it refutes that property, as an unsat claims; exit code 1 if it does
+    not.
     """
     from contextlib import nullcontext
 
@@ -534,12 +703,21 @@ def check_proof(
     print(proof_files.described(statement))
     lacking = "" if specification is None else proof_files.missing(statement, specification)
     if specification is not None:
-        print(f"not proven of {vnnlib}: {lacking}" if lacking else f"{vnnlib}: unsat, every case is refuted by it")
+        print(
+            f"not proven of {vnnlib}: {lacking}"
+            if lacking
+            else f"{vnnlib}: unsat, every case is refuted by it"
+        )
     contradicted = False
     if z3 is not None:
         if not isinstance(statement, proofs.Statement):
-            kind = "a smooth" if isinstance(statement, smooth_proofs.SmoothStatement) else "an integer"
-            stop(f"--z3 asks about proofs of ReLU networks over the reals, and this proof is of {kind} network")
+            kind = (
+                "a smooth" if isinstance(statement, smooth_proofs.SmoothStatement) else "an integer"
+            )
+            stop(
+                "--z3 asks about proofs of ReLU networks over the reals, and this proof is of"
+                f" {kind} network"
+            )
         told, contradicted = proof_files.told_by_z3(statement, network, z3)
         print(told)
     if lacking or contradicted:
@@ -549,15 +727,17 @@ def check_proof(
 @app.command()
 def doctor(
     runs: Annotated[
-        list[Path] | None, typer.Argument(metavar="[DIR]...", help="Runs, or folders of runs: would today's code?")
+        list[Path] | None,
+        typer.Argument(metavar="[DIR]...", help="Runs, or folders of runs: would today's code?"),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Print what is well, too.")] = False,
     cache: CacheFolder = None,
 ) -> None:
-    """Print what is wrong or missing, with the cure; exit code 1 if it is something that evalsuite needs.
+    """Print what is wrong or missing, with the cure; exit code 1 if it is something that evalsuite
+    needs.
 
-    Of runs, instead, how many of their jobs the source of today measured, as it is, and which of their files are not as
-    they were written (SHA256SUMS); exit code 1 unless all are well.
+    Of runs, instead, how many of their jobs the source of today measured, as it is, and which of
+    their files are not as they were written (SHA256SUMS); exit code 1 unless all are well.
     """
     from evalsuite.doctor import examine
     from evalsuite.terminal import say
@@ -587,7 +767,10 @@ def _doctor_of(runs: list[Path]) -> None:
         say(f"{'same   ' if each.reproduced else 'OTHER  '}  {each.folder!s:<30} {each.text}")
     for line in damaged:
         say(f"DAMAGED  {line}")
-    say(f"{sum(each.reproduced for each in found)} of {len(found)} runs were measured by today's source as a whole")
+    say(
+        f"{sum(each.reproduced for each in found)} of {len(found)} runs were measured by today's"
+        " source as a whole"
+    )
     if damaged or not all(each.reproduced for each in found):
         raise typer.Exit(1)
 
@@ -597,7 +780,9 @@ add_commands(app)
 
 
 def main() -> None:
-    """Run the command `evalsuite`, which ends the process; an interrupt (Ctrl-C) ends it with status 130."""
+    """Run the command `evalsuite`, which ends the process; an interrupt (Ctrl-C) ends it with
+    status 130.
+    """
     try:
         if sys.argv[1:2]:
             watched(app)

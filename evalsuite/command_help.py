@@ -1,4 +1,6 @@
-"""The help of the command line beside options: headings that commands stand under, and two examples of each."""
+"""The help of the command line beside options: headings that commands stand under, and two
+examples of each.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,20 @@ OTHERS = "Plugins and the installation"
 EXAMPLES: dict[str, tuple[str, str]] = {
     "assess": (
         "evalsuite assess my.py:make_model --data flowers.csv --quick",
-        "evalsuite assess my.py:make_model --data flowers.csv --stages accuracy --seeds 2 --out runs/mine",
+        (
+            "evalsuite assess my.py:make_model --data flowers.csv --stages accuracy --seeds 2 --out"
+            " runs/mine"
+        ),
     ),
     "check": (
         "evalsuite check my.py:make_model --data flowers.csv",
         "evalsuite check net.onnx --data flowers.csv",
     ),
     "relu-ize": (
-        "evalsuite relu-ize my.py:make_model --data flowers.csv --weights net.safetensors --out relu",
+        (
+            "evalsuite relu-ize my.py:make_model --data flowers.csv --weights net.safetensors --out"
+            " relu"
+        ),
         "evalsuite relu-ize my.py:make_model --data flowers.csv --weights net.pt --out relu-pt",
     ),
     "init": (
@@ -60,7 +68,10 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "evalsuite compare runs/first runs/second --gate gates.yaml --out runs/gated",
     ),
     "query": (
-        "evalsuite query \"SELECT variant, avg(value) FROM rows WHERE metric = 'accuracy' GROUP BY ALL\" runs/first",
+        (
+            "evalsuite query \"SELECT variant, avg(value) FROM rows WHERE metric = 'accuracy' GROUP"
+            ' BY ALL" runs/first'
+        ),
         "evalsuite query 'SELECT count(*) FROM rows' runs/first runs/second --format csv",
     ),
     "index": (
@@ -88,16 +99,22 @@ EXAMPLES: dict[str, tuple[str, str]] = {
 
 
 def by_heading(commands: Iterable[str]) -> dict[str, list[str]]:
-    """The commands under each heading; those of plugins, which no heading names, stand under the last in order."""
+    """The commands under each heading; those of plugins, which no heading names, stand under the
+    last in order.
+    """
     present = sorted(commands)
-    listed = {heading: [name for name in names if name in present] for heading, names in HEADINGS.items()}
+    listed = {
+        heading: [name for name in names if name in present] for heading, names in HEADINGS.items()
+    }
     placed = {name for names in HEADINGS.values() for name in names}
     listed[OTHERS] += [name for name in present if name not in placed]
     return {heading: names for heading, names in listed.items() if names}
 
 
 def examples_of(command: str) -> str | None:
-    """The text behind a command's options, whose lines are kept as they are, or None where there is none."""
+    """The text behind a command's options, whose lines are kept as they are, or None where there
+    is none.
+    """
     if command not in EXAMPLES:
         return None
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in EXAMPLES[command])])

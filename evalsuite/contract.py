@@ -1,7 +1,8 @@
 """The types that stages speak: a `Network` and a `Bench` go in, an `Outcome` comes out.
 
-A stage is a frozen dataclass whose fields are its options. It knows nothing of baselines, variants or other stages;
-the tables pair each measurement with its baseline afterwards. Importing this module imports no heavy library.
+A stage is a frozen dataclass whose fields are its options. It knows nothing of baselines, variants
+or other stages; the tables pair each measurement with its baseline afterwards. Importing this
+module imports no heavy library.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _EXAMPLES = 8
 IGNORED = -100
-"""The target of what has no class, as padding: torch's `ignore_index`. It counts in no loss, accuracy or training.
+"""The target of what has no class, as padding: torch's `ignore_index`. It counts in no loss,
+accuracy or training.
 
 Example: docs/reference.md#batches-tasks-and-scores
 """
 
 
 class Unsupported(Exception):
-    """Raised by a stage that cannot measure this network; its text is the reason shown in the table.
+    """Raised by a stage that cannot measure this network; its text is the reason shown in the
+    table.
 
     Example: docs/reference.md#write-a-stage
     """
@@ -48,7 +51,9 @@ class Direction(str, Enum):
 
 
 class Verdict(str, Enum):
-    """What a verifier says of one property of one network. Example: docs/reference.md#write-a-stage"""
+    """What a verifier says of one property of one network. Example:
+    docs/reference.md#write-a-stage
+    """
 
     HOLDS = "holds"
     VIOLATED = "violated"
@@ -64,15 +69,16 @@ NORMS: tuple[Norm, ...] = ("linf", "l2")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How far a clock reading can be trusted: the dispersion of its repetitions, and what disturbed it.
+    """How far a clock reading can be trusted: the dispersion of its repetitions, and what disturbed
+    it.
 
     Args:
         low: of the 95 % interval of the median over the repetitions, in the metric's unit.
         high: of that interval.
         repetitions: how many there were.
         load: processors that other work took, on average, meanwhile.
-        graph: a digest of the files that were timed, without their weights: equal ones take equally long. Empty where
-            what was timed is no file.
+        graph: a digest of the files that were timed, without their weights: equal ones take equally
+            long. Empty where what was timed is no file.
 
     Example: docs/reference.md#latency
     """
@@ -90,14 +96,18 @@ class Metric:
 
     Args:
         name: snake_case, without unit.
-        value: the measurement, or None where a verdict or a reason stands instead. Fractions and shares are in [0, 1].
-        unit: "fraction" (of samples), "share" (of things that are not sampled, as of MACs), "count", "s", "bytes",
-            "ratio", "nats", "logit", ...; "verdict" for a verdict alone.
+        value: the measurement, or None where a verdict or a reason stands instead. Fractions and
+            shares are in [0, 1].
+        unit: "fraction" (of samples), "share" (of things that are not sampled, as of MACs),
+            "count", "s", "bytes", "ratio", "nats", "logit", ...; "verdict" for a verdict alone.
         direction: which way is better.
-        setting: what the measurement depends on besides the stage's options, e.g. {"eps": 0.03125, "method": "crown"}.
-        sample: the index of the test sample, for a measurement of one sample. Tables aggregate rows without a sample.
-        verdict: for verifiers. Verdicts of different stages on the same network, sample and eps are checked for
-            contradictions, so give each its "eps" in `setting`, and its "norm" where that is not L-infinity.
+        setting: what the measurement depends on besides the stage's options, e.g. {"eps": 0.03125,
+            "method": "crown"}.
+        sample: the index of the test sample, for a measurement of one sample. Tables aggregate rows
+            without a sample.
+        verdict: for verifiers. Verdicts of different stages on the same network, sample and eps are
+            checked for contradictions, so give each its "eps" in `setting`, and its "norm" where
+            that is not L-infinity.
         timing: a clock or memory reading: not reproducible, and left out of comparisons of runs.
         reason: why there is no value, or what to know about it.
         reading: of a clock reading, how far it can be trusted.
@@ -120,37 +130,52 @@ class Metric:
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"metric name must be snake_case, got {self.name!r}")
         ways = "Direction.HIGHER, LOWER or NEUTRAL"
-        for attribute, kind, said in (("unit", str, "text"), ("reason", str, "text"), ("direction", Direction, ways)):
+        for attribute, kind, said in (
+            ("unit", str, "text"),
+            ("reason", str, "text"),
+            ("direction", Direction, ways),
+        ):
             if not isinstance(given := getattr(self, attribute), kind):
-                raise TypeError(f"{attribute} of metric {self.name!r} must be {said}, got {given!r}")
+                raise TypeError(
+                    f"{attribute} of metric {self.name!r} must be {said}, got {given!r}"
+                )
         if self.sample is not None:
             # numpy's integers are taken; 3.5 or "3" would name another sample, or none.
             object.__setattr__(self, "sample", operator.index(self.sample))
             if not 0 <= operator.index(self.sample) < 2**63:
-                raise ValueError(f"sample of metric {self.name!r} must be in [0, 2^63), got {self.sample}")
+                raise ValueError(
+                    f"sample of metric {self.name!r} must be in [0, 2^63), got {self.sample}"
+                )
         if self.value is not None:
             try:
                 object.__setattr__(self, "value", float(self.value))
             except (TypeError, ValueError, OverflowError) as error:
-                raise TypeError(f"value of metric {self.name!r} must be a real number: {error}") from error
+                raise TypeError(
+                    f"value of metric {self.name!r} must be a real number: {error}"
+                ) from error
         for key, setting in self.setting.items():
             if not _NAME.fullmatch(key) or not re.fullmatch(r"[^,=]+", str(setting)):
                 raise ValueError(
-                    f"setting {key}={setting!r} of metric {self.name!r}: no ',' or '=', keys in snake_case"
+                    f"setting {key}={setting!r} of metric {self.name!r}: no ',' or '=', keys in"
+                    " snake_case"
                 )
         if not self.unit:
-            raise ValueError(f"metric {self.name!r} declares no unit; use 'count', 'fraction', 's', ...")
+            raise ValueError(
+                f"metric {self.name!r} declares no unit; use 'count', 'fraction', 's', ..."
+            )
         if self.value is None and self.verdict is None and not self.reason:
-            raise ValueError(f"metric {self.name!r} has neither value nor verdict: say why in `reason`")
+            raise ValueError(
+                f"metric {self.name!r} has neither value nor verdict: say why in `reason`"
+            )
 
 
 @runtime_checkable
 class Task(Protocol):
     """What a model is for: its loss, its metrics, and what a verifier asks of it.
 
-    Write a frozen dataclass; register it under the entry-point group `evalsuite.tasks`, or name it in a recipe as
-    `my.py:MyTask`. `version` enters the cache key. Outputs are the network's, a batch at a time; a target that is
-    `IGNORED` (int64) or NaN (float32) counts nowhere.
+    Write a frozen dataclass; register it under the entry-point group `evalsuite.tasks`, or name it
+    in a recipe as `my.py:MyTask`. `version` enters the cache key. Outputs are the network's, a
+    batch at a time; a target that is `IGNORED` (int64) or NaN (float32) counts nowhere.
 
     Example: docs/reference.md#batches-tasks-and-scores
     """
@@ -159,20 +184,25 @@ class Task(Protocol):
 
     @property
     def asks(self) -> str:
-        """What a verifier asks: "margin" (the target's logit is the greatest), "interval" (each output stays within
-        `tolerance` of its target), or "": nothing."""
+        """What a verifier asks: "margin" (the target's logit is the greatest), "interval" (each
+        output stays within `tolerance` of its target), or "": nothing.
+        """
         ...
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """What training lowers: the mean over the targets that count, 0-d."""
         ...
 
-    def imitation(self, outputs: torch.Tensor, teacher: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def imitation(
+        self, outputs: torch.Tensor, teacher: torch.Tensor, targets: torch.Tensor
+    ) -> torch.Tensor:
         """How far the outputs are from a teacher's, where the targets count, 0-d."""
         ...
 
     def decisions(self, outputs: torch.Tensor) -> torch.Tensor:
-        """What the model says of each sample, as its class, (samples,): what two networks may agree in."""
+        """What the model says of each sample, as its class, (samples,): what two networks may
+        agree in.
+        """
         ...
 
     def tally(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -180,7 +210,9 @@ class Task(Protocol):
         ...
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:
-        """The metrics that follow from a sum of tallies, float64 (k,); the first one is the headline."""
+        """The metrics that follow from a sum of tallies, float64 (k,); the first one is the
+        headline.
+        """
         ...
 
 
@@ -194,11 +226,12 @@ def _classification() -> Task:
 class Split:
     """A part of a data set.
 
-    `inputs` are (samples, *input_shape), float32 or int64 token indices, or `Samples` that are read when they are
-    asked for. `targets` are what the `task` says; of a classification int64, (samples,), or (samples, positions) where
-    every position has a class of its own. Targets of -100, `IGNORED`, or NaN count nowhere; a split of nothing else is
-    refused. `augment` changes a batch of inputs in training, with random numbers of the given generator. `keys` tell
-    equal samples as they were before they were encoded, one for each; None: the inputs do.
+    `inputs` are (samples, *input_shape), float32 or int64 token indices, or `Samples` that are read
+    when they are asked for. `targets` are what the `task` says; of a classification int64,
+    (samples,), or (samples, positions) where every position has a class of its own. Targets of
+    -100, `IGNORED`, or NaN count nowhere; a split of nothing else is refused. `augment` changes a
+    batch of inputs in training, with random numbers of the given generator. `keys` tell equal
+    samples as they were before they were encoded, one for each; None: the inputs do.
 
     Example: docs/reference.md#write-a-stage
     """
@@ -218,7 +251,10 @@ class Split:
             raise ValueError("a split without samples")
         if not bool(self.counted.any()):
             which = "NaN" if self.targets.is_floating_point() else IGNORED
-            raise ValueError(f"a split without targets: all {self.targets.numel()} are {which}, which counts nowhere")
+            raise ValueError(
+                f"a split without targets: all {self.targets.numel()} are {which}, which counts"
+                " nowhere"
+            )
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -236,7 +272,9 @@ class Split:
     @property
     def counted(self) -> torch.Tensor:
         """Which targets count, bool, of their shape."""
-        return ~self.targets.isnan() if self.targets.is_floating_point() else self.targets != IGNORED
+        return (
+            ~self.targets.isnan() if self.targets.is_floating_point() else self.targets != IGNORED
+        )
 
     @property
     def labelled(self) -> torch.Tensor:
@@ -244,9 +282,14 @@ class Split:
         return self.counted.reshape(len(self), -1).any(1)
 
     def accuracy(self, predicted: torch.Tensor) -> float:
-        """The fraction of `predicted` classes that are right, of targets that count; ValueError for other shapes."""
+        """The fraction of `predicted` classes that are right, of targets that count; ValueError
+        for other shapes.
+        """
         if predicted.shape != self.targets.shape:
-            raise ValueError(f"classes of shape {tuple(predicted.shape)}, but targets {tuple(self.targets.shape)}")
+            raise ValueError(
+                f"classes of shape {tuple(predicted.shape)}, but targets"
+                f" {tuple(self.targets.shape)}"
+            )
         return (predicted == self.targets)[self.counted].double().mean().item()
 
 
@@ -254,10 +297,11 @@ class Split:
 class Data:
     """The four disjoint parts of a workload's data, and what its inputs may be.
 
-    `domain` is the (lowest, highest) value of an input; perturbations are clipped to it. `classes` is the number of
-    outputs. `fingerprint` is the SHA-256 of the raw data. `vocabulary` is the number of tokens where inputs are token
-    indices, else None. `picture` is the shape (channels, height, width) of the images that flat inputs were made of.
-    `class_names` are in the order of the outputs, where they are known; `notes` are (what, finding) for the user.
+    `domain` is the (lowest, highest) value of an input; perturbations are clipped to it. `classes`
+    is the number of outputs. `fingerprint` is the SHA-256 of the raw data. `vocabulary` is the
+    number of tokens where inputs are token indices, else None. `picture` is the shape (channels,
+    height, width) of the images that flat inputs were made of. `class_names` are in the order of
+    the outputs, where they are known; `notes` are (what, finding) for the user.
 
     Example: docs/reference.md#write-a-stage
     """
@@ -286,13 +330,17 @@ class Data:
 
     @property
     def image_shape(self) -> tuple[int, ...] | None:
-        """(channels, height, width) of inputs that are images of 1 or 3 channels, flat or not; None of others."""
+        """(channels, height, width) of inputs that are images of 1 or 3 channels, flat or not;
+        None of others.
+        """
         shape = self.picture or self.input_shape
         return shape if self.vocabulary is None and len(shape) == 3 and shape[0] in (1, 3) else None
 
     @property
     def example(self) -> Inputs | None:
-        """Inputs to trace with, where random ones in [0, 1), or random tokens, would not do: see `Network.example`."""
+        """Inputs to trace with, where random ones in [0, 1), or random tokens, would not do: see
+        `Network.example`.
+        """
         import torch
 
         plain = isinstance(self.train.inputs, torch.Tensor)
@@ -303,12 +351,13 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """What is asked of one sample: in the box around it, the logit of `label` is greater than every other logit. Where
-    there are `ends`, (lowest, highest), each (outputs,) float64, every output is to lie within them instead, and
-    `label` is -1.
+    """What is asked of one sample: in the box around it, the logit of `label` is greater than every
+    other logit. Where there are `ends`, (lowest, highest), each (outputs,) float64, every output is
+    to lie within them instead, and `label` is -1.
 
-    `lower` and `upper` are float64, of the shape of one input, and include their own rounding: they are the box. Where
-    there is a `center`, the property is of the part of the box within the Euclidean distance `eps` of it alone.
+    `lower` and `upper` are float64, of the shape of one input, and include their own rounding: they
+    are the box. Where there is a `center`, the property is of the part of the box within the
+    Euclidean distance `eps` of it alone.
 
     Example: docs/reference.md#write-a-stage
     """
@@ -323,16 +372,22 @@ class Property:
 
     def __post_init__(self) -> None:
         if self.center is not None and self.center.shape != self.lower.shape:
-            raise ValueError(f"lower has shape {tuple(self.lower.shape)}, but center {tuple(self.center.shape)}")
+            raise ValueError(
+                f"lower has shape {tuple(self.lower.shape)}, but center {tuple(self.center.shape)}"
+            )
         if self.lower.shape != self.upper.shape:
-            raise ValueError(f"lower has shape {tuple(self.lower.shape)}, but upper {tuple(self.upper.shape)}")
+            raise ValueError(
+                f"lower has shape {tuple(self.lower.shape)}, but upper {tuple(self.upper.shape)}"
+            )
         if not bool((self.lower.isfinite() & self.upper.isfinite()).all()):
             raise ValueError(f"the box of sample {self.sample} has an end that is NaN or infinite")
         if not bool((self.lower <= self.upper).all()):
             raise ValueError(f"the box of sample {self.sample} is reversed: lower > upper")
 
     def contains(self, point: torch.Tensor) -> bool:
-        """Whether `point`, of the shape of one input, belongs; at the ball's rim what rounding leaves open does not."""
+        """Whether `point`, of the shape of one input, belongs; at the ball's rim what rounding
+        leaves open does not.
+        """
         x = point.double()
         inside = bool(((self.lower <= x) & (x <= self.upper)).all())
         if self.center is None or not inside:
@@ -351,13 +406,14 @@ class Property:
         domain: tuple[float, float],
         norm: Norm = "linf",
     ) -> Property:
-        """The ball of radius `eps` around `center` in the L-infinity or the L2 norm, clipped to `domain`.
+        """The ball of radius `eps` around `center` in the L-infinity or the L2 norm, clipped to
+        `domain`.
 
         `center` has the shape of one input.
 
         Raises:
-            ValueError: eps is negative or NaN, the norm is another, the center is NaN or infinite, the domain is
-                reversed, or the ball lies outside of it.
+            ValueError: eps is negative or NaN, the norm is another, the center is NaN or infinite,
+                the domain is reversed, or the ball lies outside of it.
         """
         if not eps >= 0:
             raise ValueError(f"eps must be >= 0, got {eps}")
@@ -385,7 +441,8 @@ class Property:
         domain: tuple[float, float],
         norm: Norm = "linf",
     ) -> Property:
-        """That every output stays within `tolerance` of its target, (outputs,) or 0-d, in the ball around `center`.
+        """That every output stays within `tolerance` of its target, (outputs,) or 0-d, in the ball
+        around `center`.
 
         Of an output whose target is NaN nothing is asked. Errors as for `robustness`.
         """
@@ -393,7 +450,9 @@ class Property:
         wanted = target.double().reshape(-1)
         free = wanted.isnan()
         low, high = wanted - tolerance, wanted + tolerance
-        return replace(ball, ends=(low.masked_fill(free, -math.inf), high.masked_fill(free, math.inf)))
+        return replace(
+            ball, ends=(low.masked_fill(free, -math.inf), high.masked_fill(free, math.inf))
+        )
 
 
 def property_at(
@@ -406,35 +465,49 @@ def property_at(
     norm: Norm = "linf",
     position: int | None = None,
 ) -> Property:
-    """What the split's task asks of one of its samples, in the ball around `center`, of the shape of one input. Where
-    each position has a target, it is asked of `position`.
+    """What the split's task asks of one of its samples, in the ball around `center`, of the shape
+    of one input. Where each position has a target, it is asked of `position`.
 
     Raises:
         Unsupported: a class is asked for, the sample has several, and no position is given.
     """
     if split.task.asks == "interval":
-        tolerance = float(cast("Any", split.task).tolerance)  # a task that asks for intervals has one
+        # a task that asks for intervals has one
+        tolerance = float(cast("Any", split.task).tolerance)
         target = split.targets[sample]
         return Property.interval(
-            center, sample=sample, target=target, tolerance=tolerance, eps=eps, domain=domain, norm=norm
+            center,
+            sample=sample,
+            target=target,
+            tolerance=tolerance,
+            eps=eps,
+            domain=domain,
+            norm=norm,
         )
     target = split.targets[sample] if position is None else split.targets[sample, position]
     if target.ndim:
-        raise Unsupported("each position has a class of its own, and the inputs are no tokens: which is asked for?")
-    return Property.robustness(center, sample=sample, label=int(target), eps=eps, domain=domain, norm=norm)
+        raise Unsupported(
+            "each position has a class of its own, and the inputs are no tokens: which is asked"
+            " for?"
+        )
+    return Property.robustness(
+        center, sample=sample, label=int(target), eps=eps, domain=domain, norm=norm
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
     """One trained module: eval mode, float32, on the CPU. Stages copy it and never change it.
 
-    The module takes one argument, a batch of inputs: a tensor, a tuple or a mapping, as the data give it. Its outputs
-    are one tensor: of a classification logits, (batch, classes) or (batch, positions, classes). `unswapped` is the same
-    network before its activations were replaced by ReLU, where they were. `vocabulary` is the number of tokens where
-    its inputs are token indices (int64), None where they are real numbers. `deployed` is an ONNX file that stands for
-    the network from here on, where a stage made one that no torch module computes; `module` is then the float network
-    it came from. `integer` is an ONNX file of the same network in integers throughout, where there is one: what exact
-    verifiers take. `given` are real inputs, where random ones would not do.
+    The module takes one argument, a batch of inputs: a tensor, a tuple or a mapping, as the data
+    give it. Its outputs are one tensor: of a classification logits, (batch, classes) or (batch,
+    positions, classes). `unswapped` is the same network before its activations were replaced by
+    ReLU, where they were. `vocabulary` is the number of tokens where its inputs are token indices
+    (int64), None where they are real numbers. `deployed` is an ONNX file that stands for the
+    network from here on, where a stage made one that no torch module computes; `module` is then the
+    float network it came from. `integer` is an ONNX file of the same network in integers
+    throughout, where there is one: what exact verifiers take. `given` are real inputs, where random
+    ones would not do.
 
     Example: docs/plugins.md#2-a-stage
     """
@@ -457,8 +530,9 @@ class Network:
         return self.given is not None and not isinstance(self.given, torch.Tensor)
 
     def example(self, batch: int) -> Any:
-        """Inputs to trace or compare with, the same at every call: `given` ones in turn, else (batch, *input_shape) in
-        [0, 1) or tokens."""
+        """Inputs to trace or compare with, the same at every call: `given` ones in turn, else
+        (batch, *input_shape) in [0, 1) or tokens.
+        """
         import torch
 
         if self.given is not None:
@@ -492,7 +566,8 @@ class FineTune(Protocol):
         Args:
             module: what is trained.
             epochs: passes over the training data; 0 changes nothing.
-            teacher: a network whose outputs the module learns besides the targets, half and half (arXiv 1503.02531).
+            teacher: a network whose outputs the module learns besides the targets, half and half
+                (arXiv 1503.02531).
             after_step: called after each optimizer step with the learning rate of that step.
         """
         ...
@@ -507,9 +582,9 @@ class Bench:
         seed: of every random choice the stage makes.
         folder: an empty folder for artefacts.
         time_limit: seconds after which the job is killed; pace yourself by it.
-        fine_tune: (module, epochs) trains the module in place on the training data with the workload's own
-            optimizer at a tenth of its learning rate, in an order fixed by `seed`; the same for every network. See
-            `FineTune` for a teacher and a hook.
+        fine_tune: (module, epochs) trains the module in place on the training data with the
+            workload's own optimizer at a tenth of its learning rate, in an order fixed by `seed`;
+            the same for every network. See `FineTune` for a teacher and a hook.
 
     Example: docs/plugins.md#2-a-stage
     """
@@ -521,18 +596,22 @@ class Bench:
     fine_tune: FineTune
 
     def properties(self, eps: float, count: int, *, norm: Norm = "linf") -> list[Property]:
-        """Robustness of the first `count` test samples that have a target: the same ones for every network.
+        """Robustness of the first `count` test samples that have a target: the same ones for every
+        network.
 
-        It is what the task asks: of a margin that the target's logit is the greatest, of an interval that every output
-        stays within the task's `tolerance` of its target.
+        It is what the task asks: of a margin that the target's logit is the greatest, of an
+        interval that every output stays within the task's `tolerance` of its target.
         """
         test, places = self.data.test, self.data.test.labelled.nonzero().flatten()[:count].tolist()
-        return [property_at(test.inputs[i], test, i, eps=eps, domain=self.data.domain, norm=norm) for i in places]
+        return [
+            property_at(test.inputs[i], test, i, eps=eps, domain=self.data.domain, norm=norm)
+            for i in places
+        ]
 
 
 Timed = Callable[[], "Sequence[Metric]"]
-"""A function that takes times and returns their metrics. What it runs is prepared before, so that nothing else takes
-time in it.
+"""A function that takes times and returns their metrics. What it runs is prepared before, so that
+nothing else takes time in it.
 
 Example: docs/reference.md#write-a-stage
 """
@@ -540,14 +619,16 @@ Example: docs/reference.md#write-a-stage
 
 @dataclass(frozen=True, init=False)
 class Outcome:
-    """What a stage found: its metrics, the files it wrote, and the network it hands on, if it changed one.
+    """What a stage found: its metrics, the files it wrote, and the network it hands on, if it
+    changed one.
 
     Args:
-        metrics: in the place of those that are times may stand a function that takes them. A run calls it when no other
-            job of the machine works; the stage declares `timed`.
+        metrics: in the place of those that are times may stand a function that takes them. A run
+            calls it when no other job of the machine works; the stage declares `timed`.
         artefacts: the files by name, inside the bench's folder.
         network: for the steps that follow.
-        found: the metrics of another outcome, which `dataclasses.replace` gives; `metrics` are taken before them.
+        found: the metrics of another outcome, which `dataclasses.replace` gives; `metrics` are
+            taken before them.
 
     Example: docs/plugins.md#2-a-stage
     """
@@ -565,15 +646,22 @@ class Outcome:
         found: Iterable[Metric | Timed] = (),
     ) -> None:
         for name, value in (
-            ("found", list(found if metrics is None else metrics)), ("artefacts", artefacts), ("network", network)
-        ):  # fmt: skip
+            ("found", list(found if metrics is None else metrics)),
+            ("artefacts", artefacts),
+            ("network", network),
+        ):
             object.__setattr__(self, name, value)
 
     @cached_property
     def metrics(self) -> list[Metric]:
         """All metrics, in order. The times are taken when this is read first."""
-        if odd := [each for each in self.found if not isinstance(each, Metric) and not callable(each)]:
-            raise TypeError(f"metrics are a list of `Metric`, or of functions that take times, got {odd[0]!r} in it")
+        if odd := [
+            each for each in self.found if not isinstance(each, Metric) and not callable(each)
+        ]:
+            raise TypeError(
+                f"metrics are a list of `Metric`, or of functions that take times, got {odd[0]!r}"
+                " in it"
+            )
         given = ([each] if isinstance(each, Metric) else each() for each in self.found)
         return [metric for metrics in given for metric in metrics]
 
@@ -587,16 +675,19 @@ class Outcome:
 class Stage(Protocol):
     """A plugin that measures a network.
 
-    Write a frozen dataclass: its fields are the options that a recipe may set, its docstring's first line is its
-    help. Register it under the entry-point group `evalsuite.stages`. Import heavy libraries inside `run`.
-    `version` enters the cache key: raise it when the numbers change. `libraries` are the distributions whose
-    versions enter the key. A stage is given networks that take one tensor of real inputs and have a row of logits for
-    each sample. What else it can measure it declares by class variables that are True: `takes_tokens` (int64 inputs),
-    `takes_several` (inputs that are a tuple or a mapping), `takes_any_task` (outputs that are no logits of classes; see
-    `Task`), and `takes_deployed` (networks that are an ONNX file, `Network.deployed`). One that takes times declares
-    `timed`, and gives them as functions (see `Outcome`): its jobs run beside each other, and each takes its times
-    alone. `exclusive` declares that whole jobs run alone, where times cannot be told from the rest. One that calls
-    `export_network` declares `exports`: the file is then written with the network, once for all stages.
+    Write a frozen dataclass: its fields are the options that a recipe may set, its docstring's
+    first line is its help. Register it under the entry-point group `evalsuite.stages`. Import heavy
+    libraries inside `run`. `version` enters the cache key: raise it when the numbers change.
+    `libraries` are the distributions whose versions enter the key. A stage is given networks that
+    take one tensor of real inputs and have a row of logits for each sample. What else it can
+    measure it declares by class variables that are True: `takes_tokens` (int64 inputs),
+    `takes_several` (inputs that are a tuple or a mapping), `takes_any_task` (outputs that are no
+    logits of classes; see `Task`), and `takes_deployed` (networks that are an ONNX file,
+    `Network.deployed`). One that takes times declares `timed`, and gives them as functions (see
+    `Outcome`): its jobs run beside each other, and each takes its times alone. `exclusive` declares
+    that whole jobs run alone, where times cannot be told from the rest. One that calls
+    `export_network` declares `exports`: the file is then written with the network, once for all
+    stages.
 
     Example: docs/reference.md#write-a-stage
     """

@@ -1,4 +1,6 @@
-"""Decimal numbers: the one strict reading of them, and what other spellings of numbers are called."""
+"""Decimal numbers: the one strict reading of them, and what other spellings of numbers are
+called.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,22 @@ _SHOWN = 40  # characters of a number, in messages
 # What stands for a number that is missing, in small letters.
 _WINDOWS = ("1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan")
 MISSING = {
-    *("", "?", "na", "n/a", "nan", "-nan", "+nan", "null", "none", "<na>", "#n/a", "#na", "#n/a n/a", "nat"),
+    *(
+        "",
+        "?",
+        "na",
+        "n/a",
+        "nan",
+        "-nan",
+        "+nan",
+        "null",
+        "none",
+        "<na>",
+        "#n/a",
+        "#na",
+        "#n/a n/a",
+        "nat",
+    ),
     *_WINDOWS,
 }
 
@@ -35,11 +52,15 @@ _SPELLINGS = {
     "numbers with underscores": r"[-+−–]?\d+(?:_\d+)+(?:\.\d*)?",
     "numbers with signs of percent": rf"{_SIGNED}\s*[%‰]|[%‰]\s*{_SIGNED}",
     "amounts of a currency": rf"[-+−–]?\s*{_MONEY}\s*{_SIGNED}|{_SIGNED}\s*{_MONEY}",
-    "hexadecimal, octal or binary numbers": r"[-+]?0[xX][0-9a-fA-F]+|[-+]?0[oO][0-7]+|[-+]?0[bB][01]+",
+    "hexadecimal, octal or binary numbers": (
+        r"[-+]?0[xX][0-9a-fA-F]+|[-+]?0[oO][0-7]+|[-+]?0[bB][01]+"
+    ),
     "numbers with a minus that is no hyphen": rf"[−–]\s*{_PLAIN}",
     "numbers with a sign apart or behind": rf"[-+]\s+{_DIGITS}|{_DIGITS}\s*-",
     "numbers in parentheses": rf"\(\s*{_SIGNED}\s*\)",
-    "numbers with another exponent": rf"{_SIGNED}(?:[dD][-+]?\d+|\s*[x×*·]\s*10\s*(?:\^|\*\*)?\s*[-+]?\d*)",
+    "numbers with another exponent": (
+        rf"{_SIGNED}(?:[dD][-+]?\d+|\s*[x×*·]\s*10\s*(?:\^|\*\*)?\s*[-+]?\d*)"
+    ),
     "numbers with a sign of comparison": rf"(?:[<>≤≥~≈±]|<=|>=)\s*{_SIGNED}",
     "numbers behind an apostrophe": rf"'{_SIGNED}",
     "fractions": r"[-+]?\d+\s*/\s*\d+",
@@ -49,20 +70,24 @@ _SPELLINGS = {
     ),
     "times of day": r"\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?:\s*[AaPp]\.?[Mm]\.?)?",
 }
-_PATTERNS = {name: re.compile(pattern, re.ASCII | re.IGNORECASE) for name, pattern in _SPELLINGS.items()}
+_PATTERNS = {
+    name: re.compile(pattern, re.ASCII | re.IGNORECASE) for name, pattern in _SPELLINGS.items()
+}
 _WITH_UNIT = re.compile(rf"({_SIGNED})\s*([a-zµμ°Ω/²³^*·]{{1,6}}\d?)", re.ASCII | re.IGNORECASE)
 _ORDINALS = ("st", "nd", "rd", "th")
 # Single letters that number grades, as 1a and 1b, are no units, unless all have the same.
 _UNIT_NAMES = (
-    "nm µm μm um mm cm dm m km in ft yd mi m2 m3 m² m³ ml cl l mg g kg t lb lbs oz ms s sec min h hr hrs yr yrs "
-    "km/h mph m/s hz khz mhz ghz mv kv ma kw kwh mwh kj kcal cal pa hpa kpa bar psi °c °f kb mb gb tb kib mib gib "
-    "px pt k m bn mio mrd db bpm rpm ha"
+    "nm µm μm um mm cm dm m km in ft yd mi m2 m3 m² m³ ml cl l mg g kg t lb lbs oz ms s sec min h"
+    " hr hrs yr yrs km/h mph m/s hz khz mhz ghz mv kv ma kw kwh mwh kj kcal cal pa hpa kpa bar psi"
+    " °c °f kb mb gb tb kib mib gib px pt k m bn mio mrd db bpm rpm ha"
 )
 _UNITS = frozenset(_UNIT_NAMES.split())
 
 
 def is_decimal(text: str) -> bool:
-    """Whether the text is a decimal number, such as -1.5 or 2e-3, in ASCII's digits and with nothing beside them."""
+    """Whether the text is a decimal number, such as -1.5 or 2e-3, in ASCII's digits and with
+    nothing beside them.
+    """
     return _NUMBER.fullmatch(text) is not None
 
 
@@ -81,12 +106,15 @@ def exact_decimal(text: str) -> Fraction:
 
 
 def without_hidden(text: str) -> str:
-    """The text without characters that do not show, such as zero-width spaces and byte order marks."""
+    """The text without characters that do not show, such as zero-width spaces and byte order
+    marks.
+    """
     return "".join(letter for letter in text if unicodedata.category(letter) != "Cf")
 
 
 def other_spelling(text: str) -> str:
-    """What a number is called that is written in a way that `is_decimal` does not read; "" of what is no number.
+    """What a number is called that is written in a way that `is_decimal` does not read; "" of what
+    is no number.
 
     >>> other_spelling("3,4")
     'numbers with decimal commas'
@@ -101,7 +129,9 @@ def other_spelling(text: str) -> str:
 
 
 def with_units(texts: Iterable[str]) -> bool:
-    """Whether all of the texts are numbers with a unit behind: a known one, or one and the same of several numbers."""
+    """Whether all of the texts are numbers with a unit behind: a known one, or one and the same
+    of several numbers.
+    """
     matches = [_WITH_UNIT.fullmatch(text) for text in texts]
     suffixes = {match[2].lower() for match in matches if match is not None}
     if not suffixes or None in matches or not suffixes.isdisjoint(_ORDINALS):

@@ -20,7 +20,9 @@ from torch import nn
 
 from evalsuite.samples import Inputs, leaves, mapped
 
-OPSET = 20  # The first opset with a Gelu operator: below it GELU is exported as five unfused nodes, unfairly slow.
+# The first opset with a Gelu operator: below it GELU is exported as five unfused nodes, unfairly
+# slow.
+OPSET = 20
 
 
 def export_onnx(
@@ -32,10 +34,11 @@ def export_onnx(
     tokens: bool = False,
     example: Inputs | None = None,
 ) -> onnx.ModelProto:
-    """Write `module` as one ONNX file with a dynamic batch, input "input" and output "logits"; the file is checked, and
-    its model returned.
+    """Write `module` as one ONNX file with a dynamic batch, input "input" and output "logits"; the
+    file is checked, and its model returned.
 
-    Several inputs are named as the mapping that the module takes, or "input_0", "input_1", ... as the tuple.
+    Several inputs are named as the mapping that the module takes, or "input_0", "input_1", ... as
+    the tuple.
 
     Args:
         module: evaluated in eval mode; a copy is exported.
@@ -73,8 +76,15 @@ def export_onnx(
             verbose=False,
         )
     model = onnx.load(str(path))
-    # Stack traces with the paths of the installation are a third of a small file: its size must not depend on them.
-    for part in (model, model.graph, *model.graph.node, *model.graph.value_info, *model.graph.initializer):
+    # Stack traces with the paths of the installation are a third of a small file: its size must not
+    # depend on them.
+    for part in (
+        model,
+        model.graph,
+        *model.graph.node,
+        *model.graph.value_info,
+        *model.graph.initializer,
+    ):
         part.ClearField("metadata_props")
     onnx.save(model, str(path))
     onnx.checker.check_model(model)
@@ -86,10 +96,12 @@ def export_onnx(
 
 @contextmanager
 def _one_registry() -> Iterator[None]:
-    """Inside, the exporter builds its table of operators once a process: for each file, it takes longer than the rest.
+    """Inside, the exporter builds its table of operators once a process: for each file, it takes
+    longer than the rest.
 
-    Torch's own operators it looks through once for a file, not once for each of fifty libraries: a fifth of the time.
-    Nothing is added to either table here. Where a release of torch has none of these names, this does nothing.
+    Torch's own operators it looks through once for a file, not once for each of fifty libraries: a
+    fifth of the time. Nothing is added to either table here. Where a release of torch has none of
+    these names, this does nothing.
     """
     try:
         from torch._export import utils
@@ -117,7 +129,8 @@ def _built_once() -> Any:
 
 
 def run_onnx(session: onnxruntime.InferenceSession, inputs: Inputs) -> torch.Tensor:
-    """An ONNX Runtime session's first output for a batch, a tensor (batch, *input_shape) or several; see `feed`.
+    """An ONNX Runtime session's first output for a batch, a tensor (batch, *input_shape) or
+    several; see `feed`.
 
     Example: docs/reference.md#onnx-files
     """
@@ -126,9 +139,11 @@ def run_onnx(session: onnxruntime.InferenceSession, inputs: Inputs) -> torch.Ten
 
 
 def feed(session: onnxruntime.InferenceSession, inputs: Inputs) -> dict[str, np.ndarray[Any, Any]]:
-    """A batch as an ONNX Runtime session takes it: arrays by the names of the inputs, real numbers as float32.
+    """A batch as an ONNX Runtime session takes it: arrays by the names of the inputs, real numbers
+    as float32.
 
-    Several inputs go by their names (see `export_onnx`); one that the graph does not read is left out.
+    Several inputs go by their names (see `export_onnx`); one that the graph does not read is left
+    out.
 
     Example: docs/reference.md#onnx-files
     """
@@ -139,34 +154,51 @@ def feed(session: onnxruntime.InferenceSession, inputs: Inputs) -> dict[str, np.
 
 
 def input_names(inputs: Inputs) -> list[str]:
-    """The names that `export_onnx` gives the inputs of a file, in order. Example: docs/reference.md#onnx-files"""
+    """The names that `export_onnx` gives the inputs of a file, in order. Example:
+    docs/reference.md#onnx-files
+    """
     if isinstance(inputs, dict):
         return list(inputs)
-    return [f"input_{index}" for index in range(len(inputs))] if isinstance(inputs, tuple) else ["input"]
+    return (
+        [f"input_{index}" for index in range(len(inputs))]
+        if isinstance(inputs, tuple)
+        else ["input"]
+    )
 
 
 def graph_digest(model: onnx.ModelProto) -> str:
     """The first 16 hexadecimal digits of a SHA-256 of a file's graph without its weights.
 
-    Two files with equal digests execute the same operators on tensors of the same shapes, so that they take equally
-    long. Names and descriptions do not count, nor do the values of weights; of constants whose values decide what is
-    executed, such as shapes and zero points, the values count.
+    Two files with equal digests execute the same operators on tensors of the same shapes, so that
+    they take equally long. Names and descriptions do not count, nor do the values of weights; of
+    constants whose values decide what is executed, such as shapes and zero points, the values
+    count.
 
     Example: docs/reference.md#latency
     """
-    digest = hashlib.sha256(repr(sorted((opset.domain, opset.version) for opset in model.opset_import)).encode())
+    digest = hashlib.sha256(
+        repr(sorted((opset.domain, opset.version) for opset in model.opset_import)).encode()
+    )
     places: dict[str, str] = {"": ""}
     for value in model.graph.input:
         places[value.name] = f"input {len(places)} {_type_text(value)}"
     for tensor in model.graph.initializer:
-        places[tensor.name] = f"constant {tensor.data_type} {list(tensor.dims)} {_deciding_values(tensor)}"
+        places[tensor.name] = (
+            f"constant {tensor.data_type} {list(tensor.dims)} {_deciding_values(tensor)}"
+        )
     for node in model.graph.node:
         inputs = [places.get(name, name) for name in node.input]
-        attributes = sorted((attribute.name, _attribute_text(attribute)) for attribute in node.attribute)
-        digest.update(repr((node.domain, node.op_type, inputs, attributes, len(node.output))).encode())
+        attributes = sorted(
+            (attribute.name, _attribute_text(attribute)) for attribute in node.attribute
+        )
+        digest.update(
+            repr((node.domain, node.op_type, inputs, attributes, len(node.output))).encode()
+        )
         for name in node.output:
             places[name] = f"value {len(places)}"
-    digest.update(repr([places.get(value.name, value.name) for value in model.graph.output]).encode())
+    digest.update(
+        repr([places.get(value.name, value.name) for value in model.graph.output]).encode()
+    )
     return digest.hexdigest()[:16]
 
 
@@ -176,15 +208,23 @@ def _type_text(value: onnx.ValueInfoProto) -> str:
 
 
 def _deciding_values(tensor: onnx.TensorProto) -> list[Any]:
-    """The values of a constant that is no weight: 64-bit integers are shapes and axes, one integer is a zero point."""
+    """The values of a constant that is no weight: 64-bit integers are shapes and axes, one
+    integer is a zero point.
+    """
     array = onnx.numpy_helper.to_array(tensor)
-    deciding = array.dtype in (np.int64, np.bool_) or (array.size == 1 and np.issubdtype(array.dtype, np.integer))
-    values: list[Any] = array.tolist() if deciding and array.ndim else [array.item()] if deciding else []
+    deciding = array.dtype in (np.int64, np.bool_) or (
+        array.size == 1 and np.issubdtype(array.dtype, np.integer)
+    )
+    values: list[Any] = (
+        array.tolist() if deciding and array.ndim else [array.item()] if deciding else []
+    )
     return values
 
 
 def _attribute_text(attribute: onnx.AttributeProto) -> str:
-    """An attribute's value; of a tensor its type, its shape and what `_deciding_values` gives of it."""
+    """An attribute's value; of a tensor its type, its shape and what `_deciding_values` gives of
+    it.
+    """
     if attribute.type != onnx.AttributeProto.TENSOR:
         text: str = attribute.SerializeToString(deterministic=True).hex()
         return text

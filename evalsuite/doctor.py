@@ -21,9 +21,13 @@ if TYPE_CHECKING:
 _ROOM_MIB = 500
 _OF_DEVELOPERS = ("dev", "docs")
 _USES = {
-    "fast": "a faster λ-GELU", "sql": "evalsuite query", "lightning": "Lightning modules",
-    "transformers": "Hugging Face models", "dask": "--executor dask", "slurm": "--executor slurm",
-}  # fmt: skip
+    "fast": "a faster λ-GELU",
+    "sql": "evalsuite query",
+    "lightning": "Lightning modules",
+    "transformers": "Hugging Face models",
+    "dask": "--executor dask",
+    "slurm": "--executor slurm",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,9 @@ def examine(cache: Path) -> Iterator[Check]:
     """Every check, in the order of what depends on what."""
     python_ok = sys.version_info >= (3, 10)
     yield Check("python", python_ok, platform.python_version(), "install Python 3.10 or later")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     yield Check("cores", True, str(cores))
     yield from _libraries()
     yield from _extras()
@@ -72,7 +78,9 @@ def _libraries() -> Iterator[Check]:
 
 
 def _extras() -> Iterator[Check]:
-    """What the extras of evalsuite bring, but for those of its developers; extras that name other extras are these."""
+    """What the extras of evalsuite bring, but for those of its developers; extras that name
+    other extras are these.
+    """
     from packaging.requirements import Requirement
 
     for text in requires("evalsuite") or []:
@@ -82,7 +90,9 @@ def _extras() -> Iterator[Check]:
 
 
 def _installed(requirement: Requirement, use: str = "") -> Check:
-    """Whether a distribution is here in a version that will do; `use` says what it is for where it is optional."""
+    """Whether a distribution is here in a version that will do; `use` says what it is for where
+    it is optional.
+    """
     optional = bool(use)
     needed = f"{requirement.name}{requirement.specifier}"
     cure = cure_of(requirement.name if requirement.name.lower() == "auto-lirpa" else needed)
@@ -92,7 +102,13 @@ def _installed(requirement: Requirement, use: str = "") -> Check:
         finding = f"not installed ({use})" if use else "not installed"
         return Check(requirement.name, False, finding, cure, optional)
     fits = requirement.specifier.contains(found, prereleases=True)
-    return Check(requirement.name, fits, found if fits else f"{found}, needed {requirement.specifier}", cure, optional)
+    return Check(
+        requirement.name,
+        fits,
+        found if fits else f"{found}, needed {requirement.specifier}",
+        cure,
+        optional,
+    )
 
 
 def _plugins() -> Iterator[Check]:
@@ -100,7 +116,10 @@ def _plugins() -> Iterator[Check]:
         for plugin in load_all(group):
             name = f"{group.removesuffix('s')} {plugin.name}"
             cure = f"reinstall or remove {plugin.origin}"
-            finding = plugin.error or f"{plugin.origin} {plugin.version}{_absent_data(group, plugin.target)}"
+            finding = (
+                plugin.error
+                or f"{plugin.origin} {plugin.version}{_absent_data(group, plugin.target)}"
+            )
             yield Check(name, not plugin.error, finding, cure)
 
 
@@ -112,7 +131,8 @@ def _absent_data(group: str, target: Any) -> str:
         return ""  # its data are named in a recipe
     try:
         target().fingerprint()
-    except (Exception, SystemExit) as error:  # a plugin may raise anything; a library that it needs may be missing
+    # a plugin may raise anything; a library that it needs may be missing
+    except (Exception, SystemExit) as error:
         return f", without its data: {' '.join(str(error).split()) or type(error).__name__}"
     return ""
 
@@ -121,7 +141,12 @@ def _cache(folder: Path) -> Check:
     parent = next(each for each in (folder, *folder.parents) if each.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         return Check(
-            "cache", False, f"{folder} is not a folder that can be written", "set EVALSUITE_CACHE to a folder of yours"
+            "cache",
+            False,
+            f"{folder} is not a folder that can be written",
+            "set EVALSUITE_CACHE to a folder of yours",
         )
     free = shutil.disk_usage(parent).free / 2**20
-    return Check("cache", free > _ROOM_MIB, f"{folder}, {free / 1024:.1f} GiB free", "make room on that disk")
+    return Check(
+        "cache", free > _ROOM_MIB, f"{folder}, {free / 1024:.1f} GiB free", "make room on that disk"
+    )

@@ -1,6 +1,8 @@
-"""YAML as recipes use it: text, numbers, lists, and mappings whose keys are text; no tags, no aliases without end.
+"""YAML as recipes use it: text, numbers, lists, and mappings whose keys are text; no tags, no
+aliases without end.
 
-Aliases multiply: ten lines can stand for a billion. So the events are looked at before anything is built of them.
+Aliases multiply: ten lines can stand for a billion. So the events are looked at before anything is
+built of them.
 """
 
 from __future__ import annotations
@@ -79,8 +81,11 @@ def written(tree: Any) -> str:
 
 
 def _look(text: str) -> None:
-    """Refuse tags, nodes that contain themselves, and aliases that stand for more than a recipe can mean."""
-    if "&" not in text and "!" not in text:  # no anchor, so no alias, and no tag: long lists need not be read twice
+    """Refuse tags, nodes that contain themselves, and aliases that stand for more than a recipe
+    can mean.
+    """
+    # no anchor, so no alias, and no tag: long lists need not be read twice
+    if "&" not in text and "!" not in text:
         return
     sizes: dict[str, int] = {}  # of the nodes with anchors, aliases expanded
     opened: list[tuple[str | None, int]] = []
@@ -89,14 +94,18 @@ def _look(text: str) -> None:
         kind, anchor = type(event).__name__, getattr(event, "anchor", None)
         place = (event.start_mark.line + 1, event.start_mark.column + 1)
         if getattr(event, "tag", None) is not None:
-            raise DocumentError(f"a tag ({event.tag}): recipes have none; quote it if it is meant as text", *place)
+            raise DocumentError(
+                f"a tag ({event.tag}): recipes have none; quote it if it is meant as text", *place
+            )
         before = total
         if kind == "AliasEvent":
             if anchor in (name for name, _ in opened):
                 raise DocumentError(f"*{anchor} stands inside what it stands for", *place)
             total += sizes.get(str(anchor), 0)
             if total > _EXPANDED + len(text):
-                raise DocumentError("aliases that expand to too much: write out what is meant", *place)
+                raise DocumentError(
+                    "aliases that expand to too much: write out what is meant", *place
+                )
         elif kind == "ScalarEvent":
             total += 1
         elif kind.endswith("StartEvent") and kind[0] in "MS" and kind != "StreamStartEvent":
@@ -123,14 +132,18 @@ def _check_keys(tree: Any) -> None:
             for key in node:
                 if not isinstance(key, str):
                     line, column = node.lc.key(key)  # type: ignore[attr-defined]
-                    raise DocumentError(f"a key is text, and {key!r} is none: quote it", line + 1, column + 1)
+                    raise DocumentError(
+                        f"a key is text, and {key!r} is none: quote it", line + 1, column + 1
+                    )
             waiting += node.values()
         elif isinstance(node, list):
             waiting += node
 
 
 def position(tree: Any, place: Sequence[str | int]) -> tuple[int, int]:
-    """Line and column, from 1, of the node at that place, or of the last before it that there is."""
+    """Line and column, from 1, of the node at that place, or of the last before it that there
+    is.
+    """
     node, found = tree, (0, 0)
     for part in place:
         try:

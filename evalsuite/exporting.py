@@ -14,15 +14,17 @@ from evalsuite.contract import Network
 from evalsuite.deployment import export_onnx
 from evalsuite.reluize.folding import fold_hardness
 
-# By the module, not in the network: one that `dataclasses.replace` gives another module must not keep the file.
+# By the module, not in the network: one that `dataclasses.replace` gives another module must not
+# keep the file.
 _KEPT: WeakKeyDictionary[nn.Module, Path] = WeakKeyDictionary()
 
 
 def export_network(network: Network, path: Path) -> onnx.ModelProto:
-    """Write a stage's network, its hardness folded, as one float32 ONNX file, as `export_onnx` does; its model is
-    returned.
+    """Write a stage's network, its hardness folded, as one float32 ONNX file, as `export_onnx`
+    does; its model is returned.
 
-    A stage that declares `exports` finds the file written already, with the network, and it is copied here.
+    A stage that declares `exports` finds the file written already, with the network, and it is
+    copied here.
 
     Raises:
         Exception: whatever torch, onnx or ONNX Script raise at a module that they do not take.
@@ -33,13 +35,16 @@ def export_network(network: Network, path: Path) -> onnx.ModelProto:
         shutil.copyfile(_KEPT[network.module], path)
         return onnx.load(str(path))
     example = network.example(2)
-    return export_onnx(fold_hardness(network.module, (example,)), network.input_shape, path, example=example)
+    return export_onnx(
+        fold_hardness(network.module, (example,)), network.input_shape, path, example=example
+    )
 
 
 def keep_exported(network: Network, folder: Path) -> None:
     """Write the file to the folder of the saved network.
 
-    Of a module that cannot be exported there is none: the stage that needs it tries for itself, and says why not.
+    Of a module that cannot be exported there is none: the stage that needs it tries for itself, and
+    says why not.
     """
     if network.deployed is not None:
         return
@@ -53,7 +58,9 @@ def keep_exported(network: Network, folder: Path) -> None:
 
 
 def remember_exported(network: Network, folder: Path) -> None:
-    """Let `export_network` find what `keep_exported` wrote beside this network; another exporter's is not taken."""
+    """Let `export_network` find what `keep_exported` wrote beside this network; another
+    exporter's is not taken.
+    """
     path = _place(folder)
     if path.is_file():
         _KEPT[network.module] = path

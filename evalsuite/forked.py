@@ -1,7 +1,9 @@
-"""Loaded first by a server that processes are forked from: from here on, Ctrl-C ends it, and them, without a word.
+"""Loaded first by a server that processes are forked from: from here on, Ctrl-C ends it, and them,
+without a word.
 
-The program that started the server is told of Ctrl-C too, and answers it. See `evalsuite.signals.start`. When that
-program is killed, the kernel ends the server: it would hear of it on their line only after all that it imports.
+The program that started the server is told of Ctrl-C too, and answers it. See
+`evalsuite.signals.start`. When that program is killed, the kernel ends the server: it would hear of
+it on their line only after all that it imports.
 """
 
 import os

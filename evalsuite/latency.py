@@ -1,8 +1,10 @@
-"""The latency of two calls that are timed in turn: medians, their intervals, and whether other work disturbed them.
+"""The latency of two calls that are timed in turn: medians, their intervals, and whether other work
+disturbed them.
 
-A clock that is read once says little on a machine that others use too. So each call is timed many times, in rounds;
-rounds in which other work took more than one processor are dropped, and rounds go on until the interval of each median
-is narrow, or the patience is spent. What is noisy then has no value, but a reason.
+A clock that is read once says little on a machine that others use too. So each call is timed many
+times, in rounds; rounds in which other work took more than one processor are dropped, and rounds go
+on until the interval of each median is narrow, or the patience is spent. What is noisy then has no
+value, but a reason.
 """
 
 from __future__ import annotations
@@ -20,30 +22,38 @@ import psutil
 from evalsuite.contract import Direction, Metric, Reading, Setting
 
 MOST_LOAD = 1.0
-"""The processors that other work may take while a call is timed. Example: docs/reference.md#latency"""
+"""The processors that other work may take while a call is timed. Example:
+docs/reference.md#latency
+"""
 WIDEST = 0.05
-"""The half-width of a reading's 95 % interval, relative to the reading, from which on it is noisy: 5 %.
+"""The half-width of a reading's 95 % interval, relative to the reading, from which on it is noisy:
+5 %.
 
 It is the smallest difference of latencies that matters. Example: docs/reference.md#latency
 """
 RESOLUTION = 0.03
-"""How far two readings of equal graphs may lie apart, relative to either, beyond what their intervals show: 3 %.
+"""How far two readings of equal graphs may lie apart, relative to either, beyond what their
+intervals show: 3 %.
 
-Where a session's memory happens to lie moves its times by one or two percent for as long as it lives.
-Example: docs/reference.md#latency
+Where a session's memory happens to lie moves its times by one or two percent for as long as it
+lives. Example: docs/reference.md#latency
 """
-# Where this variable is "keep", noisy readings keep their values: for tests, and for machines that are never quiet.
+# Where this variable is "keep", noisy readings keep their values: for tests, and for machines that
+# are never quiet.
 _KEEP = "EVALSUITE_NOISY_TIMES"
-_FEWEST = 6  # pairs: the extremes of six readings enclose their median with 95 %, those of five do not.
+# pairs: the extremes of six readings enclose their median with 95 %, those of five do not.
+_FEWEST = 6
 _WARM_UP = 3
-_ROUND = 0.25  # seconds: long enough to see what else the machine does, which the kernel counts in hundredths
+# seconds: long enough to see what else the machine does, which the kernel counts in hundredths
+_ROUND = 0.25
 _MANY = 1000  # pairs, beyond which more of them say nothing new
 Part = Literal["first", "second", "ratio"]
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Median seconds of two things that were timed in turn, and the median of the ratios first / second, pair by pair.
+    """Median seconds of two things that were timed in turn, and the median of the ratios first /
+    second, pair by pair.
 
     Args:
         first: seconds of a call.
@@ -82,7 +92,8 @@ class Latency:
         reason: str = "",
         graph: str = "",
     ) -> Metric:
-        """One of the three numbers as a metric, in seconds or as a ratio; without a value where it is noisy.
+        """One of the three numbers as a metric, in seconds or as a ratio; without a value where it
+        is noisy.
 
         Args:
             part: which of the three.
@@ -107,7 +118,9 @@ class Latency:
 
 
 def noisy(metric: Metric, noise: str) -> Metric:
-    """The metric of a reading that is noise: without its value, and with the reason in front of its own."""
+    """The metric of a reading that is noise: without its value, and with the reason in front of
+    its own.
+    """
     if os.environ.get(_KEEP) == "keep":
         return replace(metric, reason="; ".join(filter(None, [metric.reason, f"noisy: {noise}"])))
     reason = "; ".join(filter(None, [f"not measured: noisy: {noise}", metric.reason]))
@@ -123,7 +136,11 @@ class _Round:
 
 
 def compare_latency(
-    first: Callable[[], object], second: Callable[[], object], *, pairs: int = 30, seconds: float = 0.3
+    first: Callable[[], object],
+    second: Callable[[], object],
+    *,
+    pairs: int = 30,
+    seconds: float = 0.3,
 ) -> Latency:
     """Time two calls interleaved in one process, so that a drift of the machine meets both.
 
@@ -141,7 +158,8 @@ def compare_latency(
 def steady_latency(
     first: Callable[[], object], second: Callable[[], object], *parts: Part, patience: float = 2.0
 ) -> Latency:
-    """Time two calls as `compare_latency` does, in rounds, until the numbers that are wanted are no noise.
+    """Time two calls as `compare_latency` does, in rounds, until the numbers that are wanted are no
+    noise.
 
     Args:
         first: the one call.
@@ -157,15 +175,20 @@ def steady_latency(
     while True:
         rounds.append(_take_round(calls, _MANY, _ROUND))
         latency = _summarize(rounds)
-        if time.perf_counter() >= deadline or not any(latency.noise(part) for part in parts or ("ratio",)):
+        if time.perf_counter() >= deadline or not any(
+            latency.noise(part) for part in parts or ("ratio",)
+        ):
             return latency
 
 
-_Calls = Sequence[tuple[Callable[[], object], int]]  # what to call, and how often in a row for one timing
+# what to call, and how often in a row for one timing
+_Calls = Sequence[tuple[Callable[[], object], int]]
 
 
 def _warmed_up(*calls: Callable[[], object]) -> _Calls:
-    """Run each call a few times, and count how often in a row it lasts a millisecond: longer than the clock's steps."""
+    """Run each call a few times, and count how often in a row it lasts a millisecond: longer
+    than the clock's steps.
+    """
     for _ in range(_WARM_UP):
         for call in calls:
             call()
@@ -181,11 +204,15 @@ def _clock(call: Callable[[], object], repeats: int) -> float:
 
 
 def _take_round(calls: _Calls, pairs: int, seconds: float) -> _Round:
-    """One round of timings. Which of the two comes first alternates, so that a warm cache helps neither."""
+    """One round of timings. Which of the two comes first alternates, so that a warm cache helps
+    neither.
+    """
     beside = _OtherWork()
     deadline = time.perf_counter() + seconds
     timings: list[tuple[float, float]] = []
-    while len(timings) < max(pairs, _FEWEST) and (len(timings) < _FEWEST or time.perf_counter() < deadline):
+    while len(timings) < max(pairs, _FEWEST) and (
+        len(timings) < _FEWEST or time.perf_counter() < deadline
+    ):
         if len(timings) % 2:
             later, sooner = (_clock(*call) for call in reversed(calls))
             timings.append((sooner, later))
@@ -203,9 +230,14 @@ class _OtherWork:
         self._began = self._counters()
 
     def load(self) -> float:
-        """Processor seconds of all others over the seconds since the beginning; 0 where too little time has passed."""
-        elapsed, busy, own = (now - then for now, then in zip(self._counters(), self._began, strict=True))
-        # The kernel counts in steps of a hundredth of a second, which a shorter time would make a load of.
+        """Processor seconds of all others over the seconds since the beginning; 0 where too
+        little time has passed.
+        """
+        elapsed, busy, own = (
+            now - then for now, then in zip(self._counters(), self._began, strict=True)
+        )
+        # The kernel counts in steps of a hundredth of a second, which a shorter time would make a
+        # load of.
         return max(0.0, (busy - own) / elapsed) if elapsed > 0.05 else 0.0
 
     def _counters(self) -> tuple[float, float, float]:
@@ -213,7 +245,8 @@ class _OtherWork:
         machine, process = psutil.cpu_times(), self._process.cpu_times()
         # Waiting for a disk is no work; what a host takes from a virtual machine is.
         idle = machine.idle + getattr(machine, "iowait", 0.0)
-        guest = getattr(machine, "guest", 0.0) + getattr(machine, "guest_nice", 0.0)  # counted as "user" already
+        # counted as "user" already
+        guest = getattr(machine, "guest", 0.0) + getattr(machine, "guest_nice", 0.0)
         return time.perf_counter(), sum(machine) - idle - guest, process.user + process.system
 
 
@@ -235,10 +268,12 @@ def _summarize(rounds: Sequence[_Round]) -> Latency:
 
 
 def median_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
-    """The interval of a median between two order statistics, without an assumption of a distribution.
+    """The interval of a median between two order statistics, without an assumption of a
+    distribution.
 
-    The k-th least and the k-th greatest of n values enclose the median with a probability of at least
-    1 - 2 P(B < k), where B is binomial with n trials of probability 1/2. It takes the greatest k that reaches `level`.
+    The k-th least and the k-th greatest of n values enclose the median with a probability of at
+    least 1 - 2 P(B < k), where B is binomial with n trials of probability 1/2. It takes the
+    greatest k that reaches `level`.
 
     Raises:
         ValueError: there are too few values for any such interval.

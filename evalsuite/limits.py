@@ -1,8 +1,9 @@
 """Limits within which users' files are read: plain files only, and what one may take by its size.
 
-A small file can stand for much more: zeros that are packed, a shape that promises terabytes, a pipe that never ends. So
-what reads a file says so by `reading`. Whoever runs the command watches (see `evalsuite.run.watched`) and ends it where
-the file takes more than its share; and what nobody foresaw in a file is told with its name.
+A small file can stand for much more: zeros that are packed, a shape that promises terabytes, a pipe
+that never ends. So what reads a file says so by `reading`. Whoever runs the command watches (see
+`evalsuite.run.watched`) and ends it where the file takes more than its share; and what nobody
+foresaw in a file is told with its name.
 """
 
 from __future__ import annotations
@@ -26,32 +27,52 @@ from evalsuite.references import OwnError
 MEMORY, SECONDS = "EVALSUITE_READING_GIB", "EVALSUITE_READING_SECONDS"
 _GIB, _MIB = 1 << 30, 1 << 20
 _LEAST_GIB = 1.0
-_RATIO = 64  # bytes of memory for each byte of a file: text as Python's objects, columns that are packed
+# bytes of memory for each byte of a file: text as Python's objects, columns that are packed
+_RATIO = 64
 _LEAST_SECONDS = 15.0
 _PACE = 1e-5  # seconds of the processor for each byte
 _COUNTED = 100_000  # files of a folder whose sizes are added
 _HEAD = struct.Struct("<Qqdd")
 _PAGE = 4096
 _KINDS = {
-    stat.S_ISFIFO: "a pipe", stat.S_ISCHR: "a device", stat.S_ISBLK: "a device", stat.S_ISSOCK: "a socket",
-}  # fmt: skip
-# What a library raises on input that its author did not think of. Other errors have a text for the user already.
+    stat.S_ISFIFO: "a pipe",
+    stat.S_ISCHR: "a device",
+    stat.S_ISBLK: "a device",
+    stat.S_ISSOCK: "a socket",
+}
+# What a library raises on input that its author did not think of. Other errors have a text for the
+# user already.
 UNFORESEEN = (
-    ArithmeticError, AssertionError, AttributeError, BufferError, EOFError, LookupError, MemoryError, NameError,
-    RuntimeError, TypeError, struct.error, zipfile.BadZipFile, zlib.error,
-)  # fmt: skip
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    BufferError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    NameError,
+    RuntimeError,
+    TypeError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What reading a file may take: bytes of memory beyond those held before, and seconds of the processor."""
+    """What reading a file may take: bytes of memory beyond those held before, and seconds of the
+    processor.
+    """
 
     memory: int
     seconds: float
 
     @classmethod
     def of(cls, size: int) -> Share:
-        """The share of a file, or folder, of so many bytes. Raises OwnError: a setting in the environment is none."""
+        """The share of a file, or folder, of so many bytes. Raises OwnError: a setting in the
+        environment is none.
+        """
         return cls(
             max(_RATIO * size, int(_setting(MEMORY, _LEAST_GIB) * _GIB)),
             max(_PACE * size, _setting(SECONDS, _LEAST_SECONDS)),
@@ -87,8 +108,8 @@ class Board:
         self._owner = os.getpid()
 
     def write(self, name: str, memory: int, seconds: float) -> None:
-        """What is read, and how much memory and time of the processor this process may hold, and have had, until then.
-        Without a name nothing is read.
+        """What is read, and how much memory and time of the processor this process may hold, and
+        have had, until then. Without a name nothing is read.
         """
         if self._owner != os.getpid():
             return
@@ -101,7 +122,9 @@ class Board:
         self._page[:8] = struct.pack("<Q", self._number)
 
     def read(self) -> tuple[str, int, float, int] | None:
-        """Name, memory, seconds, and a number that is another for each thing read; None where nothing is, or half."""
+        """Name, memory, seconds, and a number that is another for each thing read; None where
+        nothing is, or half.
+        """
         number, memory, seconds, _ = _HEAD.unpack(self._page[: _HEAD.size])
         text = self._page[_HEAD.size :].rstrip(b"\0")
         if number % 2 or number != struct.unpack("<Q", self._page[:8])[0] or not text:
@@ -115,7 +138,9 @@ _failed: list[str] = []  # what was being read when the last error rose
 
 
 def held() -> int:
-    """Bytes that this process holds and the system cannot drop; 0 where the system does not tell."""
+    """Bytes that this process holds and the system cannot drop; 0 where the system does not
+    tell.
+    """
     with suppress(OSError):
         for line in Path("/proc/self/status").read_bytes().split(b"\n"):
             if line.startswith(b"RssAnon:"):
@@ -132,8 +157,8 @@ def reading(place: Path | str, seconds: float | None = None) -> Iterator[None]:
         seconds: of the processor, instead of its share.
 
     Raises:
-        OwnError: it is a pipe, a device or a socket; or what was raised inside is an error that nobody foresaw, or has
-            no word of which file it is about.
+        OwnError: it is a pipe, a device or a socket; or what was raised inside is an error that
+            nobody foresaw, or has no word of which file it is about.
     """
     path = Path(place).expanduser()
     check_plain(path)
@@ -146,7 +171,8 @@ def reading(place: Path | str, seconds: float | None = None) -> Iterator[None]:
         raise
     except UNFORESEEN as error:
         _failed.append(str(place))
-        if type(error).__module__.startswith(("evalsuite", "typer", "click")):  # such as the command's own end
+        # such as the command's own end
+        if type(error).__module__.startswith(("evalsuite", "typer", "click")):
             raise
         raise OwnError(f"{place}: cannot be read: {unforeseen(error)}") from error
     except ValueError as error:
@@ -157,7 +183,9 @@ def reading(place: Path | str, seconds: float | None = None) -> Iterator[None]:
 
 @contextmanager
 def within(share: Share, name: str) -> Iterator[None]:
-    """Inside, the command takes no more than this share beyond what it has taken; else it is ended, with this name."""
+    """Inside, the command takes no more than this share beyond what it has taken; else it is
+    ended, with this name.
+    """
     _open.append((name, held() + share.memory, time.process_time() + share.seconds))
     board.write(*_open[-1])
     try:
@@ -169,7 +197,9 @@ def within(share: Share, name: str) -> Iterator[None]:
 
 @contextmanager
 def computing() -> Iterator[None]:
-    """Inside `reading`, the user's own model computes, as long and with as much memory as it wants."""
+    """Inside `reading`, the user's own model computes, as long and with as much memory as it
+    wants.
+    """
     before, spent = held(), time.process_time()
     board.write("", 0, 0.0)
     try:
@@ -181,7 +211,9 @@ def computing() -> Iterator[None]:
 
 
 def check_plain(path: Path) -> None:
-    """Raise OwnError where a path leads to a pipe, a device or a socket: such may have no end, or never begin."""
+    """Raise OwnError where a path leads to a pipe, a device or a socket: such may have no end,
+    or never begin.
+    """
     try:
         mode = path.stat().st_mode
     except OSError:  # whoever opens it says what is wrong
@@ -196,7 +228,8 @@ def check_size(path: Path | str, size: int, what: str = "what is packed in it") 
     share = Share.of(_size(Path(path)))
     if size > share.memory:
         raise OwnError(
-            f"{path}: {what} takes {gib(size)}, and {gib(share.memory)} is the most of such a file; {cure(size)}"
+            f"{path}: {what} takes {gib(size)}, and {gib(share.memory)} is the most of such a file;"
+            f" {cure(size)}"
         )
 
 
@@ -218,12 +251,17 @@ def content(path: Path) -> bytes:
             pieces.append(piece)
             size += len(piece)
             if size > most:
-                raise OwnError(f"{path}: unpacks to more than {gib(most)}, the most of such a file; {cure(4 * size)}")
+                raise OwnError(
+                    f"{path}: unpacks to more than {gib(most)}, the most of such a file;"
+                    f" {cure(4 * size)}"
+                )
     return b"".join(pieces)
 
 
 def check_archive(path: Path | str) -> None:
-    """Raise OwnError where a zip archive unpacks to more than its share; what is none is left to its reader."""
+    """Raise OwnError where a zip archive unpacks to more than its share; what is none is left to
+    its reader.
+    """
     with suppress(zipfile.BadZipFile, OSError), zipfile.ZipFile(path) as archive:
         check_size(path, sum(entry.file_size for entry in archive.infolist()))
 
@@ -239,10 +277,15 @@ def gib(size: int) -> str:
 
 
 def unforeseen(error: BaseException) -> str:
-    """An error that nobody foresaw, in one line: its kind, its text, the place, and how to see more."""
+    """An error that nobody foresaw, in one line: its kind, its text, the place, and how to see
+    more.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"{said(error)}{place}; nobody foresaw this: EVALSUITE_DEBUG=1 shows the traceback, for a report of a defect"
+    return (
+        f"{said(error)}{place}; nobody foresaw this: EVALSUITE_DEBUG=1 shows the traceback, for a"
+        " report of a defect"
+    )
 
 
 def said(error: BaseException) -> str:

@@ -1,6 +1,8 @@
-"""Saving and loading networks without pickle: safetensors plus a small JSON; pruned shapes are rebuilt on loading.
+"""Saving and loading networks without pickle: safetensors plus a small JSON; pruned shapes are
+rebuilt on loading.
 
-Unlike `save_module`, it knows how to build the fresh module: by the workload, with the activations that it notes.
+Unlike `save_module`, it knows how to build the fresh module: by the workload, with the activations
+that it notes.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from evalsuite.resizing.files import LARGEST_JSON, parsed_json, read_tensors, te
 from evalsuite.resizing.fitting import fitted
 from evalsuite.workloads import Workload
 
-# ONNX files in a network's folder, each <name>.onnx: two fields of Network, and what was one from the start.
+# ONNX files in a network's folder, each <name>.onnx: two fields of Network, and what was one from
+# the start.
 FILES = ("deployed", "integer", "original")
 _ROLES = ("module", "unswapped")
 
@@ -43,17 +46,29 @@ class _Noted(BaseModel):
 
 
 def network_of(
-    name: str, module: nn.Module, data: Data, unswapped: nn.Module | None = None, **files: Path | None
+    name: str,
+    module: nn.Module,
+    data: Data,
+    unswapped: nn.Module | None = None,
+    **files: Path | None,
 ) -> Network:
     """The network of a workload's module; `files` are the ONNX files that stand for it."""
     return Network(
-        name, module, data.input_shape, data.classes, unswapped, data.vocabulary, given=data.example, **files
+        name,
+        module,
+        data.input_shape,
+        data.classes,
+        unswapped,
+        data.vocabulary,
+        given=data.example,
+        **files,
     )
 
 
 def save_network(network: Network, folder: Path, workload: Workload) -> None:
-    """Write the network to `folder` (created), in place of one saved there before, and read it back to be sure. Raises
-    ValueError: it cannot be rebuilt from the workload's architecture by resizing layers.
+    """Write the network to `folder` (created), in place of one saved there before, and read it back
+    to be sure. Raises ValueError: it cannot be rebuilt from the workload's architecture by resizing
+    layers.
     """
     folder.mkdir(parents=True, exist_ok=True)
     description = _written(network, folder)
@@ -64,18 +79,24 @@ def save_network(network: Network, folder: Path, workload: Workload) -> None:
                 continue
             restored = _load(folder, workload, role, description)
             if (restored is None) != (module is None) or (
-                restored is not None and module is not None and not torch.equal(restored(example), module(example))
+                restored is not None
+                and module is not None
+                and not torch.equal(restored(example), module(example))
             ):
                 if module is not None and not torch.equal(module(example), module(example)):
                     raise ValueError(
-                        f"{network.name}: the {role} is random in evaluation mode, or changes its own state"
+                        f"{network.name}: the {role} is random in evaluation mode, or changes its"
+                        " own state"
                     )
-                raise ValueError(f"{network.name}: the saved {role} computes something else than the one in memory")
+                raise ValueError(
+                    f"{network.name}: the saved {role} computes something else than the one in"
+                    " memory"
+                )
 
 
 def check_savable(workload: Workload, data: Data, make: Callable[[int], nn.Module]) -> None:
-    """Save and load the untrained network with the activations of `make`: none is trained that cannot be kept. Raises
-    ValueError: see `save_network`.
+    """Save and load the untrained network with the activations of `make`: none is trained that
+    cannot be kept. Raises ValueError: see `save_network`.
     """
     module = workload.build(make).eval()
     settle_transformers(module)
@@ -85,12 +106,14 @@ def check_savable(workload: Workload, data: Data, make: Callable[[int], nn.Modul
             save_network(untrained, Path(folder), workload)
         except (ValueError, RuntimeError) as error:
             name = type(workload).__name__
-            raise ValueError(f"what {name}.build makes cannot be saved, so it is not trained: {error}") from error
+            raise ValueError(
+                f"what {name}.build makes cannot be saved, so it is not trained: {error}"
+            ) from error
 
 
 def load_network(folder: Path, workload: Workload, data: Data) -> Network:
-    """The network that `save_network` wrote. Raises ValueError: a file is missing, damaged or of another network, or
-    they do not fit the workload's architecture; the text names it.
+    """The network that `save_network` wrote. Raises ValueError: a file is missing, damaged or of
+    another network, or they do not fit the workload's architecture; the text names it.
     """
     description = _read_description(folder / "network.json")
     module, unswapped = (_load(folder, workload, role, description) for role in _ROLES)
@@ -114,7 +137,8 @@ def _written(network: Network, folder: Path) -> dict[str, Any]:
             data = tensor_bytes(module)
             # Written by Python, so that a full disk is an OSError like any other.
             path.write_bytes(data)
-            # The activations' classes are not compared: any that compute the same row are loaded as that row's own.
+            # The activations' classes are not compared: any that compute the same row are loaded as
+            # that row's own.
             saved = describe(module, hashlib.sha256(data).hexdigest(), owners_only=True)
             description[role] = {**_activation(module), "saved": saved.to_json()}
     given = network.module if isinstance(network.module, OnnxNetwork) else None
@@ -137,25 +161,38 @@ def _written(network: Network, folder: Path) -> dict[str, Any]:
 
 
 def _read_description(path: Path) -> dict[str, Any]:
-    """The content of network.json without its checksum. Raises ValueError where it is unreadable or was changed."""
+    """The content of network.json without its checksum. Raises ValueError where it is unreadable
+    or was changed.
+    """
     try:
         if path.stat().st_size > LARGEST_JSON:
-            raise ValueError(f"{path}: has {path.stat().st_size} bytes, more than {LARGEST_JSON}: it is no such file")
+            raise ValueError(
+                f"{path}: has {path.stat().st_size} bytes, more than {LARGEST_JSON}: it is no such"
+                " file"
+            )
         data = path.read_bytes()
     except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({type(error).__name__}); train the network again") from error
+        raise ValueError(
+            f"{path}: cannot be read ({type(error).__name__}); train the network again"
+        ) from error
     try:
         found = parsed_json(data)
-        plain = {key: each for key, each in found.items() if key != "checksum"} if isinstance(found, dict) else {}
+        plain = (
+            {key: each for key, each in found.items() if key != "checksum"}
+            if isinstance(found, dict)
+            else {}
+        )
         expected = checksum(plain)
     except ValueError as error:
-        raise ValueError(f"{path}: cannot be read ({type(error).__name__}); train the network again") from error
+        raise ValueError(
+            f"{path}: cannot be read ({type(error).__name__}); train the network again"
+        ) from error
     if not isinstance(plain.get("name"), str):
         raise ValueError(f"{path}: is damaged: it gives no network's name; train the network again")
     if found.get("checksum") != expected:
         raise ValueError(
-            f"{path}: was changed since it was written, or an older version wrote it: its checksum differs; train the "
-            "network again"
+            f"{path}: was changed since it was written, or an older version wrote it: its checksum"
+            " differs; train the network again"
         )
     return plain
 
@@ -168,35 +205,49 @@ def _file(path: Path, recorded: object) -> Path | None:
         data = path.read_bytes()
     except OSError as error:
         raise ValueError(
-            f"{path}: cannot be read ({type(error).__name__}), but the network was saved with it: save it again"
+            f"{path}: cannot be read ({type(error).__name__}), but the network was saved with it:"
+            " save it again"
         ) from error
     if hashlib.sha256(data).hexdigest() != recorded:
-        raise ValueError(f"{path}: was changed since it was saved: its SHA-256 is not the recorded one; save it again")
+        raise ValueError(
+            f"{path}: was changed since it was saved: its SHA-256 is not the recorded one; save it"
+            " again"
+        )
     return path
 
 
 def _check_absent(path: Path) -> None:
     if path.exists():
-        raise ValueError(f"{path}: belongs to another network: network.json does not record it; save the network again")
+        raise ValueError(
+            f"{path}: belongs to another network: network.json does not record it; save the network"
+            " again"
+        )
 
 
 def _activation(module: nn.Module) -> dict[str, Any]:
-    """What of the activations the weights do not say: their name, where another stands, and the temperature of s.
+    """What of the activations the weights do not say: their name, where another stands, and the
+    temperature of s.
 
-    Others are what became of some when lambda was folded: they learn nothing, so their name says all of them.
+    Others are what became of some when lambda was folded: they learn nothing, so their name says
+    all of them.
     """
     found = built_with(module)
     learning = {each.traits.name for each in found if each.traits.parameters}
     names = learning or {each.traits.name for each in found}
     if len(names) != 1:
         raise ValueError(
-            f"cannot save a network with activations {sorted(names) or 'none'}: one kind is needed, of those that learn"
+            f"cannot save a network with activations {sorted(names) or 'none'}: one kind is needed,"
+            " of those that learn"
         )
     (name,) = names
     others = {each.path: each.traits.name for each in found if each.traits.name != name}
-    temperatures = {each.module.temperature for each in found if isinstance(each.module, Hardenable)}
+    temperatures = {
+        each.module.temperature for each in found if isinstance(each.module, Hardenable)
+    }
     if len(temperatures) > 1:
-        raise ValueError(f"cannot save a network with temperatures {sorted(temperatures)}: one is needed")
+        raise ValueError(
+            f"cannot save a network with temperatures {sorted(temperatures)}: one is needed"
+        )
     return {
         "activation": name,
         **({"others": others} if others else {}),
@@ -204,7 +255,9 @@ def _activation(module: nn.Module) -> dict[str, Any]:
     }
 
 
-def _load(folder: Path, workload: Workload, role: str, description: dict[str, Any]) -> nn.Module | None:
+def _load(
+    folder: Path, workload: Workload, role: str, description: dict[str, Any]
+) -> nn.Module | None:
     """The module in that role, None where the network has none."""
     path = folder / f"{role}.safetensors"
     if role not in description:
@@ -217,21 +270,27 @@ def _load(folder: Path, workload: Workload, role: str, description: dict[str, An
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(printable(str(part)) for part in (role, *first["loc"]))
-        raise ValueError(f"{folder / 'network.json'}: {where}: {first['msg']}; train the network again") from error
+        raise ValueError(
+            f"{folder / 'network.json'}: {where}: {first['msg']}; train the network again"
+        ) from error
     except (ValueError, PluginError) as error:
         raise ValueError(f"{folder / 'network.json'}: {role} {error}") from error
     tensors = read_tensors(path, saved)
     try:
         return fitted(fresh, tensors, saved)
     except ValueError as error:
-        raise ValueError(f"{path}: does not fit the architecture of {type(workload).__name__}: {error}") from error
+        raise ValueError(
+            f"{path}: does not fit the architecture of {type(workload).__name__}: {error}"
+        ) from error
 
 
 def _fresh(workload: Workload, noted: _Noted) -> nn.Module:
     module = workload.build(load_plugin("activations", noted.activation).target.make)
     for place, name in noted.others.items():
         try:
-            module.set_submodule(place, load_plugin("activations", name).target.make(1), strict=True)
+            module.set_submodule(
+                place, load_plugin("activations", name).target.make(1), strict=True
+            )
         except AttributeError as error:
             raise ValueError(
                 f"names an activation at {printable(place)}, where the architecture has no layer"

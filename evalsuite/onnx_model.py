@@ -1,4 +1,6 @@
-"""ONNX files as they lie on disk: read whole, with the weights of other files, which are looked for beside it alone."""
+"""ONNX files as they lie on disk: read whole, with the weights of other files, which are looked
+for beside it alone.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,12 @@ from evalsuite.references import OwnError
 
 
 def load_model(path: Path) -> onnx.ModelProto:
-    """The model in an .onnx or .onnx.gz file, with all its weights in it, whatever the present folder is.
+    """The model in an .onnx or .onnx.gz file, with all its weights in it, whatever the present
+    folder is.
 
     Raises:
-        OwnError: it is no ONNX file, or not a whole one; or its weights are not beside it, lie outside of its folder,
-            or are fewer bytes than it says.
+        OwnError: it is no ONNX file, or not a whole one; or its weights are not beside it, lie
+            outside of its folder, or are fewer bytes than it says.
         OSError: a file can't be read.
     """
     model = parsed(path)
@@ -33,7 +36,9 @@ def load_model(path: Path) -> onnx.ModelProto:
         external_data_helper.load_external_data_for_model(model, str(folder))
     except (ValueError, onnx.checker.ValidationError) as error:
         said = " ".join(str(error).split())[:300]
-        raise OwnError(f"{path}: its weights are not read: {said}; copy the file that holds them, whole") from error
+        raise OwnError(
+            f"{path}: its weights are not read: {said}; copy the file that holds them, whole"
+        ) from error
     return model
 
 
@@ -48,9 +53,14 @@ def parsed(path: Path) -> onnx.ModelProto:
     except OwnError:
         raise
     except Exception as error:  # protobuf's DecodeError, by whichever implementation, or gzip's
-        raise OwnError(f"{path}: is no ONNX file, or not a whole one; write it with torch.onnx.export") from error
+        raise OwnError(
+            f"{path}: is no ONNX file, or not a whole one; write it with torch.onnx.export"
+        ) from error
     if not model.graph.output:
-        raise OwnError(f"{path}: is no ONNX file, or an empty one: it has no output; write it with torch.onnx.export")
+        raise OwnError(
+            f"{path}: is no ONNX file, or an empty one: it has no output; write it with"
+            " torch.onnx.export"
+        )
     return model
 
 
@@ -58,14 +68,18 @@ def weight_files(model: onnx.ModelProto, path: Path) -> list[Path]:
     """The files beside `path` that hold weights of the model in it, each once.
 
     Raises:
-        OwnError: one is not there, or lies outside of the file's folder, where another file could be taken for it.
+        OwnError: one is not there, or lies outside of the file's folder, where another file could
+            be taken for it.
     """
     folder, locations = path.parent, sorted({_location(tensor) for tensor in _outside(model)})
     for location in locations:
-        if Path(location).is_absolute() or not (folder / location).resolve().is_relative_to(folder.resolve()):
+        if Path(location).is_absolute() or not (folder / location).resolve().is_relative_to(
+            folder.resolve()
+        ):
             raise OwnError(
-                f"{path}: its weights are in {location!r}, outside of its folder, where they are not read: copy them "
-                "beside it, and save it anew by onnx.save(model, FILE, save_as_external_data=True)"
+                f"{path}: its weights are in {location!r}, outside of its folder, where they are"
+                " not read: copy them beside it, and save it anew by onnx.save(model, FILE,"
+                " save_as_external_data=True)"
             )
     absent = [location for location in locations if not (folder / location).is_file()]
     if absent:
@@ -75,7 +89,9 @@ def weight_files(model: onnx.ModelProto, path: Path) -> list[Path]:
 
 
 def refuse_outside(model: onnx.ModelProto | bytes, what: str) -> None:
-    """Raise OwnError where a model, or a file's bytes, has weights in other files: of neither the folder is known."""
+    """Raise OwnError where a model, or a file's bytes, has weights in other files: of neither
+    the folder is known.
+    """
     if isinstance(model, bytes):
         if b"location" not in model:
             return
@@ -85,8 +101,8 @@ def refuse_outside(model: onnx.ModelProto | bytes, what: str) -> None:
             return
     for tensor in _outside(model):
         raise OwnError(
-            f"{what}: constant {tensor.name!r} lies in another file, {_location(tensor)!r}: write one file by "
-            "onnx.save(onnx.load(FILE), ONE_FILE)"
+            f"{what}: constant {tensor.name!r} lies in another file, {_location(tensor)!r}: write"
+            " one file by onnx.save(onnx.load(FILE), ONE_FILE)"
         )
 
 

@@ -1,4 +1,6 @@
-"""A network that is an ONNX file, whoever wrote it: run by ONNX Runtime, checked, with messages that name the cure."""
+"""A network that is an ONNX file, whoever wrote it: run by ONNX Runtime, checked, with messages
+that name the cure.
+"""
 
 from __future__ import annotations
 
@@ -26,29 +28,43 @@ from evalsuite.references import OwnError
 from evalsuite.samples import Inputs
 
 _TYPES = {
-    "tensor(float)": torch.float32, "tensor(double)": torch.float64, "tensor(float16)": torch.float16,
-    "tensor(int64)": torch.int64, "tensor(int32)": torch.int32, "tensor(int8)": torch.int8,
-    "tensor(uint8)": torch.uint8, "tensor(bool)": torch.bool,
-}  # fmt: skip
+    "tensor(float)": torch.float32,
+    "tensor(double)": torch.float64,
+    "tensor(float16)": torch.float16,
+    "tensor(int64)": torch.int64,
+    "tensor(int32)": torch.int32,
+    "tensor(int8)": torch.int8,
+    "tensor(uint8)": torch.uint8,
+    "tensor(bool)": torch.bool,
+}
 # Of ONNX Runtime itself, besides ONNX's own.
-_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.ms.internal.nhwc", "com.microsoft.nchwc")
+_DOMAINS = (
+    "",
+    "ai.onnx",
+    "ai.onnx.ml",
+    "com.microsoft",
+    "com.ms.internal.nhwc",
+    "com.microsoft.nchwc",
+)
 _DESCRIPTION = Path("/proc/cpuinfo")
 _VNNI = {"avx512_vnni", "avx_vnni"}
 
 
 class OnnxNetwork(nn.Module):
-    """An ONNX file as a module that gives one of the file's outputs for a batch. It has no gradients and no parameters.
+    """An ONNX file as a module that gives one of the file's outputs for a batch. It has no
+    gradients and no parameters.
 
-    A batch is a tensor where the file has one input; else a tuple, in the file's order, or a mapping by the file's
-    names. A file whose batch is of a fixed size is run piece by piece. Copies and pickles hold the path, not the file.
+    A batch is a tensor where the file has one input; else a tuple, in the file's order, or a
+    mapping by the file's names. A file whose batch is of a fixed size is run piece by piece. Copies
+    and pickles hold the path, not the file.
 
     Args:
         path: the file, with its external data beside it.
         output: the name of the output to take, where there are several.
 
     Raises:
-        OwnError: there is no such file, it is no ONNX file or not whole, ONNX Runtime refuses it, or it has several
-            outputs and none is chosen.
+        OwnError: there is no such file, it is no ONNX file or not whole, ONNX Runtime refuses it,
+            or it has several outputs and none is chosen.
 
     Example: docs/reference.md#onnx-files
     """
@@ -59,13 +75,19 @@ class OnnxNetwork(nn.Module):
         self._session: onnxruntime.InferenceSession | None = _opened(self.path)
         names = [each.name for each in self._session.get_outputs()]
         if output is None and len(names) > 1:
-            raise OwnError(f"{self.path}: has several outputs, {_listed(names)}: choose one by `output: {names[0]}`")
+            raise OwnError(
+                f"{self.path}: has several outputs, {_listed(names)}: choose one by `output:"
+                f" {names[0]}`"
+            )
         if output is not None and output not in names:
             raise OwnError(f"{self.path}: has no output {output!r}; it has {_listed(names)}")
         self.output = names[0] if output is None else output
         for each in self._session.get_inputs():
             if each.type not in _TYPES:
-                raise OwnError(f"{path}: the input {each.name!r} is of {each.type}; inputs must be tensors of numbers")
+                raise OwnError(
+                    f"{path}: the input {each.name!r} is of {each.type}; inputs must be tensors of"
+                    " numbers"
+                )
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the session, which no process can hand to another."""
@@ -73,7 +95,9 @@ class OnnxNetwork(nn.Module):
 
     @property
     def session(self) -> onnxruntime.InferenceSession:
-        """ONNX Runtime's session of the file, with one thread; in a copy it is opened when it is first asked for."""
+        """ONNX Runtime's session of the file, with one thread; in a copy it is opened when it is
+        first asked for.
+        """
         if self._session is None:
             self._session = _opened(self.path)
         return self._session
@@ -81,7 +105,11 @@ class OnnxNetwork(nn.Module):
     @property
     def batch(self) -> int | None:
         """The size of a batch where the file fixes it."""
-        fixed = {each.shape[0] for each in self.session.get_inputs() if each.shape and isinstance(each.shape[0], int)}
+        fixed = {
+            each.shape[0]
+            for each in self.session.get_inputs()
+            if each.shape and isinstance(each.shape[0], int)
+        }
         return min(fixed, default=None)
 
     def model(self) -> onnx.ModelProto:
@@ -107,7 +135,9 @@ class OnnxNetwork(nn.Module):
         for start in range(0, samples, size):
             # The last piece is filled up with its last sample.
             places = np.minimum(np.arange(start, start + size), samples - 1)
-            pieces.append(self._run({name: each[places] for name, each in given.items()})[: samples - start])
+            pieces.append(
+                self._run({name: each[places] for name, each in given.items()})[: samples - start]
+            )
         return torch.from_numpy(np.concatenate(pieces))
 
     def named(self, inputs: Inputs) -> dict[str, np.ndarray[Any, Any]]:
@@ -117,25 +147,34 @@ class OnnxNetwork(nn.Module):
         if not isinstance(inputs, dict):
             several = inputs if isinstance(inputs, tuple) else (inputs,)
             if len(several) != len(names):
-                raise OwnError(f"{self.path}: takes {_listed(names)}, but the data give {len(several)} inputs a sample")
+                raise OwnError(
+                    f"{self.path}: takes {_listed(names)}, but the data give {len(several)} inputs"
+                    " a sample"
+                )
             inputs = dict(zip(names, several, strict=True))
         if missing := [name for name in names if name not in inputs]:
-            raise OwnError(f"{self.path}: takes {_listed(names)}, but the data give {_listed(list(inputs))}: "
-                           f"name them so; {_listed(missing)} is missing")  # fmt: skip
+            raise OwnError(
+                f"{self.path}: takes {_listed(names)}, but the data give {_listed(list(inputs))}: "
+                f"name them so; {_listed(missing)} is missing"
+            )
         for each in wanted:
             self._check_shape(each, inputs[each.name])
-        return {each.name: inputs[each.name].detach().cpu().to(_TYPES[each.type]).numpy() for each in wanted}
+        return {
+            each.name: inputs[each.name].detach().cpu().to(_TYPES[each.type]).numpy()
+            for each in wanted
+        }
 
     def _check_shape(self, wanted: Any, given: torch.Tensor) -> None:
         """The dimensions behind the batch, where the file fixes them."""
         found, fixed = tuple(given.shape[1:]), tuple(wanted.shape[1:])
         fits = len(found) == len(fixed) and all(
-            not isinstance(one, int) or one == other for one, other in zip(fixed, found, strict=True)
+            not isinstance(one, int) or one == other
+            for one, other in zip(fixed, found, strict=True)
         )
         if not fits:
             raise OwnError(
-                f"{self.path}: the input {wanted.name!r} takes samples of shape {list(fixed)}, but the data give "
-                f"{list(found)}: reshape the data"
+                f"{self.path}: the input {wanted.name!r} takes samples of shape {list(fixed)}, but"
+                f" the data give {list(found)}: reshape the data"
             )
 
     def _run(self, given: dict[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
@@ -144,21 +183,28 @@ class OnnxNetwork(nn.Module):
 
 
 def is_file(network: Network) -> bool:
-    """Whether the network was brought as an ONNX file, and no step has made another network of it since.
+    """Whether the network was brought as an ONNX file, and no step has made another network of it
+    since.
 
     Example: docs/reference.md#onnx-files
     """
     module, file = network.module, network.deployed
-    return isinstance(module, OnnxNetwork) and (file is None or filecmp.cmp(file, module.path, shallow=False))
+    return isinstance(module, OnnxNetwork) and (
+        file is None or filecmp.cmp(file, module.path, shallow=False)
+    )
 
 
 def open_onnx(
-    path: Path | bytes, *, threads: int = 1, also: Callable[[onnxruntime.SessionOptions], None] = lambda _: None
+    path: Path | bytes,
+    *,
+    threads: int = 1,
+    also: Callable[[onnxruntime.SessionOptions], None] = lambda _: None,
 ) -> onnxruntime.InferenceSession:
-    """An ONNX Runtime session on the CPU, quiet, with `threads` threads and the options that `also` sets.
+    """An ONNX Runtime session on the CPU, quiet, with `threads` threads and the options that `also`
+    sets.
 
-    Sums of 8-bit products are exact on every processor, unless ONNX Runtime's option for that fails on the file: then a
-    RuntimeWarning says so.
+    Sums of 8-bit products are exact on every processor, unless ONNX Runtime's option for that fails
+    on the file: then a RuntimeWarning says so.
 
     Raises:
         OwnError: bytes whose weights lie in other files, which could be any.
@@ -170,7 +216,10 @@ def open_onnx(
         refuse_outside(path, "an ONNX file")
     source = path if isinstance(path, bytes) else str(path)
     if saturates():
-        ways: tuple[Callable[[], str | bytes], ...] = (lambda: source, functools.partial(_unshared, path))
+        ways: tuple[Callable[[], str | bytes], ...] = (
+            lambda: source,
+            functools.partial(_unshared, path),
+        )
         for made in ways:
             try:
                 return _session(made(), threads, also, exact=True)
@@ -179,7 +228,10 @@ def open_onnx(
     session = _session(source, threads, also, exact=False)
     if saturates():
         name = "an ONNX file" if isinstance(path, bytes) else str(path)
-        message = f"ONNX Runtime can't open {name} for exact sums: this processor may cut off sums of 8-bit products"
+        message = (
+            f"ONNX Runtime can't open {name} for exact sums: this processor may cut off sums of"
+            " 8-bit products"
+        )
         warnings.warn(message, RuntimeWarning, stacklevel=2)
     return session
 
@@ -188,7 +240,11 @@ _STARVED = ("Failed to allocate memory", "bad allocation", "bad_alloc")
 
 
 def _session(
-    source: str | bytes, threads: int, also: Callable[[onnxruntime.SessionOptions], None], *, exact: bool
+    source: str | bytes,
+    threads: int,
+    also: Callable[[onnxruntime.SessionOptions], None],
+    *,
+    exact: bool,
 ) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -202,7 +258,9 @@ def _session(
 
 
 class _Session(onnxruntime.InferenceSession):  # type: ignore[misc]
-    """A session that runs out of memory as all else does, by a MemoryError: ONNX Runtime has no exception for it."""
+    """A session that runs out of memory as all else does, by a MemoryError: ONNX Runtime has no
+    exception for it.
+    """
 
     def run(self, *arguments: Any, **options: Any) -> Any:
         try:
@@ -218,10 +276,15 @@ class _Session(onnxruntime.InferenceSession):  # type: ignore[misc]
 def _unshared(path: Path | bytes) -> bytes:
     """The file with a copy of each int8 constant for each node that takes it.
 
-    ONNX Runtime's option for exact sums turns them into uint8 node by node, and fails where two nodes share one.
+    ONNX Runtime's option for exact sums turns them into uint8 node by node, and fails where two
+    nodes share one.
     """
     model = onnx.load_from_string(path) if isinstance(path, bytes) else load_model(path)
-    constants = {each.name: each for each in model.graph.initializer if each.data_type == onnx.TensorProto.INT8}
+    constants = {
+        each.name: each
+        for each in model.graph.initializer
+        if each.data_type == onnx.TensorProto.INT8
+    }
     for index, node in enumerate(model.graph.node):
         for place, name in enumerate(node.input):
             if name in constants:
@@ -233,9 +296,11 @@ def _unshared(path: Path | bytes) -> bytes:
 
 @functools.cache
 def saturates(description: str | None = None) -> bool:
-    """Whether this processor's kernels cut off sums of 8-bit products unless told otherwise; False where not known.
+    """Whether this processor's kernels cut off sums of 8-bit products unless told otherwise; False
+    where not known.
 
-    x86 without VNNI adds two products of uint8 and int8 in 16 bits, where 2 x 255 x 127 does not fit.
+    x86 without VNNI adds two products of uint8 and int8 in 16 bits, where 2 x 255 x 127 does not
+    fit.
 
     Args:
         description: the text of Linux's /proc/cpuinfo; read if None.
@@ -243,13 +308,20 @@ def saturates(description: str | None = None) -> bool:
     if description is None:
         known = platform.machine() in ("x86_64", "AMD64") and _DESCRIPTION.exists()
         description = _DESCRIPTION.read_text() if known else ""
-    flags = next((line.split(":", 1)[1].split() for line in description.splitlines() if line.startswith("flags")), None)
+    flags = next(
+        (
+            line.split(":", 1)[1].split()
+            for line in description.splitlines()
+            if line.startswith("flags")
+        ),
+        None,
+    )
     return flags is not None and not _VNNI & set(flags)
 
 
 def running(network: Network) -> nn.Module:
-    """A module that gives the network's outputs: its ONNX file in ONNX Runtime, where one stands for it, else a copy of
-    its module.
+    """A module that gives the network's outputs: its ONNX file in ONNX Runtime, where one stands
+    for it, else a copy of its module.
 
     Example: docs/reference.md#onnx-files
     """
@@ -259,7 +331,8 @@ def running(network: Network) -> nn.Module:
 
 
 def output_of(network: Network) -> str | None:
-    """The name of the output that the network gives, where it is an ONNX file; None for a torch module.
+    """The name of the output that the network gives, where it is an ONNX file; None for a torch
+    module.
 
     Example: docs/reference.md#onnx-files
     """
@@ -302,21 +375,30 @@ def _checked(path: Path) -> onnxruntime.InferenceSession:
     model = parsed(path)
     weight_files(model, path)
     domains = {each.domain for each in model.opset_import}
-    foreign = sorted({f"{each.domain}.{each.op_type}" for each in model.graph.node if each.domain not in _DOMAINS}
-                     - {f"{each.domain}.{each.name}" for each in model.functions})  # fmt: skip
+    foreign = sorted(
+        {
+            f"{each.domain}.{each.op_type}"
+            for each in model.graph.node
+            if each.domain not in _DOMAINS
+        }
+        - {f"{each.domain}.{each.name}" for each in model.functions}
+    )
     if foreign:
         raise OwnError(
-            f"{path}: has operators that ONNX Runtime does not know, {_listed(foreign)}: export it without custom "
-            f"operators (its domains are {_listed(sorted(each or 'ai.onnx' for each in domains))})"
+            f"{path}: has operators that ONNX Runtime does not know, {_listed(foreign)}: export it"
+            " without custom operators (its domains are"
+            f" {_listed(sorted(each or 'ai.onnx' for each in domains))})"
         )
     opset = next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), 0)
     try:
         return open_onnx(path)
     except Exception as error:  # ONNX Runtime's errors share no base class
-        said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        said = next(
+            (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
+        )
         raise OwnError(
-            f"{path}: ONNX Runtime {onnxruntime.__version__} refuses it, of opset {opset} and IR {model.ir_version}: "
-            f"{said[:300]}; export it anew with opset 20 or below, float32"
+            f"{path}: ONNX Runtime {onnxruntime.__version__} refuses it, of opset {opset} and IR"
+            f" {model.ir_version}: {said[:300]}; export it anew with opset 20 or below, float32"
         ) from error
 
 

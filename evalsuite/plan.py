@@ -20,7 +20,8 @@ from evalsuite.recipe import TRAIN, Part, Recipe, Step, option_names
 from evalsuite.workloads.workload import DataError, unreadable
 
 _HARNESS = ("evalsuite.run.child", "evalsuite.run.making", "evalsuite.networks")
-_TRAIN_LIBRARIES = ("torch", "numpy", "scikit-learn", "numba")  # numba: a compiled kernel, where it is installed
+# numba: a compiled kernel, where it is installed
+_TRAIN_LIBRARIES = ("torch", "numpy", "scikit-learn", "numba")
 _STAGE_LIBRARIES = ("torch", "numpy", "onnx", "onnxruntime")
 
 
@@ -28,9 +29,10 @@ _STAGE_LIBRARIES = ("torch", "numpy", "onnx", "onnxruntime")
 class Job:
     """One unit of work: making one network, or one step on one network.
 
-    `needs` is the id of the job whose network it takes; empty for training from scratch. `shown` is False for a
-    base network that no variant of the recipe is. `memory_limit` is in GiB; 0 is what the machine allows. `exported`
-    says of the making of a network that steps need its float32 ONNX file, which is then written with it, once for all.
+    `needs` is the id of the job whose network it takes; empty for training from scratch. `shown` is
+    False for a base network that no variant of the recipe is. `memory_limit` is in GiB; 0 is what
+    the machine allows. `exported` says of the making of a network that steps need its float32 ONNX
+    file, which is then written with it, once for all.
     """
 
     workload: Part
@@ -82,8 +84,8 @@ class Job:
 
 
 def jobs_of(recipe: Recipe) -> list[Job]:
-    """The jobs in the order of rows: by workload, variant and seed; each job after the one it needs. Raises ValueError
-    where jobs need each other, or share an id.
+    """The jobs in the order of rows: by workload, variant and seed; each job after the one it
+    needs. Raises ValueError where jobs need each other, or share an id.
     """
     jobs: list[Job] = []
     parts, limit = [*recipe.hidden, *recipe.variants], recipe.memory_limit
@@ -105,15 +107,19 @@ def jobs_of(recipe: Recipe) -> list[Job]:
             if not job.needs or job.needs in ordered:
                 ordered.setdefault(job.id, job)
         if len(ordered) == before:
-            raise ValueError(f"jobs need each other, or share an id: {sorted({job.id for job in jobs} - set(ordered))}")
+            raise ValueError(
+                "jobs need each other, or share an id:"
+                f" {sorted({job.id for job in jobs} - set(ordered))}"
+            )
     return list(ordered.values())
 
 
 class _Treated:
-    """A recipe's workloads as its variants and seeds meet them: with the learning rate of the one, the other's split.
+    """A recipe's workloads as its variants and seeds meet them: with the learning rate of the one,
+    the other's split.
 
-    A network that is made from another's has that one's rate, so that a fine-tuning takes its share of it. Equal ones
-    are one object, since what is described of a part is kept by its identity.
+    A network that is made from another's has that one's rate, so that a fine-tuning takes its share
+    of it. Equal ones are one object, since what is described of a part is kept by its identity.
     """
 
     def __init__(self, recipe: Recipe, bases: Mapping[str, Part | None]) -> None:
@@ -150,7 +156,9 @@ def inputs_of(job: Job, network: str) -> dict[str, str]:
         **{f"workload {key}": value for key, value in _described(job.workload).items()},
         "code": sources.digest(*code_of(job)),
     }
-    inputs |= {f"library {name}": _version(name) for name in getattr(job.workload.target, "libraries", ())}
+    inputs |= {
+        f"library {name}": _version(name) for name in getattr(job.workload.target, "libraries", ())
+    }
     if job.step is None:
         inputs["variant"] = _kind(job.variant)
         inputs |= _described(job.variant)
@@ -160,14 +168,18 @@ def inputs_of(job: Job, network: str) -> dict[str, str]:
     inputs["stage"] = _kind(job.step.part)
     inputs["time limit"] = repr(job.time_limit)
     inputs |= _described(job.step.part)
-    inputs |= {f"library {name}": _version(name) for name in sorted({*_STAGE_LIBRARIES, *stage.libraries})}
+    inputs |= {
+        f"library {name}": _version(name) for name in sorted({*_STAGE_LIBRARIES, *stage.libraries})
+    }
     return inputs
 
 
 def code_of(job: Job) -> tuple[str, ...]:
-    """The modules that the job begins with; with all that these import they are the source that it runs.
+    """The modules that the job begins with; with all that these import they are the source that it
+    runs.
 
-    All activations are among them, since a census compares what a network computes with each of them.
+    All activations are among them, since a census compares what a network computes with each of
+    them.
     """
     treated = job.variant if job.step is None else job.step.part
     own = (type(part.target).__module__ for part in (job.workload, treated))
@@ -186,30 +198,47 @@ def key_of(inputs: Mapping[str, str]) -> str:
 
 def changed(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     """What differs between two sets of inputs, in words."""
-    short = {key: (before.get(key, "none")[:12], now.get(key, "none")[:12]) for key in sorted({*before, *now})}
-    said = [f"{key} {old} -> {new}" for key, (old, new) in short.items() if before.get(key) != now.get(key)]
+    short = {
+        key: (before.get(key, "none")[:12], now.get(key, "none")[:12])
+        for key in sorted({*before, *now})
+    }
+    said = [
+        f"{key} {old} -> {new}"
+        for key, (old, new) in short.items()
+        if before.get(key) != now.get(key)
+    ]
     return "; ".join(said)
 
 
 def options_of(part: Part) -> dict[str, Any]:
     """The options of a workload, variant or stage as they stand, defaults included."""
-    named = {option: getattr(part.target, name) for option, name in option_names(part.target).items()}
+    named = {
+        option: getattr(part.target, name) for option, name in option_names(part.target).items()
+    }
     return {option: _plain(value) for option, value in named.items()}
 
 
 def _plain(value: Any) -> Any:
-    """An option that is a dataclass as the mapping that a recipe has: what differs from its defaults."""
+    """An option that is a dataclass as the mapping that a recipe has: what differs from its
+    defaults.
+    """
     if not is_dataclass(value) or isinstance(value, type):
         return value
-    made = {each.name: getattr(value, each.name) for each in fields(value) if getattr(value, each.name) != each.default}
+    made = {
+        each.name: getattr(value, each.name)
+        for each in fields(value)
+        if getattr(value, each.name) != each.default
+    }
     return {name: dict(each) if isinstance(each, Mapping) else each for name, each in made.items()}
 
 
-_DESCRIBED: dict[int, tuple[Part, dict[str, str]]] = {}  # By identity, since a part cannot be hashed.
+# By identity, since a part cannot be hashed.
+_DESCRIBED: dict[int, tuple[Part, dict[str, str]]] = {}
 
 
 def _described(part: Part) -> dict[str, str]:
-    """The options as text; of one that names files, such as a checkpoint or a folder of them, their contents too.
+    """The options as text; of one that names files, such as a checkpoint or a folder of them, their
+    contents too.
 
     What names none is described once: a plan of 100,000 jobs has few parts.
     """
@@ -217,7 +246,12 @@ def _described(part: Part) -> dict[str, str]:
         return _DESCRIBED[id(part)][1]
     options = options_of(part)
     described = {f"option {key}": repr(value) for key, value in options.items()}
-    named = [(key, each) for key, value in options.items() for each in _each(value) if _may_name_files(each)]
+    named = [
+        (key, each)
+        for key, value in options.items()
+        for each in _each(value)
+        if _may_name_files(each)
+    ]
     for key, each in named:
         described |= {f"option {key}: {file}": sources.content(file) for file in _files(each)}
     if not named:
@@ -238,13 +272,19 @@ def _files(value: Path | str) -> list[Path]:
     """The files that an option names."""
     try:
         place = Path(value)
-        return [place] if place.is_file() else sorted(file for file in place.rglob("*") if file.is_file())
+        return (
+            [place]
+            if place.is_file()
+            else sorted(file for file in place.rglob("*") if file.is_file())
+        )
     except (OSError, ValueError):  # no path after all: too long, say
         return []
 
 
 def _kind(part: Part) -> str:
-    """The class of a part and its version, and a third party's distribution. Not its name: one class may have two."""
+    """The class of a part and its version, and a third party's distribution. Not its name: one
+    class may have two.
+    """
     kind = type(part.target)
     origin = "" if part.origin == "evalsuite" else f"{part.origin} {part.plugin_version}: "
     return f"{origin}{kind.__module__}.{kind.__qualname__} {kind.version}"
@@ -252,9 +292,15 @@ def _kind(part: Part) -> str:
 
 @cache
 def processor() -> str:
-    """The processor's model: timings are of one machine. Of several with one brand, the numbers tell which."""
-    numbers = " ".join(filter(None, (_cpuinfo(name) for name in ("cpu family", "model", "stepping"))))
-    return f"{platform.machine()} {_cpuinfo('model name')} {f'({numbers})' if numbers else ''}".strip()
+    """The processor's model: timings are of one machine. Of several with one brand, the numbers
+    tell which.
+    """
+    numbers = " ".join(
+        filter(None, (_cpuinfo(name) for name in ("cpu family", "model", "stepping")))
+    )
+    return (
+        f"{platform.machine()} {_cpuinfo('model name')} {f'({numbers})' if numbers else ''}".strip()
+    )
 
 
 @cache
@@ -270,18 +316,25 @@ def _cpuinfo(name: str) -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return ""
-    return next((line.split(":", 1)[1].strip() for line in lines if line.partition(":")[0].strip() == name), "")
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.partition(":")[0].strip() == name),
+        "",
+    )
 
 
 @cache
 def _device(asked: str) -> dict[str, str]:
-    """The GPU that a workload asks for, or that "auto" finds: it sums in another order than the processor."""
+    """The GPU that a workload asks for, or that "auto" finds: it sums in another order than the
+    processor.
+    """
     if asked == "cpu":
         return {}
     import torch
 
     index = int(asked.partition(":")[2] or 0)
-    return {"device": torch.cuda.get_device_name(index)} if torch.cuda.device_count() > index else {}
+    return (
+        {"device": torch.cuda.get_device_name(index)} if torch.cuda.device_count() > index else {}
+    )
 
 
 def fingerprint_of(workload: Part) -> str:
@@ -293,11 +346,15 @@ def fingerprint_of(workload: Part) -> str:
     try:
         return _fingerprint(workload.target)
     except (Exception, SystemExit) as error:  # a plugin may raise anything
-        raise DataError(f"workload {workload.name!r}: its data cannot be read: {unreadable(error)}") from error
+        raise DataError(
+            f"workload {workload.name!r}: its data cannot be read: {unreadable(error)}"
+        ) from error
 
 
 def take_fingerprints_anew() -> None:
-    """Forget those that were taken: between two runs of one process, as in a notebook, data may change."""
+    """Forget those that were taken: between two runs of one process, as in a notebook, data may
+    change.
+    """
     _fingerprint.cache_clear()
 
 

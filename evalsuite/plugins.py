@@ -1,4 +1,6 @@
-"""Finding plugins by entry point: each is loaded alone, so that a broken one fails alone, with its name."""
+"""Finding plugins by entry point: each is loaded alone, so that a broken one fails alone, with
+its name.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,23 @@ class Plugin:
 
     @property
     def help(self) -> str:
-        """The first line of its `help` or of its docstring, empty where it has none; of a broken one the error."""
+        """The first paragraph of its `help` or of its docstring, in one line; empty where it has
+        none; of a broken one the error.
+        """
         if self.error:
             return self.error
         described = getattr(self.target, "help", None)
         text = described if isinstance(described, str) else inspect.getdoc(self.target) or ""
-        return text.splitlines()[0] if text else ""
+        return first_paragraph(text)
+
+
+def first_paragraph(text: str) -> str:
+    """The first paragraph of a text, in one line.
+
+    >>> first_paragraph("One sentence\\nin two lines.\\n\\nMore.")
+    'One sentence in two lines.'
+    """
+    return " ".join(text.strip().split("\n\n")[0].split())
 
 
 def entries(group: str) -> list[EntryPoint]:
@@ -51,7 +64,9 @@ def _entries(group: str, _path: tuple[str, ...]) -> list[EntryPoint]:
 
 
 def find() -> None:
-    """Find all plugins, and who brings them: processes that are forked from this one then need not, each for itself."""
+    """Find all plugins, and who brings them: processes that are forked from this one then need
+    not, each for itself.
+    """
     for group in GROUPS:
         for entry in entries(group):
             _origin(entry.dist)
@@ -70,7 +85,13 @@ def _load(entry: EntryPoint) -> Plugin:
         if isinstance(error, KeyboardInterrupt):
             raise
         reason = " ".join(str(error).split())
-        return Plugin(entry.name, origin, version, None, f"broken: {type(error).__name__}: {reason} ({entry.value})")
+        return Plugin(
+            entry.name,
+            origin,
+            version,
+            None,
+            f"broken: {type(error).__name__}: {reason} ({entry.value})",
+        )
 
 
 def load_all(group: str) -> list[Plugin]:
@@ -87,10 +108,17 @@ def load(group: str, name: str) -> Plugin:
     found = [entry for entry in entries(group) if entry.name == name]
     kind = group.removesuffix("s")
     if not found:
-        raise PluginError(f"unknown {kind} {name!r}{did_you_mean(name, [entry.name for entry in entries(group)])}")
+        raise PluginError(
+            f"unknown {kind} {name!r}{did_you_mean(name, [entry.name for entry in entries(group)])}"
+        )
     if len(found) > 1:
-        claimants = ", ".join(sorted(entry.dist.name if entry.dist else entry.value for entry in found))
-        raise PluginError(f"{kind} {name!r} is registered by more than one distribution: {claimants}; uninstall one")
+        claimants = ", ".join(
+            sorted(entry.dist.name if entry.dist else entry.value for entry in found)
+        )
+        raise PluginError(
+            f"{kind} {name!r} is registered by more than one distribution: {claimants};"
+            " uninstall one"
+        )
     plugin = _load(found[0])
     if plugin.error:
         raise PluginError(f"{kind} {name!r} of {plugin.origin} {plugin.version} is {plugin.error}")
@@ -98,11 +126,15 @@ def load(group: str, name: str) -> Plugin:
 
 
 def options_of(target: object) -> list[tuple[str, str, str]]:
-    """Name, type and default of each option of a stage, workload or variant: the fields of its dataclass."""
+    """Name, type and default of each option of a stage, workload or variant: the fields of its
+    dataclass.
+    """
     if not isinstance(target, type) or not is_dataclass(target):
         return []
     return [
-        (each.metadata.get("option", each.name), str(each.type), _default(each)) for each in fields(target) if each.init
+        (each.metadata.get("option", each.name), str(each.type), _default(each))
+        for each in fields(target)
+        if each.init
     ]
 
 
@@ -113,7 +145,8 @@ def _default(option: Field[Any]) -> str:
 
 
 def texts_of(target: object) -> dict[str, str]:
-    """What each option means: its entry under `Args:` in the class's docstring, in one line; some have none.
+    """What each option means: its entry under `Args:` in the class's docstring, in one line; some
+    have none.
 
     Options that a class inherits are explained by the class that they come from.
     """
@@ -135,7 +168,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def missing(libraries: Iterable[str]) -> str:
-    """Which of these distributions are not installed, each with the command that installs it; empty where all are."""
+    """Which of these distributions are not installed, each with the command that installs it;
+    empty where all are.
+    """
     lacking = []
     for library in libraries:
         try:
@@ -147,7 +182,8 @@ def missing(libraries: Iterable[str]) -> str:
 
 def cure_of(library: str) -> str:
     """The command that installs a distribution beside the torch that is here."""
-    # Its metadata asks for a torch of 2022, which pip cannot resolve beside a present one; it needs none of it.
+    # Its metadata asks for a torch of 2022, which pip cannot resolve beside a present one; it needs
+    # none of it.
     if library.lower().replace("_", "-") == "auto-lirpa":
         return "pip install --no-deps auto-LiRPA==0.3"
     return f'pip install "{library}"'

@@ -1,4 +1,6 @@
-"""What a job reads that no import statement told: modules by computed names, checkpoints, configurations."""
+"""What a job reads that no import statement told: modules by computed names, checkpoints,
+configurations.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ import safetensors
 from evalsuite.sources import ADDED, OURS, content, is_installed, source_file, stamp
 
 CHANGED = "changed while it was read"  # No digest: what is noted with it never counts as unchanged.
-_SYSTEM = tuple(Path(each) for each in ("/proc", "/sys", "/dev", "/etc", "/lib", "/lib64", "/usr/lib", "/usr/share"))
+_SYSTEM = tuple(
+    Path(each)
+    for each in ("/proc", "/sys", "/dev", "/etc", "/lib", "/lib64", "/usr/lib", "/usr/share")
+)
 _METADATA = (".dist-info", ".egg-info")
 _COMPILED = "__pycache__"  # of what is compiled into it, the source counts
 _WRITING = os.O_WRONLY | os.O_RDWR
@@ -25,14 +30,15 @@ _WRITING = os.O_WRONLY | os.O_RDWR
 class Reading(AbstractContextManager["Reading"]):
     """Notes the modules and files that the code inside reads, with the digests of their contents.
 
-    Python announces each file that it opens (sys.addaudithook), and safetensors is made to; another library that opens
-    files by itself, as Arrow does, is not heard: name such files in an option, whose content enters the key. What
-    belongs to the system, to installed distributions or to evalsuite is left out, and so is what the code has opened
-    to write.
+    Python announces each file that it opens (sys.addaudithook), and safetensors is made to; another
+    library that opens files by itself, as Arrow does, is not heard: name such files in an option,
+    whose content enters the key. What belongs to the system, to installed distributions or to
+    evalsuite is left out, and so is what the code has opened to write.
 
     Args:
-        plugins: top-level packages of those who brought the code: files beside them are noted relative to them, so that
-            another checkout of the same code is held against its own files.
+        plugins: top-level packages of those who brought the code: files beside them are noted
+            relative to them, so that another checkout of the same code is held against its own
+            files.
         own: folders that the job is given; what is in them is known otherwise.
     """
 
@@ -50,7 +56,9 @@ class Reading(AbstractContextManager["Reading"]):
         _LISTENING.remove(self)
 
     def hear(self, path: str, *, writes: bool) -> None:
-        """Note that a file is opened, with its size and time; what is opened to write is left out of `digests`."""
+        """Note that a file is opened, with its size and time; what is opened to write is left
+        out of `digests`.
+        """
         if writes:
             self._written.add(path)
         elif path not in self._opened:
@@ -58,12 +66,23 @@ class Reading(AbstractContextManager["Reading"]):
                 self._opened[path] = stamp(Path(path))
 
     def digests(self) -> dict[str, str]:
-        """The digests by "module NAME", "file PACKAGE:PATH", "file :PATH" of the present folder, or "file PATH"."""
+        """The digests by "module NAME", "file PACKAGE:PATH", "file :PATH" of the present folder,
+        or "file PATH".
+        """
         loaded = _brought_in()
         modules = {name: file for name, file in loaded if source_file(name) == file}
-        modules = {name: file for name, file in modules.items() if not any(map(file.is_relative_to, ADDED))}
-        found = {f"module {name}": content(file) for name, file in modules.items() if self._counts(name, file)}
-        known, compiled = set(modules.values()), {str(file) for name, file in loaded if name not in modules}
+        modules = {
+            name: file for name, file in modules.items() if not any(map(file.is_relative_to, ADDED))
+        }
+        found = {
+            f"module {name}": content(file)
+            for name, file in modules.items()
+            if self._counts(name, file)
+        }
+        known, compiled = (
+            set(modules.values()),
+            {str(file) for name, file in loaded if name not in modules},
+        )
         for path in sorted({*self._opened, *compiled} - self._written):
             with suppress(OSError, RuntimeError):  # it is gone, or a loop of links
                 file = _brought(path)
@@ -75,7 +94,9 @@ class Reading(AbstractContextManager["Reading"]):
     def _counts(self, module: str, file: Path) -> bool:
         if module.partition(".")[0] in OURS or not file.is_file():
             return False
-        if file.suffix == ".pyc" or any(part == _COMPILED or part.endswith(_METADATA) for part in file.parts):
+        if file.suffix == ".pyc" or any(
+            part == _COMPILED or part.endswith(_METADATA) for part in file.parts
+        ):
             return False
         ours = [source_file(each) for each in OURS] if file.suffix == ".py" else []
         places = [*_SYSTEM, *self._own, *(each.parent for each in ours if each is not None)]
@@ -120,7 +141,9 @@ def _root(package: str) -> Path | None:
 
 
 def look() -> None:
-    """Look at what is loaded, and begin to listen: processes that are forked from this one then need not."""
+    """Look at what is loaded, and begin to listen: processes that are forked from this one then
+    need not.
+    """
     _listen()
     _LOOKED[:] = _brought_in()
     for name, _ in _LOOKED:
@@ -131,9 +154,11 @@ def look() -> None:
 def _brought_in() -> list[tuple[str, Path]]:
     """The modules that are loaded, with their files; those that are installed are left out.
 
-    Those before the last `look` are not touched again: for a job of tenths of a second, that would take long.
+    Those before the last `look` are not touched again: for a job of tenths of a second, that would
+    take long.
     """
-    names = list(takewhile(_SEEN[0].__ne__, reversed(sys.modules)))  # in one step, so that no thread imports beside it
+    # in one step, so that no thread imports beside it
+    names = list(takewhile(_SEEN[0].__ne__, reversed(sys.modules)))
     known = dict(_LOOKED)
     for name in reversed(names):
         path = getattr(sys.modules.get(name), "__file__", None)
@@ -145,12 +170,16 @@ def _brought_in() -> list[tuple[str, Path]]:
 
 @cache
 def _home(module_file: str) -> Path | None:
-    """The same as `_brought`, of a file that was loaded as it was: a link may lead elsewhere by now, all the same."""
+    """The same as `_brought`, of a file that was loaded as it was: a link may lead elsewhere by
+    now, all the same.
+    """
     return _brought(module_file)
 
 
 def _brought(path: str) -> Path | None:
-    """A file without links; None for what is installed, which is most of what a process has loaded."""
+    """A file without links; None for what is installed, which is most of what a process has
+    loaded.
+    """
     given = Path(path)
     if given.is_symlink():
         file = given.resolve()
@@ -161,7 +190,9 @@ def _brought(path: str) -> Path | None:
 
 @cache
 def _folder(given: Path) -> tuple[Path, bool]:
-    """The folder without links, and whether what is in it is installed: a process has few folders of many files."""
+    """The folder without links, and whether what is in it is installed: a process has few
+    folders of many files.
+    """
     folder = given.resolve()
     return folder, is_installed(folder / "any.py")
 
@@ -199,7 +230,11 @@ def _hear(event: str, arguments: tuple[object, ...]) -> None:
     if event != "open" or not _LISTENING or not isinstance(arguments[0], (str, bytes, os.PathLike)):
         return
     _, mode, flags = arguments
-    writes = any(each in mode for each in "wax+") if isinstance(mode, str) else bool(int(str(flags or 0)) & _WRITING)
+    writes = (
+        any(each in mode for each in "wax+")
+        if isinstance(mode, str)
+        else bool(int(str(flags or 0)) & _WRITING)
+    )
     with suppress(ValueError, OSError):
         path = str(Path(os.fsdecode(arguments[0])).absolute())
         for each in _LISTENING:

@@ -1,4 +1,6 @@
-"""Recipes: the declarative description of a run, read from YAML; every error at once, with its place."""
+"""Recipes: the declarative description of a run, read from YAML; every error at once, with its
+place.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ TRAIN = "train"  # The name of the making of a network, in rows and in job ids.
 LONGEST = 1e7  # seconds
 _GENERAL = ("trained", "swapped")  # Variants whose names say nothing of an activation.
 _ACTIVATIONS = {"activation", "base", "to"}
-_OPTIONAL = ("memory_limit", "learning_rates", "split_by_seed")  # of a recipe; older ones have none of them
+# of a recipe; older ones have none of them
+_OPTIONAL = ("memory_limit", "learning_rates", "split_by_seed")
 _STEP_KEYS = ("use", "name", "after", "time_limit")
 Place = tuple[str | int, ...]
 
@@ -46,19 +49,24 @@ class Problem:
 
 
 class RecipeError(Exception):
-    """Everything that is wrong with a recipe; its text has one line per problem: file:line:column path: text."""
+    """Everything that is wrong with a recipe; its text has one line per problem:
+    file:line:column path: text.
+    """
 
     def __init__(self, file: str, problems: list[Problem]) -> None:
         self.problems = sorted(problems, key=lambda each: (each.line, each.column))
         said = [
-            f"{each.line}:{each.column} {each.path + ': ' if each.path else ''}{each.text}" for each in self.problems
+            f"{each.line}:{each.column} {each.path + ': ' if each.path else ''}{each.text}"
+            for each in self.problems
         ]
         super().__init__("\n".join(printable(f"{file}:{each}") for each in said))
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A workload, variant or stage as a recipe uses it: `name` is the recipe's, `use` the plugin's."""
+    """A workload, variant or stage as a recipe uses it: `name` is the recipe's, `use` the
+    plugin's.
+    """
 
     name: str
     use: str
@@ -84,7 +92,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A stage at a place in the recipe: after training, or after the step whose changed network it takes."""
+    """A stage at a place in the recipe: after training, or after the step whose changed network
+    it takes.
+    """
 
     part: Part
     after: str
@@ -105,9 +115,10 @@ class Step:
 class Recipe:
     """workloads x variants x seeds x steps, validated.
 
-    `learning_rates` are peak learning rates by the names of a workload and of a variant that trains; where there is
-    none it is the workload's own. With `split_by_seed` each seed has a split of its own, of the workloads that cut
-    their data themselves. `memory_limit` is in GiB that a job may hold; 0 is what the machine allows.
+    `learning_rates` are peak learning rates by the names of a workload and of a variant that
+    trains; where there is none it is the workload's own. With `split_by_seed` each seed has a split
+    of its own, of the workloads that cut their data themselves. `memory_limit` is in GiB that a job
+    may hold; 0 is what the machine allows.
     """
 
     name: str
@@ -123,10 +134,12 @@ class Recipe:
     split_by_seed: bool = False
 
     def base_of(self, variant: Part) -> Part | None:
-        """Whose network the variant starts from; one that is not among the variants is made, but not shown.
+        """Whose network the variant starts from; one that is not among the variants is made, but
+        not shown.
 
         Raises:
-            PluginError: it is the name of no variant of the recipe, no registered variant and no activation.
+            PluginError: it is the name of no variant of the recipe, no registered variant and no
+                activation.
         """
         name = variant.target.base
         if not name:
@@ -134,12 +147,16 @@ class Recipe:
         named = next((part for part in self.variants if part.name == name), None)
         if named is not None:
             return named
-        hidden = _part_of({"name": name, "use": name, "options": {}}, load_variant(name), standing(name))
+        hidden = _part_of(
+            {"name": name, "use": name, "options": {}}, load_variant(name), standing(name)
+        )
         return next((part for part in self.variants if part.target == hidden.target), hidden)
 
     @property
     def hidden(self) -> list[Part]:
-        """The networks that variants start from, and bases of these, which are no variants of the recipe."""
+        """The networks that variants start from, and bases of these, which are no variants of
+        the recipe.
+        """
         found: list[Part] = []
         waiting = list(self.variants)
         while waiting:
@@ -163,7 +180,8 @@ class Recipe:
             "variants": [(part.name, part.use, part.options) for part in self.variants],
             "seeds": self.seeds,
             "steps": [
-                (step.name, step.part.use, step.part.options, step.after, step.time_limit) for step in self.steps
+                (step.name, step.part.use, step.part.options, step.after, step.time_limit)
+                for step in self.steps
             ],
             "time_limit": self.time_limit,
             **{key: value for key in _OPTIONAL if (value := getattr(self, key))},
@@ -177,7 +195,9 @@ _Found = TypeVar("_Found")
 
 
 def _part_of(given: Mapping[str, Any], plugin: Plugin, target: Any) -> Part:
-    return Part(given["name"], given["use"], given["options"], target, plugin.origin, plugin.version)
+    return Part(
+        given["name"], given["use"], given["options"], target, plugin.origin, plugin.version
+    )
 
 
 # pydantic's words for JSON and regular expressions, in a recipe's.
@@ -225,21 +245,33 @@ def read_recipe(path: Path) -> Recipe:
     try:
         text = read_text(path)
     except DocumentError as error:
-        raise RecipeError(str(path), [Problem(error.line, 1, "", f"cannot read the recipe: {error}")]) from error
+        raise RecipeError(
+            str(path), [Problem(error.line, 1, "", f"cannot read the recipe: {error}")]
+        ) from error
     return parse_recipe(text, str(path))
 
 
 def parse_recipe(text: str, file: str = "<recipe>") -> Recipe:
-    """The recipe of a YAML text, checked as `read_recipe` checks a file; `file` is named in messages. Raises
-    RecipeError where the text is no recipe; the error tells every problem with its line.
+    """The recipe of a YAML text, checked as `read_recipe` checks a file; `file` is named in
+    messages. Raises RecipeError where the text is no recipe; the error tells every problem with its
+    line.
     """
     try:
         tree = read_tree(text)
     except DocumentError as error:
         raise RecipeError(file, [Problem(error.line, error.column, "", str(error))]) from error
     if not isinstance(tree, Mapping):
-        found = "empty" if tree is None else "a list" if isinstance(tree, list) else f"{str(tree)[:40]!r}"
-        raise RecipeError(file, [Problem(1, 1, "", f"a recipe is a mapping with workloads and steps; this is {found}")])
+        found = (
+            "empty"
+            if tree is None
+            else "a list"
+            if isinstance(tree, list)
+            else f"{str(tree)[:40]!r}"
+        )
+        raise RecipeError(
+            file,
+            [Problem(1, 1, "", f"a recipe is a mapping with workloads and steps; this is {found}")],
+        )
     return _Reader(tree, text, file).recipe()
 
 
@@ -247,19 +279,35 @@ _NEEDED = {"workload": ("fingerprint", "data", "build"), "variant": ("base", "ex
 
 
 def _lacking(kind: str, target: Any) -> str:
-    """What its author must add, since without it no key could be made; empty where nothing is missing."""
+    """What its author must add, since without it no key could be made; empty where nothing is
+    missing.
+    """
     version = getattr(target, "version", None)
     if not (isinstance(version, str) and version):
-        said = "has no `version`" if version is None else f"has the `version` {version!r}, which is no text"
-        return f'{said}: it enters the cache key; its author must write `version: ClassVar[str] = "1"`'
+        said = (
+            "has no `version`"
+            if version is None
+            else f"has the `version` {version!r}, which is no text"
+        )
+        return (
+            f'{said}: it enters the cache key; its author must write `version: ClassVar[str] = "1"`'
+        )
     if kind == "workload" and type(target).__hash__ is None:
         return "is not frozen; its author must write @dataclass(frozen=True)"
-    missing = [name for name in _NEEDED.get(kind, ()) if inspect.getattr_static(target, name, None) is None]
-    return f"lacks {', '.join(missing)}; its author must add what evalsuite.{kind.title()} names" if missing else ""
+    missing = [
+        name for name in _NEEDED.get(kind, ()) if inspect.getattr_static(target, name, None) is None
+    ]
+    return (
+        f"lacks {', '.join(missing)}; its author must add what evalsuite.{kind.title()} names"
+        if missing
+        else ""
+    )
 
 
 def option_names(cls: Any) -> Mapping[str, str]:
-    """The field of each option of a dataclass, or of one's instance, by the option's name: mostly the same."""
+    """The field of each option of a dataclass, or of one's instance, by the option's name:
+    mostly the same.
+    """
     return _option_names(cls if isinstance(cls, type) else type(cls))
 
 
@@ -306,12 +354,22 @@ class _Reader:
         if document.baseline not in names and None not in variants:
             place: Place = ("baseline",) if "baseline" in self._tree else ("variants",)
             cure = f"; add it, or choose another with `baseline:` ({', '.join(names)})"
-            self._problem(place, f"the baseline {document.baseline!r} is not among the variants{cure}")
+            self._problem(
+                place, f"the baseline {document.baseline!r} is not among the variants{cure}"
+            )
         recipe = Recipe(
-            document.name, document.baseline, tuple(p for p in workloads if p), tuple(p for p in variants if p),
-            tuple(document.seeds), tuple(s for s in steps if s), document.time_limit, self._text,
-            document.memory_limit, document.learning_rates, document.split_by_seed,
-        )  # fmt: skip
+            document.name,
+            document.baseline,
+            tuple(p for p in workloads if p),
+            tuple(p for p in variants if p),
+            tuple(document.seeds),
+            tuple(s for s in steps if s),
+            document.time_limit,
+            self._text,
+            document.memory_limit,
+            document.learning_rates,
+            document.split_by_seed,
+        )
         if None not in variants:
             self._bases(recipe)
         if not self._problems:
@@ -320,8 +378,12 @@ class _Reader:
             raise RecipeError(self._file, self._problems)
         return recipe
 
-    def _read(self, key: str, entries: list[_Entry], read: Callable[[Place, _Entry], _Named]) -> list[_Named | None]:
-        """What is made of each entry, None where something is wrong with it; the names are distinct."""
+    def _read(
+        self, key: str, entries: list[_Entry], read: Callable[[Place, _Entry], _Named]
+    ) -> list[_Named | None]:
+        """What is made of each entry, None where something is wrong with it; the names are
+        distinct.
+        """
         found: list[_Named | None] = []
         for index, entry in enumerate(entries):
             try:
@@ -330,7 +392,9 @@ class _Reader:
                 found.append(None)
         for index in _again([each.name if each else None for each in found]):
             if each := found[index]:
-                self._problem((key, index), f"the name {each.name!r} is taken; give this one its own `name`")
+                self._problem(
+                    (key, index), f"the name {each.name!r} is taken; give this one its own `name`"
+                )
         return found
 
     def _bases(self, recipe: Recipe) -> None:
@@ -346,16 +410,22 @@ class _Reader:
                 self._problem(("variants", index, "base"), str(error))
                 continue
             if each is not None:
-                self._problem(("variants", index), f"starts from itself: {' <- '.join([*chain, each.name])}")
+                self._problem(
+                    ("variants", index), f"starts from itself: {' <- '.join([*chain, each.name])}"
+                )
 
     def _training(self, recipe: Recipe) -> None:
-        """Rates are of workloads and variants that there are, and that train; some workload has a split to choose."""
+        """Rates are of workloads and variants that there are, and that train; some workload has
+        a split to choose.
+        """
         workloads = {part.name: part for part in recipe.workloads}
         trained = {part.name for part in recipe.trained}
         for name, rates in recipe.learning_rates.items():
             place: Place = ("learning_rates", name)
             if name not in workloads:
-                self._problem(place, f"no workload is called {name!r}{did_you_mean(name, workloads)}")
+                self._problem(
+                    place, f"no workload is called {name!r}{did_you_mean(name, workloads)}"
+                )
                 continue
             for variant, rate in rates.items():
                 with suppress(_Wrong):
@@ -369,19 +439,33 @@ class _Reader:
             self._problem(("split_by_seed",), text)
         for index, part in enumerate(recipe.workloads):
             if part.cut and "split" in part.options:
-                text = "by `split_by_seed` each seed has a split of its own; leave one of the two out"
+                text = (
+                    "by `split_by_seed` each seed has a split of its own; leave one of the two out"
+                )
                 self._problem(("workloads", index, "split"), text)
 
     def _untrained(self, recipe: Recipe, variant: str, trained: set[str]) -> str:
         part = next((each for each in recipe.variants if each.name == variant), None)
         if part is None:
-            return f"no variant that trains is called {variant!r}{did_you_mean(variant, sorted(trained))}"
-        return f"{variant!r} starts from the network of {part.target.base!r}, and takes the rate of that"
+            return (
+                "no variant that trains is called"
+                f" {variant!r}{did_you_mean(variant, sorted(trained))}"
+            )
+        return (
+            f"{variant!r} starts from the network of {part.target.base!r}, and takes the rate of"
+            " that"
+        )
 
     def _with(self, place: Place, workload: Part, option: str, value: object) -> None:
         if option not in option_names(workload.target):
             self._refuse(place, f"workload {workload.use!r} has no option {option!r}")
-        self._build(place, type(workload.target), "workload", workload.use, {**workload.options, option: value})
+        self._build(
+            place,
+            type(workload.target),
+            "workload",
+            workload.use,
+            {**workload.options, option: value},
+        )
 
     def _document(self) -> _Document:
         given = plain(self._tree)
@@ -394,10 +478,16 @@ class _Reader:
             self._report(error, ())
             raise RecipeError(self._file, self._problems) from error
 
-    def _report(self, error: ValidationError, place: Place, called: Mapping[str, str] = MappingProxyType({})) -> None:
+    def _report(
+        self, error: ValidationError, place: Place, called: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         seen: set[Place] = set()
         for each in error.errors():
-            inner = tuple(called.get(str(part), part) for part in each["loc"] if part not in ("str", "dict[str,any]"))
+            inner = tuple(
+                called.get(str(part), part)
+                for part in each["loc"]
+                if part not in ("str", "dict[str,any]")
+            )
             if inner in seen:
                 continue
             seen.add(inner)
@@ -423,7 +513,9 @@ class _Reader:
             if not 0 <= seed < 2**31:
                 self._problem(("seeds", index), f"a seed is in [0, 2^31), got {seed}")
         for index in _again(seeds):
-            self._problem(("seeds", index), f"seed {seeds[index]} is given twice: it would count as two")
+            self._problem(
+                ("seeds", index), f"seed {seeds[index]} is given twice: it would count as two"
+            )
 
     def _split(self, place: Place, entry: _Entry, reserved: tuple[str, ...]) -> dict[str, Any]:
         entry = {"use": entry} if isinstance(entry, str) else entry
@@ -431,9 +523,14 @@ class _Reader:
             self._refuse(place, "`use` is missing: which plugin?")
         name = entry.get("name", entry["use"])
         if not (isinstance(name, str) and re.fullmatch(_NAME, name)):
-            self._refuse((*place, "name"), f"a name is letters, digits, '.', '_' and '-', got {name!r}")
+            self._refuse(
+                (*place, "name"), f"a name is letters, digits, '.', '_' and '-', got {name!r}"
+            )
         if len(name) > NAME_LENGTH:
-            text = f"a name has at most {NAME_LENGTH} characters, got {len(name)}; give this one a shorter `name`"
+            text = (
+                f"a name has at most {NAME_LENGTH} characters, got {len(name)}; give this one a"
+                " shorter `name`"
+            )
             self._refuse((*place, "name"), text)
         options = {key: value for key, value in entry.items() if key not in reserved}
         return {"use": entry["use"], "name": name, "options": options}
@@ -449,10 +546,14 @@ class _Reader:
         given = self._split(place, known, _STEP_KEYS if group == "stages" else _STEP_KEYS[:2])
         use, kind = given["use"], group.removesuffix("s")
         plugin = self._loaded(place, partial(load, group), use)
-        return _part_of(given, plugin, self._build(place, plugin.target, kind, use, given["options"]))
+        return _part_of(
+            given, plugin, self._build(place, plugin.target, kind, use, given["options"])
+        )
 
     def _declared(self, place: Place, entry: _Entry) -> _Entry:
-        """`use: my.py:net`, a function declared by @evalsuite.workload, as the workload `own` with its options."""
+        """`use: my.py:net`, a function declared by @evalsuite.workload, as the workload `own`
+        with its options.
+        """
         use = entry if isinstance(entry, str) else entry.get("use")
         if not (isinstance(use, str) and is_reference(use)):
             return entry
@@ -470,10 +571,14 @@ class _Reader:
         plugin = self._loaded(place, load_variant, use)
         implied = options_for(use)
         for option in implied.keys() & options.keys():
-            self._refuse((*place, option), f"{use!r} says it already; for another one write `use: trained`")
+            self._refuse(
+                (*place, option), f"{use!r} says it already; for another one write `use: trained`"
+            )
         target = self._build(place, plugin.target, "variant", use, {**implied, **options})
         if name != use and name in variant_names() and target != standing(name):
-            self._problem((*place, "name"), f"{name!r} is the name of another variant; choose a new one")
+            self._problem(
+                (*place, "name"), f"{name!r} is the name of another variant; choose a new one"
+            )
         if name == use and use not in _GENERAL:
             self._misnamed(place, target, use, options)
         return _part_of(given, plugin, target)
@@ -482,21 +587,34 @@ class _Reader:
         """A variant's own name speaks of the activations that it has by default."""
         for each in fields(target):
             usual = each.default
-            if each.name in _ACTIVATIONS & options.keys() and isinstance(usual, str) and options[each.name] != usual:
-                text = f"{use!r} says {usual!r}, not {options[each.name]!r}: give this variant its own `name`"
+            if (
+                each.name in _ACTIVATIONS & options.keys()
+                and isinstance(usual, str)
+                and options[each.name] != usual
+            ):
+                text = (
+                    f"{use!r} says {usual!r}, not {options[each.name]!r}: give this variant its own"
+                    " `name`"
+                )
                 self._problem((*place, each.name), text)
                 return
 
-    def _build(self, place: Place, cls: Any, kind: str, use: str, options: Mapping[str, Any]) -> Any:
+    def _build(
+        self, place: Place, cls: Any, kind: str, use: str, options: Mapping[str, Any]
+    ) -> Any:
         """The workload, variant or stage with these options."""
         if not (isinstance(cls, type) and is_dataclass(cls)):
-            self._refuse((*place, "use"), f"{kind} {use!r} is not a dataclass; its author must make it one")
+            self._refuse(
+                (*place, "use"), f"{kind} {use!r} is not a dataclass; its author must make it one"
+            )
         known = option_names(cls)
         unknown = [key for key in options if key not in known]
         for key in unknown:
             hint = did_you_mean(key, known) if known else "; it has no options"
             self._problem((*place, key), f"unknown option of {kind} {use!r}{hint}")
-        large = [key for key, value in options.items() if isinstance(value, int) and abs(value) >= 2**63]
+        large = [
+            key for key, value in options.items() if isinstance(value, int) and abs(value) >= 2**63
+        ]
         for key in large:
             self._problem((*place, key), f"a whole number is in (-2^63, 2^63), got {options[key]}")
         if unknown or large:
@@ -515,15 +633,33 @@ class _Reader:
     def _step(self, document: _Document, place: Place, entry: _Entry) -> Step:
         part = self._plugin("stages", place, entry)
         if not isinstance(part.target, Stage):
-            self._refuse((*place, "use"), f"{part.use!r} is no stage: it lacks `version`, `libraries` or `run`")
+            self._refuse(
+                (*place, "use"),
+                f"{part.use!r} is no stage: it lacks `version`, `libraries` or `run`",
+            )
         given = {} if isinstance(entry, str) else entry
         after, limit = given.get("after", ""), given.get("time_limit", document.time_limit)
-        earlier = [each if isinstance(each, str) else str(each.get("name", each.get("use"))) for each in document.steps]
+        earlier = [
+            each if isinstance(each, str) else str(each.get("name", each.get("use")))
+            for each in document.steps
+        ]
         earlier = earlier[: int(place[1])]
         if part.name == TRAIN:
-            self._problem((*place, "name"), f"{TRAIN!r} is the making of the network; choose another name")
+            self._problem(
+                (*place, "name"), f"{TRAIN!r} is the making of the network; choose another name"
+            )
         if "after" in given and after not in earlier:
-            self._problem((*place, "after"), f"no earlier step is called {after!r}{did_you_mean(str(after), earlier)}")
-        if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not 0 < limit <= LONGEST:
-            self._refuse((*place, "time_limit"), f"time_limit is a number of seconds in (0, 10^7], got {limit!r}")
+            self._problem(
+                (*place, "after"),
+                f"no earlier step is called {after!r}{did_you_mean(str(after), earlier)}",
+            )
+        if (
+            isinstance(limit, bool)
+            or not isinstance(limit, (int, float))
+            or not 0 < limit <= LONGEST
+        ):
+            self._refuse(
+                (*place, "time_limit"),
+                f"time_limit is a number of seconds in (0, 10^7], got {limit!r}",
+            )
         return Step(part, str(after), float(limit))

@@ -1,4 +1,6 @@
-"""References to what a user wrote: `my.py:make_model`, or `package.module:name`. Naming one runs that file."""
+"""References to what a user wrote: `my.py:make_model`, or `package.module:name`. Naming one runs
+that file.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,13 @@ from evalsuite.plugins import did_you_mean
 from evalsuite.sources import ADDED, OURS, is_installed, source_file
 
 DECLARED = "__evalsuite_workload__"  # What @evalsuite.workload writes on a function.
-LIBRARIES = ("hf", "timm")  # Before a colon they say whose model is named: no module of that name is meant.
+# Before a colon they say whose model is named: no module of that name is meant.
+LIBRARIES = ("hf", "timm")
 
 
 class OwnError(ValueError):
-    """Raised where what a user brought cannot be used; the text names the culprit, the value and the cure.
+    """Raised where what a user brought cannot be used; the text names the culprit, the value and
+    the cure.
 
     Example: docs/reference.md#measure-a-model
     """
@@ -29,14 +33,17 @@ class OwnError(ValueError):
 def is_reference(text: str) -> bool:
     """Whether the text has the form of a reference: a Python file or module, a colon, a name."""
     place, colon, name = text.rpartition(":")
-    ours = place.endswith(".py") or (place not in LIBRARIES and all(part.isidentifier() for part in place.split(".")))
+    ours = place.endswith(".py") or (
+        place not in LIBRARIES and all(part.isidentifier() for part in place.split("."))
+    )
     return bool(colon) and name.isidentifier() and ours
 
 
 def resolve(reference: str, *, what: str) -> Any:
     """What `reference` names.
 
-    A file is imported once in a process, with its folder on the path, so that it finds the modules beside it.
+    A file is imported once in a process, with its folder on the path, so that it finds the modules
+    beside it.
 
     Args:
         reference: `path/to/file.py:name`, relative to the present folder, or `package.module:name`.
@@ -50,18 +57,28 @@ def resolve(reference: str, *, what: str) -> Any:
         raise OwnError(f"{what}: {reference!r} names no function; write it as my.py:name")
     path = Path(place).expanduser()
     if place.endswith(".py") and not path.is_file():
-        beside = [str(each) for each in path.parent.glob("*.py") if each.is_file()] if path.parent.is_dir() else []
-        raise OwnError(f"{what}: there is no file {place}{did_you_mean(place, beside) if beside else ''}")
+        beside = (
+            [str(each) for each in path.parent.glob("*.py") if each.is_file()]
+            if path.parent.is_dir()
+            else []
+        )
+        raise OwnError(
+            f"{what}: there is no file {place}{did_you_mean(place, beside) if beside else ''}"
+        )
     module = _file_module(path.resolve()) if place.endswith(".py") else _module(place, what)
     if not hasattr(module, name):
-        public = [each for each in vars(module) if not each.startswith("_") and callable(getattr(module, each))]
+        public = [
+            each
+            for each in vars(module)
+            if not each.startswith("_") and callable(getattr(module, each))
+        ]
         raise OwnError(f"{what}: {place} has no {name!r}{did_you_mean(name, public)}")
     return getattr(module, name)
 
 
 def declared(reference: str) -> dict[str, Any]:
-    """The options that @evalsuite.workload declared the function of that reference with; none where it did not. Raises
-    OwnError: see `resolve`.
+    """The options that @evalsuite.workload declared the function of that reference with; none where
+    it did not. Raises OwnError: see `resolve`.
     """
     if not is_reference(reference):
         return {}
@@ -70,13 +87,21 @@ def declared(reference: str) -> dict[str, Any]:
 
 
 def blame(error: BaseException, what: str, reference: str) -> OwnError:
-    """The error that a user's function raised, with the line of the user's file that it came from."""
+    """The error that a user's function raised, with the line of the user's file that it came
+    from.
+    """
     place = reference.rpartition(":")[0]
-    file = str(Path(place).resolve()) if place.endswith(".py") else getattr(sys.modules.get(place), "__file__", "")
+    file = (
+        str(Path(place).resolve())
+        if place.endswith(".py")
+        else getattr(sys.modules.get(place), "__file__", "")
+    )
     folder = str(Path(file or ".").parent)
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [each for each in frames if each.filename == file] or [
-        each for each in frames if each.filename.startswith(folder) and "site-packages" not in each.filename
+        each
+        for each in frames
+        if each.filename.startswith(folder) and "site-packages" not in each.filename
     ]
     where = f"{_shown(theirs[-1].filename)}:{theirs[-1].lineno}" if theirs else reference
     said = " ".join(str(error).split())[:300]
@@ -84,12 +109,18 @@ def blame(error: BaseException, what: str, reference: str) -> OwnError:
 
 
 def line_of(error: BaseException) -> str:
-    """The last line of a user's own file that the error came through, as "my.py:12: "; empty where there is none."""
+    """The last line of a user's own file that the error came through, as "my.py:12: "; empty
+    where there is none.
+    """
     ours = [source_file(each) for each in OURS]
-    frames = [each for each in traceback.extract_tb(error.__traceback__) if Path(each.filename).is_file()]
+    frames = [
+        each for each in traceback.extract_tb(error.__traceback__) if Path(each.filename).is_file()
+    ]
     for each in reversed(frames):
         file = Path(each.filename).resolve()
-        if not is_installed(file) and not any(file.is_relative_to(our.parent) for our in ours if our is not None):
+        if not is_installed(file) and not any(
+            file.is_relative_to(our.parent) for our in ours if our is not None
+        ):
             return f"{_shown(each.filename)}:{each.lineno}: "
     return ""
 
@@ -99,7 +130,9 @@ def _module(name: str, what: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and name.startswith(error.name):
-            raise OwnError(f"{what}: there is no module {name!r}; install it, or give a file as my.py:name") from error
+            raise OwnError(
+                f"{what}: there is no module {name!r}; install it, or give a file as my.py:name"
+            ) from error
         raise blame(error, f"importing {name}", f"{name}:x") from error
     except (Exception, SystemExit) as error:  # a user's module may raise anything
         raise blame(error, f"importing {name}", f"{name}:x") from error
@@ -107,7 +140,8 @@ def _module(name: str, what: str) -> ModuleType:
 
 @cache
 def _file_module(file: Path) -> ModuleType:
-    # A name of its own: two users' files called model.py are two modules, and neither hides an installed one.
+    # A name of its own: two users' files called model.py are two modules, and neither hides an
+    # installed one.
     name = f"{file.stem}_{sha256(str(file).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
@@ -121,7 +155,9 @@ def _file_module(file: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except SyntaxError as error:
         del sys.modules[name]
-        raise OwnError(f"{_shown(error.filename or str(file))}:{error.lineno}: {error.msg}") from error
+        raise OwnError(
+            f"{_shown(error.filename or str(file))}:{error.lineno}: {error.msg}"
+        ) from error
     except (Exception, SystemExit) as error:  # a user's file may raise anything
         del sys.modules[name]
         raise blame(error, f"importing {_shown(str(file))}", f"{file}:x") from error

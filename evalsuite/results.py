@@ -35,7 +35,14 @@ class Status(str, Enum):
     SKIPPED = "skipped"  # what it needs did not succeed
 
 
-JOB_FAILURES = (Status.UNSUPPORTED, Status.FAILED, Status.CRASHED, Status.TIMEOUT, Status.OOM, Status.SKIPPED)
+JOB_FAILURES = (
+    Status.UNSUPPORTED,
+    Status.FAILED,
+    Status.CRASHED,
+    Status.TIMEOUT,
+    Status.OOM,
+    Status.SKIPPED,
+)
 
 
 class DamagedResults(Exception):
@@ -46,9 +53,9 @@ class DamagedResults(Exception):
 class Row:
     """One measurement, or one reason for the lack of one.
 
-    A job that gave no outcome at all has one row with an empty `metric`; it stands for all metrics of its step.
-    `setting` is canonical text: "eps=0.03125, method=crown". The last five columns are of clock
-    readings, see `Reading`.
+    A job that gave no outcome at all has one row with an empty `metric`; it stands for all metrics
+    of its step. `setting` is canonical text: "eps=0.03125, method=crown". The last five columns are
+    of clock readings, see `Reading`.
     """
 
     workload: str
@@ -78,10 +85,10 @@ class Row:
 class Origin:
     """What made a job's rows: more columns of each of them, so that a row stands alone.
 
-    `options` are the step's; of the making of a network the variant's. `commit` is that of the evalsuite checkout that
-    measured, with "-dirty" where its tracked files were changed, or "release 0.1.0"; `source` is the digest of the
-    source that the job ran, and `host` the machine that ran it. They are empty where nothing ran, and where they were
-    not recorded.
+    `options` are the step's; of the making of a network the variant's. `commit` is that of the
+    evalsuite checkout that measured, with "-dirty" where its tracked files were changed, or
+    "release 0.1.0"; `source` is the digest of the source that the job ran, and `host` the machine
+    that ran it. They are empty where nothing ran, and where they were not recorded.
     """
 
     workload_use: str = ""
@@ -102,13 +109,18 @@ OPTIONS = ("options", "variant_options", "workload_options")
 
 
 def schema() -> pa.Schema:
-    """The Parquet schema of `results.parquet`, without options: declared, so that files of different runs unite."""
+    """The Parquet schema of `results.parquet`, without options: declared, so that files of
+    different runs unite.
+    """
     import pyarrow as pa
 
     types = {
-        "str": pa.string(), "int": pa.int64(), "bool": pa.bool_(), "int | None": pa.int64(),
+        "str": pa.string(),
+        "int": pa.int64(),
+        "bool": pa.bool_(),
+        "int | None": pa.int64(),
         "float | None": pa.float64(),
-    }  # fmt: skip
+    }
     declared = [each for each in (*fields(Row), *fields(Origin)) if each.name not in OPTIONS]
     return pa.schema([pa.field(each.name, types[str(each.type)]) for each in declared])
 
@@ -122,11 +134,15 @@ def _structs(options: Sequence[Mapping[str, Any]]) -> pa.Array:
     if not names:  # Parquet has no struct without fields.
         return pa.nulls(len(plain))
     columns = [_option_column([each.get(name) for each in plain]) for name in names]
-    return pa.StructArray.from_arrays(columns, names=names, mask=pa.array([not each for each in plain]))
+    return pa.StructArray.from_arrays(
+        columns, names=names, mask=pa.array([not each for each in plain])
+    )
 
 
 def _option_column(values: Sequence[Any]) -> pa.Array:
-    """One option's values as the narrowest type that holds them all: truth, int64, float64, else text."""
+    """One option's values as the narrowest type that holds them all: truth, int64, float64, else
+    text.
+    """
     import pyarrow as pa
 
     known = [each for each in values if each is not None]
@@ -145,7 +161,8 @@ def setting_text(setting: Mapping[str, Setting]) -> str:
 
 
 def parse_setting(text: str) -> dict[str, str]:
-    """The setting that its text in the rows stands for, such as "eps=0.25, method=crown"; the values stay text.
+    """The setting that its text in the rows stands for, such as "eps=0.25, method=crown"; the
+    values stay text.
 
     Example: docs/reference.md#a-section-of-the-report
     """
@@ -181,40 +198,64 @@ def row_of(metric: Metric, job: Mapping[str, Any]) -> Row:
 
 
 def _reading_columns(reading: Reading) -> dict[str, Any]:
-    """What a row keeps of a clock reading; an end of its interval that is not finite is left out."""
+    """What a row keeps of a clock reading; an end of its interval that is not finite is left
+    out.
+    """
     ends = (end if math.isfinite(end) else None for end in (reading.low, reading.high))
     columns = dict(zip(("reading_low", "reading_high"), ends, strict=True))
-    return {**columns, "repetitions": reading.repetitions, "load": reading.load, "graph": reading.graph}
+    return {
+        **columns,
+        "repetitions": reading.repetitions,
+        "load": reading.load,
+        "graph": reading.graph,
+    }
 
 
 def failure_row(job: Mapping[str, Any], status: Status, reason: str) -> Row:
     """The one row of a job that gave no outcome."""
     return Row(
-        **job, metric="", setting="", sample=None, value=None, unit="", direction="neutral", timing=False,
-        status=status.value, verdict="", reason=reason,
-    )  # fmt: skip
+        **job,
+        metric="",
+        setting="",
+        sample=None,
+        value=None,
+        unit="",
+        direction="neutral",
+        timing=False,
+        status=status.value,
+        verdict="",
+        reason=reason,
+    )
 
 
 def write_parquet(jobs: Iterable[tuple[Origin, Sequence[Row]]], path: Path) -> None:
     """Write the rows of jobs, each with what made it, whole or not at all.
 
-    The options are nullable structs with a field for every name that occurs in the file: `options.sparsity` in SQL.
+    The options are nullable structs with a field for every name that occurs in the file:
+    `options.sparsity` in SQL.
     """
     import pyarrow as pa
 
     jobs = list(jobs)
     rows = [row for _, every in jobs for row in every]
     types = schema()
-    columns = {name: pa.array([getattr(row, name) for row in rows], types.field(name).type) for name in _names(Row)}
+    columns = {
+        name: pa.array([getattr(row, name) for row in rows], types.field(name).type)
+        for name in _names(Row)
+    }
     places = pa.array([place for place, (_, every) in enumerate(jobs) for _ in every], pa.int64())
     for name in _names(Origin):
         values = [getattr(origin, name) for origin, _ in jobs]
-        columns[name] = (_structs(values) if name in OPTIONS else pa.array(values, pa.string())).take(places)
+        columns[name] = (
+            _structs(values) if name in OPTIONS else pa.array(values, pa.string())
+        ).take(places)
     write_table(pa.table(columns), path)
 
 
 def write_table(table: pa.Table, path: Path) -> None:
-    """Write a table of rows, whole or not at all; a file that holds the same stays, and with it its time of change."""
+    """Write a table of rows, whole or not at all; a file that holds the same stays, and with it
+    its time of change.
+    """
     import filecmp
 
     import pyarrow.parquet as pq
@@ -234,11 +275,12 @@ def _names(kind: type[Row | Origin]) -> list[str]:
 def read_results(*folders: Path) -> pd.DataFrame:
     """The rows of one or more runs as one frame, with a `run` column of folder names in front.
 
-    The columns of options hold a dictionary each, without names that have no value: `frame["options"].str["sparsity"]`.
+    The columns of options hold a dictionary each, without names that have no value:
+    `frame["options"].str["sparsity"]`.
 
     Raises:
-        DamagedResults: a folder has no results, or its file is truncated, has other columns, or is not the one that
-            the run wrote.
+        DamagedResults: a folder has no results, or its file is truncated, has other columns, or is
+            not the one that the run wrote.
     """
     import pandas as pd
 
@@ -248,7 +290,9 @@ def read_results(*folders: Path) -> pd.DataFrame:
     for folder in folders:
         path = folder / "results.parquet"
         if not path.is_file():
-            raise DamagedResults(f"{path}: no results here; `evalsuite run RECIPE.yaml --out {folder}` makes them")
+            raise DamagedResults(
+                f"{path}: no results here; `evalsuite run RECIPE.yaml --out {folder}` makes them"
+            )
         try:
             with reading(path):
                 _check_digest(path)
@@ -261,9 +305,14 @@ def read_results(*folders: Path) -> pd.DataFrame:
 
 
 def sealed(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of a record with a checksum of them all, by which a reader sees that none was changed since."""
+    """The entries of a record with a checksum of them all, by which a reader sees that none was
+    changed since.
+    """
     plain = {name: value for name, value in entries.items() if name != CHECKSUM}
-    return {**plain, CHECKSUM: hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()}
+    return {
+        **plain,
+        CHECKSUM: hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest(),
+    }
 
 
 def check_sealed(entries: Mapping[str, Any], path: Path) -> None:
@@ -274,13 +323,14 @@ def check_sealed(entries: Mapping[str, Any], path: Path) -> None:
     """
     if CHECKSUM in entries and sealed(entries)[CHECKSUM] != entries[CHECKSUM]:
         raise DamagedResults(
-            f"{path}: is not what the run wrote: its entries do not have its checksum; restore it, or run the recipe "
-            "again: the journal beside it is whole"
+            f"{path}: is not what the run wrote: its entries do not have its checksum; restore it,"
+            " or run the recipe again: the journal beside it is whole"
         )
 
 
 def _check_digest(path: Path) -> None:
-    """Hold the rows' file against the digest that its run recorded; without a record there is nothing to hold it to.
+    """Hold the rows' file against the digest that its run recorded; without a record there is
+    nothing to hold it to.
 
     A run that goes on writes both, one after the other: what does not fit is looked at once more.
 
@@ -296,27 +346,32 @@ def _check_digest(path: Path) -> None:
         except ValueError as error:
             raise DamagedResults(f"{record}: not JSON ({error}); run the recipe again") from error
         if not isinstance(entries, dict):
-            raise DamagedResults(f"{record}: holds {type(entries).__name__}, not an object; run the recipe again")
+            raise DamagedResults(
+                f"{record}: holds {type(entries).__name__}, not an object; run the recipe again"
+            )
         check_sealed(entries, record)
         expected = entries.get("results")
         if not expected or (digest := digest_of(path)) == expected:
             return
         time.sleep(_PAUSE * (attempt + 1 < _ATTEMPTS))
     raise DamagedResults(
-        f"{path}: is not the file that the run wrote: its SHA-256 begins with {digest[:12]}, and run.json says "
-        f"{str(expected)[:12]}; run the recipe again: the journal beside it is whole"
+        f"{path}: is not the file that the run wrote: its SHA-256 begins with {digest[:12]}, and"
+        f" run.json says {str(expected)[:12]}; run the recipe again: the journal beside it is whole"
     )
 
 
 def as_table(frame: pd.DataFrame) -> pa.Table:
-    """A frame of `read_results` as it stands in a file: options as structs with a field for every name."""
+    """A frame of `read_results` as it stands in a file: options as structs with a field for
+    every name.
+    """
     import pyarrow as pa
 
     types = schema()
     columns = {}
     for name in (each for each in ("run", *_names(Row), *_names(Origin)) if each in frame):
         if name in OPTIONS:
-            distinct = {id(each): each for each in frame[name]}  # A million rows are of a few hundred steps.
+            # A million rows are of a few hundred steps.
+            distinct = {id(each): each for each in frame[name]}
             places = {key: place for place, key in enumerate(distinct)}
             taken = pa.array([places[id(each)] for each in frame[name]], pa.int64())
             columns[name] = _structs(list(distinct.values())).take(taken)
@@ -336,26 +391,37 @@ def _frame(path: Path) -> pd.DataFrame:
     try:
         stored = pq.read_schema(path).names
         check_size(path, (head := pq.read_metadata(path)).num_rows * head.num_columns)
-        # Options have a field for every name of every stage: of a million rows, whole columns would take a gigabyte.
+        # Options have a field for every name of every stage: of a million rows, whole columns would
+        # take a gigabyte.
         plain_columns = [name for name in stored if name not in OPTIONS]
-        table = pq.read_table(path, columns=plain_columns, read_dictionary=texts, page_checksum_verification=True)
+        table = pq.read_table(
+            path, columns=plain_columns, read_dictionary=texts, page_checksum_verification=True
+        )
         for name in set(_LATER) - set(table.column_names):
             kind = schema().field(name).type
-            missing = pa.array([""] * len(table), kind) if kind == pa.string() else pa.nulls(len(table), kind)
+            missing = (
+                pa.array([""] * len(table), kind)
+                if kind == pa.string()
+                else pa.nulls(len(table), kind)
+            )
             table = table.append_column(name, missing)
         _check_rows(table, path)
         names = {*table.column_names, *stored}
         older = [name for name in _names(Origin) if name not in names]
         if older and set(_names(Row)) <= names:
             raise DamagedResults(
-                f"{path}: written by an older evalsuite, without {', '.join(older)}; run the recipe again in this "
-                "folder, which writes the file anew: what the journal and the cache still hold is not measured again"
+                f"{path}: written by an older evalsuite, without {', '.join(older)}; run the recipe"
+                " again in this folder, which writes the file anew: what the journal and the cache"
+                " still hold is not measured again"
             )
         plain = table.select([each.name for each in schema() if each.name not in texts])
         plain = plain.cast(pa.schema([schema().field(name) for name in plain.column_names]))
         columns: dict[str, Any] = {name: _alike(table[name]) for name in texts}
         file = pq.ParquetFile(path, page_checksum_verification=True)
-        options = {name: _shared(each[name] for each in file.iter_batches(columns=[name])) for name in OPTIONS}
+        options = {
+            name: _shared(each[name] for each in file.iter_batches(columns=[name]))
+            for name in OPTIONS
+        }
     except (pa.ArrowException, KeyError, OSError) as error:
         text = str(error).splitlines()[0]
         raise DamagedResults(
@@ -368,14 +434,17 @@ def _frame(path: Path) -> pd.DataFrame:
 
 
 def _check_rows(table: pa.Table, path: Path) -> None:
-    """Raise DamagedResults where a row lacks what every row has, or has a word or a number that no run writes."""
+    """Raise DamagedResults where a row lacks what every row has, or has a word or a number that
+    no run writes.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     words = {
-        "status": {each.value for each in Status}, "direction": {each.value for each in Direction},
+        "status": {each.value for each in Status},
+        "direction": {each.value for each in Direction},
         "verdict": {"", *(each.value for each in Verdict)},
-    }  # fmt: skip
+    }
     wrong = []
     for column in fields(Row):
         if column.name not in table.column_names:
@@ -386,14 +455,21 @@ def _check_rows(table: pa.Table, path: Path) -> None:
         if pa.types.is_floating(values.type) and pc.any(pc.is_inf(values)).as_py():
             wrong.append(f"an infinite {column.name}")
         known = words.get(column.name)
-        if known and (odd := {str(value) for value in pc.unique(values).to_pylist() if value is not None} - known):
+        if known and (
+            odd := {str(value) for value in pc.unique(values).to_pylist() if value is not None}
+            - known
+        ):
             wrong.append(f"the {column.name} {min(odd)[:40]!r}")
     if wrong:
-        raise DamagedResults(f"{path}: has {', '.join(wrong)}, which no run writes; run the recipe again")
+        raise DamagedResults(
+            f"{path}: has {', '.join(wrong)}, which no run writes; run the recipe again"
+        )
 
 
 def _alike(texts: pa.ChunkedArray) -> pd.Series[Any]:
-    """Texts of which equal ones are one object: a million rows have a few hundred, and would be copied with a frame."""
+    """Texts of which equal ones are one object: a million rows have a few hundred, and would be
+    copied with a frame.
+    """
     import numpy as np
     import pandas as pd
     import pyarrow as pa
@@ -424,7 +500,11 @@ def _shared(batches: Iterable[pa.Array]) -> list[dict[str, Any]]:
             codes, most = codes * values + found.indices.to_numpy(), most * values
         _, first, places = np.unique(codes, return_index=True, return_inverse=True)
         plain = structs.take(pa.array(first)).to_pylist()
-        given = [{key: value for key, value in (each or {}).items() if value is not None} for each in plain]
-        shared = [known.setdefault(repr(each), each) for each in given]  # A million rows are of a few hundred steps.
+        given = [
+            {key: value for key, value in (each or {}).items() if value is not None}
+            for each in plain
+        ]
+        # A million rows are of a few hundred steps.
+        shared = [known.setdefault(repr(each), each) for each in given]
         rows += [shared[at] for at in places.tolist()]
     return rows

@@ -19,9 +19,11 @@ _VALUES = 2**21  # of the inputs of a batch: 682 images of 32 x 32, 13 of 224 x 
 
 
 class Samples(ABC):
-    """A sequence of inputs that need not fit into memory: indexed by a slice or a tensor of indices, it gives a batch.
+    """A sequence of inputs that need not fit into memory: indexed by a slice or a tensor of
+    indices, it gives a batch.
 
-    It is picklable, gives the same at every call, and stands wherever a `Split` has a tensor of inputs.
+    It is picklable, gives the same at every call, and stands wherever a `Split` has a tensor of
+    inputs.
 
     Example: docs/reference.md#batches-tasks-and-scores
     """
@@ -35,7 +37,9 @@ class Samples(ABC):
         """The samples at these indices, each in [0, len), as one batch."""
 
     def identities(self) -> list[bytes] | None:
-        """What tells each sample from the others, as a digest of its file; None: their content does."""
+        """What tells each sample from the others, as a digest of its file; None: their content
+        does.
+        """
         return None
 
     def __getitem__(self, index: int | slice | torch.Tensor) -> Any:
@@ -77,7 +81,9 @@ class Several(Samples):
         self._parts: Inputs = dict(parts) if isinstance(parts, Mapping) else tuple(parts)
         sizes = {len(each) for each in leaves(self._parts)}
         if len(sizes) != 1:
-            raise ValueError(f"inputs of one sample belong together, but there are {sorted(sizes)} of them")
+            raise ValueError(
+                f"inputs of one sample belong together, but there are {sorted(sizes)} of them"
+            )
 
     def __len__(self) -> int:
         return len(leaves(self._parts)[0])
@@ -105,7 +111,8 @@ class Chosen(Samples):
 
 
 def batch_of(inputs: torch.Tensor | Samples, most: int) -> int:
-    """How many samples to run at a time: `most`, or fewer where each has many values, so that memory stays bounded.
+    """How many samples to run at a time: `most`, or fewer where each has many values, so that
+    memory stays bounded.
 
     Example: docs/reference.md#batches-tasks-and-scores
     """
@@ -114,8 +121,8 @@ def batch_of(inputs: torch.Tensor | Samples, most: int) -> int:
 
 
 def pieces(inputs: torch.Tensor | Samples, most: int) -> Iterator[Any]:
-    """All inputs in batches of at most `most` samples, fewer where each is large; where there are no inputs, one empty
-    batch.
+    """All inputs in batches of at most `most` samples, fewer where each is large; where there are
+    no inputs, one empty batch.
 
     Example: docs/reference.md#batches-tasks-and-scores
     """
@@ -125,7 +132,8 @@ def pieces(inputs: torch.Tensor | Samples, most: int) -> Iterator[Any]:
 
 
 def leaves(inputs: Inputs) -> list[torch.Tensor]:
-    """The tensors of which a batch consists, in order: itself, or the values of a mapping or a tuple.
+    """The tensors of which a batch consists, in order: itself, or the values of a mapping or a
+    tuple.
 
     Example: docs/reference.md#batches-tasks-and-scores
     """
@@ -153,5 +161,7 @@ def mapped(inputs: Inputs, change: Callable[[torch.Tensor], torch.Tensor]) -> In
 
 
 def on(device: torch.device | str, inputs: Inputs) -> Inputs:
-    """The batch with each of its tensors on the device; those that are there already are not copied."""
+    """The batch with each of its tensors on the device; those that are there already are not
+    copied.
+    """
     return mapped(inputs, lambda each: each.to(device))

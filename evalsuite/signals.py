@@ -1,4 +1,6 @@
-"""Signals that end a program: it answers them in order, and alone while it starts a process that a server forks."""
+"""Signals that end a program: it answers them in order, and alone while it starts a process that
+a server forks.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ class Stopped(KeyboardInterrupt):
 
 
 def _stop(number: int, _: object) -> None:
-    for each in ENDING:  # What was measured is being made safe: a second signal must not prevent that.
+    # What was measured is being made safe: a second signal must not prevent that.
+    for each in ENDING:
         signal.signal(each, signal.SIG_IGN)
     raise Stopped(signal.Signals(number))
 
@@ -37,7 +40,8 @@ def stoppable(pause: Callable[[], None], resume: Callable[[], None]) -> Iterator
 
     def stand(*_: object) -> None:
         pause()
-        os.kill(os.getpid(), signal.SIGSTOP)  # the shell sees it, and this line returns when it continues the run
+        # the shell sees it, and this line returns when it continues the run
+        os.kill(os.getpid(), signal.SIGSTOP)
         resume()
 
     if threading.current_thread() is not threading.main_thread():
@@ -56,12 +60,15 @@ def stoppable(pause: Callable[[], None], resume: Callable[[], None]) -> Iterator
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Inside, the first signal that ends a program waits until the block is left; a second one is obeyed at once.
+    """Inside, the first signal that ends a program waits until the block is left; a second one is
+    obeyed at once.
 
-    A process that is forked by a server is asked for in several messages. Were the asking cut off between two of
-    them, the server would end with a traceback, or the process would run on with nobody to stop it.
+    A process that is forked by a server is asked for in several messages. Were the asking cut off
+    between two of them, the server would end with a traceback, or the process would run on with
+    nobody to stop it.
     """
-    if threading.current_thread() is not threading.main_thread():  # Python tells signals to the main thread alone
+    # Python tells signals to the main thread alone
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
     came: list[int] = []
@@ -88,8 +95,9 @@ def held_back() -> Iterator[None]:
 def start(process: BaseProcess) -> None:
     """Start a process that is forked by a server, which is started where there is none.
 
-    A terminal tells Ctrl-C to the server too, and python's own start would answer with a traceback. So the server
-    begins with the signal blocked. What it loads first, `evalsuite.forked`, lets it in.
+    A terminal tells Ctrl-C to the server too, and python's own start would answer with a traceback.
+    So the server begins with the signal blocked. What it loads first, `evalsuite.forked`, lets it
+    in.
 
     Raises:
         EOFError, ConnectionError: the server ended meanwhile.

@@ -1,8 +1,10 @@
-"""The source that a job runs: what a cached result depends on besides options, data and library versions.
+"""The source that a job runs: what a cached result depends on besides options, data and library
+versions.
 
-Before a job runs, `closure` finds by their import statements the modules that it can reach: those of evalsuite, of the
-plugins concerned, and all others outside the standard library and site-packages. Of installed distributions those
-count, by their versions, that training and stages declare. What no import statement names, `evalsuite.reading` notes.
+Before a job runs, `closure` finds by their import statements the modules that it can reach: those
+of evalsuite, of the plugins concerned, and all others outside the standard library and
+site-packages. Of installed distributions those count, by their versions, that training and stages
+declare. What no import statement names, `evalsuite.reading` notes.
 """
 
 from __future__ import annotations
@@ -20,15 +22,17 @@ from importlib.util import find_spec
 from pathlib import Path
 
 OURS = ("evalsuite", "pipelines")
-ADDED: set[Path] = set()  # folders that a user's file put on the path: only a process that has loaded it finds them
+# folders that a user's file put on the path: only a process that has loaded it finds them
+ADDED: set[Path] = set()
 
 
 @cache
 def digest(*modules: str) -> str:
-    """The SHA-256 of the source that importing and calling these modules may run, and of the Python version.
+    """The SHA-256 of the source that importing and calling these modules may run, and of the Python
+    version.
 
-    A declared version alone would let a changed verifier answer with its old verdicts. It is taken once in a process,
-    which goes on running what it has loaded: see `edited`.
+    A declared version alone would let a changed verifier answer with its old verdicts. It is taken
+    once in a process, which goes on running what it has loaded: see `edited`.
     """
     whole = hashlib.sha256(f"python {sys.version_info.major}.{sys.version_info.minor}".encode())
     for name, file in sorted(closure(*modules).items()):
@@ -43,11 +47,12 @@ def edited(*modules: str) -> bool:
 
 @cache
 def closure(*modules: str) -> dict[str, Path]:
-    """The modules reached from these by `import` statements anywhere in their source, with their files.
+    """The modules reached from these by `import` statements anywhere in their source, with their
+    files.
 
-    Statements for type checkers alone (`if TYPE_CHECKING:`) are not followed. A public name that a package loads on
-    first use, by the library lazy_loader, leads to its module. A module whose name is only known when it is
-    imported is not found here, see `evalsuite.reading`.
+    Statements for type checkers alone (`if TYPE_CHECKING:`) are not followed. A public name that a
+    package loads on first use, by the library lazy_loader, leads to its module. A module whose name
+    is only known when it is imported is not found here, see `evalsuite.reading`.
     """
     tops = {*OURS, *(name.partition(".")[0] for name in modules)}
     found: dict[str, Path] = {}
@@ -65,21 +70,29 @@ def closure(*modules: str) -> dict[str, Path]:
 
 @cache
 def is_installed(file: Path) -> bool:
-    """Whether a file belongs to Python or to an installed distribution, whose version tells what it holds."""
+    """Whether a file belongs to Python or to an installed distribution, whose version tells what
+    it holds.
+    """
     packages = {"site-packages", "dist-packages"}
-    return not packages.isdisjoint(file.parts) or any(file.is_relative_to(place) for place in _places())
+    return not packages.isdisjoint(file.parts) or any(
+        file.is_relative_to(place) for place in _places()
+    )
 
 
 @cache
 def _places() -> tuple[Path, ...]:
-    named = [sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")]
+    named = [
+        sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
+    ]
     packages = [*named, *site.getsitepackages(), site.getusersitepackages()]
     return tuple({Path(each).resolve() for each in packages})
 
 
 @cache
 def source_file(name: str) -> Path | None:
-    """The source of a module, and None for one that has none or is nowhere; its packages are not imported."""
+    """The source of a module, and None for one that has none or is nowhere; its packages are not
+    imported.
+    """
     first, *rest = name.split(".")
     try:
         spec = find_spec(first)
@@ -97,16 +110,21 @@ def source_file(name: str) -> Path | None:
 
 @cache
 def _imported(name: str, file: Path) -> tuple[str, ...]:
-    """The full names of what a module imports, its own packages included: importing it runs them first."""
+    """The full names of what a module imports, its own packages included: importing it runs them
+    first.
+    """
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
     names = {name.rpartition(".")[0]} if "." in name else set()
     try:
         tree = ast.parse(file.read_bytes(), file)
-    except (SyntaxError, ValueError, RecursionError):  # of another Python, say; it counts, and imports nothing here
+    # of another Python, say; it counts, and imports nothing here
+    except (SyntaxError, ValueError, RecursionError):
         tree = ast.Module([], [])
     for node in _statements(tree):
         if isinstance(node, ast.Import):  # then any name of what it binds may be used
-            bound = [each.name if each.asname else each.name.partition(".")[0] for each in node.names]
+            bound = [
+                each.name if each.asname else each.name.partition(".")[0] for each in node.names
+            ]
             names.update(each.name for each in node.names)
             names.update(home for each in bound for home in _lazy(each).values())
             continue
@@ -117,7 +135,8 @@ def _imported(name: str, file: Path) -> tuple[str, ...]:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    blocks = ["body", "orelse", "finalbody", "handlers", "cases"]  # where statements stand; expressions hold none
+    # where statements stand; expressions hold none
+    blocks = ["body", "orelse", "finalbody", "handlers", "cases"]
     if isinstance(node, ast.If) and _is_for_type_checkers(node.test):
         blocks = ["orelse"]
     inner = [getattr(node, name, []) for name in blocks]
@@ -129,21 +148,30 @@ def _statements(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
 
 
 def _is_for_type_checkers(test: ast.expr) -> bool:
-    named = isinstance(test, (ast.Name, ast.Attribute))  # most tests are comparisons: to write them out takes time
+    # most tests are comparisons: to write them out takes time
+    named = isinstance(test, (ast.Name, ast.Attribute))
     return named and ast.unparse(test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 
 
 def _behind(source: str, name: str) -> set[str]:
-    """The modules that `from source import name` leads to besides `source`: a submodule, the homes of lazy names."""
+    """The modules that `from source import name` leads to besides `source`: a submodule, the
+    homes of lazy names.
+    """
     lazy = _lazy(source)
     return {f"{source}.{name}", *(home for each, home in lazy.items() if name in (each, "*"))}
 
 
 @cache
 def _lazy(package: str) -> Mapping[str, str]:
-    """The modules of the names that a package loads on first use, as lazy_loader has them from its __init__.pyi."""
+    """The modules of the names that a package loads on first use, as lazy_loader has them from
+    its __init__.pyi.
+    """
     file = source_file(package)
-    if file is None or file.name != "__init__.py" or (package.partition(".")[0] not in OURS and is_installed(file)):
+    if (
+        file is None
+        or file.name != "__init__.py"
+        or (package.partition(".")[0] not in OURS and is_installed(file))
+    ):
         return {}
     stub = file.with_suffix(".pyi")
     nodes = ast.parse(stub.read_bytes(), stub).body if stub.is_file() else []

@@ -1,7 +1,7 @@
 """SHA256SUMS: the digests of all files of a folder, as `sha256sum --check` reads them.
 
-A run writes it when it ends, and a report adds its own files: what was changed or lost since is told by
-`evalsuite doctor RUN`, or without evalsuite by `sha256sum --check SHA256SUMS`.
+A run writes it when it ends, and a report adds its own files: what was changed or lost since is
+told by `evalsuite doctor RUN`, or without evalsuite by `sha256sum --check SHA256SUMS`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ def digest_of(path: Path) -> str:
 def write_sums(folder: Path) -> None:
     """Write the sums of all files of a folder but hidden ones; links are not followed."""
     files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
-    hidden = [path for path in files if any(part.startswith(".") for part in path.relative_to(folder).parts)]
+    hidden = [
+        path
+        for path in files
+        if any(part.startswith(".") for part in path.relative_to(folder).parts)
+    ]
     _write(folder, _sums(folder, set(files) - {*hidden, folder / FILE}))
 
 
@@ -41,12 +45,16 @@ def _sums(folder: Path, files: Iterable[Path]) -> dict[str, str]:
 def _write(folder: Path, sums: Mapping[str, str]) -> None:
     """Write sums, whole or not at all."""
     partial = folder / f".{FILE}.partial"
-    partial.write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())), encoding="utf-8")
+    partial.write_text(
+        "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())), encoding="utf-8"
+    )
     partial.replace(folder / FILE)
 
 
 def read_sums(folder: Path) -> dict[str, str]:
-    """File -> digest; empty where there are no sums, or none that can be read. A line that is none is left out."""
+    """File -> digest; empty where there are no sums, or none that can be read. A line that is
+    none is left out.
+    """
     try:
         lines = (folder / FILE).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError):
@@ -55,7 +63,9 @@ def read_sums(folder: Path) -> dict[str, str]:
 
 
 def add_sums(folder: Path, files: Iterable[Path]) -> None:
-    """Write the sums of files that were made in a folder which has sums; where it has none, nothing is written."""
+    """Write the sums of files that were made in a folder which has sums; where it has none,
+    nothing is written.
+    """
     if (folder / FILE).is_file():
         _write(folder, read_sums(folder) | _sums(folder, files))
 

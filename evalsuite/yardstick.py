@@ -1,6 +1,8 @@
-"""Latency beside a yardstick: the same network with one activation in each place, timed in turn in one process.
+"""Latency beside a yardstick: the same network with one activation in each place, timed in turn in
+one process.
 
-A clock read in another job met other neighbours on the machine; of two that were read in turn the ratio stays.
+A clock read in another job met other neighbours on the machine; of two that were read in turn the
+ratio stays.
 """
 
 from __future__ import annotations
@@ -32,12 +34,14 @@ def check_yardstick(name: str) -> None:
     """
     known = [each.name for each in entries("activations")]
     if name not in known:
-        raise ValueError(f"yardstick must be the name of an activation, got {name!r}{did_you_mean(name, known)}")
+        raise ValueError(
+            f"yardstick must be the name of an activation, got {name!r}{did_you_mean(name, known)}"
+        )
 
 
 def with_yardstick(module: nn.Module, name: str) -> nn.Module:
-    """A copy with the activation `name` in the place of each that a variant would replace; `module` itself where it is
-    there already.
+    """A copy with the activation `name` in the place of each that a variant would replace; `module`
+    itself where it is there already.
 
     Raises:
         ValueError: nothing can be replaced: see `swap`.
@@ -53,9 +57,11 @@ def with_yardstick(module: nn.Module, name: str) -> nn.Module:
 
 
 def yardstick_graph(model: onnx.ModelProto, module: nn.Module, name: str) -> onnx.ModelProto | None:
-    """`model`, to which `module` was exported, with the activation `name` in each place; None where nodes do not tell.
+    """`model`, to which `module` was exported, with the activation `name` in each place; None where
+    nodes do not tell.
 
-    ReLU and GELU are one node each: to rename them takes no time, another export more than the measurement.
+    ReLU and GELU are one node each: to rename them takes no time, another export more than the
+    measurement.
 
     Example: docs/reference.md#latency
     """
@@ -79,7 +85,9 @@ def yardstick_graph(model: onnx.ModelProto, module: nn.Module, name: str) -> onn
 
 
 def timing_inputs(test: Split, batch: int) -> Inputs:
-    """A batch of test inputs to time with, repeated where there are fewer. Example: docs/reference.md#latency"""
+    """A batch of test inputs to time with, repeated where there are fewer. Example:
+    docs/reference.md#latency
+    """
     import torch
 
     found: Inputs = test.inputs[torch.arange(batch) % len(test)]
@@ -96,9 +104,11 @@ def relative_latency(
     setting: Mapping[str, Setting] | None = None,
     graphs: tuple[str, str] = ("", ""),
 ) -> Metric:
-    """The seconds of `own` over those of `yardstick`, each run in turn on the same batch; below 1 is faster.
+    """The seconds of `own` over those of `yardstick`, each run in turn on the same batch; below 1
+    is faster.
 
-    Two equal graphs take equally long. Where the clock says otherwise of them, it is noise, and there is no value.
+    Two equal graphs take equally long. Where the clock says otherwise of them, it is noise, and
+    there is no value.
 
     Args:
         own: runs the network.
@@ -118,10 +128,17 @@ def relative_latency(
     try:
         latency = steady_latency(lambda: own(inputs), lambda: yardstick(inputs))
     except MemoryError as error:
-        return _metric(None, batch, f"a batch of {batch} needs more memory than there is: {error}", setting)
+        return _metric(
+            None, batch, f"a batch of {batch} needs more memory than there is: {error}", setting
+        )
     graph = "/".join(graphs) if all(graphs) else ""
     metric = latency.metric("ratio", _NAME, Direction.LOWER, whole, reason=reason, graph=graph)
-    if graph and graphs[0] == graphs[1] and metric.value is not None and abs(metric.value - 1) > RESOLUTION:
+    if (
+        graph
+        and graphs[0] == graphs[1]
+        and metric.value is not None
+        and abs(metric.value - 1) > RESOLUTION
+    ):
         return noisy(metric, f"two equal graphs, and the clock says {metric.value:.3g}")
     return metric
 
@@ -134,7 +151,9 @@ def no_relative_latency(reason: str, setting: Mapping[str, Setting] | None = Non
     return [_metric(None, batch, reason, setting) for batch in TIMED_BATCHES]
 
 
-def _metric(value: float | None, batch: int, reason: str, setting: Mapping[str, Setting] | None) -> Metric:
+def _metric(
+    value: float | None, batch: int, reason: str, setting: Mapping[str, Setting] | None
+) -> Metric:
     whole = {**(setting or {}), "batch": batch}
     return Metric(_NAME, value, "ratio", Direction.LOWER, whole, timing=True, reason=reason)
 

@@ -10,7 +10,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, ClassVar
 
-from evalsuite import Bench, Direction, Metric, Network, Outcome, Split, Unsupported, check_yardstick
+from evalsuite import (
+    Bench,
+    Direction,
+    Metric,
+    Network,
+    Outcome,
+    Split,
+    Unsupported,
+    check_yardstick,
+)
 
 if TYPE_CHECKING:
     import onnx
@@ -26,11 +35,13 @@ _TERMINAL_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 class Export:
     """ONNX export: agreement with torch, size, operators and latency in ONNX Runtime.
 
-    lambda-GELU is folded into GELU first, and GELU is one fused node, so that no activation is slow by its export. What
-    is an ONNX file already, as a quantized network, is measured as it is, and compared with the module it came of.
+    lambda-GELU is folded into GELU first, and GELU is one fused node, so that no activation is slow
+    by its export. What is an ONNX file already, as a quantized network, is measured as it is, and
+    compared with the module it came of.
 
     Args:
-        yardstick: the activation with which in each place the same network is timed in turn, for `relative_latency`.
+        yardstick: the activation with which in each place the same network is timed in turn, for
+            `relative_latency`.
     """
 
     version: ClassVar[str] = "5"
@@ -60,7 +71,9 @@ class Export:
             *compared,
             Metric("model_bytes", path.stat().st_size, "bytes", Direction.LOWER),
             Metric("graph_nodes", len(operators), "count", Direction.NEUTRAL),
-            Metric("gelu_nodes", sum(map(operators.count, _GELU_OPERATORS)), "count", Direction.NEUTRAL),
+            Metric(
+                "gelu_nodes", sum(map(operators.count, _GELU_OPERATORS)), "count", Direction.NEUTRAL
+            ),
             partial(_latency, run, test),
             *_relative_latency(network, run, test, self.yardstick),
         ]
@@ -86,21 +99,26 @@ def _export(network: Network, path: Path, test: Split) -> tuple[onnx.ModelProto,
         return model, file
     except (OSError, MemoryError):  # a full disk says nothing of the network
         raise
-    except Exception as error:  # torch, onnx and ONNX Runtime share no base class, and any operator may be missing
+    # torch, onnx and ONNX Runtime share no base class, and any operator may be missing
+    except Exception as error:
         raise Unsupported(f"cannot be exported to ONNX: {_first_line(error)}") from error
 
 
 def _first_line(error: BaseException) -> str:
-    """What went wrong at the root, in one line: the exporter wraps its errors in pages of advice."""
+    """What went wrong at the root, in one line: the exporter wraps its errors in pages of
+    advice.
+    """
     while error.__cause__ is not None:
         error = error.__cause__
-    lines = [line.strip() for line in _TERMINAL_COLOUR.sub("", str(error)).splitlines() if line.strip()]
+    lines = [
+        line.strip() for line in _TERMINAL_COLOUR.sub("", str(error)).splitlines() if line.strip()
+    ]
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def _compare(network: Network, file: OnnxNetwork, test: Split) -> list[Metric]:
-    """torch against ONNX Runtime: the greatest |difference| of the outputs, the share of places with the same decision
-    where decisions are classes, and the latter's headline of the task.
+    """torch against ONNX Runtime: the greatest |difference| of the outputs, the share of places
+    with the same decision where decisions are classes, and the latter's headline of the task.
     """
     import torch
 
@@ -119,16 +137,33 @@ def _compare(network: Network, file: OnnxNetwork, test: Split) -> list[Metric]:
     of = "" if network.deployed is None else "from the float network that the file came from"
     of = "the network is this file" if is_file(network) else of
     unit = "logit" if same else "output"
-    metrics = [Metric("max_abs_difference", torch.stack(differences).max().item(), unit, Direction.LOWER, reason=of)]
+    metrics = [
+        Metric(
+            "max_abs_difference",
+            torch.stack(differences).max().item(),
+            unit,
+            Direction.LOWER,
+            reason=of,
+        )
+    ]
     if same:
         agreement = torch.cat(same).double().mean().item()
         metrics.append(Metric("argmax_agreement", agreement, "fraction", Direction.HIGHER))
     wanted = ("accuracy", found.headline.name)  # of a language model both
-    return [*metrics, *(replace(each, name=f"runtime_{each.name}") for each in found.metrics if each.name in wanted)]
+    return [
+        *metrics,
+        *(
+            replace(each, name=f"runtime_{each.name}")
+            for each in found.metrics
+            if each.name in wanted
+        ),
+    ]
 
 
 def _latency(file: OnnxNetwork, test: Split) -> list[Metric]:
-    """Median seconds of one call with 1 and with 64 inputs, test inputs repeated where there are fewer."""
+    """Median seconds of one call with 1 and with 64 inputs, test inputs repeated where there are
+    fewer.
+    """
     from evalsuite import TIMED_BATCHES, steady_latency, timing_inputs
 
     settings = [{"batch": batch} for batch in TIMED_BATCHES]
@@ -148,7 +183,9 @@ def _latency(file: OnnxNetwork, test: Split) -> list[Metric]:
     ]
 
 
-def _relative_latency(network: Network, file: OnnxNetwork, test: Split, yardstick: str) -> list[Metric | Timed]:
+def _relative_latency(
+    network: Network, file: OnnxNetwork, test: Split, yardstick: str
+) -> list[Metric | Timed]:
     """Against the same network with the yardstick's activation in each place, exported likewise."""
     import onnx
 
@@ -165,7 +202,11 @@ def _relative_latency(network: Network, file: OnnxNetwork, test: Split, yardstic
     )
 
     if network.deployed is not None:
-        return [*no_relative_latency("an ONNX file has no layers in which another activation could be put")]
+        return [
+            *no_relative_latency(
+                "an ONNX file has no layers in which another activation could be put"
+            )
+        ]
     own = fold_hardness(network.module, (network.example(2),))
     try:
         other = with_yardstick(own, yardstick)
@@ -178,12 +219,18 @@ def _relative_latency(network: Network, file: OnnxNetwork, test: Split, yardstic
                 beside = OnnxNetwork(place)
             else:
                 beside = _export(replace(network, module=other), place, test)[1]
-            graphs = graph_digest(onnx.load(str(file.path))), graph_digest(onnx.load(str(beside.path)))
+            graphs = (
+                graph_digest(onnx.load(str(file.path))),
+                graph_digest(onnx.load(str(beside.path))),
+            )
     except (ValueError, Unsupported) as error:
         return [*no_relative_latency(f"no {yardstick} in each place: {error}")]
     reason = yardstick_reason(own, other, yardstick)
 
     def timed() -> list[Metric]:
-        return [relative_latency(file, beside, test, batch, reason=reason, graphs=graphs) for batch in TIMED_BATCHES]
+        return [
+            relative_latency(file, beside, test, batch, reason=reason, graphs=graphs)
+            for batch in TIMED_BATCHES
+        ]
 
     return [timed]

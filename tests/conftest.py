@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-# The process that hands out the tests reads this file too, and the others begin after it: it imports nothing heavy.
+# The process that hands out the tests reads this file too, and the others begin after it: it
+# imports nothing heavy.
 if TYPE_CHECKING:
     from workshop import Workshop
 
@@ -28,14 +29,17 @@ _LONG = 1000.0  # seconds that a test of several minutes may take
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first, so that at the end no process works at them while the other has nothing left to do."""
+    """The longest first, so that at the end no process works at them while the other has nothing
+    left to do.
+    """
 
     def limit(item: pytest.Item) -> float:
         marker = item.get_closest_marker("timeout")
         return float(marker.args[0]) if marker is not None and marker.args else 0.0
 
     items.sort(key=lambda item: -limit(item) if limit(item) >= _LONG else 0.0)
-    # What libraries keep is of a million objects: looking through it for garbage took a fifteenth of the tests' time.
+    # What libraries keep is of a million objects: looking through it for garbage took a fifteenth
+    # of the tests' time.
     gc.set_threshold(5000, 20, 100)
 
 
@@ -49,8 +53,10 @@ def _one_thread() -> None:
 
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start, too
-    os.environ["EVALSUITE_SEARCH_SECONDS"] = "5"  # Networks of the tests need not be trained to their end.
-    os.environ["EVALSUITE_NOISY_TIMES"] = "keep"  # Tests run beside others: what a clock says is no matter of theirs.
+    # Networks of the tests need not be trained to their end.
+    os.environ["EVALSUITE_SEARCH_SECONDS"] = "5"
+    # Tests run beside others: what a clock says is no matter of theirs.
+    os.environ["EVALSUITE_NOISY_TIMES"] = "keep"
 
 
 @pytest.fixture
@@ -69,7 +75,8 @@ def _data(name: str) -> Data:
 
     try:
         return load("workloads", name).target().data()  # type: ignore[no-any-return]
-    except FileNotFoundError as error:  # data that no package brings, on a machine that has not got them
+    # data that no package brings, on a machine that has not got them
+    except FileNotFoundError as error:
         pytest.skip(str(error))
 
 
@@ -80,7 +87,9 @@ def _workload(name: str, epochs: int) -> tuple[Workload, Data]:
     return workload, _data(name)
 
 
-def _trained(workload_name: str, variant: str, seed: int, epochs: int, networks: MakeNetwork) -> Network:
+def _trained(
+    workload_name: str, variant: str, seed: int, epochs: int, networks: MakeNetwork
+) -> Network:
     from evalsuite.run.making import make_network
     from evalsuite.variants import standing
 
@@ -93,7 +102,9 @@ def _trained(workload_name: str, variant: str, seed: int, epochs: int, networks:
 
 @pytest.fixture(scope="session")
 def network(tmp_path_factory: pytest.TempPathFactory) -> MakeNetwork:
-    """network("digits-mlp", "annealed", seed=0, epochs=10): a trained Network, made once, by one process for all."""
+    """network("digits-mlp", "annealed", seed=0, epochs=10): a trained Network, made once, by one
+    process for all.
+    """
     import torch
 
     folder = tmp_path_factory.getbasetemp()
@@ -126,7 +137,9 @@ def bench(tmp_path: Path) -> MakeBench:
         from evalsuite.run.making import make_bench
 
         made, data = _workload(workload, epochs)
-        return make_bench(made, data, seed=seed, folder=tmp_path / "artefacts", time_limit=time_limit)
+        return make_bench(
+            made, data, seed=seed, folder=tmp_path / "artefacts", time_limit=time_limit
+        )
 
     return make
 
@@ -135,8 +148,21 @@ def bench(tmp_path: Path) -> MakeBench:
 def demo_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that a third party's package, tests/plugin_demo, is really installed into."""
     site = tmp_path_factory.mktemp("site")
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([*install, "--target", site, Path(__file__).parent / "plugin_demo"], check=True, capture_output=True)
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+    ]
+    subprocess.run(
+        [*install, "--target", site, Path(__file__).parent / "plugin_demo"],
+        check=True,
+        capture_output=True,
+    )
     return site
 
 

@@ -1,4 +1,6 @@
-"""A run whose processes are killed says the same; `python -m benchmarks.chaos` does many such rounds."""
+"""A run whose processes are killed says the same; `python -m benchmarks.chaos` does many such
+rounds.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,22 @@ def test_a_round_of_chaos_changes_no_row(tmp_path: Path, monkeypatch: pytest.Mon
     assert rounds(tmp_path, "local", range(1)) == 0
 
 
-@pytest.mark.parametrize(("part", "said"), [("lost", "rows, "), ("doubled", "1 rows are doubled"), ("whole", "")])
-def test_rows_that_are_lost_or_doubled_and_processes_that_stay_are_found(tmp_path: Path, part: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("part", "said"), [("lost", "rows, "), ("doubled", "1 rows are doubled"), ("whole", "")]
+)
+def test_rows_that_are_lost_or_doubled_and_processes_that_stay_are_found(
+    tmp_path: Path, part: str, said: str
+) -> None:
     whole = pq.read_table(SAMPLE / "results.parquet").filter(pa.compute.field("step") == "train")
     pq.write_table(whole, tmp_path / "results.parquet")
     expected = told(tmp_path)
     out = tmp_path / "out"
     out.mkdir()
     row = int(expected.index[~expected["timing"]][0])
-    found = {"lost": whole.slice(len(whole) // 2), "doubled": pa.concat_tables([whole, whole.slice(row, 1)])}
+    found = {
+        "lost": whole.slice(len(whole) // 2),
+        "doubled": pa.concat_tables([whole, whole.slice(row, 1)]),
+    }
     pq.write_table(found.get(part, whole), out / "results.parquet")
     wait = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"]
     with subprocess.Popen(wait, env={**os.environ, MARK: part}) as left:

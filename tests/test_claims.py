@@ -1,4 +1,6 @@
-"""What README and the documents claim, computed once more from the committed rows, by other code than the report's."""
+"""What README and the documents claim, computed once more from the committed rows, by other code
+than the report's.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ STUDIES = (ROOT / "docs/studies.md").read_text(encoding="utf-8")
 SIGNS = {"−": "-"}
 NUMBER = r"([−+]?[\d.]+)"
 CELL = re.compile(
-    rf"\[([\w-]+)\]\(reports/([\w-]+)/report\.md\) {NUMBER} (\w+) (?:\[{NUMBER}, {NUMBER}\]|in all (\d+) seeds)([^;|]*)"
+    rf"\[([\w-]+)\]\(reports/([\w-]+)/report\.md\) {NUMBER} (\w+) (?:\[{NUMBER}, {NUMBER}\]|in all"
+    r" (\d+) seeds)([^;|]*)"
 )
 MEAN = re.compile(rf"^\*\*([^*]+)\*\* {NUMBER} (\w+)(?: \[{NUMBER}, {NUMBER}\])?")
 # Of which the answer says that nothing can be told: clocks, and brackets of open questions.
@@ -30,7 +33,16 @@ UNTOLD = {
     "questions left undecided",
 }
 FACTORS = {"pp": 100.0, "bits": 1.0, "input": 1.0}
-OLD = {"reluize", "reluize-text", "reluize-gated", "quantize", "quantize-vit", "prune", "bounds", "bounds-norms"}
+OLD = {
+    "reluize",
+    "reluize-text",
+    "reluize-gated",
+    "quantize",
+    "quantize-vit",
+    "prune",
+    "bounds",
+    "bounds-norms",
+}
 
 
 @cache
@@ -54,14 +66,18 @@ def gap(study: str, workload: str, steps: str, metric: str, setting: str = "") -
 
 
 def pruned(study: str, workload: str, metric: str) -> pd.Series:
-    """The quality of pruned networks: at the one sparsity, or the mean height over the share of MACs left."""
+    """The quality of pruned networks: at the one sparsity, or the mean height over the share of
+    MACs left.
+    """
     frame = rows(study)
     own = frame[(frame["workload"] == workload) & frame["step"].str.startswith("prune")]
     if own["step"].nunique() == 1:
         return gap(study, workload, "prune.*", metric)
 
     def height(network: pd.DataFrame) -> float:
-        points = network.pivot_table(index="step", columns="metric", values="value").sort_values("mac_fraction")
+        points = network.pivot_table(index="step", columns="metric", values="value").sort_values(
+            "mac_fraction"
+        )
         share = points["mac_fraction"].to_numpy()
         return float(np.trapezoid(points[metric], share) / (share[-1] - share[0]))
 
@@ -78,16 +94,30 @@ CLAIMS: dict[str, Callable[[str, str], pd.Series]] = {
     "bits per byte in float": lambda study, name: gap(study, name, "accuracy", "bits_per_byte"),
     "accuracy with 8-bit integers": lambda study, name: gap(study, name, W8, "integer_accuracy"),
     "accuracy with 4-bit integers": lambda study, name: gap(study, name, W4, "integer_accuracy"),
-    "bits per byte with 8-bit integers": lambda study, name: gap(study, name, W8, "integer_bits_per_byte"),
-    "bits per byte with 4-bit integers": lambda study, name: gap(study, name, W4, "integer_bits_per_byte"),
+    "bits per byte with 8-bit integers": lambda study, name: gap(
+        study, name, W8, "integer_bits_per_byte"
+    ),
+    "bits per byte with 4-bit integers": lambda study, name: gap(
+        study, name, W4, "integer_bits_per_byte"
+    ),
     "share of MACs that ONNX Runtime computes in 8-bit integers": lambda study, name: gap(
         study, name, W8, "integer_mac_fraction"
     ),
-    "accuracy of pruned networks at equal MACs": lambda study, name: pruned(study, name, "accuracy"),
-    "bits per byte of pruned networks at equal MACs": lambda study, name: pruned(study, name, "bits_per_byte"),
-    "accuracy under attack": lambda study, name: gap(study, name, "bounds", "pgd_accuracy", "eps=.*"),
-    "certified accuracy": lambda study, name: gap(study, name, "bounds", "certified_accuracy", ".*method=ibp"),
-    "mean certified radius": lambda study, name: gap(study, name, "bounds", "certified_radius", ".*method=crown"),
+    "accuracy of pruned networks at equal MACs": lambda study, name: pruned(
+        study, name, "accuracy"
+    ),
+    "bits per byte of pruned networks at equal MACs": lambda study, name: pruned(
+        study, name, "bits_per_byte"
+    ),
+    "accuracy under attack": lambda study, name: gap(
+        study, name, "bounds", "pgd_accuracy", "eps=.*"
+    ),
+    "certified accuracy": lambda study, name: gap(
+        study, name, "bounds", "certified_accuracy", ".*method=ibp"
+    ),
+    "mean certified radius": lambda study, name: gap(
+        study, name, "bounds", "certified_radius", ".*method=crown"
+    ),
 }
 
 
@@ -95,7 +125,10 @@ def lines() -> dict[str, tuple[str, str]]:
     """Question -> the cell of its mean, and that of its workloads, of README's table."""
     table = README.partition("| question |")[2].partition("<!-- end -->")[0].splitlines()[2:]
     cells = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in table]
-    return {cell[0].partition(" (margin")[0]: (cell[1] if len(cell) == 3 else "", cell[-1]) for cell in cells}
+    return {
+        cell[0].partition(" (margin")[0]: (cell[1] if len(cell) == 3 else "", cell[-1])
+        for cell in cells
+    }
 
 
 def number(text: str) -> float:
@@ -135,13 +168,17 @@ def test_every_number_of_the_answer_is_what_the_rows_say(question: str) -> None:
 
 
 def assert_mean(cell: str, samples: list[np.ndarray]) -> None:
-    """The mean of the workloads' means; the variance of each, and Satterthwaite's degrees of freedom."""
+    """The mean of the workloads' means; the variance of each, and Satterthwaite's degrees of
+    freedom.
+    """
     match = MEAN.match(cell)
     assert match
     _, middle, unit, low, high = match.groups()
     count = len(samples)
     variances = np.array([sample.var(ddof=1) / len(sample) for sample in samples])
-    degrees = variances.sum() ** 2 / sum(v**2 / (len(s) - 1) for v, s in zip(variances, samples, strict=True))
+    degrees = variances.sum() ** 2 / sum(
+        v**2 / (len(s) - 1) for v, s in zip(variances, samples, strict=True)
+    )
     center = np.mean([sample.mean() for sample in samples])
     half = stats.t.ppf(0.975, degrees) * math.sqrt(variances.sum()) / count
     for text, value in ((middle, center), (low, center - half), (high, center + half)):
@@ -158,8 +195,14 @@ def test_the_answer_leaves_out_no_question_and_no_resolved_cost() -> None:
             assert question not in UNTOLD or "**" not in words
         assert ("**costs" in mean) <= (question in bullets["Costs"])
     # What a review found resolved, after the reports' own adjustment, and told nowhere.
-    for cost in ("fashion-mlp −0.27 pp", "fashion-mlp −0.18 pp", "adult-mlp −0.15 pp", "cifar10-resnet8 −0.37 pp",
-                 "cifar10-resnet8 −7.83 pp", "the mean over these 5 workloads −0.24 pp"):  # fmt: skip
+    for cost in (
+        "fashion-mlp −0.27 pp",
+        "fashion-mlp −0.18 pp",
+        "adult-mlp −0.15 pp",
+        "cifar10-resnet8 −0.37 pp",
+        "cifar10-resnet8 −7.83 pp",
+        "the mean over these 5 workloads −0.24 pp",
+    ):
         assert cost in bullets["Costs"]
 
 
@@ -168,14 +211,24 @@ def test_no_clock_and_no_old_language_model_feeds_the_answer() -> None:
     assert "text-gpt" not in answer
     assert "10.6" not in answer
     bullets = dict(re.findall(r"^- \*\*([^*]+)\*\*: (.*)$", answer, re.M))
-    assert "latency" not in bullets["Buys"] + bullets["Costs"] + bullets["No difference that matters"]
+    assert (
+        "latency" not in bullets["Buys"] + bullets["Costs"] + bullets["No difference that matters"]
+    )
     assert "pydoc-gpt" not in lines()["accuracy in float"][1]
 
 
 def test_the_conclusions_in_the_studies_are_the_answers() -> None:
-    """Each number of a generated conclusion stands in README's table beside the same workload and study."""
+    """Each number of a generated conclusion stands in README's table beside the same workload
+    and study.
+    """
     blocks = re.findall(r"<!-- conclusions ([\w-]+) -->\n(.*?)<!-- end -->", STUDIES, re.S)
-    assert {name for name, _ in blocks} >= {"cifar10", "downstream", "language", "language-downstream", "ablations"}
+    assert {name for name, _ in blocks} >= {
+        "cifar10",
+        "downstream",
+        "language",
+        "language-downstream",
+        "ablations",
+    }
     for study, text in blocks:
         for name, middle in re.findall(rf"([\w-]+) {NUMBER} (?:pp|bits|input)", text):
             assert f"[{name}](reports/{study}/report.md) {middle}" in README
@@ -186,10 +239,34 @@ def test_the_conclusions_in_the_studies_are_the_answers() -> None:
 @pytest.mark.parametrize(
     ("study", "line", "workloads", "steps", "metric"),
     [
-        ("downstream", "4-bit integers, points", ("fashion-mlp", "adult-mlp"), W4, "integer_accuracy"),
-        ("downstream", "half of the channels, points", ("fashion-mlp", "adult-mlp"), "prune-50", "accuracy"),
-        ("language-downstream", "4-bit integers, bits", ("pydoc-gpt",), W4, "integer_bits_per_byte"),
-        ("language-downstream", "half of the features, bits", ("pydoc-gpt",), "prune-50", "bits_per_byte"),
+        (
+            "downstream",
+            "4-bit integers, points",
+            ("fashion-mlp", "adult-mlp"),
+            W4,
+            "integer_accuracy",
+        ),
+        (
+            "downstream",
+            "half of the channels, points",
+            ("fashion-mlp", "adult-mlp"),
+            "prune-50",
+            "accuracy",
+        ),
+        (
+            "language-downstream",
+            "4-bit integers, bits",
+            ("pydoc-gpt",),
+            W4,
+            "integer_bits_per_byte",
+        ),
+        (
+            "language-downstream",
+            "half of the features, bits",
+            ("pydoc-gpt",),
+            "prune-50",
+            "bits_per_byte",
+        ),
     ],
 )
 def test_deployed_quality_is_the_tested_endpoint(
@@ -208,7 +285,9 @@ def test_deployed_quality_is_the_tested_endpoint(
         assert close(low, factor * ends.low)
         assert close(high, factor * ends.high)
         assert float(cells[3 * place + 1]) >= p[place] * 0.99  # tested, and adjusted
-    beside = re.findall(r"^\| [^|]*less float[^|]*\| `annealed` − `gelu` \| [^|]*\|([^|]*)\|([^|]*)\|", block, re.M)
+    beside = re.findall(
+        r"^\| [^|]*less float[^|]*\| `annealed` − `gelu` \| [^|]*\|([^|]*)\|([^|]*)\|", block, re.M
+    )
     assert beside
     assert {cell.strip() for cells in beside for cell in cells} == {""}  # shown, and not tested
 
@@ -218,7 +297,10 @@ def test_the_advice_has_the_answers_numbers() -> None:
     text = " ".join((ROOT / "docs/should-i-relu-ize.md").read_text(encoding="utf-8").split())
     bullets = dict(re.findall(r"^- \*\*([^*]+)\*\*: (.*)$", README, re.M))
     for said, number_ in (
-        ("by 0.24 points on average over five data sets", "the mean over these 5 workloads −0.24 pp"),
+        (
+            "by 0.24 points on average over five data sets",
+            "the mean over these 5 workloads −0.24 pp",
+        ),
         ("in 8 bits, by 0.22 over three", "the mean over these 3 workloads −0.22 pp"),
         ("up to 0.2 points more on two of three", "fashion-mlp −0.18 pp"),
         ("by 7.8 points on average over two radii", "cifar10-resnet8 −7.83 pp"),

@@ -1,4 +1,6 @@
-"""What README and the documents show works as it stands there, and what they say of the code is so."""
+"""What README and the documents show works as it stands there, and what they say of the code is
+so.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +35,22 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [
-    str(path.relative_to(ROOT)) for path in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))
+    str(path.relative_to(ROOT))
+    for path in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))
 ]
 FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.M | re.S)
-# Their Python runs in the tests below, or is a file of the plugin that tests install; README's is an outline.
+# Their Python runs in the tests below, or is a file of the plugin that tests install; README's is
+# an outline.
 RUN = {
-    "docs/training-loop.md", "docs/stages/quantize.md", "docs/stages/prune.md", "docs/recipes.md", "docs/own-models.md",
-    "docs/plugins.md", "docs/tutorial.md", "docs/reference.md",
-}  # fmt: skip
+    "docs/training-loop.md",
+    "docs/stages/quantize.md",
+    "docs/stages/prune.md",
+    "docs/recipes.md",
+    "docs/own-models.md",
+    "docs/plugins.md",
+    "docs/tutorial.md",
+    "docs/reference.md",
+}
 # What shell lines call besides the command line of this project.
 OTHERS = {"source", "pip", "pre-commit"}
 
@@ -48,7 +58,11 @@ OTHERS = {"source", "pip", "pre-commit"}
 def fences(document: str, language: str) -> list[tuple[str, str]]:
     """The title, if any, and the text of each fenced part in that language."""
     found = FENCE.findall((ROOT / document).read_text(encoding="utf-8"))
-    return [(info.partition('title="')[2].rstrip('" '), text) for kind, info, text in found if kind == language]
+    return [
+        (info.partition('title="')[2].rstrip('" '), text)
+        for kind, info, text in found
+        if kind == language
+    ]
 
 
 def code(document: str) -> list[str]:
@@ -119,7 +133,9 @@ def test_every_committed_table_can_be_read() -> None:
 
 
 def test_each_stage_has_a_page_with_its_options_and_names_metrics_that_it_measures() -> None:
-    stages = {entry.name for entry in entries("stages") if entry.dist and entry.dist.name == "evalsuite"}
+    stages = {
+        entry.name for entry in entries("stages") if entry.dist and entry.dist.name == "evalsuite"
+    }
     assert {path.stem for path in (ROOT / "docs" / "stages").iterdir()} == stages
     measured: dict[str, set[str]] = {}
     for study in (ROOT / "reports").glob("*/results.parquet"):
@@ -150,7 +166,9 @@ def test_shell_lines_name_commands_options_and_files_that_there_are(document: st
         elif name == "evalsuite":
             command, *arguments = words
             _command(command).make_context(command, arguments)  # raises where an option is unknown
-            assert all((ROOT / each).exists() for each in arguments if each.startswith("pipelines/"))
+            assert all(
+                (ROOT / each).exists() for each in arguments if each.startswith("pipelines/")
+            )
         elif name == "python":
             assert (ROOT / words[0]).is_file() or words[0] in dict(fences(document, "python"))
         else:
@@ -180,16 +198,29 @@ make_model = net
 
 @pytest.mark.parametrize(("document", "text"), every("yaml"))
 def test_recipes_are_valid(
-    document: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    document: str,
+    text: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     """What a part of a recipe leaves out is filled in."""
     if document == "docs/plugins.md":
         monkeypatch.syspath_prepend(request.getfixturevalue("demo_site"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my.py").write_text(NET)
-    (tmp_path / "data.csv").write_text("a,b,price\n" + "".join(f"{i},{i % 7},{i % 3}\n" for i in range(60)))
-    whole = {"name": "test", "baseline": "gelu", "workloads": ["digits-mlp"], "variants": ["gelu"], "seeds": [0],
-             "steps": ["accuracy"], **YAML(typ="safe").load(text)}  # fmt: skip
+    (tmp_path / "data.csv").write_text(
+        "a,b,price\n" + "".join(f"{i},{i % 7},{i % 3}\n" for i in range(60))
+    )
+    whole = {
+        "name": "test",
+        "baseline": "gelu",
+        "workloads": ["digits-mlp"],
+        "variants": ["gelu"],
+        "seeds": [0],
+        "steps": ["accuracy"],
+        **YAML(typ="safe").load(text),
+    }
     written = StringIO()
     YAML().dump(whole, written)
     assert parse_recipe(written.getvalue(), document).steps
@@ -208,9 +239,16 @@ def bert(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     transformers = pytest.importorskip("transformers", reason="pip install evalsuite[transformers]")
     torch.manual_seed(0)
-    return transformers.BertConfig(
-        vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64
-    ), transformers.BertForSequenceClassification
+    return (
+        transformers.BertConfig(
+            vocab_size=50,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=64,
+        ),
+        transformers.BertForSequenceClassification,
+    )
 
 
 def test_a_hugging_face_bert_is_hardened_and_swapped_in_at_most_ten_lines(bert: Any) -> None:
@@ -225,7 +263,9 @@ def test_a_hugging_face_bert_is_hardened_and_swapped_in_at_most_ten_lines(bert: 
     assert {found.traits.name for found in census(swapped)} == {RELU.name}
     assert [found.traits.name for found in census(model)] == ["lambda-gelu"] * 2
     with torch.no_grad():
-        before, after, fresh = (each(input_ids=tokens[0]).logits for each in (model, swapped, make(config).eval()))
+        before, after, fresh = (
+            each(input_ids=tokens[0]).logits for each in (model, swapped, make(config).eval())
+        )
     assert (before - after).abs().max() < 1e-3
     assert (before - fresh).abs().max() > 1e-3
 
@@ -238,8 +278,10 @@ def test_a_network_runs_in_integers(
     (text,) = code("docs/stages/quantize.md")
     made, data = network("digits-cnn", "relu"), bench("digits-cnn").data
     scope: dict[str, Any] = {
-        "network": made.module, "calibration": data.calibration.inputs, "images": data.test.inputs,
-    }  # fmt: skip
+        "network": made.module,
+        "calibration": data.calibration.inputs,
+        "images": data.test.inputs,
+    }
     exec(text, scope)
     assert (scope["logits"] == scope["same_logits"]).all()
     accuracy = (scope["logits"].argmax(1) == data.test.targets.numpy()).mean()
@@ -247,7 +289,9 @@ def test_a_network_runs_in_integers(
     assert scope["agreement"].unexplained == 0
 
 
-def test_a_hugging_face_bert_is_pruned_and_saved(bert: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_hugging_face_bert_is_pruned_and_saved(
+    bert: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     (text,) = code("docs/stages/prune.md")
     config, make = bert
@@ -256,15 +300,23 @@ def test_a_hugging_face_bert_is_pruned_and_saved(bert: Any, monkeypatch: pytest.
         return make(config).eval()  # type: ignore[no-any-return]
 
     scope: dict[str, Any] = {
-        "model": make_model(), "make_model": make_model, "batch": {"input_ids": torch.randint(50, (4, 16))},
-    }  # fmt: skip
+        "model": make_model(),
+        "make_model": make_model,
+        "batch": {"input_ids": torch.randint(50, (4, 16))},
+    }
     exec(text, scope)
     assert scope["error"] <= 1e-6
     with torch.no_grad():
-        pruned, restored = (module(**scope["batch"]).logits for module in (scope["pruned"].module, scope["restored"]))
+        pruned, restored = (
+            module(**scope["batch"]).logits
+            for module in (scope["pruned"].module, scope["restored"])
+        )
     assert torch.equal(pruned, restored)
     layer = scope["restored"].bert.encoder.layer[0]
-    assert (layer.attention.self.num_attention_heads, layer.intermediate.dense.out_features) == (2, 32)
+    assert (layer.attention.self.num_attention_heads, layer.intermediate.dense.out_features) == (
+        2,
+        32,
+    )
 
 
 def test_rows_are_read_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,9 +338,16 @@ def wrong_with(text: str, name: str) -> str:
     """What a public name's docstring lacks."""
     found = EXAMPLE.search(text)
     if len(EXAMPLE.sub("", text).split()) <= 2 or not found:
-        return f"{name}: its docstring says nothing, or does not end with Example: docs/PAGE.md#section"
+        return (
+            f"{name}: its docstring says nothing, or does not end with Example:"
+            " docs/PAGE.md#section"
+        )
     title, shown = section(*found.groups())
-    used = re.sub(r"from evalsuite import (\([^)]*\)|.*)", "", "".join(each for _, _, each in FENCE.findall(shown)))
+    used = re.sub(
+        r"from evalsuite import (\([^)]*\)|.*)",
+        "",
+        "".join(each for _, _, each in FENCE.findall(shown)),
+    )
     if not title or not re.search(rf"\b{name}\b", used):
         return f"{name}: {found[1]} has no section #{found[2]}, or its code does not use it"
     return ""
@@ -296,7 +355,11 @@ def wrong_with(text: str, name: str) -> str:
 
 def test_each_public_name_says_what_it_is_and_where_code_uses_it() -> None:
     kept = public()
-    assert [said for name in evalsuite.__all__ if (said := wrong_with(docstring(name, kept[name]), name))] == []
+    assert [
+        said
+        for name in evalsuite.__all__
+        if (said := wrong_with(docstring(name, kept[name]), name))
+    ] == []
 
 
 def test_the_page_of_public_names_lists_each_once_and_few_to_begin_with() -> None:
@@ -308,7 +371,9 @@ def test_the_page_of_public_names_lists_each_once_and_few_to_begin_with() -> Non
 
 
 @pytest.mark.parametrize("text", code("docs/reference.md"), ids=lambda text: str(text.count("\n")))
-def test_the_examples_of_public_names_run(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_public_names_run(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "reports").symlink_to(ROOT / "reports")
     start = subprocess.run
@@ -330,16 +395,24 @@ def _called(words: list[str], folder: Path) -> str:
     start = [sys.executable, "-m", "evalsuite"] if words[0] == "evalsuite" else [sys.executable]
     environment = {**os.environ, "EVALSUITE_CACHE": str(folder / "cache")}
     done = subprocess.run(
-        [*start, *words[1:]], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        [*start, *words[1:]],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    # The search for a budget is cut short here: that the network may not be trained to its end is an exit code of 1.
+    # The search for a budget is cut short here: that the network may not be trained to its end is
+    # an exit code of 1.
     unlearnt = done.returncode == 1 and "Report: " in done.stdout and "Traceback" not in done.stderr
     assert done.returncode == 0 or unlearnt, done.stdout + done.stderr
     return done.stdout
 
 
 @pytest.mark.slow
-def test_the_check_in_the_plugin_guide_passes(demo_site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_in_the_plugin_guide_passes(
+    demo_site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(demo_site)
     (text,) = code("docs/plugins.md")
     scope: dict[str, Any] = {}
@@ -351,7 +424,10 @@ def test_the_check_in_the_plugin_guide_passes(demo_site: Path, monkeypatch: pyte
 def test_a_declared_model_is_assessed(tmp_path: Path) -> None:
     (text,) = code("docs/own-models.md")
     (tmp_path / "mine.py").write_text(text)
-    making = "import numpy as np; x = np.random.default_rng(0).random((240, 8), dtype='f4'); y = (x[:, 0] > 0.5) * 1"
+    making = (
+        "import numpy as np; x = np.random.default_rng(0).random((240, 8), dtype='f4'); y = (x[:,"
+        " 0] > 0.5) * 1"
+    )
     _called(["python", "-c", f"{making}; np.savez('data.npz', x=x, y=y)"], tmp_path)
     assert "report.html" in _called(["python", "mine.py"], tmp_path)
 
@@ -376,24 +452,43 @@ def test_the_tutorial_ends_in_a_report_of_ones_own_network(tmp_path: Path) -> No
             printed["rows", ""] = _called(words, tmp_path)
     assert "will run" in printed["check", "my.py:make_data"]
     assert "gelu-swap" in printed["rows", ""]
-    for run, variants in (("first", {"gelu", "gelu-swap", "swap-refit", "relu"}), ("second", {"gelu", "annealed"})):
-        rows = parquet.read_table(tmp_path / "runs" / run / "results.parquet", columns=["variant", "status"])
+    for run, variants in (
+        ("first", {"gelu", "gelu-swap", "swap-refit", "relu"}),
+        ("second", {"gelu", "annealed"}),
+    ):
+        rows = parquet.read_table(
+            tmp_path / "runs" / run / "results.parquet", columns=["variant", "status"]
+        )
         assert variants <= set(rows["variant"].to_pylist())
         assert "hard-switch" not in rows["variant"].to_pylist()
-        assert "not resolved" in (tmp_path / "runs" / run / "report.html").read_text(encoding="utf-8")
+        assert "not resolved" in (tmp_path / "runs" / run / "report.html").read_text(
+            encoding="utf-8"
+        )
 
 
 @pytest.mark.slow
 def test_the_site_asks_no_other_host_for_anything(tmp_path: Path) -> None:
     """It is built as `make docs` does, where a link that leads nowhere is an error."""
     pytest.importorskip("mkdocs", reason="pip install evalsuite[docs]")
-    built = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path / "site")]
+    built = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--quiet",
+        "--site-dir",
+        str(tmp_path / "site"),
+    ]
     done = subprocess.run(built, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     pages = [each for each in (tmp_path / "site").rglob("*.html") if "reports" not in each.parts]
     assert len(pages) >= 20
     for page in pages:
-        fetched = re.findall(r"<(?:script|img|iframe)[^>]* src=\"?([^\" >]+)", page.read_text(encoding="utf-8"))
-        fetched += re.findall(r"<link(?![^>]*canonical)[^>]* href=\"?([^\" >]+)", page.read_text(encoding="utf-8"))
+        fetched = re.findall(
+            r"<(?:script|img|iframe)[^>]* src=\"?([^\" >]+)", page.read_text(encoding="utf-8")
+        )
+        fetched += re.findall(
+            r"<link(?![^>]*canonical)[^>]* href=\"?([^\" >]+)", page.read_text(encoding="utf-8")
+        )
         assert fetched
         assert not [each for each in fetched if "//" in each]

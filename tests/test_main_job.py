@@ -1,4 +1,6 @@
-"""The main job on real data: two of its variants through every stage, and no two verifiers at odds."""
+"""The main job on real data: two of its variants through every stage, and no two verifiers at
+odds.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +43,17 @@ def test_the_shipped_recipes_are_valid() -> None:
     assert (len(quantize.workloads), len(quantize.variants), len(quantize.seeds)) == (3, 4, 5)
     assert len(quantize.steps) == 22
     language = read_recipe(RECIPES / "language.yaml")
-    assert ([each.name for each in language.workloads], len(language.variants)) == (["pydoc-gpt"], 9)
+    assert ([each.name for each in language.workloads], len(language.variants)) == (
+        ["pydoc-gpt"],
+        9,
+    )
     for name in ("adamw", "sgd"):
         ablations = read_recipe(RECIPES / "ablations" / f"{name}.yaml")
-        assert (len(ablations.variants), len(ablations.seeds), ablations.split_by_seed) == (30, 10, True)
+        assert (len(ablations.variants), len(ablations.seeds), ablations.split_by_seed) == (
+            30,
+            10,
+            True,
+        )
 
 
 @pytest.mark.slow
@@ -52,10 +61,14 @@ def test_the_shipped_recipes_are_valid() -> None:
 def test_the_quickstart_measures_everything_and_its_counterexamples_replay(tmp_path: Path) -> None:
     text = (RECIPES / "quickstart.yaml").read_text()
     for old, new in (
-        ("seeds: [0, 1, 2]", "seeds: [0]"), ("[0.015625, 0.03125, 0.0625]", "[0.0625]"), ("[0.03125]", "[0.0625]"),
-        ("fine_tune_epochs: 10", "fine_tune_epochs: 1"), ("samples: 10\n", "samples: 2\n"),
-        ("- digits-mlp\n", "- {use: digits-mlp, epochs: 10}\n"), ("- digits-cnn\n", "- {use: digits-cnn, epochs: 5}\n"),
-    ):  # fmt: skip
+        ("seeds: [0, 1, 2]", "seeds: [0]"),
+        ("[0.015625, 0.03125, 0.0625]", "[0.0625]"),
+        ("[0.03125]", "[0.0625]"),
+        ("fine_tune_epochs: 10", "fine_tune_epochs: 1"),
+        ("samples: 10\n", "samples: 2\n"),
+        ("- digits-mlp\n", "- {use: digits-mlp, epochs: 10}\n"),
+        ("- digits-cnn\n", "- {use: digits-cnn, epochs: 5}\n"),
+    ):
         text = text.replace(old, new)
     (tmp_path / "recipe.yaml").write_text(re.sub("  - (gelu-swap|lambda-gelu|relu) .*\n", "", text))
     recipe = read_recipe(tmp_path / "recipe.yaml")
@@ -63,7 +76,13 @@ def test_the_quickstart_measures_everything_and_its_counterexamples_replay(tmp_p
     environment = {**os.environ, "EVALSUITE_CACHE": str(tmp_path / "cache")}
     for words in (["run", "recipe.yaml", "--out", "out", "--progress", "plain"], ["report", "out"]):
         done = subprocess.run(
-            [*COMMAND, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=1500
+            [*COMMAND, *words],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=1500,
         )
         assert done.returncode == 0, done.stderr
     rows = read_results(tmp_path / "out")
@@ -71,7 +90,9 @@ def test_the_quickstart_measures_everything_and_its_counterexamples_replay(tmp_p
         for variant in recipe.variants:
             mine = rows[(rows["workload"] == part.name) & (rows["variant"] == variant.name)]
             assert set(mine["step"]) == {"train", *(step.name for step in recipe.steps)}
-    assert rows["status"].isin(["ok", "unsupported", "unavailable"]).all(), rows[rows["status"] == "failed"]["reason"]
+    assert rows["status"].isin(["ok", "unsupported", "unavailable"]).all(), rows[
+        rows["status"] == "failed"
+    ]["reason"]
     assert rows[rows["status"] != "ok"]["reason"].str.len().gt(0).all()
     found, compared = contradictions(rows)
     assert found.empty
@@ -86,9 +107,15 @@ def test_the_quickstart_measures_everything_and_its_counterexamples_replay(tmp_p
         for each in json.loads((home / "smt/counterexamples.json").read_text()):
             index, eps = each["sample"], each["eps"]
             ball = Property.robustness(
-                data.test.inputs[index], sample=index, label=int(data.test.targets[index]), eps=eps, domain=data.domain
+                data.test.inputs[index],
+                sample=index,
+                label=int(data.test.targets[index]),
+                eps=eps,
+                domain=data.domain,
             )
-            assert replay.confirms(ball, torch.tensor(each["input"], dtype=torch.float32).reshape(data.input_shape))
+            assert replay.confirms(
+                ball, torch.tensor(each["input"], dtype=torch.float32).reshape(data.input_shape)
+            )
             replayed += 1
     violated = rows[(rows["step"] == "smt") & (rows["verdict"] == "violated")]
     assert replayed == len(violated) > 0

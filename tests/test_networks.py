@@ -32,7 +32,11 @@ def test_the_table_has_every_network_and_stage_and_counts_its_cells() -> None:
     assert list(found) == list(made.NETWORKS.values())
     assert all(len(cells) == len(made.STAGES) for cells in found.values())
     words = (made.WORKS, made.PARTLY, made.NO)
-    assert all(cell.startswith(tuple(f"{word}: " for word in words)) for cells in found.values() for cell in cells)
+    assert all(
+        cell.startswith(tuple(f"{word}: " for word in words))
+        for cells in found.values()
+        for cell in cells
+    )
     assert made.written(text, {}) == text
 
 
@@ -46,4 +50,6 @@ def without_numbers(cell: str) -> str:
 def test_the_table_says_what_the_stages_do(name: str) -> None:
     made = networks()
     told = made.rows(made.PAGE.read_text(encoding="utf-8"))[made.NETWORKS[name]]
-    assert [without_numbers(cell) for cell in made.row(name)] == [without_numbers(cell) for cell in told]
+    assert [without_numbers(cell) for cell in made.row(name)] == [
+        without_numbers(cell) for cell in told
+    ]

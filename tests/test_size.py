@@ -28,7 +28,9 @@ def test_tokens_lines_comments_and_names_of_a_file() -> None:
     assert (size + size).classes == {"Part": 2}
 
 
-def test_rooms_are_folders_of_the_source_and_libraries_leave_their_tests_out(tmp_path: Path) -> None:
+def test_rooms_are_folders_of_the_source_and_libraries_leave_their_tests_out(
+    tmp_path: Path,
+) -> None:
     for name in (
         "evalsuite/run/a.py",
         "evalsuite/run/deep/b.py",
@@ -40,7 +42,11 @@ def test_rooms_are_folders_of_the_source_and_libraries_leave_their_tests_out(tmp
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("one = 1\n")
     rooms = rooms_of(tmp_path)
-    assert {room: size.files for room, size in rooms.items()} == {"libs/net": 1, "evalsuite": 1, "evalsuite/run": 2}
+    assert {room: size.files for room, size in rooms.items()} == {
+        "libs/net": 1,
+        "evalsuite": 1,
+        "evalsuite/run": 2,
+    }
 
 
 def test_a_folder_without_source_is_named(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Networks that a test writes in one expression, and a bench of samples that are train and test in one."""
+"""Networks that a test writes in one expression, and a bench of samples that are train and test
+in one.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,16 @@ class Written(nn.Module):
 def affine(weight: list[list[float]], bias: list[float] | None = None) -> nn.Linear:
     """A layer with these numbers."""
     layer = nn.Linear(len(weight[0]), len(weight), bias=bias is not None)
-    state = {"weight": torch.tensor(weight)} | ({} if bias is None else {"bias": torch.tensor(bias)})
+    state = {"weight": torch.tensor(weight)} | (
+        {} if bias is None else {"bias": torch.tensor(bias)}
+    )
     layer.load_state_dict(state)
     return layer
 
 
-def mlp(*widths: int, activation: Callable[[], nn.Module] = nn.ReLU, seed: int = 0) -> nn.Sequential:
+def mlp(
+    *widths: int, activation: Callable[[], nn.Module] = nn.ReLU, seed: int = 0
+) -> nn.Sequential:
     """Layers of these widths, drawn from the seed."""
     torch.manual_seed(seed)
     layers: list[nn.Module] = []

@@ -1,4 +1,6 @@
-"""What README and the documents answer, from the newest rows under the protocol; and what is superseded by them."""
+"""What README and the documents answer, from the newest rows under the protocol; and what is
+superseded by them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ class Feed:
         study: the folder in `reports/`.
         sections: whose questions are taken; all, where there are none.
         workloads: that are taken; all, where there are none.
-        adding: to the question, where the study asks it of networks that were trained in another way.
+        adding: to the question, where the study asks it of networks that were trained in another
+            way.
     """
 
     study: str
@@ -49,7 +52,8 @@ FEEDS = (
     # With AdamW its networks are five of the ten of `downstream`.
     Feed("ablations-fashion", sections=("quality",), workloads=("fashion-mlp-sgd",), adding=SGD),
 )
-# Study -> what took its place. Their rows were made before the protocol: at one rate for all arms, on one split.
+# Study -> what took its place. Their rows were made before the protocol: at one rate for all arms,
+# on one split.
 SUPERSEDED = {
     "reluize": ("ablations", "downstream", "language", "cifar10"),
     "reluize-text": ("language",),
@@ -65,15 +69,23 @@ SUPERSEDED = {
 
 @cache
 def answer() -> Answer:
-    """Join what the newest studies under the protocol say of annealed networks in the place of GELU's."""
+    """Join what the newest studies under the protocol say of annealed networks in the place of
+    GELU's.
+    """
     return joined([(feed.study, _matrix(feed)) for feed in FEEDS])
 
 
 def _matrix(feed: Feed) -> Matrix:
-    """The contrast with GELU, whatever the study's own baseline is; of the questions that are taken."""
+    """The contrast with GELU, whatever the study's own baseline is; of the questions that are
+    taken.
+    """
     folder = REPORTS / feed.study
     stored = Run.of(folder)
-    run = stored if stored.baseline == BASELINE else Run(stored.frame, stored.record, BASELINE, folder=folder)
+    run = (
+        stored
+        if stored.baseline == BASELINE
+        else Run(stored.frame, stored.record, BASELINE, folder=folder)
+    )
     (matrix,) = [matrix for matrix in run.matrices if matrix.variant == VARIANT]
     return replace(matrix, rows=tuple(_asked(matrix.rows, feed)))
 
@@ -82,23 +94,30 @@ def _asked(rows: Iterable[MatrixRow], feed: Feed) -> Iterable[MatrixRow]:
     for row in rows:
         if feed.sections and row.section not in feed.sections:
             continue
-        cells = {name: cell for name, cell in row.cells.items() if not feed.workloads or name in feed.workloads}
+        cells = {
+            name: cell
+            for name, cell in row.cells.items()
+            if not feed.workloads or name in feed.workloads
+        }
         endpoint = replace(row.endpoint, question=row.endpoint.question + feed.adding)
         yield replace(row, endpoint=endpoint, cells=cells)
 
 
 _UNKNOWN = (
-    "- **Not known**: whether any of this holds for large networks ([a pretrained OCR model](docs/studies.md"
-    "#pretrained-networks) read nothing after the direct swap), for language models larger than [one of 1.3 million "
-    "parameters](docs/studies.md#the-language-model-after-the-swap), and at [other learning "
-    "rates](docs/studies.md#the-same-arms-at-the-same-learning-rates), which move some differences more than the "
-    "activation does."
+    "- **Not known**: whether any of this holds for large networks ([a pretrained OCR"
+    " model](docs/studies.md#pretrained-networks) read nothing after the direct swap), for language"
+    " models larger than [one of 1.3 million"
+    " parameters](docs/studies.md#the-language-model-after-the-swap), and at [other learning"
+    " rates](docs/studies.md#the-same-arms-at-the-same-learning-rates), which move some differences"
+    " more than the activation does."
 )
 
 
 def answers(_: str) -> str:
     """The four parts of the answer, a line each, and a table of every number."""
-    lines = [f"- **{kind.value}**: {_part(answer().part(kind), kind)}." for kind in Kind] + [_UNKNOWN]
+    lines = [f"- **{kind.value}**: {_part(answer().part(kind), kind)}." for kind in Kind] + [
+        _UNKNOWN
+    ]
     return "\n".join([*lines, "", table(answer())])
 
 
@@ -107,7 +126,10 @@ def conclusions(study: str) -> str:
     lines = []
     for kind in Kind:
         every = answer().part(kind).items()
-        taken = {question: [one for one in statements if one.study == study] for question, statements in every}
+        taken = {
+            question: [one for one in statements if one.study == study]
+            for question, statements in every
+        }
         taken = {question: statements for question, statements in taken.items() if statements}
         lines += [f"- **{kind.value}**: {_part(taken, kind)}."] if taken else []
     return "\n".join(lines)
@@ -117,15 +139,17 @@ def superseded(study: str) -> str:
     """Which studies took an older one's place."""
     newer = listed(f"[`{name}`](../reports/{name}/report.md)" for name in SUPERSEDED[study])
     return (
-        f"*Superseded* by {newer}. These rows are older than the protocol: one learning rate for all arms, on one "
-        "split of the data. No answer in README is made from them; what is called resolved here is so in this study "
-        "alone."
+        f"*Superseded* by {newer}. These rows are older than the protocol: one learning rate for"
+        " all arms, on one split of the data. No answer in README is made from them; what is"
+        " called resolved here is so in this study alone."
     )
 
 
 def _part(statements: Mapping[str, Sequence[Statement]], kind: Kind) -> str:
     tell = {Kind.UNKNOWN: _open, Kind.SAME: _named}.get(kind, _numbers)
-    return "; ".join(f"{question} ({tell(own)})" for question, own in statements.items()) or "nothing"
+    return (
+        "; ".join(f"{question} ({tell(own)})" for question, own in statements.items()) or "nothing"
+    )
 
 
 def _numbers(statements: Sequence[Statement]) -> str:
@@ -139,7 +163,9 @@ def _named(statements: Sequence[Statement]) -> str:
 def _open(statements: Sequence[Statement]) -> str:
     """The places, those of one reason together."""
     by_reason = grouped((each.notes[0] if each.notes else "", each.where) for each in statements)
-    return "; ".join(listed(places) + (f": {reason}" if reason else "") for reason, places in by_reason.items())
+    return "; ".join(
+        listed(places) + (f": {reason}" if reason else "") for reason, places in by_reason.items()
+    )
 
 
 def table(whole: Answer) -> str:
@@ -147,8 +173,14 @@ def table(whole: Answer) -> str:
     lines = ["| question | mean over these workloads | each workload |", "| --- | --- | --- |"]
     for row in whole.matrix.rows:
         cells = [_cell(whole, row, name) for name in row.cells]
-        mean = f"**{row.pooled.words}** {row.pooled.difference(row.scale)}" if row.pooled.estimate else ""
-        lines.append(f"| {row.endpoint.question} (margin {row.margin}) | {mean} | {'; '.join(cells)} |")
+        mean = (
+            f"**{row.pooled.words}** {row.pooled.difference(row.scale)}"
+            if row.pooled.estimate
+            else ""
+        )
+        lines.append(
+            f"| {row.endpoint.question} (margin {row.margin}) | {mean} | {'; '.join(cells)} |"
+        )
     return "\n".join(lines)
 
 
@@ -159,7 +191,9 @@ def _cell(whole: Answer, row: MatrixRow, workload: str) -> str:
     words = cell.words.split(":")[0].split(" (")[0]
     words += _taken(whole, row, workload)
     bold = cell.reading in (Reading.HELPS, Reading.COSTS, Reading.MIXED)
-    return f"{place} {cell.difference(row.scale)} {f'**{words}**' if bold else words}".replace("  ", " ")
+    return f"{place} {cell.difference(row.scale)} {f'**{words}**' if bold else words}".replace(
+        "  ", " "
+    )
 
 
 def _taken(whole: Answer, row: MatrixRow, workload: str) -> str:

@@ -1,4 +1,5 @@
-"""Writes what the documents tell of the code and of the committed studies, between `<!-- NAME -->` and `<!-- end -->`.
+"""Writes what the documents tell of the code and of the committed studies, between `<!-- NAME -->`
+and `<!-- end -->`.
 
     python docs/making/blocks.py
 
@@ -21,8 +22,9 @@ from evalsuite.report.section import sections
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(
-    r"(<!-- (options|answers|conclusions|superseded|contrasts|correlations|levels|orders|gates|treatments|terms|rooms"
-    r"|names|file)"
+    r"(<!--"
+    r" (options|answers|conclusions|superseded|contrasts|correlations|levels|orders|gates"
+    r"|treatments|terms|rooms|names|file)"
     r"(?: ([\w./-]+))? -->\n).*?(<!-- end -->)",
     re.S,
 )
@@ -38,7 +40,10 @@ def options(stage: str) -> str:
     """The options of a stage with their defaults, as `evalsuite stages NAME` lists them."""
     target = load("stages", stage).target
     texts = texts_of(target)
-    rows = [(f"`{name}`", f"`{default}`", texts.get(name, "")) for name, _, default in options_of(target)]
+    rows = [
+        (f"`{name}`", f"`{default}`", texts.get(name, ""))
+        for name, _, default in options_of(target)
+    ]
     return grid(("option", "default", "meaning"), *rows) if rows else "It has no options."
 
 
@@ -51,19 +56,29 @@ def terms(_: str) -> str:
 def file(path: str) -> str:
     """A file of the repository, as it is."""
     kind = {".py": "python", ".toml": "toml"}[Path(path).suffix]
-    return f'```{kind} title="{Path(path).name}"\n{(ROOT / path).read_text(encoding="utf-8").rstrip()}\n```'
+    return (
+        f"```{kind}"
+        f' title="{Path(path).name}"\n{(ROOT / path).read_text(encoding="utf-8").rstrip()}\n```'
+    )
 
 
 def rooms(_: str) -> str:
-    """What each folder and module is for, and what it may import, as tests/evalsuite/test_house.py holds it."""
+    """What each folder and module is for, and what it may import, as
+    tests/evalsuite/test_house.py holds it.
+    """
     tree = ast.parse((ROOT / "tests/evalsuite/test_house.py").read_text(encoding="utf-8"))
     (rules,) = [
-        each.value for each in tree.body
-        if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name) and each.targets[0].id == "ALLOWED"
-    ]  # fmt: skip
+        each.value
+        for each in tree.body
+        if isinstance(each, ast.Assign)
+        and isinstance(each.targets[0], ast.Name)
+        and each.targets[0].id == "ALLOWED"
+    ]
     allowed: dict[str, set[str]] = ast.literal_eval(rules)
-    rows = [(f"`{room}`", _purpose(room), ", ".join(f"`{each}`" for each in sorted(uses)) or "nothing")
-            for room, uses in allowed.items()]  # fmt: skip
+    rows = [
+        (f"`{room}`", _purpose(room), ", ".join(f"`{each}`" for each in sorted(uses)) or "nothing")
+        for room, uses in allowed.items()
+    ]
     return grid(("folder or module", "what it holds", "may import"), *rows)
 
 
@@ -81,11 +96,21 @@ def told(table: Callable[[str], list[tuple[str, ...]]]) -> Callable[[str], str]:
 
 
 MADE: dict[str, Callable[[str], str]] = {
-    "options": options, "answers": answers, "conclusions": conclusions, "superseded": superseded,
-    "terms": terms, "rooms": rooms, "file": file, "contrasts": told(table),
-    "correlations": told(drift), "levels": told(levels), "orders": told(orders), "gates": told(gates),
-    "treatments": told(treatments), "names": lambda topic: grid(*listed(topic)),
-}  # fmt: skip
+    "options": options,
+    "answers": answers,
+    "conclusions": conclusions,
+    "superseded": superseded,
+    "terms": terms,
+    "rooms": rooms,
+    "file": file,
+    "contrasts": told(table),
+    "correlations": told(drift),
+    "levels": told(levels),
+    "orders": told(orders),
+    "gates": told(gates),
+    "treatments": told(treatments),
+    "names": lambda topic: grid(*listed(topic)),
+}
 
 
 def filled(text: str) -> str:

@@ -1,7 +1,8 @@
-"""A hook of mkdocs: what pages link to outside of docs/, as a committed report, becomes a file of the site.
+"""A hook of mkdocs: what pages link to outside of docs/, as a committed report, becomes a file of
+the site.
 
-In the repository such a link is relative to the page (`../reports/prune/report.html`), and on the site likewise. Of a
-report there is the page alone: links to its Markdown lead there too.
+In the repository such a link is relative to the page (`../reports/prune/report.html`), and on the
+site likewise. Of a report there is the page alone: links to its Markdown lead there too.
 """
 
 from __future__ import annotations
@@ -28,12 +29,16 @@ def target_of(link: str, page: str) -> str:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds every file outside of docs/ that a page links to, and what those that are pages link to."""
+    """Adds every file outside of docs/ that a page links to, and what those that are pages link
+    to.
+    """
     unread = list(files.documentation_pages())
     while unread:
         page = unread.pop()
         targets = {target_of(link, page.src_uri) for link in LINK.findall(page.content_string)}
-        for target in sorted(each for each in targets if not each.startswith("docs/") and (ROOT / each).is_file()):
+        for target in sorted(
+            each for each in targets if not each.startswith("docs/") and (ROOT / each).is_file()
+        ):
             if files.get_file_from_path(target) is None:
                 added = File.generated(config, target, abs_src_path=str(ROOT / target))
                 added.inclusion = InclusionLevel.NOT_IN_NAV

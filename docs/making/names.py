@@ -1,6 +1,8 @@
-"""The public names by topic, as docs/reference.md lists them: what each is, and where its example stands.
+"""The public names by topic, as docs/reference.md lists them: what each is, and where its example
+stands.
 
-A docstring ends with `Example: docs/PAGE.md#section`. Nothing is imported for that: the stub says where a name is from.
+A docstring ends with `Example: docs/PAGE.md#section`. Nothing is imported for that: the stub says
+where a name is from.
 """
 
 from __future__ import annotations
@@ -14,92 +16,192 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent.parent
 FIRST = "first"  # the names to learn first, which stand under their own topics too
 TOPICS = {
-    FIRST: "assess workload run harden swap_to_relu census certify_swap verify check_proof export_onnx Network Bench "
-    "Outcome Metric Unsupported",
+    FIRST: (
+        "assess workload run harden swap_to_relu census certify_swap verify check_proof export_onnx"
+        " Network Bench Outcome Metric Unsupported"
+    ),
     "measuring": "assess workload run load_own OwnError data_folder",
-    "replacing": "harden Hardening parameter_groups target_for target_for_certificate swap_to_relu swap replace expose "
-    "redirect_calls Call census Found census_of_run refit_bias refit recalibrate_batchnorm distill_loss fold_hardness "
-    "save_module load_module",
-    "activations": "Activation Scalar unit_hardness GELU GELU_TANH SILU RELU RELU6 clip LAMBDA_GELU SIGMOID TANH "
-    "SOFTPLUS Hardenable LambdaGELU Swish GatedUnit matched_hidden",
-    "stages": "Stage Network Bench Data Split Outcome Metric Direction Verdict Property Unsupported Timed FineTune",
-    "tasks": "Inputs Samples Several leaves mapped pieces batch_of Task Classification TokenClassification MultiLabel "
-    "Regression LanguageModel Embedding IGNORED score scores Score mean_loss changes worsening",
+    "replacing": (
+        "harden Hardening parameter_groups target_for target_for_certificate swap_to_relu swap"
+        " replace expose redirect_calls Call census Found census_of_run refit_bias refit"
+        " recalibrate_batchnorm distill_loss fold_hardness save_module load_module"
+    ),
+    "activations": (
+        "Activation Scalar unit_hardness GELU GELU_TANH SILU RELU RELU6 clip LAMBDA_GELU SIGMOID"
+        " TANH SOFTPLUS Hardenable LambdaGELU Swish GatedUnit matched_hidden"
+    ),
+    "stages": (
+        "Stage Network Bench Data Split Outcome Metric Direction Verdict Property Unsupported Timed"
+        " FineTune"
+    ),
+    "tasks": (
+        "Inputs Samples Several leaves mapped pieces batch_of Task Classification"
+        " TokenClassification MultiLabel Regression LanguageModel Embedding IGNORED score scores"
+        " Score mean_loss changes worsening"
+    ),
     "workloads": "Workload Budget split partition labelled packaged_file sha256 mlp convolution",
     "variants": "Variant Setup train Made Trained Swapped",
-    "onnx": "export_onnx export_network open_onnx run_onnx feed input_names from_onnx OnnxNetwork copy_onnx running "
-    "is_file output_of parameters_of in_layers in_modules",
-    "latency": "compare_latency steady_latency Latency Reading graph_digest relative_latency no_relative_latency "
-    "timing_inputs TIMED_BATCHES check_yardstick with_yardstick yardstick_graph yardstick_reason",
+    "onnx": (
+        "export_onnx export_network open_onnx run_onnx feed input_names from_onnx OnnxNetwork"
+        " copy_onnx running is_file output_of parameters_of in_layers in_modules"
+    ),
+    "latency": (
+        "compare_latency steady_latency Latency Reading graph_digest relative_latency"
+        " no_relative_latency timing_inputs TIMED_BATCHES check_yardstick with_yardstick"
+        " yardstick_graph yardstick_reason"
+    ),
     "relaxations": "interval relax envelope product gated",
     "certificates": "certify_swap SwapCertificate SwapBounds preactivation_bounds UnitBounds",
-    "verification": "verify Verification Answer Question decide read_onnx read_vnnlib Specification Case Box "
-    "specification_of Graph "
-    "Pointwise graph_of_network with_difference Propagation zonotopes_of layers_in_file FileLayer falsify float32_box "
-    "Attack margin violated Replay Witness Witnesses subjects "
-    "Subject write_counterexamples counterexample_pictures",
+    "verification": (
+        "verify Verification Answer Question decide read_onnx read_vnnlib Specification Case Box"
+        " specification_of Graph Pointwise graph_of_network with_difference Propagation"
+        " zonotopes_of layers_in_file FileLayer falsify float32_box Attack margin violated Replay"
+        " Witness Witnesses subjects Subject write_counterexamples counterexample_pictures"
+    ),
     "searching": "Branching Dual dual_of_forms Parts Carried",
-    "proofs": "check_proof ProofError check_smooth_proof recompute_smooth_proof read_smooth_network SmoothProofError "
-    "SmoothBoundError SMOOTH_PROOF check_integer_proof IntegerProofError INTEGER_PROOF",
-    "sections": "Section Part Run Measured Record Finding Endpoint Measure Evidence Contrast first_step paired_test "
-    "mean_test Headline Form Picture Screen notes parse_setting",
-    "statistics": "Estimate mean_interval seed_difference mean_by_seed between holm after_holm SIGNIFICANT",
-    "numbers": "Scale scale_of p_text percent_text power_text ranges_text listed labels grouped sentence number_of",
-    "tables": "Grid GridCell Sheet StepTable Compared Values common_scale compared_cell compared_columns "
-    "estimate_columns interval_text ends_text lacking tally resolved_text where_text",
-    "figures": "Drawing panels looks Look drawings_by_group mean_marks layer_marks Layers name_layers shifts "
-    "log_heights radius_axis radius_text shifted_radius is_geometric INK_COLOUR MUTED_COLOUR",
+    "proofs": (
+        "check_proof ProofError check_smooth_proof recompute_smooth_proof read_smooth_network"
+        " SmoothProofError SmoothBoundError SMOOTH_PROOF check_integer_proof IntegerProofError"
+        " INTEGER_PROOF"
+    ),
+    "sections": (
+        "Section Part Run Measured Record Finding Endpoint Measure Evidence Contrast first_step"
+        " paired_test mean_test Headline Form Picture Screen notes parse_setting"
+    ),
+    "statistics": (
+        "Estimate mean_interval seed_difference mean_by_seed between holm after_holm SIGNIFICANT"
+    ),
+    "numbers": (
+        "Scale scale_of p_text percent_text power_text ranges_text listed labels grouped sentence"
+        " number_of"
+    ),
+    "tables": (
+        "Grid GridCell Sheet StepTable Compared Values common_scale compared_cell compared_columns "
+        "estimate_columns interval_text ends_text lacking tally resolved_text where_text"
+    ),
+    "figures": (
+        "Drawing panels looks Look drawings_by_group mean_marks layer_marks Layers name_layers"
+        " shifts log_heights radius_axis radius_text shifted_radius is_geometric INK_COLOUR"
+        " MUTED_COLOUR"
+    ),
     "areas": "Area Point measured_area holm_areas area_text area_columns areas_sheet AREA_SCALE",
 }
-# Said here in other words than at the beginning of the docstring, which goes into more detail, or is short help.
+# Said here in other words than at the beginning of the docstring, which goes into more detail, or
+# is short help.
 SAID = {
-    "FineTune": "The function by which a stage trains a network further, in the same way for every network.",
-    "Hardening": "The hook that raises every lambda to its target; call it before each optimizer step.",
+    "FineTune": (
+        "The function by which a stage trains a network further, in the same way for every network."
+    ),
+    "Hardening": (
+        "The hook that raises every lambda to its target; call it before each optimizer step."
+    ),
     "Trained": "The variant that is trained with one activation from the first step to the last.",
-    "Swapped": "The variant that puts another activation into a trained network: no hardening, no repair.",
-    "certify_swap": "Proven bounds of what the swap to ReLU can change in the outputs, for boxes of inputs.",
-    "SwapCertificate": "What `certify_swap` proves: how far outputs move, and whether the class stays.",
-    "SwapBounds": "What `certify_swap` proves, for one network and many boxes: the network is read once.",
+    "Swapped": (
+        "The variant that puts another activation into a trained network: no hardening, no repair."
+    ),
+    "certify_swap": (
+        "Proven bounds of what the swap to ReLU can change in the outputs, for boxes of inputs."
+    ),
+    "SwapCertificate": (
+        "What `certify_swap` proves: how far outputs move, and whether the class stays."
+    ),
+    "SwapBounds": (
+        "What `certify_swap` proves, for one network and many boxes: the network is read once."
+    ),
     "UnitBounds": "The path of an activation, and the bounds of its inputs.",
-    "Answer": "The answer of a verifier: VNN-COMP's words, and three for what holds of one arithmetic alone.",
-    "Verification": "What `verify` returns: the answer, a witness, the reason, and the time that it took.",
-    "Question": "What an engine of `evalsuite verify` is asked: the files, the property and the deadline.",
-    "Case": "One way to satisfy a property: constraints on the outputs that hold together, in a box.",
+    "Answer": (
+        "The answer of a verifier: VNN-COMP's words, and three for what holds of one arithmetic"
+        " alone."
+    ),
+    "Verification": (
+        "What `verify` returns: the answer, a witness, the reason, and the time that it took."
+    ),
+    "Question": (
+        "What an engine of `evalsuite verify` is asked: the files, the property and the deadline."
+    ),
+    "Case": (
+        "One way to satisfy a property: constraints on the outputs that hold together, in a box."
+    ),
     "Box": "Lower and upper ends of all inputs, as exact fractions.",
     "Attack": "Looks for points that satisfy a property, by projected gradient descent.",
     "decide": "What `verify` decides, for a network and a property that are in memory.",
-    "Specification": "A property as it is read from a VNN-LIB file: boxes of inputs, and outputs that must not occur.",
+    "Specification": (
+        "A property as it is read from a VNN-LIB file: boxes of inputs, and outputs that must not"
+        " occur."
+    ),
     "specification_of": "The negation of a property: a verifier looks for inputs that satisfy it.",
     "Graph": "A network as a list of operations in float64, read from an ONNX file.",
     "Pointwise": "An operation of such a graph: one activation, applied to each entry of a value.",
-    "graph_of_network": "The ONNX model of a stage's network and its graph, compared with ONNX Runtime and the module.",
-    "with_difference": "The graph of two networks on the same inputs, whose first outputs are their difference.",
-    "zonotopes_of": "The function that bounds a network with attention over one box; None of any other network.",
-    "FileLayer": "A layer of an ONNX file: a module, numbers that are added, or an activation and its hardness.",
+    "graph_of_network": (
+        "The ONNX model of a stage's network and its graph, compared with ONNX Runtime and the"
+        " module."
+    ),
+    "with_difference": (
+        "The graph of two networks on the same inputs, whose first outputs are their difference."
+    ),
+    "zonotopes_of": (
+        "The function that bounds a network with attention over one box; None of any other network."
+    ),
+    "FileLayer": (
+        "A layer of an ONNX file: a module, numbers that are added, or an activation and its"
+        " hardness."
+    ),
     "Witness": "Inputs that satisfy a property, and the outputs that ONNX Runtime gives for them.",
-    "Witnesses": "Replays points in ONNX Runtime, one at a time, and keeps those that satisfy a property.",
+    "Witnesses": (
+        "Replays points in ONNX Runtime, one at a time, and keeps those that satisfy a property."
+    ),
     "violated": "Whether outputs violate their properties, one for each sample, (batch,) bool.",
-    "subjects": "What a verifier is asked about the first test samples; of tokens, what follows their embedding.",
+    "subjects": (
+        "What a verifier is asked about the first test samples; of tokens, what follows their"
+        " embedding."
+    ),
     "Subject": "A network of real inputs, and the properties that are asked of it at a radius.",
     "radius_axis": "Draw a tick at each radius, and as many labels as there is room for.",
-    "radius_text": 'A radius as text: "1/64", "3/64" or "3/255" where it is such a fraction, else a short decimal.',
-    "shifted_radius": "A function that moves radii aside, so that marks at one radius stand side by side.",
-    "Branching": "A search in batches: each part of a box is proven, split at a neuron, or settled where all are held.",
+    "radius_text": (
+        'A radius as text: "1/64", "3/64" or "3/255" where it is such a fraction, else a short'
+        " decimal."
+    ),
+    "shifted_radius": (
+        "A function that moves radii aside, so that marks at one radius stand side by side."
+    ),
+    "Branching": (
+        "A search in batches: each part of a box is proven, split at a neuron, or settled where all"
+        " are held."
+    ),
     "Dual": "The dual problem that bounds a ReLU network on parts of one box.",
-    "dual_of_forms": "The dual problem of a ReLU network that is given by the matrices of its layers.",
-    "Parts": "Parts of a box, each given by neurons held on or off, and the multipliers that bound it.",
+    "dual_of_forms": (
+        "The dual problem of a ReLU network that is given by the matrices of its layers."
+    ),
+    "Parts": (
+        "Parts of a box, each given by neurons held on or off, and the multipliers that bound it."
+    ),
     "Carried": "Lower bounds of such parts, and the linear functions that gave them.",
-    "check_proof": "What a proof file proves of the ReLU network in an ONNX file, recomputed exactly.",
+    "check_proof": (
+        "What a proof file proves of the ReLU network in an ONNX file, recomputed exactly."
+    ),
     "ProofError": "Raised where such a file proves nothing, with the place and the reason.",
-    "check_smooth_proof": "What a proof file proves of a smooth network, if no number in the file was changed.",
+    "check_smooth_proof": (
+        "What a proof file proves of a smooth network, if no number in the file was changed."
+    ),
     "recompute_smooth_proof": "The same, whatever the file says was computed.",
-    "read_smooth_network": "The weights and functions of a smooth network, as the checker of its proofs reads them.",
-    "SmoothProofError": "Raised where a proof about a smooth network proves nothing, with the place and the reason.",
-    "SmoothBoundError": "Raised where a bound of such a proof is not > 0 when it is computed again.",
-    "check_integer_proof": "What a proof file proves of the integer network in an ONNX file, recomputed exactly.",
-    "IntegerProofError": "Raised where a proof about an integer network proves nothing, with the place and the reason.",
+    "read_smooth_network": (
+        "The weights and functions of a smooth network, as the checker of its proofs reads them."
+    ),
+    "SmoothProofError": (
+        "Raised where a proof about a smooth network proves nothing, with the place and the reason."
+    ),
+    "SmoothBoundError": (
+        "Raised where a bound of such a proof is not > 0 when it is computed again."
+    ),
+    "check_integer_proof": (
+        "What a proof file proves of the integer network in an ONNX file, recomputed exactly."
+    ),
+    "IntegerProofError": (
+        "Raised where a proof about an integer network proves nothing, with the place and the"
+        " reason."
+    ),
 }
-EXAMPLE = re.compile(r"Example: (docs/[\w/-]+\.md)#([\w-]+)$")
+EXAMPLE = re.compile(r"Example:\s+(docs/[\w/-]+\.md)#([\w-]+)$")
 
 
 @cache
@@ -111,11 +213,15 @@ def public() -> dict[str, str]:
     """Each public name, and the module that the stub takes it from."""
     stub = _parsed(ROOT / "evalsuite" / "__init__.pyi")
     places = [each for each in stub.body if isinstance(each, ast.ImportFrom)]
-    return {name.name: f"evalsuite.{each.module or name.name}" for each in places for name in each.names}
+    return {
+        name.name: f"evalsuite.{each.module or name.name}" for each in places for name in each.names
+    }
 
 
 def docstring(name: str, module: str) -> str:
-    """What a module says of a name that it defines, or takes from another one; of a constant, the text beneath it."""
+    """What a module says of a name that it defines, or takes from another one; of a constant,
+    the text beneath it.
+    """
     place = ROOT / module.replace(".", "/")
     body = _parsed(place / "__init__.py" if place.is_dir() else place.with_suffix(".py")).body
     if module == f"evalsuite.{name}":  # a package that is called
@@ -127,25 +233,41 @@ def docstring(name: str, module: str) -> str:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             if name in [each.id for each in targets if isinstance(each, ast.Name)]:
                 return ast.get_docstring(ast.Module([after], [])) or ""
-        if isinstance(node, ast.ImportFrom) and node.module and name in [each.name for each in node.names]:
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.module
+            and name in [each.name for each in node.names]
+        ):
             return docstring(name, node.module)
     return ""
 
 
 def first_sentence(text: str) -> str:
     """The first sentence of a docstring, in one line."""
-    return re.split(r"(?<=[.])\s+(?=[A-Z`\"])", " ".join(inspect.cleandoc(text).split("\n\n")[0].split()))[0]
+    return re.split(
+        r"(?<=[.])\s+(?=[A-Z`\"])", " ".join(inspect.cleandoc(text).split("\n\n")[0].split())
+    )[0]
 
 
 def section(page: str, slug: str) -> tuple[str, str]:
-    """The heading that the site gives this address, and the text under it; empty where there is none."""
+    """The heading that the site gives this address, and the text under it; empty where there is
+    none.
+    """
     text = (ROOT / page).read_text(encoding="utf-8")
-    parts = re.split(r"^(#+) (.+)\n", re.sub(r"^```.*?^```$", _hidden, text, flags=re.M | re.S), flags=re.M)[1:]
-    titles = [re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", each).strip().lower()) for each in parts[1::3]]
+    parts = re.split(
+        r"^(#+) (.+)\n", re.sub(r"^```.*?^```$", _hidden, text, flags=re.M | re.S), flags=re.M
+    )[1:]
+    titles = [
+        re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", each).strip().lower())
+        for each in parts[1::3]
+    ]
     if slug not in titles:
         return "", ""
     first = 3 * titles.index(slug)
-    after = next((at for at in range(first + 3, len(parts), 3) if len(parts[at]) <= len(parts[first])), len(parts))
+    after = next(
+        (at for at in range(first + 3, len(parts), 3) if len(parts[at]) <= len(parts[first])),
+        len(parts),
+    )
     return parts[first + 1], "\n".join(parts[first + 2 : after]).replace("\0", "#")
 
 

@@ -1,8 +1,10 @@
-"""Writes the table of networks and stages in `docs/networks.md`, between `<!-- networks -->` and `<!-- end -->`.
+"""Writes the table of networks and stages in `docs/networks.md`, between `<!-- networks -->` and
+`<!-- end -->`.
 
     python docs/making/networks.py [NETWORK ...]
 
-makes the rows of these networks anew, of all without a name; the other rows stay. A slow test compares.
+makes the rows of these networks anew, of all without a name; the other rows stay. A slow test
+compares.
 """
 
 from __future__ import annotations
@@ -52,12 +54,29 @@ from graph_networks import HandWritten, made  # noqa: E402  # what the graph is 
 PAGE = ROOT / "docs" / "networks.md"
 BLOCK = re.compile(r"(<!-- networks -->\n).*?(<!-- end -->)", re.S)
 NETWORKS = {
-    "vit": "ViT of Hugging Face", "bert": "BERT with a mask", "distilbert": "DistilBERT with a mask", "gpt2": "GPT-2",
-    "llama": "Llama: RMSNorm, SwiGLU, grouped queries", "convnext": "ConvNeXt", "mobilenet": "MobileNetV3",
-    "efficientnet": "EfficientNet", "mixer": "MLP-Mixer", "resnet": "ResNet with MaxPool", "unet": "U-Net",
+    "vit": "ViT of Hugging Face",
+    "bert": "BERT with a mask",
+    "distilbert": "DistilBERT with a mask",
+    "gpt2": "GPT-2",
+    "llama": "Llama: RMSNorm, SwiGLU, grouped queries",
+    "convnext": "ConvNeXt",
+    "mobilenet": "MobileNetV3",
+    "efficientnet": "EfficientNet",
+    "mixer": "MLP-Mixer",
+    "resnet": "ResNet with MaxPool",
+    "unet": "U-Net",
     "hand-written": "a class with GELU as a function",
-}  # fmt: skip
-STAGES = ("export", "quantize", "integers", "prune", "bounds", "swap-certificate", "exact", "verify")
+}
+STAGES = (
+    "export",
+    "quantize",
+    "integers",
+    "prune",
+    "bounds",
+    "swap-certificate",
+    "exact",
+    "verify",
+)
 EPS, _SAMPLES, _SECONDS, _VOCABULARY = 2.0**-10, 2, 60.0, 50
 _PARTS = (8, 24, 8, 32)  # samples to train on, to calibrate, to validate and to test
 _LONGEST = 240  # letters of a reason
@@ -65,7 +84,9 @@ WORKS, PARTLY, NO = "works", "in part", "no"
 
 
 def subject(name: str, folder: Path) -> tuple[Network, Bench]:
-    """The network with weights drawn as large as its layers are wide, and data whose targets are its own classes."""
+    """The network with weights drawn as large as its layers are wide, and data whose targets are
+    its own classes.
+    """
     module, example = made(name)
     if name == "hand-written":
         module = HandWritten(functional.gelu).eval()
@@ -73,7 +94,11 @@ def subject(name: str, folder: Path) -> tuple[Network, Bench]:
         module = nn.Sequential(module, nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
     for each in module.modules():
         weight = getattr(each, "weight", None)
-        if isinstance(weight, nn.Parameter) and weight.ndim > 1 and not isinstance(each, nn.Embedding):
+        if (
+            isinstance(weight, nn.Parameter)
+            and weight.ndim > 1
+            and not isinstance(each, nn.Embedding)
+        ):
             nn.init.xavier_normal_(weight)
     parts = [_drawn(example, count) for count in _PARTS]
     with torch.no_grad():
@@ -82,7 +107,9 @@ def subject(name: str, folder: Path) -> tuple[Network, Bench]:
     task = LanguageModel() if positions else Classification()
     inputs = [Several(each) if isinstance(each, dict) else each for each in parts]
     splits = [Split(each, target, task) for each, target in zip(inputs, targets, strict=True)]  # type: ignore[arg-type]
-    tokens = None if isinstance(example, torch.Tensor) and example.is_floating_point() else _VOCABULARY
+    tokens = (
+        None if isinstance(example, torch.Tensor) and example.is_floating_point() else _VOCABULARY
+    )
     train, calibration, validation, test = splits
     data = Data(train, calibration, validation, test, (0.0, 1.0), classes, "drawn", tokens)
     given = parts[1] if isinstance(example, dict) else None
@@ -95,10 +122,15 @@ def _drawn(example: Inputs, count: int) -> Inputs:
         tokens = example["input_ids"]
         lengths = torch.randint(3, tokens.shape[1] + 1, (count, 1))
         mask = (torch.arange(tokens.shape[1]) < lengths).long()
-        return {"input_ids": torch.randint(1, _VOCABULARY, (count, tokens.shape[1])), "attention_mask": mask}
+        return {
+            "input_ids": torch.randint(1, _VOCABULARY, (count, tokens.shape[1])),
+            "attention_mask": mask,
+        }
     assert isinstance(example, torch.Tensor)
     shape = (count, *example.shape[1:])
-    return torch.rand(shape) if example.is_floating_point() else torch.randint(1, _VOCABULARY, shape)
+    return (
+        torch.rand(shape) if example.is_floating_point() else torch.randint(1, _VOCABULARY, shape)
+    )
 
 
 def row(name: str) -> list[str]:
@@ -130,10 +162,13 @@ def _run(stage: Stage, network: Network, bench: Bench) -> Outcome:
 def _value(outcome: Outcome, name: str, **setting: object) -> float:
     """What was measured. Raises Unsupported where a reason stands instead."""
     (found,) = [
-        each for each in outcome.metrics
-        if each.name == name and each.sample is None and setting.items() <= dict(each.setting).items()
+        each
+        for each in outcome.metrics
+        if each.name == name
+        and each.sample is None
+        and setting.items() <= dict(each.setting).items()
         and (setting or not each.setting)
-    ]  # fmt: skip
+    ]
     if found.value is None:
         raise Unsupported(found.reason)
     return found.value
@@ -173,11 +208,20 @@ def _bounds(network: Network, bench: Bench) -> list[str]:
 
 def _swap(network: Network, bench: Bench) -> list[str]:
     found = _run(Certificate(eps=(EPS,), samples=_SAMPLES, hardness=()), network, bench)
-    return [f"{WORKS}: {_value(found, 'certified_to_observed', eps=EPS):.1f} times what was observed"]
+    return [
+        f"{WORKS}: {_value(found, 'certified_to_observed', eps=EPS):.1f} times what was observed"
+    ]
 
 
 def _exact(network: Network, bench: Bench) -> list[str]:
-    stage = Smt(eps=(EPS,), samples=_SAMPLES, query_time_limit=3.0, max_inputs=4096, max_neurons=4096, proofs=False)
+    stage = Smt(
+        eps=(EPS,),
+        samples=_SAMPLES,
+        query_time_limit=3.0,
+        max_inputs=4096,
+        max_neurons=4096,
+        proofs=False,
+    )
     found = _run(stage, network, bench)
     decided = 1 - _value(found, "undecided_fraction", eps=EPS)
     if not decided:
@@ -205,8 +249,13 @@ def rows(text: str) -> dict[str, list[str]]:
     """The cells that a page has, by the network's title."""
     found = BLOCK.search(text)
     lines = [line for line in found[0].splitlines() if line.startswith("| ")][2:] if found else []
-    cells = ([each.strip().replace("\0", "|") for each in line.replace("\\|", "\0").strip("| ").split("|")]
-             for line in lines)  # fmt: skip
+    cells = (
+        [
+            each.strip().replace("\0", "|")
+            for each in line.replace("\\|", "\0").strip("| ").split("|")
+        ]
+        for line in lines
+    )
     return {first: rest for first, *rest in cells}
 
 
@@ -216,9 +265,13 @@ def block(found: dict[str, list[str]]) -> str:
     lines = [head, ["---"] * len(head), *([name, *cells] for name, cells in found.items())]
     table = ("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
     cells = [cell for each in found.values() for cell in each]
-    counts = {word: sum(cell.startswith(f"{word}:") for cell in cells) for word in (WORKS, PARTLY, NO)}
-    said = (f"Of {len(cells)} cells {counts[WORKS]} work, {counts[PARTLY]} work in part, and {counts[NO]} are refused "
-            "with a reason.")  # fmt: skip
+    counts = {
+        word: sum(cell.startswith(f"{word}:") for cell in cells) for word in (WORKS, PARTLY, NO)
+    }
+    said = (
+        f"Of {len(cells)} cells {counts[WORKS]} work, {counts[PARTLY]} work in part, and"
+        f" {counts[NO]} are refused with a reason."
+    )
     return "\n".join([said, "", *table, ""])
 
 

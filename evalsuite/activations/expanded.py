@@ -15,7 +15,9 @@ from evalsuite.activations.traits import Activation, only_value
 
 
 class XSiLU(nn.Module):
-    """f(x) = x ((1 + 2 a) sigmoid(x) - a), one learnable a for the layer, from 0, where it is SiLU."""
+    """f(x) = x ((1 + 2 a) sigmoid(x) - a), one learnable a for the layer, from 0, where it is
+    SiLU.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,12 +1,15 @@
-"""The compiled kernel of lambda-GELU for float32 on the CPU: value, or both gradients, in one pass over the input.
+"""The compiled kernel of lambda-GELU for float32 on the CPU: value, or both gradients, in one pass
+over the input.
 
-Needs numba (the extra `fast`); importing this module compiles it, or loads what an earlier process compiled.
+Needs numba (the extra `fast`); importing this module compiles it, or loads what an earlier process
+compiled.
 
-With z = lambda x, a = |z| and e = exp(-z^2 / 2), the tail is Phi(-a) = e r(a), where
-r(a) = exp(a^2 / 2) erfc(a / sqrt 2) / 2. r is u P(u), u = 1 / (1 + 0.35 a), P a minimax polynomial on a in [0, 14.5]
-(relative error 3.2e-8); e is 2^-t, t = z^2 log2(e) / 2, by the integer part of t and a minimax polynomial of the rest
-(2e-9). The rounding errors of lambda x and z^2 are carried along by fused multiply-adds: without that, e would lose
-z^2 / 2 ulps. So all is accurate to 1e-6, relative to itself also in the left tail, until it underflows.
+With z = lambda x, a = |z| and e = exp(-z^2 / 2), the tail is Phi(-a) = e r(a), where r(a) = exp(a^2
+/ 2) erfc(a / sqrt 2) / 2. r is u P(u), u = 1 / (1 + 0.35 a), P a minimax polynomial on a in [0,
+14.5] (relative error 3.2e-8); e is 2^-t, t = z^2 log2(e) / 2, by the integer part of t and a
+minimax polynomial of the rest (2e-9). The rounding errors of lambda x and z^2 are carried along by
+fused multiply-adds: without that, e would lose z^2 / 2 ulps. So all is accurate to 1e-6, relative
+to itself also in the left tail, until it underflows.
 """
 
 # numba and llvmlite have no types, and decorators without types would take the annotations away.
@@ -45,12 +48,27 @@ _SCALE = _f(0.35)
 _P0, _P1, _P2, _P3, _P4, _P5, _P6, _P7, _P8 = (
     _f(each)
     for each in (
-        0.139621307, 0.139863515, 0.119821289, 0.105552497, -0.0232123396, 0.159319674, -0.255838984, 0.14403091,
+        0.139621307,
+        0.139863515,
+        0.119821289,
+        0.105552497,
+        -0.0232123396,
+        0.159319674,
+        -0.255838984,
+        0.14403091,
         -0.0291578836,
     )
-)  # fmt: skip
+)
 _E1, _E2, _E3, _E4, _E5, _E6 = (
-    _f(each) for each in (0.693147206, 0.240226469, 0.0555032876, 0.00961848896, 0.00133999379, 0.000153458283)
+    _f(each)
+    for each in (
+        0.693147206,
+        0.240226469,
+        0.0555032876,
+        0.00961848896,
+        0.00133999379,
+        0.000153458283,
+    )
 )
 
 
@@ -114,7 +132,8 @@ def _slopes_at(x: Any, hardness: Any) -> Any:
     far = abs(z) > _FAR
     near = _ZERO if far else z
     bell = _ZERO if far else _bell(near, _ZERO if far else _fma(x, hardness, -z))
-    tail = bell * (_mills(abs(near)) - abs(near) * _DENSITY_AT_0)  # df/dx at -|z|; at |z| it is 1 minus that
+    # df/dx at -|z|; at |z| it is 1 minus that
+    tail = bell * (_mills(abs(near)) - abs(near) * _DENSITY_AT_0)
     x = _ZERO if far else x
     return (tail if z < _ZERO else _ONE - tail), x * (bell * _DENSITY_AT_0) * x
 
@@ -151,7 +170,9 @@ _LINE, _TABLE, _SUMS = types.float32[::1], types.float32[:, ::1], types.float64[
 
 
 def _compiled(signature: Any) -> Any:
-    """Compile at once, and keep the result on disk for later processes where a folder for it can be written."""
+    """Compile at once, and keep the result on disk for later processes where a folder for it can
+    be written.
+    """
 
     def compile_now(function: Any) -> Any:
         compiler = partial(njit, [signature], fastmath=_MATH, error_model="numpy", nogil=True)
@@ -223,17 +244,26 @@ def _rows_of_piece(x: torch.Tensor) -> int:
 
 
 def value(x: torch.Tensor, hardness: torch.Tensor, out: torch.Tensor) -> None:
-    """Write f(x) to `out`: both (n,) with one lambda, or (rows, columns) with lambda (columns,); contiguous float32."""
+    """Write f(x) to `out`: both (n,) with one lambda, or (rows, columns) with lambda (columns,);
+    contiguous float32.
+    """
     source, to, scale = x.numpy(), out.numpy(), hardness.numpy()
     if x.ndim == 1:
         one = np.float32(scale)
         _over_pieces(len(x), _PIECE, lambda _, piece: _value_line(source[piece], one, to[piece]))
     else:
-        _over_pieces(len(x), _rows_of_piece(x), lambda _, piece: _value_table(source[piece], scale, to[piece]))
+        _over_pieces(
+            len(x),
+            _rows_of_piece(x),
+            lambda _, piece: _value_table(source[piece], scale, to[piece]),
+        )
 
 
-def slopes(x: torch.Tensor, hardness: torch.Tensor, upstream: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    """Write the gradient of x to `out`, and return that of lambda in float64. Shapes as for `value`.
+def slopes(
+    x: torch.Tensor, hardness: torch.Tensor, upstream: torch.Tensor, out: torch.Tensor
+) -> torch.Tensor:
+    """Write the gradient of x to `out`, and return that of lambda in float64. Shapes as for
+    `value`.
 
     `upstream` may be expanded. The sums do not depend on the number of threads.
     """
@@ -243,7 +273,9 @@ def slopes(x: torch.Tensor, hardness: torch.Tensor, upstream: torch.Tensor, out:
         totals = np.empty(-(-len(x) // _PIECE))
 
         def line(index: int, piece: slice) -> None:
-            totals[index] = _slopes_line(source[piece], one, np.ascontiguousarray(given[piece]), to[piece])
+            totals[index] = _slopes_line(
+                source[piece], one, np.ascontiguousarray(given[piece]), to[piece]
+            )
 
         _over_pieces(len(x), _PIECE, line)
         return torch.tensor(totals.sum(), dtype=torch.float64)
@@ -251,7 +283,9 @@ def slopes(x: torch.Tensor, hardness: torch.Tensor, upstream: torch.Tensor, out:
     sums = np.zeros((-(-len(x) // step), x.shape[1]))
 
     def table(index: int, piece: slice) -> None:
-        _slopes_table(source[piece], scale, np.ascontiguousarray(given[piece]), to[piece], sums[index])
+        _slopes_table(
+            source[piece], scale, np.ascontiguousarray(given[piece]), to[piece], sums[index]
+        )
 
     _over_pieces(len(x), step, table)
     return torch.from_numpy(sums.sum(0))

@@ -1,4 +1,6 @@
-"""Gated linear units as feed-forward layers (arXiv 2002.05202; the GLU itself: arXiv 1612.08083)."""
+"""Gated linear units as feed-forward layers (arXiv 2002.05202; the GLU itself: arXiv
+1612.08083).
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,15 @@ from evalsuite.activations.hardenable import Hardenable
 class GatedUnit(nn.Module):
     """A gated linear unit, down(gate(gate_proj(x)) * up(x)): (..., width) -> (..., out_width).
 
-    The activation is the child module `gate`, so that census() finds it and a swap replaces it as anywhere.
+    The activation is the child module `gate`, so that census() finds it and a swap replaces it as
+    anywhere.
 
     Args:
         width: features of the input.
-        hidden: features of the gate; `matched_hidden` gives the number at which the parameters match a plain layer's.
-        gate: the activation; one with a lambda per channel is set to have them along the last dimension.
+        hidden: features of the gate; `matched_hidden` gives the number at which the parameters
+            match a plain layer's.
+        gate: the activation; one with a lambda per channel is set to have them along the last
+            dimension.
         bias: whether the three linear layers have biases; arXiv 2002.05202 has none.
         out_width: features of the output; None: as the input.
 
@@ -29,7 +34,12 @@ class GatedUnit(nn.Module):
     """
 
     def __init__(
-        self, width: int, hidden: int, gate: nn.Module, bias: bool = True, out_width: int | None = None
+        self,
+        width: int,
+        hidden: int,
+        gate: nn.Module,
+        bias: bool = True,
+        out_width: int | None = None,
     ) -> None:
         super().__init__()
         out = width if out_width is None else out_width
@@ -48,13 +58,20 @@ class GatedUnit(nn.Module):
 
 
 def matched_hidden(
-    width: int, hidden: int, *, bias: bool = True, out_width: int | None = None, multiple_of: int = 1
+    width: int,
+    hidden: int,
+    *,
+    bias: bool = True,
+    out_width: int | None = None,
+    multiple_of: int = 1,
 ) -> int:
-    """The hidden width at which a GatedUnit has as many parameters as down(act(up(x))) with `hidden` features.
+    """The hidden width at which a GatedUnit has as many parameters as down(act(up(x))) with
+    `hidden` features.
 
-    That is hidden (width + out + b) / (2 width + out + 2 b), b = 1 with biases, else 0: without them and with
-    out = width the 2/3 of arXiv 2002.05202. Rounded to the nearest multiple of `multiple_of`, halves up, at least
-    one multiple; so the counts differ by at most half a multiple over the hidden width (below 1 % beyond 50 features).
+    That is hidden (width + out + b) / (2 width + out + 2 b), b = 1 with biases, else 0: without
+    them and with out = width the 2/3 of arXiv 2002.05202. Rounded to the nearest multiple of
+    `multiple_of`, halves up, at least one multiple; so the counts differ by at most half a multiple
+    over the hidden width (below 1 % beyond 50 features).
 
     Example: docs/reference.md#rows-of-traits
     """
@@ -74,7 +91,9 @@ def _check_sizes(**sizes: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Gated:
-    """One gated linear unit: its name, one line, formula and source, and a new gate given its number of features."""
+    """One gated linear unit: its name, one line, formula and source, and a new gate given its
+    number of features.
+    """
 
     name: str
     help: str
@@ -83,7 +102,12 @@ class Gated:
     gate: Callable[[int], nn.Module]
 
     def make(
-        self, width: int, hidden: int | None = None, *, bias: bool = True, out_width: int | None = None
+        self,
+        width: int,
+        hidden: int | None = None,
+        *,
+        bias: bool = True,
+        out_width: int | None = None,
     ) -> GatedUnit:
         """The layer; by default as large as a plain one with 4 width hidden features."""
         if hidden is None:
@@ -95,8 +119,16 @@ _SOURCE = "arXiv 2002.05202"
 GATED: dict[str, Gated] = {
     each.name: each
     for each in (
-        Gated("glu", "gated by the sigmoid", "sigmoid(G x) * U x", "arXiv 1612.08083", lambda _: nn.Sigmoid()),
-        Gated("bilinear", "gated by a linear function", "G x * U x", _SOURCE, lambda _: LinearGate()),
+        Gated(
+            "glu",
+            "gated by the sigmoid",
+            "sigmoid(G x) * U x",
+            "arXiv 1612.08083",
+            lambda _: nn.Sigmoid(),
+        ),
+        Gated(
+            "bilinear", "gated by a linear function", "G x * U x", _SOURCE, lambda _: LinearGate()
+        ),
         Gated("reglu", "gated by ReLU", "max(G x, 0) * U x", _SOURCE, lambda _: nn.ReLU()),
         Gated("geglu", "gated by GELU", "gelu(G x) * U x", _SOURCE, lambda _: nn.GELU()),
         Gated("swiglu", "gated by SiLU", "silu(G x) * U x", _SOURCE, lambda _: nn.SiLU()),

@@ -1,7 +1,9 @@
-"""Functions that are gates more often than activations: sigmoid, its piecewise-linear form, tanh, softplus, and none.
+"""Functions that are gates more often than activations: sigmoid, its piecewise-linear form, tanh,
+softplus, and none.
 
-As activations they can be chosen by name. But most that a network contains are gates, poolers, probabilities or scales,
-whose range others rely on: so a census counts them on request alone (`Activation.gate`).
+As activations they can be chosen by name. But most that a network contains are gates, poolers,
+probabilities or scales, whose range others rely on: so a census counts them on request alone
+(`Activation.gate`).
 """
 
 from __future__ import annotations
@@ -81,7 +83,9 @@ SOFTPLUS = Activation(
     shape="+",
     relu_distance=math.log(2),
     make=lambda _: nn.Softplus(threshold=_FLAT),
-    matches=lambda module: isinstance(module, nn.Softplus) and module.beta == 1 and module.threshold >= _FLAT,
+    matches=lambda module: (
+        isinstance(module, nn.Softplus) and module.beta == 1 and module.threshold >= _FLAT
+    ),
     onnx="Softplus",
     hardens_to="relu",
     gate=True,
@@ -90,7 +94,9 @@ SOFTPLUS = Activation(
 
 
 class LinearGate(nn.Identity):
-    """The gate of a bilinear unit. It is a class of its own since networks have nn.Identity for what they leave out."""
+    """The gate of a bilinear unit. It is a class of its own since networks have nn.Identity for
+    what they leave out.
+    """
 
 
 IDENTITY = Activation(

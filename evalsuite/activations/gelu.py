@@ -16,7 +16,9 @@ _DENSITY_AT_0 = 1 / math.sqrt(2 * math.pi)
 
 
 def _phi(z: torch.Tensor) -> torch.Tensor:
-    """The standard normal distribution function, by erfc so that the left tail keeps its relative accuracy."""
+    """The standard normal distribution function, by erfc so that the left tail keeps its
+    relative accuracy.
+    """
     doubled: torch.Tensor = torch.special.erfc(-z * _SQRT_HALF)
     return 0.5 * doubled
 
@@ -32,10 +34,12 @@ def gelu_slope(z: torch.Tensor) -> torch.Tensor:
 
 
 class LambdaGELU(Hardenable):
-    """f(x) = x Phi(lambda x) with a learnable hardness lambda = 1 + softplus(s / t) >= 1 (arXiv 2603.21991, eq. 3).
+    """f(x) = x Phi(lambda x) with a learnable hardness lambda = 1 + softplus(s / t) >= 1 (arXiv
+    2603.21991, eq. 3).
 
-    A kernel of its own computes value and gradients and saves the input alone; where the forward pass is traced or
-    exported, it is gelu(lambda x) / lambda, a GELU node between scalings. The arguments are those of Hardenable.
+    A kernel of its own computes value and gradients and saves the input alone; where the forward
+    pass is traced or exported, it is gelu(lambda x) / lambda, a GELU node between scalings. The
+    arguments are those of Hardenable.
 
     Example: docs/reference.md#rows-of-traits
     """

@@ -11,7 +11,8 @@ from evalsuite.activations.traits import Activation
 
 _SCALE = 2 * math.sqrt(2 / math.pi)
 _CUBIC = 0.044715
-# Beyond this the sigmoid below is 0 or 1 in float64, and the powers of z would overflow for the largest inputs.
+# Beyond this the sigmoid below is 0 or 1 in float64, and the powers of z would overflow for the
+# largest inputs.
 _FLAT = 25.0
 
 
@@ -21,7 +22,9 @@ def _logit(z: torch.Tensor) -> torch.Tensor:
 
 
 def gelu_tanh(z: torch.Tensor) -> torch.Tensor:
-    """Elementwise z sigmoid(2 u), u = sqrt(2 / pi) (z + 0.044715 z^3), which is accurate in the left tail too."""
+    """Elementwise z sigmoid(2 u), u = sqrt(2 / pi) (z + 0.044715 z^3), which is accurate in the
+    left tail too.
+    """
     return z * torch.sigmoid(_logit(z))
 
 

@@ -1,4 +1,6 @@
-"""A learnt hardness for any activation that approaches ReLU as it is scaled: f(x) = g(lambda x) / lambda."""
+"""A learnt hardness for any activation that approaches ReLU as it is scaled: f(x) = g(lambda x)
+/ lambda.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from evalsuite.activations.traits import Activation
 
 
 class Hardened(Hardenable):
-    """f(x) = g(lambda x) / lambda for a subclass's `function`, g as torch computes it; arguments as of Hardenable."""
+    """f(x) = g(lambda x) / lambda for a subclass's `function`, g as torch computes it; arguments
+    as of Hardenable.
+    """
 
     function: ClassVar[staticmethod[..., torch.Tensor]]
 
@@ -45,7 +49,13 @@ class LambdaMish(Hardened):
 
 def _row(row: Activation, kind: type[Hardened]) -> Activation:
     said = f"{row.name} with one learnable lambda per layer"
-    return hardened(row, kind, name=f"lambda-{row.name}", help=said, formula=f"g(lambda x) / lambda, g is {row.name}")
+    return hardened(
+        row,
+        kind,
+        name=f"lambda-{row.name}",
+        help=said,
+        formula=f"g(lambda x) / lambda, g is {row.name}",
+    )
 
 
 LAMBDA_ELU = _row(ELU, LambdaELU)

@@ -1,8 +1,8 @@
 """Activations whose slope was designed and then integrated: ReLU^2, xIELU and xIPReLU.
 
-xIELU and xIPReLU (arXiv 2411.13010) have the slopes beta + 2 p x for x > 0, and beta + n (exp(x) - 1) or beta + 2 n x
-below; beta = 0.5 is fixed, p and n are learnt through a softplus and start at 0.8. For xIELU n = beta + softplus, so
-that the slope becomes negative on the left.
+xIELU and xIPReLU (arXiv 2411.13010) have the slopes beta + 2 p x for x > 0, and beta + n (exp(x) -
+1) or beta + 2 n x below; beta = 0.5 is fixed, p and n are learnt through a softplus and start at
+0.8. For xIELU n = beta + softplus, so that the slope becomes negative on the left.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class ReLU2(nn.Module):
 
 
 class _Integrated(nn.Module):
-    """p and n of one layer, kept positive: softplus of `raw_p`, and `least` + softplus of `raw_n`."""
+    """p and n of one layer, kept positive: softplus of `raw_p`, and `least` + softplus of
+    `raw_n`.
+    """
 
     least = 0.0
 
@@ -61,13 +63,16 @@ def _learnt(module: nn.Module) -> tuple[float, float]:
 
 
 class XIELU(_Integrated):
-    """f(x) = p max(x, 0)^2 + n (exp(y) - 1 - y) + beta x, y = min(x, 0), with learnable p and n > beta."""
+    """f(x) = p max(x, 0)^2 + n (exp(y) - 1 - y) + beta x, y = min(x, 0), with learnable p and n
+    > beta.
+    """
 
     least = BETA
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """f(x), of the shape of x."""
-        # Clamped, not chosen by `where`: a branch not taken would send 0 * inf into the gradient for large inputs.
+        # Clamped, not chosen by `where`: a branch not taken would send 0 * inf into the gradient
+        # for large inputs.
         left = x.clamp(max=0)
         # ELU is exp(y) - 1 there, to the same bits; ONNX has no operator expm1.
         return self.p * x.clamp(min=0).square() + self.n * (functional.elu(left) - left) + BETA * x
@@ -92,7 +97,10 @@ def _xielu(p: float, n: float) -> Activation:
 
     return Activation(
         name="xielu",
-        help="quadratic on the right, the integral of a shifted ELU on the left; p, n learnable from 0.8",
+        help=(
+            "quadratic on the right, the integral of a shifted ELU on the left; p, n learnable"
+            " from 0.8"
+        ),
         source="arXiv 2411.13010",
         formula="p x^2 + x/2 if x > 0 else n (exp(x) - 1 - x) + x/2",
         value=value,

@@ -49,7 +49,9 @@ def _prelu(slope: float) -> Activation:
         matches=lambda module: isinstance(module, nn.PReLU),
         onnx="PRelu",
         parameters=("weight",),
-        row_of=lambda module: _prelu(only_value(cast("nn.PReLU", module).weight, "prelu", "the slope")),
+        row_of=lambda module: _prelu(
+            only_value(cast("nn.PReLU", module).weight, "prelu", "the slope")
+        ),
     )
 
 

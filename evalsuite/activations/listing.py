@@ -37,15 +37,18 @@ class Selected:
         if name in GATED and name not in known:
             return Selected((), GATED[name])
         if name not in known:
-            raise UnknownActivation(f"unknown activation {name!r}{did_you_mean(name, [*known, *GATED])}")
+            raise UnknownActivation(
+                f"unknown activation {name!r}{did_you_mean(name, [*known, *GATED])}"
+            )
         try:
             plugin = load("activations", name)
         except PluginError as error:
             raise UnknownActivation(str(error)) from None
         if not isinstance(plugin.target, Activation):
             raise UnknownActivation(
-                f"activation {name!r} of {plugin.origin} {plugin.version} is a {type(plugin.target).__name__}:"
-                " its entry point must name an evalsuite.Activation"
+                f"activation {name!r} of {plugin.origin} {plugin.version} is a"
+                f" {type(plugin.target).__name__}: its entry point must name an"
+                " evalsuite.Activation"
             )
         return Selected((plugin,))
 
@@ -62,12 +65,16 @@ class Selected:
         """What is drawn. Raises ValueError for a gated unit, which is a function of two inputs."""
         if self.unit:
             gate = type(self.unit.gate(1)).__name__
-            raise ValueError(f"{self.unit.name} is no function of one input; draw its gate's activation, {gate}")
+            raise ValueError(
+                f"{self.unit.name} is no function of one input; draw its gate's activation, {gate}"
+            )
         return [plugin.target for plugin in self.plugins if isinstance(plugin.target, Activation)]
 
 
 def table(plugins: Sequence[Plugin]) -> list[str]:
-    """Aligned lines: name, formula, what it hardens to, source; then the gated units; then what could not be loaded."""
+    """Aligned lines: name, formula, what it hardens to, source; then the gated units; then what
+    could not be loaded.
+    """
     rows = [each.target for each in plugins if isinstance(each.target, Activation)]
     cells = [("activation", "formula", "hardens to", "source")]
     cells += [(row.name, row.formula, row.hardens_to or "-", row.source) for row in rows]
@@ -75,10 +82,17 @@ def table(plugins: Sequence[Plugin]) -> list[str]:
     cells += [(unit.name, unit.formula, "", unit.source) for unit in GATED.values()]
     widths = [max(len(line[column]) for line in cells) for column in range(3)]
     lines = [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[3]]) for line in cells
+        "  ".join(
+            [*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[3]]
+        )
+        for line in cells
     ]
     lines.insert(len(rows) + 1, "")
-    lines += [f"{each.name}: {each.error or 'broken: no row of traits'}" for each in plugins if each.target not in rows]
+    lines += [
+        f"{each.name}: {each.error or 'broken: no row of traits'}"
+        for each in plugins
+        if each.target not in rows
+    ]
     return [line.rstrip() for line in lines]
 
 
@@ -100,14 +114,20 @@ def described(row: Activation, origin: str) -> list[str]:
         "from": origin,
     }
     if row.row_of is not None:
-        traits["note"] = "the numbers are those of the default parameters; Activation.of(module) gives a module's"
+        traits["note"] = (
+            "the numbers are those of the default parameters; Activation.of(module) gives a"
+            " module's"
+        )
     return [f"{row.name}: {row.help}", *(f"  {name:<14}  {text}" for name, text in traits.items())]
 
 
 def described_unit(unit: Gated) -> list[str]:
     """A gated unit, a line for each of its traits."""
     traits = {"formula": unit.formula, "source": unit.source, "gate": type(unit.gate(1)).__name__}
-    return [f"{unit.name}: {unit.help}", *(f"  {name:<14}  {text}" for name, text in traits.items())]
+    return [
+        f"{unit.name}: {unit.help}",
+        *(f"  {name:<14}  {text}" for name, text in traits.items()),
+    ]
 
 
 def _number(value: float) -> str:
@@ -127,7 +147,8 @@ _HARDER = 4.0
 
 
 def write_figure(rows: Sequence[Activation], path: Path) -> None:
-    """Draw the rows, in small multiples if there are several, into an SVG or PNG file: the same bytes each time.
+    """Draw the rows, in small multiples if there are several, into an SVG or PNG file: the same
+    bytes each time.
 
     Raises:
         ValueError: no row, or another suffix than those of SUFFIXES.
@@ -138,7 +159,9 @@ def write_figure(rows: Sequence[Activation], path: Path) -> None:
     if path.suffix.lower() not in SUFFIXES:
         raise ValueError(f"cannot draw into {path}: the name must end in {' or '.join(SUFFIXES)}")
     figure = _single(rows[0]) if len(rows) == 1 else _multiples(rows)
-    metadata = {"Date": None, "Creator": None} if path.suffix.lower() == ".svg" else {"Software": None}
+    metadata = (
+        {"Date": None, "Creator": None} if path.suffix.lower() == ".svg" else {"Software": None}
+    )
     figure.savefig(path, metadata=metadata, facecolor="white", dpi=160)
 
 
@@ -154,7 +177,9 @@ def _single(row: Activation) -> Any:
     lines = _panel(axes, row, detailed=True)
     axes.set_xlabel("x")
     axes.set_title(f"{row.name}   ", pad=10)
-    axes.text(1, 1.03, row.formula, transform=axes.transAxes, ha="right", color=_MUTED, size="small")
+    axes.text(
+        1, 1.03, row.formula, transform=axes.transAxes, ha="right", color=_MUTED, size="small"
+    )
     axes.legend(handles=lines, loc="upper left")
     return figure
 
@@ -171,7 +196,11 @@ def _multiples(rows: Sequence[Activation]) -> Any:
     for axes in spare:
         axes.axis("off")
     where = spare[-1] if spare else figure
-    where.legend(handles=lines, loc="center left" if spare else "outside upper right", ncols=1 if spare else len(lines))
+    where.legend(
+        handles=lines,
+        loc="center left" if spare else "outside upper right",
+        ncols=1 if spare else len(lines),
+    )
     return figure
 
 
@@ -188,9 +217,20 @@ def _panel(axes: Any, row: Activation, *, detailed: bool) -> list[Any]:
     if "s" in row.parameters:
         axes.plot(x, row.slope(_HARDER * x), color=_SLOPE, linewidth=0.8, alpha=0.6)
         axes.plot(x, row.value(_HARDER * x) / _HARDER, color=_VALUE, linewidth=0.8, alpha=0.6)
-        axes.annotate(f"thin: hardness {_HARDER:g}", (0.04, 0.66), xycoords="axes fraction", color=_MUTED, size="small")
+        axes.annotate(
+            f"thin: hardness {_HARDER:g}",
+            (0.04, 0.66),
+            xycoords="axes fraction",
+            color=_MUTED,
+            size="small",
+        )
     if detailed and row.inflections:
         at = torch.tensor(row.inflections, dtype=torch.float64)
         axes.plot(at, row.value(at), "o", color=_VALUE, markersize=4, markeredgecolor="white")
-    axes.set(xlim=(-_REACH, _REACH), ylim=(_BOTTOM, _TOP), xticks=[-4, -2, 0, 2, 4], yticks=[-1, 0, 1, 2, 3])
+    axes.set(
+        xlim=(-_REACH, _REACH),
+        ylim=(_BOTTOM, _TOP),
+        xticks=[-4, -2, 0, 2, 4],
+        yticks=[-1, 0, 1, 2, 3],
+    )
     return [value, gradient, relu]

@@ -19,7 +19,9 @@ def _mish_gate(z: torch.Tensor) -> torch.Tensor:
 
 
 def _mish_slope(z: torch.Tensor) -> torch.Tensor:
-    """w + z (1 - w^2) sigmoid(z), with 1 - w^2 = 4 (1 + e^z)^2 / (n + 2)^2 written for both tails."""
+    """w + z (1 - w^2) sigmoid(z), with 1 - w^2 = 4 (1 + e^z)^2 / (n + 2)^2 written for both
+    tails.
+    """
     near = z.clamp(-_FLAT, _FLAT)
     shrunk, grown = torch.exp(-near), torch.exp(near)
     # (1 - w)(1 + w), 1 - w = 2 / (n + 2) and 1 + w = 2 (n + 1) / (n + 2).

@@ -1,4 +1,6 @@
-"""ReLU6, the activation of MobileNets (arXiv 1801.04381), and any other clipping of values to an interval."""
+"""ReLU6, the activation of MobileNets (arXiv 1801.04381), and any other clipping of values to an
+interval.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,15 @@ from evalsuite.activations.traits import Activation
 
 
 def _bounds(module: nn.Module) -> tuple[float, float] | None:
-    return (float(module.min_val), float(module.max_val)) if isinstance(module, nn.Hardtanh) else None
+    return (
+        (float(module.min_val), float(module.max_val)) if isinstance(module, nn.Hardtanh) else None
+    )
 
 
 @lru_cache(maxsize=256)
 def clip(low: float, high: float) -> Activation:
-    """The row of min(max(x, low), high), which nn.Hardtanh(low, high) computes; the ends may be infinite.
+    """The row of min(max(x, low), high), which nn.Hardtanh(low, high) computes; the ends may be
+    infinite.
 
     Raises:
         ValueError: low >= high, or a NaN.

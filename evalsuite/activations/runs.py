@@ -1,4 +1,6 @@
-"""The census of a run: every activation that a network executes, and the module whose forward makes it."""
+"""The census of a run: every activation that a network executes, and the module whose forward
+makes it.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,20 @@ from evalsuite.activations.traits import Activation
 
 # Functions and methods of torch that are activations, by name.
 FUNCTIONS = frozenset(
-    {"gelu", "silu", "relu", "leaky_relu", "elu", "celu", "selu", "mish", "hardswish", "softplus", "prelu", "rrelu"}
+    {
+        "gelu",
+        "silu",
+        "relu",
+        "leaky_relu",
+        "elu",
+        "celu",
+        "selu",
+        "mish",
+        "hardswish",
+        "softplus",
+        "prelu",
+        "rrelu",
+    }
     | {"relu6"}
 )
 _FUSED = "_transformer_encoder_layer_fwd"
@@ -45,12 +60,14 @@ class Use:
 
     Args:
         path: the module whose forward computes it ("" is the network itself).
-        kind: "module" (the module is the activation), "functional" (a function of torch is called), "formula" (written
-            by hand, x g(x)), "operator" (inside a fused operator), or "kept": a tanh, sigmoid or erf that is not part
-            of x g(x), as in a gate, a pooler or a probability; the swap leaves it alone.
+        kind: "module" (the module is the activation), "functional" (a function of torch is called),
+            "formula" (written by hand, x g(x)), "operator" (inside a fused operator), or "kept": a
+            tanh, sigmoid or erf that is not part of x g(x), as in a gate, a pooler or a
+            probability; the swap leaves it alone.
         function: its name; "x g(x)" for a formula that no row has.
         traits: its row, None where there is none.
-        hardness: the fixed hardness at which a formula or a module without parameters computes the row.
+        hardness: the fixed hardness at which a formula or a module without parameters computes the
+            row.
         calls: how often.
     """
 
@@ -64,10 +81,11 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of an activation function inside a `forward`: the path of the module, the number of the call, and what it
-    computes.
+    """A call of an activation function inside a `forward`: the path of the module, the number of
+    the call, and what it computes.
 
-    `args` and `kwargs` are what it was given beside its input; `in_place` says whether it overwrites that.
+    `args` and `kwargs` are what it was given beside its input; `in_place` says whether it
+    overwrites that.
 
     Example: docs/reference.md#replace-activations
     """
@@ -82,16 +100,20 @@ class Call:
 
 
 def as_call(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments of forward from an example: a mapping is named arguments, a tuple or list positional ones."""
+    """Arguments of forward from an example: a mapping is named arguments, a tuple or list
+    positional ones.
+    """
     if isinstance(example, Mapping):
         return (), dict(example)
     return (tuple(example), {}) if isinstance(example, (tuple, list)) else ((example,), {})
 
 
 def innermost(paths: Mapping[int, str], depth: int = 2) -> str | None:
-    """The path of the registered module whose forward is running, by the callers' frames; None outside of all.
+    """The path of the registered module whose forward is running, by the callers' frames; None
+    outside of all.
 
-    `paths` is by the id of a module's attribute dictionary, which the proxies of torch.export share.
+    `paths` is by the id of a module's attribute dictionary, which the proxies of torch.export
+    share.
     """
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None:
@@ -104,7 +126,9 @@ def innermost(paths: Mapping[int, str], depth: int = 2) -> str | None:
 
 
 def function_name(function: object, names: Collection[str] = FUNCTIONS) -> str | None:
-    """The one of `names` that a function of torch is; None for all other functions. `relu_` is `relu`."""
+    """The one of `names` that a function of torch is; None for all other functions. `relu_` is
+    `relu`.
+    """
     name = str(getattr(function, "__name__", "")).partition(".")[0].rstrip("_")
     return name if name in names else None
 
@@ -115,7 +139,8 @@ def is_in_place(function: object, kwargs: Mapping[str, Any]) -> bool:
 
 
 def census_of_run(network: nn.Module, *args: Any, **kwargs: Any) -> list[Use]:
-    """Run a copy of `network` once, in evaluation mode, and report every activation it executes, ReLU included.
+    """Run a copy of `network` once, in evaluation mode, and report every activation it executes,
+    ReLU included.
 
     Args:
         network: any module.
@@ -131,19 +156,25 @@ def census_of_run(network: nn.Module, *args: Any, **kwargs: Any) -> list[Use]:
 
 
 def census_of_operators(network: nn.Module, *args: Any, **kwargs: Any) -> list[Use]:
-    """As census_of_run, by the operators alone: what is executed when nothing but the kernels is watched.
+    """As census_of_run, by the operators alone: what is executed when nothing but the kernels is
+    watched.
 
-    Only so torch's transformer layers take their fused path. Functions of torch count as "operator" here, and modules
-    are not reported.
+    Only so torch's transformer layers take their fused path. Functions of torch count as "operator"
+    here, and modules are not reported.
     """
     uses, _ = _observe(network, args, kwargs, None)
     return [Use(*key, count) for key, count in uses.items()]
 
 
 def calls_of_run(
-    network: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], names: Collection[str] = FUNCTIONS
+    network: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    names: Collection[str] = FUNCTIONS,
 ) -> list[Call]:
-    """The calls of the functions of these names in a run, outside of activation modules, in their order."""
+    """The calls of the functions of these names in a run, outside of activation modules, in
+    their order.
+    """
     return _observe(network, args, kwargs, names)[1]
 
 
@@ -155,12 +186,19 @@ def _row(recognised: Recognised | None) -> tuple[Activation | None, float]:
 
 
 def _observe(
-    network: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], functions: Collection[str] | None
+    network: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    functions: Collection[str] | None,
 ) -> tuple[Counter[_Key], list[Call]]:
     """The uses and the calls of a run; without `functions`, by the operators alone."""
     watched = duplicate(network).eval()
     paths = {id(vars(module)): path for path, module in watched.named_modules()}
-    modules = {path: found for path, module in watched.named_modules() if (found := identify(module)) is not None}
+    modules = {
+        path: found
+        for path, module in watched.named_modules()
+        if (found := identify(module)) is not None
+    }
     uses: Counter[_Key] = Counter()
     forwards: Counter[str] = Counter()
     operators = _Operators(paths, frozenset(modules))
@@ -177,11 +215,15 @@ def _observe(
     for path, found in modules.items():
         if forwards[path]:
             traits, hardness = _row(found)
-            uses[(path, "module", type(watched.get_submodule(path)).__name__, traits, hardness)] += forwards[path]
+            uses[
+                (path, "module", type(watched.get_submodule(path)).__name__, traits, hardness)
+            ] += forwards[path]
     for formula in operators.formulas:
         traits, hardness = _row(formula.recognised)
         path, kind = formula.place
-        function = formula.expression.name if kind == "operator" else traits.name if traits else "x g(x)"
+        function = (
+            formula.expression.name if kind == "operator" else traits.name if traits else "x g(x)"
+        )
         uses[(path, kind, function, traits, hardness)] += 1
     for (path, _), name in operators.formulas.gates():
         uses[(path, "kept", name, None, 1.0)] += 1
@@ -191,7 +233,9 @@ def _observe(
 
 
 class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Follows the elementwise aten operators of a run as expressions, outside of known modules and functions."""
+    """Follows the elementwise aten operators of a run as expressions, outside of known modules
+    and functions.
+    """
 
     def __init__(self, paths: Mapping[int, str], modules: frozenset[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -202,7 +246,11 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._expressions: dict[int, tuple[weakref.ref[torch.Tensor], Expression]] = {}
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         name = operator_name(func)
@@ -214,7 +262,9 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             row = GELU if args[7] else RELU  # use_gelu: the exact one
             self.others.append((path, f"{row.name} in torch.{_FUSED}", row))
             return func(*args, **kwargs)
-        expression = Expression(func, tuple(map(self._of, args)), {key: self._of(each) for key, each in kwargs.items()})
+        expression = Expression(
+            func, tuple(map(self._of, args)), {key: self._of(each) for key, each in kwargs.items()}
+        )
         result = func(*args, **kwargs)
         if isinstance(result, torch.Tensor):
             self._note(expression, result, path)
@@ -249,7 +299,11 @@ class _Functions(TorchFunctionMode):
     """Records the activations that are called as functions of torch, outside of known modules."""
 
     def __init__(
-        self, paths: Mapping[int, str], modules: frozenset[str], forwards: Counter[str], names: Collection[str]
+        self,
+        paths: Mapping[int, str],
+        modules: frozenset[str],
+        forwards: Counter[str],
+        names: Collection[str],
     ) -> None:
         super().__init__()
         self.operators: _Operators | None = None
@@ -257,15 +311,23 @@ class _Functions(TorchFunctionMode):
         self._calls: list[tuple[Call, Any]] = []
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         name = function_name(func, self._names)
         path = (innermost(self._paths) or "") if name else ""
         if name is None or path in self._modules or self.operators is None:
             return func(*args, **kwargs)
-        rest = {key: value for key, value in kwargs.items() if key not in ("input", "self", "inplace")}
-        given = Call(path, self._forwards[path], name, None, tuple(args[1:]), rest, is_in_place(func, kwargs))
+        rest = {
+            key: value for key, value in kwargs.items() if key not in ("input", "self", "inplace")
+        }
+        given = Call(
+            path, self._forwards[path], name, None, tuple(args[1:]), rest, is_in_place(func, kwargs)
+        )
         self._calls.append((given, func))
         self.operators.muted = True
         try:
@@ -275,7 +337,11 @@ class _Functions(TorchFunctionMode):
 
     def recognised(self) -> list[Call]:
         """The calls, each with what the function computes at its other arguments."""
-        return [
-            replace(call, recognised=recognise(lambda x, f=func, a=call.args, k=call.kwargs: f(x, *a, **k)))  # type: ignore[misc]
-            for call, func in self._calls
-        ]
+        calls: list[Call] = []
+        for call, func in self._calls:
+
+            def computed(x: Any, func: Any = func, call: Call = call) -> Any:
+                return func(x, *call.args, **call.kwargs)
+
+            calls.append(replace(call, recognised=recognise(computed)))
+        return calls

@@ -20,15 +20,19 @@ def silu(z: torch.Tensor) -> torch.Tensor:
 
 
 def silu_slope(z: torch.Tensor) -> torch.Tensor:
-    """The derivative of SiLU, sigmoid(z) (1 + z sigmoid(-z)), elementwise, of the shape and dtype of z."""
+    """The derivative of SiLU, sigmoid(z) (1 + z sigmoid(-z)), elementwise, of the shape and
+    dtype of z.
+    """
     return torch.sigmoid(z) * (1 + z * torch.sigmoid(-z))
 
 
 class Swish(Hardenable):
-    """f(x) = x sigmoid(beta x) with a learnable beta = 1 + softplus(s / t) >= 1, a hardness like that of lambda-GELU.
+    """f(x) = x sigmoid(beta x) with a learnable beta = 1 + softplus(s / t) >= 1, a hardness like
+    that of lambda-GELU.
 
-    arXiv 1710.05941 leaves beta unbounded and starts it at 1; here it can't pass below 1 (SiLU), so that every step
-    of hardening serves it unchanged, and it starts at 1 + log 2. The arguments are those of Hardenable.
+    arXiv 1710.05941 leaves beta unbounded and starts it at 1; here it can't pass below 1 (SiLU), so
+    that every step of hardening serves it unchanged, and it starts at 1 + log 2. The arguments are
+    those of Hardenable.
 
     Example: docs/reference.md#rows-of-traits
     """
@@ -36,7 +40,8 @@ class Swish(Hardenable):
     def apply_hardness(self, x: torch.Tensor, hardness: torch.Tensor) -> torch.Tensor:
         """x sigmoid(beta x), of the shape of x."""
         beta = hardness.reshape(-1, *[1] * (x.ndim - 2)) if hardness.ndim else hardness
-        # As silu(beta x) / beta, the gradient by beta would be a difference of nearly equal numbers.
+        # As silu(beta x) / beta, the gradient by beta would be a difference of nearly equal
+        # numbers.
         return x * torch.sigmoid(beta * x)
 
 

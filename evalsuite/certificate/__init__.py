@@ -1,4 +1,6 @@
-"""Proven bounds over boxes of inputs: of what the swap to ReLU changes, and of what reaches the activations."""
+"""Proven bounds over boxes of inputs: of what the swap to ReLU changes, and of what reaches the
+activations.
+"""
 
 from evalsuite.certificate.reach import UnitBounds, preactivation_bounds
 from evalsuite.certificate.swap import SwapBounds, SwapCertificate, certify_swap

@@ -1,4 +1,5 @@
-"""The swap certificate: what replacing the activations by ReLU can change, at the most, over a box of inputs.
+"""The swap certificate: what replacing the activations by ReLU can change, at the most, over a box
+of inputs.
 
 Networks are read as graphs, with a hardness for each activation, and with ReLU in their places.
 """
@@ -29,19 +30,24 @@ from evalsuite.verification.zonotope import Zonotope
 
 
 def read_module(module: nn.Module, input_shape: tuple[int, ...]) -> TypedGraph:
-    """The graph of a network of one real input, of what its float32 parameters mean in real arithmetic.
+    """The graph of a network of one real input, of what its float32 parameters mean in real
+    arithmetic.
 
     Raises:
-        Unsupported: parameters that are not finite, or no float32 numbers; a forward pass that is hooked or changed
-            from outside; what `evalsuite.graph.read` refuses.
+        Unsupported: parameters that are not finite, or no float32 numbers; a forward pass that is
+            hooked or changed from outside; what `evalsuite.graph.read` refuses.
     """
     _refuse(module)
     if isinstance(module, Embedded):
         return module.graph
     single = copy.deepcopy(module).float()
-    for (name, ours), theirs in zip(module.state_dict().items(), single.state_dict().values(), strict=True):
+    for (name, ours), theirs in zip(
+        module.state_dict().items(), single.state_dict().values(), strict=True
+    ):
         if not torch.equal(ours.double(), theirs.double()):
-            raise Unsupported(f"{name} has values that are no float32 numbers: round them by .float() before")
+            raise Unsupported(
+                f"{name} has values that are no float32 numbers: round them by .float() before"
+            )
     example = torch.rand((2, *input_shape), generator=torch.Generator().manual_seed(0))
     return read(single, example)
 
@@ -53,9 +59,14 @@ def _refuse(module: nn.Module) -> None:
     for path, layer in module.named_modules():
         where = path or "the network"
         if layer._forward_hooks or layer._forward_pre_hooks:
-            raise Unsupported(f"{where} has forward hooks and may compute something else than its layer: remove them")
+            raise Unsupported(
+                f"{where} has forward hooks and may compute something else than its layer: remove"
+                " them"
+            )
         if "forward" in vars(layer):
-            raise Unsupported(f"{where} has a forward of its own, and may compute something else than its layer")
+            raise Unsupported(
+                f"{where} has a forward of its own, and may compute something else than its layer"
+            )
 
 
 def activations(graph: TypedGraph) -> dict[int, Pointwise]:
@@ -72,7 +83,8 @@ def given_way(graph: TypedGraph) -> dict[int, Pointwise]:
 def with_activations(graph: TypedGraph, wanted: dict[int, Pointwise]) -> TypedGraph:
     """The graph with other activations in the place of the numbered values.
 
-    Where lambda is no float32 number, g(lambda x) * (1 / lambda) is written out, which is bounded as it is written.
+    Where lambda is no float32 number, g(lambda x) * (1 / lambda) is written out, which is bounded
+    as it is written.
     """
     nodes, places = list[Node](), list[int]()
 
@@ -109,14 +121,15 @@ _SOFTEST, _HARDEST = 1e-100, 1e100
 
 @dataclass(frozen=True, slots=True)
 class SwapCertificate:
-    """Proven bounds over boxes; d = smooth network's outputs - ReLU network's, both of real arithmetic.
+    """Proven bounds over boxes; d = smooth network's outputs - ReLU network's, both of real
+    arithmetic.
 
     Args:
         difference_lower: (boxes, outputs) float64, below every d in the box.
         difference_upper: (boxes, outputs), above every d.
         labels: (boxes,) int64, the class that the margins are of.
-        margin_before: (boxes, outputs - 1), below every margin of the smooth network: the label's logit minus the
-            others', in ascending order.
+        margin_before: (boxes, outputs - 1), below every margin of the smooth network: the label's
+            logit minus the others', in ascending order.
         margin_after: (boxes, outputs - 1), the same of the ReLU network.
 
     Example: docs/reference.md#certify-a-swap
@@ -145,7 +158,9 @@ class SwapCertificate:
 
     @property
     def certified_before(self) -> torch.Tensor:
-        """(boxes,) bool: the smooth network provably gives the label the greatest logit, everywhere in the box."""
+        """(boxes,) bool: the smooth network provably gives the label the greatest logit,
+        everywhere in the box.
+        """
         return (self.margin_before > 0).all(1)
 
     @property
@@ -165,18 +180,21 @@ def certify_swap(
 ) -> SwapCertificate:
     """What the swap to ReLU can change of the outputs of `module` over boxes.
 
-    The statement is about the real functions of the float32 parameters; float64 rounding here is accounted for.
+    The statement is about the real functions of the float32 parameters; float64 rounding here is
+    accounted for.
 
     Args:
         module: of one real input, in any mode: eval mode is meant.
         lower: (boxes, *input_shape), float32 or float64.
         upper: of the same shape, >= lower.
-        swapped: the network after the swap; by default the same weights with ReLU in each activation's place.
+        swapped: the network after the swap; by default the same weights with ReLU in each
+            activation's place.
         hardness: a lambda for all activations in the place of their own.
         labels: (boxes,); by default the class that `module` predicts at each box's middle.
 
     Raises:
-        Unsupported: an operation without sound bounds, named by its dotted path; values beyond 1e100.
+        Unsupported: an operation without sound bounds, named by its dotted path; values beyond
+            1e100.
         ValueError: boxes that are no boxes; labels or a hardness out of range.
 
     Example: docs/reference.md#certify-a-swap
@@ -187,14 +205,15 @@ def certify_swap(
 
 
 class SwapBounds:
-    """Certificates of one network and its swap, for several sets of boxes or hardnesses: the network is read once.
+    """Certificates of one network and its swap, for several sets of boxes or hardnesses: the
+    network is read once.
 
-    Both networks are bounded as one graph, in which what they differ by is followed from layer to layer: see
-    `evalsuite.verification.difference`. Those with attention are bounded by zonotopes of the same inputs: see
-    `evalsuite.verification.forward`.
+    Both networks are bounded as one graph, in which what they differ by is followed from layer to
+    layer: see `evalsuite.verification.difference`. Those with attention are bounded by zonotopes of
+    the same inputs: see `evalsuite.verification.forward`.
 
-    Arguments and errors are those of `certify_swap`. `check` is called often; what it raises ends a computation. For
-    deadlines.
+    Arguments and errors are those of `certify_swap`. `check` is called often; what it raises ends a
+    computation. For deadlines.
 
     Example: docs/reference.md#certify-a-swap
     """
@@ -231,10 +250,14 @@ class SwapBounds:
         after = {at: replace(each, traits=RELU, deviation=0.0) for at, each in before.items()}
         if swapped is not None:
             after = _in_units_of(before, given_way(swapped))
-        return with_activations(self._smooth, before), with_activations(swapped or self._smooth, after)
+        return with_activations(self._smooth, before), with_activations(
+            swapped or self._smooth, after
+        )
 
     def _pair(self, hardness: float | None) -> Graph:
-        """The graph whose outputs are the difference, those of the smooth network and those of the swapped one."""
+        """The graph whose outputs are the difference, those of the smooth network and those of
+        the swapped one.
+        """
         if hardness is not None and not 0 < hardness < float("inf"):
             raise ValueError(f"hardness must be finite and > 0, got {hardness}")
         if hardness is not None and not _SOFTEST <= hardness <= _HARDEST:
@@ -268,11 +291,15 @@ class SwapBounds:
         if labels.shape != lower.shape[:1] or not bool(((labels >= 0) & (labels < outputs)).all()):
             raise ValueError(f"labels must be {len(lower)} classes in [0, {outputs}), got {labels}")
         parts = [
-            self._bounded(hardness, *(each[at : at + self.batch] for each in (lower, upper, labels)))
+            self._bounded(
+                hardness, *(each[at : at + self.batch] for each in (lower, upper, labels))
+            )
             for at in range(0, len(lower), self.batch)
         ]
         names = SwapCertificate.__dataclass_fields__
-        return SwapCertificate(**{name: torch.cat([getattr(each, name) for each in parts]) for name in names})
+        return SwapCertificate(
+            **{name: torch.cat([getattr(each, name) for each in parts]) for name in names}
+        )
 
     def _bounded(
         self, hardness: float | None, lower: torch.Tensor, upper: torch.Tensor, labels: torch.Tensor
@@ -289,21 +316,30 @@ class SwapBounds:
         return by_lines if certificate is None else certificate.met(by_lines)
 
     def difference(self, x: torch.Tensor, *, hardness: float | None = None) -> torch.Tensor:
-        """d at inputs (batch, *input_shape), (batch, outputs): evaluated in float64, not bounded; differentiable."""
+        """d at inputs (batch, *input_shape), (batch, outputs): evaluated in float64, not
+        bounded; differentiable.
+        """
         found = self._pair(hardness)(x.double().flatten(1))
-        # Made of differences: added to each, what both have in common would leave its rounding errors.
+        # Made of differences: added to each, what both have in common would leave its rounding
+        # errors.
         return found[:, : found.shape[1] // 3]
 
     def disruption(self, lower: torch.Tensor, upper: torch.Tensor) -> Callable[[float], float]:
-        """lambda -> the greatest |d| possible in any of the boxes, of any output, if every activation has that lambda.
+        """lambda -> the greatest |d| possible in any of the boxes, of any output, if every
+        activation has that lambda.
 
-        A sound bound for each lambda by itself; it tends to 0 like 1 / lambda where the boxes are points.
+        A sound bound for each lambda by itself; it tends to 0 like 1 / lambda where the boxes are
+        points.
         """
-        return lambda hardness: float(self.certify(lower, upper, hardness=hardness).disruption.max())
+        return lambda hardness: float(
+            self.certify(lower, upper, hardness=hardness).disruption.max()
+        )
 
 
 def _in_units_of(before: dict[int, Pointwise], after: dict[int, Pointwise]) -> dict[int, Pointwise]:
-    """Each ReLU as relu(lambda x) / lambda, which it is, with the lambda of the activation that it replaced."""
+    """Each ReLU as relu(lambda x) / lambda, which it is, with the lambda of the activation that
+    it replaced.
+    """
     if len(before) != len(after):
         return after
     return {
@@ -312,9 +348,13 @@ def _in_units_of(before: dict[int, Pointwise], after: dict[int, Pointwise]) -> d
     }
 
 
-def _checked(lower: torch.Tensor, upper: torch.Tensor, shape: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+def _checked(
+    lower: torch.Tensor, upper: torch.Tensor, shape: tuple[int, ...]
+) -> tuple[torch.Tensor, torch.Tensor]:
     if lower.shape != upper.shape or tuple(lower.shape[1:]) != shape or not len(lower):
-        raise ValueError(f"boxes must be (boxes, {shape}), got {tuple(lower.shape)} and {tuple(upper.shape)}")
+        raise ValueError(
+            f"boxes must be (boxes, {shape}), got {tuple(lower.shape)} and {tuple(upper.shape)}"
+        )
     if not bool((lower.isfinite() & upper.isfinite() & (lower <= upper)).all()):
         raise ValueError("a box is reversed, or has an end that is NaN or infinite")
     return lower.double().flatten(1), upper.double().flatten(1)
@@ -327,7 +367,9 @@ def _margin_rows(labels: torch.Tensor, outputs: int) -> torch.Tensor:
     return identity[labels][:, None] - others
 
 
-def _by_zonotopes(before: Zonotope, after: Zonotope, apart: Zonotope, labels: torch.Tensor) -> SwapCertificate:
+def _by_zonotopes(
+    before: Zonotope, after: Zonotope, apart: Zonotope, labels: torch.Tensor
+) -> SwapCertificate:
     """Of one box, by the networks' outputs, and what they differ by."""
     eye = torch.eye(apart.center.numel(), dtype=torch.float64)
     margins = _margin_rows(labels, len(eye))[0]
@@ -337,9 +379,14 @@ def _by_zonotopes(before: Zonotope, after: Zonotope, apart: Zonotope, labels: to
 
 
 def _certified(
-    pair: Graph, check: Callable[[], None], lower: torch.Tensor, upper: torch.Tensor, labels: torch.Tensor
+    pair: Graph,
+    check: Callable[[], None],
+    lower: torch.Tensor,
+    upper: torch.Tensor,
+    labels: torch.Tensor,
 ) -> SwapCertificate:
-    # Of a box that is a point, intervals are only as wide as rounding makes them, and lines gain nothing.
+    # Of a box that is a point, intervals are only as wide as rounding makes them, and lines gain
+    # nothing.
     bounds = Propagation(pair, lower, upper, backward=bool((lower < upper).any()), check=check)
     count = pair.outputs // 3
     margins = _margin_rows(labels, count)

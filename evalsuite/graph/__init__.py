@@ -1,4 +1,6 @@
-"""One typed graph of a network, read from a module or from an ONNX file, run by a plain reference."""
+"""One typed graph of a network, read from a module or from an ONNX file, run by a plain
+reference.
+"""
 
 from evalsuite.graph import moving, operations
 from evalsuite.graph.graph import Graph, Node

@@ -14,7 +14,16 @@ from evalsuite.activations.gates import SIGMOID
 from evalsuite.activations.recognition import known as known_rows
 from evalsuite.activations.silu import SILU
 from evalsuite.graph import operations as op
-from evalsuite.graph.formulas import TOLERANCE, VARIABLE, Polynomial, atom, clamp, constant, deviation, formulas
+from evalsuite.graph.formulas import (
+    TOLERANCE,
+    VARIABLE,
+    Polynomial,
+    atom,
+    clamp,
+    constant,
+    deviation,
+    formulas,
+)
 from evalsuite.graph.graph import Graph, Node, rewritten
 from evalsuite.graph.moving import Expand
 
@@ -27,9 +36,14 @@ def with_activations(graph: Graph) -> Graph:
 
 
 def _known(graph: Graph, index: int) -> Node | None:
-    """The node's formula as a row of traits, of the farthest value that it is a scalar function of."""
+    """The node's formula as a row of traits, of the farthest value that it is a scalar function
+    of.
+    """
     node = graph.nodes[index]
-    if not isinstance(node.operation, op.Product | op.Quotient | op.Sum | op.Function | op.Clamp | op.Pair | op.Power):
+    if not isinstance(
+        node.operation,
+        op.Product | op.Quotient | op.Sum | op.Function | op.Clamp | op.Pair | op.Power,
+    ):
         return None
     scaled = _scaled(graph, node)
     if scaled is not None:
@@ -49,7 +63,9 @@ class _NotReadError(Exception):
 
 
 def _origins(graph: Graph, index: int) -> list[int]:
-    """The values that this one is a function of entry by entry, with numbers only: the nearest first."""
+    """The values that this one is a function of entry by entry, with numbers only: the nearest
+    first.
+    """
     frontier, found, steps = {index}, list[int](), 0
     while steps < _MOST_NODES:
         latest = max(frontier)
@@ -72,7 +88,11 @@ def _number(graph: Graph, index: int) -> float | None:
     while isinstance(graph.nodes[index].operation, Expand):
         index = graph.nodes[index].sources[0]
     operation = graph.nodes[index].operation
-    if not isinstance(operation, op.Constant) or operation.value.dtype == torch.bool or not operation.is_near:
+    if (
+        not isinstance(operation, op.Constant)
+        or operation.value.dtype == torch.bool
+        or not operation.is_near
+    ):
         return None
     return op.only_number(operation.value)
 
@@ -85,7 +105,8 @@ def _polynomial(graph: Graph, index: int, source: int, known: dict[int, Polynomi
         return constant(number)
     if index not in known:
         node = graph.nodes[index]
-        if node.dtype != torch.float32:  # integers are divided and wrap around otherwise than real numbers
+        # integers are divided and wrap around otherwise than real numbers
+        if node.dtype != torch.float32:
             raise _NotReadError
         given = [_polynomial(graph, each, source, known) for each in node.sources]
         known[index] = _applied(node, given)
@@ -131,13 +152,17 @@ def _beyond(side: str, end: float) -> tuple[float, float]:
 
 
 def _is_row(operation: op.Pointwise) -> bool:
-    """Whether it is exactly a registered row: one of a module's own parameters has the name alone of its row."""
+    """Whether it is exactly a registered row: one of a module's own parameters has the name
+    alone of its row.
+    """
     exact = operation.hardness is None and operation.deviation == 0
     return exact and any(operation.traits is each for each in known_rows() if not each.parameters)
 
 
 def _row(found: Polynomial) -> op.Pointwise | None:
-    """The row that computes the expression, at its hardness, which a formula without its own scale tells."""
+    """The row that computes the expression, at its hardness, which a formula without its own
+    scale tells.
+    """
     for traits, formula in formulas():
         apart = deviation(found, formula)
         if apart <= TOLERANCE:
@@ -184,7 +209,9 @@ def _clipped(graph: Graph, node: Node) -> Node | None:
     for source, other in (node.sources, node.sources[::-1]):
         end = _number(graph, other)
         if end is not None and graph.nodes[source].shape == node.shape:
-            return replace(node, operation=op.Clamp(*_beyond(node.operation.name, end)), sources=(source,))
+            return replace(
+                node, operation=op.Clamp(*_beyond(node.operation.name, end)), sources=(source,)
+            )
     return None
 
 
@@ -196,12 +223,18 @@ def _scaled(graph: Graph, node: Node) -> Node | None:
     if not isinstance(middle.operation, op.Pointwise) or middle.operation.hardness is not None:
         return None
     product = graph.nodes[middle.sources[0]]
-    if not isinstance(product.operation, op.Product) or not isinstance(divisor.operation, op.Constant):
+    if not isinstance(product.operation, op.Product) or not isinstance(
+        divisor.operation, op.Constant
+    ):
         return None
     hardness = divisor.operation.value
     for factor, source in (product.sources, product.sources[::-1]):
         operation = graph.nodes[factor].operation
-        same = isinstance(operation, op.Constant) and torch.equal(operation.value, hardness) and operation.is_near
+        same = (
+            isinstance(operation, op.Constant)
+            and torch.equal(operation.value, hardness)
+            and operation.is_near
+        )
         if same and bool((hardness > 0).all()) and graph.nodes[source].shape == node.shape:
             changed = replace(middle.operation, hardness=hardness)
             return replace(node, operation=changed, sources=(source,))
@@ -220,7 +253,11 @@ def _gated(graph: Graph, node: Node) -> Node | None:
         if not isinstance(product.operation, op.Product) or source not in product.sources:
             continue
         factor = graph.nodes[next(each for each in product.sources if each != source)].operation
-        if not isinstance(factor, op.Constant) or not factor.is_near or not bool((factor.value > 0).all()):
+        if (
+            not isinstance(factor, op.Constant)
+            or not factor.is_near
+            or not bool((factor.value > 0).all())
+        ):
             continue
         if graph.nodes[source].shape == node.shape:
             return replace(node, operation=op.Pointwise(SILU, factor.value), sources=(source,))

@@ -1,6 +1,8 @@
-"""What torch's operators mean, one row each: those that move entries, make constants, or do nothing.
+"""What torch's operators mean, one row each: those that move entries, make constants, or do
+nothing.
 
-Windows and weights of adaptive means and of interpolation are found by asking torch, an axis at a time.
+Windows and weights of adaptive means and of interpolation are found by asking torch, an axis at a
+time.
 """
 
 from __future__ import annotations
@@ -19,7 +21,10 @@ from evalsuite.graph.operators import Reader, triangle
 
 def _dropout(c: Call, x: Value, share: float, train: bool) -> Value:
     if train and share:
-        c.refuse("has dropout in evaluation mode, so that it is no function of its input: pass training=self.training")
+        c.refuse(
+            "has dropout in evaluation mode, so that it is no function of its input: pass"
+            " training=self.training"
+        )
     return x
 
 
@@ -62,7 +67,10 @@ def _index(c: Call, x: Value, indices: list[Any]) -> Value:
     axes = tuple(axis for axis, each in enumerate(indices) if each is not None)
     given = [c.value(each) for each in indices if each is not None]
     if any(c.node(each).dtype == torch.bool for each in given):
-        c.refuse("indexes by truth values, so that the number of entries depends on the input: use torch.where")
+        c.refuse(
+            "indexes by truth values, so that the number of entries depends on the input: use"
+            " torch.where"
+        )
     return c.add(Gather(axes), x, *given)
 
 
@@ -95,11 +103,15 @@ def _rolled(c: Call, x: Value, shifts: list[int], dims: Any = ()) -> Value:
     return x
 
 
-def _difference(c: Call, x: Value, n: int = 1, dim: int = -1, before: Any = None, behind: Any = None) -> Value:
+def _difference(
+    c: Call, x: Value, n: int = 1, dim: int = -1, before: Any = None, behind: Any = None
+) -> Value:
     if n != 1:
         c.refuse("takes differences of differences")
     x = c.joined([each for each in (before, x, behind) if each is not None], c.axis(x, dim))
-    return c.summed(c.sliced(x, dim, 1, None), c.sliced(x, dim, 0, c.node(x).shape[c.axis(x, dim)] - 1), -1)
+    return c.summed(
+        c.sliced(x, dim, 1, None), c.sliced(x, dim, 0, c.node(x).shape[c.axis(x, dim)] - 1), -1
+    )
 
 
 def _repeat(c: Call, x: Value, times: list[int]) -> Value:
@@ -113,7 +125,9 @@ def _repeat(c: Call, x: Value, times: list[int]) -> Value:
     return c.reshaped(c.expanded(c.reshaped(x, apart), wide), c.shape)
 
 
-def _repeat_interleave(c: Call, x: Value, count: int, dim: int | None = None, **kwargs: Any) -> Value:
+def _repeat_interleave(
+    c: Call, x: Value, count: int, dim: int | None = None, **kwargs: Any
+) -> Value:
     if dim is None:
         x, dim = c.reshaped(x, (prod(c.node(x).shape),)), 0
     axis, shape = c.axis(x, dim), c.node(x).shape
@@ -123,11 +137,15 @@ def _repeat_interleave(c: Call, x: Value, count: int, dim: int | None = None, **
 
 def _moved(c: Call, x: Value, source: Any, target: Any) -> Value:
     # Sizes that all differ tell where each axis goes.
-    probe = torch.empty(tuple(range(2, 2 + len(c.node(x).shape))), device="meta").movedim(source, target)
+    probe = torch.empty(tuple(range(2, 2 + len(c.node(x).shape))), device="meta").movedim(
+        source, target
+    )
     return c.permuted(x, tuple(each - 2 for each in probe.shape))
 
 
-def _written(c: Call, x: Value, part: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Value:
+def _written(
+    c: Call, x: Value, part: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Value:
     """x with a slice of it replaced by `part`: entries of one behind the other."""
     axis = c.axis(x, dim)
     size = c.node(x).shape[axis]
@@ -144,20 +162,37 @@ def _written(c: Call, x: Value, part: Value, dim: int = 0, start: Any = None, en
 def _written_at(c: Call, x: Value, part: Value, dim: int, index: int) -> Value:
     axis = c.axis(x, dim)
     shape, place = c.node(x).shape, index % max(c.node(x).shape[axis], 1)
-    return _written(c, x, c.reshaped(part, (*shape[:axis], 1, *shape[axis + 1 :])), axis, place, place + 1)
+    return _written(
+        c, x, c.reshaped(part, (*shape[:axis], 1, *shape[axis + 1 :])), axis, place, place + 1
+    )
 
 
 MOVING: dict[str, Reader] = {
     **dict.fromkeys(
-        ("alias", "clone", "contiguous", "detach", "detach_", "lift_fresh_copy"), lambda c, x, *_, **given: x
+        ("alias", "clone", "contiguous", "detach", "detach_", "lift_fresh_copy"),
+        lambda c, x, *_, **given: x,
     ),
     # To the kind of the result; to another precision of real numbers is nothing.
-    **dict.fromkeys(("_to_copy", "to", "type_as", "float"), lambda c, x, *_, **given: c.as_kind(x, c.dtype)),
     **dict.fromkeys(
-        ("_unsafe_view", "flatten", "reshape", "squeeze", "unflatten", "unsqueeze", "view", "view_as", "reshape_as"),
+        ("_to_copy", "to", "type_as", "float"), lambda c, x, *_, **given: c.as_kind(x, c.dtype)
+    ),
+    **dict.fromkeys(
+        (
+            "_unsafe_view",
+            "flatten",
+            "reshape",
+            "squeeze",
+            "unflatten",
+            "unsqueeze",
+            "view",
+            "view_as",
+            "reshape_as",
+        ),
         lambda c, x, *_, **given: c.reshaped(x, c.shape),
     ),
-    **dict.fromkeys(("broadcast_to", "expand", "expand_as"), lambda c, x, *_, **given: c.expanded(x, c.shape)),
+    **dict.fromkeys(
+        ("broadcast_to", "expand", "expand_as"), lambda c, x, *_, **given: c.expanded(x, c.shape)
+    ),
     **dict.fromkeys(("cat", "concat"), lambda c, parts, dim=0: c.joined(parts, dim)),
     **dict.fromkeys(("dropout", "dropout_", "feature_dropout"), _dropout),
     **dict.fromkeys(("full", "full_like"), lambda c, like, fill, **given: _full(c, fill)),
@@ -168,23 +203,37 @@ MOVING: dict[str, Reader] = {
     **dict.fromkeys(("split", "split_with_sizes"), _split),
     **dict.fromkeys(("swapaxes", "transpose"), lambda c, x, one, two: c.transposed(x, one, two)),
     "arange": _arange,
-    "chunk": lambda c, x, count, dim=0: _split(c, x, -(-c.node(x).shape[c.axis(x, dim)] // count), dim),
-    "constant_pad_nd": _pad, "copy": lambda c, x, source, *_: c.expanded(c.as_kind(source, c.dtype), c.shape),
-    "diff": _difference, "embedding": lambda c, weight, index, *_, **given: c.add(Gather((0,)), weight, index),
-    "fill": lambda c, x, fill: _full(c, fill), "flip": _flipped,
-    "gather": lambda c, x, dim, index, **given: c.add(GatherAlong(c.axis(x, dim)), x, index), "index": _index,
+    "chunk": lambda c, x, count, dim=0: _split(
+        c, x, -(-c.node(x).shape[c.axis(x, dim)] // count), dim
+    ),
+    "constant_pad_nd": _pad,
+    "copy": lambda c, x, source, *_: c.expanded(c.as_kind(source, c.dtype), c.shape),
+    "diff": _difference,
+    "embedding": lambda c, weight, index, *_, **given: c.add(Gather((0,)), weight, index),
+    "fill": lambda c, x, fill: _full(c, fill),
+    "flip": _flipped,
+    "gather": lambda c, x, dim, index, **given: c.add(GatherAlong(c.axis(x, dim)), x, index),
+    "index": _index,
     "index_select": lambda c, x, dim, index: c.gathered(x, dim, index),
     "new_full": lambda c, x, size, fill, **given: _full(c, fill),
-    "outer": lambda c, x, y: c.add(Product(), c.reshaped(x, (*c.node(x).shape, 1)), y), "pad": _pad,
-    "permute": lambda c, x, order: c.permuted(x, tuple(c.axis(x, each) for each in order)), "repeat": _repeat,
-    "repeat_interleave": _repeat_interleave, "roll": _rolled,
+    "outer": lambda c, x, y: c.add(Product(), c.reshaped(x, (*c.node(x).shape, 1)), y),
+    "pad": _pad,
+    "permute": lambda c, x, order: c.permuted(x, tuple(c.axis(x, each) for each in order)),
+    "repeat": _repeat,
+    "repeat_interleave": _repeat_interleave,
+    "roll": _rolled,
     "scalar_tensor": lambda c, fill, **given: _full(c, fill),
-    "select": lambda c, x, dim, index: c.picked(x, dim, index), "select_scatter": _written_at,
+    "select": lambda c, x, dim, index: c.picked(x, dim, index),
+    "select_scatter": _written_at,
     "slice": lambda c, x, dim=0, start=None, end=None, step=1: c.sliced(x, dim, start, end, step),
-    "slice_scatter": _written, "stack": _stack, "tril": lambda c, x, diagonal=0: triangle(c, x, diagonal, upper=False),
+    "slice_scatter": _written,
+    "stack": _stack,
+    "tril": lambda c, x, diagonal=0: triangle(c, x, diagonal, upper=False),
     "triu": lambda c, x, diagonal=0: triangle(c, x, diagonal, upper=True),
-    "unbind": lambda c, x, dim=0: tuple(c.picked(x, dim, at) for at in range(c.node(x).shape[c.axis(x, dim)])),
-}  # fmt: skip
+    "unbind": lambda c, x, dim=0: tuple(
+        c.picked(x, dim, at) for at in range(c.node(x).shape[c.axis(x, dim)])
+    ),
+}
 
 
 def adaptive(c: Call, x: Value, size: Any) -> Value:
@@ -208,10 +257,15 @@ def adaptive(c: Call, x: Value, size: Any) -> Value:
 
 
 def adaptive_maximum(c: Call, x: Value, size: Any) -> tuple[Value, None]:
-    """The greatest of each of as many windows of one size as asked for; their places are not read."""
+    """The greatest of each of as many windows of one size as asked for; their places are not
+    read.
+    """
     before, after = c.node(x).shape[2:], c.shape[2:]
     if min(before) < 1 or any(of % parts for of, parts in zip(before, after, strict=True)):
-        c.refuse(f"makes {size} of {before} places by windows of different sizes: take a size that divides them")
+        c.refuse(
+            f"makes {size} of {before} places by windows of different sizes: take a size that"
+            " divides them"
+        )
     kernel = tuple(of // parts for of, parts in zip(before, after, strict=True))
     return c.add(MaxPool(kernel, kernel, (0,) * len(kernel), (1,) * len(kernel), False), x), None
 
@@ -226,25 +280,34 @@ def nearest(c: Call, x: Value, size: Any, *scales: Any) -> Value:
 
 
 def linear_interpolation(c: Call, x: Value, size: Any, align: bool, *scales: Any) -> Value:
-    """Linear interpolation along the spatial axes, a matrix for each; refused where one has no fixed size."""
+    """Linear interpolation along the spatial axes, a matrix for each; refused where one has no
+    fixed size.
+    """
     matrices = []
     for _, before, asked in _axes(c, x, size, scales):
         points = torch.eye(before, dtype=torch.float64)[None]
-        matrices.append(functional.interpolate(points, mode="linear", align_corners=align, **asked)[0].T)
+        matrices.append(
+            functional.interpolate(points, mode="linear", align_corners=align, **asked)[0].T
+        )
     return c.add(Resample(tuple(matrices)), x)
 
 
-def _axes(c: Call, x: Value, size: Any, scales: tuple[Any, ...]) -> list[tuple[int, int, dict[str, Any]]]:
+def _axes(
+    c: Call, x: Value, size: Any, scales: tuple[Any, ...]
+) -> list[tuple[int, int, dict[str, Any]]]:
     """Each spatial axis with its size, and the size or the scale that is asked of torch."""
     shape = c.node(x).shape
     count = len(shape) - 2
-    given = list(scales[0] or ()) if scales and isinstance(scales[0], (list, tuple)) else list(scales)
+    given = (
+        list(scales[0] or ()) if scales and isinstance(scales[0], (list, tuple)) else list(scales)
+    )
     found: list[tuple[int, int, dict[str, Any]]] = []
     for place in range(count):
         before, after = shape[2 + place], c.shape[2 + place]
         if before < 1 or after < 1:
             c.refuse("interpolates along an axis that has no fixed size")
-        # A size that was asked for as a scale is interpolated by that scale, which need not be the sizes' ratio.
+        # A size that was asked for as a scale is interpolated by that scale, which need not be the
+        # sizes' ratio.
         by_scale = len(given) == count and given[place] is not None
         asked: dict[str, Any] = {"scale_factor": given[place]} if by_scale else {"size": after}
         found.append((2 + place, before, asked))

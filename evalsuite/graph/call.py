@@ -1,4 +1,6 @@
-"""One call of an exported program or one node of a file: what its reader may ask, and how it answers."""
+"""One call of an exported program or one node of a file: what its reader may ask, and how it
+answers.
+"""
 
 from __future__ import annotations
 
@@ -56,11 +58,15 @@ class Call:
         if isinstance(source, bool | int):
             source = torch.tensor(source)
         if not isinstance(source, torch.Tensor):
-            self.refuse(f"takes {source!r}, which is neither a tensor nor a number that is known beforehand")
+            self.refuse(
+                f"takes {source!r}, which is neither a tensor nor a number that is known beforehand"
+            )
         return Value(self.builder.constant(source))
 
     def node(self, value: Value) -> Node:
-        """The node that computes a value: its operation, its operands, and the shape and dtype of the result."""
+        """The node that computes a value: its operation, its operands, and the shape and dtype
+        of the result.
+        """
         return self.builder.nodes[value]
 
     def known(self, source: Any, what: str) -> torch.Tensor:
@@ -75,12 +81,16 @@ class Call:
         return None if source is None else self.known(source, what)
 
     def axis(self, source: Value, axis: int) -> int:
-        """An axis of `source` counted from 0, where the given one may count from the end: -1 is the last."""
+        """An axis of `source` counted from 0, where the given one may count from the end: -1 is
+        the last.
+        """
         return axis % max(len(self.node(source).shape), 1)
 
     def axes(self, source: Value, axes: Any) -> tuple[int, ...]:
         """Axes, counted from 0, in order; none, or an empty list, are all."""
-        given = [axes] if isinstance(axes, int) else list(axes or range(len(self.node(source).shape)))
+        given = (
+            [axes] if isinstance(axes, int) else list(axes or range(len(self.node(source).shape)))
+        )
         return tuple(sorted(self.axis(source, each) for each in given))
 
     def as_kind(self, source: Any, dtype: torch.dtype) -> Value:
@@ -96,7 +106,9 @@ class Call:
         return [self.as_kind(each, wanted) for each in values]
 
     def reshaped(self, source: Value, shape: Shape) -> Value:
-        """In another shape; nothing is done where it is the same, or where the reshape before is passed over."""
+        """In another shape; nothing is done where it is the same, or where the reshape before is
+        passed over.
+        """
         node = self.node(source)
         if node.shape == shape:
             return source
@@ -127,15 +139,25 @@ class Call:
         return source if order == tuple(range(len(order))) else self.add(Transpose(order), source)
 
     def sliced(
-        self, source: Value, axis: int, start: int | Times | None, stop: int | Times | None, step: int = 1
+        self,
+        source: Value,
+        axis: int,
+        start: int | Times | None,
+        stop: int | Times | None,
+        step: int = 1,
     ) -> Value:
-        """As Python slices; an end beyond the axis, or a multiple of the batch that is its size, is the end."""
+        """As Python slices; an end beyond the axis, or a multiple of the batch that is its size,
+        is the end.
+        """
         axis = self.axis(source, axis)
         size = self.node(source).shape[axis]
         if isinstance(stop, Times) and stop.times == -size:
             stop = None
         if isinstance(start, Times) or isinstance(stop, Times) or step < 1:
-            self.refuse(f"takes {start}:{stop}:{step} of axis {axis}; only fixed ends and positive steps are read")
+            self.refuse(
+                f"takes {start}:{stop}:{step} of axis {axis}; only fixed ends and positive steps"
+                " are read"
+            )
         start, stop = start or 0, None if stop is not None and stop >= _END else stop
         if size >= 0:
             start, stop, step = slice(start, stop, step).indices(size)
@@ -156,7 +178,9 @@ class Call:
     def joined(self, sources: Any, axis: int) -> Value:
         """One behind the other. Empty vectors, as torch allows them, are left out."""
         values = [each for each in self.alike(*sources) if self.node(each).shape != (0,)]
-        return values[0] if len(values) == 1 else self.add(Concat(self.axis(values[0], axis)), *values)
+        return (
+            values[0] if len(values) == 1 else self.add(Concat(self.axis(values[0], axis)), *values)
+        )
 
     def product(self, left: Any, right: Any) -> Value:
         """The matrix product: a linear map where the right one is a constant matrix."""
@@ -167,7 +191,9 @@ class Call:
         return self.add(MatMul(), left, right)
 
     def summed(self, first: Any, second: Any, sign: int = 1) -> Value:
-        """The value first + sign * second, elementwise; where their dtypes differ, both are cast as `alike` says."""
+        """The value first + sign * second, elementwise; where their dtypes differ, both are cast
+        as `alike` says.
+        """
         return self.add(Sum((1, sign)), *self.alike(first, second))
 
     def gathered(self, source: Any, axis: int, index: Any) -> Value:
@@ -181,18 +207,26 @@ Array = np.ndarray[Any, Any]
 
 @contextmanager
 def guarded(where: str) -> Iterator[None]:
-    """Errors name the place; what a malformed file makes onnx, numpy or torch raise becomes Unsupported."""
+    """Errors name the place; what a malformed file makes onnx, numpy or torch raise becomes
+    Unsupported.
+    """
     try:
         yield
     except Unsupported as error:
-        raise Unsupported(str(error) if str(error).startswith(where) else f"{where}: {error}") from error
+        raise Unsupported(
+            str(error) if str(error).startswith(where) else f"{where}: {error}"
+        ) from error
     except Exception as error:
-        raise Unsupported(f"{where}: malformed, or not read: {type(error).__name__}: {error}") from error
+        raise Unsupported(
+            f"{where}: malformed, or not read: {type(error).__name__}: {error}"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What does not depend on the input: the array for the one and for the other of `sizes.BATCHES`."""
+    """What does not depend on the input: the array for the one and for the other of
+    `sizes.BATCHES`.
+    """
 
     first: Array
     second: Array
@@ -200,12 +234,16 @@ class Known:
     @property
     def fixed(self) -> bool:
         """Whether it does not depend on the batch either."""
-        return self.first.shape == self.second.shape and bool(np.array_equal(self.first, self.second))
+        return self.first.shape == self.second.shape and bool(
+            np.array_equal(self.first, self.second)
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class OnnxCall(Call):
-    """A node of an ONNX file: a call with `attributes` by name, the number of its `outputs` and the file's `opset`."""
+    """A node of an ONNX file: a call with `attributes` by name, the number of its `outputs` and
+    the file's `opset`.
+    """
 
     attributes: dict[str, Any] = field(default_factory=dict)
     outputs: int = 1
@@ -222,11 +260,17 @@ class OnnxCall(Call):
     def _along_batch(self, source: Known) -> Value:
         """A constant that is repeated, or grows by steps, along the batch."""
         sizes = shape(source.first.shape, source.second.shape)
-        (axis, *more) = [place for place, each in enumerate(sizes) if each < 0]
+        axis, *more = [place for place, each in enumerate(sizes) if each < 0]
         start = source.first.take([0], axis)
-        step = source.first.take([1], axis) - start if source.first.dtype.kind in "iu" else np.zeros_like(start)
+        step = (
+            source.first.take([1], axis) - start
+            if source.first.dtype.kind in "iu"
+            else np.zeros_like(start)
+        )
         for each in (source.first, source.second):
-            along = np.arange(each.shape[axis]).reshape([-1 if place == axis else 1 for place in range(each.ndim)])
+            along = np.arange(each.shape[axis]).reshape(
+                [-1 if place == axis else 1 for place in range(each.ndim)]
+            )
             grown = start + along * step if step.any() else np.broadcast_to(start, each.shape)
             if more or not np.array_equal(grown, each):
                 self.refuse("takes a constant that depends on the batch's size")
@@ -234,7 +278,9 @@ class OnnxCall(Call):
         if not step.any():
             return first
         count = self.add(Positions(-sizes[axis]), *self.batch(sizes))
-        line = self.reshaped(count, tuple(each if place == axis else 1 for place, each in enumerate(sizes)))
+        line = self.reshaped(
+            count, tuple(each if place == axis else 1 for place, each in enumerate(sizes))
+        )
         return self.summed(first, self.add(Product(), line, torch.from_numpy(np.array(step))))
 
     def sizes(self, source: Any) -> Shape:
@@ -248,7 +294,10 @@ class OnnxCall(Call):
         if source is None and default is not None:
             return default
         if not isinstance(source, Known) or not source.fixed:
-            self.refuse("takes numbers that depend on the input or on the batch, where only fixed ones are read")
+            self.refuse(
+                "takes numbers that depend on the input or on the batch, where only fixed ones are"
+                " read"
+            )
         return [int(each) for each in source.first.ravel()]
 
     def axes_of(self, source: Any, x: Value) -> list[int] | None:

@@ -1,8 +1,9 @@
-"""A graph behind an embedding, of some of its positions alone: what comes before them is given as numbers.
+"""A graph behind an embedding, of some of its positions alone: what comes before them is given as
+numbers.
 
-A causal network computes keys and values of each position from that and the ones before it. A decoder keeps them, and
-computes of the positions that follow theirs alone; here the kept ones are constants, as float32 gives them. So a graph
-of one position of a long window is small.
+A causal network computes keys and values of each position from that and the ones before it. A
+decoder keeps them, and computes of the positions that follow theirs alone; here the kept ones are
+constants, as float32 gives them. So a graph of one position of a long window is small.
 """
 
 from __future__ import annotations
@@ -38,10 +39,12 @@ class _Mixed(Exception):
 
 @torch.no_grad()
 def continued(graph: Graph, vectors: torch.Tensor, start: int, stop: int) -> Graph:
-    """The graph as a function of the positions from `start` to before `stop`; all others are those of the sample.
+    """The graph as a function of the positions from `start` to before `stop`; all others are those
+    of the sample.
 
-    Of a causal network the positions before are in it as the keys and values that float32 computes, and those behind
-    are not. Of any other the whole network is, and the other positions are constants at its input.
+    Of a causal network the positions before are in it as the keys and values that float32 computes,
+    and those behind are not. Of any other the whole network is, and the other positions are
+    constants at its input.
 
     Args:
         graph: of one input, embedded tokens (batch, positions, width), as `embedded` makes it.
@@ -69,23 +72,31 @@ def _filled(graph: Graph, vectors: torch.Tensor, start: int, stop: int) -> Graph
             parts.append(len(nodes) - 1)
     nodes.append(replace(graph.nodes[0], operation=Concat(1), sources=tuple(parts)))
     first = len(nodes) - 1  # stands for the graph's input, which is its first value
-    nodes += [replace(each, sources=tuple(first + source for source in each.sources)) for each in graph.nodes[1:]]
+    nodes += [
+        replace(each, sources=tuple(first + source for source in each.sources))
+        for each in graph.nodes[1:]
+    ]
     return Graph(tuple(nodes), first + graph.output, graph.inputs)
 
 
 class _Continued:
-    """The new graph, value by value. Of each it has the positions from `start` to before `stop` along an axis."""
+    """The new graph, value by value. Of each it has the positions from `start` to before `stop`
+    along an axis.
+    """
 
     def __init__(self, graph: Graph, vectors: torch.Tensor, start: int, stop: int) -> None:
         self._graph, self._start, self._stop, self._count = graph, start, stop, vectors.shape[1]
         attended = {each.output: each for each in attentions(graph)}
         kept = {index for each in attended.values() for index in (each.keys, each.values)}
-        self._past = {index: value for index, value in graph.values(vectors, torch.float32) if index in kept}
+        self._past = {
+            index: value for index, value in graph.values(vectors, torch.float32) if index in kept
+        }
         self._reached = magnitudes(graph)
         shape = (-1, stop - start, vectors.shape[2])
         self._nodes = [Node("embedded", Input(0), (), shape, torch.float32)]
         self._place: dict[int, int] = {0: 0}
-        self._axis: dict[int, int | None] = {0: 1}  # None: of a value that has no axis of positions any more
+        # None: of a value that has no axis of positions any more
+        self._axis: dict[int, int | None] = {0: 1}
         inside = {index for each in attended.values() for index in _chain(graph, each)}
         for index, node in enumerate(graph.nodes):
             if index in attended:
@@ -96,7 +107,9 @@ class _Continued:
     def graph(self) -> Graph:
         if self._axis.get(self._graph.output, 1) is not None:
             raise _Mixed
-        return Graph(tuple(self._nodes), self._place[self._graph.output], self._graph.inputs).with_changed({})
+        return Graph(
+            tuple(self._nodes), self._place[self._graph.output], self._graph.inputs
+        ).with_changed({})
 
     def _add(self, like: Node, operation: Operation, sources: tuple[int, ...], shape: Shape) -> int:
         self._nodes.append(replace(like, operation=operation, sources=sources, shape=shape))
@@ -114,7 +127,9 @@ class _Continued:
         self._place[index], self._axis[index] = self._add(node, operation, sources, shape), axis
 
     def _sized(self, shape: Shape, axis: int) -> Shape:
-        """The shape with as many positions as there are; of all samples where the first axis is of both."""
+        """The shape with as many positions as there are; of all samples where the first axis is
+        of both.
+        """
         count = self._stop - self._start
         return (*shape[:axis], count if axis else -count, *shape[axis + 1 :])
 
@@ -135,11 +150,17 @@ class _Continued:
         return operation.value
 
     def _moved(self, node: Node) -> tuple[Operation, int | None]:
-        """The operation of the positions alone, and where its result has them. Raises `_Mixed` where there is none."""
+        """The operation of the positions alone, and where its result has them. Raises `_Mixed`
+        where there is none.
+        """
         operation = node.operation
         # Of its second operand an expansion asks for the batch alone.
         counted = node.sources[:1] if isinstance(operation, Expand) else node.sources
-        given = [(self._graph.nodes[each].shape, self._axis[each]) for each in counted if each in self._place]
+        given = [
+            (self._graph.nodes[each].shape, self._axis[each])
+            for each in counted
+            if each in self._place
+        ]
         # Counted from the last axis, as torch broadcasts.
         ends = {None if axis is None else axis - len(shape) for shape, axis in given}
         if len(ends) != 1:
@@ -165,7 +186,9 @@ class _Continued:
         return operation, axis - len(shape) + len(node.shape)
 
     def _attend(self, found: Attention) -> None:
-        """Add an attention: of the scores and the shares those of the past, as numbers, and those of the positions."""
+        """Add an attention: of the scores and the shares those of the past, as numbers, and
+        those of the positions.
+        """
         given = (found.query, -2), (found.keys, -1), (found.values, -2)
         node, chain = self._graph.nodes[found.scores], _chain(self._graph, found)
         outer, rank = node.shape[:-2], len(node.shape)
@@ -179,19 +202,29 @@ class _Continued:
         if past:
             kept = self._constant(node, self._past[found.keys][..., :past])
             before = self._add(node, MatMul(), (query, kept), (*outer, count, past))
-            scores = self._add(node, Concat(rank - 1), (before, scores), (*outer, count, self._stop))
+            scores = self._add(
+                node, Concat(rank - 1), (before, scores), (*outer, count, self._stop)
+            )
         made = {found.scores: scores}
         for index in chain[1:]:
             each = self._graph.nodes[index]
-            sources = tuple(made[source] if source in made else self._mask(source) for source in each.sources)
-            made[index] = self._add(each, each.operation, sources, (*each.shape[:-2], count, self._stop))
+            sources = tuple(
+                made[source] if source in made else self._mask(source) for source in each.sources
+            )
+            made[index] = self._add(
+                each, each.operation, sources, (*each.shape[:-2], count, self._stop)
+            )
         self._place[found.output] = self._averaged(found, made[found.shares], values)
         self._axis[found.output] = rank - 2
 
     def _averaged(self, found: Attention, shares: int, values: int) -> int:
         """The shares (..., positions, past and positions) times the values."""
         node, past, count = self._graph.nodes[found.output], self._start, self._stop - self._start
-        shape, outer, axis = (*node.shape[:-2], count, node.shape[-1]), node.shape[:-2], len(node.shape) - 1
+        shape, outer, axis = (
+            (*node.shape[:-2], count, node.shape[-1]),
+            node.shape[:-2],
+            len(node.shape) - 1,
+        )
         if not past:
             return self._add(node, MatMul(), (shares, values), shape)
         kept = self._constant(node, self._past[found.values][..., :past, :])
@@ -203,22 +236,35 @@ class _Continued:
     def _mask(self, index: int) -> int:
         """A constant beside the scores, for the positions' rows, and the columns up to them."""
         value = _narrowed(self._known(index), -2, self._count, self._start, self._stop)
-        return self._constant(self._graph.nodes[index], _narrowed(value, -1, self._count, 0, self._stop))
+        return self._constant(
+            self._graph.nodes[index], _narrowed(value, -1, self._count, 0, self._stop)
+        )
 
     def _causal(self, chain: list[int]) -> bool:
-        """Whether no position before `start` attends to those from there on, and none before `stop` to those behind."""
-        # Each step is affine in the score, so that what is made of the ends of all scores bounds what is made of any.
+        """Whether no position before `start` attends to those from there on, and none before
+        `stop` to those behind.
+        """
+        # Each step is affine in the score, so that what is made of the ends of all scores bounds
+        # what is made of any.
         reach = self._reached[chain[0]]
-        ends = [self._scored(chain, score) for score in ((-reach, reach) if reach < inf else (0.0,))]
+        ends = [
+            self._scored(chain, score) for score in ((-reach, reach) if reach < inf else (0.0,))
+        ]
         lower, upper = torch.minimum(ends[0], ends[-1]), torch.maximum(ends[0], ends[-1])
         hidden = vanishing(lower, upper, -1) if reach < inf else upper == -inf
-        return bool(hidden[..., : self._start, self._start :].all() and hidden[..., : self._stop, self._stop :].all())
+        return bool(
+            hidden[..., : self._start, self._start :].all()
+            and hidden[..., : self._stop, self._stop :].all()
+        )
 
     def _scored(self, chain: list[int], score: float) -> torch.Tensor:
         """What the steps behind the scores make of this number in the place of every score."""
         made = torch.full([1, *self._graph.nodes[chain[0]].shape[1:]], score, dtype=torch.float64)
         for before, index in pairwise(chain[:-1]):
-            operation, sources = self._graph.nodes[index].operation, self._graph.nodes[index].sources
+            operation, sources = (
+                self._graph.nodes[index].operation,
+                self._graph.nodes[index].sources,
+            )
             made = converted(operation, torch.float64)(
                 *(made if each == before else self._wide(each) for each in sources)
             )
@@ -230,7 +276,9 @@ class _Continued:
 
 
 def _rowwise(operation: Operation, axis: int, end: int) -> bool:
-    """Whether each entry along an axis, `end` from behind, is computed from the same one of the operands alone."""
+    """Whether each entry along an axis, `end` from behind, is computed from the same one of the
+    operands alone.
+    """
     match operation:
         case Slice() | Concat() | Softmax():
             return operation.axis != axis
@@ -238,7 +286,11 @@ def _rowwise(operation: Operation, axis: int, end: int) -> bool:
             return end < -1
         case LayerNorm() | RMSNorm():
             return axis not in operation.axes
-    own = [value for each in fields(operation) if isinstance(value := getattr(operation, each.name), torch.Tensor)]
+    own = [
+        value
+        for each in fields(operation)
+        if isinstance(value := getattr(operation, each.name), torch.Tensor)
+    ]
     return operation.elementwise and all(each.ndim < -end or each.shape[end] == 1 for each in own)
 
 
@@ -252,14 +304,17 @@ def _chain(graph: Graph, found: Attention) -> list[int]:
 
 
 def _narrowed(value: torch.Tensor, end: int, count: int, start: int, stop: int) -> torch.Tensor:
-    """A constant's part for some of `count` positions, along the axis `end` from behind; as it is where it has none."""
+    """A constant's part for some of `count` positions, along the axis `end` from behind; as it
+    is where it has none.
+    """
     if value.ndim < -end or value.shape[end] != count:
         return value
     return value.narrow(end, start, stop - start)
 
 
 def _reshaped(old: Shape, axis: int, new: Shape) -> int:
-    """Where the axis is after a reshaping that leaves it as it is, or makes it one with the batch, or again its own.
+    """Where the axis is after a reshaping that leaves it as it is, or makes it one with the batch,
+    or again its own.
 
     Raises `_Mixed` where none does.
     """

@@ -29,21 +29,25 @@ class Embedded(nn.Module):
 
 
 @torch.no_grad()
-def embedded(graph: Graph, sample: Inputs, vocabulary: int, position: int | None = None) -> tuple[Graph, torch.Tensor]:
-    """The graph from the embedding of the tokens on, of any batch, and what is embedded, (1, positions, width).
+def embedded(
+    graph: Graph, sample: Inputs, vocabulary: int, position: int | None = None
+) -> tuple[Graph, torch.Tensor]:
+    """The graph from the embedding of the tokens on, of any batch, and what is embedded, (1,
+    positions, width).
 
-    What does not depend on the embedding, such as masks and positions, is the sample's, as float32 gives it, and stands
-    for every sample of a batch.
+    What does not depend on the embedding, such as masks and positions, is the sample's, as float32
+    gives it, and stands for every sample of a batch.
 
     Args:
         graph: of a whole network.
         sample: a batch of one.
         vocabulary: the number of tokens, for which the table has rows.
-        position: whose outputs are meant, of (batch, positions, outputs); None: the network's are (batch, outputs).
+        position: whose outputs are meant, of (batch, positions, outputs); None: the network's are
+            (batch, outputs).
 
     Raises:
-        Unsupported: not exactly one table is given the tokens, the output does not depend on it, or what depends on
-            the tokens alone is mixed over the batch.
+        Unsupported: not exactly one table is given the tokens, the output does not depend on it, or
+            what depends on the tokens alone is mixed over the batch.
     """
     start = _embedding(graph, vocabulary)
     values = dict(graph.values(sample, torch.float32))
@@ -76,10 +80,14 @@ class _Cut:
         # Of its second operand an expansion asks for the batch alone.
         counts = 1 if isinstance(node.operation, Expand) else len(node.sources)
         sources = [self._source(each, node.operation) for each in node.sources[:counts]]
-        self.place[index] = self._added(replace(node, sources=(*sources, *[0] * (len(node.sources) - counts))))
+        self.place[index] = self._added(
+            replace(node, sources=(*sources, *[0] * (len(node.sources) - counts)))
+        )
 
     def then(self, value: int, operation: Operation, shape: Shape) -> int:
-        return self._added(replace(self.nodes[value], operation=operation, sources=(value,), shape=shape))
+        return self._added(
+            replace(self.nodes[value], operation=operation, sources=(value,), shape=shape)
+        )
 
     def _added(self, node: Node) -> int:
         self.nodes.append(node)
@@ -96,13 +104,19 @@ class _Cut:
         if not times or (taker.elementwise and node.shape[0] == -1):
             return constant
         if len(times) > 1 or node.shape[0] >= 0:
-            raise Unsupported(f"{node.name}: what depends on the tokens alone is mixed over the batch")
+            raise Unsupported(
+                f"{node.name}: what depends on the tokens alone is mixed over the batch"
+            )
         if times == [1]:
-            return self._added(Node(node.name, Expand(node.shape), (constant, 0), node.shape, node.dtype))
+            return self._added(
+                Node(node.name, Expand(node.shape), (constant, 0), node.shape, node.dtype)
+            )
         # Several rows of each sample, as of heads, one sample behind the other.
         rows = (times[0], *node.shape[1:])
         apart = self.then(constant, Reshape((1, *rows)), (1, *rows))
-        repeated = self._added(Node(node.name, Expand((-1, *rows)), (apart, 0), (-1, *rows), node.dtype))
+        repeated = self._added(
+            Node(node.name, Expand((-1, *rows)), (apart, 0), (-1, *rows), node.dtype)
+        )
         return self.then(repeated, Reshape(node.shape), node.shape)
 
 
@@ -113,7 +127,9 @@ def _embedding(graph: Graph, vocabulary: int) -> int:
     """
     found = [index for index in range(len(graph.nodes)) if _embeds(graph, index, vocabulary)]
     if not found:
-        raise Unsupported("no table of embeddings is given the tokens as they are, so nothing to perturb")
+        raise Unsupported(
+            "no table of embeddings is given the tokens as they are, so nothing to perturb"
+        )
     if len(found) > 1:
         names = ", ".join(repr(graph.nodes[each].name) for each in found)
         raise Unsupported(f"tokens are embedded more than once, by {names}: perturb which?")
@@ -121,14 +137,19 @@ def _embedding(graph: Graph, vocabulary: int) -> int:
     if len(shape) != 3 or shape[0] != -1:
         name = graph.nodes[found[0]].name
         raise Unsupported(
-            f"{name}: gives {list(shape)[1:]} of a sample, where a row for each of its tokens is expected"
+            f"{name}: gives {list(shape)[1:]} of a sample, where a row for each of its tokens is"
+            " expected"
         )
     return found[0]
 
 
 def _embeds(graph: Graph, index: int, vocabulary: int) -> bool:
     node = graph.nodes[index]
-    if not isinstance(node.operation, Gather) or node.operation.axes != (0,) or node.dtype != torch.float32:
+    if (
+        not isinstance(node.operation, Gather)
+        or node.operation.axes != (0,)
+        or node.dtype != torch.float32
+    ):
         return False
     table, tokens = (graph.nodes[each] for each in node.sources)
     while isinstance(tokens.operation, Cast | Reshape):
@@ -139,7 +160,9 @@ def _embeds(graph: Graph, index: int, vocabulary: int) -> bool:
 
 
 def _attending(graph: Graph, index: int) -> Node | None:
-    """A softmax that is always a number: its scores are real, and some in each row are not masked."""
+    """A softmax that is always a number: its scores are real, and some in each row are not
+    masked.
+    """
     node = graph.nodes[index]
     if not isinstance(node.operation, Softmax) or not node.operation.safe:
         return None

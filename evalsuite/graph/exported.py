@@ -1,4 +1,6 @@
-"""Reading any module by torch.export: its program, operator by operator, and what stands for modules meanwhile."""
+"""Reading any module by torch.export: its program, operator by operator, and what stands for
+modules meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +38,21 @@ def _overwritten(x: torch.Tensor, number: int) -> torch.Tensor:
 
 
 class _Attention(nn.MultiheadAttention):
-    """In operators that keep the samples first, where torch's own put the positions first and flatten both."""
+    """In operators that keep the samples first, where torch's own put the positions first and
+    flatten both.
+    """
 
     def forward(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-        key_padding_mask: torch.Tensor | None = None, need_weights: bool = True,
-        attn_mask: torch.Tensor | None = None, average_attn_weights: bool = True, is_causal: bool = False,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        key_padding_mask: torch.Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: torch.Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         parts = self._projected(query, key, value)
         q, k, v = (each.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for each in parts)  # type: ignore[no-untyped-call]
         mask = None if attn_mask is None else _added(attn_mask, q)
@@ -72,11 +82,16 @@ class _Attention(nn.MultiheadAttention):
 
 def _added(mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """A mask to add to scores; of truth values those that are true do not count."""
-    return torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, -math.inf) if mask.dtype == torch.bool else mask
+    return (
+        torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, -math.inf)
+        if mask.dtype == torch.bool
+        else mask
+    )
 
 
 def prepare(module: nn.Module, whole: Collection[nn.Module]) -> list[Operation]:
-    """Change a copy of a network for torch.export: `whole`, and activations with learnt numbers, are one operator each.
+    """Change a copy of a network for torch.export: `whole`, and activations with learnt numbers,
+    are one operator each.
 
     Returns:
         What each operator computes, by its number.
@@ -105,8 +120,17 @@ def _whole(module: nn.Module) -> Operation:
 
 
 def _learnt(module: nn.Module) -> Operation | None:
-    """An activation with learnt numbers, whose formula would be read with these rounded: its row, of float64."""
-    row = next((row for row in known() if row.row_of is not None and row.parameters and row.matches(module)), None)
+    """An activation with learnt numbers, whose formula would be read with these rounded: its
+    row, of float64.
+    """
+    row = next(
+        (
+            row
+            for row in known()
+            if row.row_of is not None and row.parameters and row.matches(module)
+        ),
+        None,
+    )
     if row is None or _has_more_than_its_type(module, row):
         return None
     try:
@@ -116,26 +140,39 @@ def _learnt(module: nn.Module) -> Operation | None:
 
 
 def _has_more_than_its_type(module: nn.Module, row: Activation) -> bool:
-    """Whether it may compute something else than its type: by hooks, a forward of its own, or numbers from others."""
+    """Whether it may compute something else than its type: by hooks, a forward of its own, or
+    numbers from others.
+    """
 
     def owner(kind: type) -> type:
         return next(each for each in kind.__mro__ if "forward" in vars(each))
 
     hooked = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
-    return bool(hooked) or parametrize.is_parametrized(module) or owner(type(module)) is not owner(type(row.make(1)))
+    return (
+        bool(hooked)
+        or parametrize.is_parametrized(module)
+        or owner(type(module)) is not owner(type(row.make(1)))
+    )
 
 
 _READERS = MOVING | COMPUTING
 _ROUNDS = 4  # what an operator without a reader becomes may itself be without one
 # Checks of types and sizes that held when the program was traced, and hold for every batch.
-_SKIPPED = ("_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range_for_size")
+_SKIPPED = (
+    "_assert_tensor_metadata",
+    "_assert_scalar",
+    "_assert_async",
+    "sym_constrain_range_for_size",
+)
 
 
 def graph_of_module(module: nn.Module, example: Inputs, whole: Collection[nn.Module] = ()) -> Graph:
-    """The graph of a module in evaluation mode, called with one argument, a batch; not yet compared with it.
+    """The graph of a module in evaluation mode, called with one argument, a batch; not yet compared
+    with it.
 
     Raises:
-        Unsupported: torch.export cannot capture it, or an operator has no reader; the text names the module's path.
+        Unsupported: torch.export cannot capture it, or an operator has no reader; the text names
+            the module's path.
     """
     copied = copy.deepcopy(module).eval()
     asked = {id(each) for each in whole}
@@ -145,7 +182,9 @@ def graph_of_module(module: nn.Module, example: Inputs, whole: Collection[nn.Mod
 
 
 def _plain(program: ExportedProgram) -> ExportedProgram:
-    """Without operators that write into their operands, and of those without a reader what torch makes of them."""
+    """Without operators that write into their operands, and of those without a reader what torch
+    makes of them.
+    """
     for _ in range(_ROUNDS):
         called = [node for node in program.graph.nodes if node.op == "call_function"]
         unread = {node.target for node in called if _is_unread(node)}
@@ -158,18 +197,24 @@ def _plain(program: ExportedProgram) -> ExportedProgram:
                 program = program.run_decompositions(known)
         except Exception as error:  # torch's errors share no base class
             said = f"{type(error).__name__}: {_first_lines(str(error))}"
-            raise Unsupported(f"torch cannot rewrite it with operators that are read: {said}") from error
+            raise Unsupported(
+                f"torch cannot rewrite it with operators that are read: {said}"
+            ) from error
     return program
 
 
 def _is_unread(node: fx.Node) -> bool:
-    given = getattr(node.target, "namespace", "") == "aten" and isinstance(node.meta.get("val"), torch.Tensor | tuple)
+    given = getattr(node.target, "namespace", "") == "aten" and isinstance(
+        node.meta.get("val"), torch.Tensor | tuple
+    )
     return given and _name(node.target) not in _READERS and _name(node.target) not in _SKIPPED
 
 
 def _name(target: Any) -> str:
     schema = getattr(target, "_schema", None)
-    return str(schema.name.split("::")[-1]) if schema is not None else getattr(target, "__name__", "")
+    return (
+        str(schema.name.split("::")[-1]) if schema is not None else getattr(target, "__name__", "")
+    )
 
 
 @contextmanager
@@ -192,16 +237,20 @@ def _program(module: nn.Module, example: Inputs) -> ExportedProgram:
     for strict in (False, True):
         try:
             with _quiet(), torch.no_grad():
-                # A guard on the batch, as that it is not the number of features, would be refused at once.
+                # A guard on the batch, as that it is not the number of features, would be refused
+                # at once.
                 return torch.export.export(
-                    module, (pair,), dynamic_shapes=(dynamic,), strict=strict,
+                    module,
+                    (pair,),
+                    dynamic_shapes=(dynamic,),
+                    strict=strict,
                     prefer_deferred_runtime_asserts_over_guards=True,
-                )  # fmt: skip
+                )
         except Exception as error:  # torch's errors share no base class
             said = said or f"{type(error).__name__}: {_first_lines(str(error))}"
     raise Unsupported(
-        f"torch.export cannot capture {type(module).__name__}: {said}; its forward must take batches of any size, and "
-        "must not choose by the values of its input"
+        f"torch.export cannot capture {type(module).__name__}: {said}; its forward must take"
+        " batches of any size, and must not choose by the values of its input"
     )
 
 
@@ -230,23 +279,33 @@ class _Reader:
         changed = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
         if changed:
             raise Unsupported(
-                f"its forward pass changes {', '.join(map(repr, changed))}: it is no function of its input"
+                f"its forward pass changes {', '.join(map(repr, changed))}: it is no function of"
+                " its input"
             )
         self._inputs()
         for node in self.program.graph.nodes:
             if node.op == "call_function":
                 self.found[node] = self._read(node)
         if len(signature.user_outputs) != 1:
-            raise Unsupported(f"it gives {len(signature.user_outputs)} outputs; wrap it, so that it gives one tensor")
-        (output,) = (node for node in self.program.graph.nodes if node.name == signature.user_outputs[0])
+            raise Unsupported(
+                f"it gives {len(signature.user_outputs)} outputs; wrap it, so that it gives one"
+                " tensor"
+            )
+        (output,) = (
+            node for node in self.program.graph.nodes if node.name == signature.user_outputs[0]
+        )
         return self.builder.graph(self.found[output])
 
     def _inputs(self) -> None:
-        signature, weights = self.program.graph_signature, self.program.state_dict | self.program.constants
+        signature, weights = (
+            self.program.graph_signature,
+            self.program.state_dict | self.program.constants,
+        )
         held = {
-            **signature.inputs_to_parameters, **signature.inputs_to_buffers,
+            **signature.inputs_to_parameters,
+            **signature.inputs_to_buffers,
             **signature.inputs_to_lifted_tensor_constants,
-        }  # fmt: skip
+        }
         nodes = {node.name: node for node in self.program.graph.nodes if node.op == "placeholder"}
         for name, each in zip(signature.user_inputs, self.names, strict=True):
             node = nodes[str(name)]
@@ -265,8 +324,11 @@ class _Reader:
         try:
             return self._value(node, target, where)
         except Unsupported as error:
-            raise Unsupported(str(error) if str(error).startswith(where) else f"{where}: {error}") from error
-        except Exception as error:  # what torch raises of operands that its meta functions do not take
+            raise Unsupported(
+                str(error) if str(error).startswith(where) else f"{where}: {error}"
+            ) from error
+        # what torch raises of operands that its meta functions do not take
+        except Exception as error:
             said = _first_lines(str(error))
             raise Unsupported(f"{where}: not read: {type(error).__name__}: {said}") from error
 
@@ -280,12 +342,17 @@ class _Reader:
             return args[0][args[1]]
         if node.target is torch.ops.evalsuite.activation.default:
             return Value(self.builder.add(self.whole[args[1]], args[0]))
-        if target not in _READERS and torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        if target not in _READERS and torch.Tag.nondeterministic_seeded in getattr(
+            node.target, "tags", ()
+        ):
             raise Unsupported(
-                "is random in evaluation mode, so that the network is no function of its input: remove it"
+                "is random in evaluation mode, so that the network is no function of its input:"
+                " remove it"
             )
         if target not in _READERS:
-            raise Unsupported(f"no reader for torch's operator {node.target}: write it with others, or ask for it")
+            raise Unsupported(
+                f"no reader for torch's operator {node.target}: write it with others, or ask for it"
+            )
         listed = known if isinstance(known, list | tuple) else [known]
         values = [each for each in listed if isinstance(each, torch.Tensor)]
         eps = args[3] if len(args) > 3 else kwargs.get("eps")
@@ -298,7 +365,9 @@ class _Reader:
         if isinstance(given, fx.Node):
             return self.found[given]
         if isinstance(given, dict):
-            return {key: self._resolved(each) for key, each in given.items() if key not in _OF_MEMORY}
+            return {
+                key: self._resolved(each) for key, each in given.items() if key not in _OF_MEMORY
+            }
         if isinstance(given, list | tuple):
             return [self._resolved(each) for each in given]
         return given
@@ -314,7 +383,9 @@ def _at(value: Any, batch: int) -> int:
     expression = value.node.expr
     factor, symbol = expression.as_coeff_Mul()
     if expression.free_symbols and not (symbol.is_Symbol and factor.is_Integer):
-        raise Unsupported(f"it computes with the size {expression}, which is no multiple of the batch")
+        raise Unsupported(
+            f"it computes with the size {expression}, which is no multiple of the batch"
+        )
     return int(expression.subs(dict.fromkeys(expression.free_symbols, batch)))
 
 

@@ -1,9 +1,9 @@
 """Scalar formulas as sums of products, so that activations are known whatever way they are written.
 
-An expression of one variable is a polynomial in it and in functions of such polynomials: 0.5 x (1 + erf(x / sqrt 2))
-and x * 0.5 + x * 0.5 * erf(0.70710677 x) are the same one. Two are the same function where they are the same
-polynomial: nothing is concluded from values. Only constants are compared up to a tolerance, that of numbers rounded to
-float32.
+An expression of one variable is a polynomial in it and in functions of such polynomials: 0.5 x (1 +
+erf(x / sqrt 2)) and x * 0.5 + x * 0.5 * erf(0.70710677 x) are the same one. Two are the same
+function where they are the same polynomial: nothing is concluded from values. Only constants are
+compared up to a tolerance, that of numbers rounded to float32.
 """
 
 from __future__ import annotations
@@ -62,7 +62,11 @@ class Polynomial:
         for monomial, value in self.terms:
             product = constant(value)
             for symbol, power in monomial:
-                each = VARIABLE.scaled(factor) if symbol is None else atom(symbol.name, symbol.argument.of(factor))
+                each = (
+                    VARIABLE.scaled(factor)
+                    if symbol is None
+                    else atom(symbol.name, symbol.argument.of(factor))
+                )
                 for _ in range(power):
                     product = product * each
             total = total + product
@@ -96,15 +100,24 @@ def _collected(terms: list[tuple[Monomial, float]]) -> Polynomial:
     if len(found) > _MOST_TERMS:
         raise OverflowError(f"an expression of {len(found)} terms")
     return Polynomial(
-        tuple(sorted(((key, each) for key, each in found.items() if each), key=lambda each: repr(each[0])))
+        tuple(
+            sorted(
+                ((key, each) for key, each in found.items() if each), key=lambda each: repr(each[0])
+            )
+        )
     )
 
 
 def deviation(found: Polynomial, wanted: Polynomial) -> float:
-    """The greatest relative difference of two constants of the same expression; infinity where it is not the same."""
-    if len(found.terms) != len(wanted.terms) or not all(math.isfinite(each) for _, each in found.terms):
+    """The greatest relative difference of two constants of the same expression; infinity where
+    it is not the same.
+    """
+    if len(found.terms) != len(wanted.terms) or not all(
+        math.isfinite(each) for _, each in found.terms
+    ):
         return math.inf
-    # Atoms whose constants differ are different keys: the terms are matched by what they are made of.
+    # Atoms whose constants differ are different keys: the terms are matched by what they are made
+    # of.
     best = math.inf
     for order in _orders(found, wanted):
         worst = 0.0
@@ -118,7 +131,11 @@ def _orders(found: Polynomial, wanted: Polynomial) -> list[tuple[tuple[Monomial,
     if len(found.terms) > 5:
         return []
     shapes = [_shape(each) for each, _ in wanted.terms]
-    return [order for order in permutations(found.terms) if [_shape(each) for each, _ in order] == shapes]
+    return [
+        order
+        for order in permutations(found.terms)
+        if [_shape(each) for each, _ in order] == shapes
+    ]
 
 
 def _shape(monomial: Monomial) -> list[tuple[str, int]]:
@@ -127,7 +144,10 @@ def _shape(monomial: Monomial) -> list[tuple[str, int]]:
 
 def _apart(one: Monomial, two: Monomial) -> float:
     worst = 0.0
-    first, second = (sorted(each, key=lambda pair: "" if pair[0] is None else pair[0].name) for each in (one, two))
+    first, second = (
+        sorted(each, key=lambda pair: "" if pair[0] is None else pair[0].name)
+        for each in (one, two)
+    )
     for (a, _), (b, _) in zip(first, second, strict=True):
         if a is not None and b is not None:
             worst = max(worst, deviation(a.argument, b.argument))
@@ -141,7 +161,9 @@ def clamp(low: float, high: float) -> str:
 
 @cache
 def formulas() -> tuple[tuple[Activation, Polynomial], ...]:
-    """Each row that is written out somewhere, and how; each also by its own operator, for its hardness."""
+    """Each row that is written out somewhere, and how; each also by its own operator, for its
+    hardness.
+    """
     x, half = VARIABLE, constant(0.5)
     cubed = (x + (x * x * x).scaled(0.044715)).scaled(math.sqrt(2 / math.pi))
     sigmoid, six = atom("sigmoid", x), atom(clamp(0, 6), x + constant(3.0))
@@ -156,7 +178,10 @@ def formulas() -> tuple[tuple[Activation, Polynomial], ...]:
             x * atom("hard-sigmoid", x),
             x * atom(clamp(0, 1), x.scaled(1 / 6) + half),
         ],
-        "mish": [x * atom("tanh", atom("softplus", x)), x * atom("tanh", atom("log", constant(1.0) + atom("exp", x)))],
+        "mish": [
+            x * atom("tanh", atom("softplus", x)),
+            x * atom("tanh", atom("log", constant(1.0) + atom("exp", x))),
+        ],
         "quick-gelu": [x * sigmoid.of(1.702)],
         "relu": [atom(clamp(0, math.inf), x)],
         "relu2": [atom("relu", x) * atom("relu", x)],
@@ -166,5 +191,7 @@ def formulas() -> tuple[tuple[Activation, Polynomial], ...]:
         "softplus": [atom("log", constant(1.0) + atom("exp", x))],
     }
     rows = {each.name: each for each in known() if not each.parameters}
-    listed = [(rows[name], each) for name, forms in written.items() if name in rows for each in forms]
+    listed = [
+        (rows[name], each) for name, forms in written.items() if name in rows for each in forms
+    ]
     return tuple(listed + [(each, atom(each.name, x)) for each in rows.values()])

@@ -50,8 +50,12 @@ class Graph:
     output: int
     inputs: tuple[str, ...]
 
-    def values(self, inputs: Inputs, dtype: torch.dtype = torch.float64) -> Iterator[tuple[int, torch.Tensor]]:
-        """Each value in turn, computed plainly in `dtype`; differentiable. A value no longer needed is let go."""
+    def values(
+        self, inputs: Inputs, dtype: torch.dtype = torch.float64
+    ) -> Iterator[tuple[int, torch.Tensor]]:
+        """Each value in turn, computed plainly in `dtype`; differentiable. A value no longer
+        needed is let go.
+        """
         given = [each.to(dtype) if each.is_floating_point() else each for each in leaves(inputs)]
         last = {source: index for index, node in enumerate(self.nodes) for source in node.sources}
         found: dict[int, torch.Tensor] = {}
@@ -82,12 +86,16 @@ class Graph:
         return found
 
     def with_changed(self, changed: dict[int, Node]) -> Graph:
-        """The graph with other nodes in some places; what the output no longer depends on is left out.
+        """The graph with other nodes in some places; what the output no longer depends on is left
+        out.
 
         Inputs stay, so that their places keep their meaning.
         """
         nodes = [changed.get(index, node) for index, node in enumerate(self.nodes)]
-        needed = {self.output, *(index for index, node in enumerate(nodes) if isinstance(node.operation, Input))}
+        needed = {
+            self.output,
+            *(index for index, node in enumerate(nodes) if isinstance(node.operation, Input)),
+        }
         for index in range(len(nodes) - 1, -1, -1):
             if index in needed:
                 needed.update(nodes[index].sources)
@@ -103,11 +111,15 @@ _KINDS = {torch.int64: torch.int64, torch.int32: torch.int64, torch.bool: torch.
 
 
 def kind_of(dtype: torch.dtype) -> torch.dtype:
-    """The dtype that stands for all of its kind. Raises Unsupported where its arithmetic is another."""
+    """The dtype that stands for all of its kind. Raises Unsupported where its arithmetic is
+    another.
+    """
     if dtype in (torch.float32, torch.float64):
         return torch.float32
     if dtype not in _KINDS:
-        raise Unsupported(f"its values are {dtype}, and only float32, float64, int64, int32 and bool are read")
+        raise Unsupported(
+            f"its values are {dtype}, and only float32, float64, int64, int32 and bool are read"
+        )
     return _KINDS[dtype]
 
 
@@ -121,15 +133,23 @@ class Builder:
         """Given to the nodes that are added."""
 
     def input(self, name: str, shape: Shape, dtype: torch.dtype) -> int:
-        """Add the network's next input, and return its number. Raises Unsupported for a dtype that is not read."""
+        """Add the network's next input, and return its number. Raises Unsupported for a dtype
+        that is not read.
+        """
         self.inputs.append(name)
         return self._added(Node(name, Input(len(self.inputs) - 1), (), shape, kind_of(dtype)))
 
-    def constant(self, value: torch.Tensor, *, exact: bool = True, single: torch.Tensor | None = None) -> int:
-        """Add a constant of any shape, int32 as int64: its number. Raises Unsupported for a dtype that is not read."""
+    def constant(
+        self, value: torch.Tensor, *, exact: bool = True, single: torch.Tensor | None = None
+    ) -> int:
+        """Add a constant of any shape, int32 as int64: its number. Raises Unsupported for a
+        dtype that is not read.
+        """
         kind = kind_of(value.dtype)
         value = value.detach() if value.is_floating_point() else value.detach().to(kind)
-        return self._added(Node(self.name, Constant(value, exact, single), (), tuple(value.shape), kind))
+        return self._added(
+            Node(self.name, Constant(value, exact, single), (), tuple(value.shape), kind)
+        )
 
     def known(self, value: int) -> torch.Tensor | None:
         """The constant's value; None for what depends on the input or the batch."""
@@ -137,16 +157,22 @@ class Builder:
         return operation.value if isinstance(operation, Constant) else None
 
     def add(self, operation: Operation, *sources: int) -> int:
-        """A new value, of earlier ones. Raises Unsupported where its shape depends on the batch in an unknown way."""
+        """A new value, of earlier ones. Raises Unsupported where its shape depends on the batch
+        in an unknown way.
+        """
         constants = [self.nodes[source].operation for source in sources]
         if all(isinstance(each, Constant) for each in constants):
-            return self._folded(operation, [each for each in constants if isinstance(each, Constant)])
+            return self._folded(
+                operation, [each for each in constants if isinstance(each, Constant)]
+            )
         found = [self._tried(operation, sources, batch) for batch in BATCHES]
         sizes = shape(found[0].shape, found[1].shape)
         return self._added(Node(self.name, operation, sources, sizes, kind_of(found[0].dtype)))
 
     def label(self, value: int, tensor: str) -> None:
-        """Say which tensor of a file a value is, unless it is a constant or another tensor already."""
+        """Say which tensor of a file a value is, unless it is a constant or another tensor
+        already.
+        """
         node = self.nodes[value]
         if not node.tensor and not isinstance(node.operation, Constant | Input):
             self.nodes[value] = replace(node, tensor=tensor)
@@ -161,14 +187,21 @@ class Builder:
 
     def _folded(self, operation: Operation, constants: list[Constant]) -> int:
         computed = not operation.moves or any(each.single is not None for each in constants)
-        single = converted(operation, torch.float32)(*(each.in_float32 for each in constants)) if computed else None
+        single = (
+            converted(operation, torch.float32)(*(each.in_float32 for each in constants))
+            if computed
+            else None
+        )
         if operation.moves:
             value = operation(*(each.value for each in constants))
             # A view would keep the whole of what it is a part of.
             exact = all(each.exact for each in constants)
             return self.constant(value.contiguous(), exact=exact, single=single)
         # In the best precision there is: what is meant are the real numbers.
-        widened = [each.value.double() if each.value.is_floating_point() else each.value for each in constants]
+        widened = [
+            each.value.double() if each.value.is_floating_point() else each.value
+            for each in constants
+        ]
         value = converted(operation, torch.float64)(*widened)
         # A whole number is the same as a real one.
         given = widened[0]
@@ -180,9 +213,12 @@ class Builder:
         return self.constant(value, exact=not value.is_floating_point() or exact, single=single)
 
     def _tried(self, operation: Operation, sources: tuple[int, ...], batch: int) -> torch.Tensor:
-        """The result's shape and type; its values mean nothing, and there are none where it is large."""
+        """The result's shape and type; its values mean nothing, and there are none where it is
+        large.
+        """
         sizes = [at(self.nodes[each].shape, batch) for each in sources]
-        # Torch takes seconds to load what computes shapes alone: until something has, small values are computed.
+        # Torch takes seconds to load what computes shapes alone: until something has, small values
+        # are computed.
         small = "torch._dynamo" not in sys.modules and sum(map(prod, sizes)) <= _SMALL
         device, fill = "cpu" if small else "meta", 1 if operation.elementwise else 0
         operands = [
@@ -193,7 +229,8 @@ class Builder:
 
 
 def rewritten(graph: Graph, rule: Callable[[Graph, int], Node | None]) -> Graph:
-    """The graph in which `rule`, asked of each value from the last to the first, has put other nodes in place.
+    """The graph in which `rule`, asked of each value from the last to the first, has put other
+    nodes in place.
 
     What is changed is seen by the questions that follow; a new node takes earlier values only.
     """

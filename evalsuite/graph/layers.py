@@ -1,7 +1,9 @@
-"""A network whose values follow one another, as the layers that they are: what readers of nn.Sequential take.
+"""A network whose values follow one another, as the layers that they are: what readers of
+nn.Sequential take.
 
-A value bears the path of the module that its last operation comes from. A formula may begin in front of that module,
-and one that is applied twice in a row bears one path: so the layer is run beside the operations that bear its path.
+A value bears the path of the module that its last operation comes from. A formula may begin in
+front of that module, and one that is applied twice in a row bears one path: so the layer is run
+beside the operations that bear its path.
 """
 
 from __future__ import annotations
@@ -30,34 +32,51 @@ _BATCH, _SCALES, _TOLERANCE = 3, (1.0, 10.0, 100.0), 1e-12
 
 
 def times_applied(owner: nn.Module, graph: Graph, nodes: list[Node]) -> int:
-    """How often the layer, applied in a row, makes up these values, each of which takes the one before it.
+    """How often the layer, applied in a row, makes up these values, each of which takes the one
+    before it.
 
     Raises:
-        Unsupported: it computes something else, as where operations in front of it belong to the same formula.
+        Unsupported: it computes something else, as where operations in front of it belong to the
+            same formula.
     """
     operations = [type(each.operation) for each in nodes]
     if _is_row(owner, nodes):
         for count in range(len(nodes), 0, -1):
             part = operations[: len(nodes) // count]
-            if part * count == operations and all(_same(owner, count, graph, nodes, scale) for scale in _SCALES):
+            if part * count == operations and all(
+                _same(owner, count, graph, nodes, scale) for scale in _SCALES
+            ):
                 return count
-    raise Unsupported(f"{nodes[-1].name} is not all that computes its values: what is before it may belong to them")
+    raise Unsupported(
+        f"{nodes[-1].name} is not all that computes its values: what is before it may belong to"
+        " them"
+    )
 
 
 def _is_row(owner: nn.Module, nodes: list[Node]) -> bool:
-    """Whether the activations among the values are exactly rows, and that which the layer is known as."""
+    """Whether the activations among the values are exactly rows, and that which the layer is
+    known as.
+    """
     curves = [each.operation for each in nodes if isinstance(each.operation, op.Pointwise)]
     found = identify(owner, gates=True)
     own = type(owner).__module__.startswith(("torch.nn.modules", "evalsuite."))
     if not all(each.is_exact for each in curves) or (not own and len(curves) < len(nodes)):
         return False
     named = found is not None and all(each.traits.name == found.traits.name for each in curves)
-    return named or len(curves) < len(nodes) or (own and all(each.hardness is not None for each in curves))
+    return (
+        named
+        or len(curves) < len(nodes)
+        or (own and all(each.hardness is not None for each in curves))
+    )
 
 
 @torch.no_grad()
 def _same(owner: nn.Module, count: int, graph: Graph, nodes: list[Node], scale: float) -> bool:
-    before = next(each for each in nodes[0].sources if not isinstance(graph.nodes[each].operation, op.Constant))
+    before = next(
+        each
+        for each in nodes[0].sources
+        if not isinstance(graph.nodes[each].operation, op.Constant)
+    )
     generator = torch.Generator().manual_seed(0)
     size = at(graph.nodes[before].shape, _BATCH)
     ours = theirs = torch.randn(size, generator=generator, dtype=torch.float64) * scale
@@ -70,14 +89,19 @@ def _same(owner: nn.Module, count: int, graph: Graph, nodes: list[Node], scale: 
     for node in nodes:
         given = [graph.nodes[each].operation for each in node.sources]
         constants = [
-            op.converted(each, torch.float64).value if isinstance(each, op.Constant) else None for each in given
+            op.converted(each, torch.float64).value if isinstance(each, op.Constant) else None
+            for each in given
         ]
-        theirs = op.converted(node.operation, torch.float64)(*(theirs if each is None else each for each in constants))
+        theirs = op.converted(node.operation, torch.float64)(
+            *(theirs if each is None else each for each in constants)
+        )
     return close(ours, theirs, _TOLERANCE)
 
 
 def close(ours: torch.Tensor, theirs: torch.Tensor, relative: float) -> bool:
-    """Whether two tensors have one shape and agree to `relative` of each entry, or to 1e-12 of the greatest."""
+    """Whether two tensors have one shape and agree to `relative` of each entry, or to 1e-12 of
+    the greatest.
+    """
     if ours.shape != theirs.shape or not theirs.numel():
         return ours.shape == theirs.shape
     rounding = 1e-12 * float(theirs.abs().max())
@@ -97,14 +121,16 @@ _GLOBAL = {1: nn.AdaptiveAvgPool1d, 2: nn.AdaptiveAvgPool2d, 3: nn.AdaptiveAvgPo
 
 
 def in_layers(module: nn.Module, input_shape: tuple[int, ...]) -> nn.Module:
-    """The network as an nn.Sequential of torch's layers and known activations; itself, where it is one already.
+    """The network as an nn.Sequential of torch's layers and known activations; itself, where it is
+    one already.
 
-    Layers that are modules keep their parameters, which are shared, and their dotted paths; what is a function in a
-    `forward` becomes the module that computes it, named by its operation. The real function is the same, exactly.
+    Layers that are modules keep their parameters, which are shared, and their dotted paths; what is
+    a function in a `forward` becomes the module that computes it, named by its operation. The real
+    function is the same, exactly.
 
     Raises:
-        Unsupported: hooks or replaced forwards; a value that several others take, or an operation that is no layer,
-            named by the path; whatever `evalsuite.graph.read` refuses.
+        Unsupported: hooks or replaced forwards; a value that several others take, or an operation
+            that is no layer, named by the path; whatever `evalsuite.graph.read` refuses.
 
     Example: docs/reference.md#onnx-files
     """
@@ -112,15 +138,23 @@ def in_layers(module: nn.Module, input_shape: tuple[int, ...]) -> nn.Module:
         return module
     for path, layer in module.named_modules():
         if layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer):
-            raise Unsupported(f"{path or 'the network'} has forward hooks, or a forward of its own: remove them")
+            raise Unsupported(
+                f"{path or 'the network'} has forward hooks, or a forward of its own: remove them"
+            )
     for name, each in (*module.named_parameters(), *module.named_buffers()):
         if each.is_floating_point() and each.dtype != torch.float32:
-            raise Unsupported(f"{name} is {each.dtype}: a forward of its own is read exactly in float32 alone")
+            raise Unsupported(
+                f"{name} is {each.dtype}: a forward of its own is read exactly in float32 alone"
+            )
     example = torch.rand((2, *input_shape), generator=torch.Generator().manual_seed(0))
     layers = list(_layers(read(module, example), module))
-    made = _nested([((path.replace("-", "_") or "layer").split("."), layer) for path, layer in layers])
+    made = _nested(
+        [((path.replace("-", "_") or "layer").split("."), layer) for path, layer in layers]
+    )
     if sum(1 for _ in _leaves(made)) != len(layers):
-        raise Unsupported("its layers have names under which they cannot be put in a row: rename them")
+        raise Unsupported(
+            "its layers have names under which they cannot be put in a row: rename them"
+        )
     _compare(made, module, example)
     return made.train(module.training)
 
@@ -129,8 +163,8 @@ def layers_in_file(model: onnx.ModelProto) -> list[tuple[str, FileLayer]]:
     """The layers of an ONNX file with their names, in order; not yet compared with the file.
 
     Raises:
-        Unsupported: an operator has no reader; a value that several others take; an operation that is no layer, or one
-            of numbers that were rounded; the text names the node.
+        Unsupported: an operator has no reader; a value that several others take; an operation that
+            is no layer, or one of numbers that were rounded; the text names the node.
 
     Example: docs/reference.md#verify-a-property
     """
@@ -142,19 +176,32 @@ def _in_file(graph: Graph, node: Node) -> FileLayer:
     operation = node.operation
     if isinstance(operation, op.Pointwise):
         operation = operation.as_written
-        hardness = [1.0] if operation.hardness is None else operation.hardness.double().flatten().tolist()
+        hardness = (
+            [1.0] if operation.hardness is None else operation.hardness.double().flatten().tolist()
+        )
         if not operation.is_exact or len({*hardness}) > 1:
-            raise Unsupported(f"{node.name} ({operation.traits.name}): of constants that are rounded, or are several")
+            raise Unsupported(
+                f"{node.name} ({operation.traits.name}): of constants that are rounded, or are"
+                " several"
+            )
         return operation.traits, hardness[0]
     refuse_computed(node)
-    added = [each.value for each in (graph.nodes[i].operation for i in node.sources) if isinstance(each, op.Constant)]
+    added = [
+        each.value
+        for each in (graph.nodes[i].operation for i in node.sources)
+        if isinstance(each, op.Constant)
+    ]
     if isinstance(operation, op.Sum) and len(added) == 1 and added[0].dtype == torch.float32:
         first = isinstance(graph.nodes[node.sources[0]].operation, op.Constant)
         if operation.signs == (1, 1):
             return added[0]
         if operation.signs == (1, -1) and not first:  # x - c is x + (-c), without rounding
             return -added[0]
-    if isinstance(operation, op.Product | op.Quotient) and len(added) == 1 and added[0].dtype == torch.float32:
+    if (
+        isinstance(operation, op.Product | op.Quotient)
+        and len(added) == 1
+        and added[0].dtype == torch.float32
+    ):
         factor = _factor(graph, node, added[0])
         if factor is not None:
             return _with(nn.Linear, (len(factor),) * 2, torch.diag(factor), None)
@@ -164,28 +211,37 @@ def _in_file(graph: Graph, node: Node) -> FileLayer:
         return nn.Flatten()
     kind = getattr(operation, "name", type(operation).__name__)
     raise Unsupported(
-        f"node {node.name!r} ({kind}): exact engines read chains of affine layers and known activations, and this is "
-        "neither; take the engine auto"
+        f"node {node.name!r} ({kind}): exact engines read chains of affine layers and known"
+        " activations, and this is neither; take the engine auto"
     )
 
 
 def _factor(graph: Graph, node: Node, constant: torch.Tensor) -> torch.Tensor | None:
-    """What each entry of a vector is multiplied by, exactly; None where float32 has no such number, or of no vector."""
+    """What each entry of a vector is multiplied by, exactly; None where float32 has no such
+    number, or of no vector.
+    """
     if isinstance(node.operation, op.Quotient):
-        if isinstance(graph.nodes[node.sources[0]].operation, op.Constant) or not bool(constant.all()):
+        if isinstance(graph.nodes[node.sources[0]].operation, op.Constant) or not bool(
+            constant.all()
+        ):
             return None
         mantissa, _ = torch.frexp(constant)
-        if not bool((mantissa.abs() == 0.5).all()):  # only of a power of 2 the inverse is a number of float32
+        # only of a power of 2 the inverse is a number of float32
+        if not bool((mantissa.abs() == 0.5).all()):
             return None
         constant = 1 / constant
     size = math.prod(node.shape[1:])
-    fits = len(node.shape) == 2 and constant.numel() in (1, size) and bool(constant.isfinite().all())
+    fits = (
+        len(node.shape) == 2 and constant.numel() in (1, size) and bool(constant.isfinite().all())
+    )
     return constant.reshape(-1).expand(size) if fits else None
 
 
 @torch.no_grad()
 def _compare(made: nn.Module, module: nn.Module, example: torch.Tensor) -> None:
-    """Raise Unsupported where the two differ in float64, at the example or at random inputs of three magnitudes."""
+    """Raise Unsupported where the two differ in float64, at the example or at random inputs of
+    three magnitudes.
+    """
     ours, theirs = (copy.deepcopy(each).double().eval() for each in (made, module))
     generator = torch.Generator().manual_seed(1)
     points = torch.randn((16, *example.shape[1:]), generator=generator, dtype=torch.float64)
@@ -193,7 +249,9 @@ def _compare(made: nn.Module, module: nn.Module, example: torch.Tensor) -> None:
         try:
             same = close(ours(inputs.clone()), theirs(inputs.clone()), 1e-9)
         except (RuntimeError, ValueError) as error:
-            raise Unsupported(f"the network fails in float64, in which its layers are compared: {error}") from error
+            raise Unsupported(
+                f"the network fails in float64, in which its layers are compared: {error}"
+            ) from error
         if not same:
             raise Unsupported("the network computes something else than its layers in order")
 
@@ -215,10 +273,13 @@ def _is_foreign(layer: nn.Module) -> bool:
 
 
 def _layers(graph: Graph, module: nn.Module) -> Iterator[Placed]:
-    """The layers in order: modules of the network where they are torch's or known, else what computes the same."""
+    """The layers in order: modules of the network where they are torch's or known, else what
+    computes the same.
+    """
     for path, group in groupby(_chain(graph), key=lambda node: node.name):
         nodes, owner = list(group), module.get_submodule(path)
-        if type(owner) is not nn.Sequential and not _is_foreign(owner):  # a layer, all of whose operations are taken
+        # a layer, all of whose operations are taken
+        if type(owner) is not nn.Sequential and not _is_foreign(owner):
             yield from [(path, owner)] * times_applied(owner, graph, nodes)
             continue
         for node in nodes:
@@ -232,23 +293,38 @@ def _where(node: Node) -> str:
 
 
 def refuse_computed(node: Node) -> None:
-    """Raise Unsupported where weights are computed from parameters: in float64, they are not exactly the weights."""
+    """Raise Unsupported where weights are computed from parameters: in float64, they are not
+    exactly the weights.
+    """
     for each in vars(node.operation).values():
         if isinstance(each, torch.Tensor) and each.dtype != torch.float32:
             raise Unsupported(
-                f"{_where(node)}: its weights are computed from others: remove the parametrization before"
+                f"{_where(node)}: its weights are computed from others: remove the parametrization"
+                " before"
             )
 
 
 def _chain(graph: Graph) -> Iterator[Node]:
-    """The values behind the input, each of which takes the one before it, and nothing else but constants."""
-    before = next(index for index, node in enumerate(graph.nodes) if isinstance(node.operation, op.Input))
+    """The values behind the input, each of which takes the one before it, and nothing else but
+    constants.
+    """
+    before = next(
+        index for index, node in enumerate(graph.nodes) if isinstance(node.operation, op.Input)
+    )
     batch = graph.nodes[before].shape[0]
     for index, node in enumerate(graph.nodes):
         if isinstance(node.operation, op.Input | op.Constant):
             continue
-        taken = [each for each in node.sources if not isinstance(graph.nodes[each].operation, op.Constant)]
-        if taken != [before] or not graph.nodes[before].shape or graph.nodes[before].shape[0] != batch:
+        taken = [
+            each
+            for each in node.sources
+            if not isinstance(graph.nodes[each].operation, op.Constant)
+        ]
+        if (
+            taken != [before]
+            or not graph.nodes[before].shape
+            or graph.nodes[before].shape[0] != batch
+        ):
             said = "takes other values than the one before it: only layers in a row are read here"
             raise Unsupported(f"{_where(node)} {said}")
         yield node
@@ -260,12 +336,15 @@ def _chain(graph: Graph) -> Iterator[Node]:
 def _made(node: Node) -> list[Placed]:
     made = _reshaped(node) if isinstance(node.operation, Reshape) else torch_layers(node)
     if not made:
-        raise Unsupported(f"{_where(node)}: it is neither an affine layer nor exactly a known activation")
+        raise Unsupported(
+            f"{_where(node)}: it is neither an affine layer nor exactly a known activation"
+        )
     return made
 
 
 def torch_layers(node: Node) -> list[Placed]:
-    """Layers of torch, with names of their kinds, that compute the operation one behind the other; none if none do.
+    """Layers of torch, with names of their kinds, that compute the operation one behind the other;
+    none if none do.
 
     Raises:
         Unsupported: a linear map of a shape that no layer has.
@@ -279,36 +358,59 @@ def torch_layers(node: Node) -> list[Placed]:
         return [("norm", _norm(operation, len(node.shape) - 2))]
     if isinstance(operation, op.Pointwise) and operation.hardness is None and operation.is_exact:
         layer = operation.traits.make(1)
-        return [(operation.traits.name, layer.eval())] if operation.traits.of(layer) == operation.traits else []
+        return (
+            [(operation.traits.name, layer.eval())]
+            if operation.traits.of(layer) == operation.traits
+            else []
+        )
     return _pooled(node)
 
 
 def _pooled(node: Node) -> list[Placed]:
     operation = node.operation
     if isinstance(operation, op.AveragePool) and operation.divisor is None:
-        window = (operation.kernel, operation.stride, operation.padding, operation.ceil, operation.counts)
+        window = (
+            operation.kernel,
+            operation.stride,
+            operation.padding,
+            operation.ceil,
+            operation.counts,
+        )
         return [("pool", _AVERAGES[len(operation.kernel)](*window))]
     if isinstance(operation, op.MaxPool):
         reach = (operation.kernel, operation.stride, operation.padding, operation.dilation)
         return [("pool", _MAXIMA[len(operation.kernel)](*reach, ceil_mode=operation.ceil))]
-    if isinstance(operation, op.Reduction) and operation.name == "mean" and len(operation.axes) in _GLOBAL:
+    if (
+        isinstance(operation, op.Reduction)
+        and operation.name == "mean"
+        and len(operation.axes) in _GLOBAL
+    ):
         whole = len(node.shape) + (0 if operation.keeps else len(operation.axes))
         if operation.axes == tuple(range(2, whole)):
             pool = _GLOBAL[len(operation.axes)](1)
-            return [("mean", pool)] if operation.keeps else [("mean", pool), ("flatten", nn.Flatten())]
+            return (
+                [("mean", pool)] if operation.keeps else [("mean", pool), ("flatten", nn.Flatten())]
+            )
     return []
 
 
 def _reshaped(node: Node) -> list[Placed]:
     shape = node.shape[1:]
     if node.shape[0] != -1:
-        raise Unsupported(f"{node.name or 'the network'} (reshape): the batch is not its first dimension")
+        raise Unsupported(
+            f"{node.name or 'the network'} (reshape): the batch is not its first dimension"
+        )
     flat: list[Placed] = [("flatten", nn.Flatten())]
     return flat if len(shape) == 1 else [*flat, ("unflatten", nn.Unflatten(1, shape))]
 
 
-def _with(kind: type[nn.Module], sizes: tuple[int, ...], weight: torch.Tensor, bias: torch.Tensor | None,
-          **window: object) -> nn.Module:  # fmt: skip
+def _with(
+    kind: type[nn.Module],
+    sizes: tuple[int, ...],
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    **window: object,
+) -> nn.Module:
     layer = kind(*sizes, bias=bias is not None, device="meta", **window)
     layer.weight = nn.Parameter(weight.detach())
     if bias is not None:
@@ -319,17 +421,26 @@ def _with(kind: type[nn.Module], sizes: tuple[int, ...], weight: torch.Tensor, b
 def _linear(made: op.Linear) -> nn.Module:
     """One that adds a number to all outputs becomes one of as many biases."""
     weight, bias = made.weight, made.bias
-    if weight.ndim != 2 or (bias is not None and (bias.ndim > 1 or bias.numel() not in (1, len(weight)))):
+    if weight.ndim != 2 or (
+        bias is not None and (bias.ndim > 1 or bias.numel() not in (1, len(weight)))
+    ):
         shapes = tuple(weight.shape), None if bias is None else tuple(bias.shape)
-        raise Unsupported(f"a linear map of the shapes {shapes}: only (outputs, inputs) and (outputs) are read")
+        raise Unsupported(
+            f"a linear map of the shapes {shapes}: only (outputs, inputs) and (outputs) are read"
+        )
     bias = None if bias is None else bias.reshape(-1).expand(len(weight)).contiguous()
     return _with(nn.Linear, weight.shape[::-1], weight, bias)
 
 
 def _convolution(made: op.Convolution) -> nn.Module:
     channels = (made.weight.shape[1] * made.groups, made.weight.shape[0])
-    window = {"kernel_size": tuple(made.weight.shape[2:]), "stride": made.stride, "padding": made.padding,
-              "dilation": made.dilation, "groups": made.groups}  # fmt: skip
+    window = {
+        "kernel_size": tuple(made.weight.shape[2:]),
+        "stride": made.stride,
+        "padding": made.padding,
+        "dilation": made.dilation,
+        "groups": made.groups,
+    }
     return _with(_CONVOLUTIONS[len(made.stride)], channels, made.weight, made.bias, **window)
 
 
@@ -339,17 +450,25 @@ def _norm(made: op.BatchNorm, spatial: int) -> nn.Module:
     norm = kind(len(made.mean), eps=made.eps, affine=affine).to(made.mean.dtype)
     norm.running_mean, norm.running_var = made.mean.detach().clone(), made.variance.detach().clone()
     if affine:
-        norm.weight = nn.Parameter(torch.ones_like(made.mean) if made.weight is None else made.weight.detach())
-        norm.bias = nn.Parameter(torch.zeros_like(made.mean) if made.bias is None else made.bias.detach())
+        norm.weight = nn.Parameter(
+            torch.ones_like(made.mean) if made.weight is None else made.weight.detach()
+        )
+        norm.bias = nn.Parameter(
+            torch.zeros_like(made.mean) if made.bias is None else made.bias.detach()
+        )
     return norm.eval()
 
 
 def _nested(placed: list[tuple[list[str], nn.Module]]) -> nn.Sequential:
-    """The layers at their paths; under another name where that would change the order, or is taken."""
+    """The layers at their paths; under another name where that would change the order, or is
+    taken.
+    """
     whole = nn.Sequential()
     for (name, inside), group in groupby(placed, key=lambda each: (each[0][0], len(each[0]) > 1)):
         if inside:
-            whole.add_module(_free(whole, name), _nested([(path[1:], layer) for path, layer in group]))
+            whole.add_module(
+                _free(whole, name), _nested([(path[1:], layer) for path, layer in group])
+            )
             continue
         for _, layer in group:
             whole.add_module(_free(whole, name), layer)
@@ -357,6 +476,12 @@ def _nested(placed: list[tuple[list[str], nn.Module]]) -> nn.Sequential:
 
 
 def _free(whole: nn.Sequential, name: str) -> str:
-    """The name, with the first number behind it that makes it neither a layer's nor an attribute of any Sequential."""
+    """The name, with the first number behind it that makes it neither a layer's nor an attribute
+    of any Sequential.
+    """
     numbered = (f"{name}__{number}" for number in count(1))
-    return next(each for each in chain([name], numbered) if each not in whole._modules and not hasattr(whole, each))
+    return next(
+        each
+        for each in chain([name], numbered)
+        if each not in whole._modules and not hasattr(whole, each)
+    )

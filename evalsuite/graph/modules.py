@@ -1,4 +1,6 @@
-"""Any network as a torch.fx module of torch's layers and few functions: one vocabulary for readers of fx graphs."""
+"""Any network as a torch.fx module of torch's layers and few functions: one vocabulary for
+readers of fx graphs.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,16 @@ from evalsuite.graph.reading import compare, read
 from evalsuite.samples import Inputs, mapped
 
 _TAKEN = frozenset(["self", *dir(fx.GraphModule(nn.Module(), fx.Graph()))])
-_DEFECT = "the graph was not written as the modules that it is, which is a defect of evalsuite: report the network"
+_DEFECT = (
+    "the graph was not written as the modules that it is, which is a defect of evalsuite: report"
+    " the network"
+)
 
 
 class Applied(nn.Module):
-    """An operation of a graph for which torch has no layer, in the precision that the module is cast to."""
+    """An operation of a graph for which torch has no layer, in the precision that the module is
+    cast to.
+    """
 
     unit: torch.Tensor
 
@@ -51,21 +58,26 @@ class Applied(nn.Module):
 def in_modules(
     module: nn.Module, example: Inputs, *, exact: bool = False, whole: Collection[nn.Module] = ()
 ) -> fx.GraphModule:
-    """The network in evaluation mode as an fx graph, read by `evalsuite.graph.read`, with weights of its own.
+    """The network in evaluation mode as an fx graph, read by `evalsuite.graph.read`, with weights
+    of its own.
 
-    Linear and convolutional layers, BatchNorm, LayerNorm, pools and known activations are torch's modules, whatever
-    class or function they were, at their dotted paths. Functions are `operator.add` of two tensors, `torch.reshape` to
-    sizes of which one may be -1 for the batch, and `scaled_dot_product_attention`. All else is `Applied`; constants
-    are buffers. Of several inputs `operator.getitem` takes each from the one placeholder. Each node has its tensor's
-    shape in `meta["shape"]`, where a size of -k is k times the batch, and the layer's path in `meta["path"]`.
+    Linear and convolutional layers, BatchNorm, LayerNorm, pools and known activations are torch's
+    modules, whatever class or function they were, at their dotted paths. Functions are
+    `operator.add` of two tensors, `torch.reshape` to sizes of which one may be -1 for the batch,
+    and `scaled_dot_product_attention`. All else is `Applied`; constants are buffers. Of several
+    inputs `operator.getitem` takes each from the one placeholder. Each node has its tensor's shape
+    in `meta["shape"]`, where a size of -k is k times the batch, and the layer's path in
+    `meta["path"]`.
 
     Args:
         module: called with one argument, the batch.
         example: a batch of real inputs.
-        exact: whether to refuse what rounds the real function of the float32 weights: constants of an activation's
-            formula that are rounded, weights that are computed from others. A number that the network adds, or
-            multiplies by, as in `x + 0.1`, is a buffer of the precision that it is written in.
-        whole: modules of it, as activations, that stay one layer each: of a tensor that keeps its shape.
+        exact: whether to refuse what rounds the real function of the float32 weights: constants of
+            an activation's formula that are rounded, weights that are computed from others. A
+            number that the network adds, or multiplies by, as in `x + 0.1`, is a buffer of the
+            precision that it is written in.
+        whole: modules of it, as activations, that stay one layer each: of a tensor that keeps its
+            shape.
 
     Raises:
         Unsupported: whatever `evalsuite.graph.read` refuses, or `exact` does, by the path.
@@ -76,7 +88,9 @@ def in_modules(
 
 
 def written(graph: Graph, example: Inputs, *, exact: bool = False) -> fx.GraphModule:
-    """A graph that was read, as `in_modules` writes it; several inputs of the example are in the graph's order."""
+    """A graph that was read, as `in_modules` writes it; several inputs of the example are in the
+    graph's order.
+    """
     writer = _Writer(graph, example, _numbers(graph) if exact else set())
     made = writer.module()
     buffers = [str(each.target) for each in made.graph.nodes if each.op == "get_attr"]
@@ -84,9 +98,12 @@ def written(graph: Graph, example: Inputs, *, exact: bool = False) -> fx.GraphMo
     if exact:
         _refuse_rounded(graph, constants)
     compare(graph, made, example, because=_DEFECT)
-    # In float64, with the same numbers in both, a slip that is as small as float32's rounding shows. Layers and buffers
-    # hold float32: what was computed of constants, as rotary angles or a normed weight, is rounded to it.
-    held = graph.with_changed({each: _in_float32(graph.nodes[each]) for each in constants | writer.layered})
+    # In float64, with the same numbers in both, a slip that is as small as float32's rounding
+    # shows. Layers and buffers hold float32: what was computed of constants, as rotary angles or a
+    # normed weight, is rounded to it.
+    held = graph.with_changed(
+        {each: _in_float32(graph.nodes[each]) for each in constants | writer.layered}
+    )
     finer = mapped(example, lambda each: each.double() if each.is_floating_point() else each)
     compare(held, copy.deepcopy(made).double(), finer, because=_DEFECT)
     return made
@@ -97,23 +114,35 @@ def _in_float32(node: Node) -> Node:
 
 
 def _numbers(graph: Graph) -> set[int]:
-    """Constants that are one number as it was written, which sums, products and quotients alone use."""
+    """Constants that are one number as it was written, which sums, products and quotients alone
+    use.
+    """
     users = [(source, node.operation) for node in graph.nodes for source in node.sources]
-    others = {source for source, each in users if not isinstance(each, op.Sum | op.Product | op.Quotient)}
+    others = {
+        source for source, each in users if not isinstance(each, op.Sum | op.Product | op.Quotient)
+    }
     return {
-        at for at, node in enumerate(graph.nodes)
-        if isinstance(node.operation, op.Constant) and node.operation.exact and node.operation.single is None
-        and node.operation.value.ndim == 0 and node.operation.value.is_floating_point()
-    } - others  # fmt: skip
+        at
+        for at, node in enumerate(graph.nodes)
+        if isinstance(node.operation, op.Constant)
+        and node.operation.exact
+        and node.operation.single is None
+        and node.operation.value.ndim == 0
+        and node.operation.value.is_floating_point()
+    } - others
 
 
 def _refuse_rounded(graph: Graph, read: set[int]) -> None:
-    """Raise Unsupported where a real number was rounded; of the constants those alone that are `read`."""
+    """Raise Unsupported where a real number was rounded; of the constants those alone that are
+    `read`.
+    """
     for index, node in enumerate(graph.nodes):
         operation, rounded, what = node.operation, False, "a constant"
         if isinstance(operation, op.Constant):
             value = operation.value
-            rounded = index in read and not (operation.exact and torch.equal(value, value.float().to(value.dtype)))
+            rounded = index in read and not (
+                operation.exact and torch.equal(value, value.float().to(value.dtype))
+            )
         elif isinstance(operation, op.Pointwise):
             # torch's own softplus is no rounded one, and nn.Softplus leaves out the same.
             rounded = not operation.is_exact and operation.deviation != LEFT_OUT
@@ -122,8 +151,8 @@ def _refuse_rounded(graph: Graph, read: set[int]) -> None:
             refuse_computed(node)
         if rounded:
             raise Unsupported(
-                f"{node.name or 'the network'}: {what} is computed from numbers that are rounded; numbers that float32 "
-                "holds, as those of a buffer, are exact"
+                f"{node.name or 'the network'}: {what} is computed from numbers that are rounded;"
+                " numbers that float32 holds, as those of a buffer, are exact"
             )
 
 
@@ -140,11 +169,15 @@ class _Writer:
         """Which values layers of torch compute."""
         self.made: dict[int, fx.Node] = {}
         self.attentions = {each.output: each for each in attentions(graph)}
-        computed = (node for node in graph.nodes if not isinstance(node.operation, op.Input | op.Constant))
+        computed = (
+            node for node in graph.nodes if not isinstance(node.operation, op.Input | op.Constant)
+        )
         paths = Counter(_path(node) for node in computed)
         inner = {path[:place] for path in paths for place, each in enumerate(path) if each == "."}
         self.inner = inner
-        self.alone = {path for path, times in paths.items() if times == 1 and path and path not in inner}
+        self.alone = {
+            path for path, times in paths.items() if times == 1 and path and path not in inner
+        }
 
     def module(self) -> fx.GraphModule:
         self._inputs()
@@ -160,13 +193,19 @@ class _Writer:
         return made
 
     def _inputs(self) -> None:
-        inputs = [index for index, node in enumerate(self.graph.nodes) if isinstance(node.operation, op.Input)]
+        inputs = [
+            index
+            for index, node in enumerate(self.graph.nodes)
+            if isinstance(node.operation, op.Input)
+        ]
         if isinstance(self.example, torch.Tensor):
             (only,) = inputs
             self.made[only] = self.written.placeholder("input")
             return
         batch = self.written.placeholder("batch")
-        keys: list[Any] = list(self.example) if isinstance(self.example, dict) else list(range(len(self.example)))
+        keys: list[Any] = (
+            list(self.example) if isinstance(self.example, dict) else list(range(len(self.example)))
+        )
         for index, key in zip(inputs, keys, strict=True):
             self.made[index] = self.written.call_function(operator.getitem, (batch, key))
 
@@ -188,15 +227,22 @@ class _Writer:
         found = self._attention(node, self.attentions[index]) if index in self.attentions else None
         return self._called(index, node, sources) if found is None else found
 
-    def _function(self, node: Node, target: Callable[..., Any], args: tuple[Any, ...],
-                  kwargs: dict[str, Any] | None = None) -> fx.Node:  # fmt: skip
+    def _function(
+        self,
+        node: Node,
+        target: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any] | None = None,
+    ) -> fx.Node:
         name = "_".join(each for each in (_path(node).replace(".", "_"), target.__name__) if each)
         made = self.written.create_node("call_function", target, args, kwargs, name=name)
         made.meta["path"] = self._place(node, made.name)
         return made
 
     def _place(self, node: Node, name: str) -> str:
-        """The path of the layer that computes it; its name where it is a function in a network's own `forward`."""
+        """The path of the layer that computes it; its name where it is a function in a network's
+        own `forward`.
+        """
         path = _path(node)
         return path if path and path not in self.inner else name
 
@@ -209,11 +255,15 @@ class _Writer:
             name = self._named(node, kind, layer)
             sources = [self.written.call_module(name, tuple(sources))]
             # Of a pool that is flattened next; the last one's is the node's.
-            sources[0].meta.update(path=self._place(node, name), shape=(*shape[:2], *(1 for _ in shape[2:])))
+            sources[0].meta.update(
+                path=self._place(node, name), shape=(*shape[:2], *(1 for _ in shape[2:]))
+            )
         return sources[0]
 
     def _repeated(self, index: int) -> torch.Tensor | None:
-        """A constant, perhaps repeated along the batch alone, whose size is then 1; None for all else."""
+        """A constant, perhaps repeated along the batch alone, whose size is then 1; None for all
+        else.
+        """
         node = self.graph.nodes[index]
         if isinstance(node.operation, op.Constant):
             return node.operation.value if node.operation.value.is_floating_point() else None
@@ -234,8 +284,10 @@ class _Writer:
         shape = self.graph.nodes[node.sources[place]].shape
         zeros = torch.zeros(1, *shape[1:])
         sizes = [shape[axis] if each is None else each.shape[axis] for each in parts]
-        widths = tuple((sum(sizes[:place]), sum(sizes[place + 1 :])) if dim == axis else (0, 0)
-                       for dim in range(len(shape)))  # fmt: skip
+        widths = tuple(
+            (sum(sizes[:place]), sum(sizes[place + 1 :])) if dim == axis else (0, 0)
+            for dim in range(len(shape))
+        )
         name = self._named(node, "pad", Applied(Pad(widths)))
         made = self.written.call_module(name, (self.made[node.sources[place]],))
         made.meta["shape"] = node.shape
@@ -307,13 +359,21 @@ class _Writer:
     def _own(self, name: str, value: Any) -> str:
         name = name.replace("-", "_")
         tried = (f"{name}_{number}" if number else name for number in count())
-        free = next(each for each in tried if each not in self.owned | dict.fromkeys(self.inner | self.alone))
+        free = next(
+            each
+            for each in tried
+            if each not in self.owned | dict.fromkeys(self.inner | self.alone)
+        )
         self.owned[free] = value
         return free
 
 
 def _kind(operation: op.Operation) -> str:
-    named = operation.traits.name.replace("-", "_") if isinstance(operation, op.Pointwise) else type(operation).__name__
+    named = (
+        operation.traits.name.replace("-", "_")
+        if isinstance(operation, op.Pointwise)
+        else type(operation).__name__
+    )
     return named.lower()
 
 
@@ -345,7 +405,9 @@ def _layers(node: Node) -> list[Placed]:
 def _activation(node: Node, made: op.Pointwise) -> list[Placed]:
     row = made.traits
     # Rows of other parameters than their own `make` has.
-    sloped = {"elu": nn.ELU(row.relu_distance), "leaky-relu": nn.LeakyReLU(row.limits[0])}.get(row.name)
+    sloped = {"elu": nn.ELU(row.relu_distance), "leaky-relu": nn.LeakyReLU(row.limits[0])}.get(
+        row.name
+    )
     if sloped is not None and made.hardness is None and row.of(sloped) == row:
         return [(row.name, sloped)]
     # What it deviates by the caller has refused, or it is less than float32 rounds.
@@ -361,13 +423,17 @@ def _layer_norm(made: op.LayerNorm, shape: tuple[int, ...]) -> list[Placed]:
         return []
     norm = nn.LayerNorm(sizes, made.eps, elementwise_affine=bool(parameters))
     if parameters:
-        norm.weight = nn.Parameter(torch.ones(sizes) if made.weight is None else made.weight.detach())
+        norm.weight = nn.Parameter(
+            torch.ones(sizes) if made.weight is None else made.weight.detach()
+        )
         norm.bias = nn.Parameter(torch.zeros(sizes) if made.bias is None else made.bias.detach())
     return [("norm", norm)]
 
 
 def _masks(graph: Graph, last: Node, masks: tuple[int, ...]) -> bool:
-    """Whether the only mask is added to the scaled scores, or says where they count, as torch's is."""
+    """Whether the only mask is added to the scaled scores, or says where they count, as torch's
+    is.
+    """
     if len(masks) != 1 or masks[0] not in last.sources:
         return False
     if isinstance(last.operation, op.Sum):
@@ -380,6 +446,11 @@ def _masks(graph: Graph, last: Node, masks: tuple[int, ...]) -> bool:
 
 def _is_causal(mask: Node) -> bool:
     value = mask.operation.value if isinstance(mask.operation, op.Constant) else None
-    if value is None or value.dtype != torch.bool or value.ndim != 2 or value.shape[0] != value.shape[1]:
+    if (
+        value is None
+        or value.dtype != torch.bool
+        or value.ndim != 2
+        or value.shape[0] != value.shape[1]
+    ):
         return False
     return torch.equal(value, torch.ones_like(value).tril())

@@ -14,14 +14,18 @@ from evalsuite.graph.sizes import Shape, at
 
 @dataclass(frozen=True)
 class Moving(Operation):
-    """An operation that moves, repeats or leaves out entries of its operands, and does no arithmetic with them."""
+    """An operation that moves, repeats or leaves out entries of its operands, and does no
+    arithmetic with them.
+    """
 
     moves: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
 class Reshape(Moving):
-    """The same entries in the same order, in another shape, which may name the batch (see `sizes`)."""
+    """The same entries in the same order, in another shape, which may name the batch (see
+    `sizes`).
+    """
 
     shape: Shape
 
@@ -49,14 +53,17 @@ class Transpose(Moving):
 
 @dataclass(frozen=True)
 class Expand(Moving):
-    """Repeated to `shape`, as torch broadcasts. The second operand, if any, tells the batch by its first axis."""
+    """Repeated to `shape`, as torch broadcasts. The second operand, if any, tells the batch by
+    its first axis.
+    """
 
     shape: Shape
 
     def __call__(self, *operands: Tensor) -> Tensor:
         if all(each >= 0 for each in self.shape):
             return operands[0].expand(self.shape)
-        return operands[0].expand(at(self.shape, operands[-1].shape[0]))  # a symbol, as it is exported
+        # a symbol, as it is exported
+        return operands[0].expand(at(self.shape, operands[-1].shape[0]))
 
 
 @dataclass(frozen=True)
@@ -106,7 +113,9 @@ class Pad(Moving):
 
 @dataclass(frozen=True)
 class Edges(Moving):
-    """The first and the last entry of each axis repeated: widths[i] = (before, behind), all >= 0."""
+    """The first and the last entry of each axis repeated: widths[i] = (before, behind), all >=
+    0.
+    """
 
     widths: tuple[tuple[int, int], ...]
 
@@ -122,9 +131,11 @@ class Edges(Moving):
 
 @dataclass(frozen=True)
 class Gather(Moving):
-    """Entries of the first operand: axes[i] is indexed by operand i + 1, int64 tensors that are broadcast together.
+    """Entries of the first operand: axes[i] is indexed by operand i + 1, int64 tensors that are
+    broadcast together.
 
-    As torch's advanced indexing: an embedding is the gathering of rows of a constant; indices may be negative.
+    As torch's advanced indexing: an embedding is the gathering of rows of a constant; indices may
+    be negative.
     """
 
     axes: tuple[int, ...]
@@ -138,7 +149,9 @@ class Gather(Moving):
 
 @dataclass(frozen=True)
 class GatherAlong(Moving):
-    """As torch.gather: the second operand indexes the first along one axis, at its own place in all others."""
+    """As torch.gather: the second operand indexes the first along one axis, at its own place in
+    all others.
+    """
 
     axis: int
 

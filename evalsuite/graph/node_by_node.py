@@ -1,7 +1,8 @@
 """What was read of an ONNX file, held against ONNX Runtime one tensor after the other.
 
-Each operation is given the tensors that ONNX Runtime itself computed before it: so a difference is that of one node, at
-the scale of its own numbers, however large others in the network are, and rounding does not pile up.
+Each operation is given the tensors that ONNX Runtime itself computed before it: so a difference is
+that of one node, at the scale of its own numbers, however large others in the network are, and
+rounding does not pile up.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from evalsuite.graph.sizes import at
 from evalsuite.onnx_network import open_onnx
 
 Tensor = torch.Tensor
-# What float32 may lose of a number, or of the terms of a sum; and how many times what a rounding of the operands by
-# some units of the last place changes.
+# What float32 may lose of a number, or of the terms of a sum; and how many times what a rounding of
+# the operands by some units of the last place changes.
 _SHARE, _UNITS, _TIMES, _FLOOR = 2e-5, 4, 8.0, 1e-6
 _CONTRACTIONS = (op.Linear, op.Convolution, op.MatMul, op.Resample, op.AveragePool)
 # Of all entries together: what rounds one of them rounds the others.
@@ -31,7 +32,8 @@ _TOGETHER = (op.Softmax, op.LayerNorm, op.RMSNorm, op.BatchNorm, op.CumulativeSu
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A value in float64, in float32, and twice of operands that are moved by some units of float32's last place.
+    """A value in float64, in float32, and twice of operands that are moved by some units of
+    float32's last place.
 
     `size` is what it is rounded relative to, entry by entry.
     """
@@ -60,7 +62,9 @@ class NodeByNode:
         whole = onnx.ModelProto()
         whole.CopyFrom(model)
         present = {each.name for each in model.graph.output}
-        whole.graph.output.extend(onnx.ValueInfoProto(name=each) for each in self._names if each not in present)
+        whole.graph.output.extend(
+            onnx.ValueInfoProto(name=each) for each in self._names if each not in present
+        )
         try:
             self._session = open_onnx(whole.SerializeToString())
         except Exception as error:  # ONNX Runtime's errors share no base class
@@ -68,23 +72,30 @@ class NodeByNode:
 
     @torch.no_grad()
     def check(self, point: Tensor) -> None:
-        """Raise Unsupported where a value at the point, the file's input as float32, is not ONNX Runtime's."""
+        """Raise Unsupported where a value at the point, the file's input as float32, is not ONNX
+        Runtime's.
+        """
         given = point.reshape(at(self._graph.nodes[0].shape, 1))
-        if not self._names:  # the output is an input, and ONNX Runtime takes no names for all of them
+        # the output is an input, and ONNX Runtime takes no names for all of them
+        if not self._names:
             return
         try:
             arrays = self._session.run(self._names, {self._graph.inputs[0]: given.numpy()})
         except Exception as error:
             raise Unsupported(f"{self._where}: ONNX Runtime does not run it: {error}") from None
         theirs = dict(zip(self._names, arrays, strict=True))
-        last = {source: index for index, node in enumerate(self._graph.nodes) for source in node.sources}
+        last = {
+            source: index for index, node in enumerate(self._graph.nodes) for source in node.sources
+        }
         found: dict[int, _Value] = {}
         for index, node in enumerate(self._graph.nodes):
             with guarded(f"{self._where}: node {node.name!r}"):
                 found[index] = self._value(node, found, given)
                 if node.tensor in theirs:
                     operands = [found[source] for source in node.sources]
-                    found[index] = self._compared(node, operands, found[index], np.asarray(theirs[node.tensor]))
+                    found[index] = self._compared(
+                        node, operands, found[index], np.asarray(theirs[node.tensor])
+                    )
             for source in node.sources:
                 if last[source] == index:
                     found.pop(source, None)
@@ -95,7 +106,9 @@ class NodeByNode:
         if isinstance(node.operation, op.Constant):
             value, single = node.operation.value, node.operation.in_float32
             value = value.double() if value.is_floating_point() else value
-            return _Value(value, single, (value, value), value.abs() if value.is_floating_point() else value)
+            return _Value(
+                value, single, (value, value), value.abs() if value.is_floating_point() else value
+            )
         operands = [found[source] for source in node.sources]
         double = op.converted(node.operation, torch.float64)
         exact = double(*(each.exact for each in operands))
@@ -114,26 +127,33 @@ class NodeByNode:
         apart = (exact - other).abs()
         allowed = _allowed(ours, together=isinstance(node.operation, _TOGETHER))
         same = (apart <= allowed) | (exact == other) | (exact.isnan() & other.isnan())
-        # What overflows in float32 is not compared; a Clip without ends makes the greatest number of an infinite one.
+        # What overflows in float32 is not compared; a Clip without ends makes the greatest number
+        # of an infinite one.
         same |= ~ours.single.double().isfinite() & ~(other.abs() < torch.finfo(torch.float32).max)
         if not bool(same.all()):
             worst = float(apart[~same].nan_to_num(torch.inf, posinf=torch.inf).max())
-            raise Unsupported(f"ONNX Runtime computes another {node.tensor!r} than what was read of it, by {worst:.3g}")
+            raise Unsupported(
+                f"ONNX Runtime computes another {node.tensor!r} than what was read of it, by"
+                f" {worst:.3g}"
+            )
         return _shaken(theirs, node.dtype)
 
 
 def _allowed(value: _Value, *, together: bool) -> Tensor:
-    """How far ONNX Runtime's entries may be from the exact ones; `together` is whether all entries round alike.
+    """How far ONNX Runtime's entries may be from the exact ones; `together` is whether all entries
+    round alike.
 
     What overflows, or is no number, tells nothing of how the entries beside it are rounded.
     """
     exact = value.exact.double()
     sides = [side.double() for side in (value.single, *value.moved)]
     alike = [(side == exact) | (side.isnan() & exact.isnan()) for side in sides]
-    spread = torch.stack([
-        (side - exact).abs().nan_to_num(torch.inf, posinf=torch.inf).masked_fill(same, 0.0)
-        for side, same in zip(sides, alike, strict=True)
-    ]).amax(0)  # fmt: skip
+    spread = torch.stack(
+        [
+            (side - exact).abs().nan_to_num(torch.inf, posinf=torch.inf).masked_fill(same, 0.0)
+            for side, same in zip(sides, alike, strict=True)
+        ]
+    ).amax(0)
     size = value.size.double().nan_to_num(0.0, posinf=0.0)
     allowed = _TIMES * spread + _SHARE * size
     if not allowed.numel():
@@ -144,35 +164,54 @@ def _allowed(value: _Value, *, together: bool) -> Tensor:
 
 
 def _refuse_beyond(real: Tensor, whole: Tensor) -> None:
-    """Raise Unsupported where a cast takes a number that is none of the integers of its type: ONNX leaves it open."""
+    """Raise Unsupported where a cast takes a number that is none of the integers of its type:
+    ONNX leaves it open.
+    """
     if not real.is_floating_point() or whole.is_floating_point() or whole.dtype == torch.bool:
         return
     kind = torch.iinfo(whole.dtype)
     beyond = ~((real.trunc() >= kind.min) & (real.trunc() < kind.max + 1.0))
     if bool(beyond.any()):
         name = str(whole.dtype).removeprefix("torch.")
-        raise Unsupported(f"casts {float(real[beyond][0]):g} to {name}, which has no such number: clip it before")
+        raise Unsupported(
+            f"casts {float(real[beyond][0]):g} to {name}, which has no such number: clip it before"
+        )
 
 
 def _shaken(values: Tensor, dtype: torch.dtype) -> _Value:
-    """Of what ONNX Runtime computed: a real number may as well be a few units of its last place to either side."""
+    """Of what ONNX Runtime computed: a real number may as well be a few units of its last place
+    to either side.
+    """
     if dtype != torch.float32:
         whole = values.to(dtype)
         return _Value(whole, whole, (whole, whole), whole)
     exact = values.double()
-    signs = torch.rand(exact.shape, generator=torch.Generator().manual_seed(exact.numel())).round().mul(2).sub(1)
-    step = (signs * _UNITS * torch.finfo(torch.float32).eps * exact).nan_to_num(0.0, posinf=0.0, neginf=0.0)
+    signs = (
+        torch.rand(exact.shape, generator=torch.Generator().manual_seed(exact.numel()))
+        .round()
+        .mul(2)
+        .sub(1)
+    )
+    step = (signs * _UNITS * torch.finfo(torch.float32).eps * exact).nan_to_num(
+        0.0, posinf=0.0, neginf=0.0
+    )
     return _Value(exact, values.float(), (exact + step, exact - step), exact.abs())
 
 
 def _size(operation: op.Operation, operands: list[_Value], exact: Tensor) -> Tensor:
-    """What a value is rounded relative to: its terms where it is a sum, else itself or what it is computed of."""
-    own = exact.abs() if exact.is_floating_point() else torch.zeros(exact.shape, dtype=torch.float64)
+    """What a value is rounded relative to: its terms where it is a sum, else itself or what it
+    is computed of.
+    """
+    own = (
+        exact.abs() if exact.is_floating_point() else torch.zeros(exact.shape, dtype=torch.float64)
+    )
     if not exact.is_floating_point() or isinstance(operation, op.Product | op.Quotient | op.Power):
         return own
     if operation.moves or isinstance(operation, op.Where):
         # Indices and conditions say where, and are no sizes.
-        return operation(*(each.size if each.exact.is_floating_point() else each.exact for each in operands)).abs()
+        return operation(
+            *(each.size if each.exact.is_floating_point() else each.exact for each in operands)
+        ).abs()
     sizes = [each.size.double() for each in operands]
     if isinstance(operation, op.Sum):
         return replace(operation, signs=(1,) * len(sizes))(*sizes)
@@ -180,7 +219,9 @@ def _size(operation: op.Operation, operands: list[_Value], exact: Tensor) -> Ten
         isinstance(operation, op.Reduction) and operation.name in ("sum", "mean")
     ):
         weights: dict[str, Any] = {
-            name: value.abs() for name, value in vars(operation).items() if isinstance(value, Tensor)
+            name: value.abs()
+            for name, value in vars(operation).items()
+            if isinstance(value, Tensor)
         }
         magnitudes: op.Operation = replace(operation, **weights)
         return magnitudes(*sizes)

@@ -21,9 +21,12 @@ from evalsuite.onnx_model import refuse_outside
 
 _READERS = MOVING | COMPUTING | QUANTIZED
 _TYPES: dict[int, torch.dtype] = {
-    onnx.TensorProto.FLOAT: torch.float32, onnx.TensorProto.DOUBLE: torch.float64,
-    onnx.TensorProto.INT64: torch.int64, onnx.TensorProto.INT32: torch.int32, onnx.TensorProto.BOOL: torch.bool,
-}  # fmt: skip
+    onnx.TensorProto.FLOAT: torch.float32,
+    onnx.TensorProto.DOUBLE: torch.float64,
+    onnx.TensorProto.INT64: torch.int64,
+    onnx.TensorProto.INT32: torch.int32,
+    onnx.TensorProto.BOOL: torch.bool,
+}
 
 
 def graph_of_model(
@@ -34,7 +37,8 @@ def graph_of_model(
     `check` is called before each node; what it raises ends the reading.
 
     Raises:
-        Unsupported: an operator or attribute without a reader, named with its node; inputs of other types.
+        Unsupported: an operator or attribute without a reader, named with its node; inputs of other
+            types.
         OwnError: weights that lie in other files, which `load_model` reads.
     """
     return _Reader(model).graph(output, check)
@@ -45,7 +49,9 @@ class _Reader:
         refuse_outside(model, "the file")
         self.model = model
         self.builder = Builder()
-        self.opset = next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), 1)
+        self.opset = next(
+            (each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), 1
+        )
         self.found: dict[str, Value | Known | None] = {"": None}
         held = {each.name for each in model.graph.initializer}
         inputs = [each for each in model.graph.input if each.name not in held]
@@ -74,15 +80,21 @@ class _Reader:
     def _input(self, given: onnx.ValueInfoProto) -> None:
         kind = given.type.tensor_type
         if kind.elem_type not in _TYPES:
-            raise Unsupported(f"input {given.name!r} is of the type {kind.elem_type} of ONNX: make it float32 or int64")
+            raise Unsupported(
+                f"input {given.name!r} is of the type {kind.elem_type} of ONNX: make it float32 or"
+                " int64"
+            )
         sizes: list[int] = []
         for place, each in enumerate(kind.shape.dim):
             if not each.HasField("dim_value") and place:
                 raise Unsupported(
-                    f"dimension {place} of input {given.name!r} is not fixed: export it with a fixed size"
+                    f"dimension {place} of input {given.name!r} is not fixed: export it with a"
+                    " fixed size"
                 )
             sizes.append(each.dim_value if each.HasField("dim_value") else -1)
-        self.found[given.name] = Value(self.builder.input(given.name, tuple(sizes), _TYPES[kind.elem_type]))
+        self.found[given.name] = Value(
+            self.builder.input(given.name, tuple(sizes), _TYPES[kind.elem_type])
+        )
 
     def _held(self, array: Array) -> Value | Known:
         """Numbers with a fraction are constants of the graph, all others may be sizes."""
@@ -100,7 +112,9 @@ class _Reader:
         inputs = [self.found[each] for each in node.input]
         while inputs and inputs[-1] is None:
             inputs.pop()
-        call = OnnxCall(self.builder, where, (), torch.float32, attributes, len(node.output), self.opset)
+        call = OnnxCall(
+            self.builder, where, (), torch.float32, attributes, len(node.output), self.opset
+        )
         results = self._results(node, inputs, call)
         # Outputs that no reader gives, as a mask of Dropout, are missed where they are taken.
         named = list(zip(node.output, results, strict=False))
@@ -109,12 +123,16 @@ class _Reader:
             if isinstance(value, Value):
                 self.builder.label(value, name)
 
-    def _results(self, node: onnx.NodeProto, inputs: list[Any], call: OnnxCall) -> list[Value | Known]:
+    def _results(
+        self, node: onnx.NodeProto, inputs: list[Any], call: OnnxCall
+    ) -> list[Value | Known]:
         if node.op_type in ("Shape", "Size") and isinstance(inputs[0], Value):
             return [_sizes(node.op_type, self.builder.nodes[inputs[0]].shape, call)]
         if all(isinstance(each, Known) or each is None for each in inputs):
-            return [self._held(each.first) if each.fixed and each.first.dtype.kind == "f" else each
-                    for each in _evaluated(node, inputs, list(self.model.opset_import))]  # fmt: skip
+            return [
+                self._held(each.first) if each.fixed and each.first.dtype.kind == "f" else each
+                for each in _evaluated(node, inputs, list(self.model.opset_import))
+            ]
         if node.op_type not in _READERS:
             call.refuse("no reader for this operator; there are " + ", ".join(sorted(_READERS)))
         made = _READERS[node.op_type](call, *inputs)
@@ -130,9 +148,13 @@ def _sizes(kind: str, shape: Shape, call: OnnxCall) -> Known:
 def _evaluated(node: onnx.NodeProto, inputs: list[Known | None], opsets: list[Any]) -> list[Known]:
     """The results of a node whose inputs are all known, by ONNX's own reference."""
     names = [onnx.ValueInfoProto(name=each) for each in node.input if each]
-    graph = onnx.helper.make_graph([node], "known", names, [onnx.ValueInfoProto(name=each) for each in node.output])
+    graph = onnx.helper.make_graph(
+        [node], "known", names, [onnx.ValueInfoProto(name=each) for each in node.output]
+    )
     evaluator = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=opsets))
-    given = [(name, each) for name, each in zip(node.input, inputs, strict=False) if each is not None]
+    given = [
+        (name, each) for name, each in zip(node.input, inputs, strict=False) if each is not None
+    ]
     first = evaluator.run(None, {name: each.first for name, each in given})
     second = evaluator.run(None, {name: each.second for name, each in given})
     return [Known(np.asarray(one), np.asarray(two)) for one, two in zip(first, second, strict=True)]

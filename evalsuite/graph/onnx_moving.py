@@ -16,7 +16,14 @@ from evalsuite.graph.operations import Constant, Resample
 from evalsuite.graph.operators import Reader, triangle
 from evalsuite.graph.sizes import Shape
 
-_KINDS = {1: torch.float32, 6: torch.int32, 7: torch.int64, 9: torch.bool, 11: torch.float64, 10: torch.float16}
+_KINDS = {
+    1: torch.float32,
+    6: torch.int32,
+    7: torch.int64,
+    9: torch.bool,
+    11: torch.float64,
+    10: torch.float16,
+}
 
 
 _BEYOND = 2**31 - 1
@@ -31,9 +38,17 @@ def _dropout(c: OnnxCall, x: Any, share: Any = None, training: Any = None) -> Va
 def _cast(c: OnnxCall, x: Any) -> Value:
     to = c.attributes["to"]
     if to not in _KINDS:
-        c.refuse(f"casts to the type {to} of ONNX, and only float32, float64, int64, int32 and bool are read")
+        c.refuse(
+            f"casts to the type {to} of ONNX, and only float32, float64, int64, int32 and bool are"
+            " read"
+        )
     held = c.node(x).operation if isinstance(x, Value) else None
-    if _KINDS[to] == torch.float32 and isinstance(held, Constant) and held.exact and held.value.is_floating_point():
+    if (
+        _KINDS[to] == torch.float32
+        and isinstance(held, Constant)
+        and held.exact
+        and held.value.is_floating_point()
+    ):
         # What a file holds in a finer precision, it means as rounded.
         return c.value(held.value.float())
     return c.as_kind(x, kind_of(_KINDS[to]))
@@ -47,8 +62,16 @@ def _reshape(c: OnnxCall, x: Any, target: Any = None) -> Value:
     if not isinstance(target, Known):
         c.refuse("takes a shape that depends on the input's values")
     first, second = target.first.ravel().tolist(), target.second.ravel().tolist()
-    open_ = [place for place, (one, two) in enumerate(zip(first, second, strict=True)) if one == two == -1]
-    copied = [] if c.attributes.get("allowzero", 0) else [place for place, each in enumerate(first) if each == 0]
+    open_ = [
+        place
+        for place, (one, two) in enumerate(zip(first, second, strict=True))
+        if one == two == -1
+    ]
+    copied = (
+        []
+        if c.attributes.get("allowzero", 0)
+        else [place for place, each in enumerate(first) if each == 0]
+    )
     known = Known(
         np.array([1 if place in (*open_, *copied) else each for place, each in enumerate(first)]),
         np.array([1 if place in (*open_, *copied) else each for place, each in enumerate(second)]),
@@ -106,7 +129,14 @@ def _transpose(c: OnnxCall, x: Any) -> Value:
     return c.permuted(x, tuple(order))
 
 
-def _slice(c: OnnxCall, given: Any, starts: Any = None, ends: Any = None, axes: Any = None, steps: Any = None) -> Value:
+def _slice(
+    c: OnnxCall,
+    given: Any,
+    starts: Any = None,
+    ends: Any = None,
+    axes: Any = None,
+    steps: Any = None,
+) -> Value:
     x = c.value(given)
     if starts is None:
         firsts, lasts = [list(c.attributes[each]) for each in ("starts", "ends")]
@@ -114,10 +144,14 @@ def _slice(c: OnnxCall, given: Any, starts: Any = None, ends: Any = None, axes: 
         firsts, lasts = [_ends(c, each) for each in (starts, ends)]
     default = list(c.attributes.get("axes", range(len(firsts))))
     along = c.numbers(axes, default)
-    for axis, start, stop, step in zip(along, firsts, lasts, c.numbers(steps, [1] * len(firsts)), strict=True):
+    for axis, start, stop, step in zip(
+        along, firsts, lasts, c.numbers(steps, [1] * len(firsts)), strict=True
+    ):
         size = c.node(x).shape[c.axis(x, axis)]
         if step < 0 and isinstance(stop, int) and stop >= _BEYOND:
-            c.refuse(f"ends at {stop} in steps of {step}, which ONNX and ONNX Runtime read differently")
+            c.refuse(
+                f"ends at {stop} in steps of {step}, which ONNX and ONNX Runtime read differently"
+            )
         if step < 0 < size and not isinstance(start, Times) and not isinstance(stop, Times):
             x = c.gathered(x, axis, torch.arange(size)[_backwards(size, start, stop, step)])
         else:
@@ -126,7 +160,9 @@ def _slice(c: OnnxCall, given: Any, starts: Any = None, ends: Any = None, axes: 
 
 
 def _backwards(size: int, start: int, stop: int, step: int) -> torch.Tensor:
-    """The places that a slice with a step below 0 takes: as ONNX clamps its ends, and not as Python does."""
+    """The places that a slice with a step below 0 takes: as ONNX clamps its ends, and not as
+    Python does.
+    """
     first = min(max(start + size if start < 0 else start, 0), size - 1)
     last = min(max(stop + size if stop < 0 else stop, -1), size - 1)
     return torch.arange(first, last, step) if first > last else torch.arange(0)
@@ -149,7 +185,9 @@ def _split(c: OnnxCall, x: Any, sizes: Any = None) -> tuple[Value, ...]:
     default = [min(each, whole - each * place) for place in range(count)]
     parts = list(given) if given is not None else c.numbers(sizes, default)
     starts = [sum(parts[:place]) for place in range(len(parts))]
-    return tuple(c.sliced(x, axis, start, start + size) for start, size in zip(starts, parts, strict=True))
+    return tuple(
+        c.sliced(x, axis, start, start + size) for start, size in zip(starts, parts, strict=True)
+    )
 
 
 def _gather(c: OnnxCall, x: Any, index: Any) -> Value:
@@ -171,14 +209,18 @@ def _gather_nd(c: OnnxCall, x: Any, index: Any) -> Value:
     c.expect(batch_dims=0)
     x, index = c.value(x), c.value(index)
     count = c.node(index).shape[-1]
-    return c.add(Gather(tuple(range(count))), x, *(c.picked(index, -1, place) for place in range(count)))
+    return c.add(
+        Gather(tuple(range(count))), x, *(c.picked(index, -1, place) for place in range(count))
+    )
 
 
 def _expand(c: OnnxCall, x: Any, target: Any) -> Value:
     x = c.value(x)
     sizes, wanted = c.node(x).shape, c.sizes(target)
     count = max(len(sizes), len(wanted))
-    both = zip((1,) * (count - len(sizes)) + sizes, (1,) * (count - len(wanted)) + wanted, strict=True)
+    both = zip(
+        (1,) * (count - len(sizes)) + sizes, (1,) * (count - len(wanted)) + wanted, strict=True
+    )
     return c.expanded(x, tuple(wide if size == 1 else size for size, wide in both))
 
 
@@ -201,19 +243,35 @@ def _pad(c: OnnxCall, x: Any, pads: Any = None, fill: Any = None, axes: Any = No
     along = [each % count for each in c.numbers(axes, list(range(count)))]
     if min(widths) < 0:
         c.refuse(f"pads = {widths}: negative padding is not read")
-    pairs = dict(zip(along, zip(widths[: len(along)], widths[len(along) :], strict=True), strict=True))
-    return c.add(Pad(tuple(pairs.get(axis, (0, 0)) for axis in range(count)), float(value)), x) if any(widths) else x
+    pairs = dict(
+        zip(along, zip(widths[: len(along)], widths[len(along) :], strict=True), strict=True)
+    )
+    return (
+        c.add(Pad(tuple(pairs.get(axis, (0, 0)) for axis in range(count)), float(value)), x)
+        if any(widths)
+        else x
+    )
 
 
 def _positions(c: OnnxCall, start: Any, stop: Any, step: Any) -> Value:
     first, last, by = (each if isinstance(each, Known) else None for each in (start, stop, step))
-    if first is None or last is None or by is None or c.numbers(start) != [0] or c.numbers(step) != [1]:
+    if (
+        first is None
+        or last is None
+        or by is None
+        or c.numbers(start) != [0]
+        or c.numbers(step) != [1]
+    ):
         c.refuse("counts by numbers that depend on the input")
     return c.add(Positions(-c.sizes(stop)[0]), *c.batch((-1,)))
 
 
-def _resize(c: OnnxCall, given: Any, region: Any = None, scales: Any = None, sizes: Any = None) -> Value:
-    """Of spatial axes, as torch exports its interpolation. `region` is of a mode that is not read."""
+def _resize(
+    c: OnnxCall, given: Any, region: Any = None, scales: Any = None, sizes: Any = None
+) -> Value:
+    """Of spatial axes, as torch exports its interpolation. `region` is of a mode that is not
+    read.
+    """
     del region
     x, mode = c.value(given), c.attributes.get("mode", b"nearest")
     way = c.attributes.get("coordinate_transformation_mode", b"half_pixel")
@@ -225,7 +283,10 @@ def _resize(c: OnnxCall, given: Any, region: Any = None, scales: Any = None, siz
     shape = c.node(x).shape
     after = _resized(c, shape, scales, sizes)
     if len(shape) < 3 or after[:2] != list(shape[:2]):
-        c.refuse(f"resizes {list(shape)} to {after}; only axes behind the batch and the channels are resized here")
+        c.refuse(
+            f"resizes {list(shape)} to {after}; only axes behind the batch and the channels are"
+            " resized here"
+        )
     spatial = list(zip(range(2, len(shape)), shape[2:], after[2:], strict=True))
     if mode == b"nearest" and way == b"asymmetric" and c.attributes.get("nearest_mode") == b"floor":
         for axis, before, behind in spatial:
@@ -233,39 +294,69 @@ def _resize(c: OnnxCall, given: Any, region: Any = None, scales: Any = None, siz
             x = c.gathered(x, axis, functional.interpolate(line, size=behind)[0, 0].long())
         return x
     if mode == b"linear" and way in (b"half_pixel", b"pytorch_half_pixel", b"align_corners"):
-        return c.add(Resample(tuple(_interpolation(before, to, way) for _, before, to in spatial)), x)
+        return c.add(
+            Resample(tuple(_interpolation(before, to, way) for _, before, to in spatial)), x
+        )
     return c.refuse(f"mode {mode!r} with {way!r} is not read")
 
 
 def _resized(c: OnnxCall, shape: Shape, scales: Any, sizes: Any) -> list[int]:
-    """The sizes that are asked for, by themselves or by factors that are exactly ratios of sizes."""
+    """The sizes that are asked for, by themselves or by factors that are exactly ratios of
+    sizes.
+    """
     if scales is None or (isinstance(scales, Value) and not c.node(scales).shape[0]):
         return list(c.sizes(sizes))
     factors = [float(each) for each in c.known(scales, "scales")]
-    after = [int(size * factor) if size > 0 else size for size, factor in zip(shape, factors, strict=True)]
-    if any(factor != (to / size if size > 0 else 1) for factor, to, size in zip(factors, after, shape, strict=True)):
+    after = [
+        int(size * factor) if size > 0 else size
+        for size, factor in zip(shape, factors, strict=True)
+    ]
+    if any(
+        factor != (to / size if size > 0 else 1)
+        for factor, to, size in zip(factors, after, shape, strict=True)
+    ):
         c.refuse("scales that are not the ratio of two sizes are not read")
     return after
 
 
 def _interpolation(before: int, to: int, way: bytes) -> torch.Tensor:
-    """The matrix (to, before) of a linear interpolation. pytorch_half_pixel takes the first entry for a size of 1."""
+    """The matrix (to, before) of a linear interpolation. pytorch_half_pixel takes the first
+    entry for a size of 1.
+    """
     eye = torch.eye(before, dtype=torch.float64)
     if to == 1 and way == b"pytorch_half_pixel":
         return eye[:1]
-    return functional.interpolate(eye[None], size=to, mode="linear", align_corners=way == b"align_corners")[0].T
+    return functional.interpolate(
+        eye[None], size=to, mode="linear", align_corners=way == b"align_corners"
+    )[0].T
 
 
 def _triangle(c: OnnxCall, x: Any, diagonal: Any = None) -> Value:
-    return triangle(c, c.value(x), c.numbers(diagonal, [0])[0], upper=bool(c.attributes.get("upper", 1)))
+    return triangle(
+        c, c.value(x), c.numbers(diagonal, [0])[0], upper=bool(c.attributes.get("upper", 1))
+    )
 
 
 MOVING: dict[str, Reader] = {
-    "Cast": _cast, "CastLike": lambda c, x, like: c.as_kind(x, c.node(c.value(like)).dtype),
-    "Concat": lambda c, *parts: c.joined(parts, int(c.attributes["axis"])), "Dropout": _dropout, "Expand": _expand,
-    "Flatten": _flatten, "Gather": _gather,
+    "Cast": _cast,
+    "CastLike": lambda c, x, like: c.as_kind(x, c.node(c.value(like)).dtype),
+    "Concat": lambda c, *parts: c.joined(parts, int(c.attributes["axis"])),
+    "Dropout": _dropout,
+    "Expand": _expand,
+    "Flatten": _flatten,
+    "Gather": _gather,
     "GatherElements": _gather_along,
-    "GatherND": _gather_nd, "Identity": lambda c, x: c.value(x), "Pad": _pad, "Range": _positions, "Reshape": _reshape,
-    "Resize": _resize, "Slice": _slice, "Split": _split, "Squeeze": _squeeze, "Tile": _tile, "Transpose": _transpose,
-    "Trilu": _triangle, "Unsqueeze": _unsqueeze,
-}  # fmt: skip
+    "GatherND": _gather_nd,
+    "Identity": lambda c, x: c.value(x),
+    "Pad": _pad,
+    "Range": _positions,
+    "Reshape": _reshape,
+    "Resize": _resize,
+    "Slice": _slice,
+    "Split": _split,
+    "Squeeze": _squeeze,
+    "Tile": _tile,
+    "Transpose": _transpose,
+    "Trilu": _triangle,
+    "Unsqueeze": _unsqueeze,
+}

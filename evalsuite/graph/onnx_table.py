@@ -1,6 +1,7 @@
 """What ONNX's operators mean, one row each: those that compute.
 
-QuantizeLinear and DequantizeLinear make whole numbers, which are kept as the real numbers that they are.
+QuantizeLinear and DequantizeLinear make whole numbers, which are kept as the real numbers that they
+are.
 """
 
 from __future__ import annotations
@@ -44,13 +45,21 @@ def _hard_sigmoid(c: OnnxCall, x: Any) -> Value:
 
 def _bound(c: OnnxCall, given: Any) -> float:
     """Of quantized values it may be an integer of 8 bits, which is no constant of a graph."""
-    return float(given.first) if isinstance(given, Known) and given.fixed else float(c.known(given, "bound"))
+    return (
+        float(given.first)
+        if isinstance(given, Known) and given.fixed
+        else float(c.known(given, "bound"))
+    )
 
 
 def _clip(c: OnnxCall, x: Any, low: Any = None, high: Any = None) -> Value:
     low = c.attributes.get("min", -math.inf) if low is None else _bound(c, low)
     high = c.attributes.get("max", math.inf) if high is None else _bound(c, high)
-    return activation(c, x, nn.ReLU()) if (low, high) == (0, math.inf) else c.add(op.Clamp(low, high), x)
+    return (
+        activation(c, x, nn.ReLU())
+        if (low, high) == (0, math.inf)
+        else c.add(op.Clamp(low, high), x)
+    )
 
 
 def _swish(c: OnnxCall, x: Any) -> Value:
@@ -68,26 +77,46 @@ def _divide(c: OnnxCall, x: Any, y: Any) -> Value:
 def _gemm(c: OnnxCall, x: Any, weight: Any, bias: Any = None) -> Value:
     alpha, beta = _number(c, "alpha", 1.0), _number(c, "beta", 1.0)
     x = c.transposed(c.value(x), 0, 1) if c.attributes.get("transA", 0) else c.value(x)
-    weight = c.value(weight) if not c.attributes.get("transB", 0) else c.transposed(c.value(weight), 0, 1)
+    weight = (
+        c.value(weight)
+        if not c.attributes.get("transB", 0)
+        else c.transposed(c.value(weight), 0, 1)
+    )
     known = c.builder.known(weight)
     shift = None if bias is None else c.builder.known(c.value(bias))
-    plain = alpha == 1 and beta == 1 and known is not None and (bias is None or (shift is not None and shift.ndim == 1))
+    plain = (
+        alpha == 1
+        and beta == 1
+        and known is not None
+        and (bias is None or (shift is not None and shift.ndim == 1))
+    )
     if plain and known is not None and (shift is None or len(shift) == known.shape[1]):
         return c.add(op.Linear(known.T, shift), x)
     made = c.product(x, weight)
     made = made if alpha == 1 else c.add(op.Product(), made, alpha)
-    return made if bias is None else c.summed(made, bias if beta == 1 else c.add(op.Product(), bias, beta))
+    return (
+        made
+        if bias is None
+        else c.summed(made, bias if beta == 1 else c.add(op.Product(), bias, beta))
+    )
 
 
-def _window(c: OnnxCall, kernel: tuple[int, ...], x: Value) -> tuple[list[tuple[int, ...]], list[int]]:
+def _window(
+    c: OnnxCall, kernel: tuple[int, ...], x: Value
+) -> tuple[list[tuple[int, ...]], list[int]]:
     """Strides and dilations, and the padding: all beginnings, then all ends."""
     count = len(kernel)
-    strides, dilations = (tuple(c.attributes.get(each, [1] * count)) for each in ("strides", "dilations"))
+    strides, dilations = (
+        tuple(c.attributes.get(each, [1] * count)) for each in ("strides", "dilations")
+    )
     pads = list(c.attributes.get("pads", [0] * 2 * count))
     auto = c.attributes.get("auto_pad", b"NOTSET")
     if auto in (b"SAME_UPPER", b"SAME_LOWER"):
         if max(dilations) > 1:
-            c.refuse(f"auto_pad = {auto!r} of a dilated window, which ONNX Runtime pads otherwise: give pads")
+            c.refuse(
+                f"auto_pad = {auto!r} of a dilated window, which ONNX Runtime pads otherwise: give"
+                " pads"
+            )
         for place, size in enumerate(c.node(x).shape[2:]):
             reach = dilations[place] * (kernel[place] - 1) + 1
             total = max((-(-size // strides[place]) - 1) * strides[place] + reach - size, 0)
@@ -103,7 +132,9 @@ def _window(c: OnnxCall, kernel: tuple[int, ...], x: Value) -> tuple[list[tuple[
 def _padded(
     c: OnnxCall, x: Value, pads: list[int], fill: float = 0.0, kernel: tuple[int, ...] = ()
 ) -> tuple[Value, tuple[int, ...]]:
-    """Padding that is the same on both sides, and at most half of a pool's kernel, is left to the operation."""
+    """Padding that is the same on both sides, and at most half of a pool's kernel, is left to
+    the operation.
+    """
     before, behind = tuple(pads[: len(pads) // 2]), tuple(pads[len(pads) // 2 :])
     within = all(2 * pad <= size for pad, size in zip(before, kernel, strict=False))
     if before == behind and min(before, default=0) >= 0 and within:
@@ -119,7 +150,9 @@ def _convolution(c: OnnxCall, x: Any, weight: Any, bias: Any = None) -> Value:
     (strides, dilations), pads = _window(c, tuple(kernel.shape[2:]), x)
     x, padding = _padded(c, x, pads)
     groups = int(c.attributes.get("group", 1))
-    return c.add(op.Convolution(kernel, c.optional(bias, "bias"), strides, padding, dilations, groups), x)
+    return c.add(
+        op.Convolution(kernel, c.optional(bias, "bias"), strides, padding, dilations, groups), x
+    )
 
 
 def _transposed(c: OnnxCall, x: Any, weight: Any, bias: Any = None) -> Value:
@@ -147,22 +180,34 @@ def _max_pool(c: OnnxCall, x: Any) -> Value:
     kernel = tuple(c.attributes["kernel_shape"])
     (strides, dilations), pads = _window(c, kernel, x)
     x, padding = _padded(c, x, pads, -math.inf, kernel)
-    return c.add(op.MaxPool(kernel, strides, padding, dilations, bool(c.attributes.get("ceil_mode", 0))), x)
+    return c.add(
+        op.MaxPool(kernel, strides, padding, dilations, bool(c.attributes.get("ceil_mode", 0))), x
+    )
 
 
 def _average_pool(c: OnnxCall, x: Any) -> Value:
-    kernel, counts = tuple(c.attributes["kernel_shape"]), bool(c.attributes.get("count_include_pad", 0))
+    kernel, counts = (
+        tuple(c.attributes["kernel_shape"]),
+        bool(c.attributes.get("count_include_pad", 0)),
+    )
     (strides, dilations), pads = _window(c, kernel, x)
     if set(dilations) != {1}:
         c.refuse("averages dilated windows")
     padded, padding = _padded(c, x, pads, 0.0, kernel)
     if padded != x and not counts:
         return _counted(c, padded, kernel, strides)
-    return c.add(op.AveragePool(kernel, strides, padding, bool(c.attributes.get("ceil_mode", 0)), counts), padded)
+    return c.add(
+        op.AveragePool(kernel, strides, padding, bool(c.attributes.get("ceil_mode", 0)), counts),
+        padded,
+    )
 
 
-def _counted(c: OnnxCall, padded: Value, kernel: tuple[int, ...], strides: tuple[int, ...]) -> Value:
-    """Means of the entries of each window that are no padding: their sum, divided by how many there are."""
+def _counted(
+    c: OnnxCall, padded: Value, kernel: tuple[int, ...], strides: tuple[int, ...]
+) -> Value:
+    """Means of the entries of each window that are no padding: their sum, divided by how many
+    there are.
+    """
     c.expect(ceil_mode=0)
     node = c.node(padded)
     sizes, ones = c.builder.nodes[node.sources[0]].shape, torch.ones(1, 1, *kernel)
@@ -193,7 +238,9 @@ def _over_space(name: str) -> Reader:
 
 
 def _softmax(log: bool) -> Reader:
-    """Before opset 13 over all axes from the given one on, by default the second, as if they were one."""
+    """Before opset 13 over all axes from the given one on, by default the second, as if they
+    were one.
+    """
 
     def read(c: OnnxCall, x: Any) -> Value:
         x = c.value(x)
@@ -202,7 +249,10 @@ def _softmax(log: bool) -> Reader:
         if c.opset >= 13 or axis == len(shape) - 1:
             return c.add(op.Softmax(axis, log), x)
         if min(shape[axis:]) < 0:
-            c.refuse(f"in opset {c.opset} it is over the batch too: convert the file to opset 13 or above")
+            c.refuse(
+                f"in opset {c.opset} it is over the batch too: convert the file to opset 13 or"
+                " above"
+            )
         flat = c.reshaped(x, (*shape[:axis], math.prod(shape[axis:])))
         return c.reshaped(c.add(op.Softmax(axis, log), flat), shape)
 
@@ -210,7 +260,9 @@ def _softmax(log: bool) -> Reader:
 
 
 def _prelu(c: OnnxCall, x: Any, slope: Any) -> Value:
-    """One slope is a LeakyReLU's; of several, relu(x) - slope relu(-x), which rounds none of them."""
+    """One slope is a LeakyReLU's; of several, relu(x) - slope relu(-x), which rounds none of
+    them.
+    """
     slopes = c.known(slope, "slope")
     one = op.only_number(slopes)
     if one is not None and slopes.ndim <= len(c.node(c.value(x)).shape):
@@ -232,7 +284,14 @@ def _celu(c: OnnxCall, x: Any) -> Value:
 
 
 def _layer_norm(c: OnnxCall, x: Any, weight: Any, bias: Any = None) -> Value:
-    return layer_norm(c, x, c.axis(x, int(c.attributes.get("axis", -1))), weight, bias, _number(c, "epsilon", 1e-5))
+    return layer_norm(
+        c,
+        x,
+        c.axis(x, int(c.attributes.get("axis", -1))),
+        weight,
+        bias,
+        _number(c, "epsilon", 1e-5),
+    )
 
 
 def _rms_norm(c: OnnxCall, x: Any, weight: Any) -> Value:
@@ -260,31 +319,80 @@ def _modulo(c: OnnxCall, x: Any, y: Any) -> Value:
 
 
 COMPUTING: dict[str, Reader] = {
-    "Abs": function("abs"), "Add": lambda c, x, y: c.summed(x, y), "And": pair("and"), "AveragePool": _average_pool,
-    "BatchNormalization": _batch_norm, "Celu": _celu, "Clip": _clip, "Conv": _convolution, "ConvTranspose": _transposed,
-    "Cos": function("cos"), "CumSum": _cumulative, "Div": _divide,
-    "Elu": lambda c, x: activation(c, x, nn.ELU(_number(c, "alpha", 1.0))), "Equal": pair("equal"),
-    "Erf": function("erf"), "Exp": function("exp"), "Floor": function("floor"),
-    "Gelu": lambda c, x: activation(c, x, nn.GELU(c.attributes.get("approximate", b"none").decode())), "Gemm": _gemm,
-    "GlobalAveragePool": _over_space("mean"), "GlobalMaxPool": _over_space("maximum"), "Greater": pair("greater"),
-    "GreaterOrEqual": pair("greater-equal"), "GroupNormalization": _grouped, "HardSigmoid": _hard_sigmoid,
-    "HardSwish": acts(nn.Hardswish), "InstanceNormalization": _grouped, "IsNaN": function("nan"),
+    "Abs": function("abs"),
+    "Add": lambda c, x, y: c.summed(x, y),
+    "And": pair("and"),
+    "AveragePool": _average_pool,
+    "BatchNormalization": _batch_norm,
+    "Celu": _celu,
+    "Clip": _clip,
+    "Conv": _convolution,
+    "ConvTranspose": _transposed,
+    "Cos": function("cos"),
+    "CumSum": _cumulative,
+    "Div": _divide,
+    "Elu": lambda c, x: activation(c, x, nn.ELU(_number(c, "alpha", 1.0))),
+    "Equal": pair("equal"),
+    "Erf": function("erf"),
+    "Exp": function("exp"),
+    "Floor": function("floor"),
+    "Gelu": lambda c, x: activation(
+        c, x, nn.GELU(c.attributes.get("approximate", b"none").decode())
+    ),
+    "Gemm": _gemm,
+    "GlobalAveragePool": _over_space("mean"),
+    "GlobalMaxPool": _over_space("maximum"),
+    "Greater": pair("greater"),
+    "GreaterOrEqual": pair("greater-equal"),
+    "GroupNormalization": _grouped,
+    "HardSigmoid": _hard_sigmoid,
+    "HardSwish": acts(nn.Hardswish),
+    "InstanceNormalization": _grouped,
+    "IsNaN": function("nan"),
     "LayerNormalization": _layer_norm,
-    "LeakyRelu": lambda c, x: activation(c, x, nn.LeakyReLU(_number(c, "alpha", 0.01))), "Less": pair("less"),
-    "LessOrEqual": pair("less-equal"), "Log": function("log"), "LogSoftmax": _softmax(True),
-    "MatMul": lambda c, x, y: c.product(x, y), "Max": pair("maximum"), "MaxPool": _max_pool, "Min": pair("minimum"),
-    "Mish": acts(nn.Mish), "Mod": _modulo, "Mul": product, "Neg": lambda c, x: c.add(op.Sum((-1,)), x),
-    "Not": function("not", torch.bool), "Or": pair("or"), "PRelu": _prelu, "Pow": power, "RMSNormalization": _rms_norm,
-    "Reciprocal": lambda c, x: c.add(op.Quotient(), 1.0, x), "ReduceL1": _reduce("sum", of=op.Function("abs")),
-    "ReduceL2": lambda c, *given: c.add(op.Function("sqrt"), _reduce("sum", of=op.Power(2.0))(c, *given)),
-    "ReduceMax": _reduce("maximum"), "ReduceMean": _reduce("mean"), "ReduceMin": _reduce("minimum"),
-    "ReduceSum": _reduce("sum"), "ReduceSumSquare": _reduce("sum", of=op.Power(2.0)), "Relu": acts(nn.ReLU),
-    "Selu": _selu, "Sigmoid": acts(nn.Sigmoid), "Sign": function("sign"), "Sin": function("sin"),
-    "Softmax": _softmax(False), "Softplus": acts(lambda: nn.Softplus(threshold=40)), "Sqrt": function("sqrt"),
+    "LeakyRelu": lambda c, x: activation(c, x, nn.LeakyReLU(_number(c, "alpha", 0.01))),
+    "Less": pair("less"),
+    "LessOrEqual": pair("less-equal"),
+    "Log": function("log"),
+    "LogSoftmax": _softmax(True),
+    "MatMul": lambda c, x, y: c.product(x, y),
+    "Max": pair("maximum"),
+    "MaxPool": _max_pool,
+    "Min": pair("minimum"),
+    "Mish": acts(nn.Mish),
+    "Mod": _modulo,
+    "Mul": product,
+    "Neg": lambda c, x: c.add(op.Sum((-1,)), x),
+    "Not": function("not", torch.bool),
+    "Or": pair("or"),
+    "PRelu": _prelu,
+    "Pow": power,
+    "RMSNormalization": _rms_norm,
+    "Reciprocal": lambda c, x: c.add(op.Quotient(), 1.0, x),
+    "ReduceL1": _reduce("sum", of=op.Function("abs")),
+    "ReduceL2": lambda c, *given: c.add(
+        op.Function("sqrt"), _reduce("sum", of=op.Power(2.0))(c, *given)
+    ),
+    "ReduceMax": _reduce("maximum"),
+    "ReduceMean": _reduce("mean"),
+    "ReduceMin": _reduce("minimum"),
+    "ReduceSum": _reduce("sum"),
+    "ReduceSumSquare": _reduce("sum", of=op.Power(2.0)),
+    "Relu": acts(nn.ReLU),
+    "Selu": _selu,
+    "Sigmoid": acts(nn.Sigmoid),
+    "Sign": function("sign"),
+    "Sin": function("sin"),
+    "Softmax": _softmax(False),
+    "Softplus": acts(lambda: nn.Softplus(threshold=40)),
+    "Sqrt": function("sqrt"),
     "Sub": lambda c, x, y: c.summed(x, y, -1),
-    "Sum": lambda c, *given: c.add(op.Sum((1,) * len(given)), *c.alike(*given)), "Swish": _swish,
-    "Tanh": acts(nn.Tanh), "Where": where, "Xor": pair("xor"),
-}  # fmt: skip
+    "Sum": lambda c, *given: c.add(op.Sum((1,) * len(given)), *c.alike(*given)),
+    "Swish": _swish,
+    "Tanh": acts(nn.Tanh),
+    "Where": where,
+    "Xor": pair("xor"),
+}
 
 
 _UINT8 = Known(*2 * (np.zeros((), dtype=np.uint8),))
@@ -319,7 +427,11 @@ def _quantize(c: OnnxCall, x: Any, scale: Any, zero: Any = None) -> Value:
 
 def _dequantize(c: OnnxCall, x: Any, scale: Any, zero: Any = None) -> Value:
     """Of constants the float32 numbers that the file computes with."""
-    shift = torch.zeros(()) if zero is None else torch.from_numpy(_zero(c, zero).first.astype(np.float32))
+    shift = (
+        torch.zeros(())
+        if zero is None
+        else torch.from_numpy(_zero(c, zero).first.astype(np.float32))
+    )
     factor = c.known(scale, "scale")
     if isinstance(x, Known):
         held = torch.from_numpy(_zero(c, x).first.astype(np.float64))

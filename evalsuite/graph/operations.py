@@ -1,7 +1,7 @@
 """The operations of a graph: what they are, and the plain way to compute them.
 
-Each is called with its operands, in the order of its node's sources. Where an operation has weights, they are of the
-dtype in which the graph is run (`converted`); axes count from 0.
+Each is called with its operands, in the order of its node's sources. Where an operation has
+weights, they are of the dtype in which the graph is run (`converted`); axes count from 0.
 """
 
 from __future__ import annotations
@@ -30,35 +30,70 @@ def _sign(values: Tensor) -> Tensor:
 
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "abs": torch.abs, "cos": torch.cos, "erf": torch.erf, "exp": torch.exp, "floor": torch.floor, "log": torch.log,
-    "nan": torch.isnan, "not": torch.logical_not, "round": torch.round, "rsqrt": torch.rsqrt, "sign": _sign,
-    "sin": torch.sin, "sqrt": torch.sqrt,
-}  # fmt: skip
+    "abs": torch.abs,
+    "cos": torch.cos,
+    "erf": torch.erf,
+    "exp": torch.exp,
+    "floor": torch.floor,
+    "log": torch.log,
+    "nan": torch.isnan,
+    "not": torch.logical_not,
+    "round": torch.round,
+    "rsqrt": torch.rsqrt,
+    "sign": _sign,
+    "sin": torch.sin,
+    "sqrt": torch.sqrt,
+}
 
 
-def _divided(divide: Callable[[Tensor, Tensor], Tensor], dividend: Tensor, divisor: Tensor) -> Tensor:
-    """The quotient, or the remainder. Raises Unsupported where an integer is divided by 0, which gives no number."""
+def _divided(
+    divide: Callable[[Tensor, Tensor], Tensor], dividend: Tensor, divisor: Tensor
+) -> Tensor:
+    """The quotient, or the remainder. Raises Unsupported where an integer is divided by 0, which
+    gives no number.
+    """
     try:
         return divide(dividend, divisor)
     except RuntimeError as error:
         if "ZeroDivisionError" not in str(error):
             raise
-        raise Unsupported("an integer is divided by 0, which gives no number: divide by what is never 0") from None
+        raise Unsupported(
+            "an integer is divided by 0, which gives no number: divide by what is never 0"
+        ) from None
 
 
 PAIRS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "and": torch.logical_and, "equal": torch.eq, "greater": torch.gt, "greater-equal": torch.ge, "less": torch.lt,
-    "less-equal": torch.le, "maximum": torch.maximum, "minimum": torch.minimum,
-    "modulo": partial(_divided, torch.remainder), "or": torch.logical_or, "unequal": torch.ne, "xor": torch.logical_xor,
-}  # fmt: skip
+    "and": torch.logical_and,
+    "equal": torch.eq,
+    "greater": torch.gt,
+    "greater-equal": torch.ge,
+    "less": torch.lt,
+    "less-equal": torch.le,
+    "maximum": torch.maximum,
+    "minimum": torch.minimum,
+    "modulo": partial(_divided, torch.remainder),
+    "or": torch.logical_or,
+    "unequal": torch.ne,
+    "xor": torch.logical_xor,
+}
 REDUCTIONS: dict[str, Callable[..., Tensor]] = {
-    "all": torch.all, "any": torch.any, "maximum": torch.amax, "mean": torch.mean, "minimum": torch.amin,
+    "all": torch.all,
+    "any": torch.any,
+    "maximum": torch.amax,
+    "mean": torch.mean,
+    "minimum": torch.amin,
     "sum": torch.sum,
-}  # fmt: skip
-_CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+}
+_CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {
+    1: functional.conv1d,
+    2: functional.conv2d,
+    3: functional.conv3d,
+}
 _TRANSPOSED: dict[int, Callable[..., Tensor]] = {
-    1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d,
-}  # fmt: skip
+    1: functional.conv_transpose1d,
+    2: functional.conv_transpose2d,
+    3: functional.conv_transpose3d,
+}
 # 8 units of float32's last place.
 _NEAR = 2.0**-21
 _MAXIMA = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
@@ -69,12 +104,16 @@ class Operation:
     """What a node computes of its operands."""
 
     elementwise: ClassVar[bool] = False
-    """Whether each entry depends on the operands' entries at its place alone (operands are broadcast)."""
+    """Whether each entry depends on the operands' entries at its place alone (operands are
+    broadcast).
+    """
     moves: ClassVar[bool] = False
     """Whether it moves, repeats or leaves out entries and computes nothing."""
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        """The result for the operands, computed by plain PyTorch; every subclass that is computed defines it."""
+        """The result for the operands, computed by plain PyTorch; every subclass that is
+        computed defines it.
+        """
         raise NotImplementedError
 
 
@@ -88,7 +127,10 @@ def converted(operation: Some, dtype: torch.dtype, device: str | None = None) ->
             return copy.deepcopy(value).to(device=device, dtype=dtype)
         return dtype if isinstance(value, torch.dtype) and value.is_floating_point else value
 
-    return replace(operation, **{each.name: change(getattr(operation, each.name)) for each in fields(operation)})
+    return replace(
+        operation,
+        **{each.name: change(getattr(operation, each.name)) for each in fields(operation)},
+    )
 
 
 def only_number(value: Tensor) -> float | None:
@@ -124,7 +166,9 @@ class Constant(Operation):
     @property
     def is_near(self) -> bool:
         """Whether float32 arithmetic gives it, up to a few units of its last place."""
-        return self.single is None or torch.allclose(self.single.double(), self.value.double(), rtol=_NEAR, atol=0.0)
+        return self.single is None or torch.allclose(
+            self.single.double(), self.value.double(), rtol=_NEAR, atol=0.0
+        )
 
 
 @dataclass(frozen=True)
@@ -140,7 +184,9 @@ class Linear(Operation):
 
 @dataclass(frozen=True)
 class Convolution(Operation):
-    """A convolution of (batch, channels, *spatial), as torch.nn.functional's; `transposed` with its extra output."""
+    """A convolution of (batch, channels, *spatial), as torch.nn.functional's; `transposed` with
+    its extra output.
+    """
 
     weight: Tensor
     bias: Tensor | None
@@ -152,7 +198,10 @@ class Convolution(Operation):
     extra: tuple[int, ...] = ()
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        dims, given = len(self.stride), (operands[0], self.weight, self.bias, self.stride, self.padding)
+        dims, given = (
+            len(self.stride),
+            (operands[0], self.weight, self.bias, self.stride, self.padding),
+        )
         if self.transposed:
             return _TRANSPOSED[dims](*given, self.extra or (0,) * dims, self.groups, self.dilation)
         return _CONVOLUTIONS[dims](*given, self.dilation, self.groups)
@@ -160,7 +209,9 @@ class Convolution(Operation):
 
 @dataclass(frozen=True)
 class BatchNorm(Operation):
-    """(x - mean) / sqrt(variance + eps) * weight + bias, per channel of axis 1, by fixed statistics."""
+    """(x - mean) / sqrt(variance + eps) * weight + bias, per channel of axis 1, by fixed
+    statistics.
+    """
 
     mean: Tensor
     variance: Tensor
@@ -169,16 +220,19 @@ class BatchNorm(Operation):
     eps: float
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        return functional.batch_norm(operands[0], self.mean, self.variance, self.weight, self.bias, eps=self.eps)
+        return functional.batch_norm(
+            operands[0], self.mean, self.variance, self.weight, self.bias, eps=self.eps
+        )
 
 
 @dataclass(frozen=True)
 class Pointwise(Operation):
     """g(hardness x) / hardness, g by its row of traits; `hardness` is broadcast, None for 1.
 
-    `deviation` is how far a constant of the formula that was recognised is from the row's, relatively; 0 where the
-    activation was an operator of its own. `written` is, where such a formula is the row at another hardness as near as
-    float64 is, that: x (1 + erf(x / 1.4142135)) / 2 is GELU at a hardness near 1.
+    `deviation` is how far a constant of the formula that was recognised is from the row's,
+    relatively; 0 where the activation was an operator of its own. `written` is, where such a
+    formula is the row at another hardness as near as float64 is, that: x (1 + erf(x / 1.4142135)) /
+    2 is GELU at a hardness near 1.
     """
 
     elementwise = True
@@ -189,14 +243,18 @@ class Pointwise(Operation):
 
     @property
     def as_written(self) -> Pointwise:
-        """The row at the hardness that the formula has, where it has one; itself in any other case."""
+        """The row at the hardness that the formula has, where it has one; itself in any other
+        case.
+        """
         if self.is_exact or self.written is None:
             return self
         return Pointwise(self.traits, torch.tensor(self.written, dtype=torch.float64))
 
     @property
     def is_exact(self) -> bool:
-        """Whether it is its row: where that is piecewise linear, without any rounding, else as near as float64 is."""
+        """Whether it is its row: where that is piecewise linear, without any rounding, else as
+        near as float64 is.
+        """
         return self.deviation <= (4 * torch.finfo(torch.float64).eps if self.traits.shape else 0.0)
 
     def __call__(self, *operands: Tensor) -> Tensor:
@@ -207,7 +265,9 @@ class Pointwise(Operation):
 
 @dataclass(frozen=True)
 class Whole(Operation):
-    """A module of one tensor that makes one of the same shape, taken as it is, whatever it computes inside."""
+    """A module of one tensor that makes one of the same shape, taken as it is, whatever it
+    computes inside.
+    """
 
     module: nn.Module
 
@@ -320,7 +380,9 @@ class Cast(Operation):
 
 @dataclass(frozen=True)
 class MatMul(Operation):
-    """The matrix product of two tensors that both depend on the input, as torch.matmul broadcasts it."""
+    """The matrix product of two tensors that both depend on the input, as torch.matmul
+    broadcasts it.
+    """
 
     def __call__(self, *operands: Tensor) -> Tensor:
         return operands[0] @ operands[1]
@@ -365,7 +427,9 @@ class MaxPool(Operation):
 
 @dataclass(frozen=True)
 class AveragePool(Operation):
-    """The mean of each window; `counts` says whether padding counts; `divisor`, if any, is what sums are divided by."""
+    """The mean of each window; `counts` says whether padding counts; `divisor`, if any, is what
+    sums are divided by.
+    """
 
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
@@ -384,7 +448,9 @@ class AveragePool(Operation):
 
 @dataclass(frozen=True)
 class Resample(Operation):
-    """matrices[i] (outputs, inputs) applied along the last axes: interpolation, adaptive means. Rows sum to 1."""
+    """matrices[i] (outputs, inputs) applied along the last axes: interpolation, adaptive means.
+    Rows sum to 1.
+    """
 
     matrices: tuple[Tensor, ...]
 
@@ -399,7 +465,9 @@ class Resample(Operation):
 
 @dataclass(frozen=True)
 class Softmax(Operation):
-    """exp(x) / sum exp(x) along an axis, or its logarithm; `safe`: where all entries are -inf, 0 and not NaN."""
+    """exp(x) / sum exp(x) along an axis, or its logarithm; `safe`: where all entries are -inf, 0
+    and not NaN.
+    """
 
     axis: int
     log: bool = False
@@ -414,7 +482,9 @@ class Softmax(Operation):
 
 @dataclass(frozen=True)
 class LayerNorm(Operation):
-    """(x - mean) / sqrt(variance + eps) over axes, the variance of all entries; weight and bias are broadcast."""
+    """(x - mean) / sqrt(variance + eps) over axes, the variance of all entries; weight and bias
+    are broadcast.
+    """
 
     axes: tuple[int, ...]
     eps: float
@@ -437,5 +507,7 @@ class RMSNorm(Operation):
     weight: Tensor | None = None
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        result = operands[0] * torch.rsqrt(operands[0].square().mean(self.axes, keepdim=True) + self.eps)
+        result = operands[0] * torch.rsqrt(
+            operands[0].square().mean(self.axes, keepdim=True) + self.eps
+        )
         return result if self.weight is None else result * self.weight

@@ -1,4 +1,6 @@
-"""What operators mean that torch and ONNX have alike: readers, which take a call and the operands."""
+"""What operators mean that torch and ONNX have alike: readers, which take a call and the
+operands.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def activation(c: Call, x: Any, module: nn.Module) -> Value:
     """The activation that `module` is of, by its row."""
     traits = row_of(module)
     if traits is None:
-        c.refuse(f"there is no row of traits for {module}: register one, or choose a known activation")
+        c.refuse(
+            f"there is no row of traits for {module}: register one, or choose a known activation"
+        )
     return c.add(op.Pointwise(traits), c.as_kind(x, torch.float32))
 
 
@@ -41,12 +45,18 @@ def function(name: str, kind: torch.dtype = torch.float32) -> Reader:
 
 
 def pair(name: str, kind: torch.dtype | None = None) -> Reader:
-    """One of `PAIRS`, of two operands or of more, one after the other; of one kind, or of that which holds all."""
+    """One of `PAIRS`, of two operands or of more, one after the other; of one kind, or of that
+    which holds all.
+    """
 
     def read(c: Call, first: Any, *more: Any) -> Value:
         total = c.value(first)
         for each in more:
-            given = c.alike(total, each) if kind is None else [c.as_kind(one, kind) for one in (total, each)]
+            given = (
+                c.alike(total, each)
+                if kind is None
+                else [c.as_kind(one, kind) for one in (total, each)]
+            )
             total = c.add(op.Pair(name), *given)
         return total
 
@@ -74,10 +84,15 @@ def triangle(c: Call, x: Value, diagonal: int, *, upper: bool) -> Value:
     return where(c, kept.triu(diagonal) if upper else kept.tril(diagonal), x, 0)
 
 
-def batch_norm(c: Call, x: Any, mean: Any, variance: Any, weight: Any, bias: Any, eps: float) -> Value:
+def batch_norm(
+    c: Call, x: Any, mean: Any, variance: Any, weight: Any, bias: Any, eps: float
+) -> Value:
     """By statistics that are known."""
     fixed = c.known(mean, "statistics"), c.known(variance, "statistics")
-    return c.add(op.BatchNorm(*fixed, c.optional(weight, "statistics"), c.optional(bias, "statistics"), eps), x)
+    return c.add(
+        op.BatchNorm(*fixed, c.optional(weight, "statistics"), c.optional(bias, "statistics"), eps),
+        x,
+    )
 
 
 def layer_norm(c: Call, x: Any, first: int, weight: Any, bias: Any, eps: float) -> Value:

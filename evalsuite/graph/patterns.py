@@ -1,6 +1,8 @@
-"""What networks write out in several operators, as the one operation that it is: norms over any axes, and what masks.
+"""What networks write out in several operators, as the one operation that it is: norms over any
+axes, and what masks.
 
-Attention stays written out, softmax(q k^T scale + mask) v (arXiv 1706.03762, eq. 1): `attentions` finds it.
+Attention stays written out, softmax(q k^T scale + mask) v (arXiv 1706.03762, eq. 1): `attentions`
+finds it.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ def with_norms_in_place(graph: Graph) -> Graph:
 
 
 def _norm(graph: Graph, index: int) -> Node | None:
-    """s / sqrt(mean of s^2 + eps): an RMSNorm of s, and a LayerNorm of x where s is x minus its mean."""
+    """s / sqrt(mean of s^2 + eps): an RMSNorm of s, and a LayerNorm of x where s is x minus its
+    mean.
+    """
     node = graph.nodes[index]
     for source, root, weight in _divisions(graph, node):
         found = _spread(graph, root)
@@ -51,9 +55,13 @@ def _norm(graph: Graph, index: int) -> Node | None:
 
 
 def _divisions(graph: Graph, node: Node) -> list[tuple[int, int, int | None]]:
-    """What may be divided by what root, and a factor of that, as which flax multiplies the weight in."""
+    """What may be divided by what root, and a factor of that, as which flax multiplies the
+    weight in.
+    """
     if isinstance(node.operation, op.Quotient):
-        return [(node.sources[0], root, None) for root in _rooted(graph, node.sources[1], inverse=False)]
+        return [
+            (node.sources[0], root, None) for root in _rooted(graph, node.sources[1], inverse=False)
+        ]
     found: list[tuple[int, int, int | None]] = []
     for source, factor in _ordered(node):
         found += [(source, root, None) for root in _rooted(graph, factor, inverse=True)]
@@ -72,13 +80,19 @@ def _ordered(node: Node) -> list[tuple[int, int]]:
 def _rooted(graph: Graph, root: int, *, inverse: bool) -> list[int]:
     """What this is the root of, or the inverse of the root; in a list, empty if of nothing."""
     node = graph.nodes[root]
-    if inverse and isinstance(node.operation, op.Quotient) and _number(graph, node.sources[0]) == 1.0:
+    if (
+        inverse
+        and isinstance(node.operation, op.Quotient)
+        and _number(graph, node.sources[0]) == 1.0
+    ):
         return _rooted(graph, node.sources[1], inverse=False)
     return [node.sources[0]] if _root_of(node) == (-0.5 if inverse else 0.5) else []
 
 
 def _spread(graph: Graph, index: int) -> tuple[tuple[int, tuple[int, ...], bool], float] | None:
-    """The mean square of a value, or its variance, and the eps that is added: the value, the axes, and which."""
+    """The mean square of a value, or its variance, and the eps that is added: the value, the
+    axes, and which.
+    """
     node = graph.nodes[index]
     if not isinstance(node.operation, op.Sum) or node.operation.signs != (1, 1):
         return None
@@ -116,7 +130,9 @@ def _centered(graph: Graph, index: int, axes: tuple[int, ...]) -> int | None:
     if not isinstance(node.operation, op.Sum) or node.operation.signs != (1, -1):
         return None
     whole, mean = node.sources
-    same = _mean(graph, mean) == (whole, axes) and graph.nodes[mean].shape == _kept(graph.nodes[whole], axes)
+    same = _mean(graph, mean) == (whole, axes) and graph.nodes[mean].shape == _kept(
+        graph.nodes[whole], axes
+    )
     return whole if same else None
 
 
@@ -130,15 +146,20 @@ def _squared(graph: Graph, index: int) -> int | None:
     node = graph.nodes[index]
     if isinstance(node.operation, op.Power) and node.operation.exponent == 2:
         return node.sources[0]
-    same = isinstance(node.operation, op.Product) and len(set(node.sources)) == 1 and len(node.sources) == 2
+    same = (
+        isinstance(node.operation, op.Product)
+        and len(set(node.sources)) == 1
+        and len(node.sources) == 2
+    )
     return node.sources[0] if same else None
 
 
 def _mean(graph: Graph, index: int) -> tuple[int, tuple[int, ...]] | None:
-    """What this is the mean of, over which axes, whether they stay or not: `mean`, or a sum over its count.
+    """What this is the mean of, over which axes, whether they stay or not: `mean`, or a sum over
+    its count.
 
-    A sum times 1 / n is one only where that factor is no rounded number, as of 512 entries: with another, a LayerNorm
-    would be a function nearby.
+    A sum times 1 / n is one only where that factor is no rounded number, as of 512 entries: with
+    another, a LayerNorm would be a function nearby.
     """
     node = graph.nodes[_plain(graph, index)]
     if isinstance(node.operation, op.Reduction) and node.operation.name == "mean":
@@ -162,7 +183,9 @@ def _plain(graph: Graph, index: int) -> int:
     node = graph.nodes[index]
     while isinstance(node.operation, Reshape):
         before = graph.nodes[node.sources[0]]
-        if [each for each in node.shape if each != 1] != [each for each in before.shape if each != 1]:
+        if [each for each in node.shape if each != 1] != [
+            each for each in before.shape if each != 1
+        ]:
             break
         index, node = node.sources[0], before
     return index
@@ -174,21 +197,32 @@ def _kept(node: Node, axes: tuple[int, ...]) -> Shape:
 
 
 def _alike(graph: Graph, one: int, other: int, depth: int = 3) -> bool:
-    """Whether two values are the same, or the same difference or mean of the same, written as often as `depth` says."""
+    """Whether two values are the same, or the same difference or mean of the same, written as
+    often as `depth` says.
+    """
     if one == other:
         return True
     if not depth:
         return False
     first, second = graph.nodes[one], graph.nodes[other]
-    if not isinstance(first.operation, op.Sum | op.Reduction) or first.operation != second.operation:
+    if (
+        not isinstance(first.operation, op.Sum | op.Reduction)
+        or first.operation != second.operation
+    ):
         return False
-    return all(_alike(graph, a, b, depth - 1) for a, b in zip(first.sources, second.sources, strict=True))
+    return all(
+        _alike(graph, a, b, depth - 1) for a, b in zip(first.sources, second.sources, strict=True)
+    )
 
 
 def _number(graph: Graph, index: int) -> float | None:
     """A constant of one entry that was not rounded: what a norm takes of it is not asked again."""
     operation = graph.nodes[index].operation
-    if not isinstance(operation, op.Constant) or not operation.exact or operation.value.numel() != 1:
+    if (
+        not isinstance(operation, op.Constant)
+        or not operation.exact
+        or operation.value.numel() != 1
+    ):
         return None
     return float(operation.value)
 
@@ -233,7 +267,9 @@ def _along(shape: Shape, axes: tuple[int, ...], other: Node) -> torch.Tensor | N
 
 
 def recognised(graph: Graph) -> Graph:
-    """The graph with activations, LayerNorm and RMSNorm as one node each; what masks nothing is left out."""
+    """The graph with activations, LayerNorm and RMSNorm as one node each; what masks nothing is
+    left out.
+    """
     graph = with_norms(with_activations(graph))
     return rewritten(rewritten(graph, _safe), _unmasked)
 
@@ -242,7 +278,7 @@ def _safe(graph: Graph, index: int) -> Node | None:
     node = graph.nodes[index]
     if not isinstance(node.operation, op.Where):
         return None
-    (asked, zero, softmax) = (graph.nodes[each] for each in node.sources)
+    asked, zero, softmax = (graph.nodes[each] for each in node.sources)
     if asked.operation != op.Function("nan") or asked.sources != node.sources[2:]:
         return None
     if (
@@ -272,7 +308,8 @@ def _unmasked(graph: Graph, index: int) -> Node | None:
 
 
 ALL_MASKED = (
-    "a softmax with a row that is masked as a whole: it is not a number; let each position attend to one at the least"
+    "a softmax with a row that is masked as a whole: it is not a number; let each position attend"
+    " to one at the least"
 )
 
 
@@ -314,15 +351,25 @@ def _attention(graph: Graph, index: int) -> Attention | None:
     shares, values = node.sources
     softmax = graph.nodes[shares]
     operation = softmax.operation
-    if not isinstance(operation, op.Softmax) or operation.log or operation.axis != len(softmax.shape) - 1:
+    if (
+        not isinstance(operation, op.Softmax)
+        or operation.log
+        or operation.axis != len(softmax.shape) - 1
+    ):
         return None
     scale, masks, at = 1.0, list[int](), softmax.sources[0]
     while not isinstance(graph.nodes[at].operation, op.MatMul):
         operation, sources = graph.nodes[at].operation, graph.nodes[at].sources
         if isinstance(operation, op.Product | op.Quotient):
             scores = next((each for each in sources if _factor(graph, each) is None), None)
-            numbers = [each for each in (_factor(graph, source) for source in sources) if each is not None]
-            if scores is None or len(numbers) != 1 or (isinstance(operation, op.Quotient) and scores != sources[0]):
+            numbers = [
+                each for each in (_factor(graph, source) for source in sources) if each is not None
+            ]
+            if (
+                scores is None
+                or len(numbers) != 1
+                or (isinstance(operation, op.Quotient) and scores != sources[0])
+            ):
                 return None
             scale *= numbers[0] if isinstance(operation, op.Product) else 1 / numbers[0]
             at = scores
@@ -348,5 +395,7 @@ def _leads(graph: Graph, index: int) -> bool:
 
 def _factor(graph: Graph, index: int) -> float | None:
     operation = graph.nodes[index].operation
-    known = isinstance(operation, op.Constant) and operation.is_near and operation.value.numel() == 1
+    known = (
+        isinstance(operation, op.Constant) and operation.is_near and operation.value.numel() == 1
+    )
     return float(operation.value) if isinstance(operation, op.Constant) and known else None

@@ -17,7 +17,9 @@ def at(shape: Sequence[int], batch: int) -> tuple[int, ...]:
 
 
 def size(first: int, second: int) -> int:
-    """The size that is `first` and `second` for the two batches of `BATCHES`. Raises Unsupported for any other."""
+    """The size that is `first` and `second` for the two batches of `BATCHES`. Raises Unsupported
+    for any other.
+    """
     if first == second and first >= 0:
         return first
     times, rest = divmod(first, BATCHES[0])
@@ -28,7 +30,11 @@ def size(first: int, second: int) -> int:
 
 
 def shape(first: Sequence[int], second: Sequence[int]) -> Shape:
-    """The shape that is `first` and `second` for the two batches of `BATCHES`. Errors as for `size`."""
+    """The shape that is `first` and `second` for the two batches of `BATCHES`. Errors as for
+    `size`.
+    """
     if len(first) != len(second):
-        raise Unsupported(f"the number of dimensions depends on the batch: {tuple(first)} and {tuple(second)}")
+        raise Unsupported(
+            f"the number of dimensions depends on the batch: {tuple(first)} and {tuple(second)}"
+        )
     return tuple(size(one, other) for one, other in zip(first, second, strict=True))

@@ -1,1 +1,3 @@
-"""Hardening inside other libraries' training loops; each module needs its library, an extra of evalsuite."""
+"""Hardening inside other libraries' training loops; each module needs its library, an extra of
+evalsuite.
+"""

@@ -13,7 +13,8 @@ try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        f"HardeningCallback needs transformers ({error}): pip install 'evalsuite[transformers]'", name=error.name
+        f"HardeningCallback needs transformers ({error}): pip install 'evalsuite[transformers]'",
+        name=error.name,
     ) from error
 
 _FILE = "hardening.pt"
@@ -27,8 +28,8 @@ class HardeningCallback(TrainerCallback):
         relu_network = hardening.swap()
 
     Weight decay, if you set it, falls on s as well, unless the Trainer gets an optimizer made of
-    `hardening.parameter_groups(learning_rate)`. A checkpoint gets a file `hardening.pt`, from which a resumed training
-    continues as it was.
+    `hardening.parameter_groups(learning_rate)`. A checkpoint gets a file `hardening.pt`, from which
+    a resumed training continues as it was.
     """
 
     def __init__(self, hardening: Hardening) -> None:
@@ -37,10 +38,12 @@ class HardeningCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Where training is resumed, read the checkpoint's hardening, unless you have loaded it yourself.
+        """Where training is resumed, read the checkpoint's hardening, unless you have loaded it
+        yourself.
 
         Raises:
-            FileNotFoundError: there is no checkpoint of this step in the output folder, or none with a hardening.
+            FileNotFoundError: there is no checkpoint of this step in the output folder, or none
+                with a hardening.
         """
         if state.global_step == 0 or self.hardening.progress == state.global_step / state.max_steps:
             return
@@ -58,7 +61,9 @@ class HardeningCallback(TrainerCallback):
         """Set the lambda due at the coming optimizer step."""
         self.hardening((state.global_step + 1) / state.max_steps)
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Write the hardening's state into the checkpoint's folder, in the main process alone."""
         if state.is_world_process_zero:
             torch.save(self.hardening.state_dict(), _checkpoint(args, state) / _FILE)

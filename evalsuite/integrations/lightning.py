@@ -11,7 +11,8 @@ try:
     import lightning.pytorch as pl
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        f"HardeningCallback needs Lightning ({error}): pip install 'evalsuite[lightning]'", name=error.name
+        f"HardeningCallback needs Lightning ({error}): pip install 'evalsuite[lightning]'",
+        name=error.name,
     ) from error
 
 
@@ -22,7 +23,8 @@ class HardeningCallback(pl.Callback):
         Trainer(..., callbacks=[HardeningCallback(hardening)]).fit(...)
         relu_network = hardening.swap()
 
-    For one optimizer. Its state is in Lightning's checkpoints, so that a resumed training continues as it was.
+    For one optimizer. Its state is in Lightning's checkpoints, so that a resumed training continues
+    as it was.
 
     Raises:
         ValueError: at the start of training, if the number of steps is not known.
@@ -32,9 +34,13 @@ class HardeningCallback(pl.Callback):
         self.hardening = hardening
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Raise ValueError where the training has no end: hardening needs to know the number of steps."""
+        """Raise ValueError where the training has no end: hardening needs to know the number of
+        steps.
+        """
         if not math.isfinite(trainer.estimated_stepping_batches):
-            raise ValueError("hardening needs the number of steps: give the Trainer max_epochs or max_steps")
+            raise ValueError(
+                "hardening needs the number of steps: give the Trainer max_epochs or max_steps"
+            )
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int

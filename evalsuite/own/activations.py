@@ -1,4 +1,6 @@
-"""The activations of a user's network: which one it computes, where, and putting others in their places."""
+"""The activations of a user's network: which one it computes, where, and putting others in their
+places.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ _CLOSENESS = 1e-6
 
 @dataclass(frozen=True)
 class Place:
-    """Where a network executes an activation: the path of its module, the channels, and which dimension they are."""
+    """Where a network executes an activation: the path of its module, the channels, and which
+    dimension they are.
+    """
 
     path: str
     channels: int
@@ -39,13 +43,16 @@ class Place:
 
 @dataclass(frozen=True)
 class OwnActivations:
-    """The activations of an architecture that variants replace; the same for every fresh module of it.
+    """The activations of an architecture that variants replace; the same for every fresh module of
+    it.
 
     Args:
-        name: the registered name of the activation: the one that is smooth, and like ReLU for large |x|.
+        name: the registered name of the activation: the one that is smooth, and like ReLU for large
+            |x|.
         places: where it stands, when the network is exposed.
         stay: the paths of other activations, which stay.
-        example: what to expose a fresh module with; None where all activations are modules, and no run is needed.
+        example: what to expose a fresh module with; None where all activations are modules, and no
+            run is needed.
     """
 
     name: str
@@ -60,10 +67,12 @@ class OwnActivations:
         Args:
             module: freshly built; it is not changed.
             example: a batch.
-            chosen: the registered name of the activation that is replaced where there are several; the others stay.
+            chosen: the registered name of the activation that is replaced where there are several;
+                the others stay.
 
         Raises:
-            OwnError: it has none that can be replaced, or what replaces them would compute something else.
+            OwnError: it has none that can be replaced, or what replaces them would compute
+                something else.
         """
         _refuse_random(module, example)
         exposed, needed = _exposed(module, example)
@@ -72,11 +81,15 @@ class OwnActivations:
             raise OwnError(_none(module, census_of_run(module, example)))
         said = " and ".join(f"{name} x {counts[name]}" for name in sorted(counts))
         if chosen and chosen not in counts:
-            raise OwnError(f"activation: {chosen!r}, but {type(module).__name__} executes {said}; name one of these")
+            raise OwnError(
+                f"activation: {chosen!r}, but {type(module).__name__} executes {said}; name one of"
+                " these"
+            )
         if len(counts) > 1 and not chosen:
             raise OwnError(
-                f"the model: {type(module).__name__} executes {said}: variants put one activation in the place of one;"
-                " name by the option `activation` which, and the others stay, or write all of them as one"
+                f"the model: {type(module).__name__} executes {said}: variants put one activation"
+                " in the place of one; name by the option `activation` which, and the others stay,"
+                " or write all of them as one"
             )
         name = chosen or next(iter(counts))
         places = tuple(sites[name].values())
@@ -87,8 +100,8 @@ class OwnActivations:
         return made
 
     def replaced(self, module: nn.Module, make: Callable[[int], nn.Module]) -> nn.Module:
-        """A copy of `module` with what `make` makes, given the number of channels, in each place. Raises OwnError: it
-        has no activation there: it is of another architecture.
+        """A copy of `module` with what `make` makes, given the number of channels, in each place.
+        Raises OwnError: it has no activation there: it is of another architecture.
         """
         exposed = expose(module, self.example)
         present = dict(exposed.named_modules())
@@ -98,8 +111,8 @@ class OwnActivations:
         for place in self.places:
             if place.path not in present:
                 raise OwnError(
-                    f"the model: it has no activation at {place.path}, where it had one before: let what builds it make"
-                    " the same layers at every call"
+                    f"the model: it has no activation at {place.path}, where it had one before: let"
+                    " what builds it make the same layers at every call"
                 )
             made = make(place.channels)
             if isinstance(made, Hardenable):
@@ -112,18 +125,26 @@ class OwnActivations:
     def _check(self, module: nn.Module, example: Inputs) -> None:
         """The network with its own activation put in anew computes what it did."""
         row = next(each for each in known() if each.name == self.name)
-        off = _off(*(outputs_of(each, example) for each in (module, self.replaced(module, row.make))))
+        off = _off(
+            *(outputs_of(each, example) for each in (module, self.replaced(module, row.make)))
+        )
         if off:
             raise OwnError(
-                f"the model: with its {self.name} replaced by modules of the same its outputs are off by"
-                f" {off:.3g}: an activation that works in place, or is called in another way in another pass; use"
-                " a module of its own for each, such as nn.GELU()"
+                f"the model: with its {self.name} replaced by modules of the same its outputs are"
+                f" off by {off:.3g}: an activation that works in place, or is called in another way"
+                " in another pass; use a module of its own for each, such as nn.GELU()"
             )
 
 
 def is_replaceable(row: Activation) -> bool:
     """Whether a row is smooth or bent, without parameters, and like ReLU for large |x|."""
-    return row.limits == (0.0, 1.0) and row.swaps and not row.gate and not row.parameters and row.name != RELU.name
+    return (
+        row.limits == (0.0, 1.0)
+        and row.swaps
+        and not row.gate
+        and not row.parameters
+        and row.name != RELU.name
+    )
 
 
 def _off(before: torch.Tensor, after: torch.Tensor) -> float:
@@ -139,13 +160,16 @@ def _refuse_random(module: nn.Module, example: Inputs) -> None:
         off = _off(*(evaluated(mapped(example, torch.clone)) for _ in range(2)))
     if off:
         raise OwnError(
-            f"the model: in evaluation mode its outputs change by {off:.3g} from one run on a batch to the next: its"
-            " forward is random, as F.dropout(x) without training=self.training, or changes its own state; remove that"
+            f"the model: in evaluation mode its outputs change by {off:.3g} from one run on a batch"
+            " to the next: its forward is random, as F.dropout(x) without training=self.training,"
+            " or changes its own state; remove that"
         )
 
 
 def _exposed(module: nn.Module, example: Inputs) -> tuple[nn.Module, tuple[Inputs] | None]:
-    """The network with every activation a module, and the example, where a run is needed for that."""
+    """The network with every activation a module, and the example, where a run is needed for
+    that.
+    """
     try:
         plain, whole = expose(module), expose(module, (example,))
     except ValueError as error:
@@ -153,15 +177,21 @@ def _exposed(module: nn.Module, example: Inputs) -> tuple[nn.Module, tuple[Input
     if modes := modes_in(duplicate(whole)):
         name = type(own_network(module)).__name__
         raise OwnError(
-            f"the model: {name} writes activations by hand beside {', '.join(modes)}, whose mode a traced network"
-            " cannot change; write them as modules such as nn.GELU()"
+            f"the model: {name} writes activations by hand beside {', '.join(modes)}, whose mode a"
+            " traced network cannot change; write them as modules such as nn.GELU()"
         )
-    same = {path for path, _ in plain.named_modules()} == {path for path, _ in whole.named_modules()}
+    same = {path for path, _ in plain.named_modules()} == {
+        path for path, _ in whole.named_modules()
+    }
     return (plain, None) if same else (whole, (example,))
 
 
-def _places(network: nn.Module, example: Inputs) -> tuple[Counter[str], dict[str, dict[str, Place]]]:
-    """How often a run executes each replaceable row; and by row and path where, with the channels."""
+def _places(
+    network: nn.Module, example: Inputs
+) -> tuple[Counter[str], dict[str, dict[str, Place]]]:
+    """How often a run executes each replaceable row; and by row and path where, with the
+    channels.
+    """
     watched = duplicate(network).eval()
     rows = {each.path: each.traits.name for each in census(watched) if is_replaceable(each.traits)}
     counts: Counter[str] = Counter()
@@ -189,7 +219,9 @@ def _places(network: nn.Module, example: Inputs) -> tuple[Counter[str], dict[str
 
 
 def _dimension(x: torch.Tensor, layer: nn.Module | None) -> int:
-    """Which dimension the channels are, as `Hardenable` has it: 1, or -1 where features come last."""
+    """Which dimension the channels are, as `Hardenable` has it: 1, or -1 where features come
+    last.
+    """
     if x.ndim <= 2 or isinstance(layer, _CHANNELS_FIRST):
         return 1 if x.ndim > 1 else -1
     if isinstance(layer, _FEATURES_LAST) or type(layer).__name__ == "Conv1D":
@@ -207,19 +239,26 @@ def outputs_of(module: nn.Module, example: Inputs) -> torch.Tensor:
 def _none(module: nn.Module, uses: list[Use]) -> str:
     name = type(own_network(module)).__name__
     called = [
-        (use.traits.name + (f" at hardness {use.hardness:.4g}" if use.hardness != 1 else ""), use.path)
-        if use.traits
-        else (use.function, use.path)
+        (
+            (
+                use.traits.name + (f" at hardness {use.hardness:.4g}" if use.hardness != 1 else ""),
+                use.path,
+            )
+            if use.traits
+            else (use.function, use.path)
+        )
         for use in uses
     ]
     found = sorted({f"{what} at {path or name}" for what, path in called})
     said = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
     if any(use.traits is RELU for use in uses):
         return (
-            f"the model: {name} executes ReLU already ({said}), and no smooth activation to replace; bring the network"
-            " with its smooth activation, such as GELU, or measure this one by the stages of a workload plugin"
+            f"the model: {name} executes ReLU already ({said}), and no smooth activation to"
+            " replace; bring the network with its smooth activation, such as GELU, or measure this"
+            " one by the stages of a workload plugin"
         )
     return (
-        f"the model: {name} executes no activation that ReLU could replace ({said or 'none at all'}); those known are"
-        " listed by `evalsuite activations`: write it as one of these, such as nn.GELU()"
+        f"the model: {name} executes no activation that ReLU could replace"
+        f" ({said or 'none at all'}); those known are listed by `evalsuite activations`: write it"
+        " as one of these, such as nn.GELU()"
     )

@@ -1,4 +1,6 @@
-"""The adapter: a user's model called with one batch, giving one tensor, as every network here is."""
+"""The adapter: a user's model called with one batch, giving one tensor, as every network here
+is.
+"""
 
 from __future__ import annotations
 
@@ -16,29 +18,38 @@ from evalsuite.samples import Inputs, leaves
 from evalsuite.tasks import Embedding
 
 MEAN = "mean"
-"""The `output` that is the mean of `last_hidden_state` over the positions that `attention_mask` counts."""
+"""The `output` that is the mean of `last_hidden_state` over the positions that `attention_mask`
+counts.
+"""
 _STATE, _MASK = "last_hidden_state", "attention_mask"
 
 
 class Adapted(nn.Module):
     """`network` called with the parts of one batch; what it returns gives one tensor.
 
-    Which parts, and how they are handed on, is settled when it is made, so that torch.export and fx can follow it.
+    Which parts, and how they are handed on, is settled when it is made, so that torch.export and fx
+    can follow it.
 
     Args:
         network: the user's own, with the user's own state dict.
-        keys: of the parts of a batch, names of a mapping or places of a tuple; empty where a batch is one tensor.
+        keys: of the parts of a batch, names of a mapping or places of a tuple; empty where a batch
+            is one tensor.
         names: of the arguments that take them; empty where they are positional.
-        output: which attribute, key or index of what is returned is the output; "" where that is a tensor; see `MEAN`.
+        output: which attribute, key or index of what is returned is the output; "" where that is a
+            tensor; see `MEAN`.
     """
 
-    def __init__(self, network: nn.Module, keys: tuple[Any, ...], names: tuple[str, ...], output: str) -> None:
+    def __init__(
+        self, network: nn.Module, keys: tuple[Any, ...], names: tuple[str, ...], output: str
+    ) -> None:
         super().__init__()
         self.network = network
         self._keys, self._names, self._output = keys, names, output
 
     def forward(self, batch: Any) -> torch.Tensor:
-        """The output that was chosen of what the network returns for a batch: a tensor (samples, ...)."""
+        """The output that was chosen of what the network returns for a batch: a tensor (samples,
+        ...).
+        """
         parts = [batch[key] for key in self._keys] if self._keys else [batch]
         named = dict(zip(self._names, parts, strict=False))
         found = self.network(**named) if named else self.network(*parts)
@@ -62,22 +73,30 @@ def own_network(module: nn.Module) -> nn.Module:
 
 
 def adapted(
-    module: nn.Module, example: Inputs, inputs: tuple[str, ...] = (), output: str = "", task: Task | None = None
+    module: nn.Module,
+    example: Inputs,
+    inputs: tuple[str, ...] = (),
+    output: str = "",
+    task: Task | None = None,
 ) -> nn.Module:
-    """`module` as a network that takes one batch and gives one tensor; itself where it does so already.
+    """`module` as a network that takes one batch and gives one tensor; itself where it does so
+    already.
 
-    A mapping becomes keyword arguments, a tuple positional ones. Without an `output`, of a mapping that is returned
-    `logits` are taken; of hidden states, where the task is an embedding, their mean (`MEAN`).
+    A mapping becomes keyword arguments, a tuple positional ones. Without an `output`, of a mapping
+    that is returned `logits` are taken; of hidden states, where the task is an embedding, their
+    mean (`MEAN`).
 
     Args:
         module: the user's.
         example: a batch, on which it is run once.
-        inputs: which entries of a mapping are handed on; of a tuple or a tensor the names of the arguments.
+        inputs: which entries of a mapping are handed on; of a tuple or a tensor the names of the
+            arguments.
         output: see `Adapted`.
         task: what the model is for.
 
     Raises:
-        OwnError: it cannot be called so, raises, or gives no tensor; the text says which names there are.
+        OwnError: it cannot be called so, raises, or gives no tensor; the text says which names
+            there are.
     """
     keys, names = _parts(example, inputs)
     probe = Adapted(module, keys, names, "")
@@ -88,7 +107,10 @@ def adapted(
     made = Adapted(module, keys, names, output or _default(found, task))
     given = _called(made, example)
     if not isinstance(given, torch.Tensor):
-        raise OwnError(f"the model: its output {made._output!r} is {_kind(given)}, not a tensor{_choose(found)}")
+        raise OwnError(
+            f"the model: its output {made._output!r} is {_kind(given)}, not a"
+            f" tensor{_choose(found)}"
+        )
     _check_numbers(given, module)
     return made
 
@@ -96,8 +118,8 @@ def adapted(
 def _check_numbers(output: torch.Tensor, module: nn.Module) -> None:
     if bool(output.isnan().any()):
         raise OwnError(
-            f"the model: {type(module).__name__} gives NaN on a batch of the data; look at its weights, and at the"
-            " inputs' scale"
+            f"the model: {type(module).__name__} gives NaN on a batch of the data; look at its"
+            " weights, and at the inputs' scale"
         )
 
 
@@ -111,7 +133,10 @@ def _parts(example: Inputs, inputs: tuple[str, ...]) -> tuple[tuple[Any, ...], t
         return chosen, chosen
     count = len(leaves(example))
     if inputs and len(inputs) != count:
-        raise OwnError(f"inputs: {len(inputs)} names ({', '.join(inputs)}) for a batch of {count}; name each part")
+        raise OwnError(
+            f"inputs: {len(inputs)} names ({', '.join(inputs)}) for a batch of {count}; name each"
+            " part"
+        )
     return (tuple(range(count)) if isinstance(example, tuple) else ()), inputs
 
 
@@ -119,15 +144,19 @@ def _called(module: Adapted, example: Inputs) -> Any:
     """What a copy in evaluation mode gives, before it is picked where `output` is ""."""
     name = type(module.network).__name__
     parts = [example[key] for key in module._keys] if module._keys else [example]
-    positional, named = ([], dict(zip(module._names, parts, strict=True))) if module._names else (parts, {})
+    positional, named = (
+        ([], dict(zip(module._names, parts, strict=True))) if module._names else (parts, {})
+    )
     try:
         inspect.signature(module.network.forward).bind(*positional, **named)
     except TypeError as error:
-        takes = [each for each in inspect.signature(module.network.forward).parameters if each != "self"]
+        takes = [
+            each for each in inspect.signature(module.network.forward).parameters if each != "self"
+        ]
         given = ", ".join(map(str, named)) or f"{len(positional)} positional"
         raise OwnError(
-            f"the model: {name}.forward takes {', '.join(takes)}, but the data give {given} ({error}); choose by"
-            " `inputs: [...]`, or name the data's fields as forward does"
+            f"the model: {name}.forward takes {', '.join(takes)}, but the data give {given}"
+            f" ({error}); choose by `inputs: [...]`, or name the data's fields as forward does"
         ) from error
     modes = {each: each.training for each in module.modules()}
     try:
@@ -139,11 +168,18 @@ def _called(module: Adapted, example: Inputs) -> Any:
         said = " ".join(str(error).split())[:300]
         if "dtype" in said and any(not each.is_floating_point() for each in leaves(example)):
             said += "; whole numbers are taken for tokens: give real ones as float32"
-        labels = [f"{key} " for key in example] if isinstance(example, Mapping) else [""] * len(leaves(example))
-        given = ", ".join(f"{label}{list(each.shape)}" for label, each in zip(labels, leaves(example), strict=True))
+        labels = (
+            [f"{key} " for key in example]
+            if isinstance(example, Mapping)
+            else [""] * len(leaves(example))
+        )
+        given = ", ".join(
+            f"{label}{list(each.shape)}"
+            for label, each in zip(labels, leaves(example), strict=True)
+        )
         raise OwnError(
-            f"{line_of(error)}the model: {name}.forward raises {type(error).__name__} on a batch of the data"
-            f" ({given}): {said}"
+            f"{line_of(error)}the model: {name}.forward raises {type(error).__name__} on a batch of"
+            f" the data ({given}): {said}"
         ) from error
     finally:
         for each, training in modes.items():
@@ -178,7 +214,9 @@ def _picked(found: Any, output: str) -> Any:
             return found[int(output)]
         return found[output] if isinstance(found, Mapping) else getattr(found, output)
     except (KeyError, IndexError, AttributeError, TypeError) as error:
-        raise OwnError(f"output: the model returns {_kind(found)} without {output!r}{_choose(found)}") from error
+        raise OwnError(
+            f"output: the model returns {_kind(found)} without {output!r}{_choose(found)}"
+        ) from error
 
 
 def _kind(value: Any) -> str:

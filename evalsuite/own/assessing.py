@@ -1,4 +1,6 @@
-"""From a user's model on the command line, or in Python, to a recipe, a run and a report, and to a ReLU network."""
+"""From a user's model on the command line, or in Python, to a recipe, a run and a report, and to
+a ReLU network.
+"""
 
 from __future__ import annotations
 
@@ -35,17 +37,25 @@ _MINIATURE = 64  # samples of each part
 
 
 def options_of(
-    model: str, data: str | dict[str, Any], task: str, weights: str, start: str, settings: Sequence[str]
+    model: str,
+    data: str | dict[str, Any],
+    task: str,
+    weights: str,
+    start: str,
+    settings: Sequence[str],
 ) -> dict[str, Any]:
-    """The options of the workload `own` that the command line gives: those of @evalsuite.workload, then its own. Raises
-    OwnError: an option is unknown, or something that is needed is missing.
+    """The options of the workload `own` that the command line gives: those of @evalsuite.workload,
+    then its own. Raises OwnError: an option is unknown, or something that is needed is missing.
     """
     options = declared(model)
     given = {"data": data, "task": task, "start": start}
     options |= {name: value for name, value in given.items() if value}
     named = options.setdefault("model", model)
     if weights:
-        options["model"] = {**({"path": named} if isinstance(named, str) else named), "weights": weights}
+        options["model"] = {
+            **({"path": named} if isinstance(named, str) else named),
+            "weights": weights,
+        }
     for setting in settings:
         _set(options, setting)
     if "data" not in options:
@@ -69,7 +79,9 @@ def _set(options: dict[str, Any], setting: str) -> None:
     try:
         value = YAML(typ="safe").load(text)
     except YAMLError as error:
-        raise OwnError(f"--set {setting}: the value is no YAML; put texts with signs into quotes") from error
+        raise OwnError(
+            f"--set {setting}: the value is no YAML; put texts with signs into quotes"
+        ) from error
     if not rest:
         options[first] = value
         return
@@ -77,15 +89,18 @@ def _set(options: dict[str, Any], setting: str) -> None:
     alone = "use" if first == "task" else "path"  # what a text stands for
     place = options[first] = {alone: inner} if isinstance(inner, str) else dict(inner)
     if len(rest) > 1 and not isinstance(place.setdefault(rest[0], {}), dict):
-        raise OwnError(f"--set {setting}: {first}.{rest[0]} is no mapping; write {first}.{rest[0]}=VALUE")
+        raise OwnError(
+            f"--set {setting}: {first}.{rest[0]} is no mapping; write {first}.{rest[0]}=VALUE"
+        )
     for each in rest[:-1]:
         place = place.setdefault(each, {})
     place[rest[-1]] = value
 
 
 def asked_of(options: Mapping[str, Any], *, search: bool = True, **how: Any) -> Asked:
-    """The assessment of a model with these options, after a look at model and data; with `search`, of a model that is
-    trained from scratch with the budget that a search finds. Raises OwnError: see `examine`.
+    """The assessment of a model with these options, after a look at model and data; with `search`,
+    of a model that is trained from scratch with the budget that a search finds. Raises OwnError:
+    see `examine`.
     """
     own = own_of(options)
     found = examine(own)
@@ -99,24 +114,39 @@ def asked_of(options: Mapping[str, Any], *, search: bool = True, **how: Any) -> 
             examine(own_of({**options, "model": asked.against}))
         except OwnError as error:
             raise OwnError(f"--against {asked.against}: {error}") from error
-    return _budgeted(asked, own, search=search) if own.start == "scratch" and not own.is_onnx else asked
+    return (
+        _budgeted(asked, own, search=search)
+        if own.start == "scratch" and not own.is_onnx
+        else asked
+    )
 
 
 def _budgeted(asked: Asked, own: Own, *, search: bool) -> Asked:
-    """The same with the epochs and the learning rate that a search finds, or as given; `check` only says so."""
-    said = "trained until validation stops improving, which assess finds out; --set epochs=N for a budget of your own"
+    """The same with the epochs and the learning rate that a search finds, or as given; `check`
+    only says so.
+    """
+    said = (
+        "trained until validation stops improving, which assess finds out; --set epochs=N for a"
+        " budget of your own"
+    )
     if not search:
-        return asked if "epochs" in asked.own else replace(asked, examined=asked.examined.told("start", said))
+        return (
+            asked
+            if "epochs" in asked.own
+            else replace(asked, examined=asked.examined.told("start", said))
+        )
     rate, epochs = (asked.own.get(name) or 0 for name in ("learning_rate", "epochs"))
     budget = budget_of(own, own.data(), rate=rate, epochs=epochs)
     options = {**asked.own, "epochs": budget.epochs, "learning_rate": budget.learning_rate}
-    examined = asked.examined.told("start", f"each variant is trained from its initial weights, {budget.words}")
+    examined = asked.examined.told(
+        "start", f"each variant is trained from its initial weights, {budget.words}"
+    )
     return replace(asked, own=options, examined=examined, budget=budget)
 
 
 def own_of(options: Mapping[str, Any]) -> Own:
-    """The workload with these options, as a recipe would make it. Raises OwnError: an option is unknown, or its value
-    is refused.
+    """The workload with these options, as a recipe would make it. Raises OwnError: an option is
+    unknown, or its value is refused.
     """
     known = option_names(Own)
     for name in options:
@@ -133,16 +163,23 @@ def own_of(options: Mapping[str, Any]) -> Own:
 
 
 def kept_recipe(asked: Asked, folder: Path) -> Recipe:
-    """The assessment's recipe, written into the run's folder; what another run has there is left as it is. Raises
-    OwnError: a recipe.yaml that no run has written is there.
+    """The assessment's recipe, written into the run's folder; what another run has there is left as
+    it is. Raises OwnError: a recipe.yaml that no run has written is there.
     """
     from evalsuite.recipe import parse_recipe
     from evalsuite.run.record import read_record
 
     file, text = folder / "recipe.yaml", asked.text()
     recipe, known = parse_recipe(text, str(file)), read_record(folder)
-    if known is None and file.exists() and file.read_text(encoding="utf-8", errors="replace") != text:
-        raise OwnError(f"{file}: is there already, and of no run; choose another folder with --out, or move it away")
+    if (
+        known is None
+        and file.exists()
+        and file.read_text(encoding="utf-8", errors="replace") != text
+    ):
+        raise OwnError(
+            f"{file}: is there already, and of no run; choose another folder with --out, or move it"
+            " away"
+        )
     if known is None or known.holds(recipe):  # else the run is refused
         folder.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
@@ -150,7 +187,9 @@ def kept_recipe(asked: Asked, folder: Path) -> Recipe:
 
 
 def tried(asked: Asked, folder: Path) -> Iterator[str]:
-    """A line for each stage: what became of the baseline in it, on a few samples, in a process of its own."""
+    """A line for each stage: what became of the baseline in it, on a few samples, in a process
+    of its own.
+    """
     from evalsuite.recipe import parse_recipe
     from evalsuite.run.cache import Cache
     from evalsuite.run.console import processes
@@ -160,7 +199,14 @@ def tried(asked: Asked, folder: Path) -> Iterator[str]:
     small = asked.miniature(_MINIATURE)
     recipe = parse_recipe(small.text())
     executor, workers = processes(recipe)
-    run_recipe(recipe, folder / "run", Cache(folder / "cache"), executor, progress_of("none"), workers=workers)
+    run_recipe(
+        recipe,
+        folder / "run",
+        Cache(folder / "cache"),
+        executor,
+        progress_of("none"),
+        workers=workers,
+    )
     frame = read_results(folder / "run")
     for variant in recipe.variants:
         made = frame[(frame.variant == variant.name) & (frame.step == TRAIN)]
@@ -178,12 +224,17 @@ def _became(rows: pd.DataFrame) -> str:
         return "will run"
     first = failed.iloc[0]
     if first.status == Status.TIMEOUT.value:
-        return f"will run, but takes long: {first.reason} on {_MINIATURE} samples; give it a longer time_limit"
+        return (
+            f"will run, but takes long: {first.reason} on {_MINIATURE} samples; give it a longer"
+            " time_limit"
+        )
     return f"will not: {first.reason}"
 
 
 def report_of(folder: Path) -> Iterator[str]:
-    """Write the report of a run; a table of each step's headline by variant, the answer, and where the report lies."""
+    """Write the report of a run; a table of each step's headline by variant, the answer, and
+    where the report lies.
+    """
     from evalsuite.report import write_report
     from evalsuite.report.opening import terminal_lines
     from evalsuite.report.run import Run
@@ -200,23 +251,32 @@ def warnings_of(asked: Asked) -> list[str]:
 
 
 def doubted(asked: Asked, folder: Path) -> list[str]:
-    """Why a run's baseline is no trained network, so that nothing is concluded from it; kept in the run's record, where
-    every report of it finds that.
+    """Why a run's baseline is no trained network, so that nothing is concluded from it; kept in the
+    run's record, where every report of it finds that.
     """
     # What a user brings trained is what it is, though a linear model may be better.
-    floors = tuple(floor for floor in asked.examined.floors if floor.least or asked.start != "trained")
+    floors = tuple(
+        floor for floor in asked.examined.floors if floor.least or asked.start != "trained"
+    )
     sentences = doubts_of(read_results(folder), asked.examined.activation or "given", floors)
     if asked.budget is not None and asked.budget.doubt:
         sentences = [asked.budget.doubt, *sentences]
-    told = [f"not trained: {sentence}" if asked.start == "scratch" else sentence for sentence in sentences]
+    told = [
+        f"not trained: {sentence}" if asked.start == "scratch" else sentence
+        for sentence in sentences
+    ]
     keep_doubts(folder, asked.name, told)
     return told
 
 
 def _table(frame: pd.DataFrame) -> list[str]:
-    """Of each step the metric that its section shows first, or else the first with a direction: means over seeds."""
+    """Of each step the metric that its section shows first, or else the first with a direction:
+    means over seeds.
+    """
     variants = list(dict.fromkeys(frame.variant))
-    task = next((each.removeprefix(_VALIDATED) for each in frame.metric if each.startswith(_VALIDATED)), "")
+    task = next(
+        (each.removeprefix(_VALIDATED) for each in frame.metric if each.startswith(_VALIDATED)), ""
+    )
     lines = [["", *variants]]
     for step in dict.fromkeys(frame.step[frame.step != TRAIN]):
         rows = frame[(frame.step == step) & frame["sample"].isna()]
@@ -225,47 +285,82 @@ def _table(frame: pd.DataFrame) -> list[str]:
             lines.append([step, *["-" for _ in variants]])
             continue
         name, setting = _headline(told, task)
-        means = told[(told.metric == name) & (told.setting == setting)].groupby("variant").value.mean()
+        means = (
+            told[(told.metric == name) & (told.setting == setting)].groupby("variant").value.mean()
+        )
         shown = f"{step}: {name}{f' ({setting})' if setting else ''}"
-        lines.append([shown, *[f"{means[each]:.4g}" if each in means else "-" for each in variants]])
+        lines.append(
+            [shown, *[f"{means[each]:.4g}" if each in means else "-" for each in variants]]
+        )
     widths = [max(len(line[column]) for line in lines) for column in range(len(variants) + 1)]
-    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    return [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
 
 
 def _headline(rows: pd.DataFrame, task: str) -> tuple[str, str]:
-    """The metric and the setting by which a step's section wants it to be known; of another task, the task's own."""
+    """The metric and the setting by which a step's section wants it to be known; of another
+    task, the task's own.
+    """
     from evalsuite.report.section import Headline, sections
 
     stage = rows.stage.iloc[0]
-    own = [each for section in sections().values() for each in section.headlines if each.stage == stage]
-    for headline in (*(each for each in own if each.figure), *([Headline(stage, task)] if own else [])):
+    own = [
+        each for section in sections().values() for each in section.headlines if each.stage == stage
+    ]
+    for headline in (
+        *(each for each in own if each.figure),
+        *([Headline(stage, task)] if own else []),
+    ):
         found, (key, values) = rows[rows.metric == headline.metric], headline.wanted
         if not found.empty:
             there = {parse_setting(text).get(key): text for text in found.setting[::-1]}
-            return headline.metric, next((there[each] for each in values if each in there), found.setting.iloc[0])
+            return headline.metric, next(
+                (there[each] for each in values if each in there), found.setting.iloc[0]
+            )
     return tuple(rows.iloc[0][["metric", "setting"]])
 
 
 def relu_ized(
-    options: Mapping[str, Any], out: Path, cache: Path | None, *, jobs: int = 0, progress: str = "auto"
+    options: Mapping[str, Any],
+    out: Path,
+    cache: Path | None,
+    *,
+    jobs: int = 0,
+    progress: str = "auto",
 ) -> Iterator[str]:
-    """Treat the model in every way that its start allows, keep the best by the validation data, and say what it costs.
+    """Treat the model in every way that its start allows, keep the best by the validation data, and
+    say what it costs.
 
-    Writes to `out`: the network in the layout of the user's model, and the run with its report in `out/run`. Raises
-    OwnError: something is wrong with the model or the data; or no treatment gave a network.
+    Writes to `out`: the network in the layout of the user's model, and the run with its report in
+    `out/run`. Raises OwnError: something is wrong with the model or the data; or no treatment gave
+    a network.
     """
     asked = asked_of(options, stages=["accuracy", "export"], seeds=1)
     if not asked.examined.activation:
-        cure = "name a function that returns evalsuite.from_onnx(file, example), with the file's weights"
+        cure = (
+            "name a function that returns evalsuite.from_onnx(file, example), with the file's"
+            " weights"
+        )
         raise OwnError(f"the model: an ONNX file has no activations to replace: {cure}")
     run = out / "run"
     recipe = kept_recipe(asked, run)
     execute(
-        recipe, run, cache_in(cache), jobs=jobs, progress=progress, command=f"evalsuite relu-ize {options['model']}"
+        recipe,
+        run,
+        cache_in(cache),
+        jobs=jobs,
+        progress=progress,
+        command=f"evalsuite relu-ize {options['model']}",
     )
     best = _best(read_results(run), recipe.baseline)
     doubts = doubted(asked, run)
-    how = _save(own_of(options), run / "artefacts" / asked.name / best.variant / "0" / TRAIN / "network", out)
+    how = _save(
+        own_of(options),
+        run / "artefacts" / asked.name / best.variant / "0" / TRAIN / "network",
+        out,
+    )
     yield from doubts
     yield from report_of(run)
     yield from warnings_of(asked)
@@ -286,9 +381,13 @@ class _Best:
 
 
 def _best(frame: pd.DataFrame, baseline: str) -> _Best:
-    rows = frame[(frame.step == TRAIN) & frame.metric.str.startswith("validation_") & frame.value.notna()]
+    rows = frame[
+        (frame.step == TRAIN) & frame.metric.str.startswith("validation_") & frame.value.notna()
+    ]
     if rows.empty:
-        raise OwnError("no network was made, so there is nothing to choose from: see the reasons above")
+        raise OwnError(
+            "no network was made, so there is nothing to choose from: see the reasons above"
+        )
     # Better is greater here; where the headline is a tie, the next metric decides.
     rows = rows.assign(better=rows.value.where(rows.direction != "lower", -rows.value))
     metrics = list(dict.fromkeys(rows.metric))
@@ -297,7 +396,9 @@ def _best(frame: pd.DataFrame, baseline: str) -> _Best:
     if treated.empty:
         raise OwnError("no treatment gave a network: see the reasons in the report")
     values = rows[rows.metric == metrics[0]].set_index("variant").value
-    return _Best(treated.index[0], metrics[0], float(values[treated.index[0]]), float(values[baseline]))
+    return _Best(
+        treated.index[0], metrics[0], float(values[treated.index[0]]), float(values[baseline])
+    )
 
 
 def _save(own: Own, network: Path, out: Path) -> str:
@@ -308,12 +409,24 @@ def _save(own: Own, network: Path, out: Path) -> str:
     module = load_network(network, own, data).module
     example = data.calibration.first(_COMPARED)
     found = save_own(
-        module, out, make=own.unadapted, adapt=lambda each: own.adapted(each, example), own=own.places, example=example
+        module,
+        out,
+        make=own.unadapted,
+        adapt=lambda each: own.adapted(each, example),
+        own=own.places,
+        example=example,
     )
     if found.form == "pretrained":
         folder = Path(own.model_choice.path.partition(":")[2]).expanduser()
-        for pattern in ("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "preprocessor_config.json"):
+        for pattern in (
+            "tokenizer*",
+            "vocab*",
+            "merges.txt",
+            "special_tokens_map.json",
+            "preprocessor_config.json",
+        ):
             for file in folder.glob(pattern):
                 shutil.copyfile(file, out / file.name)
         return "load it by from_pretrained, as the original"
-    return f"load it by evalsuite.load_own{f'; no folder for from_pretrained: {found.reason}' if found.reason else ''}"
+    lack = f"; no folder for from_pretrained: {found.reason}" if found.reason else ""
+    return f"load it by evalsuite.load_own{lack}"

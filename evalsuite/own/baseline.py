@@ -1,4 +1,6 @@
-"""A trained model before it is treated: is it better than a guess, and would another order of classes make it right?"""
+"""A trained model before it is treated: is it better than a guess, and would another order of
+classes make it right?
+"""
 
 from __future__ import annotations
 
@@ -17,24 +19,36 @@ _BATCH = 32
 _FEWEST = 20  # targets that tell anything
 _GAIN = 0.1  # of accuracy, by another order
 _MOSTLY = 0.5  # of the samples of a class that are called another
-_LINKED = 0.3  # of the mean correlation of labels with the outputs that stand for them, by another order
+# of the mean correlation of labels with the outputs that stand for them, by another order
+_LINKED = 0.3
 _SHOWN = 12
 
 
 def leaks(data: Data) -> list[str]:
-    """The warning that a model which is trained already may have seen the test samples, unless that part was given."""
+    """The warning that a model which is trained already may have seen the test samples, unless
+    that part was given.
+    """
     if "test" not in dict(data.notes).get(CUT, "").split(", "):
         return []
-    said = "the model is trained already, and no test part was given: the test samples may be its training samples"
+    said = (
+        "the model is trained already, and no test part was given: the test samples may be its"
+        " training samples"
+    )
     return [f"{said}, and its scores then too good; give samples that it never saw as `test`"]
 
 
 def doubts(module: nn.Module, data: Data) -> list[str]:
-    """What is doubtful of a trained classifier on samples of the training part, as sentences; none of other tasks."""
+    """What is doubtful of a trained classifier on samples of the training part, as sentences;
+    none of other tasks.
+    """
     task = getattr(data.task, "task", data.task)
     if isinstance(task, MultiLabel):
         swaps = _swapped_labels(*_answers(module, data), data.class_names)
-        return [f"another order of the labels would make it right: {swaps}; see `data.labels`"] if swaps else []
+        return (
+            [f"another order of the labels would make it right: {swaps}; see `data.labels`"]
+            if swaps
+            else []
+        )
     if not isinstance(task, Classification):
         return []
     confusion = _confusion(module, data)
@@ -46,11 +60,13 @@ def doubts(module: nn.Module, data: Data) -> list[str]:
     if right <= most:
         guess = f"always naming the most frequent class is right for {most:.0%}"
         sentences.append(
-            f"the model is right for {right:.0%} of {count:,} training targets, no better than a guess: {guess}"
+            f"the model is right for {right:.0%} of {count:,} training targets, no better than a"
+            f" guess: {guess}"
         )
     if swaps := _swaps(confusion, right, data.class_names):
         sentences.append(
-            f"another order of the classes would make it right: {swaps}; see `data.labels` and `data.order`"
+            f"another order of the classes would make it right: {swaps}; see `data.labels` and"
+            " `data.order`"
         )
     return sentences
 
@@ -69,7 +85,9 @@ def _answers(module: nn.Module, data: Data) -> tuple[torch.Tensor, torch.Tensor]
 
 
 def _confusion(module: nn.Module, data: Data) -> np.ndarray:
-    """How often a target of each class, in rows, is called each class, in columns: (classes, classes)."""
+    """How often a target of each class, in rows, is called each class, in columns: (classes,
+    classes).
+    """
     targets, outputs = _answers(module, data)
     counted = targets != IGNORED
     wanted, called = targets[counted], outputs.argmax(-1)[counted]
@@ -78,13 +96,16 @@ def _confusion(module: nn.Module, data: Data) -> np.ndarray:
 
 
 def _swapped_labels(targets: torch.Tensor, outputs: torch.Tensor, names: tuple[str, ...]) -> str:
-    """The labels that outputs of other labels tell, by the phi coefficient of each two; "" where none are."""
+    """The labels that outputs of other labels tell, by the phi coefficient of each two; "" where
+    none are.
+    """
     from scipy.optimize import linear_sum_assignment
 
     known = (targets != IGNORED).all(-1)
     if int(known.sum()) < _FEWEST or targets.shape != outputs.shape:
         return ""
-    # 1. The correlation of each label, in rows, with each output's decision; 0 of what never changes.
+    # 1. The correlation of each label, in rows, with each output's decision; 0 of what never
+    # changes.
     both = [(values[known] > 0).double() for values in (targets, outputs)]
     moved = [values - values.mean(0) for values in both]
     wanted, called = (values / values.norm(dim=0).clamp(min=1e-12) for values in moved)
@@ -104,7 +125,9 @@ def _swapped_labels(targets: torch.Tensor, outputs: torch.Tensor, names: tuple[s
 
 
 def _swaps(confusion: np.ndarray, right: float, names: tuple[str, ...]) -> str:
-    """The classes that are called others, where calling them so would make the model right; "" where it would not."""
+    """The classes that are called others, where calling them so would make the model right; ""
+    where it would not.
+    """
     from scipy.optimize import linear_sum_assignment
 
     rows, columns = linear_sum_assignment(confusion, maximize=True)
@@ -112,9 +135,12 @@ def _swaps(confusion: np.ndarray, right: float, names: tuple[str, ...]) -> str:
     if confusion[rows, columns].sum() / sizes.sum() < right + _GAIN:
         return ""
     shares = [
-        (row, column, confusion[row, column] / max(1, sizes[row])) for row, column in zip(rows, columns, strict=True)
+        (row, column, confusion[row, column] / max(1, sizes[row]))
+        for row, column in zip(rows, columns, strict=True)
     ]
-    moved = [(row, column, share) for row, column, share in shares if row != column and share > _MOSTLY]
+    moved = [
+        (row, column, share) for row, column, share in shares if row != column and share > _MOSTLY
+    ]
     told = [
         f"class {_name(row, names)} is called {_name(column, names)} in {share:.0%} of cases"
         for row, column, share in moved[:_SHOWN]

@@ -1,7 +1,8 @@
-"""How long to train, and at which rate: a search with the baseline on the validation data, before anything is measured.
+"""How long to train, and at which rate: a search with the baseline on the validation data, before
+anything is measured.
 
-All arms then have the epochs and the learning rate that it finds: schedules of hardness need to know the number of
-steps, and a budget of its own for each arm would be a difference between them.
+All arms then have the epochs and the learning rate that it finds: schedules of hardness need to
+know the number of steps, and a budget of its own for each arm would be a difference between them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from pydantic import TypeAdapter
@@ -34,7 +35,8 @@ _VERSION = "1"  # of the search: what was found by another is not used
 _SHORTEST = 100  # optimizer steps of the first training
 _LONGEST = 20_000  # optimizer steps of the last
 _PATIENCE = 2  # doublings of the budget without a gain
-_SECONDS = "EVALSUITE_SEARCH_SECONDS"  # of the processor, for the whole search: other work beside it changes nothing
+# of the processor, for the whole search: other work beside it changes nothing
+_SECONDS = "EVALSUITE_SEARCH_SECONDS"
 _USUAL_SECONDS = 120.0
 _SOONEST = 5  # steps that tell how long a step takes
 _LEAST = 0.01  # of the loss: a smaller gain is none
@@ -60,7 +62,8 @@ class Found:
 
 
 def budget_of(own: Own, data: Data, *, rate: float = 0.0, epochs: int = 0) -> Found:
-    """The budget of a network that is trained from scratch, from the cache where the same was searched before.
+    """The budget of a network that is trained from scratch, from the cache where the same was
+    searched before.
 
     Args:
         own: the workload, whose other options stay as they are.
@@ -76,9 +79,11 @@ def budget_of(own: Own, data: Data, *, rate: float = 0.0, epochs: int = 0) -> Fo
     try:
         search = _Search(own, data)
         found = search.tested(epochs, rate or own.learning_rate) if epochs else search.found(rate)
-    except (Exception, SystemExit) as error:  # a user's forward may raise anything; the run's rows say so too
+    # a user's forward may raise anything; the run's rows say so too
+    except (Exception, SystemExit) as error:
         said = (
-            f"no budget was searched, since a training failed: {type(error).__name__}: {' '.join(str(error).split())}"
+            f"no budget was searched, since a training failed: {type(error).__name__}:"
+            f" {' '.join(str(error).split())}"
         )
         return Found(epochs or own.epochs, rate or own.learning_rate, said[:300])
     finally:
@@ -121,53 +126,83 @@ class _Search:
         self._step = self._seconds_of_a_step()
 
     def found(self, rate: float) -> Found:
-        """Epochs by doubling the budget until `_PATIENCE` doublings bring no gain, at the best rate of a short test."""
+        """Epochs by doubling the budget until `_PATIENCE` doublings bring no gain, at the best
+        rate of a short test.
+        """
         epochs = self._shortest
         trials = len(RATES) if not rate else 1
         if not self._affordable((trials + 2) * epochs):
             default = rate or self._own.learning_rate
-            return Found(self._own.epochs, default, "no budget was searched", self._too_long(epochs))
+            return Found(
+                self._own.epochs, default, "no budget was searched", self._too_long(epochs)
+            )
         # 1. The rate: the lowest validation loss after the shortest training.
         errors = {each: self._errors(epochs, each) for each in ([rate] if rate else RATES)}
         rate = min(errors, key=lambda each: _mean(errors[each]))
         best, at = errors[rate], epochs
-        # 2. The epochs: doubled while that helps. What did not help is trained for nothing, and not kept.
+        # 2. The epochs: doubled while that helps. What did not help is trained for nothing, and not
+        # kept.
         without = 0
-        while without < _PATIENCE and 2 * epochs * self._per_epoch <= _LONGEST and self._affordable(2 * epochs):
+        while (
+            without < _PATIENCE
+            and 2 * epochs * self._per_epoch <= _LONGEST
+            and self._affordable(2 * epochs)
+        ):
             epochs *= 2
             errors_now = self._errors(epochs, rate)
             if _improves(best, errors_now):
                 best, at, without = errors_now, epochs, 0
             else:
                 without += 1
-        words = f"{at} epochs at a learning rate of {rate:g}: with {epochs} epochs validation is no better"
+        words = (
+            f"{at} epochs at a learning rate of {rate:g}: with {epochs} epochs validation is no"
+            " better"
+        )
         if not math.isfinite(_mean(best)):
             return Found(
-                at, rate, "no budget was found", "the validation loss is not finite; give a lower learning_rate"
+                at,
+                rate,
+                "no budget was found",
+                "the validation loss is not finite; give a lower learning_rate",
             )
         if without:
             return Found(at, rate, words)
-        doubt = f"validation still improves after {at} epochs, where the search ended; give more by --set epochs=N"
-        return Found(at, rate, f"{at} epochs at a learning rate of {rate:g}, where the search ended", doubt)
+        doubt = (
+            f"validation still improves after {at} epochs, where the search ended; give more by"
+            " --set epochs=N"
+        )
+        return Found(
+            at, rate, f"{at} epochs at a learning rate of {rate:g}, where the search ended", doubt
+        )
 
     def tested(self, epochs: int, rate: float) -> Found:
-        """The given epochs, and whether more are better: twice as many and, since a network may stand still at first,
-        as many as its first steps may take.
+        """The given epochs, and whether more are better: twice as many and, since a network may
+        stand still at first, as many as its first steps may take.
         """
         told = f"{epochs} epochs at a learning rate of {rate:g}"
         longer = sorted({2 * epochs, max(2 * epochs, 4 * self._shortest)})
         if not self._affordable(epochs + sum(longer)):
-            return Found(epochs, rate, f"{told}, as given; whether they are enough was not tried: it takes too long")
+            return Found(
+                epochs,
+                rate,
+                f"{told}, as given; whether they are enough was not tried: it takes too long",
+            )
         errors = self._errors(epochs, rate)
         if any(_improves(errors, self._errors(more, rate)) for more in longer):
-            doubt = f"validation still improves after {epochs} epochs; give more, or leave epochs out to search them"
+            doubt = (
+                f"validation still improves after {epochs} epochs; give more, or leave epochs out"
+                " to search them"
+            )
             return Found(epochs, rate, f"{told}, as given", doubt)
-        return Found(epochs, rate, f"{told}, as given: with {longer[-1]} epochs validation is no better")
+        return Found(
+            epochs, rate, f"{told}, as given: with {longer[-1]} epochs validation is no better"
+        )
 
     def _errors(self, epochs: int, rate: float) -> list[torch.Tensor]:
         """What `_errors_of` says of a network after a training."""
         module = self._initial()
-        fit(module, self._data.train, replace(self._budget, epochs=epochs, learning_rate=rate), seed=0)  # type: ignore[arg-type]
+        budget: Any = replace(self._budget, epochs=epochs, learning_rate=rate)
+        fit(module, self._data.train, budget, seed=0)
         return _errors_of(module, self._data.validation)
 
     def _initial(self) -> nn.Module:
@@ -186,20 +221,22 @@ class _Search:
 
     def _affordable(self, epochs: int) -> bool:
         """Whether so many epochs more fit into the search's time."""
-        return time.process_time() - self._began + epochs * self._per_epoch * self._step <= _seconds()
+        return (
+            time.process_time() - self._began + epochs * self._per_epoch * self._step <= _seconds()
+        )
 
     def _too_long(self, epochs: int) -> str:
         minutes = epochs * self._per_epoch * self._step / 60
         return (
-            f"whether validation still improves is not known: {epochs} epochs take about {minutes:.1f} min, too long"
-            " for a search; give epochs that suffice by --set epochs=N"
+            f"whether validation still improves is not known: {epochs} epochs take about"
+            f" {minutes:.1f} min, too long for a search; give epochs that suffice by --set epochs=N"
         )
 
 
 @torch.no_grad()
 def _errors_of(module: nn.Module, split: Split) -> list[torch.Tensor]:
-    """Of each validation sample, float64 (samples,): its loss and, of classes, the share of its targets that is missed.
-    Samples without targets have NaN.
+    """Of each validation sample, float64 (samples,): its loss and, of classes, the share of its
+    targets that is missed. Samples without targets have NaN.
     """
     task = getattr(split.task, "task", split.task)
     losses: list[torch.Tensor] = []
@@ -207,7 +244,9 @@ def _errors_of(module: nn.Module, split: Split) -> list[torch.Tensor]:
     for inputs, targets in split.batches(64):
         outputs = module(inputs)
         samples = [slice(at, at + 1) for at in range(len(targets))]
-        losses += [split.task.loss(outputs[one], targets[one]).double().reshape(()) for one in samples]
+        losses += [
+            split.task.loss(outputs[one], targets[one]).double().reshape(()) for one in samples
+        ]
         if isinstance(task, Classification):
             counted = (targets != -100).reshape(len(targets), -1)
             wrong = (outputs.argmax(-1) != targets).reshape(len(targets), -1) & counted
@@ -225,7 +264,9 @@ def _mean(errors: list[torch.Tensor]) -> float:
 
 
 def _improves(before: list[torch.Tensor], after: list[torch.Tensor]) -> bool:
-    """Whether loss or missed share fall from one training to another, beyond chance over samples and by 1 % or more."""
+    """Whether loss or missed share fall from one training to another, beyond chance over samples
+    and by 1 % or more.
+    """
     for old, new in zip(before, after, strict=True):
         known = old.isfinite() & new.isfinite()
         gains = (old - new)[known]
@@ -238,7 +279,9 @@ def _improves(before: list[torch.Tensor], after: list[torch.Tensor]) -> bool:
 
 
 def _seconds() -> float:
-    """Seconds of the processor that a search may take: 120, or what the variable says where that is a number."""
+    """Seconds of the processor that a search may take: 120, or what the variable says where that
+    is a number.
+    """
     try:
         return float(os.environ[_SECONDS])
     except (KeyError, ValueError):

@@ -1,4 +1,6 @@
-"""`evalsuite.assess(...)`, the command in Python; and `@evalsuite.workload(...)`, which declares a model's workload."""
+"""`evalsuite.assess(...)`, the command in Python; and `@evalsuite.workload(...)`, which declares
+a model's workload.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,14 @@ Make = TypeVar("Make", bound=Callable[..., Any])
 
 
 def workload(**options: Any) -> Callable[[Make], Make]:
-    """Declare a function that makes a model as a workload, with the options of `own`: data, task, epochs, ...
+    """Declare a function that makes a model as a workload, with the options of `own`: data, task,
+    epochs, ...
 
         @evalsuite.workload(data="reviews.jsonl", task="text-classification")
         def net(): ...
 
-    Then `evalsuite assess my.py:net`, and `use: my.py:net` in a recipe. A function may stand where a reference does.
+    Then `evalsuite assess my.py:net`, and `use: my.py:net` in a recipe. A function may stand where
+    a reference does.
 
     Example: docs/own-models.md#in-a-recipe-and-in-python
     """
@@ -37,21 +41,26 @@ def workload(**options: Any) -> Callable[[Make], Make]:
 
 
 def reference_of(given: Any) -> Any:
-    """A function or class as the reference `file.py:name`; anything else as it is. Raises OwnError: it cannot be found
-    by its name, as a lambda cannot: networks are made in processes of their own.
+    """A function or class as the reference `file.py:name`; anything else as it is. Raises OwnError:
+    it cannot be found by its name, as a lambda cannot: networks are made in processes of their own.
     """
     if not callable(given):
         return given
     name, file = getattr(given, "__qualname__", ""), inspect.getsourcefile(given)
     if not name.isidentifier() or file is None:
-        raise OwnError(f"{name or given!r} has no name in a file: define it by `def` or `class` at the top of a module")
+        raise OwnError(
+            f"{name or given!r} has no name in a file: define it by `def` or `class` at the top of"
+            " a module"
+        )
     path = Path(file).resolve()
     return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{name}"
 
 
 @dataclass(frozen=True)
 class Assessment:
-    """What came of an assessment: its folder, its rows as `read_results` gives them, and the page of its report."""
+    """What came of an assessment: its folder, its rows as `read_results` gives them, and the
+    page of its report.
+    """
 
     folder: Path
     results: pd.DataFrame
@@ -78,7 +87,8 @@ def assess(
 
     Args:
         model: a function of a file that makes the model, or a reference as on the command line.
-        data: a function that gives the data, or a reference, a path, or a mapping with a path and options.
+        data: a function that gives the data, or a reference, a path, or a mapping with a path and
+            options.
         out: the run's folder; by default runs/NAME.
         stages: names of stages, or "all".
         seeds: networks of each variant, where they are trained.
@@ -103,7 +113,10 @@ def assess(
     from evalsuite.run.runner import run_recipe
 
     if multiprocessing.parent_process() is not None:
-        raise OwnError("a job imports the script that calls assess(): call it under `if __name__ == '__main__':`")
+        raise OwnError(
+            "a job imports the script that calls assess(): call it under `if __name__ =="
+            " '__main__':`"
+        )
     named = {name: options.pop(name, "") for name in ("task", "weights", "start")}
     given = options_of(reference_of(model), reference_of(data), **named, settings=[])
     asked = asked_of({**given, **options}, stages=stages, seeds=seeds, quick=quick)

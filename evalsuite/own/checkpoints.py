@@ -1,7 +1,8 @@
-"""Checkpoints: the state dicts in a file, read without running code, and which of them is a network's.
+"""Checkpoints: the state dicts in a file, read without running code, and which of them is a
+network's.
 
-A state dict is recognised by its structure: under whatever prefix or key its names are those of the network. torch's
-own `load_state_dict` says whether it fits.
+A state dict is recognised by its structure: under whatever prefix or key its names are those of the
+network. torch's own `load_state_dict` says whether it fits.
 """
 
 from __future__ import annotations
@@ -26,31 +27,49 @@ _OLDER = (".ckpt", ".bin", ".tar")  # Lightning's, Hugging Face's, and model.pth
 _SHOWN = 3
 _DEEPEST = 4  # mappings within one another
 _MOST_PREFIXES = 8
-_AS_TENSORS = "save tensors alone, by torch.save(model.state_dict(), ...) or safetensors.torch.save_model"
+_AS_TENSORS = (
+    "save tensors alone, by torch.save(model.state_dict(), ...) or safetensors.torch.save_model"
+)
 # What DataParallel, torch.compile, FSDP and others put between the names of a wrapped part.
-_WRAPPERS = ("module", "_orig_mod", "_forward_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+_WRAPPERS = (
+    "module",
+    "_orig_mod",
+    "_forward_module",
+    "_fsdp_wrapped_module",
+    "_checkpoint_wrapped_module",
+)
 
 Tensors = dict[str, torch.Tensor]
 
 
 def read_checkpoint(file: Path) -> dict[str, Tensors]:
-    """The state dicts in a file by their keys, "" of the file itself and "a.b" of one within another.
+    """The state dicts in a file by their keys, "" of the file itself and "a.b" of one within
+    another.
 
-    Raises OwnError: there is no such file, or it is no safetensors file, a pickle of more than tensors, or holds none.
+    Raises OwnError: there is no such file, or it is no safetensors file, a pickle of more than
+    tensors, or holds none.
     """
     if file.suffix not in (*SUFFIXES, *_OLDER):
         raise OwnError(f"weights: {file} is none of {', '.join(SUFFIXES)}; {_AS_TENSORS}")
     check_plain(file)
     if not file.is_file():
-        beside = [str(path) for path in file.parent.glob("*") if path.suffix in SUFFIXES and path.is_file()]
-        raise OwnError(f"weights: there is no file {file}{did_you_mean(str(file), beside) if beside else ''}")
+        beside = [
+            str(path)
+            for path in file.parent.glob("*")
+            if path.suffix in SUFFIXES and path.is_file()
+        ]
+        raise OwnError(
+            f"weights: there is no file {file}{did_you_mean(str(file), beside) if beside else ''}"
+        )
     with reading(file):
         if file.suffix == ".safetensors":
             return {"": _safetensors(file)}
         check_archive(file)
         content = _unpickled(file)
     if not isinstance(content, Mapping) or not content:
-        raise OwnError(f"weights: {file} holds a {type(content).__name__}, no state dict; {_AS_TENSORS}")
+        raise OwnError(
+            f"weights: {file} holds a {type(content).__name__}, no state dict; {_AS_TENSORS}"
+        )
     states = dict(_states(content))
     others = [str(key) for key, value in content.items() if not isinstance(value, torch.Tensor)]
     if others and states.keys() <= {""}:
@@ -68,8 +87,8 @@ def fitted(module: nn.Module, states: Mapping[str, Tensors], file: str, key: str
         key: the user's `weights_key`: of a state dict, or a prefix of its names; "" to find it.
 
     Raises:
-        OwnError: none fits, or several that differ; real weights are stored as integers or complex numbers, or tied
-            ones with different values, of which torch would keep the last.
+        OwnError: none fits, or several that differ; real weights are stored as integers or complex
+            numbers, or tied ones with different values, of which torch would keep the last.
     """
     states = chosen(states, file, key)
     fitting: dict[str, Tensors] = {}
@@ -79,7 +98,9 @@ def fitted(module: nn.Module, states: Mapping[str, Tensors], file: str, key: str
             fitting[label] = whole
     if len(fitting) > 1:
         names = ", ".join(fitting)
-        raise OwnError(f"weights: {file}: {names} fit, and they differ; choose one by `weights_key`")
+        raise OwnError(
+            f"weights: {file}: {names} fit, and they differ; choose one by `weights_key`"
+        )
     if not fitting:
         raise _misfit(module, states, file)
     (tensors,) = fitting.values()
@@ -88,13 +109,19 @@ def fitted(module: nn.Module, states: Mapping[str, Tensors], file: str, key: str
 
 
 def closest(states: Mapping[str, Tensors], names: Mapping[str, Any]) -> Tensors:
-    """The tensors, of any shapes, of the state dict and under the prefix that share most names with a network's."""
+    """The tensors, of any shapes, of the state dict and under the prefix that share most names
+    with a network's.
+    """
     readings = [tensors for _, tensors in _readings(states, names)]
     return max(readings, key=lambda tensors: len(tensors.keys() & names.keys()), default={})
 
 
-def _states(content: Mapping[Any, Any], key: str = "", depth: int = 0) -> Iterator[tuple[str, Tensors]]:
-    tensors = {str(name): value for name, value in content.items() if isinstance(value, torch.Tensor)}
+def _states(
+    content: Mapping[Any, Any], key: str = "", depth: int = 0
+) -> Iterator[tuple[str, Tensors]]:
+    tensors = {
+        str(name): value for name, value in content.items() if isinstance(value, torch.Tensor)
+    }
     if tensors and all(isinstance(name, str) for name in content):
         yield key, tensors
     for name, value in content.items():
@@ -103,8 +130,8 @@ def _states(content: Mapping[Any, Any], key: str = "", depth: int = 0) -> Iterat
 
 
 def chosen(states: Mapping[str, Tensors], file: str, key: str) -> Mapping[str, Tensors]:
-    """The state dict of that key, or the tensors under that prefix; all where there is no key. Raises OwnError: there
-    is no such.
+    """The state dict of that key, or the tensors under that prefix; all where there is no key.
+    Raises OwnError: there is no such.
     """
     if not key:
         return states
@@ -112,7 +139,11 @@ def chosen(states: Mapping[str, Tensors], file: str, key: str) -> Mapping[str, T
         return {key: states[key]}
     prefix = key.rstrip(".") + "."
     under = {
-        state: {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+        state: {
+            name.removeprefix(prefix): tensor
+            for name, tensor in tensors.items()
+            if name.startswith(prefix)
+        }
         for state, tensors in states.items()
     }
     under = {state: tensors for state, tensors in under.items() if tensors}
@@ -123,15 +154,23 @@ def chosen(states: Mapping[str, Tensors], file: str, key: str) -> Mapping[str, T
     return under
 
 
-def _readings(states: Mapping[str, Tensors], names: Mapping[str, Any]) -> Iterator[tuple[str, Tensors]]:
-    """Each way to read the state dicts under which some names are the network's, with a label for messages."""
+def _readings(
+    states: Mapping[str, Tensors], names: Mapping[str, Any]
+) -> Iterator[tuple[str, Tensors]]:
+    """Each way to read the state dicts under which some names are the network's, with a label
+    for messages.
+    """
     for state, tensors in states.items():
         if names.keys() <= tensors.keys():  # what is too many then is so under any prefix
             yield _label(state, "", ""), tensors
             continue
         for inner, bare in _unwrapped(tensors, names):
             for prefix in _prefixes(bare, names):
-                read = {name.removeprefix(prefix): tensor for name, tensor in bare.items() if name.startswith(prefix)}
+                read = {
+                    name.removeprefix(prefix): tensor
+                    for name, tensor in bare.items()
+                    if name.startswith(prefix)
+                }
                 yield _label(state, prefix, inner), read
             for prefix in _prefixes(names, bare):
                 if prefix:
@@ -146,11 +185,16 @@ def _label(state: str, prefix: str, inner: str) -> str:
 
 
 def _unwrapped(tensors: Tensors, names: Mapping[str, Any]) -> Iterator[tuple[str, Tensors]]:
-    """The tensors as they are, and without what wrappers put between their names, unless the network has that too."""
+    """The tensors as they are, and without what wrappers put between their names, unless the
+    network has that too.
+    """
     yield "", tensors
     parts = {part for name in names for part in name.split(".")}
     wrappers = [wrapper for wrapper in _WRAPPERS if wrapper not in parts]
-    bare = {".".join(part for part in name.split(".") if part not in wrappers): each for name, each in tensors.items()}
+    bare = {
+        ".".join(part for part in name.split(".") if part not in wrappers): each
+        for name, each in tensors.items()
+    }
     if len(bare) == len(tensors) and bare.keys() != tensors.keys():
         yield "without wrappers", bare
 
@@ -164,12 +208,18 @@ def _prefixes(longer: Mapping[str, Any], shorter: Mapping[str, Any]) -> list[str
             if ".".join(parts[place:]) in shorter:
                 votes[".".join(parts[:place]) + "."] += 1
     most = max(votes.values())
-    frequent = [prefix for prefix, count in votes.most_common(_MOST_PREFIXES) if prefix and 2 * count >= most]
+    frequent = [
+        prefix
+        for prefix, count in votes.most_common(_MOST_PREFIXES)
+        if prefix and 2 * count >= most
+    ]
     return ["", *frequent]
 
 
 def _completed(module: nn.Module, tensors: Tensors) -> Tensors:
-    """With the tensors that are tied to those of the file, without buffers that the module has but does not save."""
+    """With the tensors that are tied to those of the file, without buffers that the module has
+    but does not save.
+    """
     whole = dict(tensors)
     for sites in tensor_groups(module).values():
         known = next((tensors[site.name] for site in sites if site.name in tensors), None)
@@ -178,7 +228,11 @@ def _completed(module: nn.Module, tensors: Tensors) -> Tensors:
     saved = module.state_dict().keys()
     whole = {name: tensor for name, tensor in whole.items() if name in saved or name in tensors}
     for name, buffer in module.named_buffers():
-        if name not in saved and name in whole and torch.equal(whole[name].to(buffer.dtype), buffer.cpu()):
+        if (
+            name not in saved
+            and name in whole
+            and torch.equal(whole[name].to(buffer.dtype), buffer.cpu())
+        ):
             del whole[name]
     return whole
 
@@ -195,7 +249,9 @@ def _fits(module: nn.Module, tensors: Tensors) -> bool:
 
 
 def _check_values(module: nn.Module, tensors: Tensors, file: str) -> None:
-    """Raise OwnError where torch's load would change values: of another kind of number, or of tied tensors."""
+    """Raise OwnError where torch's load would change values: of another kind of number, or of
+    tied tensors.
+    """
     for name, own in module.state_dict().items():
         stored = tensors.get(name)
         if stored is None or not isinstance(own, torch.Tensor):
@@ -203,26 +259,33 @@ def _check_values(module: nn.Module, tensors: Tensors, file: str) -> None:
         if own.is_floating_point() and not stored.is_floating_point():
             kind = str(stored.dtype).removeprefix("torch.")
             raise OwnError(
-                f"weights: {file}: {name} is stored as {kind}, where the network has real numbers; save the weights as"
-                " floats, those of a quantized network with their scales multiplied in"
+                f"weights: {file}: {name} is stored as {kind}, where the network has real numbers;"
+                " save the weights as floats, those of a quantized network with their scales"
+                " multiplied in"
             )
     for sites in tensor_groups(module).values():
         first, *others = [site.name for site in sites if site.name in tensors] or [""]
         for name in others:
             if not torch.equal(tensors[first].double(), tensors[name].double()):
                 raise OwnError(
-                    f"weights: {file}: {first} and {name} differ, but are one tensor in the network; give a network"
-                    " that does not tie them, or leave one out of the file"
+                    f"weights: {file}: {first} and {name} differ, but are one tensor in the"
+                    " network; give a network that does not tie them, or leave one out of the file"
                 )
 
 
 def _equal(one: Tensors, other: Tensors) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+    return one.keys() == other.keys() and all(
+        torch.equal(tensor, other[name]) for name, tensor in one.items()
+    )
 
 
 def _misfit(module: nn.Module, states: Mapping[str, Tensors], file: str) -> OwnError:
     """What the state dict that is nearest lacks, has too many, or in another shape."""
-    here = {name: value for name, value in module.state_dict().items() if isinstance(value, torch.Tensor)}
+    here = {
+        name: value
+        for name, value in module.state_dict().items()
+        if isinstance(value, torch.Tensor)
+    }
     tensors = _completed(module, closest(states, here))
     missing = [name for name in here if name not in tensors]
     unexpected = [name for name in tensors if name not in here]
@@ -238,8 +301,8 @@ def _misfit(module: nn.Module, states: Mapping[str, Tensors], file: str) -> OwnE
         *([f"other shapes: {_first(shapes)}"] if shapes else []),
     ]
     return OwnError(
-        f"weights: {file} does not fit {type(module).__name__}: {'; '.join(said)}; give the weights of this"
-        " architecture, or the architecture of these weights by `args`"
+        f"weights: {file} does not fit {type(module).__name__}: {'; '.join(said)}; give the weights"
+        " of this architecture, or the architecture of these weights by `args`"
     )
 
 
@@ -260,7 +323,11 @@ def _unpickled(file: Path) -> Any:
         return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # torch.load raises errors of many kinds for what is no checkpoint
         more = re.search(r"GLOBAL ([\w.]+)", str(error))
-        said = f"needs {more[1]}, and running code from a file is refused" if more else "cannot be read as tensors"
+        said = (
+            f"needs {more[1]}, and running code from a file is refused"
+            if more
+            else "cannot be read as tensors"
+        )
         raise OwnError(f"weights: {file} is a pickle that {said}; {_AS_TENSORS}") from error
 
 

@@ -12,33 +12,56 @@ import typer
 
 from evalsuite.terminal import say
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="my.py:make_model, hf:FOLDER, timm:NAME or net.onnx.")]
-DataOption = Annotated[str, typer.Option("--data", metavar="DATA", help="A file, a folder, or my.py:make_data.")]
-TaskOption = Annotated[str, typer.Option("--task", help="As classification or regression, or my.py:MyTask.")]
-Weights = Annotated[str, typer.Option(metavar="FILE", help="Weights to load: .safetensors, or a state dict in .pt.")]
-Start = Annotated[str, typer.Option(help="trained, pretrained or scratch [trained with weights, else scratch].")]
-Set = Annotated[
-    list[str] | None, typer.Option("--set", metavar="OPTION=VALUE", help="Any option of `own`, as data.target=price.")
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="my.py:make_model, hf:FOLDER, timm:NAME or net.onnx.")
 ]
-Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="The run's folder [runs/NAME].")]
+DataOption = Annotated[
+    str, typer.Option("--data", metavar="DATA", help="A file, a folder, or my.py:make_data.")
+]
+TaskOption = Annotated[
+    str, typer.Option("--task", help="As classification or regression, or my.py:MyTask.")
+]
+Weights = Annotated[
+    str, typer.Option(metavar="FILE", help="Weights to load: .safetensors, or a state dict in .pt.")
+]
+Start = Annotated[
+    str, typer.Option(help="trained, pretrained or scratch [trained with weights, else scratch].")
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="OPTION=VALUE", help="Any option of `own`, as data.target=price."
+    ),
+]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="The run's folder [runs/NAME].")
+]
 CacheFolder = Annotated[
-    Path | None, typer.Option("--cache", metavar="DIR", help="The cache [$EVALSUITE_CACHE, else the user's].")
+    Path | None,
+    typer.Option("--cache", metavar="DIR", help="The cache [$EVALSUITE_CACHE, else the user's]."),
 ]
 Stages = Annotated[str, typer.Option(help="all, or names with commas between.")]
 Seeds = Annotated[int, typer.Option(help="Networks of each variant, where they are trained.")]
-Quick = Annotated[bool, typer.Option("--quick", help="A first look: fewer variants, one seed, small options.")]
+Quick = Annotated[
+    bool, typer.Option("--quick", help="A first look: fewer variants, one seed, small options.")
+]
 Jobs = Annotated[int, typer.Option(help="Processes at a time; 0: one per core.")]
 Progress = Annotated[str, typer.Option(help="auto, rich, plain, json or none; on stderr.")]
 
 
 def check(
-    model: Model, data: DataOption = "", task: TaskOption = "", weights: Weights = "", start: Start = "",
-    set_: Set = None, stages: Stages = "all",
-) -> None:  # fmt: skip
+    model: Model,
+    data: DataOption = "",
+    task: TaskOption = "",
+    weights: Weights = "",
+    start: Start = "",
+    set_: Set = None,
+    stages: Stages = "all",
+) -> None:
     """Look at your model and data, and say stage by stage: will run, or why not and the cure.
 
-    The model is loaded, its activations are found, one training step is taken; then every stage is tried on a few
-    samples, each in a process of its own. Nothing is kept.
+    The model is loaded, its activations are found, one training step is taken; then every stage is
+    tried on a few samples, each in a process of its own. Nothing is kept.
     """
     from evalsuite.own.assessing import tried
 
@@ -51,11 +74,23 @@ def check(
 
 
 def assess(
-    model: Model, data: DataOption = "", task: TaskOption = "", weights: Weights = "", start: Start = "",
-    set_: Set = None, stages: Stages = "all", seeds: Seeds = 3, quick: Quick = False,
-    against: Annotated[str, typer.Option(metavar="FILE", help="Of net.onnx: the ONNX file to compare with.")] = "",
-    out: Out = None, cache: CacheFolder = None, jobs: Jobs = 0, progress: Progress = "auto",
-) -> None:  # fmt: skip
+    model: Model,
+    data: DataOption = "",
+    task: TaskOption = "",
+    weights: Weights = "",
+    start: Start = "",
+    set_: Set = None,
+    stages: Stages = "all",
+    seeds: Seeds = 3,
+    quick: Quick = False,
+    against: Annotated[
+        str, typer.Option(metavar="FILE", help="Of net.onnx: the ONNX file to compare with.")
+    ] = "",
+    out: Out = None,
+    cache: CacheFolder = None,
+    jobs: Jobs = 0,
+    progress: Progress = "auto",
+) -> None:
     """Your model through every stage, against its ReLU variants: a recipe, a run and a report.
 
     The exit code is 1 if a job failed, or if the baseline is no trained network.
@@ -68,7 +103,14 @@ def assess(
     _print_examined(asked.examined.lines)
     folder = out or Path("runs") / asked.name
     read = _told(lambda: kept_recipe(asked, folder))
-    complete = execute(read, folder, cache_in(cache), jobs=jobs, progress=progress, command=f"evalsuite assess {model}")
+    complete = execute(
+        read,
+        folder,
+        cache_in(cache),
+        jobs=jobs,
+        progress=progress,
+        command=f"evalsuite assess {model}",
+    )
     doubts = _told(lambda: doubted(asked, folder))
     for line in (*_no_verdict(doubts), *report_of(folder)):
         say(line)
@@ -79,22 +121,41 @@ def assess(
 
 
 def init(
-    model: Model, data: DataOption = "", task: TaskOption = "", weights: Weights = "", start: Start = "",
-    set_: Set = None, stages: Stages = "all", seeds: Seeds = 3, quick: Quick = False,
-) -> None:  # fmt: skip
+    model: Model,
+    data: DataOption = "",
+    task: TaskOption = "",
+    weights: Weights = "",
+    start: Start = "",
+    set_: Set = None,
+    stages: Stages = "all",
+    seeds: Seeds = 3,
+    quick: Quick = False,
+) -> None:
     """Print the recipe that `assess` would run, to be kept and changed."""
     with redirect_stdout(sys.stderr):  # what the model prints is no part of the recipe
-        asked = _asked((model, data, task, weights, start, set_ or []), stages, seeds=seeds, quick=quick)
+        asked = _asked(
+            (model, data, task, weights, start, set_ or []), stages, seeds=seeds, quick=quick
+        )
     print(asked.text(), end="")
 
 
 def relu_ize(
     model: Model,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the ReLU network and the report go.")],
-    data: DataOption = "", task: TaskOption = "", weights: Weights = "", start: Start = "", set_: Set = None,
-    cache: CacheFolder = None, jobs: Jobs = 0, progress: Progress = "auto",
-) -> None:  # fmt: skip
-    """Put ReLU into a trained model: the best of refit, fine-tuning and post-hoc hardening by the validation data."""
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Where the ReLU network and the report go.")
+    ],
+    data: DataOption = "",
+    task: TaskOption = "",
+    weights: Weights = "",
+    start: Start = "",
+    set_: Set = None,
+    cache: CacheFolder = None,
+    jobs: Jobs = 0,
+    progress: Progress = "auto",
+) -> None:
+    """Put ReLU into a trained model: the best of refit, fine-tuning and post-hoc hardening by
+    the validation data.
+    """
     from evalsuite.own.assessing import options_of, relu_ized
 
     options = _told(lambda: options_of(model, data, task, weights, start or "trained", set_ or []))
@@ -121,7 +182,9 @@ def _no_verdict(doubts: list[str]) -> list[str]:
 
 
 def _told(work: Any) -> Any:
-    """What `work` gives; what is wrong with the user's model or data ends the command with its one message."""
+    """What `work` gives; what is wrong with the user's model or data ends the command with its
+    one message.
+    """
     from evalsuite.recipe import RecipeError
     from evalsuite.references import OwnError
     from evalsuite.run.console import described, stop

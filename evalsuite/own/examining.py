@@ -1,4 +1,6 @@
-"""A look at a user's model, data and task before anything is trained: what was found, and what would go wrong."""
+"""A look at a user's model, data and task before anything is trained: what was found, and what
+would go wrong.
+"""
 
 from __future__ import annotations
 
@@ -50,12 +52,16 @@ class Examined:
 
     def told(self, what: str, finding: str) -> Examined:
         """The same with another finding in the place of that one."""
-        return replace(self, lines=tuple((name, finding if name == what else text) for name, text in self.lines))
+        return replace(
+            self,
+            lines=tuple((name, finding if name == what else text) for name, text in self.lines),
+        )
 
 
 def examine(own: Own) -> Examined:
-    """Load model and data, find the activations, take one training step, and compare outputs with targets. Raises
-    OwnError: something would go wrong; the text names the culprit, the value and the cure.
+    """Load model and data, find the activations, take one training step, and compare outputs with
+    targets. Raises OwnError: something would go wrong; the text names the culprit, the value and
+    the cure.
     """
     forget()
     data = own.data()
@@ -67,9 +73,16 @@ def examine(own: Own) -> Examined:
     module = _given(own, data)
     lines = [("model", _model(own, module))]
     if not own.is_onnx:
-        others = Counter(each.traits.name for each in census(module, gates=True) if each.traits.name != own.original)
+        others = Counter(
+            each.traits.name
+            for each in census(module, gates=True)
+            if each.traits.name != own.original
+        )
         stay = ", ".join(f"{name} x {count}" for name, count in sorted(others.items()))
-        said = f"{own.original} x {len(own.places.places)}, which variants replace{f'; {stay} stay' if stay else ''}"
+        said = (
+            f"{own.original} x {len(own.places.places)}, which variants"
+            f" replace{f'; {stay} stay' if stay else ''}"
+        )
         lines.append(("activations", said))
     counts = ", ".join(f"{part} {len(getattr(data, part)):,}" for part in PARTS)
     lines += [("data", counts), ("inputs", _inputs(own, data)), *data.notes]
@@ -78,12 +91,18 @@ def examine(own: Own) -> Examined:
     if own.start == "trained":
         lines += [("warning", sentence) for sentence in (*leaks(data), *doubts(module, data))]
     low, high = data.domain
-    normalised = any(isinstance(each, (nn.BatchNorm1d, nn.BatchNorm2d)) for each in module.modules())
-    return Examined("" if own.is_onnx else own.original, tuple(lines), high - low, normalised, floors(data))
+    normalised = any(
+        isinstance(each, (nn.BatchNorm1d, nn.BatchNorm2d)) for each in module.modules()
+    )
+    return Examined(
+        "" if own.is_onnx else own.original, tuple(lines), high - low, normalised, floors(data)
+    )
 
 
 def _given(own: Own, data: Data) -> nn.Module:
-    """The model as it is measured; where it does not take the data's columns, the error names these."""
+    """The model as it is measured; where it does not take the data's columns, the error names
+    these.
+    """
     try:
         return own.given()
     except OwnError as error:
@@ -109,19 +128,34 @@ def _check_names(module: nn.Module, data: Data) -> None:
     if not isinstance(by_number, dict) or not data.class_names:
         return
     naming = Naming(model=tuple(str(name) for _, name in sorted(by_number.items())))
-    if naming.named and naming.named != data.class_names and set(naming.named) & set(data.class_names):
-        said = f"the model calls its outputs {', '.join(naming.named)}, the data {', '.join(data.class_names)}"
-        raise OwnError(f"the classes: {said}, in these orders; write `data.labels: [{', '.join(naming.named)}]`")
+    if (
+        naming.named
+        and naming.named != data.class_names
+        and set(naming.named) & set(data.class_names)
+    ):
+        said = (
+            f"the model calls its outputs {', '.join(naming.named)}, the data"
+            f" {', '.join(data.class_names)}"
+        )
+        raise OwnError(
+            f"the classes: {said}, in these orders; write `data.labels:"
+            f" [{', '.join(naming.named)}]`"
+        )
 
 
 def _check_taken(own: Own, module: OnnxNetwork) -> None:
     """What the data give is what the file takes, or what `inputs` leave out."""
     given, taken = own.data().train.first(1), [each.name for each in module.session.get_inputs()]
-    left = [name for name in given if name not in taken] if isinstance(given, dict) and not own.inputs else []
+    left = (
+        [name for name in given if name not in taken]
+        if isinstance(given, dict) and not own.inputs
+        else []
+    )
     if left:
         wanted = ", ".join(taken)
         raise OwnError(
-            f"{module.path}: takes {wanted}, but the data give {', '.join(left)} too; choose by `inputs: [...]`"
+            f"{module.path}: takes {wanted}, but the data give {', '.join(left)} too; choose by"
+            " `inputs: [...]`"
         )
 
 
@@ -133,12 +167,20 @@ def _inputs(own: Own, data: Data) -> str:
         for name, each in zip(names, leaves(first), strict=True)
     ]
     low, high = data.domain
-    within = f"{data.vocabulary:,} tokens" if data.vocabulary is not None else f"from {low:.4g} to {high:.4g}"
+    within = (
+        f"{data.vocabulary:,} tokens"
+        if data.vocabulary is not None
+        else f"from {low:.4g} to {high:.4g}"
+    )
     columns = isinstance(first, torch.Tensor) and first.dim() == 2 and first.is_floating_point()
     scaled = ""
     if columns and not own.data_choice.is_function and is_table(own.data_choice.place):
         # A model that was trained elsewhere knows nothing of it.
-        cure = "" if own.start == "scratch" else "; if the model was trained on other values, give those as .npz"
+        cure = (
+            ""
+            if own.start == "scratch"
+            else "; if the model was trained on other values, give those as .npz"
+        )
         scaled = f", each column scaled by its range in training{cure}"
     return f"{', '.join(told)}; {within}{scaled}"
 
@@ -149,13 +191,18 @@ def _start(own: Own, data: Data) -> str:
     return {
         "scratch": f"each variant is trained from its initial weights, {budget}",
         "pretrained": f"each variant is fine-tuned from the given weights, {budget}",
-        "trained": "the model is measured as it is" + "; the other variants treat it" * (not own.is_onnx),
+        "trained": (
+            "the model is measured as it is" + "; the other variants treat it" * (not own.is_onnx)
+        ),
     }[own.start]
 
 
 def _step(module: nn.Module, data: Data) -> torch.Tensor:
-    """The outputs for a few training samples, after the gradients of a training step were found to be sound."""
-    if isinstance(module, OnnxNetwork):  # a small file can ask for outputs of any size between its layers
+    """The outputs for a few training samples, after the gradients of a training step were found
+    to be sound.
+    """
+    # a small file can ask for outputs of any size between its layers
+    if isinstance(module, OnnxNetwork):
         with reading(module.path):
             return _stepped(module, data)
     return _stepped(module, data)
@@ -172,19 +219,32 @@ def _stepped(module: nn.Module, data: Data) -> torch.Tensor:
         _check_alone(duplicate(module).eval(), inputs)
     if isinstance(module, OnnxNetwork):
         if not bool(outputs.isfinite().all()):
-            raise OwnError(f"{module.path}: gives NaN or infinity on the data; look at its weights, and at the inputs")
+            raise OwnError(
+                f"{module.path}: gives NaN or infinity on the data; look at its weights, and at the"
+                " inputs"
+            )
         return outputs
     loss = data.task.loss(outputs, targets)
     if not bool(loss.isfinite()):
-        raise OwnError(f"the loss of the first {len(targets)} training samples is {loss.item()}: scale the inputs")
+        raise OwnError(
+            f"the loss of the first {len(targets)} training samples is {loss.item()}: scale the"
+            " inputs"
+        )
     if loss.requires_grad:
         loss.backward()  # type: ignore[no-untyped-call]
-    graded = [(name, each.grad) for name, each in module.named_parameters() if each.grad is not None]
+    graded = [
+        (name, each.grad) for name, each in module.named_parameters() if each.grad is not None
+    ]
     if not graded:
-        raise OwnError("no parameter gets a gradient in a training step: does forward detach, or run under no_grad?")
+        raise OwnError(
+            "no parameter gets a gradient in a training step: does forward detach, or run under"
+            " no_grad?"
+        )
     broken = [name for name, gradient in graded if not gradient.isfinite().all()]
     if broken:
-        raise OwnError(f"the gradient of {broken[0]} is not finite after one training step: scale the inputs")
+        raise OwnError(
+            f"the gradient of {broken[0]} is not finite after one training step: scale the inputs"
+        )
     return outputs.detach()
 
 
@@ -197,21 +257,31 @@ def _outputs(module: nn.Module, inputs: Inputs) -> torch.Tensor:
         shapes = ", ".join(str(tuple(each.shape)) for each in leaves(inputs))
         said = " ".join(str(error).split())[:200]
         kind = type(error).__name__
-        raise OwnError(f"{line_of(error)}the model fails on inputs of shape {shapes}: {kind}: {said}") from error
+        raise OwnError(
+            f"{line_of(error)}the model fails on inputs of shape {shapes}: {kind}: {said}"
+        ) from error
 
 
 @torch.no_grad()
 def _check_alone(evaluated: nn.Module, inputs: Inputs) -> None:
     """In evaluation mode a sample's outputs are its own, whatever else is in its batch."""
-    together, alone = _outputs(evaluated, inputs)[:1], _outputs(evaluated, mapped(inputs, lambda each: each[:1]))
+    together, alone = (
+        _outputs(evaluated, inputs)[:1],
+        _outputs(evaluated, mapped(inputs, lambda each: each[:1])),
+    )
     if alone.shape != together.shape:
-        shapes = f"{tuple(alone.shape)} for a batch of one sample, where {tuple(together.shape)} is wanted"
-        raise OwnError(f"the model gives outputs of shape {shapes}: keep dimension 0, which squeeze() drops")
+        shapes = (
+            f"{tuple(alone.shape)} for a batch of one sample, where {tuple(together.shape)} is"
+            " wanted"
+        )
+        raise OwnError(
+            f"the model gives outputs of shape {shapes}: keep dimension 0, which squeeze() drops"
+        )
     off = float((alone - together).abs().max())
     if off > _MIXED * max(1.0, float(together.abs().max())):
         raise OwnError(
-            f"the model: a sample's outputs change by {off:.3g} with the other samples of its batch, in evaluation mode"
-            " too: compute nothing over dimension 0, such as a mean"
+            f"the model: a sample's outputs change by {off:.3g} with the other samples of its"
+            " batch, in evaluation mode too: compute nothing over dimension 0, such as a mean"
         )
 
 
@@ -221,10 +291,14 @@ def _misfit(task: Task, outputs: torch.Tensor, data: Data) -> str:
 
     task, targets = getattr(task, "task", task), data.train.targets
     wanted, found = tuple(targets.shape[1:]), tuple(outputs.shape[1:])
-    shapes = f"the model gives outputs of shape {found} for a sample, but its targets have shape {wanted}"
+    shapes = (
+        f"the model gives outputs of shape {found} for a sample, but its targets have shape"
+        f" {wanted}"
+    )
     if not outputs.is_floating_point():
         return (
-            f"the model's outputs are {outputs.dtype}: give logits or values, not classes, or choose another `output`"
+            f"the model's outputs are {outputs.dtype}: give logits or values, not classes, or"
+            " choose another `output`"
         )
     if isinstance(task, Classification):
         if not found or found[:-1] != wanted:
@@ -246,9 +320,20 @@ def _task(task: Task, outputs: torch.Tensor, data: Data) -> str:
     with torch.no_grad():
         targets = data.train.targets[data.train.labelled.nonzero().flatten()[: len(outputs)]]
         metrics = task.metrics(task.tally(outputs, targets))
-    named = ", ".join(f"{each.name} ({each.unit}, {each.direction.value} is better)" for each in metrics)
+    named = ", ".join(
+        f"{each.name} ({each.unit}, {each.direction.value} is better)" for each in metrics
+    )
     kind, known = getattr(task, "task", task), data.train.targets
-    ends = f"; targets from {known.min():.4g} to {known.max():.4g}, not scaled" if isinstance(kind, Regression) else ""
-    if isinstance(kind, Classification) and bool((outputs >= 0).all() & ((outputs.sum(-1) - 1).abs() < _MIXED).all()):
-        ends = "; the outputs sum to 1: where they are probabilities, leave the softmax out, since logits are meant"
+    ends = (
+        f"; targets from {known.min():.4g} to {known.max():.4g}, not scaled"
+        if isinstance(kind, Regression)
+        else ""
+    )
+    if isinstance(kind, Classification) and bool(
+        (outputs >= 0).all() & ((outputs.sum(-1) - 1).abs() < _MIXED).all()
+    ):
+        ends = (
+            "; the outputs sum to 1: where they are probabilities, leave the softmax out, since"
+            " logits are meant"
+        )
     return f"{type(kind).__name__}: {named}{ends}"

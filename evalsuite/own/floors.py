@@ -1,4 +1,6 @@
-"""What a trained baseline must be better than: a predictor that looks at no input and, of tables, a linear model."""
+"""What a trained baseline must be better than: a predictor that looks at no input and, of
+tables, a linear model.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,10 @@ class Floor:
             return ""
         compared = "no better than" if self.least else "worse than"
         cure = "train longer, or look at the targets, their order and the inputs"
-        return f"{compared} {self.words}: {self.metric} is {score:.4g}, and that has {self.score:.4g}; {cure}"
+        return (
+            f"{compared} {self.words}: {self.metric} is {score:.4g}, and that has {self.score:.4g};"
+            f" {cure}"
+        )
 
 
 def floors(data: Data) -> tuple[Floor, ...]:
@@ -59,13 +64,16 @@ def floors(data: Data) -> tuple[Floor, ...]:
     if isinstance(task, Regression):
         count = int(data.test.counted.sum())
         # The R² of values that have nothing to do with the targets is about chi²(1) / n at most.
-        return (Floor("r2", 0.0, _ERRORS**2 / count, "always giving the mean"), *_linear_values(data))
+        return (
+            Floor("r2", 0.0, _ERRORS**2 / count, "always giving the mean"),
+            *_linear_values(data),
+        )
     return ()
 
 
 def doubts_of(frame: pd.DataFrame, baseline: str, found: tuple[Floor, ...]) -> list[str]:
-    """Why nothing is to be concluded from a baseline, by its mean scores over seeds on the test part; where a run
-    measured none, by those on the validation part.
+    """Why nothing is to be concluded from a baseline, by its mean scores over seeds on the test
+    part; where a run measured none, by those on the validation part.
     """
     rows = frame[(frame.variant == baseline) & frame.value.notna() & frame["sample"].isna()]
     sentences = []
@@ -80,7 +88,9 @@ def doubts_of(frame: pd.DataFrame, baseline: str, found: tuple[Floor, ...]) -> l
 def _majority(data: Data) -> Floor:
     targets = data.test.targets[data.test.counted]
     share = float(targets.unique(return_counts=True)[1].max()) / len(targets)  # type: ignore[no-untyped-call]
-    return Floor("accuracy", share, _error(share, len(targets)), "always naming the most frequent class")
+    return Floor(
+        "accuracy", share, _error(share, len(targets)), "always naming the most frequent class"
+    )
 
 
 def _unigram(data: Data) -> Floor:
@@ -93,24 +103,35 @@ def _unigram(data: Data) -> Floor:
 
 
 def _error(share: float, count: int) -> float:
-    """Two standard errors of a share of so many; of 0 and 1 too it is not 0 (Agresti and Coull 1998)."""
+    """Two standard errors of a share of so many; of 0 and 1 too it is not 0 (Agresti and Coull
+    1998).
+    """
     smoothed = (share * count + 2) / (count + 4)
     return _ERRORS * math.sqrt(smoothed * (1 - smoothed) / (count + 4))
 
 
 def _columns(data: Data) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
-    """Inputs and targets of training and test, standardised by training; None where the data are no table."""
+    """Inputs and targets of training and test, standardised by training; None where the data are
+    no table.
+    """
     train = data.train.inputs
     if not isinstance(train, torch.Tensor) or train.dim() != 2 or not train.is_floating_point():
         return None
-    whole = bool(data.train.counted.all() and data.test.counted.all()) and data.train.targets.dim() == 1
+    whole = (
+        bool(data.train.counted.all() and data.test.counted.all()) and data.train.targets.dim() == 1
+    )
     if not whole or train.shape[1] > _MOST_COLUMNS:
         return None
     chosen = slice(0, _MOST_SAMPLES)
     x, tested = train[chosen].double().numpy(), data.test.inputs[:].double().numpy()
     mean, width = x.mean(0), x.std(0)
     width = np.where(width > 0, width, 1.0)
-    return (x - mean) / width, data.train.targets[chosen].numpy(), (tested - mean) / width, data.test.targets.numpy()
+    return (
+        (x - mean) / width,
+        data.train.targets[chosen].numpy(),
+        (tested - mean) / width,
+        data.test.targets.numpy(),
+    )
 
 
 def _linear_classes(data: Data) -> tuple[Floor, ...]:
@@ -122,7 +143,8 @@ def _linear_classes(data: Data) -> tuple[Floor, ...]:
         return ()
     x, y, tested, wanted = table
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # a floor need not be the best linear model
+        # a floor need not be the best linear model
+        warnings.simplefilter("ignore", ConvergenceWarning)
         share = float(LogisticRegression(max_iter=300).fit(x, y).score(tested, wanted))
     return (Floor("accuracy", share, _error(share, len(wanted)), "a linear model", least=False),)
 

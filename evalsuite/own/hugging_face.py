@@ -1,4 +1,6 @@
-"""Models of Hugging Face: a folder with config.json, and safetensors where it starts from weights; or a hub's name."""
+"""Models of Hugging Face: a folder with config.json, and safetensors where it starts from
+weights; or a hub's name.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,15 @@ _OTHERS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "
 _HUB = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
-def load_hugging_face(model: Model, task: Task | None, classes: int | None, start: str) -> nn.Module:
-    """The model of a folder, or of a name on the hub, with the head that the task asks for. See `load_model`.
+def load_hugging_face(
+    model: Model, task: Task | None, classes: int | None, start: str
+) -> nn.Module:
+    """The model of a folder, or of a name on the hub, with the head that the task asks for. See
+    `load_model`.
 
-    Nothing is unpickled, and no code of the folder is run. Raises OwnError: there is no such folder, its configuration
-    cannot be read, or its weights are missing, pickled, of another head, or not finite.
+    Nothing is unpickled, and no code of the folder is run. Raises OwnError: there is no such
+    folder, its configuration cannot be read, or its weights are missing, pickled, of another head,
+    or not finite.
     """
     from evalsuite.own.checkpoints import chosen, closest, read_checkpoint
     from evalsuite.own.models import check_weights
@@ -35,7 +41,9 @@ def load_hugging_face(model: Model, task: Task | None, classes: int | None, star
     try:
         import transformers
     except ImportError as error:
-        raise OwnError(f"the model: {model.path} needs transformers: pip install evalsuite[transformers]") from error
+        raise OwnError(
+            f"the model: {model.path} needs transformers: pip install evalsuite[transformers]"
+        ) from error
     place = _place(model, start)
     local = {"local_files_only": Path(place).is_dir(), "trust_remote_code": False}
     with quiet(transformers), _told(model):
@@ -47,9 +55,12 @@ def load_hugging_face(model: Model, task: Task | None, classes: int | None, star
             fresh: nn.Module = _from_config(kind, config)
             return fresh.train()
         if model.weights:
-            # The library takes its files' own layout too, which is not the module's where it was changed since.
+            # The library takes its files' own layout too, which is not the module's where it was
+            # changed since.
             fresh = _from_config(kind, config)
-            states = chosen(read_checkpoint(Path(model.weights).expanduser()), model.weights, model.weights_key)
+            states = chosen(
+                read_checkpoint(Path(model.weights).expanduser()), model.weights, model.weights_key
+            )
             tensors = closest(states, fresh.state_dict())
             made, report = _loaded(type(fresh), None, config, state_dict=tensors)
         else:
@@ -64,44 +75,71 @@ def _loaded(kind: Any, place: str | None, config: Any, **options: Any) -> tuple[
     import torch
 
     made, report = kind.from_pretrained(
-        place, config=config, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True, **options
+        place,
+        config=config,
+        dtype=torch.float32,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,
+        **options,
     )
     return made, report
 
 
 def place_of(path: str) -> str:
-    """The folder of a model `hf:FOLDER`, or the name on the hub. Raises OwnError: there is no such folder, or it holds
-    no configuration.
+    """The folder of a model `hf:FOLDER`, or the name on the hub. Raises OwnError: there is no such
+    folder, or it holds no configuration.
     """
     name = path.removeprefix("hf:")
     folder = Path(name).expanduser()
     if not folder.is_dir():
         if not _HUB.fullmatch(name) or name.startswith("."):
-            beside = [str(each) for each in folder.parent.glob("*/") if not each.name.startswith((".", "__"))]
-            raise OwnError(f"the model: there is no folder {name}{did_you_mean(name, beside) if beside else ''}")
+            beside = [
+                str(each)
+                for each in folder.parent.glob("*/")
+                if not each.name.startswith((".", "__"))
+            ]
+            raise OwnError(
+                "the model: there is no folder"
+                f" {name}{did_you_mean(name, beside) if beside else ''}"
+            )
         return name
     if not (folder / "config.json").is_file():
-        raise OwnError(f"the model: {name} has no config.json; name a folder that save_pretrained wrote")
+        raise OwnError(
+            f"the model: {name} has no config.json; name a folder that save_pretrained wrote"
+        )
     return str(folder)
 
 
 def class_names(model: Model) -> tuple[str, ...]:
-    """What the configuration of a model `hf:...` calls its outputs, by number; empty where it says nothing, or cannot
-    be read, which loading the model tells. Raises OwnError: `id2label` and `label2id` contradict each other, or they
-    do not number the classes from 0 on without a gap.
+    """What the configuration of a model `hf:...` calls its outputs, by number; empty where it says
+    nothing, or cannot be read, which loading the model tells. Raises OwnError: `id2label` and
+    `label2id` contradict each other, or they do not number the classes from 0 on without a gap.
     """
     config = {**_configured(place_of(model.path)), **model.args}
     by_number = {str(number): str(name) for number, name in (config.get("id2label") or {}).items()}
     by_name = {str(number): str(name) for name, number in (config.get("label2id") or {}).items()}
     if by_number and by_name and "id2label" not in model.args and by_number != by_name:
-        differing = sorted(key for key in by_number.keys() | by_name.keys() if by_number.get(key) != by_name.get(key))
-        names = f"{by_number.get(differing[0])!r} by id2label and {by_name.get(differing[0])!r} by label2id"
-        raise OwnError(f"the model: {model.path}: its config.json calls class {differing[0]} {names}; correct it")
+        differing = sorted(
+            key
+            for key in by_number.keys() | by_name.keys()
+            if by_number.get(key) != by_name.get(key)
+        )
+        names = (
+            f"{by_number.get(differing[0])!r} by id2label and {by_name.get(differing[0])!r} by"
+            " label2id"
+        )
+        raise OwnError(
+            f"the model: {model.path}: its config.json calls class {differing[0]} {names};"
+            " correct it"
+        )
     names_of = by_number or by_name
     numbers = [str(number) for number in range(len(names_of))]
     if set(numbers) != set(names_of):
         listed = ", ".join(list(names_of)[:5])
-        said = f"numbers its classes {listed}, not from 0 to {len(names_of) - 1}; correct id2label and label2id"
+        said = (
+            f"numbers its classes {listed}, not from 0 to {len(names_of) - 1}; correct id2label and"
+            " label2id"
+        )
         raise OwnError(f"the model: {model.path}: its config.json {said}")
     return tuple(names_of[number] for number in numbers)
 
@@ -115,7 +153,9 @@ def _configured(place: str) -> dict[str, Any]:
         import transformers
 
         with quiet(transformers):
-            hub: dict[str, Any] = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False).to_dict()
+            hub: dict[str, Any] = transformers.AutoConfig.from_pretrained(
+                place, trust_remote_code=False
+            ).to_dict()
     except Exception:  # of many kinds; loading the model meets them again, and says so
         return {}
     return hub
@@ -129,29 +169,46 @@ def _place(model: Model, start: str) -> str:
         return found
     if pickled := [each for each in _OTHERS if (folder / each).is_file()]:
         raise OwnError(
-            f"the model: {name} has its weights in {pickled[0]}, which is refused, as a pickle may run code; convert"
-            " it where you trust it: AutoModel.from_pretrained(...).save_pretrained(...) writes model.safetensors"
+            f"the model: {name} has its weights in {pickled[0]}, which is refused, as a pickle may"
+            " run code; convert it where you trust it:"
+            " AutoModel.from_pretrained(...).save_pretrained(...) writes model.safetensors"
         )
     raise OwnError(
-        f"the model: {name} has a config.json, but no model.safetensors, which `start: {start}` begins from; add it,"
-        " give `weights`, or write `start: scratch`"
+        f"the model: {name} has a config.json, but no model.safetensors, which `start: {start}`"
+        " begins from; add it, give `weights`, or write `start: scratch`"
     )
 
 
 def _kind(transformers: Any, config: Any, task: Task | None, path: str) -> Any:
     """The Auto class for the task; for a user's own task the class that the folder was saved by."""
-    from evalsuite.tasks import Classification, Embedding, LanguageModel, MultiLabel, Regression, TokenClassification
+    from evalsuite.tasks import (
+        Classification,
+        Embedding,
+        LanguageModel,
+        MultiLabel,
+        Regression,
+        TokenClassification,
+    )
 
     auto = transformers.models.auto.modeling_auto
     image = config.model_type in auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
     if isinstance(task, LanguageModel):
         name, known = "AutoModelForCausalLM", auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     elif isinstance(task, TokenClassification):
-        name, known = "AutoModelForTokenClassification", auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES
+        name, known = (
+            "AutoModelForTokenClassification",
+            auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
+        )
     elif isinstance(task, (Classification, MultiLabel, Regression)) and image:
-        name, known = "AutoModelForImageClassification", auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
+        name, known = (
+            "AutoModelForImageClassification",
+            auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
+        )
     elif isinstance(task, (Classification, MultiLabel, Regression)):
-        name, known = "AutoModelForSequenceClassification", auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
+        name, known = (
+            "AutoModelForSequenceClassification",
+            auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+        )
     else:
         saved = (config.architectures or [""])[0]
         if not isinstance(task, Embedding) and hasattr(transformers, saved):
@@ -159,8 +216,8 @@ def _kind(transformers: Any, config: Any, task: Task | None, path: str) -> Any:
         name, known = "AutoModel", auto.MODEL_MAPPING_NAMES
     if config.model_type not in known:
         raise OwnError(
-            f"the model: {path} is a {config.model_type!r}, for which transformers has no {name}; choose another task,"
-            " or bring the model by my.py:make"
+            f"the model: {path} is a {config.model_type!r}, for which transformers has no {name};"
+            " choose another task, or bring the model by my.py:make"
         )
     return getattr(transformers, name)
 
@@ -179,14 +236,15 @@ def _configure(config: Any, model: Model, kind: str, classes: int | None, start:
     if "ForCausalLM" in kind:
         if config.vocab_size < classes:
             raise OwnError(
-                f"the model: {model.path} has a vocabulary of {config.vocab_size} tokens, but the data have {classes};"
-                " give the tokenizer that it was trained with"
+                f"the model: {model.path} has a vocabulary of {config.vocab_size} tokens, but the"
+                f" data have {classes}; give the tokenizer that it was trained with"
             )
     elif "Classification" in kind and config.num_labels != classes:
         if start == "trained" and not model.weights:
             raise OwnError(
-                f"the model: {model.path} gives {config.num_labels} outputs, but the data ask for {classes}; give data"
-                " of its classes, or write `start: pretrained`, which gives it a new head"
+                f"the model: {model.path} gives {config.num_labels} outputs, but the data ask for"
+                f" {classes}; give data of its classes, or write `start: pretrained`, which gives"
+                " it a new head"
             )
         config.num_labels = classes
 
@@ -201,20 +259,30 @@ def _check_report(report: Any, made: Any, path: str, start: str) -> None:
     """Only a head may be new, and only where it is trained then."""
     body = f"{made.base_model_prefix}."
     mismatched = [each[0] for each in report["mismatched_keys"]]
-    absent = sorted(name for name in [*report["missing_keys"], *mismatched] if "pooler." not in name)
+    absent = sorted(
+        name for name in [*report["missing_keys"], *mismatched] if "pooler." not in name
+    )
     headed = any(name.startswith(body) for name, _ in made.named_parameters())
     inside = [name for name in absent if name.startswith(body) or not headed]
     if inside or (absent and start == "trained"):
         first = (inside or absent)[0]
         more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
-        cure = "name the folder of a whole model" if inside else "write `start: pretrained` to train a new head"
+        cure = (
+            "name the folder of a whole model"
+            if inside
+            else "write `start: pretrained` to train a new head"
+        )
         shape = " of that shape" if first in mismatched else ""
-        raise OwnError(f"the model: {path} has no {first}{more}{shape} for a {type(made).__name__}; {cure}")
+        raise OwnError(
+            f"the model: {path} has no {first}{more}{shape} for a {type(made).__name__}; {cure}"
+        )
 
 
 @contextmanager
 def quiet(transformers: Any) -> Iterator[None]:
-    """A context in which transformers shows no progress bars and logs errors alone; afterwards both are as before."""
+    """A context in which transformers shows no progress bars and logs errors alone; afterwards
+    both are as before.
+    """
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
@@ -238,4 +306,6 @@ def _told(model: Model) -> Iterator[None]:
         said = " ".join(str(error).split())[:240]
         name = model.path.removeprefix("hf:")
         where = "" if Path(name).expanduser().is_dir() else f"; {name} is no folder here either"
-        raise OwnError(f"the model: {model.path} cannot be loaded: {type(error).__name__}: {said}{where}") from error
+        raise OwnError(
+            f"the model: {model.path} cannot be loaded: {type(error).__name__}: {said}{where}"
+        ) from error

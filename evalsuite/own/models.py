@@ -1,7 +1,7 @@
 """Models that a recipe names, and their weights.
 
-A model is a function or class of the user's, a Hugging Face folder, or a name of timm's; weights are safetensors, or a
-state dict that torch.load takes with `weights_only`.
+A model is a function or class of the user's, a Hugging Face folder, or a name of timm's; weights
+are safetensors, or a state dict that torch.load takes with `weights_only`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class Arguments(Mapping[str, Any]):
         try:
             self._text = json.dumps(dict(given), sort_keys=True)
         except TypeError as error:
-            raise ValueError(f"args are numbers, texts, lists and mappings, got {dict(given)!r}") from error
+            raise ValueError(
+                f"args are numbers, texts, lists and mappings, got {dict(given)!r}"
+            ) from error
 
     def __getitem__(self, name: str) -> Any:
         return json.loads(self._text)[name]
@@ -63,11 +65,12 @@ class Model:
     """A model as a recipe names it: a text, which is the path, or a mapping of these.
 
     Args:
-        path: `my.py:make`, `package.module:Net`, `hf:FOLDER` (or a name on the hub), `timm:NAME`, or a file `.onnx`.
+        path: `my.py:make`, `package.module:Net`, `hf:FOLDER` (or a name on the hub), `timm:NAME`,
+            or a file `.onnx`.
         args: of what makes it; of a Hugging Face model changes of its configuration.
         weights: a file of them, `.safetensors`, or `.pt` or `.pth` with a state dict.
-        weights_key: which of the file's state dicts, as `state_dict_ema`, or the prefix of the network's names in it,
-            as `teacher`. By default the one that fits.
+        weights_key: which of the file's state dicts, as `state_dict_ema`, or the prefix of the
+            network's names in it, as `teacher`. By default the one that fits.
     """
 
     path: str
@@ -78,9 +81,13 @@ class Model:
     def __post_init__(self) -> None:
         object.__setattr__(self, "args", Arguments(self.args))
         if self.weights_key and not self.weights:
-            raise ValueError(f"weights_key is {self.weights_key!r}, but there are no `weights`: name their file")
+            raise ValueError(
+                f"weights_key is {self.weights_key!r}, but there are no `weights`: name their file"
+            )
         if self.path.endswith(".onnx") and (self.weights or self.args):
-            raise ValueError(f"{self.path} has weights of its own and takes none, and no `args`: leave them out")
+            raise ValueError(
+                f"{self.path} has weights of its own and takes none, and no `args`: leave them out"
+            )
 
     @model_validator(mode="before")
     @classmethod
@@ -90,17 +97,26 @@ class Model:
         if isinstance(given, Mapping):
             for key in given:
                 if key not in _KEYS:
-                    raise ValueError(f"unknown key {key!r} of the model{did_you_mean(str(key), _KEYS)}")
+                    raise ValueError(
+                        f"unknown key {key!r} of the model{did_you_mean(str(key), _KEYS)}"
+                    )
             if "path" not in given:
                 raise ValueError(f"the model has no `path`: {_HOW}")
         return given
 
     @property
     def files(self) -> list[Path]:
-        """The files and folders that are named, besides what they import: what a cached result depends on."""
+        """The files and folders that are named, besides what they import: what a cached result
+        depends on.
+        """
         _, _, rest = self.path.partition(":")
-        named = [rest if self.path.startswith("hf:") else self.path.rpartition(":")[0] or self.path, self.weights]
-        found = [Path(each).expanduser() for each in named if each and Path(each).expanduser().exists()]
+        named = [
+            rest if self.path.startswith("hf:") else self.path.rpartition(":")[0] or self.path,
+            self.weights,
+        ]
+        found = [
+            Path(each).expanduser() for each in named if each and Path(each).expanduser().exists()
+        ]
         if self.path.endswith(".onnx") and found:
             from evalsuite.onnx_model import parsed, weight_files
 
@@ -108,7 +124,9 @@ class Model:
         return found
 
 
-def load_model(model: Model, *, task: Task | None = None, classes: int | None = None, start: str) -> nn.Module:
+def load_model(
+    model: Model, *, task: Task | None = None, classes: int | None = None, start: str
+) -> nn.Module:
     """The user's own module, freshly made; with its weights where it starts from them. Not adapted.
 
     Initial weights are drawn from torch's present random state.
@@ -124,13 +142,14 @@ def load_model(model: Model, *, task: Task | None = None, classes: int | None = 
     """
     if start == "scratch" and model.weights:
         raise OwnError(
-            f"weights: {model.weights} is given, but `start: scratch` uses none; write `start: trained` or"
-            " `start: pretrained`, or leave the weights out"
+            f"weights: {model.weights} is given, but `start: scratch` uses none; write `start:"
+            " trained` or `start: pretrained`, or leave the weights out"
         )
     if model.path.endswith(".onnx"):
         raise OwnError(
-            f"the model: {model.path} is an ONNX file, which cannot be trained or changed as it is; give what made it,"
-            " as my.py:make, or a function that returns evalsuite.from_onnx(file, example)"
+            f"the model: {model.path} is an ONNX file, which cannot be trained or changed as it is;"
+            " give what made it, as my.py:make, or a function that returns"
+            " evalsuite.from_onnx(file, example)"
         )
     if model.path.startswith("hf:"):
         from evalsuite.own.hugging_face import load_hugging_face
@@ -151,16 +170,24 @@ _REPEATED: set[Model] = set()  # what was shown to make the same twice, in this 
 
 
 def _factory(model: Model) -> Callable[[], nn.Module]:
-    with torch.random.fork_rng(devices=[]):  # what is imported only once must not move the initial weights
+    # what is imported only once must not move the initial weights
+    with torch.random.fork_rng(devices=[]):
         target, name = resolve(model.path, what="the model"), model.path.rpartition(":")[2]
     if isinstance(target, nn.Module):
         raise OwnError(
-            f"the model: {model.path} is a module, but every variant and seed needs a fresh one; name a function that"
-            f" makes it, as def make(): return {type(target).__name__}(...)"
+            f"the model: {model.path} is a module, but every variant and seed needs a fresh one;"
+            f" name a function that makes it, as def make(): return {type(target).__name__}(...)"
         )
     if not callable(target) or (isinstance(target, type) and not issubclass(target, nn.Module)):
-        kind = "a class, but no nn.Module" if isinstance(target, type) else f"a {type(target).__name__}"
-        raise OwnError(f"the model: {model.path} is {kind}; name a function that returns an nn.Module, or its class")
+        kind = (
+            "a class, but no nn.Module"
+            if isinstance(target, type)
+            else f"a {type(target).__name__}"
+        )
+        raise OwnError(
+            f"the model: {model.path} is {kind}; name a function that returns an nn.Module, or its"
+            " class"
+        )
     _check_arguments(target, model)
 
     def make() -> nn.Module:
@@ -190,19 +217,31 @@ def _check_arguments(target: Callable[..., Any], model: Model) -> None:
 
 def _check_module(made: Any, path: str) -> None:
     if isinstance(made, torch.jit.ScriptModule):
-        raise OwnError(f"the model: {path} returns a compiled ScriptModule; return the module before torch.jit.script")
+        raise OwnError(
+            f"the model: {path} returns a compiled ScriptModule; return the module before"
+            " torch.jit.script"
+        )
     if not isinstance(made, nn.Module):
-        raise OwnError(f"the model: {path} returns a {type(made).__name__}; it must return an nn.Module")
+        raise OwnError(
+            f"the model: {path} returns a {type(made).__name__}; it must return an nn.Module"
+        )
     parameters = list(made.named_parameters())
     if not parameters:
-        raise OwnError(f"the model: {path} returns a {type(made).__name__} without parameters: nothing can be trained")
+        raise OwnError(
+            f"the model: {path} returns a {type(made).__name__} without parameters: nothing can be"
+            " trained"
+        )
     if lazy := [name for name, each in parameters if is_lazy(each)]:
-        raise OwnError(f"the model: {path}: {lazy[0]} has no shape yet; write its size instead of a lazy layer")
+        raise OwnError(
+            f"the model: {path}: {lazy[0]} has no shape yet; write its size instead of a lazy layer"
+        )
     try:
         duplicate(made)
     except Exception as error:  # whatever a part of it raises
         said = f"{path} cannot be copied, as each variant is ({type(error).__name__}: {error})"
-        raise OwnError(f"the model: {said}; keep files, locks and the like out of the module") from error
+        raise OwnError(
+            f"the model: {said}; keep files, locks and the like out of the module"
+        ) from error
 
 
 def _check_repeats(make: Callable[[], nn.Module], model: Model) -> None:
@@ -214,8 +253,8 @@ def _check_repeats(make: Callable[[], nn.Module], model: Model) -> None:
             found.add(_digest(make()))
     if len(found) != 1:
         raise OwnError(
-            f"the model: {model.path} makes other initial weights at a second call with the same torch.manual_seed;"
-            " draw them by torch alone, and keep no state between calls"
+            f"the model: {model.path} makes other initial weights at a second call with the same"
+            " torch.manual_seed; draw them by torch alone, and keep no state between calls"
         )
     _REPEATED.add(model)
 
@@ -233,7 +272,10 @@ def _finished(module: nn.Module, model: Model, start: str) -> nn.Module:
         load_weights(module, model.weights, model.weights_key)
     elif start != "scratch":
         if model.path.startswith("timm:"):
-            raise OwnError(f"the model: {model.path} is made without weights, but `start: {start}`; give `weights`")
+            raise OwnError(
+                f"the model: {model.path} is made without weights, but `start: {start}`; give"
+                " `weights`"
+            )
         check_weights(module, model.path)
     return module
 
@@ -242,23 +284,33 @@ def _from_timm(model: Model, classes: int | None) -> nn.Module:
     name = model.path.removeprefix("timm:")
     try:
         import timm
-    except Exception as error:  # it imports torchvision, which raises errors of its own where it does not fit torch
-        cure = "pip install timm" if isinstance(error, ModuleNotFoundError) else "install a torchvision of your torch"
-        raise OwnError(f"the model: {model.path} needs timm, which cannot be imported ({error}): {cure}") from error
+    # it imports torchvision, which raises errors of its own where it does not fit torch
+    except Exception as error:
+        cure = (
+            "pip install timm"
+            if isinstance(error, ModuleNotFoundError)
+            else "install a torchvision of your torch"
+        )
+        raise OwnError(
+            f"the model: {model.path} needs timm, which cannot be imported ({error}): {cure}"
+        ) from error
     if not timm.is_model(name):
         raise OwnError(f"the model: timm has no {name!r}{did_you_mean(name, timm.list_models())}")
     head = {} if classes is None else {"num_classes": classes}
     try:
         made: nn.Module = timm.create_model(name, pretrained=False, **{**head, **model.args})
     except Exception as error:
-        raise OwnError(f"the model: {model.path} cannot be made: {type(error).__name__}: {error}") from error
+        raise OwnError(
+            f"the model: {model.path} cannot be made: {type(error).__name__}: {error}"
+        ) from error
     return made
 
 
 def load_weights(module: nn.Module, file: str, key: str = "") -> None:
-    """Give `module` the weights in `file`, in place: all of its own, and no others. Raises OwnError: there is no such
-    file, it is no safetensors file or a pickle of more than tensors, its tensors are not the module's, or some are NaN
-    or infinite; the text names the first of them. `key`: see `fitted`.
+    """Give `module` the weights in `file`, in place: all of its own, and no others. Raises
+    OwnError: there is no such file, it is no safetensors file or a pickle of more than tensors, its
+    tensors are not the module's, or some are NaN or infinite; the text names the first of them.
+    `key`: see `fitted`.
     """
     tensors = fitted(module, read_checkpoint(Path(file).expanduser()), str(file), key)
     module.load_state_dict(tensors)
@@ -273,5 +325,6 @@ def check_weights(module: nn.Module, file: str) -> None:
                 check_finite(site, site.tensor)
             except ValueError as error:
                 raise OwnError(
-                    f"weights: {file}: {site.name} has a value that is NaN or infinite; take an earlier checkpoint"
+                    f"weights: {file}: {site.name} has a value that is NaN or infinite; take an"
+                    " earlier checkpoint"
                 ) from error

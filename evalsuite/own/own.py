@@ -36,12 +36,15 @@ if TYPE_CHECKING:
 
 
 def originals_folder() -> Path:
-    """The folder `originals` of the default cache, where outputs of users' models are kept; it need not exist."""
+    """The folder `originals` of the default cache, where outputs of users' models are kept; it
+    need not exist.
+    """
     return default_folder() / "originals"
 
 
 class Originals:
-    """The outputs of a model by the content of each batch: every job needs them, and one run of the model is enough.
+    """The outputs of a model by the content of each batch: every job needs them, and one run of the
+    model is enough.
 
     Args:
         key: the digest of model and data.
@@ -55,17 +58,22 @@ class Originals:
 
     def __call__(self, inputs: Inputs) -> torch.Tensor:
         """The model's outputs for a batch, (samples, width), computed once for each batch."""
-        digest = hashlib.sha256(b"".join(each.numpy().tobytes() for each in leaves(inputs))).hexdigest()
+        digest = hashlib.sha256(
+            b"".join(each.numpy().tobytes() for each in leaves(inputs))
+        ).hexdigest()
         if digest not in self._known:
             self._known[digest], self._new = self._run(inputs).contiguous(), True
         return self._known[digest]
 
     def keep(self) -> None:
-        """Write what is new, whole or not at all, with the rights that the umask leaves; nothing where it may not."""
+        """Write what is new, whole or not at all, with the rights that the umask leaves; nothing
+        where it may not.
+        """
         if not self._new:
             return
         partial = self._file.with_suffix(f".{os.getpid()}.partial")
-        with suppress(PermissionError):  # another user's cache: the outputs are computed again next time
+        # another user's cache: the outputs are computed again next time
+        with suppress(PermissionError):
             partial.parent.mkdir(parents=True, exist_ok=True)
             partial.touch()
             mode = partial.stat().st_mode
@@ -81,33 +89,37 @@ _RATES = {"scratch": 1e-3, "pretrained": 5e-5, "trained": 5e-4}
 
 @dataclass(frozen=True)
 class Own(Budget):
-    """A model, data and a task of your own: a plain PyTorch model, in which evalsuite itself finds the activations.
+    """A model, data and a task of your own: a plain PyTorch model, in which evalsuite itself finds
+    the activations.
 
     Naming my.py runs it. Files are looked for from the present folder.
 
     Args:
-        model: `my.py:make`, a function that makes it; `hf:FOLDER` of Hugging Face, `timm:NAME`, or `net.onnx`. With
-            arguments or weights: {path, args, weights}.
-        data: a file, a folder, or `my.py:make_data`; with options, as columns and sizes: {path, ...}.
-        task: classification, multi-label, regression, language-model, token-classification, embedding, or
-            `my.py:MyTask`; with options {use, ...}.
+        model: `my.py:make`, a function that makes it; `hf:FOLDER` of Hugging Face, `timm:NAME`, or
+            `net.onnx`. With arguments or weights: {path, args, weights}.
+        data: a file, a folder, or `my.py:make_data`; with options, as columns and sizes: {path,
+            ...}.
+        task: classification, multi-label, regression, language-model, token-classification,
+            embedding, or `my.py:MyTask`; with options {use, ...}.
         inputs: which named inputs the model is given; all by default.
         output: which of several outputs is measured, by its name or number.
-        activation: the registered name of the activation that variants replace, where the model has several smooth
-            ones; the others stay.
+        activation: the registered name of the activation that variants replace, where the model has
+            several smooth ones; the others stay.
         loss: `my.py:loss`, a function of (outputs, targets), instead of the task's.
-        metrics: which of the task's are measured, the headline first, or `my.py:metric`, a function of (outputs,
-            targets) that gives a value for each sample; all of the task's by default.
-        start: "scratch" trains each variant from its initial weights, "pretrained" from the weights, and "trained"
-            trains no baseline: the model is measured as it is, and treated.
-        depends: files and folders that the model or the data need besides; their contents enter the cache key.
+        metrics: which of the task's are measured, the headline first, or `my.py:metric`, a function
+            of (outputs, targets) that gives a value for each sample; all of the task's by default.
+        start: "scratch" trains each variant from its initial weights, "pretrained" from the
+            weights, and "trained" trains no baseline: the model is measured as it is, and treated.
+        depends: files and folders that the model or the data need besides; their contents enter the
+            cache key.
         epochs: passes over the training data.
-        learning_rate: its peak; 0 stands for 0.001, or from pretrained weights 0.00005. The repairs of a trained model
-            take a tenth of 0.0005.
+        learning_rate: its peak; 0 stands for 0.001, or from pretrained weights 0.00005. The repairs
+            of a trained model take a tenth of 0.0005.
     """
 
     version: ClassVar[str] = "1"
-    inside: ClassVar[dict[str, type]] = {"model": Model, "data": Source}  # what a mapping of these may hold
+    # what a mapping of these may hold
+    inside: ClassVar[dict[str, type]] = {"model": Model, "data": Source}
     model: str | dict[str, Any] = field(kw_only=True)
     source: str | dict[str, Any] = field(kw_only=True, metadata={"option": "data"})
     task: str | dict[str, Any] = "classification"
@@ -130,7 +142,10 @@ class Own(Budget):
         for name, made in (("model", _model_of), ("source", source_of), ("task", TaskChoice.of)):
             given = getattr(self, name)
             if not given:
-                raise ValueError(f"{_OPTION.get(name, name)} is missing; `evalsuite workloads own` says what it may be")
+                raise ValueError(
+                    f"{_OPTION.get(name, name)} is missing; `evalsuite workloads own` says what it"
+                    " may be"
+                )
             # Frozen, so that what was loaded for it can be found again.
             object.__setattr__(self, name, made(given))
         super().__post_init__()
@@ -145,7 +160,9 @@ class Own(Budget):
 
     @property
     def libraries(self) -> tuple[str, ...]:
-        """The distributions whose versions enter the keys of its jobs, since the model is theirs."""
+        """The distributions whose versions enter the keys of its jobs, since the model is
+        theirs.
+        """
         kind = self.model_choice.path.partition(":")[0]
         return {"hf": ("transformers",), "timm": ("timm",)}.get(kind, ())
 
@@ -153,11 +170,17 @@ class Own(Budget):
     def preloaded(self) -> tuple[str, ...]:
         """Modules of installed packages that its jobs import, and that take seconds to load."""
         parts = ("activations", "modeling_utils", "models.auto.modeling_auto")
-        return tuple(f"transformers.{part}" for part in parts) if self.libraries == ("transformers",) else ()
+        return (
+            tuple(f"transformers.{part}" for part in parts)
+            if self.libraries == ("transformers",)
+            else ()
+        )
 
     @property
     def covered(self) -> list[Path]:
-        """Files and folders whose contents the fingerprint decides, so that a job need not note each that it opens."""
+        """Files and folders whose contents the fingerprint decides, so that a job need not note
+        each that it opens.
+        """
         data = [] if self.data_choice.is_function else [self.data_choice.place]
         return [*data, *self.model_choice.files, *map(Path, self.depends), originals_folder()]
 
@@ -175,7 +198,9 @@ class Own(Budget):
             from evalsuite.onnx_network import OnnxNetwork
 
             return OnnxNetwork(Path(self.model_choice.path), self.output or None)
-        return self.adapted(self.unadapted(), _data(self).train.first(2) if example is None else example)
+        return self.adapted(
+            self.unadapted(), _data(self).train.first(2) if example is None else example
+        )
 
     def unadapted(self) -> nn.Module:
         """The user's model as it was made, with its weights loaded."""
@@ -187,7 +212,9 @@ class Own(Budget):
         return load_model(self.model_choice, task=task, classes=classes, start=self.start)
 
     def adapted(self, module: nn.Module, example: Inputs) -> nn.Module:
-        """The user's model as a network that takes one batch, such as the example, and gives one tensor."""
+        """The user's model as a network that takes one batch, such as the example, and gives one
+        tensor.
+        """
         from evalsuite.own.adapter import adapted
 
         return adapted(module, example, self.inputs, self.output, self.task_chosen())
@@ -208,8 +235,8 @@ class Own(Budget):
         return _places(self)
 
     def check(self) -> tuple[tuple[str, str], ...]:
-        """Look at model, data and task before anything is trained: (what, finding) for the report. Raises OwnError: see
-        `examine`.
+        """Look at model, data and task before anything is trained: (what, finding) for the report.
+        Raises OwnError: see `examine`.
         """
         from evalsuite.own.examining import examine
 
@@ -246,7 +273,9 @@ def _model_of(given: Any) -> Model:
 
 
 def forget() -> None:
-    """Read models and data anew: between two looks of one process, as in a notebook, their files may change."""
+    """Read models and data anew: between two looks of one process, as in a notebook, their files
+    may change.
+    """
     _data.cache_clear()
     _places.cache_clear()
 
@@ -266,25 +295,41 @@ def _data(own: Own) -> Data:
     digest = own.fingerprint()
     with torch.random.fork_rng(devices=[]):
         originals = Originals(_told_apart(own, digest), outputs_of)
-        found = read_data(own.data_choice, task, tokenizer=tokenizer, targets_of=originals, naming=_naming(own))
+        found = read_data(
+            own.data_choice, task, tokenizer=tokenizer, targets_of=originals, naming=_naming(own)
+        )
     originals.keep()
     return replace(found, fingerprint=digest)
 
 
 def _naming(own: Own) -> Naming:
-    """What the model says of the order of classes: names in its configuration, or timm's way of sorting."""
+    """What the model says of the order of classes: names in its configuration, or timm's way of
+    sorting.
+    """
     kind = own.model_choice.path.partition(":")[0]
     order = "natural" if kind == "timm" else ""
-    labelled = isinstance(own.task_chosen(), (Classification, MultiLabel, TokenClassification)) and kind == "hf"
+    labelled = (
+        isinstance(own.task_chosen(), (Classification, MultiLabel, TokenClassification))
+        and kind == "hf"
+    )
     names = class_names(own.model_choice) if labelled else ()
     return Naming(own.data_choice.labels, names, own.start == "trained", order)
 
 
 def _told_apart(own: Own, digest: str) -> str:
-    """What the original's outputs depend on, beside the data: the model as it was asked for, and its weights."""
+    """What the original's outputs depend on, beside the data: the model as it was asked for, and
+    its weights.
+    """
     whole = hashlib.sha256(digest.encode())
     if isinstance(own.task_chosen(), Embedding):
-        asked = (own.model_choice, own.model_choice.weights_key, own.inputs, own.output, own.start, torch.__version__)
+        asked = (
+            own.model_choice,
+            own.model_choice.weights_key,
+            own.inputs,
+            own.output,
+            own.start,
+            torch.__version__,
+        )
         whole.update(f"{asked} {[_version(each) for each in own.libraries]}".encode())
         torch.manual_seed(0)
         for name, tensor in sorted(own.unadapted().state_dict().items()):
@@ -303,7 +348,8 @@ def _version(library: str) -> str:
 def _places(own: Own) -> OwnActivations:
     from evalsuite.own.activations import OwnActivations
 
-    with torch.random.fork_rng(devices=[]):  # the first look must not move the weights that are drawn next
+    # the first look must not move the weights that are drawn next
+    with torch.random.fork_rng(devices=[]):
         return OwnActivations.of(own.given(), _data(own).train.first(2), chosen=own.activation)
 
 

@@ -1,4 +1,6 @@
-"""The recipe of an assessment: which variants and which steps answer what a user asks of their model."""
+"""The recipe of an assessment: which variants and which steps answer what a user asks of their
+model.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 
 Entry = dict[str, Any]
 
-# Of each stage what an assessment asks: whole, and as a first look (`--quick`). Radii are shares of the inputs' range.
+# Of each stage what an assessment asks: whole, and as a first look (`--quick`). Radii are shares of
+# the inputs' range.
 _STEPS: dict[str, tuple[list[Entry], list[Entry]]] = {
     "accuracy": ([{}], [{}]),
     "export": ([{}], [{}]),
@@ -27,7 +30,10 @@ _STEPS: dict[str, tuple[list[Entry], list[Entry]]] = {
         [{"name": "quantize-w8"}, {"name": "quantize-w4", "weight_bits": 4, "act_bits": 4}],
         [{"name": "quantize-w8"}],
     ),
-    "prune": ([{"sparsity": 0.5, "fine_tune_epochs": 1}], [{"sparsity": 0.5, "fine_tune_epochs": 0}]),
+    "prune": (
+        [{"sparsity": 0.5, "fine_tune_epochs": 1}],
+        [{"sparsity": 0.5, "fine_tune_epochs": 0}],
+    ),
     "bounds": (
         # Without alpha-CROWN: on a convolutional network it takes many times as long.
         [{"eps": [0.0039, 0.0157], "samples": 50, "methods": ["ibp", "crown"]}],
@@ -73,7 +79,9 @@ class Asked:
     def __post_init__(self) -> None:
         for stage in self.stages:
             if stage != "all" and stage not in STAGES:
-                raise OwnError(f"--stages: there is no {stage!r}{did_you_mean(stage, [*STAGES, 'all'])}")
+                raise OwnError(
+                    f"--stages: there is no {stage!r}{did_you_mean(stage, [*STAGES, 'all'])}"
+                )
         if self.against and self.examined.activation:
             raise OwnError("--against compares ONNX files, and this model is none: leave it out")
         if self.against and not Path(self.against).is_file():
@@ -98,9 +106,17 @@ class Asked:
             "time_limit": self.time_limit,
             "steps": self.steps(),
         }
-        header = _HEADERS[self.start] if self.examined.activation else "# ONNX files are measured as they are.\n"
+        header = (
+            _HEADERS[self.start]
+            if self.examined.activation
+            else "# ONNX files are measured as they are.\n"
+        )
         if self.budget is not None:
-            said = f"{self.budget.words}; {self.budget.doubt}" if self.budget.doubt else self.budget.words
+            said = (
+                f"{self.budget.words}; {self.budget.doubt}"
+                if self.budget.doubt
+                else self.budget.words
+            )
             header += f"# Budget: {said}.\n"
         return header + dumped(document)
 
@@ -108,8 +124,19 @@ class Asked:
         """The baseline and the ways to a ReLU network that the start allows."""
         base = self.examined.activation
         if not base:
-            return ["given", *([{"use": "given", "name": "against", "file": self.against}] if self.against else [])]
-        swap = "gelu-swap" if base == "gelu" else {"use": "swapped", "name": f"{base}-swap", "base": base}
+            return [
+                "given",
+                *(
+                    [{"use": "given", "name": "against", "file": self.against}]
+                    if self.against
+                    else []
+                ),
+            ]
+        swap = (
+            "gelu-swap"
+            if base == "gelu"
+            else {"use": "swapped", "name": f"{base}-swap", "base": base}
+        )
         repairs = [swap, _treated("swap-refit", base)]
         if self.examined.normalised:
             repairs.append(_treated("swap-recalibrated", base))
@@ -119,19 +146,28 @@ class Asked:
         relu = _trained("relu", self.start)
         if self.quick:
             return [base, *repairs, relu]
-        trained = [_trained(_treated(use, base, "activation"), self.start) for use in ("annealed", "hard-switch")]
+        trained = [
+            _trained(_treated(use, base, "activation"), self.start)
+            for use in ("annealed", "hard-switch")
+        ]
         return [base, *repairs, _treated("swap-finetuned", base), *trained, relu]
 
     def steps(self) -> list[Entry | str]:
-        """The recipe's steps: stages with their options, or their names alone; `eps` is scaled to the inputs' width."""
+        """The recipe's steps: stages with their options, or their names alone; `eps` is scaled
+        to the inputs' width.
+        """
         wanted = STAGES if "all" in self.stages else self.stages
         found: list[Entry | str] = []
         for stage in wanted:
             for options in _STEPS[stage][1 if self.quick else 0]:
                 entry = {"use": stage, **options}
                 if "eps" in entry:
-                    entry["eps"] = [float(f"{each * self.examined.width:.4g}") for each in options["eps"]]
-                found.append(stage if entry in ({"use": stage}, {"use": stage, "name": stage}) else entry)
+                    entry["eps"] = [
+                        float(f"{each * self.examined.width:.4g}") for each in options["eps"]
+                    ]
+                found.append(
+                    stage if entry in ({"use": stage}, {"use": stage, "name": stage}) else entry
+                )
         return found
 
     def miniature(self, samples: int) -> Asked:
@@ -140,7 +176,9 @@ class Asked:
         source = {"path": source} if isinstance(source, str) else dict(source)
         small = {**source, "limit": min(samples, int(source.get("limit") or samples))}
         own = {**self.own, "data": small, "epochs": 1}
-        return replace(self, name=f"{self.name}-check", own=own, quick=True, seeds=1, time_limit=60.0)
+        return replace(
+            self, name=f"{self.name}-check", own=own, quick=True, seeds=1, time_limit=60.0
+        )
 
 
 def dumped(document: Mapping[str, Any]) -> str:
@@ -174,7 +212,16 @@ def _trained(entry: Entry | str, start: str) -> Entry | str:
 
 
 _HEADERS = {
-    "scratch": "# Each variant is trained from the model's initial weights, with equal seeds, data order and budget.\n",
-    "pretrained": "# Each variant is fine-tuned from the given weights, with equal seeds, data order and budget.\n",
-    "trained": "# The model is measured as it is; the other variants treat it. Nothing is trained from the start.\n",
+    "scratch": (
+        "# Each variant is trained from the model's initial weights, with equal seeds, data order"
+        " and budget.\n"
+    ),
+    "pretrained": (
+        "# Each variant is fine-tuned from the given weights, with equal seeds, data order and"
+        " budget.\n"
+    ),
+    "trained": (
+        "# The model is measured as it is; the other variants treat it. Nothing is trained from the"
+        " start.\n"
+    ),
 }

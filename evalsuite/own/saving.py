@@ -1,4 +1,6 @@
-"""A user's treated model in the user's own layout: a Hugging Face folder, or weights and what was replaced in them."""
+"""A user's treated model in the user's own layout: a Hugging Face folder, or weights and what
+was replaced in them.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,10 @@ class Saved:
     """How it was saved.
 
     Args:
-        form: "pretrained": a folder for `from_pretrained`; "own": weights in the user's layout, for `load_own`.
-        reason: why no folder for `from_pretrained` could be written, where the model is Hugging Face's.
+        form: "pretrained": a folder for `from_pretrained`; "own": weights in the user's layout, for
+            `load_own`.
+        reason: why no folder for `from_pretrained` could be written, where the model is Hugging
+            Face's.
     """
 
     form: str
@@ -56,8 +60,9 @@ class _Call(BaseModel):
 class _Replaced(BaseModel):
     """What `load_own` needs besides the weights.
 
-    `biases` are those that a repair gave to layers without one; `places` are (path, channels, dimension); `example` is
-    the key, shape and dtype of each part of a batch, where a run is needed to find the places.
+    `biases` are those that a repair gave to layers without one; `places` are (path, channels,
+    dimension); `example` is the key, shape and dtype of each part of a batch, where a run is needed
+    to find the places.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -81,11 +86,13 @@ def save_own(
     own: OwnActivations,
     example: Inputs,
 ) -> Saved:
-    """Write a treated network so that its user can load it without this project, or else by `load_own`.
+    """Write a treated network so that its user can load it without this project, or else by
+    `load_own`.
 
-    A Hugging Face model becomes a folder for `from_pretrained`, if its configuration names the activation that took all
-    the places: what is read back must compute what `module` does. Otherwise the folder holds `model.safetensors` with
-    the user's own names, and `activations.json`; no config.json, by which the unswapped model would be loaded.
+    A Hugging Face model becomes a folder for `from_pretrained`, if its configuration names the
+    activation that took all the places: what is read back must compute what `module` does.
+    Otherwise the folder holds `model.safetensors` with the user's own names, and
+    `activations.json`; no config.json, by which the unswapped model would be loaded.
 
     Args:
         module: the network, as `OwnActivations.replaced` or a variant's swap left it.
@@ -96,11 +103,14 @@ def save_own(
         example: a batch on which what is read back is compared.
 
     Raises:
-        OwnError: it has parameters without a place in the user's layout, or what is read back computes something else.
+        OwnError: it has parameters without a place in the user's layout, or what is read back
+            computes something else.
     """
     names = {each.traits.name for each in built_with(module)}
     if len(names) != 1:
-        raise OwnError(f"cannot be saved with activations {sorted(names) or 'none'}: one kind is needed")
+        raise OwnError(
+            f"cannot be saved with activations {sorted(names) or 'none'}: one kind is needed"
+        )
     (name,) = names
     (fresh, biases), reason = _own_layout(module, make), ""
     wanted = outputs_of(module, example)
@@ -109,17 +119,23 @@ def save_own(
         if biases:
             reason = f"its configuration knows no {biases[0]}, which a repair added"
         else:
-            reason = _save_pretrained(fresh, name, folder, lambda each: _distance(adapt(each), example, wanted))
+            reason = _save_pretrained(
+                fresh, name, folder, lambda each: _distance(adapt(each), example, wanted)
+            )
         if not reason:
             (folder / REPLACED).unlink(missing_ok=True)
             return Saved("pretrained")
     (folder / "config.json").unlink(missing_ok=True)
     data = tensor_bytes(fresh)
-    described = _described(adapt(fresh), own, name, example, biases, hashlib.sha256(data).hexdigest())
+    described = _described(
+        adapt(fresh), own, name, example, biases, hashlib.sha256(data).hexdigest()
+    )
     (folder / WEIGHTS).write_bytes(data)
     (folder / REPLACED).write_text(described.model_dump_json(indent=1))
     if not _distance(_restored(make, folder), example, wanted) <= _CLOSENESS:
-        raise OwnError(f"{folder}: the model that was read back computes something else than the one in memory")
+        raise OwnError(
+            f"{folder}: the model that was read back computes something else than the one in memory"
+        )
     return Saved("own", reason)
 
 
@@ -139,28 +155,35 @@ def load_own(make: Callable[[], nn.Module], folder: Path | str) -> nn.Module:
 
 
 def _own_layout(module: nn.Module, make: Callable[[], nn.Module]) -> tuple[nn.Module, list[str]]:
-    """A fresh module of the user's with the weights of the network, and the biases that it had not."""
+    """A fresh module of the user's with the weights of the network, and the biases that it had
+    not.
+    """
     fresh = make()
     state = {name.removeprefix("network."): each for name, each in module.state_dict().items()}
     own = fresh.state_dict()
-    if not own.keys() <= state.keys():  # the user's own names begin with "network.", and no adapter was needed
+    # the user's own names begin with "network.", and no adapter was needed
+    if not own.keys() <= state.keys():
         state = dict(module.state_dict())
     # "lifted" is a constant that torch.export made a buffer of.
     lifted = ("lifted_tensor", "tensor_constant")
-    extra = sorted(name for name in state.keys() - own.keys() if not any(each in name for each in lifted))
+    extra = sorted(
+        name for name in state.keys() - own.keys() if not any(each in name for each in lifted)
+    )
     try:
         _add_biases(fresh, {name: state[name] for name in extra})
     except AttributeError as error:
         raise OwnError(
-            f"the network has {', '.join(extra)}, for which the model's own layout has no place; save it by"
-            " evalsuite.save_module"
+            f"the network has {', '.join(extra)}, for which the model's own layout has no place;"
+            " save it by evalsuite.save_module"
         ) from error
     fresh.load_state_dict({name: state[name] for name in [*own, *extra]})
     return fresh.eval(), extra
 
 
 def _add_biases(module: nn.Module, biases: Mapping[str, torch.Tensor]) -> None:
-    """Give biases, in place, to layers that have none. Raises AttributeError where it is no such layer."""
+    """Give biases, in place, to layers that have none. Raises AttributeError where it is no such
+    layer.
+    """
     for name, each in biases.items():
         path, _, attribute = name.rpartition(".")
         layer = module.get_submodule(path)
@@ -169,13 +192,21 @@ def _add_biases(module: nn.Module, biases: Mapping[str, torch.Tensor]) -> None:
         layer.bias = nn.Parameter(torch.zeros_like(each))
 
 
-def _save_pretrained(fresh: Any, name: str, folder: Path, distance: Callable[[nn.Module], float]) -> str:
-    """Write a folder for `from_pretrained`; why that is not the network where it is not, and nothing is left then."""
+def _save_pretrained(
+    fresh: Any, name: str, folder: Path, distance: Callable[[nn.Module], float]
+) -> str:
+    """Write a folder for `from_pretrained`; why that is not the network where it is not, and
+    nothing is left then.
+    """
     from evalsuite.own.hugging_face import quiet
 
     keys = [key for key in _CONFIGURED if isinstance(getattr(fresh.config, key, None), str)]
     if not keys or name not in _NAMED:
-        return f"its configuration has no name for {name}" if keys else "its configuration names no activation"
+        return (
+            f"its configuration has no name for {name}"
+            if keys
+            else "its configuration names no activation"
+        )
     import transformers
 
     with quiet(transformers):
@@ -186,12 +217,23 @@ def _save_pretrained(fresh: Any, name: str, folder: Path, distance: Callable[[nn
         if not distance(model) <= _CLOSENESS:
             return f"with {keys[0]}: {_NAMED[name]} in its configuration it computes something else"
         model.save_pretrained(folder)
-        again = type(fresh).from_pretrained(folder, local_files_only=True, use_safetensors=True).eval()
-    return "" if distance(again) <= _CLOSENESS else "what from_pretrained reads back computes something else"
+        again = (
+            type(fresh).from_pretrained(folder, local_files_only=True, use_safetensors=True).eval()
+        )
+    return (
+        ""
+        if distance(again) <= _CLOSENESS
+        else "what from_pretrained reads back computes something else"
+    )
 
 
 def _described(
-    network: nn.Module, own: OwnActivations, name: str, example: Inputs, biases: list[str], sha256: str
+    network: nn.Module,
+    own: OwnActivations,
+    name: str,
+    example: Inputs,
+    biases: list[str],
+    sha256: str,
 ) -> _Replaced:
     call = None
     if isinstance(network, Adapted):
@@ -204,9 +246,15 @@ def _described(
     ]
     places = [(each.path, each.channels, each.dimension) for each in own.places]
     return _Replaced(
-        sha256=sha256, replaced=own.name, by=name, places=places, stay=list(own.stay), biases=biases, call=call,
+        sha256=sha256,
+        replaced=own.name,
+        by=name,
+        places=places,
+        stay=list(own.stay),
+        biases=biases,
+        call=call,
         example=None if own.example is None else parts,
-    )  # fmt: skip
+    )
 
 
 def _restored(make: Callable[[], nn.Module], folder: Path) -> nn.Module:
@@ -214,19 +262,30 @@ def _restored(make: Callable[[], nn.Module], folder: Path) -> nn.Module:
     noted = _read(folder / REPLACED)
     weights = folder / WEIGHTS
     if not weights.is_file() or hashlib.sha256(weights.read_bytes()).hexdigest() != noted.sha256:
-        raise OwnError(f"{weights}: is missing, or was changed since it was saved; save the model again")
+        raise OwnError(
+            f"{weights}: is missing, or was changed since it was saved; save the model again"
+        )
     module = make()
     if noted.biases:
         tensors = read_checkpoint(weights)[""]
         _add_biases(module, {name: tensors[name] for name in noted.biases})
     load_weights(module, str(weights))
     call = noted.call
-    network = module if call is None else Adapted(module, tuple(call.keys), tuple(call.names), call.output)
+    network = (
+        module
+        if call is None
+        else Adapted(module, tuple(call.keys), tuple(call.names), call.output)
+    )
     example = None if noted.example is None else (_example(noted.example),)
-    own = OwnActivations(noted.replaced, tuple(Place(*each) for each in noted.places), tuple(noted.stay), example)
+    own = OwnActivations(
+        noted.replaced, tuple(Place(*each) for each in noted.places), tuple(noted.stay), example
+    )
     row = next((each for each in known() if each.name == noted.by), None)
     if row is None:
-        raise OwnError(f"{folder / REPLACED}: there is no activation {noted.by!r} here; install what registers it")
+        raise OwnError(
+            f"{folder / REPLACED}: there is no activation {noted.by!r} here; install what"
+            " registers it"
+        )
     return own.replaced(network.eval(), row.make).eval()
 
 
@@ -234,11 +293,18 @@ def _read(path: Path) -> _Replaced:
     try:
         noted = _Replaced.model_validate_json(json.dumps(parsed_json(path.read_bytes())))
     except OSError as error:
-        raise OwnError(f"{path}: cannot be read ({error.strerror}); name a folder that save_own wrote") from error
+        raise OwnError(
+            f"{path}: cannot be read ({error.strerror}); name a folder that save_own wrote"
+        ) from error
     except (ValidationError, ValueError) as error:
-        raise OwnError(f"{path}: is damaged, or of another version; save the model again") from error
+        raise OwnError(
+            f"{path}: is damaged, or of another version; save the model again"
+        ) from error
     if noted.format != 1:
-        raise OwnError(f"{path}: has format {noted.format}, this version reads 1; save the model again, or update")
+        raise OwnError(
+            f"{path}: has format {noted.format}, this version reads 1; save the model again, or"
+            " update"
+        )
     return noted
 
 
@@ -254,4 +320,6 @@ def _example(parts: list[tuple[int | str | None, list[int], str]]) -> Inputs:
 
 def _distance(network: nn.Module, example: Inputs, wanted: torch.Tensor) -> float:
     """The greatest difference of the outputs, relative to their size."""
-    return float((outputs_of(network, example) - wanted).abs().max()) / max(float(wanted.abs().max()), 1e-12)
+    return float((outputs_of(network, example) - wanted).abs().max()) / max(
+        float(wanted.abs().max()), 1e-12
+    )

@@ -1,4 +1,6 @@
-"""A task as a user names it: a registered one, one of their own, and with another loss or other metrics."""
+"""A task as a user names it: a registered one, one of their own, and with another loss or other
+metrics.
+"""
 
 from __future__ import annotations
 
@@ -37,17 +39,21 @@ class TaskChoice:
         return cls(given["use"], Arguments(options))
 
     def told_of_bytes(self) -> TaskChoice:
-        """The same where the tokens are bytes: a language model counts by them, unless its `per` was chosen."""
+        """The same where the tokens are bytes: a language model counts by them, unless its `per`
+        was chosen.
+        """
         if self.use != "language-model" or "per" in self.options:
             return self
         return TaskChoice(self.use, Arguments({**self.options, "per": "byte"}))
 
     def make(self) -> Task:
-        """The task. Raises OwnError: there is none of that name, an option is unknown or refused, or the class lacks
-        something.
+        """The task. Raises OwnError: there is none of that name, an option is unknown or refused,
+        or the class lacks something.
         """
         kind = self._kind()
-        known = [each.name for each in fields(kind)] if hasattr(kind, "__dataclass_fields__") else []
+        known = (
+            [each.name for each in fields(kind)] if hasattr(kind, "__dataclass_fields__") else []
+        )
         for name in self.options:
             if name not in known:
                 hint = did_you_mean(name, known) if known else "; it has no options"
@@ -60,14 +66,18 @@ class TaskChoice:
             raise OwnError(f"task {self.use!r}: {error}") from error
         missing = [name for name in ("version", *_NEEDED) if not hasattr(made, name)]
         if missing:
-            raise OwnError(f"task {self.use!r} lacks {', '.join(missing)}: write it as evalsuite.Task says")
+            raise OwnError(
+                f"task {self.use!r} lacks {', '.join(missing)}: write it as evalsuite.Task says"
+            )
         return made  # type: ignore[no-any-return]
 
     def _kind(self) -> Any:
         if is_reference(self.use):
             found = resolve(self.use, what="the task")
             if not isinstance(found, type):
-                raise OwnError(f"the task: {self.use!r} is no class; write one as evalsuite.Task says")
+                raise OwnError(
+                    f"the task: {self.use!r} is no class; write one as evalsuite.Task says"
+                )
             return found
         try:
             return load("tasks", self.use).target
@@ -81,9 +91,10 @@ def task_of(choice: TaskChoice, loss: str = "", metrics: tuple[str, ...] = ()) -
     Args:
         choice: the task.
         loss: `my.py:loss`, of (outputs, targets), 0-d; "" for the task's own.
-        metrics: names of the task's, or `my.py:metric`, of (outputs, targets), one value for each sample, whose mean is
-            reported; the first is the headline. A user's metric gets better as it grows, unless the function has an
-            attribute `direction = "lower"`. Empty for the task's own.
+        metrics: names of the task's, or `my.py:metric`, of (outputs, targets), one value for each
+            sample, whose mean is reported; the first is the headline. A user's metric gets better
+            as it grows, unless the function has an attribute `direction = "lower"`. Empty for the
+            task's own.
 
     Raises:
         OwnError: see `TaskChoice.make`; or a loss or metric is no function.
@@ -106,7 +117,9 @@ def task_of(choice: TaskChoice, loss: str = "", metrics: tuple[str, ...] = ()) -
 
 
 class _Amended:
-    """A task with another loss, or with chosen metrics; `amended` makes it an instance of the task's own class, too."""
+    """A task with another loss, or with chosen metrics; `amended` makes it an instance of the
+    task's own class, too.
+    """
 
     version: ClassVar[str] = "1"
     task: Task
@@ -143,11 +156,14 @@ class _Amended:
         learns = torch.is_grad_enabled() and outputs.requires_grad
         if getattr(found, "ndim", None) != 0 or (learns and not found.requires_grad):
             raise OwnError(
-                f"{self.own_loss} must give one number that depends on the outputs, a 0-d tensor; got {found!r:.80}"
+                f"{self.own_loss} must give one number that depends on the outputs, a 0-d tensor;"
+                f" got {found!r:.80}"
             )
         return found
 
-    def imitation(self, outputs: torch.Tensor, teacher: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def imitation(
+        self, outputs: torch.Tensor, teacher: torch.Tensor, targets: torch.Tensor
+    ) -> torch.Tensor:
         return self.task.imitation(outputs, teacher, targets)
 
     def decisions(self, outputs: torch.Tensor) -> torch.Tensor:
@@ -164,14 +180,19 @@ class _Amended:
                 raise blame(error, "the metric", name) from error
             if values.shape != (len(outputs),):
                 raise OwnError(
-                    f"{name} must give a value for each of {len(outputs)} samples, got shape {tuple(values.shape)}"
+                    f"{name} must give a value for each of {len(outputs)} samples, got shape"
+                    f" {tuple(values.shape)}"
                 )
             own.append(values.sum())
         inner = self.task.tally(outputs, targets)
-        return torch.cat([inner, torch.stack([*own, torch.tensor(float(len(outputs)), dtype=torch.float64)])])
+        return torch.cat(
+            [inner, torch.stack([*own, torch.tensor(float(len(outputs)), dtype=torch.float64)])]
+        )
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:
-        """The chosen ones in their order. Raises OwnError: the task has no metric of a chosen name."""
+        """The chosen ones in their order. Raises OwnError: the task has no metric of a chosen
+        name.
+        """
         own = len(self._functions)
         inner = self.task.metrics(tally[: len(tally) - own - 1])
         means = dict(zip(self._functions, (tally[-own - 1 : -1] / tally[-1]).tolist(), strict=True))

@@ -1,4 +1,6 @@
-"""Sound relaxations of activations on intervals, derived from their traits: what bounds, smt and certificates share."""
+"""Sound relaxations of activations on intervals, derived from their traits: what bounds, smt and
+certificates share.
+"""
 
 from evalsuite.activations.gates import SIGMOID, SOFTPLUS, TANH
 from evalsuite.activations.mish import MISH

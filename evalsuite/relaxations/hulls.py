@@ -1,13 +1,16 @@
-"""Lines of any sequence of convex, concave and linear pieces: the edge of the convex envelope over a point.
+"""Lines of any sequence of convex, concave and linear pieces: the edge of the convex envelope over
+a point.
 
-The lower line of least area supports the convex envelope of g on [l, u] at the midpoint m. Either it is the tangent
-at m, or a chord over m between points where the envelope follows g. The chord is found from outside: starting with
-[l, u], the point of g farthest below the chord replaces the end on its side of m (Newton's method for the tangent
-through the other end, so a few steps do). Farthest points are looked up in tables of the inverse of g' on each convex
-piece. Neither tables nor steps bear on soundness: the intercept is bounded piece by piece, by tangents on convex
-pieces and by the ends of the others. An upper line of g is a lower line of -g.
+The lower line of least area supports the convex envelope of g on [l, u] at the midpoint m. Either
+it is the tangent at m, or a chord over m between points where the envelope follows g. The chord is
+found from outside: starting with [l, u], the point of g farthest below the chord replaces the end
+on its side of m (Newton's method for the tangent through the other end, so a few steps do).
+Farthest points are looked up in tables of the inverse of g' on each convex piece. Neither tables
+nor steps bear on soundness: the intercept is bounded piece by piece, by tangents on convex pieces
+and by the ends of the others. An upper line of g is a lower line of -g.
 
-What bends one way only has a shorter way, `relax_bend`, and what is linear on both sides of 0 another, `relax_lines`.
+What bends one way only has a shorter way, `relax_bend`, and what is linear on both sides of 0
+another, `relax_lines`.
 """
 
 from __future__ import annotations
@@ -46,10 +49,18 @@ def _convex(curve: Curve, each: Intervals, point: torch.Tensor | None) -> Lines:
         slack = each.slack(curve)
         steep = above.double()
         top = torch.maximum(at_lower - steep * lower, at_upper - steep * upper) + slack
-        least = tangent_bound(curve.value(touch), slope.detach(), touch, below.detach().double(), lower, upper) - slack
+        least = (
+            tangent_bound(
+                curve.value(touch), slope.detach(), touch, below.detach().double(), lower, upper
+            )
+            - slack
+        )
     nearest = touch.detach() if below.requires_grad else None
     return Lines(
-        below, each.intercept(below, least, nearest, up=False), above, each.intercept(above, top, None, up=True)
+        below,
+        each.intercept(below, least, nearest, up=False),
+        above,
+        each.intercept(above, top, None, up=True),
     )
 
 
@@ -61,17 +72,21 @@ def tangent_bound(
     first: torch.Tensor,
     last: torch.Tensor,
 ) -> torch.Tensor:
-    """The least of (tangent at `touch`) - slope z on [first, last], which holds `touch`, of the tensors' common shape;
-    `value` is g at `touch`, and `steep` g' there.
+    """The least of (tangent at `touch`) - slope z on [first, last], which holds `touch`, of the
+    tensors' common shape; `value` is g at `touch`, and `steep` g' there.
     """
     rest = steep - slope
-    return torch.addcmul(value, slope, touch, value=-1) + torch.minimum(rest * (first - touch), rest * (last - touch))
+    return torch.addcmul(value, slope, touch, value=-1) + torch.minimum(
+        rest * (first - touch), rest * (last - touch)
+    )
 
 
 def relax_lines(slopes: tuple[float, float], each: Intervals, points: Points | None) -> Lines:
-    """f(x) = left x for x < 0, right x for x > 0: the exact triangle, without slack where the slopes are exact.
+    """f(x) = left x for x < 0, right x for x > 0: the exact triangle, without slack where the
+    slopes are exact.
 
-    The side of the bend passes through 0 with any slope between the two: that slope is what its `points` are.
+    The side of the bend passes through 0 with any slope between the two: that slope is what its
+    `points` are.
     """
     left, right = slopes
     if left > right:
@@ -87,16 +102,23 @@ def relax_lines(slopes: tuple[float, float], each: Intervals, points: Points | N
     chord = (right * each.upper - left * each.lower) / torch.where(crossing, each.width, 1.0)
     above = torch.where(crossing, chord, steady).to(each.dtype)
     with torch.no_grad():
-        ends = [_over(slopes, below.detach().double(), z, side=-1) for z in (each.lower, each.upper)]
+        ends = [
+            _over(slopes, below.detach().double(), z, side=-1) for z in (each.lower, each.upper)
+        ]
         least = torch.where(crossing, torch.minimum(*ends).clamp(max=0), torch.minimum(*ends))
-        most = torch.maximum(*(_over(slopes, above.double(), z, side=1) for z in (each.lower, each.upper)))
+        most = torch.maximum(
+            *(_over(slopes, above.double(), z, side=1) for z in (each.lower, each.upper))
+        )
     nearest = None
     if below.requires_grad:
         low, high = ends
         nearest = torch.where(low <= high, each.lower, each.upper)
         nearest = torch.where(crossing & (torch.minimum(low, high) >= 0), 0.0, nearest)
     return Lines(
-        below, each.intercept(below, least, nearest, up=False), above, each.intercept(above, most, None, up=True)
+        below,
+        each.intercept(below, least, nearest, up=False),
+        above,
+        each.intercept(above, most, None, up=True),
     )
 
 
@@ -105,8 +127,12 @@ def _chosen(condition: torch.Tensor, first: float, second: float) -> torch.Tenso
     return torch.where(condition, first, torch.full_like(condition, second, dtype=torch.float64))
 
 
-def _over(slopes: tuple[float, float], slope: torch.Tensor, z: torch.Tensor, *, side: int) -> torch.Tensor:
-    """How far the activation lies above slope z at z, rounded to the given side; exact where the slopes agree."""
+def _over(
+    slopes: tuple[float, float], slope: torch.Tensor, z: torch.Tensor, *, side: int
+) -> torch.Tensor:
+    """How far the activation lies above slope z at z, rounded to the given side; exact where the
+    slopes agree.
+    """
     rest = _chosen(z < 0, *slopes) - slope
     over = rest * z
     return torch.where((rest == 0) | (z == 0), over, over + side * (4 * _EPS * over.abs() + _TINY))
@@ -132,7 +158,8 @@ def _image(slopes: tuple[float, float], z: torch.Tensor, side: int) -> torch.Ten
 
 _STEPS = 12
 _POINTS = 2049
-# Finest spacing beside the finite end of an infinite piece; the nodes then spread out geometrically.
+# Finest spacing beside the finite end of an infinite piece; the nodes then spread out
+# geometrically.
 _FINEST = 1e-3
 _UNITS = 64 * torch.finfo(torch.float64).eps
 
@@ -147,16 +174,26 @@ class _Arc:
     slopes: torch.Tensor
 
     def steepness(self, curve: Curve, touch: torch.Tensor) -> torch.Tensor:
-        """g' at points of the piece; at its ends that of its own side, where at a kink the row may give the other."""
-        return curve.slope(touch.clamp(math.nextafter(self.start, math.inf), math.nextafter(self.end, -math.inf)))
+        """g' at points of the piece; at its ends that of its own side, where at a kink the row
+        may give the other.
+        """
+        return curve.slope(
+            touch.clamp(math.nextafter(self.start, math.inf), math.nextafter(self.end, -math.inf))
+        )
 
-    def touching(self, slope: torch.Tensor, lower: torch.Tensor, upper: torch.Tensor) -> torch.Tensor:
+    def touching(
+        self, slope: torch.Tensor, lower: torch.Tensor, upper: torch.Tensor
+    ) -> torch.Tensor:
         """About where g has this slope, moved into [lower, upper]."""
         index = torch.searchsorted(self.slopes, slope.contiguous()).clamp_(1, len(self.slopes) - 1)
         low, high = self.slopes[index - 1], self.slopes[index]
         weight = ((slope - low) / (high - low).clamp(min=1e-300)).clamp_(0, 1)
         found = torch.lerp(self.nodes[index - 1], self.nodes[index], weight)
-        found = torch.where(slope > self.slopes[-1], self.end, torch.where(slope < self.slopes[0], self.start, found))
+        found = torch.where(
+            slope > self.slopes[-1],
+            self.end,
+            torch.where(slope < self.slopes[0], self.start, found),
+        )
         return torch.minimum(torch.maximum(found, lower), upper)
 
 
@@ -172,14 +209,18 @@ class Hull:
     slack: torch.Tensor
 
 
-def relax_hull(curve: Curve, each: Intervals, points: tuple[torch.Tensor, torch.Tensor] | None) -> Lines:
-    """The lines that support the envelopes at the midpoints, or at `points`, each of the intervals' shape. Where all
-    pieces are linear, `points` are slopes.
+def relax_hull(
+    curve: Curve, each: Intervals, points: tuple[torch.Tensor, torch.Tensor] | None
+) -> Lines:
+    """The lines that support the envelopes at the midpoints, or at `points`, each of the intervals'
+    shape. Where all pieces are linear, `points` are slopes.
     """
     if points is not None and curve.is_piecewise_linear:
         slope, intercept = _of_slope(curve.negated(), each, -points[1])
         return Lines(*_of_slope(curve, each, points[0]), -slope, -intercept)
-    below, above = (each.middle, each.middle) if points is None else (points[0].double(), points[1].double())
+    below, above = (
+        (each.middle, each.middle) if points is None else (points[0].double(), points[1].double())
+    )
     lower = _line(curve, each, below)
     slope, intercept = _line(curve.negated(), each, above)
     return Lines(*lower, -slope, -intercept)
@@ -188,7 +229,9 @@ def relax_hull(curve: Curve, each: Intervals, points: tuple[torch.Tensor, torch.
 def hull_of(curve: Curve, each: Intervals) -> Hull:
     """What is known of a curve on intervals."""
     arcs = tuple(_arc(curve, piece) for piece in curve.pieces if piece.sign == "+")
-    return Hull(curve, arcs, each, curve.value(each.lower), curve.value(each.upper), each.slack(curve))
+    return Hull(
+        curve, arcs, each, curve.value(each.lower), curve.value(each.upper), each.slack(curve)
+    )
 
 
 @lru_cache(maxsize=512)
@@ -198,7 +241,9 @@ def _arc(curve: Curve, piece: Piece) -> _Arc:
     if math.isfinite(piece.start) and math.isfinite(piece.end):
         nodes = torch.linspace(start, end, _POINTS, dtype=torch.float64)
     else:
-        far = torch.logspace(math.log10(_FINEST), math.log10(end - start), _POINTS - 1, dtype=torch.float64)
+        far = torch.logspace(
+            math.log10(_FINEST), math.log10(end - start), _POINTS - 1, dtype=torch.float64
+        )
         away = torch.cat([torch.zeros(1, dtype=torch.float64), far])
         sides = [start + away] if math.isfinite(piece.start) else []
         sides += [end - away] if math.isfinite(piece.end) else []
@@ -207,7 +252,9 @@ def _arc(curve: Curve, piece: Piece) -> _Arc:
 
 
 def _line(curve: Curve, each: Intervals, point: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Slope and intercept, of the intervals' shape, of a line that supports the convex envelope at `point`."""
+    """Slope and intercept, of the intervals' shape, of a line that supports the convex envelope
+    at `point`.
+    """
     over = torch.clamp(point, each.lower, each.upper)
     steep = curve.slope(over)
     with torch.no_grad():
@@ -220,8 +267,12 @@ def _line(curve: Curve, each: Intervals, point: torch.Tensor) -> tuple[torch.Ten
     return slope, each.intercept(slope, found, nearest if slope.requires_grad else None, up=False)
 
 
-def _of_slope(curve: Curve, each: Intervals, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The lower line of this slope, moved between those that `curve`, piecewise linear, has in the intervals."""
+def _of_slope(
+    curve: Curve, each: Intervals, wanted: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The lower line of this slope, moved between those that `curve`, piecewise linear, has in
+    the intervals.
+    """
     with torch.no_grad():
         least = most = curve.slope(each.middle)
         for piece in curve.pieces:
@@ -231,7 +282,9 @@ def _of_slope(curve: Curve, each: Intervals, wanted: torch.Tensor) -> tuple[torc
             most = torch.where(inside, most.clamp(min=steep), most)
     slope = torch.clamp(wanted.double(), least, most).to(each.dtype)
     with torch.no_grad():
-        found, nearest = sound_intercept(hull_of(curve, each), slope.detach().double(), each.lower, each.upper)
+        found, nearest = sound_intercept(
+            hull_of(curve, each), slope.detach().double(), each.lower, each.upper
+        )
     return slope, each.intercept(slope, found, nearest if slope.requires_grad else None, up=False)
 
 
@@ -239,11 +292,17 @@ def _chord(curve: Curve, first: torch.Tensor, last: torch.Tensor) -> torch.Tenso
     width = last - first
     near = width <= 1e-7 * torch.maximum(first.abs(), last.abs())
     rise = curve.value(last) - curve.value(first)
-    return torch.where(near, curve.slope(torch.lerp(first, last, 0.5)), rise / torch.where(near, 1.0, width))
+    return torch.where(
+        near, curve.slope(torch.lerp(first, last, 0.5)), rise / torch.where(near, 1.0, width)
+    )
 
 
-def _supports(hull: Hull, over: torch.Tensor, steep: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Between which points of g the envelope's edge over a point runs, and where it is the tangent there."""
+def _supports(
+    hull: Hull, over: torch.Tensor, steep: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Between which points of g the envelope's edge over a point runs, and where it is the
+    tangent there.
+    """
     curve, each = hull.curve, hull.each
     on_arc = torch.zeros_like(over, dtype=torch.bool)
     for arc in hull.arcs:
@@ -282,7 +341,9 @@ def _farthest(hull: Hull, slope: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
 
 
 def _part(arc: _Arc, each: Intervals) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The part of the intervals on an arc, whether there is one, and an end of the interval where there is none."""
+    """The part of the intervals on an arc, whether there is one, and an end of the interval
+    where there is none.
+    """
     first = torch.minimum(each.lower.clamp(min=arc.start), each.upper)
     last = torch.maximum(each.upper.clamp(max=arc.end), each.lower)
     exists = (each.upper >= arc.start) & (each.lower <= arc.end)
@@ -292,10 +353,11 @@ def _part(arc: _Arc, each: Intervals) -> tuple[torch.Tensor, torch.Tensor, torch
 def sound_intercept(
     hull: Hull, slope: torch.Tensor, first: torch.Tensor, last: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A lower bound of g - slope z on the intervals, for any slope, and about where it is reached, of the intervals'
-    shape.
+    """A lower bound of g - slope z on the intervals, for any slope, and about where it is reached,
+    of the intervals' shape.
 
-    `first` and `last` are where the line is thought to touch g: good guesses make the bound tight, bad ones loose.
+    `first` and `last` are where the line is thought to touch g: good guesses make the bound tight,
+    bad ones loose.
     """
     each, curve = hull.each, hull.curve
     low, high = hull.at_lower - slope * each.lower, hull.at_upper - slope * each.upper
@@ -310,7 +372,9 @@ def sound_intercept(
         touch = arc.touching(slope, start, end)
         for known in (first, last):
             touch = torch.where((known >= start) & (known <= end), known, touch)
-        found = tangent_bound(curve.value(touch), arc.steepness(curve, touch), touch, slope, start, end)
+        found = tangent_bound(
+            curve.value(touch), arc.steepness(curve, touch), touch, slope, start, end
+        )
         found = torch.where(exists, found, torch.inf)
         nearest, least = torch.where(found < least, touch, nearest), torch.minimum(found, least)
     return least - hull.slack, nearest

@@ -1,12 +1,14 @@
-"""Sound linear bounds of an activation on intervals: lower(x) <= f(x) <= upper(x) for every real x in [l, u].
+"""Sound linear bounds of an activation on intervals: lower(x) <= f(x) <= upper(x) for every real x
+in [l, u].
 
-The slope may be anything; the intercept makes the line sound. For a slope a, the minimum of g(z) - a z on [l, u] is
-bounded piece by piece: on a concave or linear piece it is attained at an end, on a convex piece each tangent of g
-bounds g from below. The upper line is the mirror image. A slack of some units in the last place of the interval's
-ends then covers all rounding.
+The slope may be anything; the intercept makes the line sound. For a slope a, the minimum of g(z) -
+a z on [l, u] is bounded piece by piece: on a concave or linear piece it is attained at an end, on a
+convex piece each tangent of g bounds g from below. The upper line is the mirror image. A slack of
+some units in the last place of the interval's ends then covers all rounding.
 
-For solvers that split cases, `envelope` has k segments: the one with the largest area between its lines is split, at
-an inflection, a kink or its middle, whatever leaves the least area. So the area never grows with k.
+For solvers that split cases, `envelope` has k segments: the one with the largest area between its
+lines is split, at an inflection, a kink or its middle, whatever leaves the least area. So the area
+never grows with k.
 """
 
 from __future__ import annotations
@@ -34,23 +36,26 @@ def relax(
     hardness: float | torch.Tensor = 1.0,
     points: Points | None = None,
 ) -> Lines:
-    """Lines below and above f(x) = g(hardness x) / hardness on [lower, upper]; CELU is ELU with hardness 1 / alpha.
+    """Lines below and above f(x) = g(hardness x) / hardness on [lower, upper]; CELU is ELU with
+    hardness 1 / alpha.
 
     Args:
         traits: any activation: convex, concave and linear pieces in any order.
-        lower: float32 or float64, any shape. For float32, slopes and intercepts are float32 numbers that are sound
-            as they stand; what evaluating the line in float32 adds is the caller's.
+        lower: float32 or float64, any shape. For float32, slopes and intercepts are float32 numbers
+            that are sound as they stand; what evaluating the line in float32 adds is the caller's.
         upper: of the same shape and dtype, >= lower.
         hardness: lambda > 0, broadcastable.
-        points: where the lower and the upper line should support the envelope of g, in normal coordinates
-            z = hardness x, with any leading dimensions more; moved into the intervals, without effect where the
-            envelope is a chord. The lines are differentiable by them. Where f is piecewise linear, the slope
-            itself, moved between those that f has in the interval: for ReLU, alpha of alpha-CROWN (arXiv 2011.13824).
-            None: the lines of least area.
+        points: where the lower and the upper line should support the envelope of g, in normal
+            coordinates z = hardness x, with any leading dimensions more; moved into the intervals,
+            without effect where the envelope is a chord. The lines are differentiable by them.
+            Where f is piecewise linear, the slope itself, moved between those that f has in the
+            interval: for ReLU, alpha of alpha-CROWN (arXiv 2011.13824). None: the lines of least
+            area.
 
     Raises:
-        ValueError: an end is NaN, infinite or beyond 1e100 / hardness, an interval is reversed, the hardness is not
-            finite and > 0, the traits contradict each other, or a line overflows float32.
+        ValueError: an end is NaN, infinite or beyond 1e100 / hardness, an interval is reversed, the
+            hardness is not finite and > 0, the traits contradict each other, or a line overflows
+            float32.
 
     Example: docs/reference.md#bounds-of-functions
     """
@@ -63,13 +68,18 @@ def relax(
     if whole.unbounded and each.dtype == torch.float32:
         parts = (lines.lower_slope, lines.lower_intercept, lines.upper_slope, lines.upper_intercept)
         if not all(bool(part.isfinite().all()) for part in parts):
-            raise ValueError(f"the lines of {whole.name!r} on these intervals overflow float32; give float64 ends")
+            raise ValueError(
+                f"the lines of {whole.name!r} on these intervals overflow float32; give float64"
+                " ends"
+            )
     return lines
 
 
 @lru_cache(maxsize=512)
 def _method(traits: Activation) -> Callable[[Intervals, Points | None], Lines]:
-    """How the lines of a curved activation are made: the first way that serves, the fastest being asked first."""
+    """How the lines of a curved activation are made: the first way that serves, the fastest
+    being asked first.
+    """
     whole = curve(traits)
     if whole.is_piecewise_linear:
         return partial(relax_hull, whole)
@@ -86,10 +96,14 @@ def _method(traits: Activation) -> Callable[[Intervals, Points | None], Lines]:
 
 @torch.no_grad()
 def interval(
-    traits: Activation, lower: torch.Tensor, upper: torch.Tensor, *, hardness: float | torch.Tensor = 1.0
+    traits: Activation,
+    lower: torch.Tensor,
+    upper: torch.Tensor,
+    *,
+    hardness: float | torch.Tensor = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sound lower and upper bounds of f on [lower, upper], its range, of the shape and dtype of the ends. Arguments and
-    errors as for `relax`.
+    """Sound lower and upper bounds of f on [lower, upper], its range, of the shape and dtype of the
+    ends. Arguments and errors as for `relax`.
 
     Exact for ReLU; else widened by some units in the last place of the ends.
 
@@ -112,7 +126,8 @@ def interval(
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """Segment i is [breaks[..., i], breaks[..., i + 1]]; the lines i hold on all of it. They may jump at the breaks.
+    """Segment i is [breaks[..., i], breaks[..., i + 1]]; the lines i hold on all of it. They may
+    jump at the breaks.
 
     Args:
         breaks: ascending, (..., segments + 1), from the interval's lower end to its upper end.
@@ -130,9 +145,15 @@ class Envelope:
 
 @torch.no_grad()
 def envelope(
-    traits: Activation, lower: torch.Tensor, upper: torch.Tensor, segments: int, *, hardness: float | torch.Tensor = 1.0
+    traits: Activation,
+    lower: torch.Tensor,
+    upper: torch.Tensor,
+    segments: int,
+    *,
+    hardness: float | torch.Tensor = 1.0,
 ) -> Envelope:
-    """Sound piecewise-linear bounds of f(x) = g(hardness x) / hardness on [lower, upper], `segments` lines each.
+    """Sound piecewise-linear bounds of f(x) = g(hardness x) / hardness on [lower, upper],
+    `segments` lines each.
 
     The other arguments and the errors are those of `relax`.
 
@@ -156,10 +177,21 @@ def envelope(
 
 def _stacked(start: torch.Tensor, end: torch.Tensor, lines: Lines) -> torch.Tensor:
     """(6, ..., segments): start, end and the four parts of the lines."""
-    return torch.stack([start, end, lines.lower_slope, lines.lower_intercept, lines.upper_slope, lines.upper_intercept])
+    return torch.stack(
+        [
+            start,
+            end,
+            lines.lower_slope,
+            lines.lower_intercept,
+            lines.upper_slope,
+            lines.upper_intercept,
+        ]
+    )
 
 
-def _segments(traits: Activation, start: torch.Tensor, end: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+def _segments(
+    traits: Activation, start: torch.Tensor, end: torch.Tensor, factor: torch.Tensor
+) -> torch.Tensor:
     return _stacked(start, end, relax(traits, start, end, hardness=factor.expand(start.shape)))
 
 
@@ -171,7 +203,10 @@ def _area(parts: torch.Tensor) -> torch.Tensor:
 def _with_one_split(traits: Activation, parts: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     index = _area(parts).argmax(-1, keepdim=True)
     start, end = parts[0].gather(-1, index), parts[1].gather(-1, index)
-    places = [start / 2 + end / 2, *(torch.full_like(start, at) / factor for at in curve(traits).breaks)]
+    places = [
+        start / 2 + end / 2,
+        *(torch.full_like(start, at) / factor for at in curve(traits).breaks),
+    ]
 
     def halves(place: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         # A place outside the segment becomes one of its ends: a split that gains nothing.

@@ -1,7 +1,8 @@
-"""What a relaxation has to know of an activation's normal form g, computed once per row: its pieces and its constants.
+"""What a relaxation has to know of an activation's normal form g, computed once per row: its pieces
+and its constants.
 
-Everything is derived from `value`, `slope`, `inflections`, `shape`, `kinks` and `limits`, so it serves any sequence of
-convex, concave and linear pieces.
+Everything is derived from `value`, `slope`, `inflections`, `shape`, `kinks` and `limits`, so it
+serves any sequence of convex, concave and linear pieces.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ class Curve:
         value: elementwise, float64.
         slope: elementwise, float64.
         pieces: left to right; neighbours meet at an inflection or a kink.
-        steepest: the greatest |g'| at the inflections, at both sides of the kinks, at 0 and towards infinity where
-            finite. As g' is monotone on each piece, this and the slopes at an interval's ends bound all slopes in it.
+        steepest: the greatest |g'| at the inflections, at both sides of the kinks, at 0 and towards
+            infinity where finite. As g' is monotone on each piece, this and the slopes at an
+            interval's ends bound all slopes in it.
         unbounded: whether |g'| exceeds all bounds towards infinity.
         offset: |g(0)|.
         rises: whether the slope jumps up (else down) at each kink.
@@ -66,7 +68,11 @@ class Curve:
     @cached_property
     def corners(self) -> tuple[float, ...]:
         """The breaks that belong to no convex piece."""
-        return tuple(left.end for left, right in pairwise(self.pieces) if _CONVEX not in (left.sign, right.sign))
+        return tuple(
+            left.end
+            for left, right in pairwise(self.pieces)
+            if _CONVEX not in (left.sign, right.sign)
+        )
 
     @cached_property
     def is_piecewise_linear(self) -> bool:
@@ -85,13 +91,17 @@ class Curve:
 
     @cached_property
     def lines(self) -> tuple[float, float] | None:
-        """The slopes left and right of 0 where g is linear on both sides of it and g(0) = 0; else None."""
+        """The slopes left and right of 0 where g is linear on both sides of it and g(0) = 0;
+        else None.
+        """
         if self.offset or any(self.breaks) or any(piece.sign != _LINEAR for piece in self.pieces):
             return None
         return at(self.slope, -1.0), at(self.slope, 1.0)
 
     def steepness(self, lower: torch.Tensor, upper: torch.Tensor) -> float | torch.Tensor:
-        """A bound of |g'| on [lower, upper], of their shape or one for all, that covers the slope's rounding errors."""
+        """A bound of |g'| on [lower, upper], of their shape or one for all, that covers the
+        slope's rounding errors.
+        """
         if not self.unbounded:
             return 1 + self.steepest
         return 1 + self.steepest + torch.maximum(self.slope(lower).abs(), self.slope(upper).abs())
@@ -107,7 +117,10 @@ def at(function: Scalar, point: float) -> float:
 
 
 def bisect(
-    negative: Callable[[torch.Tensor], torch.Tensor], low: torch.Tensor, high: torch.Tensor, steps: int = _BISECTIONS
+    negative: Callable[[torch.Tensor], torch.Tensor],
+    low: torch.Tensor,
+    high: torch.Tensor,
+    steps: int = _BISECTIONS,
 ) -> torch.Tensor:
     """Where `negative` turns from true to false, elementwise; for tables that are made once."""
     for _ in range(steps):
@@ -118,20 +131,25 @@ def bisect(
 
 
 def _beside(function: Scalar, point: float) -> tuple[float, float]:
-    return at(function, math.nextafter(point, -math.inf)), at(function, math.nextafter(point, math.inf))
+    return at(function, math.nextafter(point, -math.inf)), at(
+        function, math.nextafter(point, math.inf)
+    )
 
 
 def _split(traits: Activation) -> tuple[Piece, ...]:
     shape = traits.shape or _LINEAR
     if len(shape) != len(traits.inflections) + 1 or not set(shape) <= {_CONVEX, _CONCAVE, _LINEAR}:
         raise ValueError(
-            f"activation {traits.name!r}: shape {traits.shape!r} must have one of '+', '-', '0' per piece, and there"
-            f" are {len(traits.inflections)} inflections; mend the row"
+            f"activation {traits.name!r}: shape {traits.shape!r} must have one of '+', '-', '0' per"
+            f" piece, and there are {len(traits.inflections)} inflections; mend the row"
         )
     places = sorted({*traits.inflections, *traits.kinks})
-    if not all(map(math.isfinite, places)) or list(traits.inflections) != sorted(set(traits.inflections)):
+    if not all(map(math.isfinite, places)) or list(traits.inflections) != sorted(
+        set(traits.inflections)
+    ):
         raise ValueError(
-            f"activation {traits.name!r}: inflections and kinks must be finite and ascending; mend the row"
+            f"activation {traits.name!r}: inflections and kinks must be finite and ascending; mend"
+            " the row"
         )
     return tuple(
         Piece(start, end, shape[sum(inflection <= start for inflection in traits.inflections)])
@@ -142,7 +160,9 @@ def _split(traits: Activation) -> tuple[Piece, ...]:
 @lru_cache(maxsize=512)
 @torch.no_grad()
 def curve(traits: Activation) -> Curve:
-    """The curve of a row. Raises ValueError where shape, inflections and kinks do not fit together."""
+    """The curve of a row. Raises ValueError where shape, inflections and kinks do not fit
+    together.
+    """
     pieces = _split(traits)
     around = [slope for piece in pieces[1:] for slope in _beside(traits.slope, piece.start)]
     finite = [each for each in traits.limits if math.isfinite(each)]
@@ -175,7 +195,9 @@ def _negated(each: Curve) -> Curve:
 @lru_cache(maxsize=512)
 @torch.no_grad()
 def turning_points(each: Curve) -> tuple[float, ...]:
-    """Where g may be extreme inside an interval: the zeros of g' on the curved pieces, and the kinks."""
+    """Where g may be extreme inside an interval: the zeros of g' on the curved pieces, and the
+    kinks.
+    """
     found = set(each.breaks)
     for piece in each.pieces:
         if piece.sign == _LINEAR:
@@ -190,7 +212,8 @@ def turning_points(each: Curve) -> tuple[float, ...]:
 
 
 def reach(piece: Piece) -> tuple[float, float]:
-    """The first and the last point inside a piece: a step off the kinks, where the slope may be the neighbour's.
+    """The first and the last point inside a piece: a step off the kinks, where the slope may be the
+    neighbour's.
 
     Infinite parts are cut off where float64 can't tell the slope from its limit.
     """

@@ -1,9 +1,9 @@
 """Planes below and above products on boxes: x y, and gated units act(x) y.
 
-For any slopes (a, b), x y - a x - b y is linear in x and in y, so it is least and greatest at the box's corners: the
-intercept taken there makes the plane sound, and the slopes of McCormick (Mathematical Programming 10, 1976) make it
-tight. With lines of the activation in its place, act(x) y is bounded in the same way, for each end of y by the line
-on the side that y's sign asks for.
+For any slopes (a, b), x y - a x - b y is linear in x and in y, so it is least and greatest at the
+box's corners: the intercept taken there makes the plane sound, and the slopes of McCormick
+(Mathematical Programming 10, 1976) make it tight. With lines of the activation in its place, act(x)
+y is bounded in the same way, for each end of y by the line on the side that y's sign asks for.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ _Corner = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Planes:
-    """lower_x x + lower_y y + lower_intercept <= value <= upper_x x + upper_y y + upper_intercept on the boxes."""
+    """lower_x x + lower_y y + lower_intercept <= value <= upper_x x + upper_y y +
+    upper_intercept on the boxes.
+    """
 
     lower_x: torch.Tensor
     lower_y: torch.Tensor
@@ -48,10 +50,14 @@ class _Box:
     top: torch.Tensor
 
     def corners(self, value: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> list[_Corner]:
-        return [(x, y, value(x, y)) for x in (self.left, self.right) for y in (self.bottom, self.top)]
+        return [
+            (x, y, value(x, y)) for x in (self.left, self.right) for y in (self.bottom, self.top)
+        ]
 
 
-def _box(x_lower: torch.Tensor, x_upper: torch.Tensor, y_lower: torch.Tensor, y_upper: torch.Tensor) -> _Box:
+def _box(
+    x_lower: torch.Tensor, x_upper: torch.Tensor, y_lower: torch.Tensor, y_upper: torch.Tensor
+) -> _Box:
     check_ends(x_lower, x_upper)
     check_ends(y_lower, y_upper)
     if x_lower.shape != y_lower.shape or x_lower.dtype != y_lower.dtype:
@@ -67,9 +73,15 @@ def _box(x_lower: torch.Tensor, x_upper: torch.Tensor, y_lower: torch.Tensor, y_
 
 
 def _plane(
-    slopes: tuple[torch.Tensor, torch.Tensor], corners: list[_Corner], dtype: torch.dtype, *, up: bool
+    slopes: tuple[torch.Tensor, torch.Tensor],
+    corners: list[_Corner],
+    dtype: torch.dtype,
+    *,
+    up: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The slopes in `dtype`, and the intercept that makes them sound at the corners, rounded outward."""
+    """The slopes in `dtype`, and the intercept that makes them sound at the corners, rounded
+    outward.
+    """
     a, b = (slope.to(dtype) for slope in slopes)
     found = size = None
     for x, y, value in corners:
@@ -100,13 +112,14 @@ def product(
         x_upper: >= x_lower.
         y_lower: as x_lower.
         y_upper: >= y_lower.
-        shares: for the lower and the upper plane how much of the second of McCormick's two planes to take, in [0, 1]:
-            the lower ones touch at x_lower and y_lower, at x_upper and y_upper, the upper ones at x_lower and y_upper,
-            at x_upper and y_lower. Their mean distance to x y on the box is the same for all shares.
+        shares: for the lower and the upper plane how much of the second of McCormick's two planes
+            to take, in [0, 1]: the lower ones touch at x_lower and y_lower, at x_upper and y_upper,
+            the upper ones at x_lower and y_upper, at x_upper and y_lower. Their mean distance to x
+            y on the box is the same for all shares.
 
     Raises:
-        ValueError: an end is NaN, infinite or beyond 1e100, an interval is reversed, shapes or dtypes differ, or a
-            share is outside [0, 1], or a plane overflows float32.
+        ValueError: an end is NaN, infinite or beyond 1e100, an interval is reversed, shapes or
+            dtypes differ, or a share is outside [0, 1], or a plane overflows float32.
 
     Example: docs/reference.md#bounds-of-functions
     """
@@ -115,7 +128,10 @@ def product(
     corners = box.corners(lambda x, y: x * y)
     below = torch.lerp(box.bottom, box.top, first), torch.lerp(box.left, box.right, first)
     above = torch.lerp(box.top, box.bottom, second), torch.lerp(box.left, box.right, second)
-    return _finite(*_plane(below, corners, x_lower.dtype, up=False), *_plane(above, corners, x_lower.dtype, up=True))
+    return _finite(
+        *_plane(below, corners, x_lower.dtype, up=False),
+        *_plane(above, corners, x_lower.dtype, up=True),
+    )
 
 
 def _finite(*parts: torch.Tensor) -> Planes:
@@ -141,10 +157,11 @@ def gated(
     *,
     hardness: float | torch.Tensor = 1.0,
 ) -> Planes:
-    """Planes below and above f(x) y for an activation f, as in a gated linear unit: x is the gate's input, y the other
-    half.
+    """Planes below and above f(x) y for an activation f, as in a gated linear unit: x is the gate's
+    input, y the other half.
 
-    Of McCormick's two planes for f(x) times y the one that is nearer on average is taken, with the lines of f.
+    Of McCormick's two planes for f(x) times y the one that is nearer on average is taken, with the
+    lines of f.
 
     Raises:
         ValueError: as `product` and `relax`.

@@ -1,16 +1,18 @@
 """Sound planes of what two activations differ by on boxes: first(a) - second(b), with d = a - b.
 
-Of one activation, f(a) - f(b) = s d with s in the range of f' (mean value theorem). Of a smooth f and ReLU, with the
-gap h(x) = f(x) - ReLU(x), it is told in two ways, and unit by unit the one whose planes are nearer to each other is
-taken:
+Of one activation, f(a) - f(b) = s d with s in the range of f' (mean value theorem). Of a smooth f
+and ReLU, with the gap h(x) = f(x) - ReLU(x), it is told in two ways, and unit by unit the one whose
+planes are nearer to each other is taken:
 
     q = h(a) + (ReLU(a) - ReLU(b)),   ReLU(a) - ReLU(b) = s d with s in {0}, {1} or [0, 1],
     q = h(b) + (f(a) - f(b)),         f(a) - f(b) = s d with s in the range of f'.
 
-Lines of f(a) and of ReLU(b), each for itself, would be sound too, but they forget that a and b move together: taken
-where they are nearer, they made the bounds 30 times wider (digits-mlp, lambda = 160, eps = 0.01).
+Lines of f(a) and of ReLU(b), each for itself, would be sound too, but they forget that a and b move
+together: taken where they are nearer, they made the bounds 30 times wider (digits-mlp, lambda =
+160, eps = 0.01).
 
-The gap is even, since g(z) - g(-z) = z for every activation taken here; so h(x) = f(-|x|) is bounded by the lines of f.
+The gap is even, since g(z) - g(-z) = z for every activation taken here; so h(x) = f(-|x|) is
+bounded by the lines of f.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from evalsuite.relaxations.lines import interval, relax
 Interval = tuple[torch.Tensor, torch.Tensor]
 _SHAPE = "-+-"
 _EPS = torch.finfo(torch.float64).eps
-# The intercepts below are a handful of operations on numbers whose magnitudes are summed beside them.
+# The intercepts below are a handful of operations on numbers whose magnitudes are summed beside
+# them.
 _UNITS = 64 * _EPS
 
 
@@ -57,20 +60,30 @@ class Reach:
 
 
 def are_twins(first: Activation, second: Activation) -> bool:
-    """Whether planes of first(a) - second(b) are known: of one activation, or of a smooth one and ReLU."""
+    """Whether planes of first(a) - second(b) are known: of one activation, or of a smooth one
+    and ReLU.
+    """
     if first == second:
         return first.name == RELU.name or bool(
             first.shape and not first.kinks and not first.row_of and not first.parameters
         )
     others = [each for each in (first, second) if each.name != RELU.name]
-    # A row with parameters speaks for their initial values, and its numbers may be larger than its inputs.
-    return len(others) == 1 and others[0].row_of is None and others[0].shape == _SHAPE and _is_even(others[0])
+    # A row with parameters speaks for their initial values, and its numbers may be larger than its
+    # inputs.
+    return (
+        len(others) == 1
+        and others[0].row_of is None
+        and others[0].shape == _SHAPE
+        and _is_even(others[0])
+    )
 
 
 @cache
 def _is_even(traits: Activation) -> bool:
     z = torch.linspace(0, 40, 4001, dtype=torch.float64)
-    return not traits.kinks and bool(((traits.value(z) - traits.value(-z) - z).abs() <= 1e-12 * (1 + z)).all())
+    return not traits.kinks and bool(
+        ((traits.value(z) - traits.value(-z) - z).abs() <= 1e-12 * (1 + z)).all()
+    )
 
 
 @torch.no_grad()
@@ -82,7 +95,9 @@ def apart(first: Activation, second: Activation, reach: Reach) -> tuple[Planes, 
         return _from_relu(first, reach)
     low, high = reach.d
     planes, (least, most) = _from_relu(second, Reach(reach.b, reach.a, (-high, -low)))
-    sides = (Form(each.d, -each.b, -each.a, -each.constant) for each in (planes.upper, planes.lower))
+    sides = (
+        Form(each.d, -each.b, -each.a, -each.constant) for each in (planes.upper, planes.lower)
+    )
     return Planes(*sides), (-most, -least)
 
 
@@ -115,7 +130,9 @@ def _slopes(traits: Activation, low: torch.Tensor, high: torch.Tensor) -> Interv
 
 
 def _multiple(slopes: Interval, d: Interval) -> tuple[Interval, Interval]:
-    """Lines below and above s d for s in `slopes` and d in its interval: (slope, intercept) of each."""
+    """Lines below and above s d for s in `slopes` and d in its interval: (slope, intercept) of
+    each.
+    """
     (least, most), (low, high) = slopes, d
     lines = []
     for first, last, least_side in ((most, least, True), (least, most, False)):
@@ -131,7 +148,9 @@ def _multiple(slopes: Interval, d: Interval) -> tuple[Interval, Interval]:
 
 
 def _gap(traits: Activation, x: Interval) -> tuple[tuple[Interval, Interval], Interval]:
-    """Lines below and above h(x) = f(-|x|), (slope, intercept) of each, constants where 0 is inside; and its range."""
+    """Lines below and above h(x) = f(-|x|), (slope, intercept) of each, constants where 0 is
+    inside; and its range.
+    """
     low, high = x
     zero = torch.zeros_like(low)
     inside = (low < 0) & (high > 0)
@@ -139,31 +158,46 @@ def _gap(traits: Activation, x: Interval) -> tuple[tuple[Interval, Interval], In
     mirrored = -torch.maximum(low.abs(), high.abs()), -nearest
     lines, (least, most) = relax(traits, *mirrored), interval(traits, *mirrored)
     sign = torch.where(low >= 0, -1.0, 1.0)
-    below = torch.where(inside, zero, sign * lines.lower_slope), torch.where(inside, least, lines.lower_intercept)
-    above = torch.where(inside, zero, sign * lines.upper_slope), torch.where(inside, most, lines.upper_intercept)
+    below = (
+        torch.where(inside, zero, sign * lines.lower_slope),
+        torch.where(inside, least, lines.lower_intercept),
+    )
+    above = (
+        torch.where(inside, zero, sign * lines.upper_slope),
+        torch.where(inside, most, lines.upper_intercept),
+    )
     return (below, above), (least, most)
 
 
 def _from_relu(traits: Activation, reach: Reach) -> tuple[Planes, Interval]:
-    """Of q = f(a) - ReLU(b): of the two ways above the planes that are nearer at the interval's middle; and both ranges
-    met.
+    """Of q = f(a) - ReLU(b): of the two ways above the planes that are nearer at the interval's
+    middle; and both ranges met.
     """
     zero, both = torch.zeros_like(reach.a[0]), _both(reach)
     ways, ends = list[Planes](), list[Interval]()
     for slopes, of_gap in ((_slopes(RELU, *both), reach.a), (_slopes(traits, *both), reach.b)):
         (planes, (low, high)), (lines, (least, most)) = mean(slopes, reach.d), _gap(traits, of_gap)
-        ways.append(Planes(*(
-            Form(
-                plane.d,
-                slope if of_gap is reach.a else zero,
-                slope if of_gap is reach.b else zero,
-                plane.constant + start + side * _UNITS * (plane.constant.abs() + start.abs()),
+        ways.append(
+            Planes(
+                *(
+                    Form(
+                        plane.d,
+                        slope if of_gap is reach.a else zero,
+                        slope if of_gap is reach.b else zero,
+                        plane.constant
+                        + start
+                        + side * _UNITS * (plane.constant.abs() + start.abs()),
+                    )
+                    for plane, (slope, start), side in zip(planes, lines, (-1, 1), strict=True)
+                )
             )
-            for plane, (slope, start), side in zip(planes, lines, (-1, 1), strict=True)
-        )))  # fmt: skip
+        )
         slack = _UNITS * torch.maximum(least.abs(), most.abs())
         ends.append((low + least - slack, high + most + slack))
-    return _nearest(ways, reach), (torch.maximum(ends[0][0], ends[1][0]), torch.minimum(ends[0][1], ends[1][1]))
+    return _nearest(ways, reach), (
+        torch.maximum(ends[0][0], ends[1][0]),
+        torch.minimum(ends[0][1], ends[1][1]),
+    )
 
 
 def _nearest(ways: list[Planes], reach: Reach) -> Planes:
@@ -176,7 +210,9 @@ def _nearest(ways: list[Planes], reach: Reach) -> Planes:
         return gap
 
     nearer = between(ways[0]) <= between(ways[1])
-    return Planes(*(
-        Form(*(torch.where(nearer, *pair) for pair in zip(one, other, strict=True)))
-        for one, other in zip(*ways, strict=True)
-    ))  # fmt: skip
+    return Planes(
+        *(
+            Form(*(torch.where(nearer, *pair) for pair in zip(one, other, strict=True)))
+            for one, other in zip(*ways, strict=True)
+        )
+    )

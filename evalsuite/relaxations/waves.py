@@ -1,16 +1,19 @@
-"""Lines of concave|convex|concave activations (GELU, SiLU and their kin), by tables: the ones that networks use most.
+"""Lines of concave|convex|concave activations (GELU, SiLU and their kin), by tables: the ones that
+networks use most.
 
-Write g for the normal form, -c < c for its inflections. The line of least area below (above) g on [l, u] supports
-the convex (concave) envelope at the midpoint, so what has to be known is where the envelope follows g itself: between
-tangent points that depend on one end of the interval only. They are tabulated once and interpolated. An error here
-costs tightness, never soundness. Such an activation is even but for a linear part, g(-z) = g(z) - k z: what holds on
-the right holds, mirrored, on the left, and one table serves both sides.
+Write g for the normal form, -c < c for its inflections. The line of least area below (above) g on
+[l, u] supports the convex (concave) envelope at the midpoint, so what has to be known is where the
+envelope follows g itself: between tangent points that depend on one end of the interval only. They
+are tabulated once and interpolated. An error here costs tightness, never soundness. Such an
+activation is even but for a linear part, g(-z) = g(z) - k z: what holds on the right holds,
+mirrored, on the left, and one table serves both sides.
 
-Soundness rests on the intercepts alone. Write h(z) = g(z) - a z for a line of slope a, t for the touch point.
-Below: h is at least its tangent at t on the convex piece, which holds t, and on the concave pieces it is least at
-their ends. Above, if the interval's middle is at or right of 0: h is at most its tangent at t on the right concave
-piece, which holds t; on the left one it falls, as a is at least g's slope towards minus infinity, the greatest there;
-on the convex piece it is greatest at the ends. Else the mirror image.
+Soundness rests on the intercepts alone. Write h(z) = g(z) - a z for a line of slope a, t for the
+touch point. Below: h is at least its tangent at t on the convex piece, which holds t, and on the
+concave pieces it is least at their ends. Above, if the interval's middle is at or right of 0: h is
+at most its tangent at t on the right concave piece, which holds t; on the left one it falls, as a
+is at least g's slope towards minus infinity, the greatest there; on the convex piece it is greatest
+at the ends. Else the mirror image.
 """
 
 from __future__ import annotations
@@ -34,7 +37,8 @@ _CLOSE = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """A concave|convex|concave curve that is even but for a linear part, and the tables of its tangent points.
+    """A concave|convex|concave curve that is even but for a linear part, and the tables of its
+    tangent points.
 
     Args:
         curve: the curve.
@@ -43,8 +47,8 @@ class Wave:
         below: below[i] is the point of the convex piece whose tangent passes through g(u), where
             1 / (1 + u - c) = i / N.
         below_step: below[i + 1] - below[i].
-        above: above[i] is the point right of c whose tangent passes through g(l), where (l / c)^(1/4) = i / N;
-            infinite at i = 0, for all l <= 0.
+        above: above[i] is the point right of c whose tangent passes through g(l), where (l /
+            c)^(1/4) = i / N; infinite at i = 0, for all l <= 0.
         above_step: above[i + 1] - above[i].
     """
 
@@ -57,12 +61,16 @@ class Wave:
     above_step: torch.Tensor
 
     def last_below(self, far: torch.Tensor) -> torch.Tensor:
-        """The last point that the lower envelope up to `far` (any shape) follows; `far` itself up to c."""
+        """The last point that the lower envelope up to `far` (any shape) follows; `far` itself
+        up to c.
+        """
         position = (far - self.outer).clamp_(min=0).add_(1).reciprocal_().mul_(_POINTS)
         return torch.minimum(_interpolated(self.below, self.below_step, position), far)
 
     def first_above(self, near: torch.Tensor) -> torch.Tensor:
-        """The first point that the upper envelope from `near` (any shape) on follows; infinite where there is none."""
+        """The first point that the upper envelope from `near` (any shape) on follows; infinite
+        where there is none.
+        """
         position = (near / self.outer).clamp_(0, 1).sqrt_().sqrt_().mul_(_POINTS)
         return torch.maximum(_interpolated(self.above, self.above_step, position), near)
 
@@ -82,7 +90,9 @@ def _steps(table: torch.Tensor) -> torch.Tensor:
 def _tail(slope_at: Curve, outer: float, limit: float) -> float:
     """How far beyond c the slope can be told from its limit in float64."""
     length = 1.0
-    while length < 1e3 and abs(at(slope_at.slope, outer + length) - limit) > 1e-15 * (1 + abs(limit)):
+    while length < 1e3 and abs(at(slope_at.slope, outer + length) - limit) > 1e-15 * (
+        1 + abs(limit)
+    ):
         length *= 1.25
     return length
 
@@ -90,8 +100,14 @@ def _tail(slope_at: Curve, outer: float, limit: float) -> float:
 @lru_cache(maxsize=512)
 @torch.no_grad()
 def wave(each: Curve, limits: tuple[float, float]) -> Wave | None:
-    """The tables of a curve, given its slopes towards minus and plus infinity; None if it is no such wave."""
-    if "".join(piece.sign for piece in each.pieces) != SHAPE or each.rises or not all(map(math.isfinite, limits)):
+    """The tables of a curve, given its slopes towards minus and plus infinity; None if it is no
+    such wave.
+    """
+    if (
+        "".join(piece.sign for piece in each.pieces) != SHAPE
+        or each.rises
+        or not all(map(math.isfinite, limits))
+    ):
         return None
     (inner, outer), (left, right) = each.breaks, limits
     z = torch.linspace(0, 40, 2001, dtype=torch.float64)
@@ -108,7 +124,8 @@ def wave(each: Curve, limits: tuple[float, float]) -> Wave | None:
     ends = torch.full_like(near, outer), torch.full_like(near, outer + _tail(each, outer, right))
     above = bisect(lambda t: value(t) + slope(t) * (near - t) < value(near), *ends)
     below[-1], above[-1], above[0] = outer, outer, torch.inf
-    # The asymptote must be what l <= 0 sees: otherwise tangents from there would touch, and the table has none.
+    # The asymptote must be what l <= 0 sees: otherwise tangents from there would touch, and the
+    # table has none.
     if abs(at(value, outer + 1e3) - right * (outer + 1e3)) > 1e-9 * (1 + each.steepest):
         return None
     return Wave(each, outer, limits, below, _steps(below), above, _steps(above))
@@ -143,7 +160,9 @@ def _silu(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _value_and_slope(curve: Curve, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """g and g'; differentiable by z is g' alone. Where both are made of one costly function, it is called once."""
+    """g and g'; differentiable by z is g' alone. Where both are made of one costly function, it
+    is called once.
+    """
     if not z.requires_grad:
         if curve.value is GELU.value and curve.slope is GELU.slope:
             return _gelu(z)
@@ -152,9 +171,15 @@ def _value_and_slope(curve: Curve, z: torch.Tensor) -> tuple[torch.Tensor, torch
     return curve.value(z.detach()), curve.slope(z)
 
 
-def relax_wave(wave: Wave, each: Intervals, points: tuple[torch.Tensor, torch.Tensor] | None) -> Lines:
-    """The lines of least area, of the intervals' shape, or those that support the envelopes at `points`."""
-    below, above = (each.middle, each.middle) if points is None else (points[0].double(), points[1].double())
+def relax_wave(
+    wave: Wave, each: Intervals, points: tuple[torch.Tensor, torch.Tensor] | None
+) -> Lines:
+    """The lines of least area, of the intervals' shape, or those that support the envelopes at
+    `points`.
+    """
+    below, above = (
+        (each.middle, each.middle) if points is None else (points[0].double(), points[1].double())
+    )
     with torch.no_grad():
         at_lower, at_upper = wave.curve.value(each.lower), wave.curve.value(each.upper)
         chord = (at_upper - at_lower).div_(each.width.clamp(min=torch.finfo(torch.float64).tiny))
@@ -168,7 +193,8 @@ def _lower_line(wave: Wave, ends: _Ends, point: torch.Tensor) -> tuple[torch.Ten
         last = wave.last_below(each.upper)
         first = wave.last_below(-each.lower).neg_()
         tangent = (first <= last).logical_or_(ends.narrow)
-        # Where a chord is best, this leaves the end that lies on the convex piece; there the tangent proves most.
+        # Where a chord is best, this leaves the end that lies on the convex piece; there the
+        # tangent proves most.
         first, last = torch.minimum(first, each.upper), torch.maximum(last, each.lower)
     touch = torch.clamp(point, first, last)
     value, steep = _value_and_slope(wave.curve, touch)
@@ -210,14 +236,22 @@ def _limits(limits: tuple[float, float], dtype: torch.dtype) -> tuple[float, flo
 
 
 def _intercept(
-    ends: _Ends, slope: torch.Tensor, touch: torch.Tensor, value: torch.Tensor, steep: torch.Tensor, *, up: bool
+    ends: _Ends,
+    slope: torch.Tensor,
+    touch: torch.Tensor,
+    value: torch.Tensor,
+    steep: torch.Tensor,
+    *,
+    up: bool,
 ) -> torch.Tensor:
     each, a, t = ends.each, slope.detach().double(), touch.detach()
     best = torch.maximum if up else torch.minimum
     low = torch.addcmul(ends.at_lower, a, each.lower, value=-1)
     high = torch.addcmul(ends.at_upper, a, each.upper, value=-1)
     rest = steep.detach() - a
-    tangent = torch.addcmul(value, a, t, value=-1) + best(rest * (each.lower - t), rest * (each.upper - t))
+    tangent = torch.addcmul(value, a, t, value=-1) + best(
+        rest * (each.lower - t), rest * (each.upper - t)
+    )
     outer = best(low, high)
     found = best(outer, tangent)
     found = found + ends.slack if up else found - ends.slack

@@ -1,1 +1,3 @@
-"""From a GELU network to a ReLU network: hardening, the swap, folding lambda away, and the variants made of them."""
+"""From a GELU network to a ReLU network: hardening, the swap, folding lambda away, and the
+variants made of them.
+"""

@@ -1,4 +1,5 @@
-"""Folding lambda into the neighbouring layers: a lambda-GELU network is a GELU network with other weights.
+"""Folding lambda into the neighbouring layers: a lambda-GELU network is a GELU network with other
+weights.
 
 What is safe to fold is known from who makes a tensor, and who takes it, in one run of the network.
 """
@@ -22,23 +23,43 @@ from evalsuite.activations.hardenable import Hardenable
 from evalsuite.activations.recognition import known
 from evalsuite.activations.runs import as_call
 
-# Functions of torch that a positive factor passes through: one per channel (dimension 1), or only one per tensor.
+# Functions of torch that a positive factor passes through: one per channel (dimension 1), or only
+# one per tensor.
 _PER_CHANNEL = frozenset(
-    {"dropout", "dropout1d", "dropout2d", "feature_dropout", "contiguous", "clone", "detach", "relu", "max_pool1d"}
+    {
+        "dropout",
+        "dropout1d",
+        "dropout2d",
+        "feature_dropout",
+        "contiguous",
+        "clone",
+        "detach",
+        "relu",
+        "max_pool1d",
+    }
     | {"max_pool2d", "avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool2d"}
 )
 _SHAPING = frozenset({"view", "reshape", "flatten", "permute", "transpose", "squeeze", "unsqueeze"})
 _PER_TENSOR = _PER_CHANNEL | _SHAPING
-# Functions that are affine in their input, where input, weight and bias are among their arguments, and the dimension
-# of the weight that counts outputs (inputs, behind the activation).
+# Functions that are affine in their input, where input, weight and bias are among their arguments,
+# and the dimension of the weight that counts outputs (inputs, behind the activation).
 _BEFORE = {
-    "linear": (0, 1, 2, 0), "conv1d": (0, 1, 2, 0), "conv2d": (0, 1, 2, 0), "conv3d": (0, 1, 2, 0),
-    "addmm": (1, 2, 0, 1), "batch_norm": (0, 3, 4, 0), "layer_norm": (0, 2, 3, 0),
-}  # fmt: skip
+    "linear": (0, 1, 2, 0),
+    "conv1d": (0, 1, 2, 0),
+    "conv2d": (0, 1, 2, 0),
+    "conv3d": (0, 1, 2, 0),
+    "addmm": (1, 2, 0, 1),
+    "batch_norm": (0, 3, 4, 0),
+    "layer_norm": (0, 2, 3, 0),
+}
 _BEHIND = {"linear": 1, "conv1d": 1, "conv2d": 1, "conv3d": 1, "addmm": 0}
 # Functions of torch that may give back the very tensor that they were given, unchanged.
-_UNCHANGING = frozenset({"dropout", "dropout1d", "dropout2d", "feature_dropout", "contiguous", "to", "float", "double"})
-_ASKING = frozenset({"__get__", "size", "dim", "numel", "stride", "is_floating_point", "is_contiguous", "__len__"})
+_UNCHANGING = frozenset(
+    {"dropout", "dropout1d", "dropout2d", "feature_dropout", "contiguous", "to", "float", "double"}
+)
+_ASKING = frozenset(
+    {"__get__", "size", "dim", "numel", "stride", "is_floating_point", "is_contiguous", "__len__"}
+)
 
 
 @dataclass(eq=False, slots=True)
@@ -58,23 +79,34 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """A parameter to multiply by lambda, or to divide by it, along `dimension` if there is one lambda per channel."""
+    """A parameter to multiply by lambda, or to divide by it, along `dimension` if there is one
+    lambda per channel.
+    """
 
     parameter: nn.Parameter
     dimension: int
     divide: bool
 
 
-def scaled_parameters(before: Any, bias: Any, *behind: Any, dimension: int = 0, inputs: int = 1) -> list[Scaled]:
+def scaled_parameters(
+    before: Any, bias: Any, *behind: Any, dimension: int = 0, inputs: int = 1
+) -> list[Scaled]:
     """What folding scales: weight and bias of the layer before, and the weights behind."""
-    made = [Scaled(before, dimension, False), *([Scaled(bias, 0, False)] if bias is not None else [])]
+    made = [
+        Scaled(before, dimension, False),
+        *([Scaled(bias, 0, False)] if bias is not None else []),
+    ]
     return [*made, *(Scaled(weight, inputs, True) for weight in behind)]
 
 
 class Dataflow(TorchFunctionMode):
-    """The steps of one run of `network`, each tensor's maker and takers. Tensors are kept, so that ids stay unique."""
+    """The steps of one run of `network`, each tensor's maker and takers. Tensors are kept, so
+    that ids stay unique.
+    """
 
-    def __init__(self, network: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def __init__(
+        self, network: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
         super().__init__()
         self.steps: list[Step] = []
         self.maker: dict[int, Step] = {}
@@ -92,12 +124,18 @@ class Dataflow(TorchFunctionMode):
         self._add(Step("output", tuple(tree_leaves(output)), {}, None))
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         name = str(getattr(func, "__name__", "?")).partition(".")[0]
-        is_question = name in _ASKING and not any(isinstance(each, torch.Tensor) for each in tree_leaves(result))
+        is_question = name in _ASKING and not any(
+            isinstance(each, torch.Tensor) for each in tree_leaves(result)
+        )
         is_nothing = name in _UNCHANGING and bool(args) and result is args[0]
         if not self._muted and not is_question and not is_nothing:
             self._add(Step(name, args, kwargs, result))
@@ -121,15 +159,21 @@ class Dataflow(TorchFunctionMode):
                 self.takers[id(each)].append(step)
         for each in tree_leaves(step.result):
             if isinstance(each, torch.Tensor):
-                # an operator in place gives back what it was given: from then on nobody is the one maker
-                self.maker[id(each)] = step if id(each) not in self.takers else Step("in place", (), {}, each)
+                # an operator in place gives back what it was given: from then on nobody is the one
+                # maker
+                self.maker[id(each)] = (
+                    step if id(each) not in self.takers else Step("in place", (), {}, each)
+                )
 
 
-def neighbours(network: nn.Module, layer: Hardenable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Scaled]:
-    """The parameters into which lambda of `layer` can go without a change of any output; none: there are no such.
+def neighbours(
+    network: nn.Module, layer: Hardenable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> list[Scaled]:
+    """The parameters into which lambda of `layer` can go without a change of any output; none:
+    there are no such.
 
-    Each must be used once in the run, in an affine function before or behind the activation, and every tensor between
-    must be used by nothing else.
+    Each must be used once in the run, in an affine function before or behind the activation, and
+    every tensor between must be used by nothing else.
     """
     flow = Dataflow(network, args, kwargs)
     uses = [step for step in flow.steps if step.activation is layer]
@@ -144,7 +188,9 @@ def neighbours(network: nn.Module, layer: Hardenable, args: tuple[Any, ...], kwa
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """From an activation to the affine functions around it, along tensors that nothing else uses."""
+    """From an activation to the affine functions around it, along tensors that nothing else
+    uses.
+    """
 
     flow: Dataflow
     tied: Counter[int]
@@ -158,16 +204,24 @@ class _Search:
         if step.name in _BEFORE:
             return self._affine(step, x)
         passing = step.name in (_PER_CHANNEL if self.per_channel else _PER_TENSOR)
-        return self.before(step.args[0]) if passing and step.args and isinstance(step.args[0], torch.Tensor) else []
+        return (
+            self.before(step.args[0])
+            if passing and step.args and isinstance(step.args[0], torch.Tensor)
+            else []
+        )
 
     def _affine(self, step: Step, x: torch.Tensor) -> list[Scaled]:
         _, weight_at, bias_at, dimension = _BEFORE[step.name]
         product = step.name == "addmm"
-        if self.per_channel and (step.name == "layer_norm" or (step.name in ("linear", "addmm") and x.ndim != 2)):
+        if self.per_channel and (
+            step.name == "layer_norm" or (step.name in ("linear", "addmm") and x.ndim != 2)
+        ):
             return []
         weight = step.argument(weight_at, "mat2" if product else "weight")
         bias = step.argument(bias_at, "input" if product else "bias")
-        free = self._is_free(weight) and (bias is None or self._is_free(bias)) and weight is not bias
+        free = (
+            self._is_free(weight) and (bias is None or self._is_free(bias)) and weight is not bias
+        )
         if not free or (product and step.kwargs):  # beta and alpha
             return []
         return scaled_parameters(weight, bias, dimension=dimension)
@@ -189,11 +243,18 @@ class _Search:
             return self._weight(step, y)
         first = bool(step.args) and step.args[0] is y
         passing = step.name in (_PER_CHANNEL if self.per_channel else _PER_TENSOR) and first
-        # Channel i of a product is to be that of y times something; for one lambda every product serves.
-        alike = not self.per_channel or (isinstance(step.result, torch.Tensor) and step.result.shape == y.shape)
+        # Channel i of a product is to be that of y times something; for one lambda every product
+        # serves.
+        alike = not self.per_channel or (
+            isinstance(step.result, torch.Tensor) and step.result.shape == y.shape
+        )
         if not passing and not (step.name in ("mul", "__mul__", "__rmul__") and alike):
             return []
-        return self.behind(step.result) if isinstance(step.result, torch.Tensor) and step.result is not y else []
+        return (
+            self.behind(step.result)
+            if isinstance(step.result, torch.Tensor) and step.result is not y
+            else []
+        )
 
     def _weight(self, step: Step, y: torch.Tensor) -> list[Scaled]:
         at = _BEFORE[step.name][0]
@@ -211,10 +272,16 @@ class _Search:
 
     def _is_free(self, value: Any) -> bool:
         """A parameter that one call takes, and one place of the network holds."""
-        return isinstance(value, nn.Parameter) and len(self.flow.takers[id(value)]) == 1 and self.tied[id(value)] == 1
+        return (
+            isinstance(value, nn.Parameter)
+            and len(self.flow.takers[id(value)]) == 1
+            and self.tied[id(value)] == 1
+        )
 
 
-def copies_agree(first: nn.Module, second: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+def copies_agree(
+    first: nn.Module, second: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> bool:
     """Whether two networks give the same outputs, to 1e-9 of the largest, computed in float64.
 
     A network that does not run in float64 cannot be compared so closely: then the answer is no.
@@ -225,7 +292,9 @@ def copies_agree(first: nn.Module, second: nn.Module, args: tuple[Any, ...], kwa
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             try:
-                outputs.append(tree_leaves(duplicate(module).double()(*map(_double, args), **named)))
+                outputs.append(
+                    tree_leaves(duplicate(module).double()(*map(_double, args), **named))
+                )
             except RuntimeError:
                 return False
     return all(
@@ -239,27 +308,38 @@ def _double(value: Any) -> Any:
     """The argument in float64; of a batch that is a tuple or a mapping each part."""
 
     def one(each: Any) -> Any:
-        return each.double() if isinstance(each, torch.Tensor) and each.is_floating_point() else each
+        return (
+            each.double() if isinstance(each, torch.Tensor) and each.is_floating_point() else each
+        )
 
     return tree_map(one, value)
 
 
 # Layers that a positive factor, one per tensor or per channel, passes through unchanged.
-_HOMOGENEOUS = (nn.Flatten, nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Dropout)
+_HOMOGENEOUS = (
+    nn.Flatten,
+    nn.MaxPool1d,
+    nn.MaxPool2d,
+    nn.AvgPool1d,
+    nn.AvgPool2d,
+    nn.AdaptiveAvgPool2d,
+    nn.Dropout,
+)
 _AFFINE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d)
 
 
 def fold_hardness(module: nn.Module, example: Any = None) -> nn.Module:
-    """A copy of `module`, in evaluation mode, whose hardness is moved into the weights: f(x) = g(lambda x) / lambda
-    exactly.
+    """A copy of `module`, in evaluation mode, whose hardness is moved into the weights: f(x) =
+    g(lambda x) / lambda exactly.
 
-    LambdaGELU becomes nn.GELU and Swish nn.SiLU: lambda multiplies the affine layer before and divides those behind.
-    Without an example, these neighbours are known in nn.Sequential (pooling, dropout and flattening may lie between),
-    in torch's transformer layers and in GatedUnit. With one, they are found by following the tensors of a run, in any
-    network; each fold is then checked by running the network in float64, and taken back if an output moves. Where
-    lambda has no place to go an activation is kept as it is: no affine neighbour, one that is called several times or
-    whose weights are shared, a tensor that is used elsewhere too (a residual), a lambda per channel behind which the
-    channels are flattened.
+    LambdaGELU becomes nn.GELU and Swish nn.SiLU: lambda multiplies the affine layer before and
+    divides those behind. Without an example, these neighbours are known in nn.Sequential (pooling,
+    dropout and flattening may lie between), in torch's transformer layers and in GatedUnit. With
+    one, they are found by following the tensors of a run, in any network; each fold is then checked
+    by running the network in float64, and taken back if an output moves. Where lambda has no place
+    to go an activation is kept as it is: no affine neighbour, one that is called several times or
+    whose weights are shared, a tensor that is used elsewhere too (a residual), a lambda per channel
+    behind which the channels are flattened.
 
     Args:
         module: any network.
@@ -276,14 +356,22 @@ def fold_hardness(module: nn.Module, example: Any = None) -> nn.Module:
     args, kwargs = as_call(example)
     for path in [path for path, each in folded.named_modules() if isinstance(each, Hardenable)]:
         activation = folded.get_submodule(path)
-        scaled = neighbours(folded, activation, args, kwargs) if isinstance(activation, Hardenable) else []
+        scaled = (
+            neighbours(folded, activation, args, kwargs)
+            if isinstance(activation, Hardenable)
+            else []
+        )
         if scaled and copies_agree(*_folded_exactly(folded, path, scaled), args, kwargs):
             folded = _folded(folded, path, scaled)
     return folded
 
 
-def _folded_exactly(network: nn.Module, path: str, scaled: list[Scaled]) -> tuple[nn.Module, nn.Module]:
-    """Copies in float64, unfolded and folded: folded float32 weights are rounded, and agree to 1e-7 only."""
+def _folded_exactly(
+    network: nn.Module, path: str, scaled: list[Scaled]
+) -> tuple[nn.Module, nn.Module]:
+    """Copies in float64, unfolded and folded: folded float32 weights are rounded, and agree to
+    1e-7 only.
+    """
     memo: dict[int, Any] = {}
     exact = copy.deepcopy(network, memo)
     # In place: the copied parameters stay the same objects.
@@ -298,7 +386,9 @@ def _folded(network: nn.Module, path: str, scaled: list[Scaled]) -> nn.Module:
     layer = candidate.get_submodule(path)
     if not isinstance(layer, Hardenable):
         raise TypeError(f"{path} is no Hardenable")
-    _apply(layer, [Scaled(memo[id(each.parameter)], each.dimension, each.divide) for each in scaled])
+    _apply(
+        layer, [Scaled(memo[id(each.parameter)], each.dimension, each.divide) for each in scaled]
+    )
     return substitute(candidate, {id(layer): _plain(layer)})
 
 
@@ -317,27 +407,42 @@ def _apply(layer: Hardenable, scaled: list[Scaled]) -> None:
 def _plain(layer: Hardenable) -> nn.Module:
     recognised = identify(layer)
     if recognised is None:
-        raise TypeError(f"{type(layer).__name__} is a Hardenable that no row of traits describes; register its row")
-    row = next(each for each in known() if each.value is recognised.traits.value and not each.parameters)
+        raise TypeError(
+            f"{type(layer).__name__} is a Hardenable that no row of traits describes; register"
+            " its row"
+        )
+    row = next(
+        each for each in known() if each.value is recognised.traits.value and not each.parameters
+    )
     return row.make(1).eval()
 
 
 def _by_structure(network: nn.Module) -> Iterator[tuple[Hardenable, list[Scaled]]]:
-    """Each activation between affine layers that nothing else uses, as far as the modules alone show it."""
+    """Each activation between affine layers that nothing else uses, as far as the modules alone
+    show it.
+    """
     places = Counter(id(module) for _, module in network.named_modules(remove_duplicate=False))
     tied = Counter(id(each) for _, each in network.named_parameters(remove_duplicate=False))
     for parent in list(network.modules()):
         for layer, before, behind in _neighbours(parent):
             parameters = [*before.parameters(), *behind.parameters()]
             alone = all(places[id(each)] == 1 for each in (layer, before, behind))
-            if alone and all(tied[id(each)] == 1 for each in parameters) and _fits(layer, before, behind):
+            if (
+                alone
+                and all(tied[id(each)] == 1 for each in parameters)
+                and _fits(layer, before, behind)
+            ):
                 yield layer, scaled_parameters(before.weight, before.bias, behind.weight)
 
 
 def _neighbours(parent: nn.Module) -> Iterator[tuple[Hardenable, nn.Module, nn.Module]]:
     if isinstance(parent, nn.Sequential):
         yield from _in_sequence(list(parent))
-    elif isinstance(parent, GatedUnit) and isinstance(parent.gate, Hardenable) and not parent.gate.hardness.ndim:
+    elif (
+        isinstance(parent, GatedUnit)
+        and isinstance(parent.gate, Hardenable)
+        and not parent.gate.hardness.ndim
+    ):
         yield parent.gate, parent.gate_proj, parent.down
     elif isinstance(parent, (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)):
         activation = parent.activation
@@ -362,4 +467,5 @@ def _fits(layer: Hardenable, before: nn.Module, behind: nn.Module) -> bool:
         return False
     if layer.hardness.ndim and getattr(behind, "groups", 1) != 1:
         return False
-    return bool(getattr(before, "affine", True))  # BatchNorm without weights has nothing to fold into
+    # BatchNorm without weights has nothing to fold into
+    return bool(getattr(before, "affine", True))

@@ -1,4 +1,6 @@
-"""Activations called as functions inside a user's forward, sent to child modules without touching the source."""
+"""Activations called as functions inside a user's forward, sent to child modules without
+touching the source.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,19 @@ from torch.utils._pytree import tree_map
 
 from evalsuite.activations.census import identify
 from evalsuite.activations.recognition import Recognised, recognise
-from evalsuite.activations.runs import FUNCTIONS, Call, calls_of_run, function_name, innermost, is_in_place
+from evalsuite.activations.runs import (
+    FUNCTIONS,
+    Call,
+    calls_of_run,
+    function_name,
+    innermost,
+    is_in_place,
+)
 
 Make = Callable[[Recognised], nn.Module]
 
-# The attributes of a redirected module that list its calls, and the names of the functions that count as such.
+# The attributes of a redirected module that list its calls, and the names of the functions that
+# count as such.
 _CALLS, _NAMES = "redirected_calls", "redirected_names"
 
 
@@ -29,12 +39,14 @@ def redirect_calls(
     kwargs: Mapping[str, Any],
     names: Collection[str] = FUNCTIONS,
 ) -> list[str]:
-    """Send the functional activations of `network`, changed in place, to child modules of the modules that call them.
+    """Send the functional activations of `network`, changed in place, to child modules of the
+    modules that call them.
 
-    The n-th call of a module's forward goes to its child `activation_n`, made by `make`; so parameters, state_dict,
-    deepcopy, to() and census() see it. The module's class becomes a subclass of its own class. Calls for which `make`
-    gives None stay as they are. Where forward checkpoints a part of itself (torch.utils.checkpoint), the part is
-    recomputed outside of forward, and so not redirected: checkpoint the whole module instead.
+    The n-th call of a module's forward goes to its child `activation_n`, made by `make`; so
+    parameters, state_dict, deepcopy, to() and census() see it. The module's class becomes a
+    subclass of its own class. Calls for which `make` gives None stay as they are. Where forward
+    checkpoints a part of itself (torch.utils.checkpoint), the part is recomputed outside of
+    forward, and so not redirected: checkpoint the whole module instead.
 
     Args:
         network: run once on a copy, in evaluation mode, to learn which module makes which calls.
@@ -46,7 +58,8 @@ def redirect_calls(
         The paths of the new modules.
 
     Raises:
-        ValueError: a module makes different calls in different passes, or a call in no module's forward.
+        ValueError: a module makes different calls in different passes, or a call in no module's
+            forward.
 
     Example: docs/reference.md#replace-activations
     """
@@ -56,13 +69,17 @@ def redirect_calls(
         made = [make(call) for call in calls]
         if "forward" in vars(owner):
             raise ValueError(
-                f"{path or type(owner).__name__}: its forward is an attribute of the instance, which calls"
-                f" {calls[0].function}; define forward in a class, or use a module such as nn.GELU"
+                f"{path or type(owner).__name__}: its forward is an attribute of the instance,"
+                f" which calls {calls[0].function}; define forward in a class, or use a module such"
+                " as nn.GELU"
             )
         children = ["" if each is None else _adopt(owner, each) for each in made]
         if any(children):
-            # in the order of the calls: the function, and the child that computes it ("": the function itself does)
-            vars(owner)[_CALLS] = tuple(zip([call.function for call in calls], children, strict=True))
+            # in the order of the calls: the function, and the child that computes it ("": the
+            # function itself does)
+            vars(owner)[_CALLS] = tuple(
+                zip([call.function for call in calls], children, strict=True)
+            )
             vars(owner)[_NAMES] = frozenset(names)
             owner.__class__ = _redirecting(type(owner))
         added += [f"{path}.{name}" if path else name for name in children if name]
@@ -70,7 +87,8 @@ def redirect_calls(
 
 
 def adopt_functions(network: nn.Module, make: Make) -> list[str]:
-    """Make modules, in place, of functions such as F.gelu that are attributes of a module; returns their paths.
+    """Make modules, in place, of functions such as F.gelu that are attributes of a module; returns
+    their paths.
 
     nn.TransformerEncoderLayer keeps its activation so.
     """
@@ -80,7 +98,11 @@ def adopt_functions(network: nn.Module, make: Make) -> list[str]:
             continue
         for name, value in list(vars(module).items()):
             function = value.func if isinstance(value, functools.partial) else value
-            if isinstance(function, nn.Module) or not callable(function) or function_name(function) is None:
+            if (
+                isinstance(function, nn.Module)
+                or not callable(function)
+                or function_name(function) is None
+            ):
                 continue
             recognised = recognise(value)
             if recognised is not None:
@@ -100,8 +122,9 @@ def _calls_by_module(calls: list[Call]) -> dict[str, list[Call]]:
         for made in each.values():
             if [_kind(call) for call in made] != expected[: len(made)]:
                 raise ValueError(
-                    f"{path or 'the network'}: its passes call different activations, {[name for name, *_ in expected]}"
-                    f" and {[call.function for call in made]}; use modules such as nn.GELU there"
+                    f"{path or 'the network'}: its passes call different activations,"
+                    f" {[name for name, *_ in expected]} and {[call.function for call in made]};"
+                    " use modules such as nn.GELU there"
                 )
     return longest
 
@@ -112,7 +135,9 @@ def _kind(call: Call) -> tuple[str, Recognised | None, str]:
         return call.function, call.recognised, ""
     # A tensor's repr rounds and leaves out; a subclass may have no numbers.
     plain = (torch.Tensor, nn.Parameter)
-    given = tree_map(lambda each: each.tolist() if type(each) in plain else each, (call.args, call.kwargs))
+    given = tree_map(
+        lambda each: each.tolist() if type(each) in plain else each, (call.args, call.kwargs)
+    )
     return call.function, None, repr(given)
 
 
@@ -125,7 +150,9 @@ def _adopt(owner: nn.Module, activation: nn.Module) -> str:
 
 
 class _Redirect(TorchFunctionMode):
-    """Active during one forward of `owner`: its own calls, not those of its children, go to its activations."""
+    """Active during one forward of `owner`: its own calls, not those of its children, go to its
+    activations.
+    """
 
     def __init__(self, owner: nn.Module) -> None:
         super().__init__()
@@ -133,7 +160,11 @@ class _Redirect(TorchFunctionMode):
         self._paths: dict[int, str] | None = None
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         name = function_name(func, self._names)
@@ -158,8 +189,9 @@ class _Redirect(TorchFunctionMode):
         if self._made >= len(calls) or calls[self._made][0] != name:
             seen = ", ".join(function for function, _ in calls)
             raise RuntimeError(
-                f"{type(self._owner).__name__}: call {self._made + 1} of an activation in forward is {name}, but the"
-                f" example's calls were {seen}; give an example that takes the same path"
+                f"{type(self._owner).__name__}: call {self._made + 1} of an activation in forward"
+                f" is {name}, but the example's calls were {seen}; give an example that takes the"
+                " same path"
             )
         self._made += 1
         return calls[self._made - 1][1]
@@ -169,7 +201,9 @@ _REDIRECTING: dict[type[nn.Module], type[nn.Module]] = {}
 
 
 def _redirecting(original: type[nn.Module]) -> type[nn.Module]:
-    """The subclass of `original` that redirects its calls: one per class, and no subclass of such a subclass."""
+    """The subclass of `original` that redirects its calls: one per class, and no subclass of
+    such a subclass.
+    """
     if _CALLS in vars(original):
         return original
     if original in _REDIRECTING:
@@ -186,7 +220,11 @@ def _redirecting(original: type[nn.Module]) -> type[nn.Module]:
         return (_revive, (original,), *state)
 
     same = {"__module__": original.__module__, "__doc__": original.__doc__}
-    made = type(original.__name__, (original,), {"forward": forward, "__reduce_ex__": reduce, _CALLS: (), **same})
+    made = type(
+        original.__name__,
+        (original,),
+        {"forward": forward, "__reduce_ex__": reduce, _CALLS: (), **same},
+    )
     return _REDIRECTING.setdefault(original, made)
 
 

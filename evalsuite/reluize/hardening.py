@@ -1,4 +1,6 @@
-"""Hardening: from the learnt lambda to one at which the swap to ReLU changes nothing that matters."""
+"""Hardening: from the learnt lambda to one at which the swap to ReLU changes nothing that
+matters.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from evalsuite.reluize.training import HARDNESS_STEP, parameter_groups
 class _Way:
     """Where a layer's lambda comes from and is: float64 on the CPU, 0-d or (channels,).
 
-    `current` is the lambda meant, `written` what the layer's s made of it, `share` how much of the way is gone.
+    `current` is the lambda meant, `written` what the layer's s made of it, `share` how much of the
+    way is gone.
     """
 
     start: torch.Tensor
@@ -52,8 +55,8 @@ class _Layer:
         start = self.hardness()
         if not bool((start <= self.target * (1 + self.slack())).all()):
             raise ValueError(
-                f"{self.path}: its lambda, {start.max().item():.4g}, is above the target {self.target:g} already; "
-                "raise `target`, or start hardening earlier"
+                f"{self.path}: its lambda, {start.max().item():.4g}, is above the target"
+                f" {self.target:g} already; raise `target`, or start hardening earlier"
             )
         return _Way(start, start, start)
 
@@ -72,22 +75,28 @@ class _Layer:
 
 @dataclass
 class Hardening:
-    """Raises every lambda to its target over the last part of training; call it before each optimizer step.
+    """Raises every lambda to its target over the last part of training; call it before each
+    optimizer step.
 
-    s is frozen when its layer's hardening begins (arXiv 2603.21991), unless `learn`: then each call moves the present
-    lambda the share of its *remaining* way that the schedule asks for, so that what the optimizer learnt in between
-    stays, fading, until the target is reached. Without a step in between both forms give the same lambdas.
+    s is frozen when its layer's hardening begins (arXiv 2603.21991), unless `learn`: then each call
+    moves the present lambda the share of its *remaining* way that the schedule asks for, so that
+    what the optimizer learnt in between stays, fading, until the target is reached. Without a step
+    in between both forms give the same lambdas.
 
-    Under DistributedDataParallel use find_unused_parameters=True: s stops taking part in the backward pass.
+    Under DistributedDataParallel use find_unused_parameters=True: s stops taking part in the
+    backward pass.
 
     Args:
         module: the network in training, with lambda-GELU or Swish in it (`harden` puts them in).
         start: the share of training after which hardening begins (arXiv 2603.21991: 0.25).
-        target: the final lambda, or one for each layer by its dotted path; sup |f - ReLU| is then 0.17 / target.
-        schedule: "linear", "geometric" (log lambda is linear), "reciprocal" (1 / lambda is linear), or your own
-            function: share of the hardening span in [0, 1] to share of the way to the target, never decreasing.
+        target: the final lambda, or one for each layer by its dotted path; sup |f - ReLU| is then
+            0.17 / target.
+        schedule: "linear", "geometric" (log lambda is linear), "reciprocal" (1 / lambda is linear),
+            or your own function: share of the hardening span in [0, 1] to share of the way to the
+            target, never decreasing.
         learn: s keeps learning while it is hardened.
-        order: "together", "forward" (a window for each layer, the first registered first) or "backward".
+        order: "together", "forward" (a window for each layer, the first registered first) or
+            "backward".
         steps: how many optimizer steps training has, for `step`.
 
     Example: docs/reference.md#replace-activations
@@ -110,14 +119,17 @@ class Hardening:
         if self.steps is not None and self.steps < 1:
             raise ValueError(f"steps must be at least 1, got {self.steps}")
         self._schedule = schedule_named(self.schedule)
-        found = {path: each for path, each in self.module.named_modules() if isinstance(each, Hardenable)}
+        found = {
+            path: each for path, each in self.module.named_modules() if isinstance(each, Hardenable)
+        }
         targets = _targets(self.target, list(found))
         spans = windows(len(found), self.order, self.start)
         if not found:
             raise ValueError(
-                f"nothing to harden: no activation with a learnable hardness in {type(self.module).__name__}; "
-                "call harden(module), which puts them in for GELU and SiLU; where they are called as functions, "
-                "harden(module, in_place=False, example=inputs)"
+                "nothing to harden: no activation with a learnable hardness in"
+                f" {type(self.module).__name__}; call harden(module), which puts them in for GELU"
+                " and SiLU; where they are called as functions, harden(module, in_place=False,"
+                " example=inputs)"
             )
         self._layers = [
             _Layer(path or type(each).__name__, each, targets[path], *span)
@@ -135,10 +147,12 @@ class Hardening:
         return {layer.path: layer.hardness() for layer in self._layers}
 
     def __call__(self, progress: float) -> None:
-        """Set the hardness due at `progress`, the share of training that the coming step completes, in (0, 1].
+        """Set the hardness due at `progress`, the share of training that the coming step completes,
+        in (0, 1].
 
         Raises:
-            ValueError: progress is out of range or goes back; the schedule decreases; a lambda is above its target.
+            ValueError: progress is out of range or goes back; the schedule decreases; a lambda is
+                above its target.
         """
         if not 0 <= progress <= 1:
             raise ValueError(f"progress must be in [0, 1], got {progress}")
@@ -146,7 +160,9 @@ class Hardening:
             raise ValueError(f"progress must not go back: {progress:g} after {self._progress:g}")
         for layer in self._layers:
             if progress > layer.opens:
-                self._harden(layer, min(1.0, (progress - layer.opens) / (layer.closes - layer.opens)))
+                self._harden(
+                    layer, min(1.0, (progress - layer.opens) / (layer.closes - layer.opens))
+                )
         self._progress = progress
 
     def _harden(self, layer: _Layer, span: float) -> None:
@@ -154,7 +170,8 @@ class Hardening:
         before, way.share = way.share, next_share(self._schedule.curve, span, way.share)
         target = torch.full_like(way.start, layer.target)
         if self.learn:
-            # What was learnt is added to the float64 lambda, so that no rounding of s builds up over the steps.
+            # What was learnt is added to the float64 lambda, so that no rounding of s builds up
+            # over the steps.
             present = way.current + (layer.hardness() - way.written)
             remaining = (way.share - before) / (1 - before) if before < 1 else 1.0
             way.current = self._schedule.between(present, target, remaining)
@@ -162,7 +179,8 @@ class Hardening:
             way.current = self._schedule.between(way.start, target, way.share)
         if not self.learn or way.share >= 1:
             layer.freeze()
-        layer.module.set_hardness(way.current.clamp(min=1 + 1e-9))  # a float32 lambda may be 1 itself
+        # a float32 lambda may be 1 itself
+        layer.module.set_hardness(way.current.clamp(min=1 + 1e-9))
         way.written = layer.hardness()
 
     def step(self) -> None:
@@ -172,9 +190,14 @@ class Hardening:
             ValueError: `steps` was not given, or is used up.
         """
         if self.steps is None:
-            raise ValueError("step() needs the number of optimizer steps: harden(module, steps=len(loader) * epochs)")
+            raise ValueError(
+                "step() needs the number of optimizer steps: harden(module, steps=len(loader) *"
+                " epochs)"
+            )
         if self._taken >= self.steps:
-            raise ValueError(f"step {self._taken + 1} of {self.steps}: `steps` must count every optimizer step")
+            raise ValueError(
+                f"step {self._taken + 1} of {self.steps}: `steps` must count every optimizer step"
+            )
         self(max((self._taken + 1) / self.steps, self._progress))
         self._taken += 1
 
@@ -187,7 +210,9 @@ class Hardening:
         weight_decay: float = 0.01,
         step: float = HARDNESS_STEP,
     ) -> list[dict[str, Any]]:
-        """The optimizer's groups, in which s has a rate of its own and no weight decay; see `parameter_groups`."""
+        """The optimizer's groups, in which s has a rate of its own and no weight decay; see
+        `parameter_groups`.
+        """
         return parameter_groups(
             self.module,
             learning_rate=learning_rate,
@@ -201,8 +226,8 @@ class Hardening:
         """A copy of the hardened network with ReLU in place of each activation, in eval mode.
 
         Raises:
-            ValueError: a lambda has not reached its target, or there is an activation that was not hardened or cannot
-                be swapped.
+            ValueError: a lambda has not reached its target, or there is an activation that was not
+                hardened or cannot be swapped.
         """
         from evalsuite.reluize.swap import swap_to_relu
 
@@ -210,23 +235,29 @@ class Hardening:
             reached = layer.hardness()
             if bool((reached < layer.target * (1 - layer.slack())).any()):
                 raise ValueError(
-                    f"{layer.path}: lambda is {reached.min().item():.4g}, not yet {layer.target:g}, at progress "
-                    f"{self._progress:g}; train to the end, or swap as it is by swap_to_relu(hardening.module)"
+                    f"{layer.path}: lambda is {reached.min().item():.4g}, not yet {layer.target:g},"
+                    f" at progress {self._progress:g}; train to the end, or swap as it is by"
+                    " swap_to_relu(hardening.module)"
                 )
         if smooth := self._not_hardened():
             raise ValueError(
-                f"not hardened, so that ReLU in its place changes the network: {', '.join(smooth)}; leave it by "
-                "swap_to_relu(hardening.module, keep=[path]), or swap it as it is by swap_to_relu(hardening.module)"
+                f"not hardened, so that ReLU in its place changes the network: {', '.join(smooth)};"
+                " leave it by swap_to_relu(hardening.module, keep=[path]), or swap it as it is by"
+                " swap_to_relu(hardening.module)"
             )
         return swap_to_relu(self.module)
 
     def _not_hardened(self) -> list[str]:
-        """The activations other than ReLU that the swap would replace without any hardening before."""
+        """The activations other than ReLU that the swap would replace without any hardening
+        before.
+        """
         from evalsuite.activations import RELU, census
         from evalsuite.activations.census import stays
         from evalsuite.reluize.swap import expose
 
-        hardened = {path for path, each in self.module.named_modules() if isinstance(each, Hardenable)}
+        hardened = {
+            path for path, each in self.module.named_modules() if isinstance(each, Hardenable)
+        }
         found = census(expose(self.module))
         return [
             f"{each.traits.name} at {each.path}"
@@ -239,7 +270,9 @@ class Hardening:
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resumed training needs besides the module's and the optimizer's states."""
-        ways = {layer.path: vars(layer.way).copy() for layer in self._layers if layer.way is not None}
+        ways = {
+            layer.path: vars(layer.way).copy() for layer in self._layers if layer.way is not None
+        }
         return {"progress": self._progress, "taken": self._taken, "layers": ways}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -251,7 +284,9 @@ class Hardening:
         known = {layer.path: layer for layer in self._layers}
         for path in state["layers"]:
             if path not in known:
-                raise ValueError(f"the state is of another network: no layer {path!r}{did_you_mean(path, known)}")
+                raise ValueError(
+                    f"the state is of another network: no layer {path!r}{did_you_mean(path, known)}"
+                )
         self._progress, self._taken = float(state["progress"]), int(state["taken"])
         for path, layer in known.items():
             layer.way = _Way(**state["layers"][path]) if path in state["layers"] else None
@@ -267,9 +302,13 @@ def _targets(target: float | Mapping[str, float], paths: list[str]) -> dict[str,
         return dict.fromkeys(paths, target)
     for path, value in target.items():
         if path not in paths:
-            raise ValueError(f"target names {path!r}, which is no layer to harden{did_you_mean(path, paths)}")
+            raise ValueError(
+                f"target names {path!r}, which is no layer to harden{did_you_mean(path, paths)}"
+            )
         if not 1 < value < math.inf:
             raise ValueError(f"target of {path!r}: lambda must be > 1 and finite, got {value}")
     if missing := [path for path in paths if path not in target]:
-        raise ValueError(f"target has no lambda for {', '.join(map(repr, missing))}; give one for every layer")
+        raise ValueError(
+            f"target has no lambda for {', '.join(map(repr, missing))}; give one for every layer"
+        )
     return dict(target)

@@ -29,7 +29,9 @@ class LayerHardness:
     spread: float | None = None
 
     def metrics(self) -> Iterator[Metric]:
-        """`hardness` at the end, `learnt_hardness`, `hardness_drift` since initialisation, `hardness_profile`."""
+        """`hardness` at the end, `learnt_hardness`, `hardness_drift` since initialisation,
+        `hardness_profile`.
+        """
         where = {"layer": self.layer}
         values = {
             "hardness": self.course[-1][1],
@@ -41,11 +43,18 @@ class LayerHardness:
         if self.spread is not None:
             yield Metric("hardness_spread", self.spread, "lambda", Direction.NEUTRAL, where)
         for progress, value in self.course:
-            yield Metric("hardness_profile", value, "lambda", Direction.NEUTRAL, {**where, "progress": progress})
+            yield Metric(
+                "hardness_profile",
+                value,
+                "lambda",
+                Direction.NEUTRAL,
+                {**where, "progress": progress},
+            )
 
 
 def learnt_parameters(module: nn.Module) -> Iterator[Metric]:
-    """What activations other than those with a hardness have learnt: the mean over a layer's channels.
+    """What activations other than those with a hardness have learnt: the mean over a layer's
+    channels.
 
     A parameter `raw_p` that stands for a p > 0 is told as p.
     """
@@ -60,7 +69,8 @@ def learnt_parameters(module: nn.Module) -> Iterator[Metric]:
 
 
 class HardnessProfile:
-    """Records lambda at `points` + 1 places of training; call it with the progress before each step.
+    """Records lambda at `points` + 1 places of training; call it with the progress before each
+    step.
 
     Args:
         module: the network in training.
@@ -69,7 +79,9 @@ class HardnessProfile:
     """
 
     def __init__(self, module: nn.Module, *, learning_until: float = 1.0, points: int = 20) -> None:
-        self._layers = {path: each for path, each in module.named_modules() if isinstance(each, Hardenable)}
+        self._layers = {
+            path: each for path, each in module.named_modules() if isinstance(each, Hardenable)
+        }
         self._until, self._points = learning_until, points
         self._courses: dict[str, list[tuple[float, float]]] = {path: [] for path in self._layers}
         self._learnt: dict[str, tuple[float, float | None]] = {}
@@ -88,7 +100,10 @@ class HardnessProfile:
         if self._until >= 1:
             self._note_learnt()
         self._record(1.0)
-        return [LayerHardness(path, tuple(course), *self._learnt[path]) for path, course in self._courses.items()]
+        return [
+            LayerHardness(path, tuple(course), *self._learnt[path])
+            for path, course in self._courses.items()
+        ]
 
     def _record(self, progress: float) -> None:
         self._recorded += 1

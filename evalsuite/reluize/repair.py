@@ -1,4 +1,6 @@
-"""Repairs after a direct swap: closed-form ones from unlabeled inputs, and the loss of distillation."""
+"""Repairs after a direct swap: closed-form ones from unlabeled inputs, and the loss of
+distillation.
+"""
 
 from __future__ import annotations
 
@@ -18,23 +20,30 @@ Inputs = torch.Tensor | Mapping[str, torch.Tensor] | tuple[torch.Tensor, ...]
 _CONVOLUTION = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_FEATURES_LAST = ("Conv1D",)  # transformers' name for a Linear with its weight transposed, as GPT-2 has it
+# transformers' name for a Linear with its weight transposed, as GPT-2 has it
+_FEATURES_LAST = ("Conv1D",)
 
 
 class NothingToRefit(ValueError):
-    """No layer behind a replaced activation gives other outputs than before: a bias could mend nothing."""
+    """No layer behind a replaced activation gives other outputs than before: a bias could mend
+    nothing.
+    """
 
 
 @dataclass(frozen=True)
 class Refit:
-    """A repaired copy and what was done: the layers re-fitted, and those that could not be, each with its reason."""
+    """A repaired copy and what was done: the layers re-fitted, and those that could not be, each
+    with its reason.
+    """
 
     module: nn.Module
     changed: tuple[str, ...]
     skipped: Mapping[str, str] = field(default_factory=dict)
 
 
-def refit_bias(swapped: nn.Module, original: nn.Module, inputs: Inputs, *, scale: bool = False) -> nn.Module:
+def refit_bias(
+    swapped: nn.Module, original: nn.Module, inputs: Inputs, *, scale: bool = False
+) -> nn.Module:
     """A repaired copy of the swapped network: what `refit` gives, without the report.
 
     Example: docs/reference.md#replace-activations
@@ -43,22 +52,25 @@ def refit_bias(swapped: nn.Module, original: nn.Module, inputs: Inputs, *, scale
 
 
 def refit(swapped: nn.Module, original: nn.Module, inputs: Inputs, *, scale: bool = False) -> Refit:
-    """Shift the biases of the swapped network so that each layer's outputs have the original's mean again.
+    """Shift the biases of the swapped network so that each layer's outputs have the original's mean
+    again.
 
-    One pass over all inputs as a single batch: in the order of the forward pass each affine layer (linear,
-    convolution, BatchNorm) behind a replaced activation gets, per feature or channel, the mean difference of its
-    outputs between the original and the swapped network, as repaired up to there. That is bias correction as in
-    post-training quantization (arXiv 1906.04721, section 4.2), measured instead of derived. Deterministic.
+    One pass over all inputs as a single batch: in the order of the forward pass each affine layer
+    (linear, convolution, BatchNorm) behind a replaced activation gets, per feature or channel, the
+    mean difference of its outputs between the original and the swapped network, as repaired up to
+    there. That is bias correction as in post-training quantization (arXiv 1906.04721, section 4.2),
+    measured instead of derived. Deterministic.
 
-    A linear or convolutional layer without a bias gets one, unless BatchNorm comes next, which has its own.
+    A linear or convolutional layer without a bias gets one, unless BatchNorm comes next, which has
+    its own.
 
     Args:
         swapped: the network after the swap; not changed.
         original: the same network before it.
-        inputs: calibration inputs, as the networks take them: a tensor (samples, ...), a tuple of arguments or a
-            mapping of named ones. All positions count, padding included.
-        scale: also multiply each output unit by the factor that fits the original's best (least squares). Layers
-            that share their weight with another are only shifted.
+        inputs: calibration inputs, as the networks take them: a tensor (samples, ...), a tuple of
+            arguments or a mapping of named ones. All positions count, padding included.
+        scale: also multiply each output unit by the factor that fits the original's best (least
+            squares). Layers that share their weight with another are only shifted.
 
     Raises:
         NothingToRefit: no affine layer of `swapped` is in `original` and gives other outputs there.
@@ -74,26 +86,34 @@ def refit(swapped: nn.Module, original: nn.Module, inputs: Inputs, *, scale: boo
     if not repair.changed:
         reasons = "; ".join(f"{path}: {reason}" for path, reason in repair.skipped.items())
         raise NothingToRefit(
-            f"nothing to re-fit in {type(swapped).__name__}: no affine layer gives other outputs than in the original"
-            + (f" ({reasons})" if reasons else "")
+            f"nothing to re-fit in {type(swapped).__name__}: no affine layer gives other outputs"
+            " than in the original" + (f" ({reasons})" if reasons else "")
         )
     return Refit(repaired, tuple(repair.changed), repair.skipped)
 
 
 def _axis(layer: nn.Module) -> int | None:
-    """The dimension of an affine layer's output that holds its features or channels; None for another layer."""
+    """The dimension of an affine layer's output that holds its features or channels; None for
+    another layer.
+    """
     if isinstance(layer, nn.Linear) or type(layer).__name__ in _FEATURES_LAST:
         return -1
     return 1 if isinstance(layer, (*_CONVOLUTION, *_TRANSPOSED, *_BATCH_NORM)) else None
 
 
 def _flat(output: torch.Tensor, axis: int) -> torch.Tensor:
-    """An output with its features last and all else in rows: (samples and positions, features), float64, detached."""
+    """An output with its features last and all else in rows: (samples and positions, features),
+    float64, detached.
+    """
     return output.detach().movedim(axis, -1).flatten(0, -2).double()
 
 
-def _outputs_of(original: nn.Module, inputs: Inputs, *, keep: bool) -> dict[str, list[torch.Tensor]]:
-    """Each affine layer's outputs by path, one entry a call: flat where `keep`, else their mean, (features,)."""
+def _outputs_of(
+    original: nn.Module, inputs: Inputs, *, keep: bool
+) -> dict[str, list[torch.Tensor]]:
+    """Each affine layer's outputs by path, one entry a call: flat where `keep`, else their mean,
+    (features,).
+    """
     observed = copy.deepcopy(original).eval()
     outputs: dict[str, list[torch.Tensor]] = {}
 
@@ -124,16 +144,23 @@ class _Repair:
     skipped: dict[str, str] = field(default_factory=dict)
 
     def run(self, inputs: Inputs) -> None:
-        layers = {path: layer for path, layer in self.module.named_modules() if _axis(layer) is not None}
-        uses = Counter(id(each) for layer in self.module.modules() for each in layer._parameters.values())
+        layers = {
+            path: layer for path, layer in self.module.named_modules() if _axis(layer) is not None
+        }
+        uses = Counter(
+            id(each) for layer in self.module.modules() for each in layer._parameters.values()
+        )
         handles = []
         for path, layer in layers.items():
             if reason := self._obstacle(path, layer, layers):
                 self.skipped[path] = reason
                 continue
-            # A computed weight (weight_norm) is no parameter, and a shared one is not this layer's alone to scale.
+            # A computed weight (weight_norm) is no parameter, and a shared one is not this layer's
+            # alone to scale.
             weight = layer._parameters.get("weight")
-            alone = weight is not None and uses[id(weight)] == 1 and not isinstance(layer, _TRANSPOSED)
+            alone = (
+                weight is not None and uses[id(weight)] == 1 and not isinstance(layer, _TRANSPOSED)
+            )
             handles.append(layer.register_forward_hook(self._hook(path, self.scale and alone)))
         args, kwargs = as_call(inputs)
         self.module(*args, **kwargs)
@@ -144,7 +171,11 @@ class _Repair:
         """Why the layer cannot be repaired; empty where it can."""
         calls = len(self.wanted.get(path, []))
         if calls != 1:
-            return f"called {calls} times" if calls else "not called as a module of that path in the original"
+            return (
+                f"called {calls} times"
+                if calls
+                else "not called as a module of that path in the original"
+            )
         if layer._parameters.get("bias") is not None:
             return ""
         if isinstance(layer, _BATCH_NORM):
@@ -154,7 +185,9 @@ class _Repair:
         left = following and isinstance(layers.get(following[0]), _BATCH_NORM)
         return "no bias: left to the BatchNorm behind" if left else ""
 
-    def _hook(self, path: str, scale: bool) -> Callable[[nn.Module, object, torch.Tensor], torch.Tensor | None]:
+    def _hook(
+        self, path: str, scale: bool
+    ) -> Callable[[nn.Module, object, torch.Tensor], torch.Tensor | None]:
         def hook(layer: nn.Module, _: object, output: torch.Tensor) -> torch.Tensor | None:
             axis = _axis(layer)
             assert axis is not None
@@ -176,7 +209,9 @@ class _Repair:
 
 
 def _slope(outputs: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """Per feature, the least-squares factor from `outputs` to `wanted`, both (samples, features); 1 where constant."""
+    """Per feature, the least-squares factor from `outputs` to `wanted`, both (samples,
+    features); 1 where constant.
+    """
     centred = outputs - outputs.mean(0)
     variance = centred.square().sum(0)
     covariance = (centred * (wanted - wanted.mean(0))).sum(0)
@@ -197,13 +232,16 @@ def _transform(layer: nn.Module, factor: torch.Tensor | None, shift: torch.Tenso
 
 
 def recalibrate_batchnorm(module: nn.Module, inputs: Inputs) -> nn.Module:
-    """A copy whose BatchNorm layers have the running statistics of `inputs`, taken as a single batch.
+    """A copy whose BatchNorm layers have the running statistics of `inputs`, taken as a single
+    batch.
 
-    Mean and (unbiased) variance, each behind the layers recomputed before it; all else is in eval mode. In eval mode.
+    Mean and (unbiased) variance, each behind the layers recomputed before it; all else is in eval
+    mode. In eval mode.
 
     Args:
         module: the network after the swap; not changed.
-        inputs: at least two calibration samples; a tensor, a tuple of arguments or a mapping of named ones.
+        inputs: at least two calibration samples; a tensor, a tuple of arguments or a mapping of
+            named ones.
 
     Raises:
         ValueError: no BatchNorm with running statistics, or statistics that are not finite.
@@ -217,7 +255,10 @@ def recalibrate_batchnorm(module: nn.Module, inputs: Inputs) -> nn.Module:
         if isinstance(each, _BATCH_NORM) and each.track_running_stats
     }
     if not layers:
-        raise ValueError(f"no BatchNorm with running statistics in {type(module).__name__}; use refit_bias instead")
+        raise ValueError(
+            f"no BatchNorm with running statistics in {type(module).__name__}; use refit_bias"
+            " instead"
+        )
     momentum = {path: layer.momentum for path, layer in layers.items()}
     for layer in layers.values():
         layer.reset_running_stats()
@@ -233,11 +274,14 @@ def recalibrate_batchnorm(module: nn.Module, inputs: Inputs) -> nn.Module:
     return recalibrated.eval()
 
 
-def distill_loss(student_logits: torch.Tensor, teacher_logits: torch.Tensor, temperature: float = 2.0) -> torch.Tensor:
-    """The distillation loss T^2 KL(teacher || student), in nats: the mean over samples and positions, 0-d.
+def distill_loss(
+    student_logits: torch.Tensor, teacher_logits: torch.Tensor, temperature: float = 2.0
+) -> torch.Tensor:
+    """The distillation loss T^2 KL(teacher || student), in nats: the mean over samples and
+    positions, 0-d.
 
-    The factor T^2 keeps the gradient's size independent of the temperature T (arXiv 1503.02531, section 2.1). The
-    teacher gets no gradient.
+    The factor T^2 keeps the gradient's size independent of the temperature T (arXiv 1503.02531,
+    section 2.1). The teacher gets no gradient.
 
     Args:
         student_logits, teacher_logits: (samples, classes) or (samples, positions, classes).
@@ -252,11 +296,17 @@ def distill_loss(student_logits: torch.Tensor, teacher_logits: torch.Tensor, tem
         raise ValueError(f"temperature must be > 0, got {temperature}")
     if student_logits.shape != teacher_logits.shape:
         raise ValueError(
-            f"student logits have shape {tuple(student_logits.shape)}, but the teacher's {tuple(teacher_logits.shape)}"
+            f"student logits have shape {tuple(student_logits.shape)}, but the teacher's"
+            f" {tuple(teacher_logits.shape)}"
         )
     if student_logits.ndim < 2 or student_logits.numel() == 0:
-        raise ValueError(f"logits must be (samples, ..., classes) and not empty, got {tuple(student_logits.shape)}")
+        raise ValueError(
+            "logits must be (samples, ..., classes) and not empty, got"
+            f" {tuple(student_logits.shape)}"
+        )
     student = functional.log_softmax(student_logits / temperature, dim=-1)
     teacher = functional.log_softmax(teacher_logits.detach() / temperature, dim=-1)
-    divergence = functional.kl_div(student, teacher, reduction="none", log_target=True).sum(-1).mean()
+    divergence = (
+        functional.kl_div(student, teacher, reduction="none", log_target=True).sum(-1).mean()
+    )
     return temperature**2 * divergence

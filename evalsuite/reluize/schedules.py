@@ -1,4 +1,6 @@
-"""Hardening's curves: in which space lambda rises, when each layer's turn comes, and how far lambda must rise."""
+"""Hardening's curves: in which space lambda rises, when each layer's turn comes, and how far
+lambda must rise.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,14 @@ _GRID = 1000
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """lambda's way from its start to its target: `curve` is the share gone, measured in the space of `to`.
+    """lambda's way from its start to its target: `curve` is the share gone, measured in the space
+    of `to`.
 
     Args:
         to: lambda to the coordinate in which the way is straight (float64 tensors).
         back: its inverse.
-        curve: share of the hardening span in [0, 1] to share of the way in [0, 1]; it must not decrease.
+        curve: share of the hardening span in [0, 1] to share of the way in [0, 1]; it must not
+            decrease.
     """
 
     to: Callable[[torch.Tensor], torch.Tensor]
@@ -31,7 +35,9 @@ class Schedule:
     curve: Curve
 
     def between(self, start: torch.Tensor, target: torch.Tensor, share: float) -> torch.Tensor:
-        """The lambda that lies `share` of the way from `start` to `target`, float64 of one shape; `target` at 1."""
+        """The lambda that lies `share` of the way from `start` to `target`, float64 of one
+        shape; `target` at 1.
+        """
         if share >= 1:
             return target.clone()
         return self.back(torch.lerp(self.to(start), self.to(target), share))
@@ -49,8 +55,8 @@ SCHEDULES: dict[str, Schedule] = {
 
 
 def schedule_named(schedule: str | Curve) -> Schedule:
-    """The schedule of that name, or a user's own curve for lambda, checked on a grid. Raises ValueError: the name is
-    unknown; the curve leaves [0, 1], decreases, or does not end at 1.
+    """The schedule of that name, or a user's own curve for lambda, checked on a grid. Raises
+    ValueError: the name is unknown; the curve leaves [0, 1], decreases, or does not end at 1.
     """
     if isinstance(schedule, str):
         if schedule not in SCHEDULES:
@@ -65,24 +71,29 @@ def schedule_named(schedule: str | Curve) -> Schedule:
 
 
 def next_share(curve: Curve, progress: float, before: float) -> float:
-    """The share curve(progress) of the way to the target; `progress` is the share of the hardening span. Raises
-    ValueError where the share is not in [0, 1], or less than `before`.
+    """The share curve(progress) of the way to the target; `progress` is the share of the hardening
+    span. Raises ValueError where the share is not in [0, 1], or less than `before`.
     """
     share = float(curve(progress))
     if not 0 <= share <= 1:
-        raise ValueError(f"schedule must be in [0, 1], got {share:g} at progress {progress:g} of the hardening span")
+        raise ValueError(
+            f"schedule must be in [0, 1], got {share:g} at progress {progress:g} of the hardening"
+            " span"
+        )
     if share < before:
         raise ValueError(
-            f"schedule must not decrease: {share:g} at progress {progress:g} of the hardening span, after {before:g}"
+            f"schedule must not decrease: {share:g} at progress {progress:g} of the hardening span,"
+            f" after {before:g}"
         )
     return share
 
 
 def windows(layers: int, order: str, start: float) -> list[tuple[float, float]]:
-    """When each layer hardens: (opens, closes) as shares of the whole training, in the layers' own order.
+    """When each layer hardens: (opens, closes) as shares of the whole training, in the layers' own
+    order.
 
-    "together": all over [start, 1]. "forward" and "backward" cut [start, 1] into equal windows, the first layer's first
-    or last. Raises ValueError: the order is unknown.
+    "together": all over [start, 1]. "forward" and "backward" cut [start, 1] into equal windows, the
+    first layer's first or last. Raises ValueError: the order is unknown.
     """
     if order not in ORDERS:
         raise ValueError(f"unknown order {order!r}{did_you_mean(order, ORDERS)}")
@@ -96,7 +107,8 @@ def windows(layers: int, order: str, start: float) -> list[tuple[float, float]]:
 def target_for(tolerance: float = 0.005) -> float:
     """The lambda at which the gate Phi(lambda x) is `tolerance` away from a step: 159.6 for 0.005.
 
-    The distance is E = integral |H(x) - Phi(lambda x)| dx = 2 / (lambda sqrt(2 pi)) (arXiv 2603.21991).
+    The distance is E = integral |H(x) - Phi(lambda x)| dx = 2 / (lambda sqrt(2 pi)) (arXiv
+    2603.21991).
 
     Raises:
         ValueError: the tolerance is not in (0, 0.798): at lambda = 1 the distance is 0.798 already.
@@ -105,7 +117,9 @@ def target_for(tolerance: float = 0.005) -> float:
     """
     at_one = 2 / math.sqrt(2 * math.pi)
     if not 0 < tolerance < at_one:
-        raise ValueError(f"tolerance must be in (0, {at_one:.4g}), its value at lambda = 1, got {tolerance}")
+        raise ValueError(
+            f"tolerance must be in (0, {at_one:.4g}), its value at lambda = 1, got {tolerance}"
+        )
     return at_one / tolerance
 
 
@@ -128,7 +142,8 @@ def target_for_certificate(
         A lambda at which `bound` was evaluated and found to be at most `wanted`.
 
     Raises:
-        ValueError: an option is out of its range, `bound` increases, or does not reach `wanted` by `highest`.
+        ValueError: an option is out of its range, `bound` increases, or does not reach `wanted` by
+            `highest`.
 
     Example: docs/reference.md#replace-activations
     """
@@ -143,16 +158,16 @@ def target_for_certificate(
         return lowest
     if not at_highest <= wanted:
         raise ValueError(
-            f"no lambda up to {highest:g} brings the bound to {wanted:g}: it is {at_highest:g} there; "
-            "ask for less, or use a tighter bound"
+            f"no lambda up to {highest:g} brings the bound to {wanted:g}: it is {at_highest:g}"
+            " there; ask for less, or use a tighter bound"
         )
     while highest > lowest * (1 + precision):
         middle = math.sqrt(lowest * highest)
         at_middle = bound(middle)
         if not at_highest <= at_middle <= at_lowest:
             raise ValueError(
-                f"bound must not increase with lambda: {at_lowest:g} at {lowest:g}, {at_middle:g} at {middle:g}, "
-                f"{at_highest:g} at {highest:g}"
+                f"bound must not increase with lambda: {at_lowest:g} at {lowest:g}, {at_middle:g}"
+                f" at {middle:g}, {at_highest:g} at {highest:g}"
             )
         if at_middle <= wanted:
             highest, at_highest = middle, at_middle

@@ -12,10 +12,12 @@ __all__ = ["write_content", "write_report"]
 
 
 def write_report(folder: Path) -> list[Path]:
-    """Write the report into a run's folder, over an older one; the same rows, record and artefacts give the same bytes.
+    """Write the report into a run's folder, over an older one; the same rows, record and artefacts
+    give the same bytes.
 
     Args:
-        folder: holds `results.parquet` and, if the runner got so far, `run.json`, and perhaps the jobs' `artefacts`.
+        folder: holds `results.parquet` and, if the runner got so far, `run.json`, and perhaps the
+            jobs' `artefacts`.
 
     Returns:
         The files written: the page first.
@@ -33,7 +35,9 @@ def write_report(folder: Path) -> list[Path]:
 
 
 def write_content(content: Run, folder: Path) -> list[Path]:
-    """Write the page, the Markdown and the tables of a content into an existing folder; the page first."""
+    """Write the page, the Markdown and the tables of a content into an existing folder; the page
+    first.
+    """
     from evalsuite.report.documents import markdown, table_files
     from evalsuite.report.page import render
     from evalsuite.sums import add_sums

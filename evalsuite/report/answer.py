@@ -1,7 +1,8 @@
-"""The answer: what a variant buys, what it costs, where no difference matters, and what cannot be told.
+"""The answer: what a variant buys, what it costs, where no difference matters, and what cannot be
+told.
 
-It is one object, made of the decision matrix of a run, or of those of several runs that asked the same. README and the
-documents are generated from it.
+It is one object, made of the decision matrix of a run, or of those of several runs that asked the
+same. README and the documents are generated from it.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ class Statement:
             "question": self.row.endpoint.question,
             "workload": self.workload,
             "study": self.study,
-            "difference": None if estimate is None else [estimate.mean, estimate.low, estimate.high],
+            "difference": None
+            if estimate is None
+            else [estimate.mean, estimate.low, estimate.high],
             "unit": self.row.endpoint.unit,
             "margin": self.row.endpoint.margin,
             "n": 0 if estimate is None else estimate.n,
@@ -90,9 +93,10 @@ class Answer:
 
     Args:
         matrix: the questions, with what each workload and all together conclude.
-        studies: question and workload -> the run that the number is of; empty for the answer of one run.
-        taken: question and workload -> what deployment takes from the quality of the variant and of the baseline, in
-            the unit of the question; of those that ask of deployed networks.
+        studies: question and workload -> the run that the number is of; empty for the answer of one
+            run.
+        taken: question and workload -> what deployment takes from the quality of the variant and of
+            the baseline, in the unit of the question; of those that ask of deployed networks.
     """
 
     matrix: Matrix
@@ -133,7 +137,9 @@ class Answer:
 
 
 def kind_of(cell: MatrixCell, row: MatrixRow) -> Kind | None:
-    """Where a cell stands in the answer; None for what was not asked, and for a mean that says nothing of its own."""
+    """Where a cell stands in the answer; None for what was not asked, and for a mean that says
+    nothing of its own.
+    """
     estimate = cell.estimate
     if estimate is None:
         return None if cell is row.pooled or cell.reason == "not asked" else Kind.UNKNOWN
@@ -149,7 +155,9 @@ def kind_of(cell: MatrixCell, row: MatrixRow) -> Kind | None:
 
 
 def taken_by_deployment(matrix: Matrix) -> dict[tuple[str, str], tuple[float, float]]:
-    """Question and workload -> the loss of quality between the float networks and the deployed ones, of both arms."""
+    """Question and workload -> the loss of quality between the float networks and the deployed
+    ones, of both arms.
+    """
     before = {row.endpoint.question: row for row in matrix.rows}
     taken = {}
     for row in matrix.rows:
@@ -163,10 +171,11 @@ def taken_by_deployment(matrix: Matrix) -> dict[tuple[str, str], tuple[float, fl
 
 
 def joined(matrices: Sequence[tuple[str, Matrix]]) -> Answer:
-    """The answer of several runs that compare the same two variants: a later run's number takes an earlier one's place.
+    """The answer of several runs that compare the same two variants: a later run's number takes an
+    earlier one's place.
 
-    A number of one workload keeps what its own run concludes, with that run's adjustment. Means over workloads are
-    made anew, of all runs, and Holm's adjustment for them is over these means.
+    A number of one workload keeps what its own run concludes, with that run's adjustment. Means
+    over workloads are made anew, of all runs, and Holm's adjustment for them is over these means.
 
     Args:
         matrices: the name of each run, and its matrix; the newest last.
@@ -176,7 +185,9 @@ def joined(matrices: Sequence[tuple[str, Matrix]]) -> Answer:
     """
     compared = {(matrix.variant, matrix.baseline) for _, matrix in matrices}
     if len(compared) != 1:
-        raise ValueError(f"matrices of one variant and one baseline can be joined, got {sorted(compared)}")
+        raise ValueError(
+            f"matrices of one variant and one baseline can be joined, got {sorted(compared)}"
+        )
     studies: dict[tuple[str, str], str] = {}
     taken: dict[tuple[str, str], tuple[float, float]] = {}
     rows: dict[str, MatrixRow] = {}
@@ -188,7 +199,11 @@ def joined(matrices: Sequence[tuple[str, Matrix]]) -> Answer:
             studies |= dict.fromkeys(((question, name) for name in cells), study)
             known = rows[question].cells if question in rows else {}
             rows[question] = replace(row, cells={**known, **cells})
-    fresh = [replace(row, pooled=pooled_cell(row.endpoint, row.cells)) for row in rows.values() if row.cells]
+    fresh = [
+        replace(row, pooled=pooled_cell(row.endpoint, row.cells))
+        for row in rows.values()
+        if row.cells
+    ]
     ((variant, baseline),) = compared
     workloads = tuple(dict.fromkeys(name for row in fresh for name in row.cells))
     return Answer(Matrix(variant, baseline, workloads, read_means(fresh)), studies, taken)

@@ -1,4 +1,6 @@
-"""The area between a variant's curve and the baseline's, paired by seed: how much higher it lies on the mean."""
+"""The area between a variant's curve and the baseline's, paired by seed: how much higher it lies
+on the mean.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ AREA_SCALE = Scale(0.01, "%", "pp", 2)
 Example: docs/reference.md#areas-between-curves
 """
 Point = tuple[float, float]
-"""A point of a curve: its place x, and its height there. Example: docs/reference.md#areas-between-curves"""
+"""A point of a curve: its place x, and its height there. Example:
+docs/reference.md#areas-between-curves
+"""
 Curve = Mapping[Any, Mapping[int, Point]]  # What was measured -> seed -> (x, height).
 
 
@@ -27,7 +31,8 @@ Curve = Mapping[Any, Mapping[int, Point]]  # What was measured -> seed -> (x, he
 class Area(Compared):
     """The mean height of a variant's curve above the baseline's, by seed, in fractions of samples.
 
-    `low` and `high` are the ends of the common range, means over seeds. `p_holm` is Holm's over a family.
+    `low` and `high` are the ends of the common range, means over seeds. `p_holm` is Holm's over a
+    family.
 
     Example: docs/reference.md#areas-between-curves
     """
@@ -47,15 +52,18 @@ class Area(Compared):
 Kind = TypeVar("Kind", bound=Area)
 
 
-def measured_area(area: Kind, own: Curve, other: Curve, lack: Callable[[str], str], *,
-                  logarithmic: bool = False) -> Kind:  # fmt: skip
-    """A copy of `area` with its numbers: the mean height of a curve above another, for each seed that both have.
+def measured_area(
+    area: Kind, own: Curve, other: Curve, lack: Callable[[str], str], *, logarithmic: bool = False
+) -> Kind:
+    """A copy of `area` with its numbers: the mean height of a curve above another, for each seed
+    that both have.
 
     Args:
         area: whose.
         own: its curve.
         other: the baseline's.
-        lack: what to say where there is no area, of "own", "other", "seed", "range" or "point": what is missing.
+        lack: what to say where there is no area, of "own", "other", "seed", "range" or "point":
+            what is missing.
         logarithmic: over the natural logarithm of x.
 
     Example: docs/reference.md#areas-between-curves
@@ -63,11 +71,17 @@ def measured_area(area: Kind, own: Curve, other: Curve, lack: Callable[[str], st
     heights: dict[int, float] = {}
     found: list[tuple[float, float]] = []
     apart, scaled = False, math.log if logarithmic else float
-    seeds, others = ({seed for points in curve.values() for seed in points} for curve in (own, other))
+    seeds, others = (
+        {seed for points in curve.values() for seed in points} for curve in (own, other)
+    )
     for seed in sorted(seeds & others):
-        # A point that one arm lacks would be bridged by a straight line there, and compared with none.
+        # A point that one arm lacks would be bridged by a straight line there, and compared with
+        # none.
         common = [key for key in own if seed in own[key] and seed in other.get(key, {})]
-        first, second = ([(scaled(each[key][seed][0]), each[key][seed][1]) for key in common] for each in (own, other))
+        first, second = (
+            [(scaled(each[key][seed][0]), each[key][seed][1]) for key in common]
+            for each in (own, other)
+        )
         ends, height = common_range(first, second), area_between(first, second)
         apart = apart or len(common) > 1
         if ends is not None and height is not None:
@@ -80,19 +94,27 @@ def measured_area(area: Kind, own: Curve, other: Curve, lack: Callable[[str], st
     low, high = (math.fsum(each) / len(found) for each in zip(*found, strict=True))
     if logarithmic:
         low, high = math.exp(low), math.exp(high)
-    return replace(area, values=heights, other=dict.fromkeys(heights, 0.0), magnitude=1.0, low=low, high=high)
+    return replace(
+        area, values=heights, other=dict.fromkeys(heights, 0.0), magnitude=1.0, low=low, high=high
+    )
 
 
-def holm_areas(areas: Sequence[Kind], family: Callable[[Kind], object] = lambda _: None,
-               known: Callable[[Kind], float | None] = lambda _: None) -> list[Kind]:  # fmt: skip
-    """The areas with p values that are adjusted by Holm's method in each family; a `known` p, the decision matrix's
-    own, is kept.
+def holm_areas(
+    areas: Sequence[Kind],
+    family: Callable[[Kind], object] = lambda _: None,
+    known: Callable[[Kind], float | None] = lambda _: None,
+) -> list[Kind]:
+    """The areas with p values that are adjusted by Holm's method in each family; a `known` p, the
+    decision matrix's own, is kept.
 
     Example: docs/reference.md#areas-between-curves
     """
     found = list(map(known, areas))
     for each in dict.fromkeys(map(family, areas)):
-        own = holm(area.p if family(area) == each and p is None else None for area, p in zip(areas, found, strict=True))
+        own = holm(
+            area.p if family(area) == each and p is None else None
+            for area, p in zip(areas, found, strict=True)
+        )
         found = [new if p is None else p for p, new in zip(found, own, strict=True)]
     return [replace(area, p_holm=p) for area, p in zip(areas, found, strict=True)]
 
@@ -107,10 +129,12 @@ def common_range(curve: Sequence[Point], other: Sequence[Point]) -> tuple[float,
 
 
 def area_between(curve: Sequence[Point], other: Sequence[Point]) -> float | None:
-    """The mean of curve - other over their common range, both straight between their points; None without a range.
+    """The mean of curve - other over their common range, both straight between their points; None
+    without a range.
 
-    The difference of two such curves is straight between the points of either, so the trapezoid rule on those points
-    is exact. Points of one x are one point at the mean of their y. Nothing is extrapolated.
+    The difference of two such curves is straight between the points of either, so the trapezoid
+    rule on those points is exact. Points of one x are one point at the mean of their y. Nothing is
+    extrapolated.
     """
     ends = common_range(curve, other)
     if ends is None:
@@ -119,7 +143,10 @@ def area_between(curve: Sequence[Point], other: Sequence[Point]) -> float | None
     knots = sorted({low, high, *(x for x, _ in (*curve, *other) if low < x < high)})
     own, their = _merged(curve), _merged(other)
     heights = [_at(own, x) - _at(their, x) for x in knots]
-    total = math.fsum((b - a) * (p + q) / 2 for (a, b), (p, q) in zip(pairwise(knots), pairwise(heights), strict=True))
+    total = math.fsum(
+        (b - a) * (p + q) / 2
+        for (a, b), (p, q) in zip(pairwise(knots), pairwise(heights), strict=True)
+    )
     return total / (high - low)
 
 
@@ -147,10 +174,14 @@ def area_text(area: Area, scale: Scale = AREA_SCALE, more: Sequence[str] = ()) -
     return interval_text(area.difference, scale) + (f" ({', '.join(notes)})" if notes else "")
 
 
-def areas_sheet(areas: Sequence[Kind], heads: Callable[[Kind], tuple[str, ...]], over: Callable[[Kind], str],
-                detail: Callable[[Kind], str]) -> tuple[Sheet, list[str]]:  # fmt: skip
-    """A table of areas: a row for each place, with the range that the areas there are taken over, and a column for each
-    variant.
+def areas_sheet(
+    areas: Sequence[Kind],
+    heads: Callable[[Kind], tuple[str, ...]],
+    over: Callable[[Kind], str],
+    detail: Callable[[Kind], str],
+) -> tuple[Sheet, list[str]]:
+    """A table of areas: a row for each place, with the range that the areas there are taken over,
+    and a column for each variant.
 
     Args:
         areas: of the table.
@@ -173,15 +204,26 @@ def _cell(area: Kind, detail: Callable[[Kind], str]) -> GridCell:
     if area.difference is None:
         return GridCell(area.reason, tone="lack")
     told = f"{bracket(area.difference, AREA_SCALE)}{detail(area)}"
-    return GridCell(AREA_SCALE.number(area.difference.mean, sign=True), told, repr(area.difference.mean), area.tone)
+    return GridCell(
+        AREA_SCALE.number(area.difference.mean, sign=True),
+        told,
+        repr(area.difference.mean),
+        area.tone,
+    )
 
 
 def area_columns(area: Area, name: str) -> dict[str, Any]:
-    """The numbers of an area, not rounded, as columns of a table; those of its estimate begin with `name`.
+    """The numbers of an area, not rounded, as columns of a table; those of its estimate begin with
+    `name`.
 
     Example: docs/reference.md#areas-between-curves
     """
     return {
-        "seeds": area.difference.n if area.difference else 0, **estimate_columns(name, area.difference),
-        "range_low": area.low, "range_high": area.high, "p": area.p, "p_holm": area.p_holm, "reason": area.reason,
-    }  # fmt: skip
+        "seeds": area.difference.n if area.difference else 0,
+        **estimate_columns(name, area.difference),
+        "range_low": area.low,
+        "range_high": area.high,
+        "p": area.p,
+        "p_holm": area.p_holm,
+        "reason": area.reason,
+    }

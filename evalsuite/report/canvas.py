@@ -1,4 +1,6 @@
-"""How figures look and how they become SVG: one palette, one type size, the same bytes each time."""
+"""How figures look and how they become SVG: one palette, one type size, the same bytes each
+time.
+"""
 
 from __future__ import annotations
 
@@ -17,31 +19,58 @@ FIGURE_WIDTH = 7.2  # inches: two such figures side by side stay readable
 INK_COLOUR = "#1f2328"
 """The colour of text in figures. Example: docs/reference.md#figures"""
 MUTED_COLOUR = "#59636e"
-"""The colour of axes, ticks, and lines that stand behind the data. Example: docs/reference.md#figures"""
+"""The colour of axes, ticks, and lines that stand behind the data. Example:
+docs/reference.md#figures
+"""
 RULE_COLOUR = "#d8dee4"
-# Okabe and Ito's colours, which people with the common colour blindnesses tell apart. No figure shows more than six
-# variants in one panel without naming them beside their marks: see `groups`.
+# Okabe and Ito's colours, which people with the common colour blindnesses tell apart. No figure
+# shows more than six variants in one panel without naming them beside their marks: see `groups`.
 _MORE = ("#0072B2", "#D55E00", "#8C6D1F", "#6A51A3", "#7F7F7F")
 _MARKERS = ("P", "X", "<", ">", "h")
 MOST = 6
 _NAMED = 16  # More layers than that are named in part.
 _LONGEST = 18  # Characters of a layer's name.
 FIGURE_STYLE: Any = {
-    "svg.hashsalt": "evalsuite", "svg.fonttype": "none", "font.family": "DejaVu Sans", "font.size": 8.5,
-    "axes.titlesize": 9, "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.labelsize": 8.5,
-    "axes.edgecolor": MUTED_COLOUR, "axes.labelcolor": INK_COLOUR, "axes.linewidth": 0.6, "axes.spines.top": False,
-    "axes.spines.right": False, "text.color": INK_COLOUR, "xtick.color": MUTED_COLOUR, "ytick.color": MUTED_COLOUR,
-    "xtick.labelcolor": INK_COLOUR, "ytick.labelcolor": INK_COLOUR, "xtick.major.width": 0.6,
+    "svg.hashsalt": "evalsuite",
+    "svg.fonttype": "none",
+    "font.family": "DejaVu Sans",
+    "font.size": 8.5,
+    "axes.titlesize": 9,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelsize": 8.5,
+    "axes.edgecolor": MUTED_COLOUR,
+    "axes.labelcolor": INK_COLOUR,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "text.color": INK_COLOUR,
+    "xtick.color": MUTED_COLOUR,
+    "ytick.color": MUTED_COLOUR,
+    "xtick.labelcolor": INK_COLOUR,
+    "ytick.labelcolor": INK_COLOUR,
+    "xtick.major.width": 0.6,
     "ytick.major.width": 0.6,
-    "xtick.labelsize": 8, "ytick.labelsize": 8, "legend.frameon": False, "legend.fontsize": 8,
-    "axes.grid": False, "grid.color": RULE_COLOUR, "grid.linewidth": 0.6, "hatch.linewidth": 0.5,
-    "axes.unicode_minus": True, "lines.linewidth": 1.4, "mathtext.default": "regular", "text.parse_math": False,
-}  # fmt: skip
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "axes.grid": False,
+    "grid.color": RULE_COLOUR,
+    "grid.linewidth": 0.6,
+    "hatch.linewidth": 0.5,
+    "axes.unicode_minus": True,
+    "lines.linewidth": 1.4,
+    "mathtext.default": "regular",
+    "text.parse_math": False,
+}
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure as SVG text, or the reason why the data give none. Example: docs/reference.md#figures"""
+    """A figure as SVG text, or the reason why the data give none. Example:
+    docs/reference.md#figures
+    """
 
     name: str
     title: str
@@ -53,31 +82,41 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Look:
-    """The colour and the marker of a variant, the same in every figure. Example: docs/reference.md#figures"""
+    """The colour and the marker of a variant, the same in every figure. Example:
+    docs/reference.md#figures
+    """
 
     colour: str
     marker: str
 
 
-_NARROWEST = 1e-6  # of an axis, relative to the greatest of its values and 1: less is what sums round
+# of an axis, relative to the greatest of its values and 1: less is what sums round
+_NARROWEST = 1e-6
 
 
 def looks(variants: Sequence[str]) -> dict[str, Look]:
-    """A colour and a marker for each variant: fixed where a section has fixed them, by name for others.
+    """A colour and a marker for each variant: fixed where a section has fixed them, by name for
+    others.
 
     Example: docs/reference.md#figures
     """
     fixed = {name: look for each in sections().values() for name, look in each.looks.items()}
     others = sorted(set(variants) - set(fixed))
     count = len(_MORE)
-    # Colour and marker are counted apart after each round, so that the pair repeats only after 25 names.
-    more = {name: (_MORE[i % count], _MARKERS[(i + i // count) % count]) for i, name in enumerate(others)}
+    # Colour and marker are counted apart after each round, so that the pair repeats only after 25
+    # names.
+    more = {
+        name: (_MORE[i % count], _MARKERS[(i + i // count) % count])
+        for i, name in enumerate(others)
+    }
     known = fixed | more
     return {name: Look(*known[name]) for name in variants}
 
 
 def groups(variants: Sequence[str]) -> list[list[str]]:
-    """The variants in groups that one panel can show: at most six, the first of all, the baseline, in each."""
+    """The variants in groups that one panel can show: at most six, the first of all, the
+    baseline, in each.
+    """
     if len(variants) <= MOST:
         return [list(variants)]
     first, *rest = variants
@@ -103,10 +142,17 @@ class Panels:
 
 
 @contextmanager
-def panels(count: int, columns: int, height: float, variants: Sequence[str] = (), *, more: float = 0.0,
-           **shared: Any) -> Iterator[Panels]:  # fmt: skip
-    """A context that gives `count` panels in rows of `columns`, and draws the legend of the variants and the SVG at its
-    end.
+def panels(
+    count: int,
+    columns: int,
+    height: float,
+    variants: Sequence[str] = (),
+    *,
+    more: float = 0.0,
+    **shared: Any,
+) -> Iterator[Panels]:
+    """A context that gives `count` panels in rows of `columns`, and draws the legend of the
+    variants and the SVG at its end.
 
     Args:
         count: of panels; places that are left are empty.
@@ -126,7 +172,9 @@ def panels(count: int, columns: int, height: float, variants: Sequence[str] = ()
     rows = -(-count // columns)
     with mpl.rc_context(FIGURE_STYLE):
         # Outside of pyplot's global list of figures.
-        figure: Any = Figure((FIGURE_WIDTH, height * rows + more), layout="constrained", facecolor="white")
+        figure: Any = Figure(
+            (FIGURE_WIDTH, height * rows + more), layout="constrained", facecolor="white"
+        )
         FigureCanvasSVG(figure)
         found = Panels(figure, figure.subplots(rows, columns, squeeze=False, **shared))
         for axes in found.grid.flat[count:]:
@@ -135,20 +183,31 @@ def panels(count: int, columns: int, height: float, variants: Sequence[str] = ()
         for axes in found.grid.flat[:count]:
             _widen(axes)
         if variants:
-            handles = [Line2D([], [], color=look.colour, marker=look.marker, markersize=4.5, label=name)
-                       for name, look in looks(variants).items()]  # fmt: skip
-            figure.legend(handles=handles, loc="outside upper left", ncols=min(len(variants), 6), columnspacing=1.4)
+            handles = [
+                Line2D([], [], color=look.colour, marker=look.marker, markersize=4.5, label=name)
+                for name, look in looks(variants).items()
+            ]
+            figure.legend(
+                handles=handles,
+                loc="outside upper left",
+                ncols=min(len(variants), 6),
+                columnspacing=1.4,
+            )
         # Done here, it is done once: saving would draw everything once more to lay it out.
         figure.get_layout_engine().execute(figure)
         figure.set_layout_engine("none")
         stream = io.StringIO()
         # Without date and version: the same bytes for the same data.
-        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None}, facecolor="white")
+        figure.savefig(
+            stream, format="svg", metadata={"Date": None, "Creator": None}, facecolor="white"
+        )
         found.svg = "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 
 def _widen(axes: Any) -> None:
-    """Give a linear axis whose values differ by rounding alone a width at which they are shown as equal."""
+    """Give a linear axis whose values differ by rounding alone a width at which they are shown
+    as equal.
+    """
     for scale, limits, change in (
         (axes.get_xscale(), axes.get_xlim(), axes.set_xlim),
         (axes.get_yscale(), axes.get_ylim(), axes.set_ylim),
@@ -160,7 +219,11 @@ def _widen(axes: Any) -> None:
 
 
 def mean_marks(
-    axes: Any, points: Iterable[tuple[float, Estimate]], look: Look, factor: float = 100.0, **style: Any
+    axes: Any,
+    points: Iterable[tuple[float, Estimate]],
+    look: Look,
+    factor: float = 100.0,
+    **style: Any,
 ) -> None:
     """Draw means and intervals at their places across.
 
@@ -178,8 +241,13 @@ def mean_marks(
     axes.errorbar(across, heights, yerr=halves, color=look.colour, marker=look.marker, **style)
 
 
-def layer_marks(axes: Any, names: Sequence[str], layers: Layers, known: Mapping[str, Look],
-                seen: Layers | None = None) -> None:  # fmt: skip
+def layer_marks(
+    axes: Any,
+    names: Sequence[str],
+    layers: Layers,
+    known: Mapping[str, Look],
+    seen: Layers | None = None,
+) -> None:
     """Draw a mark with its interval for each layer and variant, side by side.
 
     Args:
@@ -193,22 +261,38 @@ def layer_marks(axes: Any, names: Sequence[str], layers: Layers, known: Mapping[
     """
     for (variant, look), shift in zip(known.items(), shifts(len(known), 0.7), strict=True):
         found = layers.get(variant, {})
-        places = [(names.index(name) + shift, each) for name, each in found.items() if each.mean > 0]
+        places = [
+            (names.index(name) + shift, each) for name, each in found.items() if each.mean > 0
+        ]
         # An interval may reach below 0, which a log scale has no place for.
         down = [min(each.half_width or 0.0, 0.9 * each.mean) for _, each in places]
         axes.errorbar(
-            [x for x, _ in places], [each.mean for _, each in places],
-            yerr=[down, [each.half_width or 0.0 for _, each in places]], color=look.colour, marker=look.marker,
-            markersize=4, elinewidth=1.1, linestyle="none",
-        )  # fmt: skip
+            [x for x, _ in places],
+            [each.mean for _, each in places],
+            yerr=[down, [each.half_width or 0.0 for _, each in places]],
+            color=look.colour,
+            marker=look.marker,
+            markersize=4,
+            elinewidth=1.1,
+            linestyle="none",
+        )
         below = (seen or {}).get(variant, {})
-        dashes = [(names.index(name) + shift, each.mean) for name, each in below.items() if name in names]
+        dashes = [
+            (names.index(name) + shift, each.mean) for name, each in below.items() if name in names
+        ]
         if dashes:
-            axes.plot([x for x, _ in dashes], [y for _, y in dashes], color=look.colour, marker="_", linestyle="none")
+            axes.plot(
+                [x for x, _ in dashes],
+                [y for _, y in dashes],
+                color=look.colour,
+                marker="_",
+                linestyle="none",
+            )
 
 
 def shifts(count: int, width: float) -> list[float]:
-    """How far the marks of `count` variants stand from their common place, so that they share a width.
+    """How far the marks of `count` variants stand from their common place, so that they share a
+    width.
 
     Example: docs/reference.md#figures
     """
@@ -216,23 +300,30 @@ def shifts(count: int, width: float) -> list[float]:
 
 
 def name_layers(axes: Any, names: Sequence[str], fitting: int) -> None:
-    """Name the layers across a panel: long names are cut, of many only some are written, and more than `fitting`
-    characters stand upright.
+    """Name the layers across a panel: long names are cut, of many only some are written, and more
+    than `fitting` characters stand upright.
 
     Example: docs/reference.md#figures
     """
     step = -(-len(names) // _NAMED)
-    shown = [name if len(name) <= _LONGEST else f"…{name[1 - _LONGEST :]}" for name in names[::step]]
+    shown = [
+        name if len(name) <= _LONGEST else f"…{name[1 - _LONGEST :]}" for name in names[::step]
+    ]
     crowded = sum(map(len, shown)) > fitting
-    axes.set_xticks(range(0, len(names), step), shown, fontsize=6.5 if crowded else 7, rotation=90 if crowded else 0)
+    axes.set_xticks(
+        range(0, len(names), step),
+        shown,
+        fontsize=6.5 if crowded else 7,
+        rotation=90 if crowded else 0,
+    )
     axes.set_xlim(-0.5, len(names) - 0.5)
     axes.grid(axis="y")
     axes.tick_params(axis="x", length=0)
 
 
 def log_heights(axes: Any, text: Callable[[float], str] = power_text, **located: Any) -> None:
-    """Make the heights of a panel logarithmic, with ticks as plain text; `located` is passed on to matplotlib's
-    LogLocator.
+    """Make the heights of a panel logarithmic, with ticks as plain text; `located` is passed on to
+    matplotlib's LogLocator.
 
     Example: docs/reference.md#figures
     """
@@ -244,16 +335,23 @@ def log_heights(axes: Any, text: Callable[[float], str] = power_text, **located:
     axes.yaxis.set_minor_locator(NullLocator())
 
 
-def drawings_by_group(draw: Callable[[Sequence[str], str, str], Drawing], variants: Sequence[str], name: str,
-          title: str) -> list[Drawing]:  # fmt: skip
-    """A figure for each group of variants that one figure can show; where no data can be drawn, one drawing with the
-    reason.
+def drawings_by_group(
+    draw: Callable[[Sequence[str], str, str], Drawing],
+    variants: Sequence[str],
+    name: str,
+    title: str,
+) -> list[Drawing]:
+    """A figure for each group of variants that one figure can show; where no data can be drawn, one
+    drawing with the reason.
 
     Example: docs/reference.md#figures
     """
     found = groups(variants)
     if len(found) > 1:
-        drawn = [draw(each, f"{name}-{i}", f"{title}, {i} of {len(found)}") for i, each in enumerate(found, 1)]
+        drawn = [
+            draw(each, f"{name}-{i}", f"{title}, {i} of {len(found)}")
+            for i, each in enumerate(found, 1)
+        ]
         if any(each.svg for each in drawn):
             return drawn
     return [draw(variants, name, title)]

@@ -1,4 +1,6 @@
-"""What stands in a decision matrix: cells, each a question on one workload or on all, and rows of them."""
+"""What stands in a decision matrix: cells, each a question on one workload or on all, and rows
+of them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ LEVEL = 0.05
 
 
 class Reading(str, Enum):
-    """What a cell of the decision matrix concludes about the variant, in the words that readers see."""
+    """What a cell of the decision matrix concludes about the variant, in the words that readers
+    see.
+    """
 
     HELPS = "helps"
     COSTS = "costs"
@@ -38,9 +42,11 @@ class MatrixCell:
 
     Args:
         reading: what the cell concludes.
-        estimate: the difference to the baseline in the endpoint's unit, over seeds; of all workloads, their mean.
+        estimate: the difference to the baseline in the endpoint's unit, over seeds; of all
+            workloads, their mean.
         p_adjusted: what "helps" and "costs" go by, see `read_screens`.
-        margin_p: what "no worse than the margin" goes by: of a loss of the margin or more, adjusted likewise.
+        margin_p: what "no worse than the margin" goes by: of a loss of the margin or more, adjusted
+            likewise.
         against: members of the family that are resolved the other way.
         losses: those that are resolved as a loss of the margin or more.
         needed: how many seeds would resolve a difference of the margin.
@@ -49,16 +55,20 @@ class MatrixCell:
         pooled: whether the cell is of all workloads.
         asked: the seeds, or of all workloads the workloads, that the run has.
         small: the whole interval lies within the margin.
-        ends: the least and the greatest difference that there may be, one twice where no question was left open;
-            `estimate` is then from the one's interval to the other's.
+        ends: the least and the greatest difference that there may be, one twice where no question
+            was left open; `estimate` is then from the one's interval to the other's.
         place: the step, metric and setting of a number that is a line of the comparison too.
-        clock: why a reading of a clock is not concluded from; empty where it may be, and of all else.
-        values: the differences by seed, where no question was left open and the cell is of one workload.
+        clock: why a reading of a clock is not concluded from; empty where it may be, and of all
+            else.
+        values: the differences by seed, where no question was left open and the cell is of one
+            workload.
         rivals: the estimate without each one of the seeds.
         fragile: the conclusion would not stand without some one seed.
-        open_losses: of all workloads, those that lose the margin or more, of which nothing is resolved.
+        open_losses: of all workloads, those that lose the margin or more, of which nothing is
+            resolved.
         cuts: the seeds' parts are cut at random from the same data.
-        levels: the means of the variant and of the baseline, where the difference is one of them; else None.
+        levels: the means of the variant and of the baseline, where the difference is one of them;
+            else None.
     """
 
     reading: Reading
@@ -100,7 +110,9 @@ class MatrixCell:
 
     @property
     def tone(self) -> str:
-        """How the cell is marked: "better", "worse" or "mixed" where the adjusted p value concludes so, else ""."""
+        """How the cell is marked: "better", "worse" or "mixed" where the adjusted p value
+        concludes so, else "".
+        """
         return TONES.get(self.reading, "")
 
     def difference(self, scale: Scale) -> str:
@@ -109,7 +121,9 @@ class MatrixCell:
             return ""
         text = interval_text(self.estimate, scale)
         if self.pooled:
-            text = text.removesuffix(f" in all {self.estimate.n} seeds").replace("seeds", "workloads")
+            text = text.removesuffix(f" in all {self.estimate.n} seeds").replace(
+                "seeds", "workloads"
+            )
         return f"{text}, {self.lacking}" if self.lacking else text
 
     @property
@@ -122,13 +136,23 @@ class MatrixCell:
 
     @property
     def words(self) -> str:
-        """The reading, with what a reader must know of it: how it is limited, or the reason why there is none."""
+        """The reading, with what a reader must know of it: how it is limited, or the reason why
+        there is none.
+        """
         if self.reading is Reading.UNRESOLVED and not self.reason:
-            # Its own interval excludes 0, which would look like a contradiction beside the word alone.
+            # Its own interval excludes 0, which would look like a contradiction beside the word
+            # alone.
             adjusted = " after Holm's adjustment" if self.p is not None and self.p <= LEVEL else ""
-            seeds = f" (a difference of the margin would take about {self.needed} seeds)" if self.needed else ""
+            seeds = (
+                f" (a difference of the margin would take about {self.needed} seeds)"
+                if self.needed
+                else ""
+            )
             return f"{self.reading.value}{adjusted}{seeds}"
-        if self.reading in (Reading.UNRESOLVED, Reading.UNMEASURED, Reading.DOUBTED) and self.reason:
+        if (
+            self.reading in (Reading.UNRESOLVED, Reading.UNMEASURED, Reading.DOUBTED)
+            and self.reason
+        ):
             return f"{self.reading.value}: {self.reason}"
         if self.reading is Reading.MIXED and not self.resolved and self.losses:
             return f"{self.reading.value}: no worse on the mean, and costs at {listed(self.losses)}"
@@ -138,7 +162,9 @@ class MatrixCell:
 
     @property
     def limits(self) -> list[str]:
-        """What limits a conclusion: "less than the margin", "fragile", "on these data", a loss that is left open."""
+        """What limits a conclusion: "less than the margin", "fragile", "on these data", a loss
+        that is left open.
+        """
         if self.reading not in CONCLUDED:
             return []
         limits = {
@@ -151,7 +177,9 @@ class MatrixCell:
 
     @property
     def open_loss(self) -> str:
-        """Where all workloads together hide that one may lose the margin or more; empty where none does."""
+        """Where all workloads together hide that one may lose the margin or more; empty where
+        none does.
+        """
         if not self.open_losses:
             return ""
         return f"but a loss of the margin or more is not excluded on {listed(self.open_losses)}"
@@ -159,7 +187,9 @@ class MatrixCell:
 
 @dataclass(frozen=True)
 class MatrixRow:
-    """A question, with the name of the section that asks it. `cells` has a cell for each workload."""
+    """A question, with the name of the section that asks it. `cells` has a cell for each
+    workload.
+    """
 
     section: str
     endpoint: Endpoint
@@ -171,11 +201,17 @@ class MatrixRow:
         """One for all differences of the row."""
         known = [cell.estimate for cell in (*self.cells.values(), self.pooled) if cell.estimate]
         halves = [estimate.half_width for estimate in known if estimate.half_width]
-        return scale_of(self.endpoint.unit, [self.endpoint.margin], [*halves, *(estimate.mean for estimate in known)])
+        return scale_of(
+            self.endpoint.unit,
+            [self.endpoint.margin],
+            [*halves, *(estimate.mean for estimate in known)],
+        )
 
     @property
     def measured(self) -> str:
-        """What the numbers are: "mean over ε, alpha-crown"; of several workloads each way to measure it once."""
+        """What the numbers are: "mean over ε, alpha-crown"; of several workloads each way to
+        measure it once.
+        """
         return "; ".join(dict.fromkeys(cell.label for cell in self.cells.values() if cell.label))
 
     @property

@@ -1,8 +1,9 @@
-"""Whether the clock contradicts itself: files with equal graphs take equally long, whatever their weights are.
+"""Whether the clock contradicts itself: files with equal graphs take equally long, whatever their
+weights are.
 
-Networks of several variants and seeds often have the same graph, as all that are annealed to ReLU or trained with it.
-Their readings are repetitions of one measurement. One that lies apart from the others met something that its own
-repetitions did not show, and nothing may be concluded from it.
+Networks of several variants and seeds often have the same graph, as all that are annealed to ReLU
+or trained with it. Their readings are repetitions of one measurement. One that lies apart from the
+others met something that its own repetitions did not show, and nothing may be concluded from it.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ _ALIKE = ["workload", "step", "metric", "setting", "host", "graph"]
 
 
 def clock_doubts(frame: pd.DataFrame, place: list[str]) -> dict[Any, str]:
-    """Place -> why nothing is concluded from the clock that was read there; without those of no doubt.
+    """Place -> why nothing is concluded from the clock that was read there; without those of no
+    doubt.
 
-    A clock is believed where each of its readings tells how much other work ran beside it, and that was little.
+    A clock is believed where each of its readings tells how much other work ran beside it, and that
+    was little.
 
     Args:
         frame: rows of clock readings.
@@ -39,13 +42,16 @@ def clock_doubts(frame: pd.DataFrame, place: list[str]) -> dict[Any, str]:
 
 
 def without_contradictions(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows, in which a clock reading that contradicts those of equal graphs has no value, and a reason.
+    """The rows, in which a clock reading that contradicts those of equal graphs has no value, and a
+    reason.
 
-    A reading contradicts the others where its 95 % interval, and theirs in the median, lie farther apart than what a
-    session's place in memory explains (`RESOLUTION`). Of two that disagree neither is believed.
+    A reading contradicts the others where its 95 % interval, and theirs in the median, lie farther
+    apart than what a session's place in memory explains (`RESOLUTION`). Of two that disagree
+    neither is believed.
 
     Args:
-        frame: rows as `read_results` gives them; those of former versions tell no graph, and stay as they are.
+        frame: rows as `read_results` gives them; those of former versions tell no graph, and stay
+            as they are.
     """
     if "graph" not in frame:
         return frame

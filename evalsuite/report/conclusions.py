@@ -1,7 +1,7 @@
 """What the cells of a family of tests conclude, after Holm's adjustment over all of them.
 
-Two kinds of words may be false, and each is adjusted for by itself: "helps" and "costs", over the tests of no
-difference, and "no worse than the margin", over the tests of a loss of the margin.
+Two kinds of words may be false, and each is adjusted for by itself: "helps" and "costs", over the
+tests of no difference, and "no worse than the margin", over the tests of a loss of the margin.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _SKEWED = "the differences of this table are strongly skewed"
 def read_screens(rows: Mapping[str, Sequence[MatrixRow]]) -> dict[str, tuple[MatrixRow, ...]]:
     """Variant -> rows, with what their cells say.
 
-    The first variant's contrast is what was asked before: Holm's is over all tests of its questions, workloads and
-    their means. The other variants are shown beside it, and Holm's is over all tests of all of them. So, whatever is
-    true of the rest, a false word of a kind stands on the first screen in at most 5 % of runs, and on any of the
-    others in at most 5 %.
+    The first variant's contrast is what was asked before: Holm's is over all tests of its
+    questions, workloads and their means. The other variants are shown beside it, and Holm's is over
+    all tests of all of them. So, whatever is true of the rest, a false word of a kind stands on the
+    first screen in at most 5 % of runs, and on any of the others in at most 5 %.
     """
     names = list(rows)
     read: dict[str, tuple[MatrixRow, ...]] = {}
@@ -41,28 +41,43 @@ def read_rows(rows: Sequence[MatrixRow]) -> tuple[MatrixRow, ...]:
     # 1. The p values of both kinds; where a cell's seeds are skewed, by sign flips.
     differs = holm([_difference_p(cell) for _, cell in every])
     loses = holm([_loss_p(cell, row) for row, cell in every])
-    # 2. Skewness that no single cell shows, but all of them together do, leaves nothing to conclude.
+    # 2. Skewness that no single cell shows, but all of them together do, leaves nothing to
+    # conclude.
     reason = _SKEWED if skewed_together([cell.values for _, cell in every]) else ""
     level = LEVEL / max(1, len(differs) - differs.count(None))
     adjusted = iter(zip(differs, loses, strict=True))
     # 3. What each cell says, and then what all workloads of a row say together.
     concluded = []
     for row in rows:
-        cells = {name: _concluded(cell, row, *next(adjusted), level, reason) for name, cell in row.cells.items()}
+        cells = {
+            name: _concluded(cell, row, *next(adjusted), level, reason)
+            for name, cell in row.cells.items()
+        }
         pooled = _concluded(row.pooled, row, *next(adjusted), level, reason)
         concluded.append(replace(row, cells=cells, pooled=_beside(pooled, cells, row)))
     return tuple(concluded)
 
 
 def read_means(rows: Sequence[MatrixRow]) -> tuple[MatrixRow, ...]:
-    """The rows, whose cells have been read, with what their means say: Holm's is over these means alone."""
+    """The rows, whose cells have been read, with what their means say: Holm's is over these
+    means alone.
+    """
     differs = holm([_difference_p(row.pooled) for row in rows])
     loses = holm([_loss_p(row.pooled, row) for row in rows])
     level = LEVEL / max(1, len(differs) - differs.count(None))
-    doubts = [_SKEWED if any(cell.reason == _SKEWED for cell in row.cells.values()) else "" for row in rows]
+    doubts = [
+        _SKEWED if any(cell.reason == _SKEWED for cell in row.cells.values()) else ""
+        for row in rows
+    ]
     adjusted = zip(rows, differs, loses, doubts, strict=True)
-    means = [_concluded(row.pooled, row, differ, loss, level, doubt) for row, differ, loss, doubt in adjusted]
-    return tuple(replace(row, pooled=_beside(mean, row.cells, row)) for row, mean in zip(rows, means, strict=True))
+    means = [
+        _concluded(row.pooled, row, differ, loss, level, doubt)
+        for row, differ, loss, doubt in adjusted
+    ]
+    return tuple(
+        replace(row, pooled=_beside(mean, row.cells, row))
+        for row, mean in zip(rows, means, strict=True)
+    )
 
 
 def _difference_p(cell: MatrixCell) -> float | None:
@@ -72,16 +87,25 @@ def _difference_p(cell: MatrixCell) -> float | None:
 
 
 def _loss_p(cell: MatrixCell, row: MatrixRow) -> float | None:
-    """The p value of a loss of the margin or more, by the worse end where questions were left open."""
+    """The p value of a loss of the margin or more, by the worse end where questions were left
+    open.
+    """
     if cell.ends is None or cell.clock:
         return None
     if skewed(cell.values):
-        return sign_flip_p([row.way * value + row.endpoint.margin for value in cell.values], upper=True)
+        return sign_flip_p(
+            [row.way * value + row.endpoint.margin for value in cell.values], upper=True
+        )
     return margin_p(cell.ends[0] if row.way > 0 else cell.ends[1], row.endpoint.margin, row.way)
 
 
 def _concluded(
-    cell: MatrixCell, row: MatrixRow, differs: float | None, loses: float | None, level: float, doubt: str
+    cell: MatrixCell,
+    row: MatrixRow,
+    differs: float | None,
+    loses: float | None,
+    level: float,
+    doubt: str,
 ) -> MatrixCell:
     """A cell with what it says by its adjusted p values; `level` is that of the strictest test."""
     cell = replace(cell, p_adjusted=differs, margin_p=loses)
@@ -90,15 +114,23 @@ def _concluded(
     needed = None
     if estimate is not None and not (cell.pooled or cell.bracketed or cell.clock or doubt):
         needed = seeds_needed(estimate, endpoint.margin, level)
-    ends = [abs(end) for end in (estimate.low, estimate.high) if end is not None] if estimate is not None else []
+    ends = (
+        [abs(end) for end in (estimate.low, estimate.high) if end is not None]
+        if estimate is not None
+        else []
+    )
     small = reading in (Reading.HELPS, Reading.COSTS) and bool(ends) and max(ends) < endpoint.margin
     reason = ""
     if reading in (Reading.UNRESOLVED, Reading.UNMEASURED, Reading.DOUBTED):
-        skew = doubt if reading is Reading.UNRESOLVED and _tested(cell) and not cell.bracketed else ""
+        skew = (
+            doubt if reading is Reading.UNRESOLVED and _tested(cell) and not cell.bracketed else ""
+        )
         reason = cell.clock or skew or cell.reason
         reason = "" if needed is not None and reason == cell.reason else reason
     fragile = any(not _stands(reading, rival, row) for rival in cell.rivals)
-    return replace(cell, reading=reading, reason=reason, needed=needed, small=small, fragile=fragile)
+    return replace(
+        cell, reading=reading, reason=reason, needed=needed, small=small, fragile=fragile
+    )
 
 
 def _tested(cell: MatrixCell) -> bool:
@@ -116,7 +148,8 @@ def _reading(cell: MatrixCell, row: MatrixRow, doubt: str) -> Reading:
     if cell.resolved:
         reading = Reading.HELPS if row.way * estimate.mean > 0 else Reading.COSTS
         return Reading.MIXED if cell.against else reading
-    # What is a gain alone, not after the adjustment, and perhaps more than the margin, is more than "no worse".
+    # What is a gain alone, not after the adjustment, and perhaps more than the margin, is more than
+    # "no worse".
     loss, gain = _loss_and_gain(estimate, row)
     more = loss < 0 and gain > row.endpoint.margin
     if cell.margin_p is None or cell.margin_p > LEVEL or more:
@@ -162,7 +195,9 @@ def _beside(pooled: MatrixCell, cells: Mapping[str, MatrixCell], row: MatrixRow)
 def pooled_rivals(effects: Sequence[tuple[MatrixCell, Estimate]]) -> Iterator[Estimate]:
     """The mean over workloads without one seed of one of them, for each such seed."""
     own = [estimate for _, estimate in effects]
-    for place, rival in ((i, rival) for i, (cell, _) in enumerate(effects) for rival in cell.rivals):
+    for place, rival in (
+        (i, rival) for i, (cell, _) in enumerate(effects) for rival in cell.rivals
+    ):
         if rival.n > 1:
             mean = mean_over_workloads([*own[:place], rival, *own[place + 1 :]])
             if mean is not None:

@@ -18,12 +18,36 @@ from evalsuite.report.tables import TextLine
 
 _DATA = ("train", "calibration", "validation", "test", "fingerprint")
 LATEX = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
-    "|": r"\textbar{}", "±": r"$\pm$", "−": r"$-$", "Δ": r"$\Delta$", "×": r"$\times$", "ε": r"$\varepsilon$",
-    "ρ": r"$\rho$", "λ": r"$\lambda$", "→": r"$\to$", "≤": r"$\le$", "∞": r"$\infty$",
-    "µ": r"$\mu$", "–": "--",  "“": "``", "”": "''", "…": r"\dots{}", "·": r"$\cdot$",
-}  # fmt: skip
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "±": r"$\pm$",
+    "−": r"$-$",
+    "Δ": r"$\Delta$",
+    "×": r"$\times$",
+    "ε": r"$\varepsilon$",
+    "ρ": r"$\rho$",
+    "λ": r"$\lambda$",
+    "→": r"$\to$",
+    "≤": r"$\le$",
+    "∞": r"$\infty$",
+    "µ": r"$\mu$",
+    "–": "--",
+    "“": "``",
+    "”": "''",
+    "…": r"\dots{}",
+    "·": r"$\cdot$",
+}
 _RAISED = "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"
 _PLAIN = str.maketrans(_RAISED, "-0123456789")
 _PIECE = re.compile(f"[{_RAISED}]+|.")
@@ -34,16 +58,21 @@ def filled(name: str, shown: Mapping[str, Any], *, autoescape: bool = False) -> 
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("evalsuite.report", "template"), autoescape=autoescape, trim_blocks=True,
-        lstrip_blocks=True, undefined=jinja2.StrictUndefined,
-    )  # fmt: skip
+        loader=jinja2.PackageLoader("evalsuite.report", "template"),
+        autoescape=autoescape,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
     environment.filters["escaped"] = _cell
     environment.globals |= {"marks": MARKS, "not_recorded": NOT_RECORDED, "t_quantile": t_quantile}
     return environment.get_template(name).render(shown)
 
 
 def latex(text: str) -> str:
-    """Text that LaTeX sets as it reads here, also with an old engine; other characters outside ASCII become "?"."""
+    """Text that LaTeX sets as it reads here, also with an old engine; other characters outside
+    ASCII become "?".
+    """
     return _PIECE.sub(_latex, " ".join(text.split()))
 
 
@@ -55,7 +84,9 @@ def _latex(piece: re.Match[str]) -> str:
 
 
 def latex_table(lines: Sequence[TextLine], variants: Sequence[str], caption: str) -> str:
-    """A line per metric, a column per variant; the first line of a step names it, and is set apart."""
+    """A line per metric, a column per variant; the first line of a step names it, and is set
+    apart.
+    """
     rows: list[list[str]] = []
     step = ""
     for line in lines:
@@ -70,7 +101,9 @@ def latex_table(lines: Sequence[TextLine], variants: Sequence[str], caption: str
 def latex_grid(grid: Grid, tail: str) -> str:
     """A small table; `tail` ends its caption."""
     rows = [[latex(cell.plain) for cell in row] for row in grid.rows]
-    return _booktabs([*map(latex, grid.columns)], rows, latex(f"{grid.caption}. {grid.note} {tail}"))
+    return _booktabs(
+        [*map(latex, grid.columns)], rows, latex(f"{grid.caption}. {grid.note} {tail}")
+    )
 
 
 def _booktabs(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> str:
@@ -78,7 +111,8 @@ def _booktabs(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str) 
     import pandas as pd
 
     frame = pd.DataFrame(list(rows), columns=list(head))
-    with pd.option_context("styler.render.max_elements", max(frame.size, 1)):  # else a long table is cut off
+    # else a long table is cut off
+    with pd.option_context("styler.render.max_elements", max(frame.size, 1)):
         table = frame.style.hide(axis="index").to_latex(
             environment="longtable", hrules=True, column_format="l" * len(head), caption=caption
         )
@@ -93,26 +127,39 @@ def _cell(text: object) -> str:
 def markdown(content: Run) -> str:
     """report.md: what the page says, without figures."""
     ranking = ranking_of(content)
-    rows = [[row.words, *(f"{text} (best)" if best else text for text, best in row.cells)]
-            for row in ranking.rows] if ranking else []  # fmt: skip
+    rows = (
+        [
+            [row.words, *(f"{text} (best)" if best else text for text, best in row.cells)]
+            for row in ranking.rows
+        ]
+        if ranking
+        else []
+    )
     shown = {
-        "content": content, "data_columns": ["workload", *_DATA], "facts": facts_of(content),
+        "content": content,
+        "data_columns": ["workload", *_DATA],
+        "facts": facts_of(content),
         "lines": lines_of(Answer.of(content.matrices[0])) if content.matrices else [],
-        "ranking": ranking, "ranked": rows,
+        "ranking": ranking,
+        "ranked": rows,
         "data": [list(each.values()) for each in data_lines(content)],
         "looks": [list(line.values()) for line in note_lines(content)],
-    }  # fmt: skip
+    }
     return filled("report.md.j2", shown)
 
 
 def data_lines(content: Run) -> list[dict[str, str]]:
     """What is recorded of the data of each workload."""
-    return [{"workload": each, **{key: content.record.text("data", each, key) for key in _DATA}}
-            for each in content.workloads]  # fmt: skip
+    return [
+        {"workload": each, **{key: content.record.text("data", each, key) for key in _DATA}}
+        for each in content.workloads
+    ]
 
 
 def note_lines(content: Run) -> list[dict[str, str]]:
-    """What a look at each workload's model and data has found: the order of classes, the columns, warnings."""
+    """What a look at each workload's model and data has found: the order of classes, the
+    columns, warnings.
+    """
     lines = []
     for workload in content.workloads:
         recorded = content.record.table("data").get(workload)
@@ -137,21 +184,26 @@ def table_files(content: Run) -> dict[str, str]:
         "comparison.csv": csv_text(content.compared),
         "failures.csv": csv_text(content.failures),
     }
-    tail = f"{content.seeds_text}; mean ± half the 95 % t interval, Δ paired with {content.baseline}."
+    tail = (
+        f"{content.seeds_text}; mean ± half the 95 % t interval, Δ paired with {content.baseline}."
+    )
     for i, workload in enumerate(content.workloads):
         name = file_name(workload)
         if f"{name}-glance.tex" in found:
             name = f"{name}-{i}"
         glance = content.glance(workload)
         if glance:
-            found[f"{name}-glance.tex"] = latex_table(glance, content.variants, f"{workload}, {tail}")
+            found[f"{name}-glance.tex"] = latex_table(
+                glance, content.variants, f"{workload}, {tail}"
+            )
     parts = content.parts.values()
     shown = [(grid, True) for part in parts for grid in part.grids]
     for grid, printed in shown + [(grid, False) for part in parts for grid in part.details]:
         name = file_name(grid.name)
         while {f"{name}.tex", f"{name}.csv"} & found.keys():
             name += "-table"
-        framed = grid.frame is not None and len(grid.frame.columns)  # No reader takes a file without a column.
+        # No reader takes a file without a column.
+        framed = grid.frame is not None and len(grid.frame.columns)
         if printed or not framed:  # Nobody prints what is on demand.
             found[f"{name}.tex"] = latex_grid(grid, f"{content.seeds_text}.")
         if grid.frame is not None and framed:

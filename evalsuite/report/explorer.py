@@ -1,4 +1,5 @@
-"""What the explorer of a page shows: every measurement, by columns, packed into text that the browser unpacks.
+"""What the explorer of a page shows: every measurement, by columns, packed into text that the
+browser unpacks.
 
 And pictures of lines: what sections find among the files of jobs, as images that the page holds.
 """
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from evalsuite.report.tables import TextLine
 
 MOST_CHARACTERS = 300_000
-"""Of all images of a page, about as many bytes of it: one of 8 x 8 grey pixels has 200, of 32 x 32 colours 4,000."""
+"""Of all images of a page, about as many bytes of it: one of 8 x 8 grey pixels has 200, of 32 x
+32 colours 4,000.
+"""
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,8 @@ class Picture:
         metrics: in whose lines.
         setting: what the setting of these lines has, as text: {"eps": "0.03125"}.
         text: a sentence, which goes on from the names of the variant and the seed.
-        images: (caption, text for those who do not see it, pixels) of each; pixels are uint8, (height, width) of grey
-            or (height, width, 3) of colours.
+        images: (caption, text for those who do not see it, pixels) of each; pixels are uint8,
+            (height, width) of grey or (height, width, 3) of colours.
 
     Example: docs/reference.md#a-section-of-the-report
     """
@@ -49,9 +52,11 @@ class Picture:
 
 
 def shown_pictures(content: Run) -> list[dict[str, Any]]:
-    """Those of the first seed that has one, for each variant, step and setting; none of a run without its folder.
+    """Those of the first seed that has one, for each variant, step and setting; none of a run
+    without its folder.
 
-    The first of each job come first. Where a page is full, a picture tells its text and where its numbers are.
+    The first of each job come first. Where a page is full, a picture tells its text and where its
+    numbers are.
     """
     found: dict[Any, tuple[int, str, Picture]] = {}
     if content.folder is None:
@@ -65,17 +70,26 @@ def shown_pictures(content: Run) -> list[dict[str, Any]]:
                 place = workload, variant, step, each.metrics, *each.setting.items()
                 found.setdefault(place, (rank, f"{variant}, seed {seed}: {each.text}", each))
     shown, left = [], MOST_CHARACTERS
-    for (workload, variant, step, *_), (_, text, each) in sorted(found.items(), key=lambda item: item[1][0]):
+    for (workload, variant, step, *_), (_, text, each) in sorted(
+        found.items(), key=lambda item: item[1][0]
+    ):
         images = [(caption, alt, _address(pixels)) for caption, alt, pixels in each.images]
         size = sum(len(address) for *_, address in images)
         fits = size <= left
         left -= size * fits
-        shown.append({
-            "workload": workload, "variant": variant, "step": step, "metrics": each.metrics,
-            "settings": [f"{key}={value}" for key, value in each.setting.items()],
-            "text": text if fits else f"{text} This page has no room for it: its numbers are among the artefacts.",
-            "images": images if fits else [],
-        })  # fmt: skip
+        shown.append(
+            {
+                "workload": workload,
+                "variant": variant,
+                "step": step,
+                "metrics": each.metrics,
+                "settings": [f"{key}={value}" for key, value in each.setting.items()],
+                "text": text
+                if fits
+                else f"{text} This page has no room for it: its numbers are among the artefacts.",
+                "images": images if fits else [],
+            }
+        )
     return shown
 
 
@@ -89,15 +103,27 @@ def _address(pixels: np.ndarray) -> str:
 
 
 _LINE = ("workload", "step", "stage", "metric", "label", "setting", "unit", "direction")
-VERDICTS = ("better", "worse", "resolved, no direction", "not resolved", "exactly equal", "not compared", "no value")
+VERDICTS = (
+    "better",
+    "worse",
+    "resolved, no direction",
+    "not resolved",
+    "exactly equal",
+    "not compared",
+    "no value",
+)
 
 
 def explorer_data(content: Run) -> dict[str, Any]:
-    """Lines and cells by columns; a cell has its values by seed, so that the page computes what it draws from these."""
+    """Lines and cells by columns; a cell has its values by seed, so that the page computes what
+    it draws from these.
+    """
     lines = content.lines
     shown = content.variants[1:] or content.variants
-    seeds = {str(each): sorted(map(int, every))
-             for each, every in content.frame.groupby("workload")["seed"].unique().items()}  # fmt: skip
+    seeds = {
+        str(each): sorted(map(int, every))
+        for each, every in content.frame.groupby("workload")["seed"].unique().items()
+    }
     cells = [
         _cell(content, line, at, variant, seeds[line.workload])
         for at, line in enumerate(lines)
@@ -111,7 +137,11 @@ def explorer_data(content: Run) -> dict[str, Any]:
         "seeds": seeds,
         "quantiles": [0.0, *(t_quantile(0.975, degrees) for degrees in range(1, most))],
         "lines": {name: [getattr(line, name) for line in lines] for name in _LINE}
-        | {"shown": [[line.scale.divisor, line.scale.difference_unit, line.unit_label] for line in lines]},
+        | {
+            "shown": [
+                [line.scale.divisor, line.scale.difference_unit, line.unit_label] for line in lines
+            ]
+        },
         "cells": {name: [cell[name] for cell in cells] for name in cells[0]} if cells else {},
         "steps": {
             name: {"help": str(step.get("help") or ""), "after": content.record.after[name]}
@@ -149,13 +179,19 @@ def _number(value: float) -> float | int:
 def _verdict(cell: Mapping[str, Any]) -> str:
     if not cell["n"]:
         return "no value"
-    if cell["n_pairs"] < 2 or math.isnan(cell["diff_low"]) or is_clock(cell["unit"], cell["timing"]):
+    if (
+        cell["n_pairs"] < 2
+        or math.isnan(cell["diff_low"])
+        or is_clock(cell["unit"], cell["timing"])
+    ):
         return "not compared"
     if cell["constant"] and cell["diff"] == 0:
         return "exactly equal"
     if cell["better"] or not cell["resolved"]:
         return str(cell["better"] or "not resolved")
-    return "resolved, no direction" if cell["direction"] == Direction.NEUTRAL.value else "not resolved"
+    return (
+        "resolved, no direction" if cell["direction"] == Direction.NEUTRAL.value else "not resolved"
+    )
 
 
 def packed(data: Mapping[str, Any]) -> str:

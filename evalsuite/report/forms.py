@@ -1,4 +1,6 @@
-"""Everything that a run built, as points of quality over cost: each variant in each form that can be deployed."""
+"""Everything that a run built, as points of quality over cost: each variant in each form that
+can be deployed.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,10 @@ class Form:
         stage: whose steps measure it.
         quality: metrics, of which the first that a workload has is taken.
         size: the metric of its bytes.
-        shrunk: the metric of how many times smaller than this form that is, where `size` is of another one.
-        times: the metric of a clock that is relative to the baseline's in float, and what its setting has to say.
+        shrunk: the metric of how many times smaller than this form that is, where `size` is of
+            another one.
+        times: the metric of a clock that is relative to the baseline's in float, and what its
+            setting has to say.
 
     Example: docs/plugins.md#4-a-section-of-the-report
     """
@@ -96,11 +100,16 @@ class _Network:
 def plane_of(run: Run) -> Plane | None:
     """The plane of a run; None where fewer than two networks have a quality and a cost.
 
-    Workloads of one unit of quality stand together: those of which there are most. The cost is a latency only where
-    all clocks were read without other work beside them, and else the size of the file.
+    Workloads of one unit of quality stand together: those of which there are most. The cost is a
+    latency only where all clocks were read without other work beside them, and else the size of the
+    file.
     """
     forms = [form for section in run.sections.values() for form in section.forms]
-    kinds = {workload: kind for workload in run.measured.workloads if (kind := _kind(run, forms, workload))}
+    kinds = {
+        workload: kind
+        for workload in run.measured.workloads
+        if (kind := _kind(run, forms, workload))
+    }
     if not kinds:
         return None
     alike = grouped((kind, workload) for workload, kind in kinds.items())
@@ -114,7 +123,11 @@ def plane_of(run: Run) -> Plane | None:
         if len({point.form for point in points}) > 1:
             return Plane(points, tuple(workloads), unit, way, "time", base)
     points, base = _points(networks, run.baseline, "size")
-    return Plane(points, tuple(workloads), unit, way, "size of the file", base) if len(points) > 1 else None
+    return (
+        Plane(points, tuple(workloads), unit, way, "size of the file", base)
+        if len(points) > 1
+        else None
+    )
 
 
 def _kind(run: Run, forms: Sequence[Form], workload: str) -> tuple[str, str] | None:
@@ -157,7 +170,9 @@ def _measure(network: _Network, run: Run, form: Form, place: tuple[str, str, str
     if form.times:
         settings = run.measured.settings(*place, form.times)
         wanted = (text for text, keys in settings.items() if form.setting.items() <= keys.items())
-        network.time = network.time or _mean(run.measured.values(*place, form.times, next(wanted, "")))
+        network.time = network.time or _mean(
+            run.measured.values(*place, form.times, next(wanted, ""))
+        )
 
 
 def _mean(values: Mapping[int, float]) -> float | None:
@@ -167,14 +182,21 @@ def _mean(values: Mapping[int, float]) -> float | None:
 def _points(
     networks: Mapping[str, Mapping[Place, _Network]], baseline: str, cost: str
 ) -> tuple[tuple[Point, ...], str]:
-    """The points of all places that every workload has, and the form of the baseline whose cost is 1.
+    """The points of all places that every workload has, and the form of the baseline whose cost is
+    1.
 
-    A cost is the geometric mean over workloads of the cost there over the baseline's; that is taken in the first form
-    whose cost every workload knows, so that one number is one thing.
+    A cost is the geometric mean over workloads of the cost there over the baseline's; that is taken
+    in the first form whose cost every workload knows, so that one number is one thing.
     """
-    shared = [place for place in next(iter(networks.values())) if all(place in own for own in networks.values())]
+    shared = [
+        place
+        for place in next(iter(networks.values()))
+        if all(place in own for own in networks.values())
+    ]
     bases = [
-        place for place in shared if place[2] == baseline and all(_cost(own[place], cost) for own in networks.values())
+        place
+        for place in shared
+        if place[2] == baseline and all(_cost(own[place], cost) for own in networks.values())
     ]
     if not bases:
         return (), ""
@@ -182,7 +204,9 @@ def _points(
     return tuple(points), bases[0][0]
 
 
-def _point(place: Place, base: Place, networks: Mapping[str, Mapping[Place, _Network]], cost: str) -> Point | None:
+def _point(
+    place: Place, base: Place, networks: Mapping[str, Mapping[Place, _Network]], cost: str
+) -> Point | None:
     """The point of a place, or None where a workload lacks its quality or its cost."""
     qualities = [own[place].quality for own in networks.values()]
     ratios = [_cost(own[place], cost) / _cost(own[base], cost) for own in networks.values()]

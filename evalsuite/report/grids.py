@@ -1,4 +1,6 @@
-"""Small tables whose lines are no metrics: text cells with what marks them, in a form that every document can show."""
+"""Small tables whose lines are no metrics: text cells with what marks them, in a form that every
+document can show.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ class GridCell:
         detail: a second line, e.g. an interval.
         sort: a number as text that sorts the column, empty for none.
         tone: "better", "worse", "lack" or "".
-        difference: to the baseline, where the cell shows one: its tone is then that of the decision matrix, if that
-            concludes from the same number.
+        difference: to the baseline, where the cell shows one: its tone is then that of the decision
+            matrix, if that concludes from the same number.
 
     Example: docs/reference.md#tables
     """
@@ -52,7 +54,8 @@ class GridCell:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table: `caption` says what it shows, `note` how to read it, `frame` holds its exact numbers.
+    """A table: `caption` says what it shows, `note` how to read it, `frame` holds its exact
+    numbers.
 
     Each row's first cell names the line. `name` is that of its files.
 
@@ -69,18 +72,25 @@ class Grid:
     @classmethod
     def of(cls, name: str, caption: str, frame: pd.DataFrame) -> Grid:
         """A table that shows a frame as it is, row by row; numbers also sort their column."""
-        rows = [tuple(GridCell(str(each), sort=repr(each) if isinstance(each, int | float) else "") for each in row)
-                for row in frame.itertuples(index=False, name=None)]  # fmt: skip
+        rows = [
+            tuple(
+                GridCell(str(each), sort=repr(each) if isinstance(each, int | float) else "")
+                for each in row
+            )
+            for row in frame.itertuples(index=False, name=None)
+        ]
         return cls(name, caption, tuple(map(str, frame.columns)), tuple(rows), frame=frame)
 
 
 def with_tones(grid: Grid, tones: Mapping[Estimate, str]) -> Grid:
     """The table, in which a difference is marked only where it is resolved after an adjustment.
 
-    One that `tones` has, without its p value there, is marked as that says. Of the others Holm's adjustment is over all
-    that the table shows.
+    One that `tones` has, without its p value there, is marked as that says. Of the others Holm's
+    adjustment is over all that the table shows.
     """
-    differences = {cell.difference for row in grid.rows for cell in row if cell.difference is not None}
+    differences = {
+        cell.difference for row in grid.rows for cell in row if cell.difference is not None
+    }
     others = [each for each in differences if replace(each, p=None) not in tones]
     adjusted = dict(zip(others, holm(each.p for each in others), strict=True))
 
@@ -96,7 +106,10 @@ def with_tones(grid: Grid, tones: Mapping[Estimate, str]) -> Grid:
 
 def without_tones(grid: Grid) -> Grid:
     """The table, in which no cell is marked as better or worse."""
-    rows = (tuple(replace(cell, tone="") if cell.tone in MARKS else cell for cell in row) for row in grid.rows)
+    rows = (
+        tuple(replace(cell, tone="") if cell.tone in MARKS else cell for cell in row)
+        for row in grid.rows
+    )
     return replace(grid, rows=tuple(rows))
 
 
@@ -119,7 +132,11 @@ class Sheet:
         import pandas as pd
 
         frame = pd.DataFrame(self.lines)
-        return Grid(name, caption, tuple(columns), tuple(self.rows), note, frame) if self.rows else None
+        return (
+            Grid(name, caption, tuple(columns), tuple(self.rows), note, frame)
+            if self.rows
+            else None
+        )
 
 
 def estimate_columns(name: str, estimate: Estimate | None) -> dict[str, Any]:
@@ -137,7 +154,9 @@ def csv_text(frame: pd.DataFrame) -> str:
 
     marked = frame.copy()
     for name in marked.select_dtypes(exclude="number").columns:
-        marked[name] = pd.Series([_marked(value) for value in marked[name]], marked.index, dtype=object)
+        marked[name] = pd.Series(
+            [_marked(value) for value in marked[name]], marked.index, dtype=object
+        )
     return marked.rename(columns=_marked).to_csv(index=False, lineterminator="\n")
 
 

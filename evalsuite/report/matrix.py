@@ -1,6 +1,8 @@
-"""The decision matrix: what a variant does to each primary endpoint, on each workload and on all together.
+"""The decision matrix: what a variant does to each primary endpoint, on each workload and on all
+together.
 
-It is the one object that concludes: the page's first screen, the Markdown and `matrix.csv` are made from it.
+It is the one object that concludes: the page's first screen, the Markdown and `matrix.csv` are made
+from it.
 """
 
 from __future__ import annotations
@@ -18,7 +20,13 @@ from evalsuite.report.conclusions import pooled_rivals, read_screens
 from evalsuite.report.grids import estimate_columns
 from evalsuite.report.numerals import listed
 from evalsuite.report.section import Contrast, Endpoint, Evidence, Screen
-from evalsuite.report.statistics import Estimate, between, holm, mean_over_workloads, seed_difference
+from evalsuite.report.statistics import (
+    Estimate,
+    between,
+    holm,
+    mean_over_workloads,
+    seed_difference,
+)
 from evalsuite.report.tables import SAMPLED, adjusted
 
 if TYPE_CHECKING:
@@ -76,7 +84,8 @@ def _where(row: MatrixRow, reading: Reading) -> str:
     named = [
         _named(name, cell, row)
         for name, cell in row.cells.items()
-        if cell.reading is reading and (reading is not Reading.FACT or (cell.estimate and cell.estimate.mean))
+        if cell.reading is reading
+        and (reading is not Reading.FACT or (cell.estimate and cell.estimate.mean))
     ]
     lost = f", {row.pooled.open_loss}" if reading is Reading.HELPS and row.pooled.open_loss else ""
     return f"{row.endpoint.question} (on {listed(named)}{lost})" if named else ""
@@ -84,7 +93,10 @@ def _where(row: MatrixRow, reading: Reading) -> str:
 
 def _named(workload: str, cell: MatrixCell, row: MatrixRow) -> str:
     """ "digits-cnn by less than the margin, n = 4 of 5 seeds"."""
-    limits = ["by less than the margin" if limit == "less than the margin" else f", {limit}" for limit in cell.limits]
+    limits = [
+        "by less than the margin" if limit == "less than the margin" else f", {limit}"
+        for limit in cell.limits
+    ]
     value = f" by {cell.difference(row.scale)}" if cell.reading is Reading.FACT else ""
     lacking = f", {cell.lacking}" if cell.lacking and not value else ""
     return " ".join([workload + value, *limits]).replace(" ,", ",") + lacking
@@ -102,7 +114,9 @@ def _open(row: MatrixRow, reading: Reading) -> list[str]:
 
 
 def _quiet(row: MatrixRow) -> str:
-    """The question; of a mean that is no worse, which single workloads do not say so; which seeds are missing."""
+    """The question; of a mean that is no worse, which single workloads do not say so; which
+    seeds are missing.
+    """
     notes = _open(row, Reading.UNMEASURED) if row.pooled.estimate is not None else []
     notes = [*_seeds_lacking(row), *notes]
     if row.pooled.reading is Reading.NO_WORSE and row.pooled.estimate is not None:
@@ -115,7 +129,9 @@ def _quiet(row: MatrixRow) -> str:
 
 
 def _told(row: MatrixRow) -> Reading:
-    """Of a row without any effect: the pooled reading where there is one, else the weakest of its cells."""
+    """Of a row without any effect: the pooled reading where there is one, else the weakest of
+    its cells.
+    """
     if row.pooled.estimate is not None and row.pooled.reading is not Reading.FACT:
         return row.pooled.reading
     every = {cell.reading for cell in row.cells.values()} - {Reading.UNMEASURED}
@@ -123,28 +139,42 @@ def _told(row: MatrixRow) -> Reading:
         return Reading.NO_WORSE  # The same for both, which is more.
     if Reading.DOUBTED in every:
         return Reading.DOUBTED
-    return Reading.UNRESOLVED if Reading.UNRESOLVED in every else next(iter(every - {Reading.FACT}), Reading.UNMEASURED)
+    return (
+        Reading.UNRESOLVED
+        if Reading.UNRESOLVED in every
+        else next(iter(every - {Reading.FACT}), Reading.UNMEASURED)
+    )
 
 
 def decision_matrices(run: Run) -> list[Matrix]:
-    """What the run says of each variant but the baseline; the one that a section declares its subject comes first.
+    """What the run says of each variant but the baseline; the one that a section declares its
+    subject comes first.
 
-    A cell is read as helping or costing only where its p value is at most 5 % after Holm's adjustment, see
-    `read_screens`. A resolved cell is mixed where a member of its family, such as a single setting, is resolved the
-    other way (Holm's within the family), and so is one that is no worse on the mean while such a member costs the
-    margin or more.
+    A cell is read as helping or costing only where its p value is at most 5 % after Holm's
+    adjustment, see `read_screens`. A resolved cell is mixed where a member of its family, such as a
+    single setting, is resolved the other way (Holm's within the family), and so is one that is no
+    worse on the mean while such a member costs the margin or more.
     """
     variants = run.compared_variants
     workloads = tuple(run.measured.workloads)
-    seeds = {str(name): count for name, count in run.frame.groupby("workload")["seed"].nunique().items()}
-    asked = [(name, endpoint) for name, section in run.sections.items() for endpoint in section.endpoints]
+    seeds = {
+        str(name): count for name, count in run.frame.groupby("workload")["seed"].nunique().items()
+    }
+    asked = [
+        (name, endpoint) for name, section in run.sections.items() for endpoint in section.endpoints
+    ]
     made: dict[str, list[MatrixRow]] = {variant: [] for variant in variants}
     for variant, (name, endpoint) in product(variants, asked):
         evidence = {workload: endpoint.measure(run, workload, variant) for workload in workloads}
         if any(evidence.values()):
             clocks = _clocks(run, endpoint, variant)
-            made[variant].append(matrix_row(name, endpoint, evidence, seeds, run.doubts, clocks, run.cuts))
-    return [Matrix(variant, run.baseline, workloads, rows) for variant, rows in read_screens(made).items()]
+            made[variant].append(
+                matrix_row(name, endpoint, evidence, seeds, run.doubts, clocks, run.cuts)
+            )
+    return [
+        Matrix(variant, run.baseline, workloads, rows)
+        for variant, rows in read_screens(made).items()
+    ]
 
 
 def _clocks(run: Run, endpoint: Endpoint, variant: str) -> dict[str, str]:
@@ -154,9 +184,15 @@ def _clocks(run: Run, endpoint: Endpoint, variant: str) -> dict[str, str]:
     return {str(name): doubt for (name,), doubt in clock_doubts(rows, ["workload"]).items()}
 
 
-def matrix_row(section: str, endpoint: Endpoint, found: Mapping[str, Evidence | None],
-               seeds: Mapping[str, int] | None = None, doubted: Collection[str] = (),
-               clocks: Mapping[str, str] | None = None, cuts: Collection[str] = ()) -> MatrixRow:  # fmt: skip
+def matrix_row(
+    section: str,
+    endpoint: Endpoint,
+    found: Mapping[str, Evidence | None],
+    seeds: Mapping[str, int] | None = None,
+    doubted: Collection[str] = (),
+    clocks: Mapping[str, str] | None = None,
+    cuts: Collection[str] = (),
+) -> MatrixRow:
     """A row with its differences and p values, not yet read.
 
     Args:
@@ -172,7 +208,9 @@ def matrix_row(section: str, endpoint: Endpoint, found: Mapping[str, Evidence | 
         name: MatrixCell(Reading.DOUBTED, reason="the baseline is in doubt")
         if name in doubted
         else replace(
-            _cell(endpoint, evidence, (seeds or {}).get(name, 0)), clock=(clocks or {}).get(name, ""), cuts=name in cuts
+            _cell(endpoint, evidence, (seeds or {}).get(name, 0)),
+            clock=(clocks or {}).get(name, ""),
+            cuts=name in cuts,
         )
         for name, evidence in found.items()
     }
@@ -180,7 +218,9 @@ def matrix_row(section: str, endpoint: Endpoint, found: Mapping[str, Evidence | 
     return MatrixRow(section, endpoint, cells, pooled_cell(endpoint, cells, doubted=every))
 
 
-def pooled_cell(endpoint: Endpoint, cells: Mapping[str, MatrixCell], *, doubted: bool = False) -> MatrixCell:
+def pooled_cell(
+    endpoint: Endpoint, cells: Mapping[str, MatrixCell], *, doubted: bool = False
+) -> MatrixCell:
     """The mean over the workloads of a row, not yet read, or why there is none."""
     counted = [cell for cell in cells.values() if cell.ends is not None and cell.ends[0].n > 1]
     effects = [cell.ends for cell in counted if cell.ends is not None]
@@ -189,17 +229,28 @@ def pooled_cell(endpoint: Endpoint, cells: Mapping[str, MatrixCell], *, doubted:
         measured = [cell for cell in cells.values() if cell.ends is not None] or [*cells.values()]
         few = "only one workload" if len(cells) == 1 else "one workload has two seeds or more"
         return MatrixCell(
-            Reading.DOUBTED if doubted else Reading.UNMEASURED, reason=few if effects else measured[0].reason
+            Reading.DOUBTED if doubted else Reading.UNMEASURED,
+            reason=few if effects else measured[0].reason,
         )
     together = between(least, most).within(-endpoint.greatest, endpoint.greatest)
     rivals = (
         ()
         if least != most
-        else tuple(pooled_rivals([(cell, ends[0]) for cell, ends in zip(counted, effects, strict=True)]))
+        else tuple(
+            pooled_rivals([(cell, ends[0]) for cell, ends in zip(counted, effects, strict=True)])
+        )
     )
     clock = next((cell.clock for cell in counted if cell.clock), "")
-    return MatrixCell(Reading.UNRESOLVED, together, label=f"{len(effects)} workloads", pooled=True, asked=len(cells),
-                      ends=(least, most), clock=clock, rivals=rivals)  # fmt: skip
+    return MatrixCell(
+        Reading.UNRESOLVED,
+        together,
+        label=f"{len(effects)} workloads",
+        pooled=True,
+        asked=len(cells),
+        ends=(least, most),
+        clock=clock,
+        rivals=rivals,
+    )
 
 
 def _cell(endpoint: Endpoint, evidence: Evidence | None, seeds: int) -> MatrixCell:
@@ -235,15 +286,22 @@ def _cell(endpoint: Endpoint, evidence: Evidence | None, seeds: int) -> MatrixCe
 def _why(endpoint: Endpoint, estimate: Estimate) -> str:
     if estimate.n == 1:
         return "one seed"
-    return "the same in every seed" if estimate.constant and endpoint.unit == SAMPLED else "too few seeds"
+    return (
+        "the same in every seed"
+        if estimate.constant and endpoint.unit == SAMPLED
+        else "too few seeds"
+    )
 
 
 def _ends(contrast: Contrast, without: int | None = None) -> tuple[Estimate, Estimate] | None:
-    """The ends of the difference, of seeds with two finite values; one twice where no question was left open."""
+    """The ends of the difference, of seeds with two finite values; one twice where no question
+    was left open.
+    """
     every = []
     for arms in contrast.ends:
         own, other = (
-            {seed: value for seed, value in arm.items() if math.isfinite(value) and seed != without} for arm in arms
+            {seed: value for seed, value in arm.items() if math.isfinite(value) and seed != without}
+            for arm in arms
         )
         every.append(seed_difference(own, other, contrast.magnitude))
     least, most = every[0], every[-1]
@@ -251,12 +309,16 @@ def _ends(contrast: Contrast, without: int | None = None) -> tuple[Estimate, Est
 
 
 def _levels(contrast: Contrast) -> tuple[float, float] | None:
-    """The means of both arms over the seeds that both have; None where the arms are differences themselves."""
+    """The means of both arms over the seeds that both have; None where the arms are differences
+    themselves.
+    """
     own, other = contrast.ends[0]
     seeds = _gaps(own, other)
     if contrast.magnitude is not None or not seeds:
         return None
-    return math.fsum(own[seed] for seed in seeds) / len(seeds), math.fsum(other[seed] for seed in seeds) / len(seeds)
+    return math.fsum(own[seed] for seed in seeds) / len(seeds), math.fsum(
+        other[seed] for seed in seeds
+    ) / len(seeds)
 
 
 def _gaps(own: Mapping[int, float], other: Mapping[int, float]) -> dict[int, float]:
@@ -266,27 +328,36 @@ def _gaps(own: Mapping[int, float], other: Mapping[int, float]) -> dict[int, flo
 
 
 def as_decided(compared: pd.DataFrame, screen: Screen) -> pd.DataFrame:
-    """The comparison, in which a number that a cell concludes from is resolved where the cell says so, and any other
-    where it is after an adjustment.
+    """The comparison, in which a number that a cell concludes from is resolved where the cell says
+    so, and any other where it is after an adjustment.
     """
     import pandas as pd
 
-    readings = {(workload, *cell.place, variant): cell.reading
-                for (_, workload, variant), cell in screen.items() if cell.place is not None}  # fmt: skip
+    readings = {
+        (workload, *cell.place, variant): cell.reading
+        for (_, workload, variant), cell in screen.items()
+        if cell.place is not None
+    }
     names = ["workload", "step", "metric", "setting", "variant"]
     said = [readings.get(place) for place in compared[names].itertuples(index=False, name=None)]
     tones = {Reading.HELPS: "better", Reading.COSTS: "worse"}
     said = [None if each is Reading.FACT else each for each in said]  # which is as certain there
     better = [
-        tone if each is None else tones.get(each, "") for each, tone in zip(said, compared["better"], strict=True)
+        tone if each is None else tones.get(each, "")
+        for each, tone in zip(said, compared["better"], strict=True)
     ]
     decided = pd.Series([each is not None for each in said], compared.index)
-    resolved = [yes if each is None else each in TONES for each, yes in zip(said, compared["resolved"], strict=True)]
+    resolved = [
+        yes if each is None else each in TONES
+        for each, yes in zip(said, compared["resolved"], strict=True)
+    ]
     return adjusted(compared.assign(better=better, resolved=resolved), decided)
 
 
 def tones_of(screen: Screen) -> dict[Estimate, str]:
-    """How a table marks a difference that a cell of the matrix concludes from: as the cell does, or not at all."""
+    """How a table marks a difference that a cell of the matrix concludes from: as the cell does,
+    or not at all.
+    """
     tones: dict[Estimate, str] = {}
     for cell in screen.values():
         if cell.estimate is not None:
@@ -301,16 +372,32 @@ def matrix_frame(matrices: Sequence[Matrix]) -> pd.DataFrame:
     """Exact numbers: a line for each variant, question and workload."""
     import pandas as pd
 
-    return pd.DataFrame([
-        {
-            "question": row.endpoint.question, "section": row.section, "variant": matrix.variant,
-            "baseline": matrix.baseline, "workload": workload, "measured": cell.label, "unit": row.endpoint.unit,
-            "direction": row.endpoint.direction.value, "margin": row.endpoint.margin,
-            **estimate_columns("difference", cell.estimate), "n": cell.estimate.n if cell.estimate else 0,
-            "p": cell.p, "p_adjusted": cell.p_adjusted, "reading": cell.reading.value,
-            "p_of_margin": cell.margin_p, "fragile": cell.fragile,
-            "against": "; ".join(cell.against), "losses": "; ".join(cell.losses),
-            "seeds_needed": cell.needed, "reason": cell.reason,
-        }
-        for matrix in matrices for row in matrix.rows for workload, cell in [*row.cells.items(), (ALL, row.pooled)]
-    ])  # fmt: skip
+    return pd.DataFrame(
+        [
+            {
+                "question": row.endpoint.question,
+                "section": row.section,
+                "variant": matrix.variant,
+                "baseline": matrix.baseline,
+                "workload": workload,
+                "measured": cell.label,
+                "unit": row.endpoint.unit,
+                "direction": row.endpoint.direction.value,
+                "margin": row.endpoint.margin,
+                **estimate_columns("difference", cell.estimate),
+                "n": cell.estimate.n if cell.estimate else 0,
+                "p": cell.p,
+                "p_adjusted": cell.p_adjusted,
+                "reading": cell.reading.value,
+                "p_of_margin": cell.margin_p,
+                "fragile": cell.fragile,
+                "against": "; ".join(cell.against),
+                "losses": "; ".join(cell.losses),
+                "seeds_needed": cell.needed,
+                "reason": cell.reason,
+            }
+            for matrix in matrices
+            for row in matrix.rows
+            for workload, cell in [*row.cells.items(), (ALL, row.pooled)]
+        ]
+    )

@@ -1,4 +1,6 @@
-"""The values of single networks, for tables that compare two metrics, or two variants of which none is the baseline."""
+"""The values of single networks, for tables that compare two metrics, or two variants of which
+none is the baseline.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,9 @@ class Measured:
         frame: rows as `read_results` gives them, in the recipe's order.
         after: step -> what it follows; empty for a step that measures the network as trained.
 
-    `options` are each step's, `uses` the treatment that each variant is, under whatever name. `reasons` are workload,
-    variant, step and metric -> the first reason that a row gives why it has no value, with its status.
+    `options` are each step's, `uses` the treatment that each variant is, under whatever name.
+    `reasons` are workload, variant, step and metric -> the first reason that a row gives why it has
+    no value, with its status.
 
     Example: docs/reference.md#a-section-of-the-report
     """
@@ -35,7 +38,9 @@ class Measured:
         self.workloads = [str(each) for each in frame["workload"].unique()]
         self.variants = [str(each) for each in frame["variant"].unique()]
         steps = frame.loc[frame["step"] != TRAIN, ["step", "options"]].drop_duplicates("step")
-        self.options: dict[str, dict[str, Any]] = dict(zip(steps["step"], steps["options"], strict=True))
+        self.options: dict[str, dict[str, Any]] = dict(
+            zip(steps["step"], steps["options"], strict=True)
+        )
         named = frame.drop_duplicates("variant")
         self.uses: dict[str, str] = dict(zip(named["variant"], named["variant_use"], strict=True))
         self._after = after or {}
@@ -57,7 +62,9 @@ class Measured:
                 self.reasons.setdefault(place[:-1], f"{row.status}: {root_reason(row.reason)}")
 
     def step(self, workload: str, stage: str) -> str:
-        """The first step of a stage that measures the networks as trained; empty where there is none."""
+        """The first step of a stage that measures the networks as trained; empty where there is
+        none.
+        """
         return next(iter(self.plain_steps(workload, stage)), "")
 
     def plain_steps(self, workload: str, stage: str) -> list[str]:
@@ -68,18 +75,28 @@ class Measured:
         """All steps of a stage, in the order of the rows."""
         return list(self._steps.get((workload, stage), {}))
 
-    def values(self, workload: str, variant: str, step: str, metric: str, setting: str = "") -> dict[int, float]:
+    def values(
+        self, workload: str, variant: str, step: str, metric: str, setting: str = ""
+    ) -> dict[int, float]:
         """Seed -> value; empty where there is none."""
         return dict(self._values.get((workload, variant, step, metric, setting), {}))
 
-    def settings(self, workload: str, variant: str, step: str, metric: str) -> dict[str, dict[str, str]]:
+    def settings(
+        self, workload: str, variant: str, step: str, metric: str
+    ) -> dict[str, dict[str, str]]:
         """The settings that have a value: text -> its keys and values, in the order of the rows."""
         return dict(self._settings.get((workload, variant, step, metric), {}))
 
     def every_setting(self, workload: str, steps: Iterable[str], metric: str) -> list[str]:
-        """The settings that any network of these steps has a value at, in the order of the steps."""
+        """The settings that any network of these steps has a value at, in the order of the
+        steps.
+        """
         places = ((variant, step) for step in steps for variant in self.variants)
-        return list(dict.fromkeys(text for place in places for text in self.settings(workload, *place, metric)))
+        return list(
+            dict.fromkeys(
+                text for place in places for text in self.settings(workload, *place, metric)
+            )
+        )
 
     def reason(self, workload: str, variant: str, step: str, metric: str) -> str:
         """Why there is no value, with the status; "absent" where there is no row either."""
@@ -87,7 +104,9 @@ class Measured:
         told = (self.reasons.get((workload, variant, *place)) for place in places)
         return next(filter(None, told), "absent: no row of it in this run")
 
-    def layers(self, workload: str, variant: str, metric: str, step: str = TRAIN) -> dict[str, dict[int, float]]:
+    def layers(
+        self, workload: str, variant: str, metric: str, step: str = TRAIN
+    ) -> dict[str, dict[int, float]]:
         """Of a metric of each layer: the layer's path -> seed -> value, in the network's order."""
         found = self.settings(workload, variant, step, metric)
         return {

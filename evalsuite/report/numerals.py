@@ -1,4 +1,6 @@
-"""Numbers, and lists of them, as text: one scale for all cells of a line, so that they can be compared by eye."""
+"""Numbers, and lists of them, as text: one scale for all cells of a line, so that they can be
+compared by eye.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ _STEPS = {
 class Scale:
     """How the numbers of one line are written: shown = value / divisor, with fixed decimals.
 
-    `unit` is the label of means and `difference_unit` that of differences: they differ for percent and points.
-    `powers` writes all numbers in powers of ten.
+    `unit` is the label of means and `difference_unit` that of differences: they differ for percent
+    and points. `powers` writes all numbers in powers of ten.
 
     Example: docs/reference.md#numbers-as-text
     """
@@ -38,11 +40,15 @@ class Scale:
     @property
     def label(self) -> str:
         """The unit of means, and of differences where it is another: "%, Δ in pp"."""
-        return self.unit if self.difference_unit == self.unit else f"{self.unit}, Δ in {self.difference_unit}"
+        return (
+            self.unit
+            if self.difference_unit == self.unit
+            else f"{self.unit}, Δ in {self.difference_unit}"
+        )
 
     def number(self, value: float, *, sign: bool = False) -> str:
-        """`value` in this scale, e.g. "96.2" or, with `sign`, "+1.3"; exact zeros are "0". Raises ValueError where
-        `value` is NaN or infinite.
+        """`value` in this scale, e.g. "96.2" or, with `sign`, "+1.3"; exact zeros are "0". Raises
+        ValueError where `value` is NaN or infinite.
         """
         if not math.isfinite(value):
             raise ValueError(f"{value} is not a number to show")
@@ -53,7 +59,8 @@ class Scale:
     def _digits(self, shown: float) -> str:
         if self.powers:
             return _powers(shown)
-        # A number that is not 0 must not read "0.00"; one more digit does for most, powers of ten for the rest.
+        # A number that is not 0 must not read "0.00"; one more digit does for most, powers of ten
+        # for the rest.
         if 10**-4 <= shown < 0.5 * 10**-self.decimals:
             return f"{shown:.{-math.floor(math.log10(shown))}f}"
         if shown < 0.5 * 10**-self.decimals or shown >= 1e7:
@@ -62,7 +69,9 @@ class Scale:
 
 
 def power_text(value: float) -> str:
-    """The nearest power of ten of a positive number: "10⁻³". Example: docs/reference.md#numbers-as-text"""
+    """The nearest power of ten of a positive number: "10⁻³". Example:
+    docs/reference.md#numbers-as-text
+    """
     return f"10{str(round(math.log10(value))).translate(_SUPERSCRIPTS)}"
 
 
@@ -75,9 +84,11 @@ def scale_of(unit: str, values: Iterable[float], spreads: Iterable[float] = ()) 
     """The scale on which the numbers of one line of a table are written.
 
     Args:
-        unit: the metric's unit; "fraction" and "share" become percent, with differences in percentage points.
+        unit: the metric's unit; "fraction" and "share" become percent, with differences in
+            percentage points.
         values: the line's means.
-        spreads: the line's differences and half widths; where most would round to nothing, there are more decimals.
+        spreads: the line's differences and half widths; where most would round to nothing, there
+            are more decimals.
 
     Example: docs/reference.md#numbers-as-text
     """
@@ -90,19 +101,23 @@ def scale_of(unit: str, values: Iterable[float], spreads: Iterable[float] = ()) 
         return Scale(1.0, "count", "count", 0 if whole else 1)
     divisor, label = 1.0, unit
     if unit in _STEPS and largest > 0:
-        divisor, label = next((step for step in _STEPS[unit] if largest >= step[0]), _STEPS[unit][-1])
+        divisor, label = next(
+            (step for step in _STEPS[unit] if largest >= step[0]), _STEPS[unit][-1]
+        )
     largest /= divisor
     if unit == "bytes" and divisor == 1:
         return Scale(divisor, label, label, 0)
     decimals = 2 if largest == 0 else min(max(2 - math.floor(math.log10(largest)), 0), 4)
     if rest and (middle := statistics.median(rest) / divisor) < 10**-decimals:
-        # 1.89 ± 0.00 says nothing of how sure it is: most spreads have two digits, as far as four decimals go.
+        # 1.89 ± 0.00 says nothing of how sure it is: most spreads have two digits, as far as four
+        # decimals go.
         decimals = min(1 - math.floor(math.log10(middle)), 4)
     return Scale(divisor, label, label, decimals, powers=0 < largest < 1e-3)
 
 
 def listed(names: Iterable[str]) -> str:
-    """The names as they stand in a sentence: "a", "a and b" or "a, b and c"; there must be at least one.
+    """The names as they stand in a sentence: "a", "a and b" or "a, b and c"; there must be at least
+    one.
 
     Example: docs/reference.md#numbers-as-text
     """
@@ -131,13 +146,17 @@ def sentence(head: str, parts: Iterable[str], joint: str = ", ", end: str = ".")
 
 
 def labels(words: Sequence[Sequence[str]], *more: Sequence[str]) -> list[str]:
-    """A label for each, of its words; labels that are alike get one word more, and those that are still alike the next.
+    """A label for each, of its words; labels that are alike get one word more, and those that are
+    still alike the next.
 
     Example: docs/reference.md#numbers-as-text
     """
     told = [tuple(each) for each in words]
     for column in more:
-        told = [(*own, name) if name and told.count(own) > 1 else own for own, name in zip(told, column, strict=True)]
+        told = [
+            (*own, name) if name and told.count(own) > 1 else own
+            for own, name in zip(told, column, strict=True)
+        ]
     return [", ".join(each) for each in told]
 
 
@@ -149,7 +168,10 @@ def ranges_text(found: Sequence[Kind], every: Sequence[Kind], text: Callable[[Ki
     # What lies in a row is as far from its place among all as the one before.
     alike = groupby(enumerate(found), key=lambda each: every.index(each[1]) - each[0])
     runs = [[each for _, each in run] for _, run in alike]
-    told = [[f"{text(run[0])} to {text(run[-1])}"] if len(run) > 2 else [text(each) for each in run] for run in runs]
+    told = [
+        [f"{text(run[0])} to {text(run[-1])}"] if len(run) > 2 else [text(each) for each in run]
+        for run in runs
+    ]
     return listed([part for parts in told for part in parts])
 
 

@@ -1,4 +1,6 @@
-"""What a report opens with: the question, the answer of each variant, the plane of all networks, and the ranking."""
+"""What a report opens with: the question, the answer of each variant, the plane of all networks,
+and the ranking.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ Href = Callable[[str, str], str]  # (variant, question) -> the link to the evide
 
 @dataclass(frozen=True)
 class Screen:
-    """The answer of one variant as the page shows it: what it is in words, four lines, and the strip plots."""
+    """The answer of one variant as the page shows it: what it is in words, four lines, and the
+    strip plots.
+    """
 
     variant: str
     words: str
@@ -50,7 +54,9 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Ranking:
-    """All variants by one question, the best first: means over seeds, and over the workloads that all of them have."""
+    """All variants by one question, the best first: means over seeds, and over the workloads
+    that all of them have.
+    """
 
     by: str
     columns: tuple[str, ...]
@@ -59,7 +65,9 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Opening:
-    """The first screen; `plane` and `ranking` are empty where there is nothing to draw or to rank."""
+    """The first screen; `plane` and `ranking` are empty where there is nothing to draw or to
+    rank.
+    """
 
     screens: tuple[Screen, ...]
     plane: str = ""
@@ -71,7 +79,10 @@ class Opening:
 def opening_of(run: Run, href: Href) -> Opening:
     """The first screen of a run."""
     drawn = [bool(matrix.rows) and place < _STRIPS for place, matrix in enumerate(run.matrices)]
-    screens = tuple(_screen(run, matrix, href, drawn=own) for matrix, own in zip(run.matrices, drawn, strict=True))
+    screens = tuple(
+        _screen(run, matrix, href, drawn=own)
+        for matrix, own in zip(run.matrices, drawn, strict=True)
+    )
     plane = plane_of(run)
     if plane is None:
         return Opening(screens, ranking=ranking_of(run))
@@ -86,7 +97,9 @@ def _screen(run: Run, matrix: Matrix, href: Href, *, drawn: bool) -> Screen:
     def link(question: str) -> str:
         return href(matrix.variant, question)
 
-    wide, narrow = (strip_svg(answer, link, narrow=small) if drawn else "" for small in (False, True))
+    wide, narrow = (
+        strip_svg(answer, link, narrow=small) if drawn else "" for small in (False, True)
+    )
     lines = tuple(lines_of(answer)) if matrix.rows else ()
     return Screen(matrix.variant, run.names[matrix.variant], lines, wide, narrow)
 
@@ -105,17 +118,25 @@ def answers_json(run: Run) -> str:
 def facts_of(run: Run) -> str:
     """What was compared: variants in words, workloads with their test samples, seeds."""
     tests = [(name, run.record.text("data", name, "test")) for name in run.measured.workloads]
-    places = [f"{name} ({count} test samples)" if count.isdigit() else name for name, count in tests]
+    places = [
+        f"{name} ({count} test samples)" if count.isdigit() else name for name, count in tests
+    ]
     shown = listed(places) if len(places) <= 3 else f"{len(places)} workloads"
     subject = run.compared_variants[0] if run.compared_variants else ""
     others = len(run.compared_variants) - 1
     more = f" and {others} more" if others > 0 else ""
-    compared = f"{run.names[subject]}{more} against {run.names[run.baseline]}, paired by seed · " if subject else ""
+    compared = (
+        f"{run.names[subject]}{more} against {run.names[run.baseline]}, paired by seed · "
+        if subject
+        else ""
+    )
     return f"{compared}{shown} · {run.seeds_text}"
 
 
 def terminal_lines(run: Run) -> list[str]:
-    """The answer of the first variant in at most eight lines below the question; empty where nothing is compared."""
+    """The answer of the first variant in at most eight lines below the question; empty where
+    nothing is compared.
+    """
     if not run.matrices or not run.matrices[0].rows:
         return []
     matrix = run.matrices[0]
@@ -124,12 +145,16 @@ def terminal_lines(run: Run) -> list[str]:
 
 
 def _subject(run: Run, variant: str) -> str:
-    return f"({run.names[variant]} against {run.names[run.baseline]}, {run.seeds_text.split(' (')[0]})"
+    return (
+        f"({run.names[variant]} against {run.names[run.baseline]}, {run.seeds_text.split(' (')[0]})"
+    )
 
 
 def ranking_of(run: Run) -> Ranking | None:
     """The variants by their deployed quality; None where fewer than two have a number."""
-    columns = [column for question in _questions(run.matrices) if (column := _column(run, question))]
+    columns = [
+        column for question in _questions(run.matrices) if (column := _column(run, question))
+    ]
     columns = columns[:_COLUMNS]
     if not columns:
         return None
@@ -137,7 +162,10 @@ def ranking_of(run: Run) -> Ranking | None:
     variants = [run.baseline, *(matrix.variant for matrix in run.matrices)]
     variants = [name for name in variants if any(name in column.levels for column in columns)]
     variants.sort(key=lambda name: -by.row.way * by.levels[name] if name in by.levels else math.inf)
-    rows = [Ranked(name, run.names[name], tuple(column.cell(name) for column in columns)) for name in variants]
+    rows = [
+        Ranked(name, run.names[name], tuple(column.cell(name) for column in columns))
+        for name in variants
+    ]
     return Ranking(by.row.endpoint.words, tuple(column.head for column in columns), tuple(rows))
 
 
@@ -156,13 +184,17 @@ class _Column:
         """With as many decimals as tell the closest two numbers apart, where that is few."""
         ordered = sorted(self.levels.values())
         gaps = [above - below for below, above in pairwise(ordered) if above > below]
-        return scale_of(self.row.endpoint.unit, ordered, [min(gaps, default=self.row.endpoint.margin)])
+        return scale_of(
+            self.row.endpoint.unit, ordered, [min(gaps, default=self.row.endpoint.margin)]
+        )
 
     @property
     def head(self) -> str:
         scale = self.scale
         unit = "" if scale.unit in ("ratio", "count") else f", {scale.unit}"
-        return f"{self.row.endpoint.words}{unit}" + (f", mean of {self.workloads}" if self.workloads > 1 else "")
+        return f"{self.row.endpoint.words}{unit}" + (
+            f", mean of {self.workloads}" if self.workloads > 1 else ""
+        )
 
     def cell(self, variant: str) -> tuple[str, bool]:
         """The number of a variant, and whether none is better, and some are worse."""
@@ -174,10 +206,21 @@ class _Column:
 
 
 def _column(run: Run, question: str) -> _Column | None:
-    """The means of every variant, over the workloads that all of them have a number of; clocks are left out."""
-    rows = {matrix.variant: row for matrix in run.matrices for row in matrix.rows if row.endpoint.question == question}
+    """The means of every variant, over the workloads that all of them have a number of; clocks
+    are left out.
+    """
+    rows = {
+        matrix.variant: row
+        for matrix in run.matrices
+        for row in matrix.rows
+        if row.endpoint.question == question
+    }
     known = [
-        {name: cell.levels for name, cell in row.cells.items() if cell.levels is not None and not cell.clock}
+        {
+            name: cell.levels
+            for name, cell in row.cells.items()
+            if cell.levels is not None and not cell.clock
+        }
         for row in rows.values()
     ]
     rows = {variant: row for (variant, row), own in zip(rows.items(), known, strict=True) if own}

@@ -26,11 +26,26 @@ from evalsuite.report.run import Run
 from evalsuite.report.tables import merged
 
 _COLOURS = {
-    INK_COLOUR: "currentColor", MUTED_COLOUR: "var(--soft)", RULE_COLOUR: "var(--rule)", "#ffffff": "var(--raised)",
+    INK_COLOUR: "currentColor",
+    MUTED_COLOUR: "var(--soft)",
+    RULE_COLOUR: "var(--rule)",
+    "#ffffff": "var(--raised)",
     "white": "var(--raised)",
-}  # fmt: skip
-_KEPT = ("fill", "stroke", "stroke-width", "stroke-dasharray", "fill-opacity", "stroke-opacity", "opacity", "font-size",
-         "font-weight", "font-style", "text-anchor", "stroke-linecap")  # fmt: skip
+}
+_KEPT = (
+    "fill",
+    "stroke",
+    "stroke-width",
+    "stroke-dasharray",
+    "fill-opacity",
+    "stroke-opacity",
+    "opacity",
+    "font-size",
+    "font-weight",
+    "font-style",
+    "text-anchor",
+    "stroke-linecap",
+)
 _TURNED = re.compile(r"(?:translate\((\S+)[ ,]+(\S+)\) *)?(?:rotate\((\S+?)[ ,)].*)?$")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
 
@@ -48,14 +63,24 @@ def inline_svg(svg: str, label: str, name: str) -> str:
         name: of the figure, unlike that of any other on the page.
     """
     root = ElementTree.fromstring(svg)
-    shapes = {each.get("id"): each for each in root.iter() if _tag(each) == "path" and each.get("id")}
+    shapes = {
+        each.get("id"): each for each in root.iter() if _tag(each) == "path" and each.get("id")
+    }
     clips = {each.get("id"): each[0] for each in root.iter() if _tag(each) == "clipPath"}
     figure = next(each for each in root if _tag(each) == "g")
     panels = [list(_marks(panel, shapes)) for panel in figure]
-    used = dict.fromkeys(clip for panel in panels for look, _, _ in panel for key, clip in look if key == "clip-path")
+    used = dict.fromkeys(
+        clip for panel in panels for look, _, _ in panel for key, clip in look if key == "clip-path"
+    )
     number = {clip: f"{name}-{i}" for i, clip in enumerate(used)}
-    boxes = {clip: [(key, _short(clips[clip].get(key, "0"))) for key in ("x", "y", "width", "height")] for clip in used}
-    held = "".join(f'<clipPath id="{number[clip]}"><rect {_told(box)}/></clipPath>' for clip, box in boxes.items())
+    boxes = {
+        clip: [(key, _short(clips[clip].get(key, "0"))) for key in ("x", "y", "width", "height")]
+        for clip in used
+    }
+    held = "".join(
+        f'<clipPath id="{number[clip]}"><rect {_told(box)}/></clipPath>'
+        for clip, box in boxes.items()
+    )
     body = "".join(_panel(panel, number) for panel in panels)
     return (
         f'<svg viewBox="{root.get("viewBox")}" role="img" aria-label="{escape(label)}">'
@@ -67,8 +92,9 @@ def _tag(element: ElementTree.Element) -> str:
     return element.tag.rpartition("}")[2]
 
 
-def _marks(element: ElementTree.Element, shapes: dict[str | None, ElementTree.Element],
-           clip: str = "") -> Iterator[tuple[Attributes, str, str]]:  # fmt: skip
+def _marks(
+    element: ElementTree.Element, shapes: dict[str | None, ElementTree.Element], clip: str = ""
+) -> Iterator[tuple[Attributes, str, str]]:
     """Look, path and text of all that a group draws, in order; either path or text is empty."""
     clip = element.get("clip-path", "")[5:-1] or clip
     tag = _tag(element)
@@ -77,7 +103,11 @@ def _marks(element: ElementTree.Element, shapes: dict[str | None, ElementTree.El
     if tag == "text":
         yield _look(element, "", element), "", "".join(element.itertext()).strip()
     elif tag in ("path", "use"):
-        shape = shapes[element.get("{http://www.w3.org/1999/xlink}href", "")[1:]] if tag == "use" else element
+        shape = (
+            shapes[element.get("{http://www.w3.org/1999/xlink}href", "")[1:]]
+            if tag == "use"
+            else element
+        )
         place = float(element.get("x", 0)), float(element.get("y", 0))
         yield _look(element, clip, shape), _moved(shape.get("d", ""), *place), ""
     for each in element:
@@ -87,7 +117,11 @@ def _marks(element: ElementTree.Element, shapes: dict[str | None, ElementTree.El
 def _look(element: ElementTree.Element, clip: str, shape: ElementTree.Element) -> Attributes:
     """The style as attributes, since the page's content policy admits no style in an element."""
     styles = ";".join(each.get("style", "") for each in (shape, element))
-    found = {key.strip(): text.strip() for key, _, text in (part.partition(":") for part in styles.split(";")) if text}
+    found = {
+        key.strip(): text.strip()
+        for key, _, text in (part.partition(":") for part in styles.split(";"))
+        if text
+    }
     look = {key: _colour(found[key]).removesuffix("px") for key in _KEPT if key in found}
     if _tag(element) == "text":
         x, y, angle = _TURNED.match(element.get("transform", "")).groups()  # type: ignore[union-attr]
@@ -126,10 +160,16 @@ def _short(number: str) -> str:
 def _panel(marks: list[tuple[Attributes, str, str]], number: dict[str, str]) -> str:
     """Paths first, those of one look together, then text."""
     drawn = ""
-    for look, parts in grouped((look, path) for look, path, _ in marks if path and look != _BACKGROUND).items():
-        named = [(key, f"url(#{number[text]})" if key == "clip-path" else text) for key, text in look]
+    for look, parts in grouped(
+        (look, path) for look, path, _ in marks if path and look != _BACKGROUND
+    ).items():
+        named = [
+            (key, f"url(#{number[text]})" if key == "clip-path" else text) for key, text in look
+        ]
         drawn += f'<path d="{"".join(parts)}" {_told(named)}/>'
-    return drawn + "".join(f"<text {_told(look)}>{escape(text)}</text>" for look, _, text in marks if text)
+    return drawn + "".join(
+        f"<text {_told(look)}>{escape(text)}</text>" for look, _, text in marks if text
+    )
 
 
 def _told(look: Iterable[tuple[str, str]]) -> str:
@@ -146,7 +186,9 @@ def _digest(text: str) -> str:
 
 
 def content_policy(style: str, script: str) -> str:
-    """What the page may load: its own style and script by digest, images that it holds itself, and nothing else."""
+    """What the page may load: its own style and script by digest, images that it holds itself,
+    and nothing else.
+    """
     return (
         f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; "
         "img-src data:; base-uri 'none'; form-action 'none'"
@@ -159,7 +201,9 @@ def _anchors() -> Callable[[str, str], str]:
 
     def anchor(kind: str, name: str) -> str:
         first = f"{file_name(kind)}-{file_name(name)}"
-        found = next(each for each in chain([first], (f"{first}-{i}" for i in count(2))) if each not in used)
+        found = next(
+            each for each in chain([first], (f"{first}-{i}" for i in count(2))) if each not in used
+        )
         used.add(found)
         return found
 
@@ -169,7 +213,8 @@ def _anchors() -> Callable[[str, str], str]:
 def _steps(record: Record) -> list[dict[str, str]]:
     names = ("name", "stage", "origin", "version", "help")
     return [
-        {name: str(step.get(name) or NOT_RECORDED) for name in names} | {"after": record.after[str(step["name"])]}
+        {name: str(step.get(name) or NOT_RECORDED) for name in names}
+        | {"after": record.after[str(step["name"])]}
         for step in record.steps
     ]
 
@@ -180,7 +225,8 @@ def render(content: Run) -> str:
 
     failed = content.failures
     style, script = _part("page.css"), _part("page.js") + _part("explorer.js")
-    parts: dict[str, str] = {}  # What is shown on demand: parsed with the page, it would be most of its elements.
+    # What is shown on demand: parsed with the page, it would be most of its elements.
+    parts: dict[str, str] = {}
 
     def pack(name: str, text: str) -> str:
         parts[name] = str(text)
@@ -191,7 +237,8 @@ def render(content: Run) -> str:
 
     anchor = _anchors()
     places = {
-        (matrix.variant, row.endpoint.question): "#" + anchor(f"answer-{matrix.variant}", row.endpoint.question)
+        (matrix.variant, row.endpoint.question): "#"
+        + anchor(f"answer-{matrix.variant}", row.endpoint.question)
         for matrix in content.matrices
         for row in matrix.rows
     }

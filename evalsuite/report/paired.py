@@ -1,4 +1,6 @@
-"""One number of one variant beside another arm's: its mean over seeds, the paired difference, and what is resolved."""
+"""One number of one variant beside another arm's: its mean over seeds, the paired difference,
+and what is resolved.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,9 @@ Kind = TypeVar("Kind")
 class Compared:
     """The seeds' values of one number, and their difference to `other`'s of the same seeds.
 
-    `way` is 1 where more is better, -1 where less is, and 0 where neither. `magnitude` is of the numbers that the
-    values were computed from, where those were larger. `reason` says why there is no value.
+    `way` is 1 where more is better, -1 where less is, and 0 where neither. `magnitude` is of the
+    numbers that the values were computed from, where those were larger. `reason` says why there is
+    no value.
 
     Example: docs/reference.md#tables
     """
@@ -40,7 +43,11 @@ class Compared:
     @cached_property
     def mean(self) -> Estimate | None:
         """Over seeds; None where there is no value."""
-        return mean_interval(list(self.values.values()), magnitude=self.magnitude) if self.values else None
+        return (
+            mean_interval(list(self.values.values()), magnitude=self.magnitude)
+            if self.values
+            else None
+        )
 
     @cached_property
     def difference(self) -> Estimate | None:
@@ -49,7 +56,9 @@ class Compared:
 
     @cached_property
     def ratio(self) -> Estimate | None:
-        """The geometric mean of value over other, its interval of logarithms; None where one is not above 0."""
+        """The geometric mean of value over other, its interval of logarithms; None where one is
+        not above 0.
+        """
         pairs = [(self.values[seed], self.other[seed]) for seed in sorted(self.gap)]
         if not pairs or not all(own > 0 and other > 0 for own, other in pairs):
             return None
@@ -65,21 +74,33 @@ class Compared:
     @property
     def resolved(self) -> bool:
         """Whether it has some width, and excludes 0."""
-        return self.difference is not None and self.difference.resolved and not self.difference.constant
+        return (
+            self.difference is not None
+            and self.difference.resolved
+            and not self.difference.constant
+        )
 
     @property
     def gap(self) -> dict[int, float]:
         """Seed -> value - other value."""
-        return {seed: value - self.other[seed] for seed, value in self.values.items() if seed in self.other}
+        return {
+            seed: value - self.other[seed]
+            for seed, value in self.values.items()
+            if seed in self.other
+        }
 
     @property
     def p(self) -> float | None:
-        """Of no difference, by the paired t test that its interval is of; None where that is no test."""
+        """Of no difference, by the paired t test that its interval is of; None where that is no
+        test.
+        """
         return None if self.difference is None else self.difference.p
 
     @property
     def tone(self) -> str:
-        """ "better" or "worse" where there is a better way and the difference is resolved, else ""."""
+        """ "better" or "worse" where there is a better way and the difference is resolved, else
+        "".
+        """
         return _tone(self.difference, 0, self.way)
 
     @property
@@ -90,14 +111,27 @@ class Compared:
 
 def _tone(estimate: Estimate | None, none: float, way: int) -> str:
     """Which way an interval of some width excludes what no difference is."""
-    if estimate is None or estimate.low is None or estimate.high is None or estimate.constant or not way:
+    if (
+        estimate is None
+        or estimate.low is None
+        or estimate.high is None
+        or estimate.constant
+        or not way
+    ):
         return ""
-    return "" if estimate.low <= none <= estimate.high else "better" if (estimate.mean > none) == (way > 0) else "worse"
+    return (
+        ""
+        if estimate.low <= none <= estimate.high
+        else "better"
+        if (estimate.mean > none) == (way > 0)
+        else "worse"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepTable:
-    """What one step, or several, gave of one workload: numbers of each variant, paired with the baseline's by seed.
+    """What one step, or several, gave of one workload: numbers of each variant, paired with the
+    baseline's by seed.
 
     Example: docs/reference.md#tables
     """
@@ -127,17 +161,31 @@ class StepTable:
         """The number of seeds in words, "1 seed" or "3 seeds"."""
         return f"{self.seeds} seed{'s' * (self.seeds != 1)}"
 
-    def pair(self, variant: str, values: Callable[[str], Values], reason: Callable[[str], str], way: int = 1,
-             magnitude: float | None = None) -> Compared:  # fmt: skip
-        """A number with its difference to the baseline's: `values` gives those of a variant, `reason` why none."""
+    def pair(
+        self,
+        variant: str,
+        values: Callable[[str], Values],
+        reason: Callable[[str], str],
+        way: int = 1,
+        magnitude: float | None = None,
+    ) -> Compared:
+        """A number with its difference to the baseline's: `values` gives those of a variant,
+        `reason` why none.
+        """
         own, other = values(variant), {} if variant == self.baseline else values(self.baseline)
         return Compared(variant, own, other, way, magnitude, "" if own else reason(variant))
 
-    def row(self, sheet: Sheet, heads: Iterable[GridCell | str], cells: Sequence[Compared],
-            scale: Scale | str = "fraction", show: Callable[..., GridCell] | None = None,
-            line: Callable[[Compared], Mapping[str, Any]] | None = None) -> bool:  # fmt: skip
-        """A row of one number of each variant, on a scale or on their own of a unit, with a `line` of exact numbers for
-        each; whether any variant has it.
+    def row(
+        self,
+        sheet: Sheet,
+        heads: Iterable[GridCell | str],
+        cells: Sequence[Compared],
+        scale: Scale | str = "fraction",
+        show: Callable[..., GridCell] | None = None,
+        line: Callable[[Compared], Mapping[str, Any]] | None = None,
+    ) -> bool:
+        """A row of one number of each variant, on a scale or on their own of a unit, with a `line`
+        of exact numbers for each; whether any variant has it.
         """
         if not any(cell.mean for cell in cells):
             return False
@@ -152,16 +200,20 @@ def common_scale(cells: Sequence[Compared], unit: str = "fraction") -> Scale:
     return joint_scale(unit, [cell.mean for cell in cells], [cell.difference for cell in cells])
 
 
-def joint_scale(unit: str, means: Iterable[Estimate | None], differences: Iterable[Estimate | None]) -> Scale:
+def joint_scale(
+    unit: str, means: Iterable[Estimate | None], differences: Iterable[Estimate | None]
+) -> Scale:
     """One scale for means and differences that stand together, with their intervals."""
     own, gaps = ([each for each in found if each] for found in (means, differences))
     halves = [each.half_width for each in (*own, *gaps) if each.half_width]
     return scale_of(unit, [each.mean for each in own], [*halves, *(each.mean for each in gaps)])
 
 
-def compared_cell(cell: Compared, table: StepTable, scale: Scale, more: Sequence[str] = (), *,
-                  alone: bool = False) -> GridCell:  # fmt: skip
-    """A cell, "51.2 ± 1.3 Δ +2.0 [0.4, 3.6]", or why there is no value; `more` ends the detail, `alone` needs no Δ.
+def compared_cell(
+    cell: Compared, table: StepTable, scale: Scale, more: Sequence[str] = (), *, alone: bool = False
+) -> GridCell:
+    """A cell, "51.2 ± 1.3 Δ +2.0 [0.4, 3.6]", or why there is no value; `more` ends the detail,
+    `alone` needs no Δ.
 
     Example: docs/reference.md#tables
     """
@@ -170,7 +222,9 @@ def compared_cell(cell: Compared, table: StepTable, scale: Scale, more: Sequence
     text = mean_text(cell.mean, scale)
     notes = []
     if cell.difference is not None:
-        notes.append(f"Δ {scale.number(cell.difference.mean, sign=True)} {bracket(cell.difference, scale)}")
+        notes.append(
+            f"Δ {scale.number(cell.difference.mean, sign=True)} {bracket(cell.difference, scale)}"
+        )
     elif cell.variant != table.baseline and not alone:
         notes.append(f"no {table.baseline} to compare with")
     elif cell.mean.n == 1:
@@ -180,9 +234,11 @@ def compared_cell(cell: Compared, table: StepTable, scale: Scale, more: Sequence
 
 
 def mean_text(mean: Estimate, scale: Scale) -> str:
-    """A mean with its interval, "51.2 ± 1.3"; "98 [83, 100]" where half of its width would reach beyond the possible.
+    """A mean with its interval, "51.2 ± 1.3"; "98 [83, 100]" where half of its width would reach
+    beyond the possible.
 
-    Of percentages 100 is the most, and 0 the least where they are no differences, which may be negative.
+    Of percentages 100 is the most, and 0 the least where they are no differences, which may be
+    negative.
     """
     text = scale.number(mean.mean)
     if mean.half_width is None or mean.low is None or mean.high is None:
@@ -194,29 +250,38 @@ def mean_text(mean: Estimate, scale: Scale) -> str:
 
 
 def lacking(cell: Compared, table: StepTable) -> list[str]:
-    """A remark such as "n = 2 of 3" where seeds are missing; empty where none is. Example: docs/reference.md#tables"""
+    """A remark such as "n = 2 of 3" where seeds are missing; empty where none is. Example:
+    docs/reference.md#tables
+    """
     count = cell.mean.n if cell.mean else 0
     return [f"n = {count} of {table.seeds}"] if 0 < count < table.seeds else []
 
 
 def compared_columns(cell: Compared, mean: str = "mean") -> dict[str, Any]:
-    """The numbers of a cell, not rounded, as columns of a table; those of its mean begin with `mean`.
+    """The numbers of a cell, not rounded, as columns of a table; those of its mean begin with
+    `mean`.
 
     Example: docs/reference.md#tables
     """
     return {
         "seeds": cell.mean.n if cell.mean else 0,
-        **estimate_columns(mean, cell.mean), **estimate_columns("difference", cell.difference),
-        "resolved": cell.resolved, "reason": cell.reason,
-    }  # fmt: skip
+        **estimate_columns(mean, cell.mean),
+        **estimate_columns("difference", cell.difference),
+        "resolved": cell.resolved,
+        "reason": cell.reason,
+    }
 
 
 def interval_text(estimate: Estimate, scale: Scale) -> str:
-    """A difference as text: "−2.4 pp [−3.1, −1.7]", "0 pp in all 3 seeds", or "−2.4 pp (one seed, no interval)".
+    """A difference as text: "−2.4 pp [−3.1, −1.7]", "0 pp in all 3 seeds", or "−2.4 pp (one seed,
+    no interval)".
 
     Example: docs/reference.md#tables
     """
-    return f"{scale.number(estimate.mean, sign=True)} {scale.difference_unit} {bracket(estimate, scale)}"
+    return (
+        f"{scale.number(estimate.mean, sign=True)} {scale.difference_unit}"
+        f" {bracket(estimate, scale)}"
+    )
 
 
 def bracket(estimate: Estimate, scale: Scale) -> str:
@@ -225,7 +290,8 @@ def bracket(estimate: Estimate, scale: Scale) -> str:
         return f"in all {estimate.n} seeds"
     if estimate.low is None or estimate.high is None:
         return "(one seed, no interval)"
-    possible = estimate.within(-1.0, 1.0) if scale.difference_unit == "pp" else estimate  # 100 points are the most
+    # 100 points are the most
+    possible = estimate.within(-1.0, 1.0) if scale.difference_unit == "pp" else estimate
     return f"[{scale.number(possible.low or 0.0)}, {scale.number(possible.high or 0.0)}]"
 
 
@@ -240,19 +306,28 @@ def tally(cells: Sequence[Compared]) -> str:
 
 
 def resolved_text(cells: Sequence[Compared], what: str) -> str:
-    """How many differences are resolved, as a sentence: "3 (1 better, 2 worse) of 81 differences to gelu resolved, none
-    after Holm's adjustment for all 81".
+    """How many differences are resolved, as a sentence: "3 (1 better, 2 worse) of 81 differences to
+    gelu resolved, none after Holm's adjustment for all 81".
 
     Example: docs/reference.md#tables
     """
-    after = f", {after_holm(cell.p for cell in cells)}" if any(cell.resolved for cell in cells) else ""
+    after = (
+        f", {after_holm(cell.p for cell in cells)}" if any(cell.resolved for cell in cells) else ""
+    )
     return f"{tally(cells).capitalize()} {what} resolved{after}"
 
 
-def where_text(cells: Sequence[tuple[Kind, Compared]], words: tuple[str, str], scale: Scale,
-               told: Callable[[list[Kind]], str], *, at: Sequence[str] = ("at", "at"), alone: str = ""
-               ) -> str:  # fmt: skip
-    """Where differences are resolved: "higher at 25 % and 50 % (+1.0 to +3.2 pp), not resolved at 75 %".
+def where_text(
+    cells: Sequence[tuple[Kind, Compared]],
+    words: tuple[str, str],
+    scale: Scale,
+    told: Callable[[list[Kind]], str],
+    *,
+    at: Sequence[str] = ("at", "at"),
+    alone: str = "",
+) -> str:
+    """Where differences are resolved: "higher at 25 % and 50 % (+1.0 to +3.2 pp), not resolved at
+    75 %".
 
     Args:
         cells: places, and what differs there.
@@ -265,11 +340,16 @@ def where_text(cells: Sequence[tuple[Kind, Compared]], words: tuple[str, str], s
     Example: docs/reference.md#tables
     """
     above = [cell.difference is not None and cell.difference.mean > 0 for _, cell in cells]
-    groups = grouped((words[not up] if each[1].resolved else "", each) for up, each in zip(above, cells, strict=True))
+    groups = grouped(
+        (words[not up] if each[1].resolved else "", each)
+        for up, each in zip(above, cells, strict=True)
+    )
     parts = []
     for word in words:
         if word in groups:
-            ends = ends_text([cell.difference for _, cell in groups[word] if cell.difference], scale)
+            ends = ends_text(
+                [cell.difference for _, cell in groups[word] if cell.difference], scale
+            )
             parts.append(f"{word} {at[0]} {told([place for place, _ in groups[word]])} ({ends})")
     if "" in groups:
         rest = f"not resolved {at[1]} {told([place for place, _ in groups['']])}"
@@ -285,5 +365,7 @@ def ends_text(estimates: Sequence[Estimate], scale: Scale) -> str:
     if len(estimates) == 1:
         return interval_text(estimates[0], scale)
     means = sorted(each.mean for each in estimates)
-    ends = " to ".join(dict.fromkeys(scale.number(each, sign=True) for each in (means[0], means[-1])))
+    ends = " to ".join(
+        dict.fromkeys(scale.number(each, sign=True) for each in (means[0], means[-1]))
+    )
     return f"{ends} {scale.difference_unit}"

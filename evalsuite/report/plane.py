@@ -20,7 +20,8 @@ _SHAPES = (
     "M{x} {y}m0 5.6l5.4 -9.8h-10.8z",
 )
 _NAMED = 9  # variants with a colour of their own
-_BELOW = 0.5  # of the range from the best to the worst that must be drawn: what lies below that is left out
+# of the range from the best to the worst that must be drawn: what lies below that is left out
+_BELOW = 0.5
 
 
 def plane_svg(plane: Plane, names: Mapping[str, str], baseline: str) -> tuple[str, str]:
@@ -44,11 +45,17 @@ def plane_svg(plane: Plane, names: Mapping[str, str], baseline: str) -> tuple[st
         return f"{x:.1f}", f"{y:.1f}"
 
     forms = list(dict.fromkeys(point.form for point in plane.points))
-    colours = _colours([name for name in names if any(point.variant == name for point in plane.points)])
+    colours = _colours(
+        [name for name in names if any(point.variant == name for point in plane.points)]
+    )
     scale = scale_of(plane.unit, [point.quality for point in shown], [(high - low) / 4])
     body = _axes(plane, (low, high), (least, most))
     front = [point for point in plane.frontier if point in shown]
-    body += f'<path class="front" d="M{"L".join(" ".join(place(point)) for point in front)}"/>' if front else ""
+    body += (
+        f'<path class="front" d="M{"L".join(" ".join(place(point)) for point in front)}"/>'
+        if front
+        else ""
+    )
     for point in shown:
         x, y = place(point)
         path = _SHAPES[forms.index(point.form) % len(_SHAPES)].format(x=x, y=y)
@@ -60,11 +67,17 @@ def plane_svg(plane: Plane, names: Mapping[str, str], baseline: str) -> tuple[st
     legend, height = _legend(names, colours, forms)
     left = len(plane.points) - len(shown)
     over = f"Means over {listed(plane.workloads)}. " if len(plane.workloads) > 1 else ""
-    beyond = f" {left} point{'s' * (left != 1)} of lower quality {'are' if left != 1 else 'is'} not drawn." * bool(left)
+    beyond = (
+        f" {left} point{'s' * (left != 1)} of lower quality {'are' if left != 1 else 'is'} not"
+        " drawn." * bool(left)
+    )
     caption = f"{over}Dashed: nothing is better and cheaper.{beyond}"
     label = escape(f"Quality over {plane.cost} of {len(plane.points)} networks")
     return (
-        f'<svg class="plane" viewBox="0 0 480 {height:g}" role="group" aria-label="{label}">{body}{legend}</svg>',
+        (
+            f'<svg class="plane" viewBox="0 0 480 {height:g}" role="group"'
+            f' aria-label="{label}">{body}{legend}</svg>'
+        ),
         caption,
     )
 
@@ -85,13 +98,17 @@ def _range(plane: Plane, baseline: str) -> tuple[float, float]:
 
 
 def _colours(variants: Sequence[str]) -> dict[str, str]:
-    """A look as attributes; beyond so many variants a colour says nothing, and the mouse names the point."""
+    """A look as attributes; beyond so many variants a colour says nothing, and the mouse names
+    the point.
+    """
     chosen = looks(list(variants))
     dark = "#222222"
     return {
-        name: 'class="other"'
-        if place >= _NAMED
-        else ('class="ink"' if chosen[name].colour == dark else f'fill="{chosen[name].colour}"')
+        name: (
+            'class="other"'
+            if place >= _NAMED
+            else ('class="ink"' if chosen[name].colour == dark else f'fill="{chosen[name].colour}"')
+        )
         for place, name in enumerate(variants)
     }
 
@@ -102,12 +119,19 @@ def _axes(plane: Plane, heights: tuple[float, float], costs: tuple[float, float]
     body = ""
     for tick in _ticks(low, high):
         y = _BOTTOM - (tick - low) / (high - low) * (_BOTTOM - _TOP)
-        text = escape(f"{_short(plane.way * tick / scale.divisor)}{' %' if scale.unit == '%' else ''}")
+        text = escape(
+            f"{_short(plane.way * tick / scale.divisor)}{' %' if scale.unit == '%' else ''}"
+        )
         body += f'<path class="rule" d="M{_LEFT:g} {y:.1f}H{_RIGHT:g}"/>'
-        body += f'<text class="soft" x="{_LEFT - 6:g}" y="{y + 4:.1f}" text-anchor="end">{text}</text>'
+        body += (
+            f'<text class="soft" x="{_LEFT - 6:g}" y="{y + 4:.1f}" text-anchor="end">{text}</text>'
+        )
     for tick in _ticks(least, most):
         x = _LEFT + 8 + (tick - least) / (most - least) * (_RIGHT - _LEFT - 16)
-        body += f'<text class="soft" x="{x:.1f}" y="{_BOTTOM + 16:g}" text-anchor="middle">{_short(tick)}</text>'
+        body += (
+            f'<text class="soft" x="{x:.1f}" y="{_BOTTOM + 16:g}"'
+            f' text-anchor="middle">{_short(tick)}</text>'
+        )
     return body + f'<path class="axis" d="M{_LEFT:g} {_TOP:g}V{_BOTTOM:g}H{_RIGHT:g}"/>'
 
 
@@ -125,11 +149,17 @@ def _short(value: float) -> str:
     return "0" if text == "-0" else text.replace("-", "−")
 
 
-def _legend(names: Mapping[str, str], colours: Mapping[str, str], forms: Sequence[str]) -> tuple[str, float]:
-    """What the colours and the shapes are, in lines as wide as the plane; and the height of it all."""
+def _legend(
+    names: Mapping[str, str], colours: Mapping[str, str], forms: Sequence[str]
+) -> tuple[str, float]:
+    """What the colours and the shapes are, in lines as wide as the plane; and the height of it
+    all.
+    """
     entries = [(colours[name], _SHAPES[1], names[name]) for name in list(colours)[:_NAMED]]
     entries += [('class="other"', _SHAPES[1], "others")] if len(colours) > _NAMED else []
-    shapes = [('class="soft"', _SHAPES[place % len(_SHAPES)], form) for place, form in enumerate(forms)]
+    shapes = [
+        ('class="soft"', _SHAPES[place % len(_SHAPES)], form) for place, form in enumerate(forms)
+    ]
     body, y = "", _BOTTOM + 36
     for group in (entries, shapes):
         x = 8.0

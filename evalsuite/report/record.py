@@ -1,4 +1,6 @@
-"""What the runner wrote of a run beside its rows, `run.json`, and what follows from it: the order, the baseline."""
+"""What the runner wrote of a run beside its rows, `run.json`, and what follows from it: the
+order, the baseline.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ NOT_RECORDED = "not recorded"
 
 @dataclass(frozen=True)
 class Record:
-    """The entries of `run.json`. Every reader gives a usable answer for an entry that is missing or of another type.
+    """The entries of `run.json`. Every reader gives a usable answer for an entry that is missing or
+    of another type.
 
     Example: docs/reference.md#a-section-of-the-report
     """
@@ -41,7 +44,9 @@ class Record:
     def table(self, key: str) -> dict[str, Any]:
         """A mapping; empty where there is none."""
         value = self.entries.get(key)
-        return {str(name): each for name, each in value.items()} if isinstance(value, Mapping) else {}
+        return (
+            {str(name): each for name, each in value.items()} if isinstance(value, Mapping) else {}
+        )
 
     @property
     def steps(self) -> list[dict[str, Any]]:
@@ -52,7 +57,9 @@ class Record:
 
     @property
     def after(self) -> dict[str, str]:
-        """Step -> the steps it follows as one text; empty for a step that measures the network as trained."""
+        """Step -> the steps it follows as one text; empty for a step that measures the network
+        as trained.
+        """
         found = {}
         for step in self.steps:
             previous = step.get("after") or []
@@ -75,17 +82,23 @@ def read_record(folder: Path) -> Record:
     except ValueError as error:
         raise DamagedResults(f"{path}: not JSON ({error}); run the recipe again") from error
     if not isinstance(entries, dict):
-        raise DamagedResults(f"{path}: holds {type(entries).__name__}, not an object; run the recipe again")
+        raise DamagedResults(
+            f"{path}: holds {type(entries).__name__}, not an object; run the recipe again"
+        )
     check_sealed(entries, path)
     return Record(entries)
 
 
 def in_order(frame: pd.DataFrame, record: Record) -> pd.DataFrame:
-    """The rows in the recipe's order, whatever order the jobs ended in; unknown names go last, by name."""
+    """The rows in the recipe's order, whatever order the jobs ended in; unknown names go last,
+    by name.
+    """
     wanted = {
         "workload": record.names("workloads"),
         "variant": record.names("variants"),
-        "step": ["train", *steps] if (steps := [str(step["name"]) for step in record.steps]) else [],
+        "step": ["train", *steps]
+        if (steps := [str(step["name"]) for step in record.steps])
+        else [],
     }
     ranks = frame[["seed"]].copy()
     for column, names in wanted.items():
@@ -104,4 +117,7 @@ def baseline_of(frame: pd.DataFrame, record: Record) -> str:
         return recorded
     variants = list(frame["variant"].unique())
     known = [each.baseline for each in sections().values() if each.baseline]
-    return next((each for each in known if each in variants or not variants), str(variants[0]) if variants else "")
+    return next(
+        (each for each in known if each in variants or not variants),
+        str(variants[0]) if variants else "",
+    )

@@ -1,4 +1,5 @@
-"""A run as its report reads it: sections make their parts of it, and the page and the other documents show it.
+"""A run as its report reads it: sections make their parts of it, and the page and the other
+documents show it.
 
 The few measurements that a reader wants first are its headlines. All others are in the full tables.
 """
@@ -30,10 +31,11 @@ _DOUBT = "doubt"  # the note in the record
 
 
 def headline_lines(lines: Sequence[TextLine]) -> list[TextLine]:
-    """The headlines among `lines`, in their order; a step that failed for all networks stands for its headlines.
+    """The headlines among `lines`, in their order; a step that failed for all networks stands for
+    its headlines.
 
-    Of a headline at more than four steps, and of more than four settings of one at one step, only the four with the
-    largest differences to the baseline are chosen.
+    Of a headline at more than four steps, and of more than four settings of one at one step, only
+    the four with the largest differences to the baseline are chosen.
 
     Args:
         lines: of one or more workloads.
@@ -48,18 +50,26 @@ def headline_lines(lines: Sequence[TextLine]) -> list[TextLine]:
         own = [each for each in every if each.stage == stage]
         figures = {each.metric for each in own if each.figure} | {""}
         # Where a step has none of the stage's first headlines, its task is none that they know.
-        another = stage not in known or (stage in of_task and not any(line.metric in figures for line in step))
+        another = stage not in known or (
+            stage in of_task and not any(line.metric in figures for line in step)
+        )
         first = next((line for line in step if another and line.direction != "neutral"), None)
-        chosen += [line for line in step if line is first or any(_wanted(line, each, step) for each in own)]
+        chosen += [
+            line for line in step if line is first or any(_wanted(line, each, step) for each in own)
+        ]
     chosen = _largest(chosen, lambda line: (line.workload, line.stage, line.metric, line.setting))
     return _largest(chosen, lambda line: (line.workload, line.step, line.metric))
 
 
 def _largest(lines: Sequence[TextLine], alike: Callable[[TextLine], object]) -> list[TextLine]:
-    """Of lines that are alike, no more than have room: those with the largest differences to the baseline."""
+    """Of lines that are alike, no more than have room: those with the largest differences to the
+    baseline.
+    """
 
     def size(line: TextLine) -> float:
-        return max((abs(cell["diff"]) for cell in line.raw.values() if cell["n_pairs"]), default=0.0)
+        return max(
+            (abs(cell["diff"]) for cell in line.raw.values() if cell["n_pairs"]), default=0.0
+        )
 
     groups = grouped((alike(line), line) for line in lines).values()
     kept = {line for same in groups for line in sorted(same, key=size, reverse=True)[:_MOST]}
@@ -67,7 +77,9 @@ def _largest(lines: Sequence[TextLine], alike: Callable[[TextLine], object]) -> 
 
 
 def _wanted(line: TextLine, headline: Headline, step: Sequence[TextLine]) -> bool:
-    """Whether the line is of the headline's metric, or of none, with the first wanted setting that was measured."""
+    """Whether the line is of the headline's metric, or of none, with the first wanted setting
+    that was measured.
+    """
     if line.metric not in ("", headline.metric):
         return False
     key, values = headline.wanted
@@ -83,7 +95,9 @@ QUESTION = "Should {other} replace {baseline}?"
 ALONE = "What was measured of {baseline}?"
 
 
-def _without(rows: pd.DataFrame, masks: Iterable[Callable[[pd.DataFrame], pd.Series[bool]] | None]) -> pd.DataFrame:
+def _without(
+    rows: pd.DataFrame, masks: Iterable[Callable[[pd.DataFrame], pd.Series[bool]] | None]
+) -> pd.DataFrame:
     for mask in masks:
         rows = rows if mask is None else rows[~mask(rows)]
     return rows
@@ -91,10 +105,12 @@ def _without(rows: pd.DataFrame, masks: Iterable[Callable[[pd.DataFrame], pd.Ser
 
 @dataclass(frozen=True)
 class Run:
-    """What a run measured, and what its report says of it; every part is made once, when it is asked for.
+    """What a run measured, and what its report says of it; every part is made once, when it is
+    asked for.
 
     Args:
-        frame: all rows, in the recipe's order; clock readings that contradict each other lose their value.
+        frame: all rows, in the recipe's order; clock readings that contradict each other lose their
+            value.
         record: what the runner wrote of it.
         baseline: the variant to compare with.
         question: that the report answers; by default whether the first variant's activation should
@@ -118,7 +134,9 @@ class Run:
             object.__setattr__(self, "question", self._asked())
 
     def _asked(self) -> str:
-        """The question, with the activations that the baseline and the first of the other variants end with."""
+        """The question, with the activations that the baseline and the first of the other
+        variants end with.
+        """
         ends = {name: end or words for name, (words, end) in self._called.items()}
         baseline = ends.get(self.baseline, self.baseline)
         if not self._called or not self.compared_variants:
@@ -129,7 +147,9 @@ class Run:
 
     @cached_property
     def _called(self) -> dict[str, tuple[str, str]]:
-        """Variant -> what it is in words, and the activation that it ends with; one of no section by its name."""
+        """Variant -> what it is in words, and the activation that it ends with; one of no
+        section by its name.
+        """
         if "variant" not in self.frame:
             return {}
         named = self.frame.drop_duplicates("variant")
@@ -138,15 +158,22 @@ class Run:
             named["variant"], named["variant_use"], named["variant_options"], strict=True
         ):
             known = {key: value for key, value in options.items() if value is not None}
-            answers = (section.called(str(treatment or name), known) for section in sections().values())
+            answers = (
+                section.called(str(treatment or name), known) for section in sections().values()
+            )
             words, end = next((answer for answer in answers if answer[0]), ("", ""))
             called[str(name)] = words or str(name), end
         return called
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """Variant -> what it is, in words; the baseline by its activation, and those of the same words by name too."""
-        words = {name: end if name == self.baseline and end else words for name, (words, end) in self._called.items()}
+        """Variant -> what it is, in words; the baseline by its activation, and those of the same
+        words by name too.
+        """
+        words = {
+            name: end if name == self.baseline and end else words
+            for name, (words, end) in self._called.items()
+        }
         alike = Counter(words.values())
         # A baseline that has no rows is called by its name.
         return {self.baseline: self.baseline} | {
@@ -155,8 +182,15 @@ class Run:
 
     @property
     def compared_variants(self) -> list[str]:
-        """All variants but the baseline; the one that a section declares its subject comes first."""
-        subjects = [name for section in self.sections.values() for name in section.subjects if name in self.others]
+        """All variants but the baseline; the one that a section declares its subject comes
+        first.
+        """
+        subjects = [
+            name
+            for section in self.sections.values()
+            for name in section.subjects
+            if name in self.others
+        ]
         return list(dict.fromkeys([*subjects[:1], *self.others]))
 
     @classmethod
@@ -167,7 +201,8 @@ class Run:
             DamagedResults: the rows or the record cannot be read.
         """
         record = read_record(folder)
-        frame = in_order(read_results(folder), record)  # The rows as read are not kept: a million take 200 MB.
+        # The rows as read are not kept: a million take 200 MB.
+        frame = in_order(read_results(folder), record)
         return cls(frame, record, baseline_of(frame, record), folder=folder)
 
     def once(self, make: Callable[[Run], Kind]) -> Kind:
@@ -189,15 +224,24 @@ class Run:
 
     @cached_property
     def sections(self) -> dict[str, Section]:
-        """All sections, in the order in which their stages first come in the recipe; those of no stage go last."""
+        """All sections, in the order in which their stages first come in the recipe; those of no
+        stage go last.
+        """
         stages, every = [TRAIN, *map(str, self.frame["stage"].unique())], sections()
-        first = {name: min((stages.index(stage) for stage in each.stages if stage in stages), default=len(stages))
-                 for name, each in every.items()}  # fmt: skip
+        first = {
+            name: min(
+                (stages.index(stage) for stage in each.stages if stage in stages),
+                default=len(stages),
+            )
+            for name, each in every.items()
+        }
         return {name: every[name] for name in sorted(every, key=lambda name: (first[name], name))}
 
     @cached_property
     def doubts(self) -> dict[str, list[str]]:
-        """Workload -> why nothing is concluded from its baseline, as the record says; without those of no doubt."""
+        """Workload -> why nothing is concluded from its baseline, as the record says; without
+        those of no doubt.
+        """
         found: dict[str, list[str]] = {}
         for workload, told in self.record.table("data").items():
             notes = told.get("notes") if isinstance(told, Mapping) else None
@@ -213,14 +257,22 @@ class Run:
 
     @cached_property
     def matrices(self) -> list[Matrix]:
-        """The decision matrix of each variant but the baseline, the one that is shown first in front."""
+        """The decision matrix of each variant but the baseline, the one that is shown first in
+        front.
+        """
         return decision_matrices(self)
 
     @cached_property
     def screen(self) -> Screen:
-        """The one p value and verdict of each number that the decision matrix has, for every part of the page."""
-        return {(row.endpoint.question, workload, matrix.variant): cell
-                for matrix in self.matrices for row in matrix.rows for workload, cell in row.cells.items()}  # fmt: skip
+        """The one p value and verdict of each number that the decision matrix has, for every
+        part of the page.
+        """
+        return {
+            (row.endpoint.question, workload, matrix.variant): cell
+            for matrix in self.matrices
+            for row in matrix.rows
+            for workload, cell in row.cells.items()
+        }
 
     @cached_property
     def parts(self) -> dict[str, Part]:
@@ -241,10 +293,16 @@ class Run:
 
     @property
     def unanswered(self) -> str:
-        """Which questions of the installed sections this run does not ask; empty where it asks all."""
+        """Which questions of the installed sections this run does not ask; empty where it asks
+        all.
+        """
         asked = {row.endpoint.question for matrix in self.matrices for row in matrix.rows}
-        lacking = [each.question for section in self.sections.values() for each in section.endpoints
-                   if not each.instead and each.question not in asked]  # fmt: skip
+        lacking = [
+            each.question
+            for section in self.sections.values()
+            for each in section.endpoints
+            if not each.instead and each.question not in asked
+        ]
         return f"Not answered by this run: {', '.join(lacking)}." if lacking else ""
 
     @cached_property
@@ -254,18 +312,26 @@ class Run:
         compared = as_decided(comparison(self.frame, self.baseline, drawn), self.screen)
         place = ["workload", "step", "metric", "setting"]
         clocks = clock_doubts(self.frame[self.frame["timing"].astype(bool)], place)
-        doubtful = compared["workload"].isin(list(self.doubts)) | compared[place].agg(tuple, axis=1).isin(list(clocks))
-        return compared.assign(better=compared["better"].mask(doubtful, ""), resolved=compared["resolved"] & ~doubtful)
+        doubtful = compared["workload"].isin(list(self.doubts)) | compared[place].agg(
+            tuple, axis=1
+        ).isin(list(clocks))
+        return compared.assign(
+            better=compared["better"].mask(doubtful, ""), resolved=compared["resolved"] & ~doubtful
+        )
 
     @cached_property
     def whole(self) -> pd.DataFrame:
-        """The comparison without what sections keep to themselves, such as single layers, which outnumber all else."""
+        """The comparison without what sections keep to themselves, such as single layers, which
+        outnumber all else.
+        """
         return _without(self.compared, [section.kept for section in self.sections.values()])
 
     @cached_property
     def lines(self) -> list[TextLine]:
         """The comparison as text, a line per metric."""
-        return text_lines(_without(self.whole, [section.unlisted for section in self.sections.values()]))
+        return text_lines(
+            _without(self.whole, [section.unlisted for section in self.sections.values()])
+        )
 
     @cached_property
     def workloads(self) -> list[str]:
@@ -279,7 +345,9 @@ class Run:
 
     @cached_property
     def glances(self) -> list[TextLine]:
-        """The lines that are shown at a glance, the sections' headlines, in the order of `lines`."""
+        """The lines that are shown at a glance, the sections' headlines, in the order of
+        `lines`.
+        """
         return headline_lines(self.lines)
 
     def glance(self, workload: str) -> list[TextLine]:
@@ -288,7 +356,9 @@ class Run:
 
     @cached_property
     def failures(self) -> pd.DataFrame:
-        """What has no value and why, seeds together, a row each; metrics that are text for a table do not count."""
+        """What has no value and why, seeds together, a row each; metrics that are text for a
+        table do not count.
+        """
         told = [metric for section in self.sections.values() for metric in section.told]
         return failures(self.frame[~self.frame["metric"].isin(told)])
 
@@ -300,27 +370,40 @@ class Run:
     @property
     def seeds_text(self) -> str:
         """The number of seeds and what they are, as "3 seeds (0, 1, 2)"."""
-        return f"{len(self.seeds)} seed{'s' * (len(self.seeds) != 1)} ({', '.join(map(str, self.seeds))})"
+        return (
+            f"{len(self.seeds)} seed{'s' * (len(self.seeds) != 1)}"
+            f" ({', '.join(map(str, self.seeds))})"
+        )
 
     @cached_property
     def cuts(self) -> list[str]:
-        """The workloads of which each seed has parts of its own, cut at random from the same data."""
+        """The workloads of which each seed has parts of its own, cut at random from the same
+        data.
+        """
         given = self.frame.drop_duplicates(["workload", "seed"])[["workload", "workload_options"]]
         splits = given["workload_options"].map(lambda options: options.get("split"))
-        return [str(name) for name, own in splits.groupby(given["workload"], sort=False) if own.nunique() > 1]
+        return [
+            str(name)
+            for name, own in splits.groupby(given["workload"], sort=False)
+            if own.nunique() > 1
+        ]
 
     @property
     def replicates(self) -> str:
-        """What the intervals speak of: of other trainings alone, or of other splits of the same data too."""
+        """What the intervals speak of: of other trainings alone, or of other splits of the same
+        data too.
+        """
         by_seed = self.cuts
         if not by_seed:
             return "Seeds are the only replicates; the test samples are the same for all of them."
         alone = [name for name in self.measured.workloads if name not in by_seed]
         told = (
-            "Each seed is another training on another split of the same data: the intervals speak of both. "
-            "The splits overlap."
+            "Each seed is another training on another split of the same data: the intervals speak"
+            " of both. The splits overlap."
         )
-        return f"{told} On {', '.join(alone)} all seeds have the same test samples." if alone else told
+        return (
+            f"{told} On {', '.join(alone)} all seeds have the same test samples." if alone else told
+        )
 
     @property
     def tested(self) -> int:
@@ -331,13 +414,22 @@ class Run:
     @property
     def unfinished(self) -> str:
         """Why the report is of a part of a run; empty where it is whole."""
-        absent = int((self.compared["status"] == ABSENT).sum()) + int(self.compared["lack"].str.contains(ABSENT).sum())
+        absent = int((self.compared["status"] == ABSENT).sum()) + int(
+            self.compared["lack"].str.contains(ABSENT).sum()
+        )
         if self.record.entries and self.record.text("finished") == NOT_RECORDED:
-            return "This run has not finished: the tables show what there is so far, and what is missing as absent."
-        return "Some jobs of this run have no rows: their cells are marked absent." if absent else ""
+            return (
+                "This run has not finished: the tables show what there is so far, and what is"
+                " missing as absent."
+            )
+        return (
+            "Some jobs of this run have no rows: their cells are marked absent." if absent else ""
+        )
 
     @property
     def failed(self) -> bool:
-        """Whether any job failed for another reason than that its stage cannot measure the network."""
+        """Whether any job failed for another reason than that its stage cannot measure the
+        network.
+        """
         expected = (Status.OK.value, Status.UNSUPPORTED.value, Status.UNAVAILABLE.value)
         return bool((~self.frame["status"].isin(expected)).any())

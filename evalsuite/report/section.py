@@ -1,4 +1,5 @@
-"""What a stage brings to a report, found by entry point (`evalsuite.sections`): its question, and the answer's parts.
+"""What a stage brings to a report, found by entry point (`evalsuite.sections`): its question, and
+the answer's parts.
 
 A section is an instance of `Section` in any installed package:
 
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
     from evalsuite.report.statistics import Estimate
 
 
-Screen = Mapping[tuple[str, str, str], "MatrixCell"]  # (Question, workload, variant) -> what the first screen says.
+# (Question, workload, variant) -> what the first screen says.
+Screen = Mapping[tuple[str, str, str], "MatrixCell"]
 """The cells of the decision matrix by question, workload and variant.
 
 Example: docs/reference.md#a-section-of-the-report
@@ -80,37 +82,56 @@ class Part:
     alarm: str = ""
 
     @classmethod
-    def of(cls, findings: Iterable[Finding | None], grids: Iterable[Grid | None] = (),
-           details: Iterable[Grid | None] = (), drawings: Sequence[Drawing] = (), **more: Any) -> Part:  # fmt: skip
+    def of(
+        cls,
+        findings: Iterable[Finding | None],
+        grids: Iterable[Grid | None] = (),
+        details: Iterable[Grid | None] = (),
+        drawings: Sequence[Drawing] = (),
+        **more: Any,
+    ) -> Part:
         """The same, of findings and grids of which some are None: there was nothing to say."""
-        return cls([*filter(None, findings)], [*filter(None, grids)], [*filter(None, details)], drawings, **more)
+        return cls(
+            [*filter(None, findings)],
+            [*filter(None, grids)],
+            [*filter(None, details)],
+            drawings,
+            **more,
+        )
 
     def with_tones(self, tones: Mapping[Estimate, str]) -> Part:
-        """The part, in whose tables a difference is marked as `tones` says, see `tones_of`, or after Holm's adjustment
-        over its table.
+        """The part, in whose tables a difference is marked as `tones` says, see `tones_of`, or
+        after Holm's adjustment over its table.
         """
-        grids, details = ([with_tones(grid, tones) for grid in tables] for tables in (self.grids, self.details))
+        grids, details = (
+            [with_tones(grid, tones) for grid in tables] for tables in (self.grids, self.details)
+        )
         return replace(self, grids=grids, details=details)
 
     def without_conclusions(self) -> Part:
         """The numbers alone: no findings, and no difference that is marked as better or worse."""
-        grids, details = ([without_tones(grid) for grid in tables] for tables in (self.grids, self.details))
+        grids, details = (
+            [without_tones(grid) for grid in tables] for tables in (self.grids, self.details)
+        )
         return replace(self, findings=(), rule="", grids=grids, details=details)
 
     @property
     def empty(self) -> bool:
         """Whether there is nothing to show."""
-        return not (self.grids or self.details or self.findings or any(each.svg for each in self.drawings))
+        return not (
+            self.grids or self.details or self.findings or any(each.svg for each in self.drawings)
+        )
 
 
 @dataclass(frozen=True)
 class Contrast:
     """Two arms of one question, paired by seed; `reason` says why there is nothing to pair.
 
-    `magnitude` is of the numbers that the arms were computed from, where they are differences themselves: what is
-    smaller than its rounding is none. Where questions were left open, `own` and `other` are the lower ends of what the
-    values may be, and `own_upper` and `other_upper` the upper ones; else these are empty. `place` is the step, metric
-    and setting of what is a line of the comparison too: its verdict there is the decision matrix's.
+    `magnitude` is of the numbers that the arms were computed from, where they are differences
+    themselves: what is smaller than its rounding is none. Where questions were left open, `own` and
+    `other` are the lower ends of what the values may be, and `own_upper` and `other_upper` the
+    upper ones; else these are empty. `place` is the step, metric and setting of what is a line of
+    the comparison too: its verdict there is the decision matrix's.
 
     Example: docs/reference.md#a-section-of-the-report
     """
@@ -126,7 +147,9 @@ class Contrast:
 
     @property
     def ends(self) -> tuple[tuple[Values, Values], ...]:
-        """The arms to compare: one pair, or those of the least and of the greatest difference that there may be."""
+        """The arms to compare: one pair, or those of the least and of the greatest difference
+        that there may be.
+        """
         if not (self.own_upper or self.other_upper):
             return ((self.own, self.other),)
         return (self.own, self.other_upper or self.other), (self.own_upper or self.own, self.other)
@@ -138,7 +161,8 @@ class Evidence:
 
     Args:
         primary: what the answer is read from.
-        family: what must not speak against it, such as the settings that the primary number is the mean of.
+        family: what must not speak against it, such as the settings that the primary number is the
+            mean of.
 
     Example: docs/reference.md#a-section-of-the-report
     """
@@ -148,7 +172,8 @@ class Evidence:
 
 
 Measure = Callable[["Run", str, str], Evidence | None]
-"""The function that finds an endpoint's evidence for a workload and a variant; None where the run does not ask.
+"""The function that finds an endpoint's evidence for a workload and a variant; None where the run
+does not ask.
 
 Example: docs/reference.md#a-section-of-the-report
 """
@@ -160,15 +185,18 @@ class Endpoint:
 
     Args:
         question: a row of the decision matrix, in a few words.
-        measure: (run, workload, variant) -> what was measured; None where the run does not ask this.
+        measure: (run, workload, variant) -> what was measured; None where the run does not ask
+            this.
         unit: of the differences.
         direction: which way is better.
         margin: the smallest difference that matters, in that unit: less than it is no worse.
-        instead: asked only in the place of another question of the section, and not missed where that is asked.
+        instead: asked only in the place of another question of the section, and not missed where
+            that is asked.
         greatest: the greatest difference that there can be; of fractions of samples it is 1.
-        clock: metrics that a clock reads: nothing is concluded from what was read beside other work.
-        of: the question that asks the same of the networks before their deployment: the difference between the two
-            is what deployment takes.
+        clock: metrics that a clock reads: nothing is concluded from what was read beside other
+            work.
+        of: the question that asks the same of the networks before their deployment: the difference
+            between the two is what deployment takes.
         phrase: the question as it stands in a sentence, where that is another.
 
     Example: docs/plugins.md#4-a-section-of-the-report
@@ -192,19 +220,24 @@ class Endpoint:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.margin) and self.margin > 0):
-            raise ValueError(f"margin of {self.question!r} must be positive and finite, got {self.margin}")
+            raise ValueError(
+                f"margin of {self.question!r} must be positive and finite, got {self.margin}"
+            )
         if self.direction is Direction.NEUTRAL:
-            raise ValueError(f"endpoint {self.question!r} has no direction: higher or lower must be better")
+            raise ValueError(
+                f"endpoint {self.question!r} has no direction: higher or lower must be better"
+            )
         if self.unit == "fraction":
             object.__setattr__(self, "greatest", min(1.0, self.greatest))
 
 
 @dataclass(frozen=True)
 class Headline:
-    """A metric that is shown at a glance; of its settings, those with the `wanted` key and the first value there is.
+    """A metric that is shown at a glance; of its settings, those with the `wanted` key and the
+    first value there is.
 
-    `figure` is False where the metric tells nothing of the task: a step with none of the others is of another task, and
-    shows its own metrics.
+    `figure` is False where the metric tells nothing of the task: a step with none of the others is
+    of another task, and shows its own metrics.
 
     Example: docs/reference.md#a-section-of-the-report
     """
@@ -222,14 +255,18 @@ class Section:
     Args:
         title: a heading.
         question: what it answers, a sentence.
-        stages: the stages that it speaks of, for its place: sections are in the order of the recipe's steps.
+        stages: the stages that it speaks of, for its place: sections are in the order of the
+            recipe's steps.
         part: makes the part of a run.
         endpoints: its rows of the decision matrix.
-        headlines: what is shown of the stages at a glance; of a stage without any section, the first metric is.
-        of_task: the stages whose headlines depend on the task: for another one, the first metric takes their place.
+        headlines: what is shown of the stages at a glance; of a stage without any section, the
+            first metric is.
+        of_task: the stages whose headlines depend on the task: for another one, the first metric
+            takes their place.
         terms: what its words mean, for the glossary.
         spelled: words of metrics that are written otherwise in running text, such as "nll": "NLL".
-        kept: lines of a comparison that it keeps to itself, as a mask over the rows: they are in no count.
+        kept: lines of a comparison that it keeps to itself, as a mask over the rows: they are in no
+            count.
         unlisted: lines that are counted, and in no list.
         drawn: metrics that are courses of many points, and not compared at all.
         told: metrics whose reason is text for a table, and no lack of a value.
@@ -237,9 +274,10 @@ class Section:
         looks: colour and marker of variants that it knows.
         subjects: the variants whose answer is shown first, the most wanted first.
         forms: in which the stages' networks can be deployed, for the plane of quality over cost.
-        called: what a variant is in words, and the activation that it ends with, from its treatment and its options;
-            empty for one that the section does not know.
-        pictures: of lines of the stages, from the folder of one job's artefacts, which need not be there.
+        called: what a variant is in words, and the activation that it ends with, from its treatment
+            and its options; empty for one that the section does not know.
+        pictures: of lines of the stages, from the folder of one job's artefacts, which need not be
+            there.
 
     Example: docs/plugins.md#4-a-section-of-the-report
     """
@@ -261,7 +299,10 @@ class Section:
     looks: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     subjects: tuple[str, ...] = ()
     forms: tuple[Form, ...] = ()
-    called: Callable[[str, Mapping[str, Any]], tuple[str, str]] = lambda _treatment, _options: ("", "")
+    called: Callable[[str, Mapping[str, Any]], tuple[str, str]] = lambda _treatment, _options: (
+        "",
+        "",
+    )
     pictures: Callable[[Path], Sequence[Picture]] = lambda _: ()
 
     @property
@@ -294,7 +335,8 @@ def _sections(_path: tuple[str, ...]) -> dict[str, Section]:
 
 @cache
 def notes(module: str) -> Mapping[str, str]:
-    """The prose of a section, which stands in `notes.md` beside the module of this name: heading -> paragraph.
+    """The prose of a section, which stands in `notes.md` beside the module of this name: heading ->
+    paragraph.
 
     Example: docs/reference.md#a-section-of-the-report
     """
@@ -305,19 +347,21 @@ def notes(module: str) -> Mapping[str, str]:
 
 
 def first_step(stage: str, metrics: Sequence[str]) -> Measure:
-    """The measure of an endpoint that is one metric of one step: the first of a stage, of networks as trained.
+    """The measure of an endpoint that is one metric of one step: the first of a stage, of networks
+    as trained.
 
     Args:
         stage: whose steps.
-        metrics: the one that both arms have is compared, the first of them most, at the first setting that it has.
+        metrics: the one that both arms have is compared, the first of them most, at the first
+            setting that it has.
 
     Example: docs/plugins.md#4-a-section-of-the-report
     """
 
     def measure(run: Run, workload: str, variant: str) -> Evidence | None:
         step, rows = run.measured.step(workload, stage), run.measured.frame
-        # Where no network of the run has a row of one of the metrics, nobody asked for it; nor of a workload whose
-        # networks were measured by others.
+        # Where no network of the run has a row of one of the metrics, nobody asked for it; nor of a
+        # workload whose networks were measured by others.
         there = (rows["stage"] == stage) & rows["metric"].isin(metrics)
         here = (rows["workload"] == workload) & (rows["step"] == step)
         if not step or not there.any() or not (here & (there | (rows["metric"] == ""))).any():
@@ -329,35 +373,58 @@ def first_step(stage: str, metrics: Sequence[str]) -> Measure:
     return measure
 
 
-def paired_test(run: Run, workload: str, variant: str, step: str, metrics: Sequence[str], setting: str = "",
-                label: str = "") -> Contrast:  # fmt: skip
-    """The contrast of a variant with the baseline in the first metric that both have; where there is none, the reason.
+def paired_test(
+    run: Run,
+    workload: str,
+    variant: str,
+    step: str,
+    metrics: Sequence[str],
+    setting: str = "",
+    label: str = "",
+) -> Contrast:
+    """The contrast of a variant with the baseline in the first metric that both have; where there
+    is none, the reason.
 
     Example: docs/reference.md#a-section-of-the-report
     """
     label = label or step
     for metric in metrics:
-        own, other = (run.measured.values(workload, each, step, metric, setting) for each in (variant, run.baseline))
+        own, other = (
+            run.measured.values(workload, each, step, metric, setting)
+            for each in (variant, run.baseline)
+        )
         if own and other:
             return Contrast(label, own, other, place=(step, metric, setting))
     for each in (variant, run.baseline):
-        if not any(run.measured.values(workload, each, step, metric, setting) for metric in metrics):
-            return Contrast(label, reason=f"{each}: {run.measured.reason(workload, each, step, metrics[0])}")
+        if not any(
+            run.measured.values(workload, each, step, metric, setting) for metric in metrics
+        ):
+            return Contrast(
+                label, reason=f"{each}: {run.measured.reason(workload, each, step, metrics[0])}"
+            )
     return Contrast(label, reason="the two arms were measured by different metrics")
 
 
 def mean_test(tests: Sequence[Contrast]) -> Contrast:
-    """The mean of several contrasts, over those that both arms have and the seeds that have all of these; its label
-    says what is missing.
+    """The mean of several contrasts, over those that both arms have and the seeds that have all of
+    these; its label says what is missing.
 
     Example: docs/reference.md#a-section-of-the-report
     """
     whole = [each for each in tests if each.own and each.other]
     if not whole:
         label = " and ".join(each.label for each in tests)
-        return Contrast(label, reason=next((each.reason for each in tests if each.reason), "not measured"))
-    lacking = [f"without {each.label}: {each.reason or 'not measured'}" for each in tests if each not in whole]
-    label = " and ".join(each.label for each in whole) + (f" ({'; '.join(lacking)})" if lacking else "")
+        return Contrast(
+            label, reason=next((each.reason for each in tests if each.reason), "not measured")
+        )
+    lacking = [
+        f"without {each.label}: {each.reason or 'not measured'}"
+        for each in tests
+        if each not in whole
+    ]
+    label = " and ".join(each.label for each in whole) + (
+        f" ({'; '.join(lacking)})" if lacking else ""
+    )
     own, other = (mean_by_seed([getattr(each, arm) for each in whole]) for arm in ("own", "other"))
     if not own.keys() & other.keys():
         return Contrast(label, reason="no seed has all of it")

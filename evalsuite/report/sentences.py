@@ -42,7 +42,12 @@ class Item:
     @property
     def text(self) -> str:
         """The whole sentence."""
-        return " ".join(filter(None, (self.before, self.number, self.interval, self.after))).replace(" ,", ",") + "."
+        return (
+            " ".join(filter(None, (self.before, self.number, self.interval, self.after))).replace(
+                " ,", ","
+            )
+            + "."
+        )
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,14 @@ def lines_of(answer: Answer) -> list[Line]:
     lines = []
     for kind in Kind:
         items = list(_items(answer, kind))
-        lines.append(Line(kind, tuple(items[:MOST]), max(0, len(items) - MOST), _NOTHING[kind] if not items else ""))
+        lines.append(
+            Line(
+                kind,
+                tuple(items[:MOST]),
+                max(0, len(items) - MOST),
+                _NOTHING[kind] if not items else "",
+            )
+        )
     return lines
 
 
@@ -79,9 +91,15 @@ def table_of(answer: Answer, width: int = 160) -> list[str]:
 
 
 def _items(answer: Answer, kind: Kind) -> Iterator[Item]:
-    """The items of a part, the weightiest first: the largest effect in margins; what has no number last."""
+    """The items of a part, the weightiest first: the largest effect in margins; what has no
+    number last.
+    """
     parts = answer.part(kind).values()
-    valued = [own for statements in parts if (own := [one for one in statements if one.cell.estimate is not None])]
+    valued = [
+        own
+        for statements in parts
+        if (own := [one for one in statements if one.cell.estimate is not None])
+    ]
     leads = [(_lead(own), own) for own in valued]
     if kind in (Kind.BUYS, Kind.COSTS):
         leads.sort(key=lambda pair: -_weight(pair[0]))
@@ -108,7 +126,11 @@ def _item(lead: Statement, statements: Sequence[Statement]) -> Item:
     phrase, where = lead.row.endpoint.words, f"{'on' if lead.workload else 'in'} {lead.where}"
     rest = [one.workload for one in statements if one is not lead and one.workload]
     also = f", also on {listed(rest)}" if rest and lead.workload else ""
-    also = f", by itself on {listed(rest)}" if rest and not lead.workload and lead.kind is not Kind.UNKNOWN else also
+    also = (
+        f", by itself on {listed(rest)}"
+        if rest and not lead.workload and lead.kind is not Kind.UNKNOWN
+        else also
+    )
     lacking = f", {lead.cell.lacking}" if lead.cell.lacking else ""
     number, interval = _signed(lead), _interval(lead)
     if lead.cell.reading is Reading.FACT:
@@ -116,13 +138,19 @@ def _item(lead: Statement, statements: Sequence[Statement]) -> Item:
     if lead.kind in (Kind.BUYS, Kind.COSTS):
         number, interval = _apart(lead)
         after = f"{where}{also}{lacking}" + "".join(f"; {note}" for note in lead.notes)
-        return Item(lead.row.endpoint.question, f"{_capital(phrase)} is", number, interval, after, lead)
+        return Item(
+            lead.row.endpoint.question, f"{_capital(phrase)} is", number, interval, after, lead
+        )
     if lead.kind is Kind.SAME:
         notes = "".join(f"; {note}" for note in lead.notes)
-        after = f"{where}{also}{lacking}, which excludes a loss of {_points(lead.row.margin)}{notes}"
+        after = (
+            f"{where}{also}{lacking}, which excludes a loss of {_points(lead.row.margin)}{notes}"
+        )
     else:
         after = f"{where}{also}{lacking}, {_open(lead)}"
-    return Item(lead.row.endpoint.question, f"{_capital(phrase)} differs by", number, interval, after, lead)
+    return Item(
+        lead.row.endpoint.question, f"{_capital(phrase)} differs by", number, interval, after, lead
+    )
 
 
 def _fact(lead: Statement, also: str) -> Item:
@@ -135,9 +163,16 @@ def _fact(lead: Statement, also: str) -> Item:
         return Item(lead.row.endpoint.question, f"{phrase} is", "the same", "", after, lead)
     number, _ = _apart(lead)
     if levels is not None:
-        number = " in place of ".join(f"{scale.number(level)} {scale.unit}".strip() for level in levels)
+        number = " in place of ".join(
+            f"{scale.number(level)} {scale.unit}".strip() for level in levels
+        )
     return Item(
-        lead.row.endpoint.question, f"{phrase} is", number, "", f"on {lead.where}{also} ({lead.notes[0]})", lead
+        lead.row.endpoint.question,
+        f"{phrase} is",
+        number,
+        "",
+        f"on {lead.where}{also} ({lead.notes[0]})",
+        lead,
     )
 
 
@@ -148,7 +183,9 @@ def _unmeasured(reason: str, statements: Sequence[Statement]) -> Item:
         before = f"Nothing is concluded of {phrases} on {places}"
     else:
         before = f"There is no number of {phrases} on {places}"
-    return Item(statements[0].row.endpoint.question, f"{before}: {reason}", "", "", "", statements[0])
+    return Item(
+        statements[0].row.endpoint.question, f"{before}: {reason}", "", "", "", statements[0]
+    )
 
 
 def _reason(statement: Statement) -> str:

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-STRONG = 2.3  # Deviations of a normal sample's skewness: beyond it are about 2 % of ten normal values.
+# Deviations of a normal sample's skewness: beyond it are about 2 % of ten normal values.
+STRONG = 2.3
 # Standard errors of the two sums below; normal samples exceed one of them in about 3 % of tables.
 LEANING, EXCESS = 2.5, 2.0
 _EXACT = 12  # seeds, of which all patterns of signs are tried; of more, so many at random:
@@ -19,7 +20,9 @@ _DRAWN = 20_000
 
 
 def skewness(values: Sequence[float]) -> float | None:
-    """The third moment over the deviation's cube; None of fewer than three values, or of values without spread."""
+    """The third moment over the deviation's cube; None of fewer than three values, or of values
+    without spread.
+    """
     n = len(values)
     if n < 3:
         return None
@@ -50,20 +53,23 @@ def skewed(values: Sequence[float]) -> bool:
 def skewed_together(samples: Sequence[Sequence[float]]) -> bool:
     """Whether many samples are skewed on average, as no single one of few values can show.
 
-    Two sums over the samples are compared with those of normal samples: of the skewness, which grows where all lean
-    the same way, and of its square, which grows whichever way each leans.
+    Two sums over the samples are compared with those of normal samples: of the skewness, which
+    grows where all lean the same way, and of its square, which grows whichever way each leans.
     """
     known = [(len(sample), found) for sample in samples if (found := skewness(sample)) is not None]
     if not known:
         return False
-    leaning = math.fsum(found / math.sqrt(_variance(n)) for n, found in known) / math.sqrt(len(known))
+    leaning = math.fsum(found / math.sqrt(_variance(n)) for n, found in known) / math.sqrt(
+        len(known)
+    )
     excess = math.fsum(found**2 / _variance(n) - 1 for n, found in known)
     scatter = math.sqrt(math.fsum(_kurtosis(n) - 1 for n, _ in known))
     return abs(leaning) > LEANING or excess > EXCESS * scatter
 
 
 def sign_flip_p(values: Sequence[float], *, upper: bool = False) -> float:
-    """The p value of a mean of 0, of all patterns of the values' signs; `upper`: twice that of a mean of 0 or less.
+    """The p value of a mean of 0, of all patterns of the values' signs; `upper`: twice that of a
+    mean of 0 or less.
 
     It is exact where the values are symmetric about their mean, and at least 2 / 2**n.
     """
@@ -80,7 +86,9 @@ def sign_flip_p(values: Sequence[float], *, upper: bool = False) -> float:
 
 @cache
 def _signs(n: int) -> NDArray[np.floating]:
-    """Every pattern of n signs, or many drawn at random with a fixed seed, the plain one among them: (patterns, n)."""
+    """Every pattern of n signs, or many drawn at random with a fixed seed, the plain one among
+    them: (patterns, n).
+    """
     import numpy as np
 
     if n <= _EXACT:

@@ -1,4 +1,5 @@
-"""Means and paired differences over seeds, with t intervals; Holm's adjustment; effects of several workloads together.
+"""Means and paired differences over seeds, with t intervals; Holm's adjustment; effects of several
+workloads together.
 
 Seeds are the only replicates: a value here is one number of one trained network.
 """
@@ -13,19 +14,23 @@ from functools import cache
 from itertools import accumulate
 
 SIGNIFICANT = 0.05
-"""The p value up to which a difference counts as significant. Example: docs/reference.md#means-and-tests"""
+"""The p value up to which a difference counts as significant. Example:
+docs/reference.md#means-and-tests
+"""
 MOST_SEEDS = 1000  # Nobody trains more.
-_ROUNDING = 8 * 2.0**-52  # Subtracting two decimals such as 0.96 - 0.95 is off by an ulp or two of the operands.
+# Subtracting two decimals such as 0.96 - 0.95 is off by an ulp or two of the operands.
+_ROUNDING = 8 * 2.0**-52
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """A mean over seeds and its two-sided t interval.
 
-    `low` and `high` are None for a single seed: it says nothing of the spread. `constant` is true where two or more
-    seeds gave the same number; the interval then has no width, which is the sample's doing and no proof that other
-    seeds would agree. `p` is of the two-sided t test of mean 0, and None where `low` is or `constant` is true.
-    `degrees` of freedom are the interval's, n - 1 where they are None.
+    `low` and `high` are None for a single seed: it says nothing of the spread. `constant` is true
+    where two or more seeds gave the same number; the interval then has no width, which is the
+    sample's doing and no proof that other seeds would agree. `p` is of the two-sided t test of mean
+    0, and None where `low` is or `constant` is true. `degrees` of freedom are the interval's, n - 1
+    where they are None.
 
     Example: docs/reference.md#means-and-tests
     """
@@ -44,7 +49,9 @@ class Estimate:
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
 
     def within(self, lowest: float, highest: float) -> Estimate:
-        """The estimate with its interval cut to what is possible, as a share cannot be above 1; it covers as often."""
+        """The estimate with its interval cut to what is possible, as a share cannot be above 1;
+        it covers as often.
+        """
         if self.low is None or self.high is None:
             return self
         return replace(self, low=max(self.low, lowest), high=min(self.high, highest))
@@ -58,7 +65,8 @@ class Estimate:
 @cache
 def t_quantile(level: float, degrees: float) -> float:
     """Student's quantile: asked for every cell, of a few degrees of freedom."""
-    from scipy.special import stdtrit  # What scipy.stats computes it by, whose import alone takes a second.
+    # What scipy.stats computes it by, whose import alone takes a second.
+    from scipy.special import stdtrit
 
     return float(stdtrit(degrees, level))
 
@@ -70,13 +78,16 @@ def two_sided_p(statistic: float, degrees: float) -> float:
     return float(2 * stdtr(degrees, -abs(statistic)))
 
 
-def mean_interval(values: Sequence[float], *, level: float = 0.95, magnitude: float | None = None) -> Estimate:
+def mean_interval(
+    values: Sequence[float], *, level: float = 0.95, magnitude: float | None = None
+) -> Estimate:
     """The mean of `values` and its t interval with n - 1 degrees of freedom.
 
     Args:
         values: one per seed, finite.
         level: the interval's coverage for normal values.
-        magnitude: of the operands that the values were computed from; differences smaller than its rounding are none.
+        magnitude: of the operands that the values were computed from; differences smaller than its
+            rounding are none.
 
     Raises:
         ValueError: there are no values, one is not finite, or `level` is not in (0, 1).
@@ -101,12 +112,14 @@ def mean_interval(values: Sequence[float], *, level: float = 0.95, magnitude: fl
         return Estimate(mean, None, None, 1)
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
     half = t_quantile((1 + level) / 2, n - 1) * deviation / math.sqrt(n)
-    p = two_sided_p(mean * math.sqrt(n) / deviation, n - 1) if deviation else None  # Of tiny values it underflows.
+    # Of tiny values it underflows.
+    p = two_sided_p(mean * math.sqrt(n) / deviation, n - 1) if deviation else None
     return Estimate(mean, mean - half, mean + half, n, p=p)
 
 
 def mean_by_seed(every: Sequence[Mapping[int, float]]) -> dict[int, float]:
-    """The mean of several numbers by seed, over the seeds that have all of them; empty where there are no numbers.
+    """The mean of several numbers by seed, over the seeds that have all of them; empty where there
+    are no numbers.
 
     Example: docs/reference.md#means-and-tests
     """
@@ -114,9 +127,15 @@ def mean_by_seed(every: Sequence[Mapping[int, float]]) -> dict[int, float]:
     return {seed: math.fsum(each[seed] for each in every) / len(every) for seed in sorted(seeds)}
 
 
-def seed_difference(values: Mapping[int, float], baseline: Mapping[int, float], magnitude: float | None = None, *,
-                    level: float = 0.95) -> Estimate | None:  # fmt: skip
-    """The mean of value - baseline over the seeds that both have, with its t interval; None without a common seed.
+def seed_difference(
+    values: Mapping[int, float],
+    baseline: Mapping[int, float],
+    magnitude: float | None = None,
+    *,
+    level: float = 0.95,
+) -> Estimate | None:
+    """The mean of value - baseline over the seeds that both have, with its t interval; None without
+    a common seed.
 
     Args:
         values: seed -> value.
@@ -131,14 +150,17 @@ def seed_difference(values: Mapping[int, float], baseline: Mapping[int, float], 
         return None
     if magnitude is None:
         magnitude = max(max(abs(values[seed]), abs(baseline[seed])) for seed in seeds)
-    return mean_interval([values[seed] - baseline[seed] for seed in seeds], level=level, magnitude=magnitude)
+    return mean_interval(
+        [values[seed] - baseline[seed] for seed in seeds], level=level, magnitude=magnitude
+    )
 
 
 def holm(p_values: Iterable[float | None]) -> list[float | None]:
-    """p values adjusted by Holm's method, in the given order: of those below 0.05, any is wrong in at most 5 % of runs.
+    """p values adjusted by Holm's method, in the given order: of those below 0.05, any is wrong in
+    at most 5 % of runs.
 
-    None is the p value of what is no test: it stays None, and does not count. As statsmodels' `multipletests(...,
-    method="holm")`, which for these lines would be another 65 MB to install.
+    None is the p value of what is no test: it stays None, and does not count. As statsmodels'
+    `multipletests(..., method="holm")`, which for these lines would be another 65 MB to install.
 
     Example: docs/reference.md#means-and-tests
     """
@@ -150,19 +172,24 @@ def holm(p_values: Iterable[float | None]) -> list[float | None]:
 
 
 def after_holm(p_values: Iterable[float | None]) -> str:
-    """How many tests stay significant after Holm's adjustment, in words: "none after Holm's adjustment for all 81".
+    """How many tests stay significant after Holm's adjustment, in words: "none after Holm's
+    adjustment for all 81".
 
     Example: docs/reference.md#means-and-tests
     """
     adjusted = [p for p in holm(p_values) if p is not None]
-    return f"{sum(p <= SIGNIFICANT for p in adjusted) or 'none'} after Holm's adjustment for all {len(adjusted)}"
+    return (
+        f"{sum(p <= SIGNIFICANT for p in adjusted) or 'none'} after Holm's adjustment for all"
+        f" {len(adjusted)}"
+    )
 
 
 def between(least: Estimate, most: Estimate) -> Estimate:
-    """The estimate of a difference that lies between two others: its interval reaches from the one's to the other's.
+    """The estimate of a difference that lies between two others: its interval reaches from the
+    one's to the other's.
 
-    Its p is that of the end nearer to 0, whichever way the difference goes: it is at least as far. 0 between the ends
-    is no evidence at all.
+    Its p is that of the end nearer to 0, whichever way the difference goes: it is at least as far.
+    0 between the ends is no evidence at all.
 
     Example: docs/reference.md#means-and-tests
     """
@@ -174,12 +201,12 @@ def between(least: Estimate, most: Estimate) -> Estimate:
 
 
 def mean_over_workloads(effects: Sequence[Estimate]) -> Estimate | None:
-    """The unweighted mean of the effects on these workloads, with its 95 % t interval and p value; None of fewer than
-    two. `n` of the estimate counts workloads.
+    """The unweighted mean of the effects on these workloads, with its 95 % t interval and p value;
+    None of fewer than two. `n` of the estimate counts workloads.
 
-    The workloads are fixed: what varies is the seeds within each, and nothing is claimed of other workloads. So the
-    variance is the sum of the workloads' own, over their number squared, with Satterthwaite's degrees of freedom
-    (Biometrics Bulletin 2:110, 1946).
+    The workloads are fixed: what varies is the seeds within each, and nothing is claimed of other
+    workloads. So the variance is the sum of the workloads' own, over their number squared, with
+    Satterthwaite's degrees of freedom (Biometrics Bulletin 2:110, 1946).
 
     Args:
         effects: one a workload, each over at least two seeds.
@@ -192,11 +219,15 @@ def mean_over_workloads(effects: Sequence[Estimate]) -> Estimate | None:
     variance = math.fsum(variances)
     if not variance:
         return Estimate(mean, mean, mean, k, constant=True)
-    shares = [own**2 / _degrees(effect) for own, effect in zip(variances, effects, strict=True) if own]
+    shares = [
+        own**2 / _degrees(effect) for own, effect in zip(variances, effects, strict=True) if own
+    ]
     degrees = variance**2 / math.fsum(shares)
     error = math.sqrt(variance) / k
     half = t_quantile(0.975, degrees) * error
-    return Estimate(mean, mean - half, mean + half, k, p=two_sided_p(mean / error, degrees), degrees=degrees)
+    return Estimate(
+        mean, mean - half, mean + half, k, p=two_sided_p(mean / error, degrees), degrees=degrees
+    )
 
 
 def _degrees(estimate: Estimate) -> float:
@@ -210,7 +241,8 @@ def standard_error(estimate: Estimate) -> float:
 
 
 def margin_p(estimate: Estimate, margin: float, way: int) -> float | None:
-    """The p value of a loss of the margin or more: at most 5 % where the 95 % interval excludes such a loss.
+    """The p value of a loss of the margin or more: at most 5 % where the 95 % interval excludes
+    such a loss.
 
     It is twice that of the one-sided t test, and None where the seeds have no spread.
 
@@ -228,9 +260,11 @@ def margin_p(estimate: Estimate, margin: float, way: int) -> float | None:
 
 
 def seeds_needed(estimate: Estimate, margin: float, level: float = 0.05) -> int | None:
-    """How many seeds would resolve a difference of the margin in four of five runs, if seeds go on to vary so.
+    """How many seeds would resolve a difference of the margin in four of five runs, if seeds go on
+    to vary so.
 
-    None: more than `MOST_SEEDS`, no more than there are, or the seeds so far say nothing of how they vary.
+    None: more than `MOST_SEEDS`, no more than there are, or the seeds so far say nothing of how
+    they vary.
 
     Args:
         estimate: over the seeds so far.

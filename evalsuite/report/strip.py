@@ -1,4 +1,6 @@
-"""The strip plot: every question of an answer in units of its margin, a dot and an interval for each workload."""
+"""The strip plot: every question of an answer in units of its margin, a dot and an interval for
+each workload.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,18 @@ _LETTERS = 40  # of a label's line, at most
 
 
 def strip_svg(answer: Answer, href: Callable[[str], str], *, narrow: bool = False) -> str:
-    """The plot as an `svg` element that takes the page's colours; empty where no question has a number.
+    """The plot as an `svg` element that takes the page's colours; empty where no question has a
+    number.
 
     Args:
         answer: whose questions are drawn, those with a number.
         href: question -> the link to its evidence.
         narrow: labels stand above their dots, for small screens.
     """
-    rows = [(row, [(name, cell) for name, cell in row.cells.items() if cell.estimate]) for row in answer.matrix.rows]
+    rows = [
+        (row, [(name, cell) for name, cell in row.cells.items() if cell.estimate])
+        for row in answer.matrix.rows
+    ]
     rows = [(row, cells) for row, cells in rows if cells]
     if not rows:
         return ""
@@ -37,18 +43,18 @@ def strip_svg(answer: Answer, href: Callable[[str], str], *, narrow: bool = Fals
         y += height
     band = across(1.0) - across(-1.0)
     frame = (
-        f'<rect class="band" x="{across(-1):.1f}" y="{top:g}" width="{band:.1f}" height="{y - top:g}"/>'
-        f'<path class="zero" d="M{across(0):.1f} {top:g}V{y:g}"/>'
+        f'<rect class="band" x="{across(-1):.1f}" y="{top:g}" width="{band:.1f}"'
+        f' height="{y - top:g}"/><path class="zero" d="M{across(0):.1f} {top:g}V{y:g}"/>'
     )
     label = "Differences of every question, in units of the smallest difference that matters"
     ends = (
-        f'<text x="{left:g}" y="{y + 14:g}" class="costs">← worse</text>'
-        f'<text x="{right:g}" y="{y + 14:g}" class="buys" text-anchor="end">better →</text>'
-        f'<text x="{across(0):.1f}" y="{y + 14:g}" class="soft" text-anchor="middle">± 1 margin</text>'
+        f'<text x="{left:g}" y="{y + 14:g}" class="costs">← worse</text><text x="{right:g}"'
+        f' y="{y + 14:g}" class="buys" text-anchor="end">better →</text><text x="{across(0):.1f}"'
+        f' y="{y + 14:g}" class="soft" text-anchor="middle">± 1 margin</text>'
     )
     return (
-        f'<svg class="strip{" narrow" if narrow else ""}" viewBox="0 0 {360 if narrow else 600} {y + 20:g}" '
-        f'role="group" aria-label="{label}">{frame}{"".join(body)}{ends}</svg>'
+        f'<svg class="strip{" narrow" if narrow else ""}" viewBox="0 0 {360 if narrow else 600}'
+        f' {y + 20:g}" role="group" aria-label="{label}">{frame}{"".join(body)}{ends}</svg>'
     )
 
 
@@ -63,15 +69,29 @@ class _Across:
         return self.left + (held + _REACH) / (2 * _REACH) * (self.right - self.left)
 
 
-def _question(row: MatrixRow, cells: list[tuple[str, MatrixCell]], y: float, height: float, across: _Across,
-              href: Callable[[str], str], *, narrow: bool) -> str:  # fmt: skip
+def _question(
+    row: MatrixRow,
+    cells: list[tuple[str, MatrixCell]],
+    y: float,
+    height: float,
+    across: _Across,
+    href: Callable[[str], str],
+    *,
+    narrow: bool,
+) -> str:
     lines = [row.endpoint.words] if narrow else _wrapped(row.endpoint.words)
     middle = y + 12 if narrow else y + height / 2 + 4 - _LINE * (len(lines) - 1) / 2
     place = 'x="10"' if narrow else 'x="284" text-anchor="end"'
-    texts = (f'<text {place} y="{middle + _LINE * line:g}">{escape(text)}</text>' for line, text in enumerate(lines))
+    texts = (
+        f'<text {place} y="{middle + _LINE * line:g}">{escape(text)}</text>'
+        for line, text in enumerate(lines)
+    )
     label = f'<a href="{escape(href(row.endpoint.question))}">{"".join(texts)}</a>'
     first = y + height / 2 - _GAP * (len(cells) - 1) / 2 + (8 if narrow else 0)
-    marks = "".join(_mark(row, name, cell, first + _GAP * place_, across) for place_, (name, cell) in enumerate(cells))
+    marks = "".join(
+        _mark(row, name, cell, first + _GAP * place_, across)
+        for place_, (name, cell) in enumerate(cells)
+    )
     return label + marks
 
 
@@ -93,13 +113,22 @@ def _mark(row: MatrixRow, name: str, cell: MatrixCell, y: float, across: _Across
     elif cell.reading.value.startswith(("a fact", "no worse")):
         tone = "same"
     seeds = (
-        "" if not cell.values else "; by seed: " + ", ".join(row.scale.number(one, sign=True) for one in cell.values)
+        ""
+        if not cell.values
+        else "; by seed: " + ", ".join(row.scale.number(one, sign=True) for one in cell.values)
     )
-    title = escape(f"{row.endpoint.words}, {name}: {cell.difference(row.scale)}, {cell.words}{seeds}")
+    title = escape(
+        f"{row.endpoint.words}, {name}: {cell.difference(row.scale)}, {cell.words}{seeds}"
+    )
     ends = sorted((low, high))
-    bar = f'<path d="M{across(ends[0]):.1f} {y:g}H{across(ends[1]):.1f}"/>' if ends[0] != ends[1] else ""
+    bar = (
+        f'<path d="M{across(ends[0]):.1f} {y:g}H{across(ends[1]):.1f}"/>'
+        if ends[0] != ends[1]
+        else ""
+    )
     dot = f'<circle cx="{across(mean):.1f}" cy="{y:g}" r="3.6"/>' if abs(mean) <= _REACH else ""
-    return f'<g class="{tone}"><title>{title}</title>{bar}{dot}{"".join(_arrows(mean, ends, y, across))}</g>'
+    arrows = "".join(_arrows(mean, ends, y, across))
+    return f'<g class="{tone}"><title>{title}</title>{bar}{dot}{arrows}</g>'
 
 
 def _arrows(mean: float, ends: list[float], y: float, across: _Across) -> Iterator[str]:

@@ -1,4 +1,5 @@
-"""Every measurement beside its baseline: a line per workload, step, metric, setting and variant; and the same as text.
+"""Every measurement beside its baseline: a line per workload, step, metric, setting and variant;
+and the same as text.
 
 As text a metric is one line, whose cells share a scale or say why there is no value.
 """
@@ -34,8 +35,22 @@ _JOB = ("workload", "step", "variant", "seed")
 _READ = (*LINE, "variant", "seed", "value", "status", "verdict", "reason")
 _OF_LINE = LINE[:-1]  # A line depends on the clock where any of its rows does.
 _NUMBERS = ("mean", "low", "high", "diff", "diff_low", "diff_high")
-_COLUMNS = (*LINE, "variant", "baseline", "seeds", "n", *_NUMBERS, "n_pairs", "constant", "resolved", "better",
-            "status", "lack", "reason", "remark")  # fmt: skip
+_COLUMNS = (
+    *LINE,
+    "variant",
+    "baseline",
+    "seeds",
+    "n",
+    *_NUMBERS,
+    "n_pairs",
+    "constant",
+    "resolved",
+    "better",
+    "status",
+    "lack",
+    "reason",
+    "remark",
+)
 SAMPLED = "fraction"  # The unit of metrics that are a fraction of samples.
 ABSENT = "absent"  # The job has no row at all: the run has not reached it.
 MISSING = "missing"  # The job has rows, and none of this metric.
@@ -43,7 +58,9 @@ _NO_REASON = "no reason given"
 
 
 def root_reason(reason: str) -> str:
-    """What a reason ends in: without "w/v/0/train unsupported:" before it, which differs from seed to seed."""
+    """What a reason ends in: without "w/v/0/train unsupported:" before it, which differs from
+    seed to seed.
+    """
     head, mark, tail = reason.partition(": ")
     return root_reason(tail) if mark and head.count("/") >= 3 else reason
 
@@ -52,14 +69,19 @@ class _Rows:
     """The aggregate rows of a frame, found by job and by metric."""
 
     def __init__(self, frame: pd.DataFrame, drawn: Sequence[str]) -> None:
-        self.by_metric: dict[tuple[Any, ...], dict[int, Any]] = {}  # Line and variant -> seed -> row.
+        # Line and variant -> seed -> row.
+        self.by_metric: dict[tuple[Any, ...], dict[int, Any]] = {}
         self.failed_jobs: dict[tuple[Any, ...], Any] = {}
-        self.jobs = dict.fromkeys(frame[list(_JOB)].drop_duplicates().itertuples(index=False, name=None))
+        self.jobs = dict.fromkeys(
+            frame[list(_JOB)].drop_duplicates().itertuples(index=False, name=None)
+        )
         self.seeds: dict[str, set[int]] = {}
         for job in self.jobs:
             self.seeds.setdefault(job[0], set()).add(job[3])
         rows = frame.loc[frame["sample"].isna() & ~frame["metric"].isin(drawn), list(_READ)]
-        rows = rows.assign(timing=rows.groupby(list(_OF_LINE), dropna=False)["timing"].transform("any"))
+        rows = rows.assign(
+            timing=rows.groupby(list(_OF_LINE), dropna=False)["timing"].transform("any")
+        )
         row: Any
         for row in rows.itertuples(index=False):
             job = (row.workload, row.step, row.variant, row.seed)
@@ -68,21 +90,32 @@ class _Rows:
                 continue
             seeds = self.by_metric.setdefault((row[: len(LINE)], row.variant), {})
             if row.seed in seeds:
-                raise ValueError(f"two rows of {row.metric!r} for {job}: a job gives one value per metric and setting")
+                raise ValueError(
+                    f"two rows of {row.metric!r} for {job}: a job gives one value per metric and"
+                    " setting"
+                )
             seeds[row.seed] = row
 
     def all_lines(self) -> list[tuple[Any, ...]]:
-        """The lines in order; a step that gave no metric for any network has one line with an empty metric."""
+        """The lines in order; a step that gave no metric for any network has one line with an
+        empty metric.
+        """
         lines = {line: None for line, _ in self.by_metric}
         measured = {line[:2] for line in lines}
         for (workload, step, _, _), row in self.failed_jobs.items():
             if (workload, step) not in measured:
-                lines[(workload, step, row.stage, "", "", "", Direction.NEUTRAL.value, False)] = None
+                lines[(workload, step, row.stage, "", "", "", Direction.NEUTRAL.value, False)] = (
+                    None
+                )
         workloads, steps = list(self.seeds), list(dict.fromkeys(job[:2] for job in self.jobs))
         return sorted(lines, key=lambda line: (workloads.index(line[0]), steps.index(line[:2])))
 
-    def found(self, line: tuple[Any, ...], variant: str) -> tuple[dict[int, float], list[tuple[str, str]], str]:
-        """What the seeds gave for a line and a variant: values, status and reason of those without one, remarks."""
+    def found(
+        self, line: tuple[Any, ...], variant: str
+    ) -> tuple[dict[int, float], list[tuple[str, str]], str]:
+        """What the seeds gave for a line and a variant: values, status and reason of those
+        without one, remarks.
+        """
         values: dict[int, float] = {}
         lacks: list[tuple[str, str]] = []
         remarks: dict[str, None] = {}
@@ -114,7 +147,9 @@ def is_clock(unit: str, timing: bool) -> bool:
 def _lacks(lacks: Sequence[tuple[str, str]], seeds: int, measured: bool) -> dict[str, str]:
     """Columns `status`, `lack` and `reason` of a cell."""
     counts = Counter(status for status, _ in lacks)
-    reasons = dict.fromkeys(f"{status}: {reason}" if len(counts) > 1 else reason for status, reason in lacks if reason)
+    reasons = dict.fromkeys(
+        f"{status}: {reason}" if len(counts) > 1 else reason for status, reason in lacks if reason
+    )
     status = ("partial" if counts else "ok") if measured else counts.most_common(1)[0][0]
     lack = ", ".join(f"{each} ({count}/{seeds})" for each, count in counts.items())
     return {"status": status, "lack": lack, "reason": "; ".join(reasons)}
@@ -122,14 +157,24 @@ def _lacks(lacks: Sequence[tuple[str, str]], seeds: int, measured: bool) -> dict
 
 def _verdict(difference: Estimate, line: Mapping[str, Any]) -> dict[str, Any]:
     """Columns `n_pairs`, `constant`, `resolved` and `better` of a cell."""
-    # A fraction of samples is coarse: the same difference in a few seeds is chance, not a spread of zero. And clocks
-    # read in different jobs met different neighbours on the machine: only ratios taken in one process compare.
+    # A fraction of samples is coarse: the same difference in a few seeds is chance, not a spread of
+    # zero. And clocks read in different jobs met different neighbours on the machine: only ratios
+    # taken in one process compare.
     chance = difference.constant and line["unit"] == SAMPLED
     resolved = difference.resolved and not chance and not is_clock(line["unit"], line["timing"])
     better = ""
     if resolved and line["direction"] != Direction.NEUTRAL.value:
-        better = "better" if (difference.mean > 0) == (line["direction"] == Direction.HIGHER.value) else "worse"
-    return {"n_pairs": difference.n, "constant": difference.constant, "resolved": resolved, "better": better}
+        better = (
+            "better"
+            if (difference.mean > 0) == (line["direction"] == Direction.HIGHER.value)
+            else "worse"
+        )
+    return {
+        "n_pairs": difference.n,
+        "constant": difference.constant,
+        "resolved": resolved,
+        "better": better,
+    }
 
 
 def _cells(rows: _Rows, variants: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -143,22 +188,31 @@ def _cells(rows: _Rows, variants: Sequence[str]) -> Iterator[dict[str, Any]]:
             difference = seed_difference(values, reference)
             reference = values if variant == variants[0] else reference
             yield {
-                **named, "variant": variant, "baseline": variants[0], "seeds": seeds, "n": len(values),
+                **named,
+                "variant": variant,
+                "baseline": variants[0],
+                "seeds": seeds,
+                "n": len(values),
                 **{name: getattr(mean, name, None) for name in ("mean", "low", "high")},
-                **estimate_columns("diff", difference), "n_pairs": 0, "constant": False, "resolved": False,
-                "better": "", **(_verdict(difference, named) if difference else {}),
-                **_lacks(lacks, seeds, bool(values)), "remark": remark,
-            }  # fmt: skip
+                **estimate_columns("diff", difference),
+                "n_pairs": 0,
+                "constant": False,
+                "resolved": False,
+                "better": "",
+                **(_verdict(difference, named) if difference else {}),
+                **_lacks(lacks, seeds, bool(values)),
+                "remark": remark,
+            }
 
 
 def comparison(frame: pd.DataFrame, baseline: str, drawn: Sequence[str] = ()) -> pd.DataFrame:
     """Mean, interval and paired difference to the baseline for every measurement without a sample.
 
-    `status` is "ok" where every seed has a value, "partial" where some have, else what most seeds report. `lack`
-    counts the seeds without a value by status, e.g. "unsupported (3/3)"; `reason` says why; `remark` is what the stage
-    adds to the values it gave. `n_pairs` counts the seeds that the variant and the baseline both have. `better` is
-    "better" or "worse" only where the interval of the difference excludes 0 and the metric has a direction. `resolved`
-    needs no direction.
+    `status` is "ok" where every seed has a value, "partial" where some have, else what most seeds
+    report. `lack` counts the seeds without a value by status, e.g. "unsupported (3/3)"; `reason`
+    says why; `remark` is what the stage adds to the values it gave. `n_pairs` counts the seeds that
+    the variant and the baseline both have. `better` is "better" or "worse" only where the interval
+    of the difference excludes 0 and the metric has a direction. `resolved` needs no direction.
 
     The row of a job that failed fills the cells of all metrics of its step. Lines and
     variants keep the frame's order, with the baseline first.
@@ -169,7 +223,8 @@ def comparison(frame: pd.DataFrame, baseline: str, drawn: Sequence[str] = ()) ->
         drawn: metrics that are left out: courses of many points, which figures show.
 
     Raises:
-        ValueError: the frame is empty, has no row of the baseline, or has two values for one cell and seed.
+        ValueError: the frame is empty, has no row of the baseline, or has two values for one cell
+            and seed.
     """
     import pandas as pd
 
@@ -185,11 +240,13 @@ def comparison(frame: pd.DataFrame, baseline: str, drawn: Sequence[str] = ()) ->
 
 
 def adjusted(compared: pd.DataFrame, decided: pd.Series[bool]) -> pd.DataFrame:
-    """The comparison, in which a difference is resolved where it is after Holm's adjustment over its step's.
+    """The comparison, in which a difference is resolved where it is after Holm's adjustment over
+    its step's.
 
     Args:
         compared: as `comparison` makes it.
-        decided: the lines that the decision matrix concludes from, which keep what they say and count in no family.
+        decided: the lines that the decision matrix concludes from, which keep what they say and
+            count in no family.
     """
     tested = compared["diff_low"].notna() & ~compared["constant"].astype(bool) & ~decided
     tested &= ~(compared["timing"].astype(bool) & (compared["unit"] != "ratio"))
@@ -197,7 +254,9 @@ def adjusted(compared: pd.DataFrame, decided: pd.Series[bool]) -> pd.DataFrame:
     places = [compared.loc[tested, name] for name in ("workload", "step")]
     kept = p.groupby(places, sort=False).transform(holm) <= SIGNIFICANT
     lost = tested & ~kept.reindex(compared.index, fill_value=False)
-    return compared.assign(better=compared["better"].mask(lost, ""), resolved=compared["resolved"] & ~lost)
+    return compared.assign(
+        better=compared["better"].mask(lost, ""), resolved=compared["resolved"] & ~lost
+    )
 
 
 def _p(line: pd.Series[Any]) -> float:
@@ -213,7 +272,9 @@ def difference_text(cell: Mapping[str, Any], scale: Scale) -> str:
     """ "−1.0 [−1.8, −0.2]" of one line of `comparison`; empty where nothing was paired."""
     if not cell["n_pairs"]:
         return ""
-    estimate = Estimate(*(cell[name] for name in ("diff", "diff_low", "diff_high", "n_pairs", "constant")))
+    estimate = Estimate(
+        *(cell[name] for name in ("diff", "diff_low", "diff_high", "n_pairs", "constant"))
+    )
     interval = "" if math.isnan(cell["diff_low"]) else f" {bracket(estimate, scale)}"
     return scale.number(estimate.mean, sign=True) + interval
 
@@ -247,8 +308,12 @@ class TextLine:
     def __init__(self, found: Sequence[Mapping[str, Any]]) -> None:
         first = found[0]
         means = [cell["mean"] for cell in found if cell["n"]]
-        spreads = [(cell["high"] - cell["low"]) / 2 for cell in found if not math.isnan(cell["low"])]
-        scale = scale_of(first["unit"], means, [*spreads, *(cell["diff"] for cell in found if cell["n_pairs"])])
+        spreads = [
+            (cell["high"] - cell["low"]) / 2 for cell in found if not math.isnan(cell["low"])
+        ]
+        scale = scale_of(
+            first["unit"], means, [*spreads, *(cell["diff"] for cell in found if cell["n_pairs"])]
+        )
         self.scale, self.unit_label = scale, scale.label
         self.raw: dict[str, Mapping[str, Any]] = {cell["variant"]: cell for cell in found}
         self.workload, self.step, self.stage = first["workload"], first["step"], first["stage"]
@@ -260,13 +325,17 @@ class TextLine:
     @property
     def label(self) -> str:
         """The metric in words; a step that gave no metric at all stands for all of them."""
-        spelled = {name: text for each in sections().values() for name, text in each.spelled.items()}
+        spelled = {
+            name: text for each in sections().values() for name, text in each.spelled.items()
+        }
         words = [spelled.get(word, word) for word in self.metric.split("_")]
         return " ".join(words) if self.metric else "all metrics"
 
     @property
     def brief(self) -> str:
-        """Step and metric for running text: "prune accuracy", "bounds certified accuracy (ε = 0.03125)"."""
+        """Step and metric for running text: "prune accuracy", "bounds certified accuracy (ε =
+        0.03125)".
+        """
         name = self.label if self.label == self.step else f"{self.step} {self.label}"
         return f"{name} (ε = {self.keys['eps']})" if self.keys.get("eps") else name
 
@@ -274,11 +343,16 @@ class TextLine:
 def text_lines(compared: pd.DataFrame) -> list[TextLine]:
     """The lines of a comparison in order, as text."""
     every: list[dict[Any, Any]] = compared.to_dict("records")
-    return [TextLine(own) for own in grouped((tuple(cell[name] for name in LINE), cell) for cell in every).values()]
+    return [
+        TextLine(own)
+        for own in grouped((tuple(cell[name] for name in LINE), cell) for cell in every).values()
+    ]
 
 
 def failures(frame: pd.DataFrame) -> pd.DataFrame:
-    """Everything without a value and why, seeds together. An empty metric stands for all metrics of a job."""
+    """Everything without a value and why, seeds together. An empty metric stands for all metrics
+    of a job.
+    """
     rows = frame[frame["status"] != Status.OK.value]
     rows = rows.assign(reason=[root_reason(text) for text in rows["reason"]])
     alike = rows.groupby([name for name in _FAILURE_COLUMNS if name != "seeds"], sort=False)["seed"]
@@ -287,7 +361,11 @@ def failures(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def merged(failed: pd.DataFrame) -> list[dict[Any, Any]]:
-    """Failures that differ only in variant and seeds become one, with "gelu (0, 1), relu (0)" as networks."""
+    """Failures that differ only in variant and seeds become one, with "gelu (0, 1), relu (0)" as
+    networks.
+    """
     networks = failed["variant"] + " (" + failed["seeds"] + ")"
-    alike = networks.groupby([failed[name] for name in ("workload", "step", "metric", "status", "reason")], sort=False)
+    alike = networks.groupby(
+        [failed[name] for name in ("workload", "step", "metric", "status", "reason")], sort=False
+    )
     return alike.agg(", ".join).rename("networks").reset_index().to_dict("records")

@@ -1,4 +1,6 @@
-"""Modules whose layers were resized, as by pruning: saved without pickle, and loaded into a fresh, unpruned module."""
+"""Modules whose layers were resized, as by pruning: saved without pickle, and loaded into a
+fresh, unpruned module.
+"""
 
 from evalsuite.resizing.files import load_module, save_module
 

@@ -1,4 +1,6 @@
-"""What a module's tensors do not say of it: ties, the classes of layers, and the numbers beside the weights."""
+"""What a module's tensors do not say of it: ties, the classes of layers, and the numbers beside
+the weights.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ Extent = Annotated[int, Field(ge=0, lt=_LIMIT)]
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A place for a tensor: a parameter or persistent buffer of a layer; `tensor` is None where it is registered so."""
+    """A place for a tensor: a parameter or persistent buffer of a layer; `tensor` is None where
+    it is registered so.
+    """
 
     path: str
     layer: nn.Module
@@ -88,12 +92,17 @@ class Description(_Record):
 
     @classmethod
     def from_json(cls, found: object) -> Description:
-        """What `to_json` gave. Raises ValueError: it is something else, of another version, or was changed since."""
+        """What `to_json` gave. Raises ValueError: it is something else, of another version, or
+        was changed since.
+        """
         if not isinstance(found, dict) or "format" not in found:
-            raise ValueError("is no description of a saved module: it names no format; save the module again")
+            raise ValueError(
+                "is no description of a saved module: it names no format; save the module again"
+            )
         if found["format"] != 1 or isinstance(found["format"], bool):
             raise ValueError(
-                f"has format {str(found['format'])[:40]!a}, this version reads 1: save the module again, or update"
+                f"has format {str(found['format'])[:40]!a}, this version reads 1: save the module"
+                " again, or update"
             )
         plain = {key: value for key, value in found.items() if key != "checksum"}
         try:
@@ -101,10 +110,15 @@ class Description(_Record):
         except (ValidationError, RecursionError) as error:
             raise ValueError(f"is damaged: {_first(error)}; save the module again") from error
         if found.get("checksum") != checksum(plain):
-            raise ValueError("was changed since it was written: its checksum differs; save the module again")
+            raise ValueError(
+                "was changed since it was written: its checksum differs; save the module again"
+            )
         unknown = sorted(set(description.ties.values()) - set(description.tensors))
         if unknown:
-            raise ValueError(f"is damaged: ties name {unknown[0]!a}, which is no tensor of it; save the module again")
+            raise ValueError(
+                f"is damaged: ties name {unknown[0]!a}, which is no tensor of it; save the module"
+                " again"
+            )
         return description
 
 
@@ -129,7 +143,10 @@ def describe(module: nn.Module, sha256: str, *, owners_only: bool = False) -> De
         own = own_sites(path, layer)
         layers[path] = LayerRecord(
             kind=type(layer).__name__ if own or not owners_only else None,
-            sizes={key: list(each) if isinstance(each, tuple) else each for key, each in sizes(layer).items()},
+            sizes={
+                key: list(each) if isinstance(each, tuple) else each
+                for key, each in sizes(layer).items()
+            },
             constants=constants(layer),
             absent=sorted(site.attribute for site in own if site.tensor is None),
         )
@@ -139,8 +156,15 @@ def describe(module: nn.Module, sha256: str, *, owners_only: bool = False) -> De
 def own_sites(path: str, layer: nn.Module) -> list[Site]:
     """The layer's own parameters and persistent buffers. Raises ValueError: as `describe`."""
     if type(layer).get_extra_state is not nn.Module.get_extra_state:
-        raise ValueError(f"{path or 'the module'} ({type(layer).__name__}) has an extra state, which is no tensor")
-    persistent = {key: each for key, each in layer._buffers.items() if key not in layer._non_persistent_buffers_set}
+        raise ValueError(
+            f"{path or 'the module'} ({type(layer).__name__}) has an extra state, which is no"
+            " tensor"
+        )
+    persistent = {
+        key: each
+        for key, each in layer._buffers.items()
+        if key not in layer._non_persistent_buffers_set
+    }
     sites = [Site(path, layer, key, each) for key, each in (layer._parameters | persistent).items()]
     for site in sites:
         if site.tensor is not None and is_lazy(site.tensor):
@@ -155,13 +179,16 @@ def all_sites(module: nn.Module) -> Iterator[Site]:
 
 
 def tensor_groups(module: nn.Module) -> dict[str, list[Site]]:
-    """Every tensor once, under the first of its names, with all the places where it stands: more than one if tied."""
+    """Every tensor once, under the first of its names, with all the places where it stands: more
+    than one if tied.
+    """
     groups: dict[str, list[Site]] = {}
     first: dict[object, str] = {}
     for site in all_sites(module):
         if site.tensor is not None:
             tensor = site.tensor
-            # Equal for tensors that are the same numbers in memory, though they be different objects.
+            # Equal for tensors that are the same numbers in memory, though they be different
+            # objects.
             memory: object = tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
             if tensor.numel() == 0 or tensor.data_ptr() == 0:
                 memory = id(tensor)
@@ -176,7 +203,9 @@ def first_tensor(sites: list[Site]) -> torch.Tensor:
 
 
 def check_finite(site: Site, tensor: torch.Tensor) -> None:
-    """Raise ValueError for a tensor of any shape that is NaN anywhere or, if it is a parameter, infinite."""
+    """Raise ValueError for a tensor of any shape that is NaN anywhere or, if it is a parameter,
+    infinite.
+    """
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return
     # The 8-bit floats have no isnan of their own.
@@ -184,7 +213,10 @@ def check_finite(site: Site, tensor: torch.Tensor) -> None:
     # A buffer may be a mask of minus infinity.
     parameter = site.attribute in site.layer._parameters
     if bool(values.isnan().any()) or (parameter and bool(values.isinf().any())):
-        raise ValueError(f"{site.name} has a value that is NaN or infinite: such a module is neither saved nor loaded")
+        raise ValueError(
+            f"{site.name} has a value that is NaN or infinite: such a module is neither saved nor"
+            " loaded"
+        )
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
@@ -198,7 +230,10 @@ def sizes(layer: nn.Module) -> dict[str, int | tuple[int, ...]]:
         key: tuple(each) if isinstance(each, tuple) else each
         for key, each in vars(layer).items()
         if re.fullmatch(_PUBLIC, key)
-        and (_is_integer(each) or (isinstance(each, tuple) and all(_is_integer(part) for part in each)))
+        and (
+            _is_integer(each)
+            or (isinstance(each, tuple) and all(_is_integer(part) for part in each))
+        )
     }
 
 
@@ -207,16 +242,20 @@ def _is_integer(value: object) -> bool:
 
 
 def constants(layer: nn.Module) -> dict[str, float | str]:
-    """The public floats and strings among the layer's attributes that its outputs in evaluation mode may depend on."""
+    """The public floats and strings among the layer's attributes that its outputs in evaluation
+    mode may depend on.
+    """
     if "drop" in type(layer).__name__.lower():
         return {}
     return {
         key: each
         for key, each in vars(layer).items()
-        if re.fullmatch(_PUBLIC, key) and (type(each) is str or (type(each) is float and not math.isnan(each)))
+        if re.fullmatch(_PUBLIC, key)
+        and (type(each) is str or (type(each) is float and not math.isnan(each)))
         # What only training uses, and what a model is called, may differ.
-        and "drop" not in key and key not in ("momentum", "name", "name_or_path")
-    }  # fmt: skip
+        and "drop" not in key
+        and key not in ("momentum", "name", "name_or_path")
+    }
 
 
 def checksum(plain: dict[str, Any]) -> str:
@@ -225,7 +264,9 @@ def checksum(plain: dict[str, Any]) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` from a file with all but plain characters escaped: lone surrogates cannot be printed or written."""
+    """`text` from a file with all but plain characters escaped: lone surrogates cannot be
+    printed or written.
+    """
     return ascii(text)[1:-1]
 
 

@@ -1,6 +1,7 @@
 """Running a plan: making networks, executing jobs in killable children, cache, journal, resume.
 
-The package can be called: `evalsuite.run("recipe.yaml")` in a script or a notebook, see `evalsuite.run.console`.
+The package can be called: `evalsuite.run("recipe.yaml")` in a script or a notebook, see
+`evalsuite.run.console`.
 """
 
 import sys

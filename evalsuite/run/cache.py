@@ -1,4 +1,6 @@
-"""The content-addressed cache: a folder per key, put there whole by a rename, checked by digests when read."""
+"""The content-addressed cache: a folder per key, put there whole by a rename, checked by digests
+when read.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +37,10 @@ _TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 class Cache:
     """Finished jobs by content key. Several runs may use one cache at a time, of several users too.
 
-    Whoever may write the folder can put results there that all its users believe. Who may not, can't: an entry counts
-    where its files are those of its manifest, and nothing but files. What a run makes has the rights that its umask
-    leaves; the folders between have those of the cache's own.
+    Whoever may write the folder can put results there that all its users believe. Who may not,
+    can't: an entry counts where its files are those of its manifest, and nothing but files. What a
+    run makes has the rights that its umask leaves; the folders between have those of the cache's
+    own.
 
     Args:
         folder: where it is; it need not exist.
@@ -84,7 +87,9 @@ class Cache:
                 continue
 
     def find(self, key: str) -> Path | None:
-        """The folder stored under `key`, or None; a damaged one is removed, so that its job runs again."""
+        """The folder stored under `key`, or None; a damaged one is removed, so that its job runs
+        again.
+        """
         return next(self.candidates(key), None)
 
     def homes(self) -> Iterator[Path]:
@@ -94,9 +99,11 @@ class Cache:
                 yield home
 
     def store(self, key: str, scratch: Path) -> Path:
-        """Move `scratch` to its place under `key`: after a crash at any moment it is there whole or not at all.
+        """Move `scratch` to its place under `key`: after a crash at any moment it is there whole or
+        not at all.
 
-        It goes to the spare folder where the cache's own is not to be written, or keeps what may not be removed.
+        It goes to the spare folder where the cache's own is not to be written, or keeps what may
+        not be removed.
         """
         _seal(scratch)
         if self.spare is not None and scratch.is_relative_to(self.folder):
@@ -118,9 +125,15 @@ class Cache:
         return _put(_home(folder, key), folder, scratch)
 
     def others(self, *but: str) -> int:
-        """How many other processes of this machine use the cache now, but for those whose places have these names."""
+        """How many other processes of this machine use the cache now, but for those whose places
+        have these names.
+        """
         ours = {self.place().name, *but}
-        places = [place for place in _places(self.folder) if place.name.rpartition("-")[0] == platform.node()]
+        places = [
+            place
+            for place in _places(self.folder)
+            if place.name.rpartition("-")[0] == platform.node()
+        ]
         return sum(place.name not in ours and not is_abandoned(place) for place in places)
 
     def sweep(self) -> None:
@@ -145,12 +158,17 @@ def _say_spare(folder: Path, spare: Path, reason: str | None) -> None:
     if spare in _SAID:
         return
     _SAID.add(spare)
-    say(f"evalsuite: the cache {folder} does not take what is measured ({reason}): it is kept in {spare}, for this "
-        "run alone; name another with --cache to use it again", file=sys.stderr, flush=True)  # fmt: skip
+    say(
+        f"evalsuite: the cache {folder} does not take what is measured ({reason}): it is kept in"
+        f" {spare}, for this run alone; name another with --cache to use it again",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def make_folder(path: Path, top: Path) -> None:
-    """Make a folder between the cache's own, `top`, and its entries: who may write the one may write the other.
+    """Make a folder between the cache's own, `top`, and its entries: who may write the one may
+    write the other.
 
     Raises:
         OSError: it is not there, and cannot be made.
@@ -164,7 +182,9 @@ def make_folder(path: Path, top: Path) -> None:
 
 
 def _fresh_folder(parent: Path, prefix: str) -> Path:
-    """As `tempfile.mkdtemp` makes one, but with the rights that the umask leaves: it may be kept, and shared."""
+    """As `tempfile.mkdtemp` makes one, but with the rights that the umask leaves: it may be
+    kept, and shared.
+    """
     while True:
         folder = parent / f"{prefix}{uuid.uuid4().hex[:12]}"
         with suppress(FileExistsError):
@@ -173,7 +193,8 @@ def _fresh_folder(parent: Path, prefix: str) -> Path:
 
 
 def is_whole(home: Path) -> bool:
-    """Whether an entry's files are those that its manifest names, with their digests, and nothing but files.
+    """Whether an entry's files are those that its manifest names, with their digests, and nothing
+    but files.
 
     Raises:
         PermissionError: this user may not look.
@@ -181,7 +202,9 @@ def is_whole(home: Path) -> bool:
     try:
         names = set(_files(home))  # first: a pipe must not be read
         manifest: dict[str, str] = json.loads((home / MANIFEST).read_text())
-        return names == {*manifest, MANIFEST} and all(_digest(home / name) == manifest[name] for name in manifest)
+        return names == {*manifest, MANIFEST} and all(
+            _digest(home / name) == manifest[name] for name in manifest
+        )
     except PermissionError:
         raise
     except (OSError, ValueError, TypeError):
@@ -189,7 +212,9 @@ def is_whole(home: Path) -> bool:
 
 
 def _files(folder: Path, within: str = "") -> Iterator[str]:
-    """The names of all files in a folder, relative to it. Raises ValueError: there is a link or a device."""
+    """The names of all files in a folder, relative to it. Raises ValueError: there is a link or
+    a device.
+    """
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -201,7 +226,9 @@ def _files(folder: Path, within: str = "") -> Iterator[str]:
 
 
 def _seal(scratch: Path) -> None:
-    """Write the manifest, and give all files the rights that it has: the umask's, whatever library wrote them."""
+    """Write the manifest, and give all files the rights that it has: the umask's, whatever
+    library wrote them.
+    """
     files: list[Path] = []
     folders: list[Path] = []
     for path in sorted(scratch.rglob("*")):
@@ -226,13 +253,16 @@ def _put(home: Path, folder: Path, scratch: Path) -> Path:
     except OSError as error:
         if error.errno not in _TAKEN or not is_whole(home):
             raise
-        shutil.rmtree(scratch, ignore_errors=True)  # another run was faster: equal content by construction
+        # another run was faster: equal content by construction
+        shutil.rmtree(scratch, ignore_errors=True)
     _sync(home.parent)
     return home
 
 
 def is_abandoned(place: Path) -> bool:
-    """Whether the process whose place this is was one of this machine and is gone: nobody holds its lock."""
+    """Whether the process whose place this is was one of this machine and is gone: nobody holds
+    its lock.
+    """
     if place.name.rpartition("-")[0] != platform.node():
         return False
     try:

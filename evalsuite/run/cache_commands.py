@@ -1,4 +1,6 @@
-"""`evalsuite cache`: what the cache holds, and how to make room in it. Imports late, so that --help answers at once."""
+"""`evalsuite cache`: what the cache holds, and how to make room in it. Imports late, so that
+--help answers at once.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ import typer
 from evalsuite.run.console import CacheFolder, cache_in, stop
 from evalsuite.terminal import say
 
-app = typer.Typer(no_args_is_help=True, help="Look at the cache of finished jobs, check it, and make room in it.")
+app = typer.Typer(
+    no_args_is_help=True, help="Look at the cache of finished jobs, check it, and make room in it."
+)
 
 
 @app.command(name="ls")
@@ -29,11 +33,16 @@ def list_(cache: CacheFolder = None) -> None:
 @app.command()
 def why(
     name: Annotated[
-        str, typer.Argument(metavar="KEY|JOB", help="The beginning of a key, or WORKLOAD/VARIANT/SEED/STEP.")
+        str,
+        typer.Argument(
+            metavar="KEY|JOB", help="The beginning of a key, or WORKLOAD/VARIANT/SEED/STEP."
+        ),
     ],
     cache: CacheFolder = None,
 ) -> None:
-    """Tell all that is known of an entry: by which commit, where and when it was measured, and whether it holds."""
+    """Tell all that is known of an entry: by which commit, where and when it was measured, and
+    whether it holds.
+    """
     from evalsuite.run.inventory import matching, told
 
     found = matching(cache_in(cache), name)
@@ -44,11 +53,15 @@ def why(
 
 @app.command()
 def gc(
-    days: Annotated[float, typer.Option(min=0, help="Remove what was not used for so many days.")] = 30.0,
+    days: Annotated[
+        float, typer.Option(min=0, help="Remove what was not used for so many days.")
+    ] = 30.0,
     keep: Annotated[
         list[Path] | None, typer.Option(metavar="RUN", help="Keep what this run names; repeatable.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be removed.")
+    ] = False,
     cache: CacheFolder = None,
 ) -> None:
     """Remove what was not used for long. What a run needs again it measures again."""
@@ -63,12 +76,17 @@ def gc(
     for each in removed:
         say(each.line())
     said = "would be removed" if dry_run else "removed"
-    say(f"{len(removed)} jobs, {sum(each.size for each in removed) / 2**20:.1f} MiB {said} from {folder.folder}")
+    say(
+        f"{len(removed)} jobs, {sum(each.size for each in removed) / 2**20:.1f} MiB {said} from"
+        f" {folder.folder}"
+    )
 
 
 @app.command()
 def verify(cache: CacheFolder = None) -> None:
-    """Check every entry by its digests; a damaged one is removed and said. Exit code 1 if there was one."""
+    """Check every entry by its digests; a damaged one is removed and said. Exit code 1 if there
+    was one.
+    """
     from evalsuite.run.inventory import damaged
 
     folder = cache_in(cache)

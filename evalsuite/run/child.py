@@ -1,4 +1,6 @@
-"""What runs inside a job's own process: make or load the network, run the stage, leave the outcome in a folder."""
+"""What runs inside a job's own process: make or load the network, run the stage, leave the
+outcome in a folder.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +42,12 @@ _Kind = TypeVar("_Kind")
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A job with all that its process needs: the key, the folder it writes and that of the network it takes.
+    """A job with all that its process needs: the key, the folder it writes and that of the network
+    it takes.
 
-    `commit` is that of the code that runs it, `cache` the folder of the cache, where a workload may keep things;
-    `conditions` say under which it is measured: see `Found`. `host` is the machine that must run it; empty for any.
+    `commit` is that of the code that runs it, `cache` the folder of the cache, where a workload may
+    keep things; `conditions` say under which it is measured: see `Found`. `host` is the machine
+    that must run it; empty for any.
     """
 
     job: Job
@@ -61,10 +65,11 @@ class Assignment:
 class Found:
     """What a job's process left behind.
 
-    `network` is the digest of the network it hands on, `handover` why it hands on none; `samples` the sizes of the
-    parts of the data, where a network was made; `artefacts` the stage's files by name, relative to its folder; `read`
-    what it read that its key does not know (see `Reading`); `commit` that of the code that ran; `conditions` the
-    machine, how many jobs ran at a time, and the date, which a timing needs to be understood.
+    `network` is the digest of the network it hands on, `handover` why it hands on none; `samples`
+    the sizes of the parts of the data, where a network was made; `artefacts` the stage's files by
+    name, relative to its folder; `read` what it read that its key does not know (see `Reading`);
+    `commit` that of the code that ran; `conditions` the machine, how many jobs ran at a time, and
+    the date, which a timing needs to be understood.
     """
 
     status: Status
@@ -83,7 +88,9 @@ class Found:
     def final(self) -> bool:
         """Whether the outcome may be kept: failures are tried again."""
         settled = (Status.OK, Status.UNSUPPORTED)
-        return self.status in settled and all(row.status != Status.FAILED.value for row in self.rows)
+        return self.status in settled and all(
+            row.status != Status.FAILED.value for row in self.rows
+        )
 
 
 def read_outcome(folder: Path) -> Found:
@@ -127,16 +134,25 @@ def perform(assignment: Assignment, alone: Callable[[], float] = lambda: 0.0) ->
         seconds = round(time.perf_counter() - started - waited, 3)
         told: dict[str, Any] = {"commit": assignment.commit, "conditions": assignment.conditions}
         whole = replace(found, seconds=seconds, peak_mib=round(peak, 1), **told)
-        # What is no Unicode, as half of a surrogate pair in a file's name, becomes "?": no reader takes it.
+        # What is no Unicode, as half of a surrogate pair in a file's name, becomes "?": no reader
+        # takes it.
         written = json.dumps(asdict(whole), allow_nan=False, ensure_ascii=False)
         return written.encode("utf-8", "replace").decode()
 
-    own = [assignment.scratch, assignment.log.parent, *([assignment.network] if assignment.network else [])]
+    own = [
+        assignment.scratch,
+        assignment.log.parent,
+        *([assignment.network] if assignment.network else []),
+    ]
     own += getattr(assignment.job.workload.target, "covered", [])
     reading = Reading(assignment.job.plugins, *own)
     try:
         with reading:
-            found = _train(assignment, labels) if assignment.job.step is None else _measure(assignment, labels, turn)
+            found = (
+                _train(assignment, labels)
+                if assignment.job.step is None
+                else _measure(assignment, labels, turn)
+            )
         outcome = text(replace(found, read=reading.digests()))
     except Unsupported as reason:
         outcome = text(_failure(labels, Status.UNSUPPORTED, str(reason) or "no reason given"))
@@ -144,7 +160,9 @@ def perform(assignment: Assignment, alone: Callable[[], float] = lambda: 0.0) ->
         if isinstance(error, OSError) and error.errno in NO_ROOM and _is_full(assignment.scratch):
             raise
         traceback.print_exc()
-        starved = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
+        starved = isinstance(
+            error, (MemoryError, torch.OutOfMemoryError)
+        ) or "can't allocate memory" in str(error)
         status = Status.OOM if starved else Status.FAILED
         outcome = text(_failure(labels, status, _describe(error)))
     partial = assignment.scratch / f"{OUTCOME}.partial"
@@ -153,7 +171,9 @@ def perform(assignment: Assignment, alone: Callable[[], float] = lambda: 0.0) ->
 
 
 def _is_full(folder: Path) -> bool:
-    """Whether it is the run's own disk that has no room: a stage may have filled another, or its own quota."""
+    """Whether it is the run's own disk that has no room: a stage may have filled another, or its
+    own quota.
+    """
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(_ROOM))
@@ -172,7 +192,10 @@ def _describe(error: BaseException) -> str:
     last = traceback.extract_tb(error.__traceback__)[-1]
     text = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
     if isinstance(error, SystemExit):
-        text = f"sys.exit({error.code!r}) was called; raise an error instead, or Unsupported with the reason"
+        text = (
+            f"sys.exit({error.code!r}) was called; raise an error instead, or Unsupported with the"
+            " reason"
+        )
     return f"{text} ({Path(last.filename).name}:{last.lineno})"
 
 
@@ -258,22 +281,35 @@ def _measure(assignment: Assignment, labels: dict[str, Any], turn: Callable[[], 
     if not outcome.metrics:
         raise TypeError(f"{who} returned an Outcome without a metric")
     rows = _rows(outcome.metrics, labels)
-    return Found(Status.OK, rows, network=digest, handover=handover, artefacts=_artefacts(outcome, folder))
+    return Found(
+        Status.OK, rows, network=digest, handover=handover, artefacts=_artefacts(outcome, folder)
+    )
 
 
 def check_takes(stage: Stage, network: Network, data: Data, name: str, after: str = "") -> None:
-    """Raise Unsupported where the stage does not declare that it can measure such a network: see `Stage`.
+    """Raise Unsupported where the stage does not declare that it can measure such a network: see
+    `Stage`.
 
     `name` is the workload's; `after` the step's whose network it is.
     """
     file = "an ONNX file has no layers to change or remove: give the model as my.py:make"
     lacking = {
-        "takes_tokens": (network.vocabulary is not None, f"real-valued inputs; those of {name} are tokens"),
+        "takes_tokens": (
+            network.vocabulary is not None,
+            f"real-valued inputs; those of {name} are tokens",
+        ),
         "takes_several": (network.several, f"one input; {name} has several"),
-        "takes_any_task": (data.task.asks != "margin", f"classifiers; the task of {name} is {_called(data.task)}"),
+        "takes_any_task": (
+            data.task.asks != "margin",
+            f"classifiers; the task of {name} is {_called(data.task)}",
+        ),
         "takes_deployed": (
             network.deployed is not None,
-            f"torch modules; after {after!r} the network is an ONNX file" if after else f"torch modules; {file}",
+            (
+                f"torch modules; after {after!r} the network is an ONNX file"
+                if after
+                else f"torch modules; {file}"
+            ),
         ),
     }
     for declared, (needed, what) in lacking.items():
@@ -306,7 +342,9 @@ def _rows(metrics: list[Metric], labels: dict[str, Any]) -> tuple[Row, ...]:
         row = row_of(metric, labels)
         identity = (row.metric, row.setting, row.sample)
         if identity in seen:
-            raise ValueError(f"metric {row.metric!r} [{row.setting}] is given twice for sample {row.sample}")
+            raise ValueError(
+                f"metric {row.metric!r} [{row.setting}] is given twice for sample {row.sample}"
+            )
         seen.add(identity)
         rows.append(row)
     return tuple(rows)
@@ -329,7 +367,8 @@ def _hand_over(network: Network | None, assignment: Assignment) -> tuple[str, st
 
 
 def digest_network(folder: Path) -> str:
-    """The digest of a saved network: each tensor's name, type, shape and bytes in order of names, and the activations.
+    """The digest of a saved network: each tensor's name, type, shape and bytes in order of names,
+    and the activations.
 
     The network's name is left out, and the checksum with it: equal weights are the same network.
     """

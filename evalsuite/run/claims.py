@@ -1,16 +1,19 @@
 """Who does what, when, and where, among the runs that share a cache.
 
-Claims: runs tell one another what they are about to do, so that none does it a second time. A claim is a file named by
-the job's key, made by a link, which one machine alone wins, on a network disk too. It names its run's place in the
-cache. The run beats there: a claim of a run whose beat has stopped, or whose process is known to be gone, is void. No
-lock of another machine is relied on, nor its clock; where two runs claim one job all the same, it is merely done twice.
+Claims: runs tell one another what they are about to do, so that none does it a second time. A claim
+is a file named by the job's key, made by a link, which one machine alone wins, on a network disk
+too. It names its run's place in the cache. The run beats there: a claim of a run whose beat has
+stopped, or whose process is known to be gone, is void. No lock of another machine is relied on, nor
+its clock; where two runs claim one job all the same, it is merely done twice.
 
-Turns: times are taken while no other job of this machine runs. The locks are in the cache, where only those can hold
-them who may write it, and each machine has its own. A job holds the first lock with others while it runs. To take its
-times it lets go of it and waits to have it for itself; the second lock keeps others from beginning meanwhile, which
-would put it off for ever. A run that ends removes the files, unless another's jobs use them.
+Turns: times are taken while no other job of this machine runs. The locks are in the cache, where
+only those can hold them who may write it, and each machine has its own. A job holds the first lock
+with others while it runs. To take its times it lets go of it and waits to have it for itself; the
+second lock keeps others from beginning meanwhile, which would put it off for ever. A run that ends
+removes the files, unless another's jobs use them.
 
-Hosts: jobs that take times, and are compared, of one workload and seed, run on one and the same machine.
+Hosts: jobs that take times, and are compared, of one workload and seed, run on one and the same
+machine.
 """
 
 from __future__ import annotations
@@ -41,12 +44,15 @@ _OPENINGS = 10  # of the turns' files, which runs that end may remove meanwhile
 
 
 class Claims:
-    """Those of one run. Its place in the cache is made for the first: a run that finds all done writes none."""
+    """Those of one run. Its place in the cache is made for the first: a run that finds all done
+    writes none.
+    """
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
         self._held: set[str] = set()
-        self._heard: dict[Path, tuple[int, float]] = {}  # by place: its last beat, and when it was first seen
+        # by place: its last beat, and when it was first seen
+        self._heard: dict[Path, tuple[int, float]] = {}
         self._ended = threading.Event()
 
     @cached_property
@@ -80,9 +86,11 @@ class Claims:
             with suppress(FileExistsError):
                 os.link(mine, claim)
                 return True
-            if not claim.samefile(mine):  # else the answer to a link was lost, as may happen on a network disk
+            # else the answer to a link was lost, as may happen on a network disk
+            if not claim.samefile(mine):
                 told, grave = claim.read_bytes(), mine.with_name(f"{mine.name}-{claim.name}")
-                name = re.sub(r"[/\0]", "?", told.decode(errors="replace")) or "?"  # of a damaged claim, no place's
+                # of a damaged claim, no place's
+                name = re.sub(r"[/\0]", "?", told.decode(errors="replace")) or "?"
                 if self._lives(mine.parent.parent / name) or not _bury(claim, told, grave):
                     return False
                 os.link(mine, claim)
@@ -108,7 +116,8 @@ class Claims:
         """The job has ended: what came of it is in the cache, or nothing came of it."""
         self._held.discard(key)
         with suppress(OSError):
-            if (self._folder / key).samefile(self._mine):  # no more where another run took this one for dead
+            # no more where another run took this one for dead
+            if (self._folder / key).samefile(self._mine):
                 (self._folder / key).unlink()
 
     def close(self) -> None:
@@ -124,7 +133,9 @@ def _beat(place: Path) -> None:
 
 
 def _bury(claim: Path, told: bytes, grave: Path) -> bool:
-    """Remove a void claim, by a rename, which one run alone wins; False where it is another claim by now."""
+    """Remove a void claim, by a rename, which one run alone wins; False where it is another
+    claim by now.
+    """
     claim.rename(grave)
     void = grave.read_bytes() == told
     if not void:
@@ -154,7 +165,9 @@ def times_are_taken(cache: Path) -> bool:
 
 
 def remove_turns(cache: Path) -> None:
-    """Remove this machine's files, unless a job uses them; one that has opened them meanwhile opens new ones."""
+    """Remove this machine's files, unless a job uses them; one that has opened them meanwhile
+    opens new ones.
+    """
     descriptors = []
     with suppress(OSError):
         for file in turn_files(cache):
@@ -172,7 +185,8 @@ def remove_turns(cache: Path) -> None:
 class Turn:
     """A job's turn on this machine. Where the files cannot be had, it is every job's turn at once.
 
-    Its locks are those of the process that made it and of those forked from it, and last until all have closed them.
+    Its locks are those of the process that made it and of those forked from it, and last until all
+    have closed them.
     """
 
     def __init__(self, assignment: Assignment) -> None:
@@ -226,16 +240,19 @@ class Turn:
         return f"{name} holds {files[0]}"
 
     def alone(self, told: Callable[[bool], None]) -> float:
-        """Wait until no other job runs, and none begins until this turn is closed; the seconds that it took.
+        """Wait until no other job runs, and none begins until this turn is closed; the seconds that
+        it took.
 
-        `told` hears when the wait begins, True, and returns when times may be taken: its executor gathers jobs that
-        wait, so that cores stand idle for many of them at once. It hears False when the wait is over.
+        `told` hears when the wait begins, True, and returns when times may be taken: its executor
+        gathers jobs that wait, so that cores stand idle for many of them at once. It hears False
+        when the wait is over.
         """
         if self._how == fcntl.LOCK_EX:
             return 0.0  # it began alone
         began = time.monotonic()
         if self._files:
-            fcntl.flock(self._files[0], fcntl.LOCK_UN)  # meanwhile, another run's jobs may take theirs
+            # meanwhile, another run's jobs may take theirs
+            fcntl.flock(self._files[0], fcntl.LOCK_UN)
         told(True)
         while self._files:
             running, waiting = self._files
@@ -268,7 +285,9 @@ class Hosts:
         self._running: Counter[_Group] = Counter()
 
     def of(self, job: Job) -> str | None:
-        """The machine that must run the job; empty for any, None until the first of those like it has ended."""
+        """The machine that must run the job; empty for any, None until the first of those like
+        it has ended.
+        """
         if not job.timed:
             return ""
         known = self._known.get(_group(job))

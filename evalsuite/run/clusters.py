@@ -1,7 +1,9 @@
-"""Executors on clusters: Dask and SLURM start the processes, in each of which a worker carries out one order.
+"""Executors on clusters: Dask and SLURM start the processes, in each of which a worker carries out
+one order.
 
-They only start what works in the run's folder (see `orders`): the killable child, not the scheduler, holds the limits
-of a job, and what a task says is a line of text there, so that no pickled result is ever read.
+They only start what works in the run's folder (see `orders`): the killable child, not the
+scheduler, holds the limits of a job, and what a task says is a line of text there, so that no
+pickled result is ever read.
 """
 
 from __future__ import annotations
@@ -35,12 +37,16 @@ _LAG = 5.0  # seconds in which what another machine wrote is here
 _ATTEMPTS = 3  # of a task that ends without a word
 _ANSWER = 30.0  # seconds that a scheduler may take to answer
 _SPARE = 600.0  # seconds more than a job's limit, for its worker to begin
-_WAITS = 2  # times its limit that a job may wait, for others to end and to take their times; its own clock stands
-_ENDS = {"OUT_OF_MEMORY": Status.OOM, "TIMEOUT": Status.TIMEOUT}  # of SLURM's states; of others one knows no more
+# times its limit that a job may wait, for others to end and to take their times; its own clock
+# stands
+_WAITS = 2
+# of SLURM's states; of others one knows no more
+_ENDS = {"OUT_OF_MEMORY": Status.OOM, "TIMEOUT": Status.TIMEOUT}
 
 
 class _Cluster(Executor):
-    """Posts orders in the run's folder, with a task for each; a task that leaves none answered is started again.
+    """Posts orders in the run's folder, with a task for each; a task that leaves none answered is
+    started again.
 
     Their work is not paused with the driver.
     """
@@ -50,7 +56,8 @@ class _Cluster(Executor):
     def __init__(self, recipe: Recipe, folder: Path) -> None:
         self._recipe, self._folder, self.orders = recipe, folder, Orders(folder)
         self._posted: dict[str, Assignment] = {}
-        self._over: dict[str, float] = {}  # when a task was first seen to have ended whose order is posted still
+        # when a task was first seen to have ended whose order is posted still
+        self._over: dict[str, float] = {}
         self._attempts: Counter[str] = Counter()
 
     @property
@@ -84,7 +91,10 @@ class _Cluster(Executor):
                 ended.append((self._posted.pop(key), found))
         for key in tuple(self._posted):
             how = self._ended(key)
-            if how is None or time.monotonic() - self._over.setdefault(key, time.monotonic()) < _LAG:
+            if (
+                how is None
+                or time.monotonic() - self._over.setdefault(key, time.monotonic()) < _LAG
+            ):
                 continue
             del self._over[key]
             if self._attempts[key] < _ATTEMPTS and how not in _ENDS:
@@ -93,12 +103,19 @@ class _Cluster(Executor):
                 continue
             assignment = self._posted.pop(key)
             self.orders.remove(key)
-            reason = f"its task on the cluster ended {self._attempts[key]} times without an outcome: {how}"
-            ended.append((assignment, failed(assignment, _ENDS.get(how, Status.CRASHED), reason, 0.0)))
+            reason = (
+                f"its task on the cluster ended {self._attempts[key]} times without an outcome:"
+                f" {how}"
+            )
+            ended.append(
+                (assignment, failed(assignment, _ENDS.get(how, Status.CRASHED), reason, 0.0))
+            )
         return ended
 
     def stop(self) -> None:
-        """What a task has begun it finishes, and what comes of it is in the cache; the rest is withdrawn."""
+        """What a task has begun it finishes, and what comes of it is in the cache; the rest is
+        withdrawn.
+        """
         for key in self._posted:
             self.orders.remove(key)
         self._posted.clear()
@@ -109,7 +126,8 @@ def _security(scheduler: str, *, insecure: bool) -> Security:
     """Who may connect: with the certificate of this run, or those of Dask's configuration.
 
     Raises:
-        ValueError: the scheduler would run the code of whoever reaches it, and nobody has said that this is meant.
+        ValueError: the scheduler would run the code of whoever reaches it, and nobody has said that
+            this is meant.
         ImportError: the library that makes certificates is not installed.
     """
     from distributed.security import Security
@@ -117,7 +135,9 @@ def _security(scheduler: str, *, insecure: bool) -> Security:
     encrypted = scheduler.startswith("tls://")
     if insecure:
         if encrypted or not scheduler:
-            raise ValueError("--insecure is for a --scheduler without TLS, as tcp://HOST:8786; leave it out")
+            raise ValueError(
+                "--insecure is for a --scheduler without TLS, as tcp://HOST:8786; leave it out"
+            )
         return Security(require_encryption=False)
     if not scheduler:
         import cryptography  # noqa: F401  # which Dask does not ask for
@@ -125,8 +145,9 @@ def _security(scheduler: str, *, insecure: bool) -> Security:
         return Security.temporary()
     if not encrypted:
         raise ValueError(
-            f"--scheduler {scheduler} is not encrypted: whoever reaches it runs code as you, on all its workers. "
-            "Start it with certificates and name it tls://HOST:8786, or add --insecure where only you can reach it"
+            f"--scheduler {scheduler} is not encrypted: whoever reaches it runs code as you, on all"
+            " its workers. Start it with certificates and name it tls://HOST:8786, or add"
+            " --insecure where only you can reach it"
         )
     security = Security(require_encryption=True)
     try:
@@ -136,16 +157,17 @@ def _security(scheduler: str, *, insecure: bool) -> Security:
     except OSError as error:  # a file is missing, or is no certificate
         reason = str(error)
     raise ValueError(
-        f"--scheduler {scheduler} takes certificates of Dask's configuration ({reason}): set distributed.comm.tls."
-        "ca-file, client.cert and client.key there, or DASK_DISTRIBUTED__COMM__TLS__CA_FILE and so on"
+        f"--scheduler {scheduler} takes certificates of Dask's configuration ({reason}): set"
+        " distributed.comm.tls.ca-file, client.cert and client.key there, or"
+        " DASK_DISTRIBUTED__COMM__TLS__CA_FILE and so on"
     )
 
 
 class Dask(_Cluster):
     """Orders as tasks of Dask: of a scheduler that runs, or of worker processes of this machine.
 
-    Whoever can talk to a scheduler runs code on its workers. Those of this machine take only what shows the run's own
-    certificate, which never leaves its processes.
+    Whoever can talk to a scheduler runs code on its workers. Those of this machine take only what
+    shows the run's own certificate, which never leaves its processes.
 
     Args:
         recipe: what is run.
@@ -159,7 +181,13 @@ class Dask(_Cluster):
     """
 
     def __init__(
-        self, recipe: Recipe, folder: Path, workers: int, scheduler: str = "", *, insecure: bool = False
+        self,
+        recipe: Recipe,
+        folder: Path,
+        workers: int,
+        scheduler: str = "",
+        *,
+        insecure: bool = False,
     ) -> None:
         import distributed  # noqa: F401  # said at once where it is missing
 
@@ -174,7 +202,8 @@ class Dask(_Cluster):
         """The client, made for the first job.
 
         Raises:
-            ServerLost: the scheduler does not answer, or one of this machine's workers is killed as it begins.
+            ServerLost: the scheduler does not answer, or one of this machine's workers is killed as
+                it begins.
         """
         import dask
         from distributed import Client
@@ -185,15 +214,20 @@ class Dask(_Cluster):
             if not self._scheduler:
                 self._cluster = self._started()
             try:
-                self._client = Client(self._scheduler or self._cluster, timeout=_ANSWER, security=self._security)
+                self._client = Client(
+                    self._scheduler or self._cluster, timeout=_ANSWER, security=self._security
+                )
             except (OSError, ValueError) as error:
-                raise ServerLost(f"Dask's scheduler {self._scheduler} does not answer: {error}") from error
+                raise ServerLost(
+                    f"Dask's scheduler {self._scheduler} does not answer: {error}"
+                ) from error
             if self._cluster is not None:
                 self._client.run(_hang_up)
         return self._client
 
     def _started(self) -> LocalCluster:
-        """A scheduler and workers of this machine, which only this machine reaches, and without pages.
+        """A scheduler and workers of this machine, which only this machine reaches, and without
+        pages.
 
         Raises:
             ServerLost: one of the workers is killed as it begins.
@@ -201,13 +235,22 @@ class Dask(_Cluster):
         import dask
         from distributed import LocalCluster
 
-        dask.config.set({"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []})
+        dask.config.set(
+            {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
+        )
         try:
             cluster = LocalCluster(
-                n_workers=self._workers, threads_per_worker=1, memory_limit=0, silence_logs=50,
-                host="127.0.0.1", protocol="tls://", security=self._security, dashboard_address=None,
-                scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # None would open 8787, dashboard or not
-            )  # fmt: skip
+                n_workers=self._workers,
+                threads_per_worker=1,
+                memory_limit=0,
+                silence_logs=50,
+                host="127.0.0.1",
+                protocol="tls://",
+                security=self._security,
+                dashboard_address=None,
+                # None would open 8787, dashboard or not
+                scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
+            )
         except (OSError, RuntimeError) as error:
             cause = error.__cause__ or error
             raise ServerLost(f"Dask's worker processes ended as they began: {cause}") from error
@@ -223,7 +266,11 @@ class Dask(_Cluster):
         return found
 
     def _submit(self, assignment: Assignment) -> None:
-        places = None if self._cluster is not None or not assignment.host else self._hosts.get(assignment.host)
+        places = (
+            None
+            if self._cluster is not None or not assignment.host
+            else self._hosts.get(assignment.host)
+        )
         self._futures[assignment.key] = self._connected().submit(
             work_one, str(self._folder), assignment.key, pure=False, workers=places
         )
@@ -232,10 +279,16 @@ class Dask(_Cluster):
         future = self._futures[key]
         if not future.done():
             return None
-        return str(future.status) if future.status == "finished" else f"{future.status}: {future.exception()!r}"
+        return (
+            str(future.status)
+            if future.status == "finished"
+            else f"{future.status}: {future.exception()!r}"
+        )
 
     def stop(self) -> None:
-        """Processes of our own end, and their jobs with them; else what a task has begun it finishes."""
+        """Processes of our own end, and their jobs with them; else what a task has begun it
+        finishes.
+        """
         super().stop()
         self._futures.clear()
         for each in (self._client, self._cluster):
@@ -251,7 +304,8 @@ def _hang_up(dask_worker: Worker) -> None:
 
 
 class Slurm(_Cluster):
-    """Orders as arrays of SLURM's jobs, by submitit; where there is no `srun`, as processes of this machine.
+    """Orders as arrays of SLURM's jobs, by submitit; where there is no `srun`, as processes of this
+    machine.
 
     Args:
         recipe: what is run.
@@ -262,7 +316,12 @@ class Slurm(_Cluster):
     """
 
     def __init__(
-        self, recipe: Recipe, folder: Path, workers: int, options: Mapping[str, str], cluster: str | None = None
+        self,
+        recipe: Recipe,
+        folder: Path,
+        workers: int,
+        options: Mapping[str, str],
+        cluster: str | None = None,
     ) -> None:
         import submitit
 
@@ -276,7 +335,11 @@ class Slurm(_Cluster):
     def free(self) -> int:
         """See `Executor`; without SLURM's queue, no more than run at a time."""
         most = super().free
-        return most if self._executor.cluster == "slurm" else min(most, self._workers - len(self._posted))
+        return (
+            most
+            if self._executor.cluster == "slurm"
+            else min(most, self._workers - len(self._posted))
+        )
 
     def _submit(self, assignment: Assignment) -> None:
         self._tasks.pop(assignment.key, None)
@@ -298,7 +361,9 @@ class Slurm(_Cluster):
             self._executor.update_parameters(**self._parameters(batch, host))
             keys = [each.key for each in batch]
             try:
-                tasks = self._executor.map_array(work_one, [str(self._folder)] * len(keys), keys, [True] * len(keys))
+                tasks = self._executor.map_array(
+                    work_one, [str(self._folder)] * len(keys), keys, [True] * len(keys)
+                )
             except submitit.core.utils.FailedJobError as error:
                 raise ServerLost(f"sbatch takes no jobs: {' '.join(str(error).split())}") from error
             self._tasks |= dict(zip(keys, tasks, strict=True))
@@ -309,10 +374,12 @@ class Slurm(_Cluster):
         longest = (1 + _WAITS) * max(each.job.time_limit for each in batch) + _SPARE
         limit = max(each.job.memory_limit for each in batch)
         return {
-            "timeout_min": math.ceil(longest / 60), "cpus_per_task": 1,
-            "slurm_array_parallelism": self._workers, "slurm_additional_parameters": more,
+            "timeout_min": math.ceil(longest / 60),
+            "cpus_per_task": 1,
+            "slurm_array_parallelism": self._workers,
+            "slurm_additional_parameters": more,
             **({"mem_gb": math.ceil(limit + 1)} if limit else {}),
-        }  # fmt: skip
+        }
 
     def _ended(self, key: str) -> str | None:
         task = self._tasks.get(key)

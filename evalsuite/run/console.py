@@ -1,4 +1,5 @@
-"""What commands that run something share: running a recipe with progress on the terminal, ending with a message.
+"""What commands that run something share: running a recipe with progress on the terminal, ending
+with a message.
 
 Importing this module imports no heavy library.
 """
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
 
 CacheFolder = Annotated[
-    Path | None, typer.Option("--cache", metavar="DIR", help="The cache [$EVALSUITE_CACHE, else the user's].")
+    Path | None,
+    typer.Option("--cache", metavar="DIR", help="The cache [$EVALSUITE_CACHE, else the user's]."),
 ]
 
 
@@ -41,8 +43,12 @@ def stop(message: object) -> NoReturn:
 
 
 @contextmanager
-def refusing(*errors: type[Exception], unreadable: Callable[[OSError], str] | None = None) -> Iterator[None]:
-    """Inside, these errors and those of the file system end the command, each with one message: see `stop`."""
+def refusing(
+    *errors: type[Exception], unreadable: Callable[[OSError], str] | None = None
+) -> Iterator[None]:
+    """Inside, these errors and those of the file system end the command, each with one message:
+    see `stop`.
+    """
     try:
         yield
     except errors as error:
@@ -56,7 +62,8 @@ def described(error: OSError) -> str:
     if error.errno is None:
         return str(error)
     return (
-        f"{error.filename or 'a file'}: {error.strerror}; make it usable, or choose other folders with --out, --cache"
+        f"{error.filename or 'a file'}: {error.strerror}; make it usable, or choose other folders"
+        " with --out, --cache"
     )
 
 
@@ -82,10 +89,11 @@ def execute(
     choice: Choice | None = None,
     command: str,
 ) -> bool:
-    """Run the recipe in `folder` and print what became of it; whether every job gave what it was to give.
+    """Run the recipe in `folder` and print what became of it; whether every job gave what it was to
+    give.
 
-    Ends the command where the run cannot begin or go on. The arguments `kind`, `scheduler`, `insecure` and `options`
-    are those of `executor_of`.
+    Ends the command where the run cannot begin or go on. The arguments `kind`, `scheduler`,
+    `insecure` and `options` are those of `executor_of`.
     """
     from evalsuite.results import Status
     from evalsuite.run.progress import STYLES, progress_of
@@ -99,11 +107,24 @@ def execute(
     shown = progress_of(progress)
     try:
         executor = executor_of(
-            kind, recipe, folder.absolute(), workers, scheduler=scheduler, insecure=insecure, options=options
+            kind,
+            recipe,
+            folder.absolute(),
+            workers,
+            scheduler=scheduler,
+            insecure=insecure,
+            options=options,
         )
         with stoppable(executor.pause, executor.resume):
             record = run_recipe(
-                recipe, folder.absolute(), cache, executor, shown, workers=workers, command=command, choice=choice
+                recipe,
+                folder.absolute(),
+                cache,
+                executor,
+                shown,
+                workers=workers,
+                command=command,
+                choice=choice,
             )
     except (RunError, DataError) as error:
         stop(error)
@@ -113,16 +134,22 @@ def execute(
         name = error.name if isinstance(error, Stopped) else signal.SIGINT
         how = "interrupted" if name == signal.SIGINT else f"ended by {name.name}"
         with suppress(OSError):  # the terminal is gone
-            say(f"evalsuite: {how}; what was measured is in {folder}, and the same command continues", file=sys.stderr)
+            say(
+                f"evalsuite: {how}; what was measured is in {folder}, and the same command"
+                " continues",
+                file=sys.stderr,
+            )
         raise typer.Exit(128 + name) from None
     counts = record.jobs
     left = counts["total"] - sum(counts.get(each.value, 0) for each in Status)
-    failed = sum(counts.get(key, 0) for key in ("failed", "crashed", "timeout", "oom", "measurement_failed"))
+    failed = sum(
+        counts.get(key, 0) for key in ("failed", "crashed", "timeout", "oom", "measurement_failed")
+    )
     skipped = counts.get("skipped", 0)
     whole = counts.get("ok", 0) - counts.get("measurement_failed", 0)
     say(
-        f"{counts['total']} jobs: {whole} ok, {counts.get('unsupported', 0)} unsupported, {failed} failed"
-        f"{f', {skipped} skipped' if skipped else ''}{f', {left} left out' if left else ''}"
+        f"{counts['total']} jobs: {whole} ok, {counts.get('unsupported', 0)} unsupported, {failed}"
+        f" failed{f', {skipped} skipped' if skipped else ''}{f', {left} left out' if left else ''}"
         f" ({counts.get('cached', 0)} from the cache). Rows: {folder / 'results.parquet'}"
     )
     return not (failed or skipped)
@@ -155,13 +182,19 @@ def executor_of(
     from evalsuite.run.executor import Serial
 
     if kind == "workers":
-        stop("--executor workers is no more: several machines work by --executor dask or slurm; see docs/recipes.md")
+        stop(
+            "--executor workers is no more: several machines work by --executor dask or slurm; see"
+            " docs/recipes.md"
+        )
     if kind not in EXECUTORS:
         stop(f"--executor is one of {', '.join(EXECUTORS)}; got {kind!r}")
     if scheduler and kind != "dask":
         stop(f"--scheduler is Dask's: add --executor dask, or leave it out with {kind}")
     if insecure and kind != "dask":
-        stop(f"--insecure is for a --scheduler of Dask: add --executor dask, or leave it out with {kind}")
+        stop(
+            "--insecure is for a --scheduler of Dask: add --executor dask, or leave it out with"
+            f" {kind}"
+        )
     if options and kind != "slurm":
         stop(f"--slurm is for --executor slurm; got {kind!r}")
     if kind == "serial":
@@ -177,11 +210,16 @@ def executor_of(
     except ValueError as error:
         stop(error)
     except ImportError as error:
-        stop(f"--executor {kind} needs {error.name}, which is not installed: pip install 'evalsuite[{kind}]'")
+        stop(
+            f"--executor {kind} needs {error.name}, which is not installed: pip install"
+            f" 'evalsuite[{kind}]'"
+        )
 
 
 def processes(recipe: Recipe, jobs: int = 0) -> tuple[Executor, int]:
-    """The executor of a recipe's jobs in processes of this machine, and how many run at a time; 0: one per core."""
+    """The executor of a recipe's jobs in processes of this machine, and how many run at a time;
+    0: one per core.
+    """
     from evalsuite.run.local import local_executor
 
     workers = workers_of(jobs)
@@ -194,7 +232,9 @@ def workers_of(asked: int, kind: str = "local") -> int:
         stop(f"--jobs is a number of processes >= 1, or 0 for one per core; got {asked}")
     if kind == "serial":
         return 1
-    return asked or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
+    return asked or len(
+        os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    )
 
 
 def run(
@@ -208,10 +248,12 @@ def run(
     insecure: bool = False,
     progress: str = "auto",
 ) -> pd.DataFrame:
-    """Run a recipe, as `evalsuite run` does, and return its rows: see `evalsuite.results.read_results`.
+    """Run a recipe, as `evalsuite run` does, and return its rows: see
+    `evalsuite.results.read_results`.
 
-    A script may call it at its top: jobs do not import it, unless a class that a recipe names is defined there. Dask's
-    own processes do, so that with `executor="dask"` and no scheduler it belongs under `if __name__ == "__main__":`.
+    A script may call it at its top: jobs do not import it, unless a class that a recipe names is
+    defined there. Dask's own processes do, so that with `executor="dask"` and no scheduler it
+    belongs under `if __name__ == "__main__":`.
 
     Args:
         recipe: a file, or the text of a recipe, which has more than one line.
@@ -237,14 +279,24 @@ def run(
     from evalsuite.run.runner import RunError, run_recipe
 
     if multiprocessing.parent_process() is not None:
-        raise RunError("a new process imports the script that calls run(): call it under `if __name__ == '__main__':`")
+        raise RunError(
+            "a new process imports the script that calls run(): call it under `if __name__ =="
+            " '__main__':`"
+        )
     text = str(recipe)
     read = parse_recipe(text) if "\n" in text else read_recipe(Path(text))
     folder = (Path(out) if out else Path("runs") / read.name).absolute()
     workers = workers_of(jobs, executor)
-    made = executor_of(executor, read, folder, workers, scheduler=scheduler, insecure=insecure, options={})
+    made = executor_of(
+        executor, read, folder, workers, scheduler=scheduler, insecure=insecure, options={}
+    )
     run_recipe(
-        read, folder, cache_in(Path(cache) if cache else None), made, progress_of(progress), workers=workers,
+        read,
+        folder,
+        cache_in(Path(cache) if cache else None),
+        made,
+        progress_of(progress),
+        workers=workers,
         command="evalsuite.run",
-    )  # fmt: skip
+    )
     return read_results(folder)

@@ -1,4 +1,6 @@
-"""Executors: what runs a plan's jobs, be it in this process, in children of it, or on other machines."""
+"""Executors: what runs a plan's jobs, be it in this process, in children of it, or on other
+machines.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Executor(ABC):
         """Those that ended, after at most `seconds`."""
 
     def pause(self) -> None:  # noqa: B027 (there may be nothing to do, here and below)
-        """Stop the jobs and their clocks until `resume`, where they do not stop with this process by themselves."""
+        """Stop the jobs and their clocks until `resume`, where they do not stop with this
+        process by themselves.
+        """
 
     def resume(self) -> None:  # noqa: B027
         """Let the jobs that `pause` stopped go on, and their clocks with them."""
@@ -40,13 +44,18 @@ def failed(assignment: Assignment, status: Status, reason: str, seconds: float) 
     """What a job leaves that gave no outcome by itself."""
     labels = {**assignment.job.coordinates, "key": assignment.key}
     return Found(
-        status, (failure_row(labels, status, reason),), seconds=round(seconds, 3), commit=assignment.commit,
+        status,
+        (failure_row(labels, status, reason),),
+        seconds=round(seconds, 3),
+        commit=assignment.commit,
         conditions=assignment.conditions,
-    )  # fmt: skip
+    )
 
 
 class Serial(Executor):
-    """One job after the other in this process: for debuggers. Time limits do not hold, and a crash ends the run."""
+    """One job after the other in this process: for debuggers. Time limits do not hold, and a
+    crash ends the run.
+    """
 
     def __init__(self) -> None:
         self._done: list[tuple[Assignment, Found]] = []

@@ -1,9 +1,11 @@
-"""The process between the driver and a job: it starts the job, holds its limits, and leaves nothing of it behind.
+"""The process between the driver and a job: it starts the job, holds its limits, and leaves nothing
+of it behind.
 
-A job may crash, hang in C, fill the memory or start processes of its own in other sessions. Its guard does none of
-that, so it can say what became of the job, and it adopts what the job leaves. When the driver dies, in whatever way,
-the guard hears it on their line and ends the job; when the guard dies, the kernel ends the job, and the driver what the
-job has started in other sessions. Where no one is left to hold a limit, the kernel holds that of the processor's time.
+A job may crash, hang in C, fill the memory or start processes of its own in other sessions. Its
+guard does none of that, so it can say what became of the job, and it adopts what the job leaves.
+When the driver dies, in whatever way, the guard hears it on their line and ends the job; when the
+guard dies, the kernel ends the job, and the driver what the job has started in other sessions.
+Where no one is left to hold a limit, the kernel holds that of the processor's time.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ HEAD, TAIL = 4 << 20, 256 << 10  # bytes
 
 
 class Log:
-    """Writes to a new file at `path`; where that cannot be, nothing is kept and nothing stops for it."""
+    """Writes to a new file at `path`; where that cannot be, nothing is kept and nothing stops
+    for it.
+    """
 
     def __init__(self, path: Path) -> None:
         self._file: int | None = None
@@ -68,7 +72,8 @@ _TICK = 0.1  # seconds between two looks at the memory, at least
 _BREATH = 0.02  # seconds between two looks whether it is the job's turn
 _SILENCE = 5.0  # seconds that a job waits for a lock before it is said
 _PACE = 10  # times what a look takes is the time to the next
-_PATIENCE = 5.0  # seconds for killed processes to be gone: one that waits for a disk cannot be killed
+# seconds for killed processes to be gone: one that waits for a disk cannot be killed
+_PATIENCE = 5.0
 PAUSE, RESUME, TAKE = b"pause", b"resume", b"take"  # the last: times may be taken
 WAITS, _GOES_ON = b"w", b"g"
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
@@ -78,9 +83,9 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP)
 class Ended:
     """How a job's process ended.
 
-    `code` is its exit code, or less than 0 for a signal; `cause` is "timeout", "memory", "no room" on the run's own
-    disk, "refused" where the system gave it no process, for the reason `why`, or empty; `held` the bytes that it held
-    when it was killed for them.
+    `code` is its exit code, or less than 0 for a signal; `cause` is "timeout", "memory", "no room"
+    on the run's own disk, "refused" where the system gave it no process, for the reason `why`, or
+    empty; `held` the bytes that it held when it was killed for them.
     """
 
     code: int
@@ -90,7 +95,9 @@ class Ended:
 
 
 def guarded(assignment: Assignment, line: Connection, memory_limit: int) -> None:
-    """The entry point of the guard's process; it runs the job in one below it and tells the driver how that ended."""
+    """The entry point of the guard's process; it runs the job in one below it and tells the
+    driver how that ended.
+    """
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for each in _ENDING:
@@ -139,7 +146,9 @@ def _end(*_: object) -> None:
 
 
 class _Guard:
-    def __init__(self, assignment: Assignment, turn: Turn, line: Connection, memory_limit: int) -> None:
+    def __init__(
+        self, assignment: Assignment, turn: Turn, line: Connection, memory_limit: int
+    ) -> None:
         self._line, self._limit, self._memory_limit = line, assignment.job.time_limit, memory_limit
         self._turn = turn
         self._wake, wakes = os.pipe()
@@ -156,7 +165,15 @@ class _Guard:
         self._pid = os.fork()
         if self._pid == 0:
             signal.set_wakeup_fd(-1)
-            for each in (self._wake, wakes, self._out, self._note, self._waits, self._may, line.fileno()):
+            for each in (
+                self._wake,
+                wakes,
+                self._out,
+                self._note,
+                self._waits,
+                self._may,
+                line.fileno(),
+            ):
                 os.close(each)
             _work(assignment, turn, own, out, note, (waits, may))
         for each in (out, note, waits, may):
@@ -165,7 +182,8 @@ class _Guard:
         self._begun = time.monotonic()
         self._paused = 0.0  # since when; 0 while the job runs
         self._waiting = 0.0  # since when it waits to take its times alone; 0 while it does not
-        self._may_since = 0.0  # since when it may take them, where nobody else holds a lock; 0 where it is said
+        # since when it may take them, where nobody else holds a lock; 0 where it is said
+        self._may_since = 0.0
         self._code: int | None = None
         self._look = 0.0  # when to look at the memory next
         self._seen: set[int] = set()  # at the last look
@@ -203,7 +221,9 @@ class _Guard:
                 self._look = time.monotonic() + max(_TICK, _PACE * (time.monotonic() - begun))
 
     def _held(self) -> int:
-        """What the job's processes hold; one that has just been forked seems to hold all that its parent does."""
+        """What the job's processes hold; one that has just been forked seems to hold all that
+        its parent does.
+        """
         seen = set(tree.descendants(os.getpid()))
         stayed, self._seen = seen & self._seen, seen
         held = tree.memory_of(stayed)
@@ -217,7 +237,9 @@ class _Guard:
         return Ended(code, "memory" if starved else "")
 
     def _hear(self, word: bytes) -> None:
-        """The job may take its times; or the user has stopped the run, or lets it go on: so long its clock stands."""
+        """The job may take its times; or the user has stopped the run, or lets it go on: so long
+        its clock stands.
+        """
         if word == TAKE:
             self._may_since = time.monotonic()
             with suppress(BrokenPipeError):  # the job has just ended
@@ -233,7 +255,9 @@ class _Guard:
             tree.kill(tree.descendants(os.getpid()), signal.SIGCONT)
 
     def _wait(self, word: bytes) -> bool:
-        """The job waits for its turn, or its turn has come: so long its clock stands. Whether it may still say so."""
+        """The job waits for its turn, or its turn has come: so long its clock stands. Whether it
+        may still say so.
+        """
         if word == WAITS:
             self._waiting = time.monotonic()
             self._line.send(WAITS)
@@ -271,8 +295,12 @@ class _Guard:
         self._log.close()
 
 
-def _work(assignment: Assignment, turn: Turn, guard: int, out: int, note: int, times: tuple[int, int]) -> None:
-    """Run the job in this process, which never returns; `times` are where it says that it waits, and hears it may."""
+def _work(
+    assignment: Assignment, turn: Turn, guard: int, out: int, note: int, times: tuple[int, int]
+) -> None:
+    """Run the job in this process, which never returns; `times` are where it says that it waits,
+    and hears it may.
+    """
 
     def told(waiting: bool) -> None:
         os.write(times[0], WAITS if waiting else _GOES_ON)
@@ -282,12 +310,14 @@ def _work(assignment: Assignment, turn: Turn, guard: int, out: int, note: int, t
     code = 1
     try:
         os.setsid()
-        os.register_at_fork(after_in_child=turn.close)  # what the job leaves running must not keep its turn
+        # what the job leaves running must not keep its turn
+        os.register_at_fork(after_in_child=turn.close)
         tree.die_with(guard)
         tree.limit_processor(assignment.job.time_limit)
         for each in (signal.SIGCHLD, *_ENDING):
             signal.signal(each, signal.SIG_DFL)
-        with suppress(OSError):  # Where memory runs out, the kernel is to take the job, not the run.
+        # Where memory runs out, the kernel is to take the job, not the run.
+        with suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000")
         for stream in (1, 2):
             os.dup2(out, stream)

@@ -1,4 +1,6 @@
-"""What a cache holds: its entries by age, size and job; those that nobody needs, and those that are damaged."""
+"""What a cache holds: its entries by age, size and job; those that nobody needs, and those that
+are damaged.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ _DAY = 86400.0
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """An entry of the cache; `size` in bytes, `days` since its last use; `found` is None where it cannot be read."""
+    """An entry of the cache; `size` in bytes, `days` since its last use; `found` is None where
+    it cannot be read.
+    """
 
     home: Path
     size: int
@@ -40,7 +44,9 @@ class Held:
         return f"{row.workload}/{row.variant}/{row.seed}/{row.step}"
 
     def line(self) -> str:
-        """The entry in one line: how its key begins, its size in MiB, the days since its last use, and its job."""
+        """The entry in one line: how its key begins, its size in MiB, the days since its last
+        use, and its job.
+        """
         return f"{self.key[:12]}  {self.size / 2**20:8.1f} MiB  {self.days:5.0f} days  {self.job}"
 
 
@@ -62,7 +68,9 @@ def used_by(runs: Collection[Path]) -> set[str]:
 
 
 def collect(cache: Cache, days: float, kept: Collection[str], *, dry: bool) -> list[Held]:
-    """Remove what was not used for so many days and is not to be kept, and say what it was; not where it is `dry`."""
+    """Remove what was not used for so many days and is not to be kept, and say what it was; not
+    where it is `dry`.
+    """
     old = [each for each in inventory(cache) if each.days >= days and each.key not in kept]
     for each in () if dry else old:
         shutil.rmtree(each.home, ignore_errors=True)
@@ -80,7 +88,10 @@ def told(held: Held) -> Iterator[str]:
     found = held.found
     if found is None:
         return
-    yield f"{found.status.value}, {len(found.rows)} rows, {found.seconds:g} s, {found.peak_mib:g} MiB at most"
+    yield (
+        f"{found.status.value}, {len(found.rows)} rows, {found.seconds:g} s, {found.peak_mib:g} MiB"
+        " at most"
+    )
     yield f"measured by {found.commit or 'an unknown commit'}"
     yield from (f"{name}: {value}" for name, value in found.conditions.items())
     yield from (f"read {name}" for name in found.read)
@@ -92,4 +103,8 @@ def told(held: Held) -> Iterator[str]:
 def matching(cache: Cache, name: str) -> list[Held]:
     """The entries whose keys begin so, or of that job."""
     by_key = re.fullmatch("[0-9a-f]{4,64}", name) is not None
-    return [each for each in inventory(cache) if each.job == name or (by_key and each.key.startswith(name))]
+    return [
+        each
+        for each in inventory(cache)
+        if each.job == name or (by_key and each.key.startswith(name))
+    ]

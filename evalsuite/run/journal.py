@@ -19,8 +19,8 @@ JOURNAL = "journal.jsonl"
 class Entry:
     """A finished job: its rows, and what they depended on.
 
-    The fields that `Found` has too mean the same there; `final` is False where a measurement failed: such
-    a job is tried again.
+    The fields that `Found` has too mean the same there; `final` is False where a measurement
+    failed: such a job is tried again.
     """
 
     job: str
@@ -47,7 +47,9 @@ class Entry:
 
 
 class Journal:
-    """Appends to and reads `journal.jsonl` of one run folder. One writer at a time: the run folder is locked."""
+    """Appends to and reads `journal.jsonl` of one run folder. One writer at a time: the run
+    folder is locked.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -63,7 +65,8 @@ class Journal:
         text = json.dumps(asdict(entry))
         line = (json.dumps({"sha256": _digest(text), "entry": text}) + "\n").encode()
         written = os.write(self._descriptor, line)
-        while written < len(line):  # a signal may shorten a write; a full disk raises at the next one
+        # a signal may shorten a write; a full disk raises at the next one
+        while written < len(line):
             written += os.write(self._descriptor, line[written:])
         os.fsync(self._descriptor)
 
@@ -80,7 +83,9 @@ class Journal:
 
 
 def read_journal(path: Path) -> dict[str, Entry]:
-    """The last entry of each job; lines that are no entry, or not the one written, are passed over."""
+    """The last entry of each job; lines that are no entry, or not the one written, are passed
+    over.
+    """
     lines = path.read_bytes().splitlines() if path.is_file() else []
     return {entry.job: entry for entry in map(entry_in, lines) if entry is not None}
 

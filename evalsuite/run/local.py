@@ -1,7 +1,8 @@
 """The local executor: jobs in killable children of this machine, one fresh process each.
 
-A child is forked from a server that has the heavy libraries loaded, under a guard of its own that kills it with all
-below it at its limits: SIGKILL stops a solver that no signal handler or thread could. Its crash touches no other job.
+A child is forked from a server that has the heavy libraries loaded, under a guard of its own that
+kills it with all below it at its limits: SIGKILL stops a solver that no signal handler or thread
+could. Its crash touches no other job.
 """
 
 from __future__ import annotations
@@ -46,11 +47,13 @@ _ALWAYS_LOADED = (
 )
 _WORTH_WARMING = 8  # jobs; for fewer, two seconds of preparation are not earned back
 _PRELOAD = "EVALSUITE_PRELOAD"  # read by evalsuite.run.preload
-_PATH = "EVALSUITE_PATH"  # as well: where jobs find modules; before CPython 3.12.8 it is not the server's by itself
+# as well: where jobs find modules; before CPython 3.12.8 it is not the server's by itself
+_PATH = "EVALSUITE_PATH"
 _GATHERED = 6  # jobs for each worker that wait to take their times together, at most
 _LONGEST = 60.0  # seconds that one of them waits before no other is begun
 _ATTEMPTS = 3  # to fork from a server that was killed meanwhile
-_ADOPTION = 0.5  # seconds in which the kernel has ended a job whose guard was killed, and given away its processes
+# seconds in which the kernel has ended a job whose guard was killed, and given away its processes
+_ADOPTION = 0.5
 _LINKER = 127  # its exit code
 _PATIENCE = 10.0  # seconds that the end of a process is waited for
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -67,17 +70,21 @@ class _Child:
 class Processes(Executor):
     """Up to `workers` children at a time, and beside them those that wait to take their times.
 
-    Times are taken while nothing else runs. So that cores do not stand idle for each job by itself, those that are
-    ready to are gathered; they take their times, one after the other, when no more can be started.
+    Times are taken while nothing else runs. So that cores do not stand idle for each job by itself,
+    those that are ready to are gathered; they take their times, one after the other, when no more
+    can be started.
 
     Args:
         workers: at least 1.
         modules: of the stages, workloads and variants, to be loaded before the first job.
         jobs: how many there will be, at most; many are worth a longer preparation.
-        libraries: modules of installed packages that are loaded before, too, since that takes seconds.
+        libraries: modules of installed packages that are loaded before, too, since that takes
+            seconds.
     """
 
-    def __init__(self, workers: int, modules: Iterable[str], *, jobs: int, libraries: Iterable[str] = ()) -> None:
+    def __init__(
+        self, workers: int, modules: Iterable[str], *, jobs: int, libraries: Iterable[str] = ()
+    ) -> None:
         if workers < 1:
             raise ValueError(f"workers must be at least 1, got {workers}")
         self._workers = workers
@@ -87,14 +94,18 @@ class Processes(Executor):
         self._again: set[str] = set()  # the keys of jobs that were begun twice
         self._holders: set[str] = set()  # who keeps jobs waiting, and was named
         self._taking = False  # whether they take them now, one after the other
-        self._no_room: OSError | None = None  # met beside jobs that ended well, which are told first
+        # met beside jobs that ended well, which are told first
+        self._no_room: OSError | None = None
         for name in _ONE_THREAD:
             os.environ.setdefault(name, "1")
         self._context = multiprocessing.get_context("forkserver")
         warm = ["evalsuite.run.warm"] if jobs >= _WORTH_WARMING else []
-        # Only ours: what a third party's modules read or import as they load, each job is to be seen doing itself.
+        # Only ours: what a third party's modules read or import as they load, each job is to be
+        # seen doing itself.
         ours = [name for name in modules if name.partition(".")[0] in OURS]
-        os.environ[_PRELOAD] = ",".join([*_ALWAYS_LOADED, *warm, *_with_submodules(ours), *libraries])
+        os.environ[_PRELOAD] = ",".join(
+            [*_ALWAYS_LOADED, *warm, *_with_submodules(ours), *libraries]
+        )
         os.environ[_PATH] = json.dumps(spawn.get_preparation_data("")["sys_path"])
         self._context.set_forkserver_preload(["evalsuite.forked", "evalsuite.run.preload"])
 
@@ -120,15 +131,19 @@ class Processes(Executor):
             arguments = (assignment, theirs, _memory_limit(assignment))
             process = self._context.Process(target=guarded, args=arguments, daemon=False)
             child = _Child(process, ours, assignment, time.monotonic())
-            self._running.append(child)  # before it starts: a Ctrl-C between the two would leave it to itself
+            # before it starts: a Ctrl-C between the two would leave it to itself
+            self._running.append(child)
             try:
                 with _main_left_out(assignment):
                     start(process)
-            except (EOFError, ConnectionError) as error:  # the server was killed, or died as it loaded its modules
+            # the server was killed, or died as it loaded its modules
+            except (EOFError, ConnectionError) as error:
                 self._running.remove(child)
                 ours.close()
                 if attempt + 1 == _ATTEMPTS:
-                    raise ServerLost(f"no job can be started: the process that forks them {_server_end()}") from error
+                    raise ServerLost(
+                        f"no job can be started: the process that forks them {_server_end()}"
+                    ) from error
                 continue
             finally:
                 theirs.close()
@@ -144,8 +159,13 @@ class Processes(Executor):
             raise self._no_room
         if self._gathered and len(self._gathered) == len(self._running):
             self._taking = True
-            self._tell(TAKE, self._gathered.pop(0))  # one at a time, so that what the driver does is beside none
-        lines = connection.wait([child.line for child in self._running], seconds) if self._running else []
+            # one at a time, so that what the driver does is beside none
+            self._tell(TAKE, self._gathered.pop(0))
+        lines = (
+            connection.wait([child.line for child in self._running], seconds)
+            if self._running
+            else []
+        )
         ended = []
         for child in [each for each in self._running if each.line in lines]:
             word = _word(child)
@@ -163,7 +183,9 @@ class Processes(Executor):
             if word is None and self._begun_again(child):
                 continue
             try:
-                ended.append((child.assignment, self._outcome(child, word or Ended(-signal.SIGKILL))))
+                ended.append(
+                    (child.assignment, self._outcome(child, word or Ended(-signal.SIGKILL)))
+                )
             except OSError as error:
                 self._no_room = error
             child.process.join(_PATIENCE)
@@ -174,16 +196,19 @@ class Processes(Executor):
         return ended
 
     def _say_wait(self, job: str, holder: str) -> None:
-        """Say who keeps a job waiting; of several jobs that wait for one process, the first is named."""
+        """Say who keeps a job waiting; of several jobs that wait for one process, the first is
+        named.
+        """
         if holder not in self._holders:
             self._holders.add(holder)
             say(f"evalsuite: {job} waits for its turn: {holder}", file=sys.stderr, flush=True)
 
     def _begun_again(self, child: _Child) -> bool:
-        """Whether a job that had not begun is begun once more, since its guard ended as the dynamic linker ends one.
+        """Whether a job that had not begun is begun once more, since its guard ended as the dynamic
+        linker ends one.
 
-        A fork may copy the linker's tables while a thread of the server changes them; then the next library that the
-        guard loads ends it.
+        A fork may copy the linker's tables while a thread of the server changes them; then the next
+        library that the guard loads ends it.
         """
         child.process.join(_PATIENCE)
         key, scratch = child.assignment.key, child.assignment.scratch
@@ -233,21 +258,27 @@ class Processes(Executor):
 
 
 def local_executor(recipe: Recipe, workers: int, only: Job | None = None) -> Processes:
-    """The executor of a recipe's jobs on this machine, so many at a time; for one of them alone less is loaded."""
+    """The executor of a recipe's jobs on this machine, so many at a time; for one of them alone
+    less is loaded.
+    """
     jobs = jobs_of(recipe) if only is None else [only]
     steps = recipe.steps if only is None else [only.step] * (only.step is not None)
     workloads = {job.workload.name: job.workload.target for job in jobs}.values()
     variants = {job.variant.name: job.variant.target for job in jobs}.values()
     parts = [*(step.stage for step in steps if step is not None), *workloads, *variants]
     libraries = [name for each in workloads for name in getattr(each, "preloaded", ())]
-    return Processes(workers, [type(each).__module__ for each in parts], jobs=len(jobs), libraries=libraries)
+    return Processes(
+        workers, [type(each).__module__ for each in parts], jobs=len(jobs), libraries=libraries
+    )
 
 
 @contextmanager
 def _main_left_out(assignment: Assignment) -> Iterator[None]:
-    """Inside, a new process does not import this one's script, which would do again what it does, unless guarded.
+    """Inside, a new process does not import this one's script, which would do again what it does,
+    unless guarded.
 
-    A job needs none of it, except where its workload, variant or stage is a class of that very script.
+    A job needs none of it, except where its workload, variant or stage is a class of that very
+    script.
     """
     main = sys.modules["__main__"]
     if "__main__" not in assignment.job.plugins:
@@ -267,7 +298,11 @@ def _starved(assignment: Assignment, held: int) -> str:
     if not held:
         return "killed by the kernel, since the machine ran out of memory"
     limit = _memory_limit(assignment) / 2**30
-    cure = "raise `memory_limit` in the recipe" if assignment.job.memory_limit else "most of this machine's"
+    cure = (
+        "raise `memory_limit` in the recipe"
+        if assignment.job.memory_limit
+        else "most of this machine's"
+    )
     return f"killed at {held / 2**30:.2f} GiB of memory, since it may hold {limit:.4g} GiB: {cure}"
 
 
@@ -283,7 +318,9 @@ def _word(child: _Child) -> Any:
 
 
 def _end_orphans() -> None:
-    """Kill what a job whose guard was killed has left: the server that guards are forked from adopts it."""
+    """Kill what a job whose guard was killed has left: the server that guards are forked from
+    adopts it.
+    """
     deadline = time.monotonic() + _ADOPTION
     while (server := _server()) and time.monotonic() < deadline:
         guards = {each.pid for each in multiprocessing.active_children()}
@@ -306,7 +343,9 @@ def _server_end() -> str:
         found = None
     if found is None:
         return f"ended {_ATTEMPTS} times as it began"
-    how = _cause(found.si_status if found.si_code == os.CLD_EXITED else -found.si_status).partition(" and ")[0]
+    how = _cause(found.si_status if found.si_code == os.CLD_EXITED else -found.si_status).partition(
+        " and "
+    )[0]
     return f"{how} as it began, {_ATTEMPTS} times"
 
 
@@ -320,12 +359,16 @@ def _cause(code: int) -> str:
 
 
 def _with_submodules(modules: Iterable[str]) -> list[str]:
-    """The stages' modules and those beside them in their packages, where a stage keeps its heavy imports."""
+    """The stages' modules and those beside them in their packages, where a stage keeps its heavy
+    imports.
+    """
     names = []
     for name in sorted(set(modules)):
         names.append(name)
         package = sys.modules.get(name)
         paths = getattr(package, "__path__", [])
         # A `__main__` runs as it is imported.
-        names += [f"{name}.{each.name}" for each in pkgutil.iter_modules(paths) if each.name != "__main__"]
+        names += [
+            f"{name}.{each.name}" for each in pkgutil.iter_modules(paths) if each.name != "__main__"
+        ]
     return names

@@ -1,7 +1,7 @@
 """Locks that only those can hold who may write the folder that a lock is in; and who holds one.
 
-`flock` asks for no more than a file that can be opened. Were a lock's file readable by all, any user of the machine
-could hold it and so stop every run that waits for it.
+`flock` asks for no more than a file that can be opened. Were a lock's file readable by all, any
+user of the machine could hold it and so stop every run that waits for it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from pathlib import Path
 
 
 def rights(folder: Path) -> int:
-    """The mode of a lock's file in `folder`: reading and writing, for those who may write the folder."""
+    """The mode of a lock's file in `folder`: reading and writing, for those who may write the
+    folder.
+    """
     mode = folder.stat().st_mode
     return 0o600 | (0o060 if mode & stat.S_IWGRP else 0) | (0o006 if mode & stat.S_IWOTH else 0)
 
@@ -52,7 +54,8 @@ def stands(descriptor: int, path: Path) -> bool:
 
 
 def holder(path: Path, but: Collection[int] = ()) -> str:
-    """Who holds a lock on that file, as "process 12 (python, of ann)"; empty where the system does not tell.
+    """Who holds a lock on that file, as "process 12 (python, of ann)"; empty where the system does
+    not tell.
 
     Args:
         path: the lock's file.

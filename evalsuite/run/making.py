@@ -1,4 +1,6 @@
-"""Making what a stage receives: data with disjoint parts, the network of a workload x variant x seed, and its bench."""
+"""Making what a stage receives: data with disjoint parts, the network of a workload x variant x
+seed, and its bench.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,13 @@ _CURE = (
 
 
 def check_disjoint(data: Data) -> None:
-    """Refuse parts that share samples, equal in targets and in inputs, as they were before they were encoded.
+    """Refuse parts that share samples, equal in targets and in inputs, as they were before they
+    were encoded.
 
-    Real data hold a few equal rows: 17 of Adult's 10,000 test rows are training rows too, 1 of Iris's 60, and 2 of the
-    100 moons to calibrate with are in the test part. So 2 samples and 1 % of the smaller part pass, unless they are the
-    whole of it or lie in the same memory. 70,000 images of 784 numbers take 0.3 s.
+    Real data hold a few equal rows: 17 of Adult's 10,000 test rows are training rows too, 1 of
+    Iris's 60, and 2 of the 100 moons to calibrate with are in the test part. So 2 samples and 1 %
+    of the smaller part pass, unless they are the whole of it or lie in the same memory. 70,000
+    images of 784 numbers take 0.3 s.
 
     Raises:
         ValueError: two parts share more; the text names them and how many.
@@ -44,7 +48,9 @@ def check_disjoint(data: Data) -> None:
         known = set(hashes[larger])
         shared, size = sum(each in known for each in hashes[smaller]), len(hashes[smaller])
         if shared and (shared > 2 + size / 100 or shared == size or _same_memory(data, pair)):
-            raise ValueError(f"the parts {pair[0]} and {pair[1]} share {shared} of {size} samples: {_CURE}")
+            raise ValueError(
+                f"the parts {pair[0]} and {pair[1]} share {shared} of {size} samples: {_CURE}"
+            )
 
 
 def _hashes(split: Split) -> list[int]:
@@ -79,15 +85,25 @@ def data_of(workload: Workload) -> Data:
 
 
 def make_network(
-    workload: Workload, data: Data, variant: Variant, seed: int, *, name: str, base: nn.Module | None = None
+    workload: Workload,
+    data: Data,
+    variant: Variant,
+    seed: int,
+    *,
+    name: str,
+    base: nn.Module | None = None,
 ) -> tuple[Network, Made]:
-    """Train or treat; the base network is made first where the variant starts from one and none is given.
+    """Train or treat; the base network is made first where the variant starts from one and none is
+    given.
 
     Raises:
         Unsupported: the variant does not apply to the workload.
-        ValueError: its network could not be saved, or does not execute the activation that the variant names.
+        ValueError: its network could not be saved, or does not execute the activation that the
+            variant names.
     """
-    setup = Setup(workload, data.train, data.calibration, seed, partial(check_savable, workload, data))
+    setup = Setup(
+        workload, data.train, data.calibration, seed, partial(check_savable, workload, data)
+    )
     if variant.base and base is None:
         base = make_network(workload, data, standing(variant.base), seed, name=name)[0].module
     made = variant.make(setup, base)
@@ -98,7 +114,9 @@ def make_network(
     return network_of(name, module, data, made.unswapped, deployed=deployed), made
 
 
-def make_bench(workload: Workload, data: Data, *, seed: int, folder: Path, time_limit: float) -> Bench:
+def make_bench(
+    workload: Workload, data: Data, *, seed: int, folder: Path, time_limit: float
+) -> Bench:
     """The bench of one job; `folder` is created."""
     from evalsuite.reluize.training import distilled, fit
 
@@ -113,7 +131,16 @@ def make_bench(workload: Workload, data: Data, *, seed: int, folder: Path, time_
         if epochs > 0:
             loss = None if teacher is None else distilled(data.task, teacher)
             share = epochs / workload.epochs
-            fit(module, data.train, workload, seed=seed, share=share, rate=0.1, loss=loss, after_step=after_step)
+            fit(
+                module,
+                data.train,
+                workload,
+                seed=seed,
+                share=share,
+                rate=0.1,
+                loss=loss,
+                after_step=after_step,
+            )
 
     folder.mkdir(parents=True, exist_ok=True)
     return Bench(data, seed, folder, time_limit, fine_tune)

@@ -1,9 +1,12 @@
-"""Orders: jobs as text, which the tasks of a cluster carry out, and the answers that they leave in the run's folder.
+"""Orders: jobs as text, which the tasks of a cluster carry out, and the answers that they leave in
+the run's folder.
 
-An order holds no code, and an answer is a line of a journal: the driver unpickles nothing that a task wrote.
+An order holds no code, and an answer is a line of a journal: the driver unpickles nothing that a
+task wrote.
 
-`orders/KEY.json` is what is to be done, `answers/KEY.jsonl` what came of it. Both appear by a rename, and no lock of
-another machine is relied on. An order that is carried out twice gives one outcome in the cache.
+`orders/KEY.json` is what is to be done, `answers/KEY.jsonl` what came of it. Both appear by a
+rename, and no lock of another machine is relied on. An order that is carried out twice gives one
+outcome in the cache.
 """
 
 from __future__ import annotations
@@ -25,11 +28,11 @@ from evalsuite.run.journal import Entry, Journal, entry_in
 class Order:
     """A job for another process.
 
-    `recipe` is the recipe's text, `job` the id of the job in it, and `inputs` are what the driver knows its result to
-    depend on, with the digest `key`. `taken` is the entry of the cache whose network it takes, or empty. `folder` is
-    the driver's present folder, which paths in the recipe are relative to; it, `cache`, `spare` (see `Cache`) and `log`
-    lie on a shared disk. `driver` is the driver's place in the cache, and `host` the machine that must carry it out;
-    empty for any.
+    `recipe` is the recipe's text, `job` the id of the job in it, and `inputs` are what the driver
+    knows its result to depend on, with the digest `key`. `taken` is the entry of the cache whose
+    network it takes, or empty. `folder` is the driver's present folder, which paths in the recipe
+    are relative to; it, `cache`, `spare` (see `Cache`) and `log` lie on a shared disk. `driver` is
+    the driver's place in the cache, and `host` the machine that must carry it out; empty for any.
     """
 
     recipe: str
@@ -69,10 +72,18 @@ def order_of(assignment: Assignment, recipe: Recipe, out: Path) -> Order:
         raise ValueError(f"{assignment.job.id} has no cache to share")
     inputs = inputs_of(assignment.job, "" if home is None else read_outcome(home).network)
     return Order(
-        recipe.text, assignment.job.id, assignment.key, inputs, str(home or ""), str(Path.cwd()),
-        str(assignment.cache), str(out / CACHE), str(assignment.log.absolute()), assignment.scratch.parent.name,
+        recipe.text,
+        assignment.job.id,
+        assignment.key,
+        inputs,
+        str(home or ""),
+        str(Path.cwd()),
+        str(assignment.cache),
+        str(out / CACHE),
+        str(assignment.log.absolute()),
+        assignment.scratch.parent.name,
         assignment.host,
-    )  # fmt: skip
+    )
 
 
 class Orders:

@@ -1,4 +1,6 @@
-"""Outcomes of jobs in the cache: kept there where they are final, found again, and dropped where they are stale."""
+"""Outcomes of jobs in the cache: kept there where they are final, found again, and dropped where
+they are stale.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ from evalsuite.run.executor import failed
 from evalsuite.sources import edited
 
 _EDITED = "its source was edited while the run went on; run the same command again"
-_NOT_SHARED = "its worker has kept its outcome, which is not here: both must use one cache, on a disk that they share"
+_NOT_SHARED = (
+    "its worker has kept its outcome, which is not here: both must use one cache, on a disk that"
+    " they share"
+)
 
 
 def stored(cache: Cache, key: str) -> tuple[Path, Found] | None:

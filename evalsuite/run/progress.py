@@ -1,4 +1,6 @@
-"""Progress on stderr: a live bar on a terminal, plain lines elsewhere, or JSON lines for programs."""
+"""Progress on stderr: a live bar on a terminal, plain lines elsewhere, or JSON lines for
+programs.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,12 @@ class Estimate:
             self._counts[kind] += 1
 
     def seconds(self, left: dict[str, int], workers: int) -> tuple[float, bool]:
-        """How many, and whether that is all: what has never run counts as nothing, since nobody knows."""
-        means = {kind: self._seconds[kind] / self._counts[kind] for kind in left if self._counts[kind]}
+        """How many, and whether that is all: what has never run counts as nothing, since nobody
+        knows.
+        """
+        means = {
+            kind: self._seconds[kind] / self._counts[kind] for kind in left if self._counts[kind]
+        }
         total = sum(left[kind] * mean for kind, mean in means.items())
         return max([total / workers, *means.values()]), len(means) == len(left)
 
@@ -44,7 +50,9 @@ class Estimate:
 
 
 class Progress:
-    """Told of the run's beginning and of each job's end. This one is the style "none", which shows nothing of it."""
+    """Told of the run's beginning and of each job's end. This one is the style "none", which
+    shows nothing of it.
+    """
 
     def __init__(self) -> None:
         self._estimate = Estimate()
@@ -52,7 +60,9 @@ class Progress:
     def begin(self, total: int) -> None:
         """The run begins: the folder is ours."""
 
-    def update(self, entry: Entry, done: int, total: int, left: dict[str, int], workers: int) -> None:
+    def update(
+        self, entry: Entry, done: int, total: int, left: dict[str, int], workers: int
+    ) -> None:
         """`left` counts the jobs still to do, those that run included, by WORKLOAD/STEP."""
 
     def running(self, jobs: Sequence[str]) -> None:
@@ -65,36 +75,56 @@ class Progress:
 def _outcome(entry: Entry) -> str:
     if entry.cached:
         return "cached"
-    return entry.status.value if entry.status is Status.OK else printable(f"{entry.status.value}: {entry.reason}")
+    return (
+        entry.status.value
+        if entry.status is Status.OK
+        else printable(f"{entry.status.value}: {entry.reason}")
+    )
 
 
 class Plain(Progress):
     """A line per job that ran."""
 
-    def update(self, entry: Entry, done: int, total: int, left: dict[str, int], workers: int) -> None:
+    def update(
+        self, entry: Entry, done: int, total: int, left: dict[str, int], workers: int
+    ) -> None:
         self._estimate.add(entry)
         if entry.cached:
             return
-        said = f"{entry.job} {entry.seconds:.1f} s {_outcome(entry)} (ETA {self._estimate.text(left, workers)})"
+        said = (
+            f"{entry.job} {entry.seconds:.1f} s {_outcome(entry)} (ETA"
+            f" {self._estimate.text(left, workers)})"
+        )
         say(f"[{done}/{total}] {said}", file=sys.stderr, flush=True)
 
 
 class Json(Progress):
-    """Prints a JSON object on a line of stderr for each job that has ended, for programs that watch a run."""
+    """Prints a JSON object on a line of stderr for each job that has ended, for programs that
+    watch a run.
+    """
 
     _running: Sequence[str] = ()
 
     def running(self, jobs: Sequence[str]) -> None:
         self._running = list(jobs)
 
-    def update(self, entry: Entry, done: int, total: int, left: dict[str, int], workers: int) -> None:
+    def update(
+        self, entry: Entry, done: int, total: int, left: dict[str, int], workers: int
+    ) -> None:
         self._estimate.add(entry)
         seconds, whole = self._estimate.seconds(left, workers)
         event = {
-            "job": entry.job, "status": entry.status.value, "cached": entry.cached, "seconds": entry.seconds,
-            "reason": entry.reason, "done": done, "total": total, "eta_s": seconds, "eta_is_whole": whole,
+            "job": entry.job,
+            "status": entry.status.value,
+            "cached": entry.cached,
+            "seconds": entry.seconds,
+            "reason": entry.reason,
+            "done": done,
+            "total": total,
+            "eta_s": seconds,
+            "eta_is_whole": whole,
             "running": self._running,
-        }  # fmt: skip
+        }
         print(json.dumps(event), file=sys.stderr, flush=True)
 
 
@@ -109,9 +139,14 @@ class Rich(Progress):
         super().__init__()
         self._drawn = 0.0
         self._bar = Bar(
-            BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("ETA {task.fields[eta]}"),
-            TextColumn("{task.description}"), console=Console(stderr=True), transient=False,
-        )  # fmt: skip
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("ETA {task.fields[eta]}"),
+            TextColumn("{task.description}"),
+            console=Console(stderr=True),
+            transient=False,
+        )
         self._task = self._bar.add_task("loading libraries", total=None, eta="?")
 
     def begin(self, total: int) -> None:
@@ -119,12 +154,16 @@ class Rich(Progress):
         self._bar.update(self._task, total=total)
         self._bar.start()
 
-    def update(self, entry: Entry, done: int, total: int, left: dict[str, int], workers: int) -> None:
+    def update(
+        self, entry: Entry, done: int, total: int, left: dict[str, int], workers: int
+    ) -> None:
         from rich.markup import escape
 
         self._estimate.add(entry)
         if entry.status not in (Status.OK, Status.UNSUPPORTED, Status.SKIPPED):
-            self._bar.console.print(f"[red]{escape(printable(entry.job))}[/red] {escape(_outcome(entry))}")
+            self._bar.console.print(
+                f"[red]{escape(printable(entry.job))}[/red] {escape(_outcome(entry))}"
+            )
         if entry.cached and done < total and time.monotonic() - self._drawn < 0.1:
             return  # hundreds of cached jobs a second need no redraw each
         self._drawn = time.monotonic()
@@ -145,5 +184,10 @@ def progress_of(style: str) -> Progress:
     """The progress of that style; "auto" is rich on a terminal and plain elsewhere."""
     if style == "auto":
         style = "rich" if sys.stderr.isatty() else "plain"
-    styles: dict[str, type[Progress]] = {"rich": Rich, "plain": Plain, "json": Json, "none": Progress}
+    styles: dict[str, type[Progress]] = {
+        "rich": Rich,
+        "plain": Plain,
+        "json": Json,
+        "none": Progress,
+    }
     return styles[style]()

@@ -19,6 +19,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from evalsuite.plan import Job, code_of, options_of, processor
+from evalsuite.plugins import first_paragraph
 from evalsuite.recipe import Part, Recipe
 from evalsuite.results import DamagedResults, Status, check_sealed, sealed
 from evalsuite.run.journal import Entry
@@ -34,12 +35,14 @@ _LIBRARIES = ("evalsuite", "torch", "numpy", "onnx", "onnxruntime", "scikit-lear
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """The content of run.json. Times are ISO 8601, UTC; `finished` is empty for a run that was interrupted.
+    """The content of run.json. Times are ISO 8601, UTC; `finished` is empty for a run that was
+    interrupted.
 
-    `commit` is that of the checkout which measured, `dirty` whether tracked files of it were changed, and `source` the
-    digest of all source digests of its jobs; of jobs from the cache those of when they were measured.
-    `machine` is what the jobs were measured on, when, and how many at a time: a run that finds them all in the cache
-    has measured nothing, and leaves that as it was. `results` is the SHA-256 of the file of rows beside it.
+    `commit` is that of the checkout which measured, `dirty` whether tracked files of it were
+    changed, and `source` the digest of all source digests of its jobs; of jobs from the cache those
+    of when they were measured. `machine` is what the jobs were measured on, when, and how many at a
+    time: a run that finds them all in the cache has measured nothing, and leaves that as it was.
+    `results` is the SHA-256 of the file of rows beside it.
     """
 
     name: str
@@ -67,9 +70,16 @@ class RunRecord:
 
     @classmethod
     def begin(
-        cls, recipe: Recipe, jobs: list[Job], workers: int, command: str, unread: Collection[str] = ()
+        cls,
+        recipe: Recipe,
+        jobs: list[Job],
+        workers: int,
+        command: str,
+        unread: Collection[str] = (),
     ) -> RunRecord:
-        """The record of a run that begins now; the data of the workloads `unread` cannot be read."""
+        """The record of a run that begins now; the data of the workloads `unread` cannot be
+        read.
+        """
         libraries = {*_LIBRARIES, *(name for step in recipe.steps for name in step.stage.libraries)}
         return cls(
             name=recipe.name,
@@ -80,8 +90,12 @@ class RunRecord:
             seeds=list(recipe.seeds),
             steps=[
                 {
-                    "name": step.name, "stage": step.part.use, "origin": step.part.origin,
-                    "version": step.part.plugin_version, "help": _help(step.part), "after": step.after,
+                    "name": step.name,
+                    "stage": step.part.use,
+                    "origin": step.part.origin,
+                    "version": step.part.plugin_version,
+                    "help": _help(step.part),
+                    "after": step.after,
                 }
                 for step in recipe.steps
             ],
@@ -94,28 +108,37 @@ class RunRecord:
                 for part in recipe.workloads
             },
             variants_help={part.name: _help(part) for part in recipe.variants},
-            versions={"python": platform.python_version(), **{name: _version(name) for name in sorted(libraries)}},
+            versions={
+                "python": platform.python_version(),
+                **{name: _version(name) for name in sorted(libraries)},
+            },
             machine=conditions(workers),
             command=command,
             started=now(),
             jobs={"total": len(jobs)},
             source=source_of(digest(*code_of(job)) for job in jobs),
             **commit_of([checkout()]),
-        )  # fmt: skip
+        )
 
     def holds(self, recipe: Recipe, *, grown: bool = False) -> bool:
-        """Whether it is of that recipe with as many seeds or fewer; with `grown`, of that recipe with more."""
+        """Whether it is of that recipe with as many seeds or fewer; with `grown`, of that recipe
+        with more.
+        """
         own, other = set(self.seeds), set(recipe.seeds)
         nested = own > other if grown else own <= other
         return nested and replace(recipe, seeds=tuple(self.seeds)).digest == self.digest
 
     def again(self, known: RunRecord) -> RunRecord:
         """The record of a run that goes on where an earlier call of it has left off."""
-        noted = {name: {"notes": told["notes"]} for name, told in known.data.items() if "notes" in told}
+        noted = {
+            name: {"notes": told["notes"]} for name, told in known.data.items() if "notes" in told
+        }
         data = {name: {**noted.get(name, {}), **told} for name, told in self.data.items()}
         return replace(self, started=known.started, machine=known.machine, data=data)
 
-    def end(self, entries: Iterable[Entry], known: RunRecord | None, *, finished: bool) -> RunRecord:
+    def end(
+        self, entries: Iterable[Entry], known: RunRecord | None, *, finished: bool
+    ) -> RunRecord:
         """The record of the run after its last job; `known` is that of an earlier call."""
         entries = list(entries)
         ran = any(not entry.cached and entry.status is not Status.SKIPPED for entry in entries)
@@ -123,20 +146,28 @@ class RunRecord:
         sizes = {entry.job.split("/")[0]: entry.samples for entry in entries if entry.samples}
         counted = Counter(entry.status.value for entry in entries)
         counted["cached"] = sum(entry.cached for entry in entries)
-        counted["measurement_failed"] = sum(entry.status is Status.OK and not entry.final for entry in entries)
+        counted["measurement_failed"] = sum(
+            entry.status is Status.OK and not entry.final for entry in entries
+        )
         return replace(
             self,
             finished=(same.finished if same else now()) if finished else "",
             command=same.command if same else self.command,
-            machine=merged_conditions([entry.conditions for entry in entries if entry.conditions]) or self.machine,
+            machine=merged_conditions([entry.conditions for entry in entries if entry.conditions])
+            or self.machine,
             jobs={**self.jobs, **counted},
             data={name: {**known, **sizes.get(name, {})} for name, known in self.data.items()},
             seconds=round(sum(entry.seconds for entry in entries), 1),
             peak_mib=max((entry.peak_mib for entry in entries), default=0.0),
-            source=source_of(codes) if (codes := [each for entry in entries if (each := entry.inputs.get("code"))])
+            source=source_of(codes)
+            if (codes := [each for entry in entries if (each := entry.inputs.get("code"))])
             else self.source,
-            **(commit_of(commits) if (commits := [entry.commit for entry in entries if entry.commit]) else {}),
-        )  # fmt: skip
+            **(
+                commit_of(commits)
+                if (commits := [entry.commit for entry in entries if entry.commit])
+                else {}
+            ),
+        )
 
 
 def source_of(digests: Iterable[str]) -> str:
@@ -152,8 +183,10 @@ def commit_of(commits: Iterable[str]) -> dict[str, Any]:
 
 
 def _help(part: Part, treated: Mapping[str, str] = MappingProxyType({})) -> str:
-    said = (type(part.target).__doc__ or "").strip().split("\n")[0]
-    options = ", ".join(f"{name}={treated.get(name, value)}" for name, value in options_of(part).items())
+    said = first_paragraph(type(part.target).__doc__ or "")
+    options = ", ".join(
+        f"{name}={treated.get(name, value)}" for name, value in options_of(part).items()
+    )
     return f"{said} [{options}]" if options else said
 
 
@@ -177,9 +210,11 @@ def _version(name: str) -> str:
 
 
 def checkout() -> str:
-    """The commit that evalsuite is imported from, with "-dirty" where tracked files are changed, else "release 0.1.0".
+    """The commit that evalsuite is imported from, with "-dirty" where tracked files are changed,
+    else "release 0.1.0".
 
-    A repository that merely surrounds an installed evalsuite, as that of a project with a `.venv`, does not count.
+    A repository that merely surrounds an installed evalsuite, as that of a project with a `.venv`,
+    does not count.
     """
     try:
         _git("ls-files", "--error-unmatch", __file__)
@@ -190,11 +225,17 @@ def checkout() -> str:
 
 
 def changed_since(commit: str, files: Iterable[Path]) -> list[str]:
-    """Which of these files of the repository are others than at that commit; none where it is not known here."""
+    """Which of these files of the repository are others than at that commit; none where it is
+    not known here.
+    """
     try:
         root = Path(_git("rev-parse", "--show-toplevel"))
         inside = [str(file) for file in files if file.is_relative_to(root)]
-        return _git("diff", "--name-only", commit.removesuffix("-dirty"), "--", *inside).splitlines() if inside else []
+        return (
+            _git("diff", "--name-only", commit.removesuffix("-dirty"), "--", *inside).splitlines()
+            if inside
+            else []
+        )
     except (OSError, subprocess.CalledProcessError):
         return []
 
@@ -220,19 +261,27 @@ def conditions(workers: int) -> dict[str, Any]:
         "host": platform.node(),
         "system": f"{platform.system()} {platform.release()}",
         "processor": processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "jobs_at_a_time": workers,
     }
 
 
 def merged_conditions(found: list[dict[str, Any]]) -> dict[str, Any]:
-    """The conditions of all jobs: where they differ, every value; of the dates the first and the last."""
+    """The conditions of all jobs: where they differ, every value; of the dates the first and the
+    last.
+    """
     merged: dict[str, Any] = {}
     for name in dict.fromkeys(name for each in found for name in each):
         values = sorted({each[name] for each in found if name in each}, key=str)
         kept = [values[0], values[-1]] if name == MEASURED else values
-        merged[name] = values[0] if len(values) == 1 else (" to " if name == MEASURED else ", ").join(map(str, kept))
+        merged[name] = (
+            values[0]
+            if len(values) == 1
+            else (" to " if name == MEASURED else ", ").join(map(str, kept))
+        )
     return merged
 
 
@@ -244,7 +293,9 @@ def write_record(record: RunRecord, out: Path) -> None:
 
 
 def keep_doubts(out: Path, workload: str, doubts: Iterable[str]) -> None:
-    """Note in a run's record why nothing is concluded from the workload's baseline, instead of older doubts."""
+    """Note in a run's record why nothing is concluded from the workload's baseline, instead of
+    older doubts.
+    """
     record = read_record(out)
     if record is None or workload not in record.data:
         return
@@ -258,7 +309,9 @@ def keep_doubts(out: Path, workload: str, doubts: Iterable[str]) -> None:
 
 
 def read_record(out: Path) -> RunRecord | None:
-    """The record in a folder, or None where there is none, or it is not one or not the one written."""
+    """The record in a folder, or None where there is none, or it is not one or not the one
+    written.
+    """
     try:
         entries = json.loads((out / FILE).read_bytes())
         record = TypeAdapter(RunRecord).validate_python(entries)

@@ -1,6 +1,8 @@
-"""What a run's folder shows of its journal, at its end or while it goes on: results.parquet, and the files of jobs.
+"""What a run's folder shows of its journal, at its end or while it goes on: results.parquet, and
+the files of jobs.
 
-And which jobs of a recorded run today's code would run again as it did, by the source digest of each job's key.
+And which jobs of a recorded run today's code would run again as it did, by the source digest of
+each job's key.
 """
 
 from __future__ import annotations
@@ -34,18 +36,23 @@ _MACHINE = ("processor", "device")  # among a job's inputs
 
 
 def write_results(jobs: Iterable[Job], entries: Mapping[str, Entry], path: Path) -> None:
-    """Write the rows of the jobs that are shown and have an entry, in order, whole or not at all."""
+    """Write the rows of the jobs that are shown and have an entry, in order, whole or not at
+    all.
+    """
     found = []
     for job, entry in ((job, entries[job.id]) for job in jobs if job.shown and job.id in entries):
         source, host = entry.inputs.get("code", ""), str(entry.conditions.get("host", ""))
         parts = (job.step.part if job.step else job.variant, job.variant, job.workload)
         uses = job.workload.use, job.variant.use
-        found.append((Origin(*uses, entry.commit, source, host, *map(options_of, parts)), entry.rows))
+        found.append(
+            (Origin(*uses, entry.commit, source, host, *map(options_of, parts)), entry.rows)
+        )
     write_parquet(found, path)
 
 
 def catch_up(out: Path) -> None:
-    """Where a run goes on or was killed, bring its results up to what holds of its journal; downloads nothing.
+    """Where a run goes on or was killed, bring its results up to what holds of its journal;
+    downloads nothing.
 
     Raises:
         RecipeError: there are no results yet, and the recipe names what is not there any more.
@@ -76,7 +83,9 @@ def catch_up(out: Path) -> None:
 
 @contextmanager
 def alone_at_results(out: Path) -> Iterator[None]:
-    """Inside, no other process puts results there: a report is not to replace those of a run that has just ended."""
+    """Inside, no other process puts results there: a report is not to replace those of a run
+    that has just ended.
+    """
     descriptor = lock_file(out / _LOCK)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -86,7 +95,9 @@ def alone_at_results(out: Path) -> Iterator[None]:
 
 
 def _holding(jobs: Iterable[Job], entries: Mapping[str, Entry]) -> dict[str, Entry]:
-    """The entries that are of what is here now, as those that a run would keep; `jobs` come after those they need."""
+    """The entries that are of what is here now, as those that a run would keep; `jobs` come
+    after those they need.
+    """
     held: dict[str, Entry] = {}
     for job in jobs:
         entry, needed = entries.get(job.id), held.get(job.needs)
@@ -100,17 +111,24 @@ def _holding(jobs: Iterable[Job], entries: Mapping[str, Entry]) -> dict[str, Ent
 
 
 def _same(job: Job, entry: Entry, network: str) -> bool:
-    """Whether the entry's inputs are those of now; on what machine it was measured is no matter here."""
+    """Whether the entry's inputs are those of now; on what machine it was measured is no matter
+    here.
+    """
     try:
         now = inputs_of(job, network)
     except (DataError, OSError):  # what can be told without the data
         now = {**entry.inputs, "network": network, "code": digest(*code_of(job))}
-    before, now = ({key: value for key, value in each.items() if key not in _MACHINE} for each in (entry.inputs, now))
+    before, now = (
+        {key: value for key, value in each.items() if key not in _MACHINE}
+        for each in (entry.inputs, now)
+    )
     return before == now and unchanged(entry.read)
 
 
 def place_artefacts(out: Path, cache: Cache, entry: Entry, *, new: bool) -> None:
-    """Put a job's files into the run's folder, whole, and remove those of an outcome that is no more."""
+    """Put a job's files into the run's folder, whole, and remove those of an outcome that is no
+    more.
+    """
     target = out / "artefacts" / entry.job
     if not new and (target.exists() or not (entry.artefacts or entry.network)):
         return
@@ -129,7 +147,8 @@ def place_artefacts(out: Path, cache: Cache, entry: Entry, *, new: bool) -> None
 def _linked(source: str, target: str) -> None:
     """Give a file of the cache a second name, or a copy on another disk.
 
-    Who writes into it damages the cache's, which is then found damaged, removed, and measured again.
+    Who writes into it damages the cache's, which is then found damaged, removed, and measured
+    again.
     """
     try:
         os.link(source, target)
@@ -159,7 +178,9 @@ class Standing:
 
     @property
     def reproduced(self) -> bool:
-        """Whether every job would be run by the same source; data, libraries and processor are further conditions."""
+        """Whether every job would be run by the same source; data, libraries and processor are
+        further conditions.
+        """
         return self.same > 0 and not (self.other or self.unrecorded)
 
     @property
@@ -171,7 +192,9 @@ class Standing:
         told = [f"{self.same} of {total} jobs by today's source"]
         told += [f"{self.other} by another"] if self.other else []
         told += [f"{self.unrecorded} without a recorded source"] if self.unrecorded else []
-        return "; ".join([", ".join(told), *([f"measured at {', '.join(self.commits)}"] if self.commits else [])])
+        return "; ".join(
+            [", ".join(told), *([f"measured at {', '.join(self.commits)}"] if self.commits else [])]
+        )
 
 
 def standings(folder: Path) -> Iterator[Standing]:
@@ -186,7 +209,9 @@ def standings(folder: Path) -> Iterator[Standing]:
 
 
 def standing(folder: Path) -> Standing:
-    """Compare each job of the recorded recipe with its rows. Nothing is run, and no data are read."""
+    """Compare each job of the recorded recipe with its rows. Nothing is run, and no data are
+    read.
+    """
     import pyarrow.parquet as pq
 
     record = read_record(folder)
@@ -194,8 +219,17 @@ def standing(folder: Path) -> Standing:
         return Standing(folder, lack=f"{FILE} is damaged")
     columns = ["workload", "variant", "seed", "step", "commit", "source"]
     try:
-        jobs = [job for job in jobs_of(parse_recipe(record.recipe_text, str(folder / FILE))) if job.shown]
-        rows = pq.read_table(folder / RESULTS, columns=columns).group_by(columns).aggregate([]).to_pylist()
+        jobs = [
+            job
+            for job in jobs_of(parse_recipe(record.recipe_text, str(folder / FILE)))
+            if job.shown
+        ]
+        rows = (
+            pq.read_table(folder / RESULTS, columns=columns)
+            .group_by(columns)
+            .aggregate([])
+            .to_pylist()
+        )
     except (RecipeError, OSError, ValueError) as error:
         return Standing(folder, lack=f"today's code does not read it: {str(error).splitlines()[0]}")
     found = {f"{row['workload']}/{row['variant']}/{row['seed']}/{row['step']}": row for row in rows}

@@ -1,4 +1,6 @@
-"""Running a recipe in a folder: finished work is found, the rest is run, and whatever happens is a row."""
+"""Running a recipe in a folder: finished work is found, the rest is run, and whatever happens is
+a row.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,15 @@ from evalsuite.run.journal import JOURNAL, Entry, Journal, read_journal
 from evalsuite.run.locks import lock_file, try_lock
 from evalsuite.run.outcomes import keep
 from evalsuite.run.progress import Progress
-from evalsuite.run.record import MEASURED, RunRecord, checkout, conditions, now, read_record, write_record
+from evalsuite.run.record import (
+    MEASURED,
+    RunRecord,
+    checkout,
+    conditions,
+    now,
+    read_record,
+    write_record,
+)
 from evalsuite.run.results import RESULTS, alone_at_results, place_artefacts, write_results
 from evalsuite.run.state import Choice, State, entry_of
 from evalsuite.sources import digest
@@ -31,7 +41,8 @@ from evalsuite.workloads.workload import DataError
 
 _GLANCE = 1.0  # seconds
 _PAUSE = 0.2  # seconds between two looks at what other runs do
-_STILL, _TICK = 10.0, 0.01  # seconds to keep still while times are taken, at most, and between two looks
+# seconds to keep still while times are taken, at most, and between two looks
+_STILL, _TICK = 10.0, 0.01
 
 
 class RunError(Exception):
@@ -44,10 +55,14 @@ def _locked(out: Path) -> Iterator[None]:
         out.mkdir(parents=True, exist_ok=True)
         descriptor = lock_file(out / ".lock")
     except OSError as error:
-        raise RunError(f"cannot write to {out}: {error.strerror}; choose another folder with --out") from error
+        raise RunError(
+            f"cannot write to {out}: {error.strerror}; choose another folder with --out"
+        ) from error
     try:
         if not try_lock(descriptor):
-            raise RunError(f"another process is running a recipe in {out}; wait for it or choose another --out")
+            raise RunError(
+                f"another process is running a recipe in {out}; wait for it or choose another --out"
+            )
         yield
     finally:
         os.close(descriptor)
@@ -64,10 +79,12 @@ def run_recipe(
     command: str = "",
     choice: Choice | None = None,
 ) -> RunRecord:
-    """Run what is not done yet, or the chosen part of it, and write journal, results.parquet and run.json to `out`.
+    """Run what is not done yet, or the chosen part of it, and write journal, results.parquet and
+    run.json to `out`.
 
     Raises:
-        RunError: `out` holds another recipe's run or another process writes to it, or there is no room on the disk.
+        RunError: `out` holds another recipe's run or another process writes to it, or there is no
+            room on the disk.
         DataError: the data of a workload cannot be read; nothing was run or written.
         KeyboardInterrupt: after what was measured is safe.
     """
@@ -81,14 +98,19 @@ def run_recipe(
         known = read_record(out)
         if known is not None and known.holds(recipe, grown=True):
             more = ",".join(map(str, known.seeds))
-            raise RunError(f"{out} holds this recipe's run with more seeds: give --seeds {more}, or another --out")
+            raise RunError(
+                f"{out} holds this recipe's run with more seeds: give --seeds {more}, or another"
+                " --out"
+            )
         if known is not None and not known.holds(recipe):
             raise RunError(
-                f"{out} holds a run of another recipe ({known.name!r}, {known.digest[:12]}); "
-                f"this one is {recipe.name!r}, {recipe.digest[:12]}: choose another folder with --out"
+                f"{out} holds a run of another recipe ({known.name!r}, {known.digest[:12]}); this"
+                f" one is {recipe.name!r}, {recipe.digest[:12]}: choose another folder with --out"
             )
         try:
-            run = _Run(recipe, out, cache, executor, progress, workers, command, choice or Choice(), unread)
+            run = _Run(
+                recipe, out, cache, executor, progress, workers, command, choice or Choice(), unread
+            )
             return run.run(known)
         except ServerLost as error:
             raise RunError(f"{error}; what was measured is kept") from error
@@ -105,7 +127,9 @@ def run_recipe(
 
 
 def _unread(recipe: Recipe, wanted: set[str]) -> frozenset[str]:
-    """The workloads that are left out and whose data cannot be read. Raises DataError: a wanted one's cannot."""
+    """The workloads that are left out and whose data cannot be read. Raises DataError: a wanted
+    one's cannot.
+    """
     unread = set()
     for workload in recipe.workloads:
         try:
@@ -145,21 +169,26 @@ class _Run:
             self._wanted = choice.wanted(self._state.jobs)
         except ValueError as error:
             raise RunError(str(error)) from error
-        # Seed by seed: soon something is known of each workload, variant and step, the time that it takes too.
+        # Seed by seed: soon something is known of each workload, variant and step, the time that it
+        # takes too.
         self._seeds = {seed: place for place, seed in enumerate(recipe.seeds)}
         self._queue = sorted(self._state.jobs, key=lambda job: self._seeds[job.seed])
         self._places = {job.id: place for place, job in enumerate(self._queue)}
-        # All by the jobs' places in the queue: what needs nothing any more, and of that what must run.
+        # All by the jobs' places in the queue: what needs nothing any more, and of that what must
+        # run.
         self._ready = [place for place, job in enumerate(self._queue) if not job.needs]
         self._lined_up: list[int] = []
-        self._alone: list[int] = []  # of those that must run, what takes times: it runs when nothing else does
+        # of those that must run, what takes times: it runs when nothing else does
+        self._alone: list[int] = []
         self._hosts = Hosts()
-        self._elsewhere: list[int] = []  # of those that must run, what a run that shares the cache does now
+        # of those that must run, what a run that shares the cache does now
+        self._elsewhere: list[int] = []
         self._claims = Claims(cache)
         self._inputs: dict[str, dict[str, str]] = {}  # of the jobs that are lined up or run
         self._left = Counter(_kind(job) for job in self._state.jobs if job.id in self._wanted)
         self._running: list[str] = []
-        self._outdated: set[str] = set()  # of those that run: what takes a network that is another by now
+        # of those that run: what takes a network that is another by now
+        self._outdated: set[str] = set()
         for code in {code_of(job) for job in self._state.jobs}:
             digest(*code)  # before the jobs' server loads the source that these are of
         self._record = RunRecord.begin(recipe, self._state.jobs, workers, command, unread)
@@ -197,25 +226,36 @@ class _Run:
         return self._record
 
     def _let_times_be_taken(self) -> None:
-        """Keep still while a job takes times: to keep what ended, and to start another job, is work beside it.
+        """Keep still while a job takes times: to keep what ended, and to start another job, is work
+        beside it.
 
-        None could begin meanwhile. Not for ever: claims are renewed, and Ctrl-C heard, by this process.
+        None could begin meanwhile. Not for ever: claims are renewed, and Ctrl-C heard, by this
+        process.
         """
         until = time.monotonic() + _STILL
         while times_are_taken(self._cache.base) and time.monotonic() < until:
             time.sleep(_TICK)
 
     def _check_workloads(self) -> None:
-        """Let workloads that can look whether model and data go together before one of their networks is made."""
+        """Let workloads that can look whether model and data go together before one of their
+        networks is made.
+        """
         for part in self._recipe.workloads:
             check = getattr(part.target, "check", None)
-            first = [each for each in self._state.jobs if each.workload.name == part.name and not each.needs]
+            first = [
+                each
+                for each in self._state.jobs
+                if each.workload.name == part.name and not each.needs
+            ]
             first = [job for job in first if job.id in self._wanted]
             known = "notes" in self._record.data[part.name]
             if (
                 check is None
                 or not first
-                or (known and all(self._state.settle(each, self._state.inputs(each)) for each in first))
+                or (
+                    known
+                    and all(self._state.settle(each, self._state.inputs(each)) for each in first)
+                )
             ):
                 continue
             try:
@@ -224,9 +264,11 @@ class _Run:
                 raise RunError(f"workload {part.name!r}: {error}") from error
 
     def _advance(self) -> None:
-        """Start as many jobs as there is room for; meanwhile, look which of those that are ready are done already.
+        """Start as many jobs as there is room for; meanwhile, look which of those that are ready
+        are done already.
 
-        After a while it returns with some left to look at, so that jobs that end do not wait for it.
+        After a while it returns with some left to look at, so that jobs that end do not wait for
+        it.
         """
         until = time.monotonic() + _GLANCE
         while self._elsewhere:
@@ -250,9 +292,13 @@ class _Run:
 
     @property
     def _may_take_times(self) -> bool:
-        """Whether the next job that takes times can start: such jobs run beside each other until they take them."""
+        """Whether the next job that takes times can start: such jobs run beside each other until
+        they take them.
+        """
         together = [*map(self._job, self._running), self._queue[self._alone[0]]]
-        beside = self._executor.free > 0 and all(each.timed and not each.exclusive for each in together)
+        beside = self._executor.free > 0 and all(
+            each.timed and not each.exclusive for each in together
+        )
         return beside or not self._running
 
     def _seed(self, place: int) -> int:
@@ -275,7 +321,8 @@ class _Run:
         """Keep what is known of a job, or line it up to be run: its inputs are looked at once."""
         entries = self._state.entries
         if job.id in self._inputs or job.id in entries or (job.needs and job.needs not in entries):
-            return  # the job that it needs was made again meanwhile, and is to call for it once more
+            # the job that it needs was made again meanwhile, and is to call for it once more
+            return
         if job.workload.name in self._unread:
             return
         entry = self._state.skip(job) if job.needs else None
@@ -302,7 +349,9 @@ class _Run:
             self._line_up(self._places[job.id])
             self._make_again(job.needs)
             return
-        entry = None if job.id in self._state.forced else self._state.settle(job, self._inputs[job.id])
+        entry = (
+            None if job.id in self._state.forced else self._state.settle(job, self._inputs[job.id])
+        )
         if entry is not None:  # another run has just done it
             self._claims.release(key)
             del self._inputs[job.id]
@@ -315,10 +364,14 @@ class _Run:
         self._running.append(job.id)
         self._hosts.begin(job)
         self._progress.running(self._running)
-        self._executor.start(Assignment(job, key, scratch, network, log, self._commit, folder, conditions, host))
+        self._executor.start(
+            Assignment(job, key, scratch, network, log, self._commit, folder, conditions, host)
+        )
 
     def _make_again(self, needed: str) -> None:
-        """The journal knows the job, but the cache has lost its network: run it once more, and then what takes it."""
+        """The journal knows the job, but the cache has lost its network: run it once more, and
+        then what takes it.
+        """
         if needed in self._state.forced:
             raise RunError(f"the network of {needed} cannot be stored in {self._cache.folder}")
         self._state.forced[needed] = self._state.entries[needed].network
@@ -358,7 +411,9 @@ class _Run:
         self._keep(job, entry)
 
     def _drop_dependents(self, entry: Entry) -> None:
-        """A network made again may differ: what was settled with the one before must not stand beside it."""
+        """A network made again may differ: what was settled with the one before must not stand
+        beside it.
+        """
         if self._state.forced.get(entry.job, entry.network) == entry.network:
             return
         dependents = self._state.dependents(entry.job)
@@ -371,7 +426,12 @@ class _Run:
         self._hosts.learn(job, entry)
         self._state.entries[job.id] = entry
         known = self._state.before.get(job.id)
-        new = not (entry.cached and known is not None and known.key == entry.key and known.final == entry.final)
+        new = not (
+            entry.cached
+            and known is not None
+            and known.key == entry.key
+            and known.final == entry.final
+        )
         place_artefacts(self._out, self._cache, entry, new=new)
         if new:
             self._journal.append(entry)
@@ -380,7 +440,9 @@ class _Run:
             if each.id not in self._state.entries and each.id not in self._inputs:
                 heappush(self._ready, self._places[each.id])
         left = {kind: count for kind, count in self._left.items() if count > 0}
-        self._progress.update(entry, len(self._state.entries), len(self._state.jobs), left, self._workers)
+        self._progress.update(
+            entry, len(self._state.entries), len(self._state.jobs), left, self._workers
+        )
         self._progress.running(self._running)
 
     def _compact(self, known: RunRecord | None, *, finished: bool) -> RunRecord:

@@ -1,6 +1,8 @@
-"""Which of a recipe's jobs a call of `run` is about, what is known of them, and what a run would do.
+"""Which of a recipe's jobs a call of `run` is about, what is known of them, and what a run would
+do.
 
-Chosen are some alone, with other seeds, and of those that failed some; known is what the journal and the cache hold.
+Chosen are some alone, with other seeds, and of those that failed some; known is what the journal
+and the cache hold.
 """
 
 from __future__ import annotations
@@ -27,17 +29,20 @@ from evalsuite.run.record import changed_since
 from evalsuite.sources import closure
 
 _MOST = 100_000  # seeds of a range
+# What stays as it failed; what crashed may have been ended from outside, and always runs again.
 RETRIES = {
     "none": frozenset({Status.FAILED, Status.TIMEOUT, Status.OOM, Status.OK}),
     "failed": frozenset({Status.TIMEOUT, Status.OOM}),
     "timeout": frozenset({Status.FAILED, Status.OOM, Status.OK}),
     "all": frozenset(),
-}  # what stays as it failed; what crashed may have been ended from outside, and always runs again
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a call is about: `only` are patterns of jobs' ids, as `digits-*/gelu/*`; `retry` is of `RETRIES`."""
+    """What a call is about: `only` are patterns of jobs' ids, as `digits-*/gelu/*`; `retry` is
+    of `RETRIES`.
+    """
 
     only: tuple[str, ...] = ()
     retry: str = "all"
@@ -56,7 +61,10 @@ class Choice:
             fitting = [job.id for job in jobs if fnmatchcase(job.id, pattern)]
             if not fitting:
                 example = jobs[-1].id
-                raise ValueError(f"--only {pattern!r} fits no job; a job is WORKLOAD/VARIANT/SEED/STEP, as {example}")
+                raise ValueError(
+                    f"--only {pattern!r} fits no job; a job is WORKLOAD/VARIANT/SEED/STEP, as"
+                    f" {example}"
+                )
             found.update(fitting)
         waiting = list(found)
         while waiting:
@@ -67,7 +75,9 @@ class Choice:
         return found
 
     def workloads(self, jobs: Sequence[Job]) -> set[str]:
-        """The names of the workloads of the wanted jobs. Raises ValueError: a pattern fits no job."""
+        """The names of the workloads of the wanted jobs. Raises ValueError: a pattern fits no
+        job.
+        """
         wanted = self.wanted(jobs)
         return {job.workload.name for job in jobs if job.id in wanted}
 
@@ -105,9 +115,11 @@ def with_seeds(recipe: Recipe, seeds: Iterable[int], file: str) -> Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What would become of a job: cached, run, or wait (its key needs a network that is not made yet).
+    """What would become of a job: cached, run, or wait (its key needs a network that is not made
+    yet).
 
-    `inputs` are what it depends on, where it would run, and `before` what the run's folder knows of it.
+    `inputs` are what it depends on, where it would run, and `before` what the run's folder knows of
+    it.
     """
 
     job: Job
@@ -117,12 +129,21 @@ class Planned:
     before: Entry | None = None
 
     def reasons(self) -> list[str]:
-        """Why it would run, at length: each input that is another, and the source files that were changed."""
+        """Why it would run, at length: each input that is another, and the source files that
+        were changed.
+        """
         known = self.before.inputs if self.before is not None and self.state == "run" else {}
         if self.before is None or not known:
             return []
-        names = [name for name in sorted({*known, *self.inputs}) if known.get(name) != self.inputs.get(name)]
-        said = [f"{name}: {known.get(name, 'none')} -> {self.inputs.get(name, 'none')}" for name in names]
+        names = [
+            name
+            for name in sorted({*known, *self.inputs})
+            if known.get(name) != self.inputs.get(name)
+        ]
+        said = [
+            f"{name}: {known.get(name, 'none')} -> {self.inputs.get(name, 'none')}"
+            for name in names
+        ]
         if "code" in names:
             files = changed_since(self.before.commit, closure(*code_of(self.job)).values())
             said += [f"changed since {self.before.commit[:12]}: {file}" for file in files]
@@ -133,7 +154,8 @@ class Planned:
 class State:
     """What is known of the jobs of a run: the entries that hold, by id; what must be run again.
 
-    `forced` has the ids of jobs whose networks the cache has lost, each with the digest of the lost one.
+    `forced` has the ids of jobs whose networks the cache has lost, each with the digest of the lost
+    one.
     """
 
     jobs: list[Job]
@@ -153,7 +175,9 @@ class State:
         """The folder of the very network that `job` takes, or None where it is not at hand."""
         needed = self.entries[job.needs]
         found = stored(self.cache, needed.key)
-        return found[0] / NETWORK if found is not None and found[1].network == needed.network else None
+        return (
+            found[0] / NETWORK if found is not None and found[1].network == needed.network else None
+        )
 
     def dependents(self, job: str) -> set[str]:
         """The ids of the jobs that take this job's network, and of those that take theirs."""
@@ -197,10 +221,23 @@ def entry_of(job: Job, key: str, inputs: dict[str, str], found: Found, *, cached
     # Cached rows carry the names of the recipe that made them.
     rows = tuple(replace(row, **job.coordinates, key=key) for row in found.rows)
     return Entry(
-        job.id, key, found.status, rows, inputs, found.seconds, found.peak_mib,
-        cached, found.final, found.network, found.handover, found.samples, found.artefacts, found.read, found.commit,
+        job.id,
+        key,
+        found.status,
+        rows,
+        inputs,
+        found.seconds,
+        found.peak_mib,
+        cached,
+        found.final,
+        found.network,
+        found.handover,
+        found.samples,
+        found.artefacts,
+        found.read,
+        found.commit,
         found.conditions,
-    )  # fmt: skip
+    )
 
 
 def plan_run(recipe: Recipe, out: Path, cache: Cache) -> list[Planned]:
@@ -209,7 +246,13 @@ def plan_run(recipe: Recipe, out: Path, cache: Cache) -> list[Planned]:
     planned: list[Planned] = []
     for job in state.jobs:
         if job.needs and job.needs not in state.entries:
-            planned.append(Planned(job, "wait", f"needs {job.needs}; run only if no equal network was measured before"))
+            planned.append(
+                Planned(
+                    job,
+                    "wait",
+                    f"needs {job.needs}; run only if no equal network was measured before",
+                )
+            )
             continue
         skipped = state.skip(job) if job.needs else None
         if skipped is not None:
@@ -231,7 +274,10 @@ def _why(before: Entry | None, inputs: dict[str, str]) -> str:
         return "nothing measured with these inputs"
     if before.status is Status.SKIPPED:
         return "skipped last time"
-    return changed(before.inputs, inputs) or f"{before.status.value} last time: {before.reason or 'a metric failed'}"
+    return (
+        changed(before.inputs, inputs)
+        or f"{before.status.value} last time: {before.reason or 'a metric failed'}"
+    )
 
 
 _REASONS: list[str] = []  # why the network is closed; empty while it is open
@@ -240,7 +286,9 @@ _INSTALLED: list[bool] = []
 
 @contextmanager
 def offline(reason: str) -> Iterator[None]:
-    """Inside, looking up a host or connecting to one is an OSError that gives the reason. Local sockets work."""
+    """Inside, looking up a host or connecting to one is an OSError that gives the reason. Local
+    sockets work.
+    """
     if not _INSTALLED:  # once in a process: a hook cannot be removed
         sys.addaudithook(_refuse)
         _INSTALLED.append(True)

@@ -1,4 +1,6 @@
-"""The processes below one, whatever session they moved to, and the memory that they hold; Linux knows both best."""
+"""The processes below one, whatever session they moved to, and the memory that they hold; Linux
+knows both best.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 _SUBREAPER, _DEATH_SIGNAL = 36, 1  # of prctl(2)
-_HELD = (b"RssAnon:", b"RssShmem:", b"VmSwap:")  # Of files that are mapped, such as libraries, the system can let go.
+# Of files that are mapped, such as libraries, the system can let go.
+_HELD = (b"RssAnon:", b"RssShmem:", b"VmSwap:")
 _SHARES = (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:")  # the same
 _GRACE = 60  # seconds more, for what a job does before and after its stage
 _SHARE = 0.9  # of the machine's memory: what a job may take where nothing else is said
@@ -29,7 +32,9 @@ def adopt() -> None:
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel kill this process once its parent is no more, even while C code holds the interpreter."""
+    """Have the kernel kill this process once its parent is no more, even while C code holds the
+    interpreter.
+    """
     _prctl(_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
@@ -41,14 +46,18 @@ def outlive_parent() -> None:
 
 
 def limit_processor(seconds: float) -> None:
-    """Have the kernel end this process once it has computed for so long on all cores, whoever watches it or not."""
+    """Have the kernel end this process once it has computed for so long on all cores, whoever
+    watches it or not.
+    """
     whole = math.ceil(seconds * (os.cpu_count() or 1)) + _GRACE
     with suppress(OSError, ValueError):  # a lower one stands already
         resource.setrlimit(resource.RLIMIT_CPU, (whole, whole + 1))
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes below `pid`, zombies included; those that come and go meanwhile may be missed."""
+    """The processes below `pid`, zombies included; those that come and go meanwhile may be
+    missed.
+    """
     found: list[int] = []
     waiting = [pid]
     while waiting:
@@ -90,8 +99,8 @@ def memory_of(pids: Iterable[int], *, shared_once: bool = False) -> int:
     """Bytes that the processes hold and the system cannot drop.
 
     Args:
-        shared_once: share what several hold, as after a fork, among them, where the kernel can tell. It walks all their
-            pages, which may take a second; else each process counts whole.
+        shared_once: share what several hold, as after a fork, among them, where the kernel can
+            tell. It walks all their pages, which may take a second; else each process counts whole.
     """
     return sum(_held(pid, shared_once=shared_once) for pid in pids)
 

@@ -1,6 +1,8 @@
-"""The choice of a learning rate for each workload and variant, by the loss on validation data: the same for all arms.
+"""The choice of a learning rate for each workload and variant, by the loss on validation data: the
+same for all arms.
 
-Every variant that trains is trained at each rate, with seeds that no comparison uses; test data are not touched.
+Every variant that trains is trained at each rate, with seeds that no comparison uses; test data are
+not touched.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ _PREFIX = "validation_"
 class Tuned:
     """The validation losses of one arm, rate -> loss by seed, and the rate that they choose.
 
-    It is the one of the least mean loss over seeds, of equal ones the smallest. A rate at which a seed has no loss, or
-    one that is not finite, is not chosen; `chosen` is None where no rate is left, and where a training `failed`, since
-    its loss is not known.
+    It is the one of the least mean loss over seeds, of equal ones the smallest. A rate at which a
+    seed has no loss, or one that is not finite, is not chosen; `chosen` is None where no rate is
+    left, and where a training `failed`, since its loss is not known.
     """
 
     workload: str
@@ -42,12 +44,19 @@ class Tuned:
     @property
     def means(self) -> dict[float, float]:
         """Of the rates that may be chosen."""
-        whole = {rate: [by.get(seed, math.nan) for seed in self.seeds] for rate, by in self.losses.items()}
-        return {rate: fmean(values) for rate, values in whole.items() if all(map(math.isfinite, values))}
+        whole = {
+            rate: [by.get(seed, math.nan) for seed in self.seeds]
+            for rate, by in self.losses.items()
+        }
+        return {
+            rate: fmean(values) for rate, values in whole.items() if all(map(math.isfinite, values))
+        }
 
     @property
     def chosen(self) -> float | None:
-        """The rate of the least mean loss, of equal ones the smallest; None where none can be chosen."""
+        """The rate of the least mean loss, of equal ones the smallest; None where none can be
+        chosen.
+        """
         means = self.means
         if self.failed or not means:
             return None
@@ -59,48 +68,70 @@ class Tuned:
         means = self.means
         if self.failed:
             return (
-                f"{self.workload} {self.variant}: nothing chosen, since {self.failed}; tune again, or without that rate"
+                f"{self.workload} {self.variant}: nothing chosen, since {self.failed}; tune again,"
+                " or without that rate"
             )
         told = ", ".join(
-            f"{means[rate]:.4g} at {rate:g}" if rate in means else f"none at {rate:g}" for rate in sorted(self.losses)
+            f"{means[rate]:.4g} at {rate:g}" if rate in means else f"none at {rate:g}"
+            for rate in sorted(self.losses)
         )
         chosen, ends = self.chosen, (min(self.losses), max(self.losses))
         if chosen is None:
             return f"{self.workload} {self.variant}: no rate gave every seed a finite loss"
         edge = ", an end of the range" if chosen in ends and ends[0] != ends[1] else ""
-        return f"{self.workload} {self.variant}: validation {self.metric} {told}; chosen {chosen:g}{edge}"
+        return (
+            f"{self.workload} {self.variant}: validation {self.metric} {told}; chosen"
+            f" {chosen:g}{edge}"
+        )
 
 
-def tuning_recipe(recipe: Recipe, rates: Sequence[float], seeds: Sequence[int], file: str) -> Recipe:
-    """The recipe whose workloads are the given one's, once at each rate, and whose variants are those that train.
+def tuning_recipe(
+    recipe: Recipe, rates: Sequence[float], seeds: Sequence[int], file: str
+) -> Recipe:
+    """The recipe whose workloads are the given one's, once at each rate, and whose variants are
+    those that train.
 
     Raises:
         RecipeError: a workload refuses a rate.
-        ValueError: a workload has no such option; a seed, or a rate, is given twice; or a seed is the recipe's own.
+        ValueError: a workload has no such option; a seed, or a rate, is given twice; or a seed is
+            the recipe's own.
     """
     for part in recipe.workloads:
         if "learning_rate" not in option_names(part.target):
             raise ValueError(
-                f"{file}: workload {part.name!r} has no option `learning_rate`, so there is none to choose"
+                f"{file}: workload {part.name!r} has no option `learning_rate`, so there is none to"
+                " choose"
             )
     for name, values in (("seed", seeds), ("rate", rates)):
         if len(set(values)) < len(values):
-            raise ValueError(f"a {name} is given twice: {', '.join(f'{each:g}' for each in values)}")
+            raise ValueError(
+                f"a {name} is given twice: {', '.join(f'{each:g}' for each in values)}"
+            )
     if shared := sorted(set(seeds) & set(recipe.seeds)):
-        raise ValueError(f"seed {shared[0]} is one that {file} compares by: choose others with --seeds")
+        raise ValueError(
+            f"seed {shared[0]} is one that {file} compares by: choose others with --seeds"
+        )
     tree = plain(read_tree(recipe.text))
     workloads = [
         {**_entry(given), "name": _named(recipe, part, rate), "learning_rate": rate}
         for given, part in zip(tree["workloads"], recipe.workloads, strict=True)
         for rate in rates
     ]
-    entries = {part.name: given for part, given in zip(recipe.variants, tree["variants"], strict=True)}
+    entries = {
+        part.name: given for part, given in zip(recipe.variants, tree["variants"], strict=True)
+    }
     variants = [entries.get(part.name, part.name) for part in recipe.trained]
     made: dict[str, Any] = {
-        "name": f"{recipe.name[:50]}-rates", "baseline": recipe.trained[0].name, "workloads": workloads,
-        "variants": variants, "seeds": list(seeds), "time_limit": recipe.time_limit, "steps": ["accuracy"],
-        "memory_limit": recipe.memory_limit, "split_by_seed": recipe.split_by_seed,
-    }  # fmt: skip
+        "name": f"{recipe.name[:50]}-rates",
+        "baseline": recipe.trained[0].name,
+        "workloads": workloads,
+        "variants": variants,
+        "seeds": list(seeds),
+        "time_limit": recipe.time_limit,
+        "steps": ["accuracy"],
+        "memory_limit": recipe.memory_limit,
+        "split_by_seed": recipe.split_by_seed,
+    }
     return parse_recipe(written(made), file)
 
 
@@ -126,11 +157,18 @@ def _entry(given: Any) -> dict[str, Any]:
 def _named(recipe: Recipe, workload: Part, rate: float) -> str:
     """ "digits-mlp-at-0.003"; by its number where the name is too long for more."""
     name = f"{workload.name}-at-{rate!r}"
-    return name if len(name) <= NAME_LENGTH else f"workload-{recipe.workloads.index(workload) + 1}-at-{rate!r}"
+    return (
+        name
+        if len(name) <= NAME_LENGTH
+        else f"workload-{recipe.workloads.index(workload) + 1}-at-{rate!r}"
+    )
 
 
-def tuned(frame: pd.DataFrame, recipe: Recipe, rates: Sequence[float], seeds: Sequence[int]) -> Iterator[Tuned]:
-    """The choice for each workload and variant that trains, from the rows of the run of `tuning_recipe`.
+def tuned(
+    frame: pd.DataFrame, recipe: Recipe, rates: Sequence[float], seeds: Sequence[int]
+) -> Iterator[Tuned]:
+    """The choice for each workload and variant that trains, from the rows of the run of
+    `tuning_recipe`.
 
     One that trains nothing after all, such as a user's model as it is, is left out.
     """
@@ -138,7 +176,10 @@ def tuned(frame: pd.DataFrame, recipe: Recipe, rates: Sequence[float], seeds: Se
     for workload in recipe.workloads:
         for variant in recipe.trained:
             own = {
-                rate: rows[(rows["workload"] == _named(recipe, workload, rate)) & (rows["variant"] == variant.name)]
+                rate: rows[
+                    (rows["workload"] == _named(recipe, workload, rate))
+                    & (rows["variant"] == variant.name)
+                ]
                 for rate in rates
             }
             if all(_untrained(part) for part in own.values()):
@@ -147,10 +188,20 @@ def tuned(frame: pd.DataFrame, recipe: Recipe, rates: Sequence[float], seeds: Se
             own = {rate: part[part["metric"].str.startswith(_PREFIX)] for rate, part in own.items()}
             metric = next((name for part in own.values() if (name := _loss(part))), "")
             losses = {
-                rate: {int(row["seed"]): float(row["value"]) for _, row in part[part["metric"] == metric].iterrows()}
+                rate: {
+                    int(row["seed"]): float(row["value"])
+                    for _, row in part[part["metric"] == metric].iterrows()
+                }
                 for rate, part in own.items()
             }
-            yield Tuned(workload.name, variant.name, metric.removeprefix(_PREFIX), losses, tuple(seeds), failed)
+            yield Tuned(
+                workload.name,
+                variant.name,
+                metric.removeprefix(_PREFIX),
+                losses,
+                tuple(seeds),
+                failed,
+            )
 
 
 def _untrained(rows: pd.DataFrame) -> bool:
@@ -161,12 +212,16 @@ def _untrained(rows: pd.DataFrame) -> bool:
 def _failure(rows: pd.DataFrame) -> str:
     """What became of the first training that did not end; empty where all have."""
     for _, row in rows[rows["metric"] == ""].iterrows():
-        return f"{row['workload']}/{row['variant']}/{row['seed']} is {row['status']}: {row['reason']}"
+        return (
+            f"{row['workload']}/{row['variant']}/{row['seed']} is {row['status']}: {row['reason']}"
+        )
     return ""
 
 
 def _loss(rows: pd.DataFrame) -> str:
-    """The first metric that is better lower and no share of samples: the loss of every task, or a function of it."""
+    """The first metric that is better lower and no share of samples: the loss of every task, or
+    a function of it.
+    """
     lower = rows[(rows["direction"] == Direction.LOWER.value) & (rows["unit"] != "fraction")]
     return str(lower["metric"].iloc[0]) if len(lower) else ""
 
@@ -189,4 +244,6 @@ def write_losses(found: Sequence[Tuned], file: Path) -> None:
             for rate, seed in ((rate, seed) for rate in each.losses for seed in each.seeds):
                 loss = each.losses[rate].get(seed, "")
                 place = [each.workload, each.variant, f"{rate:g}", seed]
-                table.writerow([*place, each.metric, loss, f"{each.chosen:g}" if each.chosen else ""])
+                table.writerow(
+                    [*place, each.metric, loss, f"{each.chosen:g}" if each.chosen else ""]
+                )

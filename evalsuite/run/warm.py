@@ -1,6 +1,8 @@
-"""Loaded by the server that jobs are forked from: an export and a split, so that no job must prepare for its first one.
+"""Loaded by the server that jobs are forked from: an export and a split, so that no job must
+prepare for its first one.
 
-The exporter builds a registry of its operators, and scikit-learn looks for plugins among all that is installed.
+The exporter builds a registry of its operators, and scikit-learn looks for plugins among all that
+is installed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""A command in a process of its own, ended where a user's file takes more memory or time than its share.
+"""A command in a process of its own, ended where a user's file takes more memory or time than its
+share.
 
-What reads a file may hold the interpreter for as long as it likes, and memory that is asked for is not yet taken. So
-nothing in the process itself can keep a limit: its parent looks at it, ends it, and says which file it was.
+What reads a file may hold the interpreter for as long as it likes, and memory that is asked for is
+not yet taken. So nothing in the process itself can keep a limit: its parent looks at it, ends it,
+and says which file it was.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ _KERNEL = 128  # of si_code: the terminal's driver has sent the signal to every 
 
 
 def watched(command: Callable[[], None]) -> None:
-    """Run a command, which ends this process: with its exit code, or 2 and a message where it was ended.
+    """Run a command, which ends this process: with its exit code, or 2 and a message where it was
+    ended.
 
     Where the system tells nothing of processes, the command runs here, and is not watched.
     """
@@ -55,12 +58,19 @@ class _Watch:
     def end(self) -> int:
         """Wait for the command's end, or bring it about; its exit code."""
         while True:
-            received = signal.sigtimedwait({*_PASSED_ON, signal.SIGCHLD}, _PAUSE if board.read() is None else _TICK)
-            if received is not None and received.si_signo in _PASSED_ON and received.si_code != _KERNEL:
+            received = signal.sigtimedwait(
+                {*_PASSED_ON, signal.SIGCHLD}, _PAUSE if board.read() is None else _TICK
+            )
+            if (
+                received is not None
+                and received.si_signo in _PASSED_ON
+                and received.si_code != _KERNEL
+            ):
                 tree.kill([self._pid], signal.Signals(received.si_signo))
             pid, status = os.waitpid(self._pid, os.WNOHANG | os.WUNTRACED)
             if pid and os.WIFSTOPPED(status):
-                os.kill(os.getpid(), signal.SIGSTOP)  # for the shell; this line returns when it continues the command
+                # for the shell; this line returns when it continues the command
+                os.kill(os.getpid(), signal.SIGSTOP)
                 tree.kill([self._pid], signal.SIGCONT)
             elif pid:
                 return self._code(os.waitstatus_to_exitcode(status))
@@ -77,15 +87,24 @@ class _Watch:
         name = signal.Signals(-code).name
         announced = board.read()
         where = f"{announced[0]}: meanwhile the" if announced else "the"
-        whose = "the system, where memory is short" if name == "SIGKILL" else "a defect of a library"
-        say(f"evalsuite: {where} process was ended by {name}, as by {whose}", file=sys.stderr, flush=True)
+        whose = (
+            "the system, where memory is short" if name == "SIGKILL" else "a defect of a library"
+        )
+        say(
+            f"evalsuite: {where} process was ended by {name}, as by {whose}",
+            file=sys.stderr,
+            flush=True,
+        )
         return 2 if announced else 128 - code
 
     def _trespass(self) -> str:
         """What ends the command; "" where nothing does."""
         held = tree.memory_of([self._pid])
         if held > self._most:
-            return f"the command holds {gib(held)}, and this machine has no more; give it less data, or more memory"
+            return (
+                f"the command holds {gib(held)}, and this machine has no more; give it less data,"
+                " or more memory"
+            )
         announced = board.read()
         if announced is None:
             return ""
@@ -94,12 +113,18 @@ class _Watch:
             return f"{name}: takes more than {gib(held)} of memory; {cure(2 * held)}"
         spent = _processor(self._pid)
         if spent > seconds:
-            return f"{name}: takes too long, more than its share of the processor; set {SECONDS}=600 for more"
+            return (
+                f"{name}: takes too long, more than its share of the processor; set {SECONDS}=600"
+                " for more"
+            )
         if number != self._number or spent > self._spent:
             self._number, self._spent, self._idle = number, spent, 0.0
         self._idle += _TICK
         if self._idle > _IDLE:
-            return f"{name}: gives nothing for {_IDLE:g} s; name a file that is on this machine, and no pipe"
+            return (
+                f"{name}: gives nothing for {_IDLE:g} s; name a file that is on this machine, and"
+                " no pipe"
+            )
         return ""
 
 

@@ -1,7 +1,8 @@
 """A worker: a process of a cluster that carries out an order in a killable child.
 
-It reads an order's recipe, recomputes the job's key from its own source, data, libraries and processor, and refuses the
-job where the key is another: a row never comes from what its key does not say.
+It reads an order's recipe, recomputes the job's key from its own source, data, libraries and
+processor, and refuses the job where the key is another: a row never comes from what its key does
+not say.
 """
 
 from __future__ import annotations
@@ -67,13 +68,22 @@ def accept(order: Order, workers: int) -> Assignment:
     shared, taken = _cache_of(order), Path(order.taken)
     if not shared.folder.is_dir() or (order.taken and not _is_here(taken)):
         where = taken if order.taken else order.cache
-        raise Refused(f"{host} does not find the network that {order.job} takes in {where}: share that folder")
+        raise Refused(
+            f"{host} does not find the network that {order.job} takes in {where}: share that folder"
+        )
     at_a_time = 1 if job.timed else workers + shared.others(order.driver)
     told_of = {**conditions(at_a_time), MEASURED: now()}
     return Assignment(
-        job, order.key, shared.scratch(), taken / NETWORK if order.taken else None, Path(order.log), checkout(),
-        shared.base, told_of, order.host,
-    )  # fmt: skip
+        job,
+        order.key,
+        shared.scratch(),
+        taken / NETWORK if order.taken else None,
+        Path(order.log),
+        checkout(),
+        shared.base,
+        told_of,
+        order.host,
+    )
 
 
 def _is_here(entry: Path) -> bool:
@@ -88,11 +98,13 @@ def _cache_of(order: Order) -> Cache:
 
 
 def carry_out(order: Order, *, once: bool = False) -> Entry:
-    """The order's job in a killable child of this process, and what came of it, which the cache keeps.
+    """The order's job in a killable child of this process, and what came of it, which the cache
+    keeps.
 
     Args:
         order: the job.
-        once: whether this process carries out no other: then it loads what this one needs, and no more.
+        once: whether this process carries out no other: then it loads what this one needs, and no
+            more.
 
     Raises:
         Refused: this machine or its source is another than the driver's.
@@ -114,7 +126,8 @@ def carry_out(order: Order, *, once: bool = False) -> Entry:
 
 
 def work_one(folder: str, key: str, once: bool = False) -> None:
-    """Carry out one order of the run in that folder, where it is not withdrawn: what a task of a cluster calls.
+    """Carry out one order of the run in that folder, where it is not withdrawn: what a task of a
+    cluster calls.
 
     `once` says that the process ends with the task; see `carry_out`.
     """
@@ -127,7 +140,9 @@ def work_one(folder: str, key: str, once: bool = False) -> None:
     except Refused as reason:
         workload, variant, seed, step = order.job.split("/")
         place = {"workload": workload, "variant": variant, "seed": int(seed), "step": step}
-        row = failure_row({**place, "stage": "", "key": key}, Status.FAILED, str(reason))  # the driver has the rest
+        # the driver has the rest
+        row = failure_row({**place, "stage": "", "key": key}, Status.FAILED, str(reason))
         entry = Entry(order.job, key, Status.FAILED, (row,), final=False)
-    if orders.read(key) is not None:  # else nobody waits for it, and what came of it is in the cache
+    # else nobody waits for it, and what came of it is in the cache
+    if orders.read(key) is not None:
         orders.answer(entry)

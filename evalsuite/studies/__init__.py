@@ -1,1 +1,3 @@
-"""What concerns several runs: comparing two, asking many, uniting them, one page over all. Nothing here runs a job."""
+"""What concerns several runs: comparing two, asking many, uniting them, one page over all.
+Nothing here runs a job.
+"""

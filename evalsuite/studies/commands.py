@@ -27,19 +27,31 @@ def _refusing() -> Iterator[None]:
     except (Refused, DamagedResults, PluginError) as error:
         stop(error)
     except OSError as error:
-        stop(f"{error.filename or 'a file'}: {error.strerror or error}; make it usable, or choose another with --out")
+        stop(
+            f"{error.filename or 'a file'}: {error.strerror or error}; make it usable, or choose"
+            " another with --out"
+        )
 
 
 def compare(
-    first: Annotated[Path, typer.Argument(metavar="A", help="The folder of the run to compare with.")],
-    second: Annotated[Path, typer.Argument(metavar="B", help="The folder of the run that is compared.")],
-    gate: Annotated[Path | None, typer.Option(metavar="FILE", help="gates.yaml: what B must not lose.")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the files go [runs/B-against-A].")] = None,
+    first: Annotated[
+        Path, typer.Argument(metavar="A", help="The folder of the run to compare with.")
+    ],
+    second: Annotated[
+        Path, typer.Argument(metavar="B", help="The folder of the run that is compared.")
+    ],
+    gate: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="gates.yaml: what B must not lose.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where the files go [runs/B-against-A].")
+    ] = None,
 ) -> None:
     """Compare run B with run A, network by network and seed by seed; exit code 1 if a gate fails.
 
-    Writes report.html, report.md, tables, compare.json and junit.xml. Exit code 3: a gate, or without gates the whole
-    comparison, found nothing that was measured in both runs. Gates are patterns of metrics with a margin each:
+    Writes report.html, report.md, tables, compare.json and junit.xml. Exit code 3: a gate, or
+    without gates the whole comparison, found nothing that was measured in both runs. Gates are
+    patterns of metrics with a margin each:
 
         gates: [{metric: "*accuracy", margin: 0.01}]
     """
@@ -62,18 +74,30 @@ def compare(
             say(f"{line.reading:<8} {line.name}: {line.text}")
     counts = Counter(line.reading for line in lines)
     told = ", ".join(f"{count} {reading}" for reading, count in sorted(counts.items()))
-    say(f"{pair.second} against {pair.first}: {len(lines)} measurements: {told or 'none'} (Holm over all, 5 %)")
+    say(
+        f"{pair.second} against {pair.first}: {len(lines)} measurements: {told or 'none'} (Holm"
+        " over all, 5 %)"
+    )
     for each in judgements:
-        say(f"{each.outcome:<12} {each.gate.name}: {each.line.name if each.line else '(none)'}: {each.text}")
+        say(
+            f"{each.outcome:<12} {each.gate.name}: {each.line.name if each.line else '(none)'}:"
+            f" {each.text}"
+        )
     say(page)
     if code := exit_code(judgements, lines):
         raise typer.Exit(code)
 
 
 def query(
-    sql: Annotated[str, typer.Argument(metavar="SQL", help="Of the table `rows`: SELECT ... FROM rows ...")],
-    runs: Annotated[list[Path] | None, typer.Argument(metavar="[RUN]...", help="Runs [every one in runs/].")] = None,
-    form: Annotated[str, typer.Option("--format", metavar="FORMAT", help="text, csv or json.")] = "text",
+    sql: Annotated[
+        str, typer.Argument(metavar="SQL", help="Of the table `rows`: SELECT ... FROM rows ...")
+    ],
+    runs: Annotated[
+        list[Path] | None, typer.Argument(metavar="[RUN]...", help="Runs [every one in runs/].")
+    ] = None,
+    form: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="text, csv or json.")
+    ] = "text",
 ) -> None:
     """Ask the rows of one or many runs by SQL (DuckDB; pip install 'evalsuite[sql]').
 
@@ -94,12 +118,15 @@ def query(
 
 def merge(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to make.")],
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Two or more runs' folders.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Two or more runs' folders.")
+    ],
 ) -> None:
-    """Unite runs of one recipe, as of several machines or other seeds, in a folder that `report` takes.
+    """Unite runs of one recipe, as of several machines or other seeds, in a folder that `report`
+    takes.
 
-    Where recipes, machines or versions differ, that is said. A job that several runs have is taken from the first;
-    where its numbers differ, or one name means two things, the runs are refused.
+    Where recipes, machines or versions differ, that is said. A job that several runs have is taken
+    from the first; where its numbers differ, or one name means two things, the runs are refused.
     """
     from evalsuite.studies.merging import merge as unite
 
@@ -111,7 +138,9 @@ def merge(
 
 
 def index(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder with runs in it, at any depth.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A folder with runs in it, at any depth.")
+    ],
 ) -> None:
     """Write index.html into a folder: what every run in it answers, with links to their reports."""
     from evalsuite.studies.index import write_index

@@ -1,4 +1,6 @@
-"""Every measurement of two runs, paired by seed: better, worse or not resolved, after Holm over all of them."""
+"""Every measurement of two runs, paired by seed: better, worse or not resolved, after Holm over
+all of them.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,9 @@ LEVEL = 0.05
 class Line:
     """One metric of one network at one step in both runs; `reason` says why a run has no value.
 
-    `reading` is better, worse, changed (of a metric without direction), equal (the same number in every seed), not
-    resolved or not measured. Clocks of different jobs are never resolved: they met different neighbours.
+    `reading` is better, worse, changed (of a metric without direction), equal (the same number in
+    every seed), not resolved or not measured. Clocks of different jobs are never resolved: they met
+    different neighbours.
     """
 
     workload: str
@@ -44,7 +47,9 @@ class Line:
 
     @cached_property
     def estimate(self) -> Estimate | None:
-        """The mean of second minus first with its 95 % interval; None without a seed that both have."""
+        """The mean of second minus first with its 95 % interval; None without a seed that both
+        have.
+        """
         return self.interval(0.95)
 
     def interval(self, level: float) -> Estimate | None:
@@ -53,12 +58,19 @@ class Line:
 
     @property
     def name(self) -> str:
-        """Where the line was measured, and its metric: "digits-mlp/relu prune accuracy [batch=1]"."""
-        return f"{self.workload}/{self.variant} {self.step} {self.metric}" + f" [{self.setting}]" * bool(self.setting)
+        """Where the line was measured, and its metric: "digits-mlp/relu prune accuracy
+        [batch=1]".
+        """
+        return (
+            f"{self.workload}/{self.variant} {self.step} {self.metric}"
+            + f" [{self.setting}]" * bool(self.setting)
+        )
 
     @property
     def reading(self) -> str:
-        """What the line concludes, one of the words in the docstring of the class, as "better" or "not resolved"."""
+        """What the line concludes, one of the words in the docstring of the class, as "better"
+        or "not resolved".
+        """
         if self.estimate is None:
             return "not measured"
         if self.estimate.constant and not self.estimate.mean:
@@ -67,7 +79,11 @@ class Line:
             return "not resolved"
         if self.direction == Direction.NEUTRAL.value:
             return "changed"
-        return "better" if (self.estimate.mean > 0) == (self.direction == Direction.HIGHER.value) else "worse"
+        return (
+            "better"
+            if (self.estimate.mean > 0) == (self.direction == Direction.HIGHER.value)
+            else "worse"
+        )
 
     @property
     def text(self) -> str:
@@ -75,23 +91,39 @@ class Line:
         if self.estimate is None:
             return self.reason
         halves = [each for each in (self.estimate.half_width,) if each]
-        scale = scale_of(self.unit, [math.fsum(self.first.values()) / len(self.first)], [self.estimate.mean, *halves])
+        scale = scale_of(
+            self.unit,
+            [math.fsum(self.first.values()) / len(self.first)],
+            [self.estimate.mean, *halves],
+        )
         every, both = self.first.keys() | self.second.keys(), self.first.keys() & self.second.keys()
         lacking = f", {len(both)} of {len(every)} seeds" if len(both) < len(every) else ""
         return interval_text(self.estimate, scale) + lacking
 
     def entry(self) -> dict[str, Any]:
-        """The line for JSON, by plain names; its numbers are not rounded, and None where the runs share no seed."""
+        """The line for JSON, by plain names; its numbers are not rounded, and None where the
+        runs share no seed.
+        """
         found = self.estimate
         return {
-            "workload": self.workload, "variant": self.variant, "step": self.step, "metric": self.metric,
-            "setting": self.setting, "unit": self.unit, "direction": self.direction,
+            "workload": self.workload,
+            "variant": self.variant,
+            "step": self.step,
+            "metric": self.metric,
+            "setting": self.setting,
+            "unit": self.unit,
+            "direction": self.direction,
             "first": {str(seed): value for seed, value in sorted(self.first.items())},
             "second": {str(seed): value for seed, value in sorted(self.second.items())},
-            "difference": found.mean if found else None, "low": found.low if found else None,
-            "high": found.high if found else None, "pairs": found.n if found else 0,
-            "p": self.p, "p_adjusted": self.p_adjusted, "reading": self.reading, "reason": self.reason,
-        }  # fmt: skip
+            "difference": found.mean if found else None,
+            "low": found.low if found else None,
+            "high": found.high if found else None,
+            "pairs": found.n if found else 0,
+            "p": self.p,
+            "p_adjusted": self.p_adjusted,
+            "reading": self.reading,
+            "reason": self.reason,
+        }
 
 
 def lines_of(pair: Pair) -> list[Line]:
@@ -99,7 +131,9 @@ def lines_of(pair: Pair) -> list[Line]:
     measured, cells = pair.content.measured, pair.content.whole
     cells = cells[cells["metric"] != ""]
     reasons = {
-        (each["workload"], each["step"], each["metric"], each["setting"], each["variant"]): each["reason"]
+        (each["workload"], each["step"], each["metric"], each["setting"], each["variant"]): each[
+            "reason"
+        ]
         for each in cells.to_dict("records")
     }
     lines = []
@@ -119,9 +153,20 @@ def lines_of(pair: Pair) -> list[Line]:
         workload, variant = pair.networks[each["workload"]]
         clock = is_clock(each["unit"], bool(each["timing"]))
         lines.append(
-            Line(workload, variant, each["step"], each["metric"], each["setting"], each["unit"], each["direction"],
-                 clock, first, second, "; ".join(lacks))
-        )  # fmt: skip
+            Line(
+                workload,
+                variant,
+                each["step"],
+                each["metric"],
+                each["setting"],
+                each["unit"],
+                each["direction"],
+                clock,
+                first,
+                second,
+                "; ".join(lacks),
+            )
+        )
     return with_p_values(lines)
 
 
@@ -133,7 +178,9 @@ def with_p_values(lines: list[Line]) -> list[Line]:
 
 
 def _p(line: Line) -> float | None:
-    """Of no difference; 0 for what is no fraction of samples and differs by the same in every seed."""
+    """Of no difference; 0 for what is no fraction of samples and differs by the same in every
+    seed.
+    """
     if line.estimate is None or line.clock:
         return None
     if line.estimate.constant and line.estimate.mean and line.unit != SAMPLED:

@@ -1,4 +1,6 @@
-"""What a comparison of two runs leaves behind: the page, exact numbers as JSON, and gates as JUnit's XML."""
+"""What a comparison of two runs leaves behind: the page, exact numbers as JSON, and gates as
+JUnit's XML.
+"""
 
 from __future__ import annotations
 
@@ -14,27 +16,43 @@ from evalsuite.studies.pairing import Pair, Refused
 
 
 def write_comparison(
-    pair: Pair, lines: Sequence[Line], judgements: Sequence[Judgement], runs: tuple[Path, Path], out: Path
+    pair: Pair,
+    lines: Sequence[Line],
+    judgements: Sequence[Judgement],
+    runs: tuple[Path, Path],
+    out: Path,
 ) -> Path:
-    """Write all into `out`, which is made; the path of the page. The same runs and gates give the same bytes.
+    """Write all into `out`, which is made; the path of the page. The same runs and gates give the
+    same bytes.
 
     Raises:
         Refused: `out` is a run's folder, whose own report this would replace.
     """
     if (out / "results.parquet").exists():
-        raise Refused(f"{out}: is a run's folder, whose report would be overwritten; name another with --out")
+        raise Refused(
+            f"{out}: is a run's folder, whose report would be overwritten; name another with --out"
+        )
     out.mkdir(parents=True, exist_ok=True)
     page = write_content(pair.content, out)[0]
     found = {
-        "first": str(runs[0]), "second": str(runs[1]), "warnings": list(pair.warnings), "level": LEVEL,
+        "first": str(runs[0]),
+        "second": str(runs[1]),
+        "warnings": list(pair.warnings),
+        "level": LEVEL,
         "measurements": [line.entry() for line in lines],
         "gates": [
-            {"gate": each.gate.model_dump(), "measurement": each.line.name if each.line else None,
-             "outcome": each.outcome, "text": each.text}
+            {
+                "gate": each.gate.model_dump(),
+                "measurement": each.line.name if each.line else None,
+                "outcome": each.outcome,
+                "text": each.text,
+            }
             for each in judgements
         ],
-    }  # fmt: skip
-    (out / "compare.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    }
+    (out / "compare.json").write_text(
+        json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
     (out / "junit.xml").write_bytes(_junit(judgements))
     return page
 

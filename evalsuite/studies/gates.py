@@ -1,15 +1,17 @@
-"""Gates: what a run must not lose against the one before it, shown by an interval and not by a mean.
+"""Gates: what a run must not lose against the one before it, shown by an interval and not by a
+mean.
 
     gates:
-      - metric: "*accuracy"       # a pattern, as of file names
-        margin: 0.01              # in the metric's unit: a loss of less is no loss
-        workload: "digits-*"      # also variant, step and setting; all of them where nothing is said
+      - metric: "*accuracy"       # a pattern, as of file names margin: 0.01              # in the
+        metric's unit: a loss of less is no loss workload: "digits-*"      # also variant, step and
+        setting; all of them where nothing is said
       - {metric: float_islands, margin: 0.5, level: 0.99}
 
-A gate passes on a measurement where the interval of the paired difference excludes a loss of the margin
-(non-inferiority). A pattern passes over metrics without direction, unless the gate gives one. That a gate must pass on
-every measurement it names makes an adjustment for their number needless: a run that is worse by the margin somewhere
-passes with a probability of at most (1 - level) / 2.
+A gate passes on a measurement where the interval of the paired difference excludes a loss of the
+margin (non-inferiority). A pattern passes over metrics without direction, unless the gate gives
+one. That a gate must pass on every measurement it names makes an adjustment for their number
+needless: a run that is worse by the margin somewhere passes with a probability of at most (1 -
+level) / 2.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ PASSES, FAILS, UNMEASURED = "passes", "fails", "not measured"
 
 
 class Gate(BaseModel):
-    """One gate: patterns of the measurements that it speaks of, and the `margin` of a loss that they must exclude."""
+    """One gate: patterns of the measurements that it speaks of, and the `margin` of a loss that
+    they must exclude.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -53,7 +57,9 @@ class Gate(BaseModel):
 
     @property
     def name(self) -> str:
-        """What is asked and of which measurements, in words: "*accuracy of digits-*, margin 0.01"."""
+        """What is asked and of which measurements, in words: "*accuracy of digits-*, margin
+        0.01".
+        """
         where = [getattr(self, each) for each in ("workload", "variant", "step", "setting")]
         told = ", ".join(each for each in where if each != "*")
         return f"{self.metric}{f' of {told}' if told else ''}, margin {self.margin:g}"
@@ -84,21 +90,32 @@ def read_gates(path: Path) -> list[Gate]:
     try:
         tree = read_tree(read_text(path))
     except DocumentError as error:
-        raise Refused(f"{path}:{error.line}:{error.column} cannot read the gates: {error}") from error
+        raise Refused(
+            f"{path}:{error.line}:{error.column} cannot read the gates: {error}"
+        ) from error
     if not isinstance(tree, dict) or "gates" not in tree:
-        raise Refused(f"{path}:1:1 gates are a list under the key `gates`, each with `metric` and `margin`")
+        raise Refused(
+            f"{path}:1:1 gates are a list under the key `gates`, each with `metric` and `margin`"
+        )
     try:
         return _Document.model_validate_json(json.dumps(plain(tree))).gates
     except ValidationError as error:
-        raise Refused("\n".join(_problem(path, tree, dict(each)) for each in error.errors())) from error
+        raise Refused(
+            "\n".join(_problem(path, tree, dict(each)) for each in error.errors())
+        ) from error
 
 
 def _problem(path: Path, tree: Any, error: dict[str, Any]) -> str:
     place = tuple(error["loc"])
     line, column = position(tree, place)
-    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
+    where = "".join(
+        f"[{part}]" if isinstance(part, int) else f".{part}" for part in place
+    ).removeprefix(".")
     if error["type"] == "extra_forbidden":
-        return f"{path}:{line}:{column} {where}: unknown key{did_you_mean(str(place[-1]), Gate.model_fields)}"
+        return (
+            f"{path}:{line}:{column} {where}: unknown"
+            f" key{did_you_mean(str(place[-1]), Gate.model_fields)}"
+        )
     if error["type"] == "missing":
         return f"{path}:{line}:{column} {where}: is missing; a gate has a metric and a margin"
     return f"{path}:{line}:{column} {where}: {error['msg'].lower()}, got {error['input']!r}"
@@ -113,22 +130,38 @@ def judge(gates: list[Gate], lines: list[Line]) -> list[Judgement]:
     found = []
     for gate in gates:
         every = [line for line in lines if gate.matches(line)]
-        named = [line for line in every if gate.direction or line.direction != Direction.NEUTRAL.value]
+        named = [
+            line for line in every if gate.direction or line.direction != Direction.NEUTRAL.value
+        ]
         if every and not named:
             which = every[0].metric
             raise Refused(
-                f"the gate {gate.name!r}: {which} has no direction; give the gate `direction: higher` or lower"
+                f"the gate {gate.name!r}: {which} has no direction; give the gate `direction:"
+                " higher` or lower"
             )
         found += [Judgement(gate, line, *_judged(gate, line)) for line in named]
         if not named:
             near = did_you_mean(gate.metric, {line.metric for line in lines})
-            found.append(Judgement(gate, None, UNMEASURED, f"no measurement that both runs may have is named so{near}"))
+            found.append(
+                Judgement(
+                    gate,
+                    None,
+                    UNMEASURED,
+                    f"no measurement that both runs may have is named so{near}",
+                )
+            )
     return found
 
 
 def _judged(gate: Gate, line: Line) -> tuple[str, str]:
     if line.clock:
-        return UNMEASURED, "clocks of two runs met different neighbours: gate a ratio of two that were timed in turn"
+        return (
+            UNMEASURED,
+            (
+                "clocks of two runs met different neighbours: gate a ratio of two that were timed"
+                " in turn"
+            ),
+        )
     if line.first and not line.second:
         return FAILS, f"it was measured, and is not any more: {line.reason}"
     found = line.interval(gate.level)
@@ -139,17 +172,26 @@ def _judged(gate: Gate, line: Line) -> tuple[str, str]:
     higher = (gate.direction or line.direction) == Direction.HIGHER.value
     if found.constant and found.mean and line.unit == SAMPLED:
         lost = -found.mean if higher else found.mean
-        why = "the same difference of a fraction of samples in every seed says nothing of its spread"
+        why = (
+            "the same difference of a fraction of samples in every seed says nothing of its spread"
+        )
         return FAILS if lost >= gate.margin else UNMEASURED, f"{line.text}: {why}"
     lost = -found.low if higher else found.high
     outcome, verb = (PASSES, "excludes") if lost < gate.margin else (FAILS, "does not exclude")
-    return outcome, f"{line.text}; the interval {verb} a loss of {gate.margin:g} (level {gate.level:g})"
+    return (
+        outcome,
+        f"{line.text}; the interval {verb} a loss of {gate.margin:g} (level {gate.level:g})",
+    )
 
 
 def exit_code(judgements: list[Judgement], lines: list[Line]) -> int:
-    """1 where a gate fails, 3 where one, or without gates the whole comparison, has nothing that was measured."""
+    """1 where a gate fails, 3 where one, or without gates the whole comparison, has nothing that
+    was measured.
+    """
     if any(each.outcome == FAILS for each in judgements):
         return 1
     known = {each.gate for each in judgements if each.outcome != UNMEASURED}
-    empty = any(each.gate not in known for each in judgements) or all(line.estimate is None for line in lines)
+    empty = any(each.gate not in known for each in judgements) or all(
+        line.estimate is None for line in lines
+    )
     return 3 if empty else 0

@@ -1,4 +1,6 @@
-"""One page over many runs: what the first screen of each report answers, and where the report is."""
+"""One page over many runs: what the first screen of each report answers, and where the report
+is.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class Entry:
 
 
 def write_index(folder: Path, runs: Sequence[Path]) -> Path:
-    """Write `index.html` into `folder`, over the runs at or below it; the same runs give the same bytes."""
+    """Write `index.html` into `folder`, over the runs at or below it; the same runs give the
+    same bytes.
+    """
     entries = [_entry(run, folder) for run in runs]
     path = folder / "index.html"
     path.write_text(_page(entries), encoding="utf-8", newline="\n")
@@ -47,8 +51,8 @@ def _entry(run: Path, folder: Path) -> Entry:
     if frame.empty:
         return Entry(place, record, reason="no rows yet")
     facts = (
-        f"{record.text('name')}; {', '.join(map(str, frame['workload'].unique()))}; {content.seeds_text}; "
-        f"finished: {record.text('finished')}"
+        f"{record.text('name')}; {', '.join(map(str, frame['workload'].unique()))};"
+        f" {content.seeds_text}; finished: {record.text('finished')}"
     )
     page = run / "report.html"
     link = quote(page.relative_to(folder).as_posix()) if page.is_file() else ""
@@ -66,9 +70,13 @@ def _page(entries: Sequence[Entry]) -> str:
     )
     style = _part("index.css")
     shown = {
-        "entries": entries, "all": ALL, "tones": TONES, "style": Markup(style), "policy": content_policy(style, ""),
+        "entries": entries,
+        "all": ALL,
+        "tones": TONES,
+        "style": Markup(style),
+        "policy": content_policy(style, ""),
         "guide": filled("answer.txt", {"baseline": "the baseline", "first": "the first variant"}),
-    }  # fmt: skip
+    }
     return environment.from_string(_part("index.html.j2")).render(shown)
 
 

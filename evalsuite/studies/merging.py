@@ -1,4 +1,6 @@
-"""Several runs as one folder: of the same recipe on several machines, or with other seeds, workloads or variants."""
+"""Several runs as one folder: of the same recipe on several machines, or with other seeds,
+workloads or variants.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 from evalsuite.document import DocumentError, plain, read_tree, written
 from evalsuite.report.numerals import sentence
 from evalsuite.results import Status, as_table, read_results, write_table
-from evalsuite.run.record import RunRecord, commit_of, merged_conditions, read_record, source_of, write_record
+from evalsuite.run.record import (
+    RunRecord,
+    commit_of,
+    merged_conditions,
+    read_record,
+    source_of,
+    write_record,
+)
 from evalsuite.studies.pairing import Refused, differing_options
 from evalsuite.sums import digest_of, write_sums
 
@@ -28,11 +37,12 @@ _MEASURED = ["metric", "setting", "sample", "value", "status", "verdict"]
 def merge(out: Path, folders: Sequence[Path]) -> list[str]:
     """Write results.parquet, run.json and the artefacts of several runs into `out`, which is made.
 
-    A job that several runs have is taken from the first of them, with its artefacts and its log, if all of it but clock
-    readings is the same.
+    A job that several runs have is taken from the first of them, with its artefacts and its log, if
+    all of it but clock readings is the same.
 
     Returns:
-        What differs between them and does no harm to the rows: recipes, but for their seeds, machines and versions.
+        What differs between them and does no harm to the rows: recipes, but for their seeds,
+            machines and versions.
 
     Raises:
         DamagedResults: a folder has no results, or they cannot be read.
@@ -62,10 +72,12 @@ def merge(out: Path, folders: Sequence[Path]) -> list[str]:
 
 
 def _files_of(job: tuple[Any, ...], folder: Path) -> Iterator[tuple[Path, Path]]:
-    """The run's folder, and each file in it that is of a job: its artefacts and its log travel with its rows.
+    """The run's folder, and each file in it that is of a job: its artefacts and its log travel with
+    its rows.
 
     Raises:
-        Refused: the job's name leads elsewhere, or a file is a link or no file: it could be any file of this machine.
+        Refused: the job's name leads elsewhere, or a file is a link or no file: it could be any
+            file of this machine.
     """
     names = [str(name) for name in job]
     if any(name in ("", ".", "..") or "/" in name or "\\" in name for name in names):
@@ -75,7 +87,9 @@ def _files_of(job: tuple[Any, ...], folder: Path) -> Iterator[tuple[Path, Path]]
         inside = sorted((folder / place).rglob("*")) if (folder / place).is_dir() else []
         for path in [*(folder / parent for parent in parents), folder / place, *inside]:
             if path.is_symlink() or (path.exists() and not (path.is_file() or path.is_dir())):
-                raise Refused(f"{path}: is a link or no file, which no run leaves there; take it away")
+                raise Refused(
+                    f"{path}: is a link or no file, which no run leaves there; take it away"
+                )
         files = inside if (folder / place).is_dir() else [folder / place]
         yield from ((folder, path.relative_to(folder)) for path in files if path.is_file())
 
@@ -83,12 +97,19 @@ def _files_of(job: tuple[Any, ...], folder: Path) -> Iterator[tuple[Path, Path]]
 def _record(folder: Path) -> RunRecord:
     found = read_record(folder)
     if found is None:
-        raise Refused(f"{folder / 'run.json'}: is missing, or no record of a run; a run writes it when it begins")
+        raise Refused(
+            f"{folder / 'run.json'}: is missing, or no record of a run; a run writes it when it"
+            " begins"
+        )
     return found
 
 
-def _check_alike(folders: Sequence[Path], records: Sequence[RunRecord], frames: Sequence[pd.DataFrame]) -> None:
-    """The same name means the same: baseline, data, step and options, whatever workload they are of."""
+def _check_alike(
+    folders: Sequence[Path], records: Sequence[RunRecord], frames: Sequence[pd.DataFrame]
+) -> None:
+    """The same name means the same: baseline, data, step and options, whatever workload they are
+    of.
+    """
     runs = zip(folders, records, frames, strict=True)
     for (first, before, measured), (folder, record, frame) in combinations(runs, 2):
         both, pair = f"{first} and {folder}", [measured, frame]
@@ -96,12 +117,20 @@ def _check_alike(folders: Sequence[Path], records: Sequence[RunRecord], frames: 
             raise Refused(f"{both} have other baselines, {before.baseline} and {record.baseline}")
         for name in record.data.keys() & before.data.keys():
             if record.data[name].get("fingerprint") != before.data[name].get("fingerprint"):
-                raise Refused(f"{both}: the data of {name} differ; give the workloads different names")
-        one, other = ({each["name"]: (each["stage"], each["after"]) for each in r.steps} for r in (before, record))
+                raise Refused(
+                    f"{both}: the data of {name} differ; give the workloads different names"
+                )
+        one, other = (
+            {each["name"]: (each["stage"], each["after"]) for each in r.steps}
+            for r in (before, record)
+        )
         for name in one.keys() & other.keys():
             if one[name] != other[name]:
                 stages = f"{one[name][0]} and {other[name][0]}"
-                raise Refused(f"{both}: the step {name} is {stages}, or follows other steps; give them different names")
+                raise Refused(
+                    f"{both}: the step {name} is {stages}, or follows other steps; give them"
+                    " different names"
+                )
         steps = [each[each["step"].isin(one.keys() | other.keys())] for each in pair]
         differing = [
             *differing_options(steps, [], ["options"]),
@@ -127,17 +156,25 @@ def _owners(
             if before is rows:
                 continue
             # What the same job gives again: all but what clocks say.
-            one, other = (each.loc[~each["timing"], _MEASURED].reset_index(drop=True) for each in (before, rows))
+            one, other = (
+                each.loc[~each["timing"], _MEASURED].reset_index(drop=True)
+                for each in (before, rows)
+            )
             if not other.equals(one):
                 where = "/".join(map(str, job))
-                raise Refused(f"{first} and {folder} have different outcomes of {where}: take it out of one")
+                raise Refused(
+                    f"{first} and {folder} have different outcomes of {where}: take it out of one"
+                )
     return owner
 
 
-def _merged_record(folders: Sequence[Path], records: Sequence[RunRecord], united: pd.DataFrame) -> RunRecord:
+def _merged_record(
+    folders: Sequence[Path], records: Sequence[RunRecord], united: pd.DataFrame
+) -> RunRecord:
     jobs = united.drop_duplicates(_JOB)
     counts = Counter(
-        Status.OK.value if metric else status for metric, status in zip(jobs["metric"], jobs["status"], strict=True)
+        Status.OK.value if metric else status
+        for metric, status in zip(jobs["metric"], jobs["status"], strict=True)
     )
     finished = [each.finished for each in records]
     name = "-and-".join(dict.fromkeys(each.name for each in records))
@@ -151,8 +188,13 @@ def _merged_record(folders: Sequence[Path], records: Sequence[RunRecord], united
         steps=list({step["name"]: step for each in records for step in each.steps}.values()),
         recipe_text=_one_recipe(name, folders, records),
         data={name: value for each in records for name, value in each.data.items()},
-        variants_help={name: value for each in records for name, value in each.variants_help.items()},
-        versions={name: str(value) for name, value in merged_conditions([each.versions for each in records]).items()},
+        variants_help={
+            name: value for each in records for name, value in each.variants_help.items()
+        },
+        versions={
+            name: str(value)
+            for name, value in merged_conditions([each.versions for each in records]).items()
+        },
         machine=merged_conditions([each.machine for each in records]),
         command=f"evalsuite merge of {', '.join(folder.resolve().name for folder in folders)}",
         started=min(each.started for each in records),
@@ -160,8 +202,14 @@ def _merged_record(folders: Sequence[Path], records: Sequence[RunRecord], united
         jobs={"total": len(jobs), **counts},
         seconds=round(sum(each.seconds for each in records), 1),
         peak_mib=max(each.peak_mib for each in records),
-        source=source_of(filter(None, [*united["source"]] if any(united["source"]) else [r.source for r in records])),
-        **commit_of(filter(None, [*united["commit"]] if any(united["commit"]) else _commits(records))),
+        source=source_of(
+            filter(
+                None, [*united["source"]] if any(united["source"]) else [r.source for r in records]
+            )
+        ),
+        **commit_of(
+            filter(None, [*united["commit"]] if any(united["commit"]) else _commits(records))
+        ),
     )
 
 
@@ -172,7 +220,8 @@ def _commits(records: Sequence[RunRecord]) -> list[str]:
 
 
 def _one_recipe(name: str, folders: Sequence[Path], records: Sequence[RunRecord]) -> str:
-    """The text of a recipe that plans the jobs of all, and more where jobs are not all of a product's.
+    """The text of a recipe that plans the jobs of all, and more where jobs are not all of a
+    product's.
 
     Where they differ in more than lists, their texts in a row.
     """
@@ -187,7 +236,10 @@ def _one_recipe(name: str, folders: Sequence[Path], records: Sequence[RunRecord]
         if plain(read_tree(text)) != plain(first):
             raise Refused("the recipes use one anchor for two things")
     except (DocumentError, Refused):
-        return "\n".join(f"# {folder.resolve().name}\n{text}" for folder, text in zip(folders, texts, strict=True))
+        return "\n".join(
+            f"# {folder.resolve().name}\n{text}"
+            for folder, text in zip(folders, texts, strict=True)
+        )
     return texts[0] if plain(read_tree(texts[0])) == plain(first) else text
 
 
@@ -199,7 +251,10 @@ def _add(first: Any, other: Any) -> None:
     """
     if not (isinstance(first, dict) and isinstance(other, dict)):
         raise Refused("a recipe is missing")
-    if any(first.get(name) != other.get(name) for name in (first.keys() | other.keys()) - {"name", *_LISTS}):
+    if any(
+        first.get(name) != other.get(name)
+        for name in (first.keys() | other.keys()) - {"name", *_LISTS}
+    ):
         raise Refused("the recipes differ in more than their lists")
     for name in _LISTS:
         known = {_called(each): each for each in first[name]}
@@ -226,15 +281,20 @@ def _asked(record: RunRecord) -> dict[str, Any]:
         "variants": record.variants,
         "steps": [each["name"] for each in record.steps],
     }
-    rest = {name: value for name, value in tree.items() if name not in _LISTS} if isinstance(tree, dict) else {}
+    rest = (
+        {name: value for name, value in tree.items() if name not in _LISTS}
+        if isinstance(tree, dict)
+        else {}
+    )
     return {**rest, **{name: f"[{', '.join(each)}]" for name, each in named.items()}}
 
 
 def _differing(records: Sequence[RunRecord]) -> list[str]:
     compared: dict[str, list[Any]] = {
-        "recipe": [_asked(each) for each in records], "machine": [each.machine for each in records],
+        "recipe": [_asked(each) for each in records],
+        "machine": [each.machine for each in records],
         "versions": [each.versions for each in records],
-    }  # fmt: skip
+    }
     found = []
     for what, tables in compared.items():
         names = dict.fromkeys(name for table in tables for name in table if name != "measured")

@@ -1,4 +1,5 @@
-"""Two runs as one: each network of a workload and variant is a workload, and the runs stand where variants do.
+"""Two runs as one: each network of a workload and variant is a workload, and the runs stand where
+variants do.
 
 So all that a report says of variants and a baseline it says of a run and the one before it.
 """
@@ -28,7 +29,9 @@ class Refused(ValueError):
 
 @dataclass(frozen=True)
 class Pair:
-    """Two runs side by side: `content` compares the second with the first, which is its baseline."""
+    """Two runs side by side: `content` compares the second with the first, which is its
+    baseline.
+    """
 
     first: str
     second: str
@@ -51,8 +54,13 @@ def side_by_side(first: Path, second: Path) -> Pair:
     every = [dict.fromkeys(frame[_NETWORK].itertuples(index=False, name=None)) for frame in frames]
     common = [network for network in every[0] if network in every[1]]
     if not common:
-        told = " and ".join(f"{label} has {_listed(found)}" for label, found in zip(labels, every, strict=True))
-        raise Refused(f"{first} and {second} have no network in common: {told}; compare runs of the same recipe")
+        told = " and ".join(
+            f"{label} has {_listed(found)}" for label, found in zip(labels, every, strict=True)
+        )
+        raise Refused(
+            f"{first} and {second} have no network in common: {told}; compare runs of the same"
+            " recipe"
+        )
     names = {network: ", ".join(network) for network in common}
     alone = [
         f"not compared, since only {label} has them: {_listed(lacking)}"
@@ -88,7 +96,9 @@ def _renamed(frame: pd.DataFrame, names: Mapping[tuple[str, str], str], label: s
     return made[made["workload"] != ""]
 
 
-def _record(records: Sequence[Record], labels: Sequence[str], names: Mapping[tuple[str, str], str]) -> Record:
+def _record(
+    records: Sequence[Record], labels: Sequence[str], names: Mapping[tuple[str, str], str]
+) -> Record:
     """What is recorded of both; where they differ, what each says."""
     first, second = records
     steps = {str(step["name"]): step for each in (second, first) for step in each.steps}
@@ -96,36 +106,55 @@ def _record(records: Sequence[Record], labels: Sequence[str], names: Mapping[tup
     data = {**second.table("data"), **first.table("data")}
     finished = [each.entries.get("finished") or "" for each in records]
     entries: dict[str, Any] = {
-        "name": f"{labels[1]} against {labels[0]}", "baseline": labels[0], "variants": list(labels),
-        "workloads": list(names.values()), "steps": [steps[name] for name in order],
+        "name": f"{labels[1]} against {labels[0]}",
+        "baseline": labels[0],
+        "variants": list(labels),
+        "workloads": list(names.values()),
+        "steps": [steps[name] for name in order],
         "data": {name: data[network[0]] for network, name in names.items() if network[0] in data},
-        "versions": _both(records, "versions"), "machine": _both(records, "machine"),
+        "versions": _both(records, "versions"),
+        "machine": _both(records, "machine"),
         "started": " / ".join(each.text("started") for each in records),
         "finished": " / ".join(map(str, finished)) if all(finished) else "",
         "recipe_text": first.text("recipe_text"),
-    }  # fmt: skip
+    }
     return Record(entries if any(each.entries for each in records) else {"baseline": labels[0]})
 
 
 def _both(records: Sequence[Record], key: str) -> dict[str, str]:
     tables = [each.table(key) for each in records]
     names = dict.fromkeys(name for table in tables for name in table)
-    values = {name: dict.fromkeys(str(table.get(name, "not recorded")) for table in tables) for name in names}
+    values = {
+        name: dict.fromkeys(str(table.get(name, "not recorded")) for table in tables)
+        for name in names
+    }
     return {name: " / ".join(found) for name, found in values.items()}
 
 
-def _differing(records: Sequence[Record], frames: Sequence[pd.DataFrame], labels: Sequence[str]) -> list[str]:
+def _differing(
+    records: Sequence[Record], frames: Sequence[pd.DataFrame], labels: Sequence[str]
+) -> list[str]:
     """What else differs than what is to be compared: machine, versions, data, options, seeds."""
     found = []
     for key, what in (("machine", "the machine"), ("versions", "the versions")):
         one, other = (each.table(key) for each in records)
-        names = [name for name in {**one, **other} if one.get(name) != other.get(name) and name != _MOMENT]
-        told = "; ".join(f"{name} {one.get(name, 'not recorded')} against {other.get(name, 'not recorded')}"
-                         for name in names)  # fmt: skip
+        names = [
+            name
+            for name in {**one, **other}
+            if one.get(name) != other.get(name) and name != _MOMENT
+        ]
+        told = "; ".join(
+            f"{name} {one.get(name, 'not recorded')} against {other.get(name, 'not recorded')}"
+            for name in names
+        )
         found += [f"{what} differ{'s' * (key == 'machine')}: {told}"] if told else []
     for name in records[0].table("data").keys() & records[1].table("data").keys():
         own, now = (each.text("data", name, "fingerprint") for each in records)
-        found += [f"the data of {name} differ: fingerprint {own[:12]} against {now[:12]}"] if own != now else []
+        found += (
+            [f"the data of {name} differ: fingerprint {own[:12]} against {now[:12]}"]
+            if own != now
+            else []
+        )
     return [*found, *differing_options(frames, ["workload"]), *_differing_seeds(frames, labels)]
 
 
@@ -143,20 +172,34 @@ def differing_options(
         key = [*network, "step"] if column == "options" else [*network]
         for names, by_seed in ((key, False), ([*key, "seed"], True)):
             one, other = (
-                {tuple(map(str, place)): given
-                 for *place, given in frame.drop_duplicates(names)[[*names, column]].itertuples(index=False)}
+                {
+                    tuple(map(str, place)): given
+                    for *place, given in frame.drop_duplicates(names)[[*names, column]].itertuples(
+                        index=False
+                    )
+                }
                 for frame in frames
-            )  # fmt: skip
+            )
             for place in one.keys() & other.keys():
                 own, now = one[place], other[place]
-                differ = sorted(name for name in own | now
-                                if own.get(name) != now.get(name) and (name == "split") is by_seed)  # fmt: skip
-                told = ", ".join(f"{name} {own.get(name)!r} against {now.get(name)!r}" for name in differ)
+                differ = sorted(
+                    name
+                    for name in own | now
+                    if own.get(name) != now.get(name) and (name == "split") is by_seed
+                )
+                told = ", ".join(
+                    f"{name} {own.get(name)!r} against {now.get(name)!r}" for name in differ
+                )
                 of = "/".join(place)
-                where = place[len(network)] if column == "options" else f"{column.removesuffix('_options')} of {of}"
+                where = (
+                    place[len(network)]
+                    if column == "options"
+                    else f"{column.removesuffix('_options')} of {of}"
+                )
                 found += [((column, told), where)] * bool(told)
     return sorted(
-        f"the options of {min(where)}{f' and {more} more' if (more := len({*where}) - 1) else ''} differ: {told}"
+        f"the options of {min(where)}{f' and {more} more' if (more := len({*where}) - 1) else ''}"
+        f" differ: {told}"
         for (_, told), where in grouped(found).items()
     )
 

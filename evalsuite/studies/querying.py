@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TABLE = "rows"
-# A statement may come from anybody: it reads the table and nothing else. No file is read or written, no extension is
-# loaded or fetched, none of Python's variables is a table, and none of these settings can be changed.
+# A statement may come from anybody: it reads the table and nothing else. No file is read or
+# written, no extension is loaded or fetched, none of Python's variables is a table, and none of
+# these settings can be changed.
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": "false",
     "python_enable_replacements": "false",
@@ -30,9 +31,10 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
 def answer(sql: str, folders: Sequence[Path], form: str) -> str:
     """What `sql` selects of the table `rows`, as text in one of FORMATS.
 
-    The table is the rows of the runs, `run` being the folder's name. Options are structs: `options.sparsity`; one that
-    a step does not have is null. A small statement can stand for an endless answer, so the command has a share of
-    memory and time for it, as for a file of the results' size.
+    The table is the rows of the runs, `run` being the folder's name. Options are structs:
+    `options.sparsity`; one that a step does not have is null. A small statement can stand for an
+    endless answer, so the command has a share of memory and time for it, as for a file of the
+    results' size.
 
     Raises:
         DamagedResults: a folder has no results, or they cannot be read.
@@ -44,18 +46,23 @@ def answer(sql: str, folders: Sequence[Path], form: str) -> str:
         raise Refused("query needs DuckDB: pip install 'evalsuite[sql]'") from error
     table = as_table(read_results(*folders))
     share = Share.of(table.nbytes)
-    settings = {**_SETTINGS, "memory_limit": f"{share.memory // 2}B"}  # the answer, and its text, need room too
+    # the answer, and its text, need room too
+    settings = {**_SETTINGS, "memory_limit": f"{share.memory // 2}B"}
     with within(share, "the statement"), duckdb.connect(config=settings) as connection:
         connection.register(TABLE, table)
         connection.execute("SET lock_configuration = true")
         try:
             statements = connection.extract_statements(sql)
             if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
-                raise Refused(f"query takes one statement that selects: write SELECT ... FROM {TABLE}")
+                raise Refused(
+                    f"query takes one statement that selects: write SELECT ... FROM {TABLE}"
+                )
             frame: pd.DataFrame = connection.sql(sql).df()
         except duckdb.Error as error:
             said = str(error).strip()
-            raise Refused(f"DuckDB: {said}\nThe table is {TABLE}: {', '.join(table.column_names)}") from error
+            raise Refused(
+                f"DuckDB: {said}\nThe table is {TABLE}: {', '.join(table.column_names)}"
+            ) from error
         return FORMATS[form](frame)
 
 
@@ -69,7 +76,9 @@ def _text(frame: pd.DataFrame) -> str:
 FORMATS: dict[str, Callable[[pd.DataFrame], str]] = {
     "text": _text,
     "csv": csv_text,
-    "json": lambda frame: frame.to_json(orient="records", indent=1, force_ascii=False, double_precision=15) + "\n",
+    "json": lambda frame: (
+        frame.to_json(orient="records", indent=1, force_ascii=False, double_precision=15) + "\n"
+    ),
 }
 
 
@@ -80,7 +89,14 @@ def runs_below(folder: Path) -> list[Path]:
         Refused: there is none.
     """
     places = sorted(path.parent for path in folder.rglob("results.parquet"))
-    found = [each for each in places if not any(part.startswith(".") for part in each.relative_to(folder).parts)]
+    found = [
+        each
+        for each in places
+        if not any(part.startswith(".") for part in each.relative_to(folder).parts)
+    ]
     if not found:
-        raise Refused(f"{folder}: no run's folder here; `evalsuite run RECIPE.yaml --out {folder / 'NAME'}` makes one")
+        raise Refused(
+            f"{folder}: no run's folder here; `evalsuite run RECIPE.yaml --out {folder / 'NAME'}`"
+            " makes one"
+        )
     return found

@@ -1,9 +1,10 @@
 """More seeds until an interval is narrow enough: `evalsuite run --until 0.5%`.
 
-The rule looks at the width of the intervals of one primary endpoint alone, never at where they lie: whether a
-difference is large, or which way it goes, has no part in when a run ends. The mean of normal differences does not
-depend on their spread, so that it stays unbiased; but a spread that came out small by chance ends a run early, so that
-an interval at the end holds the truth in a little less than 95 % of runs. A least number of seeds keeps that small.
+The rule looks at the width of the intervals of one primary endpoint alone, never at where they lie:
+whether a difference is large, or which way it goes, has no part in when a run ends. The mean of
+normal differences does not depend on their spread, so that it stays unbiased; but a spread that
+came out small by chance ends a run early, so that an interval at the end holds the truth in a
+little less than 95 % of runs. A least number of seeds keeps that small.
 """
 
 from __future__ import annotations
@@ -24,16 +25,19 @@ from evalsuite.report.tables import SAMPLED
 if TYPE_CHECKING:
     from evalsuite.report.cells import MatrixCell
 
-# Seeds. In simulations with normal differences, intervals then hold the truth in 94 % of runs; from 5 seeds, in 92 %.
+# Seeds. In simulations with normal differences, intervals then hold the truth in 94 % of runs; from
+# 5 seeds, in 92 %.
 LEAST = 10
 _LEVEL = 0.975
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """How wide an interval may be, in the endpoint's unit; `percent` where that was said of fractions.
+    """How wide an interval may be, in the endpoint's unit; `percent` where that was said of
+    fractions.
 
-    `endpoint` is a part of a primary endpoint's question; of the first that the run measures, where it is empty.
+    `endpoint` is a part of a primary endpoint's question; of the first that the run measures, where
+    it is empty.
     """
 
     width: float
@@ -50,14 +54,19 @@ class Goal:
         told = re.fullmatch(r"\s*(\d*\.?\d+(?:e-?\d+)?)\s*(%?)\s*", text)
         width = float(told[1]) / (100 if told[2] else 1) if told else 0.0
         if not (told and 0 < width < math.inf):
-            raise ValueError(f"--until takes the width of an interval, as 0.5% or 0.01; got {text!r}")
+            raise ValueError(
+                f"--until takes the width of an interval, as 0.5% or 0.01; got {text!r}"
+            )
         questions = [each.question for section in sections().values() for each in section.endpoints]
         if not any(endpoint.casefold() in each.casefold() for each in questions):
-            raise ValueError(f"--endpoint: no question has {endpoint!r}; there are: {', '.join(questions)}")
+            raise ValueError(
+                f"--endpoint: no question has {endpoint!r}; there are: {', '.join(questions)}"
+            )
         return cls(width, bool(told[2]), endpoint)
 
     def more(self, found: Estimate) -> int:
-        """How many seeds more the interval seems to need, if they go on to vary so; none where it is narrow.
+        """How many seeds more the interval seems to need, if they go on to vary so; none where it
+        is narrow.
 
         At most as many as there are, since the spread of a few seeds is not well known.
         """
@@ -74,7 +83,9 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a run stands: the question, the seeds that it needs beside those it has, and each interval in words."""
+    """Where a run stands: the question, the seeds that it needs beside those it has, and each
+    interval in words.
+    """
 
     question: str
     more: int
@@ -85,30 +96,42 @@ def standing(folder: Path, goal: Goal) -> Standing:
     """What the rows of a run say of the goal's endpoint.
 
     Raises:
-        ValueError: the run measures no such endpoint, its unit has no per cent, or no number of seeds helps.
+        ValueError: the run measures no such endpoint, its unit has no per cent, or no number of
+            seeds helps.
     """
     every = [(matrix.variant, row) for matrix in Run.of(folder).matrices for row in matrix.rows]
     asked = list(dict.fromkeys(row.endpoint.question for _, row in every))
     question = next((each for each in asked if goal.endpoint.casefold() in each.casefold()), None)
     if question is None:
         raise ValueError(
-            f"the run measures no primary endpoint {goal.endpoint!r}; it has: {', '.join(asked) or 'none'}"
+            f"the run measures no primary endpoint {goal.endpoint!r}; it has:"
+            f" {', '.join(asked) or 'none'}"
         )
     rows = [(variant, row) for variant, row in every if row.endpoint.question == question]
     if goal.percent and rows[0][1].endpoint.unit != SAMPLED:
-        raise ValueError(f"{question} is measured in {rows[0][1].endpoint.unit}: give --until in that unit, without %")
+        raise ValueError(
+            f"{question} is measured in {rows[0][1].endpoint.unit}: give --until in that unit,"
+            " without %"
+        )
     told = [each for variant, row in rows for each in _cells(variant, row, goal)]
     wanted = [more for more, _ in told if more is not None]
     if not wanted:
-        raise ValueError(f"{question}: no interval that more seeds narrow: {'; '.join(text for _, text in told)}")
+        raise ValueError(
+            f"{question}: no interval that more seeds narrow: {'; '.join(text for _, text in told)}"
+        )
     return Standing(question, max(wanted), tuple(text for _, text in told))
 
 
 def _cells(variant: str, row: MatrixRow, goal: Goal) -> Iterator[tuple[int | None, str]]:
-    """Of each workload: the seeds more that it needs, None where no number helps, and its interval in words."""
+    """Of each workload: the seeds more that it needs, None where no number helps, and its
+    interval in words.
+    """
     for workload, cell in row.cells.items():
         if cell.estimate is None or cell.bracketed:
-            yield None, f"{workload}, {variant}: {cell.words}; left out, since more seeds do not change it"
+            yield (
+                None,
+                f"{workload}, {variant}: {cell.words}; left out, since more seeds do not change it",
+            )
         else:
             yield goal.more(cell.estimate), f"{workload}, {variant}: {_width(cell, row)}"
 

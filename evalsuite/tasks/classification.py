@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class Classification:
     """One class for each sample: cross-entropy and accuracy.
 
-    Outputs are logits (samples, classes), or (samples, positions, classes); targets are int64, of the shape without
-    classes, and those of -100 count nowhere.
+    Outputs are logits (samples, classes), or (samples, positions, classes); targets are int64, of
+    the shape without classes, and those of -100 count nowhere.
 
     Example: docs/reference.md#batches-tasks-and-scores
     """
@@ -28,9 +28,13 @@ class Classification:
         """The mean cross-entropy over the targets that count, in nats, 0-d."""
         from torch.nn import functional
 
-        return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), ignore_index=IGNORED)
+        return functional.cross_entropy(
+            outputs.flatten(0, -2), targets.flatten(), ignore_index=IGNORED
+        )
 
-    def imitation(self, outputs: torch.Tensor, teacher: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def imitation(
+        self, outputs: torch.Tensor, teacher: torch.Tensor, targets: torch.Tensor
+    ) -> torch.Tensor:
         """See `distill_loss`, where the targets count."""
         from evalsuite.reluize.repair import distill_loss
 
@@ -42,14 +46,22 @@ class Classification:
         return outputs.argmax(-1)
 
     def tally(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Of the targets that count, float64 (3,): how many there are, how many are right, and their summed loss."""
+        """Of the targets that count, float64 (3,): how many there are, how many are right, and
+        their summed loss.
+        """
         import torch
         from torch.nn import functional
 
         counted = targets != IGNORED
         logits, wanted = outputs[counted].double(), targets[counted]
-        loss = functional.cross_entropy(logits, wanted, reduction="sum") if len(wanted) else logits.sum()
-        return torch.stack([counted.sum().double(), (logits.argmax(-1) == wanted).sum().double(), loss])
+        loss = (
+            functional.cross_entropy(logits, wanted, reduction="sum")
+            if len(wanted)
+            else logits.sum()
+        )
+        return torch.stack(
+            [counted.sum().double(), (logits.argmax(-1) == wanted).sum().double(), loss]
+        )
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:
         """Of a tally (3,): the accuracy, a fraction, and the mean cross-entropy `nll`, in nats."""
@@ -62,7 +74,8 @@ class Classification:
 
 @dataclass(frozen=True)
 class TokenClassification(Classification):
-    """One class for each position, as of named entities: cross-entropy and accuracy over the positions that count.
+    """One class for each position, as of named entities: cross-entropy and accuracy over the
+    positions that count.
 
     Example: docs/reference.md#batches-tasks-and-scores
     """

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Embedding:
-    """A vector for each sample, which should point where its target points: by default where the original's does.
+    """A vector for each sample, which should point where its target points: by default where the
+    original's does.
 
-    Outputs and targets are (samples, width), float32. Where the data have no targets, the original network's outputs
-    are the targets.
+    Outputs and targets are (samples, width), float32. Where the data have no targets, the original
+    network's outputs are the targets.
 
     Example: docs/reference.md#batches-tasks-and-scores
     """
@@ -30,7 +31,9 @@ class Embedding:
 
         return 1 - functional.cosine_similarity(outputs, targets, dim=-1).mean()
 
-    def imitation(self, outputs: torch.Tensor, teacher: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def imitation(
+        self, outputs: torch.Tensor, teacher: torch.Tensor, targets: torch.Tensor
+    ) -> torch.Tensor:
         """One minus the mean cosine to the teacher's outputs, (samples, width): 0-d."""
         return self.loss(outputs, teacher.detach())
 
@@ -39,7 +42,9 @@ class Embedding:
         return outputs
 
     def tally(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Sums, float64 (4,): the samples, their cosines, those with a cosine under 0.95, and squared distances."""
+        """Sums, float64 (4,): the samples, their cosines, those with a cosine under 0.95, and
+        squared distances.
+        """
         import torch
         from torch.nn import functional
 
@@ -49,7 +54,9 @@ class Embedding:
         return torch.stack([torch.tensor(float(len(cosine)), dtype=torch.float64), *sums])
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:
-        """Of a tally (4,): the mean cosine, the share of samples under 0.95, and the mean squared distance."""
+        """Of a tally (4,): the mean cosine, the share of samples under 0.95, and the mean
+        squared distance.
+        """
         count, cosine, under, distance = tally.tolist()
         return [
             Metric("cosine", cosine / count, "cosine", Direction.HIGHER),

@@ -19,8 +19,9 @@ class LanguageModel(Classification):
 
     Args:
         per: "token" or "byte": what bits and perplexity are counted by.
-        tokens_per_byte: of the text that is measured, where bits are counted by bytes and tokens are longer than one.
-            It is a mean over the whole text: what is measured on a part of the text is counted by it too.
+        tokens_per_byte: of the text that is measured, where bits are counted by bytes and tokens
+            are longer than one. It is a mean over the whole text: what is measured on a part of the
+            text is counted by it too.
 
     Example: docs/reference.md#batches-tasks-and-scores
     """
@@ -33,7 +34,10 @@ class LanguageModel(Classification):
         if self.per not in ("token", "byte"):
             raise ValueError(f"per must be 'token' or 'byte', got {self.per!r}")
         if self.per == "token" and self.tokens_per_byte != 1:
-            raise ValueError(f"tokens_per_byte belongs to per='byte', got {self.tokens_per_byte} with per='token'")
+            raise ValueError(
+                f"tokens_per_byte belongs to per='byte', got {self.tokens_per_byte} with"
+                " per='token'"
+            )
         if not 0 < self.tokens_per_byte <= 1:
             raise ValueError(f"tokens_per_byte must be in (0, 1], got {self.tokens_per_byte}")
 
@@ -42,9 +46,15 @@ class LanguageModel(Classification):
         nats = float(tally[2] / tally[0]) * self.tokens_per_byte
         bits = Metric(f"bits_per_{self.per}", nats / math.log(2), "bits", Direction.LOWER)
         perplexity = math.exp(nats) if nats < 700 else None
-        reason = "" if perplexity is not None else f"a loss of {nats:.4g} nats gives more than a float holds"
+        reason = (
+            ""
+            if perplexity is not None
+            else f"a loss of {nats:.4g} nats gives more than a float holds"
+        )
         return [
             bits,
             *super().metrics(tally),
-            Metric("perplexity", perplexity, "ratio", Direction.LOWER, {"per": self.per}, reason=reason),
+            Metric(
+                "perplexity", perplexity, "ratio", Direction.LOWER, {"per": self.per}, reason=reason
+            ),
         ]

@@ -13,9 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MultiLabel:
-    """Each label for itself, present or not: binary cross-entropy, F1 over all labels, and whole samples right.
+    """Each label for itself, present or not: binary cross-entropy, F1 over all labels, and whole
+    samples right.
 
-    Outputs are logits (samples, labels), present where > 0; targets are int64 0 or 1, and -100 counts nowhere.
+    Outputs are logits (samples, labels), present where > 0; targets are int64 0 or 1, and -100
+    counts nowhere.
 
     Example: docs/reference.md#batches-tasks-and-scores
     """
@@ -28,39 +30,63 @@ class MultiLabel:
         from torch.nn import functional
 
         counted = targets != IGNORED
-        return functional.binary_cross_entropy_with_logits(outputs[counted], targets[counted].to(outputs.dtype))
+        return functional.binary_cross_entropy_with_logits(
+            outputs[counted], targets[counted].to(outputs.dtype)
+        )
 
-    def imitation(self, outputs: torch.Tensor, teacher: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The mean binary cross-entropy to the teacher's probabilities, both of logits (samples, labels): 0-d."""
+    def imitation(
+        self, outputs: torch.Tensor, teacher: torch.Tensor, targets: torch.Tensor
+    ) -> torch.Tensor:
+        """The mean binary cross-entropy to the teacher's probabilities, both of logits (samples,
+        labels): 0-d.
+        """
         from torch.nn import functional
 
         counted = targets != IGNORED
-        return functional.binary_cross_entropy_with_logits(outputs[counted], teacher[counted].detach().sigmoid())
+        return functional.binary_cross_entropy_with_logits(
+            outputs[counted], teacher[counted].detach().sigmoid()
+        )
 
     def decisions(self, outputs: torch.Tensor) -> torch.Tensor:
-        """Which labels are present, bool, of the shape of the outputs: those whose logit is above 0."""
+        """Which labels are present, bool, of the shape of the outputs: those whose logit is
+        above 0.
+        """
         return outputs > 0
 
     def tally(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Sums, float64 (7,): labels, true and false positives, false negatives, samples, those all right, loss."""
+        """Sums, float64 (7,): labels, true and false positives, false negatives, samples, those
+        all right, loss.
+        """
         import torch
         from torch.nn import functional
 
         counted, wanted, found = targets != IGNORED, targets == 1, outputs > 0
         logits = outputs[counted].double()
-        loss = functional.binary_cross_entropy_with_logits(logits, targets[counted].double(), reduction="sum")
+        loss = functional.binary_cross_entropy_with_logits(
+            logits, targets[counted].double(), reduction="sum"
+        )
         right = ((wanted == found) | ~counted).all(-1) & counted.any(-1)
         sums = [
-            counted, wanted & found & counted, ~wanted & found & counted, wanted & ~found & counted,
-            counted.any(-1), right,
-        ]  # fmt: skip
+            counted,
+            wanted & found & counted,
+            ~wanted & found & counted,
+            wanted & ~found & counted,
+            counted.any(-1),
+            right,
+        ]
         return torch.stack([*(each.sum().double() for each in sums), loss])
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:
-        """Of a tally (7,): micro-averaged F1, accuracy over labels, the share of samples all right, and mean loss."""
+        """Of a tally (7,): micro-averaged F1, accuracy over labels, the share of samples all
+        right, and mean loss.
+        """
         labels, hits, false, missed, samples, right, loss = tally.tolist()
         present = 2 * hits + false + missed
-        f1, reason = (2 * hits / present, "") if present else (None, "no label is present, and none was found")
+        f1, reason = (
+            (2 * hits / present, "")
+            if present
+            else (None, "no label is present, and none was found")
+        )
         return [
             Metric("f1_micro", f1, "fraction", Direction.HIGHER, reason=reason),
             Metric("label_accuracy", 1 - (false + missed) / labels, "fraction", Direction.HIGHER),

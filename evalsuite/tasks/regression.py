@@ -14,13 +14,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Regression:
-    """One or more real numbers for each sample: squared error, RMSE, mean absolute error and R squared.
+    """One or more real numbers for each sample: squared error, RMSE, mean absolute error and R
+    squared.
 
-    Outputs are (samples, values), or (samples, 1) for targets (samples,); targets are float32, and NaN counts nowhere.
+    Outputs are (samples, values), or (samples, 1) for targets (samples,); targets are float32, and
+    NaN counts nowhere.
 
     Args:
         unit: of the targets, as it stands in tables.
-        tolerance: what a verifier asks: whether an output stays within this distance of its target. None: nothing.
+        tolerance: what a verifier asks: whether an output stays within this distance of its target.
+            None: nothing.
 
     Example: docs/reference.md#batches-tasks-and-scores
     """
@@ -42,7 +45,9 @@ class Regression:
         counted = ~targets.isnan()
         return (outputs.reshape(targets.shape)[counted] - targets[counted]).square().mean()
 
-    def imitation(self, outputs: torch.Tensor, teacher: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def imitation(
+        self, outputs: torch.Tensor, teacher: torch.Tensor, targets: torch.Tensor
+    ) -> torch.Tensor:
         """The mean squared difference from the teacher's outputs, (samples, values): 0-d."""
         return (outputs - teacher.detach()).square().mean()
 
@@ -51,7 +56,9 @@ class Regression:
         return outputs
 
     def tally(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Of each value: how many; sums of squared and absolute errors, of targets, of their squares: (5 * values,)."""
+        """Of each value: how many; sums of squared and absolute errors, of targets, of their
+        squares: (5 * values,).
+        """
         import torch
 
         counted = ~targets.isnan().reshape(len(targets), -1)
@@ -61,7 +68,9 @@ class Regression:
         return torch.cat([each.sum(0) for each in sums])
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:
-        """Of a tally (5 x values,): RMSE, mean absolute error, and the mean over values of R squared."""
+        """Of a tally (5 x values,): RMSE, mean absolute error, and the mean over values of R
+        squared.
+        """
         count, squared, absolute, total, squares = tally.reshape(5, -1)
         spread = squares - total * total / count
         varies = spread > 1e-12 * squares
@@ -70,5 +79,11 @@ class Regression:
         return [
             Metric("rmse", math.sqrt(squared.sum() / count.sum()), self.unit, Direction.LOWER),
             Metric("mae", float(absolute.sum() / count.sum()), self.unit, Direction.LOWER),
-            Metric("r2", known, "share", Direction.HIGHER, reason="" if known is not None else "all targets are equal"),
+            Metric(
+                "r2",
+                known,
+                "share",
+                Direction.HIGHER,
+                reason="" if known is not None else "all targets are equal",
+            ),
         ]

@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from evalsuite.samples import Inputs
 
 BATCH = 256
-_OUTPUTS = 2**24  # values of the outputs of a batch, of all networks: a task holds about five times as many
+# values of the outputs of a batch, of all networks: a task holds about five times as many
+_OUTPUTS = 2**24
 
 
 @dataclass(frozen=True)
 class Score:
-    """The task's metrics, the headline first, and what the network decides for each sample where it was asked for.
+    """The task's metrics, the headline first, and what the network decides for each sample where it
+    was asked for.
 
     Example: docs/reference.md#batches-tasks-and-scores
     """
@@ -32,8 +34,12 @@ class Score:
         """The first metric, the task's own measure of how good a network is."""
         return self.metrics[0]
 
-    def named(self, name: str, setting: Mapping[str, Setting] | None = None, *, reason: str = "") -> Metric:
-        """The headline as a metric of another name, `{}` in it standing for the task's own, and setting."""
+    def named(
+        self, name: str, setting: Mapping[str, Setting] | None = None, *, reason: str = ""
+    ) -> Metric:
+        """The headline as a metric of another name, `{}` in it standing for the task's own, and
+        setting.
+        """
         made = self.headline
         return replace(
             made,
@@ -44,9 +50,11 @@ class Score:
 
 
 def changes(one: Score, other: Score, split: Split) -> float | None:
-    """The share of the targets that count on which two networks decide differently; None of real-valued decisions.
+    """The share of the targets that count on which two networks decide differently; None of
+    real-valued decisions.
 
-    Where a task decides another number of things than there are targets, it is the share of all decisions.
+    Where a task decides another number of things than there are targets, it is the share of all
+    decisions.
 
     Example: docs/reference.md#batches-tasks-and-scores
     """
@@ -57,8 +65,8 @@ def changes(one: Score, other: Score, split: Split) -> float | None:
 
 
 def worsening(before: Metric, after: Metric, *, reason: str = "") -> Metric:
-    """How far a metric got worse, as a metric of its own: its name ends in `_drop` where higher is better, else in
-    `_increase`.
+    """How far a metric got worse, as a metric of its own: its name ends in `_drop` where higher is
+    better, else in `_increase`.
 
     Example: docs/reference.md#batches-tasks-and-scores
     """
@@ -71,15 +79,21 @@ def worsening(before: Metric, after: Metric, *, reason: str = "") -> Metric:
     return replace(after, name=name, value=value, direction=Direction.LOWER, reason=said)
 
 
-def score(run: Callable[[Inputs], torch.Tensor], split: Split, *, batch: int = BATCH, decisions: bool = False) -> Score:
+def score(
+    run: Callable[[Inputs], torch.Tensor],
+    split: Split,
+    *,
+    batch: int = BATCH,
+    decisions: bool = False,
+) -> Score:
     """The metrics of the split's task, of outputs that `run` gives batch by batch.
 
     Args:
         run: gives the outputs for a batch of inputs; a module in eval mode, or a runtime's session.
         split: the part of the data.
         batch: samples at a time, fewer where each is large.
-        decisions: whether to keep what the task decides, on the CPU: for comparing two networks. Decisions that are
-            real numbers, as of a regression, are none to agree in, and not kept.
+        decisions: whether to keep what the task decides, on the CPU: for comparing two networks.
+            Decisions that are real numbers, as of a regression, are none to agree in, and not kept.
 
     Example: docs/plugins.md#2-a-stage
     """
@@ -94,8 +108,8 @@ def scores(
     decisions: bool = False,
     seen: Callable[[list[torch.Tensor]], None] | None = None,
 ) -> list[Score]:
-    """What `score` gives, of several networks at once: each batch is read once, and `seen` is given all their outputs
-    for it.
+    """What `score` gives, of several networks at once: each batch is read once, and `seen` is given
+    all their outputs for it.
 
     Example: docs/reference.md#batches-tasks-and-scores
     """
@@ -109,7 +123,9 @@ def scores(
             if seen is not None:
                 seen(made)
             sums = [split.task.tally(outputs, targets) for outputs in made]
-            totals = [total + each for total, each in zip(totals, sums, strict=True)] if totals else sums
+            totals = (
+                [total + each for total, each in zip(totals, sums, strict=True)] if totals else sums
+            )
             for outputs, known in zip(made, kept, strict=True):
                 if decisions and not (decided := split.task.decisions(outputs)).is_floating_point():
                     known.append(decided)
@@ -130,7 +146,9 @@ def mean_loss(run: Callable[[Inputs], torch.Tensor], split: Split, *, batch: int
     with torch.no_grad():
         for inputs, targets in split.batches(_batch(1, split, batch)):
             wanted = targets.double() if targets.is_floating_point() else targets
-            counted = int((~wanted.isnan() if wanted.is_floating_point() else wanted != IGNORED).sum())
+            counted = int(
+                (~wanted.isnan() if wanted.is_floating_point() else wanted != IGNORED).sum()
+            )
             if counted:
                 total += counted * split.task.loss(run(inputs).cpu().double(), wanted).item()
                 count += counted
@@ -138,10 +156,12 @@ def mean_loss(run: Callable[[Inputs], torch.Tensor], split: Split, *, batch: int
 
 
 def _batch(networks: int, split: Split, batch: int) -> int:
-    """How many samples go at a time: at most `batch`, fewer where inputs or outputs of each are large.
+    """How many samples go at a time: at most `batch`, fewer where inputs or outputs of each are
+    large.
 
-    Outputs are large where each position has logits of its own: a text of 1,024 tokens has 51 million of 50,257 words.
-    How many classes there are the targets tell, as well as they can without a network being run.
+    Outputs are large where each position has logits of its own: a text of 1,024 tokens has 51
+    million of 50,257 words. How many classes there are the targets tell, as well as they can
+    without a network being run.
     """
     from evalsuite.samples import batch_of
 

@@ -5,8 +5,9 @@
     def test_conformance():
         check_stage(MyStage())
 
-`check_stage`, `check_variant`, `check_workload` and `check_activation` run what they are given on really trained
-networks and many numbers, and raise AssertionError with the rule, the culprit and the cure.
+`check_stage`, `check_variant`, `check_workload` and `check_activation` run what they are given on
+really trained networks and many numbers, and raise AssertionError with the rule, the culprit and
+the cure.
 """
 
 from evalsuite.testing.activations import check_activation

@@ -25,33 +25,47 @@ _TURNS = {"+": (1, "rises"), "-": (-1, "falls"), "0": (0, "stays")}
 
 
 def grid(row: Activation, end: float = 64.0) -> torch.Tensor:
-    """Ascending float64 numbers: even ones from -end to end, and close ones around 0, kinks and inflections."""
+    """Ascending float64 numbers: even ones from -end to end, and close ones around 0, kinks and
+    inflections.
+    """
     near = torch.tensor([0.0, *row.inflections, *row.kinks], dtype=torch.float64)[:, None]
     steps = torch.logspace(-9, 0, 19, dtype=torch.float64)
     even = torch.linspace(-end, end, 8 * int(end) + 1, dtype=torch.float64)
-    return torch.cat([even, (near + steps).flatten(), (near - steps).flatten(), near.flatten()]).sort().values
+    return (
+        torch.cat([even, (near + steps).flatten(), (near - steps).flatten(), near.flatten()])
+        .sort()
+        .values
+    )
 
 
 def _exactness(row: Activation) -> None:
-    """Values differ by the slope's integral, by Gauss and Legendre's rule; relative to them, however small they are."""
+    """Values differ by the slope's integral, by Gauss and Legendre's rule; relative to them,
+    however small they are.
+    """
     nodes, weights = (torch.from_numpy(each) for each in np.polynomial.legendre.leggauss(16))
     places = torch.tensor([*row.inflections, *row.kinks], dtype=torch.float64)
-    edges = torch.cat([torch.linspace(-64, 64, 513, dtype=torch.float64), _TAIL, -_TAIL, places]).sort().values
+    edges = (
+        torch.cat([torch.linspace(-64, 64, 513, dtype=torch.float64), _TAIL, -_TAIL, places])
+        .sort()
+        .values
+    )
     low, high = edges[:-1], edges[1:]
     inner = (low + high)[:, None] / 2 + (high - low)[:, None] / 2 * nodes
     integral = (row.slope(inner) * weights).sum(1) * (high - low) / 2
     values = row.value(low), row.value(high)
     scale = values[0].abs() + values[1].abs()
-    # Where g crosses 0 its size is that of its terms; below 1e-25 exponentials fall too fast for the rule.
+    # Where g crosses 0 its size is that of its terms; below 1e-25 exponentials fall too fast for
+    # the rule.
     allowed = 1e-9 * torch.where((low < 4) & (high > -4), scale.clamp(min=1), scale) + 1e-25
     error = ((values[1] - values[0] - integral).abs() / allowed).nan_to_num(math.inf)
     at = int(error.argmax())
     require(
         float(error[at]) <= 1,
         "`value` and `slope` are exact in float64, also where they are small",
-        f"{row.name}: from z = {low[at]:g} to {high[at]:g} value goes from {values[0][at]:.9g} to {values[1][at]:.9g}, "
-        f"but the integral of slope is {integral[at]:.9g}",
-        "let slope be value's derivative, and nothing cancel: expm1, log1p, erfc, a formula for each sign",
+        f"{row.name}: from z = {low[at]:g} to {high[at]:g} value goes from {values[0][at]:.9g} to"
+        f" {values[1][at]:.9g}, but the integral of slope is {integral[at]:.9g}",
+        "let slope be value's derivative, and nothing cancel: expm1, log1p, erfc, a formula for"
+        " each sign",
     )
 
 
@@ -60,7 +74,8 @@ def _shape(row: Activation) -> None:
     signs = row.shape or "0"
     require(
         len(signs) == len(row.inflections) + 1 and set(signs) <= set(_TURNS),
-        "`shape` has one sign, of + - 0, for each piece between the inflections; '' is of a piecewise linear g",
+        "`shape` has one sign, of + - 0, for each piece between the inflections; '' is of a"
+        " piecewise linear g",
         f"{row.name}: shape {row.shape!r}, inflections {row.inflections}",
         "give the sign of g'' on each piece",
     )
@@ -84,8 +99,13 @@ def _shape(row: Activation) -> None:
 
 
 def _turned(row: Activation, sign: str, low: float, high: float) -> bool:
-    """Whether the slope changes between low and high, where it has no kink; it may do so only as the sign says."""
-    (turn, verb), share = _TURNS[sign], torch.logspace(-9, -1, 33, dtype=torch.float64) * min(high - low, 1.0)
+    """Whether the slope changes between low and high, where it has no kink; it may do so only as
+    the sign says.
+    """
+    (turn, verb), share = (
+        _TURNS[sign],
+        torch.logspace(-9, -1, 33, dtype=torch.float64) * min(high - low, 1.0),
+    )
     even = torch.linspace(low, high, 402, dtype=torch.float64)[1:-1]
     # Close to the ends, where an inflection may be misplaced by little.
     z = torch.cat([low + share, even, high - share]).sort().values
@@ -96,8 +116,10 @@ def _turned(row: Activation, sign: str, low: float, high: float) -> bool:
     require(
         float(wrong[at]) <= noise,
         f"on a piece of shape {sign!r} the slope {verb}",
-        f"{row.name}: from z = {z[at]:.9g} to {z[at + 1]:.9g} it goes from {slope[at]:.9g} to {slope[at + 1]:.9g}",
-        "list where g'' changes sign in `inflections`, where g' jumps in `kinks`, and the signs between in `shape`",
+        f"{row.name}: from z = {z[at]:.9g} to {z[at + 1]:.9g} it goes from {slope[at]:.9g} to"
+        f" {slope[at + 1]:.9g}",
+        "list where g'' changes sign in `inflections`, where g' jumps in `kinks`, and the signs"
+        " between in `shape`",
     )
     return bool(turn * (slope[-1] - slope[0]) > noise)
 
@@ -107,7 +129,10 @@ def _kinks(row: Activation) -> None:
         slopes = row.slope(torch.tensor([low, high], dtype=torch.float64))
         return float((slopes[1] - slopes[0]).abs())
 
-    rule, cure = "the slope jumps at the kinks, and only there", "list in `kinks` where g' jumps, and nothing else"
+    rule, cure = (
+        "the slope jumps at the kinks, and only there",
+        "list in `kinks` where g' jumps, and nothing else",
+    )
     for at in row.kinks:
         step = 1e-12 * max(1.0, abs(at))
         require(jump(at - step, at + step) > 1e-9, rule, f"{row.name}: it does not at {at:g}", cure)
@@ -118,7 +143,9 @@ def _kinks(row: Activation) -> None:
         left, right = inner[steepest].item(), inner[steepest + 1].item()
         for _ in range(40):
             middle = (left + right) / 2
-            left, right = (left, middle) if jump(left, middle) >= jump(middle, right) else (middle, right)
+            left, right = (
+                (left, middle) if jump(left, middle) >= jump(middle, right) else (middle, right)
+            )
         require(jump(left, right) < 1e-6, rule, f"{row.name}: it jumps at {left:.9g} too", cure)
 
 
@@ -126,7 +153,11 @@ def _limits(row: Activation) -> None:
     for limit, end in zip(row.limits, (-1e12, 1e12), strict=True):
         slope = float(row.slope(torch.tensor(end, dtype=torch.float64)))
         require(
-            slope * math.copysign(1, limit) > 1e3 if math.isinf(limit) else abs(slope - limit) <= 1e-6,
+            (
+                slope * math.copysign(1, limit) > 1e3
+                if math.isinf(limit)
+                else abs(slope - limit) <= 1e-6
+            ),
             "`limits` are the slopes towards minus and plus infinity",
             f"{row.name}: slope({end:g}) is {slope:g}, not {limit:g}",
             "write the limits of g'",
@@ -139,12 +170,16 @@ def _relu_distance(row: Activation) -> None:
     distance = (row.value(z) - z.clamp(min=0)).abs() - 8 * _BITS * z.abs()
     at = int(distance.argmax())
     most = float(distance[at])
-    low, high = (1e3, math.inf) if math.isinf(row.relu_distance) else (0.99 * row.relu_distance - _BITS,
-                                                                       row.relu_distance * (1 + 1e-9))  # fmt: skip
+    low, high = (
+        (1e3, math.inf)
+        if math.isinf(row.relu_distance)
+        else (0.99 * row.relu_distance - _BITS, row.relu_distance * (1 + 1e-9))
+    )
     require(
         low <= most <= high,
         "`relu_distance` is the greatest distance from ReLU, sup |g(z) - max(z, 0)|, or inf",
-        f"{row.name}: {row.relu_distance:.9g}, but at z = {z[at]:.9g}, the furthest found, it is {most:.9g}",
+        f"{row.name}: {row.relu_distance:.9g}, but at z = {z[at]:.9g}, the furthest found, it is"
+        f" {most:.9g}",
         "write the supremum, found where g' is 0 for z < 0, and 1 for z > 0",
     )
     require(
@@ -160,14 +195,19 @@ def _relaxations(row: Activation) -> None:
     draw = torch.Generator().manual_seed(0)
     middle, exponent = (torch.rand(300, dtype=torch.float64, generator=draw) for _ in range(2))
     places = torch.tensor([0.0, *row.inflections, *row.kinks], dtype=torch.float64)
-    middle = torch.where(middle > 0.5, 24 * middle - 18, places[(2 * len(places) * middle).long() % len(places)])
+    middle = torch.where(
+        middle > 0.5, 24 * middle - 18, places[(2 * len(places) * middle).long() % len(places)]
+    )
     width = 10 ** (5 * exponent - 3)
     share = torch.linspace(0, 1, 301, dtype=torch.float64)[:, None]
     for hardness in (1.0, 30.0):
         lower, upper = (middle - width) / hardness, (middle + width / 2) / hardness
         x = lower + share * (upper - lower)
         value = row.value(hardness * x) / hardness
-        lines, ends = relax(row, lower, upper, hardness=hardness), interval(row, lower, upper, hardness=hardness)
+        lines, ends = (
+            relax(row, lower, upper, hardness=hardness),
+            interval(row, lower, upper, hardness=hardness),
+        )
         below = torch.maximum(lines.lower_slope * x + lines.lower_intercept, ends[0])
         above = torch.minimum(lines.upper_slope * x + lines.upper_intercept, ends[1])
         noise = 16 * _BITS * (x.abs() + value.abs() + below.abs() + above.abs())
@@ -175,8 +215,10 @@ def _relaxations(row: Activation) -> None:
         at = int(outside.argmax())
         require(
             float(outside[at]) <= 0,
-            "the lines of evalsuite.relax, and the ranges of interval, contain g: they are derived from the row",
-            f"{row.name}: on [{lower[at]:g}, {upper[at]:g}], hardness {hardness:g}, g leaves them by {outside[at]:.3g}",
+            "the lines of evalsuite.relax, and the ranges of interval, contain g: they are derived"
+            " from the row",
+            f"{row.name}: on [{lower[at]:g}, {upper[at]:g}], hardness {hardness:g}, g leaves them"
+            f" by {outside[at]:.3g}",
             "mend inflections, shape, kinks, limits or slope",
         )
         loose = torch.maximum(value.amin(0) - ends[0], ends[1] - value.amax(0))[width < 1]
@@ -189,11 +231,17 @@ def _relaxations(row: Activation) -> None:
 
 
 _OF_FUNCTION: tuple[Callable[[Activation], None], ...] = (
-    _shape, _kinks, _exactness, _limits, _relu_distance, _relaxations,
-)  # fmt: skip
+    _shape,
+    _kinks,
+    _exactness,
+    _limits,
+    _relu_distance,
+    _relaxations,
+)
 
 
-_TOLERANCE = 1e-7  # Of modules, whose constants may be float32's; values are recognised as a row's to twice as much.
+# Of modules, whose constants may be float32's; values are recognised as a row's to twice as much.
+_TOLERANCE = 1e-7
 _HUGE = (1e4, 1e10, 1e18, 1e30)
 
 
@@ -235,7 +283,11 @@ def _made(row: Activation) -> nn.Module:
         "let `matches` test for the type of what `make` makes",
     )
     found, said = row.of(made), ("name", "inflections", "shape", "relu_distance", "limits", "kinks")
-    differing = [f"{name} {getattr(row, name)}" for name in said if getattr(row, name) != getattr(found, name)]
+    differing = [
+        f"{name} {getattr(row, name)}"
+        for name in said
+        if getattr(row, name) != getattr(found, name)
+    ]
     require(
         not differing,
         "the row speaks for a new module",
@@ -246,9 +298,14 @@ def _made(row: Activation) -> nn.Module:
 
 
 def _names(row: Activation, module: nn.Module) -> None:
-    empty = [name for name in ("name", "help", "source", "formula") if not getattr(row, name).strip()]
+    empty = [
+        name for name in ("name", "help", "source", "formula") if not getattr(row, name).strip()
+    ]
     require(
-        not empty, "name, help, source and formula are texts", f"{row.name}: {', '.join(empty)} is empty", "write it"
+        not empty,
+        "name, help, source and formula are texts",
+        f"{row.name}: {', '.join(empty)} is empty",
+        "write it",
     )
     known = {entry.name for entry in entries("activations")} | {row.name, ""}
     unknown = [each for each in (row.hardens_to, row.hardened_by) if each not in known]
@@ -268,7 +325,9 @@ def _names(row: Activation, module: nn.Module) -> None:
 
 
 def _matches(row: Activation, module: nn.Module) -> None:
-    others = [each.target for each in load_all("activations") if isinstance(each.target, Activation)]
+    others = [
+        each.target for each in load_all("activations") if isinstance(each.target, Activation)
+    ]
     others = [each for each in others if each.name != row.name]
     taken = [each.name for each in others if row.matches(each.make(4)) or each.matches(module)]
     taken += ["nn.Identity's"] if row.matches(nn.Identity()) else []
@@ -325,18 +384,24 @@ def _huge_inputs(row: Activation, module: nn.Module) -> None:
             require(
                 found.dtype == dtype and found.shape == z.shape,
                 "what is computed has the shape and type of the input",
-                f"{row.name}: {name} made {found.dtype} {tuple(found.shape)} of {dtype} {tuple(z.shape)}",
+                f"{row.name}: {name} made {found.dtype} {tuple(found.shape)} of {dtype}"
+                f" {tuple(z.shape)}",
                 "make constants of the input's type",
             )
             bad = (z[~found.isfinite()] if bounded else z[found.isnan()]).tolist()
             require(
                 not bad,
-                "values and slopes of huge inputs are no NaN, and infinite only where a slope grows without end",
+                "values and slopes of huge inputs are no NaN, and infinite only where a slope grows"
+                " without end",
                 f"{row.name}: {name} at {', '.join(f'{each:g}' for each in bad)} of {dtype}",
                 "write it so that nothing overflows, or clamp the input",
             )
 
 
 _OF_MODULE: tuple[Callable[[Activation, nn.Module], None], ...] = (
-    _names, _matches, _hardness, _value_and_slope, _huge_inputs,
-)  # fmt: skip
+    _names,
+    _matches,
+    _hardness,
+    _value_and_slope,
+    _huge_inputs,
+)

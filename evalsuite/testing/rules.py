@@ -1,4 +1,6 @@
-"""The rules that every plugin keeps: how it is declared, what its outcome is like, and what it leaves as it was."""
+"""The rules that every plugin keeps: how it is declared, what its outcome is like, and what it
+leaves as it was.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,27 @@ from evalsuite.contract import Bench, Metric, Network, Outcome, Split, Stage
 from evalsuite.samples import Samples, leaves
 
 
-def require(holds: object, rule: str, culprit: str, cure: str, error: BaseException | None = None) -> None:
-    """Raise AssertionError with rule, culprit and cure, by that error if there is one, unless the rule holds."""
+def require(
+    holds: object, rule: str, culprit: str, cure: str, error: BaseException | None = None
+) -> None:
+    """Raise AssertionError with rule, culprit and cure, by that error if there is one, unless
+    the rule holds.
+    """
     if not holds:
         raise AssertionError(f"{rule}. Culprit: {culprit}. Cure: {cure}.") from error
 
 
 def check_declaration(plugin: object, kind: str) -> None:
-    """A frozen dataclass with version and one line of help; `kind` is "stage", "variant" or "workload"."""
+    """A frozen dataclass with version and one line of help; `kind` is "stage", "variant" or
+    "workload".
+    """
     mine = f"My{kind.title()}"
-    require(not isinstance(plugin, type), f"a {kind} is an instance", str(plugin), f"pass {mine}(), not {mine}")
+    require(
+        not isinstance(plugin, type),
+        f"a {kind} is an instance",
+        str(plugin),
+        f"pass {mine}(), not {mine}",
+    )
     name = type(plugin).__name__
     parameters = getattr(type(plugin), "__dataclass_params__", None)
     require(
@@ -60,7 +73,14 @@ def check_stage_declaration(stage: Stage) -> None:
     check_declaration(stage, "stage")
     name = type(stage).__name__
     _check_libraries(name, getattr(type(stage), "libraries", None))
-    for field in ("takes_tokens", "takes_several", "takes_any_task", "takes_deployed", "timed", "exclusive"):
+    for field in (
+        "takes_tokens",
+        "takes_several",
+        "takes_any_task",
+        "takes_deployed",
+        "timed",
+        "exclusive",
+    ):
         given = getattr(type(stage), field, False)
         require(
             isinstance(given, bool),
@@ -82,20 +102,35 @@ def _check_libraries(name: str, libraries: object) -> None:
         try:
             importlib.metadata.version(library)
         except importlib.metadata.PackageNotFoundError:
-            require(False, "each of `libraries` is an installed distribution", repr(library), "install or rename it")
+            require(
+                False,
+                "each of `libraries` is an installed distribution",
+                repr(library),
+                "install or rename it",
+            )
 
 
 def check_outcome(stage: Stage, outcome: Outcome, bench: Bench) -> None:
     """Metrics that a table can show, and artefacts where they belong."""
     name = type(stage).__name__
-    require(isinstance(outcome, Outcome), "run returns an Outcome", f"{name}: {outcome!r}", "return Outcome([...])")
+    require(
+        isinstance(outcome, Outcome),
+        "run returns an Outcome",
+        f"{name}: {outcome!r}",
+        "return Outcome([...])",
+    )
     require(
         not outcome.timed or getattr(stage, "timed", False),
         "a stage that takes times says so",
         f"{name} gave a function in the place of a metric",
         "write `timed: ClassVar[bool] = True`",
     )
-    require(len(outcome.metrics) > 0, "a stage measures something", f"{name}: no metric", "raise Unsupported(reason)")
+    require(
+        len(outcome.metrics) > 0,
+        "a stage measures something",
+        f"{name}: no metric",
+        "raise Unsupported(reason)",
+    )
     for metric in outcome.metrics:
         _check_metric(name, metric)
     keys = [key_of(metric) for metric in outcome.metrics]
@@ -118,14 +153,23 @@ def check_outcome(stage: Stage, outcome: Outcome, bench: Bench) -> None:
 
 
 def key_of(metric: Metric) -> tuple[str, str, int]:
-    """What tells a metric from the others of its outcome; sample -1 where it is of no single sample."""
+    """What tells a metric from the others of its outcome; sample -1 where it is of no single
+    sample.
+    """
     setting = ", ".join(f"{name}={value!r}" for name, value in sorted(metric.setting.items()))
     return metric.name, setting, -1 if metric.sample is None else metric.sample
 
 
 def _check_metric(stage: str, metric: Metric) -> None:
-    require(isinstance(metric, Metric), "metrics are of type Metric", f"{stage}: {metric!r}", "return Metric(...)")
-    culprit = f"{stage}: metric {metric.name!r} (setting {dict(metric.setting)}, sample {metric.sample})"
+    require(
+        isinstance(metric, Metric),
+        "metrics are of type Metric",
+        f"{stage}: {metric!r}",
+        "return Metric(...)",
+    )
+    culprit = (
+        f"{stage}: metric {metric.name!r} (setting {dict(metric.setting)}, sample {metric.sample})"
+    )
     value = metric.value
     if value is None:
         return
@@ -183,7 +227,8 @@ def torch_state_kept(plugin: object, kind: str) -> Iterator[None]:
     require(
         not changed,
         f"a {kind} leaves torch's global state as it was",
-        f"{type(plugin).__name__} left {', '.join(f'{name} {value}' for name, value in changed.items())}",
+        f"{type(plugin).__name__} left"
+        f" {', '.join(f'{name} {value}' for name, value in changed.items())}",
         "use context managers such as torch.no_grad(), or restore in `finally`",
     )
 
@@ -195,28 +240,43 @@ def disturb(number: int) -> None:
     random.seed(number)
 
 
-def fingerprint(modules: Mapping[str, nn.Module | None], splits: Mapping[str, Split]) -> dict[str, object]:
+def fingerprint(
+    modules: Mapping[str, nn.Module | None], splits: Mapping[str, Split]
+) -> dict[str, object]:
     """All of some networks and data that a plugin might change, by name."""
     found: dict[str, object] = {}
     for role, root in modules.items():
         if root is None:
             continue
         for path, module in root.named_modules(prefix=role):
-            hooks = len(module._forward_hooks) + len(module._forward_pre_hooks) + len(module._backward_hooks)
+            hooks = (
+                len(module._forward_hooks)
+                + len(module._forward_pre_hooks)
+                + len(module._backward_hooks)
+            )
             found[f"type, mode or hooks of {path}"] = (type(module), module.training, hooks)
         for path, tensor in root.state_dict(prefix=f"{role}.").items():
             found[f"weights {path}"] = content(tensor)
         for path, parameter in root.named_parameters(prefix=role):
             found[f"requires_grad of {path}"] = parameter.requires_grad
-            found[f"gradient of {path}"] = None if parameter.grad is None else content(parameter.grad)
+            found[f"gradient of {path}"] = (
+                None if parameter.grad is None else content(parameter.grad)
+            )
     for part, split in splits.items():
-        found[f"data.{part}.inputs"], found[f"data.{part}.targets"] = content(split.inputs), content(split.targets)
+        found[f"data.{part}.inputs"], found[f"data.{part}.targets"] = (
+            content(split.inputs),
+            content(split.targets),
+        )
     return found
 
 
-def check_unchanged(before: dict[str, object], after: dict[str, object], plugin: object, kind: str, given: str) -> None:
+def check_unchanged(
+    before: dict[str, object], after: dict[str, object], plugin: object, kind: str, given: str
+) -> None:
     """The fingerprints are the same; `given` names the network that is to be copied."""
-    changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
+    changed = sorted(
+        key for key in before.keys() | after.keys() if before.get(key) != after.get(key)
+    )
     require(
         not changed,
         f"a {kind} copies; it never changes what it was given",
@@ -226,7 +286,9 @@ def check_unchanged(before: dict[str, object], after: dict[str, object], plugin:
 
 
 def content(tensor: torch.Tensor | Samples) -> tuple[str, tuple[int, ...], bytes]:
-    """Type, shape and bytes, to compare; of samples that are read when asked for a digest of the bytes."""
+    """Type, shape and bytes, to compare; of samples that are read when asked for a digest of the
+    bytes.
+    """
     if isinstance(tensor, Samples):
         digest = sha256()
         for start in range(0, len(tensor), _BATCH):

@@ -28,32 +28,47 @@ from evalsuite.variants import standing
 from evalsuite.workloads.digits import DigitsMLP
 
 CHECKS = (
-    "declaration", "metrics", "artefacts", "handed_on_network", "torch_state", "input_unchanged", "determinism",
+    "declaration",
+    "metrics",
+    "artefacts",
+    "handed_on_network",
+    "torch_state",
+    "input_unchanged",
+    "determinism",
     "odd_network",
-)  # fmt: skip
+)
 _WORKLOAD = DigitsMLP(epochs=5)
 _SEED = 0
 _TIME_LIMIT = 60.0
 
 
-def check_stage(stage: Stage, *, network: Network | None = None, bench: Bench | None = None) -> list[str]:
+def check_stage(
+    stage: Stage, *, network: Network | None = None, bench: Bench | None = None
+) -> list[str]:
     """Run `stage` and check the contract; return the names of the checks passed.
 
     Args:
-        stage: an instance, with the options to check it under: quick ones, as it runs twice per network.
-        network: what to run it on; by default a GELU network and an annealed ReLU network of `digits-mlp`, of which
-            the stage must be able to measure at least one.
-        bench: the bench that fits `network`; give both or neither. Artefacts go to a temporary folder, not to its own.
+        stage: an instance, with the options to check it under: quick ones, as it runs twice per
+            network.
+        network: what to run it on; by default a GELU network and an annealed ReLU network of
+            `digits-mlp`, of which the stage must be able to measure at least one.
+        bench: the bench that fits `network`; give both or neither. Artefacts go to a temporary
+            folder, not to its own.
 
     Raises:
         AssertionError: a rule is broken; the text names rule, culprit and cure.
     """
     if (network is None) != (bench is None):
-        raise ValueError("give check_stage both network and bench, or neither: the bench's data must fit the network")
+        raise ValueError(
+            "give check_stage both network and bench, or neither: the bench's data must fit the"
+            " network"
+        )
     check_stage_declaration(stage)
     if bench is None:
         with TemporaryDirectory() as folder:  # each run gets a folder of its own
-            bench = make_bench(_WORKLOAD, _WORKLOAD.data(), seed=_SEED, folder=Path(folder), time_limit=_TIME_LIMIT)
+            bench = make_bench(
+                _WORKLOAD, _WORKLOAD.data(), seed=_SEED, folder=Path(folder), time_limit=_TIME_LIMIT
+            )
     # Copies: a stage that changes its network must not spoil it for the next check.
     networks = [copy.deepcopy(each) for each in _trained()] if network is None else [network]
     refusals = [refusal for each in networks if (refusal := _check_on(stage, each, bench))]
@@ -93,11 +108,21 @@ def _run(stage: Stage, network: Network, bench: Bench, disturbance: int) -> Outc
         try:
             outcome = stage.run(network, there)
         except Unsupported as reason:
-            require(str(reason) != "", "Unsupported says why", type(stage).__name__, "raise Unsupported('the reason')")
+            require(
+                str(reason) != "",
+                "Unsupported says why",
+                type(stage).__name__,
+                "raise Unsupported('the reason')",
+            )
             return str(reason)
         except Exception as error:
-            culprit = f"{type(stage).__name__} raised {type(error).__name__}: {error}, of {network.name}"
-            cure = "raise Unsupported(reason) where the network is not what the stage can handle; a bug is to be mended"
+            culprit = (
+                f"{type(stage).__name__} raised {type(error).__name__}: {error}, of {network.name}"
+            )
+            cure = (
+                "raise Unsupported(reason) where the network is not what the stage can handle; a"
+                " bug is to be mended"
+            )
             rule = "a stage measures a network, or says Unsupported, and raises nothing else"
             require(False, rule, culprit, cure, error)
         check_outcome(stage, outcome, there)
@@ -138,7 +163,9 @@ class _Odd(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         hidden = self.activation(self.hidden(x.flatten(1)))
-        logits: torch.Tensor = self.head(torch.cumprod(torch.sort(hidden, dim=1).values + 0.5, dim=1))
+        logits: torch.Tensor = self.head(
+            torch.cumprod(torch.sort(hidden, dim=1).values + 0.5, dim=1)
+        )
         return logits
 
 
@@ -149,12 +176,19 @@ def _check_odd_network(stage: Stage, bench: Bench) -> None:
         torch.manual_seed(_SEED)
         module = _Odd(math.prod(data.input_shape), data.classes).eval()
     _run(
-        stage, Network("a network with torch.sort and torch.cumprod", module, data.input_shape, data.classes), bench, 3
+        stage,
+        Network(
+            "a network with torch.sort and torch.cumprod", module, data.input_shape, data.classes
+        ),
+        bench,
+        3,
     )
 
 
 def _fingerprint(network: Network, bench: Bench) -> dict[str, object]:
-    parts = {part: getattr(bench.data, part) for part in ("train", "calibration", "validation", "test")}
+    parts = {
+        part: getattr(bench.data, part) for part in ("train", "calibration", "validation", "test")
+    }
     return fingerprint({"module": network.module, "unswapped": network.unswapped}, parts)
 
 
@@ -162,6 +196,8 @@ def _fingerprint(network: Network, bench: Bench) -> dict[str, object]:
 def _trained() -> tuple[Network, ...]:
     data = _WORKLOAD.data()
     return tuple(
-        make_network(_WORKLOAD, data, standing(variant), _SEED, name=f"digits-mlp/{variant}/{_SEED}")[0]
+        make_network(
+            _WORKLOAD, data, standing(variant), _SEED, name=f"digits-mlp/{variant}/{_SEED}"
+        )[0]
         for variant in ("gelu", "annealed")
     )

@@ -11,15 +11,30 @@ from evalsuite.contract import Data, Network, Unsupported
 from evalsuite.plugins import PluginError, entries
 from evalsuite.reluize.swap import check_executes
 from evalsuite.run.making import make_network
-from evalsuite.testing.rules import check_declaration, check_unchanged, disturb, fingerprint, require, torch_state_kept
+from evalsuite.testing.rules import (
+    check_declaration,
+    check_unchanged,
+    disturb,
+    fingerprint,
+    require,
+    torch_state_kept,
+)
 from evalsuite.testing.workloads import check_saved
 from evalsuite.variants import Made, Setup, Variant, load_variant, standing
 from evalsuite.workloads import Workload
 from evalsuite.workloads.digits import DigitsMLP
 
 CHECKS = (
-    "declaration", "base", "executes", "made", "base_unchanged", "torch_state", "logits", "determinism", "saving",
-)  # fmt: skip
+    "declaration",
+    "base",
+    "executes",
+    "made",
+    "base_unchanged",
+    "torch_state",
+    "logits",
+    "determinism",
+    "saving",
+)
 _WORKLOAD = DigitsMLP(epochs=3)
 _SEED = 0
 
@@ -29,7 +44,8 @@ def check_variant(variant: Variant, *, workload: Workload | None = None) -> list
 
     Args:
         variant: an instance, with the options to check it under.
-        workload: what to train, with few epochs; by default three of `digits-mlp`. The variant must apply to it.
+        workload: what to train, with few epochs; by default three of `digits-mlp`. The variant must
+            apply to it.
 
     Raises:
         AssertionError: a rule is broken; the text names rule, culprit and cure.
@@ -47,7 +63,8 @@ def check_variant(variant: Variant, *, workload: Workload | None = None) -> list
         with torch.no_grad():
             one, two = first.module(inputs), second.module(inputs)
         require(
-            one.shape == (*data.validation.targets.shape, data.classes) and bool(one.isfinite().all()),
+            one.shape == (*data.validation.targets.shape, data.classes)
+            and bool(one.isfinite().all()),
             "a variant's network computes finite logits (samples, classes)",
             f"{name}: {len(inputs)} inputs gave shape {tuple(one.shape)}",
             "leave the architecture as the workload builds it",
@@ -58,7 +75,9 @@ def check_variant(variant: Variant, *, workload: Workload | None = None) -> list
             f"{name} gave logits that differ by up to {(one - two).abs().max():.3g}",
             "draw from a generator seeded with setup.seed, or train by evalsuite.train",
         )
-        network = Network(name, first.module, data.input_shape, data.classes, first.unswapped, data.vocabulary)
+        network = Network(
+            name, first.module, data.input_shape, data.classes, first.unswapped, data.vocabulary
+        )
         check_saved(network, workload, data, name)
     return list(CHECKS)
 
@@ -76,7 +95,10 @@ def _checked_base(variant: Variant, workload: Workload, data: Data) -> nn.Module
         if variant.base:
             load_variant(variant.base)
     except PluginError as error:
-        rule = "`base` is the name of a variant or an activation, or empty where the variant trains its own network"
+        rule = (
+            "`base` is the name of a variant or an activation, or empty where the variant trains"
+            " its own network"
+        )
         require(False, rule, f"{name}.base is {variant.base!r}: {error}", "name a registered one")
     if not variant.base:
         return None
@@ -91,12 +113,18 @@ def _make(variant: Variant, setup: Setup, base: nn.Module | None, disturbance: i
         try:
             made = variant.make(setup, base)
         except Unsupported as reason:
-            rule, cure = "the kit needs a workload that the variant applies to", "pass check_variant a fitting workload"
+            rule, cure = (
+                "the kit needs a workload that the variant applies to",
+                "pass check_variant a fitting workload",
+            )
             require(False, rule, f"{type(variant).__name__} says {reason}", cure, reason)
         except Exception as error:
             rule = "a variant makes a network, or says Unsupported, and raises nothing else"
             culprit = f"{type(variant).__name__} raised {type(error).__name__}: {error}"
-            cure = "raise Unsupported(reason) where the workload is not what it can handle; a bug is to be mended"
+            cure = (
+                "raise Unsupported(reason) where the workload is not what it can handle; a bug is"
+                " to be mended"
+            )
             require(False, rule, culprit, cure, error)
     check_unchanged(before, fingerprint({"base": base}, parts), variant, "variant", "base")
     return made
@@ -104,8 +132,17 @@ def _make(variant: Variant, setup: Setup, base: nn.Module | None, disturbance: i
 
 def _check_made(variant: Variant, made: Made, setup: Setup, base: nn.Module | None) -> None:
     name = type(variant).__name__
-    require(isinstance(made, Made), "make returns Made", f"{name}: {type(made).__name__}", "return Made(module)")
-    shared = {id(each) for each in made.module.modules()} & {id(each) for each in base.modules()} if base else set()
+    require(
+        isinstance(made, Made),
+        "make returns Made",
+        f"{name}: {type(made).__name__}",
+        "return Made(module)",
+    )
+    shared = (
+        {id(each) for each in made.module.modules()} & {id(each) for each in base.modules()}
+        if base
+        else set()
+    )
     require(
         not shared,
         "a variant copies; its network has no module of its base",
@@ -128,5 +165,10 @@ def _check_made(variant: Variant, made: Made, setup: Setup, base: nn.Module | No
     try:
         check_executes(made.module, variant.executes, setup.train.inputs[:2])
     except ValueError as error:
-        rule = f"the network executes what `executes` names, {variant.executes!r}, and no other activation"
-        require(False, rule, f"{name}: {error}", "mend `make`, or name what it leaves in `executes`")
+        rule = (
+            f"the network executes what `executes` names, {variant.executes!r}, and no other"
+            " activation"
+        )
+        require(
+            False, rule, f"{name}: {error}", "mend `make`, or name what it leaves in `executes`"
+        )

@@ -1,4 +1,6 @@
-"""Does a workload keep the contract? Its data are read twice; its network is built, run, trained and saved."""
+"""Does a workload keep the contract? Its data are read twice; its network is built, run, trained
+and saved.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,16 @@ from evalsuite.testing.rules import check_declaration, content, disturb, require
 from evalsuite.workloads import Workload
 from evalsuite.workloads.options import Budget
 
-CHECKS = ("declaration", "budget", "data", "disjoint_parts", "build", "executes", "training", "saving")
+CHECKS = (
+    "declaration",
+    "budget",
+    "data",
+    "disjoint_parts",
+    "build",
+    "executes",
+    "training",
+    "saving",
+)
 _BATCH = 256
 _ACTIVATIONS = ("gelu", "relu")
 
@@ -37,7 +48,12 @@ def check_workload(workload: Workload) -> list[str]:
     check_declaration(workload, "workload")
     name = type(workload).__name__
     missing = [each.name for each in fields(Budget) if not hasattr(workload, each.name)]
-    require(not missing, "a workload has a budget", f"{name} has no {', '.join(missing)}", "inherit evalsuite.Budget")
+    require(
+        not missing,
+        "a workload has a budget",
+        f"{name} has no {', '.join(missing)}",
+        "inherit evalsuite.Budget",
+    )
     with torch.random.fork_rng(devices=[]), torch_state_kept(workload, "workload"):
         data = _checked_data(workload, name)
         _check_build(workload, name)
@@ -51,9 +67,16 @@ def _checked_data(workload: Workload, name: str) -> Data:
     data, fingerprint = workload.data(), workload.fingerprint()
     disturb(2)
     again = workload.data()
-    require(isinstance(data, Data), "data() returns Data", f"{name}: {type(data).__name__}", "use evalsuite.split")
     require(
-        isinstance(fingerprint, str) and fingerprint != "" and fingerprint == workload.fingerprint(),
+        isinstance(data, Data),
+        "data() returns Data",
+        f"{name}: {type(data).__name__}",
+        "use evalsuite.split",
+    )
+    require(
+        isinstance(fingerprint, str)
+        and fingerprint != ""
+        and fingerprint == workload.fingerprint(),
         "fingerprint() is a text, the same at every call: it enters the cache key",
         f"{name} gave {fingerprint!r} then {workload.fingerprint()!r}",
         "return the SHA-256 of the raw data, as evalsuite.sha256 gives it",
@@ -67,7 +90,8 @@ def _checked_data(workload: Workload, name: str) -> Data:
     for part in PARTS:
         one, two = getattr(data, part), getattr(again, part)
         require(
-            content(one.inputs) == content(two.inputs) and content(one.targets) == content(two.targets),
+            content(one.inputs) == content(two.inputs)
+            and content(one.targets) == content(two.targets),
             "data() is the same at every call",
             f"{name}: part {part!r} is not",
             "split, shuffle and draw with a generator of a fixed seed",
@@ -96,7 +120,10 @@ def _check_part(data: Data, part: str, name: str) -> None:
     )
     low, high = (0, (data.vocabulary or 1) - 1) if tokens else (low, high)
     ranges = [each.aminmax() for batch, _ in split.batches(_BATCH) for each in leaves(batch)]
-    lowest, highest = torch.stack([each.min for each in ranges]).min(), torch.stack([each.max for each in ranges]).max()
+    lowest, highest = (
+        torch.stack([each.min for each in ranges]).min(),
+        torch.stack([each.max for each in ranges]).max(),
+    )
     require(
         low < high and bool(low <= lowest) and bool(highest <= high),  # False where an input is NaN
         "inputs lie in the domain, tokens in the vocabulary",
@@ -104,21 +131,29 @@ def _check_part(data: Data, part: str, name: str) -> None:
         "scale the inputs by the training part and clip them, or widen `domain`",
     )
     fits = (
-        targets.shape == inputs.shape[: targets.ndim] and 0 <= int(counted.min()) <= int(counted.max()) < data.classes
+        targets.shape == inputs.shape[: targets.ndim]
+        and 0 <= int(counted.min()) <= int(counted.max()) < data.classes
     )
     require(
         targets.dtype == torch.int64 and targets.ndim in (1, 2) and fits,
         "targets are int64, (samples,) or (samples, positions), from 0 to classes - 1",
-        f"{name}: {part} has {targets.dtype} {tuple(targets.shape)}, {counted.min()} to {counted.max()}",
+        f"{name}: {part} has {targets.dtype} {tuple(targets.shape)}, {counted.min()} to"
+        f" {counted.max()}",
         "number the classes from 0",
     )
 
 
-def _built(workload: Workload, activation: str, seed: int) -> tuple[dict[str, object], torch.Tensor]:
-    """Initial weights but for the activations' own, by name, and the generator's state after them."""
+def _built(
+    workload: Workload, activation: str, seed: int
+) -> tuple[dict[str, object], torch.Tensor]:
+    """Initial weights but for the activations' own, by name, and the generator's state after
+    them.
+    """
     torch.manual_seed(seed)
     module = workload.build(load("activations", activation).target.make)
-    return {key: content(value) for key, value in module.state_dict().items()}, torch.get_rng_state()
+    return {
+        key: content(value) for key, value in module.state_dict().items()
+    }, torch.get_rng_state()
 
 
 def _check_build(workload: Workload, name: str) -> None:
@@ -130,10 +165,14 @@ def _check_build(workload: Workload, name: str) -> None:
 
     module = workload.build(activation)
     require(
-        isinstance(module, nn.Module) and asked != [] and all(isinstance(each, int) and each > 0 for each in asked),
+        isinstance(module, nn.Module)
+        and asked != []
+        and all(isinstance(each, int) and each > 0 for each in asked),
         "build(activation) makes a module, each of whose activations is activation(channels)",
-        f"{name}.build gave a {type(module).__name__} and asked for activations of {asked} channels",
-        "call the function that build is given, with the number of channels, once for each activation",
+        f"{name}.build gave a {type(module).__name__} and asked for activations of {asked}"
+        " channels",
+        "call the function that build is given, with the number of channels, once for each"
+        " activation",
     )
     gelu, relu = (_built(workload, each, 0) for each in _ACTIVATIONS)
     require(
@@ -156,7 +195,10 @@ def _check_network(workload: Workload, data: Data, activation: str, name: str) -
     try:
         module = build_executing(workload.build, make, activation, data.train.inputs[:2])
     except ValueError as error:
-        rule, cure = "a network executes the activation that build() is given, and no other", "make each one by it"
+        rule, cure = (
+            "a network executes the activation that build() is given, and no other",
+            "make each one by it",
+        )
         require(False, rule, f"{name}: {error}", cure)
     inputs, targets = data.test.inputs[:5], data.test.targets[:5]
     with torch.no_grad():
@@ -174,7 +216,9 @@ def _check_network(workload: Workload, data: Data, activation: str, name: str) -
         f"{name}, {activation}: its loss is {loss}",
         "lower learning_rate, or scale the inputs",
     )
-    network = Network(f"{name}/{activation}", module, data.input_shape, data.classes, vocabulary=data.vocabulary)
+    network = Network(
+        f"{name}/{activation}", module, data.input_shape, data.classes, vocabulary=data.vocabulary
+    )
     check_saved(network, workload, data, name)
 
 
@@ -186,12 +230,16 @@ def check_saved(network: Network, workload: Workload, data: Data, culprit: str) 
             save_network(network, Path(folder), workload)
             restored = load_network(Path(folder), workload, data)
             with torch.no_grad():
-                same, found = torch.equal(restored.module(inputs), network.module(inputs)), "it computes something else"
+                same, found = (
+                    torch.equal(restored.module(inputs), network.module(inputs)),
+                    "it computes something else",
+                )
         except Exception as error:
             same, found = False, f"{type(error).__name__}: {error}"
         require(
             same,
             "a network can be saved, and loaded the same",
             f"{culprit}: {found}",
-            "keep what is learnt in parameters and buffers, and let build() make the same architecture at every call",
+            "keep what is learnt in parameters and buffers, and let build() make the same"
+            " architecture at every call",
         )

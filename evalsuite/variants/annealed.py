@@ -1,4 +1,6 @@
-"""The paper's treatment (arXiv 2603.21991): lambda learnt, then hardened while training goes on, then the swap."""
+"""The paper's treatment (arXiv 2603.21991): lambda learnt, then hardened while training goes on,
+then the swap.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ class Annealed(Learnt):
     Args:
         start: the share of training after which hardening begins.
         target: the final lambda.
-        schedule: "linear", "geometric" (linear in log lambda) or "reciprocal" (linear in 1 / lambda).
+        schedule: "linear", "geometric" (linear in log lambda) or "reciprocal" (linear in 1 /
+            lambda).
         order: "together", or layer by layer "forward" or "backward".
         still_learning: s goes on learning while it is hardened, instead of being frozen.
     """
@@ -45,12 +48,24 @@ class Annealed(Learnt):
         from evalsuite.reluize.hardening import Hardening
 
         return Hardening(
-            module, self.start, self.target, schedule=self.schedule, order=self.order, learn=self.still_learning
+            module,
+            self.start,
+            self.target,
+            schedule=self.schedule,
+            order=self.order,
+            learn=self.still_learning,
         )
 
     def make(self, setup: Setup, base: nn.Module | None) -> Made:
         layer = self.beginning(setup.workload).layer
-        made = train(setup, self.hardenable, layer, hook=self._hardening, learning_until=self.start, step=self.step)
+        made = train(
+            setup,
+            self.hardenable,
+            layer,
+            hook=self._hardening,
+            learning_until=self.start,
+            step=self.step,
+        )
         return swapped(made)
 
 

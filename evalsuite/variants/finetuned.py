@@ -27,8 +27,8 @@ class SwapFinetuned(Swapped):
     Args:
         share: its optimizer steps, as a share of the workload's; they come on top of the base's.
         rate: the learning rate to start from, as a share of the workload's.
-        distill: 0 fine-tunes on the targets; at 1 the loss is the distance from the unswapped network's outputs, as the
-            task has it, and between it is mixed.
+        distill: 0 fine-tunes on the targets; at 1 the loss is the distance from the unswapped
+            network's outputs, as the task has it, and between it is mixed.
         refit: re-fit the biases in closed form first, as `swap-refit` does.
     """
 
@@ -51,6 +51,12 @@ class SwapFinetuned(Swapped):
         teacher = required(base, self.base)
         loss = distilled(setup.train.task, teacher, self.distill) if self.distill else None
         found = fit(
-            made.module, setup.train, setup.workload, seed=setup.seed, share=self.share, rate=self.rate, loss=loss
+            made.module,
+            setup.train,
+            setup.workload,
+            seed=setup.seed,
+            share=self.share,
+            rate=self.rate,
+            loss=loss,
         )
         return replace(made, train_loss=found, budget=made.budget + self.share)

@@ -29,7 +29,9 @@ class Given:
     file: str = ""
 
     def make(self, setup: Setup, base: nn.Module | None) -> Made:
-        """See `Variant`. Raises Unsupported where neither the workload nor `file` brings a model."""
+        """See `Variant`. Raises Unsupported where neither the workload nor `file` brings a
+        model.
+        """
         if self.file:
             from evalsuite.onnx_network import OnnxNetwork
 
@@ -37,5 +39,7 @@ class Given:
             return Made(OnnxNetwork(Path(self.file), output or None), budget=0.0)
         given = getattr(setup.workload, "given", None)
         if given is None:
-            raise Unsupported("the workload brings no model of its own; name an ONNX file by `file`")
+            raise Unsupported(
+                "the workload brings no model of its own; name an ONNX file by `file`"
+            )
         return Made(given().eval(), budget=0.0)

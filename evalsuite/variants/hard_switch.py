@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from evalsuite.contract import Unsupported
-from evalsuite.variants.variant import Made, Setup, check_activation_names, check_range, maker, train
+from evalsuite.variants.variant import (
+    Made,
+    Setup,
+    check_activation_names,
+    check_range,
+    maker,
+    train,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -20,7 +27,8 @@ class HardSwitch:
     Args:
         start: the share of training after which `to` takes the activation's place.
         activation: what training begins with.
-        to: what it ends with; one that learns nothing, since the optimizer is made before the switch.
+        to: what it ends with; one that learns nothing, since the optimizer is made before the
+            switch.
     """
 
     version: ClassVar[str] = "1"
@@ -38,23 +46,30 @@ class HardSwitch:
         return self.to
 
     def make(self, setup: Setup, base: nn.Module | None) -> Made:
-        """See `Variant`. Raises Unsupported where `to` has parameters, which the optimizer would not train."""
+        """See `Variant`. Raises Unsupported where `to` has parameters, which the optimizer would
+        not train.
+        """
         learns = [name for name, _ in maker(self.to)(1).named_parameters()]
         if learns:
             raise Unsupported(
-                f"to: {self.to!r} learns {', '.join(learns)}, which the optimizer, made before the switch, would never"
-                " train: choose one that learns nothing, such as 'relu', or `use: swap-finetuned`"
+                f"to: {self.to!r} learns {', '.join(learns)}, which the optimizer, made before the"
+                " switch, would never train: choose one that learns nothing, such as 'relu', or"
+                " `use: swap-finetuned`"
             )
         return train(setup, self.activation, hook=self._switch)
 
     def _switch(self, module: nn.Module) -> Callable[[float], None]:
         from evalsuite.activations.census import census, substitute
 
-        left = {id(each.module) for each in census(module, gates=True) if each.traits.name == self.activation}
+        left = {
+            id(each.module)
+            for each in census(module, gates=True)
+            if each.traits.name == self.activation
+        }
         if not left:
             raise ValueError(
-                f"no module of {type(module).__name__} computes {self.activation!r}, so there is nothing to switch: let"
-                " the row's `matches` tell what its `make` makes"
+                f"no module of {type(module).__name__} computes {self.activation!r}, so there is"
+                " nothing to switch: let the row's `matches` tell what its `make` makes"
             )
 
         def switch(progress: float) -> None:

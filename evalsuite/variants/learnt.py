@@ -6,7 +6,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from evalsuite.contract import Unsupported
-from evalsuite.variants.variant import Made, Setup, check_activation_names, maker, original_of, start_of, train
+from evalsuite.variants.variant import (
+    Made,
+    Setup,
+    check_activation_names,
+    maker,
+    original_of,
+    start_of,
+    train,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -19,13 +27,13 @@ class Learnt:
     """Trained by default with lambda-GELU, lambda learnt and not hardened.
 
     Args:
-        activation: whose lambda is learnt, "lambda-gelu", "swish" or a third party's; a smooth activation without a
-            lambda, such as "silu", stands for its form with one.
+        activation: whose lambda is learnt, "lambda-gelu", "swish" or a third party's; a smooth
+            activation without a lambda, such as "silu", stands for its form with one.
         temperature: t of lambda = 1 + softplus(s / t).
         step: c, the effective step of lambda relative to the other parameters'.
         per_channel: one lambda per channel instead of one per layer.
-        initial: lambda at the start; the default is that of s = 0, 1.69, and 1.001 from a user's pretrained weights,
-            which keeps what they compute.
+        initial: lambda at the start; the default is that of s = 0, 1.69, and 1.001 from a user's
+            pretrained weights, which keeps what they compute.
         learn: False keeps lambda at its initial value: what a fixed hardness alone does.
     """
 
@@ -52,7 +60,9 @@ class Learnt:
 
     @property
     def hardenable(self) -> str:
-        """The activation whose lambda is learnt. Raises Unsupported: the option's has no form with a lambda."""
+        """The activation whose lambda is learnt. Raises Unsupported: the option's has no form
+        with a lambda.
+        """
         from evalsuite.reluize.harden import hardenable_form
 
         try:
@@ -61,19 +71,28 @@ class Learnt:
             raise Unsupported(f"{error}; choose one of these as `activation`") from error
 
     def beginning(self, workload: Workload) -> Learnt:
-        """The variant with the lambda to start from: of pretrained weights the least that still learns (`NEAREST`)."""
+        """The variant with the lambda to start from: of pretrained weights the least that still
+        learns (`NEAREST`).
+        """
         if self.initial is not None or start_of(workload) == "scratch":
             return self
         from evalsuite.plugins import load
         from evalsuite.reluize.harden import NEAREST
 
         row = load("activations", original_of(workload)).target
-        return replace(self, initial=max(NEAREST, row.hardened_at if row.hardened_by == self.hardenable else 1.0))
+        return replace(
+            self,
+            initial=max(NEAREST, row.hardened_at if row.hardened_by == self.hardenable else 1.0),
+        )
 
     def layer(self, channels: int) -> nn.Module:
         """A new activation for that many channels."""
         kind = type(maker(self.hardenable)(channels))
-        fresh = kind(channels if self.per_channel else None, temperature=self.temperature, hardness=self.initial)
+        fresh = kind(
+            channels if self.per_channel else None,
+            temperature=self.temperature,
+            hardness=self.initial,
+        )
         fresh.requires_grad_(self.learn)
         return fresh
 

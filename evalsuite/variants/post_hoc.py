@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PostHoc:
-    """A trained network, by default GELU's, hardened in a short fine-tuning, lambda never learnt, then swapped to ReLU.
+    """A trained network, by default GELU's, hardened in a short fine-tuning, lambda never learnt,
+    then swapped to ReLU.
 
     Args:
-        base: whose network: a variant of the recipe, a registered variant, or a smooth activation to train with.
+        base: whose network: a variant of the recipe, a registered variant, or a smooth activation
+            to train with.
         share: its optimizer steps, as a share of the workload's; they come on top of the base's.
         rate: the learning rate to start from, as a share of the workload's.
         target: the final lambda.
@@ -40,7 +42,9 @@ class PostHoc:
         check_hardening(self.target, self.schedule, self.order)
 
     def make(self, setup: Setup, base: nn.Module | None) -> Made:
-        """See `Variant`. Raises Unsupported where the network has no activation that can be hardened."""
+        """See `Variant`. Raises Unsupported where the network has no activation that can be
+        hardened.
+        """
         from evalsuite.reluize.harden import harden
         from evalsuite.reluize.profile import HardnessProfile
         from evalsuite.reluize.training import fit
@@ -48,12 +52,17 @@ class PostHoc:
         trained = required(base, self.base)
         try:
             hardening = harden(
-                trained, start=0.0, in_place=False, target=self.target, schedule=self.schedule, order=self.order
+                trained,
+                start=0.0,
+                in_place=False,
+                target=self.target,
+                schedule=self.schedule,
+                order=self.order,
             )
         except ValueError as error:
             raise Unsupported(
-                f"the network of {self.base!r} cannot be hardened; choose as `base` one with a smooth activation, such"
-                f" as 'gelu' ({error})"
+                f"the network of {self.base!r} cannot be hardened; choose as `base` one with a"
+                f" smooth activation, such as 'gelu' ({error})"
             ) from error
         profile = HardnessProfile(hardening.module, learning_until=0.0)
 
@@ -62,8 +71,15 @@ class PostHoc:
             hardening(progress)
 
         loss = fit(
-            hardening.module, setup.train, setup.workload,
-            seed=setup.seed, share=self.share, rate=self.rate, before_step=before_step,
-        )  # fmt: skip
+            hardening.module,
+            setup.train,
+            setup.workload,
+            seed=setup.seed,
+            share=self.share,
+            rate=self.rate,
+            before_step=before_step,
+        )
         budget = base_budget(setup.workload) + self.share
-        return swapped(Made(hardening.module, train_loss=loss, budget=budget, profile=profile.finish()))
+        return swapped(
+            Made(hardening.module, train_loss=loss, budget=budget, profile=profile.finish())
+        )

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SwapRecalibrated(Swapped):
-    """The direct swap, then BatchNorm's statistics recomputed on the unlabeled calibration inputs."""
+    """The direct swap, then BatchNorm's statistics recomputed on the unlabeled calibration
+    inputs.
+    """
 
     def make(self, setup: Setup, base: nn.Module | None) -> Made:
         """See `Variant`. Raises Unsupported where the network has no BatchNorm."""
@@ -24,6 +26,10 @@ class SwapRecalibrated(Swapped):
         from evalsuite.reluize.repair import recalibrate_batchnorm
 
         made = super().make(setup, base)
-        if not any(isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)) for layer in made.module.modules()):
+        if not any(
+            isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)) for layer in made.module.modules()
+        ):
             raise Unsupported("the network has no BatchNorm to recalibrate")
-        return replace(made, module=recalibrate_batchnorm(made.module, (setup.calibration.inputs[:],)))
+        return replace(
+            made, module=recalibrate_batchnorm(made.module, (setup.calibration.inputs[:],))
+        )

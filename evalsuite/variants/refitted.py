@@ -30,7 +30,9 @@ class SwapRefit(Swapped):
         made = super().make(setup, base)
         original = required(base, self.base)
         try:
-            module = refit_bias(made.module, original, (setup.calibration.inputs[:],), scale=self.scale)
+            module = refit_bias(
+                made.module, original, (setup.calibration.inputs[:],), scale=self.scale
+            )
         except NothingToRefit as reason:
             raise Unsupported(str(reason)) from reason
         return replace(made, module=module)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from evalsuite.variants.variant import Made, Setup, base_budget, check_activation_names, required, swapped
+from evalsuite.variants.variant import (
+    Made,
+    Setup,
+    base_budget,
+    check_activation_names,
+    required,
+    swapped,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -16,7 +23,8 @@ class Swapped:
     """A trained network with another activation put in directly: no hardening, no repair.
 
     Args:
-        base: whose network: a variant of the recipe, a registered variant, or an activation to train with.
+        base: whose network: a variant of the recipe, a registered variant, or an activation to
+            train with.
         to: the name of the activation that is put in.
 
     Example: docs/plugins.md#other-plugins
@@ -29,7 +37,9 @@ class Swapped:
     def __post_init__(self) -> None:
         check_activation_names(self, "to")
         if not self.base:
-            raise ValueError("base is empty: name the variant, or the activation, whose network is to be treated")
+            raise ValueError(
+                "base is empty: name the variant, or the activation, whose network is to be treated"
+            )
 
     @property
     def executes(self) -> str:
@@ -41,7 +51,9 @@ class Swapped:
 
 @dataclass(frozen=True)
 class LambdaGeluSwap(Swapped):
-    """The lambda-GELU network, lambda learnt and not hardened, with by default ReLU put in directly."""
+    """The lambda-GELU network, lambda learnt and not hardened, with by default ReLU put in
+    directly.
+    """
 
     base: str = "lambda-gelu"
 

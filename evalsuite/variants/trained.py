@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Trained:
-    """Trained with one activation from the first step to the last; from a user's weights fine-tuned, or as they are.
+    """Trained with one activation from the first step to the last; from a user's weights
+    fine-tuned, or as they are.
 
-    Weights that a user brings trained (`start: trained`) stay as they are, with the activation that they were made
-    with. From pretrained ones another activation is put in directly, before the first step.
+    Weights that a user brings trained (`start: trained`) stay as they are, with the activation that
+    they were made with. From pretrained ones another activation is put in directly, before the
+    first step.
 
     Args:
         activation: the name of a registered activation.
@@ -47,5 +49,9 @@ class Trained:
     def make(self, setup: Setup, base: nn.Module | None) -> Made:
         if start_of(setup.workload) == "trained" and self.activation == original_of(setup.workload):
             module = built(setup, self.activation).eval()
-            return Made(module, budget=base_budget(setup.workload), untrained="the weights are the user's, as they are")
+            return Made(
+                module,
+                budget=base_budget(setup.workload),
+                untrained="the weights are the user's, as they are",
+            )
         return train(setup, self.activation)

@@ -1,4 +1,6 @@
-"""What a variant is, and the training that all of them share. Importing this module imports no heavy library."""
+"""What a variant is, and the training that all of them share. Importing this module imports no
+heavy library.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,11 @@ ORDERS = ("together", "forward", "backward")
 
 @dataclass(frozen=True)
 class Setup:
-    """What a variant may use: never the test or the validation data. Of `calibration` only the inputs.
+    """What a variant may use: never the test or the validation data. Of `calibration` only the
+    inputs.
 
-    `check` is called with what makes the activations, before a training: it raises where that would be in vain.
+    `check` is called with what makes the activations, before a training: it raises where that would
+    be in vain.
 
     Example: docs/reference.md#write-a-variant
     """
@@ -40,9 +44,9 @@ class Setup:
 class Made:
     """A variant's module, and the one before its swap if it was swapped.
 
-    `train_loss` is the loss at the end of training in nats, None where nothing was trained, and `untrained` then says
-    why; `budget` the optimizer steps spent on it, its base's included, as a share of the workload's; `profile` the
-    course of lambda.
+    `train_loss` is the loss at the end of training in nats, None where nothing was trained, and
+    `untrained` then says why; `budget` the optimizer steps spent on it, its base's included, as a
+    share of the workload's; `profile` the course of lambda.
 
     Example: docs/reference.md#write-a-variant
     """
@@ -58,9 +62,10 @@ class Made:
 class Variant(Protocol):
     """A plugin that treats the activation of a network.
 
-    Write a frozen dataclass: its fields are the options that a recipe may set, its docstring's first line is its help.
-    Register it under the entry-point group `evalsuite.variants`. Import heavy libraries inside `make`. `version` enters
-    the cache key: raise it when the networks change.
+    Write a frozen dataclass: its fields are the options that a recipe may set, its docstring's
+    first line is its help. Register it under the entry-point group `evalsuite.variants`. Import
+    heavy libraries inside `make`. `version` enters the cache key: raise it when the networks
+    change.
 
     Example: docs/reference.md#write-a-variant
     """
@@ -69,12 +74,16 @@ class Variant(Protocol):
 
     @property
     def base(self) -> str:
-        """The variant, or the activation, whose trained network it starts from; "" where it trains its own."""
+        """The variant, or the activation, whose trained network it starts from; "" where it
+        trains its own.
+        """
         ...
 
     @property
     def executes(self) -> str:
-        """The activation of the network that it makes, by its registered name, checked by running it; "" for any."""
+        """The activation of the network that it makes, by its registered name, checked by
+        running it; "" for any.
+        """
         ...
 
     def make(self, setup: Setup, base: nn.Module | None) -> Made:
@@ -87,7 +96,9 @@ class Variant(Protocol):
 
 
 def start_of(workload: Workload) -> str:
-    """ "scratch", or what the weights are that a user's workload builds with: "pretrained" or "trained"."""
+    """ "scratch", or what the weights are that a user's workload builds with: "pretrained" or
+    "trained".
+    """
     return str(getattr(workload, "start", "scratch"))
 
 
@@ -97,7 +108,9 @@ def original_of(workload: Workload) -> str:
 
 
 def base_budget(workload: Workload) -> float:
-    """What the training of a base cost, as a share of the workload's: nothing where a user brings it trained."""
+    """What the training of a base cost, as a share of the workload's: nothing where a user
+    brings it trained.
+    """
     return 0.0 if start_of(workload) == "trained" else 1.0
 
 
@@ -108,7 +121,9 @@ def check_range(value: float, name: str, low: float, high: float) -> None:
 
 
 def check_hardening(target: float, schedule: str, order: str) -> None:
-    """Raise ValueError unless `target`, the final lambda, is above 1, and schedule and order are known ones."""
+    """Raise ValueError unless `target`, the final lambda, is above 1, and schedule and order are
+    known ones.
+    """
     if not target > 1:
         raise ValueError(f"target must be > 1, got {target}")
     for name, value, known in (("schedule", schedule, SCHEDULES), ("order", order, ORDERS)):
@@ -117,8 +132,8 @@ def check_hardening(target: float, schedule: str, order: str) -> None:
 
 
 def check_activation_names(variant: object, *options: str) -> None:
-    """Each of these options names a registered activation; none is imported for that. Raises ValueError: one does not;
-    the text says which names are known.
+    """Each of these options names a registered activation; none is imported for that. Raises
+    ValueError: one does not; the text says which names are known.
     """
     from evalsuite.plugins import did_you_mean, entries
 
@@ -126,7 +141,10 @@ def check_activation_names(variant: object, *options: str) -> None:
     for option in options:
         name = getattr(variant, option)
         if name not in known:
-            raise ValueError(f"{option} must be the name of an activation, got {name!r}{did_you_mean(name, known)}")
+            raise ValueError(
+                f"{option} must be the name of an activation, got"
+                f" {name!r}{did_you_mean(name, known)}"
+            )
 
 
 def train(
@@ -138,20 +156,24 @@ def train(
     learning_until: float = 1.0,
     step: float | None = None,
 ) -> Made:
-    """Train from the workload's weights, after a run has shown that the network executes `activation`.
+    """Train from the workload's weights, after a run has shown that the network executes
+    `activation`.
 
     They are initial ones, or a user's pretrained ones, in which `activation` is then put directly.
 
     Args:
         activation: its registered name.
-        make: makes each of them, given the number of channels; by default as the row of traits says.
+        make: makes each of them, given the number of channels; by default as the row of traits
+            says.
         hook: makes what is called before each step.
         learning_until: the share of training within which lambda is learnt, for the profile.
         step: c, the effective step of lambda.
 
     Raises:
-        Unsupported: the user's weights are trained, and nothing is to change them from the first step on.
-        ValueError: the workload's network executes another activation, or not every one that it asks for.
+        Unsupported: the user's weights are trained, and nothing is to change them from the first
+            step on.
+        ValueError: the workload's network executes another activation, or not every one that it
+            asks for.
 
     Example: docs/reference.md#write-a-variant
     """
@@ -161,9 +183,10 @@ def train(
     if start_of(setup.workload) == "trained":
         original = original_of(setup.workload)
         raise Unsupported(
-            f"the network is trained already, with {original} (`start: trained`), and this variant trains from the"
-            f" first step; choose one that treats the trained network, with `base: {original}`: swapped, swap-refit,"
-            " swap-recalibrated, swap-finetuned or post-hoc; or write `start: pretrained`"
+            f"the network is trained already, with {original} (`start: trained`), and this variant"
+            " trains from the first step; choose one that treats the trained network, with `base:"
+            f" {original}`: swapped, swap-refit, swap-recalibrated, swap-finetuned or post-hoc; or"
+            " write `start: pretrained`"
         )
     module = built(setup, activation, make)
     profile = HardnessProfile(module, learning_until=learning_until)
@@ -175,12 +198,18 @@ def train(
             call(progress)
 
     c = HARDNESS_STEP if step is None else step
-    loss = fit(module, setup.train, setup.workload, seed=setup.seed, step=c, before_step=before_step)
+    loss = fit(
+        module, setup.train, setup.workload, seed=setup.seed, step=c, before_step=before_step
+    )
     return Made(module, train_loss=loss, profile=profile.finish())
 
 
-def built(setup: Setup, activation: str, make: Callable[[int], nn.Module] | None = None) -> nn.Module:
-    """The workload's network with its weights for the seed, shown to execute `activation`. See `train`."""
+def built(
+    setup: Setup, activation: str, make: Callable[[int], nn.Module] | None = None
+) -> nn.Module:
+    """The workload's network with its weights for the seed, shown to execute `activation`. See
+    `train`.
+    """
     import torch
 
     from evalsuite.reluize.swap import build_executing
@@ -203,7 +232,9 @@ def maker(name: str) -> Callable[[int], nn.Module]:
 
 
 def swapped(made: Made, to: str = "relu") -> Made:
-    """The same, with the activation of that name in the place of each that the network was built with."""
+    """The same, with the activation of that name in the place of each that the network was built
+    with.
+    """
     from evalsuite.activations.census import built_with
     from evalsuite.plugins import load
     from evalsuite.reluize.swap import swap

@@ -1,7 +1,8 @@
-"""Proving that no point of a box satisfies any of its cases: bounds, and bisection of the input where they fail.
+"""Proving that no point of a box satisfies any of its cases: bounds, and bisection of the input
+where they fail.
 
-`Turns` is what all searches of a box have in common: they take turns by the clock, and show their open parts to the
-attack.
+`Turns` is what all searches of a box have in common: they take turns by the clock, and show their
+open parts to the attack.
 """
 
 from __future__ import annotations
@@ -23,11 +24,14 @@ from evalsuite.verification.specification import Box, Case, in_rows
 from evalsuite.verification.witness import Witness
 
 _TIES, _TIES_SHARE = 128, 8
-"""So many parts that float32's rounding alone leaves open are split, and one of so many of all; then such are left."""
+"""So many parts that float32's rounding alone leaves open are split, and one of so many of all;
+then such are left.
+"""
 
 
 class Turns(ABC):
-    """Proves that no point of a box satisfies any of its cases, part by part; the attack is told where they lie.
+    """Proves that no point of a box satisfies any of its cases, part by part; the attack is told
+    where they lie.
 
     Args:
         box: what is searched.
@@ -41,7 +45,9 @@ class Turns(ABC):
     seconds: ClassVar[float]
     """What these are to take."""
 
-    def __init__(self, box: Box, cases: list[tuple[int, Case]], attack: Attack, check: Callable[[], None]) -> None:
+    def __init__(
+        self, box: Box, cases: list[tuple[int, Case]], attack: Attack, check: Callable[[], None]
+    ) -> None:
         self._attack, self._check = attack, check
         self._places = torch.tensor([place for place, _ in cases])
         self._lower, self._upper = box.outer()
@@ -55,7 +61,9 @@ class Turns(ABC):
     @property
     @abstractmethod
     def done(self) -> bool:
-        """Whether no part waits; `open_share` of what waits may be less than the least number above 0."""
+        """Whether no part waits; `open_share` of what waits may be less than the least number
+        above 0.
+        """
 
     @property
     @abstractmethod
@@ -72,9 +80,11 @@ class Turns(ABC):
         return self.done and not self.exhausted
 
     def run(self, until: float = float("inf")) -> Witness | None:
-        """Go on until each part is proven empty, a witness is found, or the clock of `time.perf_counter` says so.
+        """Go on until each part is proven empty, a witness is found, or the clock of
+        `time.perf_counter` says so.
 
-        `exhausted` tells afterwards that some part could not be split any more, and still is not proven.
+        `exhausted` tells afterwards that some part could not be split any more, and still is not
+        proven.
         """
         least, _, most = self.sizes
         while not self.done and time.perf_counter() < until:
@@ -93,7 +103,8 @@ class Turns(ABC):
         return self._attack.tried(points, self._places[cases])
 
     def settles(self, proven: torch.Tensor, promising: torch.Tensor) -> torch.Tensor:
-        """Which parts are done with, of those that real arithmetic proves and float32 may break: each (parts,) bool.
+        """Which parts are done with, of those that real arithmetic proves and float32 may break:
+        each (parts,) bool.
 
         Those that are `promising` to split are done with only where there are too many.
         """
@@ -107,12 +118,15 @@ class Turns(ABC):
 _REACH = 0.5
 _TIED = 12  # halvings in a row of what real arithmetic proves and float32 may break
 NEAR = 8
-"""So many times what rounding takes from a bound may be missing of it, and real arithmetic is asked too."""
+"""So many times what rounding takes from a bound may be missing of it, and real arithmetic is
+asked too.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What must be shown empty over one box: cases, each a set of rows c.y <= d that must hold together.
+    """What must be shown empty over one box: cases, each a set of rows c.y <= d that must hold
+    together.
 
     Args:
         rows: (rows, outputs) float64.
@@ -137,7 +151,9 @@ class Demand:
         return Demand(rows, bounds, member)
 
     def gaps(self, propagation: Propagation, found: LowerBounds | None = None) -> torch.Tensor:
-        """Sound lower bounds of c.y - d, (batch, rows): from backward bounds, or else from the outputs' intervals."""
+        """Sound lower bounds of c.y - d, (batch, rows): from backward bounds, or else from the
+        outputs' intervals.
+        """
         lower, upper = propagation.outputs
         size = magnitude(lower, upper) @ self.rows.abs().T
         if found is None:
@@ -149,7 +165,9 @@ class Demand:
         return value - self.bounds - slack
 
     def best(self, gaps: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """For each box and case the greatest gap and its row, (batch, cases): the case is empty where it is > 0."""
+        """For each box and case the greatest gap and its row, (batch, cases): the case is empty
+        where it is > 0.
+        """
         if gaps.shape[1] == 0:
             nothing = torch.full((len(gaps), len(self.member)), -torch.inf, dtype=torch.float64)
             return nothing, torch.zeros_like(nothing, dtype=torch.int64)
@@ -158,10 +176,12 @@ class Demand:
 
 
 def _effect(width: torch.Tensor, coefficients: torch.Tensor, reach: torch.Tensor) -> torch.Tensor:
-    """What halving each input's interval may gain, each (batch, inputs): its part in the linear bound, and some of its
-    reach, without which an input that the linear bound happens to cancel would never be halved.
+    """What halving each input's interval may gain, each (batch, inputs): its part in the linear
+    bound, and some of its reach, without which an input that the linear bound happens to cancel
+    would never be halved.
     """
-    # Coefficients may overflow: what is NaN then is no preference, and such a box must be halved all the same.
+    # Coefficients may overflow: what is NaN then is no preference, and such a box must be halved
+    # all the same.
     found = [
         part.nan_to_num(nan=0.0, posinf=torch.finfo(part.dtype).max)
         for part in (coefficients.abs() * width, reach * width)
@@ -180,14 +200,20 @@ class Bisection(Turns):
     sizes, seconds = (1, 1, 512), 0.25
 
     def __init__(
-        self, graph: Graph, box: Box, cases: list[tuple[int, Case]], attack: Attack, check: Callable[[], None],
+        self,
+        graph: Graph,
+        box: Box,
+        cases: list[tuple[int, Case]],
+        attack: Attack,
+        check: Callable[[], None],
         real: Graph | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(box, cases, attack, check)
         self._graph, self._real = graph, real
         self._demand = Demand.of([case for _, case in cases], graph.outputs, check)
         self._lower, self._upper = self._lower[None], self._upper[None]
-        # How often each box was halved, and how often in a row since only float32's rounding leaves it open.
+        # How often each box was halved, and how often in a row since only float32's rounding leaves
+        # it open.
         self._history = torch.zeros(1, 2, dtype=torch.int64)
 
     @property
@@ -198,7 +224,9 @@ class Bisection(Turns):
     def proven_by_intervals(self) -> bool:
         """Whether interval arithmetic over the whole box does already."""
         try:
-            propagation = Propagation(self._graph, self._lower, self._upper, backward=False, check=self._check)
+            propagation = Propagation(
+                self._graph, self._lower, self._upper, backward=False, check=self._check
+            )
         except Unsupported:
             # As of a softmax's powers, which backward bounds keep small.
             return False
@@ -215,7 +243,9 @@ class Bisection(Turns):
         return len(lower), self._step(lower, upper, history)
 
     @torch.no_grad()
-    def _step(self, lower: torch.Tensor, upper: torch.Tensor, history: torch.Tensor) -> Witness | None:
+    def _step(
+        self, lower: torch.Tensor, upper: torch.Tensor, history: torch.Tensor
+    ) -> Witness | None:
         propagation = Propagation(self._graph, lower, upper, check=self._check)
         bounds = propagation.lower_bounds(self._demand.rows)
         best, row = self._demand.best(self._demand.gaps(propagation, bounds))
@@ -236,12 +266,16 @@ class Bisection(Turns):
         worst = row.gather(1, case[:, None])
         coefficients = bounds.coefficients[open_]
         if coefficients.shape[1]:
-            coefficients = coefficients.gather(1, worst[..., None].expand(-1, -1, coefficients.shape[2]))[:, 0]
+            coefficients = coefficients.gather(
+                1, worst[..., None].expand(-1, -1, coefficients.shape[2])
+            )[:, 0]
         else:
             coefficients = torch.zeros_like(lower)
         # The centers of the boxes, and the corners where the linear bounds are least.
         corner = torch.where(coefficients > 0, lower, upper)
-        found = self.tried(torch.cat([(lower + upper) / 2, corner]).float(), torch.cat([case, case]))
+        found = self.tried(
+            torch.cat([(lower + upper) / 2, corner]).float(), torch.cat([case, case])
+        )
         if found is None:
             reach = propagation.reach(self._demand.rows.abs().sum(0))[open_]
             before = len(self._lower)
@@ -249,17 +283,26 @@ class Bisection(Turns):
             small = self._split(lower, upper, history[open_], effect, best.amin(1))
             parts = int(proven.sum()) + small, len(self._lower) - before
             if 2 * (len(proven) - parts[0]) != parts[1]:
-                raise RuntimeError(f"of {len(proven)} boxes {parts[0]} are done, but {parts[1]} halves are left")
+                raise RuntimeError(
+                    f"of {len(proven)} boxes {parts[0]} are done, but {parts[1]} halves are left"
+                )
         return found
 
     def _proven(self, graph: Graph, lower: torch.Tensor, upper: torch.Tensor) -> torch.Tensor:
         """Which boxes are proven in another arithmetic, (boxes,)."""
         propagation = Propagation(graph, lower, upper, check=self._check)
-        best, _ = self._demand.best(self._demand.gaps(propagation, propagation.lower_bounds(self._demand.rows)))
+        best, _ = self._demand.best(
+            self._demand.gaps(propagation, propagation.lower_bounds(self._demand.rows))
+        )
         return (best > 0).all(1)
 
     def _split(
-        self, lower: torch.Tensor, upper: torch.Tensor, history: torch.Tensor, effect: torch.Tensor, gap: torch.Tensor
+        self,
+        lower: torch.Tensor,
+        upper: torch.Tensor,
+        history: torch.Tensor,
+        effect: torch.Tensor,
+        gap: torch.Tensor,
     ) -> int:
         """Halve each box in the dimension of the largest effect; put the most open boxes on top.
 
@@ -277,5 +320,7 @@ class Bisection(Turns):
         left, right = upper.scatter(1, axis, cut), lower.scatter(1, axis, cut)
         self._lower = torch.cat([self._lower, torch.stack([lower, right], 1).flatten(0, 1)])
         self._upper = torch.cat([self._upper, torch.stack([left, upper], 1).flatten(0, 1)])
-        self._history = torch.cat([self._history, (history[kept] + torch.tensor([1, 0])).repeat_interleave(2, 0)])
+        self._history = torch.cat(
+            [self._history, (history[kept] + torch.tensor([1, 0])).repeat_interleave(2, 0)]
+        )
         return int(small.sum())

@@ -2,17 +2,18 @@
 
 What the answers claim:
 
-- `sat`: at a point of the box as the file's decimals state it, the outputs satisfy the constraints, without any
-  tolerance: in real arithmetic on the network's float32 weights, and as ONNX Runtime gives them on the CPU for the
-  point's nearest float32 numbers.
-- `unsat`: no real point of the box satisfies the constraints, in real arithmetic, nor does any execution in float32
-  that `executed` covers.
-- `unsat-real`: the same in real arithmetic alone; executions in float32 may differ. A witness shows that one does.
+- `sat`: at a point of the box as the file's decimals state it, the outputs satisfy the constraints,
+  without any tolerance: in real arithmetic on the network's float32 weights, and as ONNX Runtime
+  gives them on the CPU for the point's nearest float32 numbers.
+- `unsat`: no real point of the box satisfies the constraints, in real arithmetic, nor does any
+  execution in float32 that `executed` covers.
+- `unsat-real`: the same in real arithmetic alone; executions in float32 may differ. A witness shows
+  that one does.
 - `sat-real` and `sat-float32`: a witness that lacks the other half.
 - `unknown` and `timeout` claim nothing.
 
-Every engine's answer is judged here by the same rules, so that two engines may know more or less, and no two
-contradict each other.
+Every engine's answer is judged here by the same rules, so that two engines may know more or less,
+and no two contradict each other.
 """
 
 from __future__ import annotations
@@ -50,23 +51,31 @@ from evalsuite.verification.witness import Witness, Witnesses
 
 # The share of the time that the falsifier has before the first bound.
 _FALSIFY = 0.2
-# Seconds of the first turn of each search, and from which on one that falls behind ends. Where few inputs vary, halving
-# them mostly is the shorter way, and has a longer turn.
+# Seconds of the first turn of each search, and from which on one that falls behind ends. Where few
+# inputs vary, halving them mostly is the shorter way, and has a longer turn.
 _TURN, _LONG_TURN, _FEW_INPUTS = 0.25, 2.0, 10
 ENGINES = ("auto", "inputs", "neurons")
-"""Those of this module; distributions add others by the entry-point group `evalsuite.engines`, see `Question`."""
+"""Those of this module; distributions add others by the entry-point group `evalsuite.engines`,
+see `Question`.
+"""
 _REASONS = ["intervals", "backward bounds", "bisection", "phases"]
 _COMPARED = 8  # points
 _SHOWN = 10.0  # seconds, at most, to bound another engine's `unsat` as executed
 _NOT_SHOWN = "holds in real arithmetic, not shown as executed in float32"
-_NOT_EXECUTED = "holds in real arithmetic, not as executed in float32: ONNX Runtime violates it at the witness"
+_NOT_EXECUTED = (
+    "holds in real arithmetic, not as executed in float32: ONNX Runtime violates it at the witness"
+)
 INPUTS = ("exact", "float32")
-"""How the decimals of a box are read: as they stand, or each as the nearest float32, which a network receives."""
+"""How the decimals of a box are read: as they stand, or each as the nearest float32, which a
+network receives.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """`classes`: whether it is for the classes of two networks, which are `networks`; of one they are empty."""
+    """`classes`: whether it is for the classes of two networks, which are `networks`; of one
+    they are empty.
+    """
 
     specification: Specification
     graph: Graph
@@ -90,38 +99,44 @@ def verify(
     seed: int = 0,
     inputs: str = "exact",
 ) -> Verification:
-    """Decide whether a network has an input in the property's boxes with outputs that satisfy its constraints.
+    """Decide whether a network has an input in the property's boxes with outputs that satisfy its
+    constraints.
 
-    With another network, whose inputs and outputs are as many: whether the two tell different classes anywhere in the
-    boxes, or have outputs farther apart than `within`. A property may also state constraints of its own on Y_0 to
-    Y_(2n-1), the n outputs of the first network and then those of the second.
+    With another network, whose inputs and outputs are as many: whether the two tell different
+    classes anywhere in the boxes, or have outputs farther apart than `within`. A property may also
+    state constraints of its own on Y_0 to Y_(2n-1), the n outputs of the first network and then
+    those of the second.
 
     Args:
         onnx: an .onnx or .onnx.gz file.
         vnnlib: a .vnnlib or .vnnlib.gz file; with `against`, one that bounds inputs alone will do.
         against: the other network's file.
         within: at least 0; the outputs may be so far apart.
-        engine: what is split where bounds alone prove too little: the intervals of "inputs", the phases of ReLU
-            "neurons", or "auto", both in turn until one is ahead. Or who decides instead, of chains of affine layers
-            and activations: "exact", in exact arithmetic and with proofs, or, of ReLU alone, "z3" or "marabou".
-        timeout: seconds, of reading and deciding together; it is held within half a second, unless one operation on
-            one box takes longer.
+        engine: what is split where bounds alone prove too little: the intervals of "inputs", the
+            phases of ReLU "neurons", or "auto", both in turn until one is ahead. Or who decides
+            instead, of chains of affine layers and activations: "exact", in exact arithmetic and
+            with proofs, or, of ReLU alone, "z3" or "marabou".
+        timeout: seconds, of reading and deciding together; it is held within half a second, unless
+            one operation on one box takes longer.
         seed: of the falsifier.
-        inputs: "exact": the box is that of the file's decimals. "float32": of the float32 numbers nearest to these.
+        inputs: "exact": the box is that of the file's decimals. "float32": of the float32 numbers
+            nearest to these.
 
     Raises:
-        Unsupported: the network can't be read, see `read_onnx`; or "neurons", "z3" or "marabou", and it has other
-            activations than ReLU; or "marabou", which is not installed.
-        ValueError: a timeout that is not > 0, a file that is none, a property with other numbers of X and Y, networks
-            that do not fit each other, `within` where there is nothing to compare, an engine that is none, or that
-            takes one network alone.
+        Unsupported: the network can't be read, see `read_onnx`; or "neurons", "z3" or "marabou",
+            and it has other activations than ReLU; or "marabou", which is not installed.
+        ValueError: a timeout that is not > 0, a file that is none, a property with other numbers of
+            X and Y, networks that do not fit each other, `within` where there is nothing to
+            compare, an engine that is none, or that takes one network alone.
         OSError: a file can't be read.
         PluginError: an engine that another distribution brings is broken.
 
     Example: docs/reference.md#verify-a-property
     """
     if within is not None and (against is None or within < 0):
-        raise ValueError(f"within is a distance >= 0 between the outputs of two networks, got {float(within):g}")
+        raise ValueError(
+            f"within is a distance >= 0 between the outputs of two networks, got {float(within):g}"
+        )
     if engine not in (names := [*ENGINES, *(each.name for each in entries("engines"))]):
         raise ValueError(f"engine must be one of {', '.join(names)}, got {engine!r}")
     if inputs not in INPUTS:
@@ -154,7 +169,12 @@ def verify(
 
 
 def decide(
-    model: onnx.ModelProto, graph: Graph, specification: Specification, *, timeout: float, seed: int = 0
+    model: onnx.ModelProto,
+    graph: Graph,
+    specification: Specification,
+    *,
+    timeout: float,
+    seed: int = 0,
 ) -> Verification:
     """`verify` of a model that has been read and compared, and of a specification made in memory.
 
@@ -162,10 +182,15 @@ def decide(
     """
     judge = Witnesses(specification, model.SerializeToString(), real=RealNetwork(graph))
     asked = _Asked(specification, graph, judge)
-    return _decided(lambda check: lambda: _Search(asked, "auto", seed, check).run(seconds=_FALSIFY * timeout), timeout)
+    return _decided(
+        lambda check: lambda: _Search(asked, "auto", seed, check).run(seconds=_FALSIFY * timeout),
+        timeout,
+    )
 
 
-def _decided(prepare: Callable[[Check], Callable[[], Verification]], timeout: float) -> Verification:
+def _decided(
+    prepare: Callable[[Check], Callable[[], Verification]], timeout: float
+) -> Verification:
     if not 0 < timeout < float("inf"):
         raise ValueError(f"timeout must be > 0 and finite, got {timeout}")
     started = time.perf_counter()
@@ -180,14 +205,22 @@ def _decided(prepare: Callable[[Check], Callable[[], Verification]], timeout: fl
         prepared = time.perf_counter()
         found = run()
     except _OutOfTime:
-        found = Verification(Answer.TIMEOUT, None, "the time is up" + ("" if prepared else ", while reading the files"))
+        found = Verification(
+            Answer.TIMEOUT,
+            None,
+            "the time is up" + ("" if prepared else ", while reading the files"),
+        )
     ended = time.perf_counter()
     prepared = prepared or ended
     return replace(found, prepare_seconds=prepared - started, seconds=ended - prepared)
 
 
-def _read(file: Path, specification: Specification, check: Check) -> tuple[onnx.ModelProto, Graph] | None:
-    """The network of another engine's question, compared with ONNX Runtime; None where it is not read."""
+def _read(
+    file: Path, specification: Specification, check: Check
+) -> tuple[onnx.ModelProto, Graph] | None:
+    """The network of another engine's question, compared with ONNX Runtime; None where it is not
+    read.
+    """
     try:
         model = load_model(file)
         graph = graph_of(model, str(file), check)
@@ -200,12 +233,20 @@ def _read(file: Path, specification: Specification, check: Check) -> tuple[onnx.
     return model, graph
 
 
-def _rounds_to(graph: Graph, model: onnx.ModelProto, box: tuple[torch.Tensor, torch.Tensor]) -> bool:
-    """Whether what ONNX Runtime gives at points of a box is the graph's values, up to the bounds of its rounding."""
-    share = torch.rand(_COMPARED, graph.inputs, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+def _rounds_to(
+    graph: Graph, model: onnx.ModelProto, box: tuple[torch.Tensor, torch.Tensor]
+) -> bool:
+    """Whether what ONNX Runtime gives at points of a box is the graph's values, up to the bounds
+    of its rounding.
+    """
+    share = torch.rand(
+        _COMPARED, graph.inputs, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
     points = (box[0] + share * (box[1] - box[0])).float()
     try:
-        low, high = Propagation(executed(graph), points.double(), points.double(), backward=False).outputs
+        low, high = Propagation(
+            executed(graph), points.double(), points.double(), backward=False
+        ).outputs
     except Unsupported:
         return False
     try:
@@ -216,8 +257,12 @@ def _rounds_to(graph: Graph, model: onnx.ModelProto, box: tuple[torch.Tensor, to
     return made.shape == low.shape and bool(((low <= made) & (made <= high)).all())
 
 
-def _judged(found: Verification, question: Question, read: tuple[onnx.ModelProto, Graph] | None) -> Verification:
-    """Another engine's answer by the rules of this one: what it says of executions in float32 is shown, or left out."""
+def _judged(
+    found: Verification, question: Question, read: tuple[onnx.ModelProto, Graph] | None
+) -> Verification:
+    """Another engine's answer by the rules of this one: what it says of executions in float32 is
+    shown, or left out.
+    """
     if not found.of_reals:
         return found
     if found.answer is Answer.SAT and found.witness is not None:
@@ -231,10 +276,14 @@ def _judged(found: Verification, question: Question, read: tuple[onnx.ModelProto
         return replace(found, answer=Answer.UNSAT_REAL, reason=f"{found.reason}; {_NOT_SHOWN}")
     judge = Witnesses(question.specification, read[0].SerializeToString(), real=question.real)
     left = question.deadline - time.perf_counter()
-    if left > 0 and _shown(_Asked(question.specification, read[1], judge), question.seed, min(left, _SHOWN)):
+    if left > 0 and _shown(
+        _Asked(question.specification, read[1], judge), question.seed, min(left, _SHOWN)
+    ):
         return found
     why = _NOT_EXECUTED if judge.in_float32 else _NOT_SHOWN
-    return replace(found, answer=Answer.UNSAT_REAL, witness=judge.in_float32, reason=f"{found.reason}; {why}")
+    return replace(
+        found, answer=Answer.UNSAT_REAL, witness=judge.in_float32, reason=f"{found.reason}; {why}"
+    )
 
 
 def _shown(asked: _Asked, seed: int, seconds: float) -> bool:
@@ -255,7 +304,11 @@ _timed = partial(reading, seconds=math.inf)  # of the time the user has said how
 
 
 def _prepared(
-    files: list[Path], vnnlib: Path, specification: Specification, within: Fraction | None, check: Check
+    files: list[Path],
+    vnnlib: Path,
+    specification: Specification,
+    within: Fraction | None,
+    check: Check,
 ) -> _Asked:
     networks = []
     for file in files:
@@ -266,10 +319,17 @@ def _prepared(
     if len(files) > 1:
         sizes = [(each.inputs, each.outputs) for each in graphs]
         if sizes[0] != sizes[1]:
-            each = [f"{file} has {a} inputs and {b} outputs" for file, (a, b) in zip(files, sizes, strict=True)]
-            raise ValueError(f"networks of the same inputs and outputs are compared; {', '.join(each)}")
+            each = [
+                f"{file} has {a} inputs and {b} outputs"
+                for file, (a, b) in zip(files, sizes, strict=True)
+            ]
+            raise ValueError(
+                f"networks of the same inputs and outputs are compared; {', '.join(each)}"
+            )
         specification, classes = of_two(specification, graphs[0].outputs, within, str(vnnlib))
-    check_sizes(specification, vnnlib, files, graphs[0].inputs, sum(each.outputs for each in graphs))
+    check_sizes(
+        specification, vnnlib, files, graphs[0].inputs, sum(each.outputs for each in graphs)
+    )
     box = specification.cases[0].box.outer()
     for file, (model, graph) in zip(files, networks, strict=True):
         with _timed(file):
@@ -285,11 +345,16 @@ class _Search:
     def __init__(self, asked: _Asked, engine: str, seed: int, check: Check) -> None:
         self._phases = is_relu_network(asked.graph) and engine != "inputs"
         if engine == "neurons" and not self._phases:
-            raise Unsupported("engine 'neurons' holds neurons of ReLU networks, and this one has others; use 'inputs'")
+            raise Unsupported(
+                "engine 'neurons' holds neurons of ReLU networks, and this one has others; use"
+                " 'inputs'"
+            )
         self._inputs = engine != "neurons"
         self._asked, self._graph, self._seed, self._check = asked, asked.graph, seed, check
         self._single = asked.graph.to(torch.float32)
-        self._attack = Attack(self._single, asked.specification, asked.judge, seed=seed, check=check)
+        self._attack = Attack(
+            self._single, asked.specification, asked.judge, seed=seed, check=check
+        )
         self._groups = asked.specification.by_box(check)
         self._boxes = 0
         self._as_executed, self._why = self._graph, ""
@@ -302,7 +367,9 @@ class _Search:
         try:
             witness = self._crossed(seconds / 2) if self._asked.classes else None
             witness = witness or self._attack.search(seconds=seconds)
-            found = self._prove() if witness is None else Verification(Answer.SAT, witness, "falsifier")
+            found = (
+                self._prove() if witness is None else Verification(Answer.SAT, witness, "falsifier")
+            )
         except _OutOfTime:
             found = Verification(Answer.TIMEOUT, None, "the time is up")
         return replace(self._halved(found), boxes=self._boxes)
@@ -353,28 +420,39 @@ class _Search:
             open_ |= not used.proven
             real_only |= used.real_only
         if open_:
-            return Verification(Answer.UNKNOWN, None, "a part that can't be split further is not proven")
+            return Verification(
+                Answer.UNKNOWN, None, "a part that can't be split further is not proven"
+            )
         answer = Answer.UNSAT_REAL if real_only else Answer.UNSAT
         return Verification(answer, None, max(reasons, key=_REASONS.index))
 
     def _bisection(self, box: Box, cases: list[tuple[int, Case]]) -> Bisection:
         return Bisection(self._as_executed, box, cases, self._attack, self._check, self._graph)
 
-    def _searched(self, box: Box, cases: list[tuple[int, Case]], searches: list[Turns]) -> tuple[Witness | None, Turns]:
-        """By halving inputs and, where ReLU is the only activation, by holding neurons too, in turns; which one ended.
+    def _searched(
+        self, box: Box, cases: list[tuple[int, Case]], searches: list[Turns]
+    ) -> tuple[Witness | None, Turns]:
+        """By halving inputs and, where ReLU is the only activation, by holding neurons too, in
+        turns; which one ended.
 
-        `searches` holds the first and is given the second. Turns double. After the long ones a search ends that has
-        closed much less than the other one: of equal times, that is the one with more left to do.
+        `searches` holds the first and is given the second. Turns double. After the long ones a
+        search ends that has closed much less than the other one: of equal times, that is the one
+        with more left to do.
         """
         varied = sum(low < high for low, high in zip(box.lower, box.upper, strict=True))
-        turn, going = _LONG_TURN if varied <= _FEW_INPUTS else _TURN, list(searches) if self._inputs else []
+        turn, going = (
+            _LONG_TURN if varied <= _FEW_INPUTS else _TURN,
+            list(searches) if self._inputs else [],
+        )
         while going or (self._phases and len(searches) == 1):
             for each in going:
                 witness = each.run(time.perf_counter() + turn)
                 if witness is not None or each.proven:
                     return witness, each
             if self._phases and len(searches) == 1:
-                search = PhaseSearch(self._as_executed, box, cases, self._attack, self._check, self._graph)
+                search = PhaseSearch(
+                    self._as_executed, box, cases, self._attack, self._check, self._graph
+                )
                 searches.append(search)
                 going = [*going, searches[1]]
             turn *= 2

@@ -1,12 +1,14 @@
-"""Two networks of the same inputs as one graph: bounds of both are carried back to inputs that they share.
+"""Two networks of the same inputs as one graph: bounds of both are carried back to inputs that they
+share.
 
-`side_by_side` has a node of what each two activations differ by, where the networks have as many, one behind the other:
-bounds follow the difference from layer to layer (arXiv 2001.03662, 2009.09943). Of layers of other sizes, as where
-channels were pruned, those units are compared which behave most alike at random inputs; bounds hold whichever they are.
+`side_by_side` has a node of what each two activations differ by, where the networks have as many,
+one behind the other: bounds follow the difference from layer to layer (arXiv 2001.03662,
+2009.09943). Of layers of other sizes, as where channels were pruned, those units are compared which
+behave most alike at random inputs; bounds hold whichever they are.
 
-`with_difference` has, of two networks of the same nodes, a node of what each two of their values differ by, made of
-what those before differ by: of an affine map, A a - B b = A (a - b) + (A - B) b, and what both add cancels. Where the
-networks do not differ yet there is none.
+`with_difference` has, of two networks of the same nodes, a node of what each two of their values
+differ by, made of what those before differ by: of an affine map, A a - B b = A (a - b) + (A - B) b,
+and what both add cancels. Where the networks do not differ yet there is none.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ Twins = dict[tuple[int, int], tuple[Linear, Linear]]
 def _check(first: Graph, second: Graph) -> None:
     if (first.inputs, first.outputs) != (second.inputs, second.outputs):
         raise ValueError(
-            f"{first.inputs} inputs and {first.outputs} outputs beside {second.inputs} and {second.outputs}"
+            f"{first.inputs} inputs and {first.outputs} outputs beside {second.inputs} and"
+            f" {second.outputs}"
         )
 
 
@@ -50,7 +53,13 @@ def with_difference(first: Graph, second: Graph) -> Graph:
     eye = torch.eye(first.outputs, dtype=torch.float64)
     none = torch.zeros_like(eye)
     if not _are_alike(first, second):
-        return _joined(first, second, _twins(first, second), torch.cat([eye, eye, none]), torch.cat([-eye, none, eye]))
+        return _joined(
+            first,
+            second,
+            _twins(first, second),
+            torch.cat([eye, eye, none]),
+            torch.cat([-eye, none, eye]),
+        )
     pair = _Pair(first, second)
     own, other, apart = pair.places[first.output]
     parts = [(own, torch.cat([none, eye, none])), (other, torch.cat([none, none, eye]))]
@@ -70,14 +79,15 @@ def _ended(graph: Graph, nodes: list[Node], parts: Iterable[tuple[int, torch.Ten
 def _are_alike(first: Graph, second: Graph) -> bool:
     """Whether they have the same nodes, but for their numbers."""
     return (first.output, len(first.nodes)) == (second.output, len(second.nodes)) and all(
-        (type(one.operation), one.sources, one.size) == (type(other.operation), other.sources, other.size)
+        (type(one.operation), one.sources, one.size)
+        == (type(other.operation), other.sources, other.size)
         for one, other in zip(first.nodes, second.nodes, strict=True)
     )
 
 
 class _Pair:
-    """The nodes of two networks that are alike, with those of what they differ by; `places` of each value: its two
-    and their difference, None where it is 0.
+    """The nodes of two networks that are alike, with those of what they differ by; `places` of each
+    value: its two and their difference, None where it is 0.
     """
 
     def __init__(self, first: Graph, second: Graph) -> None:
@@ -91,11 +101,21 @@ class _Pair:
             values = len(self.nodes) - 1, len(self.nodes)
             self.places.append((*values, self._apart(one, other, values, apart)))
 
-    def _apart(self, one: Node, other: Node, values: tuple[int, int], apart: list[int | None]) -> int | None:
+    def _apart(
+        self, one: Node, other: Node, values: tuple[int, int], apart: list[int | None]
+    ) -> int | None:
         first, second = one.operation, other.operation
         changes = [_change(*each) for each in zip(_maps(first), _maps(second), strict=True)]
-        if isinstance(first, flat.Affine) and isinstance(second, flat.Affine) and None not in changes:
-            parts = [(before, map_) for map_, before in zip(first.maps, apart, strict=True) if before is not None]
+        if (
+            isinstance(first, flat.Affine)
+            and isinstance(second, flat.Affine)
+            and None not in changes
+        ):
+            parts = [
+                (before, map_)
+                for map_, before in zip(first.maps, apart, strict=True)
+                if before is not None
+            ]
             for source, change in zip(other.sources, changes, strict=True):
                 parts += [(source, each) for each in change or ()]
             bias = first.bias - second.bias
@@ -103,7 +123,11 @@ class _Pair:
         if isinstance(first, flat.Product) and not any(changes) and None not in changes:
             # x y - x' y' = (x - x') y + x' (y - y')
             pairs = (apart[0], one.sources[1]), (other.sources[0], apart[1])
-            made = [self._add(one, replace(first, most=inf), x, y) for x, y in pairs if x is not None and y is not None]
+            made = [
+                self._add(one, replace(first, most=inf), x, y)
+                for x, y in pairs
+                if x is not None and y is not None
+            ]
             return self._append(one, *((each, Same()) for each in made)) if made else None
         if apart == [None] and _are_equal(first, second):
             return None
@@ -112,9 +136,15 @@ class _Pair:
         source = apart[0] or self._append(one)
         return self._add(one, flat.Difference(Same(), Same()), source, *values)
 
-    def _append(self, node: Node, *parts: tuple[int, Linear], bias: torch.Tensor | None = None) -> int:
+    def _append(
+        self, node: Node, *parts: tuple[int, Linear], bias: torch.Tensor | None = None
+    ) -> int:
         bias = torch.zeros(node.size, dtype=torch.float64) if bias is None else bias
-        return self._add(node, flat.Affine(tuple(map_ for _, map_ in parts), bias), *(source for source, _ in parts))
+        return self._add(
+            node,
+            flat.Affine(tuple(map_ for _, map_ in parts), bias),
+            *(source for source, _ in parts),
+        )
 
     def _add(self, node: Node, operation: flat.Operation, *sources: int) -> int:
         self.nodes.append(replace(node, operation=operation, sources=sources))
@@ -128,7 +158,9 @@ def _maps(operation: flat.Operation) -> tuple[Linear, ...]:
 
 
 def _change(first: Linear, second: Linear) -> list[Linear] | None:
-    """What first - second maps by: nothing where they are equal, and None where it is not known exactly."""
+    """What first - second maps by: nothing where they are equal, and None where it is not known
+    exactly.
+    """
     if isinstance(first, Dense | Convolution) and isinstance(second, Dense | Convolution):
         if _geometry(first) != _geometry(second):
             return None
@@ -138,7 +170,9 @@ def _change(first: Linear, second: Linear) -> list[Linear] | None:
         inner = _change(first.of, second.of)
         return None if inner is None else [Adjoint(each) for each in inner]
     if isinstance(first, Select) and isinstance(second, Select):
-        return [] if first.inputs == second.inputs and torch.equal(first.index, second.index) else None
+        return (
+            [] if first.inputs == second.inputs and torch.equal(first.index, second.index) else None
+        )
     if isinstance(first, Scale) and isinstance(second, Scale):
         made = [(first.factor, *first.of), (second.factor, *second.of)]
         return [] if len(made[0]) == len(made[1]) and all(map(torch.equal, *made)) else None
@@ -163,7 +197,9 @@ def side_by_side(first: Graph, second: Graph) -> Graph:
     _check(first, second)
     eye = torch.eye(first.outputs, dtype=torch.float64)
     none = torch.zeros_like(eye)
-    return _joined(first, second, _twins(first, second), torch.cat([eye, none]), torch.cat([none, eye]))
+    return _joined(
+        first, second, _twins(first, second), torch.cat([eye, none]), torch.cat([none, eye])
+    )
 
 
 def _joined(first: Graph, second: Graph, twins: Twins, *weights: torch.Tensor) -> Graph:
@@ -182,11 +218,15 @@ def _joined(first: Graph, second: Graph, twins: Twins, *weights: torch.Tensor) -
 
 
 def _twins(first: Graph, second: Graph) -> Twins:
-    """The corresponding activations in order, with the units that are compared; none where their numbers differ."""
+    """The corresponding activations in order, with the units that are compared; none where their
+    numbers differ.
+    """
     ours, theirs = (list(_activations(each)) for each in (first, second))
     if len(ours) != len(theirs):
         return {}
-    points = torch.randn(_POINTS, first.inputs, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    points = torch.randn(
+        _POINTS, first.inputs, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
     values = first.values(points), second.values(points)
     found = {}
     for (one, own, traits), (other, twin, as_twin) in zip(ours, theirs, strict=True):
@@ -197,7 +237,9 @@ def _twins(first: Graph, second: Graph) -> Twins:
 
 
 def _alike(first: torch.Tensor, second: torch.Tensor) -> tuple[Linear, Linear] | None:
-    """Of operands (points, units) at some points, the units of both that are compared; None if they are too many."""
+    """Of operands (points, units) at some points, the units of both that are compared; None if
+    they are too many.
+    """
     sizes = first.shape[1], second.shape[1]
     if sizes[0] == sizes[1]:
         return Same(), Same()
@@ -206,18 +248,26 @@ def _alike(first: torch.Tensor, second: torch.Tensor) -> tuple[Linear, Linear] |
     from scipy.optimize import linear_sum_assignment
 
     places = linear_sum_assignment(torch.cdist(first.T, second.T).numpy())
-    left, right = (Select(torch.from_numpy(each), size) for each, size in zip(places, sizes, strict=True))
+    left, right = (
+        Select(torch.from_numpy(each), size) for each, size in zip(places, sizes, strict=True)
+    )
     return left, right
 
 
 def _activations(graph: Graph) -> Iterator[tuple[int, int, Activation]]:
     for value, node in enumerate(graph.nodes, start=1):
-        if isinstance(node.operation, flat.Pointwise) and are_twins(node.operation.traits, node.operation.traits):
+        if isinstance(node.operation, flat.Pointwise) and are_twins(
+            node.operation.traits, node.operation.traits
+        ):
             yield value, node.sources[0], node.operation.traits
 
 
-def _difference(nodes: list[Node], first: int, second: int, maps: tuple[Linear, Linear]) -> list[Node]:
-    """Of two values, the last of which is the last node: what their operands and what they themselves differ by."""
+def _difference(
+    nodes: list[Node], first: int, second: int, maps: tuple[Linear, Linear]
+) -> list[Node]:
+    """Of two values, the last of which is the last node: what their operands and what they
+    themselves differ by.
+    """
     (one,), (other,) = nodes[first - 1].sources, nodes[second - 1].sources
     name, size = nodes[-1].name, len(maps[0](torch.zeros(nodes[first - 1].size)))
     none, chosen = torch.zeros(size, dtype=torch.float64), len(nodes) + 1

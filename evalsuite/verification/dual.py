@@ -1,10 +1,13 @@
-"""Lower bounds of a ReLU network in a part of a box where some neurons are held on or off, by duality.
+"""Lower bounds of a ReLU network in a part of a box where some neurons are held on or off, by
+duality.
 
-A row of coefficients is carried back from the outputs to the input, as in `propagation`. Three sets of numbers are free
-on the way, and whatever they are, the bound is sound: the slope of the lower line of each ReLU that may be on or off,
-in [0, 1] (alpha, arXiv 2011.13824); what each condition z >= 0 or z <= 0 of the part weighs, at least 0 (beta, arXiv
-2103.06624); and what each of the rows weighs that must hold together, at least 0. The best of them give the optimum of
-the linear relaxation. An ascent in float32 looks for them; `Dual.bounds` rounds what they prove in float64 downward.
+A row of coefficients is carried back from the outputs to the input, as in `propagation`. Three sets
+of numbers are free on the way, and whatever they are, the bound is sound: the slope of the lower
+line of each ReLU that may be on or off, in [0, 1] (alpha, arXiv 2011.13824); what each condition z
+>= 0 or z <= 0 of the part weighs, at least 0 (beta, arXiv 2103.06624); and what each of the rows
+weighs that must hold together, at least 0. The best of them give the optimum of the linear
+relaxation. An ascent in float32 looks for them; `Dual.bounds` rounds what they prove in float64
+downward.
 """
 
 from __future__ import annotations
@@ -32,9 +35,17 @@ _MOST = 512  # rows to ascend at a time
 
 
 def is_relu_network(graph: Graph) -> bool:
-    """Whether it has ReLUs, whose phases can be held, and affine maps besides; two such networks together have."""
-    others = [node.operation for node in graph.nodes if not isinstance(node.operation, Affine | Difference)]
-    return bool(others) and all(isinstance(each, Pointwise) and each.traits.name == RELU.name for each in others)
+    """Whether it has ReLUs, whose phases can be held, and affine maps besides; two such networks
+    together have.
+    """
+    others = [
+        node.operation
+        for node in graph.nodes
+        if not isinstance(node.operation, Affine | Difference)
+    ]
+    return bool(others) and all(
+        isinstance(each, Pointwise) and each.traits.name == RELU.name for each in others
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +53,12 @@ class Parts:
     """Parts of a box and the multipliers that bound them.
 
     Args:
-        phases: (parts, neurons) int8: 1 where a neuron is on, -1 where it is off, 0 where it may be either.
+        phases: (parts, neurons) int8: 1 where a neuron is on, -1 where it is off, 0 where it may be
+            either.
         slopes: (parts, neurons) float32, alpha.
         conditions: (parts, neurons) float32, beta, which counts only where a neuron was held.
-        rows: (parts, rows) float32, of each row's weight the logarithm; -inf for rows that the part does not ask for.
+        rows: (parts, rows) float32, of each row's weight the logarithm; -inf for rows that the part
+            does not ask for.
 
     Example: docs/reference.md#search-by-neurons
     """
@@ -59,7 +72,9 @@ class Parts:
         return len(self.phases)
 
     def __getitem__(self, index: torch.Tensor | slice) -> Parts:
-        return Parts(self.phases[index], self.slopes[index], self.conditions[index], self.rows[index])
+        return Parts(
+            self.phases[index], self.slopes[index], self.conditions[index], self.rows[index]
+        )
 
     def held(self, neurons: torch.Tensor, sign: int) -> Parts:
         """Of each part that half in which its one of `neurons` is on (1), or off (-1)."""
@@ -81,7 +96,8 @@ class Carried:
         inputs: coefficients of the input, (parts, inputs).
         neurons: of each ReLU's output, (parts, neurons).
         multipliers: of its input, which stand for those.
-        rounding: what the bounds would be higher by, about, if nothing were rounded in float32, (parts,).
+        rounding: what the bounds would be higher by, about, if nothing were rounded in float32,
+            (parts,).
 
     Example: docs/reference.md#search-by-neurons
     """
@@ -97,8 +113,8 @@ class Carried:
 
 
 class _Lines(NamedTuple):
-    """Of each part and neuron, (parts, neurons): the slopes of the line below ReLU, through 0, and of that above it,
-    where that one is at 0, and beta with the sign of the phase.
+    """Of each part and neuron, (parts, neurons): the slopes of the line below ReLU, through 0, and
+    of that above it, where that one is at 0, and beta with the sign of the phase.
     """
 
     below: torch.Tensor
@@ -121,7 +137,12 @@ class Dual:
     """
 
     def __init__(
-        self, graph: Graph, root: Propagation, rows: torch.Tensor, bounds: torch.Tensor, start: int | None = None
+        self,
+        graph: Graph,
+        root: Propagation,
+        rows: torch.Tensor,
+        bounds: torch.Tensor,
+        start: int | None = None,
     ) -> None:
         self._graph, self._root, self._rows, self._bounds = graph, root, rows, bounds
         self._start = graph.output if start is None else start
@@ -134,7 +155,9 @@ class Dual:
                 self._at[at] = slice(count, count + node.size)
                 ends.append(root.intervals[node.sources[0]])
                 count += node.size
-        lower, upper = (torch.cat([each[end][0] for each in ends] or [torch.zeros(0)]) for end in (0, 1))
+        lower, upper = (
+            torch.cat([each[end][0] for each in ends] or [torch.zeros(0)]) for end in (0, 1)
+        )
         self._lower, self._upper = lower.double(), upper.double()
         self.free = (self._lower < 0) & (self._upper > 0)
         wide = torch.where(self.free, self._upper - self._lower, 1.0)
@@ -146,28 +169,40 @@ class Dual:
         self._single = graph.to(torch.float32)
 
     def whole(self, member: torch.Tensor) -> Parts:
-        """The box itself for each of the cases, `member` (cases, rows) bool: no neuron held, CROWN's slopes."""
-        stable = torch.where(self._lower >= 0, 1, torch.where(self._upper <= 0, -1, 0)).to(torch.int8)
+        """The box itself for each of the cases, `member` (cases, rows) bool: no neuron held,
+        CROWN's slopes.
+        """
+        stable = torch.where(self._lower >= 0, 1, torch.where(self._upper <= 0, -1, 0)).to(
+            torch.int8
+        )
         slopes = (self._upper > -self._lower).float()
         cases = len(member)
         rows = torch.zeros(member.shape).masked_fill(~member, -torch.inf)
-        return Parts(stable.repeat(cases, 1), slopes.repeat(cases, 1), torch.zeros(cases, len(slopes)), rows)
+        return Parts(
+            stable.repeat(cases, 1), slopes.repeat(cases, 1), torch.zeros(cases, len(slopes)), rows
+        )
 
     @torch.no_grad()
     def bounds(self, parts: Parts) -> Carried:
-        """Sound lower bounds of each part's weighed rows: where one is > 0, no input of the part satisfies all rows."""
+        """Sound lower bounds of each part's weighed rows: where one is > 0, no input of the part
+        satisfies all rows.
+        """
         weights = parts.rows.double().softmax(-1)
         asked = weights @ self._rows
         found = self._carried(self._graph, parts, asked, sound=True)
         size = (weights @ self._rows.abs()) @ magnitude(*self._root.intervals[self._start])[0]
         value = found.value - weights @ self._bounds
-        slack = 4 * (self._rows.numel() + 8) * EPS * (size + weights @ self._bounds.abs() + value.abs())
+        slack = (
+            4 * (self._rows.numel() + 8) * EPS * (size + weights @ self._bounds.abs() + value.abs())
+        )
         return replace(found, value=value - slack)
 
     def ascend(self, parts: Parts, steps: int, *, stop: bool = True) -> tuple[Parts, Carried]:
-        """Better multipliers by so many steps of Adam (arXiv 1412.6980), and what they give in float32.
+        """Better multipliers by so many steps of Adam (arXiv 1412.6980), and what they give in
+        float32.
 
-        The coefficients with them are those of the last step, whose bound may be lower than that of the best one.
+        The coefficients with them are those of the last step, whose bound may be lower than that of
+        the best one.
         """
         given = [parts.slopes.clone(), parts.conditions.clone(), parts.rows.clone()]
         first = [torch.zeros_like(each) for each in given]
@@ -183,13 +218,18 @@ class Dual:
             value = found.value - weights @ bounds
             better = value.detach() > best
             best = torch.where(better, value.detach(), best)
-            kept = [torch.where(better[:, None], new.detach(), old) for new, old in zip(given, kept, strict=True)]
+            kept = [
+                torch.where(better[:, None], new.detach(), old)
+                for new, old in zip(given, kept, strict=True)
+            ]
             if step == 0:
                 scale = found.neurons.detach().abs().mean(-1, keepdim=True) + 1e-12
             if step == steps or (stop and bool((best > 0).all())):
                 break
             assert scale is not None
-            slopes = torch.autograd.grad(value.sum(), given, materialize_grads=True, allow_unused=True)
+            slopes = torch.autograd.grad(
+                value.sum(), given, materialize_grads=True, allow_unused=True
+            )
             moved = []
             for place, (each, rate) in enumerate(zip(given, _RATES, strict=True)):
                 slope = slopes[place].nan_to_num(0.0, 0.0, 0.0)
@@ -204,9 +244,11 @@ class Dual:
         return chosen, replace(found, value=best, inputs=found.inputs.detach())
 
     def solved(self, part: Parts) -> tuple[torch.Tensor, Parts] | None:
-        """Of one part, all of whose neurons are held, the least that every row and condition may be broken by.
+        """Of one part, all of whose neurons are held, the least that every row and condition may be
+        broken by.
 
-        The point where it is so, (inputs,), and the part with the multipliers that prove it; None: no solution found.
+        The point where it is so, (inputs,), and the part with the multipliers that prove it; None:
+        no solution found.
         """
         from scipy.optimize import linprog
 
@@ -214,7 +256,8 @@ class Dual:
         asked = torch.nonzero(part.rows[0] > -torch.inf)[:, 0]
         counted = torch.nonzero(self.free)[:, 0]
         rows, signs = self._rows[asked], part.phases[0, counted].double()
-        # t >= c.y - d of each row, and t >= -z where it is on, z where it is off; y and z are columns (constant, x).
+        # t >= c.y - d of each row, and t >= -z where it is on, z where it is off; y and z are
+        # columns (constant, x).
         constant, slopes = rows @ outputs[0] - self._bounds[asked], outputs[1:] @ rows.T
         broken = torch.cat([constant, -signs * neurons[0, counted]])
         matrix = torch.cat([slopes.T, -signs[:, None] * neurons[1:, counted].T])
@@ -235,11 +278,14 @@ class Dual:
         return torch.from_numpy(found.x[:-1]), replace(part, conditions=conditions, rows=logs)
 
     def _affine(self, on: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Where these neurons are on and all others off: every neuron's input and the rows' value as functions of x.
+        """Where these neurons are on and all others off: every neuron's input and the rows' value
+        as functions of x.
 
         Each (1 + inputs, ...): the constant, then the slope in each input.
         """
-        points = torch.cat([torch.zeros(1, self._graph.inputs), torch.eye(self._graph.inputs)]).double()
+        points = torch.cat(
+            [torch.zeros(1, self._graph.inputs), torch.eye(self._graph.inputs)]
+        ).double()
         values, inputs = [points], []
         for at, node in enumerate(self._graph.nodes, 1):
             found = points  # what two networks differ by is asked for by no node
@@ -250,13 +296,16 @@ class Dual:
                 found = inputs[-1] * on[self._at[at]]
             values.append(found.expand(len(points), -1))
         neurons, outputs = torch.cat(inputs, 1), values[self._start]
-        return torch.cat([neurons[:1], neurons[1:] - neurons[:1]]), torch.cat([outputs[:1], outputs[1:] - outputs[:1]])
+        return torch.cat([neurons[:1], neurons[1:] - neurons[:1]]), torch.cat(
+            [outputs[:1], outputs[1:] - outputs[:1]]
+        )
 
     def gains(self, parts: Parts, found: Carried) -> torch.Tensor:
-        """About what holding each neuron may raise the bound by, (parts, neurons); 0 where it is held already.
+        """About what holding each neuron may raise the bound by, (parts, neurons); 0 where it is
+        held already.
 
-        What its upper line costs where its output counts against the bound, and what a lower line through 0 leaves
-        where it counts for it (after arXiv 1909.06588, section 6.2).
+        What its upper line costs where its output counts against the bound, and what a lower line
+        through 0 leaves where it counts for it (after arXiv 1909.06588, section 6.2).
         """
         q = found.neurons
         slack = torch.where(q < 0, self._intercept.float(), parts.slopes * -self._lower.float())
@@ -265,10 +314,15 @@ class Dual:
         return torch.where(parts.phases == 0, q.abs() * slack + 1e-12, 0.0)
 
     def _carried(self, graph: Graph, parts: Parts, asked: torch.Tensor, *, sound: bool) -> Carried:
-        """Carry back; see the class. Not `sound`, it computes in the graph's own precision and subtracts nothing."""
+        """Carry back; see the class. Not `sound`, it computes in the graph's own precision and
+        subtracts nothing.
+        """
         lines = self._lines_of(parts, asked.dtype)
         pending: dict[int, torch.Tensor] = {self._start: asked[:, None]}
-        neurons, multipliers = asked.new_zeros(parts.phases.shape), asked.new_zeros(parts.phases.shape)
+        neurons, multipliers = (
+            asked.new_zeros(parts.phases.shape),
+            asked.new_zeros(parts.phases.shape),
+        )
         largest = total = lost = asked.new_zeros(len(asked))
         additions = 1
         for at in range(self._start, 0, -1):
@@ -282,7 +336,10 @@ class Dual:
                     constant = constant - (given.abs() @ self._root.loss(at)[0])[:, 0]
                     rounded = self._root.rounding(at)
                     lost = lost if rounded is None else lost + (given.abs() @ rounded[0])[:, 0]
-                pulled = [(source, map_.pull(given)) for source, map_ in zip(sources, operation.maps, strict=True)]
+                pulled = [
+                    (source, map_.pull(given))
+                    for source, map_ in zip(sources, operation.maps, strict=True)
+                ]
             else:
                 neurons[:, self._at[at]] = given[:, 0].detach()
                 back, constant = self._through(lines, self._at[at], given[:, 0], sound=sound)
@@ -293,9 +350,14 @@ class Dual:
                 pending[source] = rows if known is None else known + rows
                 if sound and known is not None:
                     size = magnitude(*self._root.intervals[source])[0]
-                    constant = constant - units(rows.shape[-1]) * ((known.abs() + rows.abs()) @ size)[:, 0]
+                    constant = (
+                        constant - units(rows.shape[-1]) * ((known.abs() + rows.abs()) @ size)[:, 0]
+                    )
             total = total + constant
-            largest, additions = torch.maximum(largest, total.detach().abs()), additions + 1 + len(pulled)
+            largest, additions = (
+                torch.maximum(largest, total.detach().abs()),
+                additions + 1 + len(pulled),
+            )
         last = pending[0][:, 0] if 0 in pending else asked.new_zeros(len(asked), graph.inputs)
         found = total + self._at_input(last, sound=sound)
         if sound:
@@ -317,7 +379,9 @@ class Dual:
     def _through(
         self, lines: _Lines, place: slice, asked: torch.Tensor, *, sound: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """From outputs of ReLUs to their inputs, (parts, units): coefficients, and what is added, (parts,)."""
+        """From outputs of ReLUs to their inputs, (parts, units): coefficients, and what is
+        added, (parts,).
+        """
         below, above, intercept, held = (each[:, place] for each in lines)
         down = asked.clamp(max=0)
         back = asked.clamp(min=0) * below + down * above - held
@@ -325,7 +389,10 @@ class Dual:
         if sound:
             size = self._size[place]
             reach = size * (below + above) + intercept
-            lost = units(8 + len(size)) * (asked.abs() * reach + held.abs() * size) + TINY * asked.abs()
+            lost = (
+                units(8 + len(size)) * (asked.abs() * reach + held.abs() * size)
+                + TINY * asked.abs()
+            )
             constant = constant - lost.sum(-1)
         return back, constant
 
@@ -338,12 +405,15 @@ class Dual:
         return asked @ ((lower + upper) / 2).to(asked.dtype) - asked.abs() @ radius.to(asked.dtype)
 
 
-def dual_of_forms(widths: Floats, layers: Sequence[tuple[Floats, Floats, Floats]], rows: Floats) -> Dual:
+def dual_of_forms(
+    widths: Floats, layers: Sequence[tuple[Floats, Floats, Floats]], rows: Floats
+) -> Dual:
     """The dual of rows that are to be > 0, of a network in which every ReLU may be on or off.
 
     Args:
         widths: of the box [0, widths], (inputs,).
-        layers: of each its ReLUs' inputs over [1, inputs, outputs of the layers before], and their bounds < 0 and > 0.
+        layers: of each its ReLUs' inputs over [1, inputs, outputs of the layers before], and their
+            bounds < 0 and > 0.
         rows: over the same columns of all layers.
 
     Raises:
@@ -357,7 +427,14 @@ def dual_of_forms(widths: Floats, layers: Sequence[tuple[Floats, Floats, Floats]
         constant, *parts = torch.split(torch.from_numpy(form), [1, count, *sizes[:depth]], dim=1)
         # Value 0 is the input, and those of ReLUs are 2, 4, ...
         sources = tuple(2 * place for place in range(len(parts)))
-        nodes.append(Node(f"form {depth}", Affine(tuple(map(Dense, parts)), constant[:, 0]), sources, len(form)))
+        nodes.append(
+            Node(
+                f"form {depth}",
+                Affine(tuple(map(Dense, parts)), constant[:, 0]),
+                sources,
+                len(form),
+            )
+        )
         if form is not rows:
             nodes.append(Node(f"ReLU {depth}", Pointwise(RELU), (len(nodes),), len(form)))
     graph = Graph(tuple(nodes), len(nodes), (count,), (len(rows),), "")
@@ -366,15 +443,26 @@ def dual_of_forms(widths: Floats, layers: Sequence[tuple[Floats, Floats, Floats]
     for place, (_, *ends) in enumerate(layers):
         low, high = (torch.from_numpy(each)[None] for each in ends)
         root.intervals[2 * place + 1] = low.clamp(max=-TINY), high.clamp(min=TINY)
-    return Dual(graph, root, torch.eye(len(rows), dtype=torch.float64), torch.zeros(len(rows), dtype=torch.float64))
+    return Dual(
+        graph,
+        root,
+        torch.eye(len(rows), dtype=torch.float64),
+        torch.zeros(len(rows), dtype=torch.float64),
+    )
 
 
 def tightened(
-    graph: Graph, root: Propagation, check: Callable[[], None], steps: int = 20, until: float = float("inf")
+    graph: Graph,
+    root: Propagation,
+    check: Callable[[], None],
+    steps: int = 20,
+    until: float = float("inf"),
 ) -> None:
-    """Meet the intervals before each ReLU with what an ascent for each of their ends proves; `root` is changed.
+    """Meet the intervals before each ReLU with what an ascent for each of their ends proves; `root`
+    is changed.
 
-    It begins no more of them when the clock of `time.perf_counter` says so: the intervals that are left are sound too.
+    It begins no more of them when the clock of `time.perf_counter` says so: the intervals that are
+    left are sound too.
     """
     for node in graph.nodes:
         if not isinstance(node.operation, Pointwise):
@@ -391,8 +479,16 @@ def tightened(
             ends = torch.zeros(2, len(some), len(low), dtype=torch.float64)
             ends[0, torch.arange(len(some)), some] = 1.0
             ends[1, torch.arange(len(some)), some] = -1.0
-            dual = Dual(graph, root, ends.flatten(0, 1), torch.zeros(2 * len(some), dtype=torch.float64), source)
-            parts, _ = dual.ascend(dual.whole(torch.eye(2 * len(some), dtype=torch.bool)), steps, stop=False)
+            dual = Dual(
+                graph,
+                root,
+                ends.flatten(0, 1),
+                torch.zeros(2 * len(some), dtype=torch.float64),
+                source,
+            )
+            parts, _ = dual.ascend(
+                dual.whole(torch.eye(2 * len(some), dtype=torch.bool)), steps, stop=False
+            )
             least, most = dual.bounds(parts).value.reshape(2, -1)
             low[some] = torch.maximum(low[some], least)
             high[some] = torch.minimum(high[some], -most)

@@ -1,12 +1,14 @@
-"""A network as it is executed in float32: the graph of real arithmetic in which each value may be off by its rounding.
+"""A network as it is executed in float32: the graph of real arithmetic in which each value may be
+off by its rounding.
 
-Bounds of that graph hold for the real function, for every input rounded to float32, and for every execution that this
-model covers; so one proof is of all of them. A sum of n products in any order, with fused multiplications or without,
-is off by at most n u / (1 - n u) times the sum of the magnitudes, u = 2^-24 (N. Higham, Accuracy and Stability of
-Numerical Algorithms, 2nd ed., section 3.1). Assumed of runtimes on a processor, as of ONNX Runtime's: products are
-summed as they stand (no Winograd or Fourier transforms, no bfloat16 or TF32), scales of a BatchNorm may be multiplied
-into weights before, and an activation is off by at most 32 units of |f(x)| + |x| (1 + its steepest slope); a test
-measures ONNX Runtime's. Subnormal numbers may count as 0.
+Bounds of that graph hold for the real function, for every input rounded to float32, and for every
+execution that this model covers; so one proof is of all of them. A sum of n products in any order,
+with fused multiplications or without, is off by at most n u / (1 - n u) times the sum of the
+magnitudes, u = 2^-24 (N. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section
+3.1). Assumed of runtimes on a processor, as of ONNX Runtime's: products are summed as they stand
+(no Winograd or Fourier transforms, no bfloat16 or TF32), scales of a BatchNorm may be multiplied
+into weights before, and an activation is off by at most 32 units of |f(x)| + |x| (1 + its steepest
+slope); a test measures ONNX Runtime's. Subnormal numbers may count as 0.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ from evalsuite.verification.linear import Convolution, Dense, Linear, Same, Scal
 UNIT = 2.0**-24
 LEAST = 2.0**-126
 """The least normal number of float32."""
-_SPARE = 16  # units of each sum: biases, factors that are multiplied into weights before, a rescaling
+# units of each sum: biases, factors that are multiplied into weights before, a rescaling
+_SPARE = 16
 _CURVE = 32  # units of an activation
 _UNBOUNDED = "no bound of float32's rounding of node {!r} ({})"
 
@@ -69,11 +72,13 @@ def executed(graph: Graph, *parts: Graph) -> Graph:
         parts: the networks that it is made of, where they are several.
 
     Raises:
-        Unsupported: an operation whose rounding has no bound here, by its node's name; the reason is for readers.
+        Unsupported: an operation whose rounding has no bound here, by its node's name; the reason
+            is for readers.
     """
     for part in parts or (graph,):
         for read in () if part.typed is None else part.typed.nodes:
-            # Runtimes have formulas of their own for these, which a graph of simpler nodes does not show.
+            # Runtimes have formulas of their own for these, which a graph of simpler nodes does not
+            # show.
             if isinstance(read.operation, typed.LayerNorm | typed.RMSNorm | typed.Softmax):
                 raise Unsupported(_UNBOUNDED.format(read.name, type(read.operation).__name__))
     writer = _Writer(graph)
@@ -91,10 +96,14 @@ class _Writer:
         differences = [node for node in graph.nodes if isinstance(node.operation, Difference)]
         apart = {node.sources[0] for node in differences}
         # What two networks differ by is none of their values, and nothing rounds it.
-        self._virtual = apart | {source for value in apart for source in graph.nodes[value - 1].sources[1:]}
+        self._virtual = apart | {
+            source for value in apart for source in graph.nodes[value - 1].sources[1:]
+        }
 
     def take(self, node: Node) -> None:
-        """Add a node, and where its operation is not affine and not exact, what it may be off by."""
+        """Add a node, and where its operation is not affine and not exact, what it may be off
+        by.
+        """
         operation, sources = node.operation, tuple(self.place[each] for each in node.sources)
         if len(self.place) in self._virtual:
             self._keep(self._add(replace(node, sources=sources)))
@@ -113,8 +122,12 @@ class _Writer:
             case Pointwise() if operation.traits.name == RELU.name:
                 pass
             case Pointwise():
-                factor = torch.full((node.size,), 1 + _steepest(operation.traits), dtype=torch.float64)
-                made = self._rounded(node.name, (made, *sources), node.size, _CURVE, Silent(Scale(factor)))
+                factor = torch.full(
+                    (node.size,), 1 + _steepest(operation.traits), dtype=torch.float64
+                )
+                made = self._rounded(
+                    node.name, (made, *sources), node.size, _CURVE, Silent(Scale(factor))
+                )
             case Product():
                 made = self._rounded(node.name, (made,), node.size, 2.0)
             case Convex(name="square"):
@@ -127,9 +140,13 @@ class _Writer:
         self.place.append(value)
         self._computed.append(value if computed is None else computed)
 
-    def _rounded(self, name: str, sources: tuple[int, ...], size: int, units: float, *more: Linear) -> int:
+    def _rounded(
+        self, name: str, sources: tuple[int, ...], size: int, units: float, *more: Linear
+    ) -> int:
         bias = torch.zeros(size, dtype=torch.float64)
-        operation = Affine((Same(), *more), bias, rounding=units * UNIT * (1 + 1e-6), slack=(1 + units) * LEAST)
+        operation = Affine(
+            (Same(), *more), bias, rounding=units * UNIT * (1 + 1e-6), slack=(1 + units) * LEAST
+        )
         return self._add(Node(name, operation, sources, size))
 
     def _add(self, node: Node) -> int:
@@ -138,7 +155,9 @@ class _Writer:
 
 
 def _affine(operation: Affine, *, of_input: bool) -> Affine:
-    """Rounding of each output: of so many products, of what is added to them, and of the input, to float32."""
+    """Rounding of each output: of so many products, of what is added to them, and of the input,
+    to float32.
+    """
     products = [_products(each) for each in operation.maps]
     if len(products) == 1 and not products[0] and not bool(operation.bias.any()):
         # Entries that are moved, or negated.
@@ -165,14 +184,22 @@ def _products(map_: Linear) -> int:
 
 def _steepest(traits: Activation) -> float:
     """The greatest slope's magnitude: between inflections and kinks a slope is monotone."""
-    beside = [torch.tensor(at + side, dtype=torch.float64) for at in traits.kinks for side in (-1e-9, 1e-9)]
+    beside = [
+        torch.tensor(at + side, dtype=torch.float64)
+        for at in traits.kinks
+        for side in (-1e-9, 1e-9)
+    ]
     turning = [torch.tensor(at, dtype=torch.float64) for at in traits.inflections]
     slopes = [abs(float(traits.slope(at))) for at in (*beside, *turning)]
     found = max([*slopes, *(abs(each) for each in traits.limits)], default=1.0)
     if not isfinite(found):
-        raise Unsupported(f"no bound of float32's rounding of {traits.name}, which has no steepest slope")
+        raise Unsupported(
+            f"no bound of float32's rounding of {traits.name}, which has no steepest slope"
+        )
     return found * (1 + 1e-6)
 
 
 def _name(operation: Operation) -> str:
-    return {"exp-of-softmax": "Softmax", "rsqrt": "a norm"}.get(getattr(operation, "name", ""), "a quotient or power")
+    return {"exp-of-softmax": "Softmax", "rsqrt": "a norm"}.get(
+        getattr(operation, "name", ""), "a quotient or power"
+    )

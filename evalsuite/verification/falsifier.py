@@ -1,6 +1,8 @@
-"""The falsifier: projected gradient descent (arXiv 1706.06083) on the float32 points of boxes and balls.
+"""The falsifier: projected gradient descent (arXiv 1706.06083) on the float32 points of boxes and
+balls.
 
-`falsify` looks for counterexamples of properties, `Attack` for points that satisfy a case of a specification.
+`falsify` looks for counterexamples of properties, `Attack` for points that satisfy a case of a
+specification.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ Map = Callable[[torch.Tensor], torch.Tensor]
 
 
 def float32_box(properties: list[Property]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The float32 points inside each property's box: bounds rounded inward, each (properties, *input_shape).
+    """The float32 points inside each property's box: bounds rounded inward, each (properties,
+    *input_shape).
 
     Where a box holds no float32 point, lower > upper in that place.
 
@@ -39,9 +42,11 @@ def float32_box(properties: list[Property]) -> tuple[torch.Tensor, torch.Tensor]
 
 
 def margin(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The label's logit minus the greatest other one, (batch,): the property is violated where it is not > 0.
+    """The label's logit minus the greatest other one, (batch,): the property is violated where it
+    is not > 0.
 
-    It is NaN where a logit is NaN, or the label's and another are the same infinity: no class is the greatest then.
+    It is NaN where a logit is NaN, or the label's and another are the same infinity: no class is
+    the greatest then.
 
     Example: docs/reference.md#verify-a-property
     """
@@ -51,20 +56,26 @@ def margin(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def slack(outputs: torch.Tensor, properties: list[Property]) -> torch.Tensor:
-    """How far outputs (batch, outputs) are from violating each its property: the margin, or the least distance to an
-    end of the interval, (batch,). NaN where the property says nothing can be compared."""
+    """How far outputs (batch, outputs) are from violating each its property: the margin, or the
+    least distance to an end of the interval, (batch,). NaN where the property says nothing can be
+    compared.
+    """
     margins = [each for each in properties if each.ends is None]
     if len(margins) == len(properties):
         return margin(outputs, torch.tensor([each.label for each in properties]))
     if margins:
         raise ValueError("properties of margins and of intervals are not compared at once")
-    low, high = (torch.stack([each.ends[end] for each in properties if each.ends is not None]) for end in (0, 1))
+    low, high = (
+        torch.stack([each.ends[end] for each in properties if each.ends is not None])
+        for end in (0, 1)
+    )
     found = outputs.double()
     return torch.minimum(found - low, high - found).amin(1)
 
 
 def violated(outputs: torch.Tensor, properties: list[Property]) -> torch.Tensor:
-    """Where outputs violate their property, (batch,) bool: a tie violates a margin, but the end of an interval is in.
+    """Where outputs violate their property, (batch,) bool: a tie violates a margin, but the end of
+    an interval is in.
 
     NaN violates both.
 
@@ -83,8 +94,8 @@ def falsify(
 ) -> list[torch.Tensor | None]:
     """A counterexample for each property, or None: the box's center, then PGD from random points.
 
-    Each one is a float32 point of the property that violates it, evaluated alone in float32. No counterexample proves
-    nothing. A box without float32 points has none.
+    Each one is a float32 point of the property that violates it, evaluated alone in float32. No
+    counterexample proves nothing. A box without float32 points has none.
 
     Example: docs/reference.md#verify-a-property
     """
@@ -103,31 +114,45 @@ def falsify(
         # Draw for all, so that a property's start does not depend on which others are still open.
         noise = torch.rand(lower.shape, generator=generator)[open_]
         point = centers[open_] if restart == 0 else (low + noise * (high - low)).clamp(low, high)
-        for index, candidate in zip(open_, _descend(module, point, low, high, asked, steps), strict=True):
+        for index, candidate in zip(
+            open_, _descend(module, point, low, high, asked, steps), strict=True
+        ):
             found[index] = candidate
     return found
 
 
 def _into_balls(point: torch.Tensor, properties: list[Property]) -> torch.Tensor:
-    """The points moved into their balls, where there are any, by as much more as float32 may round them outward."""
+    """The points moved into their balls, where there are any, by as much more as float32 may
+    round them outward.
+    """
     moved = point.clone()
     for i, each in enumerate(properties):
         if each.center is not None:
             offset = point[i].double() - each.center
-            room = each.eps * (1 - 1e-6) - 2.0**-24 * float(each.center.abs().max() + each.eps) * offset.numel() ** 0.5
+            room = (
+                each.eps * (1 - 1e-6)
+                - 2.0**-24 * float(each.center.abs().max() + each.eps) * offset.numel() ** 0.5
+            )
             share = min(1.0, max(0.0, room) / max(float(offset.norm()), 1e-300))
             moved[i] = (each.center + share * offset).float()
     return moved
 
 
 def descent(
-    value: Map, points: torch.Tensor, low: torch.Tensor, high: torch.Tensor, steps: int, least: float,
-    into: Map = lambda points: points, directions: Map | None = None,
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:  # fmt: skip
-    """Points in the boxes [low, high], from the given ones on in ever shorter steps to where `value` is less; and that.
+    value: Map,
+    points: torch.Tensor,
+    low: torch.Tensor,
+    high: torch.Tensor,
+    steps: int,
+    least: float,
+    into: Map = lambda points: points,
+    directions: Map | None = None,
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Points in the boxes [low, high], from the given ones on in ever shorter steps to where
+    `value` is less; and that.
 
-    A whole step goes across the box as the signs of the gradient say, or as `directions` makes of it; `least` of one is
-    the shortest. `into` moves points into what is narrower than their boxes.
+    A whole step goes across the box as the signs of the gradient say, or as `directions` makes of
+    it; `least` of one is the shortest. `into` moves points into what is narrower than their boxes.
     """
     for step in range(steps + 1):
         points = into(points.detach()).clamp(low, high).requires_grad_()
@@ -140,7 +165,12 @@ def descent(
 
 
 def _descend(
-    module: nn.Module, point: torch.Tensor, low: torch.Tensor, high: torch.Tensor, asked: list[Property], steps: int
+    module: nn.Module,
+    point: torch.Tensor,
+    low: torch.Tensor,
+    high: torch.Tensor,
+    asked: list[Property],
+    steps: int,
 ) -> list[torch.Tensor | None]:
     def directions(gradient: torch.Tensor) -> torch.Tensor:
         across = (high - low) * gradient.sign()
@@ -164,7 +194,8 @@ def _descend(
 
 @torch.no_grad()
 def _violates_alone(module: nn.Module, point: torch.Tensor, property_: Property) -> bool:
-    # A batch of one may round differently from a large batch, and one input is what the user would replay.
+    # A batch of one may round differently from a large batch, and one input is what the user would
+    # replay.
     return property_.contains(point) and bool(violated(module(point[None]), [property_]))
 
 
@@ -178,7 +209,9 @@ _ABSENT = 1e30
 
 
 class Judging(Protocol):
-    """Decides whether a point that the search suspects is a witness; the search itself declares none."""
+    """Decides whether a point that the search suspects is a witness; the search itself declares
+    none.
+    """
 
     def witness(self, point: torch.Tensor, /) -> Witness | None:
         """The witness at a float32 point (inputs,), or one that it leads to."""
@@ -189,7 +222,8 @@ class Attack:
     """Looks for points that satisfy a case of a specification.
 
     Args:
-        network: gives the outputs (points, outputs) at points (points, inputs), float32 and differentiable.
+        network: gives the outputs (points, outputs) at points (points, inputs), float32 and
+            differentiable.
         specification: whose cases are looked at.
         judge: of the points that seem to satisfy a case.
         seed: of the starting points.
@@ -199,23 +233,35 @@ class Attack:
     """
 
     def __init__(
-        self, network: Map, specification: Specification, judge: Judging, *, seed: int, check: Callable[[], None]
+        self,
+        network: Map,
+        specification: Specification,
+        judge: Judging,
+        *,
+        seed: int,
+        check: Callable[[], None],
     ) -> None:
         self._network, self._judge, self._check = network, judge, check
         self._generator = torch.Generator().manual_seed(seed)
         cases = specification.cases
         rows, bounds, chosen = in_rows(cases, specification.outputs, check)
         # The last row stands for a constraint that is not there.
-        padded = nn.functional.pad(rows, (0, 0, 0, 1)), nn.functional.pad(bounds, (0, 1), value=_ABSENT)
+        padded = (
+            nn.functional.pad(rows, (0, 0, 0, 1)),
+            nn.functional.pad(bounds, (0, 1), value=_ABSENT),
+        )
         self._rows, self._bounds = (each.clamp(-_ABSENT, _ABSENT).float() for each in padded)
         most = max([1, *map(len, chosen)])
-        self._constraints = torch.tensor([each + [len(rows)] * (most - len(each)) for each in chosen])
+        self._constraints = torch.tensor(
+            [each + [len(rows)] * (most - len(each)) for each in chosen]
+        )
         places: dict[int, int] = {}
         ends: list[tuple[torch.Tensor, torch.Tensor]] = []
         for case in cases:
             if id(case.box) not in places:
                 places[id(case.box)] = len(ends)
-                # Around a box without float32 points there are some, whose nearest points in it the judge looks at.
+                # Around a box without float32 points there are some, whose nearest points in it the
+                # judge looks at.
                 ends.append((case.box if case.box.holds_float32() else case.box.widened()).inner())
                 check()
         self._box = torch.tensor([places[id(case.box)] for case in cases])
@@ -224,12 +270,15 @@ class Attack:
         self.possible = (self._lower <= self._upper).all(1)[self._box]
 
     def _violation(self, points: torch.Tensor, case: torch.Tensor) -> torch.Tensor:
-        """Of each point's case the sum of all c.y - d > 0, or the greatest, (points,): <= 0 where it is satisfied."""
+        """Of each point's case the sum of all c.y - d > 0, or the greatest, (points,): <= 0
+        where it is satisfied.
+        """
         outputs = self._network(points)
         chosen = self._constraints[case]
         found = (self._rows[chosen] @ outputs[:, :, None])[..., 0] - self._bounds[chosen]
         worst = found.amax(1)
-        # Down the slope of the greatest alone a point goes back and forth between constraints that oppose each other.
+        # Down the slope of the greatest alone a point goes back and forth between constraints that
+        # oppose each other.
         return torch.where(worst > 0, found.clamp(min=0).sum(1), worst)
 
     def _ends(self, case: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -238,7 +287,9 @@ class Attack:
         return self._lower[box], self._upper[box]
 
     def search(self, *, seconds: float, restarts: int = 16, steps: int = 40) -> Witness | None:
-        """Descend from the center and from random points of every case's box, for so many seconds at most."""
+        """Descend from the center and from random points of every case's box, for so many
+        seconds at most.
+        """
         until = time.perf_counter() + seconds
         places = torch.nonzero(self.possible)[:, 0]
         if not len(places):
@@ -256,7 +307,9 @@ class Attack:
     def descend(
         self, points: torch.Tensor, case: torch.Tensor, *, steps: int, until: float = float("inf")
     ) -> Witness | None:
-        """Descend from float32 points (points, inputs), each towards its case, within its case's box."""
+        """Descend from float32 points (points, inputs), each towards its case, within its case's
+        box.
+        """
 
         def violation(points: torch.Tensor) -> torch.Tensor:
             self._check()
@@ -269,7 +322,9 @@ class Attack:
         return None
 
     def tried(self, points: torch.Tensor, case: torch.Tensor) -> Witness | None:
-        """A witness among float32 points of cases, whose box may hold none, or where the nearest of them descend to."""
+        """A witness among float32 points of cases, whose box may hold none, or where the nearest
+        of them descend to.
+        """
         possible = self.possible[case]
         points, case = points[possible], case[possible]
         if not len(points):

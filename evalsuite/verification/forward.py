@@ -1,11 +1,12 @@
 """Bounds over one box carried forward through a typed graph by zonotopes: for attention and norms.
 
-Each entry of the box is a symbol, and what an operation is not linear in becomes new ones. So the factors of a product
-keep what they have in common, which lines carried backward lose (for transformers: DeepT, PLDI 2021). A softmax is
-exp(x - log-sum-exp(x)), and of the convex log-sum-exp all but its tangent is half a variance.
+Each entry of the box is a symbol, and what an operation is not linear in becomes new ones. So the
+factors of a product keep what they have in common, which lines carried backward lose (for
+transformers: DeepT, PLDI 2021). A softmax is exp(x - log-sum-exp(x)), and of the convex log-sum-exp
+all but its tangent is half a variance.
 
-All is computed in float64 for the real function of the float32 weights, and what rounding can lose is added to radii:
-see `rounding`.
+All is computed in float64 for the real function of the float32 weights, and what rounding can lose
+is added to radii: see `rounding`.
 """
 
 from __future__ import annotations
@@ -48,7 +49,11 @@ _PRODUCTS = 2**13
 
 
 def zonotope_of(
-    graph: Graph, lower: torch.Tensor, upper: torch.Tensor, *, check: Callable[[], None] = lambda: None
+    graph: Graph,
+    lower: torch.Tensor,
+    upper: torch.Tensor,
+    *,
+    check: Callable[[], None] = lambda: None,
 ) -> Zonotope:
     """The output of a graph of one input, over one box.
 
@@ -59,8 +64,8 @@ def zonotope_of(
         check: called often; what it raises ends the computation. For deadlines.
 
     Raises:
-        Unsupported: an operation without a rule here, by its node's name; numbers that were rounded on the way; values
-            beyond 1e100.
+        Unsupported: an operation without a rule here, by its node's name; numbers that were rounded
+            on the way; values beyond 1e100.
         ValueError: an end that is NaN or infinite, or a reversed box.
 
     Example: docs/reference.md#verify-a-property
@@ -69,9 +74,16 @@ def zonotope_of(
 
 
 def zonotopes_apart(
-    first: Graph, second: Graph, lower: torch.Tensor, upper: torch.Tensor, *, check: Callable[[], None] = lambda: None
+    first: Graph,
+    second: Graph,
+    lower: torch.Tensor,
+    upper: torch.Tensor,
+    *,
+    check: Callable[[], None] = lambda: None,
 ) -> tuple[Zonotope, Zonotope, Zonotope]:
-    """The outputs of two graphs over one box, and first - second. Arguments and errors are those of `zonotope_of`."""
+    """The outputs of two graphs over one box, and first - second. Arguments and errors are those
+    of `zonotope_of`.
+    """
     one, other = (_Forward(_readable(each), lower, upper, check) for each in (first, second))
     alike = one.symbols.first == other.symbols.first
     before, after = one.run(), other.run()
@@ -79,19 +91,27 @@ def zonotopes_apart(
 
 
 def _readable(graph: Graph) -> Graph:
-    """With its patterns recognised; where an activation's hardness is no float32 number, as it is written."""
+    """With its patterns recognised; where an activation's hardness is no float32 number, as it
+    is written.
+    """
     found = recognised(graph)
-    rounded = any(isinstance(each.operation, typed.Pointwise) and inexact(each.operation) for each in found.nodes)
+    rounded = any(
+        isinstance(each.operation, typed.Pointwise) and inexact(each.operation)
+        for each in found.nodes
+    )
     return with_norms(graph) if rounded else found
 
 
 def attends(graph: Graph) -> bool:
-    """Whether a network has attention: zonotopes are then nearer than lines, and much cheaper where it is large."""
+    """Whether a network has attention: zonotopes are then nearer than lines, and much cheaper
+    where it is large.
+    """
     return any(isinstance(node.operation, typed.Softmax) for node in graph.nodes)
 
 
 def _symbols_of(graph: Graph, apart: torch.Tensor) -> tuple[int, int]:
-    """Of a box: the symbols, of entries whose ends differ, and how many products of them are kept: all, or none.
+    """Of a box: the symbols, of entries whose ends differ, and how many products of them are kept:
+    all, or none.
 
     Args:
         apart: half of the box's widths.
@@ -112,7 +132,9 @@ _Value = Zonotope | torch.Tensor
 class _Forward(Arithmetic[Zonotope]):
     bounds = "zonotope"
 
-    def __init__(self, graph: Graph, lower: torch.Tensor, upper: torch.Tensor, check: Callable[[], None]) -> None:
+    def __init__(
+        self, graph: Graph, lower: torch.Tensor, upper: torch.Tensor, check: Callable[[], None]
+    ) -> None:
         if not bool((lower.isfinite() & upper.isfinite()).all()):
             raise ValueError("a box has an end that is NaN or infinite")
         if not bool((lower <= upper).all()):
@@ -129,13 +151,17 @@ class _Forward(Arithmetic[Zonotope]):
 
     def run(self) -> Zonotope:
         found: dict[int, _Value] = {}
-        last = {source: index for index, node in enumerate(self._graph.nodes) for source in node.sources}
+        last = {
+            source: index for index, node in enumerate(self._graph.nodes) for source in node.sources
+        }
         for index, node in enumerate(self._graph.nodes):
             self._check()
             for source in node.sources:
                 x = found[source]
                 if isinstance(x, Normalised) and not _keeps(node.operation, x):
-                    found[source] = self.symbols.promoted(Zonotope(x.center, x.generators, x.radius))
+                    found[source] = self.symbols.promoted(
+                        Zonotope(x.center, x.generators, x.radius)
+                    )
             try:
                 found[index] = self._value(node, [found[source] for source in node.sources])
             except Unsupported as error:
@@ -156,7 +182,9 @@ class _Forward(Arithmetic[Zonotope]):
         if isinstance(operation, typed.Input):
             return self._input
         if isinstance(operation, typed.Constant):
-            return operation.value.double() if operation.value.is_floating_point() else operation.value
+            return (
+                operation.value.double() if operation.value.is_floating_point() else operation.value
+            )
         if isinstance(operation, Expand | Reshape):
             # The batch is known: it is one.
             operation, given = replace(operation, shape=at(operation.shape, 1)), given[:1]
@@ -169,12 +197,15 @@ class _Forward(Arithmetic[Zonotope]):
         if operation.moves:
             return _moved(operation, given)
         if type(operation) not in _RULES:
-            raise Unsupported(f"no zonotope of {getattr(operation, 'name', type(operation).__name__)}")
+            raise Unsupported(
+                f"no zonotope of {getattr(operation, 'name', type(operation).__name__)}"
+            )
         found = _RULES[type(operation)](self, operation, *given)
         small = (found.center.abs() <= LARGEST) | (found.center == -torch.inf)
         if not bool((small & (found.spread <= LARGEST)).all()):
             raise Unsupported(f"values beyond {LARGEST:g} are possible there")
-        # A constant beside the values, or in their place, as a mask is, brings its own rounding alone: no new symbol.
+        # A constant beside the values, or in their place, as a mask is, brings its own rounding
+        # alone: no new symbol.
         single = sum(isinstance(each, Zonotope) for each in given) == 1
         shifted = single and isinstance(operation, typed.Sum | typed.Where)
         return found if shifted or isinstance(found, Normalised) else self.symbols.promoted(found)
@@ -182,7 +213,9 @@ class _Forward(Arithmetic[Zonotope]):
     def refuse(self, why: str) -> NoReturn:
         raise Unsupported(why)
 
-    def scaled(self, x: Zonotope, factor: torch.Tensor, terms: int = 2, of: tuple[torch.Tensor, ...] = ()) -> Zonotope:
+    def scaled(
+        self, x: Zonotope, factor: torch.Tensor, terms: int = 2, of: tuple[torch.Tensor, ...] = ()
+    ) -> Zonotope:
         return scaled(x, factor, terms)
 
     def shifted(self, x: Zonotope, constant: torch.Tensor, sign: int = 1) -> Zonotope:
@@ -196,12 +229,18 @@ class _Forward(Arithmetic[Zonotope]):
 
     def curve(self, x: Zonotope, traits: Activation) -> Zonotope:
         low, high = ends(x)
-        return activated(traits, x, between(x, scalar_lines(traits, low, high), low, high), self.symbols.first)
+        return activated(
+            traits, x, between(x, scalar_lines(traits, low, high), low, high), self.symbols.first
+        )
 
     def _folded(self, operation: Any, given: list[Any]) -> torch.Tensor:
         result: torch.Tensor = operation(*given)
-        if result.is_floating_point() and not (operation.moves or isinstance(operation, typed.Where)):
-            raise Unsupported("takes constants alone, whose rounded result would be none of the network")
+        if result.is_floating_point() and not (
+            operation.moves or isinstance(operation, typed.Where)
+        ):
+            raise Unsupported(
+                "takes constants alone, whose rounded result would be none of the network"
+            )
         return result
 
 
@@ -216,10 +255,16 @@ def _moved(operation: Any, given: list[_Value]) -> Zonotope:
     plain = replace(operation, value=0.0) if isinstance(operation, Pad) else operation
 
     def among(parts: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
-        """What is given, the parts in the places of zonotopes; integers say where, and of other constants nothing."""
+        """What is given, the parts in the places of zonotopes; integers say where, and of other
+        constants nothing.
+        """
         left = iter(parts)
         return [
-            next(left) if isinstance(each, Zonotope) else torch.zeros_like(each) if each.is_floating_point() else each
+            next(left)
+            if isinstance(each, Zonotope)
+            else torch.zeros_like(each)
+            if each.is_floating_point()
+            else each
             for each in given
         ]
 
@@ -229,13 +274,17 @@ def _moved(operation: Any, given: list[_Value]) -> Zonotope:
     return Zonotope(operation(*map(_center, given)), generators, radius)
 
 
-def _weighted(forward: _Forward, operation: typed.Linear | typed.Convolution, x: Zonotope) -> Zonotope:
+def _weighted(
+    forward: _Forward, operation: typed.Linear | typed.Convolution, x: Zonotope
+) -> Zonotope:
     plain = replace(operation, bias=None)
     absolute = replace(plain, weight=operation.weight.abs())
     bias = operation.bias
     if bias is not None and isinstance(operation, typed.Convolution):
         bias = bias.reshape(-1, *[1] * len(operation.stride))
-    made = linear(x, plain, operation.weight.numel() // min(operation.weight.shape[:2]) + 1, absolute, bias)
+    made = linear(
+        x, plain, operation.weight.numel() // min(operation.weight.shape[:2]) + 1, absolute, bias
+    )
     if isinstance(x, Normalised) and isinstance(operation, typed.Linear):
         return nearer(x.mapped(operation, forward.symbols.first), made, forward.symbols.first)
     return made
@@ -257,13 +306,19 @@ def _reduction(forward: _Forward, operation: typed.Reduction, x: Zonotope) -> Zo
     made = _averaged(forward, operation, x)
     if not isinstance(x, Normalised) or not _keeps(operation, x):
         return made
-    return Normalised(made.center, made.generators, made.radius, x.y, x.scale, x.weight, x.bias, operation)
+    return Normalised(
+        made.center, made.generators, made.radius, x.y, x.scale, x.weight, x.bias, operation
+    )
 
 
 def _keeps(operation: Any, x: Normalised) -> bool:
-    """Whether an operation makes use of what a norm's output is made of: linear layers, and a mean before these."""
+    """Whether an operation makes use of what a norm's output is made of: linear layers, and a
+    mean before these.
+    """
     if isinstance(operation, typed.Reduction):
-        return operation.name == "mean" and x.mean is None and x.center.ndim - 1 not in operation.axes
+        return (
+            operation.name == "mean" and x.mean is None and x.center.ndim - 1 not in operation.axes
+        )
     return isinstance(operation, typed.Linear)
 
 
@@ -271,7 +326,9 @@ def _sum(_: _Forward, operation: typed.Sum, *given: _Value) -> Zonotope:
     """Minus infinity stays that, whatever is added."""
     center = operation(*map(_center, given))
     signed = zip(operation.signs, given, strict=True)
-    own = [(sign, as_wide(each, center.shape)) for sign, each in signed if isinstance(each, Zonotope)]
+    own = [
+        (sign, as_wide(each, center.shape)) for sign, each in signed if isinstance(each, Zonotope)
+    ]
     count = max(len(each.generators) for _, each in own)
     generators = center.new_zeros(count, *center.shape)
     radius, size = torch.zeros_like(center), torch.zeros_like(center)
@@ -317,8 +374,15 @@ def _norm(forward: _Forward, operation: typed.LayerNorm | typed.RMSNorm, x: Zono
 
 
 _RULES: dict[type, Callable[..., Zonotope]] = SHARED | {
-    typed.AveragePool: _averaged, typed.Convolution: _weighted, typed.LayerNorm: _norm, typed.Linear: _weighted,
-    typed.MatMul: _matmul, typed.Reduction: _reduction, typed.Resample: _resampled, typed.RMSNorm: _norm,
+    typed.AveragePool: _averaged,
+    typed.Convolution: _weighted,
+    typed.LayerNorm: _norm,
+    typed.Linear: _weighted,
+    typed.MatMul: _matmul,
+    typed.Reduction: _reduction,
+    typed.Resample: _resampled,
+    typed.RMSNorm: _norm,
     typed.Softmax: lambda forward, operation, x: softmax(forward.symbols, operation, x),
-    typed.Sum: _sum, typed.Where: _where,
-}  # fmt: skip
+    typed.Sum: _sum,
+    typed.Where: _where,
+}

@@ -1,4 +1,6 @@
-"""A network as a graph of few kinds of nodes on flat vectors: affine maps, scalar functions, maxima and products."""
+"""A network as a graph of few kinds of nodes on flat vectors: affine maps, scalar functions,
+maxima and products.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +15,25 @@ from evalsuite.graph import graph as typed_graph
 from evalsuite.verification.linear import Linear
 
 STEEPEST = 128.0
-"""From here on exp(x) is written as exp(128) in a softmax, which changes a share by at most exp(-128)."""
+"""From here on exp(x) is written as exp(128) in a softmax, which changes a share by at most
+exp(-128).
+"""
 CONVEX: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "exp": torch.exp, "exp-of-softmax": lambda x: torch.exp(x.clamp(max=STEEPEST)), "reciprocal": torch.reciprocal,
-    "rsqrt": torch.rsqrt, "square": torch.square,
-}  # fmt: skip
+    "exp": torch.exp,
+    "exp-of-softmax": lambda x: torch.exp(x.clamp(max=STEEPEST)),
+    "reciprocal": torch.reciprocal,
+    "rsqrt": torch.rsqrt,
+    "square": torch.square,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """The sum of linear maps, one of each operand, plus `bias` (outputs,). Of no operand it is the bias alone.
+    """The sum of linear maps, one of each operand, plus `bias` (outputs,). Of no operand it is the
+    bias alone.
 
-    Where a graph stands for executions in float32 (see `executed`), a value may be off by `rounding` times the sum of
-    all magnitudes, plus `slack`.
+    Where a graph stands for executions in float32 (see `executed`), a value may be off by
+    `rounding` times the sum of all magnitudes, plus `slack`.
     """
 
     maps: tuple[Linear, ...]
@@ -57,7 +65,8 @@ class Pointwise:
 class Maximum:
     """Output i is the greatest of the entries windows[i].
 
-    `windows` (outputs, entries) holds -1 where a window reaches into the padding; none is all padding.
+    `windows` (outputs, entries) holds -1 where a window reaches into the padding; none is all
+    padding.
     """
 
     windows: torch.Tensor
@@ -87,7 +96,9 @@ class Convex:
 
 @dataclass(frozen=True, slots=True)
 class Rounded:
-    """The nearest whole number of each entry, with the gradient of the identity: its own is 0, which leads nowhere."""
+    """The nearest whole number of each entry, with the gradient of the identity: its own is 0,
+    which leads nowhere.
+    """
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return x + (x.round() - x).detach()
@@ -95,7 +106,8 @@ class Rounded:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """left(first) * right(second), entry by entry: `left` and `right` only choose entries, perhaps one repeatedly.
+    """left(first) * right(second), entry by entry: `left` and `right` only choose entries, perhaps
+    one repeatedly.
 
     In real arithmetic no product is beyond `most` in magnitude, whatever the network's input is.
     """
@@ -110,16 +122,19 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """left(first) - right(second), the values of two related nodes whose operands differ by the first value given.
+    """left(first) - right(second), the values of two related nodes whose operands differ by the
+    first value given.
 
-    `left` and `right` only choose entries, none of them twice. Where rows ask for entries of both values, with opposite
-    signs, they ask for what these differ by.
+    `left` and `right` only choose entries, none of them twice. Where rows ask for entries of both
+    values, with opposite signs, they ask for what these differ by.
     """
 
     left: Linear
     right: Linear
 
-    def __call__(self, apart: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    def __call__(
+        self, apart: torch.Tensor, first: torch.Tensor, second: torch.Tensor
+    ) -> torch.Tensor:
         return self.left(first) - self.right(second)
 
 
@@ -128,7 +143,9 @@ Operation = Affine | Pointwise | Maximum | Convex | Rounded | Product | Differen
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node with the name that errors give it, the values that its operation takes, and the number of its outputs."""
+    """A node with the name that errors give it, the values that its operation takes, and the
+    number of its outputs.
+    """
 
     name: str
     operation: Operation
@@ -173,14 +190,18 @@ class Graph:
         return torch.Size(self.output_shape).numel()
 
     def values(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """All values at the points x (batch, inputs), each (batch, its size), in the dtype of x; differentiable."""
+        """All values at the points x (batch, inputs), each (batch, its size), in the dtype of x;
+        differentiable.
+        """
         found = [x]
         for node in self.nodes:
             found.append(node.operation(*(found[each] for each in node.sources)).expand(len(x), -1))
         return found
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """The outputs (batch, outputs) at the points x (batch, inputs), in the dtype of x; differentiable."""
+        """The outputs (batch, outputs) at the points x (batch, inputs), in the dtype of x;
+        differentiable.
+        """
         return self.values(x)[self.output]
 
     def to(self, dtype: torch.dtype) -> Graph:
@@ -190,7 +211,12 @@ class Graph:
             if not isinstance(operation, Affine):
                 return operation
             return replace(
-                operation, maps=tuple(each.to(dtype) for each in operation.maps), bias=operation.bias.to(dtype)
+                operation,
+                maps=tuple(each.to(dtype) for each in operation.maps),
+                bias=operation.bias.to(dtype),
             )
 
-        return replace(self, nodes=tuple(replace(node, operation=changed(node.operation)) for node in self.nodes))
+        return replace(
+            self,
+            nodes=tuple(replace(node, operation=changed(node.operation)) for node in self.nodes),
+        )

@@ -1,4 +1,6 @@
-"""Many instances, each in a process of its own that is killed at its time limit and whose crash is a row."""
+"""Many instances, each in a process of its own that is killed at its time limit and whose crash
+is a row.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from evalsuite.signals import start
 
 COLUMNS = ("category", "onnx", "vnnlib", "prepare_s", "result", "run_s")
 ERROR = "error"
-# What a child may take beyond its time limit: it keeps the limit itself, unless one operation takes very long.
+# What a child may take beyond its time limit: it keeps the limit itself, unless one operation takes
+# very long.
 _GRACE = 1.0
 _START = 60.0
 _READY = "ready"
@@ -50,19 +53,28 @@ class InstanceResult:
 
     def row(self) -> list[str]:
         """The cells of the row as text, in the order of `COLUMNS`; seconds have three decimals."""
-        return [self.category, self.onnx, self.vnnlib, f"{self.prepare_s:.3f}", self.result, f"{self.run_s:.3f}"]
+        return [
+            self.category,
+            self.onnx,
+            self.vnnlib,
+            f"{self.prepare_s:.3f}",
+            self.result,
+            f"{self.run_s:.3f}",
+        ]
 
 
 def read_instances(path: Path, timeout: float | None = None) -> list[Instance]:
-    """The instances of a CSV file, with a header that names onnx, vnnlib and timeout, or just these three columns.
+    """The instances of a CSV file, with a header that names onnx, vnnlib and timeout, or just these
+    three columns.
 
     Args:
-        path: the paths in it are relative to its folder; the category is the column of that name, or `benchmark`, or
-            the folder's name.
+        path: the paths in it are relative to its folder; the category is the column of that name,
+            or `benchmark`, or the folder's name.
         timeout: seconds, instead of the file's.
 
     Raises:
-        ValueError: no instances, a line without the columns, a timeout that is not > 0; the text names file and line.
+        ValueError: no instances, a line without the columns, a timeout that is not > 0; the text
+            names file and line.
         OSError: the file can't be read.
     """
     with reading(path), path.open(newline="", encoding="utf-8-sig") as file:
@@ -76,7 +88,10 @@ def read_instances(path: Path, timeout: float | None = None) -> list[Instance]:
         header = lines.pop(0)[1]
     if not lines:
         raise ValueError(f"{path}: no instances")
-    return [_instance(path, number, dict(zip(header, line, strict=False)), timeout) for number, line in lines]
+    return [
+        _instance(path, number, dict(zip(header, line, strict=False)), timeout)
+        for number, line in lines
+    ]
 
 
 def _instance(path: Path, number: int, cells: dict[str, str], timeout: float | None) -> Instance:
@@ -90,16 +105,24 @@ def _instance(path: Path, number: int, cells: dict[str, str], timeout: float | N
     if not 0 < seconds < float("inf"):
         raise ValueError(f"{path}:{number}: timeout must be > 0 and finite, got {seconds:g}")
     category = cells.get("category") or cells.get("benchmark") or path.absolute().parent.name
-    return Instance(category, cells["onnx"].strip(), cells["vnnlib"].strip(), seconds, path.absolute().parent)
+    return Instance(
+        category, cells["onnx"].strip(), cells["vnnlib"].strip(), seconds, path.absolute().parent
+    )
 
 
-def run_instances(instances: list[Instance], engine: str = "auto", inputs: str = "exact") -> Iterator[InstanceResult]:
-    """Verify one after the other by an engine of `verify`, each in a fresh process with one thread."""
+def run_instances(
+    instances: list[Instance], engine: str = "auto", inputs: str = "exact"
+) -> Iterator[InstanceResult]:
+    """Verify one after the other by an engine of `verify`, each in a fresh process with one
+    thread.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["evalsuite.forked", "evalsuite.verification.cascade"])
     for instance in instances:
         ours, theirs = context.Pipe(duplex=False)
-        process = context.Process(target=_child, args=(theirs, instance, engine, inputs), daemon=True)
+        process = context.Process(
+            target=_child, args=(theirs, instance, engine, inputs), daemon=True
+        )
         try:
             start(process)
             theirs.close()
@@ -125,7 +148,9 @@ def _child(connection: Connection, instance: Instance, engine: str, inputs: str)
         found = verify(*files, engine=engine, timeout=instance.timeout, inputs=inputs)
         connection.send((found.answer.value, found.prepare_seconds, found.seconds, found.reason))
     except OSError as error:
-        connection.send((ERROR, 0.0, 0.0, f"{error.filename}: {error.strerror}" if error.errno else str(error)))
+        connection.send(
+            (ERROR, 0.0, 0.0, f"{error.filename}: {error.strerror}" if error.errno else str(error))
+        )
     except (Unsupported, ValueError, PluginError) as error:
         connection.send((ERROR, 0.0, 0.0, str(error)))
 
@@ -133,7 +158,9 @@ def _child(connection: Connection, instance: Instance, engine: str, inputs: str)
 def _outcome(instance: Instance, process: BaseProcess, connection: Connection) -> InstanceResult:
 
     def row(result: str, prepare: float, seconds: float, reason: str) -> InstanceResult:
-        return InstanceResult(instance.category, instance.onnx, instance.vnnlib, prepare, result, seconds, reason)
+        return InstanceResult(
+            instance.category, instance.onnx, instance.vnnlib, prepare, result, seconds, reason
+        )
 
     started, limit = time.perf_counter(), _START
     try:

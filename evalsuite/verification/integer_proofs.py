@@ -1,17 +1,21 @@
-"""The checker of proofs about integer networks, which needs `onnx` alone: python integer_proofs.py PROOF.json FILE.onnx
+"""The checker of proofs about integer networks, which needs `onnx` alone: python integer_proofs.py
+PROOF.json FILE.onnx
 
-A proof states: for all inputs x of a box, integers with lower <= x <= upper, rows of the network's outputs y have
-c . y >= d. It speaks of the ONNX file as it is executed: of the same integers, with the same rounding and clipping.
+A proof states: for all inputs x of a box, integers with lower <= x <= upper, rows of the network's
+outputs y have c . y >= d. It speaks of the ONNX file as it is executed: of the same integers, with
+the same rounding and clipping.
 
-The network is a chain of layers: sums z = W x + b, and then a function f of each sum alone, x' = f(z), which is
-whatever the nodes between two matrix products compute (a requantization, a table of GELU). The checker evaluates f at
-every integer that z can take in the box, so that it need not know what f is for.
+The network is a chain of layers: sums z = W x + b, and then a function f of each sum alone, x' =
+f(z), which is whatever the nodes between two matrix products compute (a requantization, a table of
+GELU). The checker evaluates f at every integer that z can take in the box, so that it need not know
+what f is for.
 
-How a row c . y is bounded: with y = f(z) and any number p, c f(z) is at least p z plus the least of c f(z) - p z over
-the integers in z's interval. So c . y >= p . z + r, and p . z = (p W) . x + p . b is a row over the outputs of the
-layer before. At the inputs, the box gives the bound. A proof chooses the p ("prices"), and splits the box where one
-choice does not do: by a sum (z <= cut, or z > cut), or by an input. Any choice is sound, and no number that depends
-on it is taken from the proof. (The bound is Lagrange's; compare arXiv 1811.00866 and 1803.06567.)
+How a row c . y is bounded: with y = f(z) and any number p, c f(z) is at least p z plus the least of
+c f(z) - p z over the integers in z's interval. So c . y >= p . z + r, and p . z = (p W) . x + p . b
+is a row over the outputs of the layer before. At the inputs, the box gives the bound. A proof
+chooses the p ("prices"), and splits the box where one choice does not do: by a sum (z <= cut, or z
+> cut), or by an input. Any choice is sound, and no number that depends on it is taken from the
+proof. (The bound is Lagrange's; compare arXiv 1811.00866 and 1803.06567.)
 """
 
 from __future__ import annotations
@@ -29,7 +33,9 @@ import onnx
 from onnx import helper, numpy_helper
 
 INTEGER_PROOF = "evalsuite-integer-proof/1"
-"""The entry `format` of proof files about integer networks. Example: docs/reference.md#check-a-proof"""
+"""The entry `format` of proof files about integer networks. Example:
+docs/reference.md#check-a-proof
+"""
 _BITS = 32  # rows and prices are integers times 2^-32
 _CHUNK, _TABULATED = 2**14, 2**26  # values of functions that are looked at: at a time, and in all
 _POINTS = 4096  # of a part whose inputs are tried one by one
@@ -37,16 +43,21 @@ _ROOM = 2.0**62  # what is computed in 64 bits stays below
 _SHIFT_RIGHT = {"direction": b"RIGHT"}
 
 Array = np.ndarray[Any, Any]
-Runs = tuple[Array, Array, Array]  # a function by the runs on which it is constant: first and last argument, value
+# a function by the runs on which it is constant: first and last argument, value
+Runs = tuple[Array, Array, Array]
 
 
 class IntegerProofError(ValueError):
-    """The file proves nothing; the text says where and why. Example: docs/reference.md#check-a-proof"""
+    """The file proves nothing; the text says where and why. Example:
+    docs/reference.md#check-a-proof
+    """
 
 
 @dataclass(frozen=True)
 class IntegerStatement:
-    """What is proven: for all integer inputs of the box, each row (c by output, d) has c . y >= d."""
+    """What is proven: for all integer inputs of the box, each row (c by output, d) has c . y >=
+    d.
+    """
 
     sha256: str
     sizes: list[int]
@@ -58,7 +69,9 @@ class IntegerStatement:
 
 @dataclass
 class _Layer:
-    """`weight` (neurons, inputs); `bias` (neurons,) is what zero points add; `nodes` act on the tensor `source`."""
+    """`weight` (neurons, inputs); `bias` (neurons,) is what zero points add; `nodes` act on the
+    tensor `source`.
+    """
 
     weight: Array
     bias: Array
@@ -70,16 +83,26 @@ class _Layer:
         """f of sums (points, neurons), which fit into 32 bits."""
         known = {self.source: sums.astype(np.int32)}
         for node in self.nodes:
-            made = _computed(node, [known[name] if name in known else constants[name] for name in node.input])
-            _require(np.broadcast_shapes(made.shape, sums.shape) == sums.shape, f"node {node.name!r} mixes sums")
+            made = _computed(
+                node, [known[name] if name in known else constants[name] for name in node.input]
+            )
+            _require(
+                np.broadcast_shapes(made.shape, sums.shape) == sums.shape,
+                f"node {node.name!r} mixes sums",
+            )
             known[node.output[0]] = made
-        _require(np.abs(known[self.result].astype(np.float64)).max() < _ROOM, f"{self.result!r} is beyond 62 bits")
+        _require(
+            np.abs(known[self.result].astype(np.float64)).max() < _ROOM,
+            f"{self.result!r} is beyond 62 bits",
+        )
         return np.broadcast_to(known[self.result], sums.shape).astype(np.int64)
 
 
 @dataclass(frozen=True)
 class _Part:
-    """A part of the box: its inputs' ends, and each layer's functions on the sums that are possible in it."""
+    """A part of the box: its inputs' ends, and each layer's functions on the sums that are
+    possible in it.
+    """
 
     lower: Array
     upper: Array
@@ -92,40 +115,67 @@ def _require(true: object, message: str) -> None:
 
 
 def _integers(values: Any, count: int, place: str) -> Array:
-    plain = isinstance(values, list) and len(values) == count and all(type(each) is int for each in values)
-    _require(plain and all(abs(each) < 2**62 for each in values), f"{place}: needs {count} integers of 62 bits")
+    plain = (
+        isinstance(values, list)
+        and len(values) == count
+        and all(type(each) is int for each in values)
+    )
+    _require(
+        plain and all(abs(each) < 2**62 for each in values),
+        f"{place}: needs {count} integers of 62 bits",
+    )
     return np.array(values, dtype=np.int64)
 
 
 def _computed(node: Any, given: list[Array]) -> Array:  # noqa: PLR0911
-    """What a node makes of integers. Unsigned sums and products wrap around, as executed; signed ones may not."""
+    """What a node makes of integers. Unsigned sums and products wrap around, as executed; signed
+    ones may not.
+    """
     said = {each.name: helper.get_attribute_value(each) for each in node.attribute}
     if node.op_type == "Gather" and said in ({}, {"axis": 0}) and given[0].ndim == 1:
-        _require(0 <= given[1].min() <= given[1].max() < len(given[0]), f"node {node.name!r} reads beside its table")
+        _require(
+            0 <= given[1].min() <= given[1].max() < len(given[0]),
+            f"node {node.name!r} reads beside its table",
+        )
         return np.asarray(given[0][given[1]])
     kind = given[0].dtype
-    _require(kind.kind in "iu" and all(each.dtype == kind for each in given), f"node {node.name!r} mixes types")
-    # ONNX Runtime 1.31 compares some signed 64-bit integers wrongly on x86 (microsoft/onnxruntime#32475).
-    match (node.op_type, *given) if kind != np.int64 or node.op_type not in ("Clip", "Max", "Min") else ():
+    _require(
+        kind.kind in "iu" and all(each.dtype == kind for each in given),
+        f"node {node.name!r} mixes types",
+    )
+    # ONNX Runtime 1.31 compares some signed 64-bit integers wrongly on x86
+    # (microsoft/onnxruntime#32475).
+    match (
+        (node.op_type, *given)
+        if kind != np.int64 or node.op_type not in ("Clip", "Max", "Min")
+        else ()
+    ):
         case ["Cast", x] if (to := helper.tensor_dtype_to_np_dtype(said["to"])).kind in "iu":
             return np.asarray(x.astype(to))  # the low bits: the standard says so
         case [("Add" | "Sub" | "Mul") as name, x, y]:
             function = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply}[name]
             if kind.kind == "i":
                 near = np.abs(function(x.astype(np.float64), y.astype(np.float64))).max()
-                _require(near <= min(np.iinfo(kind).max, _ROOM), f"node {node.name!r} ({name}) may overflow {kind}")
+                _require(
+                    near <= min(np.iinfo(kind).max, _ROOM),
+                    f"node {node.name!r} ({name}) may overflow {kind}",
+                )
             return np.asarray(function(x, y))
         case ["Clip", x, low, high] if (low <= high).all():
             return np.asarray(np.minimum(np.maximum(x, low), high))
         case [("Max" | "Min" | "BitwiseAnd") as name, x, y]:
-            return np.asarray({"Max": np.maximum, "Min": np.minimum, "BitwiseAnd": np.bitwise_and}[name](x, y))
+            return np.asarray(
+                {"Max": np.maximum, "Min": np.minimum, "BitwiseAnd": np.bitwise_and}[name](x, y)
+            )
         case ["BitShift", x, places] if (
             kind.kind == "u" and said == _SHIFT_RIGHT and (places < 8 * kind.itemsize).all()
         ):
             return np.asarray(np.right_shift(x, places))
         case ["Identity", x]:
             return np.asarray(x)
-    raise IntegerProofError(f"node {node.name!r} ({node.op_type}) of {len(given)} {kind}, with {said}, is not read")
+    raise IntegerProofError(
+        f"node {node.name!r} ({node.op_type}) of {len(given)} {kind}, with {said}, is not read"
+    )
 
 
 def read_network(model: onnx.ModelProto) -> tuple[list[_Layer], dict[str, Array]]:
@@ -138,26 +188,48 @@ def read_network(model: onnx.ModelProto) -> tuple[list[_Layer], dict[str, Array]
         or graph.sparse_initializer
         or any(each.data_location for each in graph.initializer)
     )
-    _require(set(versions) == {""} and 18 <= versions[""] <= 23 and not outside, f"opset {versions}, or outside data")
+    _require(
+        set(versions) == {""} and 18 <= versions[""] <= 23 and not outside,
+        f"opset {versions}, or outside data",
+    )
     constants = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
     (given,), (output,), layers = graph.input, graph.output, list[_Layer]()
     # A free size is 0, and one of 0, of which there is no output, -1.
-    batch, *sizes = [each.dim_value or -each.HasField("dim_value") for each in given.type.tensor_type.shape.dim]
-    bytes_ = given.type.tensor_type.elem_type == onnx.TensorProto.UINT8 and given.name not in constants
-    _require(bytes_ and batch in (0, 1) and sizes and min(sizes) > 0, "the input must be uint8 of (batch, fixed sizes)")
+    batch, *sizes = [
+        each.dim_value or -each.HasField("dim_value") for each in given.type.tensor_type.shape.dim
+    ]
+    bytes_ = (
+        given.type.tensor_type.elem_type == onnx.TensorProto.UINT8 and given.name not in constants
+    )
+    _require(
+        bytes_ and batch in (0, 1) and sizes and min(sizes) > 0,
+        "the input must be uint8 of (batch, fixed sizes)",
+    )
     width, flat, current = math.prod(sizes), len(sizes) == 1, {given.name}
     for number, node in enumerate(graph.node):
         place = f"node {number} {node.name!r} ({node.op_type})"
         computed = [name for name in node.input if name not in constants]
-        _require(not node.domain and current.issuperset(computed) and computed, f"{place} breaks the chain of layers")
+        _require(
+            not node.domain and current.issuperset(computed) and computed,
+            f"{place} breaks the chain of layers",
+        )
         if node.op_type == "Flatten" and not layers:
-            _require([each.i for each in node.attribute] in ([], [1]), f"{place} keeps more than the batch")
+            _require(
+                [each.i for each in node.attribute] in ([], [1]),
+                f"{place} keeps more than the batch",
+            )
             flat, current = True, {*node.output}
         elif node.op_type == "MatMulInteger":
             matrix, zero, offset = (constants[name] for name in node.input[1:])
-            # The kernel of some processors for int8 weights saturates sums of two products in 16 bits.
-            plain = {each.dtype.name for each in (matrix, zero, offset)} == {"uint8"} and zero.size == offset.size == 1
-            _require(plain and flat and matrix.shape[:-1] == (width,), f"{place} must multiply {width} uint8 by uint8")
+            # The kernel of some processors for int8 weights saturates sums of two products in 16
+            # bits.
+            plain = {each.dtype.name for each in (matrix, zero, offset)} == {
+                "uint8"
+            } and zero.size == offset.size == 1
+            _require(
+                plain and flat and matrix.shape[:-1] == (width,),
+                f"{place} must multiply {width} uint8 by uint8",
+            )
             weight = matrix.T.astype(np.int64) - int(offset.item())
             layers[-1:] = [replace(each, result=node.input[0]) for each in layers[-1:]]
             layers.append(_Layer(weight, -int(zero.item()) * weight.sum(1), node.output[0], []))
@@ -166,7 +238,10 @@ def read_network(model: onnx.ModelProto) -> tuple[list[_Layer], dict[str, Array]
             vectors = node.op_type == "Gather" or all(
                 constants[name].shape[:-1] in ((), (1,)) for name in node.input if name in constants
             )
-            _require(layers and vectors, f"{place} acts on the input, or unlike on the samples of a batch")
+            _require(
+                layers and vectors,
+                f"{place} acts on the input, or unlike on the samples of a batch",
+            )
             layers[-1].nodes.append(node)
             current |= {*node.output}
     _require(layers and output.name in current, "the output does not come from the last layer")
@@ -179,20 +254,27 @@ def _tabulated(layer: _Layer, constants: dict[str, Array], low: Array, high: Arr
     starts = range(0, int((high - low).max()) + 1, _CHUNK)
     sums = [np.minimum(low + np.arange(start, start + _CHUNK)[:, None], high) for start in starts]
     found = []
-    for i, column in enumerate(np.concatenate([layer.function(each, constants) for each in sums]).T):
+    for i, column in enumerate(
+        np.concatenate([layer.function(each, constants) for each in sums]).T
+    ):
         values = column[: high[i] - low[i] + 1]
         changes = np.flatnonzero(np.diff(values, prepend=values[0] - 1))
-        found.append((low[i] + changes, np.append(low[i] + changes[1:] - 1, high[i]), values[changes]))
+        found.append(
+            (low[i] + changes, np.append(low[i] + changes[1:] - 1, high[i]), values[changes])
+        )
     return found
 
 
 def _least(layers: list[_Layer], part: _Part, rows: Array, choose: Any) -> Array | None:
-    """A lower bound of each row (rows, outputs) over the last layer; None where 64 bits might not do.
+    """A lower bound of each row (rows, outputs) over the last layer; None where 64 bits might not
+    do.
 
-    `choose(depth, rows)` gives a layer's prices for rows over its outputs. All three are times 2^32.
+    `choose(depth, rows)` gives a layer's prices for rows over its outputs. All three are times
+    2^32.
     """
 
-    def fits(numbers: Array, sizes: Any) -> bool:  # at most 3 numbers a layer, and 1 of the inputs, are added
+    # at most 3 numbers a layer, and 1 of the inputs, are added
+    def fits(numbers: Array, sizes: Any) -> bool:
         greatest = np.abs(numbers.astype(np.float64)) @ np.asarray(sizes, dtype=np.float64)
         return bool((greatest < _ROOM / (4 * (len(layers) + 3))).all())
 
@@ -213,10 +295,14 @@ def _least(layers: list[_Layer], part: _Part, rows: Array, choose: Any) -> Array
     return np.asarray(total + np.minimum(rows * part.lower, rows * part.upper).sum(1))
 
 
-def _whole(layers: list[_Layer], constants: dict[str, Array], lower: Array, upper: Array, slopes: Any) -> _Part:
-    """The box, with the intervals of all its sums: by interval arithmetic, and by bounds with the proof's slopes.
+def _whole(
+    layers: list[_Layer], constants: dict[str, Array], lower: Array, upper: Array, slopes: Any
+) -> _Part:
+    """The box, with the intervals of all its sums: by interval arithmetic, and by bounds with the
+    proof's slopes.
 
-    A slope times a row is a price: slopes[depth] are those of each neuron for positive rows, and for negative ones.
+    A slope times a row is a price: slopes[depth] are those of each neuron for positive rows, and
+    for negative ones.
     """
     part, low, high, tabulated = _Part(lower, upper, []), lower, upper, 0
 
@@ -233,19 +319,31 @@ def _whole(layers: list[_Layer], constants: dict[str, Array], lower: Array, uppe
         found = _least(layers[:depth], part, rows, choose) if depth else None
         if found is not None:
             downwards, upwards = np.split(-(-found >> _BITS), 2)
-            least, most = np.maximum(least, downwards + layer.bias), np.minimum(most, layer.bias - upwards)
+            least, most = (
+                np.maximum(least, downwards + layer.bias),
+                np.minimum(most, layer.bias - upwards),
+            )
         tabulated += (int((most - least).max()) + 1) * len(least)
-        _require(tabulated <= _TABULATED, f"layer {depth}: its sums take too many values for all to be looked at")
+        _require(
+            tabulated <= _TABULATED,
+            f"layer {depth}: its sums take too many values for all to be looked at",
+        )
         part.runs.append(_tabulated(layer, constants, least, most))
-        low, high = (np.array([end(values) for *_, values in part.runs[-1]]) for end in (np.min, np.max))
+        low, high = (
+            np.array([end(values) for *_, values in part.runs[-1]]) for end in (np.min, np.max)
+        )
     return part
 
 
 def _halves(tree: Any, part: _Part, place: str) -> tuple[_Part, _Part]:
     """The parts below and above a cut, which together hold all of the part's inputs."""
-    depth, i, cut = _integers([*tree.get("neuron", [-1]), *tree.get("input", []), tree["cut"]], 3, place).tolist()
+    depth, i, cut = _integers(
+        [*tree.get("neuron", [-1]), *tree.get("input", []), tree["cut"]], 3, place
+    ).tolist()
     if depth < 0:  # an input
-        _require(part.lower[i] <= cut < part.upper[i] and i >= 0, f"{place}: the cut leaves a half empty")
+        _require(
+            part.lower[i] <= cut < part.upper[i] and i >= 0, f"{place}: the cut leaves a half empty"
+        )
         at = np.arange(len(part.lower)) == i
         return replace(part, upper=np.where(at, cut, part.upper)), replace(
             part, lower=np.where(at, cut + 1, part.lower)
@@ -273,20 +371,34 @@ class _Row:
         """How many parts there are, all of them proven."""
         if "cut" in tree:
             low, high = _halves(tree, part, place)
-            return self.parts(tree["low"], low, f"{place}.low") + self.parts(tree["high"], high, f"{place}.high")
-        least = self._by_prices(tree["prices"], part, place) if "prices" in tree else self._at_points(part, place)
-        _require(least >= self.needed, f"{place}: the row is only known to be >= {least}, not >= {self.needed}")
+            return self.parts(tree["low"], low, f"{place}.low") + self.parts(
+                tree["high"], high, f"{place}.high"
+            )
+        least = (
+            self._by_prices(tree["prices"], part, place)
+            if "prices" in tree
+            else self._at_points(part, place)
+        )
+        _require(
+            least >= self.needed,
+            f"{place}: the row is only known to be >= {least}, not >= {self.needed}",
+        )
         return 1
 
     def _by_prices(self, stated: Any, part: _Part, place: str) -> int:
         numbers = zip(stated, self.layers, strict=True)
-        prices = [_integers(each, len(layer.bias), f"{place}.prices")[None] for each, layer in numbers]
+        prices = [
+            _integers(each, len(layer.bias), f"{place}.prices")[None] for each, layer in numbers
+        ]
         found = _least(self.layers, part, self.row, lambda depth, _: prices[depth])
         _require(found is not None, f"{place}: its bound may not fit into 64 bits")
         return -1 if found is None else -(-int(found[0]) >> _BITS)
 
     def _at_points(self, part: _Part, place: str) -> int:
-        ranges = [range(low, high + 1) for low, high in zip(part.lower.tolist(), part.upper.tolist(), strict=True)]
+        ranges = [
+            range(low, high + 1)
+            for low, high in zip(part.lower.tolist(), part.upper.tolist(), strict=True)
+        ]
         _require(math.prod(map(len, ranges)) <= _POINTS, f"{place}: has more than {_POINTS} points")
         state = np.array([*product(*ranges)], dtype=np.int64)
         for layer in self.layers:
@@ -295,7 +407,8 @@ class _Row:
 
 
 def check_integer_proof(proof: Any, onnx_bytes: bytes) -> IntegerStatement:
-    """What the proof proves of the network in an ONNX file's bytes. Raises IntegerProofError if that is nothing.
+    """What the proof proves of the network in an ONNX file's bytes. Raises IntegerProofError if
+    that is nothing.
 
     Example: docs/reference.md#check-a-proof
     """
@@ -316,19 +429,30 @@ def _checked(proof: Any, onnx_bytes: bytes) -> IntegerStatement:
     sizes = [layers[0].weight.shape[1], *(len(each.bias) for each in layers)]
     named = {"format": proof["format"], "network": proof["network"]}
     _require(
-        named == {"format": INTEGER_PROOF, "network": {"sha256": sha256, "sizes": sizes}}, f"is not of network {sha256}"
+        named == {"format": INTEGER_PROOF, "network": {"sha256": sha256, "sizes": sizes}},
+        f"is not of network {sha256}",
     )
-    lower, upper = (_integers(proof["box"][end], sizes[0], f"box.{end}") for end in ("lower", "upper"))
-    _require(((0 <= lower) & (lower <= upper) & (upper <= 255)).all(), "box: needs 0 <= lower <= upper <= 255")  # noqa: SIM300
+    lower, upper = (
+        _integers(proof["box"][end], sizes[0], f"box.{end}") for end in ("lower", "upper")
+    )
+    inside = (lower >= 0) & (lower <= upper) & (upper <= 255)
+    _require(inside.all(), "box: needs 0 <= lower <= upper <= 255")
     whole, parts, rows = _whole(layers, constants, lower, upper, proof["slopes"]), 0, list[Any]()
     for number, (stated, tree) in enumerate(zip(proof["rows"], proof["trees"], strict=True)):
-        factors = _integers([*stated["coefficients"].values()], len(stated["coefficients"]), f"rows[{number}]")
+        factors = _integers(
+            [*stated["coefficients"].values()], len(stated["coefficients"]), f"rows[{number}]"
+        )
         (needed,) = _integers([stated["at_least"]], 1, f"rows[{number}]").tolist()
         row = np.zeros((1, sizes[-1]), dtype=np.int64)
         known = [i for i in range(sizes[-1]) if str(i) in stated["coefficients"]]
-        _require(len(factors) == len(known) > 0 and np.abs(factors).max() < 2**20, f"rows[{number}]: is no row")
+        _require(
+            len(factors) == len(known) > 0 and np.abs(factors).max() < 2**20,
+            f"rows[{number}]: is no row",
+        )
         row[0, known] = [stated["coefficients"][str(i)] for i in known]
-        parts += _Row(layers, constants, row << _BITS, needed).parts(tree, whole, f"trees[{number}]")
+        parts += _Row(layers, constants, row << _BITS, needed).parts(
+            tree, whole, f"trees[{number}]"
+        )
         rows.append(({i: int(row[0, i]) for i in known}, needed))
     _require(rows, "rows: there is none")
     return IntegerStatement(sha256, sizes, lower.tolist(), upper.tolist(), rows, parts)

@@ -1,7 +1,8 @@
 """Linear maps between flat vectors: what the affine operators of a graph are made of.
 
-Each maps (..., inputs) to (..., outputs), knows the same map with the magnitudes of its coefficients, and its
-transpose, which carries rows of coefficients of the outputs back to the inputs.
+Each maps (..., inputs) to (..., outputs), knows the same map with the magnitudes of its
+coefficients, and its transpose, which carries rows of coefficients of the outputs back to the
+inputs.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ class Linear(ABC):
         """The transpose: (batch, rows, outputs) -> (batch, rows, inputs)."""
 
     def changed(self, change: Callable[[torch.Tensor], torch.Tensor], /) -> Linear:
-        """The map with other coefficients in the place of those that it holds as a tensor; by default it holds none."""
+        """The map with other coefficients in the place of those that it holds as a tensor; by
+        default it holds none.
+        """
         del change
         return self
 
@@ -75,7 +78,8 @@ class Same(Linear):
 
 @dataclass(frozen=True, slots=True)
 class Scale(Linear):
-    """factor * x, elementwise; `terms` is how many units in the last place the factor itself may be off.
+    """factor * x, elementwise; `terms` is how many units in the last place the factor itself may be
+    off.
 
     `of` has the numbers that it was computed from, where others may round to the same factor.
     """
@@ -127,7 +131,9 @@ class Dense(_Weighted):
 
 @dataclass(frozen=True, slots=True)
 class Select(Linear):
-    """Output i is input index[i], or 0 where index[i] is -1: transposes, broadcasts, padding, parts of a concat."""
+    """Output i is input index[i], or 0 where index[i] is -1: transposes, broadcasts, padding,
+    parts of a concat.
+    """
 
     index: torch.Tensor
     inputs: int
@@ -162,7 +168,8 @@ class Convolution(_Weighted):
 
     @property
     def terms(self) -> int:
-        # An output sums one kernel's entries, a pulled coefficient at most one entry per output channel and tap.
+        # An output sums one kernel's entries, a pulled coefficient at most one entry per output
+        # channel and tap.
         return max(self.weight[0].numel(), self.weight[:, 0].numel()) + 1
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:

@@ -36,10 +36,20 @@ class Normalised(Zonotope):
 
     def mapped(self, operation: Linear, first: int) -> Zonotope:
         """A linear layer of it: of each row before it is scaled, where its entries cancel."""
-        plain, size = replace(operation, bias=None), replace(operation, weight=operation.weight.abs(), bias=None)
-        y, terms = self.y if self.weight is None else scaled(self.y, self.weight), operation.weight.shape[-1] + 1
+        plain, size = (
+            replace(operation, bias=None),
+            replace(operation, weight=operation.weight.abs(), bias=None),
+        )
+        y, terms = (
+            self.y if self.weight is None else scaled(self.y, self.weight),
+            operation.weight.shape[-1] + 1,
+        )
         made = times(linear(y, plain, terms, size), self.scale, first)
-        row = None if self.bias is None else self.bias.expand(*self.bias.shape[:-1], operation.weight.shape[-1])
+        row = (
+            None
+            if self.bias is None
+            else self.bias.expand(*self.bias.shape[:-1], operation.weight.shape[-1])
+        )
         for bias, known in ((row, True), (operation.bias, False)):
             if bias is None:
                 continue
@@ -50,7 +60,8 @@ class Normalised(Zonotope):
 
 
 def norm(symbols: Symbols, operation: LayerNorm | RMSNorm, x: Zonotope) -> Normalised:
-    """y / sqrt(mean of y^2 + eps), of which no entry is beyond the root of their number; without weight and bias.
+    """y / sqrt(mean of y^2 + eps), of which no entry is beyond the root of their number; without
+    weight and bias.
 
     Raises:
         Unsupported: eps is not above 0.
@@ -66,7 +77,9 @@ def norm(symbols: Symbols, operation: LayerNorm | RMSNorm, x: Zonotope) -> Norma
     if isinstance(operation, LayerNorm):
         y = linear(x, lambda z: z - mean(z), count + 2, lambda z: z + mean(z))
     square = symbols.promoted(_square_sum(y, axes, symbols.first))
-    variance = linear(square, lambda z: z / count, 1, bias=torch.tensor(operation.eps, dtype=torch.float64))
+    variance = linear(
+        square, lambda z: z / count, 1, bias=torch.tensor(operation.eps, dtype=torch.float64)
+    )
     nearest = (y.center.abs() - y.spread).clamp(min=0) * (1 - units(count))
     least = (mean(nearest.square()) * (1 - units(count)) + operation.eps) * (1 - 4 * EPS)
     scale = symbols.promoted(convex_of(variance, "rsqrt", symbols.first, least))
@@ -85,8 +98,14 @@ def _square_sum(x: Zonotope, axes: tuple[int, ...], first: int) -> Zonotope:
         return z.movedim(behind, tuple(range(-len(axes), 0))).flatten(-len(axes)).unsqueeze(-2)
 
     rows = Zonotope(row(x.center), row(x.generators), row(x.radius))
-    found = dot(rows, Zonotope(rows.center.mT, rows.generators.mT, rows.radius.mT), first, square=True)
-    return Zonotope(found.center.reshape(shape), found.generators.reshape(-1, *shape), found.radius.reshape(shape))
+    found = dot(
+        rows, Zonotope(rows.center.mT, rows.generators.mT, rows.radius.mT), first, square=True
+    )
+    return Zonotope(
+        found.center.reshape(shape),
+        found.generators.reshape(-1, *shape),
+        found.radius.reshape(shape),
+    )
 
 
 _NORMAL = 1e-290
@@ -116,22 +135,28 @@ class _Scores:
         return (self.shares * z).sum(self.axis, keepdim=True)
 
     def remainder(self, order: int) -> torch.Tensor:
-        """More than the integral of (1 - t)^(order - 1) / (order - 1)! times the mean square of `apart` at the point t
-        of the way, t in [0, 1]. There a share is at most exp(t spread) times the center's, and 1.
+        """More than the integral of (1 - t)^(order - 1) / (order - 1)! times the mean square of
+        `apart` at the point t of the way, t in [0, 1]. There a share is at most exp(t spread) times
+        the center's, and 1.
         """
         x, whole = self.apart.spread, 2.0 if order == 2 else 6.0
         low = x.clamp(max=_FAR)
         series = 1 + low if order == 2 else 1 + low + low * low / 2
-        exact = (low.exp() - series + 8 * EPS * (low.exp() + series)) / low.clamp(min=TINY) ** (order - 2)
+        exact = (low.exp() - series + 8 * EPS * (low.exp() + series)) / low.clamp(min=TINY) ** (
+            order - 2
+        )
         exact = (self.shares * exact).masked_fill(x > _FAR, torch.inf)
         capped = (self.logs + x).clamp(max=0.0).exp() * x * x / whole
-        found = torch.minimum(exact, capped).masked_fill(self.masked, 0.0).sum(self.axis, keepdim=True)
+        found = (
+            torch.minimum(exact, capped).masked_fill(self.masked, 0.0).sum(self.axis, keepdim=True)
+        )
         most = x.amax(self.axis, keepdim=True)
         return torch.minimum(found, most * most / whole) * (1 + units(x.shape[self.axis] + 8))
 
 
 def softmax(symbols: Symbols, operation: Softmax, x: Zonotope) -> Zonotope:
-    """exp(x - log-sum-exp(x)): the log-sum-exp's tangent at the center, and what is left of it above that.
+    """exp(x - log-sum-exp(x)): the log-sum-exp's tangent at the center, and what is left of it
+    above that.
 
     Raises:
         Unsupported: a logarithm of the softmax; a row of which nothing is left by its mask.
@@ -147,19 +172,29 @@ def softmax(symbols: Symbols, operation: Softmax, x: Zonotope) -> Zonotope:
     wide = made.radius > 0.5
     center = made.center.masked_fill(wide, 0.5).masked_fill(masked, 0.0)
     radius = made.radius.masked_fill(wide, 0.5).masked_fill(masked, 0.0)
-    made = symbols.promoted(Zonotope(center, made.generators.masked_fill(wide | masked, 0.0), radius))
-    # What they sum to beyond 1 is taken off again, where that helps: of shares it is nothing. In a whole row it helps
-    # what the shares are multiplied with, of which then the differences to their mean count alone.
+    made = symbols.promoted(
+        Zonotope(center, made.generators.masked_fill(wide | masked, 0.0), radius)
+    )
+    # What they sum to beyond 1 is taken off again, where that helps: of shares it is nothing. In a
+    # whole row it helps what the shares are multiplied with, of which then the differences to their
+    # mean count alone.
     shares, axis = scores.shares, operation.axis
-    summing = linear(made, lambda z: z - shares * z.sum(axis, keepdim=True), x.center.shape[axis] + 2,
-                     lambda z: z + shares * z.sum(axis, keepdim=True), shares)  # fmt: skip
+    summing = linear(
+        made,
+        lambda z: z - shares * z.sum(axis, keepdim=True),
+        x.center.shape[axis] + 2,
+        lambda z: z + shares * z.sum(axis, keepdim=True),
+        shares,
+    )
     apart, alone = (beyond(each, symbols.first).sum(axis, keepdim=True) for each in (summing, made))
     together = (apart < 2 * alone) & ~wide.any(axis, keepdim=True)
     return chosen(together, summing, nearer(summing, made, symbols.first))
 
 
 def _vanishing(x: Zonotope, axis: int) -> torch.Tensor:
-    """Which scores are -inf, or so low that what their shares are is less than what rounding is given here."""
+    """Which scores are -inf, or so low that what their shares are is less than what rounding is
+    given here.
+    """
     hidden = x.center == -torch.inf
     both = ends(replace(x, center=x.center.masked_fill(hidden, 0.0)))
     lower, upper = (end.reshape(x.center.shape).masked_fill(hidden, -torch.inf) for end in both)
@@ -168,27 +203,36 @@ def _vanishing(x: Zonotope, axis: int) -> torch.Tensor:
 
 def _scores(symbols: Symbols, x: Zonotope, axis: int, masked: torch.Tensor) -> _Scores:
     shares = x.center.softmax(axis).masked_fill(masked, 0.0)
-    logs = torch.where(shares > _NORMAL, shares.log(), x.center - x.center.logsumexp(axis, keepdim=True))
+    logs = torch.where(
+        shares > _NORMAL, shares.log(), x.center - x.center.logsumexp(axis, keepdim=True)
+    )
     logs = logs.masked_fill(masked, 0.0)
     # Deviations from the center alone: there the logarithms of the shares are known.
-    away = Zonotope(torch.zeros_like(logs), x.generators.masked_fill(masked, 0.0), x.radius.masked_fill(masked, 0.0))
+    away = Zonotope(
+        torch.zeros_like(logs),
+        x.generators.masked_fill(masked, 0.0),
+        x.radius.masked_fill(masked, 0.0),
+    )
     scores = _Scores(axis, masked, shares, logs, away)
     mean = scores.mean
     apart = linear(away, lambda z: z - mean(z), x.center.shape[axis] + 2, lambda z: z + mean(z))
-    apart = symbols.promoted(Zonotope(apart.center, *(
-        each.masked_fill(masked, 0.0) for each in (apart.generators, apart.radius)
-    )))  # fmt: skip
+    apart = symbols.promoted(
+        Zonotope(
+            apart.center,
+            *(each.masked_fill(masked, 0.0) for each in (apart.generators, apart.radius)),
+        )
+    )
     return replace(scores, apart=apart)
 
 
 def _logarithms(symbols: Symbols, x: Zonotope, scores: _Scores) -> Zonotope:
     """x - log-sum-exp(x), which is `logs` + `apart` less the logarithm of the mean of exp(apart).
 
-    The latter has, along the way from the center, the variance of `apart` as its second derivative, by the shares at
-    that point; these are at most the center's times the exponential of `apart`, as the mean of that is at least 1. The
-    weights of the second and of the third derivative are those of Taylor's remainders. The third is a third central
-    moment. Where all lie within [-b, b] and their mean is not below 0, this is at most b times the mean square, and at
-    least -5/4 of that.
+    The latter has, along the way from the center, the variance of `apart` as its second derivative,
+    by the shares at that point; these are at most the center's times the exponential of `apart`, as
+    the mean of that is at least 1. The weights of the second and of the third derivative are those
+    of Taylor's remainders. The third is a third central moment. Where all lie within [-b, b] and
+    their mean is not below 0, this is at most b times the mean square, and at least -5/4 of that.
     """
     apart, logs, count, axis = scores.apart, scores.logs, x.center.shape[scores.axis], scores.axis
     rounded = units(count + 8) * (
@@ -198,12 +242,18 @@ def _logarithms(symbols: Symbols, x: Zonotope, scores: _Scores) -> Zonotope:
     plain = Zonotope(-second / 2, apart.generators.new_zeros(0, *second.shape), second / 2)
     if symbols.first:
         square = times(apart, apart, symbols.first)
-        half = linear(square, lambda z: -scores.mean(z) / 2, count + 1, lambda z: scores.mean(z) / 2)
+        half = linear(
+            square, lambda z: -scores.mean(z) / 2, count + 1, lambda z: scores.mean(z) / 2
+        )
         third = 1.25 * scores.remainder(3) * apart.spread.amax(axis, keepdim=True)
         plain = nearer(replace(half, radius=half.radius + third), plain, symbols.first)
-    wide = apart.generators.new_zeros(max(len(apart.generators), len(plain.generators)), *logs.shape)
+    wide = apart.generators.new_zeros(
+        max(len(apart.generators), len(plain.generators)), *logs.shape
+    )
     wide += with_symbols(plain.generators, len(wide))
     wide[: len(apart.generators)] += apart.generators
     rounded = rounded + units(8) * (plain.size + apart.spread)
-    around = Zonotope(logs + plain.center, wide.masked_fill(scores.masked, 0.0), apart.radius + rounded)
+    around = Zonotope(
+        logs + plain.center, wide.masked_fill(scores.masked, 0.0), apart.radius + rounded
+    )
     return symbols.shared(around, plain.radius + TINY)

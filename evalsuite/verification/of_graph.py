@@ -1,7 +1,7 @@
 """Which nodes compute the operations of a typed graph.
 
-A softmax is 1 / sum_j exp(x_j - x_i), where each sum is at least 1; a normalisation x / sqrt(mean of x^2 + eps); a
-matrix product the sum of products of entries.
+A softmax is 1 / sum_j exp(x_j - x_i), where each sum is at least 1; a normalisation x / sqrt(mean
+of x^2 + eps); a matrix product the sum of products of entries.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ _MATRIX = 2**24
 
 
 def nodes_of(graph: TypedGraph, check: Callable[[], None]) -> tuple[list[Node], Tensor]:
-    """The nodes for one sample, and the output. `check` is called often; what it raises ends the writing.
+    """The nodes for one sample, and the output. `check` is called often; what it raises ends the
+    writing.
 
     Raises:
-        Unsupported: an operation has no sound bounds here, or a number was rounded on the way; by the node's name.
+        Unsupported: an operation has no sound bounds here, or a number was rounded on the way; by
+            the node's name.
     """
     try:
         return Writer(recognised(graph), _RULES, check).run()
@@ -48,10 +50,19 @@ def nodes_of(graph: TypedGraph, check: Callable[[], None]) -> tuple[list[Node], 
 
 
 def _sum(w: Writer, operation: typed.Sum, *given: Known) -> Tensor | Padded:
-    """A constant of -inf leaves the other entries in a frame of it. Finite masks are numbers as others are."""
-    masks = [each == -inf for each in given if isinstance(each, torch.Tensor) and bool((each == -inf).any())]
+    """A constant of -inf leaves the other entries in a frame of it. Finite masks are numbers as
+    others are.
+    """
+    masks = [
+        each == -inf
+        for each in given
+        if isinstance(each, torch.Tensor) and bool((each == -inf).any())
+    ]
     if masks and min(operation.signs) > 0:
-        kept = (each.masked_fill(each == -inf, 0.0) if isinstance(each, torch.Tensor) else each for each in given)
+        kept = (
+            each.masked_fill(each == -inf, 0.0) if isinstance(each, torch.Tensor) else each
+            for each in given
+        )
         made = _added(w, operation, *kept)
         return Padded(made, numbers(made.shape).masked_fill(masks[0], -1.0))
     return _added(w, operation, *given)
@@ -67,7 +78,7 @@ def _added(w: Writer, operation: typed.Sum, *given: Known) -> Tensor:
     if len(constants) > 1:
         w.refuse("adds several constants, whose rounded sum would be none of the network")
     bias = (constants[0] if constants else torch.zeros(())).expand(shape)
-    ((sign, first), *more) = tensors
+    (sign, first), *more = tensors
     if sign > 0 and not more and prod(first.shape) == prod(shape):
         return w.shifted(Tensor(first.value, shape), bias)
     parts = list[tuple[Tensor, Linear]]()
@@ -90,12 +101,15 @@ def _function(w: Writer, operation: typed.Function, x: Tensor) -> Tensor:
 
 def _convolution(w: Writer, operation: typed.Convolution, x: Tensor) -> Tensor:
     weight, bias = operation.weight, operation.bias
-    window: dict[str, Any] = {name: getattr(operation, name) for name in ("stride", "padding", "dilation", "groups")}
+    window: dict[str, Any] = {
+        name: getattr(operation, name) for name in ("stride", "padding", "dilation", "groups")
+    }
     shape = tuple(operation(torch.zeros(x.shape, dtype=torch.float64)).shape)
     map_: Linear = (
-        Adjoint(Convolution(weight, shape, x.shape, window)) if operation.transposed
+        Adjoint(Convolution(weight, shape, x.shape, window))
+        if operation.transposed
         else Convolution(weight, x.shape, shape, window)
-    )  # fmt: skip
+    )
     return w.affine(x, map_, shape, None if bias is None else column(bias, len(shape)))
 
 
@@ -113,13 +127,21 @@ def _average_pool(w: Writer, operation: typed.AveragePool, x: Tensor) -> Tensor:
     if operation.ceil:
         return _as_matrix(w, operation, x)
     channels, count = x.shape[1], len(operation.kernel)
-    window: dict[str, Any] = {"stride": operation.stride, "padding": operation.padding, "dilation": (1,) * count}
+    window: dict[str, Any] = {
+        "stride": operation.stride,
+        "padding": operation.padding,
+        "dilation": (1,) * count,
+    }
     ones = torch.ones(1, 1, *operation.kernel, dtype=torch.float64)
-    sums = typed.Convolution(ones.repeat(channels, *[1] * (count + 1)), None, **window, groups=channels)
+    sums = typed.Convolution(
+        ones.repeat(channels, *[1] * (count + 1)), None, **window, groups=channels
+    )
     divisor = torch.tensor(float(operation.divisor or prod(operation.kernel)), dtype=torch.float64)
     if not operation.counts and operation.divisor is None:
         # What the windows count of an image of ones.
-        divisor = typed.Convolution(ones, None, **window)(torch.ones(1, 1, *x.shape[2:], dtype=torch.float64))
+        divisor = typed.Convolution(ones, None, **window)(
+            torch.ones(1, 1, *x.shape[2:], dtype=torch.float64)
+        )
     return w.scaled(_convolution(w, sums, x), 1 / divisor)
 
 
@@ -130,7 +152,9 @@ def _max_pool(w: Writer, operation: typed.MaxPool, x: Tensor | Padded) -> Tensor
         w.refuse("a MaxPool with ceil_mode")
     found = x.index if isinstance(x, Padded) else numbers(x.shape)
     shape = operation(found).shape
-    found = functional.pad(found, [each for pad in reversed(operation.padding) for each in (pad, pad)], value=-1.0)
+    found = functional.pad(
+        found, [each for pad in reversed(operation.padding) for each in (pad, pad)], value=-1.0
+    )
     for axis, (size, stride, dilation) in enumerate(
         zip(operation.kernel, operation.stride, operation.dilation, strict=True), start=2
     ):
@@ -155,10 +179,15 @@ def _reduction(w: Writer, operation: typed.Reduction, x: Tensor) -> Tensor:
 
 
 def _softmax(w: Writer, operation: typed.Softmax, x: Tensor | Padded) -> Tensor:
-    """Of each row the entries that are not masked, each 1 / (1 + the sum over the others j of exp(x_j - x_i))."""
+    """Of each row the entries that are not masked, each 1 / (1 + the sum over the others j of
+    exp(x_j - x_i)).
+    """
     if operation.log:
         if isinstance(x, Padded):
-            w.refuse("no sound bounds of the logarithm of a softmax that is masked: take the softmax, or the scores")
+            w.refuse(
+                "no sound bounds of the logarithm of a softmax that is masked: take the softmax, or"
+                " the scores"
+            )
         return w.along_last(x, (operation.axis,), partial(_log_softmax, w))
     inner, index = (x.inner, x.index) if isinstance(x, Padded) else (x, numbers(x.shape))
     rows = index.movedim(operation.axis, -1).long()
@@ -166,17 +195,23 @@ def _softmax(w: Writer, operation: typed.Softmax, x: Tensor | Padded) -> Tensor:
     if not operation.safe and not bool(kept.any(-1).all()):
         w.refuse(ALL_MASKED)
     others = kept[..., :, None] & kept[..., None, :] & ~torch.eye(rows.shape[-1], dtype=torch.bool)
-    entry, other = (each.expand(others.shape)[others] for each in (rows[..., :, None], rows[..., None, :]))
+    entry, other = (
+        each.expand(others.shape)[others] for each in (rows[..., :, None], rows[..., None, :])
+    )
     # The number of each entry among those that are kept, and of the entry of each pair.
     place = torch.where(kept, kept.flatten().cumsum(0).reshape(kept.shape) - 1, -1)
     of_pair = place[..., :, None].expand(others.shape)[others]
     size, count, pairs = prod(inner.shape), int(kept.sum()), len(entry)
     if not pairs:
         alone = kept.movedim(-1, operation.axis).double()  # 1 where one is kept, 0 where none
-        return w.affine(inner, Select(torch.full((alone.numel(),), -1), size), tuple(alone.shape), alone)
+        return w.affine(
+            inner, Select(torch.full((alone.numel(),), -1), size), tuple(alone.shape), alone
+        )
     negated = w.affine(inner, Same(-1), inner.shape)
     maps = Select(other, size), Select(entry, size)
-    apart = w.append(Affine(maps, torch.zeros(pairs, dtype=torch.float64)), (pairs,), inner, negated)
+    apart = w.append(
+        Affine(maps, torch.zeros(pairs, dtype=torch.float64)), (pairs,), inner, negated
+    )
     powers = w.append(Convex("exp-of-softmax"), (pairs,), apart)
     sums = w.affine(powers, Adjoint(Select(of_pair, count)), (count,), torch.ones(()))
     shares = w.append(Convex("reciprocal", 1.0), (count,), sums)
@@ -185,17 +220,24 @@ def _softmax(w: Writer, operation: typed.Softmax, x: Tensor | Padded) -> Tensor:
 
 
 def _log_softmax(w: Writer, x: Tensor) -> Tensor:
-    """x - log sum exp(x) of each row: the differences of two entries are those of x, without any bound between.
+    """x - log sum exp(x) of each row: the differences of two entries are those of x, without any
+    bound between.
 
     log(exp a + exp b) is a + softplus(b - a), of halves of a row until one number is left.
     """
     total = x
     while (count := total.shape[1]) > 1:
         half = count // 2
-        first, second = (w.moved(Slice(1, start, start + half), total) for start in (0, count - half))
+        first, second = (
+            w.moved(Slice(1, start, start + half), total) for start in (0, count - half)
+        )
         above = w.curve(_added(w, typed.Sum((1, -1)), second, first), SOFTPLUS)
         joined = _added(w, typed.Sum((1, 1)), first, above)
-        total = w.moved(Concat(1), joined, w.moved(Slice(1, half, half + 1), total)) if count % 2 else joined
+        total = (
+            w.moved(Concat(1), joined, w.moved(Slice(1, half, half + 1), total))
+            if count % 2
+            else joined
+        )
     return _added(w, typed.Sum((1, -1)), x, total)
 
 
@@ -210,8 +252,11 @@ def _norm(w: Writer, operation: typed.LayerNorm | typed.RMSNorm, x: Tensor) -> T
         squares = w.append(Convex("square"), y.shape, y)
         bias = torch.tensor(operation.eps, dtype=torch.float64)
         mean = w.dense(squares, torch.ones(1, size, dtype=torch.float64) / size, bias)
-        # No entry's square is greater than the sum of all, which is less than `size` times what is divided by.
-        return w.product(y, w.append(Convex("rsqrt", operation.eps), mean.shape, mean), most=sqrt(size))
+        # No entry's square is greater than the sum of all, which is less than `size` times what is
+        # divided by.
+        return w.product(
+            y, w.append(Convex("rsqrt", operation.eps), mean.shape, mean), most=sqrt(size)
+        )
 
     made = w.along_last(x, operation.axes, of)
     made = made if operation.weight is None else w.scaled(made, operation.weight)
@@ -234,17 +279,32 @@ def _matmul(w: Writer, operation: typed.MatMul, x: Known, y: Known) -> Tensor:
     if not (isinstance(x, Tensor) and isinstance(y, Tensor)) or min(len(x.shape), len(y.shape)) < 2:
         w.refuse("no sound bounds of a product with a constant of such a shape")
     # Entry (..., row, column, k) is x[..., row, k] y[..., k, column].
-    first, second = numbers(x.shape)[..., :, None, :], numbers(y.shape).transpose(-1, -2)[..., None, :, :]
-    left, right = (each.expand(np.broadcast_shapes(first.shape, second.shape)) for each in (first, second))
-    one, other = (Select(index.flatten().long(), prod(each.shape)) for index, each in ((left, x), (right, y)))
+    first, second = (
+        numbers(x.shape)[..., :, None, :],
+        numbers(y.shape).transpose(-1, -2)[..., None, :, :],
+    )
+    left, right = (
+        each.expand(np.broadcast_shapes(first.shape, second.shape)) for each in (first, second)
+    )
+    one, other = (
+        Select(index.flatten().long(), prod(each.shape)) for index, each in ((left, x), (right, y))
+    )
     made = w.append(Product(one, other), tuple(left.shape), x, y)
     summed = w.dense(made, torch.ones(1, left.shape[-1]))
     return Tensor(summed.value, shape)
 
 
 _RULES: dict[type, Rule] = SHARED | {
-    typed.AveragePool: _average_pool, typed.Convolution: _convolution, typed.Function: _function,
-    typed.LayerNorm: _norm, typed.Linear: lambda w, operation, x: w.dense(x, operation.weight, operation.bias),
-    typed.MatMul: _matmul, typed.MaxPool: _max_pool, typed.Reduction: _reduction, typed.Resample: _as_matrix,
-    typed.RMSNorm: _norm, typed.Softmax: _softmax, typed.Sum: _sum,
-}  # fmt: skip
+    typed.AveragePool: _average_pool,
+    typed.Convolution: _convolution,
+    typed.Function: _function,
+    typed.LayerNorm: _norm,
+    typed.Linear: lambda w, operation, x: w.dense(x, operation.weight, operation.bias),
+    typed.MatMul: _matmul,
+    typed.MaxPool: _max_pool,
+    typed.Reduction: _reduction,
+    typed.Resample: _as_matrix,
+    typed.RMSNorm: _norm,
+    typed.Softmax: _softmax,
+    typed.Sum: _sum,
+}

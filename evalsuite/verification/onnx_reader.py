@@ -1,8 +1,10 @@
-"""Reading ONNX files into graphs of float64 operations: what the float32 weights compute in real arithmetic.
+"""Reading ONNX files into graphs of float64 operations: what the float32 weights compute in real
+arithmetic.
 
-A file is read as a typed graph and written in a few kinds of nodes, exactly; what cannot be is refused by name. What
-was read is compared with ONNX Runtime before it is handed out, tensor by tensor and as a whole, at points of the box
-that is asked about and of a normal distribution: a misread attribute shows as a refusal, not as a wrong verdict.
+A file is read as a typed graph and written in a few kinds of nodes, exactly; what cannot be is
+refused by name. What was read is compared with ONNX Runtime before it is handed out, tensor by
+tensor and as a whole, at points of the box that is asked about and of a normal distribution: a
+misread attribute shows as a refusal, not as a wrong verdict.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from evalsuite.verification.graph import Graph, Pointwise, Rounded
 from evalsuite.verification.of_graph import nodes_of
 from evalsuite.verification.propagation import Propagation
 
-# A float32 evaluation in another order differs from the float64 one by this times the greatest value on the way.
+# A float32 evaluation in another order differs from the float64 one by this times the greatest
+# value on the way.
 _TOLERANCE = 2e-5
 # What float64 may round the same values to in another order, relatively to the greatest on the way.
 _ROUNDED = 1e-9
@@ -40,8 +43,8 @@ def read_onnx(path: Path) -> Graph:
     """The network in an .onnx or .onnx.gz file, as float64 operations, compared with ONNX Runtime.
 
     Raises:
-        Unsupported: an operator or attribute without a reader, named with its node; an input that is not one float32
-            tensor; a network that ONNX Runtime evaluates differently.
+        Unsupported: an operator or attribute without a reader, named with its node; an input that
+            is not one float32 tensor; a network that ONNX Runtime evaluates differently.
         OwnError: no ONNX file, or one whose weights are not beside it.
 
     Example: docs/reference.md#verify-a-property
@@ -53,7 +56,8 @@ def read_onnx(path: Path) -> Graph:
 
 
 def graph_of(model: onnx.ModelProto, where: str, check: Callable[[], None] = lambda: None) -> Graph:
-    """The graph of a model; `where` is named in errors. Not yet compared with anything. Errors as for `read_onnx`.
+    """The graph of a model; `where` is named in errors. Not yet compared with anything. Errors as
+    for `read_onnx`.
 
     `check` is called before each node; what it raises ends the reading.
     """
@@ -86,18 +90,25 @@ def graph_of_typed(typed: TypedGraph, name: str, check: Callable[[], None] = lam
 
 
 def compare(
-    graph: Graph, model: onnx.ModelProto, where: str, box: Box | None = None, check: Callable[[], None] = lambda: None
+    graph: Graph,
+    model: onnx.ModelProto,
+    where: str,
+    box: Box | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> None:
-    """Raise Unsupported where ONNX Runtime's float32 values are not those of `graph`, up to rounding.
+    """Raise Unsupported where ONNX Runtime's float32 values are not those of `graph`, up to
+    rounding.
 
-    Each tensor of the file is compared by what is computed of those before it, and the outputs by the whole graph.
+    Each tensor of the file is compared by what is computed of those before it, and the outputs by
+    the whole graph.
 
     Args:
         graph: what was read of the model.
         model: with all its weights.
         where: the file, for errors.
-        box: the ends, (inputs,) each, of what is asked about: points of it are compared beside some of the standard
-            normal distribution, chosen so that activations are on both of their sides.
+        box: the ends, (inputs,) each, of what is asked about: points of it are compared beside some
+            of the standard normal distribution, chosen so that activations are on both of their
+            sides.
         check: called often; what it raises ends the comparison.
     """
     with guarded(where):
@@ -112,15 +123,19 @@ def compare(
 
 
 def _points(graph: Graph, box: Box | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Points (count, inputs), float32: those at which tensors are compared, and some inside at which outputs are.
+    """Points (count, inputs), float32: those at which tensors are compared, and some inside at
+    which outputs are.
 
-    At corners a network may be built to overflow, or its terms to cancel: whole networks are not compared there.
+    At corners a network may be built to overflow, or its terms to cancel: whole networks are not
+    compared there.
     """
     generator = torch.Generator().manual_seed(0)
     normal = torch.randn(_POINTS, graph.inputs, generator=generator)
     share = torch.rand(_CANDIDATES, graph.inputs, generator=generator, dtype=torch.float64)
     lower, upper = (
-        (torch.full((graph.inputs,), end, dtype=torch.float64) for end in (-10.0, 10.0)) if box is None else box
+        (torch.full((graph.inputs,), end, dtype=torch.float64) for end in (-10.0, 10.0))
+        if box is None
+        else box
     )
     inside = (lower + share[:_POINTS] * (upper - lower)).float()
     ends = torch.tensor([[0.0], [1.0], [0.5]], dtype=torch.float64).expand(-1, graph.inputs)
@@ -135,14 +150,18 @@ def _points(graph: Graph, box: Box | None) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _covering(graph: Graph, candidates: torch.Tensor) -> list[int]:
-    """The places of some candidates that together put as many activations as they can on either side of 0.
+    """The places of some candidates that together put as many activations as they can on either
+    side of 0.
 
-    Greedily: each adds the most sides that none before it showed; the first three, a box's ends and middle, are
-    taken in any case.
+    Greedily: each adds the most sides that none before it showed; the first three, a box's ends and
+    middle, are taken in any case.
     """
     values = graph.values(candidates.double())
     sides = [
-        values[source] > 0 for node in graph.nodes if isinstance(node.operation, Pointwise) for source in node.sources
+        values[source] > 0
+        for node in graph.nodes
+        if isinstance(node.operation, Pointwise)
+        for source in node.sources
     ]
     if not sides:
         return list(range(_POINTS))
@@ -157,20 +176,30 @@ def _covering(graph: Graph, candidates: torch.Tensor) -> list[int]:
 
 @torch.no_grad()
 def _compare_written(graph: Graph, typed: TypedGraph, points: torch.Tensor, where: str) -> None:
-    """Raise Unsupported where the graph, both in float64, gives another output than what it was written of."""
+    """Raise Unsupported where the graph, both in float64, gives another output than what it was
+    written of.
+    """
     if any(isinstance(node.operation, Rounded) for node in graph.nodes):
         return  # near a tie, numbers round either way
     for point in points.double():
         values = graph.values(point[None])
-        ours, theirs = values[graph.output].flatten(), typed(point.reshape(graph.input_shape)).double().flatten()
+        ours, theirs = (
+            values[graph.output].flatten(),
+            typed(point.reshape(graph.input_shape)).double().flatten(),
+        )
         scale = max(float(each.abs().max()) for each in values if each.numel())
         apart = (ours - theirs).abs()
         known = theirs.isfinite()  # what divides by 0 is compared with ONNX Runtime alone
         if not bool((apart[known] <= _ROUNDED * (scale + theirs.abs()[known])).all()):
-            raise Unsupported(f"{where}: what was read of it differs from what is bounded by {float(apart.max()):.3g}")
+            raise Unsupported(
+                f"{where}: what was read of it differs from what is bounded by"
+                f" {float(apart.max()):.3g}"
+            )
 
 
-def _compare_outputs(graph: Graph, model: onnx.ModelProto, points: torch.Tensor, where: str) -> None:
+def _compare_outputs(
+    graph: Graph, model: onnx.ModelProto, points: torch.Tensor, where: str
+) -> None:
     try:
         session = open_onnx(model.SerializeToString())
     except Exception as error:
@@ -178,17 +207,27 @@ def _compare_outputs(graph: Graph, model: onnx.ModelProto, points: torch.Tensor,
     with guarded(where):
         values = graph.values(points.double())
         least = most = values[graph.output]
-        if any(isinstance(node.operation, Rounded) for node in graph.nodes):  # near a tie, numbers round either way
-            least, most = Propagation(graph, points.double(), points.double(), backward=False).outputs
+        # near a tie, numbers round either way
+        if any(isinstance(node.operation, Rounded) for node in graph.nodes):
+            least, most = Propagation(
+                graph, points.double(), points.double(), backward=False
+            ).outputs
     scale = torch.stack([each.abs().amax(1) for each in values]).amax(0)
     for index, point in enumerate(points):
         try:
-            (found,) = session.run(None, {graph.input_name: point.reshape(graph.input_shape).numpy()})
+            (found,) = session.run(
+                None, {graph.input_name: point.reshape(graph.input_shape).numpy()}
+            )
         except Exception as error:
             raise Unsupported(f"{where}: ONNX Runtime does not run it: {error}") from None
         theirs = torch.from_numpy(np.asarray(found)).double().flatten()
         if len(theirs) != graph.outputs:
-            raise Unsupported(f"{where}: ONNX Runtime gives {len(theirs)} outputs, the operations read {graph.outputs}")
+            raise Unsupported(
+                f"{where}: ONNX Runtime gives {len(theirs)} outputs, the operations read"
+                f" {graph.outputs}"
+            )
         worst = torch.maximum(least[index] - theirs, theirs - most[index]).max().item()
         if not worst <= _TOLERANCE * scale[index].item():
-            raise Unsupported(f"{where}: ONNX Runtime differs from the operations that were read by {worst:.3g}")
+            raise Unsupported(
+                f"{where}: ONNX Runtime differs from the operations that were read by {worst:.3g}"
+            )

@@ -1,6 +1,8 @@
-"""What is asked of two networks of the same inputs: Y_0 to Y_(n-1) are outputs of the first, the next n the second's.
+"""What is asked of two networks of the same inputs: Y_0 to Y_(n-1) are outputs of the first, the
+next n the second's.
 
-As in every specification, `sat` is what must not happen: that they tell different classes, or lie too far apart.
+As in every specification, `sat` is what must not happen: that they tell different classes, or lie
+too far apart.
 """
 
 from __future__ import annotations
@@ -18,8 +20,11 @@ _ONE = Fraction(1)
 _MOST_CLASSES = 50
 
 
-def of_two(given: Specification, outputs: int, within: Fraction | None, where: str) -> tuple[Specification, bool]:
-    """The property itself where it constrains outputs, else what is asked on its boxes; and whether that is the class.
+def of_two(
+    given: Specification, outputs: int, within: Fraction | None, where: str
+) -> tuple[Specification, bool]:
+    """The property itself where it constrains outputs, else what is asked on its boxes; and whether
+    that is the class.
 
     Raises:
         ValueError: both are asked; classes that are too many to compare.
@@ -27,7 +32,9 @@ def of_two(given: Specification, outputs: int, within: Fraction | None, where: s
     boxes = list({id(case.box): case.box for case in given.cases}.values())
     constrained = any(case.constraints for case in given.cases)
     if constrained and within is not None:
-        raise ValueError(f"{where}: constrains Y_i already, so that no distance is asked for; bound X_i alone")
+        raise ValueError(
+            f"{where}: constrains Y_i already, so that no distance is asked for; bound X_i alone"
+        )
     if constrained:
         return given, False
     if within is not None:
@@ -42,20 +49,28 @@ def other_class(inputs: int, outputs: int, boxes: Iterable[Box]) -> Specificatio
         ValueError: fewer than 2 classes, or too many for a case for each two of them.
     """
     if not 2 <= outputs <= _MOST_CLASSES:
-        raise ValueError(f"classes of {outputs} outputs: 2 to {_MOST_CLASSES} are compared; ask for a distance instead")
+        raise ValueError(
+            f"classes of {outputs} outputs: 2 to {_MOST_CLASSES} are compared; ask for a distance"
+            " instead"
+        )
     places = [(own, other) for own, other in permutations(range(outputs), 2)]
     first, second = ({each: _above(offset, *each) for each in places} for offset in (0, outputs))
     cases = [
-        (*(first[own, each] for each in range(outputs) if each != own),
-         *(second[other, each] for each in range(outputs) if each != other), _change(own, other, outputs))
+        (
+            *(first[own, each] for each in range(outputs) if each != own),
+            *(second[other, each] for each in range(outputs) if each != other),
+            _change(own, other, outputs),
+        )
         for own, other in places
-    ]  # fmt: skip
+    ]
     return _specification(inputs, outputs, boxes, cases)
 
 
 def _above(offset: int, own: int, other: int) -> Constraint:
     """Of the network whose outputs begin at `offset`, `own` counts before the other one."""
-    return Constraint(((offset + other, _ONE), (offset + own, -_ONE)), Fraction(0), strict=other < own)
+    return Constraint(
+        ((offset + other, _ONE), (offset + own, -_ONE)), Fraction(0), strict=other < own
+    )
 
 
 def _change(own: int, other: int, outputs: int) -> Constraint:
@@ -67,7 +82,9 @@ def _change(own: int, other: int, outputs: int) -> Constraint:
     return Constraint(terms, Fraction(0), strict=True)
 
 
-def farther_apart(inputs: int, outputs: int, boxes: Iterable[Box], distance: Fraction) -> Specification:
+def farther_apart(
+    inputs: int, outputs: int, boxes: Iterable[Box], distance: Fraction
+) -> Specification:
     """An output of the first network differs from the second one's by more than `distance`."""
     apart = [
         (Constraint(((each, -sign), (outputs + each, sign)), -distance, strict=True),)
@@ -85,10 +102,11 @@ def _specification(
 
 
 class Crossing:
-    """Looks for different classes on the line from a box's middle to each point that it is to judge.
+    """Looks for different classes on the line from a box's middle to each point that it is to
+    judge.
 
-    Where the two ends have different classes, each network changes somewhere in between, and hardly ever both at the
-    same float32 point: that is where networks differ which are nearly the same.
+    Where the two ends have different classes, each network changes somewhere in between, and hardly
+    ever both at the same float32 point: that is where networks differ which are nearly the same.
 
     Args:
         judge: of `other_class`.
@@ -100,12 +118,16 @@ class Crossing:
         self._judge, self._middle, self._outputs = judge, middle, outputs
 
     def label(self, point: torch.Tensor) -> int:
-        """The class that the first network gives a float32 point (inputs,); of equal outputs the first counts."""
+        """The class that the first network gives a float32 point (inputs,); of equal outputs the
+        first counts.
+        """
         own = self._judge.outputs(point)[: self._outputs]
         return own.index(max(own))
 
     def witness(self, point: torch.Tensor) -> Witness | None:
-        """A point of the line with two classes. Wherever it looks, both networks agree, or that is the witness."""
+        """A point of the line with two classes. Wherever it looks, both networks agree, or that
+        is the witness.
+        """
         near, far = self._middle, point
         found, label = self._judge.witness(far), self.label(far)
         if found is not None or label == self.label(near):
@@ -121,7 +143,9 @@ class Crossing:
 
 
 def crossings(asked: Specification, judge: Witnesses) -> Iterator[tuple[Specification, Crossing]]:
-    """For each box of `other_class` what leaves the class of its middle, in either network, and who judges that."""
+    """For each box of `other_class` what leaves the class of its middle, in either network, and
+    who judges that.
+    """
     outputs = asked.outputs // 2
     for box in {id(case.box): case.box for case in asked.cases}.values():
         lower, upper = box.inner()
@@ -129,5 +153,10 @@ def crossings(asked: Specification, judge: Witnesses) -> Iterator[tuple[Specific
             middle = ((lower.double() + upper.double()) / 2).float()
             crossing = Crossing(judge, middle, outputs)
             own = crossing.label(middle)
-            left = [(_above(offset, each, own),) for offset in (0, outputs) for each in range(outputs) if each != own]
+            left = [
+                (_above(offset, each, own),)
+                for offset in (0, outputs)
+                for each in range(outputs)
+                if each != own
+            ]
             yield _specification(asked.inputs, outputs, [box], left), crossing

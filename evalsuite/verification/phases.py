@@ -1,8 +1,9 @@
-"""Proving that no point of a box satisfies any of its cases, by branching over the phases of ReLU neurons.
+"""Proving that no point of a box satisfies any of its cases, by branching over the phases of ReLU
+neurons.
 
-Where a network has many inputs, halving one of them changes little; a neuron that is held on or off has no relaxation.
-A part of the box is given by the neurons that are held; `dual` bounds it. Where all are held the network is affine, and
-a linear program decides.
+Where a network has many inputs, halving one of them changes little; a neuron that is held on or off
+has no relaxation. A part of the box is given by the neurons that are held; `dual` bounds it. Where
+all are held the network is affine, and a linear program decides.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ Found = TypeVar("Found")
 
 
 class Branching(ABC, Generic[Found]):
-    """Parts of a box, in batches: each is proven, or split at one neuron, or settled where all neurons are held.
+    """Parts of a box, in batches: each is proven, or split at one neuron, or settled where all
+    neurons are held.
 
     A subclass proves and settles them. It tells parts from one another by tags, one for each.
 
@@ -62,21 +64,29 @@ class Branching(ABC, Generic[Found]):
 
     @abstractmethod
     def falsified(self, found: Carried, tags: torch.Tensor) -> Found | None:
-        """What ends the search, if it is found near the least points of the linear bounds of parts."""
-
-    @abstractmethod
-    def settled(self, part: Parts, tag: torch.Tensor) -> Found | None:
-        """What ends the search, if it is found where all neurons are held; else the part is done with.
-
-        It waits no longer: a subclass ends the search here, or remembers it, where the part is not proven.
+        """What ends the search, if it is found near the least points of the linear bounds of
+        parts.
         """
 
     @abstractmethod
-    def halves(self, tags: torch.Tensor, neurons: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def settled(self, part: Parts, tag: torch.Tensor) -> Found | None:
+        """What ends the search, if it is found where all neurons are held; else the part is done
+        with.
+
+        It waits no longer: a subclass ends the search here, or remembers it, where the part is not
+        proven.
+        """
+
+    @abstractmethod
+    def halves(
+        self, tags: torch.Tensor, neurons: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """The tags of both halves of the parts that are split at these neurons: on, and off."""
 
     def advance(self, size: int) -> tuple[int, Found | None]:
-        """Take so many of the parts on top, or fewer: how many there were, and what ends the search."""
+        """Take so many of the parts on top, or fewer: how many there were, and what ends the
+        search.
+        """
         parts, tags = self._taken(size)
         count = len(parts)
         parts, found = self._dual.ascend(parts, _STEPS)
@@ -110,32 +120,47 @@ class Branching(ABC, Generic[Found]):
     def _split(self, parts: Parts, tags: torch.Tensor, found: Carried) -> None:
         """Put both halves of each part on top, where those with the least bounds come first.
 
-        Of the neurons that promise most that one is held which raises the lesser half's bound most (arXiv 2002.03328).
+        Of the neurons that promise most that one is held which raises the lesser half's bound most
+        (arXiv 2002.03328).
         """
-        most, neurons = self._dual.gains(parts, found).topk(min(_TRIED, parts.phases.shape[1]), dim=1)
+        most, neurons = self._dual.gains(parts, found).topk(
+            min(_TRIED, parts.phases.shape[1]), dim=1
+        )
         best, chosen = torch.full((len(parts),), -torch.inf), neurons[:, 0]
         for gain, tried in zip(most.T, neurons.T, strict=True):
             on, off = (self._dual.ascend(parts.held(tried, sign), 0)[1].value for sign in (1, -1))
             value = torch.where(gain > 0, torch.minimum(on, off), -torch.inf)
-            best, chosen = torch.where(value > best, value, best), torch.where(value > best, tried, chosen)
+            best, chosen = (
+                torch.where(value > best, value, best),
+                torch.where(value > best, tried, chosen),
+            )
         order = best.argsort(descending=True)
         parts, tags, chosen = parts[order], tags[order], chosen[order]
         both = self.halves(tags, chosen)
-        self._waiting += [(parts.held(chosen, sign), half) for sign, half in zip((1, -1), both, strict=True)]
+        self._waiting += [
+            (parts.held(chosen, sign), half) for sign, half in zip((1, -1), both, strict=True)
+        ]
 
 
 class PhaseSearch(Branching[Witness], Turns):
-    """One box with its cases, of a network of affine maps and ReLU; see `Turns`. `graph` is of the network, float64.
+    """One box with its cases, of a network of affine maps and ReLU; see `Turns`. `graph` is of the
+    network, float64.
 
-    A part's tag is the case that it is asked for. Where `graph` is as `executed`, `real` is of real arithmetic.
+    A part's tag is the case that it is asked for. Where `graph` is as `executed`, `real` is of real
+    arithmetic.
     """
 
     sizes, seconds = (16, 64, 1024), 0.2
 
     def __init__(
-        self, graph: Graph, box: Box, cases: list[tuple[int, Case]], attack: Attack, check: Callable[[], None],
+        self,
+        graph: Graph,
+        box: Box,
+        cases: list[tuple[int, Case]],
+        attack: Attack,
+        check: Callable[[], None],
         real: Graph | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         Turns.__init__(self, box, cases, attack, check)
         self._demand = Demand.of([case for _, case in cases], graph.outputs, check)
         self._real = real
@@ -166,7 +191,9 @@ class PhaseSearch(Branching[Witness], Turns):
             open_[near] &= ~self.settles(proven, torch.ones_like(proven))
         return open_
 
-    def halves(self, tags: torch.Tensor, neurons: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def halves(
+        self, tags: torch.Tensor, neurons: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """See `Branching`: both are of the same case."""
         return tags, tags
 

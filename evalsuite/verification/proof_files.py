@@ -1,4 +1,6 @@
-"""Proof files for the command line: reading them strictly, saying what is proven, and Z3's opinion of it."""
+"""Proof files for the command line: reading them strictly, saying what is proven, and Z3's
+opinion of it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,12 @@ from evalsuite.verification.integer_proofs import (
     check_integer_proof,
 )
 from evalsuite.verification.proofs import ProofError, Statement, check_proof, read_network
-from evalsuite.verification.smooth_proofs import SMOOTH_PROOF, SmoothProofError, SmoothStatement, check_smooth_proof
+from evalsuite.verification.smooth_proofs import (
+    SMOOTH_PROOF,
+    SmoothProofError,
+    SmoothStatement,
+    check_smooth_proof,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,8 +48,8 @@ def read_proof(path: Path) -> dict[str, Any]:
     """The JSON object in a proof file.
 
     Raises:
-        ProofError: it is no JSON in ASCII, too large, nested so deeply that the stack could overflow, or it gives a key
-            twice: others could read another value than we do.
+        ProofError: it is no JSON in ASCII, too large, nested so deeply that the stack could
+            overflow, or it gives a key twice: others could read another value than we do.
         OSError: the file can't be read.
     """
     data = path.read_bytes()
@@ -63,13 +70,16 @@ def read_proof(path: Path) -> dict[str, Any]:
 
 
 def check_digest(proof: dict[str, Any], network: bytes, path: Path, onnx: Path) -> None:
-    """Raises ProofError where the proof is not of this network: else its layers would be compared one by one."""
+    """Raises ProofError where the proof is not of this network: else its layers would be
+    compared one by one.
+    """
     stated = proof.get("network")
     named = stated.get("sha256") if isinstance(stated, dict) else None
     found = hashlib.sha256(network).hexdigest()
     if isinstance(named, str) and named != found:
         raise ProofError(
-            f"{path} is of another network than {onnx}: of SHA-256 {named[:12]}..., and this file's is {found[:12]}..."
+            f"{path} is of another network than {onnx}: of SHA-256 {named[:12]}..., and this file's"
+            f" is {found[:12]}..."
         )
 
 
@@ -88,24 +98,33 @@ def checked(proof: dict[str, Any], network: bytes) -> AnyStatement:
         raise ProofError(str(error)) from None
     if proof.get("format") != _PROOF:
         known = ", ".join((_PROOF, SMOOTH_PROOF, INTEGER_PROOF))
-        raise ProofError(f"its format is {str(proof.get('format'))[:40]!r}, and proofs of {known} are read")
+        raise ProofError(
+            f"its format is {str(proof.get('format'))[:40]!r}, and proofs of {known} are read"
+        )
     return check_proof(proof, network)
 
 
 def check_runs(onnx: Path) -> None:
-    """Raise OwnError where ONNX Runtime does not run the file: what is proven of it is true of no network."""
+    """Raise OwnError where ONNX Runtime does not run the file: what is proven of it is true of
+    no network.
+    """
     session = OnnxNetwork(onnx).session
     for given in session.get_inputs():
         sizes = [each if isinstance(each, int) else 1 for each in given.shape]
         if 0 in sizes:
-            raise OwnError(f"{onnx}: the input {given.name!r} is of shape {sizes}, and holds nothing: export it anew")
+            raise OwnError(
+                f"{onnx}: the input {given.name!r} is of shape {sizes}, and holds nothing: export"
+                " it anew"
+            )
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} is given twice")
+        raise ValueError(
+            f"the key {next(name for name in names if names.count(name) > 1)!r} is given twice"
+        )
     return found
 
 
@@ -123,7 +142,9 @@ def described(statement: AnyStatement) -> str:
         for (coefficients, constant), bound in zip(statement.rows, statement.bounds, strict=True)
     ]
     how = "computed without rounding from its float32 weights"
-    said = _said("real", statement.box, f"network {sizes}", statement.sha256, how, rows, statement.leaves)
+    said = _said(
+        "real", statement.box, f"network {sizes}", statement.sha256, how, rows, statement.leaves
+    )
     return f"{said} Rounding in float32 is not covered."
 
 
@@ -133,10 +154,14 @@ def _described_integers(statement: IntegerStatement) -> str:
         f"integer network {'-'.join(map(str, statement.sizes))}",
         "as it is executed, rounding and clipping included",
     )
-    return _said("integer", _integer_box(statement), network, statement.sha256, how, rows, statement.parts)
+    return _said(
+        "integer", _integer_box(statement), network, statement.sha256, how, rows, statement.parts
+    )
 
 
-def _said(kind: str, box: Box, network: str, sha256: str, how: str, rows: list[str], parts: int) -> str:
+def _said(
+    kind: str, box: Box, network: str, sha256: str, how: str, rows: list[str], parts: int
+) -> str:
     lines = [
         f"proven: for every {kind} input of the box {_box(box)}",
         f"the {network} in the ONNX file with SHA-256 {sha256},",
@@ -149,11 +174,16 @@ def _said(kind: str, box: Box, network: str, sha256: str, how: str, rows: list[s
 
 def _sum(row: Mapping[int, Fraction | int], constant: Fraction | int = 0) -> str:
     terms = [_term(Fraction(factor), index) for index, factor in sorted(row.items())]
-    return " + ".join([*terms, *([_about(Fraction(constant))] if constant else [])]).replace("+ -", "- ")
+    return " + ".join([*terms, *([_about(Fraction(constant))] if constant else [])]).replace(
+        "+ -", "- "
+    )
 
 
 def _integer_box(statement: IntegerStatement) -> Box:
-    return [(Fraction(low), Fraction(up)) for low, up in zip(statement.lower, statement.upper, strict=True)]
+    return [
+        (Fraction(low), Fraction(up))
+        for low, up in zip(statement.lower, statement.upper, strict=True)
+    ]
 
 
 def _box(box: Box) -> str:
@@ -178,22 +208,29 @@ def _counted(count: int, name: str) -> str:
 def missing(statement: AnyStatement, specification: Specification) -> str:
     """What of a property the proven statement does not refute; empty where it refutes every case.
 
-    A case is refuted where its box lies in the proven one and one of its constraints, terms . y <= bound, can't be
-    satisfied there, as terms . y - bound is a positive multiple of a proven row up to a constant, and > 0. For an
-    integer network only the integers of a case's box are inputs.
+    A case is refuted where its box lies in the proven one and one of its constraints, terms . y <=
+    bound, can't be satisfied there, as terms . y - bound is a positive multiple of a proven row up
+    to a constant, and > 0. For an integer network only the integers of a case's box are inputs.
     """
     if isinstance(statement, IntegerStatement):
         box = _integer_box(statement)
-        rows = [({i: Fraction(c) for i, c in row.items()}, Fraction(least)) for row, least in statement.rows]
+        rows = [
+            ({i: Fraction(c) for i, c in row.items()}, Fraction(least))
+            for row, least in statement.rows
+        ]
         outputs, whole = statement.sizes[-1], True
     else:
         box, outputs, whole = statement.box, statement.layers[-1], False
         rows = [
-            (row, bound - constant) for (row, constant), bound in zip(statement.rows, statement.bounds, strict=True)
+            (row, bound - constant)
+            for (row, constant), bound in zip(statement.rows, statement.bounds, strict=True)
         ]
     if specification.inputs != len(box) or specification.outputs != outputs:
         sizes = f"{len(box)} inputs and {outputs} outputs"
-        return f"it declares {specification.inputs} X_i and {specification.outputs} Y_i, and the proof is of {sizes}"
+        return (
+            f"it declares {specification.inputs} X_i and {specification.outputs} Y_i, and the proof"
+            f" is of {sizes}"
+        )
     for number, case in enumerate(specification.cases, start=1):
         lower = [math.ceil(each) if whole else each for each in case.box.lower]
         upper = [math.floor(each) if whole else each for each in case.box.upper]
@@ -214,7 +251,9 @@ def _refuted(rows: Sequence[tuple[dict[int, Fraction], Fraction]], constraint: C
             continue
         scale = terms[min(terms)] / row[min(terms)]
         proportional = scale > 0 and all(terms[i] == scale * row[i] for i in row)
-        excluded = scale * least > constraint.bound or (constraint.strict and scale * least == constraint.bound)
+        excluded = scale * least > constraint.bound or (
+            constraint.strict and scale * least == constraint.bound
+        )
         if proportional and excluded:
             return True
     return False
@@ -228,9 +267,14 @@ def _about(value: Fraction) -> str:
 
 
 def told_by_z3(statement: Statement, onnx_bytes: bytes, seconds: float) -> tuple[str, bool]:
-    """Its opinions of all rows in words, and whether it contradicts any; `seconds` are for each row."""
+    """Its opinions of all rows in words, and whether it contradicts any; `seconds` are for each
+    row.
+    """
     said = [opinion(statement, onnx_bytes, row, seconds) for row in range(len(statement.rows))]
-    text = f"Z3, within {seconds:g} s each: agrees on {said.count('agrees')} of {_counted(len(said), 'row')}"
+    text = (
+        f"Z3, within {seconds:g} s each: agrees on {said.count('agrees')} of"
+        f" {_counted(len(said), 'row')}"
+    )
     for word, verb in (("undecided", "is undecided on"), ("contradicts", "contradicts")):
         if word in said:
             text += f", {verb} {said.count(word)}"
@@ -240,8 +284,8 @@ def told_by_z3(statement: Statement, onnx_bytes: bytes, seconds: float) -> tuple
 def opinion(statement: Statement, onnx_bytes: bytes, row: int, seconds: float) -> str:
     """What Z3 says of one row within `seconds`: "agrees", "contradicts" or "undecided".
 
-    It is asked for an input of the box where the row is <= 0, with every ReLU written out and no bounds: of the proof
-    it is given nothing, but the network is read by the checker's own reader.
+    It is asked for an input of the box where the row is <= 0, with every ReLU written out and no
+    bounds: of the proof it is given nothing, but the network is read by the checker's own reader.
     """
     import onnx
     import z3
@@ -256,7 +300,12 @@ def opinion(statement: Statement, onnx_bytes: bytes, row: int, seconds: float) -
     for depth, (*columns, biases) in enumerate(layers):
         units = [_value(Fraction(1, 2**exponent)) * _value(Fraction(bias)) for bias in biases]
         sums = [
-            z3.Sum([_value(Fraction(column[j], 2**exponent)) * x for column, x in zip(columns, state, strict=True)])
+            z3.Sum(
+                [
+                    _value(Fraction(column[j], 2**exponent)) * x
+                    for column, x in zip(columns, state, strict=True)
+                ]
+            )
             for j in range(len(biases))
         ]
         state = []
@@ -265,11 +314,16 @@ def opinion(statement: Statement, onnx_bytes: bytes, row: int, seconds: float) -
             linear = state[-1] == total + unit
             if depth < len(layers) - 1:
                 linear = z3.And(
-                    state[-1] >= 0, state[-1] >= total + unit, z3.Or(state[-1] <= 0, state[-1] <= total + unit)
+                    state[-1] >= 0,
+                    state[-1] >= total + unit,
+                    z3.Or(state[-1] <= 0, state[-1] <= total + unit),
                 )
             solver.add(linear)
     coefficients, constant = statement.rows[row]
-    solver.add(z3.Sum([_value(factor) * state[i] for i, factor in coefficients.items()]) + _value(constant) <= 0)
+    solver.add(
+        z3.Sum([_value(factor) * state[i] for i, factor in coefficients.items()]) + _value(constant)
+        <= 0
+    )
     return {"unsat": "agrees", "sat": "contradicts"}.get(str(solver.check()), "undecided")
 
 

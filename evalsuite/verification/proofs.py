@@ -1,8 +1,9 @@
 """The checker of proof files, which needs `onnx` alone: python proofs.py PROOF.json NETWORK.onnx
 
-A proof says that rows c . y + d are > 0 for all real inputs of a box, y being the ONNX file's outputs without rounding.
-It splits the box by signs of pre-activations z, and chooses multipliers p: any are sound. Back from a row, q max(z, 0)
-becomes p z + r, r the least of q max(z, 0) - p z in z's interval. All is recomputed. (arXiv 1803.06567, 2103.06624.)
+A proof says that rows c . y + d are > 0 for all real inputs of a box, y being the ONNX file's
+outputs without rounding. It splits the box by signs of pre-activations z, and chooses multipliers
+p: any are sound. Back from a row, q max(z, 0) becomes p z + r, r the least of q max(z, 0) - p z in
+z's interval. All is recomputed. (arXiv 1803.06567, 2103.06624.)
 """
 
 import hashlib
@@ -18,22 +19,32 @@ from typing import Any
 import onnx
 
 _ONNX = ("", "ai.onnx")  # two names of one domain
-_NODES, _SPLITS, _WORK, _SHARE = 200, 250, 2**32, 12  # in all; in a branch; products of 60 bits; of p / q not chosen
-_NUMBER = re.compile("(0|-?[1-9][0-9]{0,3999})(?:(?<=[13579])p-([1-9][0-9]{0,3}))?")  # m or mp-e: m 2**-e
-_SHAPING = r"Flatten(\.axis=1)?|Identity|Reshape(\.allowzero=[01])?"  # operators and attributes that are read
-_READ = re.compile(_SHAPING + r"|Add|MatMul|Relu|Gemm(\.alpha=1\.0|\.beta=1\.0|\.transA=0|\.transB=[01])*")
+# in all; in a branch; products of 60 bits; of p / q not chosen
+_NODES, _SPLITS, _WORK, _SHARE = 200, 250, 2**32, 12
+# m or mp-e: m 2**-e
+_NUMBER = re.compile("(0|-?[1-9][0-9]{0,3999})(?:(?<=[13579])p-([1-9][0-9]{0,3}))?")
+# operators and attributes that are read
+_SHAPING = r"Flatten(\.axis=1)?|Identity|Reshape(\.allowzero=[01])?"
+_READ = re.compile(
+    _SHAPING + r"|Add|MatMul|Relu|Gemm(\.alpha=1\.0|\.beta=1\.0|\.transA=0|\.transB=[01])*"
+)
 _FOLLOWS = {"Gemm": "Relu", "MatMul": "Relu", "Add": "MatMul", "Relu": "Gemm, MatMul, Add"}
 Row = tuple[dict[int, Fraction], Fraction]  # coefficients of outputs, constant
-Known = dict[Any, Any]  # of neurons, by layer and index: a p, or z's interval and p / q where q > 0, and where not
+# of neurons, by layer and index: a p, or z's interval and p / q where q > 0, and where not
+Known = dict[Any, Any]
 
 
 class ProofError(ValueError):
-    """The file proves nothing; the text says where and why. Example: docs/reference.md#check-a-proof"""
+    """The file proves nothing; the text says where and why. Example:
+    docs/reference.md#check-a-proof
+    """
 
 
 @dataclass(frozen=True)
 class Statement:
-    """What is proven: for all real inputs in the box (pairs lower, upper), the rows are >= these bounds > 0."""
+    """What is proven: for all real inputs in the box (pairs lower, upper), the rows are >= these
+    bounds > 0.
+    """
 
     sha256: str
     layers: list[int]
@@ -63,36 +74,63 @@ def _text(value: Fraction) -> str:
 
 
 def _compare(stated: Any, found: Any, place: str) -> str:
-    is_, must = (json.dumps(each, sort_keys=True, separators=(",", ":")) for each in (stated, found))
+    is_, must = (
+        json.dumps(each, sort_keys=True, separators=(",", ":")) for each in (stated, found)
+    )
     _require(is_ == must, f"{place} is {is_[:120]}, recomputed {must[:120]}")
     return must
 
 
 def read_network(model: onnx.ModelProto) -> tuple[dict[str, Any], list[list[list[int]]], int]:
-    """Sizes; a chain's affine layers, as each input's weights and last the biases, in units of 2**-e; and that e."""
+    """Sizes; a chain's affine layers, as each input's weights and last the biases, in units of
+    2**-e; and that e.
+    """
     onnx.checker.check_model(model)
     graph, tensors = model.graph, {each.name: each for each in model.graph.initializer}
     (given,), (output,) = [each for each in graph.input if each.name not in tensors], graph.output
-    batch, *sizes = [each.dim_value or -each.HasField("dim_value") for each in given.type.tensor_type.shape.dim]
+    batch, *sizes = [
+        each.dim_value or -each.HasField("dim_value") for each in given.type.tensor_type.shape.dim
+    ]
     types = {each.type.tensor_type.elem_type for each in (given, output)}
-    known = [o.version <= onnx.defs.onnx_opset_version() for o in model.opset_import if o.domain in _ONNX] == [True]
+    known = [
+        o.version <= onnx.defs.onnx_opset_version() for o in model.opset_import if o.domain in _ONNX
+    ] == [True]
     plain = known and types == {onnx.TensorProto.FLOAT} and batch in (0, 1) and min(sizes) > 0
-    outside = model.functions or any(each.data_location or each.external_data for each in tensors.values())
+    outside = model.functions or any(
+        each.data_location or each.external_data for each in tensors.values()
+    )
     _require(
         plain and not outside,
         "network: needs float32 (batch, fixed sizes), one known opset, and all weights in the file",
     )
-    width, flat, before, current, found = math.prod(sizes), len(sizes) == 1, "Relu", given.name, list[list[Any]]()
+    width, flat, before, current, found = (
+        math.prod(sizes),
+        len(sizes) == 1,
+        "Relu",
+        given.name,
+        list[list[Any]](),
+    )
     for number, node in enumerate(graph.node[:_NODES]):
         operator, place = node.op_type, f"network: node {number} ({node.op_type})"
-        asked = operator + "".join(f".{each.name}={onnx.helper.get_attribute_value(each)}" for each in node.attribute)
+        asked = operator + "".join(
+            f".{each.name}={onnx.helper.get_attribute_value(each)}" for each in node.attribute
+        )
         _require(_READ.fullmatch(asked) and not node.domain, f"{place}: {asked} is not read")
-        _require(node.input[0] == current and before in _FOLLOWS.get(operator, before), f"{place}: breaks the chain")
+        _require(
+            node.input[0] == current and before in _FOLLOWS.get(operator, before),
+            f"{place}: breaks the chain",
+        )
         arrays = [onnx.numpy_helper.to_array(tensors[name]) for name in node.input[1:]]
-        _require(operator == "Reshape" or {each.dtype.name for each in arrays} <= {"float32"}, f"{place}: not float32")
+        _require(
+            operator == "Reshape" or {each.dtype.name for each in arrays} <= {"float32"},
+            f"{place}: not float32",
+        )
         if operator in ("Gemm", "MatMul"):
             weight = arrays[0].T if "transB=1" in asked else arrays[0]
-            _require(flat and weight.ndim == 2 and len(weight) == width, f"{place}: must take (batch, {width})")
+            _require(
+                flat and weight.ndim == 2 and len(weight) == width,
+                f"{place}: must take (batch, {width})",
+            )
             width = weight.shape[1]
             found.append([weight, arrays[1] if arrays[1:] else 0 * weight[0]])
         elif operator == "Add":
@@ -100,18 +138,32 @@ def read_network(model: onnx.ModelProto) -> tuple[dict[str, Any], list[list[list
         elif operator == "Reshape":
             targets = [[batch, size] for batch in (-1, 0, 1) for size in (-1, width)][1:]
             _require(arrays[0].tolist() in targets, f"{place}: must give (batch, {width})")
-        _require(not found or found[-1][1].shape in ((width,), (1, width)), f"{place}: needs one bias for each output")
+        _require(
+            not found or found[-1][1].shape in ((width,), (1, width)),
+            f"{place}: needs one bias for each output",
+        )
         flat = flat or operator in ("Flatten", "Reshape")
         before, current = operator if operator in _FOLLOWS else before, node.output[0]
-    _require(current == output.name and before != "Relu", f"network: must end in Gemm, MatMul or Add by {_NODES} nodes")
+    _require(
+        current == output.name and before != "Relu",
+        f"network: must end in Gemm, MatMul or Add by {_NODES} nodes",
+    )
     rows = [[*weight.tolist(), bias.flatten().tolist()] for weight, bias in found]
     exponent = _exponent(Fraction(each) for layer in rows for row in layer for each in row)
-    layers = [[[int(Fraction(each) * 2**exponent) for each in row] for row in layer] for layer in rows]
-    return {"inputs": math.prod(sizes), "layers": [len(layer[-1]) for layer in layers]}, layers, exponent
+    layers = [
+        [[int(Fraction(each) * 2**exponent) for each in row] for row in layer] for layer in rows
+    ]
+    return (
+        {"inputs": math.prod(sizes), "layers": [len(layer[-1]) for layer in layers]},
+        layers,
+        exponent,
+    )
 
 
 @dataclass
-class _Check:  # bounds of rows, for one network and box; `neurons` are by layer and index, of the layers that are done
+# bounds of rows, for one network and box; `neurons` are by layer and index, of the layers that are
+# done
+class _Check:
     layers: list[list[list[int]]]
     exponent: int
     box: list[tuple[Fraction, Fraction]]
@@ -120,34 +172,68 @@ class _Check:  # bounds of rows, for one network and box; `neurons` are by layer
     work: int = 0
 
     def bound(self, top: int, row: Row, split: Known, chosen: Known) -> tuple[Fraction, Fraction]:
-        """Of a linear lower bound of row . z, z of layer `top`, where `split` holds: the least and the middle value."""
+        """Of a linear lower bound of row . z, z of layer `top`, where `split` holds: the least
+        and the middle value.
+        """
         (coefficients, total), e = row, _exponent(row[0].values())
         q = [int(coefficients.get(i, 0) * 2**e) for i in range(len(self.layers[top][-1]))]
         for depth, layer in reversed([*enumerate(self.layers[: top + 1])]):
-            self.work += self.words[depth] * len(layer) * sum(1 + each.bit_length() // 60 for each in q)
+            self.work += (
+                self.words[depth] * len(layer) * sum(1 + each.bit_length() // 60 for each in q)
+            )
             _require(self.work <= _WORK, f"takes more than {_WORK} products to check")
             e += self.exponent
             total += Fraction(sum(map(mul, q, layer[-1])), 2**e)
             finer = max(e + _SHARE, _exponent(chosen.values()))
             q, e = [sum(map(mul, q, column)) << (finer - e) for column in layer[:-1]], finer
             for i in range(len(q) if depth else 0):
-                low, up, *shares = split[key] if (key := (depth - 1, i)) in split else self.neurons[key]
+                low, up, *shares = (
+                    split[key] if (key := (depth - 1, i)) in split else self.neurons[key]
+                )
                 usual = (q[i] >> _SHARE) * shares[q[i] <= 0]
                 p = int(chosen[key] * 2**e) if key in chosen else usual
-                _require(p != usual or key not in chosen, f"the p of neuron {[*key]} is what is taken without it")
+                _require(
+                    p != usual or key not in chosen,
+                    f"the p of neuron {[*key]} is what is taken without it",
+                )
                 q[i], total = p, total + min(Fraction(0), -p * low, (q[i] - p) * up) / 2**e
-        ends = [(each * low / 2**e, each * up / 2**e) for each, (low, up) in zip(q, self.box, strict=True)]
-        return sum((min(pair) for pair in ends), total), sum((low / 2 + up / 2 for low, up in ends), total)
+        ends = [
+            (each * low / 2**e, each * up / 2**e)
+            for each, (low, up) in zip(q, self.box, strict=True)
+        ]
+        return sum((min(pair) for pair in ends), total), sum(
+            (low / 2 + up / 2 for low, up in ends), total
+        )
 
     def check_intervals(self, stated: Any) -> None:  # of all neurons
-        _compare([*map(len, stated)], [len(layer[-1]) for layer in self.layers[:-1]], "neurons: their number")
-        for depth, i in [(depth, i) for depth, layer in enumerate(stated) for i in range(len(layer))]:
-            low, up = (s * self.bound(depth, ({i: Fraction(s)}, Fraction(0)), {}, {})[0] for s in (1, -1))
-            _compare(stated[depth][i], {"lower": _text(low), "upper": _text(up)}, f"neurons[{depth}][{i}]")
-            share = math.floor(2**_SHARE * up / (up - low)) if low < 0 < up else 2**_SHARE * (low >= 0)
-            self.neurons[depth, i] = min(low, 0), max(up, 0), 2**_SHARE * (low >= 0 or up > -low), share
+        _compare(
+            [*map(len, stated)],
+            [len(layer[-1]) for layer in self.layers[:-1]],
+            "neurons: their number",
+        )
+        for depth, i in [
+            (depth, i) for depth, layer in enumerate(stated) for i in range(len(layer))
+        ]:
+            low, up = (
+                s * self.bound(depth, ({i: Fraction(s)}, Fraction(0)), {}, {})[0] for s in (1, -1)
+            )
+            _compare(
+                stated[depth][i],
+                {"lower": _text(low), "upper": _text(up)},
+                f"neurons[{depth}][{i}]",
+            )
+            share = (
+                math.floor(2**_SHARE * up / (up - low)) if low < 0 < up else 2**_SHARE * (low >= 0)
+            )
+            self.neurons[depth, i] = (
+                min(low, 0),
+                max(up, 0),
+                2**_SHARE * (low >= 0 or up > -low),
+                share,
+            )
 
-    def check_tree(self, tree: Any, place: str, row: Row, split: Known) -> list[Fraction]:  # of its leaves
+    # of its leaves
+    def check_tree(self, tree: Any, place: str, row: Row, split: Known) -> list[Fraction]:
         chosen: Known = {}
         for depth, index, number in [[*tree["neuron"], "0"]] if "neuron" in tree else tree["p"]:
             low, up, *_ = self.neurons.get((depth, index), (Fraction(0), Fraction(0)))
@@ -156,19 +242,33 @@ class _Check:  # bounds of rows, for one network and box; `neurons` are by layer
         if "neuron" in tree:
             ((key, zero),) = chosen.items()
             _compare({**tree, "on": 0, "off": 0}, {"neuron": key, "on": 0, "off": 0}, place)
-            _require(key not in split and len(split) < _SPLITS, f"{place}: split above, or {_SPLITS} others are")
-            _require(tree["on"] != tree["off"], f"{place}: a split into halves that are alike is of no use")
-            leaves = self.check_tree(tree["on"], f"{place}.on", row, {**split, key: (zero, up, 2**_SHARE, 2**_SHARE)})
-            return leaves + self.check_tree(tree["off"], f"{place}.off", row, {**split, key: (low, zero, 0, 0)})
+            _require(
+                key not in split and len(split) < _SPLITS,
+                f"{place}: split above, or {_SPLITS} others are",
+            )
+            _require(
+                tree["on"] != tree["off"],
+                f"{place}: a split into halves that are alike is of no use",
+            )
+            leaves = self.check_tree(
+                tree["on"], f"{place}.on", row, {**split, key: (zero, up, 2**_SHARE, 2**_SHARE)}
+            )
+            return leaves + self.check_tree(
+                tree["off"], f"{place}.off", row, {**split, key: (low, zero, 0, 0)}
+            )
         bound, middle = self.bound(len(self.layers) - 1, row, split, chosen)
-        entries = [[*key, _text(chosen[key])] for key in sorted(chosen, key=lambda key: (-key[0], key[1]))]
+        entries = [
+            [*key, _text(chosen[key])] for key in sorted(chosen, key=lambda key: (-key[0], key[1]))
+        ]
         _compare(tree, {"bound": _text(bound), "middle": _text(middle), "p": entries}, place)
         _require(bound > 0, f"{place}: bound {_text(bound)} is not > 0")
         return [bound]
 
 
 def check_proof(proof: dict[str, Any], onnx_bytes: bytes) -> Statement:
-    """What the proof proves of a network, an ONNX file; else ProofError. Example: docs/reference.md#check-a-proof"""
+    """What the proof proves of a network, an ONNX file; else ProofError. Example:
+    docs/reference.md#check-a-proof
+    """
     place, sha256 = "network", hashlib.sha256(onnx_bytes).hexdigest()
     try:
         sizes, layers, exponent = read_network(onnx.load_model_from_string(onnx_bytes))
@@ -176,17 +276,40 @@ def check_proof(proof: dict[str, Any], onnx_bytes: bytes) -> Statement:
         place, inputs, outputs = "box", sizes["inputs"], sizes["layers"][-1]
         lower, upper = ([*map(_number, proof["box"][end])] for end in ("lower", "upper"))
         box = list(zip(lower, upper, strict=True))
-        _require(len(box) == inputs and all(low <= up for low, up in box), f"box: needs {inputs} ends, lower <= upper")
-        _compare(proof["box"], {"lower": [*map(_text, lower)], "upper": [*map(_text, upper)]}, "box")
+        _require(
+            len(box) == inputs and all(low <= up for low, up in box),
+            f"box: needs {inputs} ends, lower <= upper",
+        )
+        _compare(
+            proof["box"], {"lower": [*map(_text, lower)], "upper": [*map(_text, upper)]}, "box"
+        )
         place, rows = "property", list[Row]()
         for each in proof["property"]["rows"]:
-            rows.append(({int(i): _number(c) for i, c in each["coefficients"].items()}, _number(each["constant"])))
-        known = all(row and all(row.values()) and set(row) <= set(range(outputs)) for row, _ in rows)
-        _require(rows and known, f"property: needs rows, with coefficients != 0 of outputs < {outputs}")
-        texts = [{"coefficients": {str(i): _text(c) for i, c in row.items()}, "constant": _text(d)} for row, d in rows]
+            rows.append(
+                (
+                    {int(i): _number(c) for i, c in each["coefficients"].items()},
+                    _number(each["constant"]),
+                )
+            )
+        known = all(
+            row and all(row.values()) and set(row) <= set(range(outputs)) for row, _ in rows
+        )
+        _require(
+            rows and known, f"property: needs rows, with coefficients != 0 of outputs < {outputs}"
+        )
+        texts = [
+            {"coefficients": {str(i): _text(c) for i, c in row.items()}, "constant": _text(d)}
+            for row, d in rows
+        ]
         _compare(proof["property"], {"rows": texts}, "property")
-        words = [1 + max(each.bit_length() for row in layer for each in row) // 60 for layer in layers]
-        place, check, bounds = "neurons", _Check(layers, exponent, box, words), list[list[Fraction]]()
+        words = [
+            1 + max(each.bit_length() for row in layer for each in row) // 60 for layer in layers
+        ]
+        place, check, bounds = (
+            "neurons",
+            _Check(layers, exponent, box, words),
+            list[list[Fraction]](),
+        )
         check.check_intervals(list.copy(proof["neurons"]))
         for tree, row in zip(proof["trees"], rows, strict=True):
             place = f"trees[{len(bounds)}]"
@@ -197,8 +320,12 @@ def check_proof(proof: dict[str, Any], onnx_bytes: bytes) -> Statement:
         _compare(proof.get("digest"), hashlib.sha256(text.encode()).hexdigest(), "digest")
     except Exception as error:  # whatever Python and onnx make of what is malformed
         kind = "" if isinstance(error, ProofError) else f"malformed: {type(error).__name__}: "
-        raise ProofError(f"{place}: {kind}{str(error)[:999]}".replace(f"{place}: {place}", place, 1)) from None
-    return Statement(sha256, sizes["layers"], box, rows, [min(each) for each in bounds], sum(map(len, bounds)))
+        raise ProofError(
+            f"{place}: {kind}{str(error)[:999]}".replace(f"{place}: {place}", place, 1)
+        ) from None
+    return Statement(
+        sha256, sizes["layers"], box, rows, [min(each) for each in bounds], sum(map(len, bounds))
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Sound bounds of a graph over boxes: intervals forward, linear bounds backward (CROWN, arXiv 1811.00866).
+"""Sound bounds of a graph over boxes: intervals forward, linear bounds backward (CROWN, arXiv
+1811.00866).
 
-Rows of coefficients are carried back from a value to the input: through an affine node by its transpose, through an
-activation by its lines, and at the input the box's ends decide. Each value's interval is the meet of what intervals
-and rows give. All is computed over a batch of boxes in float64, and what rounding can lose is subtracted: see
-`rounding`. What is bounded is the real function of the float32 weights.
+Rows of coefficients are carried back from a value to the input: through an affine node by its
+transpose, through an activation by its lines, and at the input the box's ends decide. Each value's
+interval is the meet of what intervals and rows give. All is computed over a batch of boxes in
+float64, and what rounding can lose is subtracted: see `rounding`. What is bounded is the real
+function of the float32 weights.
 """
 
 from __future__ import annotations
@@ -39,9 +41,11 @@ _GREATEST = 2.0**126  # of float32, with room for rounding
 
 @dataclass(frozen=True, slots=True)
 class LowerBounds:
-    """Of each box and row: `value` (batch, rows), and the input's `coefficients` (batch, rows, inputs) behind it.
+    """Of each box and row: `value` (batch, rows), and the input's `coefficients` (batch, rows,
+    inputs) behind it.
 
-    `rounding` (batch or 1, rows) is what the value would be higher by, about, if nothing were rounded in float32.
+    `rounding` (batch or 1, rows) is what the value would be higher by, about, if nothing were
+    rounded in float32.
     """
 
     value: torch.Tensor
@@ -67,8 +71,8 @@ def _minus(first: Interval, second: Interval) -> Interval:
 
 
 class _Side(NamedTuple):
-    """One of the two values whose difference is followed: its number, its node's operation and operand, and `map_`, the
-    choice of its entries.
+    """One of the two values whose difference is followed: its number, its node's operation and
+    operand, and `map_`, the choice of its entries.
     """
 
     value: int
@@ -84,7 +88,8 @@ class Propagation:
         graph: in float64.
         lower: (batch, inputs) float64, finite.
         upper: of the same shape, >= lower.
-        backward: whether intervals before activations are met with backward bounds; else intervals alone.
+        backward: whether intervals before activations are met with backward bounds; else intervals
+            alone.
         check: called often; what it raises ends the computation. For deadlines.
 
     Raises:
@@ -113,7 +118,8 @@ class Propagation:
         self._losses: list[torch.Tensor | None] = [None]
         self._rounded: list[torch.Tensor | None] = [None]
         self._lines: list[Middle | Chosen | None] = [None]
-        # Of each difference, where its planes lie nearer to each other than the lines of both activations.
+        # Of each difference, where its planes lie nearer to each other than the lines of both
+        # activations.
         self._nearer: dict[int, torch.Tensor] = {}
         sharpened = {0}
         for node in graph.nodes:
@@ -132,13 +138,17 @@ class Propagation:
         return self.intervals[self._graph.output]
 
     def loss(self, at: int) -> torch.Tensor:
-        """What rounding can lose of each output of an affine node, per unit of its coefficient, (batch, outputs)."""
+        """What rounding can lose of each output of an affine node, per unit of its coefficient,
+        (batch, outputs).
+        """
         found = self._losses[at]
         assert found is not None
         return found
 
     def rounding(self, at: int) -> torch.Tensor | None:
-        """The part of `loss` that is float32's, (batch, outputs); None where nothing is rounded there."""
+        """The part of `loss` that is float32's, (batch, outputs); None where nothing is rounded
+        there.
+        """
         return self._rounded[at]
 
     def _enter(self, node: Node) -> None:
@@ -159,7 +169,10 @@ class Propagation:
             case flat.Difference():
                 found, lines = self._apart(len(self.intervals), node, operation)
             case flat.Pointwise():
-                found, lines = scalar_interval(operation.traits, *given[0]), scalar_lines(operation.traits, *given[0])
+                found, lines = (
+                    scalar_interval(operation.traits, *given[0]),
+                    scalar_lines(operation.traits, *given[0]),
+                )
             case flat.Maximum():
                 low, high = given[0]
                 found, lines = (operation(low), operation(high)), Chosen.of(operation, low, high)
@@ -171,7 +184,9 @@ class Propagation:
         self._lines.append(lines)
 
     def _sides(self, node: Node, operation: flat.Difference) -> list[_Side]:
-        """Both values of a difference: which, what computes it of which operand, and the choice of its entries."""
+        """Both values of a difference: which, what computes it of which operand, and the choice
+        of its entries.
+        """
         maps = zip(node.sources[1:], (operation.left, operation.right), strict=True)
         nodes = [(value, self._graph.nodes[value - 1], map_) for value, map_ in maps]
         return [_Side(value, of.operation, of.sources[0], map_) for value, of, map_ in nodes]
@@ -185,7 +200,9 @@ class Propagation:
         apart = self.intervals[source] = _met(self.intervals[source], _minus(x, y))
         found, lines = difference(sides[0].operation, sides[1].operation, x, y, apart)
         alone, joint = torch.zeros((), dtype=torch.float64), lines.loss
-        for side, (low, high), sign, spread in zip(sides, given, (1, -1), lines.spreads[1:], strict=True):
+        for side, (low, high), sign, spread in zip(
+            sides, given, (1, -1), lines.spreads[1:], strict=True
+        ):
             own = self._lines[side.value]
             assert isinstance(own, Middle)
             alone = alone + side.map_(own.spreads[0]) * (low + high) / 2 + side.map_(own.loss)
@@ -196,7 +213,9 @@ class Propagation:
     def _through(
         self, affine: flat.Affine, given: list[Interval]
     ) -> tuple[Interval, torch.Tensor, torch.Tensor | None]:
-        """The interval of an affine node, what of each output can be lost by rounding, and float32's part of that."""
+        """The interval of an affine node, what of each output can be lost by rounding, and
+        float32's part of that.
+        """
         center, terms = affine.bias.expand(len(self.intervals[0][0]), -1), len(given)
         size = center.abs()
         radius = torch.zeros_like(size)
@@ -211,17 +230,24 @@ class Propagation:
         rounded = None
         if affine.rounding or affine.slack:
             # Beyond float32 there is no bound.
-            rounded = (affine.rounding * size + affine.slack).masked_fill(size > _GREATEST, torch.inf)
+            rounded = (affine.rounding * size + affine.slack).masked_fill(
+                size > _GREATEST, torch.inf
+            )
             loss = loss + rounded
         return (center - radius - loss, center + radius + loss), loss, rounded
 
     def _follows(self, value: int, sharpened: set[int]) -> bool:
-        """Whether its interval is what entries of a sharpened value make of theirs, which no backward bound betters.
+        """Whether its interval is what entries of a sharpened value make of theirs, which no
+        backward bound betters.
 
-        Nor does it better what one map makes of the input, whose entries are known to be free of each other.
+        Nor does it better what one map makes of the input, whose entries are known to be free of
+        each other.
         """
         while value not in sharpened:
-            operation, sources = self._graph.nodes[value - 1].operation, self._graph.nodes[value - 1].sources
+            operation, sources = (
+                self._graph.nodes[value - 1].operation,
+                self._graph.nodes[value - 1].sources,
+            )
             maps = operation.maps if isinstance(operation, flat.Affine) else ()
             scaled = len(maps) == 1 and (isinstance(maps[0], Same | Scale) or sources == (0,))
             if not scaled and not isinstance(operation, flat.Pointwise | flat.Rounded):
@@ -253,10 +279,14 @@ class Propagation:
         self.intervals[value] = low, high
 
     def _bent(self, node: Node, operation: flat.Difference) -> torch.Tensor:
-        """Where what the values differ by is no known multiple of what the operands do, (batch, units) bool."""
+        """Where what the values differ by is no known multiple of what the operands do, (batch,
+        units) bool.
+        """
         sides = self._sides(node, operation)
         x, y = (self._mapped(each.source, each.map_) for each in sides)
-        rows = [each.operation.traits for each in sides if isinstance(each.operation, flat.Pointwise)]
+        rows = [
+            each.operation.traits for each in sides if isinstance(each.operation, flat.Pointwise)
+        ]
         if any(map(is_piecewise_linear, rows)):
             return (torch.minimum(x[0], y[0]) < 0) & (torch.maximum(x[1], y[1]) > 0)
         return torch.minimum(x[0], y[0]) < torch.maximum(x[1], y[1])
@@ -265,15 +295,19 @@ class Propagation:
         return max([self._graph.inputs, *(node.size for node in self._graph.nodes)])
 
     @torch.no_grad()
-    def lower_bounds(self, rows: torch.Tensor, value: int | None = None, *, related: bool = True) -> LowerBounds:
+    def lower_bounds(
+        self, rows: torch.Tensor, value: int | None = None, *, related: bool = True
+    ) -> LowerBounds:
         """Lower bounds of rows times a value, by default the output, for each box.
 
-        Of the output they end at the input, or, where that is more, at an earlier value all of whose paths meet in it.
+        Of the output they end at the input, or, where that is more, at an earlier value all of
+        whose paths meet in it.
 
         Args:
             rows: (rows, units), or (batch, rows, units) of each box.
             value: which one.
-            related: whether what two activations differ by may be followed; else each is bounded for itself.
+            related: whether what two activations differ by may be followed; else each is bounded
+                for itself.
         """
         start = self._graph.output if value is None else value
         known, met = self._carried(rows, start, related=related)
@@ -284,8 +318,11 @@ class Propagation:
         coefficients = torch.where(nearer[..., None], known.coefficients, found.coefficients)
         return LowerBounds(torch.maximum(known.value, found.value), coefficients, found.rounding)
 
-    def _carried(self, rows: torch.Tensor, start: int, *, related: bool) -> tuple[LowerBounds, bool]:
-        """By lines of each activation for itself, or `related`, of what two differ by where rows ask for both.
+    def _carried(
+        self, rows: torch.Tensor, start: int, *, related: bool
+    ) -> tuple[LowerBounds, bool]:
+        """By lines of each activation for itself, or `related`, of what two differ by where rows
+        ask for both.
 
         The second result is whether any did.
         """
@@ -311,13 +348,17 @@ class Propagation:
             total = total + constant
             largest, additions = torch.maximum(largest, total.abs()), additions + 1 + len(pulled)
             self._check()
-        asked = pending.get(0, torch.zeros(1, rows.shape[-2], self._graph.inputs, dtype=torch.float64))
+        asked = pending.get(
+            0, torch.zeros(1, rows.shape[-2], self._graph.inputs, dtype=torch.float64)
+        )
         found = torch.fmax(self._ended(0, asked, total, largest, additions), sooner)
         return LowerBounds(found, asked.expand(len(found), -1, -1), lost), met
 
     @torch.no_grad()
     def reach(self, row: torch.Tensor) -> torch.Tensor:
-        """How far each input moves row (units,) of the output if no two paths cancel, (batch, inputs): a heuristic."""
+        """How far each input moves row (units,) of the output if no two paths cancel, (batch,
+        inputs): a heuristic.
+        """
         pending = {self._graph.output: row.abs().expand(len(self.intervals[0][0]), 1, -1)}
         for at in range(self._graph.output, 0, -1):
             asked = pending.pop(at, None)
@@ -331,23 +372,34 @@ class Propagation:
                 steepest = lines.slopes[0].abs() + lines.spreads[0].abs()
                 pulled = [(node.sources[0], asked * steepest[:, None])]
             else:  # of two networks' differences no branch asks
-                pulled = [(source, each.abs()) for source, each in self._back(at, node, asked, related=True)[0]]
+                pulled = [
+                    (source, each.abs())
+                    for source, each in self._back(at, node, asked, related=True)[0]
+                ]
             for source, coefficients in pulled:
-                pending[source] = pending[source] + coefficients if source in pending else coefficients
+                pending[source] = (
+                    pending[source] + coefficients if source in pending else coefficients
+                )
         return pending[0][:, 0] if 0 in pending else torch.zeros_like(self.intervals[0][0])
 
-    def _collect(self, pending: dict[int, torch.Tensor], source: int, rows: torch.Tensor) -> torch.Tensor:
+    def _collect(
+        self, pending: dict[int, torch.Tensor], source: int, rows: torch.Tensor
+    ) -> torch.Tensor:
         """Add rows to what is asked of `source`; what that sum can lose, (batch, rows)."""
         known = pending.get(source)
         pending[source] = rows if known is None else known + rows
         if known is None:
             return torch.zeros((), dtype=torch.float64)
-        return -units(rows.shape[-1]) * _dot(known.abs() + rows.abs(), magnitude(*self.intervals[source]))
+        return -units(rows.shape[-1]) * _dot(
+            known.abs() + rows.abs(), magnitude(*self.intervals[source])
+        )
 
     def _back(
         self, at: int, node: Node, asked: torch.Tensor, *, related: bool
     ) -> tuple[list[tuple[int, torch.Tensor]], torch.Tensor]:
-        """From rows over a node's output to those over its operands, and what is added to the bound, (batch, rows)."""
+        """From rows over a node's output to those over its operands, and what is added to the
+        bound, (batch, rows).
+        """
         operation, size = node.operation, asked.abs()
         operands: list[tuple[int, Linear]] = [(source, Same()) for source in node.sources]
         match operation:
@@ -355,13 +407,19 @@ class Propagation:
                 constant = -_dot(size, self.loss(at))
                 if bool(operation.bias.any()):
                     constant = constant + _dot(asked, operation.bias[None])
-                return [(s, map_.pull(asked)) for s, map_ in zip(node.sources, operation.maps, strict=True)], constant
+                return [
+                    (s, map_.pull(asked))
+                    for s, map_ in zip(node.sources, operation.maps, strict=True)
+                ], constant
             case flat.Maximum():
                 return self._back_greatest(at, node.sources[0], asked)
             case flat.Product():
                 operands = list(zip(node.sources, (operation.left, operation.right), strict=True))
             case flat.Difference() if related:
-                operands = [operands[0], *((each.source, each.map_) for each in self._sides(node, operation))]
+                operands = [
+                    operands[0],
+                    *((each.source, each.map_) for each in self._sides(node, operation)),
+                ]
             case flat.Difference():
                 sides = zip(self._sides(node, operation), (1, -1), strict=True)
                 pulled = [(each.value, each.map_.pull(sign * asked)) for each, sign in sides]
@@ -369,8 +427,13 @@ class Propagation:
         lines = self._lines[at]
         assert isinstance(lines, Middle)
         pulled = [
-            (value, map_.pull(torch.addcmul(asked * slope[:, None], size, spread[:, None], value=-1)))
-            for (value, map_), slope, spread in zip(operands, lines.slopes, lines.spreads, strict=True)
+            (
+                value,
+                map_.pull(torch.addcmul(asked * slope[:, None], size, spread[:, None], value=-1)),
+            )
+            for (value, map_), slope, spread in zip(
+                operands, lines.slopes, lines.spreads, strict=True
+            )
             if len(operands) == 1 or bool(slope.any() | spread.any())
         ]
         return pulled, _dot(asked, lines.constant) - _dot(size, lines.loss)
@@ -388,12 +451,17 @@ class Propagation:
             pulled.scatter_add_(-1, index[:, None].expand(moved.shape), moved)
         return [(source, pulled)], _dot(down, lines.constant) - _dot(asked.abs(), lines.loss)
 
-    def _exchanged(self, at: int, node: Node, pending: dict[int, torch.Tensor]) -> torch.Tensor | None:
-        """p x - q y = (p - s) x - (q - s) y + s (x - y): the rows keep what is left of p and q, at most one of them.
+    def _exchanged(
+        self, at: int, node: Node, pending: dict[int, torch.Tensor]
+    ) -> torch.Tensor | None:
+        """p x - q y = (p - s) x - (q - s) y + s (x - y): the rows keep what is left of p and q, at
+        most one of them.
 
         What that can lose, (batch, rows); None where there is nothing to exchange.
         """
-        if not isinstance(node.operation, flat.Difference) or not pending.keys() >= {*node.sources[1:]}:
+        if not isinstance(node.operation, flat.Difference) or not pending.keys() >= {
+            *node.sources[1:]
+        }:
             return None
         sides = self._sides(node, node.operation)
         p, q = (each.map_(pending[each.value]) for each in sides)
@@ -402,19 +470,29 @@ class Propagation:
         constant = self._collect(pending, at, shared)
         for side, sign in zip(sides, (1, -1), strict=True):
             pending[side.value] = rest = pending[side.value] - sign * side.map_.pull(shared)
-            constant = constant - units(rest.shape[-1]) * _dot(rest.abs(), magnitude(*self.intervals[side.value]))
+            constant = constant - units(rest.shape[-1]) * _dot(
+                rest.abs(), magnitude(*self.intervals[side.value])
+            )
         return constant
 
     def _ended(
-        self, value: int, asked: torch.Tensor, total: torch.Tensor, largest: torch.Tensor, additions: int
+        self,
+        value: int,
+        asked: torch.Tensor,
+        total: torch.Tensor,
+        largest: torch.Tensor,
+        additions: int,
     ) -> torch.Tensor:
-        """The sum of `total` and the least that the rows of a value are within its interval in each box, (batch, rows).
+        """The sum of `total` and the least that the rows of a value are within its interval in each
+        box, (batch, rows).
 
         Of so many additions each has rounded a sum of at most the magnitude `largest`.
         """
         lower, upper = self.intervals[value]
         slack = units(lower.shape[1]) * magnitude(lower, upper)
-        least = _dot(asked, (lower + upper) / 2) - _dot(asked.abs(), (upper - lower) / 2 + slack) - TINY
+        least = (
+            _dot(asked, (lower + upper) / 2) - _dot(asked.abs(), (upper - lower) / 2 + slack) - TINY
+        )
         found = total + least
         found = found - 2 * additions * EPS * torch.maximum(largest, found.abs())
         return torch.where(found.isnan(), -torch.inf, found)

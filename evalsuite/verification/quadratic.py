@@ -1,9 +1,11 @@
-"""Products and curves of zonotopes that keep the products of the box's symbols: a network's second derivatives.
+"""Products and curves of zonotopes that keep the products of the box's symbols: a network's second
+derivatives.
 
-Of the box's symbols e_1, ..., e_n, those that follow are their products, in the order of an upper triangle's rows:
-e_i e_j, and on the diagonal 2 e_i^2 - 1. Each of them lies in [-1, 1], so that sums of them are bounded as all others
-are; what cancels of a network's second derivatives cancels in them (Taylor models: Makino and Berz, Reliable Computing
-1999). With `first` = 0 no products are kept.
+Of the box's symbols e_1, ..., e_n, those that follow are their products, in the order of an upper
+triangle's rows: e_i e_j, and on the diagonal 2 e_i^2 - 1. Each of them lies in [-1, 1], so that
+sums of them are bounded as all others are; what cancels of a network's second derivatives cancels
+in them (Taylor models: Makino and Berz, Reliable Computing 1999). With `first` = 0 no products are
+kept.
 """
 
 from __future__ import annotations
@@ -19,10 +21,19 @@ from evalsuite.activations.gelu import gelu, gelu_slope
 from evalsuite.verification.graph import CONVEX, Convex
 from evalsuite.verification.rounding import TINY, units
 from evalsuite.verification.scalar_lines import SLOPES, convex, is_piecewise_linear
-from evalsuite.verification.zonotope import Zonotope, as_wide, between, ends, spread_of, with_symbols
+from evalsuite.verification.zonotope import (
+    Zonotope,
+    as_wide,
+    between,
+    ends,
+    spread_of,
+    with_symbols,
+)
 
 _FOURTH = 1.6 / 24
-"""More than the magnitude of GELU's fourth derivative, density times |x^4 - 7 x^2 + 4|, anywhere, over 4!."""
+"""More than the magnitude of GELU's fourth derivative, density times |x^4 - 7 x^2 + 4|,
+anywhere, over 4!.
+"""
 _BENDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "exp": lambda x: x.exp() / 2,
     "reciprocal": lambda x: x**-3,
@@ -32,7 +43,9 @@ _BENDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 _SMALL = 0.01
 """Such a share of what is linear in the box is not bounded more closely."""
 _WORK, _CHUNK = 2**35, 2**20
-"""Multiplications for the terms of a matrix product that are bounded together, and symbols of these at once."""
+"""Multiplications for the terms of a matrix product that are bounded together, and symbols of
+these at once.
+"""
 
 
 def products(first: int) -> int:
@@ -41,7 +54,9 @@ def products(first: int) -> int:
 
 
 def times(x: Zonotope, y: Zonotope, first: int) -> Zonotope:
-    """The product, entry by entry: what both move together, but for the first symbols, is within their spreads."""
+    """The product, entry by entry: what both move together, but for the first symbols, is within
+    their spreads.
+    """
     square, shape = x is y, (x.center * y.center).shape
     x, y = as_wide(x, shape), as_wide(y, shape)
     center, generators = _products(x, y, first, torch.mul)
@@ -56,8 +71,8 @@ def times(x: Zonotope, y: Zonotope, first: int) -> Zonotope:
 
 
 def dot(x: Zonotope, y: Zonotope, first: int, *, square: bool = False) -> Zonotope:
-    """The matrix product of values (1, ..., rows, terms) and (1, ..., terms, columns); `square`: y is x transposed, of
-    one row.
+    """The matrix product of values (1, ..., rows, terms) and (1, ..., terms, columns); `square`: y
+    is x transposed, of one row.
     """
     center, generators = _products(x, y, first, torch.matmul)
     (near, far), (close, apart) = (
@@ -67,7 +82,9 @@ def dot(x: Zonotope, y: Zonotope, first: int, *, square: bool = False) -> Zonoto
     if float((crossed + across).sum()) > _SMALL * float(spread_of(generators[:first]).sum()):
         crossed = _crossed(x.generators[:first], y.generators[first:], crossed)
         across = _crossed(y.generators[:first].mT, x.generators[first:].mT, across.mT).mT
-    radius = x.center.abs() @ y.radius + x.radius @ (y.center.abs() + y.spread) + (near + far) @ y.radius
+    radius = (
+        x.center.abs() @ y.radius + x.radius @ (y.center.abs() + y.spread) + (near + far) @ y.radius
+    )
     both = far @ apart
     if square:
         center, both = center + both / 2, both / 2
@@ -77,15 +94,22 @@ def dot(x: Zonotope, y: Zonotope, first: int, *, square: bool = False) -> Zonoto
 
 
 def _products(
-    x: Zonotope, y: Zonotope, first: int, multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    x: Zonotope,
+    y: Zonotope,
+    first: int,
+    multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The product's center and generators: what is linear in either, and in both in the first symbols."""
+    """The product's center and generators: what is linear in either, and in both in the first
+    symbols.
+    """
     count = max(len(x.generators), len(y.generators), first + products(first))
     generators = with_symbols(multiply(x.generators, y.center), count)
     generators = generators + with_symbols(multiply(x.center, y.generators), count)
     center, at = multiply(x.center, y.center), first
     for i in range(first):
-        row = multiply(x.generators[i], y.generators[i:first]) + multiply(x.generators[i:first], y.generators[i])
+        row = multiply(x.generators[i], y.generators[i:first]) + multiply(
+            x.generators[i:first], y.generators[i]
+        )
         row[0] /= 4  # twice the square, which is half of its symbol and of 1
         center = center + row[0]
         generators[at : at + len(row)] += row
@@ -94,15 +118,25 @@ def _products(
 
 
 def _crossed(near: torch.Tensor, far: torch.Tensor, fast: torch.Tensor) -> torch.Tensor:
-    """What near (n, 1, ..., rows, terms) @ far (k, 1, ..., terms, columns) can be, for all pairs of their symbols.
+    """What near (n, 1, ..., rows, terms) @ far (k, 1, ..., terms, columns) can be, for all pairs of
+    their symbols.
 
-    Within a pair the terms of a product may cancel. Where there are too many pairs, `fast` is returned.
+    Within a pair the terms of a product may cancel. Where there are too many pairs, `fast` is
+    returned.
     """
     batch = (near[:0, ..., :1, :1] * far[:0, ..., :1, :1]).shape[1:-2]
     (rows, terms), columns = near.shape[-2:], far.shape[-1]
-    if not len(near) * len(far) or len(near) * len(far) * prod(batch) * rows * terms * columns > _WORK:
+    if (
+        not len(near) * len(far)
+        or len(near) * len(far) * prod(batch) * rows * terms * columns > _WORK
+    ):
         return fast
-    left = near.expand(-1, *batch, -1, -1).flatten(1, -3).transpose(0, 1).reshape(-1, len(near) * rows, terms)
+    left = (
+        near.expand(-1, *batch, -1, -1)
+        .flatten(1, -3)
+        .transpose(0, 1)
+        .reshape(-1, len(near) * rows, terms)
+    )
     found = left.new_zeros(len(left), rows, columns)
     for some in torch.split(far, max(1, _CHUNK // (left[..., 0].numel() * columns))):
         right = some.expand(-1, *batch, -1, -1).flatten(1, -3).permute(1, 2, 0, 3)
@@ -113,7 +147,9 @@ def _crossed(near: torch.Tensor, far: torch.Tensor, fast: torch.Tensor) -> torch
 
 @dataclass(frozen=True, slots=True)
 class Parabola:
-    """A function within constant + slope d + bend d^2 +- rest, d from a zonotope's center: each of its shape."""
+    """A function within constant + slope d + bend d^2 +- rest, d from a zonotope's center: each
+    of its shape.
+    """
 
     constant: torch.Tensor
     slope: torch.Tensor
@@ -126,15 +162,19 @@ def bent(x: Zonotope, parabola: Parabola, first: int) -> Zonotope:
     away = Zonotope(torch.zeros_like(x.center), x.generators, x.radius)
     square = times(away, away, first)
     slope, bend = parabola.slope, parabola.bend
-    generators = with_symbols(x.generators * slope, len(square.generators)) + square.generators * bend
+    generators = (
+        with_symbols(x.generators * slope, len(square.generators)) + square.generators * bend
+    )
     size = parabola.constant.abs() + slope.abs() * x.spread + bend.abs() * square.size
-    radius = slope.abs() * x.radius + bend.abs() * square.radius + parabola.rest + units(8) * size + TINY
+    radius = (
+        slope.abs() * x.radius + bend.abs() * square.radius + parabola.rest + units(8) * size + TINY
+    )
     return Zonotope(parabola.constant + bend * square.center, generators, radius)
 
 
 def nearer(x: Zonotope, y: Zonotope, first: int) -> Zonotope:
-    """Of two zonotopes of the same values, entry by entry the one of which less is beyond the first symbols and their
-    products; where both are alike or the first has no numbers, the second.
+    """Of two zonotopes of the same values, entry by entry the one of which less is beyond the first
+    symbols and their products; where both are alike or the first has no numbers, the second.
     """
     return chosen(beyond(x, first) < beyond(y, first), x, y)
 
@@ -145,7 +185,9 @@ def beyond(x: Zonotope, first: int) -> torch.Tensor:
 
 
 def chosen(where: torch.Tensor, x: Zonotope, y: Zonotope) -> Zonotope:
-    """Of two zonotopes of the same values the first in some entries, and the second in all others."""
+    """Of two zonotopes of the same values the first in some entries, and the second in all
+    others.
+    """
     count = max(len(x.generators), len(y.generators))
     pairs = (
         (x.center, y.center),
@@ -156,7 +198,9 @@ def chosen(where: torch.Tensor, x: Zonotope, y: Zonotope) -> Zonotope:
 
 
 def activated(traits: Activation, x: Zonotope, lines: Zonotope, first: int) -> Zonotope:
-    """GELU, or what is linear on either side of 0, of each entry: by `lines` where these are nearer than a parabola."""
+    """GELU, or what is linear on either side of 0, of each entry: by `lines` where these are
+    nearer than a parabola.
+    """
     if not first or not (traits.value is gelu or is_piecewise_linear(traits)):
         return lines
     parabola = _gelu(x) if traits.value is gelu else _bend(traits, x)
@@ -164,41 +208,56 @@ def activated(traits: Activation, x: Zonotope, lines: Zonotope, first: int) -> Z
 
 
 def _gelu(x: Zonotope) -> Parabola:
-    """By Taylor's theorem to the fourth derivative; of a third-order term c d^3, |d| <= h, all but |c| h^3 / 4 is the
-    line of slope 3/4 c h^2.
+    """By Taylor's theorem to the fourth derivative; of a third-order term c d^3, |d| <= h, all but
+    |c| h^3 / 4 is the line of slope 3/4 c h^2.
     """
     center, spread = x.center, x.spread
     density = (-0.5 * center * center).exp() / sqrt(2 * pi)
     third = density * center * (center * center - 4) / 6
-    slope, bend = gelu_slope(center) + 0.75 * third * spread**2, density * (1 - 0.5 * center * center)
+    slope, bend = (
+        gelu_slope(center) + 0.75 * third * spread**2,
+        density * (1 - 0.5 * center * center),
+    )
     rest = third.abs() * spread**3 / 4 + _FOURTH * spread**4
-    return Parabola(gelu(center), slope, bend, rest + units(8) * (1 + center.abs()) * (1 + spread) ** 3)
+    return Parabola(
+        gelu(center), slope, bend, rest + units(8) * (1 + center.abs()) * (1 + spread) ** 3
+    )
 
 
 def _bend(traits: Activation, x: Zonotope) -> Parabola:
-    """Of (x)+ the parabola that is nearest in the mean square; what is left is greatest and least at ends, at 0 and at
-    the vertices of two parabolas.
+    """Of (x)+ the parabola that is nearest in the mean square; what is left is greatest and least
+    at ends, at 0 and at the vertices of two parabolas.
     """
     low, high = (each.reshape(x.center.shape) for each in ends(x))
     half = (high - low) / 2
     knot = (-x.center / half.clamp(min=TINY)).clamp(-1.0, 1.0)
-    slope, bend = 0.5 - 0.75 * knot + 0.25 * knot**3, 0.46875 * (1 - knot**2) ** 2 / half.clamp(min=TINY)
+    slope, bend = (
+        0.5 - 0.75 * knot + 0.25 * knot**3,
+        0.46875 * (1 - knot**2) ** 2 / half.clamp(min=TINY),
+    )
     zero, least, most = -x.center, low - x.center, high - x.center
     vertex = [(slope - each) / (-2 * bend.clamp(min=TINY)) for each in (0.0, 1.0)]
     places = least, zero, most, torch.minimum(vertex[0], zero), torch.maximum(vertex[1], zero)
-    left = torch.stack([(each - zero).clamp(min=0) - (slope + bend * each) * each for each in (
-        torch.maximum(least, torch.minimum(each, most)) for each in places
-    )])  # fmt: skip
+    left = torch.stack(
+        [
+            (each - zero).clamp(min=0) - (slope + bend * each) * each
+            for each in (torch.maximum(least, torch.minimum(each, most)) for each in places)
+        ]
+    )
     below, above = left.amin(0), left.amax(0)
     (under, over), size = traits.limits, x.center.abs() + half
     step = over - under
     rest = (above - below) / 2 + units(8) * size
     rest = torch.where((low < 0) & (high > 0), rest, inf)
     constant = under * x.center + step * (above + below) / 2
-    return Parabola(constant, under + step * slope, step * bend, abs(step) * rest + units(8) * abs(under) * size)
+    return Parabola(
+        constant, under + step * slope, step * bend, abs(step) * rest + units(8) * abs(under) * size
+    )
 
 
-def convex_of(x: Zonotope, name: str, first: int, least: float | torch.Tensor = -inf, most: float = inf) -> Zonotope:
+def convex_of(
+    x: Zonotope, name: str, first: int, least: float | torch.Tensor = -inf, most: float = inf
+) -> Zonotope:
     """A convex function of each entry, which in real arithmetic is in [least, most].
 
     Raises:
@@ -215,9 +274,9 @@ def convex_of(x: Zonotope, name: str, first: int, least: float | torch.Tensor = 
 
 
 def _parabola(name: str, center: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> Parabola:
-    """Of a function whose third derivative has one sign: what is left beside its tangent parabola, less a line, is
-    concave on one side of the center and convex on the other. So it is between its values at the ends and at tangents
-    of its own.
+    """Of a function whose third derivative has one sign: what is left beside its tangent parabola,
+    less a line, is concave on one side of the center and convex on the other. So it is between its
+    values at the ends and at tangents of its own.
     """
     function, slope = CONVEX[name], SLOPES[name]
     sign = 1.0 if name == "exp" else -1.0
@@ -236,10 +295,16 @@ def _parabola(name: str, center: torch.Tensor, low: torch.Tensor, high: torch.Te
     right_half, left_half = (center + high) / 2, (center + low) / 2
     rises, falls = left(high) - line * (high - center), left(low) - line * (low - center)
     zero = torch.zeros_like(rises)
-    least = torch.stack([falls, zero, tangent(right_half, center), tangent(right_half, high)]).amin(0)
+    least = torch.stack([falls, zero, tangent(right_half, center), tangent(right_half, high)]).amin(
+        0
+    )
     most = torch.stack([rises, zero, tangent(left_half, center), tangent(left_half, low)]).amax(0)
     width = high - low
-    size = function(low) + function(high) + (steep.abs() + slope(low).abs() + slope(high).abs() + line.abs()) * width
+    size = (
+        function(low)
+        + function(high)
+        + (steep.abs() + slope(low).abs() + slope(high).abs() + line.abs()) * width
+    )
     rest = (most - least) / 2 + units(8) * (size + constant + bend * width * width) + TINY
     rest = torch.where((low <= center) & (center <= high), rest, inf)
     return Parabola(constant + sign * (least + most) / 2, steep + sign * line, bend, rest)

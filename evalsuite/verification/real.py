@@ -1,7 +1,8 @@
-"""What a network computes in real arithmetic at one point: exact, or within an interval that is proven.
+"""What a network computes in real arithmetic at one point: exact, or within an interval that is
+proven.
 
-Graphs of affine maps, ReLU, maxima and products are evaluated in integers. Of all others, and of large ones, float64
-bounds of the one point are known, which leave ties open.
+Graphs of affine maps, ReLU, maxima and products are evaluated in integers. Of all others, and of
+large ones, float64 bounds of the one point are known, which leave ties open.
 """
 
 from __future__ import annotations
@@ -38,20 +39,27 @@ class RealNetwork:
         sizes = [graph.inputs, *(node.size for node in graph.nodes)]
         maps = sum(
             node.size * sizes[source]
-            for node in graph.nodes if isinstance(node.operation, Affine)
+            for node in graph.nodes
+            if isinstance(node.operation, Affine)
             for source in node.sources
-        )  # fmt: skip
+        )
         self._exact = maps <= _ENTRIES and all(_is_exact(node.operation) for node in graph.nodes)
         self._matrices: dict[int, list[Any]] = {}
 
     def satisfies(self, specification: Specification, point: Sequence[Fraction]) -> bool | None:
-        """Whether the outputs at a rational point satisfy a case whose box holds it; None where that is not known."""
+        """Whether the outputs at a rational point satisfy a case whose box holds it; None where
+        that is not known.
+        """
         cases = [case for case in specification.cases if _holds(case.box, point)]
         ends = self._bounded(point)
-        found = _any([_all([_satisfied(each, ends) for each in case.constraints]) for case in cases])
+        found = _any(
+            [_all([_satisfied(each, ends) for each in case.constraints]) for case in cases]
+        )
         if found is None and self._exact:
             exact = [(value, value) for value in self._evaluated(point)]
-            found = _any([_all([_satisfied(each, exact) for each in case.constraints]) for case in cases])
+            found = _any(
+                [_all([_satisfied(each, exact) for each in case.constraints]) for case in cases]
+            )
         return found
 
     def _bounded(self, point: Sequence[Fraction]) -> Ends | None:
@@ -63,7 +71,9 @@ class RealNetwork:
             return None
         if not bool((low.isfinite() & high.isfinite()).all()):
             return None
-        return list(zip(map(Fraction, low[0].tolist()), map(Fraction, high[0].tolist()), strict=True))
+        return list(
+            zip(map(Fraction, low[0].tolist()), map(Fraction, high[0].tolist()), strict=True)
+        )
 
     def _evaluated(self, point: Sequence[Fraction]) -> Values:
         values: list[Values] = [list(point)]
@@ -77,17 +87,32 @@ class RealNetwork:
             case Affine():
                 totals = [Fraction(each) for each in operation.bias.tolist()]
                 for place, (map_, operand) in enumerate(zip(operation.maps, given, strict=True)):
-                    totals = [a + b for a, b in zip(totals, self._applied(at, place, map_, operand), strict=True)]
+                    totals = [
+                        a + b
+                        for a, b in zip(
+                            totals, self._applied(at, place, map_, operand), strict=True
+                        )
+                    ]
                 return totals
             case Pointwise():
                 return [max(each, Fraction(0)) for each in given[0]]
             case Maximum():
-                return [max(given[0][i] for i in row if i >= 0) for row in operation.windows.tolist()]
+                return [
+                    max(given[0][i] for i in row if i >= 0) for row in operation.windows.tolist()
+                ]
             case Product():
-                pairs = zip(_chosen(operation.left, given[0]), _chosen(operation.right, given[1]), strict=True)
+                pairs = zip(
+                    _chosen(operation.left, given[0]),
+                    _chosen(operation.right, given[1]),
+                    strict=True,
+                )
                 return [a * b for a, b in pairs]
             case Difference():
-                pairs = zip(_chosen(operation.left, given[1]), _chosen(operation.right, given[2]), strict=True)
+                pairs = zip(
+                    _chosen(operation.left, given[1]),
+                    _chosen(operation.right, given[2]),
+                    strict=True,
+                )
                 return [a - b for a, b in pairs]
         raise AssertionError(operation)
 
@@ -98,7 +123,9 @@ class RealNetwork:
             made.append(_whole(map_(torch.eye(len(operand), dtype=torch.float64)).numpy()))
         matrix, exponent = made[place]
         scale = math.lcm(*(each.denominator for each in operand))
-        whole = np.array([each.numerator * (scale // each.denominator) for each in operand], dtype=object)
+        whole = np.array(
+            [each.numerator * (scale // each.denominator) for each in operand], dtype=object
+        )
         divisor = Fraction(scale) * Fraction(2) ** exponent
         return [Fraction(int(each)) / divisor for each in whole @ matrix]
 
@@ -110,7 +137,9 @@ def _whole(matrix: np.ndarray[Any, np.dtype[np.float64]]) -> tuple[Any, int]:
     whole = np.zeros(matrix.shape, dtype=object)
     for place in np.argwhere(matrix != 0).tolist():
         row, column = place
-        whole[row, column] = int(mantissa[row, column] * 2.0**53) << (int(exponent[row, column]) - 53 - least)
+        whole[row, column] = int(mantissa[row, column] * 2.0**53) << (
+            int(exponent[row, column]) - 53 - least
+        )
     return whole, -least
 
 
@@ -130,7 +159,9 @@ def _is_exact(operation: Any) -> bool:
 
 
 def _is_single(value: torch.Tensor) -> bool:
-    """Whether float32 holds the numbers, as it does a network's own, and not what is computed of them, as 1/3."""
+    """Whether float32 holds the numbers, as it does a network's own, and not what is computed of
+    them, as 1/3.
+    """
     return torch.equal(value, value.float().double())
 
 

@@ -1,4 +1,6 @@
-"""Rules of operations that lines and zonotopes bound alike: made of a few that each of them knows by itself."""
+"""Rules of operations that lines and zonotopes bound alike: made of a few that each of them
+knows by itself.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,12 @@ class Arithmetic(ABC, Generic[Value]):
         """Raise Unsupported."""
 
     @abstractmethod
-    def scaled(self, x: Value, factor: torch.Tensor, /, terms: int = 2, of: tuple[torch.Tensor, ...] = ()) -> Value:
-        """x times constants, which are off by at most `terms` units in the last place; computed `of` these."""
+    def scaled(
+        self, x: Value, factor: torch.Tensor, /, terms: int = 2, of: tuple[torch.Tensor, ...] = ()
+    ) -> Value:
+        """x times constants, which are off by at most `terms` units in the last place; computed
+        `of` these.
+        """
 
     @abstractmethod
     def shifted(self, x: Value, constant: torch.Tensor, /, sign: int = 1) -> Value:
@@ -73,7 +79,11 @@ def _quotient(a: Arithmetic[Any], _: typed.Quotient, x: Any, y: Any) -> Any:
 def _power(a: Arithmetic[Any], operation: typed.Power, x: Any) -> Any:
     if operation.exponent in (2, 3, 4):
         square = a.product(x, x)
-        return square if operation.exponent == 2 else a.product(square, x if operation.exponent == 3 else square)
+        return (
+            square
+            if operation.exponent == 2
+            else a.product(square, x if operation.exponent == 3 else square)
+        )
     if operation.exponent not in _CONVEX_POWERS:
         a.refuse(f"no {a.bounds} of a power of {operation.exponent:g}")
     return a.convex(x, _CONVEX_POWERS[operation.exponent])
@@ -116,7 +126,8 @@ def _batch_norm(a: Arithmetic[Any], operation: typed.BatchNorm, x: Any) -> Any:
     if not bool((spread > 0).all()):
         a.refuse("a variance plus epsilon is not above 0")
     factor = spread.rsqrt() if operation.weight is None else operation.weight / spread.sqrt()
-    # Moved before it is scaled: the mean is exact, where its product with the factor would be rounded.
+    # Moved before it is scaled: the mean is exact, where its product with the factor would be
+    # rounded.
     made = a.shifted(x, column(operation.mean, dimensions), -1)
     numbers = operation.variance, torch.tensor(operation.eps), operation.weight
     of = tuple(each for each in numbers if each is not None)
@@ -125,6 +136,11 @@ def _batch_norm(a: Arithmetic[Any], operation: typed.BatchNorm, x: Any) -> Any:
 
 
 SHARED: dict[type, Callable[..., Any]] = {
-    typed.BatchNorm: _batch_norm, typed.Clamp: _clamp, typed.Function: _function, typed.Pointwise: _pointwise,
-    typed.Power: _power, typed.Product: _product, typed.Quotient: _quotient,
-}  # fmt: skip
+    typed.BatchNorm: _batch_norm,
+    typed.Clamp: _clamp,
+    typed.Function: _function,
+    typed.Pointwise: _pointwise,
+    typed.Power: _power,
+    typed.Product: _product,
+    typed.Quotient: _quotient,
+}

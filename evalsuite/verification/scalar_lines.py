@@ -1,8 +1,10 @@
 """Linear bounds of what is not affine, in the form that backward propagation multiplies with.
 
-They are of activations, maxima, convex functions of one value, products of two, and what two values differ by.
+They are of activations, maxima, convex functions of one value, products of two, and what two values
+differ by.
 
-A softmax is 1 / sum_j exp(x_j - x_i), and a LayerNorm x / sqrt(mean of x^2 + eps): of these alone, see `of_graph`.
+A softmax is 1 / sum_j exp(x_j - x_i), and a LayerNorm x / sqrt(mean of x^2 + eps): of these alone,
+see `of_graph`.
 """
 
 from __future__ import annotations
@@ -19,12 +21,21 @@ from evalsuite.contract import Unsupported
 from evalsuite.relaxations import interval, product, relax
 from evalsuite.relaxations.twins import Reach, are_twins, mean
 from evalsuite.relaxations.twins import apart as related
-from evalsuite.verification.graph import CONVEX, STEEPEST, Convex, Maximum, Operation, Pointwise, Product
+from evalsuite.verification.graph import (
+    CONVEX,
+    STEEPEST,
+    Convex,
+    Maximum,
+    Operation,
+    Pointwise,
+    Product,
+)
 from evalsuite.verification.rounding import EPS, TINY, magnitude, units
 
 # A chord and its intercept are half a dozen operations on numbers up to (1 + slopes) (|l| + |u|).
 _CHORD_SLACK = 32 * EPS
-# Of a whole number's width: what float32 loses of numbers up to 255, and of the sums that they are made of.
+# Of a whole number's width: what float32 loses of numbers up to 255, and of the sums that they are
+# made of.
 _NEAR_TIE = 1e-4
 Plane = tuple[torch.Tensor, ...]
 """The slope of each operand, then the intercept."""
@@ -32,8 +43,10 @@ Plane = tuple[torch.Tensor, ...]
 
 @dataclass(frozen=True, slots=True)
 class Middle:
-    """For a coefficient p of an output: p slope - |p| spread is the coefficient of each of its operands, p constant -
-    |p| loss what is added, and the sum is a lower bound of p times the output. Each (batch, units) float64.
+    """For a coefficient p of an output: p slope - |p| spread is the coefficient of each of its
+    operands, p constant -
+    |p| loss what is added, and the sum is a lower bound of p times the output. Each (batch, units)
+    float64.
     """
 
     slopes: tuple[torch.Tensor, ...]
@@ -43,13 +56,19 @@ class Middle:
 
     @staticmethod
     def between(lower: Plane, upper: Plane, *sizes: torch.Tensor, more: int = 0) -> Middle:
-        """Of planes below and above, which for one operand are lines, for operands of magnitudes up to `sizes`.
+        """Of planes below and above, which for one operand are lines, for operands of magnitudes up
+        to `sizes`.
 
-        Carried back, a coefficient of an operand is a sum of so many `more` products than there are units.
+        Carried back, a coefficient of an operand is a sum of so many `more` products than there are
+        units.
         """
         (*lows, low_at), (*highs, high_at) = lower, upper
-        steep = [(low.abs() + high.abs()) * size for low, high, size in zip(lows, highs, sizes, strict=True)]
-        # Backward, as many products with the constant and with the loss are summed as there are units.
+        steep = [
+            (low.abs() + high.abs()) * size
+            for low, high, size in zip(lows, highs, sizes, strict=True)
+        ]
+        # Backward, as many products with the constant and with the loss are summed as there are
+        # units.
         rounded = sum(steep[1:], steep[0]) + low_at.abs() + high_at.abs()
         return Middle(
             tuple((low + high) / 2 for low, high in zip(lows, highs, strict=True)),
@@ -64,31 +83,45 @@ def is_piecewise_linear(traits: Activation) -> bool:
     return traits.shape == "" and traits.kinks in ((), (0.0,))
 
 
-def scalar_interval(traits: Activation, lower: torch.Tensor, upper: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Bounds of the activation's outputs for inputs in [lower, upper], float64. Raises Unsupported: no relaxation."""
+def scalar_interval(
+    traits: Activation, lower: torch.Tensor, upper: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Bounds of the activation's outputs for inputs in [lower, upper], float64. Raises
+    Unsupported: no relaxation.
+    """
     if not is_piecewise_linear(traits):
         return _refused(traits, lambda: interval(traits, lower, upper))
     ends = traits.value(lower), traits.value(upper)
     low, high = torch.minimum(*ends), torch.maximum(*ends)
     inside = (lower < 0) & (upper > 0)
-    low, high = torch.where(inside, low.clamp(max=0), low), torch.where(inside, high.clamp(min=0), high)
+    low, high = (
+        torch.where(inside, low.clamp(max=0), low),
+        torch.where(inside, high.clamp(min=0), high),
+    )
     slack = 0.0 if traits.limits == (0.0, 1.0) else 4 * EPS
     return low - slack * low.abs(), high + slack * high.abs()
 
 
 def scalar_lines(traits: Activation, lower: torch.Tensor, upper: torch.Tensor) -> Middle:
-    """Lines around the activation on [lower, upper], (batch, units) float64. Raises Unsupported: no relaxation."""
+    """Lines around the activation on [lower, upper], (batch, units) float64. Raises Unsupported:
+    no relaxation.
+    """
     size = magnitude(lower, upper)
     if is_piecewise_linear(traits):
         return Middle.between(*_two_pieces(traits, lower, upper), size)
     lines = _refused(traits, lambda: relax(traits, lower, upper))
-    return Middle.between((lines.lower_slope, lines.lower_intercept), (lines.upper_slope, lines.upper_intercept), size)
+    return Middle.between(
+        (lines.lower_slope, lines.lower_intercept), (lines.upper_slope, lines.upper_intercept), size
+    )
 
 
-def rounded_lines(lower: torch.Tensor, upper: torch.Tensor) -> tuple[tuple[torch.Tensor, torch.Tensor], Middle]:
+def rounded_lines(
+    lower: torch.Tensor, upper: torch.Tensor
+) -> tuple[tuple[torch.Tensor, torch.Tensor], Middle]:
     """The interval of the nearest whole numbers of inputs in [lower, upper], and lines around them.
 
-    Near a tie it is either of the two: there a file that computes its input in float32 may take the other one.
+    Near a tie it is either of the two: there a file that computes its input in float32 may take the
+    other one.
     """
     reach = 0.5 + _NEAR_TIE
     least, most = (lower - reach).ceil(), (upper + reach).floor()
@@ -109,9 +142,11 @@ _T = TypeVar("_T")
 _Line = tuple[torch.Tensor, torch.Tensor]
 
 
-def _two_pieces(traits: Activation, lower: torch.Tensor, upper: torch.Tensor) -> tuple[_Line, _Line]:
-    """The chord on one side; on the other that one of the two pieces which encloses the smaller area (CROWN,
-    arXiv 1811.00866, section 3.3: the adaptive lower bound of ReLU).
+def _two_pieces(
+    traits: Activation, lower: torch.Tensor, upper: torch.Tensor
+) -> tuple[_Line, _Line]:
+    """The chord on one side; on the other that one of the two pieces which encloses the smaller
+    area (CROWN, arXiv 1811.00866, section 3.3: the adaptive lower bound of ReLU).
     """
     left, right = traits.limits
     # As tensors: torch.where takes two Python numbers as float32.
@@ -132,8 +167,9 @@ def _two_pieces(traits: Activation, lower: torch.Tensor, upper: torch.Tensor) ->
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Lines around maxima: each is at least the entry `below`, and at most `slope` times the entry `above` plus
-    `constant`. Each (batch, outputs); `loss` is what rounding can cost per unit of an output's coefficient.
+    """Lines around maxima: each is at least the entry `below`, and at most `slope` times the entry
+    `above` plus `constant`. Each (batch, outputs); `loss` is what rounding can cost per unit of an
+    output's coefficient.
     """
 
     below: torch.Tensor
@@ -146,8 +182,8 @@ class Chosen:
     def of(maximum: Maximum, lower: torch.Tensor, upper: torch.Tensor) -> Chosen:
         """For inputs in [lower, upper], (batch, inputs).
 
-        Where an entry in [l, u] reaches highest and the others at most m >= l, the chord from (l, m) to (u, u) lies
-        above: at x >= l it is at least m, and at least x.
+        Where an entry in [l, u] reaches highest and the others at most m >= l, the chord from (l,
+        m) to (u, u) lies above: at x >= l it is at least m, and at least x.
         """
         low, high = maximum.of(lower), maximum.of(upper)
         entries = maximum.windows.expand(low.shape)
@@ -159,9 +195,12 @@ class Chosen:
         slope = ((end - others) / torch.where(end > start, end - start, 1.0)).clamp(0.0, 1.0)
         size = magnitude(start, end)
         # Whatever the rounded slope, a line is above a chord where it is above both of its ends.
-        constant = torch.maximum(others - slope * start, end - slope * end) + _CHORD_SLACK * size + TINY
+        constant = (
+            torch.maximum(others - slope * start, end - slope * end) + _CHORD_SLACK * size + TINY
+        )
         slope, constant = torch.where(dominates, 1.0, slope), torch.where(dominates, 0.0, constant)
-        # Sums of as many products with the constants and with the entries, each of at most twice this size.
+        # Sums of as many products with the constants and with the entries, each of at most twice
+        # this size.
         loss = 2 * units(maximum.windows.shape[0]) * size + TINY
         return Chosen(below, torch.where(dominates, below, above), slope, constant, loss)
 
@@ -183,7 +222,8 @@ _CAPPED = 1e-55
 
 
 def convex(operation: Convex, low: torch.Tensor, high: torch.Tensor) -> tuple[Interval, Middle]:
-    """The interval of the values for operands in [low, high], and lines: a tangent below, a chord above.
+    """The interval of the values for operands in [low, high], and lines: a tangent below, a chord
+    above.
 
     Raises:
         Unsupported: a function of positive operands of one that may be 0 or less.
@@ -202,11 +242,17 @@ def convex(operation: Convex, low: torch.Tensor, high: torch.Tensor) -> tuple[In
     # The slope itself is rounded, which counts once for each unit of the width.
     below = at - tangent * middle - _SLACK * (at.abs() + tangent.abs() * size) - TINY
     width = high - low
-    # The intercept makes the chord sound whatever its slope: a convex function less a line is greatest at an end.
-    chord = torch.where(width > 0, (ends[1] - ends[0]) / torch.where(width > 0, width, 1.0), tangent)
+    # The intercept makes the chord sound whatever its slope: a convex function less a line is
+    # greatest at an end.
+    chord = torch.where(
+        width > 0, (ends[1] - ends[0]) / torch.where(width > 0, width, 1.0), tangent
+    )
     if operation.name == "exp-of-softmax":
         capped = high > STEEPEST
-        tangent, below = tangent.masked_fill(capped, 0.0), torch.where(capped, least * (1 - _SLACK), below)
+        tangent, below = (
+            tangent.masked_fill(capped, 0.0),
+            torch.where(capped, least * (1 - _SLACK), below),
+        )
         chord = chord.masked_fill(capped, 0.0)
     elif operation.name == "reciprocal":
         least, below = least - _CAPPED, below - _CAPPED
@@ -217,7 +263,9 @@ def convex(operation: Convex, low: torch.Tensor, high: torch.Tensor) -> tuple[In
 
 
 def bilinear(operation: Product, first: Interval, second: Interval) -> tuple[Interval, Middle]:
-    """The interval of the products for operands within their ends, and planes. Raises Unsupported: beyond 1e100."""
+    """The interval of the products for operands within their ends, and planes. Raises
+    Unsupported: beyond 1e100.
+    """
     xs, ys = tuple(map(operation.left, first)), tuple(map(operation.right, second))
     try:
         planes = product(*xs, *ys)
@@ -233,9 +281,13 @@ def bilinear(operation: Product, first: Interval, second: Interval) -> tuple[Int
         low, high = low.clamp(-most, most), high.clamp(-most, most)
         # On wide boxes no plane is as near as what is known of all products.
         middles = [(ends[0] + ends[1]) / 2 for ends in (xs, ys)]
-        gap = sum(((b - a) * at for a, b, at in zip(lower, upper, middles, strict=False)), upper[2] - lower[2])
+        gap = sum(
+            ((b - a) * at for a, b, at in zip(lower, upper, middles, strict=False)),
+            upper[2] - lower[2],
+        )
         lower, upper = _flat(gap > high - low, lower, low), _flat(gap > high - low, upper, high)
-    more = operation.left.terms + operation.right.terms  # over all the products that take an operand
+    # over all the products that take an operand
+    more = operation.left.terms + operation.right.terms
     return (low, high), Middle.between(lower, upper, magnitude(*xs), magnitude(*ys), more=more)
 
 
@@ -264,7 +316,10 @@ def difference(
         assert isinstance(first, Convex)
         slopes, spare = _mean(first, x, y)
         planes, interval = mean(slopes, apart)
-    lower, upper = ((*form[:3], form.constant + side * spare) for form, side in zip(planes, (-1, 1), strict=True))
+    lower, upper = (
+        (*form[:3], form.constant + side * spare)
+        for form, side in zip(planes, (-1, 1), strict=True)
+    )
     # Beside the numbers of which the interval is made, those that it is added to and taken from.
     slack = units(8) * magnitude(*interval) + TINY + spare
     lines = Middle.between(lower, upper, magnitude(*apart), magnitude(*x), magnitude(*y))
@@ -272,8 +327,13 @@ def difference(
 
 
 def _mean(convex: Convex, x: Interval, y: Interval) -> tuple[Interval, float]:
-    """By the mean value theorem, slopes from that at the least operand; and what else the difference may be off."""
-    low, high = (each.clamp(min=convex.least) for each in (torch.minimum(x[0], y[0]), torch.maximum(x[1], y[1])))
+    """By the mean value theorem, slopes from that at the least operand; and what else the
+    difference may be off.
+    """
+    low, high = (
+        each.clamp(min=convex.least)
+        for each in (torch.minimum(x[0], y[0]), torch.maximum(x[1], y[1]))
+    )
     spare = 2 * _CAPPED if convex.name == "reciprocal" else 0.0
     least, most = SLOPES[convex.name](low), SLOPES[convex.name](high)
     if convex.name == "exp-of-softmax":

@@ -1,14 +1,18 @@
-"""The checker of proofs about smooth networks (GELU, SiLU, ...), which needs `onnx` alone: smooth_proofs.py PROOF ONNX
+"""The checker of proofs about smooth networks (GELU, SiLU, ...), which needs `onnx` alone:
+smooth_proofs.py PROOF ONNX
 
-A proof says that rows c . y + d are > 0 for all real inputs of a box, y being the ONNX file's outputs without rounding.
-It gives slopes of lines below and above each neuron's function f, and splits the box by pre-activations z (z <= cut, or
-z >= cut). The checker computes where the lines start, and all bounds: back from a row, q f(z) is >= q (s z + t), with
-the line below for q > 0 and the one above for q < 0, and that is >= p z + r for any p, r being the least of the rest
-over z's interval. Any slope, cut and p is sound: no other number of the file is used. (arXiv 1811.00866, 2103.06624.)
+A proof says that rows c . y + d are > 0 for all real inputs of a box, y being the ONNX file's
+outputs without rounding. It gives slopes of lines below and above each neuron's function f, and
+splits the box by pre-activations z (z <= cut, or z >= cut). The checker computes where the lines
+start, and all bounds: back from a row, q f(z) is >= q (s z + t), with the line below for q > 0 and
+the one above for q < 0, and that is >= p z + r for any p, r being the least of the rest over z's
+interval. Any slope, cut and p is sound: no other number of the file is used. (arXiv 1811.00866,
+2103.06624.)
 
-How lines start: with the least of f(z) - s z on the interval, by pieces on which f is convex or concave (`_pieces`). A
-concave function is least at an end, and a convex one is above each of its tangents. f and f' are enclosed by series in
-integers, with remainders that are bounded where they are computed. Floats only choose a tangent: any is sound.
+How lines start: with the least of f(z) - s z on the interval, by pieces on which f is convex or
+concave (`_pieces`). A concave function is least at an end, and a convex one is above each of its
+tangents. f and f' are enclosed by series in integers, with remainders that are bounded where they
+are computed. Floats only choose a tangent: any is sound.
 """
 
 import hashlib
@@ -26,34 +30,45 @@ from typing import Any
 import onnx
 
 SMOOTH_PROOF = "evalsuite-smooth-proof/1"
-"""The entry `format` of proof files about smooth networks. Example: docs/reference.md#check-a-proof"""
-_S, _Z, _T, _W = 32, 40, 72, 112  # binary places: of slopes and p; of z and cuts; of f, f' and starts; of series
+"""The entry `format` of proof files about smooth networks. Example:
+docs/reference.md#check-a-proof
+"""
+# binary places: of slopes and p; of z and cuts; of f, f' and starts; of series
+_S, _Z, _T, _W = 32, 40, 72, 112
 _ONE, _FAR = 1 << _W, 64 << _W
 _LIMIT = 2**12 << _Z  # of |z|, times the hardness
 _NODES, _SPLITS, _WORK = 200, 250, 2**31  # in all; in a branch; products
-_NUMBER = re.compile("(0|-?[1-9][0-9]{0,3999})(?:(?<=[13579])p-([1-9][0-9]{0,3}))?")  # m or mp-e: m 2**-e
-_SHAPING = r"Flatten(\.axis=1)?|Identity|Reshape(\.allowzero=[01])?"  # operators and attributes that are read
+# m or mp-e: m 2**-e
+_NUMBER = re.compile("(0|-?[1-9][0-9]{0,3999})(?:(?<=[13579])p-([1-9][0-9]{0,3}))?")
+# operators and attributes that are read
+_SHAPING = r"Flatten(\.axis=1)?|Identity|Reshape(\.allowzero=[01])?"
 _READ = re.compile(
-    _SHAPING + r"|Add|MatMul|Gemm(\.alpha=1\.0|\.beta=1\.0|\.transA=0|\.transB=[01])*|Mul|Div|Relu|Sigmoid|Tanh"
+    _SHAPING + r"|Add|MatMul|Gemm(\.alpha=1\.0|\.beta=1\.0|\.transA=0|\.transB=[01])*|Mul|Div"
+    r"|Relu|Sigmoid|Tanh"
     r"|Gelu(\.approximate=b'(none|tanh)')?"
 )
 _UNARY = {"Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh", "Gelu": "gelu"}
 _PI = 314159265358979323846264338327950288419716939937510 * _ONE // 10**50
 _DENSITY_AT_0 = isqrt((1 << 3 * _W) // (2 * _PI))  # 1 / sqrt(2 pi)
-_TANH_RATE = isqrt((8 << 3 * _W) // _PI)  # 2 sqrt(2 / pi): the tanh form is z / (1 + e**-v), v = rate (z + a z**3)
-# Where the gates change from convex (inside) to concave, rounded down to 2**-40. GELU'' = (2 - z**2) phi(z). For SiLU
-# (a = 0, rate = 1) and the tanh form, f'' >= 0 where (rate / 2) z tanh(v / 2) (1 + 3 a z**2)**2 / (1 + 6 a z**2) <= 1,
-# and the left side is even and rises for z > 0: the logarithm of the quotient has slope 6 / (1 + 3 y) - 6 / (1 + 6 y)
-# in y = a z**2. So there is one root; that it is between these numbers and the next is a matter of computing it.
+# 2 sqrt(2 / pi): the tanh form is z / (1 + e**-v), v = rate (z + a z**3)
+_TANH_RATE = isqrt((8 << 3 * _W) // _PI)
+# Where the gates change from convex (inside) to concave, rounded down to 2**-40. GELU'' = (2 -
+# z**2) phi(z). For SiLU (a = 0, rate = 1) and the tanh form, f'' >= 0 where (rate / 2) z tanh(v /
+# 2) (1 + 3 a z**2)**2 / (1 + 6 a z**2) <= 1, and the left side is even and rises for z > 0: the
+# logarithm of the quotient has slope 6 / (1 + 3 y) - 6 / (1 + 6 y) in y = a z**2. So there is one
+# root; that it is between these numbers and the next is a matter of computing it.
 _BENDS = {"gelu": isqrt(2 << 2 * _Z), "silu": 2638121229115, "gelu-tanh": 1559661651712}
 
 Row = tuple[dict[int, Fraction], Fraction]  # coefficients of outputs, constant
-Neuron = tuple[int, int, tuple[int, int], tuple[int, int]]  # z's interval; slope and start of the lines below and above
+# z's interval; slope and start of the lines below and above
+Neuron = tuple[int, int, tuple[int, int], tuple[int, int]]
 Symbol = tuple[str, Fraction, Fraction]  # K, h, g: K(h z) / g of a layer's sum z
 
 
 class SmoothProofError(ValueError):
-    """The file proves nothing; the text says where and why. Example: docs/reference.md#check-a-proof"""
+    """The file proves nothing; the text says where and why. Example:
+    docs/reference.md#check-a-proof
+    """
 
 
 class SmoothBoundError(SmoothProofError):
@@ -62,7 +77,9 @@ class SmoothBoundError(SmoothProofError):
 
 @dataclass(frozen=True)
 class SmoothStatement:
-    """What is proven: for all real inputs in the box (pairs lower, upper), the rows are >= these bounds > 0."""
+    """What is proven: for all real inputs in the box (pairs lower, upper), the rows are >= these
+    bounds > 0.
+    """
 
     sha256: str
     layers: list[int]
@@ -82,12 +99,14 @@ def _exp(x: int) -> int:
     """e**x for 0 <= x < 64, in units of 2**-112: at most a part of 2**-97 below it."""
     halvings = max(0, x.bit_length() - (_W - 4))
     y, total, term, n = x >> halvings, _ONE, _ONE, 0  # y < 1/16
-    # 18 terms, each rounded down by at most 1.1 units, and a tail of at most 2; the same for y: in all 25 units.
+    # 18 terms, each rounded down by at most 1.1 units, and a tail of at most 2; the same for y: in
+    # all 25 units.
     while term:
         n += 1
         term = term * y // n >> _W
         total += term
-    for _ in range(halvings):  # at most 10 times: the relative error doubles, and one unit is rounded off
+    # at most 10 times: the relative error doubles, and one unit is rounded off
+    for _ in range(halvings):
         total = total * total >> _W
     return total
 
@@ -102,14 +121,17 @@ def _logistic(v: int) -> int:
 
 
 def _normal(z: int) -> tuple[int, int]:
-    """The normal distribution's Phi(z) and phi(z) to 2**-90; where z**2 / 2 >= 64, 0 or 1 to e**-64 / 2, and 0."""
+    """The normal distribution's Phi(z) and phi(z) to 2**-90; where z**2 / 2 >= 64, 0 or 1 to
+    e**-64 / 2, and 0.
+    """
     square = z * z >> _W
     if square >= 2 * _FAR:
         return (_ONE if z > 0 else 0), 0
     power = _exp(square // 2)
-    # Phi(z) - 1/2 = phi(z) (z + z**3 / 3 + z**5 / (3 5) + ...). An error of one unit in a term becomes at most e**(z**2
-    # / 2) units of the sum, since 3 5 ... (2 i + 1) >= 2**i i!, which phi takes away again: 400 terms, 2**-103 in all.
-    # Where the loop ends, terms at least halve, so that the rest is at most the last one.
+    # Phi(z) - 1/2 = phi(z) (z + z**3 / 3 + z**5 / (3 5) + ...). An error of one unit in a term
+    # becomes at most e**(z**2 / 2) units of the sum, since 3 5 ... (2 i + 1) >= 2**i i!, which phi
+    # takes away again: 400 terms, 2**-103 in all. Where the loop ends, terms at least halve, so
+    # that the rest is at most the last one.
     total, term, n = abs(z), abs(z), 1
     while 2 * square > (n + 2) << _W or term > total >> _W:
         n += 2
@@ -121,7 +143,9 @@ def _normal(z: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=2**14)
 def _curve(kind: str, z: int) -> tuple[int, int]:
-    """K(z) and K'(z) at z 2**-40, |z| <= 2**12, each to less than 2 units of 2**-72: see the errors of the gates."""
+    """K(z) and K'(z) at z 2**-40, |z| <= 2**12, each to less than 2 units of 2**-72: see the
+    errors of the gates.
+    """
     x = z << (_W - _Z)
     if kind == "relu":
         return max(z, 0) << (_T - _Z), (z > 0) << _T
@@ -129,7 +153,8 @@ def _curve(kind: str, z: int) -> tuple[int, int]:
         gate, density = _normal(x)
         more = x * density >> _W
     else:
-        turn = rise = 2 * x if kind == "tanh" else x  # v and z v'; errors in v count where |v| < 64 alone
+        # v and z v'; errors in v count where |v| < 64 alone
+        turn = rise = 2 * x if kind == "tanh" else x
         if kind == "gelu-tanh":
             cube = ((x * x >> _W) * x >> _W) * 44715 // 10**6
             turn, rise = (x + cube) * _TANH_RATE >> _W, (x + 3 * cube) * _TANH_RATE >> _W
@@ -143,18 +168,28 @@ def _curve(kind: str, z: int) -> tuple[int, int]:
 
 
 def _steepness(kind: str, z: float) -> float:
-    """K'(z) in floats, roughly: it only chooses where a tangent touches, and no bound rests on it."""
+    """K'(z) in floats, roughly: it only chooses where a tangent touches, and no bound rests on
+    it.
+    """
     if kind == "gelu":
-        return math.erfc(-z * math.sqrt(0.5)) / 2 + z * math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
-    cubic, rate = (0.044715, math.sqrt(8 / math.pi)) if kind == "gelu-tanh" else (0.0, 1.0 + (kind == "tanh"))
+        return math.erfc(-z * math.sqrt(0.5)) / 2 + z * math.exp(-z * z / 2) / math.sqrt(
+            2 * math.pi
+        )
+    cubic, rate = (
+        (0.044715, math.sqrt(8 / math.pi)) if kind == "gelu-tanh" else (0.0, 1.0 + (kind == "tanh"))
+    )
     gate = (1 + math.tanh(rate * (z + cubic * z**3) / 2)) / 2
     if kind in ("sigmoid", "tanh"):
         return gate * (1 - gate) * rate * rate
-    return gate + gate * (1 - gate) * rate * (z + 3 * cubic * z**3) if kind != "relu" else float(z > 0)
+    return (
+        gate + gate * (1 - gate) * rate * (z + 3 * cubic * z**3) if kind != "relu" else float(z > 0)
+    )
 
 
 def _pieces(kind: str) -> list[tuple[int, int, int]]:
-    """Intervals with 1 where K is convex on them, -1 where concave, 2 where linear, and 0 where it may be neither."""
+    """Intervals with 1 where K is convex on them, -1 where concave, 2 where linear, and 0 where
+    it may be neither.
+    """
     if kind == "relu":
         return [(-_LIMIT, 0, 2), (0, _LIMIT, 2)]
     if kind not in _BENDS:
@@ -177,7 +212,9 @@ def _least(kind: str, sign: int, slope: int, low: int, up: int) -> int:
             steep = sign * (_curve(kind, touch)[1] - (slope << _Z))
             rises = [d * (z - touch) >> _Z for d in (steep - 2, steep + 2) for z in (a, b)]
             found.append(at(touch) + min(rises))
-        elif a <= b:  # at an end, as a linear function's; of the pieces with 0, whose ends are neighbours, by |K'| < 2
+        # at an end, as a linear function's; of the pieces with 0, whose ends are neighbours, by
+        # |K'| < 2
+        elif a <= b:
             found.append(min(at(a), at(b)) - (not bent) * (b - a) * ((2 << _S) + abs(slope)))
     return min(found)
 
@@ -207,8 +244,14 @@ def _number(text: str) -> Fraction:
 
 
 def _integers(values: Any, count: int) -> list[int]:
-    plain = isinstance(values, list) and len(values) == count and all(type(each) is int for each in values)
-    _require(plain and all(abs(each) < 2**96 for each in values), f"needs {count} integers of 96 bits")
+    plain = (
+        isinstance(values, list)
+        and len(values) == count
+        and all(type(each) is int for each in values)
+    )
+    _require(
+        plain and all(abs(each) < 2**96 for each in values), f"needs {count} integers of 96 bits"
+    )
     return [*values]
 
 
@@ -226,16 +269,21 @@ def _applied(operator: str, attributes: str, given: list[Symbol], constants: lis
         if (kind, g) == ("sigmoid", one):
             return "silu", h, h
     if operator in ("Mul", "Div") and len(given) == len(constants) == g == 1:
-        _require(constants[0].size == 1 and constants[0].ndim < 3, f"{operator} by an array of {constants[0].shape}")
+        _require(
+            constants[0].size == 1 and constants[0].ndim < 3,
+            f"{operator} by an array of {constants[0].shape}",
+        )
         factor = Fraction(constants[0].item())
         if factor > 0 and (operator == "Div" or (kind, h) == ("z", one)):
             return (kind, h, factor) if operator == "Div" else (kind, factor, g)
     raise SmoothProofError(f"{operator} of {given} and {len(constants)} constants is not read")
 
 
-def read_smooth_network(model: onnx.ModelProto) -> tuple[list[list[list[int]]], int, list[tuple[str, Fraction]], int]:
-    """A chain's affine layers, as each input's weights and last the biases, in units of 2**-e; that e; the functions
-    between them, as K and h of K(h z) / h; and the number of inputs.
+def read_smooth_network(
+    model: onnx.ModelProto,
+) -> tuple[list[list[list[int]]], int, list[tuple[str, Fraction]], int]:
+    """A chain's affine layers, as each input's weights and last the biases, in units of 2**-e; that
+    e; the functions between them, as K and h of K(h z) / h; and the number of inputs.
 
     Example: docs/reference.md#check-a-proof
     """
@@ -243,13 +291,24 @@ def read_smooth_network(model: onnx.ModelProto) -> tuple[list[list[list[int]]], 
     graph, tensors = model.graph, {each.name: each for each in model.graph.initializer}
     (given,), (output,) = [each for each in graph.input if each.name not in tensors], graph.output
     # A free size is 0, and one of 0, of which there is no output, -1.
-    batch, *sizes = [each.dim_value or -each.HasField("dim_value") for each in given.type.tensor_type.shape.dim]
+    batch, *sizes = [
+        each.dim_value or -each.HasField("dim_value") for each in given.type.tensor_type.shape.dim
+    ]
     types = {each.type.tensor_type.elem_type for each in (given, output)}
     plain = types == {onnx.TensorProto.FLOAT} and batch in (0, 1) and min(sizes) > 0
-    outside = model.functions or any(each.data_location or each.external_data for each in tensors.values())
+    outside = model.functions or any(
+        each.data_location or each.external_data for each in tensors.values()
+    )
     newest = onnx.defs.onnx_opset_version()
-    recent = [13 <= each.version <= newest for each in model.opset_import if each.domain in ("", "ai.onnx")] == [True]
-    _require(plain and recent and not outside, "needs float32 inputs (batch, fixed sizes), operators of 13 or later")
+    recent = [
+        13 <= each.version <= newest
+        for each in model.opset_import
+        if each.domain in ("", "ai.onnx")
+    ] == [True]
+    _require(
+        plain and recent and not outside,
+        "needs float32 inputs (batch, fixed sizes), operators of 13 or later",
+    )
     one, inputs, flat, bare = Fraction(1), math.prod(sizes), len(sizes) == 1, False
     width, known, layers, curves = (
         inputs,
@@ -259,26 +318,45 @@ def read_smooth_network(model: onnx.ModelProto) -> tuple[list[list[list[int]]], 
     )
     for number, node in enumerate(graph.node[:_NODES]):
         operator, place = node.op_type, f"node {number} ({node.op_type})"
-        asked = "".join(f".{each.name}={onnx.helper.get_attribute_value(each)}" for each in node.attribute)
-        _require(_READ.fullmatch(operator + asked) and not node.domain, f"{place}: {operator + asked} is not read")
-        arrays = [onnx.numpy_helper.to_array(tensors[name]) for name in node.input if name in tensors]
+        asked = "".join(
+            f".{each.name}={onnx.helper.get_attribute_value(each)}" for each in node.attribute
+        )
+        _require(
+            _READ.fullmatch(operator + asked) and not node.domain,
+            f"{place}: {operator + asked} is not read",
+        )
+        arrays = [
+            onnx.numpy_helper.to_array(tensors[name]) for name in node.input if name in tensors
+        ]
         symbols = [known[name] for name in node.input if name not in tensors]
         chained = len(node.output) == 1 and symbols and node.output[0] not in {*known, *tensors}
         once = len({each.name for each in node.attribute}) == len(node.attribute)
         _require(chained and once, f"{place}: breaks the chain, or says an attribute twice")
-        _require(operator == "Reshape" or {each.dtype.name for each in arrays} <= {"float32"}, f"{place}: not float32")
+        _require(
+            operator == "Reshape" or {each.dtype.name for each in arrays} <= {"float32"},
+            f"{place}: not float32",
+        )
         first = node.input[0] not in tensors and len(symbols) == 1
         if operator in ("Gemm", "MatMul"):
             kind, h, g = symbols[0]
-            _require(first and h == g and kind != "z" and (kind == "x") == (not layers), f"{place}: takes {symbols[0]}")
+            _require(
+                first and h == g and kind != "z" and (kind == "x") == (not layers),
+                f"{place}: takes {symbols[0]}",
+            )
             weight = arrays[0].T if "transB=1" in asked else arrays[0]
-            _require(flat and weight.ndim == 2 and len(weight) == width, f"{place}: must take (batch, {width})")
+            _require(
+                flat and weight.ndim == 2 and len(weight) == width,
+                f"{place}: must take (batch, {width})",
+            )
             width, bare = weight.shape[1], operator == "MatMul"
             curves += [(kind, h)] * (kind != "x")
             layers.append([weight, arrays[1] if arrays[1:] else 0 * weight[0]])
             known = {node.output[0]: ("z", one, one)}
         elif operator == "Add":
-            _require(first and bare and symbols[0][0] == "z" and len(known) == 1, f"{place}: adds to no MatMul")
+            _require(
+                first and bare and symbols[0][0] == "z" and len(known) == 1,
+                f"{place}: adds to no MatMul",
+            )
             layers[-1][1], bare = arrays[0], False
             known = {node.output[0]: ("z", one, one)}
         elif operator in ("Flatten", "Identity", "Reshape"):
@@ -289,17 +367,32 @@ def read_smooth_network(model: onnx.ModelProto) -> tuple[list[list[list[int]]], 
         else:
             _require(first or operator == "Mul", f"{place}: divides something else than the chain")
             known[node.output[0]] = _applied(operator, asked, symbols, arrays)
-        _require(not layers or layers[-1][1].shape in ((width,), (1, width)), f"{place}: needs a bias for each output")
-    done = known.get(output.name, ("", one, one))[0] == "z" and known[output.name] == ("z", one, one)
-    _require(done and len(graph.node) <= _NODES, f"must end in Gemm, MatMul or Add by {_NODES} nodes")
+        _require(
+            not layers or layers[-1][1].shape in ((width,), (1, width)),
+            f"{place}: needs a bias for each output",
+        )
+    done = known.get(output.name, ("", one, one))[0] == "z" and known[output.name] == (
+        "z",
+        one,
+        one,
+    )
+    _require(
+        done and len(graph.node) <= _NODES, f"must end in Gemm, MatMul or Add by {_NODES} nodes"
+    )
     rows = [[*weight.tolist(), bias.flatten().tolist()] for weight, bias in layers]
     e = _exponent(Fraction(each) for layer in rows for row in layer for each in row)
-    return [[[int(Fraction(each) * 2**e) for each in row] for row in layer] for layer in rows], e, curves, inputs
+    return (
+        [[[int(Fraction(each) * 2**e) for each in row] for row in layer] for layer in rows],
+        e,
+        curves,
+        inputs,
+    )
 
 
 @dataclass
 class _Check:
-    """Bounds of rows for one network and box; `neurons` are of the layers that are done, first layer first.
+    """Bounds of rows for one network and box; `neurons` are of the layers that are done, first
+    layer first.
 
     Rows of z and p are in units of 2**-32, and bounds of 2**-unit, with unit = 32 + exponent + 72.
     """
@@ -313,7 +406,9 @@ class _Check:
     computed: Any = field(default_factory=hashlib.sha256)
 
     def bound(self, row: list[int], part: list[list[Neuron]], chosen: Any = None) -> int:
-        """A lower bound of a row over z of the layer behind those of `part`; `chosen` are the p of each layer."""
+        """A lower bound of a row over z of the layer behind those of `part`; `chosen` are the p
+        of each layer.
+        """
         total, down, q = 0, _S + self.exponent, list[int]()
         for depth in range(len(part), -1, -1):
             *columns, biases = self.layers[depth]
@@ -328,7 +423,9 @@ class _Check:
                 rest = q[i] * slope - (p << down)
                 total += q[i] * start + min(rest * low, rest * up)
                 row.append(p)
-        return total + sum(min(each * low, each * up) for each, (low, up) in zip(q, self.box, strict=True))
+        return total + sum(
+            min(each * low, each * up) for each, (low, up) in zip(q, self.box, strict=True)
+        )
 
     def note(self, *numbers: Any) -> None:
         self.computed.update(f"{numbers}".encode())
@@ -341,29 +438,50 @@ class _Check:
             found, shift = list[Neuron](), self.exponent + _T + _S - _Z
             for i, pair in enumerate(stated):
                 low, up = (
-                    self.bound([s * (i == j) << _S for j in range(count)], self.neurons) >> shift for s in (1, -1)
+                    self.bound([s * (i == j) << _S for j in range(count)], self.neurons) >> shift
+                    for s in (1, -1)
                 )
                 found.append(_lines(curve, low, -up, _integers(pair, 2)))
                 self.note(found[-1])
             self.neurons.append(found)
 
-    def check_tree(self, tree: Any, place: str, row: list[int], least: int, part: list[list[Neuron]]) -> list[int]:
+    def check_tree(
+        self, tree: Any, place: str, row: list[int], least: int, part: list[list[Neuron]]
+    ) -> list[int]:
         """The bounds of its leaves, all above -least."""
         if "cut" not in tree:
             _require(set(tree) <= {"p"}, f"{place}: has {[*tree]}, and a leaf has p or nothing")
-            p = [_integers(each, len(own)) for each, own in zip(tree["p"], part, strict=True)] if tree else None
+            p = (
+                [_integers(each, len(own)) for each, own in zip(tree["p"], part, strict=True)]
+                if tree
+                else None
+            )
             bound = self.bound(row, part, p) + least
             self.note(bound)
             if bound <= 0:
-                raise SmoothBoundError(f"{place}: the bound is {bound / 2 ** (self.exponent + _T + _S):.3g}, not > 0")
+                raise SmoothBoundError(
+                    f"{place}: the bound is {bound / 2 ** (self.exponent + _T + _S):.3g}, not > 0"
+                )
             return [bound]
         _require(set(tree) == {"neuron", "cut", "slopes", "low", "high"}, f"{place}: has {[*tree]}")
-        (depth, i), (cut,), found = _integers(tree["neuron"], 2), _integers([tree["cut"]], 1), list[int]()
+        (depth, i), (cut,), found = (
+            _integers(tree["neuron"], 2),
+            _integers([tree["cut"]], 1),
+            list[int](),
+        )
         _require(place.count(".") < _SPLITS, f"{place}: more than {_SPLITS} splits")
-        _require(0 <= depth < len(part) and 0 <= i < len(part[depth]), f"{place}: there is no neuron [{depth}, {i}]")
+        _require(
+            0 <= depth < len(part) and 0 <= i < len(part[depth]),
+            f"{place}: there is no neuron [{depth}, {i}]",
+        )
         low, up, *_ = part[depth][i]
-        _require(low < cut < up and len(tree["slopes"]) == 2, f"{place}: the cut is outside of the neuron's interval")
-        for name, ends, slopes in zip(("low", "high"), ((low, cut), (cut, up)), tree["slopes"], strict=True):
+        _require(
+            low < cut < up and len(tree["slopes"]) == 2,
+            f"{place}: the cut is outside of the neuron's interval",
+        )
+        for name, ends, slopes in zip(
+            ("low", "high"), ((low, cut), (cut, up)), tree["slopes"], strict=True
+        ):
             half = [[*layer] for layer in part]
             half[depth][i] = _lines(self.curves[depth], *ends, _integers(slopes, 2))
             self.note(half[depth][i])
@@ -379,32 +497,58 @@ def _checked(proof: Any, onnx_bytes: bytes) -> SmoothStatement:
     sizes = [len(layer[-1]) for layer in layers]
     _require(proof["format"] == SMOOTH_PROOF, f"format: is not {SMOOTH_PROOF}")
     stated = {"sha256": sha256, "inputs": inputs, "layers": sizes}
-    _require(json.dumps(proof["network"], sort_keys=True) == json.dumps(stated, sort_keys=True), f"is not of {stated}")
-    _require(set(proof) <= {"format", "network", "box", "property", "slopes", "trees", "computed"}, "unknown keys")
+    _require(
+        json.dumps(proof["network"], sort_keys=True) == json.dumps(stated, sort_keys=True),
+        f"is not of {stated}",
+    )
+    _require(
+        set(proof) <= {"format", "network", "box", "property", "slopes", "trees", "computed"},
+        "unknown keys",
+    )
     lower, upper = ([*map(_number, proof["box"][end])] for end in ("lower", "upper"))
     box = list(zip(lower, upper, strict=True))
-    whole = set(proof["box"]) == {"lower", "upper"} and len(box) == inputs and all(low <= up for low, up in box)
+    whole = (
+        set(proof["box"]) == {"lower", "upper"}
+        and len(box) == inputs
+        and all(low <= up for low, up in box)
+    )
     _require(whole, f"box: needs {inputs} ends, lower <= upper")
     outward = [(math.floor(low * 2**_T), math.ceil(up * 2**_T)) for low, up in box]
     check, rows, bounds = _Check(layers, e, curves, outward), list[Row](), list[list[int]]()
     check.check_intervals(proof["slopes"])
-    _require(set(proof["property"]) == {"rows"} and proof["property"]["rows"], "property: needs rows")
-    for number, (each, tree) in enumerate(zip(proof["property"]["rows"], proof["trees"], strict=True)):
-        place, factors = f"rows[{number}]", {int(i): _number(c) for i, c in each["coefficients"].items()}
-        known = set(each["coefficients"]) <= {*map(str, range(sizes[-1]))} and _exponent(factors.values()) <= _S
+    _require(
+        set(proof["property"]) == {"rows"} and proof["property"]["rows"], "property: needs rows"
+    )
+    for number, (each, tree) in enumerate(
+        zip(proof["property"]["rows"], proof["trees"], strict=True)
+    ):
+        place, factors = (
+            f"rows[{number}]",
+            {int(i): _number(c) for i, c in each["coefficients"].items()},
+        )
+        known = (
+            set(each["coefficients"]) <= {*map(str, range(sizes[-1]))}
+            and _exponent(factors.values()) <= _S
+        )
         _require(set(each) == {"coefficients", "constant"}, f"{place}: has {[*each]}")
-        _require(factors and all(factors.values()) and known, f"{place}: needs multiples of 2**-32 != 0 of outputs")
+        _require(
+            factors and all(factors.values()) and known,
+            f"{place}: needs multiples of 2**-32 != 0 of outputs",
+        )
         rows.append((factors, _number(each["constant"])))
         row = [int(factors.get(i, Fraction(0)) * 2**_S) for i in range(sizes[-1])]
         least = math.floor(rows[-1][1] * 2 ** (e + _S + _T))
         check.note(rows[-1], box)
         bounds.append(check.check_tree(tree, f"trees[{number}]", row, least, check.neurons))
     ends = [Fraction(min(each), 2 ** (e + _S + _T)) for each in bounds]
-    return SmoothStatement(sha256, sizes, box, rows, ends, sum(map(len, bounds)), check.computed.hexdigest())
+    return SmoothStatement(
+        sha256, sizes, box, rows, ends, sum(map(len, bounds)), check.computed.hexdigest()
+    )
 
 
 def recompute_smooth_proof(proof: Any, onnx_bytes: bytes) -> SmoothStatement:
-    """What the proof's choices prove of the network in an ONNX file's bytes, whatever "computed" says.
+    """What the proof's choices prove of the network in an ONNX file's bytes, whatever "computed"
+    says.
 
     Raises SmoothProofError if that is nothing.
 
@@ -419,12 +563,16 @@ def recompute_smooth_proof(proof: Any, onnx_bytes: bytes) -> SmoothStatement:
 
 
 def check_smooth_proof(proof: Any, onnx_bytes: bytes) -> SmoothStatement:
-    """The same, of a file whose "computed" is the digest of all numbers that were recomputed: else it was changed.
+    """The same, of a file whose "computed" is the digest of all numbers that were recomputed: else
+    it was changed.
 
     Example: docs/reference.md#check-a-proof
     """
     found = recompute_smooth_proof(proof, onnx_bytes)
-    _require(proof.get("computed") == found.computed, f"computed: is not the digest {found.computed} of what it proves")
+    _require(
+        proof.get("computed") == found.computed,
+        f"computed: is not the digest {found.computed} of what it proves",
+    )
     return found
 
 

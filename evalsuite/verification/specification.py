@@ -18,14 +18,18 @@ from evalsuite.contract import Property, Unsupported
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """sum of coefficient * Y_i over `terms` (pairs i, coefficient) <= bound, or < where `strict`."""
+    """sum of coefficient * Y_i over `terms` (pairs i, coefficient) <= bound, or < where
+    `strict`.
+    """
 
     terms: tuple[tuple[int, Fraction], ...]
     bound: Fraction
     strict: bool = False
 
     def holds(self, outputs: list[float]) -> bool:
-        """Whether finite outputs satisfy it, in exact arithmetic; a NaN or an infinity satisfies nothing."""
+        """Whether finite outputs satisfy it, in exact arithmetic; a NaN or an infinity satisfies
+        nothing.
+        """
         if not np.isfinite([outputs[i] for i, _ in self.terms]).all():
             return False
         value = sum((factor * Fraction(outputs[i]) for i, factor in self.terms), Fraction(0))
@@ -68,16 +72,25 @@ class Box:
 
     def nearest(self, point: Sequence[Fraction]) -> tuple[Fraction, ...]:
         """The nearest point inside."""
-        return tuple(min(max(x, low), high) for low, x, high in zip(self.lower, point, self.upper, strict=True))
+        return tuple(
+            min(max(x, low), high)
+            for low, x, high in zip(self.lower, point, self.upper, strict=True)
+        )
 
     def widened(self) -> Box:
         """The least box around it whose ends are float32 numbers."""
         lower = (Fraction(_rounded(each, np.float32, up=False)) for each in self.lower)
-        return Box(tuple(lower), tuple(Fraction(_rounded(each, np.float32, up=True)) for each in self.upper))
+        return Box(
+            tuple(lower),
+            tuple(Fraction(_rounded(each, np.float32, up=True)) for each in self.upper),
+        )
 
     def in_float32(self) -> Box:
         """Each end as the nearest float32, which is what a network receives."""
-        ends = ([Fraction(float(np.float32(float(each)))) for each in side] for side in (self.lower, self.upper))
+        ends = (
+            [Fraction(float(np.float32(float(each)))) for each in side]
+            for side in (self.lower, self.upper)
+        )
         return Box(*map(tuple, ends))
 
 
@@ -92,7 +105,8 @@ def _rounded(exact: Fraction, kind: type[np.floating], *, up: bool) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A disjunct: a box, and constraints on the outputs that must hold together; none: any output will do.
+    """A disjunct: a box, and constraints on the outputs that must hold together; none: any output
+    will do.
 
     Example: docs/reference.md#verify-a-property
     """
@@ -103,7 +117,8 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Specification:
-    """Satisfiable where any case is: a file describes what must *not* happen, so that `sat` is a violation.
+    """Satisfiable where any case is: a file describes what must *not* happen, so that `sat` is a
+    violation.
 
     Args:
         inputs: the number of X.
@@ -121,9 +136,13 @@ class Specification:
         """The same of other boxes, one for each of these."""
         boxes = {id(case.box): case.box for case in self.cases}
         changed = {name: change(box) for name, box in boxes.items()}
-        return replace(self, cases=tuple(replace(case, box=changed[id(case.box)]) for case in self.cases))
+        return replace(
+            self, cases=tuple(replace(case, box=changed[id(case.box)]) for case in self.cases)
+        )
 
-    def by_box(self, check: Callable[[], None] = lambda: None) -> list[tuple[Box, list[tuple[int, Case]]]]:
+    def by_box(
+        self, check: Callable[[], None] = lambda: None
+    ) -> list[tuple[Box, list[tuple[int, Case]]]]:
         """The cases of each box, with their places. `check` is called for each case."""
         # By identity, which the reader gives to equal boxes: the hashes of rationals are slow.
         groups: dict[int, tuple[Box, list[tuple[int, Case]]]] = {}
@@ -133,7 +152,9 @@ class Specification:
         return list(groups.values())
 
     def satisfied(self, point: Sequence[float | Fraction], outputs: list[float]) -> bool:
-        """Whether the inputs and outputs satisfy a case, in exact arithmetic and without any tolerance."""
+        """Whether the inputs and outputs satisfy a case, in exact arithmetic and without any
+        tolerance.
+        """
         inside: dict[int, bool] = {}
         holds: dict[int, bool] = {}
 
@@ -154,7 +175,8 @@ class Specification:
 
 
 def specification_of(property_: Property, outputs: int) -> Specification:
-    """What must not happen where the property holds: its negation, a case for each output that may break it.
+    """What must not happen where the property holds: its negation, a case for each output that may
+    break it.
 
     Raises:
         Unsupported: the property is of an L2 ball.
@@ -163,22 +185,37 @@ def specification_of(property_: Property, outputs: int) -> Specification:
     """
     if property_.center is not None:
         raise Unsupported("boxes are bisected, and this property is of an L2 ball")
-    ends = (tuple(map(Fraction, each.flatten().tolist())) for each in (property_.lower, property_.upper))
+    ends = (
+        tuple(map(Fraction, each.flatten().tolist())) for each in (property_.lower, property_.upper)
+    )
     box, one = Box(*ends), Fraction(1)
     if property_.ends is None:
         others = (each for each in range(outputs) if each != property_.label)
-        broken = [Constraint(((property_.label, one), (each, -one)), Fraction(0)) for each in others]
+        broken = [
+            Constraint(((property_.label, one), (each, -one)), Fraction(0)) for each in others
+        ]
     else:
         low, high = (each.tolist() for each in property_.ends)
-        broken = [Constraint(((i, one),), Fraction(end), strict=True) for i, end in enumerate(low) if isfinite(end)]
-        broken += [Constraint(((i, -one),), -Fraction(end), strict=True) for i, end in enumerate(high) if isfinite(end)]
-    return Specification(property_.lower.numel(), outputs, tuple(Case(box, (each,)) for each in broken))
+        broken = [
+            Constraint(((i, one),), Fraction(end), strict=True)
+            for i, end in enumerate(low)
+            if isfinite(end)
+        ]
+        broken += [
+            Constraint(((i, -one),), -Fraction(end), strict=True)
+            for i, end in enumerate(high)
+            if isfinite(end)
+        ]
+    return Specification(
+        property_.lower.numel(), outputs, tuple(Case(box, (each,)) for each in broken)
+    )
 
 
 def in_rows(
     cases: Sequence[Case], outputs: int, check: Callable[[], None]
 ) -> tuple[torch.Tensor, torch.Tensor, list[list[int]]]:
-    """The distinct constraints c.y <= d as rows c (rows, outputs) and d (rows,), nearest float64, and each case's rows.
+    """The distinct constraints c.y <= d as rows c (rows, outputs) and d (rows,), nearest float64,
+    and each case's rows.
 
     `check` is called often.
     """

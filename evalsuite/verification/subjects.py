@@ -1,4 +1,5 @@
-"""What a verifier asks of a network of real inputs, and of one of tokens: that in balls around what they embed to.
+"""What a verifier asks of a network of real inputs, and of one of tokens: that in balls around what
+they embed to.
 
 A network's graph is that of the ONNX file that it is, or of the file that it is exported to.
 """
@@ -34,11 +35,13 @@ _POINTS, _CLOSE = 4, 1e-5
 
 
 def graph_of_network(network: Network) -> tuple[onnx.ModelProto, Bounded]:
-    """The model, and its graph in float64, which has been compared with ONNX Runtime, and with the module.
+    """The model, and its graph in float64, which has been compared with ONNX Runtime, and with the
+    module.
 
     Raises:
-        Unsupported: the network cannot be exported, an operator has no reader, or the file's numbers of inputs or
-            outputs are not the network's, or the module computes something else.
+        Unsupported: the network cannot be exported, an operator has no reader, or the file's
+            numbers of inputs or outputs are not the network's, or the module computes something
+            else.
 
     Example: docs/reference.md#verify-a-property
     """
@@ -52,15 +55,16 @@ def graph_of_network(network: Network) -> tuple[onnx.ModelProto, Bounded]:
     wanted = math.prod(network.input_shape), network.classes
     if (graph.inputs, graph.outputs) != wanted:
         raise Unsupported(
-            f"the graph has {graph.inputs} inputs and {graph.outputs} outputs a sample, the data {wanted[0]} and "
-            f"{wanted[1]}"
+            f"the graph has {graph.inputs} inputs and {graph.outputs} outputs a sample, the data"
+            f" {wanted[0]} and {wanted[1]}"
         )
     _compare_module(graph, network)
     return model, graph
 
 
 def graph_alone(network: Network) -> Bounded:
-    """The graph without the model, which takes seconds to be exported: of what follows an embedding it is not needed.
+    """The graph without the model, which takes seconds to be exported: of what follows an embedding
+    it is not needed.
 
     Raises:
         Unsupported: as for `graph_of_network`.
@@ -73,10 +77,11 @@ def graph_alone(network: Network) -> Bounded:
 
 
 def zonotopes_of(network: Network) -> Callable[..., Zonotope] | None:
-    """For a network with attention the function that bounds its outputs over one box by a zonotope; None of any other.
+    """For a network with attention the function that bounds its outputs over one box by a zonotope;
+    None of any other.
 
-    The function takes the box's ends, each (1, *input_shape) float64, and `check`, as `zonotope_of` does. None also
-    where the network cannot be read by torch.export.
+    The function takes the box's ends, each (1, *input_shape) float64, and `check`, as `zonotope_of`
+    does. None also where the network cannot be read by torch.export.
 
     Example: docs/reference.md#verify-a-property
     """
@@ -95,7 +100,9 @@ def zonotopes_of(network: Network) -> Callable[..., Zonotope] | None:
 
 @torch.no_grad()
 def _compare_module(graph: Bounded, network: Network) -> None:
-    """Raise Unsupported where the graph of an exported module computes something else than the module."""
+    """Raise Unsupported where the graph of an exported module computes something else than the
+    module.
+    """
     if is_file(network):
         return
     module = copy.deepcopy(network.module).double().eval()
@@ -113,12 +120,16 @@ def _model(network: Network) -> onnx.ModelProto:
     with TemporaryDirectory() as folder:
         try:
             path = Path(folder) / "network.onnx"
-            return export_onnx(network.module, network.input_shape, path, example=network.example(2))
+            return export_onnx(
+                network.module, network.input_shape, path, example=network.example(2)
+            )
         except (OSError, MemoryError):  # a full disk says nothing of the network
             raise
         except Exception as error:  # torch's and onnx's errors share no base class
             said = (str(error).splitlines() or [""])[0]
-            raise Unsupported(f"cannot be exported to ONNX: {type(error).__name__}: {said}") from error
+            raise Unsupported(
+                f"cannot be exported to ONNX: {type(error).__name__}: {said}"
+            ) from error
 
 
 _ANYWHERE = (-math.inf, math.inf)  # where an embedded token may lie
@@ -128,7 +139,8 @@ _Member = tuple[int, int | None, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A network of real inputs, and `properties` of a radius: what is asked of it around the samples it stands for.
+    """A network of real inputs, and `properties` of a radius: what is asked of it around the
+    samples it stands for.
 
     Example: docs/reference.md#verify-a-property
     """
@@ -137,26 +149,31 @@ class Subject:
     properties: Callable[[float], list[Property]]
 
     def graph(self) -> Bounded:
-        """The network's graph, compared with it; of embedded tokens without an ONNX file, which takes seconds."""
+        """The network's graph, compared with it; of embedded tokens without an ONNX file, which
+        takes seconds.
+        """
         return graph_alone(self.network)
 
 
 def subjects(network: Network, bench: Bench, count: int, *, positions: int = 0) -> list[Subject]:
-    """The network with the first `count` test samples that have a target; of tokens, what follows their embedding.
+    """The network with the first `count` test samples that have a target; of tokens, what follows
+    their embedding.
 
-    Of tokens, samples of the same masks and positions share a subject, whose module is an `Embedded` one. Where each
-    position has a target, the logits of the last position that has one are meant.
+    Of tokens, samples of the same masks and positions share a subject, whose module is an
+    `Embedded` one. Where each position has a target, the logits of the last position that has one
+    are meant.
 
     Args:
         network: what is verified.
         bench: its data.
         count: how many samples.
-        positions: of tokens, how many positions are inputs: the last ones up to the one whose logits are meant, or up
-            to the last that the outputs depend on. What comes before them is the sample's: see `continued`. 0 for all.
+        positions: of tokens, how many positions are inputs: the last ones up to the one whose
+            logits are meant, or up to the last that the outputs depend on. What comes before them
+            is the sample's: see `continued`. 0 for all.
 
     Raises:
-        Unsupported: the network takes several real inputs, it cannot be read as a graph, not exactly one table is given
-            its tokens, or the table is another one than before the swap.
+        Unsupported: the network takes several real inputs, it cannot be read as a graph, not
+            exactly one table is given its tokens, or the table is another one than before the swap.
 
     Example: docs/reference.md#verify-a-property
     """
@@ -175,17 +192,23 @@ def subjects(network: Network, bench: Bench, count: int, *, positions: int = 0) 
         if before is not None:
             former, others = embedded(before, sample, vocabulary, position)
             if not torch.equal(others, vectors):  # of each sample: its tokens choose their own rows
-                raise Unsupported("the embedding changed after the swap: there is no one ball for both networks")
+                raise Unsupported(
+                    "the embedding changed after the swap: there is no one ball for both networks"
+                )
         if positions:
             stop = _behind(cut, vectors) if position is None else position + 1
             start = max(0, stop - positions)
             former = None if former is None else continued(former, vectors, start, stop)
             cut, vectors = continued(cut, vectors, start, stop), vectors[:, start:stop]
-        members = next((each[3] for each in found if _same(each[0], cut) and _same(each[1], former)), None)
+        members = next(
+            (each[3] for each in found if _same(each[0], cut) and _same(each[1], former)), None
+        )
         if members is None:
             unswapped = None if former is None else Embedded(former)
             shape = tuple(vectors.shape[1:])
-            made = Network(network.name, Embedded(cut), shape, network.classes, unswapped, given=vectors)
+            made = Network(
+                network.name, Embedded(cut), shape, network.classes, unswapped, given=vectors
+            )
             members = list[_Member]()
             found.append((cut, former, made, members))
         members.append((place, position, vectors[0]))
@@ -193,10 +216,14 @@ def subjects(network: Network, bench: Bench, count: int, *, positions: int = 0) 
 
 
 def _behind(cut: Graph, vectors: torch.Tensor) -> int:
-    """The position behind the last one that the outputs depend on: what a mask hides moves nothing."""
+    """The position behind the last one that the outputs depend on: what a mask hides moves
+    nothing.
+    """
     with torch.enable_grad():
         outputs = cut(given := vectors.detach().double().requires_grad_())
-        weights = torch.rand(outputs.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        weights = torch.rand(
+            outputs.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+        )
         (gradient,) = torch.autograd.grad(outputs, given, weights)
     seen = gradient.abs().sum((0, 2)).nonzero().flatten().tolist()
     return int(max(seen, default=vectors.shape[1] - 1)) + 1
@@ -208,7 +235,9 @@ def _position(whole: Graph, bench: Bench, place: int) -> int | None:
     if len(whole.nodes[whole.output].shape) != 3:
         return None
     if test.targets.ndim != 2 or test.task.asks != "margin":
-        raise Unsupported("each position has outputs, and the targets are no class for each position")
+        raise Unsupported(
+            "each position has outputs, and the targets are no class for each position"
+        )
     return int(test.counted[place].nonzero()[-1])
 
 
@@ -235,4 +264,6 @@ def _equal(one: Operation, other: Operation) -> bool:
             return torch.equal(a, b)
         return type(a) is type(b) and a == b
 
-    return type(one) is type(other) and all(alike(value, vars(other)[name]) for name, value in vars(one).items())
+    return type(one) is type(other) and all(
+        alike(value, vars(other)[name]) for name, value in vars(one).items()
+    )

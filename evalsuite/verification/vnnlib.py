@@ -1,9 +1,9 @@
 """Reading VNN-LIB files: boxes on X_i and linear constraints on Y_i, joined by `and` and `or`.
 
-Of VNN-LIB 2.0 that is read which says the same of one network or of two: see `vnnlib_cases`. Numbers are kept as the
-exact rationals that the decimals denote, for a witness is judged without tolerance. Errors name the file and the line.
-The `vnnlib` package of the registry does not serve: 1.0.2 reads VNN-LIB 2.0 alone, and no exponents, and 0.0.1 turns
-decimals into float64.
+Of VNN-LIB 2.0 that is read which says the same of one network or of two: see `vnnlib_cases`.
+Numbers are kept as the exact rationals that the decimals denote, for a witness is judged without
+tolerance. Errors name the file and the line. The `vnnlib` package of the registry does not serve:
+1.0.2 reads VNN-LIB 2.0 alone, and no exponents, and 0.0.1 turns decimals into float64.
 """
 
 from __future__ import annotations
@@ -53,12 +53,14 @@ def _plus(first: _Form, second: _Form, factor: Fraction | int = 1) -> _Form:
 
 
 def read_vnnlib(path: Path, check: Check = lambda: None) -> Specification:
-    """The property in a .vnnlib or .vnnlib.gz file. `check` is called often; what it raises ends the reading.
+    """The property in a .vnnlib or .vnnlib.gz file. `check` is called often; what it raises ends
+    the reading.
 
     A disjunct whose box is reversed is no case, unless there is no other.
 
     Raises:
-        VnnLibError: what is no VNN-LIB, not linear, or no box: an input without both bounds, or with reversed ones.
+        VnnLibError: what is no VNN-LIB, not linear, or no box: an input without both bounds, or
+            with reversed ones.
         OSError: the file can't be read.
 
     Example: docs/reference.md#verify-a-property
@@ -74,12 +76,16 @@ def read_vnnlib(path: Path, check: Check = lambda: None) -> Specification:
 
 
 def parse_vnnlib(text: str, where: str = "vnnlib", check: Check = lambda: None) -> Specification:
-    """The property in `text`; `where` stands for the file in errors. The rest as for `read_vnnlib`."""
+    """The property in `text`; `where` stands for the file in errors. The rest as for
+    `read_vnnlib`.
+    """
     return _Parser(where, check).specification(text)
 
 
 class _Parser:
-    """Reads one file: what is declared, what is asserted of all cases, and the disjunctive normal form of the rest."""
+    """Reads one file: what is declared, what is asserted of all cases, and the disjunctive
+    normal form of the rest.
+    """
 
     def __init__(self, where: str, check: Check) -> None:
         self._where, self._check = where, check
@@ -113,7 +119,9 @@ class _Parser:
                     clauses = self._joined(clauses, found, tree.line)
             else:
                 raise self._error(
-                    tree.line, f"unknown command {command!r}; there are declare-const, declare-network and assert"
+                    tree.line,
+                    f"unknown command {command!r}; there are declare-const, declare-network and"
+                    " assert",
                 )
         common, clauses = self._tensors.joined(common, clauses, last)
         sizes = [self._size(kind, last) for kind in "XY"]
@@ -128,14 +136,19 @@ class _Parser:
     def _expect_second(self, tree: Group, arguments: tuple[Tree, ...]) -> None:
         words = [each.text for each in arguments if isinstance(each, Word)]
         if words != ["<2.0>"]:
-            raise self._error(tree.line, f"version {' '.join(words)} of VNN-LIB; of those that state one 2.0 is read")
+            raise self._error(
+                tree.line,
+                f"version {' '.join(words)} of VNN-LIB; of those that state one 2.0 is read",
+            )
 
     def _declare(self, tree: Group, arguments: tuple[Tree, ...]) -> None:
         words = [each.text if isinstance(each, Word) else "(" for each in arguments]
         match = _NAME.match(words[0]) if words else None
         if len(words) != 2 or match is None or words[1] != "Real":
             raise self._error(
-                tree.line, f"expected (declare-const X_i Real) or Y_i, got {' '.join(['declare-const', *words])}"
+                tree.line,
+                "expected (declare-const X_i Real) or Y_i, got"
+                f" {' '.join(['declare-const', *words])}",
             )
         known, index = self._declared[match[1]], int(match[2])
         if index in known:
@@ -152,11 +165,15 @@ class _Parser:
             raise self._error(line, f"no {kind}_i is declared")
         missing = set(range(len(known))) - known
         if missing:
-            raise self._error(line, f"{kind}_{min(missing)} is not declared, but {kind}_{max(known)} is")
+            raise self._error(
+                line, f"{kind}_{min(missing)} is not declared, but {kind}_{max(known)} is"
+            )
         return len(known)
 
     def _formula(self, tree: Tree) -> list[Clause]:
-        """The disjunctive normal form of a formula, clause by clause. Raises VnnLibError where it cannot be read."""
+        """The disjunctive normal form of a formula, clause by clause. Raises VnnLibError where
+        it cannot be read.
+        """
         name, arguments = self._command(tree)
         if name in ("and", "or") and not arguments:
             raise self._error(tree.line, f"an empty {name!r}")
@@ -170,19 +187,23 @@ class _Parser:
             return clauses
         if name in _COMPARISONS:
             return [self._comparison(name, arguments, tree.line)]
-        raise self._error(tree.line, f"{name!r} is not read; there are and, or, {', '.join(_COMPARISONS)}")
+        raise self._error(
+            tree.line, f"{name!r} is not read; there are and, or, {', '.join(_COMPARISONS)}"
+        )
 
     def _joined(self, first: list[Clause], second: list[Clause], line: int) -> list[Clause]:
         if len(first) * len(second) > _MOST_CASES:
-            raise self._error(line, f"the disjunctive normal form has more than {_MOST_CASES} cases")
+            raise self._error(
+                line, f"the disjunctive normal form has more than {_MOST_CASES} cases"
+            )
         comparisons = len(second) * sum(map(len, first)) + len(first) * sum(map(len, second))
         distinct = len({id(each) for clause in (*first, *second) for each in clause})
         if comparisons > _MOST_COMPARISONS or len(first) * len(second) * distinct > _MOST_MARKS:
             raise self._error(
                 line,
-                f"the disjunctive normal form has {len(first) * len(second)} cases of {distinct} different"
-                f" comparisons, {comparisons} in all; at most {_MOST_COMPARISONS} in all are read, and at most"
-                f" {_MOST_MARKS} cases times different ones",
+                f"the disjunctive normal form has {len(first) * len(second)} cases of {distinct}"
+                f" different comparisons, {comparisons} in all; at most {_MOST_COMPARISONS} in all"
+                f" are read, and at most {_MOST_MARKS} cases times different ones",
             )
         joined = []
         for one, other in itertools.product(first, second):
@@ -212,7 +233,9 @@ class _Parser:
             return self._leaf(tree)
         name, arguments = self._command(tree)
         if name not in ("+", "-", "*") or not arguments:
-            raise self._error(tree.line, f"{name!r} is no arithmetic that is read; there are +, - and *")
+            raise self._error(
+                tree.line, f"{name!r} is no arithmetic that is read; there are +, - and *"
+            )
         forms = [self._expression(each) for each in arguments]
         if name == "*":
             return self._product(forms, tree.line)

@@ -1,9 +1,10 @@
 """What VNN-LIB files are made of: nested lists of words, tensors of VNN-LIB 2.0, and cases.
 
-Entries of tensors become X_i and Y_i, and comparisons become cases: a box and constraints for each disjunct.
+Entries of tensors become X_i and Y_i, and comparisons become cases: a box and constraints for each
+disjunct.
 
-Of two networks the outputs of the second follow those of the first, and their inputs must be said to be equal, entry
-by entry: only then there is one box for both.
+Of two networks the outputs of the second follow those of the first, and their inputs must be said
+to be equal, entry by entry: only then there is one box for both.
 """
 
 from __future__ import annotations
@@ -68,7 +69,11 @@ def groups(text: str, where: str, check: Callable[[], None] = lambda: None) -> I
             if len(open_) > _DEEPEST:
                 raise VnnLibError(f"{where}:{word.line}: more than {_DEEPEST} parentheses deep")
         elif not open_:
-            fault = "a ')' without its '('" if word.text == ")" else f"{word.text!r} stands outside of any command"
+            fault = (
+                "a ')' without its '('"
+                if word.text == ")"
+                else f"{word.text!r} stands outside of any command"
+            )
             raise VnnLibError(f"{where}:{word.line}: {fault}")
         elif word.text != ")":
             open_[-1][1].append(word)
@@ -105,7 +110,8 @@ _Side = dict[int, tuple[Fraction, int]]  # of each input its bound, and the line
 
 
 class Cases:
-    """Makes the cases of one file. Equal boxes are one object, and so are the constraints of one comparison.
+    """Makes the cases of one file. Equal boxes are one object, and so are the constraints of one
+    comparison.
 
     Args:
         where: the file in errors.
@@ -122,7 +128,8 @@ class Cases:
     def of(self, common: list[Atomic], clauses: list[Clause]) -> tuple[Case, ...]:
         """The cases: in each all of `common` holds, and one of the clauses.
 
-        Raises VnnLibError for an input without bounds, a constraint that is no bound, or if every box is reversed.
+        Raises VnnLibError for an input without bounds, a constraint that is no bound, or if every
+        box is reversed.
         """
         shared, bounds = self._parted(tuple(common))
         lower, upper = self._narrowed({}, {}, bounds)
@@ -166,7 +173,9 @@ class Cases:
             terms = tuple((index, each) for (_, index), each in sorted(atomic.terms.items()))
             return Constraint(terms, atomic.bound, atomic.strict)
         if kinds == {"X", "Y"} or len(atomic.terms) > 1:
-            raise self._error(atomic.line, "a constraint on an input must bound this one input by a number")
+            raise self._error(
+                atomic.line, "a constraint on an input must bound this one input by a number"
+            )
         return None
 
     def _narrowed(self, lower: _Side, upper: _Side, bounds: list[Atomic]) -> tuple[_Side, _Side]:
@@ -174,7 +183,9 @@ class Cases:
         for atomic in bounds:
             ((_, index), factor), *_ = atomic.terms.items()
             if atomic.strict:
-                raise self._error(atomic.line, f"a strict bound on X_{index}: boxes are closed; use <= or >=")
+                raise self._error(
+                    atomic.line, f"a strict bound on X_{index}: boxes are closed; use <= or >="
+                )
             bound = atomic.bound / factor, atomic.line
             if abs(bound[0]) > LARGEST:
                 raise self._error(atomic.line, f"X_{index} is bounded by a number beyond 1e+-100")
@@ -233,17 +244,28 @@ class Tensors:
         others = [each for each in words[1:] if each[0] != "isomorphic-to"]
         kinds = [each[0] for each in others]
         if not words or len(words[0]) != 1 or sorted(kinds) != ["declare-input", "declare-output"]:
-            raise self.error(tree.line, f"a network with one declare-input and one declare-output is read, got {kinds}")
+            raise self.error(
+                tree.line,
+                f"a network with one declare-input and one declare-output is read, got {kinds}",
+            )
         if len(self.networks) == _MOST_NETWORKS or words[0][0] in self.networks:
-            raise self.error(tree.line, f"network {words[0][0]!r} is declared twice, or is the third")
+            raise self.error(
+                tree.line, f"network {words[0][0]!r} is declared twice, or is the third"
+            )
         for kind, *rest in others:
-            self._tensor(tree.line, "Y" if kind == "declare-output" else _OTHER if self.networks else "X", rest)
+            self._tensor(
+                tree.line,
+                "Y" if kind == "declare-output" else _OTHER if self.networks else "X",
+                rest,
+            )
         self.networks.append(words[0][0])
 
     def _tensor(self, line: int, kind: str, words: list[str]) -> None:
         match = _ENTRY.fullmatch(words[1]) if len(words) == 2 else None
         if match is None or match[1] not in _REAL or match[2] is None:
-            raise self.error(line, f"expected a name, {', '.join(_REAL)} and [a shape], got {' '.join(words)}")
+            raise self.error(
+                line, f"expected a name, {', '.join(_REAL)} and [a shape], got {' '.join(words)}"
+            )
         if words[0] in self.named:
             raise self.error(line, f"{words[0]} is declared twice")
         sizes = tuple(int(each) for each in match[2].split(",") if each)
@@ -259,29 +281,49 @@ class Tensors:
             return None
         tensor = self.named[match[1]]
         index = tuple(int(each) for each in (match[2] or "").split(",") if each)
-        within = len(index) == len(tensor.shape) and all(i < n for i, n in zip(index, tensor.shape, strict=True))
+        within = len(index) == len(tensor.shape) and all(
+            i < n for i, n in zip(index, tensor.shape, strict=True)
+        )
         if not within:
-            raise self.error(word.line, f"{word.text} is no entry of {match[1]}, whose shape is {list(tensor.shape)}")
-        return tensor.kind, tensor.first + (int(np.ravel_multi_index(index, tensor.shape)) if index else 0)
+            raise self.error(
+                word.line,
+                f"{word.text} is no entry of {match[1]}, whose shape is {list(tensor.shape)}",
+            )
+        return tensor.kind, tensor.first + (
+            int(np.ravel_multi_index(index, tensor.shape)) if index else 0
+        )
 
     def size(self, kind: str) -> int:
         """How many X, or Y, there are."""
         return sum(prod(each.shape) for each in self.named.values() if each.kind == kind)
 
-    def joined(self, common: list[Atomic], clauses: list[Clause], line: int) -> tuple[list[Atomic], list[Clause]]:
-        """With one network's inputs for both. Raises VnnLibError where they are not said to be equal."""
+    def joined(
+        self, common: list[Atomic], clauses: list[Clause], line: int
+    ) -> tuple[list[Atomic], list[Clause]]:
+        """With one network's inputs for both. Raises VnnLibError where they are not said to be
+        equal.
+        """
         if len(self.networks) < _MOST_NETWORKS:
             return common, clauses
         size = self.size("X")
         wanted = {(i, sign) for i in range(size) for sign in (1, -1)}
         found = {_sign(each) for each in common}
         if self.size(_OTHER) != size or not wanted <= found:
-            raise self.error(line, "the inputs of the two networks are not said to be equal, entry by entry, with ==")
+            raise self.error(
+                line,
+                "the inputs of the two networks are not said to be equal, entry by entry, with ==",
+            )
         # One of each, which clauses share.
-        renamed = {id(each): self._renamed(each) for clause in (common, *clauses) for each in clause
-                   if _sign(each) is None}  # fmt: skip
+        renamed = {
+            id(each): self._renamed(each)
+            for clause in (common, *clauses)
+            for each in clause
+            if _sign(each) is None
+        }
         rest = [renamed[id(each)] for each in common if id(each) in renamed]
-        return rest, [tuple(renamed[id(each)] for each in clause if id(each) in renamed) for clause in clauses]
+        return rest, [
+            tuple(renamed[id(each)] for each in clause if id(each) in renamed) for clause in clauses
+        ]
 
     def _renamed(self, atomic: Atomic) -> Atomic:
         terms: dict[Variable, Fraction] = {}
@@ -306,4 +348,6 @@ def _sign(atomic: Atomic) -> tuple[int, int] | None:
     if len(own) != 1 or len(atomic.terms) != 2 or atomic.bound or atomic.strict:
         return None
     ((index, factor),) = own
-    return (index, 1 if factor > 0 else -1) if atomic.terms.get((_OTHER, index)) == -factor else None
+    return (
+        (index, 1 if factor > 0 else -1) if atomic.terms.get((_OTHER, index)) == -factor else None
+    )

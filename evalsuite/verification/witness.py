@@ -1,4 +1,6 @@
-"""Replay: a counterexample counts where ONNX Runtime itself, in float32, shows it; see `Witnesses` and `Replay`."""
+"""Replay: a counterexample counts where ONNX Runtime itself, in float32, shows it; see
+`Witnesses` and `Replay`.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ from evalsuite.verification.specification import Specification
 class Witness:
     """Inputs of a box, and the outputs that ONNX Runtime gives for them, flat.
 
-    Inputs are numbers of float32 or of an integer network; or rational ones, which the network receives as the nearest
-    float32.
+    Inputs are numbers of float32 or of an integer network; or rational ones, which the network
+    receives as the nearest float32.
 
     Example: docs/reference.md#verify-a-property
     """
@@ -34,9 +36,15 @@ class Witness:
     outputs: tuple[float, ...]
 
     def text(self) -> str:
-        """As VNN-COMP writes it, ((X_0 v) ... (Y_0 v)), in decimals that are exactly these numbers."""
+        """As VNN-COMP writes it, ((X_0 v) ... (Y_0 v)), in decimals that are exactly these
+        numbers.
+        """
         named = [("X", self.inputs), ("Y", self.outputs)]
-        pairs = [f"({kind}_{i} {_decimal(value)})" for kind, values in named for i, value in enumerate(values)]
+        pairs = [
+            f"({kind}_{i} {_decimal(value)})"
+            for kind, values in named
+            for i, value in enumerate(values)
+        ]
         return "(" + "\n ".join(pairs) + ")"
 
 
@@ -52,17 +60,21 @@ def _decimal(value: float | Fraction) -> str:
 
 
 class Witnesses:
-    """Replays points in ONNX Runtime on the CPU, one at a time: of a network, or of several, whose outputs follow.
+    """Replays points in ONNX Runtime on the CPU, one at a time: of a network, or of several, whose
+    outputs follow.
 
     Args:
         specification: what a witness must satisfy.
         files: the contents of each network's file.
-        real: the same in real arithmetic, in which a witness must satisfy it too; None: ONNX Runtime suffices.
+        real: the same in real arithmetic, in which a witness must satisfy it too; None: ONNX
+            Runtime suffices.
 
     Example: docs/reference.md#verify-a-property
     """
 
-    def __init__(self, specification: Specification, *files: bytes, real: RealNetwork | None = None) -> None:
+    def __init__(
+        self, specification: Specification, *files: bytes, real: RealNetwork | None = None
+    ) -> None:
         self._sessions = [open_onnx(each) for each in files]
         self._specification, self._real = specification, real
         boxes = {id(case.box): case.box for case in specification.cases}.values()
@@ -73,7 +85,9 @@ class Witnesses:
         """The first that real arithmetic confirms, and ONNX Runtime does not."""
 
     def outputs(self, point: torch.Tensor) -> list[float]:
-        """What the networks give at a point (inputs,) of float32, or of a network's own integers."""
+        """What the networks give at a point (inputs,) of float32, or of a network's own
+        integers.
+        """
         found: list[float] = []
         for session in self._sessions:
             (given,) = session.get_inputs()
@@ -83,7 +97,8 @@ class Witnesses:
         return found
 
     def witness(self, point: torch.Tensor) -> Witness | None:
-        """The witness at a point (inputs,); None where the file's exact numbers do not confirm it in both ways.
+        """The witness at a point (inputs,); None where the file's exact numbers do not confirm it
+        in both ways.
 
         Of a box without float32 points it is the nearest rational point, see `rational`.
         """
@@ -95,19 +110,24 @@ class Witnesses:
         witness = Witness(tuple(inputs), tuple(self.outputs(point)))
         if not self._specification.satisfied(inputs, list(witness.outputs)):
             return None
-        if self._real is None or self._real.satisfies(self._specification, [Fraction(each) for each in inputs]):
+        if self._real is None or self._real.satisfies(
+            self._specification, [Fraction(each) for each in inputs]
+        ):
             return witness
         self.in_float32 = self.in_float32 or witness
         return None
 
     def rational(self, point: Sequence[Fraction]) -> Witness | None:
-        """The witness at a rational point (inputs,): real arithmetic confirms it, and ONNX Runtime at what it receives.
+        """The witness at a rational point (inputs,): real arithmetic confirms it, and ONNX Runtime
+        at what it receives.
 
         That is the nearest float32 of each number, which may lie just outside of the box.
         """
         if self._real is None or not self._real.satisfies(self._specification, point):
             return None
-        outputs = self.outputs(torch.tensor([float(each) for each in point], dtype=torch.float64).float())
+        outputs = self.outputs(
+            torch.tensor([float(each) for each in point], dtype=torch.float64).float()
+        )
         witness = Witness(tuple(point), tuple(outputs))
         if self._specification.satisfied(list(point), outputs):
             return witness
@@ -116,7 +136,8 @@ class Witnesses:
 
 
 class Replay:
-    """Runs a network's counterexamples in torch and in ONNX Runtime, both in float32, one input at a time.
+    """Runs a network's counterexamples in torch and in ONNX Runtime, both in float32, one input at
+    a time.
 
     Example: docs/reference.md#verify-a-property
     """
@@ -130,6 +151,8 @@ class Replay:
 
     @torch.no_grad()
     def confirms(self, property_: Property, point: torch.Tensor) -> bool:
-        """Whether the float32 `point` belongs to the property, and both runtimes violate it there; NaN does."""
+        """Whether the float32 `point` belongs to the property, and both runtimes violate it
+        there; NaN does.
+        """
         made = (self._module(point[None]), run_onnx(self._session, point[None]))
         return property_.contains(point) and all(bool(violated(each, [property_])) for each in made)

@@ -1,4 +1,6 @@
-"""A typed graph written in the few kinds of nodes whose bounds are known, an operation at a time."""
+"""A typed graph written in the few kinds of nodes whose bounds are known, an operation at a
+time.
+"""
 
 from __future__ import annotations
 
@@ -47,14 +49,17 @@ Rule = Callable[..., Tensor | Padded]
 
 
 class Writer(Arithmetic[Tensor]):
-    """Writes operation after operation; those that compute by `rules`, of the writer, the operation and what is given.
+    """Writes operation after operation; those that compute by `rules`, of the writer, the operation
+    and what is given.
 
     `check` is called before each; what it raises ends the writing.
     """
 
     bounds = "sound bounds"
 
-    def __init__(self, graph: TypedGraph, rules: dict[type, Rule], check: Callable[[], None]) -> None:
+    def __init__(
+        self, graph: TypedGraph, rules: dict[type, Rule], check: Callable[[], None]
+    ) -> None:
         self.graph, self.nodes = graph, list[Node]()
         self._rules, self._check = rules, check
         self.found: list[Known | Padded] = []
@@ -64,7 +69,10 @@ class Writer(Arithmetic[Tensor]):
         """The nodes, and the output. Raises Unsupported, with the name of the node."""
         for node in self.graph.nodes:
             self._check()
-            self._name, kind = node.name, "constant" if isinstance(node.operation, typed.Constant) else "node"
+            self._name, kind = (
+                node.name,
+                "constant" if isinstance(node.operation, typed.Constant) else "node",
+            )
             self._where = f"{kind} {node.name!r}"
             with guarded(self._where):
                 self.found.append(self._written(node))
@@ -79,16 +87,22 @@ class Writer(Arithmetic[Tensor]):
 
     def append(self, operation: Operation, shape: tuple[int, ...], *given: Tensor) -> Tensor:
         """A new node of what is given, with the shape of what it computes."""
-        self.nodes.append(Node(self._name, operation, tuple(each.value for each in given), prod(shape)))
+        self.nodes.append(
+            Node(self._name, operation, tuple(each.value for each in given), prod(shape))
+        )
         return Tensor(len(self.nodes), shape)
 
-    def affine(self, x: Tensor, map_: Linear, shape: tuple[int, ...], bias: torch.Tensor | None = None) -> Tensor:
+    def affine(
+        self, x: Tensor, map_: Linear, shape: tuple[int, ...], bias: torch.Tensor | None = None
+    ) -> Tensor:
         """A new affine node of one tensor; `bias` is broadcast."""
         flat = torch.zeros(prod(shape)) if bias is None else bias.expand(shape).flatten()
         return self.append(Affine((map_,), flat.double()), shape, x)
 
     def shifted(self, x: Tensor, constant: torch.Tensor, sign: int = 1) -> Tensor:
-        """One node with that before, where that has no bias. To add to 0 is exact, and one node is faster."""
+        """One node with that before, where that has no bias. To add to 0 is exact, and one node
+        is faster.
+        """
         bias = sign * constant
         node = self.nodes[x.value - 1] if x.value else None
         if node and isinstance(node.operation, Affine) and not bool(node.operation.bias.any()):
@@ -104,8 +118,12 @@ class Writer(Arithmetic[Tensor]):
         if isinstance(operation, typed.Input):
             return Tensor(0, at(node.shape, 1))
         if isinstance(operation, typed.Constant):
-            return operation.value.double() if operation.value.is_floating_point() else operation.value
-        if isinstance(operation, typed.MaxPool | typed.Softmax) and isinstance(self.found[node.sources[0]], Padded):
+            return (
+                operation.value.double() if operation.value.is_floating_point() else operation.value
+            )
+        if isinstance(operation, typed.MaxPool | typed.Softmax) and isinstance(
+            self.found[node.sources[0]], Padded
+        ):
             return self._rules[type(operation)](self, operation, self.found[node.sources[0]])
         masked = any(isinstance(self.found[each], Padded) for each in node.sources)
         return self._masked(node) if masked else self._of_operands(node)
@@ -115,7 +133,9 @@ class Writer(Arithmetic[Tensor]):
         given = [self.known(each) for each in node.sources]
         if isinstance(operation, typed.Where) and isinstance(given[0], torch.Tensor):
             return self._chosen(operation, given)
-        finite = all(bool(each.isfinite().all()) for each in given if isinstance(each, torch.Tensor))
+        finite = all(
+            bool(each.isfinite().all()) for each in given if isinstance(each, torch.Tensor)
+        )
         if not (finite or operation.moves or isinstance(operation, typed.Sum)):
             self.refuse("takes an infinite constant")
         if isinstance(operation, Positions):
@@ -124,7 +144,11 @@ class Writer(Arithmetic[Tensor]):
             # The batch is known: it is one.
             operation, given = replace(operation, shape=at(operation.shape, 1)), given[:1]
         constants = [each for each in given if isinstance(each, torch.Tensor)]
-        return self._computed(operation, given) if len(constants) < len(given) else self._folded(operation, constants)
+        return (
+            self._computed(operation, given)
+            if len(constants) < len(given)
+            else self._folded(operation, constants)
+        )
 
     def _computed(self, operation: Any, given: list[Known]) -> Known | Padded:
         if isinstance(operation, Pad) and operation.value == -inf and isinstance(given[0], Tensor):
@@ -132,12 +156,16 @@ class Writer(Arithmetic[Tensor]):
         if operation.moves:
             return self.moved(operation, *given)
         if type(operation) not in self._rules:
-            self.refuse(f"no sound bounds of {getattr(operation, 'name', type(operation).__name__)}")
+            self.refuse(
+                f"no sound bounds of {getattr(operation, 'name', type(operation).__name__)}"
+            )
         return self._rules[type(operation)](self, typed.converted(operation, torch.float64), *given)
 
     def _folded(self, operation: Any, constants: list[torch.Tensor]) -> torch.Tensor:
         result: torch.Tensor = typed.converted(operation, torch.float64)(*constants)
-        if result.is_floating_point() and not (operation.moves or isinstance(operation, typed.Where)):
+        if result.is_floating_point() and not (
+            operation.moves or isinstance(operation, typed.Where)
+        ):
             self.refuse("takes constants alone, whose rounded result would be none of the network")
         if not (bool(result.isfinite().all()) or operation.moves):
             self.refuse("its numbers are NaN or infinite, as of a mask")
@@ -148,7 +176,9 @@ class Writer(Arithmetic[Tensor]):
         constants = [each for each in given if isinstance(each, torch.Tensor)]
         if len(constants) == len(given):
             return operation(*constants)
-        plain = [torch.zeros(each.shape).double() if isinstance(each, Tensor) else each for each in given]
+        plain = [
+            torch.zeros(each.shape).double() if isinstance(each, Tensor) else each for each in given
+        ]
         masked = operation(*plain) == -inf
         if not bool(masked.any()):
             return self.moved(operation, *given)
@@ -159,7 +189,9 @@ class Writer(Arithmetic[Tensor]):
         return Padded(own[0], index)
 
     def _masked(self, node: TypedNode) -> Padded:
-        """What moves, chooses or adds to scores that are masked before: 0 in the place of -inf, which is put back."""
+        """What moves, chooses or adds to scores that are masked before: 0 in the place of -inf,
+        which is put back.
+        """
         operation: Any = node.operation
         sources = node.sources
         if isinstance(operation, Expand | Reshape):
@@ -200,7 +232,9 @@ class Writer(Arithmetic[Tensor]):
         return found
 
     def moved(self, operation: Any, *given: Known) -> Tensor:
-        """Of entries that are only moved: the same moves of their numbers, -1 for all that is none of them."""
+        """Of entries that are only moved: the same moves of their numbers, -1 for all that is
+        none of them.
+        """
         numbered = replace(operation, value=-1.0) if isinstance(operation, Pad) else operation
         maps, shape = list[Select](), tuple[int, ...]()
         for place, each in enumerate(given):
@@ -209,16 +243,29 @@ class Writer(Arithmetic[Tensor]):
                 index = numbered(*marked)
                 shape = tuple(index.shape)
                 maps.append(Select(index.flatten().long(), prod(each.shape)))
-        bias = operation(*(torch.zeros(each.shape).double() if isinstance(each, Tensor) else each for each in given))
+        bias = operation(
+            *(
+                torch.zeros(each.shape).double() if isinstance(each, Tensor) else each
+                for each in given
+            )
+        )
         if not bool(bias.isfinite().all()):
             self.refuse("pads with infinity")
         (first, *more), own = maps, [each for each in given if isinstance(each, Tensor)]
-        if torch.equal(first.index, torch.arange(first.inputs)) and not more and not bool(bias.any()):
+        if (
+            torch.equal(first.index, torch.arange(first.inputs))
+            and not more
+            and not bool(bias.any())
+        ):
             return Tensor(own[0].value, shape)
         return self.append(Affine(tuple(maps), bias.flatten()), shape, *own)
 
-    def along_last(self, x: Tensor, axes: tuple[int, ...], then: Callable[[Tensor], Tensor]) -> Tensor:
-        """`then` of (groups, entries), the entries those along the axes; back in place, where it keeps their number."""
+    def along_last(
+        self, x: Tensor, axes: tuple[int, ...], then: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """`then` of (groups, entries), the entries those along the axes; back in place, where it
+        keeps their number.
+        """
         rest = [each for each in range(len(x.shape)) if each not in axes]
         order = (*rest, *axes)
         y = self.moved(Transpose(order), x)
@@ -229,7 +276,9 @@ class Writer(Arithmetic[Tensor]):
         return self.moved(Transpose(back), self.moved(Reshape(y.shape), made))
 
     def dense(self, x: Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Tensor:
-        """x (..., inputs) times the transpose of `weight` (outputs, inputs), plus `bias`: (..., outputs)."""
+        """x (..., inputs) times the transpose of `weight` (outputs, inputs), plus `bias`: (...,
+        outputs).
+        """
         shape = (*x.shape[:-1], len(weight))
         return self.affine(x, Dense(weight.double(), prod(x.shape[:-1])), shape, bias)
 
@@ -250,9 +299,13 @@ class Writer(Arithmetic[Tensor]):
         if x == y:
             return self.convex(x, "square")
         shape = tuple(np.broadcast_shapes(x.shape, y.shape))
-        return self.append(Product(self.repeated(x, shape), self.repeated(y, shape), most), shape, x, y)
+        return self.append(
+            Product(self.repeated(x, shape), self.repeated(y, shape), most), shape, x, y
+        )
 
-    def scaled(self, x: Tensor, factor: torch.Tensor, terms: int = 2, of: tuple[torch.Tensor, ...] = ()) -> Tensor:
+    def scaled(
+        self, x: Tensor, factor: torch.Tensor, terms: int = 2, of: tuple[torch.Tensor, ...] = ()
+    ) -> Tensor:
         shape = tuple(np.broadcast_shapes(x.shape, factor.shape))
         x = self.affine(x, self.repeated(x, shape), shape) if prod(x.shape) < prod(shape) else x
         return self.affine(x, Scale(factor.double().expand(shape).flatten(), terms, of), shape)

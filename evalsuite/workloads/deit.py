@@ -18,13 +18,15 @@ _CLASSES = (10, 100)
 
 @dataclass(frozen=True)
 class DeiTTiny(Budget):
-    """CIFAR-100 in patches of 4 x 4, DeiT-tiny: 12 pre-norm blocks of width 192, 3 heads. A GPU's work.
+    """CIFAR-100 in patches of 4 x 4, DeiT-tiny: 12 pre-norm blocks of width 192, 3 heads. A GPU's
+    work.
 
     Without a class token, a teacher and dropout: the mean over the patches is classified.
 
     Args:
-        folder: where the author's binary version lies, or train*.parquet and test*.parquet with encoded images.
-            Empty: cifar-100-binary or cifar100 in the data folder (of CIFAR-10: see `cifar10-resnet8`).
+        folder: where the author's binary version lies, or train*.parquet and test*.parquet with
+            encoded images. Empty: cifar-100-binary or cifar100 in the data folder (of CIFAR-10: see
+            `cifar10-resnet8`).
         classes: 100, or 10 for CIFAR-10.
         patch: pixels along each side of a patch.
         width: of a token; the feed-forward parts have four times as many units.
@@ -50,7 +52,9 @@ class DeiTTiny(Budget):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.classes not in _CLASSES:
-            raise ValueError(f"classes must be 10 or 100, of CIFAR-10 or CIFAR-100, got {self.classes}")
+            raise ValueError(
+                f"classes must be 10 or 100, of CIFAR-10 or CIFAR-100, got {self.classes}"
+            )
         if self.patch < 1 or SHAPE[1] % self.patch:
             raise ValueError(f"patch must divide the {SHAPE[1]} pixels of a side, got {self.patch}")
         if self.blocks < 1:
@@ -67,4 +71,6 @@ class DeiTTiny(Budget):
         from evalsuite.workloads.transformer import VisionTransformer, feed_forwards
 
         layers = feed_forwards(self.blocks, self.width, 4 * self.width, activation)
-        return VisionTransformer(SHAPE[1], self.patch, self.width, self.heads, layers, self.classes, channels=SHAPE[0])
+        return VisionTransformer(
+            SHAPE[1], self.patch, self.width, self.heads, layers, self.classes, channels=SHAPE[0]
+        )

@@ -1,4 +1,6 @@
-"""scikit-learn's handwritten digits: 1,797 real scans of 8 x 8 pixels with 17 grey levels, shipped with the package."""
+"""scikit-learn's handwritten digits: 1,797 real scans of 8 x 8 pixels with 17 grey levels,
+shipped with the package.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class Digits(SplitBudget):
     shape: ClassVar[tuple[int, ...]] = (1, 8, 8)
 
     def fingerprint(self) -> str:
-        """The SHA-256 of scikit-learn's file. Raises FileNotFoundError where scikit-learn or the file is missing."""
+        """The SHA-256 of scikit-learn's file. Raises FileNotFoundError where scikit-learn or the
+        file is missing.
+        """
         return sha256(packaged_file("sklearn", "datasets/data/digits.csv.gz"))
 
     def data(self) -> Data:
@@ -70,7 +74,9 @@ class DigitsCNN(Digits):
 
 @dataclass(frozen=True)
 class DigitsResNet(Digits):
-    """Digits, a convolution and two residual blocks with BatchNorm, the second with a strided projection."""
+    """Digits, a convolution and two residual blocks with BatchNorm, the second with a strided
+    projection.
+    """
 
     epochs: int = 20
 

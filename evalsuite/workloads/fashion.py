@@ -1,4 +1,6 @@
-"""Fashion-MNIST (arXiv 1708.07747): 60,000 + 10,000 images of clothes, 28 x 28, ten classes; MIT licence."""
+"""Fashion-MNIST (arXiv 1708.07747): 60,000 + 10,000 images of clothes, 28 x 28, ten classes; MIT
+licence.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +45,12 @@ def _digest(contents: Iterable[bytes]) -> str:
 
 @dataclass(frozen=True)
 class FashionMLP(Budget):
-    """Fashion-MNIST, fully connected 784-256-128-10; the test part is the data set's own 10,000 images.
+    """Fashion-MNIST, fully connected 784-256-128-10; the test part is the data set's own 10,000
+    images.
 
     Args:
-        folder: where {train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz] lie. Empty: in Debian's package, else in the
-            folder fashion-mnist of the data folder.
+        folder: where {train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz] lie. Empty: in Debian's
+            package, else in the folder fashion-mnist of the data folder.
         download: whether to fetch the files into the data folder where they are nowhere.
     """
 
@@ -68,8 +71,9 @@ class FashionMLP(Budget):
             if folder.is_dir():
                 return idx_files(folder)
         raise FileNotFoundError(
-            "Fashion-MNIST not found: apt install dataset-fashion-mnist, or set the option `folder` to where its "
-            f"four files lie, or put them into {kept}, or set `download: true`"
+            "Fashion-MNIST not found: apt install dataset-fashion-mnist, or set the option"
+            f" `folder` to where its four files lie, or put them into {kept}, or set `download:"
+            " true`"
         )
 
     def fingerprint(self) -> str:
@@ -77,16 +81,29 @@ class FashionMLP(Budget):
         return _digest(content(file) for file in self._files())
 
     def data(self) -> Data:
-        """The split images, as flat inputs (784,) of pixels in [0, 1]. Raises FileNotFoundError if they are nowhere."""
+        """The split images, as flat inputs (784,) of pixels in [0, 1]. Raises FileNotFoundError
+        if they are nowhere.
+        """
         files = self._files()
         contents = [content(file) for file in files]
         images, labels, test_images, test_labels = map(parse_idx, contents, files)
-        parts = [(images[part], labels[part]) for part in partition(labels, (_CALIBRATION, _VALIDATION))]
+        parts = [
+            (images[part], labels[part]) for part in partition(labels, (_CALIBRATION, _VALIDATION))
+        ]
         calibration, validation, train, test = (
             labelled(pixels.reshape(-1, 784).astype("float32") / 255, targets)
             for pixels, targets in (*parts, (test_images, test_labels))
         )
-        return Data(train, calibration, validation, test, (0.0, 1.0), 10, _digest(contents), picture=(1, 28, 28))
+        return Data(
+            train,
+            calibration,
+            validation,
+            test,
+            (0.0, 1.0),
+            10,
+            _digest(contents),
+            picture=(1, 28, 28),
+        )
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
         return mlp([784, 256, 128, 10], activation)

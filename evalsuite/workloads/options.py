@@ -8,7 +8,8 @@ from dataclasses import dataclass
 OPTIMIZERS = ("adamw", "sgd")
 PRECISIONS = ("float32", "bfloat16")
 MOST_SPLITS = 2**31
-MOST_THREADS = 1024  # more than cores of any machine; of many more, torch ends the process by a segmentation fault
+# more than cores of any machine; of many more, torch ends the process by a segmentation fault
+MOST_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,10 @@ class Budget:
         device: what trains: "cpu", "cuda", "cuda:1", or "auto" for a GPU where there is one.
         threads: of a job; one gives one order of summation, and jobs run side by side.
         precision: of the passes of training: "float32", or "bfloat16" mixed with it.
-        channels_last: trains on images with their channels innermost in memory; faster where convolutions are.
-        warm_up: the share of the steps in which the learning rate rises to its peak, linearly, before it falls.
+        channels_last: trains on images with their channels innermost in memory; faster where
+            convolutions are.
+        warm_up: the share of the steps in which the learning rate rises to its peak, linearly,
+            before it falls.
 
     Example: docs/reference.md#write-a-workload
     """
@@ -47,15 +50,21 @@ class Budget:
         if not 0 < self.learning_rate < 1:
             raise ValueError(f"learning_rate must be in (0, 1), got {self.learning_rate}")
         if self.optimizer not in OPTIMIZERS:
-            raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {self.optimizer!r}")
+            raise ValueError(
+                f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {self.optimizer!r}"
+            )
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {self.device!r}")
         if not 1 <= self.threads <= MOST_THREADS:
-            raise ValueError(f"threads must be in [1, {MOST_THREADS}], at most one per core, got {self.threads}")
+            raise ValueError(
+                f"threads must be in [1, {MOST_THREADS}], at most one per core, got {self.threads}"
+            )
         if self.precision not in PRECISIONS:
-            raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
+            raise ValueError(
+                f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}"
+            )
         if not 0 <= self.warm_up < 1:
             raise ValueError(f"warm_up must be in [0, 1), got {self.warm_up}")
         if not 0 <= self.weight_decay < 1:
@@ -67,7 +76,8 @@ class SplitBudget(Budget):
     """A budget for data that come without a test part, and how they are cut.
 
     Args:
-        split: the number of the fixed shuffle that cuts the data into training, calibration, validation and test.
+        split: the number of the fixed shuffle that cuts the data into training, calibration,
+            validation and test.
     """
 
     split: int = 0

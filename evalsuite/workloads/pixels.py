@@ -1,8 +1,10 @@
-"""Images as bytes in memory, read as float32 in [0, 1] a batch at a time; flips and crops for training.
+"""Images as bytes in memory, read as float32 in [0, 1] a batch at a time; flips and crops for
+training.
 
-Inputs stay in [0, 1], and no layer normalises them: the first layer of every network here can take up any shift and
-scale by its own weights, all the more before a BatchNorm. So eps is in units of the pixels, boxes are clipped to the
-domain that images have, an 8-bit quantizer of the inputs is exact, and verifiers meet no layer that was never learnt.
+Inputs stay in [0, 1], and no layer normalises them: the first layer of every network here can take
+up any shift and scale by its own weights, all the more before a BatchNorm. So eps is in units of
+the pixels, boxes are clipped to the domain that images have, an 8-bit quantizer of the inputs is
+exact, and verifiers meet no layer that was never learnt.
 """
 
 from __future__ import annotations
@@ -37,11 +39,14 @@ class Pixels(Samples):
 
     def identities(self) -> list[bytes]:
         """Digests of the bytes: an eighth of the work that those of the numbers would be."""
-        return [blake2b(each.tobytes(), digest_size=_DIGEST).digest() for each in self._values.numpy()]
+        return [
+            blake2b(each.tobytes(), digest_size=_DIGEST).digest() for each in self._values.numpy()
+        ]
 
 
 class Encoded(Pixels):
-    """Encoded images, as JPEG or PNG, of one size: each is decoded when it is first asked for, and then kept.
+    """Encoded images, as JPEG or PNG, of one size: each is decoded when it is first asked for, and
+    then kept.
 
     Args:
         images: the encoded bytes of each.
@@ -55,7 +60,9 @@ class Encoded(Pixels):
         self._decoded = [False] * len(images)
 
     def read(self, indices: Sequence[int]) -> torch.Tensor:
-        """See `Samples`. Raises ValueError: an image is damaged or of another size; the text names file and row."""
+        """See `Samples`. Raises ValueError: an image is damaged or of another size; the text
+        names file and row.
+        """
         for index in indices:
             if not self._decoded[index]:
                 self._values[index] = torch.from_numpy(self._decode(index))
@@ -72,20 +79,25 @@ class Encoded(Pixels):
 
         try:
             values = np.array(Image.open(io.BytesIO(self._images[index])).convert("RGB"))
-        except (OSError, ValueError, SyntaxError) as error:  # SyntaxError is Pillow's for a broken PNG
+        # SyntaxError is Pillow's for a broken PNG
+        except (OSError, ValueError, SyntaxError) as error:
             said = " ".join(str(error).split())
-            raise ValueError(f"{self._source}: the image in row {index} is damaged ({said}); get it again") from error
+            raise ValueError(
+                f"{self._source}: the image in row {index} is damaged ({said}); get it again"
+            ) from error
         wanted = (*self._values.shape[2:], self._values.shape[1])
         if values.shape != wanted:
             size = "{1} x {0}".format(*values.shape)
             raise ValueError(
-                f"{self._source}: row {index} is {size} pixels, not {wanted[1]} x {wanted[0]}: not this data"
+                f"{self._source}: row {index} is {size} pixels, not {wanted[1]} x {wanted[0]}: not"
+                " this data"
             )
         return values.transpose(2, 0, 1)
 
 
 def flipped_and_cropped(inputs: Inputs, generator: torch.Generator, padding: int = 4) -> Inputs:
-    """Each image (batch, channels, height, width) mirrored with probability 1/2, and shifted by up to `padding` pixels.
+    """Each image (batch, channels, height, width) mirrored with probability 1/2, and shifted by up
+    to `padding` pixels.
 
     What the shift brings in from outside is black (arXiv 1512.03385, section 4.2).
     """

@@ -1,6 +1,8 @@
-"""A language model on CPython's own documentation: help topics and docstrings, in tokens learnt from its training text.
+"""A language model on CPython's own documentation: help topics and docstrings, in tokens learnt
+from its training text.
 
-The text, and so the fingerprint, changes with Python's patch version; results compare within one version.
+The text, and so the fingerprint, changes with Python's patch version; results compare within one
+version.
 """
 
 from __future__ import annotations
@@ -28,10 +30,21 @@ if TYPE_CHECKING:
 _BYTES = 256
 _BLOCKS, _WIDTH, _HEADS, _HIDDEN = 4, 128, 4, 512
 _SIZES = (12_288, 32_768, 131_072)  # bytes for calibration, validation and test, at least
-_ELSEWHERE = {  # what a distribution may leave out of the library or add to it, and texts that are no documentation
-    "__pycache__", "site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "distutils", "ensurepip",
-    "pydoc_data", "tkinter", "turtledemo",
-}  # fmt: skip
+# what a distribution may leave out of the library or add to it, and texts that are no documentation
+_ELSEWHERE = {
+    "__pycache__",
+    "site-packages",
+    "dist-packages",
+    "test",
+    "tests",
+    "idlelib",
+    "lib2to3",
+    "distutils",
+    "ensurepip",
+    "pydoc_data",
+    "tkinter",
+    "turtledemo",
+}
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -45,7 +58,11 @@ def docstrings(library: Path) -> list[str]:
         with tokenize.open(file) as text, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes in strings of the library
             tree = ast.parse(text.read())
-        found += [ast.get_docstring(node) or "" for node in ast.walk(tree) if isinstance(node, _DOCUMENTED)]
+        found += [
+            ast.get_docstring(node) or ""
+            for node in ast.walk(tree)
+            if isinstance(node, _DOCUMENTED)
+        ]
     return [each for each in found if each]
 
 
@@ -58,23 +75,29 @@ def corpus() -> tuple[bytes, ...]:
 
 @cache
 def tokenizer(vocabulary: int) -> Any:
-    """Byte-level byte-pair encoding (arXiv 1508.07909) with that many tokens, learnt from the text of training. Raises
-    ValueError: the package `tokenizers` is missing.
+    """Byte-level byte-pair encoding (arXiv 1508.07909) with that many tokens, learnt from the text
+    of training. Raises ValueError: the package `tokenizers` is missing.
     """
     try:
         from tokenizers import Tokenizer, models, pre_tokenizers, trainers
     except ImportError as error:
-        raise ValueError("pydoc-gpt needs a package more: pip install evalsuite[transformers]") from error
+        raise ValueError(
+            "pydoc-gpt needs a package more: pip install evalsuite[transformers]"
+        ) from error
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=vocabulary, initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary, initial_alphabet=alphabet, show_progress=False
+    )
     made.train_from_iterator(_lines(corpus()[0]), trainer)
     return made
 
 
 def encoded(text: bytes, vocabulary: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The tokens of a text, (n,) int64, and how many bytes each stands for, (n,) int64; together the whole text."""
+    """The tokens of a text, (n,) int64, and how many bytes each stands for, (n,) int64; together
+    the whole text.
+    """
     import torch
 
     found = tokenizer(vocabulary).encode_batch(_lines(text), add_special_tokens=False)
@@ -90,15 +113,17 @@ def _lines(text: bytes) -> list[str]:
 
 @dataclass(frozen=True)
 class PydocGPT(Budget):
-    """Python's help topics and docstrings, a GPT of 4 blocks, width 128, 4 heads; GELU feed-forward.
+    """Python's help topics and docstrings, a GPT of 4 blocks, width 128, 4 heads; GELU
+    feed-forward.
 
     Bits are counted by bytes, so that vocabularies and other compressors compare.
 
     Args:
         vocabulary: number of tokens, learnt from the text of training by byte-pair encoding.
         context: positions of a window.
-        gated: whether the feed-forward parts are gated linear units (arXiv 2002.05202) with the activation in the gate,
-            of as many parameters, and within 1 % as many multiplications, as the plain ones.
+        gated: whether the feed-forward parts are gated linear units (arXiv 2002.05202) with the
+            activation in the gate, of as many parameters, and within 1 % as many multiplications,
+            as the plain ones.
     """
 
     version: ClassVar[str] = "1"
@@ -112,7 +137,10 @@ class PydocGPT(Budget):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.vocabulary < _BYTES:
-            raise ValueError(f"vocabulary must be at least {_BYTES}, a token for each byte, got {self.vocabulary}")
+            raise ValueError(
+                f"vocabulary must be at least {_BYTES}, a token for each byte, got"
+                f" {self.vocabulary}"
+            )
         if self.context < 1:
             raise ValueError(f"context must be at least 1, got {self.context}")
 
@@ -126,7 +154,9 @@ class PydocGPT(Budget):
         """Inputs and targets of shape (context,): tokens, and the token after each."""
         train, calibration, validation, test = (self._windows(part) for part in corpus())
         size = int(tokenizer(self.vocabulary).get_vocab_size())
-        return Data(train, calibration, validation, test, (0.0, size - 1.0), size, self.fingerprint(), size)
+        return Data(
+            train, calibration, validation, test, (0.0, size - 1.0), size, self.fingerprint(), size
+        )
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
         """See `Workload`. In gated parts the activation stands in the gate."""
@@ -145,6 +175,10 @@ class PydocGPT(Budget):
         tokens, lengths = encoded(text, self.vocabulary)
         count = (len(tokens) - 1) // self.context * self.context  # targets
         if not count:
-            raise ValueError(f"context must be less than the {len(tokens)} tokens of a part, got {self.context}")
+            raise ValueError(
+                f"context must be less than the {len(tokens)} tokens of a part, got {self.context}"
+            )
         per_byte = count / int(lengths[1 : count + 1].sum())
-        return token_windows(tokens, self.context, LanguageModel(per="byte", tokens_per_byte=per_byte))
+        return token_windows(
+            tokens, self.context, LanguageModel(per="byte", tokens_per_byte=per_byte)
+        )

@@ -1,4 +1,5 @@
-"""scikit-learn's digits, read as this module is loaded: the server that jobs are forked from has them for all.
+"""scikit-learn's digits, read as this module is loaded: the server that jobs are forked from has
+them for all.
 
 To read them from text takes longer than many a job.
 """

@@ -1,6 +1,8 @@
-"""A byte-level language model on CPython's documentation text: the help topics that ship with every Python.
+"""A byte-level language model on CPython's documentation text: the help topics that ship with every
+Python.
 
-The text, and so the fingerprint, changes with Python's patch version; results compare within one version.
+The text, and so the fingerprint, changes with Python's patch version; results compare within one
+version.
 """
 
 from __future__ import annotations
@@ -28,8 +30,11 @@ if TYPE_CHECKING:
 CONTEXT = 64
 _VOCABULARY = 256
 _BLOCKS, _WIDTH, _HEADS, _HIDDEN = 4, 128, 4, 512
-_RUN = 64  # characters: topics quote each other at length, and a quoted test text would have been seen in training
-_BLOCK_BYTES = 2048  # consecutive paragraphs stay together, so that a window's text mostly belongs together
+# characters: topics quote each other at length, and a quoted test text would have been seen in
+# training
+_RUN = 64
+# consecutive paragraphs stay together, so that a window's text mostly belongs together
+_BLOCK_BYTES = 2048
 _SIZES = (12_288, 12_288, 61_440)  # bytes for calibration, validation and test, at least
 
 
@@ -45,7 +50,8 @@ def topics() -> list[str]:
     file = Path(next(iter(places or [""]))) / "topics.py"
     if not file.is_file():
         raise FileNotFoundError(
-            "this Python lacks its documentation text, pydoc_data/topics.py: use one with its whole standard library"
+            "this Python lacks its documentation text, pydoc_data/topics.py: use one with its whole"
+            " standard library"
         )
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign):
@@ -55,7 +61,9 @@ def topics() -> list[str]:
 
 
 def distinct_paragraphs(texts: Iterable[str], run: int = _RUN) -> list[str]:
-    """The paragraphs that share no `run` characters with an earlier one (and, if shorter, are none of them)."""
+    """The paragraphs that share no `run` characters with an earlier one (and, if shorter, are
+    none of them).
+    """
     seen: set[str] = set()
     kept = []
     for text in texts:
@@ -69,7 +77,9 @@ def distinct_paragraphs(texts: Iterable[str], run: int = _RUN) -> list[str]:
 
 
 def cut(paragraphs: Iterable[str], sizes: Iterable[int]) -> tuple[bytes, ...]:
-    """The text of training, and a part of at least each size in bytes; no paragraph stands in two."""
+    """The text of training, and a part of at least each size in bytes; no paragraph stands in
+    two.
+    """
     blocks = [b""]
     for paragraph in paragraphs:
         if len(blocks[-1]) >= _BLOCK_BYTES:
@@ -92,7 +102,9 @@ def corpus() -> tuple[bytes, ...]:
 
 
 def windows(text: bytes, context: int) -> Split:
-    """Windows that do not overlap, (windows, context) bytes, and for each byte the next: the target. A rest is left."""
+    """Windows that do not overlap, (windows, context) bytes, and for each byte the next: the
+    target. A rest is left.
+    """
     import torch
 
     values = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
@@ -108,7 +120,9 @@ def token_windows(tokens: torch.Tensor, context: int, task: LanguageModel) -> Sp
 
 @dataclass(frozen=True)
 class TextGPT(Budget):
-    """Python's help topics byte by byte, a GPT of 4 blocks, width 128, 4 heads, 64 positions; GELU feed-forward."""
+    """Python's help topics byte by byte, a GPT of 4 blocks, width 128, 4 heads, 64 positions;
+    GELU feed-forward.
+    """
 
     version: ClassVar[str] = "1"
     epochs: int = 3
@@ -123,7 +137,16 @@ class TextGPT(Budget):
         """Inputs and targets of shape (64,): bytes, and the byte after each."""
         train, calibration, validation, test = (windows(part, CONTEXT) for part in corpus())
         domain = (0.0, _VOCABULARY - 1.0)
-        return Data(train, calibration, validation, test, domain, _VOCABULARY, self.fingerprint(), _VOCABULARY)
+        return Data(
+            train,
+            calibration,
+            validation,
+            test,
+            domain,
+            _VOCABULARY,
+            self.fingerprint(),
+            _VOCABULARY,
+        )
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
         from evalsuite.workloads.transformer import LanguageModel, feed_forwards
@@ -142,5 +165,7 @@ class TextGPTGeglu(TextGPT):
         from evalsuite.workloads.transformer import LanguageModel
 
         hidden = matched_hidden(_WIDTH, _HIDDEN)
-        layers: list[nn.Module] = [GatedUnit(_WIDTH, hidden, activation(hidden)) for _ in range(_BLOCKS)]
+        layers: list[nn.Module] = [
+            GatedUnit(_WIDTH, hidden, activation(hidden)) for _ in range(_BLOCKS)
+        ]
         return LanguageModel(_VOCABULARY, CONTEXT, _WIDTH, _HEADS, layers)

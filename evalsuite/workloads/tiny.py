@@ -31,10 +31,14 @@ class DigitsTinyMLP(Digits):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not re.fullmatch(r"\d{1,4}(-\d{1,4})*", self.hidden, re.ASCII):
-            raise ValueError(f"hidden must be widths joined by '-', as in '16-16', got {self.hidden!r}")
+            raise ValueError(
+                f"hidden must be widths joined by '-', as in '16-16', got {self.hidden!r}"
+            )
         for width in self._widths():
             if not 1 <= width <= _WIDEST:
-                raise ValueError(f"hidden must be of widths from 1 to {_WIDEST}, got {width} in {self.hidden!r}")
+                raise ValueError(
+                    f"hidden must be of widths from 1 to {_WIDEST}, got {width} in {self.hidden!r}"
+                )
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
         return mlp([64, *self._widths(), 10], activation)

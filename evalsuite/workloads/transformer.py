@@ -1,7 +1,7 @@
 """Blocks of networks: a residual block, and the pre-norm transformers of the ViT and the GPTs.
 
-In transformers, activations stand in the feed-forward parts only. They are plain modules without dropout, so that
-variants differ in their activation alone and quantizers find their layers.
+In transformers, activations stand in the feed-forward parts only. They are plain modules without
+dropout, so that variants differ in their activation alone and quantizers find their layers.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ _GPT2_DEVIATION, _GPT2_WIDTH = 0.02, 768
 class Attention(nn.Module):
     """Multi-head self-attention, arXiv 1706.03762: (batch, positions, width) to the same shape.
 
-    The number of heads follows from the layers' sizes and the size of a head, which never changes: where whole heads
-    are removed from the layers, the others stay what they were, and so does their scale.
+    The number of heads follows from the layers' sizes and the size of a head, which never changes:
+    where whole heads are removed from the layers, the others stay what they were, and so does their
+    scale.
 
     Args:
         width: of a token; a multiple of `heads`.
@@ -42,7 +43,9 @@ class Attention(nn.Module):
         self.project_out = nn.Linear(width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """What each position of x takes from those that it sees, of the shape of x (batch, positions, width)."""
+        """What each position of x takes from those that it sees, of the shape of x (batch,
+        positions, width).
+        """
         query, key, value = self.project_in(x).chunk(3, dim=-1)
         mixed = functional.scaled_dot_product_attention(
             self._by_head(query), self._by_head(key), self._by_head(value), is_causal=self.causal
@@ -67,7 +70,9 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(hidden, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The layers applied to each position of x alone, of the shape of x (batch, positions, width)."""
+        """The layers applied to each position of x alone, of the shape of x (batch, positions,
+        width).
+        """
         return self.down(self.activation(self.up(x)))  # type: ignore[no-any-return]
 
 
@@ -115,13 +120,19 @@ class VisionTransformer(nn.Module):
         if size % patch:
             raise ValueError(f"size must be a multiple of patch = {patch}, got {size}")
         self.embedding = nn.Conv2d(channels, width, patch, stride=patch)
-        self.positions = nn.Parameter(torch.randn((size // patch) ** 2, width) * _POSITION_DEVIATION)
-        self.blocks = nn.Sequential(*(Block(width, heads, each, causal=False) for each in feed_forwards))
+        self.positions = nn.Parameter(
+            torch.randn((size // patch) ** 2, width) * _POSITION_DEVIATION
+        )
+        self.blocks = nn.Sequential(
+            *(Block(width, heads, each, causal=False) for each in feed_forwards)
+        )
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes)
 
     def tokens(self, images: torch.Tensor) -> torch.Tensor:
-        """(batch, channels, size, size) to (batch, patches, width), row by row: what the first block sees."""
+        """(batch, channels, size, size) to (batch, patches, width), row by row: what the first
+        block sees.
+        """
         return self.embedding(images).flatten(2).transpose(1, 2) + self.positions  # type: ignore[no-any-return]
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -130,7 +141,8 @@ class VisionTransformer(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """A causal language model with learned positions, as GPT-2; the output layer has weights of its own.
+    """A causal language model with learned positions, as GPT-2; the output layer has weights of its
+    own.
 
     Args:
         vocabulary: number of tokens.
@@ -140,26 +152,34 @@ class LanguageModel(nn.Module):
         feed_forwards: one for each block.
     """
 
-    def __init__(self, vocabulary: int, context: int, width: int, heads: int, feed_forwards: list[nn.Module]) -> None:
+    def __init__(
+        self, vocabulary: int, context: int, width: int, heads: int, feed_forwards: list[nn.Module]
+    ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
         self.positions = nn.Parameter(torch.zeros(context, width))
-        self.blocks = nn.Sequential(*(Block(width, heads, each, causal=True) for each in feed_forwards))
+        self.blocks = nn.Sequential(
+            *(Block(width, heads, each, causal=True) for each in feed_forwards)
+        )
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
         self._initialise()
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Token indices (batch, positions) to the logits of each next token (batch, positions, vocabulary)."""
+        """Token indices (batch, positions) to the logits of each next token (batch, positions,
+        vocabulary).
+        """
         x = self.embedding(tokens) + self.positions[: tokens.shape[1]]
         return self.head(self.norm(self.blocks(x)))  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def _initialise(self) -> None:
-        """GPT-2's initialisation: what is added to the residual stream shrinks with the number of additions.
+        """GPT-2's initialisation: what is added to the residual stream shrinks with the number of
+        additions.
 
-        Its deviation of 0.02 belongs to width 768. It goes with 1 / sqrt(width), as the sums over the width do: at
-        0.02, a model of width 128 starts so flat that a short training is spent on leaving the start.
+        Its deviation of 0.02 belongs to width 768. It goes with 1 / sqrt(width), as the sums over
+        the width do: at 0.02, a model of width 128 starts so flat that a short training is spent on
+        leaving the start.
         """
         deviation = _GPT2_DEVIATION * math.sqrt(_GPT2_WIDTH / self.positions.shape[1])
         self.positions.normal_(std=deviation)
@@ -173,7 +193,9 @@ class LanguageModel(nn.Module):
                 module.weight.div_(math.sqrt(2 * len(self.blocks)))
 
 
-def feed_forwards(blocks: int, width: int, hidden: int, activation: Callable[[int], nn.Module]) -> list[nn.Module]:
+def feed_forwards(
+    blocks: int, width: int, hidden: int, activation: Callable[[int], nn.Module]
+) -> list[nn.Module]:
     """The `FeedForward` of each block, in the network's order."""
     return [FeedForward(width, hidden, activation(hidden)) for _ in range(blocks)]
 
@@ -181,8 +203,9 @@ def feed_forwards(blocks: int, width: int, hidden: int, activation: Callable[[in
 class ResidualBlock(nn.Module):
     """activation(x + two 3 x 3 convolutions of x), each with BatchNorm: arXiv 1512.03385, figure 2.
 
-    Where the block changes the shape, a 1 x 1 convolution with BatchNorm projects x. Maps (batch, channels_in, height,
-    width) to (batch, channels_out, height / stride, width / stride), rounded up.
+    Where the block changes the shape, a 1 x 1 convolution with BatchNorm projects x. Maps (batch,
+    channels_in, height, width) to (batch, channels_out, height / stride, width / stride), rounded
+    up.
 
     Args:
         channels_in: of the input.
@@ -192,7 +215,12 @@ class ResidualBlock(nn.Module):
     """
 
     def __init__(
-        self, channels_in: int, channels_out: int, activation: Callable[[int], nn.Module], *, stride: int = 1
+        self,
+        channels_in: int,
+        channels_out: int,
+        activation: Callable[[int], nn.Module],
+        *,
+        stride: int = 1,
     ) -> None:
         super().__init__()
         self.residual = nn.Sequential(
@@ -203,7 +231,8 @@ class ResidualBlock(nn.Module):
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or channels_in != channels_out:
             self.shortcut = nn.Sequential(
-                nn.Conv2d(channels_in, channels_out, 1, stride=stride, bias=False), nn.BatchNorm2d(channels_out)
+                nn.Conv2d(channels_in, channels_out, 1, stride=stride, bias=False),
+                nn.BatchNorm2d(channels_out),
             )
         self.activation = activation(channels_out)
 

@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-SPLIT_SEED = 20260321  # Of split 0, which all seeds share: an interval then speaks of training, not of the test data.
+# Of split 0, which all seeds share: an interval then speaks of training, not of the test data.
+SPLIT_SEED = 20260321
 
 
 class Workload(Protocol):
-    """Data, architecture and training budget. A frozen dataclass: its fields may be set in a recipe.
+    """Data, architecture and training budget. A frozen dataclass: its fields may be set in a
+    recipe.
 
     `version` enters the cache key: raise it when data or architecture change.
 
@@ -68,7 +70,9 @@ class Workload(Protocol):
         ...
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
-        """A freshly initialised module; `activation(channels)` makes each activation, drawing no random number."""
+        """A freshly initialised module; `activation(channels)` makes each activation, drawing no
+        random number.
+        """
         ...
 
 
@@ -77,12 +81,18 @@ class DataError(Exception):
 
 
 def unreadable(error: BaseException) -> str:
-    """Why data cannot be read, in one line: a text of one's own gives the cure, the file system's does not."""
+    """Why data cannot be read, in one line: a text of one's own gives the cure, the file
+    system's does not.
+    """
     if isinstance(error, OSError) and error.errno is not None:
         cure = "put it there, or name another place in the workload's options"
         return f"{error.filename or 'a file'}: {error.strerror}; {cure}"
     text = " ".join(str(error).split())
-    return text if text and isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {text}"
+    return (
+        text
+        if text and isinstance(error, OSError | ValueError)
+        else f"{type(error).__name__}: {text}"
+    )
 
 
 def packaged_file(package: str, path: str) -> Path:
@@ -103,7 +113,9 @@ def packaged_file(package: str, path: str) -> Path:
 
 
 def sha256(file: Path) -> str:
-    """The SHA-256 of a file's bytes, in hexadecimal digits. Example: docs/reference.md#write-a-workload"""
+    """The SHA-256 of a file's bytes, in hexadecimal digits. Example:
+    docs/reference.md#write-a-workload
+    """
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
@@ -124,19 +136,24 @@ def partition(targets: np.ndarray, sizes: Sequence[int], number: int = 0) -> lis
     seed = SPLIT_SEED + number
     parts = []
     for size in sizes:
-        rest, part = train_test_split(rest, test_size=size, random_state=seed, stratify=targets[rest])
+        rest, part = train_test_split(
+            rest, test_size=size, random_state=seed, stratify=targets[rest]
+        )
         parts.append(part)
     return [*parts, rest]
 
 
 def labelled(inputs: np.ndarray, targets: np.ndarray) -> Split:
-    """A split of arrays: inputs (samples, *input_shape) as float32, and class indices (samples,) as int64.
+    """A split of arrays: inputs (samples, *input_shape) as float32, and class indices (samples,) as
+    int64.
 
     Example: docs/reference.md#write-a-workload
     """
     import torch
 
-    return Split(torch.tensor(inputs, dtype=torch.float32), torch.tensor(targets, dtype=torch.int64))
+    return Split(
+        torch.tensor(inputs, dtype=torch.float32), torch.tensor(targets, dtype=torch.int64)
+    )
 
 
 def split(
@@ -148,15 +165,16 @@ def split(
     rescale: bool = False,
     number: int = 0,
 ) -> Data:
-    """The data of a workload, cut into training, calibration, validation and test parts, disjoint and stratified by
-    class.
+    """The data of a workload, cut into training, calibration, validation and test parts, disjoint
+    and stratified by class.
 
     Args:
         inputs: (samples, *input_shape), values in [0, 1] unless they are rescaled.
         targets: (samples,) class indices.
         sizes: of calibration, validation and test; the rest is for training.
         fingerprint: the digest of the raw data.
-        rescale: each feature by its range in the training part; what lies outside of it is clipped to [0, 1].
+        rescale: each feature by its range in the training part; what lies outside of it is clipped
+            to [0, 1].
         number: of the fixed shuffle that cuts them, see `partition`.
 
     Example: docs/reference.md#write-a-workload
@@ -168,12 +186,17 @@ def split(
         train = inputs[parts[-1]]
         lowest, widths = train.min(0), np.ptp(train, 0)
         inputs = ((inputs - lowest) / np.where(widths > 0, widths, 1)).clip(0, 1)
-    calibration, validation, test, training = (labelled(inputs[part], targets[part]) for part in parts)
-    return Data(training, calibration, validation, test, (0.0, 1.0), int(targets.max()) + 1, fingerprint)
+    calibration, validation, test, training = (
+        labelled(inputs[part], targets[part]) for part in parts
+    )
+    return Data(
+        training, calibration, validation, test, (0.0, 1.0), int(targets.max()) + 1, fingerprint
+    )
 
 
 def data_folder() -> Path:
-    """The folder in which workloads look for data files, which need not exist: $EVALSUITE_DATA, else the user's own.
+    """The folder in which workloads look for data files, which need not exist: $EVALSUITE_DATA,
+    else the user's own.
 
     Example: docs/reference.md#measure-a-model
     """

@@ -14,17 +14,20 @@ ORDERS = ("hardness", "sensitivity", "random")
 
 @dataclass(frozen=True)
 class Accuracy:
-    """The task's metrics on the test data, what the swap to ReLU changed of them, and idle activations.
+    """The task's metrics on the test data, what the swap to ReLU changed of them, and idle
+    activations.
 
-    Targets of -100, as of padding, or NaN count nowhere. Of data that are read as they are asked for, and of texts,
-    dead units are looked for on some of the training data: 4,096 samples spread evenly, or 32,768 positions.
+    Targets of -100, as of padding, or NaN count nowhere. Of data that are read as they are asked
+    for, and of texts, dead units are looked for on some of the training data: 4,096 samples spread
+    evenly, or 32,768 positions.
 
     Args:
-        near_zero: an activation's output counts as near zero where its magnitude is at most this share of the
-            greatest one of its layer on the training inputs. A unit, or channel, that is near zero on every training
-            input is dead. Being relative, the rule is the same for ReLU, GELU and any scale of the weights.
-        partial_swaps: whether to measure the network with ReLU in some of its layers: which to replace first, by learnt
-            hardness, by sensitivity on validation data, or at random.
+        near_zero: an activation's output counts as near zero where its magnitude is at most this
+            share of the greatest one of its layer on the training inputs. A unit, or channel, that
+            is near zero on every training input is dead. Being relative, the rule is the same for
+            ReLU, GELU and any scale of the weights.
+        partial_swaps: whether to measure the network with ReLU in some of its layers: which to
+            replace first, by learnt hardness, by sensitivity on validation data, or at random.
     """
 
     version: ClassVar[str] = "3"

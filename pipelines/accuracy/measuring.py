@@ -1,8 +1,10 @@
-"""The rows of `accuracy`: metrics before and after the swap, idle activations, and networks with ReLU in some layers.
+"""The rows of `accuracy`: metrics before and after the swap, idle activations, and networks with
+ReLU in some layers.
 
-Which activations to replace first is told in three orders: by learnt hardness, the nearest to ReLU first; by
-sensitivity, first the layer whose replacement alone raises the loss on validation data least; and at random, of which
-the mean is told: over all sets of layers of a size where there are few, else over sets that the seed draws.
+Which activations to replace first is told in three orders: by learnt hardness, the nearest to ReLU
+first; by sensitivity, first the layer whose replacement alone raises the loss on validation data
+least; and at random, of which the mean is told: over all sets of layers of a size where there are
+few, else over sets that the seed draws.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from evalsuite import (
     running,
     score,
     swap_to_relu,
-)  # fmt: skip
+)
 from pipelines.accuracy import AT, ORDERS, OVER
 
 _SETS = 20  # of layers, of each size, for the random order
@@ -62,7 +64,9 @@ def measure(network: Network, bench: Bench, near_zero: float, *, partial: bool) 
     idle = _Idle(run, bench.data.train, near_zero) if of_layers else None
     with idle.watched() if idle else nullcontext():
         after = _score(run, test)
-    before = None if network.unswapped is None else _score(copy.deepcopy(network.unswapped).eval(), test)
+    before = (
+        None if network.unswapped is None else _score(copy.deepcopy(network.unswapped).eval(), test)
+    )
     metrics = [
         *after.metrics,
         Metric("parameters", parameters_of(network), "count", Direction.LOWER),
@@ -97,12 +101,16 @@ def _swap(before: Score | None, after: Score, test: Split) -> list[Metric]:
     if after.decisions is not None:
         changed = None if before is None else changes(before, after, test)
         reason = "not swapped" if changed is None else ""
-        rows.append(Metric("prediction_changes", changed, "fraction", Direction.LOWER, reason=reason))
+        rows.append(
+            Metric("prediction_changes", changed, "fraction", Direction.LOWER, reason=reason)
+        )
     return rows
 
 
 def _change(after: Metric, before: Metric | None, *, known: bool) -> list[Metric]:
-    """A metric before the swap, and how far it moved; of classifiers' metrics, how far it got worse."""
+    """A metric before the swap, and how far it moved; of classifiers' metrics, how far it got
+    worse.
+    """
     name, falls = f"{after.name}_swap_change", False
     if known:
         name, falls = _CHANGES.get(after.name, (f"{after.name}_swap_increase", False))
@@ -118,7 +126,8 @@ def _change(after: Metric, before: Metric | None, *, known: bool) -> list[Metric
 
 @contextmanager
 def _watched(module: nn.Module, seen: _Seen) -> Iterator[None]:
-    """While it lasts, each call of an activation module is seen: its place among those of its batch, path and output.
+    """While it lasts, each call of an activation module is seen: its place among those of its
+    batch, path and output.
 
     `module` keeps no hook afterwards.
     """
@@ -147,7 +156,9 @@ def _watched(module: nn.Module, seen: _Seen) -> Iterator[None]:
 
 
 def _some(train: Split) -> Iterator[Any]:
-    """The training inputs on which dead units are looked for, in batches: all, or as `Accuracy` says."""
+    """The training inputs on which dead units are looked for, in batches: all, or as `Accuracy`
+    says.
+    """
     inputs, size = train.inputs, _batch(train)
     count = len(inputs)
     if not inputs.dtype.is_floating_point:
@@ -161,9 +172,11 @@ def _some(train: Split) -> Iterator[Any]:
 
 
 def _unit_peaks(module: nn.Module, train: Split) -> list[torch.Tensor]:
-    """Per call of an activation, each unit's or channel's greatest |output| over inputs and positions: (units,).
+    """Per call of an activation, each unit's or channel's greatest |output| over inputs and
+    positions: (units,).
 
-    Units are dimension 1 of the output; in a network without Conv1d, the last one of (batch, tokens, features).
+    Units are dimension 1 of the output; in a network without Conv1d, the last one of (batch,
+    tokens, features).
     """
     features_last = not any(isinstance(layer, nn.Conv1d) for layer in module.modules())
     peaks: list[torch.Tensor] = []
@@ -171,7 +184,9 @@ def _unit_peaks(module: nn.Module, train: Split) -> list[torch.Tensor]:
     def seen(place: int, _path: str, output: torch.Tensor) -> None:
         units = -1 if output.ndim == 3 and features_last else 1
         peak = output.abs().transpose(units, -1).flatten(0, -2).amax(0)
-        peaks[place : place + 1] = [torch.maximum(peaks[place], peak) if place < len(peaks) else peak]
+        peaks[place : place + 1] = [
+            torch.maximum(peaks[place], peak) if place < len(peaks) else peak
+        ]
 
     with _watched(module, seen), torch.no_grad():
         for inputs in _some(train):
@@ -186,9 +201,12 @@ class _Idle:
         peaks = _unit_peaks(module, train)
         self._module = module
         self._thresholds = [near_zero * peak.max() for peak in peaks]
-        self._dead = sum(int((peak <= limit).sum()) for peak, limit in zip(peaks, self._thresholds, strict=True))
+        self._dead = sum(
+            int((peak <= limit).sum()) for peak, limit in zip(peaks, self._thresholds, strict=True)
+        )
         self._total = self._zero = self._near = 0
-        self._squares: dict[str, tuple[float, float]] = {}  # by path: of what is negative, and of all
+        # by path: of what is negative, and of all
+        self._squares: dict[str, tuple[float, float]] = {}
 
     def watched(self) -> AbstractContextManager[None]:
         """While it lasts, what the module computes is counted."""
@@ -198,7 +216,9 @@ class _Idle:
         self._total += output.numel()
         self._zero += int((output == 0).sum())
         self._near += int((output.abs() <= self._thresholds[place]).sum())
-        negative, every = (float(each.double().square().sum()) for each in (output.clamp(max=0), output))
+        negative, every = (
+            float(each.double().square().sum()) for each in (output.clamp(max=0), output)
+        )
         before = self._squares.get(path, (0.0, 0.0))
         self._squares[path] = (before[0] + negative, before[1] + every)
 
@@ -208,41 +228,78 @@ class _Idle:
             return _no_idle(_NO_ACTIVATION)
         return [
             Metric("zero_activations", self._zero / self._total, "fraction", Direction.NEUTRAL),
-            Metric("near_zero_activations", self._near / self._total, "fraction", Direction.NEUTRAL),
+            Metric(
+                "near_zero_activations", self._near / self._total, "fraction", Direction.NEUTRAL
+            ),
             Metric("dead_units", self._dead, "count", Direction.NEUTRAL),
             *self._negative(),
         ]
 
     def _negative(self) -> list[Metric]:
-        """How much of what each layer puts out, in squares, is negative; first the most of all layers."""
-        shares = {path: below / every for path, (below, every) in self._squares.items() if every > 0}
+        """How much of what each layer puts out, in squares, is negative; first the most of all
+        layers.
+        """
+        shares = {
+            path: below / every for path, (below, every) in self._squares.items() if every > 0
+        }
         if not shares:
-            return [Metric(_NEGATIVE, None, "share", Direction.NEUTRAL, reason="the activations put out nothing but 0")]
+            return [
+                Metric(
+                    _NEGATIVE,
+                    None,
+                    "share",
+                    Direction.NEUTRAL,
+                    reason="the activations put out nothing but 0",
+                )
+            ]
         most = max(shares, key=shares.__getitem__)
         return [
-            Metric(_NEGATIVE, shares[most], "share", Direction.NEUTRAL, reason=f"the most of all layers, {most}"),
-            *(Metric(_NEGATIVE, share, "share", Direction.NEUTRAL, {"layer": path}) for path, share in shares.items()),
+            Metric(
+                _NEGATIVE,
+                shares[most],
+                "share",
+                Direction.NEUTRAL,
+                reason=f"the most of all layers, {most}",
+            ),
+            *(
+                Metric(_NEGATIVE, share, "share", Direction.NEUTRAL, {"layer": path})
+                for path, share in shares.items()
+            ),
         ]
 
 
 def _no_idle(reason: str) -> list[Metric]:
-    names = {"zero_activations": "fraction", "near_zero_activations": "fraction", "dead_units": "count",
-             _NEGATIVE: "share"}  # fmt: skip
-    return [Metric(name, None, unit, Direction.NEUTRAL, reason=reason) for name, unit in names.items()]
+    names = {
+        "zero_activations": "fraction",
+        "near_zero_activations": "fraction",
+        "dead_units": "count",
+        _NEGATIVE: "share",
+    }
+    return [
+        Metric(name, None, unit, Direction.NEUTRAL, reason=reason) for name, unit in names.items()
+    ]
 
 
 def without_orders(headline: Metric, reason: str) -> list[Metric]:
     """The rows of a network whose layers are not replaced one after the other."""
     return [
-        replace(headline, name=OVER.format(headline.name), value=None, setting={"order": order}, reason=reason)
+        replace(
+            headline,
+            name=OVER.format(headline.name),
+            value=None,
+            setting={"order": order},
+            reason=reason,
+        )
         for order in ORDERS
     ]
 
 
 def partial_swaps(module: nn.Module, bench: Bench, headline: Metric, batch: int) -> list[Metric]:
-    """The task's first metric on the test data with k of n layers replaced, and its mean over k = 1, ..., n - 1.
+    """The task's first metric on the test data with k of n layers replaced, and its mean over k =
+    1, ..., n - 1.
 
-    All orders begin with the network as it is and end with all of it replaced, so that these two say nothing of them.
+    All orders begin with the network as it is and end with all of it replaced, so that these two
+    say nothing of them.
 
     Args:
         module: any network.
@@ -259,7 +316,9 @@ def partial_swaps(module: nn.Module, bench: Bench, headline: Metric, batch: int)
     if len(layers) < 2:
         return without_orders(headline, _FEW.format(len(layers)))
     measured = _Measured(exposed, bench, headline, batch)
-    hardness = {path: float(each.traits.hardness(each.module).mean()) for path, each in layers.items()}
+    hardness = {
+        path: float(each.traits.hardness(each.module).mean()) for path, each in layers.items()
+    }
     losses = {path: measured.loss([path]) for path in layers}
     orders = {
         "hardness": sorted(layers, key=lambda path: -hardness[path]),
@@ -274,19 +333,32 @@ def partial_swaps(module: nn.Module, bench: Bench, headline: Metric, batch: int)
             _drawn([*layers], size, bench.seed) if order == "random" else [orders[order][:size]]
             for size in range(len(layers) + 1)
         ]
-        values = [math.fsum(measured.quality(each) for each in of_size) / len(of_size) for of_size in sets]
-        found += [measured.metric(AT, value, order=order, layers=size) for size, value in enumerate(values)]
-        found.append(measured.metric(OVER, math.fsum(values[1:-1]) / len(values[1:-1]), order=order))
+        values = [
+            math.fsum(measured.quality(each) for each in of_size) / len(of_size) for of_size in sets
+        ]
+        found += [
+            measured.metric(AT, value, order=order, layers=size)
+            for size, value in enumerate(values)
+        ]
+        found.append(
+            measured.metric(OVER, math.fsum(values[1:-1]) / len(values[1:-1]), order=order)
+        )
     return found
 
 
 def _layers(module: nn.Module) -> dict[str, Found]:
     """The activations in whose place the swap puts ReLU, by their paths."""
     try:
-        replaced = {each.path for each in census(swap_to_relu(module)) if each.traits.name == "relu"}
+        replaced = {
+            each.path for each in census(swap_to_relu(module)) if each.traits.name == "relu"
+        }
     except ValueError:  # there is none
         return {}
-    return {each.path: each for each in census(module) if each.path in replaced and each.traits.name != "relu"}
+    return {
+        each.path: each
+        for each in census(module)
+        if each.path in replaced and each.traits.name != "relu"
+    }
 
 
 def _drawn(paths: Sequence[str], size: int, seed: int) -> list[tuple[str, ...]]:
@@ -308,16 +380,24 @@ class _Measured:
         """The task's first metric on the test data."""
         place = frozenset(replaced)
         if place not in self._known:
-            value = score(self._swapped(place), self._bench.data.test, batch=self._batch).headline.value
+            value = score(
+                self._swapped(place), self._bench.data.test, batch=self._batch
+            ).headline.value
             self._known[place] = math.nan if value is None else value
         return self._known[place]
 
     def loss(self, replaced: Collection[str]) -> float:
         """The task's loss on the validation data."""
-        return mean_loss(self._swapped(frozenset(replaced)), self._bench.data.validation, batch=self._batch)
+        return mean_loss(
+            self._swapped(frozenset(replaced)), self._bench.data.validation, batch=self._batch
+        )
 
-    def metric(self, name: str, value: float | None, reason: str = "", **setting: str | int) -> Metric:
-        """A row with the headline's unit and direction; a value that is not finite becomes a reason instead."""
+    def metric(
+        self, name: str, value: float | None, reason: str = "", **setting: str | int
+    ) -> Metric:
+        """A row with the headline's unit and direction; a value that is not finite becomes a
+        reason instead.
+        """
         if value is not None and not math.isfinite(value):
             value, reason = None, "a network with some layers replaced has no value"
         own = self._headline
@@ -327,5 +407,6 @@ class _Measured:
         if not replaced:
             return self._module
         return swap_to_relu(
-            self._module, keep=[each.path for each in census(self._module) if each.path not in replaced]
+            self._module,
+            keep=[each.path for each in census(self._module) if each.path not in replaced],
         )

@@ -1,7 +1,8 @@
-"""auto_LiRPA (arXiv 2002.12920) behind one small interface; the only file that calls it. Written for 0.3 and 0.7.
+"""auto_LiRPA (arXiv 2002.12920) behind one small interface; the only file that calls it. Written
+for 0.3 and 0.7.
 
-A bound is believed only for graphs of operators on a list, in geometries that were tested, and only if the converted
-network computes what the network computes. All is float64.
+A bound is believed only for graphs of operators on a list, in geometries that were tested, and only
+if the converted network computes what the network computes. All is float64.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from pipelines.bounds.surroundings import LEGACY, OPERATOR, Own, at_home, number
 _GIVEN = "intermediate_layer_bounds" if LEGACY else "interm_bounds"
 _FIXED = "fix_intermediate_layer_bounds" if LEGACY else "fix_interm_bounds"
 _START = "init_slope" if LEGACY else "init_alpha"
-# The optimizer's steps: of the margins' lines alone; of all lines, where they are ReLU's (slopes), and others (points).
+# The optimizer's steps: of the margins' lines alone; of all lines, where they are ReLU's (slopes),
+# and others (points).
 _STEP, _SLOPE_STEP, _POINT_STEP = 0.25, 0.5, 0.1
 # The operators that only move values about.
 _MOVES = ("BoundFlatten", "BoundReshape", "BoundUnsqueeze")
@@ -35,16 +37,19 @@ _FIRST = ("BoundLinear", "BoundConv")
 _COEFFICIENTS = 2**25
 _CHUNK = 64
 _CONSTANTS = ("BoundParams", "BoundBuffers", "BoundConstant")
-# How often a matrix of one layer's outputs by another's is held at once, measured: for both sides, and in between; and
-# what patches of a chain of layers come to at the most.
+# How often a matrix of one layer's outputs by another's is held at once, measured: for both sides,
+# and in between; and what patches of a chain of layers come to at the most.
 _COPIES, _PATCHES = 10, 4
-# How often the lines' parameters are held at once while all lines are optimized, measured; and how many times the
-# memory of a batch they may take for one input.
+# How often the lines' parameters are held at once while all lines are optimized, measured; and how
+# many times the memory of a batch they may take for one input.
 _PARAMETERS, _DEAREST = 16, 4
 
 with at_home():
     # The library switches these off for the whole process when it is imported.
-    _executor, _profiling = torch._C._jit_set_profiling_executor(True), torch._C._jit_set_profiling_mode(True)
+    _executor, _profiling = (
+        torch._C._jit_set_profiling_executor(True),
+        torch._C._jit_set_profiling_mode(True),
+    )
     from auto_LiRPA import BoundedModule, BoundedTensor, PerturbationLpNorm
     from auto_LiRPA.bound_ops import BoundRelu
     from auto_LiRPA.parse_graph import parse_module
@@ -84,29 +89,38 @@ class _Box(PerturbationLpNorm):  # type: ignore[misc]
 class _Module(BoundedModule):  # type: ignore[misc]
     """auto_LiRPA's module.
 
-    `known` are bounds of nodes' values, by name, that narrow those of intervals; `tightest` those that narrow what is
-    found backward, and are narrowed by it: each was sound, whatever the lines.
+    `known` are bounds of nodes' values, by name, that narrow those of intervals; `tightest` those
+    that narrow what is found backward, and are narrowed by it: each was sound, whatever the lines.
     """
 
     known: Named
     tightest: Named
 
-    def _named_members(self, get_members_fn: Any, prefix: str = "", recurse: bool = True, **modern: Any) -> Any:
+    def _named_members(
+        self, get_members_fn: Any, prefix: str = "", recurse: bool = True, **modern: Any
+    ) -> Any:
         # torch 2 passes remove_duplicate, which release 0.3 does not know.
         return super()._named_members(get_members_fn, prefix, recurse, **({} if LEGACY else modern))
 
-    def IBP_general(self, node: Any = None, C: Any = None, delete_bounds_after_use: bool = False) -> Any:
+    def IBP_general(
+        self, node: Any = None, C: Any = None, delete_bounds_after_use: bool = False
+    ) -> Any:
         """Bounds of a node by intervals, within what is known."""
         found = super().IBP_general(node=node, C=C, delete_bounds_after_use=delete_bounds_after_use)
         known = self.known.get(node.name) if C is None else None
         if known is None:
             return found
-        node.lower, node.upper = torch.maximum(found[0], known[0]), torch.minimum(found[1], known[1])
+        node.lower, node.upper = (
+            torch.maximum(found[0], known[0]),
+            torch.minimum(found[1], known[1]),
+        )
         node.interval = node.lower, node.upper
         return node.interval
 
     def compute_intermediate_bounds(self, node: Any, prior_checked: bool = False) -> None:
-        """Bounds of a node, within the tightest so far; the gradient stays that of the bounds found now."""
+        """Bounds of a node, within the tightest so far; the gradient stays that of the bounds
+        found now.
+        """
         super().compute_intermediate_bounds(node, prior_checked)
         tightest = self.tightest.get(node.name)
         if tightest is None:
@@ -126,35 +140,54 @@ class Engine:
         module: float64, eval mode, with `Own` in the place of the activations.
         input_shape: of one input.
         iterations: of alpha-CROWN.
-        patches: whether convolutions propagate as patches: half the time of matrices, but only plain chains of
-            layers with plain windows are safe to treat so.
+        patches: whether convolutions propagate as patches: half the time of matrices, but only
+            plain chains of layers with plain windows are safe to treat so.
     """
 
-    def __init__(self, module: nn.Module, input_shape: tuple[int, ...], iterations: int, *, patches: bool) -> None:
+    def __init__(
+        self, module: nn.Module, input_shape: tuple[int, ...], iterations: int, *, patches: bool
+    ) -> None:
         example = torch.zeros(1, *input_shape, dtype=torch.float64)
         options = {
-            "conv_mode": "patches" if patches else "matrix", "sparse_features_alpha": False, "sparse_spec_alpha": False,
+            "conv_mode": "patches" if patches else "matrix",
+            "sparse_features_alpha": False,
+            "sparse_spec_alpha": False,
             "sparse_intermediate_bounds": False,
-            "optimize_bound_args": {"iteration": iterations, "start_save_best": -1.0, "init_alpha": False},
-        }  # fmt: skip
+            "optimize_bound_args": {
+                "iteration": iterations,
+                "start_save_best": -1.0,
+                "init_alpha": False,
+            },
+        }
         self._input_shape = input_shape
         self._intervals: tuple[Pairs, Named] | None = None
         with at_home():
-            self._module = _Module(module, example, bound_opts=options, custom_ops={OPERATOR: numbered(module)})
+            self._module = _Module(
+                module, example, bound_opts=options, custom_ops={OPERATOR: numbered(module)}
+            )
             self._module.known, self._module.tightest = {}, {}
-            # auto_LiRPA takes the type of its numbers from the first parameter, and a network may have none.
+            # auto_LiRPA takes the type of its numbers from the first parameter, and a network may
+            # have none.
             if not any(True for _ in self._module.parameters()):
-                self._module.register_parameter("of_type", nn.Parameter(torch.zeros(1).double(), requires_grad=False))
+                self._module.register_parameter(
+                    "of_type", nn.Parameter(torch.zeros(1).double(), requires_grad=False)
+                )
             self._module.eval()
 
     @property
     def _activations(self) -> list[Any]:
-        return [each for each in self._module.children() if isinstance(each, (BoundRelu, BoundCurved))]
+        return [
+            each for each in self._module.children() if isinstance(each, (BoundRelu, BoundCurved))
+        ]
 
     @property
     def _steps(self) -> list[BoundStep]:
         """The operators of our own that are no affine maps."""
-        return [each for each in self._module.children() if isinstance(each, BoundStep) and each.rule.curved]
+        return [
+            each
+            for each in self._module.children()
+            if isinstance(each, BoundStep) and each.rule.curved
+        ]
 
     @property
     def _normalised(self) -> list[Any]:
@@ -163,15 +196,21 @@ class Engine:
 
     @property
     def optimizes(self) -> bool:
-        """Whether alpha-CROWN can work: that of MaxPool fails, on some boxes only; our steps have fixed lines."""
-        return not (self._steps or any(type(each).__name__ == "BoundMaxPool" for each in self._module.children()))
+        """Whether alpha-CROWN can work: that of MaxPool fails, on some boxes only; our steps
+        have fixed lines.
+        """
+        return not (
+            self._steps
+            or any(type(each).__name__ == "BoundMaxPool" for each in self._module.children())
+        )
 
     def batch(self, memory: int, largest: int) -> int:
         """How many inputs at once, from 1 to `largest`, CROWN can bound in about so many bytes."""
         sizes: list[int] = sorted(
-            prod(each.output_shape[1:]) for each in self._module.children()
+            prod(each.output_shape[1:])
+            for each in self._module.children()
             if each.output_shape is not None and type(each).__name__ not in _CONSTANTS
-        )  # fmt: skip
+        )
         sparse = self._module.conv_mode == "patches" and not any(
             type(each).__name__ == "BoundAdd" for each in self._module.children()
         )
@@ -179,8 +218,9 @@ class Engine:
         return max(1, min(largest, memory // each))
 
     def batch_of_all_lines(self, memory: int, largest: int, rows: int) -> int:
-        """How many inputs at once, up to `largest`, of `rows` bounds each, all lines can be optimized for in about so
-        many bytes; 0 where one alone would take several times as many, or there are no lines but the margins'.
+        """How many inputs at once, up to `largest`, of `rows` bounds each, all lines can be
+        optimized for in about so many bytes; 0 where one alone would take several times as many, or
+        there are no lines but the margins'.
         """
         sizes = [prod(each.inputs[0].output_shape[1:]) for each in self._activations]
         # Each bound of a layer has lines of its own in all layers before it.
@@ -199,21 +239,33 @@ class Engine:
         return logits
 
     def inner_at(self, x: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """At `x` the activations' inputs, in the order of `bound`, and what LayerNorms divide, of `norms`."""
+        """At `x` the activations' inputs, in the order of `bound`, and what LayerNorms divide,
+        of `norms`.
+        """
         self.forward(x)
         inputs, divided = (
-            [each.inputs[0].forward_value.detach() for each in some] for some in (self._activations, self._normalised)
+            [each.inputs[0].forward_value.detach() for each in some]
+            for some in (self._activations, self._normalised)
         )
         return inputs, divided
 
     @property
     def norms(self) -> list[Norm]:
-        """Bounds of what LayerNorms divide, as far as the last `bound` left them; all of them or none."""
+        """Bounds of what LayerNorms divide, as far as the last `bound` left them; all of them or
+        none.
+        """
         found = [(each.rule, each.inputs[0]) for each in self._normalised]
-        if any(getattr(centered, end, None) is None for _, centered in found for end in ("lower", "upper")):
+        if any(
+            getattr(centered, end, None) is None
+            for _, centered in found
+            for end in ("lower", "upper")
+        ):
             return []
         ends = [(rule, (centered.lower, centered.upper)) for rule, centered in found]
-        return [Norm(*each, *(square.clamp(min=0).sqrt() for square in rule.squares(each))) for rule, each in ends]
+        return [
+            Norm(*each, *(square.clamp(min=0).sqrt() for square in rule.squares(each)))
+            for rule, each in ends
+        ]
 
     def _box(self, regions: Regions) -> tuple[Any, ...]:
         return (BoundedTensor((regions.lower + regions.upper) / 2, _Box(regions)),)
@@ -222,22 +274,29 @@ class Engine:
     def bound(
         self, regions: Regions, rows: torch.Tensor, method: str, reference: Pairs | None = None
     ) -> tuple[torch.Tensor, torch.Tensor, Pairs]:
-        """Lower and upper bounds of `rows` (batch, k, classes) times the logits, and of each activation's input.
+        """Lower and upper bounds of `rows` (batch, k, classes) times the logits, and of each
+        activation's input.
 
-        `method` is "ibp", "forward", "crown-ibp" or "crown"; `reference` are bounds of the activations' inputs that
-        CROWN's are intersected with.
+        `method` is "ibp", "forward", "crown-ibp" or "crown"; `reference` are bounds of the
+        activations' inputs that CROWN's are intersected with.
         """
         given: dict[str, Any] = {}
         if reference is not None:
             # What came with the reference counts if it is of the last call.
-            beside = self._intervals[1] if self._intervals is not None and self._intervals[0] is reference else {}
+            beside = (
+                self._intervals[1]
+                if self._intervals is not None and self._intervals[0] is reference
+                else {}
+            )
             given["reference_bounds"] = self._by_name(reference) | beside
         layers = self._first_layers if regions.center is not None else []
         # Intervals see balls as boxes alone.
         self._module.known = {each.name: each.bounds(regions) for each in layers}
         try:
             with at_home():
-                lower, upper = self._module.compute_bounds(x=self._box(regions), C=rows, method=method, **given)[:2]
+                lower, upper = self._module.compute_bounds(
+                    x=self._box(regions), C=rows, method=method, **given
+                )[:2]
         finally:
             self._module.known = {}
         for each in layers:  # of a network that is a single layer, the rows too
@@ -250,9 +309,15 @@ class Engine:
         return lower, upper, pairs
 
     def _factors(self) -> Named:
-        """Bounds of the operands of curved steps: CROWN's may leave an operator's domain, intervals do not."""
+        """Bounds of the operands of curved steps: CROWN's may leave an operator's domain,
+        intervals do not.
+        """
         inputs = [given for each in self._steps for given in each.inputs]
-        return {each.name: (each.lower, each.upper) for each in inputs if each.perturbed and each.lower is not None}
+        return {
+            each.name: (each.lower, each.upper)
+            for each in inputs
+            if each.perturbed and each.lower is not None
+        }
 
     def optimize(
         self,
@@ -265,9 +330,9 @@ class Engine:
     ) -> torch.Tensor:
         """Lower bounds by alpha-CROWN.
 
-        The bounds of the activations' inputs stay as CROWN gave them; with `all_lines` those that they are made of are
-        optimized too, for the same lower bounds, and the tightest of each are kept. `done`, given bounds (batch, k),
-        says which need no more work, (batch, 1).
+        The bounds of the activations' inputs stay as CROWN gave them; with `all_lines` those that
+        they are made of are optimized too, for the same lower bounds, and the tightest of each are
+        kept. `done`, given bounds (batch, k), says which need no more work, (batch, 1).
         """
         given = {} if all_lines else {_GIVEN: self._by_name(inputs)}
         sloped = all(isinstance(each, BoundRelu) for each in self._activations)
@@ -286,19 +351,30 @@ class Engine:
         return best.detach()
 
     def _by_name(self, inputs: Pairs) -> Named:
-        return {each.inputs[0].name: pair for each, pair in zip(self._activations, inputs, strict=True)}
+        return {
+            each.inputs[0].name: pair for each, pair in zip(self._activations, inputs, strict=True)
+        }
 
     @cached_property
     @torch.no_grad()
     def _first_layers(self) -> list[FirstLayer]:
-        """The layers that the input goes into as it is, found by their values at zero and at each unit vector."""
+        """The layers that the input goes into as it is, found by their values at zero and at
+        each unit vector.
+        """
         inputs = prod(self._input_shape)
         names = [
-            each.name for each in self._module.children()
-            if type(each).__name__ in _FIRST and each.output_shape is not None
-            and prod(each.output_shape[1:]) * inputs <= _COEFFICIENTS and _is_input(each.inputs[0])
-        ]  # fmt: skip
-        points = torch.cat([torch.zeros(1, inputs), torch.eye(inputs)]).double().reshape(-1, *self._input_shape)
+            each.name
+            for each in self._module.children()
+            if type(each).__name__ in _FIRST
+            and each.output_shape is not None
+            and prod(each.output_shape[1:]) * inputs <= _COEFFICIENTS
+            and _is_input(each.inputs[0])
+        ]
+        points = (
+            torch.cat([torch.zeros(1, inputs), torch.eye(inputs)])
+            .double()
+            .reshape(-1, *self._input_shape)
+        )
         values: dict[str, list[torch.Tensor]] = {name: [] for name in names}
         for at in range(0, len(points), _CHUNK):
             self.forward(points[at : at + _CHUNK])
@@ -313,13 +389,23 @@ def _is_input(node: Any) -> bool:
     return type(node).__name__ == "BoundInput"
 
 
-# Operators whose bounds were sampled in the tests. Not x / sqrt(y), which release 0.3 takes for a LayerNorm without its
-# epsilon, nor softmax, which is unsound, and products of activations: our own steps stand for these. Not Gather, whose
-# backward bounds lose all but one use of an index that is repeated.
+# Operators whose bounds were sampled in the tests. Not x / sqrt(y), which release 0.3 takes for a
+# LayerNorm without its epsilon, nor softmax, which is unsound, and products of activations: our own
+# steps stand for these. Not Gather, whose backward bounds lose all but one use of an index that is
+# repeated.
 ALLOWED = {
-    "onnx::Add", "onnx::AveragePool", "onnx::BatchNormalization", "onnx::Concat", "onnx::Conv",
-    "onnx::Flatten", "onnx::Gemm", "onnx::GlobalAveragePool", "onnx::MaxPool", "onnx::Relu", OPERATOR,
-}  # fmt: skip
+    "onnx::Add",
+    "onnx::AveragePool",
+    "onnx::BatchNormalization",
+    "onnx::Concat",
+    "onnx::Conv",
+    "onnx::Flatten",
+    "onnx::Gemm",
+    "onnx::GlobalAveragePool",
+    "onnx::MaxPool",
+    "onnx::Relu",
+    OPERATOR,
+}
 _WINDOWED = ("onnx::Conv", "onnx::MaxPool", "onnx::AveragePool")
 
 
@@ -337,12 +423,17 @@ def _is_plain(window: Any) -> bool:
 
 
 def plain_windows(module: nn.Module, input_shape: tuple[int, ...]) -> bool:
-    """Whether convolutions may propagate as patches. Raises Unsupported, naming what has no trustworthy bounds."""
+    """Whether convolutions may propagate as patches. Raises Unsupported, naming what has no
+    trustworthy bounds.
+    """
     found = operators(module, input_shape)
     unknown = {op for op, _ in found} - ALLOWED
     if unknown:
         raise Unsupported(f"no sound bounds for {', '.join(sorted(unknown))}")
-    # Where a rule of our own is, or values are put side by side, patches were not compared with matrices.
+    # Where a rule of our own is, or values are put side by side, patches were not compared with
+    # matrices.
     if any(isinstance(each, Own) and each.shape is not None for each in module.modules()):
         return False
-    return not any(op == "onnx::Concat" or (op in _WINDOWED and not _is_plain(window)) for op, window in found)
+    return not any(
+        op == "onnx::Concat" or (op in _WINDOWED and not _is_plain(window)) for op, window in found
+    )

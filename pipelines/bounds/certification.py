@@ -9,7 +9,17 @@ from pathlib import Path
 
 import torch
 
-from evalsuite import IGNORED, Bench, Metric, Network, Property, Unsupported, falsify, is_file, pieces
+from evalsuite import (
+    IGNORED,
+    Bench,
+    Metric,
+    Network,
+    Property,
+    Unsupported,
+    falsify,
+    is_file,
+    pieces,
+)
 from pipelines.bounds import METHODS, Bounds
 from pipelines.bounds.embedding import UNBOUNDED, embedded
 from pipelines.bounds.graph_certification import certify_graph
@@ -19,10 +29,12 @@ from pipelines.bounds.propagation import Distrusted, Margins, Propagation, prove
 from pipelines.bounds.radius import search
 from pipelines.bounds.rows import Found, Rows
 
-# alpha-CROWN raised the least margin by at most 0.18 of the mean width of the logits' bounds (digits, eps up to 0.125,
-# GELU and ReLU); where more is lacking, trying would cost most of the stage's time for nothing.
+# alpha-CROWN raised the least margin by at most 0.18 of the mean width of the logits' bounds
+# (digits, eps up to 0.125, GELU and ReLU); where more is lacking, trying would cost most of the
+# stage's time for nothing.
 _REACH = 0.25
-# What alpha-CROWN may take of a batch's even share of the time: the next one is expected to take as long, and must fit.
+# What alpha-CROWN may take of a batch's even share of the time: the next one is expected to take as
+# long, and must fit.
 _ROUND = 0.8
 # How many properties the falsifier attacks at once, if time is short.
 _ATTACKED = 64
@@ -32,21 +44,25 @@ _NEEDED = ("ibp", "crown")
 
 
 def certify(network: Network, bench: Bench, options: Bounds) -> tuple[list[Metric], Path | None]:
-    """All metrics, and the counterexamples to show; from the start without patches, if bounds by patches are wrong.
+    """All metrics, and the counterexamples to show; from the start without patches, if bounds by
+    patches are wrong.
 
     Raises:
-        Unsupported: the network has an operator for which there are no trustworthy bounds, or no way to perturb it.
+        Unsupported: the network has an operator for which there are no trustworthy bounds, or no
+            way to perturb it.
     """
     asks = bench.data.task.asks
     if not asks:
         raise Unsupported(
-            f"nothing to certify: a task {type(bench.data.task).__name__} asks for no margin or interval; a regression "
-            "asks for one by its option `tolerance`"
+            f"nothing to certify: a task {type(bench.data.task).__name__} asks for no margin or"
+            " interval; a regression asks for one by its option `tolerance`"
         )
     if is_file(network) or (asks == "interval" and network.deployed is None):
         return certify_graph(network, bench, options)
     if network.deployed is not None:
-        raise Unsupported("the network is an ONNX file of integers, which a step before wrote; smt verifies it")
+        raise Unsupported(
+            "the network is an ONNX file of integers, which a step before wrote; smt verifies it"
+        )
     deadline = time.monotonic() + SHARE * bench.time_limit
     pace = Pace(deadline)
     try:
@@ -59,9 +75,12 @@ def certify(network: Network, bench: Bench, options: Bounds) -> tuple[list[Metri
     while True:
         try:
             propagation = Propagation(
-                subject, iterations=options.iterations, patches=patches, memory=options.memory * 2**20,
+                subject,
+                iterations=options.iterations,
+                patches=patches,
+                memory=options.memory * 2**20,
                 all_lines=options.all_lines,
-            )  # fmt: skip
+            )
         except Unsupported as refusal:
             return _of_graph(network, bench, options, refusal, deadline)
         try:
@@ -76,9 +95,13 @@ def certify(network: Network, bench: Bench, options: Bounds) -> tuple[list[Metri
 def _of_graph(
     network: Network, bench: Bench, options: Bounds, refusal: Unsupported, deadline: float
 ) -> tuple[list[Metric], Path | None]:
-    """What auto_LiRPA does not manage, by bounds of the graph. Raises Unsupported: what both say."""
+    """What auto_LiRPA does not manage, by bounds of the graph. Raises Unsupported: what both
+    say.
+    """
     try:
-        return certify_graph(network, bench, options, f"bounded by its graph instead: {refusal}", deadline)
+        return certify_graph(
+            network, bench, options, f"bounded by its graph instead: {refusal}", deadline
+        )
     except Unsupported as error:
         raise Unsupported(f"{refusal}; nor by its graph: {error}") from error
 
@@ -89,30 +112,42 @@ def _subject(network: Network, bench: Bench, options: Bounds) -> tuple[Network, 
         raise Unsupported(f"auto_LiRPA takes one input; {network.name} has several inputs")
     test = bench.data.test
     targets = test.targets[: options.samples]
-    inputs = torch.cat([test.inputs[places] for places in torch.split(torch.arange(len(targets)), _READ)])
+    inputs = torch.cat(
+        [test.inputs[places] for places in torch.split(torch.arange(len(targets)), _READ)]
+    )
     labels = targets[:, -1] if targets.ndim > 1 else targets
     if network.vocabulary is None and targets.ndim > 1:
         raise Unsupported("the network has logits for each position, and no tokens")
     if bool((labels == IGNORED).any()):
-        raise Unsupported(f"test sample {labels.tolist().index(IGNORED)} has no target: it is {IGNORED}, no class")
+        raise Unsupported(
+            f"test sample {labels.tolist().index(IGNORED)} has no target: it is {IGNORED}, no class"
+        )
     if network.vocabulary is None:
         return network, Samples(inputs, labels, bench.data.domain, options.norm)
     if options.positions and options.norm != "linf":
         raise Unsupported(
-            f"norm {options.norm!r}: of some positions of tokens there are boxes alone; give positions: 0"
+            f"norm {options.norm!r}: of some positions of tokens there are boxes alone; give"
+            " positions: 0"
         )
     subject, vectors = embedded(network, inputs)
     return subject, Samples(vectors, labels, UNBOUNDED, options.norm, options.positions)
 
 
 class Certification:
-    """Certifies one network's properties, radius by radius from the smallest, until the pace's deadline.
+    """Certifies one network's properties, radius by radius from the smallest, until the pace's
+    deadline.
 
     `broken` has a counterexample of each radius, of those that were found.
     """
 
     def __init__(
-        self, network: Network, samples: Samples, options: Bounds, propagation: Propagation, pace: Pace, seed: int
+        self,
+        network: Network,
+        samples: Samples,
+        options: Bounds,
+        propagation: Propagation,
+        pace: Pace,
+        seed: int,
     ) -> None:
         self._network, self._samples, self._options = network, samples, options
         self._propagation, self._pace, self._seed = propagation, pace, seed
@@ -121,26 +156,36 @@ class Certification:
         self.broken: Broken = []
         self._points: Points = [None] * len(samples)
         self._grid: dict[float, Found] = {}
-        # How many rounds of bounds are to come after the present one, for which alpha-CROWN leaves time.
+        # How many rounds of bounds are to come after the present one, for which alpha-CROWN leaves
+        # time.
         self._ahead = len(options.eps) + (options.radius_steps if options.radius else 0)
         self._hurried = False  # whether time ended alpha-CROWN's optimizer in the present round
         self._budget = options.alpha_seconds or math.inf
 
     def metrics(self) -> list[Metric]:
-        """All rows of the stage: clean accuracy, each radius `eps` ascending, certified radii, and memory."""
+        """All rows of the stage: clean accuracy, each radius `eps` ascending, certified radii,
+        and memory.
+        """
         metrics = [self._rows.clean(self._correct)]
         for eps in sorted(self._options.eps):
             metrics += self.at(eps)
         if self._options.radius:
             metrics += self._radius(self._correct)
-        peaks = {method: self._memory.peak(method) for method in METHODS if method in self._options.methods}
+        peaks = {
+            method: self._memory.peak(method)
+            for method in METHODS
+            if method in self._options.methods
+        }
         return metrics + self._rows.memory(peaks)
 
     @cached_property
     @torch.no_grad()
     def _correct(self) -> torch.Tensor:
         batches = pieces(self._samples.inputs, _READ)
-        return torch.cat([self._network.module(each).argmax(1) for each in batches]) == self._samples.labels
+        return (
+            torch.cat([self._network.module(each).argmax(1) for each in batches])
+            == self._samples.labels
+        )
 
     def at(self, eps: float) -> list[Metric]:
         """All metrics of one radius, which is not below those before."""
@@ -160,7 +205,8 @@ class Certification:
         return metrics
 
     def _attacked(self, properties: list[Property]) -> tuple[Points, torch.Tensor]:
-        """Counterexamples, and whether a property was not attacked for want of time, (properties,) bool.
+        """Counterexamples, and whether a property was not attacked for want of time, (properties,)
+        bool.
 
         A counterexample to a smaller ball is one to this ball too, and is not searched for again.
         """
@@ -169,21 +215,33 @@ class Certification:
 
         def attack(some: slice) -> Points:
             chosen = [properties[index] for index in open_[some]]
-            return falsify(self._network.module, chosen, seed=self._seed, restarts=self._options.restarts)
+            return falsify(
+                self._network.module, chosen, seed=self._seed, restarts=self._options.restarts
+            )
 
-        attacked = [point for part in self._pace.in_time("pgd", len(open_), _ATTACKED, attack) for point in part]
+        attacked = [
+            point
+            for part in self._pace.in_time("pgd", len(open_), _ATTACKED, attack)
+            for point in part
+        ]
         late = torch.zeros(len(properties), dtype=torch.bool)
         late[open_[len(attacked) :]] = True
         for index, point in zip(open_, attacked, strict=False):
             points[index] = point
-        self._points = [new if new is not None else old for new, old in zip(points, self._points, strict=True)]
+        self._points = [
+            new if new is not None else old for new, old in zip(points, self._points, strict=True)
+        ]
         return points, late
 
-    def _by(self, method: str, properties: list[Property], points: Points, crown: Found | None = None) -> Found:
+    def _by(
+        self, method: str, properties: list[Property], points: Points, crown: Found | None = None
+    ) -> Found:
         if method != "alpha-crown":
             return self._propagate(properties, method, points)
         crown = crown or self._propagate(properties, "crown", points)
-        return self._optimize(properties, crown, torch.tensor([point is not None for point in points]))
+        return self._optimize(
+            properties, crown, torch.tensor([point is not None for point in points])
+        )
 
     def _propagate(self, properties: list[Property], method: str, points: Points) -> Found:
         began = time.monotonic()
@@ -207,8 +265,11 @@ class Certification:
             rounded = self.rounded(properties, holds, bounds, points)
         return Found(method, holds & ~rounded, late, rounded, time.monotonic() - began, bounds)
 
-    def rounded(self, properties: list[Property], holds: torch.Tensor, bounds: Margins, points: Points) -> torch.Tensor:
-        """(properties,) bool: what is proven of the real function, and has a counterexample by rounding alone.
+    def rounded(
+        self, properties: list[Property], holds: torch.Tensor, bounds: Margins, points: Points
+    ) -> torch.Tensor:
+        """(properties,) bool: what is proven of the real function, and has a counterexample by
+        rounding alone.
 
         Raises:
             RuntimeError: the real function contradicts its bounds at a counterexample.
@@ -219,7 +280,9 @@ class Certification:
             if point is None:
                 continue
             if self._propagation.contradicted(properties[index], point, bounds.margins[index]):
-                raise RuntimeError(f"sample {properties[index].sample}: a bound excludes a counterexample's margin")
+                raise RuntimeError(
+                    f"sample {properties[index].sample}: a bound excludes a counterexample's margin"
+                )
             rounded[index] = True
         return rounded
 
@@ -241,7 +304,10 @@ class Certification:
             if len(todo) and time.monotonic() - began > self._budget:
                 reason = f"stopped after alpha_seconds = {self._options.alpha_seconds}"
             elif self._hurried:
-                reason = "stopped after an even share of the job's time limit, so that another machine may prove more"
+                reason = (
+                    "stopped after an even share of the job's time limit, so that another machine"
+                    " may prove more"
+                )
         seconds = crown.seconds + time.monotonic() - began
         return Found("alpha-crown", holds, late & ~violated, crown.rounded, seconds, None, reason)
 
@@ -263,7 +329,9 @@ class Certification:
             return found
 
         with self._memory.measured("alpha-crown"):
-            return self._pace.in_time("alpha-crown", len(todo), self._propagation.batch, work, budget=self._budget)
+            return self._pace.in_time(
+                "alpha-crown", len(todo), self._propagation.batch, work, budget=self._budget
+            )
 
     def _radius(self, correct: torch.Tensor) -> list[Metric]:
         method, began = self._options.radius, time.monotonic()
@@ -271,7 +339,9 @@ class Certification:
         def certified(which: list[int], eps: list[float]) -> tuple[torch.Tensor, torch.Tensor]:
             self._ahead -= 1
             properties = self._samples.some(which, eps)
-            found = self._by(method, properties, _inside(properties, [self._points[i] for i in which]))
+            found = self._by(
+                method, properties, _inside(properties, [self._points[i] for i in which])
+            )
             return found.holds, found.late
 
         refused = [each.reason for each in self._grid.values() if each.refused]

@@ -1,4 +1,6 @@
-"""A network's activations: what they compute, what they are called, and one operator of auto_LiRPA for all of them."""
+"""A network's activations: what they compute, what they are called, and one operator of
+auto_LiRPA for all of them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from torch import fx, nn
 from evalsuite import RELU, SOFTPLUS, Activation, Unsupported, census, clip, interval, relax
 from pipelines.bounds.surroundings import Own, at_home, ordered
 
-# How near a line must be to the function at both ends to be taken for a chord, and how far these must be apart.
+# How near a line must be to the function at both ends to be taken for a chord, and how far these
+# must be apart.
 _NEAR = 1e-6
 _TORCH_SOFTPLUS = 20.0
 _CLOSE = 1e-9
@@ -44,13 +47,21 @@ class Shape:
         return 1.0 if self.hardness is None else self.hardness
 
     def value(self, x: torch.Tensor) -> torch.Tensor:
-        """What the module computes of x, elementwise: f(x), or x itself beyond the threshold; float64."""
+        """What the module computes of x, elementwise: f(x), or x itself beyond the threshold;
+        float64.
+        """
         curved = self.traits.value(self.factor * x) / self.factor
-        return curved if self.threshold == torch.inf else torch.where(self.factor * x > self.threshold, x, curved)
+        return (
+            curved
+            if self.threshold == torch.inf
+            else torch.where(self.factor * x > self.threshold, x, curved)
+        )
 
     @property
     def gap(self) -> float:
-        """How far f and the module are apart at the most: they differ beyond the threshold, most just behind it."""
+        """How far f and the module are apart at the most: they differ beyond the threshold, most
+        just behind it.
+        """
         if self.threshold == torch.inf:
             return 0.0
         edge = torch.tensor(self.threshold, dtype=torch.float64)
@@ -66,8 +77,9 @@ class Shape:
 class BoundCurved(BoundOptimizableActivation):  # type: ignore[misc]
     """Our relaxation as an operator of auto_LiRPA.
 
-    alpha is where the tangents touch, z = hardness x, or the lines' slopes where f is two lines through 0:
-    (2 for lower and upper line, rows of C, batch, *shape). Both releases take the batch at dimension 2.
+    alpha is where the tangents touch, z = hardness x, or the lines' slopes where f is two lines
+    through 0: (2 for lower and upper line, rows of C, batch, *shape). Both releases take the batch
+    at dimension 2.
     """
 
     # A line's parts, each a tensor, or two of them while optimizing.
@@ -76,7 +88,9 @@ class BoundCurved(BoundOptimizableActivation):  # type: ignore[misc]
     uw: Any
     ub: Any
 
-    def __init__(self, shape: Shape, attr: Any, inputs: Any, output_index: int, options: Any) -> None:
+    def __init__(
+        self, shape: Shape, attr: Any, inputs: Any, output_index: int, options: Any
+    ) -> None:
         super().__init__(attr, inputs, output_index, options)
         self._shape, self._gap = shape, shape.gap
         self._made_of: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -92,7 +106,8 @@ class BoundCurved(BoundOptimizableActivation):  # type: ignore[misc]
 
     def bound_relax(self, x: Any, init: bool = False, dim_opt: Any = None) -> None:
         if self.opt_stage in ("opt", "reuse"):
-            # While optimizing, auto_LiRPA indexes the lines by the side that it bounds; one set serves both.
+            # While optimizing, auto_LiRPA indexes the lines by the side that it bounds; one set
+            # serves both.
             points = self.alpha[self._start]
             # Chords do not depend on the points, and have their shape no more.
             lines = self._lines(x.lower, x.upper, tuple(points))
@@ -101,19 +116,28 @@ class BoundCurved(BoundOptimizableActivation):  # type: ignore[misc]
             parts = [each.expand(points.shape[1:]) for each in lines]
             self.lw, self.lb, self.uw, self.ub = ((each, each) for each in parts)
             self._made_of = None
-        elif self._made_of is None or self._made_of[0] is not x.lower or self._made_of[1] is not x.upper:
+        elif (
+            self._made_of is None
+            or self._made_of[0] is not x.lower
+            or self._made_of[1] is not x.upper
+        ):
             # Each layer behind asks again, with the same bounds.
             self.lw, self.lb, self.uw, self.ub = self._lines(x.lower, x.upper, None)
             self._made_of = x.lower, x.upper
 
-    def _lines(self, low: torch.Tensor, high: torch.Tensor, points: Any) -> tuple[torch.Tensor, ...]:
+    def _lines(
+        self, low: torch.Tensor, high: torch.Tensor, points: Any
+    ) -> tuple[torch.Tensor, ...]:
         lower, upper = ordered(low, high)
         lines = relax(self._shape.traits, lower, upper, hardness=self._shape.factor, points=points)
         below, above = lines.lower_intercept - self._gap, lines.upper_intercept + self._gap
         return lines.lower_slope, below, lines.upper_slope, above
 
-    def _following(self, lines: tuple[torch.Tensor, ...], low: torch.Tensor, high: torch.Tensor) -> list[torch.Tensor]:
-        """The same lines, with a gradient by the interval's ends where they are chords; what is added is 0.
+    def _following(
+        self, lines: tuple[torch.Tensor, ...], low: torch.Tensor, high: torch.Tensor
+    ) -> list[torch.Tensor]:
+        """The same lines, with a gradient by the interval's ends where they are chords; what is
+        added is 0.
 
         Lines that touch elsewhere follow their points alone: the optimizer needs no more.
         """
@@ -129,11 +153,16 @@ class BoundCurved(BoundOptimizableActivation):  # type: ignore[misc]
                 chord = high - low > _NEAR
                 for end, value in zip((low, high), values, strict=True):
                     chord = chord & ((slope * end + intercept - value).abs() < near)
-                turns = [torch.where(chord, each / width, 0.0).nan_to_num(0.0, 0.0, 0.0)
-                         for each in (slope - steep[0], steep[1] - slope)]  # fmt: skip
+                turns = [
+                    torch.where(chord, each / width, 0.0).nan_to_num(0.0, 0.0, 0.0)
+                    for each in (slope - steep[0], steep[1] - slope)
+                ]
                 # A chord passes through the lower end: its intercept is f(low) - slope low.
                 rises = [-turns[0] * (width + low), -turns[1] * low]
-            found += [part + by[0] * moves[0] + by[1] * moves[1] for part, by in ((slope, turns), (intercept, rises))]
+            found += [
+                part + by[0] * moves[0] + by[1] * moves[1]
+                for part, by in ((slope, turns), (intercept, rises))
+            ]
         return found
 
     def init_linear_relaxation(self, x: Any, dim_opt: Any = None) -> None:
@@ -141,7 +170,8 @@ class BoundCurved(BoundOptimizableActivation):  # type: ignore[misc]
 
     def init_opt_parameters(self, start_nodes: Any) -> None:
         lower, upper = self.inputs[0].lower, self.inputs[0].upper
-        if self._shape.traits.shape:  # of what is piecewise linear, lines are told by slopes, not by points
+        # of what is piecewise linear, lines are told by slopes, not by points
+        if self._shape.traits.shape:
             points = (self._shape.factor * (lower + upper) / 2).expand(2, *lower.shape)
         else:
             found = self._lines(lower, upper, None)
@@ -149,7 +179,9 @@ class BoundCurved(BoundOptimizableActivation):  # type: ignore[misc]
         self.alpha.clear()
         for name, size, *_ in start_nodes:
             rows = size if isinstance(size, int) else prod(size)
-            self.alpha[name] = points[:, None].repeat(1, rows, *[1] * lower.ndim).detach().requires_grad_()
+            self.alpha[name] = (
+                points[:, None].repeat(1, rows, *[1] * lower.ndim).detach().requires_grad_()
+            )
 
     def dump_optimized_params(self) -> Any:
         return self.alpha
@@ -159,7 +191,9 @@ class BoundCurved(BoundOptimizableActivation):  # type: ignore[misc]
 
 
 def activations(traced: fx.GraphModule) -> dict[str, Shape]:
-    """What each activation of a network that `in_modules` gives computes, by the name of its module, in order."""
+    """What each activation of a network that `in_modules` gives computes, by the name of its
+    module, in order.
+    """
     called = [str(node.target) for node in traced.graph.nodes if node.op == "call_module"]
     shapes = {name: _shape_of(traced.get_submodule(name)) for name in called}
     return {name: shape for name, shape in shapes.items() if shape is not None}
@@ -198,15 +232,21 @@ def refuse_values(module: nn.Module) -> None:
             raise Unsupported(f"{name} has values that are not finite")
     for name, each in module.named_modules():
         if isinstance(each, (nn.BatchNorm1d, nn.BatchNorm2d)) and each.running_mean is None:
-            raise Unsupported(f"{name} ({type(each).__name__}) without running statistics normalises by its batch")
+            raise Unsupported(
+                f"{name} ({type(each).__name__}) without running statistics normalises by its batch"
+            )
 
 
 @torch.no_grad()
-def layer_names(traced: fx.GraphModule, points: torch.Tensor, seen: list[torch.Tensor]) -> tuple[str, ...]:
-    """For each of `seen`, the activations' inputs at `points`, the dotted path of the module that gets it.
+def layer_names(
+    traced: fx.GraphModule, points: torch.Tensor, seen: list[torch.Tensor]
+) -> tuple[str, ...]:
+    """For each of `seen`, the activations' inputs at `points`, the dotted path of the module that
+    gets it.
 
-    A module that is called more than once has a name for each call, but for calls with one input. An activation whose
-    input is not found, as behind one that was merged with it, is "activation 3" by its place.
+    A module that is called more than once has a name for each call, but for calls with one input.
+    An activation whose input is not found, as behind one that was merged with it, is "activation 3"
+    by its place.
     """
     watched = copy.deepcopy(traced).double()
     calls: list[tuple[str, torch.Tensor]] = []

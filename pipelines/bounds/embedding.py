@@ -17,12 +17,15 @@ UNBOUNDED = (-math.inf, math.inf)  # the domain of an embedding's output
 
 
 def embedded(network: Network, tokens: torch.Tensor) -> tuple[Network, torch.Tensor]:
-    """The network from the token embedding's output (positions, width) on, and that output for `tokens`.
+    """The network from the token embedding's output (positions, width) on, and that output for
+    `tokens`.
 
-    Its logits are those of the last position where the network's are (batch, positions, classes). Weights are copied.
+    Its logits are those of the last position where the network's are (batch, positions, classes).
+    Weights are copied.
 
     Raises:
-        Unsupported: not exactly one `nn.Embedding` is given the tokens, or the tokens go another way too.
+        Unsupported: not exactly one `nn.Embedding` is given the tokens, or the tokens go another
+            way too.
     """
     name = _embedding_of_tokens(network)
     whole = copy.deepcopy(network.module).eval()
@@ -39,9 +42,13 @@ def embedded(network: Network, tokens: torch.Tensor) -> tuple[Network, torch.Ten
         with torch.no_grad():
             logits = rest(given)
     except (RuntimeError, TypeError, IndexError, ValueError) as error:
-        raise Unsupported(f"the network needs its tokens beside the output of {name!r}: {error}") from error
+        raise Unsupported(
+            f"the network needs its tokens beside the output of {name!r}: {error}"
+        ) from error
     if logits.shape != expected.shape or not torch.equal(logits, expected):
-        raise Unsupported(f"the network computes something else from the output of {name!r} than from its tokens")
+        raise Unsupported(
+            f"the network computes something else from the output of {name!r} than from its tokens"
+        )
     if logits.ndim == 3:
         rest = nn.Sequential(rest, *_last_position(*logits.shape[1:]))
     return Network(network.name, rest.eval(), tuple(vectors.shape[1:]), network.classes), vectors
@@ -66,9 +73,13 @@ def _embedding_of_tokens(network: Network) -> str:
         module(tokens)
     if not uses:
         kinds = ", ".join(named) or "none"
-        raise Unsupported(f"no nn.Embedding is given the tokens, so nothing to perturb; embeddings here: {kinds}")
+        raise Unsupported(
+            f"no nn.Embedding is given the tokens, so nothing to perturb; embeddings here: {kinds}"
+        )
     if len(uses) > 1:
-        raise Unsupported(f"tokens are embedded more than once, by {', '.join(uses)}: perturb which?")
+        raise Unsupported(
+            f"tokens are embedded more than once, by {', '.join(uses)}: perturb which?"
+        )
     return uses[0]
 
 
@@ -81,8 +92,9 @@ class _LastPosition(nn.Module):
 def _last_position(positions: int, classes: int) -> list[nn.Module]:
     """From logits of all positions to the last one's: exact.
 
-    auto_LiRPA 0.3 manages a layer of them flattened, and no slice behind layers that keep the positions; but that
-    layer's weights are of the square of the classes, which of thousands of tokens do not fit into memory.
+    auto_LiRPA 0.3 manages a layer of them flattened, and no slice behind layers that keep the
+    positions; but that layer's weights are of the square of the classes, which of thousands of
+    tokens do not fit into memory.
     """
     if positions * classes**2 > _LARGEST:
         return [_LastPosition()]

@@ -1,7 +1,8 @@
-"""What of the properties holds where there are no torch layers, or no classes: by the bounds of the graph.
+"""What of the properties holds where there are no torch layers, or no classes: by the bounds of the
+graph.
 
-Of ONNX files, whoever wrote them, of regressions, whose outputs are to stay within an interval, and of what auto_LiRPA
-does not manage. Of tokens, what follows their embedding is bounded.
+Of ONNX files, whoever wrote them, of regressions, whose outputs are to stay within an interval, and
+of what auto_LiRPA does not manage. Of tokens, what follows their embedding is bounded.
 """
 
 from __future__ import annotations
@@ -40,15 +41,24 @@ _BATCH = 16  # properties bounded at once
 _GRAPH = "graph-"  # before a method's name
 _BACKWARD = {"ibp": False, "crown": True}
 _ZONOTOPE = "zonotope"  # beside "crown", of networks with attention
-# Lines are carried backward through attention where no layer has more values: elsewhere that takes minutes for a box.
+# Lines are carried backward through attention where no layer has more values: elsewhere that takes
+# minutes for a box.
 _NARROW = 2**13
-_WIDE = "lines are not carried backward through attention where a layer has more than 8192 values: see graph-zonotope"
+_WIDE = (
+    "lines are not carried backward through attention where a layer has more than 8192 values: see"
+    " graph-zonotope"
+)
 _OWN = "bounds of the graph, of real arithmetic; their widths are not kept"
-_REFUSED = "takes torch modules and classes; of an ONNX file, or an interval, there are graph-ibp and graph-crown"
+_REFUSED = (
+    "takes torch modules and classes; of an ONNX file, or an interval, there are graph-ibp and"
+    " graph-crown"
+)
 
 
 class _OutOfTime(Exception):
-    """Raised while properties are bounded when the deadline has passed; they then count as not tried in time."""
+    """Raised while properties are bounded when the deadline has passed; they then count as not
+    tried in time.
+    """
 
 
 class _Flat(nn.Module):
@@ -64,7 +74,8 @@ class _Flat(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Of some samples: their network, what runs it, and its graph; None where there was no time to read it.
+    """Of some samples: their network, what runs it, and its graph; None where there was no time to
+    read it.
 
     `attending` bounds a network with attention by zonotopes; it is None of any other.
     """
@@ -92,31 +103,51 @@ Asked = list[tuple[_Part, list[Property]]]
 
 
 class _Certification:
-    """Certifies one network's properties, radius by radius, until the deadline; see `certify_graph`."""
+    """Certifies one network's properties, radius by radius, until the deadline; see
+    `certify_graph`.
+    """
 
-    def __init__(self, network: Network, bench: Bench, options: Bounds, refusal: str, deadline: float) -> None:
+    def __init__(
+        self, network: Network, bench: Bench, options: Bounds, refusal: str, deadline: float
+    ) -> None:
         if options.norm != "linf":
-            raise Unsupported(f"norm {options.norm!r}: by bounds of a graph, boxes are bounded alone; use linf")
-        self._bench, self._options, self._refusal, self._deadline = bench, options, refusal, deadline
+            raise Unsupported(
+                f"norm {options.norm!r}: by bounds of a graph, boxes are bounded alone; use linf"
+            )
+        self._bench, self._options, self._refusal, self._deadline = (
+            bench,
+            options,
+            refusal,
+            deadline,
+        )
         self._parts = list[_Part]()
         for each in subjects(network, bench, options.samples, positions=options.positions):
             late = bool(self._parts) and time.monotonic() > self._deadline
             graph = None if late else each.graph()
-            attending = None if late or "crown" not in options.methods else zonotopes_of(each.network)
+            attending = (
+                None if late or "crown" not in options.methods else zonotopes_of(each.network)
+            )
             self._parts.append(_Part(each, running(each.network), graph, attending))
         self._rows = Rows(options.norm, 0 if network.vocabulary is None else options.positions)
         self._broken: Broken = []
 
     def metrics(self) -> list[Metric]:
-        """All rows of the stage: clean accuracy, each radius `eps` ascending, and why there are no certified radii."""
-        correct = torch.cat([
-            ~part.wrong([each.lower.float() for each in centers], centers) for part, centers in self._asked(0.0)
-        ])  # fmt: skip
+        """All rows of the stage: clean accuracy, each radius `eps` ascending, and why there are
+        no certified radii.
+        """
+        correct = torch.cat(
+            [
+                ~part.wrong([each.lower.float() for each in centers], centers)
+                for part, centers in self._asked(0.0)
+            ]
+        )
         metrics = [self._rows.clean(correct)]
         for eps in sorted(self._options.eps):
             metrics += self._at(eps, correct)
         if self._options.radius:
-            metrics.append(self._rows.no_radius(self._options.radius, "radii are not searched by " + _OWN))
+            metrics.append(
+                self._rows.no_radius(self._options.radius, "radii are not searched by " + _OWN)
+            )
         return metrics
 
     def _asked(self, eps: float) -> Asked:
@@ -143,14 +174,22 @@ class _Certification:
                 metrics += self._rows.found(properties, found)
             if method in self._options.methods:
                 wide = bounded and any(part.wide for part in self._parts)
-                found = Found.none(_GRAPH + method, len(properties), _WIDE) if wide else self._by(method, asked, broken)
+                found = (
+                    Found.none(_GRAPH + method, len(properties), _WIDE)
+                    if wide
+                    else self._by(method, asked, broken)
+                )
                 metrics += self._rows.found(properties, found)
                 if self._refusal and method in _BACKWARD:
-                    metrics += self._rows.found(properties, Found.none(method, len(properties), self._refusal))
+                    metrics += self._rows.found(
+                        properties, Found.none(method, len(properties), self._refusal)
+                    )
         return metrics
 
     def _attacked(self, asked: Asked) -> tuple[Points, torch.Tensor]:
-        """Counterexamples that the network itself confirms, and which properties were not attacked in time."""
+        """Counterexamples that the network itself confirms, and which properties were not
+        attacked in time.
+        """
         points, late = list[torch.Tensor | None](), list[bool]()
         for part, some in _batches(asked):
             graph = part.graph if time.monotonic() <= self._deadline else None
@@ -158,9 +197,13 @@ class _Certification:
             if graph is None:
                 points += [None] * len(some)
                 continue
-            found = falsify(_Flat(graph), some, seed=self._bench.seed, restarts=self._options.restarts)
+            found = falsify(
+                _Flat(graph), some, seed=self._bench.seed, restarts=self._options.restarts
+            )
             for each, point in zip(some, found, strict=True):
-                points.append(point if point is not None and bool(part.wrong([point], [each])) else None)
+                points.append(
+                    point if point is not None and bool(part.wrong([point], [each])) else None
+                )
         return points, torch.tensor(late)
 
     def _by(self, method: str, asked: Asked, broken: torch.Tensor) -> Found:
@@ -174,15 +217,24 @@ class _Certification:
             except Unsupported as error:
                 if method == "crown":
                     raise
-                # Intervals alone may be too wide, as of a softmax's powers, where backward bounds are not.
-                return Found.none(_GRAPH + method, len(broken), str(error), time.monotonic() - began)
+                # Intervals alone may be too wide, as of a softmax's powers, where backward bounds
+                # are not.
+                return Found.none(
+                    _GRAPH + method, len(broken), str(error), time.monotonic() - began
+                )
             missing = len(some) - len(proven)
             holds += proven + [False] * missing
             late += [False] * len(proven) + [True] * missing
         held = torch.tensor(holds)
         # A proof is of real arithmetic: what float32 breaks all the same is not counted.
         return Found(
-            _GRAPH + method, held & ~broken, torch.tensor(late), held & broken, time.monotonic() - began, None, _OWN
+            _GRAPH + method,
+            held & ~broken,
+            torch.tensor(late),
+            held & broken,
+            time.monotonic() - began,
+            None,
+            _OWN,
         )
 
     def _check(self) -> None:
@@ -190,34 +242,54 @@ class _Certification:
             raise _OutOfTime
 
     def _proven(self, method: str, part: _Part, properties: list[Property]) -> list[bool]:
-        """Which hold, of as many as there was time for: lines and intervals bound all of them at once."""
+        """Which hold, of as many as there was time for: lines and intervals bound all of them at
+        once.
+        """
         graph, attending, holds = part.graph, part.attending, list[bool]()
         with suppress(_OutOfTime):
             if method == _ZONOTOPE and attending is not None:
                 for each in properties:
                     self._check()
-                    found = attending(each.lower[None].double(), each.upper[None].double(), check=self._check)
+                    found = attending(
+                        each.lower[None].double(), each.upper[None].double(), check=self._check
+                    )
                     rows, least = _asked_for(each, found.center.numel())
                     holds.append(bool((found.lower_bounds(rows) > least).all()))
             elif method != _ZONOTOPE and graph is not None:
                 self._check()
                 lower, upper = (
-                    torch.stack([getattr(each, end).flatten() for each in properties]) for end in ("lower", "upper")
+                    torch.stack([getattr(each, end).flatten() for each in properties])
+                    for end in ("lower", "upper")
                 )
-                bounds = Propagation(graph, lower, upper, backward=_BACKWARD[method], check=self._check)
-                every, ends = zip(*(_asked_for(each, graph.outputs) for each in properties), strict=True)
-                holds = (bounds.lower_bounds(torch.stack(every)).value > torch.stack(ends)).all(1).tolist()
+                bounds = Propagation(
+                    graph, lower, upper, backward=_BACKWARD[method], check=self._check
+                )
+                every, ends = zip(
+                    *(_asked_for(each, graph.outputs) for each in properties), strict=True
+                )
+                holds = (
+                    (bounds.lower_bounds(torch.stack(every)).value > torch.stack(ends))
+                    .all(1)
+                    .tolist()
+                )
         return holds
 
 
 def _asked_for(property_: Property, outputs: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of the outputs, and what each must be above: the margins of the label above 0, or outputs within ends."""
+    """Rows of the outputs, and what each must be above: the margins of the label above 0, or
+    outputs within ends.
+    """
     if property_.ends is not None:
-        eye, (low, high) = torch.eye(outputs, dtype=torch.float64), (each.double() for each in property_.ends)
+        eye, (low, high) = (
+            torch.eye(outputs, dtype=torch.float64),
+            (each.double() for each in property_.ends),
+        )
         # An output at an end holds.
         least = torch.cat([low, -high])
         return torch.cat([eye, -eye]), least.nextafter(torch.full_like(least, -torch.inf))
-    return rows_of([property_], outputs)[0, : outputs - 1], torch.zeros(outputs - 1, dtype=torch.float64)
+    return rows_of([property_], outputs)[0, : outputs - 1], torch.zeros(
+        outputs - 1, dtype=torch.float64
+    )
 
 
 def _batches(asked: Asked) -> Iterator[tuple[_Part, list[Property]]]:
@@ -227,23 +299,31 @@ def _batches(asked: Asked) -> Iterator[tuple[_Part, list[Property]]]:
 
 
 def certify_graph(
-    network: Network, bench: Bench, options: Bounds, refusal: str = "", deadline: float | None = None
+    network: Network,
+    bench: Bench,
+    options: Bounds,
+    refusal: str = "",
+    deadline: float | None = None,
 ) -> tuple[list[Metric], Path | None]:
-    """All metrics, and the counterexamples to show: a counterexample of each radius, where inputs are images.
+    """All metrics, and the counterexamples to show: a counterexample of each radius, where inputs
+    are images.
 
-    Rows name the methods "graph-ibp" and "graph-crown": they are another engine's than "ibp" and "crown", and only
-    differences between two networks that one engine bounded are the networks' own. Where CROWN is asked for, networks
-    with attention are bounded by zonotopes as well, "graph-zonotope".
+    Rows name the methods "graph-ibp" and "graph-crown": they are another engine's than "ibp" and
+    "crown", and only differences between two networks that one engine bounded are the networks'
+    own. Where CROWN is asked for, networks with attention are bounded by zonotopes as well,
+    "graph-zonotope".
 
     Args:
         network: any whose graph is read.
         bench: its data.
         options: of the stage.
-        refusal: why the other engine did not bound the network, which rows of its methods say; "" for none of those.
+        refusal: why the other engine did not bound the network, which rows of its methods say; ""
+            for none of those.
         deadline: of the monotonic clock; None for the share of the time limit from now on.
 
     Raises:
-        Unsupported: balls of another norm than L-infinity, or an operator without a reader or a relaxation.
+        Unsupported: balls of another norm than L-infinity, or an operator without a reader or a
+            relaxation.
     """
     deadline = time.monotonic() + SHARE * bench.time_limit if deadline is None else deadline
     certification = _Certification(network, bench, options, refusal, deadline)

@@ -1,4 +1,6 @@
-"""What bounds take: batches that fit into the time limit, and memory, by the resident high-water mark of Linux."""
+"""What bounds take: batches that fit into the time limit, and memory, by the resident high-water
+mark of Linux.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ SHARE = 0.8  # of the time limit: what is left of it is for the rest of the job
 
 
 class Pace:
-    """Starts no batch that would end after `deadline` of `time.monotonic`, judged by the kind's slowest so far."""
+    """Starts no batch that would end after `deadline` of `time.monotonic`, judged by the kind's
+    slowest so far.
+    """
 
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
@@ -26,9 +30,17 @@ class Pace:
         return self.deadline - time.monotonic()
 
     def in_time(
-        self, kind: str, count: int, batch: int, work: Callable[[slice], Part], *, budget: float = math.inf
+        self,
+        kind: str,
+        count: int,
+        batch: int,
+        work: Callable[[slice], Part],
+        *,
+        budget: float = math.inf,
     ) -> list[Part]:
-        """The results of the batches that fit; none is started once `budget` seconds are used up."""
+        """The results of the batches that fit; none is started once `budget` seconds are used
+        up.
+        """
         done: list[Part] = []
         first = time.monotonic()
         for at in range(0, count, batch):
@@ -53,9 +65,10 @@ def _give_back() -> None:
 class Memory:
     """The most that each method took above what the process held before.
 
-    Before each measurement what the C library keeps of freed memory goes back to the system, where it can be told to,
-    and the mark is set back; so a mark of the whole process, as of `getrusage`, then speaks of the time since. What
-    stays with the process and is used again is not seen: a figure is a lower limit of what a fresh process needs.
+    Before each measurement what the C library keeps of freed memory goes back to the system, where
+    it can be told to, and the mark is set back; so a mark of the whole process, as of `getrusage`,
+    then speaks of the time since. What stays with the process and is used again is not seen: a
+    figure is a lower limit of what a fresh process needs.
     """
 
     def __init__(self) -> None:
@@ -74,7 +87,9 @@ class Memory:
                 self._peaks[method] = max(self._peaks.get(method, 0), after - before)
 
     def peak(self, method: str) -> tuple[int | None, str]:
-        """The most bytes that the method took, with an empty reason; or None, with the reason why it is not known."""
+        """The most bytes that the method took, with an empty reason; or None, with the reason
+        why it is not known.
+        """
         if method in self._peaks:
             return self._peaks[method], ""
         return None, self._reason or "the method was not run"
@@ -87,7 +102,9 @@ class Memory:
             if reset:
                 _give_back()
                 _RESET.write_text(_HIGH_WATER_MARK)
-            (line,) = [each for each in _STATUS.read_text().splitlines() if each.startswith("VmHWM:")]
+            (line,) = [
+                each for each in _STATUS.read_text().splitlines() if each.startswith("VmHWM:")
+            ]
         except (OSError, ValueError) as error:
             self._reason = f"no high-water mark of memory that can be reset: {error}"
             return None

@@ -1,4 +1,6 @@
-"""Samples and the properties that are asked of them; bounds of their margins, and what these prove."""
+"""Samples and the properties that are asked of them; bounds of their margins, and what these
+prove.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,12 @@ class Margins:
     """Bounds over boxes, float64, one row per property.
 
     Args:
-        margins: (properties, classes - 1) lower bounds of logit[label] - logit[j], j ascending without the label.
+        margins: (properties, classes - 1) lower bounds of logit[label] - logit[j], j ascending
+            without the label.
         lower: (properties, classes) of the logits.
         upper: (properties, classes) of the logits.
-        allowance: (properties, classes - 1) what a margin must exceed so that it is positive in float32 too; infinite
-            where float32 may overflow.
+        allowance: (properties, classes - 1) what a margin must exceed so that it is positive in
+            float32 too; infinite where float32 may overflow.
         inputs: of each activation, lower and upper bounds (properties, *shape) of its input.
     """
 
@@ -48,15 +51,25 @@ class Margins:
     @staticmethod
     def joined(parts: list[Margins]) -> Margins:
         """The bounds of all the parts' properties."""
-        return Margins._of([torch.cat(each) for each in zip(*[part._tensors() for part in parts], strict=True)])
+        return Margins._of(
+            [torch.cat(each) for each in zip(*[part._tensors() for part in parts], strict=True)]
+        )
 
     def _tensors(self) -> list[torch.Tensor]:
-        return [self.margins, self.lower, self.upper, self.allowance, *(end for pair in self.inputs for end in pair)]
+        return [
+            self.margins,
+            self.lower,
+            self.upper,
+            self.allowance,
+            *(end for pair in self.inputs for end in pair),
+        ]
 
     @staticmethod
     def _of(tensors: list[torch.Tensor]) -> Margins:
         margins, lower, upper, allowance, *ends = tensors
-        return Margins(margins, lower, upper, allowance, list(zip(ends[::2], ends[1::2], strict=True)))
+        return Margins(
+            margins, lower, upper, allowance, list(zip(ends[::2], ends[1::2], strict=True))
+        )
 
 
 def _apart(properties: list[Property], classes: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -67,7 +80,9 @@ def _apart(properties: list[Property], classes: int) -> tuple[torch.Tensor, torc
 
 
 def rows_of(properties: list[Property], classes: int) -> torch.Tensor:
-    """(properties, 2 classes - 1, classes): what the logits are multiplied by for the margins, then themselves."""
+    """(properties, 2 classes - 1, classes): what the logits are multiplied by for the margins,
+    then themselves.
+    """
     labels, others = _apart(properties, classes)
     identity = torch.eye(classes, dtype=torch.float64)
     return torch.cat([identity[labels] - identity[others], identity.expand(len(labels), -1, -1)], 1)
@@ -91,13 +106,17 @@ Broken = list[tuple[Property, torch.Tensor]]
 
 
 def first_broken(properties: Sequence[Property], points: Points, correct: torch.Tensor) -> Broken:
-    """The first property with a point whose sample is classified right, (properties,) bool; [] where none is."""
+    """The first property with a point whose sample is classified right, (properties,) bool; []
+    where none is.
+    """
     pairs = zip(properties, points, correct.tolist(), strict=True)
     return [(each, point) for each, point, right in pairs if right and point is not None][:1]
 
 
 def kept(bench: Bench, module: nn.Module, broken: Broken) -> Path | None:
-    """The file of these counterexamples, where there are any and inputs are images: its reader draws them."""
+    """The file of these counterexamples, where there are any and inputs are images: its reader
+    draws them.
+    """
     if not broken or bench.data.image_shape is None:
         return None
     return write_counterexamples(bench.folder, bench.data, module, broken)
@@ -135,7 +154,12 @@ class Samples:
     def _ball(self, i: int, eps: float) -> Property:
         """The ball of the perturbed positions: the others are what they are."""
         ball = Property.robustness(
-            self.inputs[i], sample=i, label=int(self.labels[i]), eps=eps, domain=self.domain, norm=self.norm
+            self.inputs[i],
+            sample=i,
+            label=int(self.labels[i]),
+            eps=eps,
+            domain=self.domain,
+            norm=self.norm,
         )
         if not self.positions:
             return ball

@@ -1,4 +1,6 @@
-"""Bounds of a network's margins over the regions of properties: guards, batches and outward slack."""
+"""Bounds of a network's margins over the regions of properties: guards, batches and outward
+slack.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,15 @@ _MEMORY = 2**27
 _LARGEST_BATCH = 100
 # What auto_LiRPA raises for networks that it accepted but can't treat, by experience.
 _FAILURES = (
-    AssertionError, AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError,
-)  # fmt: skip
+    AssertionError,
+    AttributeError,
+    IndexError,
+    KeyError,
+    NotImplementedError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 # Random points of each region at which bounds are checked, half of them corners of its box.
 _CHECKED = 32
 # Of these each so-manieth is evaluated in float32 too.
@@ -37,39 +46,49 @@ _ALONE = "the margins' lines alone are optimized"
 
 
 class Distrusted(Unsupported):
-    """Raised where bounds turn out to exclude a value, or can't be computed: matrices may do what patches do not."""
+    """Raised where bounds turn out to exclude a value, or can't be computed: matrices may do
+    what patches do not.
+    """
 
 
 class Propagation:
     """Bounds of one network, whose module is copied.
 
-    What is bounded is the real function of the float32 weights; `Margins.allowance` covers its evaluation in float32.
+    What is bounded is the real function of the float32 weights; `Margins.allowance` covers its
+    evaluation in float32.
 
     Args:
         network: is copied.
         iterations: of alpha-CROWN.
         patches: whether convolutions may propagate as patches, where that is safe.
         memory: bytes that a batch may take, roughly; one property at a time may take more.
-        all_lines: whether alpha-CROWN optimizes the lines that the bounds of the activations' inputs are made of too,
-            where the margins' lines alone prove too little.
+        all_lines: whether alpha-CROWN optimizes the lines that the bounds of the activations'
+            inputs are made of too, where the margins' lines alone prove too little.
 
     Attributes:
         batch: how many properties are bounded at once.
         optimizes: whether alpha-CROWN works on this network.
         patches: whether convolutions propagate as patches.
-        limited: why alpha-CROWN optimizes the margins' lines alone, where `all_lines` asks for more; else "".
-        layers: for each entry of `Margins.inputs` the activation's dotted path in the network, or "activation 3"
-            for the third activation where it is not found.
+        limited: why alpha-CROWN optimizes the margins' lines alone, where `all_lines` asks for
+            more; else "".
+        layers: for each entry of `Margins.inputs` the activation's dotted path in the network, or
+            "activation 3" for the third activation where it is not found.
 
     Raises:
-        Unsupported: an operator without trustworthy bounds, or a conversion that computes something else.
+        Unsupported: an operator without trustworthy bounds, or a conversion that computes something
+            else.
         ValueError: an option is out of its range.
     """
 
     def __init__(
-        self, network: Network, *, iterations: int = 20, patches: bool = True, memory: int = _MEMORY,
+        self,
+        network: Network,
+        *,
+        iterations: int = 20,
+        patches: bool = True,
+        memory: int = _MEMORY,
         all_lines: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if memory < 1:
             raise ValueError(f"memory must be >= 1 byte, got {memory}")
         if iterations < 1:
@@ -82,12 +101,17 @@ class Propagation:
         self._module = stepped(traced)
         self._rounding = Rounding(traced)
         self._refuse_blurred()
-        modes = (True, False) if patches and plain_windows(self._module, network.input_shape) else (False,)
+        modes = (
+            (True, False)
+            if patches and plain_windows(self._module, network.input_shape)
+            else (False,)
+        )
         self._engine, self.optimizes, self.patches = self._converted(modes)
         generator = torch.Generator().manual_seed(0)
         points = torch.rand((2, *network.input_shape), generator=generator, dtype=torch.float64)
         seen, divided = self._engine.inner_at(points)
-        # The conversion merges evaluations that are equal; then the bounds of activations serve for nothing.
+        # The conversion merges evaluations that are equal; then the bounds of activations serve for
+        # nothing.
         self._ordered, self._normed = self._rounding.in_order(points, seen, divided)
         self.layers = layer_names(traced, points, seen)
         self.batch = self._engine.batch(memory, _LARGEST_BATCH)
@@ -95,29 +119,47 @@ class Propagation:
         self._together = together if all_lines and self.optimizes else 0
         self._unshared: Engine | None = None
         hidden = all_lines and self.optimizes and len(seen) > 1
-        self.limited = f"{_ALONE}: those of all lines do not fit into memory" if hidden and not together else ""
+        self.limited = (
+            f"{_ALONE}: those of all lines do not fit into memory"
+            if hidden and not together
+            else ""
+        )
 
     @torch.no_grad()
     def _refuse_blurred(self) -> None:
-        """Raise Unsupported where the rounding of a single input can't be bounded well enough to prove anything."""
-        points = torch.stack([torch.full(self._network.input_shape, each).double() for each in (0.25, 0.75)])
+        """Raise Unsupported where the rounding of a single input can't be bounded well enough to
+        prove anything.
+        """
+        points = torch.stack(
+            [torch.full(self._network.input_shape, each).double() for each in (0.25, 0.75)]
+        )
         try:
             logits = self._reference(points)
         except RuntimeError as error:
-            raise Unsupported(f"the network fails in float64, in which bounds are checked: {_line(error)}") from error
+            raise Unsupported(
+                f"the network fails in float64, in which bounds are checked: {_line(error)}"
+            ) from error
         errors = self._rounding.errors(points, points)[0]
         least = (errors / (1 + logits.abs().amax(1, keepdim=True))).amin().item()
         if _BLURRED < least < torch.inf:
             raise Unsupported(
-                f"no useful bounds of float32 rounding: for a single input {least:.1g} times the greatest logit"
+                f"no useful bounds of float32 rounding: for a single input {least:.1g} times the"
+                " greatest logit"
             )
 
     def _engine_for(self, patches: bool) -> Engine:
         return Engine(self._module, self._network.input_shape, self._iterations, patches=patches)
 
     def _converted(self, modes: tuple[bool, ...]) -> tuple[Engine, bool, bool]:
-        """An engine that works on two small boxes, whether its alpha-CROWN does, and whether it uses patches."""
-        low = torch.stack([torch.full(self._network.input_shape, each, dtype=torch.float64) for each in (0.1, 0.6)])
+        """An engine that works on two small boxes, whether its alpha-CROWN does, and whether it
+        uses patches.
+        """
+        low = torch.stack(
+            [
+                torch.full(self._network.input_shape, each, dtype=torch.float64)
+                for each in (0.1, 0.6)
+            ]
+        )
         small = Regions(low, low + 0.1, None, torch.full((2,), torch.inf).double())
         rows = torch.eye(self._network.classes, dtype=torch.float64).expand(2, -1, -1)
         failure: Exception | None = None
@@ -133,7 +175,9 @@ class Propagation:
             if not engine.optimizes:
                 return engine, False, patches
             try:
-                engine.optimize(small, rows, inputs, lambda lower: lower.amin(1, keepdim=True) > torch.inf)
+                engine.optimize(
+                    small, rows, inputs, lambda lower: lower.amin(1, keepdim=True) > torch.inf
+                )
             except _FAILURES:
                 # The failed optimizer leaves its state behind.
                 return self._engine_for(patches), False, patches
@@ -141,15 +185,22 @@ class Propagation:
         raise Unsupported(f"auto_LiRPA does not manage this network: {failure}") from failure
 
     def bounds(
-        self, properties: list[Property], method: str, start: Margins | None = None, seconds: float | None = None
+        self,
+        properties: list[Property],
+        method: str,
+        start: Margins | None = None,
+        seconds: float | None = None,
     ) -> Margins:
-        """Bounds by one of METHODS, `batch` properties at a time. Those of CROWN lie within those of IBP.
+        """Bounds by one of METHODS, `batch` properties at a time. Those of CROWN lie within those
+        of IBP.
 
         Args:
             properties: their boxes, or their balls within them.
             method: alpha-CROWN improves the margins of CROWN alone.
-            start: what "crown" gave for these properties, where that is known already, for "alpha-crown".
-            seconds: of alpha-CROWN's optimizer, for all of the properties; the best bounds so far are what it gives.
+            start: what "crown" gave for these properties, where that is known already, for
+                "alpha-crown".
+            seconds: of alpha-CROWN's optimizer, for all of the properties; the best bounds so far
+                are what it gives.
 
         Raises:
             ValueError: another method, no properties, or a ball outside of its box.
@@ -175,22 +226,34 @@ class Propagation:
         regions, rows = Regions.of(properties), rows_of(properties, self._network.classes)
         lower, upper, inputs = self._by(method, regions, rows)
         norms = self._engine.norms if self._normed else None
-        single, double = self._rounding.errors(regions.lower, regions.upper, inputs if self._ordered else None, norms)
+        single, double = self._rounding.errors(
+            regions.lower, regions.upper, inputs if self._ordered else None, norms
+        )
         slack = torch.einsum("bkc,bc->bk", rows.abs(), double)
         lower, upper = _or_nothing(lower - slack, -torch.inf), _or_nothing(upper + slack, torch.inf)
         self._check(regions, rows, lower, upper)
         self._check_rounding(regions, single)
         split = self._network.classes - 1
-        return Margins(lower[:, :split], lower[:, split:], upper[:, split:], of_margins(single, properties), inputs)
+        return Margins(
+            lower[:, :split],
+            lower[:, split:],
+            upper[:, split:],
+            of_margins(single, properties),
+            inputs,
+        )
 
-    def _by(self, method: str, regions: Regions, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Pairs]:
+    def _by(
+        self, method: str, regions: Regions, rows: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, Pairs]:
         """The engine's bounds; CROWN's within those of intervals, layer by layer."""
         if method in ("forward", "crown-ibp"):
             try:
                 return self._engine.bound(regions, rows, method)
             except _FAILURES as error:
                 self._engine = self._engine_for(self.patches)
-                raise Unsupported(f"auto_LiRPA does not manage this network by {method}: {_line(error)}") from error
+                raise Unsupported(
+                    f"auto_LiRPA does not manage this network by {method}: {_line(error)}"
+                ) from error
         with _managed():
             found = self._engine.bound(regions, rows, "ibp")
             if method == "ibp":
@@ -215,17 +278,28 @@ class Propagation:
         for some in torch.split(torch.nonzero(~done(found)[:, 0])[:, 0], max(1, self._together)):
             if not self._together or not len(some) or time.monotonic() >= until:
                 break
-            found[some] = torch.fmax(found[some], self._by_all_lines(properties, rows, crown, found, some, until))
-        double = self._rounding.errors(regions.lower, regions.upper, crown.inputs if self._ordered else None)[1]
+            found[some] = torch.fmax(
+                found[some], self._by_all_lines(properties, rows, crown, found, some, until)
+            )
+        double = self._rounding.errors(
+            regions.lower, regions.upper, crown.inputs if self._ordered else None
+        )[1]
         found = _or_nothing(found - torch.einsum("bkc,bc->bk", rows.abs(), double), -torch.inf)
         self._check(regions, rows, found, torch.full_like(found, torch.inf))
         return replace(crown, margins=torch.maximum(crown.margins, found))
 
     def _by_all_lines(
-        self, properties: list[Property], rows: torch.Tensor, crown: Margins, found: torch.Tensor, some: torch.Tensor,
+        self,
+        properties: list[Property],
+        rows: torch.Tensor,
+        crown: Margins,
+        found: torch.Tensor,
+        some: torch.Tensor,
         until: float,
-    ) -> torch.Tensor:  # fmt: skip
-        """Lower bounds of `some` of the rows; `found` again where auto_LiRPA does not manage them."""
+    ) -> torch.Tensor:
+        """Lower bounds of `some` of the rows; `found` again where auto_LiRPA does not manage
+        them.
+        """
         chosen, known = crown[some], found[some]
 
         def done(margins: torch.Tensor) -> torch.Tensor:
@@ -251,8 +325,12 @@ class Propagation:
             raise Unsupported("auto_LiRPA's conversion of the network computes another function")
 
     @torch.no_grad()
-    def _check(self, regions: Regions, rows: torch.Tensor, lower: torch.Tensor, upper: torch.Tensor) -> None:
-        """Nothing is believed of a conversion that computes something else, or of bounds that exclude a value."""
+    def _check(
+        self, regions: Regions, rows: torch.Tensor, lower: torch.Tensor, upper: torch.Tensor
+    ) -> None:
+        """Nothing is believed of a conversion that computes something else, or of bounds that
+        exclude a value.
+        """
         points = regions.points(_shares(regions.lower))
         self._compare(self._engine, points[0])
         logits = self._reference(points.flatten(0, 1)).reshape(*points.shape[:2], -1)
@@ -262,7 +340,9 @@ class Propagation:
 
     @torch.no_grad()
     def _check_rounding(self, regions: Regions, single: torch.Tensor) -> None:
-        """Raise Unsupported where float32's logits at points of the regions are off by more than `single`."""
+        """Raise Unsupported where float32's logits at points of the regions are off by more than
+        `single`.
+        """
         points = regions.points(_shares(regions.lower)[::_FEWER]).float()
         inside = ((points >= regions.lower) & (points <= regions.upper)).flatten(2).all(2)
         given = points[inside]
@@ -271,13 +351,21 @@ class Propagation:
         off = (self._single(given) - self._reference(given.double())).abs()
         bound = single.expand(*inside.shape, -1)[inside]
         if not bool(((off <= bound) | bound.isinf()).all()):
-            raise Unsupported("float32's rounding is beyond its bound, a defect of evalsuite: report the network")
+            raise Unsupported(
+                "float32's rounding is beyond its bound, a defect of evalsuite: report the network"
+            )
 
     @torch.no_grad()
     def contradicted(self, property_: Property, point: torch.Tensor, margins: torch.Tensor) -> bool:
-        """Whether the float64 margins at `point` of the property lie below the bounds `margins` (classes - 1,)."""
+        """Whether the float64 margins at `point` of the property lie below the bounds `margins`
+        (classes - 1,).
+        """
         logits = self._reference(point.double()[None])[0]
-        return not bool((rows_of([property_], self._network.classes)[0, : len(margins)] @ logits >= margins).all())
+        return not bool(
+            (
+                rows_of([property_], self._network.classes)[0, : len(margins)] @ logits >= margins
+            ).all()
+        )
 
 
 def _enough(margins: torch.Tensor, bounds: Margins) -> torch.Tensor:
@@ -298,7 +386,9 @@ def _line(error: Exception) -> str:
 
 
 def _shares(like: torch.Tensor) -> torch.Tensor:
-    """(points, 1, *input_shape): the middle, both ends, and random parts of a box's widths, the same each time."""
+    """(points, 1, *input_shape): the middle, both ends, and random parts of a box's widths, the
+    same each time.
+    """
     generator = torch.Generator().manual_seed(0)
     share = torch.rand((_CHECKED + 3, 1, *like.shape[1:]), generator=generator, dtype=torch.float64)
     share[3::2] = share[3::2].round()

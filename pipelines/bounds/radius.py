@@ -1,4 +1,6 @@
-"""Certified radii: for each sample a bracket of a proven and an unproven radius, halved for all samples at once."""
+"""Certified radii: for each sample a bracket of a proven and an unproven radius, halved for all
+samples at once.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ import torch
 from evalsuite import Direction, Metric
 
 Certified = Callable[[list[int], list[float]], tuple[torch.Tensor, torch.Tensor]]
-"""Given samples and a radius for each: which hold, and which were not tried in time, both (samples,) bool."""
+"""Given samples and a radius for each: which hold, and which were not tried in time, both
+(samples,) bool.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +22,12 @@ class Radii:
     """What was found.
 
     Args:
-        proven: (samples,) float64, the greatest radius that was certified; 0 where the sample is misclassified.
-        late: (samples,) bool, where the search ended early, or a radius of the grid above it was not tried in time.
-        beyond: (samples,) bool, where the greatest radius of the grid holds, and so nothing was searched.
+        proven: (samples,) float64, the greatest radius that was certified; 0 where the sample is
+            misclassified.
+        late: (samples,) bool, where the search ended early, or a radius of the grid above it was
+            not tried in time.
+        beyond: (samples,) bool, where the greatest radius of the grid holds, and so nothing was
+            searched.
     """
 
     proven: torch.Tensor
@@ -29,12 +36,21 @@ class Radii:
 
     def metrics(self, setting: Mapping[str, str | int | float | bool]) -> list[Metric]:
         """Mean and median over the samples, and each sample's."""
-        told = {"hold at the greatest eps: their radius is at least that": self.beyond,
-                "not searched to the end in time": self.late}  # fmt: skip
+        told = {
+            "hold at the greatest eps: their radius is at least that": self.beyond,
+            "not searched to the end in time": self.late,
+        }
         count = len(self.proven)
-        reason = "; ".join(f"{int(some.sum())} of {count} samples {what}" for what, some in told.items() if some.any())
+        reason = "; ".join(
+            f"{int(some.sum())} of {count} samples {what}"
+            for what, some in told.items()
+            if some.any()
+        )
         # Of an even number the mean of the two in the middle: torch.median takes the lower one.
-        whole = {"certified_radius": self.proven.mean(), "certified_radius_median": self.proven.quantile(0.5)}
+        whole = {
+            "certified_radius": self.proven.mean(),
+            "certified_radius_median": self.proven.quantile(0.5),
+        }
         return [
             *(
                 Metric(name, value.item(), "input", Direction.HIGHER, setting, reason=reason)
@@ -48,15 +64,20 @@ class Radii:
 
 
 def search(
-    correct: torch.Tensor, grid: Mapping[float, tuple[torch.Tensor, torch.Tensor]], steps: int, certified: Certified
+    correct: torch.Tensor,
+    grid: Mapping[float, tuple[torch.Tensor, torch.Tensor]],
+    steps: int,
+    certified: Certified,
 ) -> Radii:
     """The greatest certified radius of each sample, by the grid and then by bisection.
 
-    Whether a ball is proven is not monotone in its radius, so each radius that counts was certified itself.
+    Whether a ball is proven is not monotone in its radius, so each radius that counts was certified
+    itself.
 
     Args:
         correct: (samples,) bool, which are classified as labelled; of the others the radius is 0.
-        grid: of each radius, which samples hold, and which were not tried in time, both (samples,) bool.
+        grid: of each radius, which samples hold, and which were not tried in time, both (samples,)
+            bool.
         steps: of the bisection between the greatest radius that holds and the next one of the grid.
         certified: certifies some of the samples, each at a radius of its own.
     """

@@ -1,8 +1,10 @@
-"""Where inputs lie: boxes and the parts of balls inside them; and what linear functions and first layers are there.
+"""Where inputs lie: boxes and the parts of balls inside them; and what linear functions and first
+layers are there.
 
-For a ball of radius r around c and a box [l, u], the least value of a.x is the greatest over t > 0 of
-min over the box of a.x + (|x - c|^2 - r^2) / (2 t), attained at x(t) = clip(c - t a, l, u): each t gives a sound lower
-bound (weak duality: S. Boyd, L. Vandenberghe, Convex Optimization, section 5.1.3), the best one where |x(t) - c| = r.
+For a ball of radius r around c and a box [l, u], the least value of a.x is the greatest over t > 0
+of min over the box of a.x + (|x - c|^2 - r^2) / (2 t), attained at x(t) = clip(c - t a, l, u): each
+t gives a sound lower bound (weak duality: S. Boyd, L. Vandenberghe, Convex Optimization, section
+5.1.3), the best one where |x(t) - c| = r.
 """
 
 from __future__ import annotations
@@ -40,24 +42,35 @@ class Regions:
 
     @staticmethod
     def of(properties: Sequence[Property]) -> Regions:
-        """The regions of properties. Raises ValueError where ball and box have no point in common."""
-        lower, upper = (torch.stack([getattr(each, end) for each in properties]) for end in ("lower", "upper"))
+        """The regions of properties. Raises ValueError where ball and box have no point in
+        common.
+        """
+        lower, upper = (
+            torch.stack([getattr(each, end) for each in properties]) for end in ("lower", "upper")
+        )
         radii = [torch.inf if each.center is None else each.eps for each in properties]
         radius = torch.tensor(radii, dtype=torch.float64)
         if bool(radius.isinf().all()):
             return Regions(lower, upper, None, radius)
         middles = zip((lower + upper) / 2, properties, strict=True)
-        center = torch.stack([half if each.center is None else each.center.double() for half, each in middles])
+        center = torch.stack(
+            [half if each.center is None else each.center.double() for half, each in middles]
+        )
         gap = torch.minimum(torch.maximum(center, lower), upper) - center
         apart = gap.flatten(1).norm(dim=1) > radius * (1 + 2.0**-40)
         if bool(apart.any()):
-            raise ValueError(f"sample {properties[int(apart.int().argmax())].sample}: the ball lies outside of the box")
+            raise ValueError(
+                f"sample {properties[int(apart.int().argmax())].sample}: the ball lies outside of"
+                " the box"
+            )
         reach = radius.reshape(-1, *[1] * (lower.ndim - 1)) * (1 + _UNIT) + _UNIT * center.abs()
         low, high = torch.maximum(lower, center - reach), torch.minimum(upper, center + reach)
         return Regions(torch.minimum(low, high), torch.maximum(low, high), center, radius)
 
     def points(self, share: torch.Tensor) -> torch.Tensor:
-        """Points of the regions, for shares (points, 1, *input_shape) in [0, 1] of the boxes' widths."""
+        """Points of the regions, for shares (points, 1, *input_shape) in [0, 1] of the boxes'
+        widths.
+        """
         low, high = self.lower, self.upper
         found = torch.minimum(low + share * (high - low), high)
         if self.center is None:
@@ -73,8 +86,8 @@ class Regions:
     def least(self, rows: torch.Tensor, columns: torch.Tensor | None = None) -> torch.Tensor:
         """Lower bounds (properties, k) of rows.x; rows (properties or 1, k, inputs) float64.
 
-        Exact up to rounding after few steps for most rows, and sound in any case. `columns` (k, n) are the inputs that
-        sparse rows (1, k, n) are for.
+        Exact up to rounding after few steps for most rows, and sound in any case. `columns` (k, n)
+        are the inputs that sparse rows (1, k, n) are for.
         """
         low, high = (self._inputs(each, columns) for each in (self.lower, self.upper))
         center = (low + high) / 2 if self.center is None else self._inputs(self.center, columns)
@@ -84,19 +97,24 @@ class Regions:
             some = slice(None) if columns is None else slice(at, at + width)
             row, middle = rows[:, at : at + width], center[:, some]
             found = _least(row, low[:, some] - middle, high[:, some] - middle, self.radius[:, None])
-            if self.center is not None:  # which may lie far outside of the box, where the sums cancel
+            # which may lie far outside of the box, where the sums cancel
+            if self.center is not None:
                 found = found - (2 * row.shape[2] + 16) * _UNIT * (row.abs() * middle.abs()).sum(2)
             parts.append(found + (row * middle).sum(2))
         return torch.cat(parts, 1)
 
     @staticmethod
     def _inputs(values: torch.Tensor, columns: torch.Tensor | None) -> torch.Tensor:
-        """Values flattened to (properties, 1, inputs), or by `columns` (k, n) picked as (properties, k, n)."""
+        """Values flattened to (properties, 1, inputs), or by `columns` (k, n) picked as
+        (properties, k, n).
+        """
         flat = values.flatten(1)
         return flat[:, None] if columns is None else flat[:, columns]
 
 
-def _least(rows: torch.Tensor, low: torch.Tensor, high: torch.Tensor, radius: torch.Tensor) -> torch.Tensor:
+def _least(
+    rows: torch.Tensor, low: torch.Tensor, high: torch.Tensor, radius: torch.Tensor
+) -> torch.Tensor:
     """(batch, k): lower bounds of rows.d for |d| <= radius and low <= d <= high."""
     size = rows.norm(dim=2) + _FAINT
     corner = torch.where(rows > 0, low, high)
@@ -116,8 +134,12 @@ def _least(rows: torch.Tensor, low: torch.Tensor, high: torch.Tensor, radius: to
 
 
 @torch.no_grad()
-def _step(rows: torch.Tensor, low: torch.Tensor, high: torch.Tensor, radius: torch.Tensor) -> torch.Tensor:
-    """(batch, k): t, at which clip(-t rows, low, high) has the length of the radius; below that after few steps."""
+def _step(
+    rows: torch.Tensor, low: torch.Tensor, high: torch.Tensor, radius: torch.Tensor
+) -> torch.Tensor:
+    """(batch, k): t, at which clip(-t rows, low, high) has the length of the radius; below that
+    after few steps.
+    """
     # First the one at which nothing is clipped; what is clipped then lengthens the others' step.
     step = radius / rows.norm(dim=2).clamp(min=1e-300)
     step = torch.where(step.isfinite(), step, 0.0)
@@ -162,22 +184,32 @@ class FirstLayer:
         weight, bias = (whole[1:] - whole[0]).T.contiguous(), whole[0]
         count = max(1, int((weight != 0).sum(1).max()))
         columns = weight.abs().topk(count, dim=1).indices
-        return FirstLayer(name, weight.gather(1, columns), columns, bias, weight.shape[1], tuple(values.shape[1:]))
+        return FirstLayer(
+            name, weight.gather(1, columns), columns, bias, weight.shape[1], tuple(values.shape[1:])
+        )
 
-    def bounds(self, regions: Regions, rows: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of the outputs (properties, *shape), or of `rows` (properties, k, outputs) times the outputs."""
+    def bounds(
+        self, regions: Regions, rows: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of the outputs (properties, *shape), or of `rows` (properties, k, outputs) times the
+        outputs.
+        """
         slack = self._slack(regions)
         if rows is None:
             low = regions.least(self.weight[None], self.columns) + self.bias - slack
             high = self.bias - regions.least(-self.weight[None], self.columns) + slack
             return low.reshape(-1, *self.shape), high.reshape(-1, *self.shape)
-        dense = torch.zeros(len(self.weight), self.inputs, dtype=torch.float64).scatter(1, self.columns, self.weight)
+        dense = torch.zeros(len(self.weight), self.inputs, dtype=torch.float64).scatter(
+            1, self.columns, self.weight
+        )
         whole, shift = rows @ dense, rows @ self.bias
         moved = torch.einsum("bkc,bc->bk", rows.abs(), slack)
         return regions.least(whole) + shift - moved, shift - regions.least(-whole) + moved
 
     def _slack(self, regions: Regions) -> torch.Tensor:
-        """(properties, outputs): what rounding does to weights that are differences, and to bounds made of them."""
+        """(properties, outputs): what rounding does to weights that are differences, and to
+        bounds made of them.
+        """
         reach = torch.maximum(regions.lower.abs(), regions.upper.abs()).flatten(1)
         # The bias may have absorbed the weight of any input, also of those that seem to have none.
         absorbed = self.bias.abs() * (2 * reach.sum(1, keepdim=True) + 1)

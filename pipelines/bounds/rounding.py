@@ -1,7 +1,9 @@
-"""How far rounding can move a network's logits: a forward bound, layer by layer, over the boxes of properties.
+"""How far rounding can move a network's logits: a forward bound, layer by layer, over the boxes of
+properties.
 
-Assumed of float32 libraries: products are summed as they stand (no Winograd or Fourier transforms, no bfloat16), erf
-is right to 2**-19, and exp, expm1, log1p, tanh and the sigmoid to a few units in the last place.
+Assumed of float32 libraries: products are summed as they stand (no Winograd or Fourier transforms,
+no bfloat16), erf is right to 2**-19, and exp, expm1, log1p, tanh and the sigmoid to a few units in
+the last place.
 """
 
 from __future__ import annotations
@@ -19,13 +21,16 @@ from pipelines.bounds import rounding_rules, spread
 from pipelines.bounds.curved import Shape, path_of, same, with_stand_ins
 from pipelines.bounds.spread import TINY, UNIT, Norm, Run, Spread, between
 
-# For each of: scaling, exp, erf or tanh, sums, products and a division, and the errors of hardness and parameters.
+# For each of: scaling, exp, erf or tanh, sums, products and a division, and the errors of hardness
+# and parameters.
 _UNITS = 32
-# What formulas reach on the way, as x relu6(x + 3) before the division by 6, or x (1 + erf x) before that by 2.
+# What formulas reach on the way, as x relu6(x + 3) before the division by 6, or x (1 + erf x)
+# before that by 2.
 _REACHED = 8
 # Where intervals of activations end; float32 has overflowed long before.
 _FARTHEST = 1e80
-# float64 bounds go forward and backward through the same sums of magnitudes, with a few more operations each.
+# float64 bounds go forward and backward through the same sums of magnitudes, with a few more
+# operations each.
 _FLOAT64 = 16 * 2.0**-53 / UNIT
 
 spread.RULES.update(rounding_rules.RULES)
@@ -34,9 +39,9 @@ spread.RULES.update(rounding_rules.RULES)
 class _Curved(nn.Module):
     """An activation of a Spread, by its row: f(x) = g(hardness x) / hardness.
 
-    A library's float32 value is off by at most _UNITS units of |f(x)| + |x| (1 + the greatest slope): the formulas of
-    all rows are a dozen operations on numbers no greater than that. Errors of the input pass through the greatest
-    slope on the interval.
+    A library's float32 value is off by at most _UNITS units of |f(x)| + |x| (1 + the greatest
+    slope): the formulas of all rows are a dozen operations on numbers no greater than that. Errors
+    of the input pass through the greatest slope on the interval.
     """
 
     def __init__(self, shape: Shape) -> None:
@@ -63,19 +68,28 @@ class _Curved(nn.Module):
 
 
 def _steepest(traits: Activation, lower: torch.Tensor, upper: torch.Tensor) -> torch.Tensor:
-    """The greatest |g'| on [lower, upper]: between inflections and kinks g' is monotone, so it is beside one of them.
+    """The greatest |g'| on [lower, upper]: between inflections and kinks g' is monotone, so it is
+    beside one of them.
 
     Points are moved into the interval: there they do no harm.
     """
-    beside = [near for at in traits.kinks for near in (math.nextafter(at, -math.inf), math.nextafter(at, math.inf))]
-    inside = [torch.minimum(torch.maximum(torch.tensor(at, dtype=torch.float64), lower), upper)
-              for at in (*traits.inflections, *beside)]  # fmt: skip
+    beside = [
+        near
+        for at in traits.kinks
+        for near in (math.nextafter(at, -math.inf), math.nextafter(at, math.inf))
+    ]
+    inside = [
+        torch.minimum(torch.maximum(torch.tensor(at, dtype=torch.float64), lower), upper)
+        for at in (*traits.inflections, *beside)
+    ]
     slopes = [traits.slope(at).abs() for at in (lower, upper, *inside)]
     return torch.stack(slopes).amax(0) * (1 + 1e-9) + 1e-9
 
 
 def _outside(traits: Activation) -> float:
-    """The greatest finite slope towards infinity: formulas add terms that the function's slope does not show."""
+    """The greatest finite slope towards infinity: formulas add terms that the function's slope
+    does not show.
+    """
     return max([abs(each) for each in traits.limits if math.isfinite(each)], default=1.0)
 
 
@@ -105,16 +119,21 @@ class Rounding:
 
     @torch.no_grad()
     def in_order(
-        self, points: torch.Tensor, inputs: list[torch.Tensor], norms: list[torch.Tensor] | None = None
+        self,
+        points: torch.Tensor,
+        inputs: list[torch.Tensor],
+        norms: list[torch.Tensor] | None = None,
     ) -> tuple[bool, bool]:
-        """Whether `inputs` at `points` are what the activations get, one after another, and `norms` what norms divide.
+        """Whether `inputs` at `points` are what the activations get, one after another, and `norms`
+        what norms divide.
 
         Each (batch, *shape), for points (batch, *input_shape).
         """
         run = Run(torch.zeros(len(points), dtype=torch.bool))
         _Told(self._module).run(between(points, points, torch.zeros_like(points), run))
         ordered, normed = (
-            len(given) == len(seen) and all(same(*each, 1e-6) for each in zip(given, seen, strict=True))
+            len(given) == len(seen)
+            and all(same(*each, 1e-6) for each in zip(given, seen, strict=True))
             for given, seen in ((inputs, run.seen), (norms or [], run.divided))
         )
         return ordered, normed
@@ -127,15 +146,20 @@ class Rounding:
         inputs: list[tuple[torch.Tensor, torch.Tensor]] | None = None,
         norms: list[Norm] | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """How far the logits can be off, in float32 (infinite where it may overflow) and in float64 bounds of them.
+        """How far the logits can be off, in float32 (infinite where it may overflow) and in float64
+        bounds of them.
 
-        Each (batch, classes), for the boxes' ends (batch, *input_shape); `inputs` are bounds of each activation's
-        input, in the order of their evaluation, and `norms` the same of norms: they make the errors smaller.
+        Each (batch, classes), for the boxes' ends (batch, *input_shape); `inputs` are bounds of
+        each activation's input, in the order of their evaluation, and `norms` the same of norms:
+        they make the errors smaller.
 
         Raises:
             Unsupported: a function without rule, named.
         """
-        known, found = None if inputs is None else deque(inputs), None if norms is None else deque(norms)
+        known, found = (
+            None if inputs is None else deque(inputs),
+            None if norms is None else deque(norms),
+        )
         run = Run(torch.zeros(len(lower), dtype=torch.bool), known, found)
         run.reached(torch.maximum(lower.abs(), upper.abs()))
         logits = _Told(self._module).run(between(lower, upper, torch.zeros_like(lower), run))

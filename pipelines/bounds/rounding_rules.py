@@ -1,24 +1,30 @@
-"""The rounding of LayerNorm, of scaled dot-product attention and of what comes with them: products, means.
+"""The rounding of LayerNorm, of scaled dot-product attention and of what comes with them: products,
+means.
 
-LayerNorm is (x - mean) / sqrt(variance + eps) weight + bias over the last dimensions. With s the least standard
-deviation in the box, the normalised values move by no more than |e| / s for errors e of x: the Jacobian is 1 / s times
-a projection. In float32 the mean of n values is off by n + 2 units of the greatest magnitude, and the variance, by
-Welford's updates or in two passes, relatively by n + 8 units of its condition number sqrt(1 + mean^2 / variance)
-(T. Chan, G. Golub, R. LeVeque, The American Statistician 37(3), 1983).
+LayerNorm is (x - mean) / sqrt(variance + eps) weight + bias over the last dimensions. With s the
+least standard deviation in the box, the normalised values move by no more than |e| / s for errors e
+of x: the Jacobian is 1 / s times a projection. In float32 the mean of n values is off by n + 2
+units of the greatest magnitude, and the variance, by Welford's updates or in two passes, relatively
+by n + 8 units of its condition number sqrt(1 + mean^2 / variance) (T. Chan, G. Golub, R. LeVeque,
+The American Statistician 37(3), 1983).
 
-Products: xy of values that are off by e and f is off by no more than |x| |f| + |e| |y| + |e| |f|, besides the sum's own
-units. Scores are scaled before or after the sum, by rounded factors: 8 units more.
+Products: xy of values that are off by e and f is off by no more than |x| |f| + |e| |y| + |e| |f|,
+besides the sum's own units. Scores are scaled before or after the sum, by rounded factors: 8 units
+more.
 
 Softmax, p_k = exp(x_k) / sum_j exp(x_j), of inputs off by e_j with |e_j| <= E_j:
-- p_k(x + e) / p_k(x) = exp(e_k) / sum_j p_j exp(e_j) lies within exp(+-(E_k + max E)). Along the way the slopes are
-  p_k (1 - p_k) <= 1/4 towards x_k and -p_k p_j towards the others, in sum no more than 1/4 too. So p_k moves by no more
-  than the least of p_k (exp(E_k + max E) - 1), (E_k + max E) / 4 and 1.
-- Of its own: x_j - max x, and its rescaling block by block, is off by u times the widest difference D, so each exp by a
-  factor exp(+-2 u D) at the most; exp itself by 20 units, as in the kernels that fuse attention, above and below; the
-  sum by n, twice where it goes by blocks, and the division by one. All is within exp(4 u D) and 2 n + 128 units. The
-  greatest exp is 1, so what underflows counts as it is.
+- p_k(x + e) / p_k(x) = exp(e_k) / sum_j p_j exp(e_j) lies within exp(+-(E_k + max E)). Along the
+  way the slopes are p_k (1 - p_k) <= 1/4 towards x_k and -p_k p_j towards the others, in sum no
+  more than 1/4 too. So p_k moves by no more than the least of p_k (exp(E_k + max E) - 1), (E_k +
+  max E) / 4 and 1.
+- Of its own: x_j - max x, and its rescaling block by block, is off by u times the widest difference
+  D, so each exp by a factor exp(+-2 u D) at the most; exp itself by 20 units, as in the kernels
+  that fuse attention, above and below; the sum by n, twice where it goes by blocks, and the
+  division by one. All is within exp(4 u D) and 2 n + 128 units. The greatest exp is 1, so what
+  underflows counts as it is.
 
-Where attention is fused, the division comes after the product with the values: the factors are the same.
+Where attention is fused, the division comes after the product with the values: the factors are the
+same.
 """
 
 from __future__ import annotations
@@ -33,7 +39,17 @@ from torch.nn import functional
 
 from evalsuite import Unsupported
 from pipelines.bounds.softmax import softmax_range
-from pipelines.bounds.spread import TINY, UNIT, Spread, as_spread, averaged, between, exact, is_number, units
+from pipelines.bounds.spread import (
+    TINY,
+    UNIT,
+    Spread,
+    as_spread,
+    averaged,
+    between,
+    exact,
+    is_number,
+    units,
+)
 
 _BISECTIONS = 60
 _SLACK = 1e-9
@@ -47,7 +63,9 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Spread:
-    """The rule of torch's layer_norm. Raises Unsupported where the normalised values have no bounds: eps is 0."""
+    """The rule of torch's layer_norm. Raises Unsupported where the normalised values have no
+    bounds: eps is 0.
+    """
     if not eps > 0:
         raise Unsupported(f"no bound of the rounding of layer_norm with eps {eps}")
     center, radius, error = x.parts()
@@ -61,12 +79,17 @@ def layer_norm(
         deviation = torch.fmax(deviation, known.least * (1 - _SLACK) - moves)
     magnitude = torch.maximum(low.abs(), high.abs()).amax(dims, keepdim=True)
     moved = error.square().sum(dims, keepdim=True).sqrt() / deviation
-    # No normalised value is beyond sqrt(n - 1), nor beyond the widest difference over the least deviation.
+    # No normalised value is beyond sqrt(n - 1), nor beyond the widest difference over the least
+    # deviation.
     spread = (high.amax(dims, keepdim=True) - low.amin(dims, keepdim=True)) / deviation
     greatest = spread.clamp(max=float(count) ** 0.5)
     if known is not None:
-        farthest = torch.maximum(known.low.abs(), known.high.abs()) + 2.01 * error.amax(dims, keepdim=True)
-        greatest = torch.fmin(greatest, farthest.amax(dims, keepdim=True) * (1 + _SLACK) / deviation)
+        farthest = torch.maximum(known.low.abs(), known.high.abs()) + 2.01 * error.amax(
+            dims, keepdim=True
+        )
+        greatest = torch.fmin(
+            greatest, farthest.amax(dims, keepdim=True) * (1 + _SLACK) / deviation
+        )
     condition = (1 + (magnitude / deviation).square()).sqrt()
     own = (count + _UNITS) * UNIT * (2 * magnitude / deviation + condition * greatest) + TINY
     factor = torch.ones(()).double() if weight is None else exact(weight)
@@ -78,7 +101,9 @@ def layer_norm(
     first, last = center - radius, center + radius
     least = (least_variance(first, last, dims) + eps).sqrt()
     most = torch.fmax(least, (_greatest_variance(first, last, dims) + eps).sqrt())
-    down, up = _quotients(first - last.mean(dims, keepdim=True), last - first.mean(dims, keepdim=True), least, most)
+    down, up = _quotients(
+        first - last.mean(dims, keepdim=True), last - first.mean(dims, keepdim=True), least, most
+    )
     ends = torch.maximum(down, -greatest), torch.minimum(up, greatest)
     if known is not None:
         inner = _quotients(known.low, known.high, known.least, known.most)
@@ -94,17 +119,20 @@ def _quotients(low: Tensor, high: Tensor, least: Tensor, most: Tensor) -> tuple[
 
 
 def _greatest_variance(low: Tensor, high: Tensor, dims: tuple[int, ...]) -> Tensor:
-    """An upper bound of the variance (over n) of values in [low, high]: their mean square distance to any number."""
+    """An upper bound of the variance (over n) of values in [low, high]: their mean square
+    distance to any number.
+    """
     middle = ((low + high) / 2).mean(dims, keepdim=True)
     farthest: Tensor = torch.maximum((low - middle).abs(), (high - middle).abs())
     return farthest.square().mean(dims, keepdim=True) * (1 + 1e-12)
 
 
 def least_variance(low: Tensor, high: Tensor, dims: tuple[int, ...]) -> Tensor:
-    """A lower bound of the variance (over n) of values in [low, high]: min over m of their mean square distance to m.
+    """A lower bound of the variance (over n) of values in [low, high]: min over m of their mean
+    square distance to m.
 
-    The distance of a point to an interval is convex, so m is found by bisection, and the tangent where it ends bounds
-    what is left.
+    The distance of a point to an interval is convex, so m is found by bisection, and the tangent
+    where it ends bounds what is left.
     """
     left, right = low.amin(dims, keepdim=True), high.amax(dims, keepdim=True)
     for _ in range(_BISECTIONS):
@@ -125,8 +153,12 @@ def _slope(middle: Tensor, low: Tensor, high: Tensor) -> Tensor:
 _SCALING, _EXP = 8, 128
 
 
-def _product(x: Spread, y: Spread, of: Callable[[Tensor, Tensor], Tensor], own: float, lost: Any) -> Spread:
-    """The bilinear `of` of two values; its own rounding is `own` of the magnitudes, and `lost` by underflow."""
+def _product(
+    x: Spread, y: Spread, of: Callable[[Tensor, Tensor], Tensor], own: float, lost: Any
+) -> Spread:
+    """The bilinear `of` of two values; its own rounding is `own` of the magnitudes, and `lost`
+    by underflow.
+    """
     (center, radius, error), (other, spare, moved) = x.parts(), y.parts()
     reach = of(x.magnitude(), y.magnitude())
     x.run.reached(reach)
@@ -137,19 +169,34 @@ def _product(x: Spread, y: Spread, of: Callable[[Tensor, Tensor], Tensor], own: 
 
 
 def products(x: Spread, y: Spread, more: int = 0) -> Spread:
-    """x @ y of activations (batch, ..., rows, n) and (batch, ..., n, columns); `more` units for each product."""
+    """x @ y of activations (batch, ..., rows, n) and (batch, ..., n, columns); `more` units for
+    each product.
+    """
     count = x.shape[-1]
-    small = (x.magnitude().sum(-1, keepdim=True) + y.magnitude().sum(-2, keepdim=True) + count + 2) * TINY
+    small = (
+        x.magnitude().sum(-1, keepdim=True) + y.magnitude().sum(-2, keepdim=True) + count + 2
+    ) * TINY
     return _product(x, y, torch.matmul, units(count + 2 + more), small)
 
 
 def attention(
-    query: Spread, key: Spread, value: Spread, attn_mask: Any = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-) -> Spread:  # fmt: skip
-    """The rule of torch's scaled_dot_product_attention. Raises Unsupported for masks of one's own and dropout."""
+    query: Spread,
+    key: Spread,
+    value: Spread,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Spread:
+    """The rule of torch's scaled_dot_product_attention. Raises Unsupported for masks of one's
+    own and dropout.
+    """
     if attn_mask is not None or dropout_p or enable_gqa:
-        raise Unsupported("no bound of the rounding of attention with a mask of its own, dropout or grouped queries")
+        raise Unsupported(
+            "no bound of the rounding of attention with a mask of its own, dropout or grouped"
+            " queries"
+        )
     times = 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
     scores = products(query, key.each(lambda part: part.transpose(-1, -2)), _SCALING)
     scores.run.reached(max(1.0, times) * scores.magnitude())
@@ -177,11 +224,15 @@ def softmax(x: Spread, seen: Tensor | None = None) -> Spread:
     return between(least, most, off if seen is None else off.masked_fill(~seen, 0.0), x.run)
 
 
-def _mean(x: Spread, dim: int | tuple[int, ...] | None = None, keepdim: bool = False, **_: Any) -> Spread:
+def _mean(
+    x: Spread, dim: int | tuple[int, ...] | None = None, keepdim: bool = False, **_: Any
+) -> Spread:
     dims = (dim,) if isinstance(dim, int) else dim
     if not dims or any(each % x.ndim == 0 for each in dims):
         raise Unsupported("no bound of the rounding of a mean over all inputs")
-    return averaged(x, lambda part: part.mean(dims, keepdim), math.prod(x.shape[each] for each in dims))
+    return averaged(
+        x, lambda part: part.mean(dims, keepdim), math.prod(x.shape[each] for each in dims)
+    )
 
 
 def _times(first: Any, second: Any) -> Spread:
@@ -199,7 +250,9 @@ def _quotient(x: Spread, divisor: Any) -> Spread:
     center, radius, error = x.parts()
     reach = x.magnitude() / size
     x.run.reached(reach)
-    return Spread.of(center / divisor, radius / size, error / size + (3 + rounded) * UNIT * reach + TINY, x.run)
+    return Spread.of(
+        center / divisor, radius / size, error / size + (3 + rounded) * UNIT * reach + TINY, x.run
+    )
 
 
 def _pad(x: Spread, pad: Any, mode: str = "constant", value: float | None = None) -> Spread:

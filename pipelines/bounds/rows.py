@@ -1,4 +1,6 @@
-"""What was found of the properties and of each activation layer, written as the metrics of the stage's outcome."""
+"""What was found of the properties and of each activation layer, written as the metrics of the
+stage's outcome.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ class Found:
 
 
 class Rows:
-    """Metrics of balls in one norm, which is told where it is not L-infinity, of `positions` of tokens."""
+    """Metrics of balls in one norm, which is told where it is not L-infinity, of `positions` of
+    tokens.
+    """
 
     def __init__(self, norm: str, positions: int) -> None:
         self._ball: Setting = {} if norm == "linf" else {"norm": norm}
@@ -61,24 +65,43 @@ class Rows:
 
     def clean(self, correct: torch.Tensor) -> Metric:
         """The accuracy on the samples that are certified."""
-        return Metric("clean_accuracy", correct.double().mean().item(), "fraction", Direction.HIGHER)
+        return Metric(
+            "clean_accuracy", correct.double().mean().item(), "fraction", Direction.HIGHER
+        )
 
     def attack(
-        self, properties: list[Property], points: Sequence[torch.Tensor | None], late: torch.Tensor, seconds: float
+        self,
+        properties: list[Property],
+        points: Sequence[torch.Tensor | None],
+        late: torch.Tensor,
+        seconds: float,
     ) -> list[Metric]:
-        """What PGD left standing; its seconds are those of the search where no smaller ball had a counterexample."""
+        """What PGD left standing; its seconds are those of the search where no smaller ball had
+        a counterexample.
+        """
         eps = properties[0].eps
         violated = torch.tensor([point is not None for point in points])
         self._left[eps] = None if bool(late.all()) else (~violated).double().mean().item()
         found = Found("pgd", violated, late, torch.zeros_like(late), seconds, None)
         setting, reason = self._setting(eps=eps), _told(late)
         return [
-            Metric("pgd_accuracy", self._left[eps], "fraction", Direction.HIGHER, setting, reason=reason),
+            Metric(
+                "pgd_accuracy",
+                self._left[eps],
+                "fraction",
+                Direction.HIGHER,
+                setting,
+                reason=reason,
+            ),
             *self._verdicts(properties, found, Verdict.VIOLATED),
         ]
 
-    def found(self, properties: list[Property], found: Found, layers: Sequence[str] = ()) -> list[Metric]:
-        """What one method says at one radius, after `attack`. `layers` are the names of the activations."""
+    def found(
+        self, properties: list[Property], found: Found, layers: Sequence[str] = ()
+    ) -> list[Metric]:
+        """What one method says at one radius, after `attack`. `layers` are the names of the
+        activations.
+        """
         setting = self._setting(eps=properties[0].eps, method=found.method)
         reason = "; ".join(each for each in (_told(found.late), found.reason) if each)
         certified = None if found.refused else found.holds.double().mean().item()
@@ -86,20 +109,38 @@ class Rows:
         undecided = None if left is None or certified is None else left - certified
         unattacked = reason if undecided is not None else reason or "PGD had no time"
         metrics = [
-            Metric("certified_accuracy", certified, "fraction", Direction.HIGHER, setting, reason=reason),
-            Metric("undecided_fraction", undecided, "fraction", Direction.LOWER, setting, reason=unattacked),
+            Metric(
+                "certified_accuracy",
+                certified,
+                "fraction",
+                Direction.HIGHER,
+                setting,
+                reason=reason,
+            ),
+            Metric(
+                "undecided_fraction",
+                undecided,
+                "fraction",
+                Direction.LOWER,
+                setting,
+                reason=unattacked,
+            ),
             *self._verdicts(properties, found, Verdict.HOLDS),
         ]
         if found.method == "alpha-crown":
-            return metrics  # It leaves the bounds of logits and activation inputs as CROWN gave them.
+            # It leaves the bounds of logits and activation inputs as CROWN gave them.
+            return metrics
         return metrics + self._widths(found, setting, reason, layers)
 
-    def _widths(self, found: Found, setting: Setting, reason: str, layers: Sequence[str]) -> list[Metric]:
-        """The widths of the logits' bounds, and which activations' inputs are unstable, in all and layer by layer.
+    def _widths(
+        self, found: Found, setting: Setting, reason: str, layers: Sequence[str]
+    ) -> list[Metric]:
+        """The widths of the logits' bounds, and which activations' inputs are unstable, in all and
+        layer by layer.
 
-        An input is unstable where its interval has 0 strictly inside, and off where it has nothing above 0. Means are
-        over all properties and inputs. These counts have no direction: a ReLU whose interval does not contain 0 is
-        linear, a GELU is not.
+        An input is unstable where its interval has 0 strictly inside, and off where it has nothing
+        above 0. Means are over all properties and inputs. These counts have no direction: a ReLU
+        whose interval does not contain 0 is linear, a GELU is not.
         """
         bounds = found.bounds
         width = None if bounds is None else (bounds.upper - bounds.lower).mean().item()
@@ -112,10 +153,19 @@ class Rows:
             return metrics
         for name, (low, high) in zip(layers, bounds.inputs, strict=True):
             where = {**setting, "layer": name}
-            metrics.append(_width("layer_width", (high - low).mean().item(), "activation", where, reason))
+            metrics.append(
+                _width("layer_width", (high - low).mean().item(), "activation", where, reason)
+            )
             shares = {"unstable_share": (low < 0) & (high > 0), "stable_off_share": high <= 0}
             metrics += [
-                Metric(share, some.double().mean().item(), "share", Direction.NEUTRAL, where, reason=reason)
+                Metric(
+                    share,
+                    some.double().mean().item(),
+                    "share",
+                    Direction.NEUTRAL,
+                    where,
+                    reason=reason,
+                )
                 for share, some in shares.items()
             ]
         return metrics
@@ -135,7 +185,15 @@ class Rows:
         """The most memory that each method took, or why that is not known."""
         unit, direction = "bytes", Direction.LOWER
         return [
-            Metric("peak_memory", value, unit, direction, self._setting(method=method), timing=True, reason=reason)
+            Metric(
+                "peak_memory",
+                value,
+                unit,
+                direction,
+                self._setting(method=method),
+                timing=True,
+                reason=reason,
+            )
             for method, (value, reason) in peaks.items()
         ]
 
@@ -148,19 +206,27 @@ class Rows:
             Metric("seconds", found.seconds, "s", Direction.LOWER, setting, timing=True),
             *(
                 Metric(
-                    "robustness", None, "verdict", Direction.NEUTRAL, setting, sample=each.sample,
+                    "robustness",
+                    None,
+                    "verdict",
+                    Direction.NEUTRAL,
+                    setting,
+                    sample=each.sample,
                     verdict=verdict if decided else Verdict.TIMEOUT if late else otherwise,
                     reason=_ROUNDED if rounded else "",
                 )
                 for each, decided, late, rounded in zip(properties, *said, strict=True)
             ),
-        ]  # fmt: skip
+        ]
 
 
 def _width(name: str, value: float | None, unit: str, setting: Setting, reason: str) -> Metric:
     """The metric, without a value where bounds are infinite."""
     if value is not None and not math.isfinite(value):
-        value, reason = None, "; ".join(each for each in (reason, "some bounds are infinite") if each)
+        value, reason = (
+            None,
+            "; ".join(each for each in (reason, "some bounds are infinite") if each),
+        )
     return Metric(name, value, unit, Direction.LOWER, setting, reason=reason)
 
 

@@ -1,7 +1,9 @@
-"""Values with intervals and rounding errors, propagated by a network's modules, and what an evaluation of it shares.
+"""Values with intervals and rounding errors, propagated by a network's modules, and what an
+evaluation of it shares.
 
-A sum of n products, in any order, is off by at most (n + 2) u / (1 - (n + 2) u) times the sum of their magnitudes
-(N. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.1); errors of the inputs pass through
+A sum of n products, in any order, is off by at most (n + 2) u / (1 - (n + 2) u) times the sum of
+their magnitudes (N. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.1);
+errors of the inputs pass through
 |W|, and through activations by their Lipschitz constants. A function without a rule is refused.
 """
 
@@ -23,7 +25,8 @@ _GREATEST = torch.finfo(torch.float32).max
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """Bounds of what a LayerNorm divides: x - mean, within [low, high], by a root within [least, most].
+    """Bounds of what a LayerNorm divides: x - mean, within [low, high], by a root within [least,
+    most].
 
     The root's have size 1 along the normalised dimensions.
     """
@@ -40,7 +43,8 @@ class Run:
 
     Args:
         overflow: (batch,) bool: where a float32 value, or a partial sum, can be infinite.
-        known: bounds of the activations' inputs that are still to come, in the order of their evaluation; or None.
+        known: bounds of the activations' inputs that are still to come, in the order of their
+            evaluation; or None.
         norms: the same of what is divided in a LayerNorm.
         seen: the lower ends of the activations' inputs that came.
         divided: the middles of LayerNorms' arguments that came, less their means.
@@ -54,15 +58,21 @@ class Run:
 
     def reached(self, magnitude: torch.Tensor) -> None:
         """Mark where a magnitude is beyond float32."""
-        self.overflow = self.overflow | (~(magnitude * 1.001 < _GREATEST)).reshape(len(self.overflow), -1).any(1)
+        self.overflow = self.overflow | (~(magnitude * 1.001 < _GREATEST)).reshape(
+            len(self.overflow), -1
+        ).any(1)
 
-    def narrowed(self, lower: torch.Tensor, upper: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def narrowed(
+        self, lower: torch.Tensor, upper: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """The interval of an activation's input within what is known of it."""
         self.seen.append(lower)
         if self.known is None:
             return lower, upper
         low, high = self.known.popleft()
-        return torch.minimum(torch.maximum(lower, low), high), torch.maximum(torch.minimum(upper, high), low)
+        return torch.minimum(torch.maximum(lower, low), high), torch.maximum(
+            torch.minimum(upper, high), low
+        )
 
     def normalised(self, centered: torch.Tensor) -> Norm | None:
         """What is known of the next LayerNorm, whose argument has this middle less its mean."""
@@ -77,7 +87,8 @@ _NORM_UNITS = 16
 
 
 class Spread(torch.Tensor):
-    """A layer's values over boxes, (batch, *shape) float64: the interval's center, with the rest as attributes.
+    """A layer's values over boxes, (batch, *shape) float64: the interval's center, with the rest as
+    attributes.
 
     Args:
         radius: of the interval that holds the real values.
@@ -128,8 +139,12 @@ def units(count: int) -> float:
 
 
 def is_number(value: torch.Tensor) -> bool:
-    """Whether it is one number as it is written, as in `x + 0.1`, which float32 rounds once, and not to an extreme."""
-    return value.ndim == 0 and value.dtype == torch.float64 and bool(TINY <= value.abs() <= _GREATEST)
+    """Whether it is one number as it is written, as in `x + 0.1`, which float32 rounds once, and
+    not to an extreme.
+    """
+    return (
+        value.ndim == 0 and value.dtype == torch.float64 and bool(TINY <= value.abs() <= _GREATEST)
+    )
 
 
 def exact(value: torch.Tensor) -> torch.Tensor:
@@ -140,10 +155,15 @@ def exact(value: torch.Tensor) -> torch.Tensor:
 
 
 def _sums(
-    x: Spread, weight: torch.Tensor, bias: torch.Tensor | None, apply: Callable[[Any, Any, Any], torch.Tensor],
+    x: Spread,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    apply: Callable[[Any, Any, Any], torch.Tensor],
     count: int = 0,
-) -> Spread:  # fmt: skip
-    """`apply` of x, weight and bias sums at most `count` products, by default as many as the weight has in a row."""
+) -> Spread:
+    """`apply` of x, weight and bias sums at most `count` products, by default as many as the
+    weight has in a row.
+    """
     weight, bias = exact(weight.detach().double()), None if bias is None else exact(bias)
     size, count = weight.abs(), count or weight[0].numel()
     center, radius, error = x.parts()
@@ -157,8 +177,16 @@ def _linear(x: Spread, weight: torch.Tensor, bias: torch.Tensor | None = None) -
     return _sums(x, weight, bias, functional.linear)
 
 
-def _convolution(apply: Callable[..., torch.Tensor], *, transposed: bool = False) -> Callable[..., Spread]:
-    def rule(x: Spread, weight: torch.Tensor, bias: torch.Tensor | None = None, *window: Any, **named: Any) -> Spread:
+def _convolution(
+    apply: Callable[..., torch.Tensor], *, transposed: bool = False
+) -> Callable[..., Spread]:
+    def rule(
+        x: Spread,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        *window: Any,
+        **named: Any,
+    ) -> Spread:
         count = len(weight) * weight[0, 0].numel() if transposed else 0
         return _sums(x, weight, bias, lambda *given: apply(*given, *window, **named), count)
 
@@ -195,7 +223,8 @@ def _relu(x: Spread, inplace: bool = False) -> Spread:
     del inplace  # what was written by an operator in place is read by its result
     center, radius, error = x.parts()
     lower, upper = x.run.narrowed(center - radius, center + radius)
-    # Where even the float32 input is below 0, both values are 0. The bounds' own rounding is far below `error`.
+    # Where even the float32 input is below 0, both values are 0. The bounds' own rounding is far
+    # below `error`.
     off = upper + 1.01 * error <= 0
     return between(lower.relu(), upper.relu(), error.masked_fill(off, 0), x.run)
 
@@ -203,7 +232,8 @@ def _relu(x: Spread, inplace: bool = False) -> Spread:
 def _max_pool(x: Spread, *window: Any, **named: Any) -> Spread:
     center, radius, error = x.parts()
     lower, upper, moved = (
-        functional.max_pool2d(each, *window, **named) for each in (center - radius, center + radius, error)
+        functional.max_pool2d(each, *window, **named)
+        for each in (center - radius, center + radius, error)
     )
     return between(lower, upper, moved, x.run)
 
@@ -218,7 +248,9 @@ def averaged(x: Spread, mean: Callable[[torch.Tensor], torch.Tensor], count: int
 
 def _average(pool: Callable[..., torch.Tensor]) -> Callable[..., Spread]:
     # No window has more values than a channel.
-    return lambda x, *window, **named: averaged(x, lambda part: pool(part, *window, **named), math.prod(x.shape[2:]))
+    return lambda x, *window, **named: averaged(
+        x, lambda part: pool(part, *window, **named), math.prod(x.shape[2:])
+    )
 
 
 def _sum_of_two(sign: int) -> Callable[..., Spread]:
@@ -227,7 +259,9 @@ def _sum_of_two(sign: int) -> Callable[..., Spread]:
         (center, radius, error), (other, spare, moved) = left.parts(), right.parts()
         reach = left.magnitude() + right.magnitude()
         left.run.reached(reach)
-        return Spread.of(center + sign * other, radius + spare, error + moved + UNIT * reach + TINY, left.run)
+        return Spread.of(
+            center + sign * other, radius + spare, error + moved + UNIT * reach + TINY, left.run
+        )
 
     return rule
 
@@ -246,26 +280,42 @@ def _rearranged(function: Callable[..., torch.Tensor]) -> Callable[..., Spread]:
 
 
 def _cat(spreads: Any, dim: int = 0) -> Spread:
-    given = [as_spread(each, next(one for one in spreads if isinstance(one, Spread))) for each in spreads]
-    center, radius, error = (torch.cat(each, dim) for each in zip(*[one.parts() for one in given], strict=True))
+    given = [
+        as_spread(each, next(one for one in spreads if isinstance(one, Spread))) for each in spreads
+    ]
+    center, radius, error = (
+        torch.cat(each, dim) for each in zip(*[one.parts() for one in given], strict=True)
+    )
     return Spread.of(center, radius, error, given[0].run)
 
 
 _SIZES = ("size", "dim", "__len__", "is_floating_point")
 _ATTRIBUTES = {torch.Tensor.shape.__get__, torch.Tensor.ndim.__get__}  # type: ignore[attr-defined]
 _SHAPES = (
-    torch.reshape, torch.Tensor.reshape, torch.Tensor.flatten, torch.Tensor.permute, torch.Tensor.movedim,
+    torch.reshape,
+    torch.Tensor.reshape,
+    torch.Tensor.flatten,
+    torch.Tensor.permute,
+    torch.Tensor.movedim,
     torch.Tensor.__getitem__,
-)  # fmt: skip
+)
 # What the modules and functions of `in_modules` call, but for the rules that build on these.
 RULES: dict[Any, Callable[..., Any]] = {
     functional.linear: _linear,
-    **{each: _convolution(each) for each in (functional.conv1d, functional.conv2d, functional.conv3d)},
+    **{
+        each: _convolution(each)
+        for each in (functional.conv1d, functional.conv2d, functional.conv3d)
+    },
     **{
         each: _convolution(each, transposed=True)
-        for each in (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)
+        for each in (
+            functional.conv_transpose1d,
+            functional.conv_transpose2d,
+            functional.conv_transpose3d,
+        )
     },
-    torch.Tensor.to: lambda matrix, _: matrix.double(),  # of interpolation, to the type of what it is applied to
+    # of interpolation, to the type of what it is applied to
+    torch.Tensor.to: lambda matrix, _: matrix.double(),
     functional.batch_norm: _batch_norm,
     functional.max_pool2d: _max_pool,
     functional.avg_pool2d: _average(functional.avg_pool2d),

@@ -1,4 +1,5 @@
-"""A network that is read by torch.export, as the operators that have sound bounds: auto_LiRPA's, and steps of our own.
+"""A network that is read by torch.export, as the operators that have sound bounds: auto_LiRPA's,
+and steps of our own.
 
 Which these are is told by the graph's operations, not by the network's classes.
 """
@@ -18,7 +19,16 @@ from torch.nn import functional
 
 from evalsuite import Unsupported
 from pipelines.bounds.curved import Shape, activations, path_of, with_stand_ins
-from pipelines.bounds.steps import Affine, Greatest, Matrices, Normalised, Rule, Softmax, Times, Total
+from pipelines.bounds.steps import (
+    Affine,
+    Greatest,
+    Matrices,
+    Normalised,
+    Rule,
+    Softmax,
+    Times,
+    Total,
+)
 
 Sizes = tuple[int, ...]
 # What auto_LiRPA bounds by operators of its own that were compared with samples.
@@ -28,8 +38,8 @@ _MONOTONE = ("AveragePool", "Pad", "Reduction", "Reshape", "Resample", "Slice", 
 _MEANS = ("mean", "sum")
 _COMPARED = ("equal", "greater", "greater_equal", "less", "less_equal", "not_equal", "Where")
 _CURE = (
-    ": a choice by what depends on the input, as PReLU's with a slope for each channel; with slopes a it is "
-    "torch.relu(x) - a * torch.relu(-x)"
+    ": a choice by what depends on the input, as PReLU's with a slope for each channel; with slopes"
+    " a it is torch.relu(x) - a * torch.relu(-x)"
 )
 # How often a matrix of coefficients is held at once, and the bytes that they may take.
 _COPIES, _MEMORY = 10, 2**32
@@ -39,7 +49,8 @@ def stepped(traced: fx.GraphModule) -> nn.Module:
     """A float64 copy of what `in_modules` gives, as operators that have sound bounds.
 
     Raises:
-        Unsupported: an operation has no sound bounds here, by its path; or it does not keep samples apart.
+        Unsupported: an operation has no sound bounds here, by its path; or it does not keep samples
+            apart.
     """
     stepper = _Stepper(traced)
     module = stepper.module
@@ -71,12 +82,15 @@ class _Stepper:
         self.constant = {node for node in nodes if node.op == "get_attr"}
         for node, shape in self.shapes.items():
             if node.op not in ("get_attr", "output") and shape[:1] != (-1,):
-                raise Unsupported(f"no sound bounds for {path_of(node)}: its tensor is not one sample after the other")
+                raise Unsupported(
+                    f"no sound bounds for {path_of(node)}: its tensor is not one sample after the"
+                    " other"
+                )
         greatest = max(math.prod(shape[1:]) for shape in self.shapes.values())
         if _COPIES * 8 * greatest**2 > _MEMORY:
             raise Unsupported(
-                f"a tensor of {greatest} values: the coefficients of each by each would not fit into "
-                f"{_MEMORY // 2**30} GiB"
+                f"a tensor of {greatest} values: the coefficients of each by each would not fit"
+                f" into {_MEMORY // 2**30} GiB"
             )
 
     def replaced(self, node: fx.Node) -> fx.Node | None:
@@ -95,8 +109,12 @@ class _Stepper:
         rule = self._rule(node, layer)
         if rule is None:
             kind = _kind(node, layer)
-            raise Unsupported(f"no sound bounds for {path_of(node)} ({kind}){_CURE if kind in _COMPARED else ''}")
-        given = [each for each in node.args if isinstance(each, fx.Node) and each not in self.constant]
+            raise Unsupported(
+                f"no sound bounds for {path_of(node)} ({kind}){_CURE if kind in _COMPARED else ''}"
+            )
+        given = [
+            each for each in node.args if isinstance(each, fx.Node) and each not in self.constant
+        ]
         return self._step(rule, given, self.shapes[node])
 
     def _is_own_operator(self, node: fx.Node, layer: nn.Module | None) -> bool:
@@ -105,7 +123,9 @@ class _Stepper:
         if isinstance(layer, nn.Linear) and len(self.shapes[node]) == 2:
             # Without a bias it is traced as a product, which could be of two activations.
             if getattr(layer, "bias", None) is None:
-                layer.bias = nn.Parameter(layer.weight.new_zeros(layer.out_features), requires_grad=False)
+                layer.bias = nn.Parameter(
+                    layer.weight.new_zeros(layer.out_features), requires_grad=False
+                )
             return True
         if self.constant.intersection(operands):
             return False
@@ -132,7 +152,9 @@ class _Stepper:
             return _of_one(layer, operation, len(self.shapes[operands[0]]))
         return self._of_two(layer, operation, operands, apart)
 
-    def _of_two(self, layer: Any, operation: Any, operands: list[fx.Node], apart: list[fx.Node]) -> Rule | None:
+    def _of_two(
+        self, layer: Any, operation: Any, operands: list[fx.Node], apart: list[fx.Node]
+    ) -> Rule | None:
         kind, both = type(operation).__name__, len(apart) == len(operands) == 2
         if kind == "Gather" and apart == operands[:1] and 0 not in operation.axes:
             places = [self._value(each) for each in operands[1:]]
@@ -151,7 +173,9 @@ class _Stepper:
         """Of a constant, with the batch's dimension where it has as many as samples."""
         return operator.attrgetter(str(node.target))(self.module).detach()  # type: ignore[no-any-return]
 
-    def _sum(self, operands: list[fx.Node], apart: list[fx.Node], signs: Sequence[int]) -> Rule | None:
+    def _sum(
+        self, operands: list[fx.Node], apart: list[fx.Node], signs: Sequence[int]
+    ) -> Rule | None:
         if len(apart) == len(operands):
             return Total(tuple(signs))
         if len(operands) != 2 or len(apart) != 1:
@@ -168,7 +192,9 @@ class _Stepper:
         made = self._step(Normalised(axes, layer.eps), [made], shape)
         if layer.elementwise_affine:
             weight, bias = layer.weight.detach(), layer.bias.detach()
-            made = self._step(Affine(lambda x: x * weight + bias, lambda r: r * weight.abs()), [made], shape)
+            made = self._step(
+                Affine(lambda x: x * weight + bias, lambda r: r * weight.abs()), [made], shape
+            )
         return made
 
     def _attention(self, node: fx.Node) -> fx.Node:
@@ -176,10 +202,14 @@ class _Stepper:
         query, key, value = operands
         given: dict[str, Any] = dict(node.kwargs)
         if given["attn_mask"] is not None or not given["scale"] > 0:
-            raise Unsupported(f"no sound bounds for {path_of(node)} with a mask of its own, or a negative scale")
+            raise Unsupported(
+                f"no sound bounds for {path_of(node)} with a mask of its own, or a negative scale"
+            )
         square = self.shapes[query][-2] == self.shapes[key][-2]
         if given["is_causal"] and not square:
-            raise Unsupported(f"no sound bounds for {path_of(node)}: causal, of more queries than keys, or fewer")
+            raise Unsupported(
+                f"no sound bounds for {path_of(node)}: causal, of more queries than keys, or fewer"
+            )
         if any(each in self.constant for each in node.all_input_nodes):
             raise Unsupported(f"no sound bounds for {path_of(node)} of a constant")
         scores = (*self.shapes[query][:-1], self.shapes[key][-2])
@@ -191,7 +221,9 @@ class _Stepper:
         return self._called(rule.own(shape[1:]), given, shape)
 
     def _called(self, layer: nn.Module, given: list[Any], shape: Sizes) -> fx.Node:
-        name = next(each for number in range(10**6) if not hasattr(self.module, each := f"step_{number}"))
+        name = next(
+            each for number in range(10**6) if not hasattr(self.module, each := f"step_{number}")
+        )
         self.module.add_submodule(name, layer)
         made = self.module.graph.call_module(name, tuple(given))
         self.shapes[made] = shape
@@ -202,13 +234,20 @@ def _kind(node: fx.Node, layer: nn.Module | None) -> str:
     operation = getattr(layer, "operation", layer)
     if layer is None:
         return getattr(node.target, "__name__", str(node.target))
-    name = f"{'Log' if getattr(operation, 'log', False) else ''}{getattr(operation, 'name', type(operation).__name__)}"
+    log = "Log" if getattr(operation, "log", False) else ""
+    name = f"{log}{getattr(operation, 'name', type(operation).__name__)}"
     return f"{name} with ceil_mode" if getattr(layer, "ceil_mode", False) else name
 
 
 def _tiles(layer: nn.Module | None) -> bool:
-    """Whether it is a pool of square windows that do not overlap, for which auto_LiRPA has an operator."""
-    if not isinstance(layer, nn.MaxPool2d | nn.AvgPool2d) or layer.kernel_size != layer.stride or layer.ceil_mode:
+    """Whether it is a pool of square windows that do not overlap, for which auto_LiRPA has an
+    operator.
+    """
+    if (
+        not isinstance(layer, nn.MaxPool2d | nn.AvgPool2d)
+        or layer.kernel_size != layer.stride
+        or layer.ceil_mode
+    ):
         return False
     window = layer.kernel_size
     square = isinstance(window, int) or len(set(window)) == 1
@@ -216,10 +255,13 @@ def _tiles(layer: nn.Module | None) -> bool:
 
 
 def _fold_norms(traced: fx.GraphModule) -> None:
-    """Fold BatchNorm into the convolution before it: an operator less, whose input would be bounded for nothing."""
+    """Fold BatchNorm into the convolution before it: an operator less, whose input would be
+    bounded for nothing.
+    """
     for node in list(traced.graph.nodes):
         norm = traced.get_submodule(str(node.target)) if node.op == "call_module" else None
-        if isinstance(norm, (nn.BatchNorm1d, nn.BatchNorm2d)) and not norm.affine:  # auto_LiRPA asks for weights
+        # auto_LiRPA asks for weights
+        if isinstance(norm, (nn.BatchNorm1d, nn.BatchNorm2d)) and not norm.affine:
             norm.weight = nn.Parameter(torch.ones(norm.num_features).double(), requires_grad=False)
             norm.bias = nn.Parameter(torch.zeros(norm.num_features).double(), requires_grad=False)
         if not isinstance(norm, nn.BatchNorm2d):
@@ -261,7 +303,9 @@ def _convolution(layer: Any) -> Rule:
 
 
 def _centered(axes: int) -> Rule:
-    """x less its mean over the last dimensions: of n entries the own one counts 1 - 1/n, the others 1/n."""
+    """x less its mean over the last dimensions: of n entries the own one counts 1 - 1/n, the
+    others 1/n.
+    """
     dims = tuple(range(-axes, 0))
 
     def of(x: torch.Tensor) -> torch.Tensor:
@@ -288,6 +332,8 @@ def _greatest(layer: nn.MaxPool2d) -> Rule | None:
 
 
 _OF_LAYERS: dict[Any, Callable[[Any], Rule | None]] = {
-    (nn.AvgPool1d, nn.AvgPool2d): _monotone, nn.MaxPool2d: _greatest, nn.Linear: _linear,
+    (nn.AvgPool1d, nn.AvgPool2d): _monotone,
+    nn.MaxPool2d: _greatest,
+    nn.Linear: _linear,
     (nn.Conv1d, nn.Conv3d): _convolution,
-}  # fmt: skip
+}

@@ -1,7 +1,9 @@
-"""Operators of our own for auto_LiRPA: what it lacks, or bounds unsoundly, one class for all of them.
+"""Operators of our own for auto_LiRPA: what it lacks, or bounds unsoundly, one class for all of
+them.
 
-Of a product of two values that depend on the input, x y = c_y x + c_x y - c_x c_y + (x - c_x) (y - c_y) for any
-constants; with the middles of their intervals the last term is at most r_x r_y, the product of the half widths.
+Of a product of two values that depend on the input, x y = c_y x + c_x y - c_x c_y + (x - c_x) (y -
+c_y) for any constants; with the middles of their intervals the last term is at most r_x r_y, the
+product of the half widths.
 """
 
 from __future__ import annotations
@@ -27,11 +29,15 @@ with at_home():
 Tensor = torch.Tensor
 Ends = tuple[Tensor, Tensor]
 Pulled = tuple[list[Tensor], Tensor]
-"""Coefficients of the operands, (rows, batch, *shape of the operand), and what is added, (rows, batch)."""
+"""Coefficients of the operands, (rows, batch, *shape of the operand), and what is added, (rows,
+batch).
+"""
 
 
 class Rule(ABC):
-    """What a step computes of operands (batch, *shape), sample by sample, and bounds of it; all float64."""
+    """What a step computes of operands (batch, *shape), sample by sample, and bounds of it; all
+    float64.
+    """
 
     curved = True
     """Whether it is no affine map: then its bounds need those of its operands."""
@@ -46,11 +52,14 @@ class Rule(ABC):
 
     @abstractmethod
     def pulled(self, rows: Tensor, sign: int, operands: list[Ends]) -> Pulled:
-        """An affine map of the operands that is below (sign 1) or above (-1) `rows` (rows, batch, *shape) times the
-        values; the ends of an affine map's operands tell their shapes alone."""
+        """An affine map of the operands that is below (sign 1) or above (-1) `rows` (rows, batch,
+        *shape) times the values; the ends of an affine map's operands tell their shapes alone.
+        """
 
     def own(self, shape: tuple[int, ...]) -> Own:
-        """A module that computes it, whose result is (batch, *shape), and that auto_LiRPA bounds by it."""
+        """A module that computes it, whose result is (batch, *shape), and that auto_LiRPA bounds
+        by it.
+        """
         return Own(self.value, partial(BoundStep, self), shape)
 
 
@@ -90,23 +99,38 @@ class Total(Rule):
     curved = False
 
     def value(self, *operands: Tensor) -> Tensor:
-        return sum((sign * each for sign, each in zip(self.signs, operands, strict=True)), torch.zeros(()).double())
+        return sum(
+            (sign * each for sign, each in zip(self.signs, operands, strict=True)),
+            torch.zeros(()).double(),
+        )
 
     def interval(self, *operands: Ends) -> Ends:
-        lows = [each[0] if sign > 0 else -each[1] for sign, each in zip(self.signs, operands, strict=True)]
-        highs = [each[1] if sign > 0 else -each[0] for sign, each in zip(self.signs, operands, strict=True)]
+        lows = [
+            each[0] if sign > 0 else -each[1]
+            for sign, each in zip(self.signs, operands, strict=True)
+        ]
+        highs = [
+            each[1] if sign > 0 else -each[0]
+            for sign, each in zip(self.signs, operands, strict=True)
+        ]
         return sum(lows[1:], lows[0]), sum(highs[1:], highs[0])
 
     def pulled(self, rows: Tensor, sign: int, operands: list[Ends]) -> Pulled:
-        found = [own * summed(rows, ends[0]) for own, ends in zip(self.signs, operands, strict=True)]
+        found = [
+            own * summed(rows, ends[0]) for own, ends in zip(self.signs, operands, strict=True)
+        ]
         return found, rows.new_zeros(rows.shape[:2])
 
 
 def summed(rows: Tensor, like: Tensor) -> Tensor:
-    """Coefficients (rows, batch, *shape) of a broadcast operand as those of the operand (batch, *its shape)."""
+    """Coefficients (rows, batch, *shape) of a broadcast operand as those of the operand (batch,
+    *its shape).
+    """
     extra = tuple(range(2, rows.ndim - like.ndim + 1))
     rows = rows.sum(extra) if extra else rows
-    wide = [axis + 1 for axis in range(1, like.ndim) if like.shape[axis] == 1 < rows.shape[axis + 1]]
+    wide = [
+        axis + 1 for axis in range(1, like.ndim) if like.shape[axis] == 1 < rows.shape[axis + 1]
+    ]
     return rows.sum(wide, keepdim=True) if wide else rows
 
 
@@ -165,7 +189,9 @@ def middles(operands: list[Ends]) -> list[Ends]:
 
 @dataclass(frozen=True)
 class Softmax(Rule):
-    """softmax(scale x) over the last dimension; where causal, row i has i + 1 entries, and the others are 0."""
+    """softmax(scale x) over the last dimension; where causal, row i has i + 1 entries, and the
+    others are 0.
+    """
 
     scale: float = 1.0
     causal: bool = False
@@ -190,10 +216,11 @@ class Softmax(Rule):
 
 @dataclass(frozen=True)
 class Normalised(Rule):
-    """x / sqrt(s), s = mean of x^2 + eps over the last `axes` dimensions: a LayerNorm of x - mean, or an RMSNorm.
+    """x / sqrt(s), s = mean of x^2 + eps over the last `axes` dimensions: a LayerNorm of x - mean,
+    or an RMSNorm.
 
-    r(s) = s^(-1/2) is convex: above its tangent at any t, 3/2 t^(-1/2) - 1/2 t^(-3/2) s, and below its chord. Of s
-    itself the chords of x^2 are above, and its tangents at the middles below.
+    r(s) = s^(-1/2) is convex: above its tangent at any t, 3/2 t^(-1/2) - 1/2 t^(-3/2) s, and below
+    its chord. Of s itself the chords of x^2 are above, and its tangents at the middles below.
     """
 
     axes: int
@@ -231,7 +258,8 @@ class Normalised(Rule):
         )
 
     def pulled(self, rows: Tensor, sign: int, operands: list[Ends]) -> Pulled:
-        # sum a_i x_i r = r_0 a x + k (r - r_0) + a (x - c) (r - r_0), with c, r_0 the middles, k = a c.
+        # sum a_i x_i r = r_0 a x + k (r - r_0) + a (x - c) (r - r_0), with c, r_0 the middles, k =
+        # a c.
         low, high = operands[0]
         dims, count = self.dims, prod(low.shape[-self.axes :])
         ((x, spread),) = middles(operands)
@@ -242,13 +270,19 @@ class Normalised(Rule):
         at = ((least + most) / 2).rsqrt()
         # r from below: slope of the tangent, of s from above.
         falls = -(at**3) / 2
-        below = falls * (low + high) / count, 1.5 * at + falls * (self.eps - (low * high).mean(dims, keepdim=True))
+        below = (
+            falls * (low + high) / count,
+            1.5 * at + falls * (self.eps - (low * high).mean(dims, keepdim=True)),
+        )
         # r from above: slope of the chord, of s from below.
         slope = -roots[0] * roots[1] / (least.sqrt() + most.sqrt())
         bent = self.eps - x.square().mean(dims, keepdim=True) - least
         above = slope * 2 * x / count, roots[1] + slope * bent
         up = (sign * pull) > 0
-        factor, offset = (torch.where(up, pull * one, pull * other) for one, other in zip(below, above, strict=True))
+        factor, offset = (
+            torch.where(up, pull * one, pull * other)
+            for one, other in zip(below, above, strict=True)
+        )
         found = rows * root + factor
         added = offset - pull * root
         rest = sign * (rows.abs() * spread).sum(dims, keepdim=True) * wide
@@ -263,10 +297,11 @@ def _squares(ends: Ends) -> Ends:
 
 @dataclass(frozen=True)
 class Greatest(Rule):
-    """The greatest of each window of (batch, channels, height, width), which may overlap and be padded.
+    """The greatest of each window of (batch, channels, height, width), which may overlap and be
+    padded.
 
-    Where one entry is at least all others, it is the result; else the greatest lower end's own entry is below, and
-    the greatest upper end above.
+    Where one entry is at least all others, it is the result; else the greatest lower end's own
+    entry is below, and the greatest upper end above.
     """
 
     kernel: tuple[int, int]
@@ -275,7 +310,9 @@ class Greatest(Rule):
     dilation: tuple[int, int]
 
     def value(self, *operands: Tensor) -> Tensor:
-        return functional.max_pool2d(operands[0], self.kernel, self.stride, self.padding, self.dilation)
+        return functional.max_pool2d(
+            operands[0], self.kernel, self.stride, self.padding, self.dilation
+        )
 
     def interval(self, *operands: Ends) -> Ends:
         return self.value(operands[0][0]), self.value(operands[0][1])
@@ -295,7 +332,9 @@ class Greatest(Rule):
         best = lows.argmax(2, keepdim=True)
         others = highs.scatter(2, best, -torch.inf).amax(2)
         alone = others <= lows.gather(2, best)[:, :, 0]
-        numbers = torch.arange(low[0, 0].numel(), device=low.device).to(low).view(1, 1, *low.shape[2:])
+        numbers = (
+            torch.arange(low[0, 0].numel(), device=low.device).to(low).view(1, 1, *low.shape[2:])
+        )
         places = self._windows(numbers.expand(*low.shape), 0.0).gather(2, best)[:, :, 0].long()
         flat = rows.flatten(3)
         wanted = flat if sign > 0 else -flat

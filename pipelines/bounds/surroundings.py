@@ -1,4 +1,5 @@
-"""What auto_LiRPA needs around it: what later torch and numpy removed, and an operator for operations of our own.
+"""What auto_LiRPA needs around it: what later torch and numpy removed, and an operator for
+operations of our own.
 
 Release 0.3 is from the time of torch 1.12. What it lacks is lent while it runs, and taken back.
 """
@@ -37,20 +38,27 @@ def _exporter() -> Any:
     for name in ("torch.onnx._internal.torchscript_exporter._globals", "torch.onnx._globals"):
         with contextlib.suppress(ModuleNotFoundError):
             return import_module(name).GLOBALS
-    raise ImportError("torch.onnx has no settings of its TorchScript exporter; use an earlier torch")
+    raise ImportError(
+        "torch.onnx has no settings of its TorchScript exporter; use an earlier torch"
+    )
 
 
 def _lendings() -> tuple[list[tuple[Any, str, Any]], dict[str, ModuleType]]:
     """The attributes and the modules that release 0.3 needs and that are not there."""
     set_opset = partial(setattr, _exporter(), "export_onnx_opset_version")
-    six = _module("torch._six", string_classes=(str, bytes), inf=float("inf"), container_abcs=collections.abc)
+    six = _module(
+        "torch._six", string_classes=(str, bytes), inf=float("inf"), container_abcs=collections.abc
+    )
     attributes = [
         (torch, "_six", six),
         (import_module("torch.onnx.symbolic_helper"), "_set_opset_version", set_opset),
         (torch._C.Node, "__getitem__", lambda node, key: getattr(node, node.kindOf(key))(key)),
         (np, "bool", np.bool_),
     ]
-    modules = {"torch._six": six, "numpy.lib.arraysetops": _module("numpy.lib.arraysetops", isin=np.isin)}
+    modules = {
+        "torch._six": six,
+        "numpy.lib.arraysetops": _module("numpy.lib.arraysetops", isin=np.isin),
+    }
     return (
         [each for each in attributes if not hasattr(each[0], each[1])],
         {name: each for name, each in modules.items() if name not in sys.modules},
@@ -59,10 +67,16 @@ def _lendings() -> tuple[list[tuple[Any, str, Any]], dict[str, ModuleType]]:
 
 @contextlib.contextmanager
 def at_home() -> Iterator[None]:
-    """What auto_LiRPA expects of its surroundings while it runs, and float64; put back afterwards."""
+    """What auto_LiRPA expects of its surroundings while it runs, and float64; put back
+    afterwards.
+    """
     exporter = _exporter()
     lent, modules = _lendings() if LEGACY else ([], {})
-    dtype, opset, handlers = torch.get_default_dtype(), exporter.export_onnx_opset_version, list(logging.root.handlers)
+    dtype, opset, handlers = (
+        torch.get_default_dtype(),
+        exporter.export_onnx_opset_version,
+        list(logging.root.handlers),
+    )
     # An operator of our own is written as it says itself, whatever torch's functions inside it do.
     inlining = getattr(exporter, "autograd_inlining", True)
     exporter.autograd_inlining = False
@@ -70,8 +84,8 @@ def at_home() -> Iterator[None]:
     for owner, name, value in lent:
         setattr(owner, name, value)
     torch.set_default_dtype(torch.float64)
-    # It sets this limit for the whole process when it is imported: deeply nested JSON then overflows the stack, where
-    # it is an error that can be told.
+    # It sets this limit for the whole process when it is imported: deeply nested JSON then
+    # overflows the stack, where it is an error that can be told.
     depth = sys.getrecursionlimit()
     sys.setrecursionlimit(max(depth, _DEPTH))
     try:
@@ -99,12 +113,18 @@ OPERATOR = "evalsuite::Own"
 
 
 class _Function(torch.autograd.Function):
-    """An operation's values, which exporters write as one operator with the number of the operation."""
+    """An operation's values, which exporters write as one operator with the number of the
+    operation.
+    """
 
     @staticmethod
     def symbolic(graph: Any, own: Own, *operands: Any) -> Any:
         made = graph.op(OPERATOR, *operands, number_i=own.number)
-        made.setType(operands[0].type() if own.shape is None else operands[0].type().with_sizes([1, *own.shape]))
+        made.setType(
+            operands[0].type()
+            if own.shape is None
+            else operands[0].type().with_sizes([1, *own.shape])
+        )
         return made
 
     @staticmethod
@@ -137,12 +157,16 @@ class Own(nn.Module):
 
 
 def numbered(module: nn.Module) -> Callable[..., Any]:
-    """Number the operations of a module; what makes auto_LiRPA's operator for a node, by its attributes."""
+    """Number the operations of a module; what makes auto_LiRPA's operator for a node, by its
+    attributes.
+    """
     found = [each for each in module.modules() if isinstance(each, Own)]
     for number, each in enumerate(found):
         each.number = number
 
-    def make(attr: Any = None, inputs: Any = None, output_index: int = 0, options: Any = None) -> Any:
+    def make(
+        attr: Any = None, inputs: Any = None, output_index: int = 0, options: Any = None
+    ) -> Any:
         return found[int(attr["number"])].operator(attr, inputs, output_index, options)
 
     return make

@@ -1,4 +1,6 @@
-"""`prune`: structured pruning, with torch-pruning and of whole attention heads, and what it buys."""
+"""`prune`: structured pruning, with torch-pruning and of whole attention heads, and what it
+buys.
+"""
 
 from __future__ import annotations
 
@@ -13,31 +15,42 @@ SCOPES = ("local", "global")
 
 @dataclass(frozen=True)
 class Prune:
-    """Structured pruning of the layers that feed an activation, then the same fine-tuning for every network.
+    """Structured pruning of the layers that feed an activation, then the same fine-tuning for every
+    network.
 
-    Channels of convolutions, hidden units and, on request, whole attention heads go. The classifier, the input, and
-    what a grouped convolution or a normalisation across channels couples are never pruned. The pruned, fine-tuned
-    network is handed on.
+    Channels of convolutions, hidden units and, on request, whole attention heads go. The
+    classifier, the input, and what a grouped convolution or a normalisation across channels couples
+    are never pruned. The pruned, fine-tuned network is handed on.
 
     Args:
         sparsity: the share of channels to remove, in (0, 1); 0 only to remove heads alone.
-        importance: which channels stay: those with the greatest norm of their own weights, "l2" or "l1"; of all the
-            weights tied to them ("group_norm"); the greatest change of the loss on calibration data if they went, to
-            first ("taylor") or second order ("hessian"); scale of their BatchNorm ("bn_scale"); mean absolute
-            activation ("activation"); or "random" ones, the control.
+        importance: which channels stay: those with the greatest norm of their own weights, "l2" or
+            "l1"; of all the weights tied to them ("group_norm"); the greatest change of the loss on
+            calibration data if they went, to first ("taylor") or second order ("hessian"); scale of
+            their BatchNorm ("bn_scale"); mean absolute activation ("activation"); or "random" ones,
+            the control.
         scope: "local": each layer loses the same share; "global": all channels are ranked together.
         heads: the share of attention heads to remove, in [0, 1), by the same importance.
-        rounds: one, or several: prune a little, fine-tune a little, and again (arXiv 1506.02626). How much is removed
-            in the end, and the epochs in all, do not depend on it; each round starts its schedule, its optimizer and
-            the order of the samples again.
+        rounds: one, or several: prune a little, fine-tune a little, and again (arXiv 1506.02626).
+            How much is removed in the end, and the epochs in all, do not depend on it; each round
+            starts its schedule, its optimizer and the order of the samples again.
         fine_tune_epochs: passes over the training data, in all.
-        distill: whether the unpruned network teaches the pruned one during fine-tuning (arXiv 1503.02531).
-        round_to: the channels that stay are rounded up to a multiple of it: ragged widths run slower.
-        control: remove nothing, whatever the sparsity, and only fine-tune: what the fine-tuning alone does.
+        distill: whether the unpruned network teaches the pruned one during fine-tuning (arXiv
+            1503.02531).
+        round_to: the channels that stay are rounded up to a multiple of it: ragged widths run
+            slower.
+        control: remove nothing, whatever the sparsity, and only fine-tune: what the fine-tuning
+            alone does.
     """
 
     version: ClassVar[str] = "4"
-    libraries: ClassVar[tuple[str, ...]] = ("torch", "torch-pruning", "onnx", "onnxscript", "onnxruntime")
+    libraries: ClassVar[tuple[str, ...]] = (
+        "torch",
+        "torch-pruning",
+        "onnx",
+        "onnxscript",
+        "onnxruntime",
+    )
     timed: ClassVar[bool] = True
     exports: ClassVar[bool] = True
     takes_tokens: ClassVar[bool] = True
@@ -57,25 +70,37 @@ class Prune:
         if not 0 <= self.heads < 1:
             raise ValueError(f"heads must be in [0, 1), got {self.heads}")
         if not 0 <= self.sparsity < 1 or (self.sparsity == self.heads == 0 and not self.control):
-            cure = "; to remove nothing and only fine-tune, set control: true" if self.sparsity == 0 else ""
+            cure = (
+                "; to remove nothing and only fine-tune, set control: true"
+                if self.sparsity == 0
+                else ""
+            )
             raise ValueError(f"sparsity must be in (0, 1), got {self.sparsity}{cure}")
         for name, known in (("importance", IMPORTANCES), ("scope", SCOPES)):
             if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+                raise ValueError(
+                    f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}"
+                )
         for name, least in (("fine_tune_epochs", 0), ("rounds", 1), ("round_to", 1)):
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+                raise ValueError(
+                    f"{name} must be a whole number of at least {least}, got {value!r}"
+                )
         if self.distill and not self.fine_tune_epochs:
-            raise ValueError("distill teaches during fine-tuning: fine_tune_epochs must be at least 1, got 0")
+            raise ValueError(
+                "distill teaches during fine-tuning: fine_tune_epochs must be at least 1, got 0"
+            )
         if self.rounds > 1 and self.fine_tune_epochs < self.rounds:
             raise ValueError(
-                f"rounds must be at most fine_tune_epochs = {self.fine_tune_epochs}, got {self.rounds}: "
-                "each round is fine-tuned for an epoch at least"
+                f"rounds must be at most fine_tune_epochs = {self.fine_tune_epochs}, got"
+                f" {self.rounds}: each round is fine-tuned for an epoch at least"
             )
 
     def run(self, network: Network, bench: Bench) -> Outcome:
-        """Prune, compare with the zeroed network, fine-tune, and measure against the unpruned network."""
+        """Prune, compare with the zeroed network, fine-tune, and measure against the unpruned
+        network.
+        """
         from pipelines.prune.narrowing import measure
 
         return measure(network, bench, self)

@@ -1,4 +1,6 @@
-"""Where the heads of a module's attentions are: which rows and columns of which linear layers make each of them."""
+"""Where the heads of a module's attentions are: which rows and columns of which linear layers
+make each of them.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,10 @@ class Attention:
     Args:
         path: dotted, of the module that splits its inputs into heads.
         heads: their number.
-        head_size: channels of one head in each of query, key and value; it stays when heads are removed.
-        rows: dotted path of a Linear -> for each head the rows of the weight that make its query, key or value.
+        head_size: channels of one head in each of query, key and value; it stays when heads are
+            removed.
+        rows: dotted path of a Linear -> for each head the rows of the weight that make its query,
+            key or value.
         output: dotted path of the Linear that mixes the heads.
         columns: for each head the columns of that Linear's weight which read it.
         counts: attributes of the module at `path` that hold the number of heads.
@@ -41,13 +45,16 @@ class Attention:
             indices = [index for head in heads for index in head]
             if len(heads) != self.heads or not indices or len(set(indices)) < len(indices):
                 raise ValueError(
-                    f"{self.path}: the indices of {path} must be {self.heads} disjoint heads, got {len(heads)}: {heads}"
+                    f"{self.path}: the indices of {path} must be {self.heads} disjoint heads, got"
+                    f" {len(heads)}: {heads}"
                 )
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How a family of attentions names its parts: `inputs` make query, key and value, one after another."""
+    """How a family of attentions names its parts: `inputs` make query, key and value, one after
+    another.
+    """
 
     inputs: tuple[str, ...]
     output: str
@@ -68,7 +75,8 @@ class _Layout:
 
 
 _LAYOUTS = (
-    _Layout(("project_in",), "project_out", "head_size"),  # the transformers of evalsuite's workloads
+    # the transformers of evalsuite's workloads
+    _Layout(("project_in",), "project_out", "head_size"),
     _Layout(("c_attn",), "c_proj", "head_dim", ("num_heads",), ("split_size",)),  # GPT-2
     _Layout(  # BERT and those built as it is
         ("query", "key", "value"),
@@ -78,8 +86,10 @@ _LAYOUTS = (
         ("all_head_size",),
         beside=True,
     ),
-    _Layout(("q_lin", "k_lin", "v_lin"), "out_lin", "attention_head_size", ("n_heads",), ("dim",)),  # DistilBERT
-    _Layout(("q_proj", "k_proj", "v_proj"), "o_proj", "head_dim", ("num_attention_heads",)),  # ViT, DeiT, Llama
+    # DistilBERT
+    _Layout(("q_lin", "k_lin", "v_lin"), "out_lin", "attention_head_size", ("n_heads",), ("dim",)),
+    # ViT, DeiT, Llama
+    _Layout(("q_proj", "k_proj", "v_proj"), "o_proj", "head_dim", ("num_attention_heads",)),
     _Layout(("q_proj", "k_proj", "v_proj"), "out_proj", "head_dim", ("num_heads",)),  # CLIP
 )
 
@@ -97,30 +107,42 @@ def linear_at(module: nn.Module, path: str) -> nn.Linear:
 
 
 def find_attentions(module: nn.Module) -> list[Attention]:
-    """The attentions of `module` whose heads can be removed, in the order of their paths in the module.
+    """The attentions of `module` whose heads can be removed, in the order of their paths in the
+    module.
 
-    They are recognised by the names and sizes of their parts, whatever their class; `prune_heads` compares outputs.
+    They are recognised by the names and sizes of their parts, whatever their class; `prune_heads`
+    compares outputs.
     """
     return [each for each in _examined(module) if isinstance(each, Attention)]
 
 
 def unknown_attentions(module: nn.Module) -> list[str]:
-    """For each other attention of `module`, one sentence with its path and why its heads cannot be removed."""
+    """For each other attention of `module`, one sentence with its path and why its heads cannot
+    be removed.
+    """
     return [each for each in _examined(module) if isinstance(each, str)]
 
 
 def _examined(module: nn.Module) -> list[Attention | str]:
-    owners = Counter(id(weight) for part in module.modules() for weight in part.parameters(recurse=False))
+    owners = Counter(
+        id(weight) for part in module.modules() for weight in part.parameters(recurse=False)
+    )
     found = list(_candidates(module, owners))
     layers = [
-        [id(module.get_submodule(layer)) for layer in (*each.rows, each.output)] if isinstance(each, Attention) else []
+        (
+            [id(module.get_submodule(layer)) for layer in (*each.rows, each.output)]
+            if isinstance(each, Attention)
+            else []
+        )
         for each in found
     ]
     used = Counter(layer for own in layers for layer in own)
     return [
-        f"{each.path or 'the module'}: shares a layer with another attention"
-        if isinstance(each, Attention) and any(used[layer] > 1 for layer in own)
-        else each
+        (
+            f"{each.path or 'the module'}: shares a layer with another attention"
+            if isinstance(each, Attention) and any(used[layer] > 1 for layer in own)
+            else each
+        )
         for each, own in zip(found, layers, strict=True)
     ]
 
@@ -130,7 +152,11 @@ def _candidates(module: nn.Module, owners: Counter[int]) -> Iterator[Attention |
         layout = next((each for each in _LAYOUTS if _matches(module, path, part, each)), None)
         if layout is not None:
             reason = next(_objections(module, path, part, layout, owners), None)
-            yield _description(module, path, part, layout) if reason is None else f"{path or 'the module'}: {reason}"
+            yield (
+                _description(module, path, part, layout)
+                if reason is None
+                else f"{path or 'the module'}: {reason}"
+            )
         elif _is_unknown(part):
             yield f"{path or 'the module'}: {type(part).__name__} is laid out in no known way"
 
@@ -147,18 +173,32 @@ def _matches(module: nn.Module, path: str, part: nn.Module, layout: _Layout) -> 
 
 
 def _is_unknown(part: nn.Module) -> bool:
-    """Whether it is an attention with weights, and holds no other one: by its name, as there is no common class."""
+    """Whether it is an attention with weights, and holds no other one: by its name, as there is
+    no common class.
+    """
     inner = [type(each).__name__ for each in part.modules() if any(True for _ in each.parameters())]
-    return bool(inner) and inner[0].endswith("Attention") and not any("Attention" in name for name in inner[1:])
+    return (
+        bool(inner)
+        and inner[0].endswith("Attention")
+        and not any("Attention" in name for name in inner[1:])
+    )
 
 
-def _objections(module: nn.Module, path: str, part: nn.Module, layout: _Layout, owners: Counter[int]) -> Iterator[str]:
-    """Why heads of an attention that looks like `layout` cannot be removed; each asks for those before to be none."""
+def _objections(
+    module: nn.Module, path: str, part: nn.Module, layout: _Layout, owners: Counter[int]
+) -> Iterator[str]:
+    """Why heads of an attention that looks like `layout` cannot be removed; each asks for those
+    before to be none.
+    """
     layers: dict[str, Any] = {name: part.get_submodule(name) for name in layout.inputs}
     layers[layout.output] = module.get_submodule(layout.output_at(path))
     for name, layer in layers.items():
         if type(layer) is not nn.Linear:  # a subclass may hold more than a weight
-            cure = "; convert it with conv1d_to_linear first" if type(layer).__name__ == "Conv1D" else ""
+            cure = (
+                "; convert it with conv1d_to_linear first"
+                if type(layer).__name__ == "Conv1D"
+                else ""
+            )
             yield f"{name} is a {type(layer).__name__}, not a Linear{cure}"
         if any(owners[id(weight)] > 1 for weight in layer.parameters(recurse=False)):
             yield f"{name} shares its weights with another layer"
@@ -172,11 +212,16 @@ def _objections(module: nn.Module, path: str, part: nn.Module, layout: _Layout, 
     for name in layout.inputs:
         channels = layers[name].out_features
         if channels != width * 3 // len(layout.inputs):
-            yield f"{name} makes {channels} channels for the {width} of {layout.output}: heads share keys and values"
+            yield (
+                f"{name} makes {channels} channels for the {width} of {layout.output}: heads share"
+                " keys and values"
+            )
     for names, expected in ((layout.counts, width // size), (layout.widths, width)):
         for name in layout.there(names, part):
             if getattr(part, name) != expected:
-                yield f"{name} is {getattr(part, name)!r}, but the sizes of the layers say {expected}"
+                yield (
+                    f"{name} is {getattr(part, name)!r}, but the sizes of the layers say {expected}"
+                )
 
 
 def _joined(path: str, name: str) -> str:

@@ -1,4 +1,6 @@
-"""GPT-2's `Conv1D` is a linear layer that keeps its weight transposed: as `nn.Linear`, every tool knows it."""
+"""GPT-2's `Conv1D` is a linear layer that keeps its weight transposed: as `nn.Linear`, every
+tool knows it.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,15 @@ from evalsuite import Unsupported
 
 
 def conv1d_to_linear(module: nn.Module) -> nn.Module:
-    """A copy of `module` in which each `transformers.pytorch_utils.Conv1D` is an nn.Linear that computes the same.
+    """A copy of `module` in which each `transformers.pytorch_utils.Conv1D` is an nn.Linear that
+    computes the same.
 
-    Paths, the mode and `requires_grad` stay, and weights that are shared stay shared. The weights of what was a Conv1D
-    are transposed, so its state dict no longer fits the original.
+    Paths, the mode and `requires_grad` stay, and weights that are shared stay shared. The weights
+    of what was a Conv1D are transposed, so its state dict no longer fits the original.
 
     Raises:
-        Unsupported: a weight is shared between a Conv1D and another layer, which needs it the other way round.
+        Unsupported: a weight is shared between a Conv1D and another layer, which needs it the other
+            way round.
     """
     module = copy.deepcopy(module)
     library = sys.modules.get("transformers.pytorch_utils")
@@ -47,18 +51,22 @@ def _check_not_shared(module: nn.Module, paths: dict[str, nn.Module]) -> None:
         for name, weight in layer.named_parameters(recurse=False):
             if id(weight) in transposed and (path not in paths or name != "weight"):
                 raise Unsupported(
-                    f"{transposed[id(weight)]}: a Conv1D whose weight is also {f'{path}.{name}'.strip('.')}; "
-                    "give each a weight of its own first"
+                    f"{transposed[id(weight)]}: a Conv1D whose weight is also"
+                    f" {f'{path}.{name}'.strip('.')}; give each a weight of its own first"
                 )
 
 
 def _linear(layer: nn.Module, weights: dict[int, nn.Parameter]) -> nn.Linear:
-    """`weights`: id of a Conv1D's weight -> the transposed one, so that layers which shared it share it again."""
+    """`weights`: id of a Conv1D's weight -> the transposed one, so that layers which shared it
+    share it again.
+    """
     weight, bias = layer.get_parameter("weight"), layer.get_parameter("bias")
     # On the meta device nothing is drawn from the caller's random generator.
     linear = nn.Linear(weight.shape[0], weight.shape[1], device="meta")
     if id(weight) not in weights:
-        weights[id(weight)] = nn.Parameter(weight.detach().t().contiguous(), requires_grad=weight.requires_grad)
+        weights[id(weight)] = nn.Parameter(
+            weight.detach().t().contiguous(), requires_grad=weight.requires_grad
+        )
     linear.weight = weights[id(weight)]
     linear.bias = bias
     return linear.train(layer.training)

@@ -1,4 +1,6 @@
-"""What a network costs to ship and to run: parameters, MACs, bytes, memory, and speed in ONNX Runtime."""
+"""What a network costs to ship and to run: parameters, MACs, bytes, memory, and speed in ONNX
+Runtime.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +42,12 @@ _YARDSTICK = "over that of the unpruned network with ReLU in each activation's p
 def runtime_metrics(
     network: Network, unpruned: nn.Module, pruned: nn.Module, test: Split, path: Path
 ) -> list[Metric | Timed]:
-    """Size, memory and speed in ONNX Runtime; where ONNX cannot express the network, the reason instead.
+    """Size, memory and speed in ONNX Runtime; where ONNX cannot express the network, the reason
+    instead.
 
-    `latency_ratio` says how many times faster pruning made this network. `relative_latency` has one yardstick for all
-    variants of an architecture, so that a network that was slower from the start does not look as good as the others.
+    `latency_ratio` says how many times faster pruning made this network. `relative_latency` has one
+    yardstick for all variants of an architecture, so that a network that was slower from the start
+    does not look as good as the others.
 
     Args:
         network: unpruned.
@@ -56,7 +60,8 @@ def runtime_metrics(
         model, timed = _sessions(network, unpruned, pruned, path)
     except (OSError, MemoryError):  # a full disk says nothing of the network
         raise
-    except Exception as error:  # torch, onnx and ONNX Runtime share no base class, and any operator may be missing
+    # torch, onnx and ONNX Runtime share no base class, and any operator may be missing
+    except Exception as error:
         path.unlink(missing_ok=True)
         return _missing(f"cannot be exported to ONNX: {type(error).__name__}")
     return [
@@ -69,9 +74,20 @@ def runtime_metrics(
 def _missing(reason: str) -> list[Metric | Timed]:
     return [
         Metric("model_bytes", None, "bytes", LOWER, reason=reason),
-        *(Metric("peak_bytes", None, "bytes", LOWER, {"batch": batch}, reason=reason) for batch in TIMED_BATCHES),
         *(
-            Metric("latency_ratio", None, "ratio", NEUTRAL, {"batch": batch}, timing=True, reason=reason)
+            Metric("peak_bytes", None, "bytes", LOWER, {"batch": batch}, reason=reason)
+            for batch in TIMED_BATCHES
+        ),
+        *(
+            Metric(
+                "latency_ratio",
+                None,
+                "ratio",
+                NEUTRAL,
+                {"batch": batch},
+                timing=True,
+                reason=reason,
+            )
             for batch in TIMED_BATCHES
         ),
         *no_relative_latency(reason),
@@ -81,7 +97,9 @@ def _missing(reason: str) -> list[Metric | Timed]:
 def _sessions(
     network: Network, unpruned: nn.Module, pruned: nn.Module, path: Path
 ) -> tuple[onnx.ModelProto, list[tuple[Any, str]]]:
-    """The pruned network's graph, and sessions of it, of the unpruned one and of the yardstick, with their digests."""
+    """The pruned network's graph, and sessions of it, of the unpruned one and of the yardstick,
+    with their digests.
+    """
     export = partial(export_onnx, input_shape=network.input_shape, example=network.example(2))
     model = export(pruned, path=path)
     with TemporaryDirectory() as folder:
@@ -90,7 +108,10 @@ def _sessions(
         yardstick = yardstick_graph(whole, unpruned, "relu")
         if yardstick is None:
             yardstick = export(replace(unpruned, lambda _: nn.ReLU()), path=place)
-    return model, [(open_onnx(file.SerializeToString()), graph_digest(file)) for file in (model, whole, yardstick)]
+    return model, [
+        (open_onnx(file.SerializeToString()), graph_digest(file))
+        for file in (model, whole, yardstick)
+    ]
 
 
 def _latencies(timed: list[tuple[Any, str]], test: Split, batch: int) -> list[Metric]:
@@ -99,22 +120,34 @@ def _latencies(timed: list[tuple[Any, str]], test: Split, batch: int) -> list[Me
     latency = steady_latency(partial(unpruned, inputs), partial(pruned, inputs))
     digests = [graph for _, graph in timed]
     return [
-        latency.metric("ratio", "latency_ratio", NEUTRAL, {"batch": batch}, reason="unpruned / pruned"),
-        relative_latency(pruned, yardstick, test, batch, reason=_YARDSTICK, graphs=(digests[0], digests[2])),
+        latency.metric(
+            "ratio", "latency_ratio", NEUTRAL, {"batch": batch}, reason="unpruned / pruned"
+        ),
+        relative_latency(
+            pruned, yardstick, test, batch, reason=_YARDSTICK, graphs=(digests[0], digests[2])
+        ),
     ]
 
 
 def _peak(model: onnx.ModelProto, batch: int) -> Metric:
     return Metric(
-        "peak_bytes", peak_bytes(model, batch), "bytes", LOWER, {"batch": batch},
-        reason="weights and the most bytes of tensors alive at once, the nodes run in the file's order",
-    )  # fmt: skip
+        "peak_bytes",
+        peak_bytes(model, batch),
+        "bytes",
+        LOWER,
+        {"batch": batch},
+        reason=(
+            "weights and the most bytes of tensors alive at once, the nodes run in the file's order"
+        ),
+    )
 
 
 def peak_bytes(model: onnx.ModelProto, batch: int) -> int:
-    """Weights, and the most bytes of tensors that are alive at once when the nodes run in the file's order.
+    """Weights, and the most bytes of tensors that are alive at once when the nodes run in the
+    file's order.
 
-    Of the graph as exported: what a runtime fuses or computes in place needs less, its own buffers more.
+    Of the graph as exported: what a runtime fuses or computes in place needs less, its own buffers
+    more.
 
     Raises:
         ValueError: the size of a tensor is not known.
@@ -125,7 +158,10 @@ def peak_bytes(model: onnx.ModelProto, batch: int) -> int:
     fixed = shape_inference.infer_shapes(fixed, strict_mode=True, data_prop=True)
     graph = fixed.graph
     weights = {each.name: len(each.raw_data) for each in graph.initializer}
-    sizes = {each.name: _bytes_of(each, batch) for each in (*graph.input, *graph.value_info, *graph.output)}
+    sizes = {
+        each.name: _bytes_of(each, batch)
+        for each in (*graph.input, *graph.value_info, *graph.output)
+    }
     last = {name: place for place, node in enumerate(graph.node) for name in node.input}
     last |= {each.name: len(graph.node) for each in graph.output}
     alive = {each.name for each in graph.input}

@@ -1,4 +1,6 @@
-"""Which channels can go together: torch-pruning's dependency graph (arXiv 2301.12900), and where it would be wrong."""
+"""Which channels can go together: torch-pruning's dependency graph (arXiv 2301.12900), and where
+it would be wrong.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,22 @@ from torch_pruning.ops import OPTYPE
 from evalsuite import Unsupported, census
 from pipelines.prune.selection import Probe
 
-_TRANSPARENT = {OPTYPE.ELEMENTWISE, OPTYPE.RESHAPE, OPTYPE.CONCAT, OPTYPE.SPLIT, OPTYPE.SLICE, OPTYPE.EXPAND}
-_PRUNABLE = {OPTYPE.CONV, OPTYPE.DEPTHWISE_CONV, OPTYPE.LINEAR, OPTYPE.BN, OPTYPE.PARAMETER, OPTYPE.PRELU}
+_TRANSPARENT = {
+    OPTYPE.ELEMENTWISE,
+    OPTYPE.RESHAPE,
+    OPTYPE.CONCAT,
+    OPTYPE.SPLIT,
+    OPTYPE.SLICE,
+    OPTYPE.EXPAND,
+}
+_PRUNABLE = {
+    OPTYPE.CONV,
+    OPTYPE.DEPTHWISE_CONV,
+    OPTYPE.LINEAR,
+    OPTYPE.BN,
+    OPTYPE.PARAMETER,
+    OPTYPE.PRELU,
+}
 
 # What makes channels of places in an image, and places of channels; by autograd's names.
 _REGROUPING = {"PixelShuffle", "PixelUnshuffle", "ChannelShuffle", "NativeChannelShuffle"}
@@ -39,10 +55,11 @@ LAYERS = (nn.Linear, CONVOLUTION, BATCH_NORM)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a group takes of one Linear, Conv or BatchNorm layer: outputs, or the inputs that come from them.
+    """What a group takes of one Linear, Conv or BatchNorm layer: outputs, or the inputs that come
+    from them.
 
-    `channels` are those of the layer, `roots` the group's channel that each belongs to: a flattened image gives
-    many inputs to one channel.
+    `channels` are those of the layer, `roots` the group's channel that each belongs to: a flattened
+    image gives many inputs to one channel.
     """
 
     path: str
@@ -54,7 +71,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Channels that are coupled over several layers, so that each goes from all of them or from none.
+    """Channels that are coupled over several layers, so that each goes from all of them or from
+    none.
 
     Args:
         root: the path of a layer whose output channels number the group's.
@@ -79,8 +97,8 @@ class Graph:
         dependencies: torch-pruning's graph.
         groups: in the order of `module.named_modules()`.
         refused: for people: each layer that feeds an activation and cannot be pruned, and why.
-        channel_dimensions: for each call of an activation module, the dimension of its output that holds the
-            channels; None where it gets none of a single kind of layer.
+        channel_dimensions: for each call of an activation module, the dimension of its output that
+            holds the channels; None where it gets none of a single kind of layer.
     """
 
     dependencies: tp.DependencyGraph
@@ -90,7 +108,8 @@ class Graph:
 
 
 def check_weights(module: nn.Module) -> None:
-    """Refuse layers whose weights a hook computes: torch cannot copy them, nor can they lose channels.
+    """Refuse layers whose weights a hook computes: torch cannot copy them, nor can they lose
+    channels.
 
     Raises:
         Unsupported: with the path of the layer and the cure.
@@ -100,8 +119,9 @@ def check_weights(module: nn.Module) -> None:
             cure = next((cure for kind, cure in _UNDONE_BY.items() if isinstance(hook, kind)), "")
             if cure:
                 raise Unsupported(
-                    f"{path or 'the module'}: {type(hook).__name__} computes its weights before each call; "
-                    f"call {cure} on it first, which leaves the network's function as it is"
+                    f"{path or 'the module'}: {type(hook).__name__} computes its weights before"
+                    f" each call; call {cure} on it first, which leaves the network's function as"
+                    " it is"
                 )
 
 
@@ -113,10 +133,16 @@ def check_trainable(module: nn.Module) -> None:
 
 
 def _obstacles(
-    dependencies: tp.DependencyGraph, layer: nn.Module, items: tp.Group, parts: list[Part],
-    paths: dict[nn.Module, str], fixed: dict[nn.Module, str],
-) -> Iterator[str]:  # fmt: skip
-    """Why the layer's group may not be pruned: it is an output, or something mixes, couples or shares its channels."""
+    dependencies: tp.DependencyGraph,
+    layer: nn.Module,
+    items: tp.Group,
+    parts: list[Part],
+    paths: dict[nn.Module, str],
+    fixed: dict[nn.Module, str],
+) -> Iterator[str]:
+    """Why the layer's group may not be pruned: it is an output, or something mixes, couples or
+    shares its channels.
+    """
     last = isinstance(items[0].dep.target.module, nn.Linear)
     for item in items.items:
         node = item.dep.target
@@ -131,7 +157,8 @@ def _obstacles(
             yield f"{_operation(node)} regroups them"
         elif node.type == OPTYPE.RESHAPE and not _keeps_channels(node.grad_fn, last=last):
             yield "a reshape regroups them"
-        # Channels of a grouped convolution cannot leave one by one, except where each group is one channel.
+        # Channels of a grouped convolution cannot leave one by one, except where each group is one
+        # channel.
         elif groups > 1 and node.type != OPTYPE.DEPTHWISE_CONV:
             yield f"{name} is a convolution with groups={groups}"
         elif node.module in fixed:
@@ -145,42 +172,57 @@ def _obstacles(
 
 
 def operations(groups: list[tp.Group]) -> str:
-    """What is done, other than by layers, to the channels of the groups: autograd's names of the operations."""
+    """What is done, other than by layers, to the channels of the groups: autograd's names of the
+    operations.
+    """
     names = (_operation(item.dep.target) for items in groups for item in items.items)
     return ", ".join(dict.fromkeys(filter(None, names)))
 
 
 def _operation(node: Any) -> str:
     """Autograd's name, as "Relu"; empty for layers, and for the transposed weight of a Linear."""
-    name: str = node.grad_fn.name().partition("Backward")[0] if node.type == OPTYPE.ELEMENTWISE else ""
+    name: str = (
+        node.grad_fn.name().partition("Backward")[0] if node.type == OPTYPE.ELEMENTWISE else ""
+    )
     return "" if name == "T" else name
 
 
 def _conv1d(paths: dict[nn.Module, str]) -> list[str]:
-    """For people: that the layers that GPT-2 has in place of Linear are not followed, and the cure."""
+    """For people: that the layers that GPT-2 has in place of Linear are not followed, and the
+    cure.
+    """
     found = [path for layer, path in paths.items() if type(layer).__name__ == "Conv1D"]
     if not found:
         return []
     others = f" and {len(found) - 1} more are" if len(found) > 1 else " is a"
-    return [f"{found[0]}{others} Conv1D, not Linear; convert with pipelines.prune.conv1d.conv1d_to_linear first"]
+    return [
+        f"{found[0]}{others} Conv1D, not Linear; convert with"
+        " pipelines.prune.conv1d.conv1d_to_linear first"
+    ]
 
 
 def _keeps_channels(reshape: Any, *, last: bool) -> bool:
-    """Whether channels stay what they are: dimension 1 of images, which may be flattened, or the last one of tokens.
+    """Whether channels stay what they are: dimension 1 of images, which may be flattened, or the
+    last one of tokens.
 
     torch-pruning follows heads that a reshape makes of channels as if they were flattened images.
     """
     source, place = reshape.next_functions[0]
     if hasattr(source, "variable"):  # a parameter, as the slopes of PReLU
         return True
-    before, after = tuple(source._input_metadata[place].shape), tuple(reshape._input_metadata[0].shape)
+    before, after = (
+        tuple(source._input_metadata[place].shape),
+        tuple(reshape._input_metadata[0].shape),
+    )
     if before[-1:] == after[-1:]:
         return True
     return not last and (before[:2] == after[:2] or (len(after) == 2 and before[0] == after[0]))
 
 
 def _shared_parameters(module: nn.Module) -> dict[nn.Module, str]:
-    """Each module that shares a parameter with another one, and which: pruned alone, they would no longer share."""
+    """Each module that shares a parameter with another one, and which: pruned alone, they would
+    no longer share.
+    """
     owners: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
     for path, layer in module.named_modules():
         for name, parameter in layer.named_parameters(recurse=False):
@@ -195,10 +237,13 @@ def _shared_parameters(module: nn.Module) -> dict[nn.Module, str]:
 
 @contextmanager
 def explained(what: str) -> Iterator[None]:
-    """A context that turns what torch-pruning raises, on a layout that it does not know, into Unsupported."""
+    """A context that turns what torch-pruning raises, on a layout that it does not know, into
+    Unsupported.
+    """
     try:
         yield
-    except (MemoryError, Unsupported):  # the machine's limit, not the network's; or what is explained already
+    # the machine's limit, not the network's; or what is explained already
+    except (MemoryError, Unsupported):
         raise
     except Exception as error:
         lines = str(error).splitlines() or [""]
@@ -206,7 +251,8 @@ def explained(what: str) -> Iterator[None]:
 
 
 def trace(module: nn.Module, probe: Probe) -> Graph:
-    """The groups of `module` (in eval mode, all parameters trainable) that feed an activation and may be pruned.
+    """The groups of `module` (in eval mode, all parameters trainable) that feed an activation and
+    may be pruned.
 
     Raises:
         Unsupported: torch-pruning cannot follow the network.
@@ -243,10 +289,17 @@ def _misfits(parts: list[Part], size: int) -> Iterator[str]:
         elif part.output:
             width = _width(part.layer)
         else:
-            width = part.layer.in_features if isinstance(part.layer, nn.Linear) else part.layer.in_channels
+            width = (
+                part.layer.in_features
+                if isinstance(part.layer, nn.Linear)
+                else part.layer.in_channels
+            )
         if max(part.channels) >= width or (part.output and size == 1 < width):
             what = "makes" if part.output else "takes"
-            yield f"{part.path} {what} {width} for these {size}; an operation between them regroups or reduces them"
+            yield (
+                f"{part.path} {what} {width} for these {size}; an operation between them regroups"
+                " or reduces them"
+            )
 
 
 def items_of(graph: Graph, group: Group, channels: list[int]) -> tp.Group:
@@ -255,11 +308,19 @@ def items_of(graph: Graph, group: Group, channels: list[int]) -> tp.Group:
 
 
 def narrowed(graph: Graph, items: tp.Group, paths: dict[nn.Module, str]) -> dict[str, list[int]]:
-    """Per path of a Linear, Conv or BatchNorm layer the output channels that `items` removes, ascending."""
-    return {part.path: sorted(part.channels) for part in _parts(graph.dependencies, items, paths) if part.output}
+    """Per path of a Linear, Conv or BatchNorm layer the output channels that `items` removes,
+    ascending.
+    """
+    return {
+        part.path: sorted(part.channels)
+        for part in _parts(graph.dependencies, items, paths)
+        if part.output
+    }
 
 
-def _follow(module: nn.Module, probe: Probe) -> tuple[tp.DependencyGraph, list[set[nn.Module]], set[nn.Module]]:
+def _follow(
+    module: nn.Module, probe: Probe
+) -> tuple[tp.DependencyGraph, list[set[nn.Module]], set[nn.Module]]:
     """The graph; per call of an activation the layers that reach it first; layers called twice."""
     activated: list[torch.Tensor] = []
     called: list[nn.Module] = []
@@ -270,9 +331,13 @@ def _follow(module: nn.Module, probe: Probe) -> tuple[tp.DependencyGraph, list[s
             each.register_forward_hook(lambda _module, _inputs, output: activated.append(output))
             for each in activations
         ),
-        *(each.register_forward_hook(lambda layer, _inputs, _output: called.append(layer)) for each in layers),
+        *(
+            each.register_forward_hook(lambda layer, _inputs, _output: called.append(layer))
+            for each in layers
+        ),
     ]
-    # Of the inputs of an operation torch-pruning asks the last for its channels: one lambda or slope has none.
+    # Of the inputs of an operation torch-pruning asks the last for its channels: one lambda or
+    # slope has none.
     scalars = [each for owner in activations for each in owner.parameters() if each.numel() == 1]
     try:
         for each in scalars:
@@ -293,7 +358,9 @@ def _follow(module: nn.Module, probe: Probe) -> tuple[tp.DependencyGraph, list[s
 
 
 def _feeders(activation: Any, activations: set[Any]) -> set[nn.Module]:
-    """The Linear and Conv layers whose output reaches the activation before another activation or layer."""
+    """The Linear and Conv layers whose output reaches the activation before another activation
+    or layer.
+    """
     feeders: set[nn.Module] = set()
     seen: set[int] = set()
     waiting = [] if activation is None else list(activation.inputs)
@@ -324,7 +391,9 @@ def _items(dependencies: tp.DependencyGraph, layer: nn.Module, channels: Any) ->
     return dependencies.get_pruning_group(layer, prune, list(channels))
 
 
-def _parts(dependencies: tp.DependencyGraph, items: tp.Group, paths: dict[nn.Module, str]) -> list[Part]:
+def _parts(
+    dependencies: tp.DependencyGraph, items: tp.Group, paths: dict[nn.Module, str]
+) -> list[Part]:
     parts = []
     for item in items.items:
         layer = item.dep.target.module

@@ -26,15 +26,17 @@ _Hook = Callable[[nn.Module, tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]
 def head_scores(
     module: nn.Module, attentions: Sequence[Attention], probe: Probe, selection: Selection
 ) -> list[torch.Tensor]:
-    """The importance of each head, one float64 tensor (heads,) for each attention; the least important go first.
+    """The importance of each head, one float64 tensor (heads,) for each attention; the least
+    important go first.
 
-    - "l1", "l2", "group_norm": the norm of all the weights that belong to the head alone: the rows of its query, key
-      and value, and the columns that read it. "group_norm" is "l2": a head is one group in any case.
-    - "taylor": the mean over samples of |d loss / d gate|, where the gate is a factor of 1 on what the head hands to
-      the output layer: arXiv 1905.10650, eq. 2. With the weights it is |sum of weight * gradient| of one sample, over
-      the columns that read the head.
-    - "hessian": the mean of that derivative's square: the diagonal of the empirical Fisher matrix, as an estimate of
-      the Hessian, arXiv 1801.05787.
+    - "l1", "l2", "group_norm": the norm of all the weights that belong to the head alone: the rows
+      of its query, key and value, and the columns that read it. "group_norm" is "l2": a head is one
+      group in any case.
+    - "taylor": the mean over samples of |d loss / d gate|, where the gate is a factor of 1 on what
+      the head hands to the output layer: arXiv 1905.10650, eq. 2. With the weights it is |sum of
+      weight * gradient| of one sample, over the columns that read the head.
+    - "hessian": the mean of that derivative's square: the diagonal of the empirical Fisher matrix,
+      as an estimate of the Hessian, arXiv 1801.05787.
     - "activation": the mean absolute value of what the head hands to the output layer.
     - "random": drawn from `selection.seed`.
 
@@ -42,13 +44,17 @@ def head_scores(
         module: in eval mode; it is the same afterwards.
 
     Raises:
-        Unsupported: "bn_scale"; data are needed, and there are none; an attention never ran; a score is not finite.
+        Unsupported: "bn_scale"; data are needed, and there are none; an attention never ran; a
+            score is not finite.
         ValueError: an unknown importance.
     """
     match selection.importance:
         case "random":
             generator = torch.Generator().manual_seed(selection.seed)
-            scores = [torch.rand(each.heads, generator=generator, dtype=torch.float64) for each in attentions]
+            scores = [
+                torch.rand(each.heads, generator=generator, dtype=torch.float64)
+                for each in attentions
+            ]
         case "l1" | "l2" | "group_norm" as name:
             scores = [_norms(module, each, 1 if name == "l1" else 2) for each in attentions]
         case "taylor":
@@ -58,13 +64,17 @@ def head_scores(
         case "activation":
             scores = _activity(module, attentions, probe)
         case "bn_scale":
-            raise Unsupported("importance 'bn_scale' does not rank attention heads: none has a BatchNorm; use another")
+            raise Unsupported(
+                "importance 'bn_scale' does not rank attention heads: none has a BatchNorm; use"
+                " another"
+            )
         case other:
             raise ValueError(f"importance: no way to rank attention heads by {other!r}")
     for attention, each in zip(attentions, scores, strict=True):
         if not each.isfinite().all():
             raise Unsupported(
-                f"{attention.path or 'the module'}: the importance of a head is not finite: {each.tolist()}"
+                f"{attention.path or 'the module'}: the importance of a head is not finite:"
+                f" {each.tolist()}"
             )
     return scores
 
@@ -73,20 +83,28 @@ def head_scores(
 def _norms(module: nn.Module, attention: Attention, order: int) -> torch.Tensor:
     norms = []
     for head in range(attention.heads):
-        parts = [linear_at(module, path).weight[list(rows[head])] for path, rows in attention.rows.items()]
+        parts = [
+            linear_at(module, path).weight[list(rows[head])]
+            for path, rows in attention.rows.items()
+        ]
         parts.append(linear_at(module, attention.output).weight[:, list(attention.columns[head])])
         norms.append(torch.cat([each.double().flatten() for each in parts]).norm(order))
     return torch.stack(norms).cpu()
 
 
-def _gate_gradients(module: nn.Module, attentions: Sequence[Attention], probe: Probe) -> list[torch.Tensor]:
-    """d loss / d gate, (samples, heads) for each attention; samples are the first dimension of its inputs.
+def _gate_gradients(
+    module: nn.Module, attentions: Sequence[Attention], probe: Probe
+) -> list[torch.Tensor]:
+    """d loss / d gate, (samples, heads) for each attention; samples are the first dimension of its
+    inputs.
 
-    One gate a sample: samples do not see each other in eval mode, so one backward pass gives each sample's own
-    derivative, which squares and absolute values need before the mean.
+    One gate a sample: samples do not see each other in eval mode, so one backward pass gives each
+    sample's own derivative, which squares and absolute values need before the mean.
     """
     if probe.losses is None:
-        raise Unsupported("importance 'taylor' or 'hessian' of heads needs calibration data, and there are none")
+        raise Unsupported(
+            "importance 'taylor' or 'hessian' of heads needs calibration data, and there are none"
+        )
     gates: dict[str, torch.Tensor] = {}
     collected: list[list[torch.Tensor]] = [[] for _ in attentions]
 
@@ -94,7 +112,9 @@ def _gate_gradients(module: nn.Module, attentions: Sequence[Attention], probe: P
         def hook(_layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
             mixed, *others = inputs
             if attention.output not in gates:
-                gates[attention.output] = mixed.new_ones(len(mixed), attention.heads).requires_grad_()
+                gates[attention.output] = mixed.new_ones(
+                    len(mixed), attention.heads
+                ).requires_grad_()
             factors = gates[attention.output][:, _head_of_columns(attention).to(mixed.device)]
             return mixed * factors.view(len(mixed), *[1] * (mixed.ndim - 2), -1), *others
 
@@ -116,9 +136,13 @@ def _gate_gradients(module: nn.Module, attentions: Sequence[Attention], probe: P
 
 
 @torch.no_grad()
-def _activity(module: nn.Module, attentions: Sequence[Attention], probe: Probe) -> list[torch.Tensor]:
+def _activity(
+    module: nn.Module, attentions: Sequence[Attention], probe: Probe
+) -> list[torch.Tensor]:
     if probe.losses is None:
-        raise Unsupported("importance 'activation' of heads needs calibration data, and there are none")
+        raise Unsupported(
+            "importance 'activation' of heads needs calibration data, and there are none"
+        )
     sums: dict[str, torch.Tensor] = {}
     tokens: dict[str, int] = {}
 
@@ -127,7 +151,9 @@ def _activity(module: nn.Module, attentions: Sequence[Attention], probe: Probe) 
             mixed = inputs[0].detach().double().flatten(0, -2).abs()
             by_head = mixed[:, torch.tensor(attention.columns, device=mixed.device)]
             path = attention.output
-            sums[path] = sums.get(path, torch.zeros(attention.heads)) + by_head.mean(-1).sum(0).cpu()
+            sums[path] = (
+                sums.get(path, torch.zeros(attention.heads)) + by_head.mean(-1).sum(0).cpu()
+            )
             tokens[path] = tokens.get(path, 0) + len(mixed)
 
         return hook
@@ -147,8 +173,13 @@ def _head_of_columns(attention: Attention) -> torch.Tensor:
 
 
 @contextmanager
-def _hooked(module: nn.Module, attentions: Sequence[Attention], make: Callable[[Attention], _Hook]) -> Iterator[None]:
-    handles = [module.get_submodule(each.output).register_forward_pre_hook(make(each)) for each in attentions]
+def _hooked(
+    module: nn.Module, attentions: Sequence[Attention], make: Callable[[Attention], _Hook]
+) -> Iterator[None]:
+    handles = [
+        module.get_submodule(each.output).register_forward_pre_hook(make(each))
+        for each in attentions
+    ]
     try:
         yield
     finally:
@@ -160,33 +191,40 @@ def _check_ran(attentions: Sequence[Attention], seen: dict[str, torch.Tensor]) -
     for attention in attentions:
         if attention.output not in seen:
             raise Unsupported(
-                f"{attention.path or 'the module'}: its output layer {attention.output} never ran on the calibration "
-                "data, so the importance of its heads is not known"
+                f"{attention.path or 'the module'}: its output layer {attention.output} never ran"
+                " on the calibration data, so the importance of its heads is not known"
             )
 
 
 def prune_heads(
-    module: nn.Module, probe: Probe, selection: Selection, attentions: Sequence[Attention] | None = None
+    module: nn.Module,
+    probe: Probe,
+    selection: Selection,
+    attentions: Sequence[Attention] | None = None,
 ) -> Pruned:
-    """A copy of `module` without the least important `head_sparsity` of the heads of each attention, in eval mode.
+    """A copy of `module` without the least important `head_sparsity` of the heads of each
+    attention, in eval mode.
 
-    At least one head of each attention stays. With scope "global" all heads are ranked together, after division by the
-    mean score of their attention, and it is `head_sparsity` of all of them that go. The outputs of the copy are
-    compared with those of `module` with the removed heads zeroed, in float64.
+    At least one head of each attention stays. With scope "global" all heads are ranked together,
+    after division by the mean score of their attention, and it is `head_sparsity` of all of them
+    that go. The outputs of the copy are compared with those of `module` with the removed heads
+    zeroed, in float64.
 
     Args:
         module: is not changed.
-        probe: its inputs should have several positions: with one, attention has no choice, and queries and keys are not
-            compared.
+        probe: its inputs should have several positions: with one, attention has no choice, and
+            queries and keys are not compared.
         selection: `head_sparsity`, `importance` (see `head_scores`), `scope` and `seed` count.
         attentions: those to prune; by default all that `find_attentions` knows.
 
     Returns:
-        `removed` names the rows of the linear layers that made query, key and value of the removed heads.
+        `removed` names the rows of the linear layers that made query, key and value of the removed
+            heads.
 
     Raises:
-        Unsupported: no attention is known, all parameters are frozen, no head can go, the importance has no meaning
-            for heads or needs data, or the copy computes something else than the zeroed module.
+        Unsupported: no attention is known, all parameters are frozen, no head can go, the
+            importance has no meaning for heads or needs data, or the copy computes something else
+            than the zeroed module.
     """
     check_weights(module)
     notes = unknown_attentions(module)
@@ -215,13 +253,17 @@ def prune_heads(
             removed |= _remove(copied, attention, heads)
     pruned = Pruned(copied, removed, notes)
     try:
-        return dataclasses.replace(pruned, equality_error=equality_error(module, pruned, probe.outputs))
+        return dataclasses.replace(
+            pruned, equality_error=equality_error(module, pruned, probe.outputs)
+        )
     except Unsupported as error:
         paths = ", ".join(each.path or "the module" for each in attentions)
         raise Unsupported(f"heads of {paths}: {error}") from error
 
 
-def _shortfalls(attentions: Sequence[Attention], doomed: list[list[int]], selection: Selection) -> list[str]:
+def _shortfalls(
+    attentions: Sequence[Attention], doomed: list[list[int]], selection: Selection
+) -> list[str]:
     """Where fewer heads go than were asked for in one round."""
     if selection.gone or not selection.last:
         return []
@@ -229,10 +271,13 @@ def _shortfalls(attentions: Sequence[Attention], doomed: list[list[int]], select
         total, gone = sum(each.heads for each in attentions), sum(map(len, doomed))
         if gone == share_of(total, selection.head_sparsity):
             return []
-        return [f"head_sparsity {selection.head_sparsity} removes {gone} of {total} heads: each attention keeps one"]
+        return [
+            f"head_sparsity {selection.head_sparsity} removes {gone} of {total} heads: each"
+            " attention keeps one"
+        ]
     return [
-        f"{attention.path or 'the module'}: head_sparsity {selection.head_sparsity} removes none of "
-        f"{attention.heads} {'head' if attention.heads == 1 else 'heads'}"
+        f"{attention.path or 'the module'}: head_sparsity {selection.head_sparsity} removes none of"
+        f" {attention.heads} {'head' if attention.heads == 1 else 'heads'}"
         for attention, heads in zip(attentions, doomed, strict=True)
         if not heads
     ]
@@ -240,11 +285,17 @@ def _shortfalls(attentions: Sequence[Attention], doomed: list[list[int]], select
 
 def _remove(module: nn.Module, attention: Attention, heads: list[int]) -> dict[str, list[int]]:
     """Cut `heads` out of `module` in place; per path of a linear layer the rows that are gone."""
-    removed = {path: sorted(row for head in heads for row in rows[head]) for path, rows in attention.rows.items()}
+    removed = {
+        path: sorted(row for head in heads for row in rows[head])
+        for path, rows in attention.rows.items()
+    }
     for path, rows in removed.items():
         keep(linear_at(module, path), outputs=_others(linear_at(module, path).weight[:, 0], rows))
     columns = [column for head in heads for column in attention.columns[head]]
-    keep(linear_at(module, attention.output), inputs=_others(linear_at(module, attention.output).weight[0], columns))
+    keep(
+        linear_at(module, attention.output),
+        inputs=_others(linear_at(module, attention.output).weight[0], columns),
+    )
     left = attention.heads - len(heads)
     part = module.get_submodule(attention.path)
     for name in attention.counts:

@@ -1,8 +1,9 @@
 """How much each channel matters: the scores by which pruning chooses, each a formula of one line.
 
-Importances of weights are sums, over all that is tied to a channel, of a number per weight. torch-pruning's classes
-for them are not used: its Taylor leaves out BatchNorm's gamma, and its Hessian squares the gradient of the last
-sample only, as it looks for names in a dictionary whose keys are parameters.
+Importances of weights are sums, over all that is tied to a channel, of a number per weight.
+torch-pruning's classes for them are not used: its Taylor leaves out BatchNorm's gamma, and its
+Hessian squares the gradient of the last sample only, as it looks for names in a dictionary whose
+keys are parameters.
 """
 
 from __future__ import annotations
@@ -23,20 +24,26 @@ _Quantity = Callable[[nn.Parameter], torch.Tensor]
 _Losses = Callable[[nn.Module], "Iterator[torch.Tensor]"]
 
 
-def channel_scores(module: nn.Module, graph: Graph, probe: Probe, selection: Selection) -> list[torch.Tensor]:
-    """The importance of each channel, (channels,) float64 for each group; the least important go first.
+def channel_scores(
+    module: nn.Module, graph: Graph, probe: Probe, selection: Selection
+) -> list[torch.Tensor]:
+    """The importance of each channel, (channels,) float64 for each group; the least important go
+    first.
 
     - "l1", "l2": the norm of the channel's own filters, arXiv 1608.08710 (section 3.1).
-    - "group_norm": the L2 norm of all weights tied to it: its own, BatchNorm's, and the next layers' for its input,
-      arXiv 2301.12900 (section 3.3).
-    - "taylor": the sum of |w dL/dw| over the same weights and their biases, L the mean loss of the calibration data:
-      arXiv 1906.10771, equation 8 with |.| for the square, summed over the channel.
-    - "hessian": the sum of w^2 times the mean over the samples of (dL_sample/dw)^2, the empirical Fisher's diagonal
-      in place of the Hessian's: Optimal Brain Damage (LeCun et al., 1989), equation 5, arXiv 1801.05787, equation 6.
+    - "group_norm": the L2 norm of all weights tied to it: its own, BatchNorm's, and the next
+      layers' for its input, arXiv 2301.12900 (section 3.3).
+    - "taylor": the sum of |w dL/dw| over the same weights and their biases, L the mean loss of the
+      calibration data: arXiv 1906.10771, equation 8 with |.| for the square, summed over the
+      channel.
+    - "hessian": the sum of w^2 times the mean over the samples of (dL_sample/dw)^2, the empirical
+      Fisher's diagonal in place of the Hessian's: Optimal Brain Damage (LeCun et al., 1989),
+      equation 5, arXiv 1801.05787, equation 6.
     - "bn_scale": |gamma| of its BatchNorm, their mean where there are several: arXiv 1708.06519.
-    - "activation": the mean over samples and positions of |output of the activation|. For ReLU it is the mean
-      activation of arXiv 1611.06440 (section 2.2); the average percentage of zeros (arXiv 1607.03250) says nothing
-      of GELU, which is zero at 0 alone, whereas this is the same definition for both.
+    - "activation": the mean over samples and positions of |output of the activation|. For ReLU it
+      is the mean activation of arXiv 1611.06440 (section 2.2); the average percentage of zeros
+      (arXiv 1607.03250) says nothing of GELU, which is zero at 0 alone, whereas this is the same
+      definition for both.
     - "random": drawn from the seed; the control.
 
     Args:
@@ -46,26 +53,39 @@ def channel_scores(module: nn.Module, graph: Graph, probe: Probe, selection: Sel
         selection: importance and seed.
 
     Raises:
-        Unsupported: no calibration data, a group without BatchNorm for "bn_scale", or scores that are not finite.
+        Unsupported: no calibration data, a group without BatchNorm for "bn_scale", or scores that
+            are not finite.
     """
     scores = _raw_scores(module, graph, probe, selection)
     for group, each in zip(graph.groups, scores, strict=True):
         if not bool(each.isfinite().all()):
-            raise Unsupported(f"importance {selection.importance!r} of {group.root} is not finite: NaN or overflow")
+            raise Unsupported(
+                f"importance {selection.importance!r} of {group.root} is not finite: NaN or"
+                " overflow"
+            )
     return scores
 
 
-def _raw_scores(module: nn.Module, graph: Graph, probe: Probe, selection: Selection) -> list[torch.Tensor]:
+def _raw_scores(
+    module: nn.Module, graph: Graph, probe: Probe, selection: Selection
+) -> list[torch.Tensor]:
     groups, importance = graph.groups, selection.importance
     match importance:
         case "l1":
             scores = [_total(group, attrgetter("filters"), torch.Tensor.abs) for group in groups]
         case "l2":
-            scores = [_total(group, attrgetter("filters"), torch.Tensor.square).sqrt() for group in groups]
+            scores = [
+                _total(group, attrgetter("filters"), torch.Tensor.square).sqrt() for group in groups
+            ]
         case "group_norm":
-            scores = [_total(group, lambda each: each.name == "weight", torch.Tensor.square).sqrt() for group in groups]
+            scores = [
+                _total(group, lambda each: each.name == "weight", torch.Tensor.square).sqrt()
+                for group in groups
+            ]
         case "taylor" | "hessian":
-            quantity = _by_gradients(module, groups, _losses(probe, importance), 1 if importance == "taylor" else 2)
+            quantity = _by_gradients(
+                module, groups, _losses(probe, importance), 1 if importance == "taylor" else 2
+            )
             scores = [_total(group, lambda _: True, quantity) for group in groups]
         case "bn_scale":
             scores = _scales(groups)
@@ -73,7 +93,9 @@ def _raw_scores(module: nn.Module, graph: Graph, probe: Probe, selection: Select
             scores = _mean_activations(module, graph, _losses(probe, importance))
         case "random":
             generator = torch.Generator().manual_seed(selection.seed)
-            scores = [torch.rand(group.size, generator=generator, dtype=torch.float64) for group in groups]
+            scores = [
+                torch.rand(group.size, generator=generator, dtype=torch.float64) for group in groups
+            ]
         case _:
             raise ValueError(f"unknown importance {importance!r}; one of {', '.join(IMPORTANCES)}")
     return scores
@@ -87,7 +109,9 @@ def _losses(probe: Probe, importance: str) -> _Losses:
     """
     losses = probe.losses
     if losses is None:
-        raise Unsupported(f"importance {importance!r} needs calibration data, and there are none; use l1, l2, ...")
+        raise Unsupported(
+            f"importance {importance!r} needs calibration data, and there are none; use l1, l2, ..."
+        )
 
     def run(module: nn.Module) -> Iterator[torch.Tensor]:
         samples = 0
@@ -97,7 +121,9 @@ def _losses(probe: Probe, importance: str) -> _Losses:
             samples += len(each)
             yield each
         if not samples:
-            raise Unsupported(f"importance {importance!r} needs calibration data, and there is no sample")
+            raise Unsupported(
+                f"importance {importance!r} needs calibration data, and there is no sample"
+            )
 
     return run
 
@@ -114,7 +140,11 @@ class _Member:
     @property
     def filters(self) -> bool:
         """Whether it is the weight of a layer that makes the channels."""
-        return self.name == "weight" and self.part.output and not isinstance(self.part.layer, BATCH_NORM)
+        return (
+            self.name == "weight"
+            and self.part.output
+            and not isinstance(self.part.layer, BATCH_NORM)
+        )
 
     @property
     def scale(self) -> bool:
@@ -129,7 +159,9 @@ def _members(group: Group) -> Iterator[_Member]:
         transposed = isinstance(layer, CONVOLUTION) and layer.transposed and layer.groups == 1
         weight, bias = getattr(layer, "weight", None), getattr(layer, "bias", None)
         if weight is not None:
-            yield _Member(part, "weight", weight, int(part.output == transposed) if weight.ndim > 1 else 0)
+            yield _Member(
+                part, "weight", weight, int(part.output == transposed) if weight.ndim > 1 else 0
+            )
         if bias is not None and part.output:
             yield _Member(part, "bias", bias, 0)
 
@@ -150,15 +182,20 @@ def _scales(groups: list[Group]) -> list[torch.Tensor]:
     without = [group.root for group, count in zip(groups, counts, strict=True) if not count]
     if without:
         raise Unsupported(
-            f"importance 'bn_scale' needs a BatchNorm with a scale behind each layer; none behind {', '.join(without)}"
+            "importance 'bn_scale' needs a BatchNorm with a scale behind each layer; none behind"
+            f" {', '.join(without)}"
         )
     scale = attrgetter("scale")
-    return [_total(group, scale, torch.Tensor.abs) / count for group, count in zip(groups, counts, strict=True)]
+    return [
+        _total(group, scale, torch.Tensor.abs) / count
+        for group, count in zip(groups, counts, strict=True)
+    ]
 
 
 @torch.enable_grad()
 def _by_gradients(module: nn.Module, groups: list[Group], losses: _Losses, order: int) -> _Quantity:
-    """|w dL/dw|, L the mean loss over all samples; or of `order` 2, w^2 times the mean of (dL_sample/dw)^2.
+    """|w dL/dw|, L the mean loss over all samples; or of `order` 2, w^2 times the mean of
+    (dL_sample/dw)^2.
 
     For the second each sample costs one backward pass of its batch: small batches are faster.
     """
@@ -171,15 +208,21 @@ def _by_gradients(module: nn.Module, groups: list[Group], losses: _Losses, order
         parts = [batch.sum()] if order == 1 else batch.unbind()
         for place, loss in enumerate(parts, start=1):
             # No `.grad` changes; 0 for what the loss does not depend on.
-            found = torch.autograd.grad(loss, parameters, retain_graph=place < len(parts), materialize_grads=True)
-            totals = [total + each.double() ** order for total, each in zip(totals, found, strict=True)]
+            found = torch.autograd.grad(
+                loss, parameters, retain_graph=place < len(parts), materialize_grads=True
+            )
+            totals = [
+                total + each.double() ** order for total, each in zip(totals, found, strict=True)
+            ]
     mean = {parameter: total / samples for parameter, total in zip(parameters, totals, strict=True)}
     return lambda parameter: (parameter**order * mean[parameter]).abs()
 
 
 @torch.no_grad()
 def _mean_activations(module: nn.Module, graph: Graph, losses: _Losses) -> list[torch.Tensor]:
-    """Mean |output| of the activations that each group feeds; calls are told apart by their order, as when tracing."""
+    """Mean |output| of the activations that each group feeds; calls are told apart by their
+    order, as when tracing.
+    """
     dimensions = graph.channel_dimensions
     totals: list[torch.Tensor] = []
     counts: list[int] = []
@@ -200,7 +243,9 @@ def _mean_activations(module: nn.Module, graph: Graph, losses: _Losses) -> list[
     try:
         for _ in losses(module):
             if call % len(dimensions):
-                raise Unsupported("the losses call the activations another number of times than the outputs do")
+                raise Unsupported(
+                    "the losses call the activations another number of times than the outputs do"
+                )
     finally:
         for handle in handles:
             handle.remove()
@@ -211,6 +256,9 @@ def _mean_of(group: Group, totals: list[torch.Tensor], counts: list[int]) -> tor
     means = []
     for call in group.activations:
         if totals[call].shape != (group.size,):
-            raise Unsupported(f"importance 'activation': an activation behind {group.root} does not keep its channels")
+            raise Unsupported(
+                f"importance 'activation': an activation behind {group.root} does not keep its"
+                " channels"
+            )
         means.append(totals[call] / counts[call])
     return torch.stack(means).mean(0)

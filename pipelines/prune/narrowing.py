@@ -1,5 +1,6 @@
-"""Pruning a network in one round or several, each checked against the zeroed network and fine-tuned; and its rows:
-accuracy, size, multiply-accumulates, memory and latency, against the unpruned network.
+"""Pruning a network in one round or several, each checked against the zeroed network and
+fine-tuned; and its rows: accuracy, size, multiply-accumulates, memory and latency, against the
+unpruned network.
 """
 
 from __future__ import annotations
@@ -46,8 +47,10 @@ if TYPE_CHECKING:
 
 
 _COMPARED = 64  # inputs that the pruned and the zeroed network are compared on
-_BATCH = 8  # of losses: second-order importances go back through a whole batch for each of its samples
-_COUNTED = (nn.Linear, nn.modules.conv._ConvNd)  # of layers with the same channels, BatchNorm is not counted
+# of losses: second-order importances go back through a whole batch for each of its samples
+_BATCH = 8
+# of layers with the same channels, BatchNorm is not counted
+_COUNTED = (nn.Linear, nn.modules.conv._ConvNd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,8 @@ class Narrowed:
         untuned: after the last removal, before the last fine-tuning.
         module: fine-tuned.
         equality_error: the greatest of all rounds.
-        channels: how many output channels of Linear and convolutional layers are gone, without those of heads.
+        channels: how many output channels of Linear and convolutional layers are gone, without
+            those of heads.
         heads: how many attention heads are gone.
         notes: what could not be removed, and why.
     """
@@ -72,9 +76,12 @@ class Narrowed:
 
 
 def probe_of(bench: Bench) -> Probe:
-    """Runs modules on calibration data; the loss of a sample is the mean over its targets that are not ignored."""
+    """Runs modules on calibration data; the loss of a sample is the mean over its targets that
+    are not ignored.
+    """
     calibration = bench.data.calibration
-    # Real inputs, with all their positions: of an untypical one a wrong regrouping of heads may not show.
+    # Real inputs, with all their positions: of an untypical one a wrong regrouping of heads may not
+    # show.
     compared = calibration.first(_COMPARED)
 
     def losses(module: nn.Module) -> Iterator[torch.Tensor]:
@@ -86,10 +93,16 @@ def probe_of(bench: Bench) -> Probe:
 
 def _losses(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Of each sample that has a target."""
-    counted = (~targets.isnan() if targets.is_floating_point() else targets != IGNORED).reshape(len(targets), -1).sum(1)
+    counted = (
+        (~targets.isnan() if targets.is_floating_point() else targets != IGNORED)
+        .reshape(len(targets), -1)
+        .sum(1)
+    )
     if not isinstance(task, Classification):
         places = counted.nonzero().flatten().tolist()
-        each = [task.loss(outputs[place : place + 1], targets[place : place + 1]) for place in places]
+        each = [
+            task.loss(outputs[place : place + 1], targets[place : place + 1]) for place in places
+        ]
         return torch.stack(each) if each else outputs.new_zeros(0)
     losses = functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none")
     # The losses of ignored targets are 0; a sample of which nothing else is left has no mean.
@@ -108,15 +121,19 @@ def narrow(unpruned: nn.Module, probe: Probe, bench: Bench, options: Prune) -> N
         if not options.control:
             pruned = remove(module, probe, _selection(options, done, bench.seed, gone))
             error = max(error, pruned.equality_error)
-            gone = {path: gone.get(path, 0) + len(lost) for path, lost in pruned.removed.items()} | {
-                path: lost for path, lost in gone.items() if path not in pruned.removed
-            }
+            gone = {
+                path: gone.get(path, 0) + len(lost) for path, lost in pruned.removed.items()
+            } | {path: lost for path, lost in gone.items() if path not in pruned.removed}
             module, notes = pruned.module, pruned.notes
         untuned = module
-        first, last = (each * options.fine_tune_epochs // options.rounds for each in (done, done + 1))
+        first, last = (
+            each * options.fine_tune_epochs // options.rounds for each in (done, done + 1)
+        )
         module = _fine_tuned(module, bench, last - first, unpruned if options.distill else None)
     attentions = find_attentions(unpruned)
-    heads = sum(each.heads for each in attentions) - sum(each.heads for each in find_attentions(module))
+    heads = sum(each.heads for each in attentions) - sum(
+        each.heads for each in find_attentions(module)
+    )
     in_heads = {path for each in attentions for path in each.rows}
     channels = sum(
         lost
@@ -127,9 +144,11 @@ def narrow(unpruned: nn.Module, probe: Probe, bench: Bench, options: Prune) -> N
 
 
 def remove(module: nn.Module, probe: Probe, selection: Selection) -> Pruned:
-    """A copy of `module` without the channels, hidden units and attention heads that `selection` removes.
+    """A copy of `module` without the channels, hidden units and attention heads that `selection`
+    removes.
 
-    It has been compared with `module` with the same channels zeroed: `equality_error` says how far they are apart.
+    It has been compared with `module` with the same channels zeroed: `equality_error` says how far
+    they are apart.
 
     Raises:
         Unsupported: see `prune`, `prune_heads` and `equality_error`.
@@ -145,7 +164,9 @@ def remove(module: nn.Module, probe: Probe, selection: Selection) -> Pruned:
 
 
 def _selection(options: Prune, done: int, seed: int, gone: dict[str, int]) -> Selection:
-    """Of one round: of the unpruned network `(done + 1) / rounds` of what shall go is gone after it."""
+    """Of one round: of the unpruned network `(done + 1) / rounds` of what shall go is gone after
+    it.
+    """
     share = (done + 1) / options.rounds
     return Selection(
         options.sparsity * share,
@@ -159,10 +180,13 @@ def _selection(options: Prune, done: int, seed: int, gone: dict[str, int]) -> Se
     )
 
 
-def _fine_tuned(module: nn.Module, bench: Bench, epochs: int, teacher: nn.Module | None) -> nn.Module:
+def _fine_tuned(
+    module: nn.Module, bench: Bench, epochs: int, teacher: nn.Module | None
+) -> nn.Module:
     tuned = copy.deepcopy(module)
     if epochs:
-        # Dropout draws from the global generator; the seed must fix it, and the caller's generator stay as it was.
+        # Dropout draws from the global generator; the seed must fix it, and the caller's generator
+        # stay as it was.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(bench.seed)
             bench.fine_tune(tuned, epochs, teacher=teacher)
@@ -174,7 +198,9 @@ LOWER, NEUTRAL = Direction.LOWER, Direction.NEUTRAL
 
 
 def measure(network: Network, bench: Bench, options: Prune) -> Outcome:
-    """Prune and fine-tune a copy of `network`, and hand it on with its metrics; see `Prune` for what is raised."""
+    """Prune and fine-tune a copy of `network`, and hand it on with its metrics; see `Prune` for
+    what is raised.
+    """
     check_weights(network.module)
     readable = dataclasses.replace(network, module=_readable(network))
     unpruned = fold_hardness(readable.module, (network.example(2),))
@@ -191,10 +217,12 @@ def measure(network: Network, bench: Bench, options: Prune) -> Outcome:
 
 
 def _readable(network: Network) -> nn.Module:
-    """The network with GPT-2's `Conv1D` as linear layers and, where all its activations are functions, as modules.
+    """The network with GPT-2's `Conv1D` as linear layers and, where all its activations are
+    functions, as modules.
 
     Raises:
-        Unsupported: it calls its activations, or shares its weights, in a way that has no such form.
+        Unsupported: it calls its activations, or shares its weights, in a way that has no such
+            form.
     """
     module = conv1d_to_linear(network.module)
     try:
@@ -209,11 +237,22 @@ def _removal(made: Narrowed, options: Prune) -> list[Metric]:
     return [
         Metric("removed_channels", made.channels, "count", NEUTRAL, reason=unpruned or notes),
         Metric("removed_heads", made.heads, "count", NEUTRAL, reason=unpruned),
-        Metric("equality_error", made.equality_error, "ratio", LOWER,
-               reason=unpruned or "from the network with the removed channels zeroed, over max(1, |logit|), float64"),
-        Metric("fine_tune_epochs", options.fine_tune_epochs, "count", NEUTRAL,
-               reason="taught by the unpruned network" if options.distill else ""),
-    ]  # fmt: skip
+        Metric(
+            "equality_error",
+            made.equality_error,
+            "ratio",
+            LOWER,
+            reason=unpruned
+            or "from the network with the removed channels zeroed, over max(1, |logit|), float64",
+        ),
+        Metric(
+            "fine_tune_epochs",
+            options.fine_tune_epochs,
+            "count",
+            NEUTRAL,
+            reason="taught by the unpruned network" if options.distill else "",
+        ),
+    ]
 
 
 def _quality(unpruned: nn.Module, made: Narrowed, test: Split) -> list[Metric]:
@@ -228,5 +267,9 @@ def _quality(unpruned: nn.Module, made: Narrowed, test: Split) -> list[Metric]:
             own = "accuracy" if after.name == "accuracy" else ""
             reason = f"from this network's own {own} before pruning".replace("  ", " ")
             name = f"{between.name}_before_tuning"
-            rows += [dataclasses.replace(between, name=name), after, worsening(before, after, reason=reason)]
+            rows += [
+                dataclasses.replace(between, name=name),
+                after,
+                worsening(before, after, reason=reason),
+            ]
     return rows

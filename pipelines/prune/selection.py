@@ -1,4 +1,6 @@
-"""What to remove, how a module is run, and what is left: the types that the parts of pruning speak."""
+"""What to remove, how a module is run, and what is left: the types that the parts of pruning
+speak.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,11 @@ def share_of(count: int, share: float) -> int:
 
 
 def counts_of_all(scores: Sequence[torch.Tensor], budget: int, round_to: int = 1) -> list[int]:
-    """How many each group loses when all are ranked together, after division by the mean of their group.
+    """How many each group loses when all are ranked together, after division by the mean of their
+    group.
 
-    A group loses the blocks that leave a multiple of `round_to`, the least important block first, and one stays.
-    Blocks are taken as long as they are no more than the `budget` in all.
+    A group loses the blocks that leave a multiple of `round_to`, the least important block first,
+    and one stays. Blocks are taken as long as they are no more than the `budget` in all.
     """
     blocks: list[tuple[float, int, int]] = []
     for place, each in enumerate(scores):
@@ -33,8 +36,9 @@ def counts_of_all(scores: Sequence[torch.Tensor], budget: int, round_to: int = 1
             blocks.append((rank, place, kept - smaller))
             kept = smaller
     counts = [0] * len(scores)
-    # Of equal blocks the first comes first: those of a group stay in their order. The first, which leaves a multiple
-    # of round_to, is the smallest: where it does not fit, no later one of its group does.
+    # Of equal blocks the first comes first: those of a group stay in their order. The first, which
+    # leaves a multiple of round_to, is the smallest: where it does not fit, no later one of its
+    # group does.
     for _, place, size in sorted(blocks, key=lambda block: block[0]):
         if size <= budget:
             counts[place] += size
@@ -46,8 +50,8 @@ def counts_of_all(scores: Sequence[torch.Tensor], budget: int, round_to: int = 1
 class Selection:
     """Which channels and heads go: see the options of `Prune`, which has checked them.
 
-    Shares are of the unpruned network: `gone` is how many output channels of a layer, by dotted path, went in earlier
-    rounds. A round before the `last` may remove nothing.
+    Shares are of the unpruned network: `gone` is how many output channels of a layer, by dotted
+    path, went in earlier rounds. A round before the `last` may remove nothing.
     """
 
     sparsity: float
@@ -60,7 +64,8 @@ class Selection:
     last: bool = True
 
     def kept(self, channels: int, gone: int = 0) -> int:
-        """How many of `channels` stay in local scope: at least one, and never fewer than the sparsity says.
+        """How many of `channels` stay in local scope: at least one, and never fewer than the
+        sparsity says.
 
         Args:
             channels: that are there.
@@ -69,15 +74,22 @@ class Selection:
         return self.rounded(channels - share_of(channels + gone, self.sparsity) + gone, channels)
 
     def chosen(self, scores: Sequence[torch.Tensor], gone: Sequence[int]) -> list[list[int]]:
-        """The places that go, ascending, for each group with these scores that lost so many before."""
+        """The places that go, ascending, for each group with these scores that lost so many
+        before.
+        """
         if self.scope == "global":
             budget = share_of(sum(map(len, scores)) + sum(gone), self.sparsity) - sum(gone)
             counts = counts_of_all(scores, budget, self.round_to)
         else:
-            counts = [len(each) - self.kept(len(each), lost) for each, lost in zip(scores, gone, strict=True)]
+            counts = [
+                len(each) - self.kept(len(each), lost)
+                for each, lost in zip(scores, gone, strict=True)
+            ]
         # Of equal scores the first.
         ordered = [torch.argsort(each, stable=True) for each in scores]
-        return [each[:count].sort().values.tolist() for each, count in zip(ordered, counts, strict=True)]
+        return [
+            each[:count].sort().values.tolist() for each, count in zip(ordered, counts, strict=True)
+        ]
 
     def rounded(self, wanted: int, channels: int) -> int:
         """`wanted`, rounded up to a multiple of `round_to`, at most `channels`."""
@@ -90,8 +102,9 @@ class Probe:
 
     Args:
         outputs: a module -> its outputs for a few inputs, (samples, ...), differentiable.
-        losses: a module -> for each batch of calibration data the losses (samples,) of its samples, differentiable;
-            None where there are no data: importances that need gradients or activations are then refused.
+        losses: a module -> for each batch of calibration data the losses (samples,) of its samples,
+            differentiable; None where there are no data: importances that need gradients or
+            activations are then refused.
     """
 
     outputs: Callable[[nn.Module], torch.Tensor]
@@ -104,10 +117,11 @@ class Pruned:
 
     Args:
         module: a copy; parameters keep their `requires_grad`.
-        removed: dotted path of a layer of the unpruned module -> the output channels that are gone, ascending.
+        removed: dotted path of a layer of the unpruned module -> the output channels that are gone,
+            ascending.
         notes: for people: layers that could not lose as many as asked, and why.
-        equality_error: how far its outputs are from those of the unpruned module with the removed channels zeroed;
-            NaN where they were not compared.
+        equality_error: how far its outputs are from those of the unpruned module with the removed
+            channels zeroed; NaN where they were not compared.
     """
 
     module: nn.Module

@@ -20,7 +20,9 @@ def parameters_of(module: nn.Module) -> int:
 
 
 def macs_of(module: nn.Module, example: Inputs) -> float:
-    """Multiply-accumulates of matrix products, convolutions and attention for `example`, a batch of one."""
+    """Multiply-accumulates of matrix products, convolutions and attention for `example`, a batch
+    of one.
+    """
     counter = FlopCounterMode(display=False)
     # The counter knows no fused attention: as single products it is counted.
     fused = torch.backends.mha.get_fastpath_enabled()
@@ -51,18 +53,28 @@ def size_metrics(unpruned: nn.Module, pruned: nn.Module, example: Inputs) -> lis
     ]
 
 
-def keep(layer: nn.Module, *, inputs: torch.Tensor | None = None, outputs: torch.Tensor | None = None) -> None:
-    """Leave these inputs and outputs of a Linear or an ungrouped convolution, in place; all where none are given.
+def keep(
+    layer: nn.Module, *, inputs: torch.Tensor | None = None, outputs: torch.Tensor | None = None
+) -> None:
+    """Leave these inputs and outputs of a Linear or an ungrouped convolution, in place; all where
+    none are given.
 
     Of a BatchNorm, which has no inputs of its own, these outputs.
     """
-    parts = (("weight", inputs, 1), *((name, outputs, 0) for name in ("weight", "bias", "running_mean", "running_var")))
+    parts = (
+        ("weight", inputs, 1),
+        *((name, outputs, 0) for name in ("weight", "bias", "running_mean", "running_var")),
+    )
     for name, kept, dimension in parts:
         held = getattr(layer, name, None)
         if held is not None and kept is not None:
             part = held.detach().index_select(dimension, kept)
             learnt = isinstance(held, nn.Parameter)
-            setattr(layer, name, nn.Parameter(part, requires_grad=held.requires_grad) if learnt else part)
+            setattr(
+                layer,
+                name,
+                nn.Parameter(part, requires_grad=held.requires_grad) if learnt else part,
+            )
     if isinstance(layer, nn.modules.batchnorm._BatchNorm):
         layer.num_features = layer.num_features if outputs is None else len(outputs)
         return

@@ -8,7 +8,8 @@ from typing import ClassVar, Literal, get_args
 
 from evalsuite import Bench, Network, Outcome, check_yardstick
 
-# Brevitas says so whenever it is imported; the package only speeds up a rotation that is not used here.
+# Brevitas says so whenever it is imported; the package only speeds up a rotation that is not used
+# here.
 warnings.filterwarnings("ignore", message="fast_hadamard_transform package not found")
 
 Placement = Literal["post", "pre+post"]
@@ -25,55 +26,79 @@ _LEAST_BUDGET = 2 / 8  # Of the bytes at 8 bits: a weight has 2 at least.
 
 @dataclass(frozen=True)
 class Quantize:
-    """Quantization by Brevitas, the integer-only network that it stands for, and what ONNX Runtime makes of both.
+    """Quantization by Brevitas, the integer-only network that it stands for, and what ONNX Runtime
+    makes of both.
 
-    Weights are symmetric with one scale per output channel, activations unsigned with a zero point and one scale per
-    tensor, biases 32-bit integers in the scale of the accumulator. BatchNorm and lambda are folded into the
-    neighbouring layers first. Quantized are the network's input, every activation's output, residual sums and, with 8
-    bits, the logits. Norms, attention, sums with constants and what else lies between stay in float in the
-    fake-quantized network; the integer-only network computes them on integers, and what has no integer form is a float
-    island of it. The network is read as the graph of its operations, whatever classes and functions it is written with.
+    Weights are symmetric with one scale per output channel, activations unsigned with a zero point
+    and one scale per tensor, biases 32-bit integers in the scale of the accumulator. BatchNorm and
+    lambda are folded into the neighbouring layers first. Quantized are the network's input, every
+    activation's output, residual sums and, with 8 bits, the logits. Norms, attention, sums with
+    constants and what else lies between stay in float in the fake-quantized network; the
+    integer-only network computes them on integers, and what has no integer form is a float island
+    of it. The network is read as the graph of its operations, whatever classes and functions it is
+    written with.
 
-    A network that is an ONNX file is quantized by ONNX Runtime instead, to 8 bits with Q/DQ nodes. Of a task without
-    classes rows are named by its first metric, and `tuned`, `size_budget` and `sensitivity` are refused.
+    A network that is an ONNX file is quantized by ONNX Runtime instead, to 8 bits with Q/DQ nodes.
+    Of a task without classes rows are named by its first metric, and `tuned`, `size_budget` and
+    `sensitivity` are refused.
 
     Args:
-        weight_bits: bits of a weight, 2 to 8; where `size_budget` is below 1, only those at which the treatment is
-            tuned and the layers' sensitivity is measured.
+        weight_bits: bits of a weight, 2 to 8; where `size_budget` is below 1, only those at which
+            the treatment is tuned and the layers' sensitivity is measured.
         act_bits: bits of an activation, 2 to 8.
-        calibration_samples: how many samples of the calibration set give the activations' ranges; all if it has fewer.
-        placement: "post" quantizes each activation's output, "pre+post" its input too, for every variant alike. ONNX
-            Runtime keeps a convolution in integers only if its output is quantized: with "post" a convolution before
-            GELU runs in float, and with "pre+post" ReLU, which could be fused, requantizes. Measure both.
-        calibration: where activations are clipped: at percentiles, at the extremes, or at the least squared error.
-        weight_scale: where a channel's weights are clipped: nowhere ("max"), or at the least squared error.
-        weight_rounding: "nearest", or by the layers' results on the calibration set, "gptq" or "gpfq".
-        bias_correction: whether biases take up the mean error of each channel on the calibration set.
-        equalization: whether neighbouring layers get like ranges first, where at most ReLU and pools lie between them:
-            across GELU and other smooth activations it does nothing. The row `equalized_pairs` says where it did.
-        tuned: whether to choose `calibration`, `weight_scale`, `weight_rounding`, `bias_correction` and `equalization`
-            by calibration data, among the same candidates for every network.
-        qat_epochs: passes of quantization-aware training on the training data, at a tenth of the workload's rate.
-        learn_scales_up_to: where some layer's weights or inputs have at most so many bits, quantization-aware training
-            learns the scales of all layers too. It runs at three learning rates of the scales, one of them 0, and the
-            validation data choose. 0 keeps the scales of the calibration.
-        scales: "float", any number, or "power-of-two", with which every rescaling is a shift of bits; only averages
-            over a number of places that is no power of two still need a multiplication.
+        calibration_samples: how many samples of the calibration set give the activations' ranges;
+            all if it has fewer.
+        placement: "post" quantizes each activation's output, "pre+post" its input too, for every
+            variant alike. ONNX Runtime keeps a convolution in integers only if its output is
+            quantized: with "post" a convolution before GELU runs in float, and with "pre+post"
+            ReLU, which could be fused, requantizes. Measure both.
+        calibration: where activations are clipped: at percentiles, at the extremes, or at the least
+            squared error.
+        weight_scale: where a channel's weights are clipped: nowhere ("max"), or at the least
+            squared error.
+        weight_rounding: "nearest", or by the layers' results on the calibration set, "gptq" or
+            "gpfq".
+        bias_correction: whether biases take up the mean error of each channel on the calibration
+            set.
+        equalization: whether neighbouring layers get like ranges first, where at most ReLU and
+            pools lie between them: across GELU and other smooth activations it does nothing. The
+            row `equalized_pairs` says where it did.
+        tuned: whether to choose `calibration`, `weight_scale`, `weight_rounding`, `bias_correction`
+            and `equalization` by calibration data, among the same candidates for every network.
+        qat_epochs: passes of quantization-aware training on the training data, at a tenth of the
+            workload's rate.
+        learn_scales_up_to: where some layer's weights or inputs have at most so many bits,
+            quantization-aware training learns the scales of all layers too. It runs at three
+            learning rates of the scales, one of them 0, and the validation data choose. 0 keeps the
+            scales of the calibration.
+        scales: "float", any number, or "power-of-two", with which every rescaling is a shift of
+            bits; only averages over a number of places that is no power of two still need a
+            multiplication.
         rounding: how the integer-only network rounds.
-        keep_islands: whether norms, attention and all else that the fake-quantized network computes in float stay float
-            islands of the integer-only network. By default only what has no integer form does.
-        size_budget: greatest share of the 8-bit weights' bytes, 0.25 or more; below 1 the layers' widths are searched.
+        keep_islands: whether norms, attention and all else that the fake-quantized network computes
+            in float stay float islands of the integer-only network. By default only what has no
+            integer form does.
+        size_budget: greatest share of the 8-bit weights' bytes, 0.25 or more; below 1 the layers'
+            widths are searched.
         sensitivity: whether to measure what each layer costs alone and spares, on calibration data.
-        compared_samples: how many test samples the slower comparisons take, 0 for all: layer by layer with the file,
-            integer by integer with the fake-quantized network, GELU as a polynomial, other roundings. Accuracies, and
-            whether ONNX Runtime computes the same bits, are always of all.
+        compared_samples: how many test samples the slower comparisons take, 0 for all: layer by
+            layer with the file, integer by integer with the fake-quantized network, GELU as a
+            polynomial, other roundings. Accuracies, and whether ONNX Runtime computes the same
+            bits, are always of all.
         qonnx: whether to write a QONNX file too, for FPGA tools.
-        yardstick: an activation's name. The same network with it in place of each activation is quantized likewise, and
-            timed in turn with this one: `relative_latency` is the ratio.
+        yardstick: an activation's name. The same network with it in place of each activation is
+            quantized likewise, and timed in turn with this one: `relative_latency` is the ratio.
     """
 
     version: ClassVar[str] = "11"
-    libraries: ClassVar[tuple[str, ...]] = ("brevitas", "torch", "numpy", "onnx", "onnxruntime", "onnxoptimizer")
+    libraries: ClassVar[tuple[str, ...]] = (
+        "brevitas",
+        "torch",
+        "numpy",
+        "onnx",
+        "onnxruntime",
+        "onnxoptimizer",
+    )
     timed: ClassVar[bool] = True
     exports: ClassVar[bool] = True
     takes_tokens: ClassVar[bool] = True
@@ -118,7 +143,13 @@ class Quantize:
             if (value := getattr(self, name)) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
         check_yardstick(self.yardstick)
-        chosen = ("calibration", "weight_scale", "weight_rounding", "bias_correction", "equalization")
+        chosen = (
+            "calibration",
+            "weight_scale",
+            "weight_rounding",
+            "bias_correction",
+            "equalization",
+        )
         given = [name for name in chosen if getattr(self, name) != getattr(type(self), name)]
         if self.tuned and given:
             raise ValueError(f"tuned chooses {', '.join(given)}: leave out either")
@@ -127,12 +158,13 @@ class Quantize:
         """Quantize, export and measure.
 
         Raises:
-            Unsupported: the network cannot be read, nothing in it can be quantized, a tensor has no usable range, or
-                a layer has no operator in the file.
+            Unsupported: the network cannot be read, nothing in it can be quantized, a tensor has no
+                usable range, or a layer has no operator in the file.
             ValueError: the calibration inputs are not finite.
         """
         with warnings.catch_warnings():
-            # Brevitas and torch's older exporter, which QCDQ needs, warn of their own innards at import and export.
+            # Brevitas and torch's older exporter, which QCDQ needs, warn of their own innards at
+            # import and export.
             warnings.simplefilter("ignore")
             from pipelines.quantize.measurement import measure
 

@@ -1,4 +1,6 @@
-"""Brevitas against ONNX Runtime: do both compute the same integers, and where they do not, where it began and why."""
+"""Brevitas against ONNX Runtime: do both compute the same integers, and where they do not, where
+it began and why.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,18 @@ from brevitas.nn import QuantIdentity
 from numpy.typing import NDArray
 from torch import fx
 
-from evalsuite import Direction, Inputs, Metric, Samples, feed, leaves, mapped, open_onnx, pieces, run_onnx
+from evalsuite import (
+    Direction,
+    Inputs,
+    Metric,
+    Samples,
+    feed,
+    leaves,
+    mapped,
+    open_onnx,
+    pieces,
+    run_onnx,
+)
 from pipelines.quantize.tracing import at_a_time, layer_of
 
 _DEQUANTIZE = "/{}/act_quant/export_handler/DequantizeLinear"
@@ -23,7 +36,9 @@ _DEQUANTIZE = "/{}/act_quant/export_handler/DequantizeLinear"
 
 @dataclass(frozen=True, slots=True)
 class Rounded:
-    """What a quantizer of Brevitas made: the integers, and what it rounded, in steps, both (samples, ...)."""
+    """What a quantizer of Brevitas made: the integers, and what it rounded, in steps, both
+    (samples, ...).
+    """
 
     integers: NDArray[np.int64]
     real: NDArray[np.float64]
@@ -32,7 +47,11 @@ class Rounded:
 
 def quantizers(quantized: fx.GraphModule) -> list[str]:
     """The names of its quantizers in the graph's order; the last one makes the logits."""
-    return [str(node.target) for node in quantized.graph.nodes if isinstance(layer_of(quantized, node), QuantIdentity)]
+    return [
+        str(node.target)
+        for node in quantized.graph.nodes
+        if isinstance(layer_of(quantized, node), QuantIdentity)
+    ]
 
 
 @torch.no_grad()
@@ -47,7 +66,9 @@ def in_brevitas(quantized: fx.GraphModule, inputs: Inputs) -> dict[str, Rounded]
         found[name] = Rounded(integers, real.numpy(), round(made.zero_point.item()))
 
     names = quantizers(quantized)
-    handles = [quantized.get_submodule(name).register_forward_hook(partial(see, name)) for name in names]
+    handles = [
+        quantized.get_submodule(name).register_forward_hook(partial(see, name)) for name in names
+    ]
     try:
         quantized(inputs)
     finally:
@@ -66,12 +87,20 @@ class InRuntime:
     def __init__(self, path: Path, names: list[str], *, fused: bool) -> None:
         self._names = names
         model = onnx.load(str(path))
-        integers = {node.name: node.input[0] for node in model.graph.node if node.op_type == "DequantizeLinear"}
+        integers = {
+            node.name: node.input[0]
+            for node in model.graph.node
+            if node.op_type == "DequantizeLinear"
+        }
         for each in names:
             node = _DEQUANTIZE.format(each)
             if node not in integers:
-                raise RuntimeError(f"{path.name} has no node {node!r}: it is not the export of this network")
-            model.graph.output.append(onnx.helper.make_tensor_value_info(integers[node], onnx.TensorProto.UINT8, None))
+                raise RuntimeError(
+                    f"{path.name} has no node {node!r}: it is not the export of this network"
+                )
+            model.graph.output.append(
+                onnx.helper.make_tensor_value_info(integers[node], onnx.TensorProto.UINT8, None)
+            )
         content = model.SerializeToString()
         self._session = open_onnx(content) if fused else _open_unfused(content)
 
@@ -96,7 +125,8 @@ _CHUNK = 500  # samples at a time, at most
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An integer that differs, in the first tensor of its sample that does: everything before it agrees.
+    """An integer that differs, in the first tensor of its sample that does: everything before it
+    agrees.
 
     Args:
         layer: the quantizer of the tensor.
@@ -125,19 +155,29 @@ class Difference:
     def cause(self) -> str:
         """Why it differs, as far as the numbers tell."""
         if self.tie_distance < TIE and self.zero_point % 2:
-            # round(x + z) is round(x) + z for an even z only: Q nodes and convolutions add z last, QLinearAdd first.
-            return f"a rounding tie; with the odd zero point {self.zero_point} it matters when that is added"
+            # round(x + z) is round(x) + z for an even z only: Q nodes and convolutions add z last,
+            # QLinearAdd first.
+            return (
+                f"a rounding tie; with the odd zero point {self.zero_point} it matters when that is"
+                " added"
+            )
         if self.tie_distance < TIE:
             return "a rounding tie"
         if self.unfused == self.brevitas:
-            return "the fused integer kernel: without graph optimisations ONNX Runtime agrees with Brevitas"
-        return "arithmetic before the rounding: ONNX Runtime differs without graph optimisations too"
+            return (
+                "the fused integer kernel: without graph optimisations ONNX Runtime agrees with"
+                " Brevitas"
+            )
+        return (
+            "arithmetic before the rounding: ONNX Runtime differs without graph optimisations too"
+        )
 
     def describe(self) -> str:
         """For people: where, what, and why."""
         return (
-            f"{self.layer}{list(self.element)}: Brevitas {self.brevitas}, ONNX Runtime {self.runtime}, unfused "
-            f"{self.unfused}, rounded from {self.real:.6f}, {self.tie_distance:.2g} steps from a tie ({self.cause})"
+            f"{self.layer}{list(self.element)}: Brevitas {self.brevitas}, ONNX Runtime"
+            f" {self.runtime}, unfused {self.unfused}, rounded from {self.real:.6f},"
+            f" {self.tie_distance:.2g} steps from a tie ({self.cause})"
         )
 
 
@@ -152,8 +192,8 @@ class Agreement:
         ties: how many of these lie within `TIE` of a rounding tie.
         first: the first of them in the graph's order; None if all agrees.
         farthest: the one farthest from a tie; None if all agrees.
-        faithful: whether ONNX Runtime gives the same logits with the tensors read out as without; if not, reading
-            them changed which kernels ran, and the diagnosis is of another run.
+        faithful: whether ONNX Runtime gives the same logits with the tensors read out as without;
+            if not, reading them changed which kernels ran, and the diagnosis is of another run.
     """
 
     equal_logits: float
@@ -166,10 +206,16 @@ class Agreement:
 
     def describe(self) -> str:
         """For people: what agrees, where a difference began, and why."""
-        text = f"{self.equal_logits:.4%} of the logits and {self.equal_classes:.2%} of the classes agree"
+        text = (
+            f"{self.equal_logits:.4%} of the logits and {self.equal_classes:.2%} of the classes"
+            " agree"
+        )
         if self.first is None or self.farthest is None:
             return text
-        text += f"; {self.ties} of {self.origins} differences begin at a rounding tie; first {self.first.describe()}"
+        text += (
+            f"; {self.ties} of {self.origins} differences begin at a rounding tie; first"
+            f" {self.first.describe()}"
+        )
         if self.farthest != self.first:
             text += f"; farthest from a tie {self.farthest.describe()}"
         if not self.faithful:
@@ -178,15 +224,21 @@ class Agreement:
 
 
 def compare_layers(
-    quantized: fx.GraphModule, path: Path, inputs: torch.Tensor | Samples, *, by_position: bool = False
+    quantized: fx.GraphModule,
+    path: Path,
+    inputs: torch.Tensor | Samples,
+    *,
+    by_position: bool = False,
 ) -> Agreement:
-    """Run both on `inputs` (samples, *input_shape) and compare the integers of every quantized tensor.
+    """Run both on `inputs` (samples, *input_shape) and compare the integers of every quantized
+    tensor.
 
     Args:
         quantized: the calibrated network.
         path: what `export_qcdq` made of it.
         inputs: real inputs, at least one.
-        by_position: whether each position of a sample has a class of its own, as in a language model.
+        by_position: whether each position of a sample has a class of its own, as in a language
+            model.
 
     Raises:
         ValueError: there is no input, or nothing is quantized.
@@ -203,20 +255,40 @@ def compare_layers(
         chunk = mapped(piece, lambda each: each.float() if each.is_floating_point() else each)
         logits, integers = fused.run(chunk)
         tally.faithful &= np.array_equal(logits, run_onnx(plain, chunk).numpy())
-        tally.add(len(leaves(chunk)[0]), in_brevitas(quantized, chunk), integers, unfused.run(chunk)[1])
+        tally.add(
+            len(leaves(chunk)[0]), in_brevitas(quantized, chunk), integers, unfused.run(chunk)[1]
+        )
     return tally.result()
 
 
 def agreement_metrics(agreement: Agreement, *, classes: bool = True) -> list[Metric]:
-    """Share of equal logits, and of `classes` where there are any; how far from a rounding tie differences began."""
+    """Share of equal logits, and of `classes` where there are any; how far from a rounding tie
+    differences began.
+    """
     farthest = agreement.farthest
     metrics = [
-        Metric("runtime_agreement", agreement.equal_classes, "fraction", Direction.HIGHER,
-               reason="same class as Brevitas"),
-        Metric("runtime_equal_logits", agreement.equal_logits, "share", Direction.HIGHER, reason=agreement.describe()),
-        Metric("runtime_tie_distance", 0.0 if farthest is None else farthest.tie_distance, "step", Direction.LOWER,
-               reason="no tensor differs from Brevitas" if farthest is None else farthest.describe()),
-    ]  # fmt: skip
+        Metric(
+            "runtime_agreement",
+            agreement.equal_classes,
+            "fraction",
+            Direction.HIGHER,
+            reason="same class as Brevitas",
+        ),
+        Metric(
+            "runtime_equal_logits",
+            agreement.equal_logits,
+            "share",
+            Direction.HIGHER,
+            reason=agreement.describe(),
+        ),
+        Metric(
+            "runtime_tie_distance",
+            0.0 if farthest is None else farthest.tie_distance,
+            "step",
+            Direction.LOWER,
+            reason="no tensor differs from Brevitas" if farthest is None else farthest.describe(),
+        ),
+    ]
     return metrics if classes else metrics[1:]
 
 
@@ -230,8 +302,16 @@ class _Tally:
         self._first: dict[str, Difference] = {}
         self._farthest: Difference | None = None
 
-    def add(self, count: int, brevitas: dict[str, Rounded], fused: dict[str, Any], unfused: dict[str, Any]) -> None:
-        """Compare the next `count` samples; a tensor may have several rows for each, as of a text's positions."""
+    def add(
+        self,
+        count: int,
+        brevitas: dict[str, Rounded],
+        fused: dict[str, Any],
+        unfused: dict[str, Any],
+    ) -> None:
+        """Compare the next `count` samples; a tensor may have several rows for each, as of a
+        text's positions.
+        """
         agree = np.ones(count, dtype=bool)
         for name in self._names:
             unequal = brevitas[name].integers != fused[name]
@@ -249,7 +329,12 @@ class _Tally:
         self._samples += count
 
     def _add_origins(
-        self, name: str, origins: NDArray[Any], brevitas: Rounded, fused: NDArray[Any], unfused: NDArray[Any]
+        self,
+        name: str,
+        origins: NDArray[Any],
+        brevitas: Rounded,
+        fused: NDArray[Any],
+        unfused: NDArray[Any],
     ) -> None:
         chosen = tuple(origins.T)
         # In floats: the sum of two uint8 wraps around.
@@ -261,9 +346,14 @@ class _Tally:
         def difference(row: NDArray[Any]) -> Difference:
             at = tuple(int(each) for each in row)
             return Difference(
-                name, (self._samples + at[0], *at[1:]), int(brevitas.integers[at]), int(fused[at]), int(unfused[at]),
-                float(brevitas.real[at]), brevitas.zero_point,
-            )  # fmt: skip
+                name,
+                (self._samples + at[0], *at[1:]),
+                int(brevitas.integers[at]),
+                int(fused[at]),
+                int(unfused[at]),
+                float(brevitas.real[at]),
+                brevitas.zero_point,
+            )
 
         self._first.setdefault(name, difference(origins[0]))
         farthest = difference(origins[int(distances.argmax())])
@@ -274,6 +364,11 @@ class _Tally:
         """How far the networks agree on all samples compared so far."""
         first = next((self._first[name] for name in self._names if name in self._first), None)
         return Agreement(
-            1 - (self._logits[1] - self._logits[0]) / self._logits[1], self._classes[0] / self._classes[1],
-            self._origins, self._ties, first, self._farthest, self.faithful,
-        )  # fmt: skip
+            1 - (self._logits[1] - self._logits[0]) / self._logits[1],
+            self._classes[0] / self._classes[1],
+            self._origins,
+            self._ties,
+            first,
+            self._farthest,
+            self.faithful,
+        )

@@ -1,4 +1,6 @@
-"""What ONNX Runtime really runs, the nodes of its profile in the graph that it made of a file; and size and speed."""
+"""What ONNX Runtime really runs, the nodes of its profile in the graph that it made of a file;
+and size and speed.
+"""
 
 from __future__ import annotations
 
@@ -35,19 +37,53 @@ from pipelines.quantize.qcdq import constant_bytes
 
 _BOUNDARY = {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"}
 _MOVEMENT = {
-    "Cast", "Concat", "Constant", "ConstantOfShape", "Expand", "Flatten", "Gather", "Identity", "Pad", "ReorderInput",
-    "ReorderOutput", "Reshape", "Shape", "Size", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
-}  # fmt: skip
+    "Cast",
+    "Concat",
+    "Constant",
+    "ConstantOfShape",
+    "Expand",
+    "Flatten",
+    "Gather",
+    "Identity",
+    "Pad",
+    "ReorderInput",
+    "ReorderOutput",
+    "Reshape",
+    "Shape",
+    "Size",
+    "Slice",
+    "Split",
+    "Squeeze",
+    "Tile",
+    "Transpose",
+    "Unsqueeze",
+}
 _ASKS_SHAPE = {"Shape", "Size"}
 _CONVOLUTIONS = {"Conv": 1, "ConvTranspose": 1, "FusedConv": 1, "ConvInteger": 1, "QLinearConv": 3}
-"""Operators with a weight of shape (channels, ...), and which input it is: of a ConvTranspose its input's channels."""
+"""Operators with a weight of shape (channels, ...), and which input it is: of a ConvTranspose
+its input's channels.
+"""
 _PRODUCTS = {
-    "Gemm", "MatMul", "FusedGemm", "FusedMatMul", "QGemm", "QLinearMatMul", "MatMulInteger", "MatMulIntegerToFloat",
+    "Gemm",
+    "MatMul",
+    "FusedGemm",
+    "FusedMatMul",
+    "QGemm",
+    "QLinearMatMul",
+    "MatMulInteger",
+    "MatMulIntegerToFloat",
     "DynamicQuantizeMatMul",
-}  # fmt: skip
+}
 _UNCOUNTED = {
-    "Attention", "Einsum", "GRU", "LSTM", "MultiHeadAttention", "QAttention", "QLinearConvTranspose", "RNN",
-}  # fmt: skip
+    "Attention",
+    "Einsum",
+    "GRU",
+    "LSTM",
+    "MultiHeadAttention",
+    "QAttention",
+    "QLinearConvTranspose",
+    "RNN",
+}
 _TIMED_BATCH, _TIMED_RUNS = 64, 15
 _WARM_UP = 2  # the first run of each size of batch is not typical
 
@@ -59,8 +95,9 @@ class Node:
     Args:
         name: in the graph that ONNX Runtime made.
         operator: what ran, e.g. "QLinearConv".
-        kind: "integer" or "float" arithmetic on data, by the type of its first input; "boundary" (Q/DQ); "movement"
-            (no arithmetic); "shape" (what follows from shapes and constants alone).
+        kind: "integer" or "float" arithmetic on data, by the type of its first input; "boundary"
+            (Q/DQ); "movement" (no arithmetic); "shape" (what follows from shapes and constants
+            alone).
         macs: multiply-accumulates for one sample.
         layer: where the exporter found it; the operator where no name is left.
         seconds: its time for a batch of `Execution.batch` samples, the median of several runs.
@@ -106,7 +143,9 @@ class Execution:
         return sum(weigh(node) for node in self.nodes if node.kind == kind) / total
 
     def time_share(self, kind: str) -> float:
-        """The share of all nodes' time that nodes of this kind take, in [0, 1]; ValueError where none was measured."""
+        """The share of all nodes' time that nodes of this kind take, in [0, 1]; ValueError where
+        none was measured.
+        """
         return self._share(kind, lambda node: node.seconds, "no node took a measurable time")
 
     @property
@@ -118,13 +157,21 @@ class Execution:
 
     @property
     def integer_mac_fraction(self) -> float:
-        """The share of multiply-accumulates in integer kernels, in [0, 1]. Raises ValueError where there are none."""
-        return self._share("integer", lambda node: node.macs, "no multiply-accumulates were executed")
+        """The share of multiply-accumulates in integer kernels, in [0, 1]. Raises ValueError
+        where there are none.
+        """
+        return self._share(
+            "integer", lambda node: node.macs, "no multiply-accumulates were executed"
+        )
 
     @property
     def integer_node_fraction(self) -> float:
-        """The share on integers of the nodes that compute on data, in [0, 1]. Raises ValueError without such nodes."""
-        return self._share("integer", lambda node: node.kind in ("integer", "float"), "no node computed on data")
+        """The share on integers of the nodes that compute on data, in [0, 1]. Raises ValueError
+        without such nodes.
+        """
+        return self._share(
+            "integer", lambda node: node.kind in ("integer", "float"), "no node computed on data"
+        )
 
     def describe(self) -> str:
         """The islands' operators, e.g. "Conv+Gelu, Gelu"."""
@@ -135,14 +182,17 @@ class Execution:
 class _Profile:
     """What the runs left: the events of each node, run by run, and the graph that ran.
 
-    An event's "args" hold "input_type_shape" and "output_type_shape", each [{type: shape}, ...]; "dur" is in us.
+    An event's "args" hold "input_type_shape" and "output_type_shape", each [{type: shape}, ...];
+    "dur" is in us.
     """
 
     graph: onnx.GraphProto
     events: dict[str, list[dict[str, Any]]]
 
     def first(self, node: onnx.NodeProto, side: str) -> tuple[str, list[int]]:
-        """The type and the shape of its first input or output, of one sample; "" and [] if it has none."""
+        """The type and the shape of its first input or output, of one sample; "" and [] if it
+        has none.
+        """
         found = self.events[node.name][0]["args"][f"{side}_type_shape"]
         return next(iter(found[0].items()), ("", [])) if found else ("", [])
 
@@ -152,29 +202,44 @@ class _Profile:
 
     def seconds(self, node: onnx.NodeProto) -> float:
         """The median of the timed runs."""
-        return statistics.median(float(event["dur"]) for event in self.events[node.name][_WARM_UP:]) * 1e-6
+        return (
+            statistics.median(float(event["dur"]) for event in self.events[node.name][_WARM_UP:])
+            * 1e-6
+        )
 
 
 def observe(path: Path, example: Inputs) -> Execution:
-    """Run the file in a default session of one thread, and read the profile and the optimized graph.
+    """Run the file in a default session of one thread, and read the profile and the optimized
+    graph.
 
     Args:
         path: an ONNX file of dynamic batch.
         example: a batch, whose first sample is timed, 64 times in a batch.
 
     Raises:
-        RuntimeError: the two do not name the same nodes, or multiply-accumulates of an operator cannot be counted.
+        RuntimeError: the two do not name the same nodes, or multiply-accumulates of an operator
+            cannot be counted.
     """
     one = mapped(example, lambda each: each[:1])
     timed = mapped(one, lambda each: each.expand(_TIMED_BATCH, *each.shape[1:]))
     profile = _run(path, [one, *[timed] * (_WARM_UP - 1 + _TIMED_RUNS)])
     kinds = _kinds(profile)
     nodes = [
-        Node(node.name, node.op_type, kinds[node.name], _macs(node, profile), _layer(node), profile.seconds(node))
+        Node(
+            node.name,
+            node.op_type,
+            kinds[node.name],
+            _macs(node, profile),
+            _layer(node),
+            profile.seconds(node),
+        )
         for node in profile.graph.node
     ]
     total = sum(node.seconds for node in nodes) or 1.0
-    islands = [Island(found, sum(node.seconds for node in found) / total) for found in _islands(profile, nodes)]
+    islands = [
+        Island(found, sum(node.seconds for node in found) / total)
+        for found in _islands(profile, nodes)
+    ]
     return Execution(nodes, islands, _TIMED_BATCH)
 
 
@@ -199,20 +264,28 @@ def _run(path: Path, batches: list[Inputs]) -> _Profile:
             events.setdefault(event["name"].removesuffix(suffix), []).append(event)
     _name_inlined(graph, events)
     if sorted(events) != sorted(node.name for node in graph.node):
-        raise RuntimeError(f"ONNX Runtime's profile and its graph name different nodes in {path.name}")
+        raise RuntimeError(
+            f"ONNX Runtime's profile and its graph name different nodes in {path.name}"
+        )
     if odd := [name for name, found in events.items() if len(found) != len(batches)]:
-        raise RuntimeError(f"ONNX Runtime did not run each node once in every run of {path.name}: {', '.join(odd)}")
+        raise RuntimeError(
+            f"ONNX Runtime did not run each node once in every run of {path.name}: {', '.join(odd)}"
+        )
     return _Profile(graph, events)
 
 
 def _name_inlined(graph: onnx.GraphProto, events: dict[str, list[dict[str, Any]]]) -> None:
-    """Name, in place, the nodes of operators that ONNX Runtime has inlined, as HardSwish; it leaves them unnamed.
+    """Name, in place, the nodes of operators that ONNX Runtime has inlined, as HardSwish; it leaves
+    them unnamed.
 
-    The profile calls them "HardSigmoid_22". One thread runs nodes in the order in which the graph is written.
+    The profile calls them "HardSigmoid_22". One thread runs nodes in the order in which the graph
+    is written.
     """
     named = {node.name for node in graph.node}
     unnamed = [node for node in graph.node if not node.name]
-    ran = [(name, found[0]["args"]["op_name"]) for name, found in events.items() if name not in named]
+    ran = [
+        (name, found[0]["args"]["op_name"]) for name, found in events.items() if name not in named
+    ]
     if [operator for _, operator in ran] == [node.op_type for node in unnamed]:
         for node, (name, _) in zip(unnamed, ran, strict=True):
             node.name = name
@@ -238,7 +311,9 @@ def _kinds(profile: _Profile) -> dict[str, str]:
 
 
 def _layer(node: onnx.NodeProto) -> str:
-    """The exporter writes "/layer/.../Operator"; a fused node may keep that in the name of what it makes only."""
+    """The exporter writes "/layer/.../Operator"; a fused node may keep that in the name of what
+    it makes only.
+    """
     for name in (node.name, *node.output):
         scope, *rest = name.removeprefix("/").split("/")
         if name.startswith("/") and rest:
@@ -248,14 +323,21 @@ def _layer(node: onnx.NodeProto) -> str:
 
 def _macs(node: onnx.NodeProto, profile: _Profile) -> int:
     if node.op_type in _UNCOUNTED:
-        raise RuntimeError(f"{node.name}: the multiply-accumulates of {node.op_type} are not counted here")
+        raise RuntimeError(
+            f"{node.name}: the multiply-accumulates of {node.op_type} are not counted here"
+        )
     if node.op_type in _PRODUCTS:
         return math.prod(profile.first(node, "output")[1]) * profile.first(node, "input")[1][-1]
     if node.op_type in _CONVOLUTIONS:
         # Each value is multiplied by a kernel: of what goes in where the convolution is transposed.
         side = "input" if node.op_type == "ConvTranspose" else "output"
-        # The profile leaves out weights that the kernel packed; the graph has them, if behind a DequantizeLinear.
-        origin = {each.output[0]: each.input[0] for each in profile.graph.node if each.op_type == "DequantizeLinear"}
+        # The profile leaves out weights that the kernel packed; the graph has them, if behind a
+        # DequantizeLinear.
+        origin = {
+            each.output[0]: each.input[0]
+            for each in profile.graph.node
+            if each.op_type == "DequantizeLinear"
+        }
         name = node.input[_CONVOLUTIONS[node.op_type]]
         name = origin.get(name, name)
         shape = next(tensor.dims for tensor in profile.graph.initializer if tensor.name == name)
@@ -264,19 +346,26 @@ def _macs(node: onnx.NodeProto, profile: _Profile) -> int:
 
 
 def _islands(profile: _Profile, nodes: list[Node]) -> list[list[Node]]:
-    """Groups of float nodes that pass floats to one another, also through nodes that only move them."""
+    """Groups of float nodes that pass floats to one another, also through nodes that only move
+    them.
+    """
     group: dict[str, list[Node]] = {}  # by the tensor that the group makes
     islands: list[list[Node]] = []
     for proto, node in zip(profile.graph.node, nodes, strict=True):
         if node.kind not in ("float", "movement") or not profile.on_floats(proto):
             continue
         merged: list[Node] = []
-        for joined in {id(group[name]): group[name] for name in proto.input if name in group}.values():
+        for joined in {
+            id(group[name]): group[name] for name in proto.input if name in group
+        }.values():
             merged += joined
             islands = [island for island in islands if island is not joined]
         merged.append(node)
         islands.append(merged)
-        group = {name: merged if any(member in merged for member in made) else made for name, made in group.items()}
+        group = {
+            name: merged if any(member in merged for member in made) else made
+            for name, made in group.items()
+        }
         group.update(dict.fromkeys(proto.output, merged))
     arithmetic = [[node for node in island if node.kind == "float"] for island in islands]
     return [island for island in arithmetic if island]
@@ -290,27 +379,52 @@ def execution_metrics(execution: Execution) -> list[Metric]:
     """Which kernels computed on integers, and what the float islands take of the time."""
     kernels = ", ".join(f"{name} x {count}" for name, count in execution.integer_kernels.items())
     setting = {"batch": execution.batch}
-    layers_in_float = [node.operator for node in execution.nodes if node.kind == "float" and node.macs]
+    layers_in_float = [
+        node.operator for node in execution.nodes if node.kind == "float" and node.macs
+    ]
     why = f"in float: {', '.join(layers_in_float)}" if layers_in_float else ""
     if {"Conv", "FusedConv"} & set(layers_in_float):
         why += "; placement 'pre+post' gives each the quantized output it lacks"
     # The islands, the dearest first: what they run, in which layers, and their share of the time.
     costs = "; ".join(
-        f"{each.describe()} in {' + '.join(dict.fromkeys(node.layer for node in each.nodes))} {each.time_share:.1%}"
+        f"{each.describe()} in {' + '.join(dict.fromkeys(node.layer for node in each.nodes))}"
+        f" {each.time_share:.1%}"
         for each in sorted(execution.islands, key=lambda island: -island.time_share)
     )
     return [
         Metric("integer_nodes", execution.count("integer"), "count", NEUTRAL),
         Metric("float_nodes", execution.count("float"), "count", LOWER),
-        Metric("float_islands", len(execution.islands), "count", LOWER, reason=execution.describe()),
+        Metric(
+            "float_islands", len(execution.islands), "count", LOWER, reason=execution.describe()
+        ),
         Metric("boundary_nodes", execution.count("boundary"), "count", LOWER),
         Metric("integer_mac_fraction", execution.integer_mac_fraction, "share", HIGHER, reason=why),
         Metric("integer_node_fraction", execution.integer_node_fraction, "share", HIGHER),
-        Metric("integer_kernels", len(execution.integer_kernels), "count", NEUTRAL, reason=kernels or "none"),
-        Metric("float_time_fraction", execution.time_share("float"), "share", LOWER, setting, timing=True,
-               reason=costs),
-        Metric("boundary_time_fraction", execution.time_share("boundary"), "share", LOWER, setting, timing=True),
-    ]  # fmt: skip
+        Metric(
+            "integer_kernels",
+            len(execution.integer_kernels),
+            "count",
+            NEUTRAL,
+            reason=kernels or "none",
+        ),
+        Metric(
+            "float_time_fraction",
+            execution.time_share("float"),
+            "share",
+            LOWER,
+            setting,
+            timing=True,
+            reason=costs,
+        ),
+        Metric(
+            "boundary_time_fraction",
+            execution.time_share("boundary"),
+            "share",
+            LOWER,
+            setting,
+            timing=True,
+        ),
+    ]
 
 
 def deployment_metrics(
@@ -321,20 +435,37 @@ def deployment_metrics(
     `runs` run the two files, float32 first; by default by sessions of them.
     """
     float_bytes, quantized_bytes = constant_bytes(float_file), constant_bytes(path.read_bytes())
-    of_float, of_quantized = runs or (partial(run_onnx, open_onnx(each)) for each in (float_file, path))
+    of_float, of_quantized = runs or (
+        partial(run_onnx, open_onnx(each)) for each in (float_file, path)
+    )
     return [
-        Metric("model_bytes", quantized_bytes, "bytes", LOWER, reason="constants in the file; a weight takes one byte"),
-        Metric("size_ratio", float_bytes / quantized_bytes, "ratio", HIGHER, reason="float32 / quantized"),
+        Metric(
+            "model_bytes",
+            quantized_bytes,
+            "bytes",
+            LOWER,
+            reason="constants in the file; a weight takes one byte",
+        ),
+        Metric(
+            "size_ratio",
+            float_bytes / quantized_bytes,
+            "ratio",
+            HIGHER,
+            reason="float32 / quantized",
+        ),
         *(partial(_latencies, of_float, of_quantized, test, batch) for batch in TIMED_BATCHES),
     ]
 
 
 def _latencies(of_float: Run, of_quantized: Run, test: Split, batch: int) -> list[Metric]:
     inputs = timing_inputs(test, batch)
-    latency = steady_latency(partial(of_float, inputs), partial(of_quantized, inputs), "second", "ratio")
+    latency = steady_latency(
+        partial(of_float, inputs), partial(of_quantized, inputs), "second", "ratio"
+    )
     setting = {"batch": batch}
     return [
         latency.metric("second", "latency", LOWER, setting),
-        # No direction: a network that is slow in float gains more, though quantized it be no faster than another.
+        # No direction: a network that is slow in float gains more, though quantized it be no faster
+        # than another.
         latency.metric("ratio", "latency_ratio", NEUTRAL, setting, reason="float32 / quantized"),
     ]

@@ -1,4 +1,5 @@
-"""What the integer-only network does: its accuracy, whether it is the fake-quantized one, and what it costs.
+"""What the integer-only network does: its accuracy, whether it is the fake-quantized one, and what
+it costs.
 
 How wide its accumulators must be is proven for all inputs, and seen on given ones.
 """
@@ -36,7 +37,12 @@ from pipelines.quantize.integer.agreement import IntegerAgreement, compare
 from pipelines.quantize.integer.execution import Executor
 from pipelines.quantize.integer.grids import Integers, Rounding
 from pipelines.quantize.integer.lowering import Smooth, lower
-from pipelines.quantize.integer.network import IntegerNetwork, count_operations, prove_ranges, write_integer_onnx
+from pipelines.quantize.integer.network import (
+    IntegerNetwork,
+    count_operations,
+    prove_ranges,
+    write_integer_onnx,
+)
 from pipelines.quantize.integer.operation import Sum
 from pipelines.quantize.integer.pointwise import Table
 from pipelines.quantize.tracing import at_a_time
@@ -64,8 +70,10 @@ class IntegerStudy:
         test: what it is measured on.
         float_session: the float32 network in ONNX Runtime, for the ratio of latencies.
         path: where the integer ONNX file goes.
-        headline: the task's first metric, as of the fake-quantized network: its name, unit and direction.
-        some: the first test inputs, or all: what other networks are run on too; see `Quantize.compared_samples`.
+        headline: the task's first metric, as of the fake-quantized network: its name, unit and
+            direction.
+        some: the first test inputs, or all: what other networks are run on too; see
+            `Quantize.compared_samples`.
         islands: whether all that is computed in float stays so; see `Quantize.keep_islands`.
         tokens: how many there are, where the input is tokens.
     """
@@ -89,7 +97,9 @@ class IntegerStudy:
             return [self._scored("integer", None, {}, reason=str(error))]
         logits = self._run(executor, self.test.inputs)
         found = compare(self.quantized, network, self.some, diagnose=not network.inserted)
-        observed = executor.quantize(torch.as_tensor(self.test.first(at_a_time(self.quantized, _OBSERVED))).numpy())
+        observed = executor.quantize(
+            torch.as_tensor(self.test.first(at_a_time(self.quantized, _OBSERVED))).numpy()
+        )
         return [
             self._scored("integer", executor.dequantize(logits), {}),
             *self._of_agreement(network, found),
@@ -103,35 +113,70 @@ class IntegerStudy:
 
     def _lowered(self, rounding: Rounding, smooth: Smooth = "table") -> IntegerNetwork:
         return lower(
-            self.quantized, self.input_shape, smooth=smooth, rounding=rounding, islands=self.islands, tokens=self.tokens
+            self.quantized,
+            self.input_shape,
+            smooth=smooth,
+            rounding=rounding,
+            islands=self.islands,
+            tokens=self.tokens,
         )
 
     def _run(self, executor: Executor, inputs: torch.Tensor | Samples) -> Integers:
-        """The integers that an executor gives as logits for all inputs, (samples, ...), run piece by piece."""
-        return np.concatenate([executor(each.numpy()) for each in pieces(inputs, at_a_time(self.quantized, _CHUNK))])
+        """The integers that an executor gives as logits for all inputs, (samples, ...), run
+        piece by piece.
+        """
+        return np.concatenate(
+            [executor(each.numpy()) for each in pieces(inputs, at_a_time(self.quantized, _CHUNK))]
+        )
 
     def _scored(
-        self, of: str, outputs: npt.NDArray[np.float64] | None, setting: Settings, reason: str = "", **changes: Any
+        self,
+        of: str,
+        outputs: npt.NDArray[np.float64] | None,
+        setting: Settings,
+        reason: str = "",
+        **changes: Any,
     ) -> Metric:
-        """The task's headline of real outputs, of all test inputs or of the first, or none for a reason."""
+        """The task's headline of real outputs, of all test inputs or of the first, or none for a
+        reason.
+        """
         name = f"{of}_{self.headline.name}"
         value = None
         if outputs is not None:
             targets = self.test.targets[: len(outputs)]
-            found = self.test.task.metrics(self.test.task.tally(torch.from_numpy(outputs), targets))[0]
+            found = self.test.task.metrics(
+                self.test.task.tally(torch.from_numpy(outputs), targets)
+            )[0]
             value, reason = found.value, found.reason
             if len(outputs) < len(self.test.targets):
-                reason = "; ".join(filter(None, [reason, f"of the first {len(outputs)} test samples"]))
+                reason = "; ".join(
+                    filter(None, [reason, f"of the first {len(outputs)} test samples"])
+                )
         whole = {**self.headline.setting, **setting}
-        return replace(self.headline, name=name, value=value, setting=whole, reason=reason, **changes)
+        return replace(
+            self.headline, name=name, value=value, setting=whole, reason=reason, **changes
+        )
 
     def _agreement(self, found: IntegerAgreement, setting: Settings) -> list[Metric]:
         first = found.disagreements[0].describe() if found.disagreements else ""
         rows = [
-            Metric("integer_agreement", found.same_class / found.predictions, "fraction", HIGHER, setting,
-                   reason="same class as the fake-quantized network"),
-            Metric("differing_logits", found.differing / found.logits, "share", LOWER, setting, reason=first),
-        ]  # fmt: skip
+            Metric(
+                "integer_agreement",
+                found.same_class / found.predictions,
+                "fraction",
+                HIGHER,
+                setting,
+                reason="same class as the fake-quantized network",
+            ),
+            Metric(
+                "differing_logits",
+                found.differing / found.logits,
+                "share",
+                LOWER,
+                setting,
+                reason=first,
+            ),
+        ]
         return rows if isinstance(self.test.task, Classification) else rows[1:]
 
     def _of_agreement(self, network: IntegerNetwork, found: IntegerAgreement) -> list[Metric]:
@@ -142,52 +187,95 @@ class IntegerStudy:
             why = f"the fake-quantized network has no grid at {where}: it is another network"
             return [
                 *rows,
-                Metric("differing_logits", None, "share", LOWER, {"precision": "float64"}, reason=why),
+                Metric(
+                    "differing_logits", None, "share", LOWER, {"precision": "float64"}, reason=why
+                ),
                 Metric("tie_distance", None, "step", LOWER, reason=why),
                 Metric("unexplained_differences", None, "count", LOWER, reason=why),
             ]
         exact = compare(self.quantized, network, self.some, precision=torch.float64, diagnose=False)
         return [
             *rows,
-            Metric("differing_logits", exact.differing / exact.logits, "share", LOWER, {"precision": "float64"},
-                   reason="Brevitas computing in float64, in which rounding errors decide no tie"),
-            Metric("tie_distance", found.distance, "step", LOWER,
-                   reason="of a differing integer's real value to a rounding tie, the greatest"),
-            Metric("unexplained_differences", found.unexplained, "count", LOWER,
-                   reason="differing integers, each given the same before it, that are no rounding ties" + _TWICE.get(
-                       network.rounding, "")),
-        ]  # fmt: skip
+            Metric(
+                "differing_logits",
+                exact.differing / exact.logits,
+                "share",
+                LOWER,
+                {"precision": "float64"},
+                reason="Brevitas computing in float64, in which rounding errors decide no tie",
+            ),
+            Metric(
+                "tie_distance",
+                found.distance,
+                "step",
+                LOWER,
+                reason="of a differing integer's real value to a rounding tie, the greatest",
+            ),
+            Metric(
+                "unexplained_differences",
+                found.unexplained,
+                "count",
+                LOWER,
+                reason=(
+                    "differing integers, each given the same before it, that are no rounding ties"
+                )
+                + _TWICE.get(network.rounding, ""),
+            ),
+        ]
 
-    def _of_onnx(self, network: IntegerNetwork, executor: Executor, logits: Integers) -> list[Metric]:
+    def _of_onnx(
+        self, network: IntegerNetwork, executor: Executor, logits: Integers
+    ) -> list[Metric]:
         """Whether ONNX Runtime, given the graph of integer operators, computes the same bits."""
         name = "integer_onnx_agreement"
         if network.islands:
             operations = ", ".join(
-                f"{each.name} ({each.reason})" if each.reason else each.name for each in network.islands
+                f"{each.name} ({each.reason})" if each.reason else each.name
+                for each in network.islands
             )
             return [
                 Metric("integer_islands", len(network.islands), "count", LOWER, reason=operations),
-                Metric(name, None, "fraction", HIGHER, reason=f"no graph of integer operators: islands {operations}"),
+                Metric(
+                    name,
+                    None,
+                    "fraction",
+                    HIGHER,
+                    reason=f"no graph of integer operators: islands {operations}",
+                ),
             ]
         write_integer_onnx(network, self.path)
         session = open_onnx(self.path)
         given = session.get_inputs()[0].name
         chunks = (
-            executor.quantize(each.numpy()) for each in pieces(self.test.inputs, at_a_time(self.quantized, _CHUNK))
+            executor.quantize(each.numpy())
+            for each in pieces(self.test.inputs, at_a_time(self.quantized, _CHUNK))
         )
         found = np.concatenate([session.run(None, {given: chunk})[0] for chunk in chunks])
         equal = (found.astype(np.int64) == logits).reshape(len(logits), -1).all(1)
         return [
             Metric("integer_islands", 0, "count", LOWER),
-            Metric(name, float(equal.mean()), "fraction", HIGHER, reason="samples with bit-equal logits"),
+            Metric(
+                name,
+                float(equal.mean()),
+                "fraction",
+                HIGHER,
+                reason="samples with bit-equal logits",
+            ),
         ]
 
-    def _of_cost(self, network: IntegerNetwork, executor: Executor, setting: Settings) -> list[Metric | Timed]:
-        """The rows of what a network takes: bytes of tables, operations, and its time in ONNX Runtime."""
+    def _of_cost(
+        self, network: IntegerNetwork, executor: Executor, setting: Settings
+    ) -> list[Metric | Timed]:
+        """The rows of what a network takes: bytes of tables, operations, and its time in ONNX
+        Runtime.
+        """
         if network.islands:
             where = ", ".join(island.name for island in network.islands)
             absent = _no_costs(setting, f"float islands {where}")
-            return [Metric("table_bytes", _table_bytes(network), "bytes", LOWER, setting), *absent[1:]]
+            return [
+                Metric("table_bytes", _table_bytes(network), "bytes", LOWER, setting),
+                *absent[1:],
+            ]
         counts = count_operations(network)
         kinds = "per sample, a look-up counted as one, without MACs: " + ", ".join(
             f"{kind} {count}" for kind, count in counts.items()
@@ -200,7 +288,9 @@ class IntegerStudy:
         ]
 
     def _latency(self, network: IntegerNetwork, executor: Executor, setting: Settings) -> Timed:
-        """The float32 network's time over the integer-only one's: both are files that ONNX Runtime executes."""
+        """The float32 network's time over the integer-only one's: both are files that ONNX
+        Runtime executes.
+        """
         with TemporaryDirectory() as folder:
             path = Path(folder) / "integer.onnx"
             write_integer_onnx(network, path)
@@ -213,16 +303,24 @@ class IntegerStudy:
             latency = steady_latency(
                 partial(run_onnx, self.float_session, inputs), partial(session.run, None, integers)
             )
-            return [latency.metric("ratio", "integer_latency_ratio", NEUTRAL, setting, reason=reason)]
+            return [
+                latency.metric("ratio", "integer_latency_ratio", NEUTRAL, setting, reason=reason)
+            ]
 
         return timed
 
     def _of_polynomial(
-        self, by_table: IntegerNetwork, executor: Executor, logits: Integers, agreement: IntegerAgreement
+        self,
+        by_table: IntegerNetwork,
+        executor: Executor,
+        logits: Integers,
+        agreement: IntegerAgreement,
     ) -> list[Metric | Timed]:
-        """GELU by I-BERT's polynomial instead of a table; `agreement` is of the network with tables.
+        """GELU by I-BERT's polynomial instead of a table; `agreement` is of the network with
+        tables.
 
-        The polynomial's accuracy stands beside the tables' on the same samples, which may be fewer than all.
+        The polynomial's accuracy stands beside the tables' on the same samples, which may be fewer
+        than all.
         """
         setting: Settings = {"activation": "polynomial"}
         beside = executor.dequantize(logits[: len(self.some)])
@@ -241,12 +339,22 @@ class IntegerStudy:
             *self._of_cost(network, executor, setting),
         ]
 
-    def _absent(self, agreement: IntegerAgreement, setting: Settings, reason: str) -> list[Metric | Timed]:
+    def _absent(
+        self, agreement: IntegerAgreement, setting: Settings, reason: str
+    ) -> list[Metric | Timed]:
         """The rows of another network that is not there, each without a value."""
-        measured = [self._scored("integer", None, setting, reason=reason), *self._agreement(agreement, setting)]
-        return [*(replace(row, value=None, reason=reason) for row in measured), *_no_costs(setting, reason)]
+        measured = [
+            self._scored("integer", None, setting, reason=reason),
+            *self._agreement(agreement, setting),
+        ]
+        return [
+            *(replace(row, value=None, reason=reason) for row in measured),
+            *_no_costs(setting, reason),
+        ]
 
-    def _of_rounding(self, network: IntegerNetwork, executor: Executor, logits: Integers) -> list[Metric]:
+    def _of_rounding(
+        self, network: IntegerNetwork, executor: Executor, logits: Integers
+    ) -> list[Metric]:
         """What another rounding mode would change."""
         metrics, logits = [], logits[: len(self.some)]
         for mode in Rounding:
@@ -256,32 +364,43 @@ class IntegerStudy:
             setting: Settings = {"rounding": mode.value}
             metrics += [
                 self._scored("rounding", executor.dequantize(other), setting, direction=NEUTRAL),
-                Metric("rounding_differing_logits", float((other != logits).mean()), "share", NEUTRAL, setting,
-                       reason=f"from {network.rounding.value}"),
-            ]  # fmt: skip
+                Metric(
+                    "rounding_differing_logits",
+                    float((other != logits).mean()),
+                    "share",
+                    NEUTRAL,
+                    setting,
+                    reason=f"from {network.rounding.value}",
+                ),
+            ]
         return metrics
 
 
 def accumulator_metrics(network: IntegerNetwork, inputs: Integers) -> list[Metric]:
-    """The bits of each accumulating operation, proven and observed, with the setting "layer"; of all without one.
+    """The bits of each accumulating operation, proven and observed, with the setting "layer"; of
+    all without one.
 
-    Proven bits hold every partial sum. Observed ones hold the results, so they are never more. Where an overflow of 32
-    bits cannot be ruled out nothing is run, and the observed ones have a reason instead of a value; the proven ones
-    too, where a rescaling of such accumulators would not fit into 64 bits.
+    Proven bits hold every partial sum. Observed ones hold the results, so they are never more.
+    Where an overflow of 32 bits cannot be ruled out nothing is run, and the observed ones have a
+    reason instead of a value; the proven ones too, where a rescaling of such accumulators would not
+    fit into 64 bits.
 
     Args:
         network: pools count among its layers, as they sum.
         inputs: integers of the input's grid, (samples, *input_shape).
 
     Raises:
-        ValueError: there is no input, one lies outside the grid, or nothing in the network accumulates.
+        ValueError: there is no input, one lies outside the grid, or nothing in the network
+            accumulates.
     """
     try:
         sums = prove_ranges(network, width=_WIDEST).sums
     except OverflowError as error:
         return [Metric(name, None, "count", LOWER, reason=str(error)) for name in (_PROVEN, _SEEN)]
     if not sums:
-        raise ValueError("no operation of the integer network accumulates: there is no accumulator to measure")
+        raise ValueError(
+            "no operation of the integer network accumulates: there is no accumulator to measure"
+        )
     metrics = _bits(_PROVEN, sums, "for any input, in any order of summation")
     try:
         executor = Executor(network, checked=True)
@@ -299,13 +418,24 @@ def accumulator_metrics(network: IntegerNetwork, inputs: Integers) -> list[Metri
 def _bits(name: str, sums: dict[str, Sum], reason: str) -> list[Metric]:
     widest = max(sums, key=lambda layer: sums[layer].bits)
     return [
-        Metric(name, sums[widest].bits, "count", LOWER, reason=f"the most of all layers, {widest}; {reason}"),
-        *(Metric(name, each.bits, "count", LOWER, {"layer": layer}, reason=reason) for layer, each in sums.items()),
+        Metric(
+            name,
+            sums[widest].bits,
+            "count",
+            LOWER,
+            reason=f"the most of all layers, {widest}; {reason}",
+        ),
+        *(
+            Metric(name, each.bits, "count", LOWER, {"layer": layer}, reason=reason)
+            for layer, each in sums.items()
+        ),
     ]
 
 
 def _table_bytes(network: IntegerNetwork) -> int:
-    return sum(operation.table.nbytes for operation in network.operations if isinstance(operation, Table))
+    return sum(
+        operation.table.nbytes for operation in network.operations if isinstance(operation, Table)
+    )
 
 
 def _no_costs(setting: Settings, reason: str) -> list[Metric | Timed]:
@@ -325,12 +455,16 @@ def _no_costs(setting: Settings, reason: str) -> list[Metric | Timed]:
     ]
 
 
-def part_errors(quantized: fx.GraphModule, network: IntegerNetwork, inputs: Integers) -> list[Metric]:
-    """What integers add where the fake-quantized network computes in float: norms, attention and the like.
+def part_errors(
+    quantized: fx.GraphModule, network: IntegerNetwork, inputs: Integers
+) -> list[Metric]:
+    """What integers add where the fake-quantized network computes in float: norms, attention and
+    the like.
 
-    Of each such part, the greatest difference of its integers, in steps of its output. Both are given the integers that
-    `network` has before the part, so that a difference is the part's own. The first row, without the setting "layer",
-    is the greatest of all; there are none where the network has no such part.
+    Of each such part, the greatest difference of its integers, in steps of its output. Both are
+    given the integers that `network` has before the part, so that a difference is the part's own.
+    The first row, without the setting "layer", is the greatest of all; there are none where the
+    network has no such part.
 
     Args:
         quantized: what `network` was made of.
@@ -339,7 +473,9 @@ def part_errors(quantized: fx.GraphModule, network: IntegerNetwork, inputs: Inte
     """
     name, kept = "integer_part_error", {each.name for each in network.islands}
     tokens = network.input.high + 1 if network.tokens else None
-    apart = lower(quantized, network.input_shape, rounding=network.rounding, islands=True, tokens=tokens)
+    apart = lower(
+        quantized, network.input_shape, rounding=network.rounding, islands=True, tokens=tokens
+    )
     float_parts = [each for each in apart.islands if each.name not in kept]
     if not float_parts:
         return []
@@ -347,7 +483,8 @@ def part_errors(quantized: fx.GraphModule, network: IntegerNetwork, inputs: Inte
     for part in float_parts:
         off = np.abs(part.apply([tensors[name] for name in part.inputs]) - tensors[part.name])
         said = (
-            f"steps of its output, of {off.size} integers; {(off > 0).mean():.2%} differ, {off.mean():.3f} on average"
+            f"steps of its output, of {off.size} integers; {(off > 0).mean():.2%} differ,"
+            f" {off.mean():.3f} on average"
         )
         rows.append(Metric(name, int(off.max()), "step", LOWER, {"layer": part.name}, reason=said))
     worst = max(rows, key=lambda each: each.value or 0)

@@ -73,22 +73,36 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
         report.write_text(json.dumps(asdict(execution), indent=1))
         return execution_metrics(execution)
 
-    found, classes = _scores(network.module, quantized, path, test), isinstance(test.task, Classification)
+    found, classes = (
+        _scores(network.module, quantized, path, test),
+        isinstance(test.task, Classification),
+    )
     float_session = open_onnx(float_file)
     some = _some(test, options.compared_samples)
     study = IntegerStudy(
-        quantized, network.input_shape, test, float_session, artefacts["integer"], found[0], some, options.keep_islands,
+        quantized,
+        network.input_shape,
+        test,
+        float_session,
+        artefacts["integer"],
+        found[0],
+        some,
+        options.keep_islands,
         None if network.several else network.vocabulary,
-    )  # fmt: skip
+    )
     metrics = [
         Metric("calibration_samples", len(leaves(inputs)[0]), "count", NEUTRAL),
         *made,
         *found,
-        *agreement_metrics(compare_layers(quantized, path, some, by_position=by_position), classes=classes),
+        *agreement_metrics(
+            compare_layers(quantized, path, some, by_position=by_position), classes=classes
+        ),
         *study.metrics(Rounding(options.rounding)),
         executed,
         *deployment_metrics(float_file, path, test),
-        *relative_metrics(folded, (float_file, path), options.yardstick, _scheme(options), inputs, test, example),
+        *relative_metrics(
+            folded, (float_file, path), options.yardstick, _scheme(options), inputs, test, example
+        ),
     ]
     if options.qonnx:
         artefacts["qonnx"] = bench.folder / "qonnx.onnx"
@@ -100,27 +114,37 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
 
 
 def _prepared(network: Network, bench: Bench, options: Quantize) -> tuple[nn.Module, bool]:
-    """The module with hardness folded into its layers, and whether it has a row of logits for each position.
+    """The module with hardness folded into its layers, and whether it has a row of logits for each
+    position.
 
     Raises:
-        Unsupported: it is an ONNX file already, its logits are of another shape, or its task lacks what options ask.
+        Unsupported: it is an ONNX file already, its logits are of another shape, or its task lacks
+            what options ask.
     """
     if network.deployed is not None:
-        raise Unsupported("takes torch modules; a step before made an ONNX file of the network already")
-    asked = {"tuned": options.tuned, "size_budget": options.size_budget < 1, "sensitivity": options.sensitivity}
-    task = bench.data.task
-    if names := [name for name, given in asked.items() if given and not isinstance(task, Classification)]:
         raise Unsupported(
-            f"{' and '.join(names)} compare class probabilities, which a task {type(task).__name__} does not have: "
-            "leave them out"
+            "takes torch modules; a step before made an ONNX file of the network already"
+        )
+    asked = {
+        "tuned": options.tuned,
+        "size_budget": options.size_budget < 1,
+        "sensitivity": options.sensitivity,
+    }
+    task = bench.data.task
+    if names := [
+        name for name, given in asked.items() if given and not isinstance(task, Classification)
+    ]:
+        raise Unsupported(
+            f"{' and '.join(names)} compare class probabilities, which a task {type(task).__name__}"
+            " does not have: leave them out"
         )
     folded = fold_hardness(network.module, (network.example(2),))
     shape = tuple(folded(network.example(1)).shape)
     by_position = len(shape) == 3  # of a text, or of places of a picture
     if shape != (1, network.classes) and not by_position:
         raise Unsupported(
-            f"logits of shape {shape} are not measured, only (1, {network.classes}), a row per sample, and those "
-            "with a row for each position of a sample, (1, positions, classes)"
+            f"logits of shape {shape} are not measured, only (1, {network.classes}), a row per"
+            " sample, and those with a row for each position of a sample, (1, positions, classes)"
         )
     return folded, by_position
 
@@ -136,7 +160,9 @@ def _float_file(network: Network) -> bytes:
 def _in_qonnx(
     quantized: fx.GraphModule, input_shape: tuple[int, ...], path: Path, example: Inputs | None
 ) -> list[Metric]:
-    """Write the file for FPGA tools. It is an extra: what was measured stands without it, with the reason as a row."""
+    """Write the file for FPGA tools. It is an extra: what was measured stands without it, with
+    the reason as a row.
+    """
     try:
         if example is not None:
             raise Unsupported("QONNX: FPGA tools take one input of real numbers")
@@ -162,8 +188,8 @@ def quantize(
     options: Quantize,
     example: Inputs | None = None,
 ) -> tuple[fx.GraphModule, list[Metric]]:
-    """Choose treatment and widths on the calibration inputs alone, treat, and train if the options say so: the
-    fake-quantized network, and the rows that say how it was made.
+    """Choose treatment and widths on the calibration inputs alone, treat, and train if the options
+    say so: the fake-quantized network, and the rows that say how it was made.
 
     For `example` see `trace`.
     """
@@ -203,31 +229,60 @@ def _treat(
     if options.tuned:
         tuned = tune(traced, scheme, inputs)
         losses = [trial.loss for trial in tuned.trials if trial.loss is not None]
-        skipped = [f"; not {trial.treatment}: {trial.reason}" for trial in tuned.trials if trial.loss is None]
+        skipped = [
+            f"; not {trial.treatment}: {trial.reason}"
+            for trial in tuned.trials
+            if trial.loss is None
+        ]
         told = "; ".join([str(tuned.treatment), *tuned.treated.notes])
         rows = [
             Metric("chosen_treatment", None, "name", NEUTRAL, reason=told),
-            Metric("tuning_loss", min(losses), "nats", NEUTRAL,
-                   reason=f"on half of the calibration data, the best of {len(losses)} treatments{''.join(skipped)}"),
-        ]  # fmt: skip
+            Metric(
+                "tuning_loss",
+                min(losses),
+                "nats",
+                NEUTRAL,
+                reason=(
+                    f"on half of the calibration data, the best of {len(losses)}"
+                    f" treatments{''.join(skipped)}"
+                ),
+            ),
+        ]
         return tuned.treatment, tuned.treated, rows
     treatment = Treatment(**{each.name: getattr(options, each.name) for each in fields(Treatment)})
     treated = treat(traced, scheme, inputs, treatment)
     changed = treated.rerounded
-    rows = [
-        Metric("rerounded_weights", sum(changed.values()) / len(changed), "share", NEUTRAL,
-               reason="mean over layers of the integers that are not the nearest"),
-    ] if changed else []  # fmt: skip
+    rows = (
+        [
+            Metric(
+                "rerounded_weights",
+                sum(changed.values()) / len(changed),
+                "share",
+                NEUTRAL,
+                reason="mean over layers of the integers that are not the nearest",
+            ),
+        ]
+        if changed
+        else []
+    )
     if treatment.equalization:
         # That there are none is an answer, which the reason explains.
-        pairs = [", ".join(f"{first} and {second}" for first, second in treated.equalized)] if treated.equalized else []
+        pairs = (
+            [", ".join(f"{first} and {second}" for first, second in treated.equalized)]
+            if treated.equalized
+            else []
+        )
         notes = [each for each in treated.notes if each.startswith("equalization: ")]
         count = len(treated.equalized)
-        rows.append(Metric("equalized_pairs", count, "count", NEUTRAL, reason="; ".join(pairs + notes)))
+        rows.append(
+            Metric("equalized_pairs", count, "count", NEUTRAL, reason="; ".join(pairs + notes))
+        )
     return treatment, treated, rows
 
 
-def _scores(original: nn.Module, quantized: fx.GraphModule, path: Path, test: Split) -> list[Metric]:
+def _scores(
+    original: nn.Module, quantized: fx.GraphModule, path: Path, test: Split
+) -> list[Metric]:
     """The task's headline in Brevitas and in ONNX Runtime, and what it lost against float."""
     session, differences = open_onnx(path), []
 
@@ -239,11 +294,20 @@ def _scores(original: nn.Module, quantized: fx.GraphModule, path: Path, test: Sp
 
     runs, batch = (original, quantized, in_session), at_a_time(quantized, _CHUNK)
     in_float, in_brevitas, in_runtime = scores(runs, test, batch=batch, seen=seen)
-    classes, own = isinstance(test.task, Classification), f"from this network's own float {in_float.headline.name}"
+    classes, own = (
+        isinstance(test.task, Classification),
+        f"from this network's own float {in_float.headline.name}",
+    )
     difference = torch.stack(differences).max().item()
     return [
         in_brevitas.named("{}", reason="fake-quantized, in Brevitas"),
         worsening(in_float.headline, in_brevitas.headline, reason=own),
         in_runtime.named("runtime_{}"),
-        Metric("runtime_max_difference", difference, "logit" if classes else "output", LOWER, reason="from Brevitas"),
+        Metric(
+            "runtime_max_difference",
+            difference,
+            "logit" if classes else "output",
+            LOWER,
+            reason="from Brevitas",
+        ),
     ]

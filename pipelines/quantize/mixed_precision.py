@@ -2,13 +2,16 @@
 
 The method, in four steps:
 
-1. The loss with all weights at the greatest width, then with one layer at each lesser width and the rest at the
-   greatest: what a layer's width costs. (`sensitivity` says what a loss is.)
-2. The assumption that these costs add up. HAWQ-V2 and V3 make it too (arXiv 1911.03852; arXiv 2011.10680, on integer
-   linear programming) with costs from the trace of the Hessian; here they are measured.
-3. The assignment of least predicted loss within the budget: a multiple-choice knapsack, solved exactly.
-4. The real loss of that assignment against the real one of the best single width within the same budget. The lesser
-   is taken: the answer never loses more than one width for all, on the calibration data.
+1. The loss with all weights at the greatest width, then with one layer at each lesser width and the
+   rest at the greatest: what a layer's width costs. (`sensitivity` says what a loss is.)
+2. The assumption that these costs add up. HAWQ-V2 and V3 make it too (arXiv 1911.03852; arXiv
+   2011.10680, on integer linear programming) with costs from the trace of the Hessian; here they
+   are measured.
+3. The assignment of least predicted loss within the budget: a multiple-choice knapsack, solved
+   exactly.
+4. The real loss of that assignment against the real one of the best single width within the same
+   budget. The lesser is taken: the answer never loses more than one width for all, on the
+   calibration data.
 """
 
 from __future__ import annotations
@@ -35,9 +38,10 @@ LOWER, NEUTRAL = Direction.LOWER, Direction.NEUTRAL
 class Plan:
     """The bits of each layer's weights, layers in the network's order.
 
-    `weight_bytes` are those of all weights, packed; `share` is theirs of the bytes at 8 bits. `predicted_loss` adds up
-    the layers' costs; `loss` is measured, both in nats on the calibration data. `uniform_loss` is measured with
-    `uniform_bits` in every layer, the best single width within the budget. `reason` says which of the two was taken.
+    `weight_bytes` are those of all weights, packed; `share` is theirs of the bytes at 8 bits.
+    `predicted_loss` adds up the layers' costs; `loss` is measured, both in nats on the calibration
+    data. `uniform_loss` is measured with `uniform_bits` in every layer, the best single width
+    within the budget. `reason` says which of the two was taken.
     """
 
     weight_bits: Mapping[str, int]
@@ -60,14 +64,30 @@ class Plan:
         width = f"{self.uniform_bits} bits in every layer"
         why = f"{width}, the best single width within the budget, on calibration data"
         return [
-            *(Metric("chosen_weight_bits", bits, "count", NEUTRAL, {"layer": name})
-              for name, bits in self.weight_bits.items()),
-            Metric("weight_bytes", self.weight_bytes, "bytes", LOWER, reason="of quantized layers, packed"),
-            Metric("weight_bytes_share", self.share, "share", LOWER, reason="of the bytes at 8 bits"),
+            *(
+                Metric("chosen_weight_bits", bits, "count", NEUTRAL, {"layer": name})
+                for name, bits in self.weight_bits.items()
+            ),
+            Metric(
+                "weight_bytes",
+                self.weight_bytes,
+                "bytes",
+                LOWER,
+                reason="of quantized layers, packed",
+            ),
+            Metric(
+                "weight_bytes_share", self.share, "share", LOWER, reason="of the bytes at 8 bits"
+            ),
             Metric("mixed_loss", self.loss, "nats", NEUTRAL, reason=self.reason),
-            Metric("mixed_predicted_loss", self.predicted_loss, "nats", NEUTRAL, reason="the sum of the layers' costs"),
+            Metric(
+                "mixed_predicted_loss",
+                self.predicted_loss,
+                "nats",
+                NEUTRAL,
+                reason="the sum of the layers' costs",
+            ),
             Metric("uniform_loss", self.uniform_loss, "nats", NEUTRAL, reason=why),
-        ]  # fmt: skip
+        ]
 
 
 def search(
@@ -78,7 +98,8 @@ def search(
     size_budget: float,
     widths: Sequence[int] = WIDTHS,
 ) -> Plan:
-    """The widths of all layers' weights by the method above, at most 3 + layers x (widths - 1) networks made for it.
+    """The widths of all layers' weights by the method above, at most 3 + layers x (widths - 1)
+    networks made for it.
 
     Args:
         make: gives the calibrated network for a scheme.
@@ -89,7 +110,8 @@ def search(
         widths: that a layer may have.
 
     Raises:
-        ValueError: an option is out of bounds, or no assignment meets the budget; there is no input.
+        ValueError: an option is out of bounds, or no assignment meets the budget; there is no
+            input.
         Unsupported: there is no layer to quantize.
     """
     widths = _checked(act_bits, size_budget, widths)
@@ -100,13 +122,18 @@ def search(
 
         @cache
         def loss(*bits: int) -> float:
-            return reference.loss(make(_scheme(dict(zip(layers, bits, strict=True)), act_bits))).divergence
+            return reference.loss(
+                make(_scheme(dict(zip(layers, bits, strict=True)), act_bits))
+            ).divergence
 
         widest = (widths[0],) * len(layers)
         least = loss(*widest)
         costs = [
             # A narrower width that happens to lose less is luck, not worth bytes elsewhere.
-            {width: max(0.0, loss(*widest[:at], width, *widest[at + 1 :]) - least) for width in widths}
+            {
+                width: max(0.0, loss(*widest[:at], width, *widest[at + 1 :]) - least)
+                for width in widths
+            }
             for at in range(len(layers))
         ]
         uniform = max(width for width in widths if width <= FULL_WIDTH * _exactly(size_budget))
@@ -115,12 +142,21 @@ def search(
         bits = sum(size * width for size, width in zip(weights, found, strict=True))
         predicted = least + sum(cost[width] for width, cost in zip(found, costs, strict=True))
         return Plan(
-            dict(zip(layers, found, strict=True)), act_bits, -(-bits // 8), bits / (FULL_WIDTH * sum(weights)),
-            predicted, loss(*found), uniform, loss(*plain), reason,
-        )  # fmt: skip
+            dict(zip(layers, found, strict=True)),
+            act_bits,
+            -(-bits // 8),
+            bits / (FULL_WIDTH * sum(weights)),
+            predicted,
+            loss(*found),
+            uniform,
+            loss(*plain),
+            reason,
+        )
 
 
-def _better(loss: Callable[..., float], found: tuple[int, ...], plain: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
+def _better(
+    loss: Callable[..., float], found: tuple[int, ...], plain: tuple[int, ...]
+) -> tuple[tuple[int, ...], str]:
     """The widths of lesser loss, those of one width for all where they are the same, and why."""
     every = f"{plain[0]} bits in every layer"
     if found == plain:
@@ -130,11 +166,15 @@ def _better(loss: Callable[..., float], found: tuple[int, ...], plain: tuple[int
     return found, f"{every} lose {loss(*plain):.3g} nats, not less"
 
 
-def cheapest(weights: Sequence[int], costs: Sequence[Mapping[int, float]], size_budget: float) -> list[int]:
-    """The width of each layer with the least sum of costs within the budget; of equal sums the one of least size.
+def cheapest(
+    weights: Sequence[int], costs: Sequence[Mapping[int, float]], size_budget: float
+) -> list[int]:
+    """The width of each layer with the least sum of costs within the budget; of equal sums the one
+    of least size.
 
-    Exact: all sizes that layers up to one can have, with the least cost for each, less those that a smaller size
-    equals or beats. An integer program's solver stops at an absolute gap of about 1e-6, as much as a layer may cost.
+    Exact: all sizes that layers up to one can have, with the least cost for each, less those that a
+    smaller size equals or beats. An integer program's solver stops at an absolute gap of about
+    1e-6, as much as a layer may cost.
 
     Args:
         weights: how many each layer has.
@@ -177,13 +217,17 @@ def _scheme(weight_bits: Mapping[str, int], act_bits: int) -> Scheme:
 
 
 def _checked(act_bits: int, size_budget: float, widths: Sequence[int]) -> tuple[int, ...]:
-    """The different widths, greatest first. Raises ValueError for an option out of range or a budget too small."""
+    """The different widths, greatest first. Raises ValueError for an option out of range or a
+    budget too small.
+    """
     if not 2 <= act_bits <= FULL_WIDTH:
         raise ValueError(f"act_bits must be in [2, {FULL_WIDTH}], got {act_bits}")
     if not 0 < size_budget <= 1:
         raise ValueError(f"size_budget must be in (0, 1], got {size_budget}")
     if not widths or not set(widths) <= set(range(2, FULL_WIDTH + 1)):
-        raise ValueError(f"widths must be some of the integers in [2, {FULL_WIDTH}], got {tuple(widths)}")
+        raise ValueError(
+            f"widths must be some of the integers in [2, {FULL_WIDTH}], got {tuple(widths)}"
+        )
     if min(widths) > FULL_WIDTH * _exactly(size_budget):
         raise _too_small(size_budget, min(widths) / FULL_WIDTH)
     return tuple(sorted(set(widths), reverse=True))
@@ -196,6 +240,6 @@ def _exactly(size_budget: float) -> Fraction:
 
 def _too_small(size_budget: float, least: float) -> ValueError:
     return ValueError(
-        f"size_budget must be at least {least:.6g}, the share with the least of the widths in every layer, "
-        f"got {size_budget}"
+        f"size_budget must be at least {least:.6g}, the share with the least of the widths in every"
+        f" layer, got {size_budget}"
     )

@@ -1,4 +1,6 @@
-"""Quantizing an ONNX file, whoever wrote it, by ONNX Runtime's static quantization: 8 bits, Q/DQ nodes."""
+"""Quantizing an ONNX file, whoever wrote it, by ONNX Runtime's static quantization: 8 bits, Q/DQ
+nodes.
+"""
 
 from __future__ import annotations
 
@@ -12,28 +14,54 @@ import torch
 from onnxruntime import quantization
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
-from evalsuite import Bench, Direction, Metric, Network, OnnxNetwork, Outcome, Unsupported, pieces, scores, worsening
+from evalsuite import (
+    Bench,
+    Direction,
+    Metric,
+    Network,
+    OnnxNetwork,
+    Outcome,
+    Unsupported,
+    pieces,
+    scores,
+    worsening,
+)
 from pipelines.quantize.execution import deployment_metrics
 from pipelines.quantize.yardstick import NO_LAYERS, no_relative_metrics
 
 if TYPE_CHECKING:
     from pipelines.quantize import Quantize
 
-_METHODS = {"percentile": quantization.CalibrationMethod.Percentile, "max": quantization.CalibrationMethod.MinMax}
+_METHODS = {
+    "percentile": quantization.CalibrationMethod.Percentile,
+    "max": quantization.CalibrationMethod.MinMax,
+}
 # What ONNX Runtime does, and so what an option may say; every other value takes a torch module.
 _MEANT = {
-    "weight_bits": (8,), "act_bits": (8,), "calibration": tuple(_METHODS), "weight_scale": ("max",),
-    "weight_rounding": ("nearest",), "bias_correction": (False,), "equalization": (False,), "tuned": (False,),
-    "qat_epochs": (0,), "scales": ("float",), "size_budget": (1.0,), "sensitivity": (False,), "qonnx": (False,),
+    "weight_bits": (8,),
+    "act_bits": (8,),
+    "calibration": tuple(_METHODS),
+    "weight_scale": ("max",),
+    "weight_rounding": ("nearest",),
+    "bias_correction": (False,),
+    "equalization": (False,),
+    "tuned": (False,),
+    "qat_epochs": (0,),
+    "scales": ("float",),
+    "size_budget": (1.0,),
+    "sensitivity": (False,),
+    "qonnx": (False,),
     "placement": ("post",),
-}  # fmt: skip
+}
 
 
 class _Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
     """The calibration inputs, one batch after another, by the file's names."""
 
     def __init__(self, network: OnnxNetwork, inputs: torch.Tensor) -> None:
-        self._batches: Iterator[Any] = (network.named(each) for each in pieces(inputs, network.batch or 32))
+        self._batches: Iterator[Any] = (
+            network.named(each) for each in pieces(inputs, network.batch or 32)
+        )
 
     def get_next(self) -> dict[str, Any] | None:
         """The next batch, None where there is no more."""
@@ -41,21 +69,28 @@ class _Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
 
 
 def measure_file(network: Network, bench: Bench, options: Quantize) -> Outcome:
-    """Quantize the file of `network`; size, latency and the task's headline against the file as it was.
+    """Quantize the file of `network`; size, latency and the task's headline against the file as it
+    was.
 
     Raises:
-        Unsupported: an option that takes the layers of a torch module, or a file that ONNX Runtime cannot quantize.
+        Unsupported: an option that takes the layers of a torch module, or a file that ONNX Runtime
+            cannot quantize.
     """
     module = network.module
     assert isinstance(module, OnnxNetwork)
     asked = [name for name, allowed in _MEANT.items() if getattr(options, name) not in allowed]
     if asked:
         said = ", ".join(f"{name} {getattr(options, name)!r}" for name in asked)
-        raise Unsupported(f"{said}: ONNX Runtime quantizes a file to 8 bits; for more give the model as my.py:make")
+        raise Unsupported(
+            f"{said}: ONNX Runtime quantizes a file to 8 bits; for more give the model as"
+            " my.py:make"
+        )
     calibration, path = bench.data.calibration, bench.folder / "quantized.onnx"
     count, batch = min(options.calibration_samples, len(calibration)), module.batch or 1
     if count < batch:
-        raise Unsupported(f"the file takes {batch} samples at a time, and there are {count} to calibrate with")
+        raise Unsupported(
+            f"the file takes {batch} samples at a time, and there are {count} to calibrate with"
+        )
     given = torch.as_tensor(calibration.first(count - count % batch))
     _quantize(module, given, path, options.calibration)
     quantized = OnnxNetwork(path, module.output)
@@ -63,7 +98,9 @@ def measure_file(network: Network, bench: Bench, options: Quantize) -> Outcome:
     whole = module.model().SerializeToString()
     metrics = [
         Metric("calibration_samples", len(given), "count", Direction.NEUTRAL),
-        worsening(before.headline, after.headline, reason=f"from the file's own {before.headline.name}"),
+        worsening(
+            before.headline, after.headline, reason=f"from the file's own {before.headline.name}"
+        ),
         after.named("runtime_{}", reason="ONNX Runtime's static quantization"),
         *deployment_metrics(whole, path, bench.data.test, (module, quantized)),
         *no_relative_metrics(NO_LAYERS),
@@ -77,11 +114,19 @@ def _quantize(module: OnnxNetwork, inputs: torch.Tensor, path: Path, calibration
         try:
             quant_pre_process(str(module.path), str(prepared), skip_symbolic_shape=True)
             quantization.quantize_static(
-                str(prepared), str(path), _Reader(module, inputs), quant_format=quantization.QuantFormat.QDQ,
-                per_channel=True, calibrate_method=_METHODS[calibration],
-            )  # fmt: skip
+                str(prepared),
+                str(path),
+                _Reader(module, inputs),
+                quant_format=quantization.QuantFormat.QDQ,
+                per_channel=True,
+                calibrate_method=_METHODS[calibration],
+            )
         except (OSError, MemoryError):  # a full disk says nothing of the network
             raise
         except Exception as error:  # ONNX Runtime's errors share no base class
-            said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:200]
-            raise Unsupported(f"ONNX Runtime cannot quantize the file: {type(error).__name__}: {said}") from error
+            said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")[
+                :200
+            ]
+            raise Unsupported(
+                f"ONNX Runtime cannot quantize the file: {type(error).__name__}: {said}"
+            ) from error

@@ -1,4 +1,6 @@
-"""Which tensors are quantized, and by which quantizers of Brevitas: the quantized network, not yet calibrated."""
+"""Which tensors are quantized, and by which quantizers of Brevitas: the quantized network, not
+yet calibrated.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ from brevitas.core.scaling.int_scaling import PowerOfTwoIntScaling
 from brevitas.nn import QuantConv1d, QuantConv2d, QuantIdentity, QuantLinear
 from brevitas.quant.fixed_point import Int8WeightPerChannelFixedPoint
 from brevitas.quant.scaled_int import Int8WeightPerChannelFloat, Int32Bias
-from brevitas.quant.shifted_scaled_int import ShiftedUint8ActPerTensorFixedPoint, ShiftedUint8ActPerTensorFloat
+from brevitas.quant.shifted_scaled_int import (
+    ShiftedUint8ActPerTensorFixedPoint,
+    ShiftedUint8ActPerTensorFloat,
+)
 from brevitas.quant_tensor import QuantTensor
 from torch import fx, nn
 
@@ -22,8 +27,8 @@ from evalsuite import Unsupported, census
 from pipelines.quantize.tracing import Add, Reshape, layer_of
 
 COMPUTE = (QuantLinear, QuantConv1d, QuantConv2d)
-# A channel's weights are taken to reach at least this share of its layer's greatest bias: else the scale of a channel
-# without weights would be next to 0, and its bias would not fit into 32 bits.
+# A channel's weights are taken to reach at least this share of its layer's greatest bias: else the
+# scale of a channel without weights would be next to 0, and its bias would not fit into 32 bits.
 _LEAST_RANGE = 2.0**-10
 _LEAST_SCALE = 1e-10
 
@@ -32,16 +37,25 @@ _Layer = TypeVar("_Layer", bound=nn.Module)
 
 
 def quantizer(bits: int, scales: Scales) -> QuantIdentity:
-    """Of activations: unsigned with a zero point, one scale per tensor, both for `calibrate` to set."""
-    kinds = {"float": ShiftedUint8ActPerTensorFloat, "power-of-two": ShiftedUint8ActPerTensorFixedPoint}
+    """Of activations: unsigned with a zero point, one scale per tensor, both for `calibrate` to
+    set.
+    """
+    kinds = {
+        "float": ShiftedUint8ActPerTensorFloat,
+        "power-of-two": ShiftedUint8ActPerTensorFixedPoint,
+    }
     return _frozen(QuantIdentity(act_quant=kinds[scales], bit_width=bits, return_quant_tensor=True))
 
 
-def quantized_layer(layer: nn.Linear | nn.Conv1d | nn.Conv2d, bits: int, scales: Scales, name: str) -> nn.Module:
-    """The Brevitas layer with the same weights and biases; it takes quantized inputs and gives floats.
+def quantized_layer(
+    layer: nn.Linear | nn.Conv1d | nn.Conv2d, bits: int, scales: Scales, name: str
+) -> nn.Module:
+    """The Brevitas layer with the same weights and biases; it takes quantized inputs and gives
+    floats.
 
-    The scale of each output channel is a constant from then on, at first that of its greatest weight: a scale that
-    followed the weights would change under the hands of what rounds them one after another.
+    The scale of each output channel is a constant from then on, at first that of its greatest
+    weight: a scale that followed the weights would change under the hands of what rounds them one
+    after another.
 
     Raises:
         Unsupported: a weight or bias is NaN or infinite.
@@ -56,7 +70,9 @@ def quantized_layer(layer: nn.Linear | nn.Conv1d | nn.Conv2d, bits: int, scales:
         "weight_quant": kinds[scales],
         "weight_bit_width": bits,
         "weight_scaling_impl_type": "parameter_from_stats",
-        "weight_scaling_min_val": 2.0 ** math.ceil(math.log2(least)) if scales == "power-of-two" else least,
+        "weight_scaling_min_val": 2.0 ** math.ceil(math.log2(least))
+        if scales == "power-of-two"
+        else least,
         "bias_quant": Int32Bias if bias is not None else None,
         "return_quant_tensor": False,
     }
@@ -66,9 +82,15 @@ def quantized_layer(layer: nn.Linear | nn.Conv1d | nn.Conv2d, bits: int, scales:
             made: Any = QuantLinear(layer.in_features, layer.out_features, **options)
         else:
             made = (QuantConv1d if isinstance(layer, nn.Conv1d) else QuantConv2d)(
-                layer.in_channels, layer.out_channels, layer.kernel_size, stride=layer.stride, padding=layer.padding,
-                dilation=layer.dilation, groups=layer.groups, **options,
-            )  # fmt: skip
+                layer.in_channels,
+                layer.out_channels,
+                layer.kernel_size,
+                stride=layer.stride,
+                padding=layer.padding,
+                dilation=layer.dilation,
+                groups=layer.groups,
+                **options,
+            )
     with torch.no_grad():
         made.weight.copy_(layer.weight)
         if bias is not None:
@@ -86,7 +108,9 @@ def kernel_of(layer: Any) -> Any:
 
 
 def is_power_of_two(kernel: Any) -> bool:
-    """Whether its scale is one: then Brevitas keeps the logarithm of the range's length, else the length."""
+    """Whether its scale is one: then Brevitas keeps the logarithm of the range's length, else
+    the length.
+    """
     return isinstance(kernel.int_scaling_impl, PowerOfTwoIntScaling)
 
 
@@ -121,9 +145,9 @@ class Bits:
 class Scheme:
     """How a network is quantized.
 
-    `bits` are those of every layer that `layers` does not name; None leaves a layer, or all that are not named, in
-    float. The logits have `LOGIT_BITS` bits, whatever `bits` says. `before_activations` quantizes the inputs of
-    activations too.
+    `bits` are those of every layer that `layers` does not name; None leaves a layer, or all that
+    are not named, in float. The logits have `LOGIT_BITS` bits, whatever `bits` says.
+    `before_activations` quantizes the inputs of activations too.
     """
 
     bits: Bits | None
@@ -145,11 +169,12 @@ class Value(nn.Module):
 
 
 def place(traced: fx.GraphModule, scheme: Scheme) -> fx.GraphModule:
-    """The network with quantized layers and with quantizers between them, for `calibrate`; `traced` stays as it is.
+    """The network with quantized layers and with quantizers between them, for `calibrate`; `traced`
+    stays as it is.
 
-    Quantized are the inputs of linear and convolutional layers, of pools, of additions and of float islands, the
-    logits, and, if the scheme says so, the inputs of activations. Everything for which there is no quantized
-    counterpart computes in float on dequantized tensors: a float island.
+    Quantized are the inputs of linear and convolutional layers, of pools, of additions and of float
+    islands, the logits, and, if the scheme says so, the inputs of activations. Everything for which
+    there is no quantized counterpart computes in float on dequantized tensors: a float island.
 
     Raises:
         Unsupported: nothing is there to quantize, or a layer cannot be.
@@ -158,7 +183,9 @@ def place(traced: fx.GraphModule, scheme: Scheme) -> fx.GraphModule:
 
 
 def is_pool(layer: nn.Module | None) -> bool:
-    """Whether it is an average that integers can take: the same number of places in every window."""
+    """Whether it is an average that integers can take: the same number of places in every
+    window.
+    """
     if not isinstance(layer, (nn.AvgPool1d, nn.AvgPool2d)):
         return isinstance(layer, (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d))  # over all places
     padded = any(layer.padding if isinstance(layer.padding, tuple) else (layer.padding,))
@@ -171,10 +198,11 @@ def keeps_grid(layer: nn.Module | None) -> bool:
 
 
 class _Placer:
-    """Copies the graph node by node. What a tensor is asked for, its real values or a grid, is made when it is asked.
+    """Copies the graph node by node. What a tensor is asked for, its real values or a grid, is made
+    when it is asked.
 
-    A grid is made once for each tensor. Islands are what is computed in float; the rest, and an input of real numbers,
-    an integer network computes.
+    A grid is made once for each tensor. Islands are what is computed in float; the rest, and an
+    input of real numbers, an integer network computes.
     """
 
     def __init__(self, traced: fx.GraphModule, scheme: Scheme) -> None:
@@ -205,10 +233,16 @@ class _Placer:
         elif keeps_grid(layer):
             self._write_kept(node, layer)
         elif isinstance(layer, Add) or is_pool(layer):
-            self._call(node, layer, [self._value(each) for each in node.args if isinstance(each, fx.Node)])
+            self._call(
+                node, layer, [self._value(each) for each in node.args if isinstance(each, fx.Node)]
+            )
         elif layer is not None and is_activation(layer):
             (source,) = node.all_input_nodes
-            before = self._scheme.before_activations or source in self._islands or source.op == "placeholder"
+            before = (
+                self._scheme.before_activations
+                or source in self._islands
+                or source.op == "placeholder"
+            )
             self._call(node, layer, [self._value(source) if before else self._real(source)])
         else:
             self._write_island(node, layer)
@@ -233,7 +267,8 @@ class _Placer:
     def _write_island(self, node: fx.Node, layer: nn.Module | None) -> None:
         """Integers reach it dequantized from a grid, floats of another island as they are."""
         inputs = {
-            each: self._raw[each] if each in self._islands else self._value(each) for each in node.all_input_nodes
+            each: self._raw[each] if each in self._islands else self._value(each)
+            for each in node.all_input_nodes
         }
         copied = self._graph.node_copy(node, inputs.__getitem__)
         if layer is not None:
@@ -244,7 +279,9 @@ class _Placer:
 
     def _call(self, node: fx.Node, layer: Any, inputs: list[fx.Node]) -> None:
         # Quantized layers are made for this network; what was traced belongs to the caller.
-        self._owned[str(node.target)] = layer if isinstance(layer, COMPUTE) else copy.deepcopy(layer)
+        self._owned[str(node.target)] = (
+            layer if isinstance(layer, COMPUTE) else copy.deepcopy(layer)
+        )
         self._emit(node, self._graph.call_module(str(node.target), tuple(inputs)))
 
     def _emit(self, node: fx.Node, made: fx.Node, *, island: bool = False) -> None:
@@ -278,17 +315,22 @@ class _Placer:
         return self._value(node) if self._grids.get(node) is self._raw[node] else self._raw[node]
 
     def _grid_is_read(self, node: fx.Node) -> bool:
-        """Whether anything that reads this tensor, through layers that keep the grid, computes in integers."""
+        """Whether anything that reads this tensor, through layers that keep the grid, computes
+        in integers.
+        """
         layers = [(user, layer_of(self._traced, user)) for user in node.users]
         return any(
             self._grid_is_read(user)
             if keeps_grid(layer)
-            else not isinstance(layer, FLOAT_COMPUTE) or self._scheme.of(str(user.target)) is not None
+            else not isinstance(layer, FLOAT_COMPUTE)
+            or self._scheme.of(str(user.target)) is not None
             for user, layer in layers
         )
 
     def _most_bits(self, node: fx.Node) -> int:
-        """The most bits that a layer reading this tensor wants, or the logits, if it is what they are made of."""
+        """The most bits that a layer reading this tensor wants, or the logits, if it is what
+        they are made of.
+        """
         found = [0]
         for user in node.users:
             layer = layer_of(self._traced, user)

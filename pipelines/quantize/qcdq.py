@@ -1,6 +1,8 @@
-"""Writing a calibrated network as ONNX: with QuantizeLinear, Clip and DequantizeLinear nodes (QCDQ), and as QONNX.
+"""Writing a calibrated network as ONNX: with QuantizeLinear, Clip and DequantizeLinear nodes
+(QCDQ), and as QONNX.
 
-The exported QCDQ graph is rewritten so that ONNX Runtime computes what Brevitas does, without needless work.
+The exported QCDQ graph is rewritten so that ONNX Runtime computes what Brevitas does, without
+needless work.
 """
 
 from __future__ import annotations
@@ -34,15 +36,17 @@ Array = NDArray[Any]
 def fixed_shapes(model: onnx.ModelProto, example: Inputs) -> None:
     """Compute once what follows from shapes and constants alone, in place; only the batch is free.
 
-    Where a Reshape to a shape that holds the batch remains, the batch becomes -1. torch's older exporter computes such
-    shapes, and the scale of attention products, at each run.
+    Where a Reshape to a shape that holds the batch remains, the batch becomes -1. torch's older
+    exporter computes such shapes, and the scale of attention products, at each run.
     """
     frontier = _shape_results(model)
     if not frontier:
         return
     runs = [_evaluate(model, frontier, example, batch) for batch in _BATCHES]
     for name, *values in zip(frontier, *runs, strict=True):
-        if all(value.shape == values[0].shape and np.array_equal(value, values[0]) for value in values):
+        if all(
+            value.shape == values[0].shape and np.array_equal(value, values[0]) for value in values
+        ):
             _replace(model, name, values[0])
         elif (shape := _free_batch(values)) is not None:
             _replace(model, name, shape, only=("Reshape", 1))
@@ -59,13 +63,23 @@ def _shape_results(model: onnx.ModelProto) -> list[str]:
             static.update(node.output)
             if node.op_type in _SHAPES or inputs & shaped:
                 shaped.update(node.output)
-    read = {name for node in model.graph.node if not static.issuperset(node.output) for name in node.input}
+    read = {
+        name
+        for node in model.graph.node
+        if not static.issuperset(node.output)
+        for name in node.input
+    }
     return sorted(shaped & read)
 
 
 def _free_batch(values: list[Array]) -> Array | None:
-    """The one shape behind shapes found at each of `_BATCHES`; None if it is not one with the batch in one place."""
-    if any(value.ndim != 1 or value.dtype != np.int64 or value.shape != values[0].shape for value in values):
+    """The one shape behind shapes found at each of `_BATCHES`; None if it is not one with the
+    batch in one place.
+    """
+    if any(
+        value.ndim != 1 or value.dtype != np.int64 or value.shape != values[0].shape
+        for value in values
+    ):
         return None
     varying = np.flatnonzero((values[0] != values[1]) | (values[0] != values[2]))
     if len(varying) != 1 or (values[0] < 0).any():
@@ -80,7 +94,9 @@ def _free_batch(values: list[Array]) -> Array | None:
     return shape
 
 
-def _evaluate(model: onnx.ModelProto, names: Iterable[str], example: Inputs, batch: int) -> list[Array]:
+def _evaluate(
+    model: onnx.ModelProto, names: Iterable[str], example: Inputs, batch: int
+) -> list[Array]:
     copied = onnx.ModelProto()
     copied.CopyFrom(model)
     del copied.graph.output[:]
@@ -90,8 +106,12 @@ def _evaluate(model: onnx.ModelProto, names: Iterable[str], example: Inputs, bat
     return list(session.run(None, feed(session, rows)))
 
 
-def _replace(model: onnx.ModelProto, name: str, value: Array, only: tuple[str, int] | None = None) -> None:
-    """Let the nodes that read `name`, or those of one type that read it in one place, read a constant instead."""
+def _replace(
+    model: onnx.ModelProto, name: str, value: Array, only: tuple[str, int] | None = None
+) -> None:
+    """Let the nodes that read `name`, or those of one type that read it in one place, read a
+    constant instead.
+    """
     constant = f"{name}_fixed"
     model.graph.initializer.append(numpy_helper.from_array(value, constant))
     for node in model.graph.node:
@@ -101,10 +121,12 @@ def _replace(model: onnx.ModelProto, name: str, value: Array, only: tuple[str, i
 
 
 def drop_idle_clips(model: onnx.ModelProto) -> None:
-    """Leave out, in place, each Clip that cannot bind: a constant's values, or a type's, lie within its ends.
+    """Leave out, in place, each Clip that cannot bind: a constant's values, or a type's, lie within
+    its ends.
 
-    Brevitas writes one between every QuantizeLinear, or constant, and DequantizeLinear. ONNX Runtime folds them away;
-    OpenVINO does not know a quantized layer behind one, and computes it in float32.
+    Brevitas writes one between every QuantizeLinear, or constant, and DequantizeLinear. ONNX
+    Runtime folds them away; OpenVINO does not know a quantized layer behind one, and computes it in
+    float32.
     """
     constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     for node in model.graph.node:
@@ -114,7 +136,11 @@ def drop_idle_clips(model: onnx.ModelProto) -> None:
     outputs = {value.name for value in model.graph.output}
     instead: dict[str, str] = {}
     for node in model.graph.node:
-        if node.op_type != "Clip" or node.output[0] in outputs or not set(node.input[1:]) - {""} <= constants.keys():
+        if (
+            node.op_type != "Clip"
+            or node.output[0] in outputs
+            or not set(node.input[1:]) - {""} <= constants.keys()
+        ):
             continue
         span = _span(node.input[0], constants, makers)
         ends = [constants[name] if name else None for name in (*node.input[1:], "", "")[:2]]
@@ -126,12 +152,25 @@ def drop_idle_clips(model: onnx.ModelProto) -> None:
     _drop_unread(model)
 
 
-def _span(name: str, constants: Mapping[str, Array], makers: Mapping[str, onnx.NodeProto]) -> tuple[int, int] | None:
-    """The least and the greatest integer that a value may be; None of what is neither constant nor quantized."""
-    if name in constants and constants[name].size and np.issubdtype(constants[name].dtype, np.integer):
+def _span(
+    name: str, constants: Mapping[str, Array], makers: Mapping[str, onnx.NodeProto]
+) -> tuple[int, int] | None:
+    """The least and the greatest integer that a value may be; None of what is neither constant
+    nor quantized.
+    """
+    if (
+        name in constants
+        and constants[name].size
+        and np.issubdtype(constants[name].dtype, np.integer)
+    ):
         return int(constants[name].min()), int(constants[name].max())
     maker = makers.get(name)
-    if maker is None or maker.op_type != "QuantizeLinear" or len(maker.input) < 3 or maker.input[2] not in constants:
+    if (
+        maker is None
+        or maker.op_type != "QuantizeLinear"
+        or len(maker.input) < 3
+        or maker.input[2] not in constants
+    ):
         return None
     limits = np.iinfo(constants[maker.input[2]].dtype)
     return int(limits.min), int(limits.max)
@@ -156,16 +195,21 @@ def _drop_unread(model: onnx.ModelProto) -> None:
     model.graph.initializer.extend(constants)
 
 
-# Opset 20, that of the float32 file, writes GELU as one operator, so both files run the same kernel. IR 9 came with it.
+# Opset 20, that of the float32 file, writes GELU as one operator, so both files run the same
+# kernel. IR 9 came with it.
 _OPSET, _IR = 20, 9
 # What FPGA compilers read; GELU is written as Div, Erf, Add and Mul there.
 _QONNX_OPSET, _QONNX_IR = 13, 8
 
 
 def export_qcdq(
-    quantized: fx.GraphModule, input_shape: tuple[int, ...], path: Path, example: Inputs | None = None
+    quantized: fx.GraphModule,
+    input_shape: tuple[int, ...],
+    path: Path,
+    example: Inputs | None = None,
 ) -> None:
-    """Write `path`: dynamic batch, input "input", output "logits"; several inputs are named as `export_onnx` does.
+    """Write `path`: dynamic batch, input "input", output "logits"; several inputs are named as
+    `export_onnx` does.
 
     Widths below 8 bits are stored in 8 and clipped.
 
@@ -183,17 +227,20 @@ def export_qcdq(
         _export(quantized, given, path)
     except OnnxExporterError as error:
         text = str(error).partition("\n")[0].partition("  [Caused by")[0]
-        raise Unsupported(f"QCDQ: {text}; write that layer with operators of ONNX {_OPSET}") from error
+        raise Unsupported(
+            f"QCDQ: {text}; write that layer with operators of ONNX {_OPSET}"
+        ) from error
 
     _finish(path, _IR, given)
 
 
 def export_qonnx(quantized: nn.Module, input_shape: tuple[int, ...], path: Path) -> None:
-    """Write `path` as QONNX (arXiv 2206.07527), for FPGAs: one Quant node of any width per quantizer, float32 between.
+    """Write `path` as QONNX (arXiv 2206.07527), for FPGAs: one Quant node of any width per
+    quantizer, float32 between.
 
-    Dynamic batch, input "input", output "logits". Unlike in QCDQ, widths below 8 bits are stated in the file. ONNX
-    Runtime does not run it: Quant is an operator of the domain "qonnx.custom_op.general", which the package qonnx
-    executes.
+    Dynamic batch, input "input", output "logits". Unlike in QCDQ, widths below 8 bits are stated in
+    the file. ONNX Runtime does not run it: Quant is an operator of the domain
+    "qonnx.custom_op.general", which the package qonnx executes.
 
     Args:
         quantized: calibrated; stays as it is.
@@ -204,14 +251,22 @@ def export_qonnx(quantized: nn.Module, input_shape: tuple[int, ...], path: Path)
         Unsupported: a float island, such as attention, has no operator in this opset.
     """
     try:
-        _write(export_by_brevitas, quantized, {"input": torch.zeros(2, *input_shape)}, path, _QONNX_OPSET)
+        _write(
+            export_by_brevitas,
+            quantized,
+            {"input": torch.zeros(2, *input_shape)},
+            path,
+            _QONNX_OPSET,
+        )
     except UnsupportedOperatorError as error:
         raise Unsupported(f"QONNX: {str(error).splitlines()[0]}") from error
     _finish(path, _QONNX_IR)
 
 
 def _finish(path: Path, ir: int, example: Inputs | None = None) -> None:
-    """Rewrite the file that Brevitas wrote, its shapes too where an example is given to run it on, and check it."""
+    """Rewrite the file that Brevitas wrote, its shapes too where an example is given to run it
+    on, and check it.
+    """
     model = onnx.load(str(path))
     model.ir_version = ir
     if example is not None:
@@ -228,12 +283,20 @@ def _export(quantized: fx.GraphModule, example: Inputs, path: Path) -> None:
     _flatten_positions(quantized)
     if not isinstance(pair, torch.Tensor):
         _take_apart(quantized, list(taken))
-        taken = {node.name: taken[node.name] for node in quantized.graph.nodes if node.op == "placeholder"}
+        taken = {
+            node.name: taken[node.name]
+            for node in quantized.graph.nodes
+            if node.op == "placeholder"
+        }
     _write(export_onnx_qcdq, quantized, taken, path, _OPSET)
 
 
 def _write(
-    export: Callable[..., Any], quantized: nn.Module, taken: dict[str, torch.Tensor], path: Path, opset: int
+    export: Callable[..., Any],
+    quantized: nn.Module,
+    taken: dict[str, torch.Tensor],
+    path: Path,
+    opset: int,
 ) -> None:
     """One of Brevitas' exports; `taken` are the inputs by their names in the file."""
     export(
@@ -250,20 +313,32 @@ def _write(
 
 
 def _flatten_positions(quantized: fx.GraphModule) -> None:
-    """Give linear layers with a bias the positions of all samples, which come first, as rows; in place.
+    """Give linear layers with a bias the positions of all samples, which come first, as rows; in
+    place.
 
-    ONNX Runtime has an integer kernel for Gemm with a bias; of the MatMul and Add that three dimensions become it makes
-    a float Add.
+    ONNX Runtime has an integer kernel for Gemm with a bias; of the MatMul and Add that three
+    dimensions become it makes a float Add.
     """
     for node in list(quantized.graph.nodes):
         layer, shape = layer_of(quantized, node), node.meta.get("shape", ())
-        if not isinstance(layer, QuantLinear) or layer.bias is None or len(shape) != 3 or shape[0] != 1:
+        if (
+            not isinstance(layer, QuantLinear)
+            or layer.bias is None
+            or len(shape) != 3
+            or shape[0] != 1
+        ):
             continue
         with quantized.graph.inserting_after(node):
             unflattened = quantized.graph.call_function(torch.reshape, (node, (-1, *shape[1:])))
-        node.replace_all_uses_with(unflattened, delete_user_cb=lambda user, kept=unflattened: user is not kept)
+        node.replace_all_uses_with(
+            unflattened, delete_user_cb=lambda user, kept=unflattened: user is not kept
+        )
         with quantized.graph.inserting_before(node):
-            node.args = (quantized.graph.call_function(torch.reshape, (node.args[0], (-1, layer.in_features))),)
+            node.args = (
+                quantized.graph.call_function(
+                    torch.reshape, (node.args[0], (-1, layer.in_features))
+                ),
+            )
     quantized.recompile()
 
 
@@ -284,10 +359,16 @@ def _take_apart(quantized: fx.GraphModule, names: list[str]) -> None:
 
 
 def constant_bytes(content: bytes) -> int:
-    """Bytes of all constants in the content of an ONNX file, weights and the rest; without names and metadata."""
+    """Bytes of all constants in the content of an ONNX file, weights and the rest; without names
+    and metadata.
+    """
     model = onnx.load_from_string(content)
     tensors = list(model.graph.initializer)
     tensors += [
-        a.t for node in model.graph.node if node.op_type == "Constant" for a in node.attribute if a.HasField("t")
+        a.t
+        for node in model.graph.node
+        if node.op_type == "Constant"
+        for a in node.attribute
+        if a.HasField("t")
     ]
     return sum(numpy_helper.to_array(tensor).nbytes for tensor in tensors)

@@ -10,7 +10,9 @@ import torch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread for torch: sums that are split among threads differ in their last bits with the number of threads."""
+    """One thread for torch: sums that are split among threads differ in their last bits with the
+    number of threads.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -21,7 +21,8 @@ _VALUES = 2**28  # of all tensors of a batch: 1 GiB of float32
 class Reshape(nn.Module):
     """Flattens to (batch, features).
 
-    ONNX Runtime fuses an integer Gemm behind a Reshape, but not behind the Flatten that nn.Flatten becomes.
+    ONNX Runtime fuses an integer Gemm behind a Reshape, but not behind the Flatten that nn.Flatten
+    becomes.
     """
 
     def __init__(self, features: int) -> None:
@@ -41,13 +42,16 @@ class Add(nn.Module):
         return first + second
 
 
-def trace(module: nn.Module, input_shape: tuple[int, ...], example: Inputs | None = None) -> fx.GraphModule:
-    """A copy of `module` as a graph: of layers, each called once, and of the functions for which there is no layer.
+def trace(
+    module: nn.Module, input_shape: tuple[int, ...], example: Inputs | None = None
+) -> fx.GraphModule:
+    """A copy of `module` as a graph: of layers, each called once, and of the functions for which
+    there is no layer.
 
-    It is read as `in_modules` does, with each activation as one layer. Additions of two tensors and flattening to
-    (batch, features) become modules, BatchNorm is folded into the layer before it. Each layer is named by its path.
-    Every node has its shape for a batch of one in `meta["shape"]`, () if it is no tensor; a placeholder says in
-    `meta["real"]` whether it takes real numbers.
+    It is read as `in_modules` does, with each activation as one layer. Additions of two tensors and
+    flattening to (batch, features) become modules, BatchNorm is folded into the layer before it.
+    Each layer is named by its path. Every node has its shape for a batch of one in `meta["shape"]`,
+    () if it is no tensor; a placeholder says in `meta["real"]` whether it takes real numbers.
 
     Args:
         module: called with one argument, the batch.
@@ -58,14 +62,17 @@ def trace(module: nn.Module, input_shape: tuple[int, ...], example: Inputs | Non
         Unsupported: it cannot be read, or something hangs on a layer that its graph would lose.
     """
     for path, layer in module.named_modules():
-        # An activation is taken as it is, BatchNorm folded, and a layer rewritten: what hangs on them would be lost.
+        # An activation is taken as it is, BatchNorm folded, and a layer rewritten: what hangs on
+        # them would be lost.
         if layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer):
             raise Unsupported(
-                f"{path or 'the network'} ({type(layer).__name__}) has forward hooks, or a forward of its own, and may "
-                "compute something else than its layer: remove them"
+                f"{path or 'the network'} ({type(layer).__name__}) has forward hooks, or a forward"
+                " of its own, and may compute something else than its layer: remove them"
             )
         if isinstance(layer, _NORMS) and layer.running_mean is None:
-            raise Unsupported(f"{path} norms by the statistics of its batch; give it track_running_stats=True")
+            raise Unsupported(
+                f"{path} norms by the statistics of its batch; give it track_running_stats=True"
+            )
     if example is None:
         example = torch.rand((2, *input_shape), generator=torch.Generator().manual_seed(0))
     read = in_modules(module, example, whole=_activations(module))
@@ -82,14 +89,22 @@ def trace(module: nn.Module, input_shape: tuple[int, ...], example: Inputs | Non
 
 
 def _activations(module: nn.Module) -> list[nn.Module]:
-    """Those with a row, and torch's others: a quantizer in the midst of one would quantize something else in each."""
+    """Those with a row, and torch's others: a quantizer in the midst of one would quantize
+    something else in each.
+    """
     known = [each.module for each in census(module, gates=True)]
-    layers = [each for each in module.modules() if type(each).__module__ == "torch.nn.modules.activation"]
-    return known + [each for each in layers if not isinstance(each, nn.GLU) and not list(each.children())]
+    layers = [
+        each for each in module.modules() if type(each).__module__ == "torch.nn.modules.activation"
+    ]
+    return known + [
+        each for each in layers if not isinstance(each, nn.GLU) and not list(each.children())
+    ]
 
 
 def at_a_time(traced: fx.GraphModule, most: int) -> int:
-    """How many samples to run at a time: `most`, or fewer where the tensors are large: some callers keep all."""
+    """How many samples to run at a time: `most`, or fewer where the tensors are large: some
+    callers keep all.
+    """
     values: int = sum(math.prod(node.meta.get("shape", ())) for node in traced.graph.nodes)
     return max(1, min(most, _VALUES // values))
 
@@ -111,12 +126,17 @@ def _normalised(read: fx.GraphModule, real: bool) -> fx.GraphModule:
         name = path.replace(".", "_")
         if name == "input" or name.startswith(_RESERVED) or not name[:1].isalpha():
             name = f"layer_{name.lstrip('_')}"
-        return next(each for i in range(10**6) if (each := f"{name}_{i}" if i else name) not in owned)
+        return next(
+            each for i in range(10**6) if (each := f"{name}_{i}" if i else name) not in owned
+        )
 
     for node, layer in layers.items():
         if layer is not None:
             # By the path, where one kind of layer is called there, once or more, and nothing else.
-            path, named = node.meta.get("path", ""), str(node.target) if node.op == "call_module" else node.name
+            path, named = (
+                node.meta.get("path", ""),
+                str(node.target) if node.op == "call_module" else node.name,
+            )
             name = free(path if path and len(kinds[path]) == 1 else named)
             owned[name] = copy.deepcopy(layer)
             sources = node.args[:1] if node.target is torch.reshape else node.args
@@ -136,16 +156,25 @@ def _layer(read: fx.GraphModule, node: fx.Node) -> nn.Module | None:
     """The layer that a node calls, or the one that does the same; None where there is none."""
     layer, shape = layer_of(read, node), node.meta.get("shape", ())
     given = [each.meta.get("shape", ()) for each in node.args if isinstance(each, fx.Node)]
-    if node.target is operator.add and len(given) == 2 and given == [shape] * 2 and shape[:1] == (-1,):
+    if (
+        node.target is operator.add
+        and len(given) == 2
+        and given == [shape] * 2
+        and shape[:1] == (-1,)
+    ):
         return Add()
-    flat = node.target is torch.reshape and len(given[0]) > 2 and given[0][0] == -1 and len(shape) == 2
+    flat = (
+        node.target is torch.reshape and len(given[0]) > 2 and given[0][0] == -1 and len(shape) == 2
+    )
     if isinstance(layer, nn.Flatten) or (flat and shape[0] == -1):
         return Reshape(shape[1])
     return layer
 
 
 def _fold_norms(traced: fx.GraphModule) -> None:
-    """Fold each BatchNorm into the only layer that it follows, in place; one that follows none stays a float layer."""
+    """Fold each BatchNorm into the only layer that it follows, in place; one that follows none
+    stays a float layer.
+    """
     for node in list(traced.graph.nodes):
         norm = layer_of(traced, node)
         if not isinstance(norm, _NORMS):
@@ -157,8 +186,11 @@ def _fold_norms(traced: fx.GraphModule) -> None:
         if isinstance(layer, (nn.Conv1d, nn.Conv2d)):
             setattr(traced, str(before.target), fuse_conv_bn_eval(layer, norm))
         elif isinstance(layer, nn.Linear) and len(node.meta["shape"]) == 2:
-            if not norm.affine and norm.running_mean is not None:  # torch folds such a norm into convolutions only
-                norm.weight, norm.bias = (nn.Parameter(torch.full_like(norm.running_mean, each)) for each in (1.0, 0.0))
+            # torch folds such a norm into convolutions only
+            if not norm.affine and norm.running_mean is not None:
+                norm.weight, norm.bias = (
+                    nn.Parameter(torch.full_like(norm.running_mean, each)) for each in (1.0, 0.0)
+                )
             setattr(traced, str(before.target), fuse_linear_bn_eval(layer, norm))
         else:
             continue
@@ -167,10 +199,11 @@ def _fold_norms(traced: fx.GraphModule) -> None:
 
 
 def _keep_positions(traced: fx.GraphModule) -> None:
-    """Give linear layers (batch, positions, features) where they are given (batch x positions, features), in place.
+    """Give linear layers (batch, positions, features) where they are given (batch x positions,
+    features), in place.
 
-    GPT-2's layers flatten what they are given and unflatten what they make; a linear layer takes the last dimension of
-    any tensor, and the first counts the samples then.
+    GPT-2's layers flatten what they are given and unflatten what they make; a linear layer takes
+    the last dimension of any tensor, and the first counts the samples then.
     """
     for node in list(traced.graph.nodes):
         flat = node.all_input_nodes[0] if isinstance(layer_of(traced, node), nn.Linear) else None
@@ -182,12 +215,17 @@ def _keep_positions(traced: fx.GraphModule) -> None:
             len(shape) <= 2
             or shape[0] != -1
             or shape[-1] != node.meta["shape"][-1]
-            or any(user.target is not torch.reshape or user.meta["shape"] != shape for user in users)
+            or any(
+                user.target is not torch.reshape or user.meta["shape"] != shape for user in users
+            )
             or len(flat.users) > 1
             or flat.meta["shape"] != (-math.prod(shape[1:-1]), features)
         ):
             continue
-        flat.args, flat.meta["shape"] = (flat.args[0], (-1, *shape[1:-1], features)), (*shape[:-1], features)
+        flat.args, flat.meta["shape"] = (
+            (flat.args[0], (-1, *shape[1:-1], features)),
+            (*shape[:-1], features),
+        )
         node.meta["shape"] = shape
         for user in users:
             user.replace_all_uses_with(node)

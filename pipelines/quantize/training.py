@@ -1,4 +1,6 @@
-"""Quantization-aware training: fine-tuning the weights, and the scales if asked for, under their rounding."""
+"""Quantization-aware training: fine-tuning the weights, and the scales if asked for, under their
+rounding.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from pipelines.quantize.tracing import at_a_time
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """One quantizer's, or one per channel: `length` is Brevitas' parameter, or its logarithm; `below` what is under 0.
+    """One quantizer's, or one per channel: `length` is Brevitas' parameter, or its logarithm;
+    `below` what is under 0.
 
     `octaves`, of the shape of `length`, are how often the range has doubled since calibration.
     """
@@ -34,11 +37,14 @@ class Range:
 
     @classmethod
     def of(cls, layer: nn.Module) -> Range:
-        """That of a calibrated layer of Brevitas, as it is now; weights, which are signed, have no zero point."""
+        """That of a calibrated layer of Brevitas, as it is now; weights, which are signed, have
+        no zero point.
+        """
         kernel = kernel_of(layer)
         length, power_of_two = kernel.scaling_impl.value, is_power_of_two(kernel)
         below = kernel.zero_point_impl.value if isinstance(layer, QuantIdentity) else None
-        # Brevitas rounds a logarithm up: from a whole one the least step up would double the scale, so begin amid.
+        # Brevitas rounds a logarithm up: from a whole one the least step up would double the scale,
+        # so begin amid.
         start = length.detach().ceil() - 0.5 if power_of_two else length.detach().clone()
         start_below = None if below is None else below.detach().clone()
         return cls(length, below, power_of_two, start, start_below, torch.zeros_like(start))
@@ -46,45 +52,63 @@ class Range:
     @property
     def factor(self) -> torch.Tensor:
         """By how much the scale has grown since calibration."""
-        moved = (self.start + self.octaves).ceil() - self.start.ceil() if self.power_of_two else self.octaves
+        moved = (
+            (self.start + self.octaves).ceil() - self.start.ceil()
+            if self.power_of_two
+            else self.octaves
+        )
         return moved.exp2()
 
     def take_gradient(self) -> None:
         """That of the octaves, from those of Brevitas' parameters: both ends of the range move."""
         factor, gradient = self.factor, torch.zeros_like(self.octaves)
         if self.length.grad is not None:
-            gradient += self.length.grad * (1 if self.power_of_two else self.start * factor * math.log(2))
+            gradient += self.length.grad * (
+                1 if self.power_of_two else self.start * factor * math.log(2)
+            )
         if self.below is not None and self.start_below is not None and self.below.grad is not None:
             gradient += self.below.grad * self.start_below * factor * math.log(2)
         self.octaves.grad = gradient
 
     def write(self) -> None:
         """Write the learnt range into Brevitas' parameters."""
-        self.length.copy_(self.start + self.octaves if self.power_of_two else self.start * self.factor)
+        self.length.copy_(
+            self.start + self.octaves if self.power_of_two else self.start * self.factor
+        )
         if self.below is not None and self.start_below is not None:
             self.below.copy_(self.start_below * self.factor)
 
 
 class ScaleLearning:
-    """Learns all scales of a calibrated network, those of activations and those of channels' weights, in place.
+    """Learns all scales of a calibrated network, those of activations and those of channels'
+    weights, in place.
 
-    The gradient of a scale is that of LSQ (arXiv 1902.08153): Brevitas clips as it does, and its rounding passes
-    gradients through. As in TQT (arXiv 1903.08066) what moves is the scale's binary logarithm, by Adam: so scales
-    stay above 0, powers of two are learnt in the same way, rounded up with the gradient passed through, and a step has
-    a size of its own, whatever the workload's optimizer, whose weight decay would pull every range towards 0. Adam
-    divides LSQ's factor 1 / sqrt(N Q) out again. Zero points, as integers, stay what calibration found.
+    The gradient of a scale is that of LSQ (arXiv 1902.08153): Brevitas clips as it does, and its
+    rounding passes gradients through. As in TQT (arXiv 1903.08066) what moves is the scale's binary
+    logarithm, by Adam: so scales stay above 0, powers of two are learnt in the same way, rounded up
+    with the gradient passed through, and a step has a size of its own, whatever the workload's
+    optimizer, whose weight decay would pull every range towards 0. Adam divides LSQ's factor 1 /
+    sqrt(N Q) out again. Zero points, as integers, stay what calibration found.
     """
 
     def __init__(self, network: nn.Module, rate: float) -> None:
-        """Make the scales of `network` take gradients; `rate` is the octaves that one moves in a step, at first."""
+        """Make the scales of `network` take gradients; `rate` is the octaves that one moves in a
+        step, at first.
+        """
         self._rate, self._first = rate, 0.0
-        self.ranges = [Range.of(each) for each in network.modules() if isinstance(each, (QuantIdentity, *COMPUTE))]
+        self.ranges = [
+            Range.of(each)
+            for each in network.modules()
+            if isinstance(each, (QuantIdentity, *COMPUTE))
+        ]
         self._optimizer = torch.optim.Adam([each.octaves for each in self.ranges], lr=rate)
         self._freeze(frozen=False)
 
     @torch.no_grad()
     def step(self, learning_rate: float) -> None:
-        """After a step of the workload's optimizer: one of the scales, whose rate falls as the workload's does."""
+        """After a step of the workload's optimizer: one of the scales, whose rate falls as the
+        workload's does.
+        """
         self._first = self._first or learning_rate
         for each in self.ranges:
             each.take_gradient()
@@ -108,17 +132,21 @@ class ScaleLearning:
                     parameter.requires_grad_(not frozen)
 
 
-# Octaves a step, the same for every network. Of equally good ones the first is taken: 0 keeps calibration's scales.
+# Octaves a step, the same for every network. Of equally good ones the first is taken: 0 keeps
+# calibration's scales.
 RATES = (0.0, 0.003, 0.01)
 _CHUNK = 1000  # samples at a time, at most
 
 
-def train(quantized: fx.GraphModule, bench: Bench, epochs: int, rate: float = 0.0) -> fx.GraphModule:
-    """A copy of a calibrated network with weights and biases trained for `epochs` passes, in eval mode.
+def train(
+    quantized: fx.GraphModule, bench: Bench, epochs: int, rate: float = 0.0
+) -> fx.GraphModule:
+    """A copy of a calibrated network with weights and biases trained for `epochs` passes, in eval
+    mode.
 
-    Gradients pass through the rounding unchanged (the straight-through estimator, arXiv 1308.3432). Scales move by up
-    to `rate` octaves a step, see `ScaleLearning`; at 0 they stay what calibration found. The same seed gives the same
-    network, bit for bit, for every number of threads.
+    Gradients pass through the rounding unchanged (the straight-through estimator, arXiv 1308.3432).
+    Scales move by up to `rate` octaves a step, see `ScaleLearning`; at 0 they stay what calibration
+    found. The same seed gives the same network, bit for bit, for every number of threads.
 
     Raises:
         ValueError: `epochs` or `rate` is negative.
@@ -130,7 +158,8 @@ def train(quantized: fx.GraphModule, bench: Bench, epochs: int, rate: float = 0.
         raise ValueError(f"rate must be at least 0 and finite, got {rate}")
     trained = copy.deepcopy(quantized)
     scales = ScaleLearning(trained, rate) if rate else None
-    # Whatever draws random numbers in a float island does so from the seed, and the caller's generator stays as it was.
+    # Whatever draws random numbers in a float island does so from the seed, and the caller's
+    # generator stays as it was.
     with torch.random.fork_rng(devices=[]), one_thread():
         torch.manual_seed(bench.seed)
         bench.fine_tune(trained, epochs, after_step=scales.step if scales else None)
@@ -140,19 +169,25 @@ def train(quantized: fx.GraphModule, bench: Bench, epochs: int, rate: float = 0.
     trained.zero_grad(set_to_none=True)
     for name, parameter in trained.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
-            raise Unsupported(f"training under quantization diverged: {name} is not finite after {epochs} epochs")
+            raise Unsupported(
+                f"training under quantization diverged: {name} is not finite after {epochs} epochs"
+            )
     check_ranges(trained)
     check_grid(trained)
     return trained
 
 
 def train_scales(
-    quantized: fx.GraphModule, bench: Bench, epochs: int, rates: Sequence[float] = RATES, unit: str = "nats"
+    quantized: fx.GraphModule,
+    bench: Bench,
+    epochs: int,
+    rates: Sequence[float] = RATES,
+    unit: str = "nats",
 ) -> tuple[fx.GraphModule, list[Metric]]:
     """Train at each rate of the scales, and take the network of least loss on the validation data.
 
-    The rows tell the rate that was chosen, and the validation loss in `unit` at each, with the setting "scale_rate",
-    or why there is none.
+    The rows tell the rate that was chosen, and the validation loss in `unit` at each, with the
+    setting "scale_rate", or why there is none.
 
     Raises:
         ValueError: see `train`; there is no rate.
@@ -173,11 +208,16 @@ def train_scales(
                 loss, reason = None, f"the validation loss is {loss}"
             elif loss < least:
                 best, least = (network, rate), loss
-        losses.append(Metric("validation_loss", loss, unit, neutral, {"scale_rate": rate}, reason=reason))
+        losses.append(
+            Metric("validation_loss", loss, unit, neutral, {"scale_rate": rate}, reason=reason)
+        )
     if best is None:
         raise Unsupported(losses[0].reason)
     chosen = f"of {', '.join(f'{rate:g}' for rate in rates)}, by validation; 0 keeps calibration's"
-    return best[0], [Metric("scale_learning_rate", best[1], "octave", neutral, reason=chosen), *losses]
+    return best[0], [
+        Metric("scale_learning_rate", best[1], "octave", neutral, reason=chosen),
+        *losses,
+    ]
 
 
 def least_bits(quantized: fx.GraphModule) -> int:

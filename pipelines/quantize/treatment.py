@@ -1,4 +1,6 @@
-"""What is done to a network, besides rounding it, so that it loses less when quantized; and the choice of that."""
+"""What is done to a network, besides rounding it, so that it loses less when quantized; and the
+choice of that.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,25 @@ from pipelines.quantize.calibration import (
     even_zero_points,
     weight_thresholds,
 )
-from pipelines.quantize.placement import COMPUTE, FLOAT_COMPUTE, Scheme, is_power_of_two, kept_length, kernel_of, place
+from pipelines.quantize.placement import (
+    COMPUTE,
+    FLOAT_COMPUTE,
+    Scheme,
+    is_power_of_two,
+    kept_length,
+    kernel_of,
+    place,
+)
 from pipelines.quantize.sensitivity import Reference
 from pipelines.quantize.threads import one_thread
 from pipelines.quantize.tracing import trace
 from pipelines.quantize.weights import Products, WeightRounding, equalize, round_weights
 
-_CHOICES = {"calibration": Calibration, "weight_scale": WeightScale, "weight_rounding": WeightRounding}
+_CHOICES = {
+    "calibration": Calibration,
+    "weight_scale": WeightScale,
+    "weight_rounding": WeightRounding,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +53,10 @@ class Treatment:
     Args:
         calibration: where activations are clipped: see `activation_range`.
         weight_scale: where the weights of a channel are clipped: see `weight_thresholds`.
-        weight_rounding: "nearest", or by what the layers give on the calibration set: see `round_weights`.
-        bias_correction: whether biases take up the mean error of each channel on the calibration set.
+        weight_rounding: "nearest", or by what the layers give on the calibration set: see
+            `round_weights`.
+        bias_correction: whether biases take up the mean error of each channel on the calibration
+            set.
         equalization: whether weights of neighbouring layers get like ranges first: see `equalize`.
     """
 
@@ -53,12 +69,24 @@ class Treatment:
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
             if (value := getattr(self, name)) not in get_args(choices):
-                raise ValueError(f"{name} must be one of {', '.join(get_args(choices))}, got {value!r}")
+                raise ValueError(
+                    f"{name} must be one of {', '.join(get_args(choices))}, got {value!r}"
+                )
 
     def __str__(self) -> str:
-        """As in "mse activations + max weights + gptq + bias correction"; ',' and '=' cannot stand in a setting."""
-        parts = [f"{self.calibration} activations", f"{self.weight_scale} weights", self.weight_rounding]
-        flags = [name.replace("_", " ") for name in ("bias_correction", "equalization") if getattr(self, name)]
+        """As in "mse activations + max weights + gptq + bias correction"; ',' and '=' cannot
+        stand in a setting.
+        """
+        parts = [
+            f"{self.calibration} activations",
+            f"{self.weight_scale} weights",
+            self.weight_rounding,
+        ]
+        flags = [
+            name.replace("_", " ")
+            for name in ("bias_correction", "equalization")
+            if getattr(self, name)
+        ]
         return " + ".join(parts + flags)
 
 
@@ -69,8 +97,9 @@ PLAIN = Treatment()
 class Treated:
     """A calibrated network, and what the treatment did to it.
 
-    `rerounded` has for each layer whose weights were not simply rounded to nearest the share of integers that came out
-    otherwise; `equalized` the pairs of layers with like ranges; `notes` say what of the treatment did nothing, and why.
+    `rerounded` has for each layer whose weights were not simply rounded to nearest the share of
+    integers that came out otherwise; `equalized` the pairs of layers with like ranges; `notes` say
+    what of the treatment did nothing, and why.
     """
 
     network: fx.GraphModule
@@ -80,7 +109,11 @@ class Treated:
 
 
 def quantize(
-    module: nn.Module, input_shape: tuple[int, ...], scheme: Scheme, inputs: torch.Tensor, treatment: Treatment = PLAIN
+    module: nn.Module,
+    input_shape: tuple[int, ...],
+    scheme: Scheme,
+    inputs: torch.Tensor,
+    treatment: Treatment = PLAIN,
 ) -> fx.GraphModule:
     """The calibrated Brevitas network of `module`; see `treat`."""
     return treat(trace(module, input_shape), scheme, inputs, treatment).network
@@ -89,11 +122,13 @@ def quantize(
 def treat(traced: fx.GraphModule, scheme: Scheme, inputs: Inputs, treatment: Treatment) -> Treated:
     """Quantize a traced network, which stays as it is, with a batch of calibration inputs.
 
-    The result is the same for every number of threads. Its weights are checked to lie on their grid.
+    The result is the same for every number of threads. Its weights are checked to lie on their
+    grid.
 
     Raises:
         ValueError: there is no input, or one is not finite.
-        Unsupported: a layer cannot be quantized; a tensor has no usable range; a bias does not fit into 32 bits.
+        Unsupported: a layer cannot be quantized; a tensor has no usable range; a bias does not fit
+            into 32 bits.
     """
     check_inputs(inputs)
     pairs: tuple[tuple[str, str], ...] = ()
@@ -115,7 +150,9 @@ def treat(traced: fx.GraphModule, scheme: Scheme, inputs: Inputs, treatment: Tre
             even_zero_points(quantized)
         rerounded = _correct(quantized, inputs, treatment)
         if treatment.weight_rounding != "nearest" and not any(rerounded.values()):
-            notes.append(f"{treatment.weight_rounding}: no integer came out other than rounded to nearest")
+            notes.append(
+                f"{treatment.weight_rounding}: no integer came out other than rounded to nearest"
+            )
         check_ranges(quantized)
         check_grid(quantized)
     return Treated(quantized, rerounded, pairs, tuple(notes))
@@ -125,8 +162,13 @@ def _scale_weights(quantized: fx.GraphModule, weight_scale: WeightScale) -> None
     for layer in quantized.modules():
         if isinstance(layer, COMPUTE):
             kernel, bits = kernel_of(layer), int(layer.weight_quant.bit_width())
-            least, value = kernel.scaling_impl.clamp_scaling.clamp_min_ste.min_val, kernel.scaling_impl.value
-            found = weight_thresholds(layer.weight, bits, weight_scale, least, is_power_of_two(kernel))
+            least, value = (
+                kernel.scaling_impl.clamp_scaling.clamp_min_ste.min_val,
+                kernel.scaling_impl.value,
+            )
+            found = weight_thresholds(
+                layer.weight, bits, weight_scale, least, is_power_of_two(kernel)
+            )
             value.copy_(kept_length(kernel, found).view_as(value))
 
 
@@ -149,12 +191,15 @@ def _correct(quantized: fx.GraphModule, inputs: Inputs, treatment: Treatment) ->
             products = Products(layer, given.value, floats.get(name))
             rerounded[name] = round_weights(layer, treatment.weight_rounding, products)
         if biased:
-            # Found without the old bias: its own rounding would be corrected, and then come on top of the new one's.
+            # Found without the old bias: its own rounding would be corrected, and then come on top
+            # of the new one's.
             layer.bias.zero_()
             layer.bias.copy_(means[name] - _channel_means(layer, layer.forward(given)))
 
     FloatRun(quantized, see).run(inputs)
-    layers = [(name, layer) for name, layer in quantized.named_modules() if isinstance(layer, COMPUTE)]
+    layers = [
+        (name, layer) for name, layer in quantized.named_modules() if isinstance(layer, COMPUTE)
+    ]
     hooks = [layer.register_forward_pre_hook(partial(correct, name)) for name, layer in layers]
     quantized(inputs)
     for hook in hooks:
@@ -163,7 +208,9 @@ def _correct(quantized: fx.GraphModule, inputs: Inputs, treatment: Treatment) ->
 
 
 def _channel_means(layer: nn.Module, made: torch.Tensor) -> torch.Tensor:
-    """Over samples and places, (channels,): channels come last out of a linear layer, else second."""
+    """Over samples and places, (channels,): channels come last out of a linear layer, else
+    second.
+    """
     channels_last = made if isinstance(layer, nn.Linear) else made.movedim(1, -1)
     return channels_last.flatten(0, -2).double().mean(0).to(made.dtype)
 
@@ -192,19 +239,27 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The chosen treatment, the network that it gives on the whole calibration set, and all trials."""
+    """The chosen treatment, the network that it gives on the whole calibration set, and all
+    trials.
+    """
 
     treatment: Treatment
     treated: Treated
     trials: tuple[Trial, ...]
 
 
-def tune(traced: fx.GraphModule, scheme: Scheme, inputs: Inputs, candidates: Sequence[Treatment] = CANDIDATES) -> Tuned:
+def tune(
+    traced: fx.GraphModule,
+    scheme: Scheme,
+    inputs: Inputs,
+    candidates: Sequence[Treatment] = CANDIDATES,
+) -> Tuned:
     """Try each candidate, and treat `traced` with the best.
 
-    Every candidate is fitted to every other calibration input and judged on the rest, by the mean Kullback-Leibler
-    divergence of the quantized network's class probabilities from the float network's: no label and no test sample is
-    seen. Fewer than two inputs serve as both. The best one is then fitted to all.
+    Every candidate is fitted to every other calibration input and judged on the rest, by the mean
+    Kullback-Leibler divergence of the quantized network's class probabilities from the float
+    network's: no label and no test sample is seen. Fewer than two inputs serve as both. The best
+    one is then fitted to all.
 
     Raises:
         ValueError: no candidate, no input, or one that is not finite.
@@ -225,7 +280,13 @@ def tune(traced: fx.GraphModule, scheme: Scheme, inputs: Inputs, candidates: Seq
     return Tuned(best, treat(traced, scheme, inputs, best), tuple(trials))
 
 
-def _try(traced: fx.GraphModule, scheme: Scheme, fitted: Inputs, reference: Reference, treatment: Treatment) -> Trial:
+def _try(
+    traced: fx.GraphModule,
+    scheme: Scheme,
+    fitted: Inputs,
+    reference: Reference,
+    treatment: Treatment,
+) -> Trial:
     try:
         treated = treat(traced, scheme, fitted, treatment)
     except Unsupported as error:

@@ -1,6 +1,8 @@
-"""What treatments do to weights: like ranges for neighbouring layers, and rounding so that a layer's outputs come near.
+"""What treatments do to weights: like ranges for neighbouring layers, and rounding so that a
+layer's outputs come near.
 
-Cross-layer equalization in float (arXiv 1906.04721, section 4.1); GPTQ (arXiv 2210.17323) and GPFQ (arXiv 2201.11113).
+Cross-layer equalization in float (arXiv 1906.04721, section 4.1); GPTQ (arXiv 2210.17323) and GPFQ
+(arXiv 2201.11113).
 """
 
 from __future__ import annotations
@@ -28,37 +30,56 @@ _INSIDE = 0.49
 
 
 class Products:
-    """Sums over calibration inputs of products of a layer's inputs, for each of its groups, float64.
+    """Sums over calibration inputs of products of a layer's inputs, for each of its groups,
+    float64.
 
-    `own` is X^T X of what the layer is given, (groups, weights, weights); `other` is X^T F with the inputs F that it
-    has in the float network.
+    `own` is X^T X of what the layer is given, (groups, weights, weights); `other` is X^T F with the
+    inputs F that it has in the float network.
     """
 
-    def __init__(self, layer: Any, given: torch.Tensor, in_float: torch.Tensor | None = None) -> None:
+    def __init__(
+        self, layer: Any, given: torch.Tensor, in_float: torch.Tensor | None = None
+    ) -> None:
         # A sample has about one column for each place.
         channels = layer.weight.shape[1] * getattr(layer, "groups", 1)
         step = max(1, given.numel() // channels // _COLUMNS)
         columns = _columns(layer, given[::step])
         self.own = columns.mT @ columns
-        self.other = self.own if in_float is None else columns.mT @ _columns(layer, in_float[::step])
+        self.other = (
+            self.own if in_float is None else columns.mT @ _columns(layer, in_float[::step])
+        )
 
 
 def _columns(layer: Any, given: torch.Tensor) -> torch.Tensor:
-    """The inputs of each product that the layer takes, (groups, samples x places, weights of an output)."""
+    """The inputs of each product that the layer takes, (groups, samples x places, weights of an
+    output).
+    """
     if isinstance(layer, QuantLinear):
         return given.reshape(1, -1, given.shape[-1]).double()
     sizes = layer.kernel_size
-    padded = functional.pad(given, [each for each in reversed(layer.padding) for _ in range(2)]).double()
+    padded = functional.pad(
+        given, [each for each in reversed(layer.padding) for _ in range(2)]
+    ).double()
     strides, dilation = layer.stride, layer.dilation
     if len(sizes) == 1:
-        padded, sizes, strides, dilation = padded[:, :, None], (1, *sizes), (1, *strides), (1, *dilation)
+        padded, sizes, strides, dilation = (
+            padded[:, :, None],
+            (1, *sizes),
+            (1, *strides),
+            (1, *dilation),
+        )
     patches = functional.unfold(padded, sizes, dilation, 0, strides)
-    return patches.view(len(given), layer.groups, -1, patches.shape[-1]).permute(1, 0, 3, 2).flatten(1, 2)
+    return (
+        patches.view(len(given), layer.groups, -1, patches.shape[-1])
+        .permute(1, 0, 3, 2)
+        .flatten(1, 2)
+    )
 
 
 @torch.no_grad()
 def round_weights(layer: Any, rounding: WeightRounding, products: Products) -> float:
-    """Put the layer's weights on its grid, in place; the share of integers that are not those of rounding to nearest.
+    """Put the layer's weights on its grid, in place; the share of integers that are not those of
+    rounding to nearest.
 
     An input that is 0 in all samples says nothing of its weights, which are rounded to nearest.
     """
@@ -75,7 +96,8 @@ def round_weights(layer: Any, rounding: WeightRounding, products: Products) -> f
 
 
 def _gptq(weight: torch.Tensor, own: torch.Tensor, _other: torch.Tensor, most: int) -> torch.Tensor:
-    """Weights in steps, (outputs, inputs), as integers: each column's error goes to the columns after it.
+    """Weights in steps, (outputs, inputs), as integers: each column's error goes to the columns
+    after it.
 
     GPTQ, arXiv 2210.17323: the shares come from the upper Cholesky factor of the inverse Hessian.
     """
@@ -96,7 +118,8 @@ def _gptq(weight: torch.Tensor, own: torch.Tensor, _other: torch.Tensor, most: i
 
 
 def _gpfq(weight: torch.Tensor, own: torch.Tensor, other: torch.Tensor, most: int) -> torch.Tensor:
-    """Weights in steps, (outputs, inputs), as integers: each follows the path of the float layer's outputs.
+    """Weights in steps, (outputs, inputs), as integers: each follows the path of the float layer's
+    outputs.
 
     q_t = Q(<X_t, u + w_t F_t> / <X_t, X_t>) with u = sum over s < t of w_s F_s - q_s X_s (GPFQ,
     arXiv 2201.11113).
@@ -111,35 +134,49 @@ def _gpfq(weight: torch.Tensor, own: torch.Tensor, other: torch.Tensor, most: in
 
 # Multiplying their input by a positive number multiplies their output by it.
 _HOMOGENEOUS = (
-    nn.ReLU, nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, Reshape
-)  # fmt: skip
+    nn.ReLU,
+    nn.MaxPool1d,
+    nn.MaxPool2d,
+    nn.AvgPool1d,
+    nn.AvgPool2d,
+    nn.AdaptiveAvgPool1d,
+    nn.AdaptiveAvgPool2d,
+    Reshape,
+)
 _ROUNDS = 20
 _CLOSE = 1e-4
 
 
 @torch.no_grad()
 def equalize(traced: fx.GraphModule) -> tuple[fx.GraphModule, tuple[tuple[str, str], ...], str]:
-    """Scale channel i between two layers by 1 / s_i and s_i, s_i = sqrt(r1_i / r2_i), until no s_i differs from 1.
+    """Scale channel i between two layers by 1 / s_i and s_i, s_i = sqrt(r1_i / r2_i), until no s_i
+    differs from 1.
 
-    r1_i is the greatest magnitude of the weights that make channel i, r2_i that of those that read it (eq. 11). It
-    takes a positively homogeneous path between the two layers, ReLU and pools, and no other reader on it. The outputs
-    stay the same but for rounding. Returned are the network, the names of the pairs of layers, and why there are no
-    more of them: the activations behind which there is none.
+    r1_i is the greatest magnitude of the weights that make channel i, r2_i that of those that read
+    it (eq. 11). It takes a positively homogeneous path between the two layers, ReLU and pools, and
+    no other reader on it. The outputs stay the same but for rounding. Returned are the network, the
+    names of the pairs of layers, and why there are no more of them: the activations behind which
+    there is none.
 
-    No pair spans a smooth activation, and a network of GELU alone comes back as it is: of GELU's x Phi(x) the scaling
-    makes x Phi(s_i x), exact only with another hardness in each channel. That has no single table, so a layer that
-    runs in integers would become a float island.
+    No pair spans a smooth activation, and a network of GELU alone comes back as it is: of GELU's x
+    Phi(x) the scaling makes x Phi(s_i x), exact only with another hardness in each channel. That
+    has no single table, so a layer that runs in integers would become a float island.
     """
     equalized = copy.deepcopy(traced)
     pairs = _pairs(equalized)
     for _ in range(_ROUNDS):
-        moved = [_balance(equalized.get_submodule(first), equalized.get_submodule(second)) for first, second in pairs]
+        moved = [
+            _balance(equalized.get_submodule(first), equalized.get_submodule(second))
+            for first, second in pairs
+        ]
         if max(moved, default=0.0) < _CLOSE:
             break
     stopping = [
         f"{node.target} ({type(layer).__name__})"
         for node in equalized.graph.nodes
-        if (layer := layer_of(equalized, node)) and is_activation(layer) and not isinstance(layer, _HOMOGENEOUS)
+        if (layer := layer_of(equalized, node))
+        and is_activation(layer)
+        and not isinstance(layer, _HOMOGENEOUS)
     ]
     parts = [] if pairs else ["no pair of layers to equalize"]
     if stopping:
@@ -148,14 +185,18 @@ def equalize(traced: fx.GraphModule) -> tuple[fx.GraphModule, tuple[tuple[str, s
 
 
 def _pairs(traced: fx.GraphModule) -> tuple[tuple[str, str], ...]:
-    """The layers whose outputs reach one other layer only, by layers that are positively homogeneous."""
+    """The layers whose outputs reach one other layer only, by layers that are positively
+    homogeneous.
+    """
     found = []
     for node in traced.graph.nodes:
         making = layer_of(traced, node)
         if not isinstance(making, FLOAT_COMPUTE):
             continue
         path, last = [], node
-        while len(last.users) == 1 and isinstance(layer := layer_of(traced, next(iter(last.users))), _HOMOGENEOUS):
+        while len(last.users) == 1 and isinstance(
+            layer := layer_of(traced, next(iter(last.users))), _HOMOGENEOUS
+        ):
             path.append(layer)
             last = next(iter(last.users))
         reader = next(iter(last.users))
@@ -164,8 +205,12 @@ def _pairs(traced: fx.GraphModule) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def _same_channels(node: fx.Node, making: nn.Module, path: Sequence[nn.Module], reading: nn.Module | None) -> bool:
-    """Whether channel i of the first layer is channel i of the second, or a block of its features."""
+def _same_channels(
+    node: fx.Node, making: nn.Module, path: Sequence[nn.Module], reading: nn.Module | None
+) -> bool:
+    """Whether channel i of the first layer is channel i of the second, or a block of its
+    features.
+    """
     if not isinstance(reading, FLOAT_COMPUTE):
         return False
     flattened = any(isinstance(each, Reshape) for each in path)
@@ -177,16 +222,20 @@ def _same_channels(node: fx.Node, making: nn.Module, path: Sequence[nn.Module], 
 
 
 def _balance(making: nn.Module, reading: nn.Module) -> float:
-    """One round for one pair, in place; the greatest |s_i - 1|. A channel that nothing makes or reads stays."""
+    """One round for one pair, in place; the greatest |s_i - 1|. A channel that nothing makes or
+    reads stays.
+    """
     assert isinstance(making.weight, torch.Tensor)
     assert isinstance(reading.weight, torch.Tensor)
     made, weight = making.weight.flatten(1), reading.weight
     groups = reading.groups if isinstance(reading, (nn.Conv1d, nn.Conv2d)) else 1
-    # (groups, outputs per group, channels per group, weights per channel): a linear layer behind flattened channels
-    # reads several features of each.
+    # (groups, outputs per group, channels per group, weights per channel): a linear layer behind
+    # flattened channels reads several features of each.
     read = weight.view(groups, len(weight) // groups, len(made) // groups, -1)
     greatest, reach = made.abs().amax(1), read.abs().amax((1, 3)).flatten()
-    scale = torch.where((greatest > 0) & (reach > 0), (greatest / reach).sqrt(), torch.ones_like(greatest))
+    scale = torch.where(
+        (greatest > 0) & (reach > 0), (greatest / reach).sqrt(), torch.ones_like(greatest)
+    )
     made /= scale[:, None]
     if isinstance(making.bias, torch.Tensor):
         making.bias /= scale

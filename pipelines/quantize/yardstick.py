@@ -1,4 +1,6 @@
-"""Is a network faster than with the yardstick's activation in each place? Quantized alike, and in float."""
+"""Is a network faster than with the yardstick's activation in each place? Quantized alike, and
+in float.
+"""
 
 from __future__ import annotations
 
@@ -47,10 +49,11 @@ def relative_metrics(
     test: Split,
     example: Inputs | None = None,
 ) -> list[Metric | Timed]:
-    """Both files of `module`, float32 and quantized, against those with the activation `name` in each place.
+    """Both files of `module`, float32 and quantized, against those with the activation `name` in
+    each place.
 
-    The yardstick is quantized by the same scheme, with plain ranges and nothing trained: what its weights are does not
-    change how long it takes.
+    The yardstick is quantized by the same scheme, with plain ranges and nothing trained: what its
+    weights are does not change how long it takes.
 
     Args:
         module: the float network, lambda folded.
@@ -71,11 +74,15 @@ def relative_metrics(
     except (Unsupported, ValueError) as error:
         return no_relative_metrics(f"no {name} in each place: {error}")
     reason = yardstick_reason(module, other, name)
-    whole, quantized, whole_beside, quantized_beside = (partial(run_onnx, each) for each in sessions)
+    whole, quantized, whole_beside, quantized_beside = (
+        partial(run_onnx, each) for each in sessions
+    )
 
     def timed() -> list[Metric]:
         return [
-            relative_latency(own, yardstick, test, batch, reason=reason, setting=setting, graphs=graphs)
+            relative_latency(
+                own, yardstick, test, batch, reason=reason, setting=setting, graphs=graphs
+            )
             for own, yardstick, setting, graphs in (
                 (whole, whole_beside, _FLOAT, float_graphs),
                 (quantized, quantized_beside, _INTEGER, integer_graphs),
@@ -87,7 +94,9 @@ def relative_metrics(
 
 
 def _digest(file: bytes | Path) -> str:
-    return graph_digest(onnx.load_from_string(file) if isinstance(file, bytes) else onnx.load(str(file)))
+    return graph_digest(
+        onnx.load_from_string(file) if isinstance(file, bytes) else onnx.load(str(file))
+    )
 
 
 def no_relative_metrics(reason: str) -> list[Metric | Timed]:
@@ -96,10 +105,12 @@ def no_relative_metrics(reason: str) -> list[Metric | Timed]:
 
 
 def renamed_files(files: Files, module: nn.Module, name: str, folder: Path) -> Files | None:
-    """Both files of `module` with the activation's nodes renamed, the second in `folder`; None where that is not alike.
+    """Both files of `module` with the activation's nodes renamed, the second in `folder`; None
+    where that is not alike.
 
-    All quantizers are unsigned with a zero point, so GELU's stand where ReLU's do and take as long. Not the other way
-    round: where the zero point is the least integer, as behind a ReLU, ONNX Runtime leaves the ReLU out.
+    All quantizers are unsigned with a zero point, so GELU's stand where ReLU's do and take as long.
+    Not the other way round: where the zero point is the least integer, as behind a ReLU, ONNX
+    Runtime leaves the ReLU out.
     """
     if name != "gelu":
         return None

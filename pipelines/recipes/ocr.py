@@ -1,8 +1,9 @@
 """What pretrained.yaml names: a pretrained recogniser of printed words, words for it, and the task.
 
-The network is PP-OCRv6's small recogniser (13 GELUs by Erf, 18,708 characters) as the package rapidocr ships it
-(Apache-2.0). The words are those of the documentation of Python's built-in names, printed in Pillow's own font with
-noise of several strengths; no word is both trained on and tested on.
+The network is PP-OCRv6's small recogniser (13 GELUs by Erf, 18,708 characters) as the package
+rapidocr ships it (Apache-2.0). The words are those of the documentation of Python's built-in names,
+printed in Pillow's own font with noise of several strengths; no word is both trained on and tested
+on.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ NOISE = 90.0  # the greatest deviation, in grey levels
 
 @dataclass(frozen=True)
 class Words:
-    """Reading words by connectionist temporal classification (Graves et al. 2006): class 0 says nothing.
+    """Reading words by connectionist temporal classification (Graves et al. 2006): class 0 says
+    nothing.
 
     Outputs are (samples, places, classes), targets (samples, letters), filled up with `IGNORED`.
     """
@@ -47,16 +49,25 @@ class Words:
     asks: ClassVar[str] = ""
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The mean over words of a letter's negative log-likelihood, 0-d. Outputs are (words, places, letters), targets
-        (words, length).
+        """The mean over words of a letter's negative log-likelihood, 0-d. Outputs are (words,
+        places, letters), targets (words, length).
         """
         places = torch.full((len(outputs),), outputs.shape[1])
         letters = (targets != IGNORED).sum(1)
-        return functional.ctc_loss(outputs.log_softmax(-1).transpose(0, 1), targets.clamp(min=0), places, letters)
+        return functional.ctc_loss(
+            outputs.log_softmax(-1).transpose(0, 1), targets.clamp(min=0), places, letters
+        )
 
-    def imitation(self, outputs: torch.Tensor, teacher: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The mean over places of the divergence from the teacher's outputs, (words, places, letters): 0-d."""
-        own, wanted = outputs.log_softmax(-1).flatten(0, 1), teacher.detach().log_softmax(-1).flatten(0, 1)
+    def imitation(
+        self, outputs: torch.Tensor, teacher: torch.Tensor, targets: torch.Tensor
+    ) -> torch.Tensor:
+        """The mean over places of the divergence from the teacher's outputs, (words, places,
+        letters): 0-d.
+        """
+        own, wanted = (
+            outputs.log_softmax(-1).flatten(0, 1),
+            teacher.detach().log_softmax(-1).flatten(0, 1),
+        )
         return functional.kl_div(own, wanted, reduction="batchmean", log_target=True)
 
     def decisions(self, outputs: torch.Tensor) -> torch.Tensor:
@@ -64,19 +75,25 @@ class Words:
         return outputs.argmax(-1)
 
     def tally(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Sums, float64 (5,): letters, letters that would have to be changed, words, words that are right, and the
-        words' loss.
+        """Sums, float64 (5,): letters, letters that would have to be changed, words, words that are
+        right, and the words' loss.
         """
         counts = []
         for places, word in zip(self.decisions(outputs).tolist(), targets.tolist(), strict=True):
-            read = [each for each, before in zip(places, [0, *places], strict=False) if each not in (0, before)]
+            read = [
+                each
+                for each, before in zip(places, [0, *places], strict=False)
+                if each not in (0, before)
+            ]
             wanted = [each for each in word if each != IGNORED]
             counts.append((len(wanted), _edits(read, wanted), 1, read == wanted))
         sums = torch.tensor(counts, dtype=torch.float64).sum(0)
         return torch.cat([sums, self.loss(outputs, targets).double().reshape(1) * len(targets)])
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:
-        """Of a tally (5,): the share of letters that need no change, the share of words that are right, the loss."""
+        """Of a tally (5,): the share of letters that need no change, the share of words that are
+        right, the loss.
+        """
         letters, edits, words, right, lost = tally.tolist()
         return [
             Metric("letter_accuracy", 1 - edits / letters, "fraction", Direction.HIGHER),
@@ -104,7 +121,9 @@ def words() -> Data:
     splits, start = [], 0
     for count in PARTS:
         own = slice(start, start := start + count)
-        splits.append(Split(torch.from_numpy(pictures[own]), torch.from_numpy(letters[own]), Words()))
+        splits.append(
+            Split(torch.from_numpy(pictures[own]), torch.from_numpy(letters[own]), Words())
+        )
     train, calibration, validation, test = splits
     return Data(train, calibration, validation, test, (-1.0, 1.0), len(known) + 1, digest)
 
@@ -113,7 +132,9 @@ def words() -> Data:
 def _model() -> onnx.ModelProto:
     found = find_spec("rapidocr")
     if found is None or found.origin is None:
-        raise FileNotFoundError("the package rapidocr is missing: pip install --no-deps rapidocr==3.10.0")
+        raise FileNotFoundError(
+            "the package rapidocr is missing: pip install --no-deps rapidocr==3.10.0"
+        )
     return onnx.load(str(Path(found.origin).parent / "models/PP-OCRv6_rec_small.onnx"))
 
 
@@ -132,13 +153,17 @@ def _network() -> nn.Module:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "logits.onnx"
         onnx.save(Extractor(model).extract_model(["x"], [last.input[0]]), str(file))
-        return from_onnx(file, torch.rand(2, 3, HEIGHT, WIDTH, generator=torch.Generator().manual_seed(0)))
+        return from_onnx(
+            file, torch.rand(2, 3, HEIGHT, WIDTH, generator=torch.Generator().manual_seed(0))
+        )
 
 
 def _vocabulary() -> list[str]:
     texts = (str(getattr(builtins, name).__doc__) for name in dir(builtins))
     lengths = range(LETTERS[0], LETTERS[1] + 1)
-    return sorted({word for text in texts for word in re.findall(r"[A-Za-z]+", text) if len(word) in lengths})
+    return sorted(
+        {word for text in texts for word in re.findall(r"[A-Za-z]+", text) if len(word) in lengths}
+    )
 
 
 def _printed(word: str, chance: np.random.Generator) -> np.ndarray[Any, Any]:
@@ -146,7 +171,9 @@ def _printed(word: str, chance: np.random.Generator) -> np.ndarray[Any, Any]:
     picture = Image.new("L", (WIDTH, HEIGHT), 255)
     font = ImageFont.load_default(size=28)
     ImageDraw.Draw(picture).text((4, HEIGHT // 2), word, fill=0, font=font, anchor="lm")
-    grey = np.asarray(picture, dtype=np.float32) + chance.normal(0, chance.uniform(0, NOISE), (HEIGHT, WIDTH))
+    grey = np.asarray(picture, dtype=np.float32) + chance.normal(
+        0, chance.uniform(0, NOISE), (HEIGHT, WIDTH)
+    )
     return np.repeat(np.clip(grey / 127.5 - 1, -1, 1).astype(np.float32)[None], 3, axis=0)
 
 

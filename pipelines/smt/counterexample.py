@@ -1,4 +1,6 @@
-"""Turning what falsifier and solver find into a float32 input that is misclassified, beyond doubt."""
+"""Turning what falsifier and solver find into a float32 input that is misclassified, beyond
+doubt.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,16 @@ from pipelines.smt.reduction import Asked, label_margins, reduce
 
 ROUNDING_ONLY = "a float32 input is misclassified by rounding only; holds in exact arithmetic"
 OVERFLOW = "holds in exact arithmetic, but float32 may overflow in the box"
-# What a forward pass in float64 must be below 0 by to be looked at, of curved activations: a sieve, no proof.
+# What a forward pass in float64 must be below 0 by to be looked at, of curved activations: a sieve,
+# no proof.
 MARGIN = 1e-9
 # How far around a solver's input, as a part of eps, gradient descent looks for a float32 one.
 _REACHES = (1 / 64, 1 / 8)
 
 
 class Judge:
-    """Accepts a counterexample only if its exact margin is <= 0, and torch and ONNX Runtime show it too.
+    """Accepts a counterexample only if its exact margin is <= 0, and torch and ONNX Runtime show it
+    too.
 
     Of curved activations the margin is proven to be < 0, by bounds of the one point.
     """
@@ -41,7 +45,8 @@ class Judge:
         return self._replay.confirms(property_, point)
 
     def unheld(self, property_: Property, suspect: torch.Tensor | None) -> str:
-        """Why a property that holds in exact arithmetic has no verdict, as a float32 evaluation may differ; or empty.
+        """Why a property that holds in exact arithmetic has no verdict, as a float32 evaluation may
+        differ; or empty.
 
         `suspect` is a falsifier's counterexample, if it has one.
         """
@@ -55,7 +60,9 @@ class Judge:
         if self._exact.curves:
             return self._falls_short(flat, property_.label) and self.runs_wrong(property_, point)
         rational = [Fraction(value) for value in flat.tolist()]
-        return self._exact.margin(rational, property_.label) <= 0 and self.runs_wrong(property_, point)
+        return self._exact.margin(rational, property_.label) <= 0 and self.runs_wrong(
+            property_, point
+        )
 
     def _falls_short(self, flat: Floats, label: int) -> bool:
         """Whether some margin is proven to be < 0."""
@@ -75,8 +82,12 @@ class Judge:
         return Judged(self, property_)
 
     def near(self, property_: Property, point: Sequence[Fraction]) -> torch.Tensor | None:
-        """A counterexample at the rational `point` of the box, rounded, or close to it; None if none is found."""
-        center = torch.tensor([float(value) for value in point], dtype=torch.float64).reshape(property_.lower.shape)
+        """A counterexample at the rational `point` of the box, rounded, or close to it; None if
+        none is found.
+        """
+        center = torch.tensor([float(value) for value in point], dtype=torch.float64).reshape(
+            property_.lower.shape
+        )
         lower, upper = float32_box([property_])
         rounded = center.float().clamp(lower[0], upper[0])
         if self.accepts(property_, rounded):
@@ -99,7 +110,12 @@ class Judged:
         self._lower, self._upper = (end[0] for end in float32_box([property_]))
 
     def confirmed(self, point: Floats, /) -> torch.Tensor | None:
-        rounded = torch.from_numpy(point).float().reshape(self._lower.shape).clamp(self._lower, self._upper)
+        rounded = (
+            torch.from_numpy(point)
+            .float()
+            .reshape(self._lower.shape)
+            .clamp(self._lower, self._upper)
+        )
         return rounded if self._judge.accepts(self._property, rounded) else None
 
     def near(self, point: Sequence[Fraction], /) -> torch.Tensor | None:

@@ -1,7 +1,8 @@
-"""Z3's decision of one question: bounds, then a rounded question of each open case, then an exact one.
+"""Z3's decision of one question: bounds, then a rounded question of each open case, then an exact
+one.
 
-Questions are in linear real arithmetic: can some margins be <= 0 together in the box? They are SMT-LIB text, for a
-solver in a process of its own; any other solver of QF_LRA reads it too.
+Questions are in linear real arithmetic: can some margins be <= 0 together in the box? They are
+SMT-LIB text, for a solver in a process of its own; any other solver of QF_LRA reads it too.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from pipelines.smt.search.space import Suspects
 from pipelines.smt.solvers import End, Reply, ask_z3
 from pipelines.smt.solvers import Limits as SolverLimits
 
-# Of ten hard questions of digits networks, 4 to 10 unstable neurons, seconds in all with rounded / exact coefficients
-# (8 s at most each): or 17 / 43, or-triangle 22 / 51, phase 10 / 44, phase-triangle 22 / 57; if is slower throughout.
+# Of ten hard questions of digits networks, 4 to 10 unstable neurons, seconds in all with rounded /
+# exact coefficients (8 s at most each): or 17 / 43, or-triangle 22 / 51, phase 10 / 44,
+# phase-triangle 22 / 57; if is slower throughout.
 BEST: EncodingName = "phase"
 _Row = tuple[str, Fraction]
 
@@ -37,17 +39,22 @@ def ask(
     bits: int | None = None,
     encoding: EncodingName = BEST,
 ) -> Reply:
-    """Whether the margins `rows` can all be <= 0: exactly, or, with `bits`, for coefficients rounded to so many places.
+    """Whether the margins `rows` can all be <= 0: exactly, or, with `bits`, for coefficients
+    rounded to so many places.
 
-    Rounding only adds behaviours, so "unsat" is a proof either way; "sat" is one only without rounding, at the offsets
-    t of an input that are its values.
+    Rounding only adds behaviours, so "unsat" is a proof either way; "sat" is one only without
+    rounding, at the offsets t of an input that are its values.
     """
     names = [f"t{index}" for index in range(len(reduced.free))]
     return ask_z3(question(reduced, rows, bits=bits, encoding=encoding), names, limits)
 
 
-def question(reduced: Reduced, rows: Sequence[int], *, bits: int | None = None, encoding: EncodingName = BEST) -> str:
-    """SMT-LIB declarations and assertions, satisfiable if the margins `rows` can all be <= 0: see `ask`."""
+def question(
+    reduced: Reduced, rows: Sequence[int], *, bits: int | None = None, encoding: EncodingName = BEST
+) -> str:
+    """SMT-LIB declarations and assertions, satisfiable if the margins `rows` can all be <= 0:
+    see `ask`.
+    """
     lines = []
     columns, most = [], reduced.widths
     for index, width in enumerate(reduced.widths.fractions()):
@@ -70,8 +77,8 @@ def relu(output: str, before: str, after: str, encoding: EncodingName) -> Iterat
         output: a variable's name, declared here.
         before: a term.
         after: a term, the same one where z is known exactly.
-        encoding: "or" says that output >= 0 and >= z, and that it is <= 0 or <= z; "phase" the same with a Boolean
-            that says which; "if" that it is ite(z > 0, z, 0).
+        encoding: "or" says that output >= 0 and >= z, and that it is <= 0 or <= z; "phase" the same
+            with a Boolean that says which; "if" that it is ite(z > 0, z, 0).
     """
     kind = encoding.partition("-")[0]
     yield declared(output)
@@ -106,7 +113,9 @@ def between(name: str, lower: Fraction, upper: Fraction) -> str:
 def linear(constant: Fraction, factors: Sequence[Fraction], names: Sequence[str]) -> str:
     """The term constant + sum of factors times variables; zeros are left out."""
     pairs = zip(factors, names, strict=True)
-    terms = [name if factor == 1 else f"(* {number(factor)} {name})" for factor, name in pairs if factor]
+    terms = [
+        name if factor == 1 else f"(* {number(factor)} {name})" for factor, name in pairs if factor
+    ]
     return f"(+ {number(constant)} {' '.join(terms)})" if terms else number(constant)
 
 
@@ -119,10 +128,14 @@ def number(value: Fraction) -> str:
 
 
 def _relus(
-    outputs: Sequence[str], layer: Layer, rows: Sequence[_Row], bits: int | None, encoding: EncodingName
+    outputs: Sequence[str],
+    layer: Layer,
+    rows: Sequence[_Row],
+    bits: int | None,
+    encoding: EncodingName,
 ) -> Iterator[str]:
-    # The line through (lower, 0) and (upper, upper) is implied by the rest. It lets the simplex refute before it splits
-    # and makes each of its steps longer.
+    # The line through (lower, 0) and (upper, upper) is implied by the rest. It lets the simplex
+    # refute before it splits and makes each of its steps longer.
     assert isinstance(layer, Unstable)
     intercepts = layer.intercept if bits is None else -(-layer.intercept).floored(bits)
     lines = zip(layer.above.fractions(), intercepts.fractions(), strict=True)
@@ -137,7 +150,8 @@ def _relus(
 
 def _rows(forms: Dyadic, columns: Sequence[str], most: Dyadic, bits: int | None) -> list[_Row]:
     """Each form as the solver sees it, and a slack: form <= the exact value <= form + slack."""
-    # Columns are in [0, most], so a form with floored coefficients is below the exact one, by at most the slack.
+    # Columns are in [0, most], so a form with floored coefficients is below the exact one, by at
+    # most the slack.
     floored = forms if bits is None else forms.floored(bits)
     residue = forms - floored
     slack = residue[:, 0] + residue[:, 1:] @ most
@@ -152,8 +166,9 @@ def _rows(forms: Dyadic, columns: Sequence[str], most: Dyadic, bits: int | None)
 
 
 _ROUNDED_BITS = 10
-# Solver steps per second of the limit. A core makes two to three times as many, so that on a usual machine the count
-# stops a question and not the clock: the same verdicts everywhere. Steps on long rationals are slower ones.
+# Solver steps per second of the limit. A core makes two to three times as many, so that on a usual
+# machine the count stops a question and not the clock: the same verdicts everywhere. Steps on long
+# rationals are slower ones.
 _ROUNDED_STEPS = 200_000
 _EXACT_STEPS = 40_000
 
@@ -167,13 +182,22 @@ class Z3(OfLayers):
     name, takes = "z3", "Z3's question is of boxes"
 
     def __init__(
-        self, exact: ExactNetwork, judge: Judge, limits: Limits, encoding: EncodingName = BEST, memory: int = 2048
+        self,
+        exact: ExactNetwork,
+        judge: Judge,
+        limits: Limits,
+        encoding: EncodingName = BEST,
+        memory: int = 2048,
     ) -> None:
         super().__init__(exact, judge, limits)
         self.encoding, self.memory = encoding, memory
 
-    def answer(self, asked: Asked, suspects: Suspects, known: torch.Tensor | None, seconds: float) -> Settled:
-        return Questions(asked, asked.singly, suspects, self.limits, self.encoding, self.memory).decide(known)
+    def answer(
+        self, asked: Asked, suspects: Suspects, known: torch.Tensor | None, seconds: float
+    ) -> Settled:
+        return Questions(
+            asked, asked.singly, suspects, self.limits, self.encoding, self.memory
+        ).decide(known)
 
 
 class Questions:
@@ -189,9 +213,14 @@ class Questions:
     """
 
     def __init__(
-        self, asked: Asked, cases: Sequence[Sequence[int]], suspects: Suspects, limits: Limits,
-        encoding: EncodingName = BEST, memory: int = 2048,
-    ) -> None:  # fmt: skip
+        self,
+        asked: Asked,
+        cases: Sequence[Sequence[int]],
+        suspects: Suspects,
+        limits: Limits,
+        encoding: EncodingName = BEST,
+        memory: int = 2048,
+    ) -> None:
         self._asked, self._cases, self._suspects = asked, cases, suspects
         self._limits, self._encoding, self._memory = limits, encoding, memory
         self._counted = 0.0  # seconds, by steps
@@ -199,10 +228,14 @@ class Questions:
         self._calls = 0
 
     def decide(self, known: torch.Tensor | None = None) -> Settled:
-        """Whether no case can be; `known` is a confirmed counterexample: then only bounds are computed."""
+        """Whether no case can be; `known` is a confirmed counterexample: then only bounds are
+        computed.
+        """
         limits, self._neurons = self._limits, self._asked.network.neurons
         try:
-            self._reduced = reduce(self._asked, min(time.monotonic() + limits.seconds, limits.deadline))
+            self._reduced = reduce(
+                self._asked, min(time.monotonic() + limits.seconds, limits.deadline)
+            )
         except OutOfTimeError:
             if known is not None:
                 return self._settled(Verdict.VIOLATED, "falsifier", known)
@@ -210,7 +243,11 @@ class Questions:
             told = OUT_OF_TIME.format(limit=limits.seconds, neurons=f"at most {self._neurons}")
             return self._settled(Verdict.TIMEOUT, JOB_ENDS if late else told)
         self._neurons, least = self._reduced.neurons, self._reduced.least.units
-        open_ = sorted((max(least[rows]), place) for place, rows in enumerate(self._cases) if max(least[rows]) <= 0)
+        open_ = sorted(
+            (max(least[rows]), place)
+            for place, rows in enumerate(self._cases)
+            if max(least[rows]) <= 0
+        )
         if known is not None:
             if not open_:
                 raise RuntimeError("proven by bounds, but a counterexample is confirmed")
@@ -236,20 +273,28 @@ class Questions:
         return any(all(self._asked.value(row, made) <= 0 for row in rows) for rows in self._cases)
 
     def _settled(self, verdict: Verdict, reason: str, found: torch.Tensor | None = None) -> Settled:
-        return Settled(verdict, reason, self._neurons, solver_calls=self._calls, counterexample=found)
+        return Settled(
+            verdict, reason, self._neurons, solver_calls=self._calls, counterexample=found
+        )
 
     def _undecided(self, reply: Reply) -> Settled:
         neurons, limits = self._neurons, self._limits
         if reply.end is End.CRASHED:
             return self._settled(Verdict.UNKNOWN, CRASHED.format(reason=reply.reason))
         if reply.end is End.OUT_OF_MEMORY:
-            return self._settled(Verdict.UNKNOWN, OUT_OF_MEMORY.format(memory=self._memory, neurons=neurons))
+            return self._settled(
+                Verdict.UNKNOWN, OUT_OF_MEMORY.format(memory=self._memory, neurons=neurons)
+            )
         if time.monotonic() >= limits.deadline:
             return self._settled(Verdict.TIMEOUT, JOB_ENDS)
-        return self._settled(Verdict.TIMEOUT, OUT_OF_TIME.format(limit=limits.seconds, neurons=neurons))
+        return self._settled(
+            Verdict.TIMEOUT, OUT_OF_TIME.format(limit=limits.seconds, neurons=neurons)
+        )
 
     def _examine(self, rows: Sequence[int]) -> tuple[Reply, torch.Tensor | None]:
-        """The last answer on the case, and a counterexample; "sat" without one is of real inputs alone."""
+        """The last answer on the case, and a counterexample; "sat" without one is of real inputs
+        alone.
+        """
         for bits in (_ROUNDED_BITS, None):
             reply = self._ask(rows, bits)
             if reply.end is not End.SAT:
@@ -257,7 +302,9 @@ class Questions:
             point = self._reduced.point([Fraction(value) for value in reply.values])
             violated = self._violated(point)
             if bits is None and not violated:
-                raise RuntimeError(f"margins {rows}: one is positive at the solver's input in exact arithmetic")
+                raise RuntimeError(
+                    f"margins {rows}: one is positive at the solver's input in exact arithmetic"
+                )
             found = self._suspects.near(point)
             if found is not None or violated:
                 return reply, found

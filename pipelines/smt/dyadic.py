@@ -1,6 +1,7 @@
 """Exact arithmetic on arrays of dyadic rationals: Python integers over one common power of two.
 
-Every float is one, and sums and products stay so; that is several times faster than arrays of `Fraction`.
+Every float is one, and sums and products stay so; that is several times faster than arrays of
+`Fraction`.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ class Dyadic:
         return Dyadic(self.units * other.units, self.exponent + other.exponent)
 
     def __matmul__(self, other: Dyadic) -> Dyadic:
-        product = np.asarray(np.dot(self.units, other.units), dtype=object)  # of two vectors it is a plain int
+        # of two vectors it is a plain int
+        product = np.asarray(np.dot(self.units, other.units), dtype=object)
         return Dyadic(product, self.exponent + other.exponent)
 
     def above_zero(self) -> Dyadic:
@@ -116,7 +118,9 @@ class Dyadic:
     def floats(self) -> Floats:
         """The nearest floats, infinite where they are beyond the range."""
         one = 1 << self.exponent
-        return np.array([_quotient(unit, one) for unit in self.units.ravel().tolist()]).reshape(self.shape)
+        return np.array([_quotient(unit, one) for unit in self.units.ravel().tolist()]).reshape(
+            self.shape
+        )
 
     def share_of(self, other: Dyadic, bits: int) -> Dyadic:
         """self / other, rounded down to that many places; `other` must be > 0."""

@@ -1,4 +1,5 @@
-"""A network over the rationals: affine maps of the exact weights, with an activation between each two.
+"""A network over the rationals: affine maps of the exact weights, with an activation between each
+two.
 
 Of curved activations there are values in floats, and sound lines around them.
 """
@@ -19,9 +20,11 @@ from pipelines.smt.dyadic import Dyadic, Floats, side_by_side
 
 # One rounding of float32, with room for those in its libraries' orders of summation.
 _ROUNDING, _TINY, _GREATEST = 2.0**-22, 2.0**-100, 2.0**126
-# Of the curved activations: the greatest slope, and some roundings of numbers as large as the input.
+# Of the curved activations: the greatest slope, and some roundings of numbers as large as the
+# input.
 _STEEPEST, _CURVE_ROUNDING = 1.2, 2.0**-19
-# Intercepts are rounded outward to multiples of this: a slack of 1e-300 would make every number a thousand bits long.
+# Intercepts are rounded outward to multiples of this: a slack of 1e-300 would make every number a
+# thousand bits long.
 _INTERCEPT_STEP = 2.0**-60
 
 
@@ -34,13 +37,17 @@ class Affine:
 
     def after(self, first: Affine) -> Affine:
         """This map applied to the result of `first`."""
-        return Affine((self.weight @ first.weight).shortened(), (self.weight @ first.bias + self.bias).shortened())
+        return Affine(
+            (self.weight @ first.weight).shortened(),
+            (self.weight @ first.bias + self.bias).shortened(),
+        )
 
 
 class Intervals(NamedTuple):
     """Of neurons, each (neurons,): the ends of their inputs z, and lines on these.
 
-    below z + below_start <= f(z) <= above z + above_start for every real z of the intervals, exactly.
+    below z + below_start <= f(z) <= above z + above_start for every real z of the intervals,
+    exactly.
     """
 
     lower: Floats
@@ -67,20 +74,32 @@ class Curve:
         return np.asarray(self(torch.from_numpy(x)).detach().numpy(), dtype=np.float64)
 
     def lines(self, lower: Floats, upper: Floats) -> Intervals:
-        """Sound lines on the intervals [lower, upper]. Raises Unsupported where there are none, as beyond 1e100."""
+        """Sound lines on the intervals [lower, upper]. Raises Unsupported where there are none,
+        as beyond 1e100.
+        """
         try:
-            found = relax(self.traits, torch.from_numpy(lower), torch.from_numpy(upper), hardness=self.hardness)
+            found = relax(
+                self.traits,
+                torch.from_numpy(lower),
+                torch.from_numpy(upper),
+                hardness=self.hardness,
+            )
         except ValueError as error:
             raise Unsupported(f"no lines of {self.traits.name!r}: {error}") from error
-        # Where a number is too large for such steps, it is a multiple of them, or beyond what is verified at all.
+        # Where a number is too large for such steps, it is a multiple of them, or beyond what is
+        # verified at all.
         below = np.floor(found.lower_intercept.numpy() / _INTERCEPT_STEP) * _INTERCEPT_STEP
         above = np.ceil(found.upper_intercept.numpy() / _INTERCEPT_STEP) * _INTERCEPT_STEP
-        return Intervals(lower, upper, found.lower_slope.numpy(), below, found.upper_slope.numpy(), above)
+        return Intervals(
+            lower, upper, found.lower_slope.numpy(), below, found.upper_slope.numpy(), above
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class ExactNetwork:
-    """The last map gives the logits. `curves` are the activations, one between each two maps; none: all are ReLU."""
+    """The last map gives the logits. `curves` are the activations, one between each two maps;
+    none: all are ReLU.
+    """
 
     maps: tuple[Affine, ...]
     curves: tuple[Curve, ...] = ()
@@ -98,7 +117,9 @@ class ExactNetwork:
     def logits(self, point: Sequence[Fraction]) -> list[Fraction]:
         """The exact logits of a rational input, where all activations are ReLU."""
         scale = math.lcm(*[value.denominator for value in point])
-        units = np.array([value.numerator * (scale // value.denominator) for value in point], dtype=object)
+        units = np.array(
+            [value.numerator * (scale // value.denominator) for value in point], dtype=object
+        )
         state = Dyadic(units, 0)  # the true values times `scale`
         for index, each in enumerate(self.maps):
             bias = Dyadic(each.bias.units * scale, each.bias.exponent)
@@ -111,7 +132,9 @@ class ExactNetwork:
         return logits[label] - max(logit for index, logit in enumerate(logits) if index != label)
 
     def activated(self, depth: int, x: Floats) -> tuple[Floats, Floats]:
-        """What the activation behind map `depth` makes of its input, in float64, and its slope; of ReLU 0 at 0."""
+        """What the activation behind map `depth` makes of its input, in float64, and its slope;
+        of ReLU 0 at 0.
+        """
         if not self.curves:
             return np.maximum(x, 0.0), (x > 0).astype(np.float64)
         curve = self.curves[depth]
@@ -119,8 +142,13 @@ class ExactNetwork:
         return curve.value(x), np.asarray(slope, dtype=np.float64)
 
     def in_torch(self) -> Callable[[torch.Tensor], torch.Tensor]:
-        """What gives the outputs at float32 points (points, inputs), in float32: differentiable, and about right."""
-        maps = [[torch.from_numpy(part.floats()).float() for part in (each.weight, each.bias)] for each in self.maps]
+        """What gives the outputs at float32 points (points, inputs), in float32: differentiable,
+        and about right.
+        """
+        maps = [
+            [torch.from_numpy(part.floats()).float() for part in (each.weight, each.bias)]
+            for each in self.maps
+        ]
 
         def outputs(points: torch.Tensor) -> torch.Tensor:
             for depth, (weight, bias) in enumerate(maps):
@@ -132,10 +160,11 @@ class ExactNetwork:
         return outputs
 
     def in_float32(self, points: Floats) -> tuple[Floats, Floats]:
-        """The outputs at `points` (points, inputs), and by how much those of an evaluation in float32 may differ.
+        """The outputs at `points` (points, inputs), and by how much those of an evaluation in
+        float32 may differ.
 
-        They are computed in float64. The error is a running bound of first order (Higham, Accuracy and Stability,
-        section 3.3), infinite or NaN where float32 may overflow.
+        They are computed in float64. The error is a running bound of first order (Higham, Accuracy
+        and Stability, section 3.3), infinite or NaN where float32 may overflow.
         """
         state, error = points, np.zeros_like(points)
         with np.errstate(all="ignore"):
@@ -154,23 +183,33 @@ class ExactNetwork:
 
     def equals(self, other: ExactNetwork) -> bool:
         """Whether both have the same maps with the same numbers."""
-        ours, theirs = ([side_by_side([each.weight, each.bias[:, None]]) for each in of.maps] for of in (self, other))
+        ours, theirs = (
+            [side_by_side([each.weight, each.bias[:, None]]) for each in of.maps]
+            for of in (self, other)
+        )
         same = [each.shape for each in ours] == [each.shape for each in theirs]
-        return same and not any((one - another).units.any() for one, another in zip(ours, theirs, strict=True))
+        return same and not any(
+            (one - another).units.any() for one, another in zip(ours, theirs, strict=True)
+        )
 
 
 def together(rows: Sequence[Affine]) -> Affine:
-    """Maps of the same inputs, whose numbers are whole, as one: the outputs of the first come first."""
+    """Maps of the same inputs, whose numbers are whole, as one: the outputs of the first come
+    first.
+    """
     weights, biases = ([getattr(each, name).units for each in rows] for name in ("weight", "bias"))
     return Affine(Dyadic(np.concatenate(weights), 0), Dyadic(np.concatenate(biases), 0))
 
 
 def greatest(network: ExactNetwork, rows: Affine) -> ExactNetwork:
-    """What gives the greatest of some rows over the outputs, by max(a, b) = relu(a - b) + relu(b) - relu(-b)."""
+    """What gives the greatest of some rows over the outputs, by max(a, b) = relu(a - b) +
+    relu(b) - relu(-b).
+    """
     maps, curves = [*network.maps[:-1], rows.after(network.maps[-1])], network.curves
     while (count := maps[-1].bias.shape[0]) > 1:
         first, every = np.arange(0, count, 2), np.eye(count)
-        last, one = np.minimum(first + 1, count - 1), np.eye(len(first))  # what is left alone is its own partner
+        # what is left alone is its own partner
+        last, one = np.minimum(first + 1, count - 1), np.eye(len(first))
         takes = np.concatenate([every[first] - every[last], every[last], -every[last]])
         gives = np.concatenate([one, one, -one], axis=1)
         take, give = (Affine(Dyadic.of(each), Dyadic.zeros(len(each))) for each in (takes, gives))

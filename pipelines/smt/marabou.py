@@ -1,10 +1,12 @@
-"""Marabou (CAV 2019, CAV 2024) as a method, and on what the search leaves open: believed only under control.
+"""Marabou (CAV 2019, CAV 2024) as a method, and on what the search leaves open: believed only under
+control.
 
-Marabou computes in floats with tolerances, and calls some queries "unsat" that are not, where weights are below about
-1e-4. A query without any constraint on the outputs, which no box refutes, then often is "unsat" too, so that one is
-asked as well; but not always, so that of networks with such weights no "unsat" is believed at all. Its witnesses hold
-within a tolerance only: they are moved into the float32 box, where need be a little further by gradient descent, and
-what is found is judged exactly.
+Marabou computes in floats with tolerances, and calls some queries "unsat" that are not, where
+weights are below about 1e-4. A query without any constraint on the outputs, which no box refutes,
+then often is "unsat" too, so that one is asked as well; but not always, so that of networks with
+such weights no "unsat" is believed at all. Its witnesses hold within a tolerance only: they are
+moved into the float32 box, where need be a little further by gradient descent, and what is found is
+judged exactly.
 """
 
 from __future__ import annotations
@@ -31,13 +33,17 @@ from pipelines.smt.solvers import Limits as SolverLimits
 
 Box = list[tuple[float, float]]
 MISSING = "maraboupy is not installed: pip install maraboupy==2.0.0"
-CONTROL = "not believed: without any output constraint it says {answer} of this box, which has inputs"
+CONTROL = (
+    "not believed: without any output constraint it says {answer} of this box, which has inputs"
+)
 SMALL = "not believed: it was seen to be wrong of weights like {weight:.1e}, below {least:.0e}"
-WITNESS = "not believed: no float32 input at or next to its witness has an exact margin <= 0 that replays"
+WITNESS = (
+    "not believed: no float32 input at or next to its witness has an exact margin <= 0 that replays"
+)
 BELIEVED = "unsat in every case, and sat without output constraint"
 
-# Of random queries its controlled "unsat" was wrong in some, all in networks with weights below this; judged by this
-# rule, in none of 2,048.
+# Of random queries its controlled "unsat" was wrong in some, all in networks with weights below
+# this; judged by this rule, in none of 2,048.
 LEAST_WEIGHT = 1e-4
 
 
@@ -47,7 +53,9 @@ def installed() -> bool:
 
 
 class Marabou(OfLayers):
-    """Its verdicts as far as they are believed; `holds` is a peer's word, of real arithmetic in floats: no proof."""
+    """Its verdicts as far as they are believed; `holds` is a peer's word, of real arithmetic in
+    floats: no proof.
+    """
 
     name, counts, takes = "marabou", False, "Marabou's question is of boxes"
 
@@ -55,14 +63,18 @@ class Marabou(OfLayers):
         super().__init__(exact, judge, limits)
         self._peer = Peer(exact)
 
-    def answer(self, asked: Asked, suspects: Suspects, known: torch.Tensor | None, seconds: float) -> Settled:
+    def answer(
+        self, asked: Asked, suspects: Suspects, known: torch.Tensor | None, seconds: float
+    ) -> Settled:
         if known is not None:
             return Settled(Verdict.VIOLATED, "falsifier", counterexample=known)
         return self._peer.opinion(asked, asked.singly, suspects, seconds)[0]
 
 
 class Peer:
-    """What Marabou says of boxes of one network, whose weights it is given as float64; Unsupported without it."""
+    """What Marabou says of boxes of one network, whose weights it is given as float64;
+    Unsupported without it.
+    """
 
     def __init__(self, exact: ExactNetwork) -> None:
         if not installed():
@@ -85,9 +97,16 @@ class Peer:
         for case in cases:
             reply = self._ask(box, Affine(asked.rows.weight[case], asked.rows.bias[case]), deadline)
             if reply.end is End.SAT:
-                given = [min(max(float(each), low), high) for each, (low, high) in zip(reply.values, box, strict=True)]
+                given = [
+                    min(max(float(each), low), high)
+                    for each, (low, high) in zip(reply.values, box, strict=True)
+                ]
                 claimed = Verdict.VIOLATED
-                point = suspects.near([Fraction(each) for each in given]) if np.isfinite(given).all() else None
+                point = (
+                    suspects.near([Fraction(each) for each in given])
+                    if np.isfinite(given).all()
+                    else None
+                )
                 if point is not None:
                     break
             elif reply.end is not End.UNSAT:
@@ -97,7 +116,9 @@ class Peer:
         if claimed is Verdict.HOLDS:
             verdict, reason = self._controlled(self._ask(box, None, deadline))
         elif claimed is not None:
-            verdict, reason = (Verdict.UNKNOWN, WITNESS) if point is None else (claimed, "witness confirmed")
+            verdict, reason = (
+                (Verdict.UNKNOWN, WITNESS) if point is None else (claimed, "witness confirmed")
+            )
         else:
             verdict = Verdict.TIMEOUT if reply.end is End.OUT_OF_TIME else Verdict.UNKNOWN
             reason = f"{reply.end.value}: {reply.reason}".rstrip(": ")
@@ -119,7 +140,8 @@ class Peer:
 
 
 class Portfolio(Search):
-    """Certified branch and bound; then, in what is left of a query's seconds, Marabou where it is installed.
+    """Certified branch and bound; then, in what is left of a query's seconds, Marabou where it is
+    installed.
 
     What Marabou adds depends on the clock.
     """
@@ -136,15 +158,21 @@ class Portfolio(Search):
         if second.verdict not in (Verdict.HOLDS, Verdict.VIOLATED):
             return replace(first, reason=f"{first.reason}; {second.reason}", clocked=True)
         return replace(
-            second, unstable_neurons=first.unstable_neurons, nodes=first.nodes, solver_calls=first.solver_calls
+            second,
+            unstable_neurons=first.unstable_neurons,
+            nodes=first.nodes,
+            solver_calls=first.solver_calls,
         )
 
 
-def marabou_question(layers: Sequence[tuple[Floats, Floats]], box: Box, case: Affine | None) -> dict[str, Any]:
-    """Whether the rows of a case over the outputs can all be <= 0 in the box; with None, whether it has any input.
+def marabou_question(
+    layers: Sequence[tuple[Floats, Floats]], box: Box, case: Affine | None
+) -> dict[str, Any]:
+    """Whether the rows of a case over the outputs can all be <= 0 in the box; with None, whether it
+    has any input.
 
-    Variables are numbered: the inputs, then each layer's values before and after its ReLUs. Equations are (kind,
-    [(factor, variable)], scalar).
+    Variables are numbered: the inputs, then each layer's values before and after its ReLUs.
+    Equations are (kind, [(factor, variable)], scalar).
     """
     equations: list[tuple[str, list[tuple[float, int]], float]] = []
     relus: list[tuple[int, int]] = []
@@ -156,11 +184,19 @@ def marabou_question(layers: Sequence[tuple[Floats, Floats]], box: Box, case: Af
             count += len(inputs)
         outputs = range(count, count + len(bias))
         for factors, constant, output in zip(weight.tolist(), bias.tolist(), outputs, strict=True):
-            terms = [(factor, variable) for factor, variable in zip(factors, inputs, strict=True) if factor]
+            terms = [
+                (factor, variable)
+                for factor, variable in zip(factors, inputs, strict=True)
+                if factor
+            ]
             equations.append(("EQ", [*terms, (-1.0, output)], -constant))
         inputs, count = list(outputs), count + len(bias)
     if case is not None:
-        for factors, constant in zip(case.weight.floats().tolist(), case.bias.floats().tolist(), strict=True):
-            terms = [(factor, output) for factor, output in zip(factors, inputs, strict=True) if factor]
+        for factors, constant in zip(
+            case.weight.floats().tolist(), case.bias.floats().tolist(), strict=True
+        ):
+            terms = [
+                (factor, output) for factor, output in zip(factors, inputs, strict=True) if factor
+            ]
             equations.append(("LE", terms, -constant))
     return {"count": count, "box": box, "equations": equations, "relus": relus}

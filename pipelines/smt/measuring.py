@@ -1,6 +1,8 @@
-"""The stage's run: every property of every eps settled, and the metrics, proofs and counterexamples of that.
+"""The stage's run: every property of every eps settled, and the metrics, proofs and counterexamples
+of that.
 
-And the minimal adversarial distances of inputs, as brackets: a proven radius, and a counterexample beyond it.
+And the minimal adversarial distances of inputs, as brackets: a proven radius, and a counterexample
+beyond it.
 """
 
 from __future__ import annotations
@@ -30,7 +32,15 @@ from evalsuite import (
     is_file,
     write_counterexamples,
 )
-from pipelines.smt.methods import JOB_ENDS, SOLVING_SHARE, Bisection, Method, Search, Settled, method_for
+from pipelines.smt.methods import (
+    JOB_ENDS,
+    SOLVING_SHARE,
+    Bisection,
+    Method,
+    Search,
+    Settled,
+    method_for,
+)
 from pipelines.smt.rows import Evidence, effort, rows, setting_of, without_proofs
 
 if TYPE_CHECKING:
@@ -46,12 +56,17 @@ def measure(options: Smt, network: Network, bench: Bench) -> Outcome:
     asks, deadline = bench.data.task.asks, time.monotonic() + SOLVING_SHARE * bench.time_limit
     if not asks:
         raise Unsupported(
-            f"nothing to verify: a task {type(bench.data.task).__name__} asks for no margin or interval; a regression "
-            "asks for one by its option `tolerance`"
+            f"nothing to verify: a task {type(bench.data.task).__name__} asks for no margin or"
+            " interval; a regression asks for one by its option `tolerance`"
         )
-    if not is_file(network) and (network.deployed is not None or (network.integer is not None and asks != "interval")):
+    if not is_file(network) and (
+        network.deployed is not None or (network.integer is not None and asks != "interval")
+    ):
         if asks == "interval":
-            raise Unsupported("an integer network is verified for margins alone, and the task asks for an interval")
+            raise Unsupported(
+                "an integer network is verified for margins alone, and the task asks for an"
+                " interval"
+            )
         from pipelines.smt.integer.measuring import measure_integer
 
         return measure_integer(options, network, bench, deadline)
@@ -69,34 +84,59 @@ def measure(options: Smt, network: Network, bench: Bench) -> Outcome:
 
 def _measured(options: Smt, method: Method, network: Network, bench: Bench) -> Outcome:
     proving = options.proofs and isinstance(method, Search)
-    evidence = Evidence.of_module(bench.folder, network, method.limits.deadline) if proving else None
+    evidence = (
+        Evidence.of_module(bench.folder, network, method.limits.deadline) if proving else None
+    )
     metrics, found = list[Metric](), list[tuple[Property, torch.Tensor]]()
     for eps in options.eps:
         properties = method.properties(eps, bench, options.samples)
         settled = _settled(method, evidence, network, properties, bench.seed)
-        asked, setting = [each.sample for each in properties], {**setting_of(eps, method.name), **method.region}
-        metrics += rows(asked, settled, options.query_time_limit, setting, counted=bool(method.limits.budget))
+        asked, setting = (
+            [each.sample for each in properties],
+            {**setting_of(eps, method.name), **method.region},
+        )
+        metrics += rows(
+            asked, settled, options.query_time_limit, setting, counted=bool(method.limits.budget)
+        )
         metrics += effort(settled, setting) if method.counts else []
         if options.proofs:
-            metrics += evidence.metrics(setting) if evidence else without_proofs(method.name, setting)
+            metrics += (
+                evidence.metrics(setting) if evidence else without_proofs(method.name, setting)
+            )
         pairs = zip(properties, settled, strict=True)
-        found += [(asked, each.counterexample) for asked, each in pairs if each.counterexample is not None]
+        found += [
+            (asked, each.counterexample) for asked, each in pairs if each.counterexample is not None
+        ]
     if options.same_class:
-        reason = "there is no integer network to compare with: a step that quantizes must come before"
-        metrics.append(Metric("same_class_fraction", None, "fraction", Direction.HIGHER, reason=reason))
+        reason = (
+            "there is no integer network to compare with: a step that quantizes must come before"
+        )
+        metrics.append(
+            Metric("same_class_fraction", None, "fraction", Direction.HIGHER, reason=reason)
+        )
     if options.distance:
         metrics += distances(options, method, network, bench)
     path = write_counterexamples(bench.folder, bench.data, method.runs(network), found)
-    written: dict[str, Path] = {"proofs": evidence.path} if evidence and evidence.path.exists() else {}
+    written: dict[str, Path] = (
+        {"proofs": evidence.path} if evidence and evidence.path.exists() else {}
+    )
     return Outcome(metrics, {"counterexamples": path, **written})
 
 
 def _settled(
-    method: Method, evidence: Evidence | None, network: Network, properties: list[Property], seed: int
+    method: Method,
+    evidence: Evidence | None,
+    network: Network,
+    properties: list[Property],
+    seed: int,
 ) -> list[Settled]:
     """The falsifier runs on all at once: each has an equal part of its seconds."""
     started, found = time.perf_counter(), list[Settled]()
-    suspects = falsify(network.module, properties, seed=seed) if method.takes_suspects else [None] * len(properties)
+    suspects = (
+        falsify(network.module, properties, seed=seed)
+        if method.takes_suspects
+        else [None] * len(properties)
+    )
     part = (time.perf_counter() - started) / len(properties)
     for property_, suspect in zip(properties, suspects, strict=True):
         settled = method.settle(property_, suspect)
@@ -109,15 +149,21 @@ def _settled(
 
 
 def distances(options: Smt, method: Method, network: Network, bench: Bench) -> list[Metric]:
-    """Of the first `distance_samples` samples: the greatest radius proven, and the nearest counterexample's distance.
+    """Of the first `distance_samples` samples: the greatest radius proven, and the nearest
+    counterexample's distance.
 
-    Both are 0 where the input itself is misclassified. Radii of up to half the domain's width are looked at.
+    Both are 0 where the input itself is misclassified. Radii of up to half the domain's width are
+    looked at.
     """
     lowest, highest = bench.data.domain
     greatest = (highest - lowest) / 2
     setting = {"method": method.name}
     if not 0 < greatest < math.inf:
-        return [_distance("", None, setting, f"the domain {bench.data.domain} has no width to search in")]
+        return [
+            _distance(
+                "", None, setting, f"the domain {bench.data.domain} has no width to search in"
+            )
+        ]
     clocked: list[bool] = []
 
     def decide(property_: Property) -> Settled:
@@ -132,14 +178,25 @@ def distances(options: Smt, method: Method, network: Network, bench: Bench) -> l
         if left <= 0:
             break
         center = bench.data.test.inputs[each.sample]
-        bracket = Bracket(decide, center, each, bench.data.domain, greatest, options.distance_tolerance, left)
+        bracket = Bracket(
+            decide, center, each, bench.data.domain, greatest, options.distance_tolerance, left
+        )
         found.append(bracket.narrowed(_MOST_UNDECIDED))
-    # A clock that ended a question, or a search, may have moved an end of some bracket: then all are of this machine.
-    ended = len(found) < len(properties) or any(not each.decided and each.undecided < _MOST_UNDECIDED for each in found)
+    # A clock that ended a question, or a search, may have moved an end of some bracket: then all
+    # are of this machine.
+    ended = len(found) < len(properties) or any(
+        not each.decided and each.undecided < _MOST_UNDECIDED for each in found
+    )
     late = "" if len(found) == len(properties) else JOB_ENDS
-    metrics = [replace(each, timing=ended or any(clocked)) for each in _metrics(properties, found, setting, late)]
+    metrics = [
+        replace(each, timing=ended or any(clocked))
+        for each in _metrics(properties, found, setting, late)
+    ]
     clock = statistics.fmean(each.seconds for each in found) if found else None
-    return [*metrics, Metric("distance_seconds", clock, "s", Direction.LOWER, setting, timing=True, reason=late)]
+    return [
+        *metrics,
+        Metric("distance_seconds", clock, "s", Direction.LOWER, setting, timing=True, reason=late),
+    ]
 
 
 def _metrics(
@@ -152,10 +209,14 @@ def _metrics(
         reason, sample = bracket.lack(), property_.sample
         metrics += [
             _distance("", low, setting, reason, sample),
-            _distance("_upper", high, setting, reason or _NONE_FOUND if high is None else reason, sample),
+            _distance(
+                "_upper", high, setting, reason or _NONE_FOUND if high is None else reason, sample
+            ),
         ]
     known = [each for each in upper if each is not None]
-    unknown = late or ("" if len(known) == len(found) else _NONE_FOUND + f" of {len(found) - len(known)} samples")
+    unknown = late or (
+        "" if len(known) == len(found) else _NONE_FOUND + f" of {len(found) - len(known)} samples"
+    )
     return [
         *metrics,
         _distance("", None if late else statistics.fmean(lower), setting, late),
@@ -163,17 +224,21 @@ def _metrics(
     ]
 
 
-def _distance(end: str, value: float | None, setting: dict[str, str], reason: str, sample: int | None = None) -> Metric:
+def _distance(
+    end: str, value: float | None, setting: dict[str, str], reason: str, sample: int | None = None
+) -> Metric:
     name = f"adversarial_distance{end}"
     return Metric(name, value, "input", Direction.HIGHER, setting, sample=sample, reason=reason)
 
 
 @dataclass
 class Bracket:
-    """What is known of the least L-infinity distance at which an input is misclassified: true whenever it is looked at.
+    """What is known of the least L-infinity distance at which an input is misclassified: true
+    whenever it is looked at.
 
-    Radii are dyadic with as few bits as the bracket allows, and each box contains the exact ball: its ends are rounded
-    outward where float64 does not hold them. An undecided radius is passed over: the search goes on below and above it.
+    Radii are dyadic with as few bits as the bracket allows, and each box contains the exact ball:
+    its ends are rounded outward where float64 does not hold them. An undecided radius is passed
+    over: the search goes on below and above it.
 
     Args:
         decide: exact verdicts, each with a counterexample where violated.
@@ -183,7 +248,8 @@ class Bracket:
         greatest: the greatest radius of interest.
         tolerance: of the bracket's width.
         seconds: for all; no question is asked afterwards.
-        holds: the greatest radius proven; every smaller one holds too. None where not even the input itself is proven.
+        holds: the greatest radius proven; every smaller one holds too. None where not even the
+            input itself is proven.
         violated: the exact distance of the nearest counterexample found; None where none was found.
         counterexample: that one, of the shape of an input.
         vain: the radii that were asked about in vain.
@@ -231,7 +297,9 @@ class Bracket:
 
     @property
     def decided(self) -> bool:
-        """Whether the bracket is as narrow as the tolerance, or the greatest radius asked about holds."""
+        """Whether the bracket is as narrow as the tolerance, or the greatest radius asked about
+        holds.
+        """
         if self.violated is None:
             return self.holds is not None and self.holds >= self.greatest
         return self.violated - (self.holds or 0) <= Fraction(self.tolerance)
@@ -244,20 +312,26 @@ class Bracket:
         return told if self.undecided else JOB_ENDS
 
     def _gap(self) -> tuple[Fraction, Fraction] | None:
-        """Two neighbours among the radii asked about, further apart than the tolerance: the lowest of those."""
+        """Two neighbours among the radii asked about, further apart than the tolerance: the
+        lowest of those.
+        """
         assert self.holds is not None
         if self.holds >= self.greatest:
             return None
         end = Fraction(self.greatest) if self.violated is None else self.violated
         marks = [self.holds, *sorted(each for each in self.vain if self.holds < each < end), end]
-        return next((pair for pair in pairwise(marks) if pair[1] - pair[0] > Fraction(self.tolerance)), None)
+        return next(
+            (pair for pair in pairwise(marks) if pair[1] - pair[0] > Fraction(self.tolerance)), None
+        )
 
     def _ask(self, radius: Fraction) -> None:
         self.questions += 1
         settled = self.decide(self._box(radius))
         if settled.verdict is Verdict.HOLDS:
             if self.violated is not None and radius >= self.violated:
-                raise RuntimeError(f"radius {radius} holds, but a counterexample is at distance {self.violated}")
+                raise RuntimeError(
+                    f"radius {radius} holds, but a counterexample is at distance {self.violated}"
+                )
             self.holds = radius
         elif settled.verdict is Verdict.VIOLATED and settled.counterexample is not None:
             self._found(settled.counterexample, radius)
@@ -268,9 +342,13 @@ class Bracket:
         if not self._box(radius).contains(point):
             raise RuntimeError(f"the counterexample at radius {radius} lies outside its box")
         pairs = zip(point.flatten().tolist(), self.center.flatten().tolist(), strict=True)
-        distance = max((abs(Fraction(one) - Fraction(other)) for one, other in pairs), default=Fraction(0))
+        distance = max(
+            (abs(Fraction(one) - Fraction(other)) for one, other in pairs), default=Fraction(0)
+        )
         if self.holds is not None and distance <= self.holds:
-            raise RuntimeError(f"radius {self.holds} holds, but a counterexample is at distance {distance}")
+            raise RuntimeError(
+                f"radius {self.holds} holds, but a counterexample is at distance {distance}"
+            )
         if self.violated is None or distance < self.violated:
             self.violated, self.counterexample = distance, point
 
@@ -280,7 +358,10 @@ class Bracket:
         middle = [Fraction(each) for each in self.center.flatten().tolist()]
         lower = [max(lowest, -nearest_above(radius - each)) for each in middle]
         upper = [min(highest, nearest_above(each + radius)) for each in middle]
-        low, high = (torch.tensor(each, dtype=torch.float64).reshape(self.center.shape) for each in (lower, upper))
+        low, high = (
+            torch.tensor(each, dtype=torch.float64).reshape(self.center.shape)
+            for each in (lower, upper)
+        )
         return replace(self.at_center, eps=nearest_above(radius), lower=low, upper=high)
 
 

@@ -1,4 +1,6 @@
-"""The stage's methods under one roof: each settles a property of one network within its limits, whatever happens."""
+"""The stage's methods under one roof: each settles a property of one network within its limits,
+whatever happens.
+"""
 
 from __future__ import annotations
 
@@ -47,20 +49,24 @@ if TYPE_CHECKING:
     from pipelines.smt import Smt
 
 
-# Nodes per second of the limit. A core makes about three times as many of 64 inputs and 64 neurons, so that on a usual
-# machine the count ends a query and not the clock: the same verdicts everywhere.
+# Nodes per second of the limit. A core makes about three times as many of 64 inputs and 64 neurons,
+# so that on a usual machine the count ends a query and not the clock: the same verdicts everywhere.
 _RATE = 100
 BY_BOUNDS = "bounds"
 EXACT_ONLY = "violated in exact arithmetic only; no float32 input found"
 CRASHED = "the solver failed: {reason}"
 JOB_ENDS = "the job's time limit is near"
 SOLVING_SHARE = 0.8
-"""The part of the job's time after which no question is asked any more: the rest is for bounds and writing."""
+"""The part of the job's time after which no question is asked any more: the rest is for bounds
+and writing.
+"""
 _OUT_OF_TIME = "query_time_limit of {limit:g} s reached"
 _OUT_OF_NODES = "{nodes} nodes, the count for a query_time_limit of {limit:g} s, reached"
 _BUDGET_SPENT = "all {nodes} nodes taken"
-_CURVED = 10  # Nodes of a curved network for each of a ReLU network's budget: a split of its lines settles less.
-_BOUNDS_SHARE = 0.8  # of a query's time, for zonotopes of attention, which prove more of it than lines do
+# Nodes of a curved network for each of a ReLU network's budget: a split of its lines settles less.
+_CURVED = 10
+# of a query's time, for zonotopes of attention, which prove more of it than lines do
+_BOUNDS_SHARE = 0.8
 _STANDING = " with {neurons} unstable neurons; the margin is at least {margin:.2g}"
 
 
@@ -75,7 +81,8 @@ class Settled:
         nodes: of the search; None where the method has none.
         solver_calls: linear programs, or questions to Z3.
         counterexample: of the shape of an input, where violated.
-        proof: where it holds, makes the proof for the bytes of the ONNX file; None of a word that has none.
+        proof: where it holds, makes the proof for the bytes of the ONNX file; None of a word that
+            has none.
         seconds: of the query.
         clocked: whether the clock ended it, and not a count: a faster machine might say more.
     """
@@ -142,7 +149,9 @@ class Method(ABC):
 
     @abstractmethod
     def query(self, property_: Property, suspect: torch.Tensor | None, seconds: float) -> Settled:
-        """The verdict within `seconds`, which are > 0; `suspect` is a falsifier's counterexample, if it has one."""
+        """The verdict within `seconds`, which are > 0; `suspect` is a falsifier's
+        counterexample, if it has one.
+        """
 
     def settle(self, property_: Property, suspect: torch.Tensor | None) -> Settled:
         """The verdict; also where the query breaks down, or the job's time is over.
@@ -159,14 +168,18 @@ class Method(ABC):
         except Unsupported as error:
             settled = Settled(Verdict.UNSUPPORTED, str(error))
         except (ArithmeticError, ValueError, MemoryError, RecursionError) as error:
-            settled = Settled(Verdict.UNKNOWN, CRASHED.format(reason=f"{type(error).__name__}: {error}"[:200]))
+            settled = Settled(
+                Verdict.UNKNOWN, CRASHED.format(reason=f"{type(error).__name__}: {error}"[:200])
+            )
         counted = settled.nodes is not None and settled.nodes >= self.nodes
         clocked = settled.clocked or (settled.verdict is Verdict.TIMEOUT and not counted)
         return replace(settled, seconds=time.perf_counter() - started, clocked=clocked)
 
 
 class OfLayers(Method):
-    """Answers questions about boxes of a network whose layers are exact maps; `takes` says so of balls."""
+    """Answers questions about boxes of a network whose layers are exact maps; `takes` says so of
+    balls.
+    """
 
     takes: ClassVar[str]
 
@@ -174,16 +187,26 @@ class OfLayers(Method):
         self.exact, self.judge, self.limits = exact, judge, limits
 
     @abstractmethod
-    def answer(self, asked: Asked, suspects: Suspects, known: torch.Tensor | None, seconds: float) -> Settled:
-        """The verdict in exact arithmetic; `known` is a confirmed counterexample: then only bounds are computed."""
+    def answer(
+        self, asked: Asked, suspects: Suspects, known: torch.Tensor | None, seconds: float
+    ) -> Settled:
+        """The verdict in exact arithmetic; `known` is a confirmed counterexample: then only
+        bounds are computed.
+        """
 
     def query(self, property_: Property, suspect: torch.Tensor | None, seconds: float) -> Settled:
-        """What is settled in exact arithmetic, unless it holds and a float32 evaluation may differ."""
+        """What is settled in exact arithmetic, unless it holds and a float32 evaluation may
+        differ.
+        """
         asked = Asked.robustness(self.exact, property_, self.takes)
         known = suspect if suspect is not None and self.judge.accepts(property_, suspect) else None
         settled = self.answer(asked, self.judge.at(property_), known, seconds)
         unheld = self.judge.unheld(property_, suspect) if settled.verdict is Verdict.HOLDS else ""
-        return replace(settled, verdict=Verdict.UNKNOWN, reason=unheld, proof=None) if unheld else settled
+        return (
+            replace(settled, verdict=Verdict.UNKNOWN, reason=unheld, proof=None)
+            if unheld
+            else settled
+        )
 
 
 class Search(OfLayers):
@@ -191,7 +214,9 @@ class Search(OfLayers):
 
     takes = "branch and bound takes boxes"
 
-    def __init__(self, exact: ExactNetwork, judge: Judge, limits: Limits, name: str = "search") -> None:
+    def __init__(
+        self, exact: ExactNetwork, judge: Judge, limits: Limits, name: str = "search"
+    ) -> None:
         super().__init__(exact, judge, limits)
         self.name = name
 
@@ -200,12 +225,22 @@ class Search(OfLayers):
         """Of a budget ten times as many for curved activations."""
         return (_CURVED * self.limits.budget if self.exact.curves else 0) or self.limits.nodes
 
-    def answer(self, asked: Asked, suspects: Suspects, known: torch.Tensor | None, seconds: float) -> Settled:
+    def answer(
+        self, asked: Asked, suspects: Suspects, known: torch.Tensor | None, seconds: float
+    ) -> Settled:
         found = decide_rows(asked, suspects, seconds=seconds, nodes=self.nodes, known=known)
         late = found.verdict is Verdict.TIMEOUT
         reason = self.undecided(found.nodes, found.neurons, found.margin) if late else found.reason
         proof = partial(proof_of, found) if found.verdict is Verdict.HOLDS else None
-        return Settled(found.verdict, reason, found.neurons, found.nodes, found.programs, found.counterexample, proof)
+        return Settled(
+            found.verdict,
+            reason,
+            found.neurons,
+            found.nodes,
+            found.programs,
+            found.counterexample,
+            proof,
+        )
 
     def undecided(self, nodes: int, neurons: int, margin: Fraction | None) -> str:
         """Why a search came to an end without a verdict, and how far it came."""
@@ -214,7 +249,11 @@ class Search(OfLayers):
         counted = _BUDGET_SPENT if self.limits.budget else _OUT_OF_NODES
         ended = counted if nodes >= self.nodes else _OUT_OF_TIME
         reached = ended.format(nodes=nodes, limit=self.limits.seconds)
-        return reached if margin is None else reached + _STANDING.format(neurons=neurons, margin=nearest(margin))
+        return (
+            reached
+            if margin is None
+            else reached + _STANDING.format(neurons=neurons, margin=nearest(margin))
+        )
 
 
 def method_for(options: Smt, network: Network, bench: Bench, deadline: float) -> Method:
@@ -239,21 +278,27 @@ def method_for(options: Smt, network: Network, bench: Bench, deadline: float) ->
 
     if options.method == "marabou":
         return Marabou(exact, judge, limits)
-    return (Portfolio if options.method == "portfolio" else Search)(exact, judge, limits, options.method)
+    return (Portfolio if options.method == "portfolio" else Search)(
+        exact, judge, limits, options.method
+    )
 
 
 def check_size(options: Smt, inputs: int, neurons: int = 0, kind: str = "neurons") -> None:
-    """Raise Unsupported where a network is larger than the options allow; `kind` is what its neurons are called."""
+    """Raise Unsupported where a network is larger than the options allow; `kind` is what its
+    neurons are called.
+    """
     for count, name, what in ((inputs, "max_inputs", "inputs"), (neurons, "max_neurons", kind)):
         if count > getattr(options, name):
             raise Unsupported(f"{count} {what}; {name} is {getattr(options, name)}")
 
 
 class Bisection(Method):
-    """`evalsuite verify`'s cascade; a violation is replayed in ONNX Runtime and by the network itself.
+    """`evalsuite verify`'s cascade; a violation is replayed in ONNX Runtime and by the network
+    itself.
 
     Raises:
-        Unsupported: an option that takes the layers of a torch module, or a network that is too large or not read.
+        Unsupported: an option that takes the layers of a torch module, or a network that is too
+            large or not read.
     """
 
     name = "bisection"
@@ -262,17 +307,29 @@ class Bisection(Method):
     def __init__(self, options: Smt, network: Network, bench: Bench, deadline: float) -> None:
         asked = {"distance": options.distance, "same_class": options.same_class}
         if options.method in ("z3", "marabou") or any(asked.values()):
-            names = [name for name, given in asked.items() if given] or [f"method {options.method!r}"]
+            names = [name for name, given in asked.items() if given] or [
+                f"method {options.method!r}"
+            ]
             raise Unsupported(
-                f"{' and '.join(names)}: takes torch modules of classifiers, no ONNX file and no interval"
+                f"{' and '.join(names)}: takes torch modules of classifiers, no ONNX file and no"
+                " interval"
             )
         self.limits, self._seed = Limits(options.query_time_limit, deadline), bench.seed
-        self.region = {"positions": options.positions} if options.positions and network.vocabulary is not None else {}
-        self._asked = [_Asked(each) for each in subjects(network, bench, options.samples, positions=options.positions)]
+        self.region = (
+            {"positions": options.positions}
+            if options.positions and network.vocabulary is not None
+            else {}
+        )
+        self._asked = [
+            _Asked(each)
+            for each in subjects(network, bench, options.samples, positions=options.positions)
+        ]
         graph = self._asked[0].read[1]  # all subjects' are of one size
         neurons = sum(each.size for each in graph.nodes if isinstance(each.operation, Pointwise))
         check_size(options, graph.inputs, neurons)
-        self._of = {each.sample: asked for asked in self._asked for each in asked.subject.properties(0.0)}
+        self._of = {
+            each.sample: asked for asked in self._asked for each in asked.subject.properties(0.0)
+        }
 
     def properties(self, eps: float, bench: Bench, samples: int) -> list[Property]:
         return [each for asked in self._asked for each in asked.subject.properties(eps)]
@@ -301,18 +358,38 @@ class Bisection(Method):
         if found.witness is not None and found.answer is not Answer.SAT:
             verdict = Verdict.UNKNOWN
             holds = found.answer is Answer.UNSAT_REAL
-            reason = ROUNDING_ONLY if holds else EXACT_ONLY if found.answer is Answer.SAT_REAL else found.reason
+            reason = (
+                ROUNDING_ONLY
+                if holds
+                else EXACT_ONLY
+                if found.answer is Answer.SAT_REAL
+                else found.reason
+            )
         elif found.witness is not None:
-            point = torch.tensor([float(each) for each in found.witness.inputs]).reshape(property_.lower.shape)
+            point = torch.tensor([float(each) for each in found.witness.inputs]).reshape(
+                property_.lower.shape
+            )
             with torch.no_grad():
                 if not bool(violated(asked.run(point[None]), [property_])):
-                    verdict, reason, point = Verdict.UNKNOWN, "ONNX Runtime violates it, but torch does not", None
-        return Settled(verdict, reason, nodes=found.boxes, counterexample=point, seconds=time.monotonic() - began,
-                       clocked=verdict is Verdict.TIMEOUT)  # fmt: skip
+                    verdict, reason, point = (
+                        Verdict.UNKNOWN,
+                        "ONNX Runtime violates it, but torch does not",
+                        None,
+                    )
+        return Settled(
+            verdict,
+            reason,
+            nodes=found.boxes,
+            counterexample=point,
+            seconds=time.monotonic() - began,
+            clocked=verdict is Verdict.TIMEOUT,
+        )
 
 
 class _Asked:
-    """Of some samples: their network, what runs it, and its file and graph, which are read when they are needed."""
+    """Of some samples: their network, what runs it, and its file and graph, which are read when
+    they are needed.
+    """
 
     def __init__(self, subject: Subject) -> None:
         self.subject, self.run = subject, running(subject.network)
@@ -336,7 +413,9 @@ class _Asked:
                 raise OutOfTimeError
 
         try:
-            found = self._attending(property_.lower[None].double(), property_.upper[None].double(), check=check)
+            found = self._attending(
+                property_.lower[None].double(), property_.upper[None].double(), check=check
+            )
         except (Unsupported, OutOfTimeError):
             return False
         constraints = list(dict.fromkeys(each for case in asked.cases for each in case.constraints))
@@ -344,6 +423,8 @@ class _Asked:
         for row, each in zip(rows, constraints, strict=True):
             for output, factor in each.terms:
                 row[output] += float(factor)  # 1 or -1
-        above = found.lower_bounds(rows) > rows.new_tensor([float(each.bound) for each in constraints])
+        above = found.lower_bounds(rows) > rows.new_tensor(
+            [float(each.bound) for each in constraints]
+        )
         broken = {each for each, yes in zip(constraints, above.tolist(), strict=True) if yes}
         return all(broken.intersection(case.constraints) for case in asked.cases)

@@ -1,9 +1,11 @@
-"""Proof files: what was proven, and the choices that prove it. Anyone can recompute the rest from the ONNX file.
+"""Proof files: what was proven, and the choices that prove it. Anyone can recompute the rest from
+the ONNX file.
 
-A file says the network (its hash), the box, the rows that are > 0 on it, and for each row a tree of splits whose leaves
-have multipliers. Of ReLU networks it also has the exact bounds of all neurons and the numbers that the leaves give: all
-are dyadic rationals, "m" or "mp-e" for m * 2**-e. Of curved networks it has slopes of the lines at the root and at each
-split, and cuts, but none of the search's intercepts and bounds, which the checker computes by series of its own.
+A file says the network (its hash), the box, the rows that are > 0 on it, and for each row a tree of
+splits whose leaves have multipliers. Of ReLU networks it also has the exact bounds of all neurons
+and the numbers that the leaves give: all are dyadic rationals, "m" or "mp-e" for m * 2**-e. Of
+curved networks it has slopes of the lines at the root and at each split, and cuts, but none of the
+search's intercepts and bounds, which the checker computes by series of its own.
 
 What is written is accepted by its checker, in `evalsuite.verification`, before anyone sees it.
 """
@@ -42,8 +44,10 @@ from pipelines.smt.search.space import IntervalSpace, Node, PhaseSpace
 FORMAT = "evalsuite-proof/1"
 REFUSALS = (ProofError, SmoothProofError, IntegerProofError)
 _CHECKS: dict[str, Callable[[Any, bytes], object]] = {
-    FORMAT: check_proof, INTEGER_PROOF: check_integer_proof, SMOOTH_PROOF: check_smooth_proof,
-}  # fmt: skip
+    FORMAT: check_proof,
+    INTEGER_PROOF: check_integer_proof,
+    SMOOTH_PROOF: check_smooth_proof,
+}
 # A checker reads nested JSON: a tree must not be deeper than it allows.
 _DEEPEST = 250
 _LAYERS, _DIGITS, _GREATEST_EXPONENT = 64, 4000, 9999
@@ -51,7 +55,8 @@ _GREATEST_WHOLE = 10**_DIGITS
 _NUDGES = range(4, 256, 4)
 # Of curved networks, the binary places of slopes and multipliers, and of cuts.
 _PLACES, _CUT_PLACES = 32, 40
-# A margin below it may be lost where lines are rounded to these places; beyond it, search and checker disagree.
+# A margin below it may be lost where lines are rounded to these places; beyond it, search and
+# checker disagree.
 _CLEAR = 2.0**-20
 
 Json = dict[str, Any]
@@ -63,31 +68,41 @@ class OtherNetworkError(Unsupported):
 
 
 def proof_of(decided: Decided, content: bytes) -> Proof:
-    """The proof that every row of `decided` is > 0, of the network in the ONNX file with that `content`.
+    """The proof that every row of `decided` is > 0, of the network in the ONNX file with that
+    `content`.
 
     Raises:
         ValueError: nothing is proven: the verdict is not `holds`.
-        OtherNetworkError: the file says another network than was verified, as where a batch normalisation was folded.
-        SmoothBoundError: one of the checker's own bounds is not > 0, although the search's are clearly so.
-        Unsupported: the file has operators or numbers that no proof is written of; a tree is too deep; or a margin is
-            as small as what rounding loses.
+        OtherNetworkError: the file says another network than was verified, as where a batch
+            normalisation was folded.
+        SmoothBoundError: one of the checker's own bounds is not > 0, although the search's are
+            clearly so.
+        Unsupported: the file has operators or numbers that no proof is written of; a tree is too
+            deep; or a margin is as small as what rounding loses.
     """
     if decided.space is None or not all(tree.is_closed() for tree in decided.trees):
-        raise ValueError(f"only what holds has a proof, and the verdict is {decided.verdict.value}: {decided.reason}")
+        raise ValueError(
+            f"only what holds has a proof, and the verdict is {decided.verdict.value}:"
+            f" {decided.reason}"
+        )
     if isinstance(decided.space, PhaseSpace):
         return _proof_by_phases(decided, decided.space, content)
     return _proof_by_intervals(decided, decided.space, content)
 
 
 def checked_text(proof: Proof, content: bytes) -> str:
-    """The text of a proof, once the checker of its kind accepts it; raises one of `REFUSALS` where that does not."""
+    """The text of a proof, once the checker of its kind accepts it; raises one of `REFUSALS`
+    where that does not.
+    """
     text = canonical(proof)
     _CHECKS[proof["format"]](json.loads(text), content)
     return text
 
 
 def proof_text(make: Callable[[bytes], Proof], content: bytes) -> str:
-    """The text of the proof that is made. Raises Unsupported where there is none, or its checker refuses it."""
+    """The text of the proof that is made. Raises Unsupported where there is none, or its checker
+    refuses it.
+    """
     try:
         return checked_text(make(content), content)
     except REFUSALS as error:
@@ -102,12 +117,16 @@ def canonical(body: Json) -> str:
 def _proof_by_phases(decided: Decided, space: PhaseSpace, content: bytes) -> Proof:
     exact = decided.asked.network
     if len(exact.maps) > _LAYERS:
-        raise Unsupported(f"the network has {len(exact.maps)} affine layers, and a proof file holds {_LAYERS}")
+        raise Unsupported(
+            f"the network has {len(exact.maps)} affine layers, and a proof file holds {_LAYERS}"
+        )
     _require_same(exact, content)
     bounds = [zip(*map(_texts, ends), strict=True) for ends in space.reduced.bounds]
     body = {
         **_stated(FORMAT, decided.asked, content),
-        "neurons": [[{"lower": lower, "upper": upper} for lower, upper in layer] for layer in bounds],
+        "neurons": [
+            [{"lower": lower, "upper": upper} for lower, upper in layer] for layer in bounds
+        ],
         "trees": [_ByPhases(space, row).tree(tree) for row, tree in enumerate(decided.trees)],
     }
     return {**body, "digest": hashlib.sha256(canonical(body).encode("ascii")).hexdigest()}
@@ -119,19 +138,27 @@ def _proof_by_intervals(decided: Decided, space: IntervalSpace, content: bytes) 
         _require_same(decided.asked.network, content)
     except Unsupported:
         raise
-    except Exception as error:  # what onnx and numpy raise for what they cannot read is for them to choose
+    # what onnx and numpy raise for what they cannot read is for them to choose
+    except Exception as error:
         raise Unsupported(f"no proof is written of such a network: {error}") from error
     writing = _ByIntervals(space)
     body = {
         **_stated(SMOOTH_PROOF, decided.asked, content),
-        "slopes": [[writing.slopes(space.root, i) for i in range(each.start, each.stop)] for each in writing.layers],
+        "slopes": [
+            [writing.slopes(space.root, i) for i in range(each.start, each.stop)]
+            for each in writing.layers
+        ],
         "trees": [writing.tree(tree) for tree in decided.trees],
     }
     body = json.loads(json.dumps(body))
     try:
         found = recompute_smooth_proof(body, content)
     except SmoothProofError as error:
-        if isinstance(error, SmoothBoundError) and decided.margin is not None and decided.margin > _CLEAR:
+        if (
+            isinstance(error, SmoothBoundError)
+            and decided.margin is not None
+            and decided.margin > _CLEAR
+        ):
             raise
         raise Unsupported(f"the proof was refused by its checker: {error}") from error
     return {**body, "computed": found.computed}
@@ -139,12 +166,17 @@ def _proof_by_intervals(decided: Decided, space: IntervalSpace, content: bytes) 
 
 def _require_same(network: ExactNetwork, content: bytes) -> None:
     if not read_file(content).equals(network):
-        raise OtherNetworkError("the ONNX file does not say the network that was verified, number by number")
+        raise OtherNetworkError(
+            "the ONNX file does not say the network that was verified, number by number"
+        )
 
 
 def _stated(kind: str, asked: Asked, content: bytes) -> Json:
     """What a proof of that format is of: the network in the file, the box and the rows."""
-    factors = [_texts(weight) for weight in (asked.rows.weight[row] for row in range(asked.rows.bias.shape[0]))]
+    factors = [
+        _texts(weight)
+        for weight in (asked.rows.weight[row] for row in range(asked.rows.bias.shape[0]))
+    ]
     return {
         "format": kind,
         "network": {
@@ -155,7 +187,10 @@ def _stated(kind: str, asked: Asked, content: bytes) -> Json:
         "box": {"lower": _texts(asked.lower), "upper": _texts(asked.upper)},
         "property": {
             "rows": [
-                {"coefficients": {str(i): text for i, text in enumerate(own) if text != "0"}, "constant": constant}
+                {
+                    "coefficients": {str(i): text for i, text in enumerate(own) if text != "0"},
+                    "constant": constant,
+                }
                 for own, constant in zip(factors, _texts(asked.rows.bias), strict=True)
             ]
         },
@@ -172,8 +207,8 @@ def _text(unit: int, exponent: int) -> str:
     shift = min(exponent, (unit & -unit).bit_length() - 1)
     if exponent - shift > _GREATEST_EXPONENT or abs(unit) >> shift >= _GREATEST_WHOLE:
         raise Unsupported(
-            f"a number of the proof has more than {_DIGITS} digits or {_GREATEST_EXPONENT} binary places,"
-            " which is what a proof file holds"
+            f"a number of the proof has more than {_DIGITS} digits or {_GREATEST_EXPONENT} binary"
+            " places, which is what a proof file holds"
         )
     return f"{unit >> shift}p-{exponent - shift}" if exponent > shift else str(unit >> shift)
 
@@ -183,7 +218,9 @@ def _texts(values: Dyadic) -> list[str]:
 
 
 def _too_deep() -> Unsupported:
-    return Unsupported(f"the search's tree is deeper than {_DEEPEST} splits, more than a proof file holds")
+    return Unsupported(
+        f"the search's tree is deeper than {_DEEPEST} splits, more than a proof file holds"
+    )
 
 
 class _ByPhases:
@@ -191,7 +228,9 @@ class _ByPhases:
 
     def __init__(self, space: PhaseSpace, row: int) -> None:
         self._space, self._margin = space, space.reduced.margins[[row]]
-        self._places = [(each.depth, index) for each in space.reduced.layers for index in each.index.tolist()]
+        self._places = [
+            (each.depth, index) for each in space.reduced.layers for index in each.index.tolist()
+        ]
 
     def tree(self, root: Node[Phases]) -> Json:
         """The tree from its root on."""
@@ -201,9 +240,15 @@ class _ByPhases:
         return found
 
     def _tree(
-        self, node: Node[Phases], lifted: tuple[int, ...], nudged: tuple[int, int] | None, depth: int
+        self,
+        node: Node[Phases],
+        lifted: tuple[int, ...],
+        nudged: tuple[int, int] | None,
+        depth: int,
     ) -> Json | None:
-        """None where a bound is not > 0, as may be of parts without the splits `lifted`, or with a p `nudged`."""
+        """None where a bound is not > 0, as may be of parts without the splits `lifted`, or with
+        a p `nudged`.
+        """
         if node.split is None or node.halves is None:
             return self._leaf(node, lifted, nudged)
         if depth <= 0:
@@ -213,22 +258,31 @@ class _ByPhases:
         if on is None or off is None:
             return None
         if on == off:
-            # Mostly the split was of no use. Else the halves prove the same by defaults that differ with the phase.
+            # Mostly the split was of no use. Else the halves prove the same by defaults that differ
+            # with the phase.
             merged = self._tree(node.halves[0], (*lifted, node.split), nudged, depth)
             if merged is not None:
                 return merged
             on = self._unlike(node.halves[0], node.split, lifted, off, depth - 1)
         return {"neuron": list(self._places[node.split]), "on": on, "off": off}
 
-    def _unlike(self, half: Node[Phases], neuron: int, lifted: tuple[int, ...], other: Json, depth: int) -> Json:
-        """The half with another p of `neuron` in its first leaf: a format in which halves differ asks for that."""
+    def _unlike(
+        self, half: Node[Phases], neuron: int, lifted: tuple[int, ...], other: Json, depth: int
+    ) -> Json:
+        """The half with another p of `neuron` in its first leaf: a format in which halves differ
+        asks for that.
+        """
         for bits in _NUDGES:
             found = self._tree(half, lifted, (neuron, bits), depth)
             if found not in (None, other):
                 return found
-        raise Unsupported("both halves of a split are proven by the same numbers, and no others were found")
+        raise Unsupported(
+            "both halves of a split are proven by the same numbers, and no others were found"
+        )
 
-    def _leaf(self, node: Node[Phases], lifted: tuple[int, ...], nudged: tuple[int, int] | None) -> Json | None:
+    def _leaf(
+        self, node: Node[Phases], lifted: tuple[int, ...], nudged: tuple[int, int] | None
+    ) -> Json | None:
         phases, chosen = node.part.copy(), node.chosen
         phases[list(lifted)] = 0
         layers = self._space.layers(phases)
@@ -243,16 +297,24 @@ class _ByPhases:
         rise = form[0, 1:] * self._space.reduced.widths
         # What the search closed the part by is stated as it is: the checker recomputes it.
         as_found = not lifted and nudged is None
-        least = node.proven if as_found else (form[0, :1] + rise.below_zero().total()).fractions()[0]
+        least = (
+            node.proven if as_found else (form[0, :1] + rise.below_zero().total()).fractions()[0]
+        )
         if least <= 0:
             return None
         # The value in the middle of the box: unlike the least value, it moves with every p.
         (middle,) = _texts(form[0, :1] + Dyadic(rise.total().units, rise.exponent + 1))
         bound = _text(least.numerator, least.denominator.bit_length() - 1)
-        return {"bound": bound, "middle": middle, "p": [] if chosen is None else self._listed(chosen, usual)}
+        return {
+            "bound": bound,
+            "middle": middle,
+            "p": [] if chosen is None else self._listed(chosen, usual),
+        }
 
     def _listed(self, chosen: Dyadic, usual: Sequence[Dyadic]) -> list[list[int | str]]:
-        """Those that are not the defaults: layers from the last to the first, and within a layer from the first on."""
+        """Those that are not the defaults: layers from the last to the first, and within a layer
+        from the first on.
+        """
         numbers, places = _texts(chosen), self._places
         order = np.flatnonzero((chosen - _joined(usual)).units != 0).tolist()
         order.sort(key=lambda each: (-places[each][0], places[each][1]))
@@ -279,7 +341,10 @@ class _ByIntervals:
             if node.chosen is None:
                 return {}
             shift = node.chosen.exponent - _PLACES
-            numbers = [int(each) << -shift if shift < 0 else int(each) >> shift for each in node.chosen.units.tolist()]
+            numbers = [
+                int(each) << -shift if shift < 0 else int(each) >> shift
+                for each in node.chosen.units.tolist()
+            ]
             return {"p": [numbers[each] for each in self.layers]}
         if depth <= 0:
             raise _too_deep()

@@ -1,8 +1,9 @@
 """The engines that this stage brings to `evalsuite verify`: exact branch and bound, Z3 and Marabou.
 
-The answers claim what those of `evalsuite verify` claim: `sat` a float32 point of the box whose ONNX Runtime outputs
-satisfy the constraints exactly, `unsat` that in real arithmetic no point of the box does. Exact branch and bound proves
-`unsat`, Z3 finds it in exact arithmetic, and of Marabou it is the verdict of floats with tolerances.
+The answers claim what those of `evalsuite verify` claim: `sat` a float32 point of the box whose
+ONNX Runtime outputs satisfy the constraints exactly, `unsat` that in real arithmetic no point of
+the box does. Exact branch and bound proves `unsat`, Z3 finds it in exact arithmetic, and of Marabou
+it is the verdict of floats with tolerances.
 """
 
 from __future__ import annotations
@@ -20,7 +21,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from evalsuite import Answer, Attack, Box, Case, Question, Unsupported, Verdict, Verification, Witness, Witnesses
+from evalsuite import (
+    Answer,
+    Attack,
+    Box,
+    Case,
+    Question,
+    Unsupported,
+    Verdict,
+    Verification,
+    Witness,
+    Witnesses,
+)
 from pipelines.smt.deciding import Questions
 from pipelines.smt.dyadic import Dyadic, Floats
 from pipelines.smt.exact_network import Affine, ExactNetwork, greatest, together
@@ -47,11 +59,14 @@ def exact(question: Question) -> Verification:
     """Branch and bound in exact arithmetic, with proofs; of integer networks in integers.
 
     Raises:
-        Unsupported: the network is no chain of affine layers and known activations with float32 weights; a disjunct
-            has no constraint on the outputs.
-        ValueError: a file that is none; a property with other numbers of X and Y than the network has.
+        Unsupported: the network is no chain of affine layers and known activations with float32
+            weights; a disjunct has no constraint on the outputs.
+        ValueError: a file that is none; a property with other numbers of X and Y than the network
+            has.
     """
-    return answer_integers(question) if is_integer(question.content) else _answer(question, _by_search)
+    return (
+        answer_integers(question) if is_integer(question.content) else _answer(question, _by_search)
+    )
 
 
 def z3(question: Question) -> Verification:
@@ -60,36 +75,51 @@ def z3(question: Question) -> Verification:
 
 
 def marabou(question: Question) -> Verification:
-    """Marabou under control, of ReLU networks. Raises as `exact`; Unsupported where it is not installed."""
+    """Marabou under control, of ReLU networks. Raises as `exact`; Unsupported where it is not
+    installed.
+    """
     return _answer(question, _by_marabou)
 
 
 class _Box:
-    """Cases of one box, which are given with their places in the specification, and points of it: see `Suspects`.
+    """Cases of one box, which are given with their places in the specification, and points of it:
+    see `Suspects`.
 
     `attack` is of the whole specification.
     """
 
-    def __init__(self, network: ExactNetwork, box: Box, cases: Cases, judge: Witnesses, attack: Attack) -> None:
+    def __init__(
+        self, network: ExactNetwork, box: Box, cases: Cases, judge: Witnesses, attack: Attack
+    ) -> None:
         self._judge, self._attack, self._box, self._inner = judge, attack, box, box.inner()
         self._places = torch.tensor([place for place, _ in cases])
         self.cases = [_rows(case, network.classes) for _, case in cases]
         # The least float64 box around it: what holds there holds in the box.
         lower, upper = (Dyadic.of(end.numpy()) for end in box.outer())
-        self.asked = Asked(network, lower, upper, together([row for rows in self.cases for row in rows]))
+        self.asked = Asked(
+            network, lower, upper, together([row for rows in self.cases for row in rows])
+        )
         starts = np.cumsum([0, *map(len, self.cases)]).tolist()
         self.parts = [list(range(*ends)) for ends in pairwise(starts)]
         self.witness: Witness | None = None
         self.nodes = 0
 
     def search(
-        self, network: ExactNetwork, rows: Sequence[Affine], question: Question, share: float = 1.0,
+        self,
+        network: ExactNetwork,
+        rows: Sequence[Affine],
+        question: Question,
+        share: float = 1.0,
         most: float = math.inf,
-    ) -> Decided:  # fmt: skip
-        """Whether all rows over the outputs of the network are > 0 in the box; its nodes are counted."""
+    ) -> Decided:
+        """Whether all rows over the outputs of the network are > 0 in the box; its nodes are
+        counted.
+        """
         question.check()
         seconds = min(max(_left(question) * share, 1e-3), most)
-        found = decide_rows(replace(self.asked, network=network, rows=together(rows)), self, seconds=seconds)
+        found = decide_rows(
+            replace(self.asked, network=network, rows=together(rows)), self, seconds=seconds
+        )
         self.nodes += found.nodes
         return found
 
@@ -101,7 +131,8 @@ class _Box:
         return rounded if self.witness else None
 
     def near(self, point: Sequence[Fraction]) -> torch.Tensor | None:
-        """A witness at the rational `point`, rounded to float32 one way or the other, or where the attack gets to.
+        """A witness at the rational `point`, rounded to float32 one way or the other, or where the
+        attack gets to.
 
         Else the point itself, of which the network receives the nearest float32.
         """
@@ -117,7 +148,9 @@ class _Box:
 
 
 def _rows(case: Case, outputs: int) -> list[Affine]:
-    """Of each constraint what is <= 0 where it is satisfied, times a positive number that makes it whole."""
+    """Of each constraint what is <= 0 where it is satisfied, times a positive number that makes
+    it whole.
+    """
     found = []
     for each in case.constraints:
         scale = math.lcm(each.bound.denominator, *[factor.denominator for _, factor in each.terms])
@@ -132,7 +165,8 @@ def _rows(case: Case, outputs: int) -> list[Affine]:
 def _by_search(box: _Box, question: Question) -> Settled:
     """Whether in each case the greatest row is > 0 in the whole box.
 
-    A proof file is of single rows: where each case has one that is > 0 alone, what is searched last proves them.
+    A proof file is of single rows: where each case has one that is > 0 alone, what is searched last
+    proves them.
     """
     network, chosen, proven = box.asked.network, list[Affine](), True
     for rows in box.cases:
@@ -143,14 +177,21 @@ def _by_search(box: _Box, question: Question) -> Settled:
         if whole.verdict is Verdict.VIOLATED:
             return Settled(whole.verdict, whole.reason, nodes=box.nodes)
         holds = whole.verdict is Verdict.HOLDS
-        row = _positive(box, rows, question, _PATIENCE[0] + _PATIENCE[1] * whole.seconds if holds else math.inf)
+        row = _positive(
+            box, rows, question, _PATIENCE[0] + _PATIENCE[1] * whole.seconds if holds else math.inf
+        )
         if box.witness is not None:
             return Settled(Verdict.VIOLATED, "search", nodes=box.nodes)
         if row is None and not holds:
             return Settled(whole.verdict, whole.reason, nodes=box.nodes)
         chosen, proven = chosen if row is None else [*chosen, row], proven and row is not None
     found = box.search(network, chosen, question) if chosen else whole
-    return Settled(found.verdict, found.reason, nodes=box.nodes, proof=partial(proof_of, found) if proven else None)
+    return Settled(
+        found.verdict,
+        found.reason,
+        nodes=box.nodes,
+        proof=partial(proof_of, found) if proven else None,
+    )
 
 
 def _positive(box: _Box, rows: Sequence[Affine], question: Question, most: float) -> Affine | None:
@@ -163,7 +204,9 @@ def _positive(box: _Box, rows: Sequence[Affine], question: Question, most: float
 
 
 def _by_z3(box: _Box, question: Question) -> Settled:
-    """Whether bounds refute a row of each case, or Z3 all of its rows together; the clock alone ends it."""
+    """Whether bounds refute a row of each case, or Z3 all of its rows together; the clock alone
+    ends it.
+    """
     limits = Limits(_LONGEST, time.monotonic() + _left(question))
     found = Questions(box.asked, box.parts, box, limits).decide()
     return replace(found, reason=_OVER) if found.verdict is Verdict.TIMEOUT else found
@@ -173,7 +216,11 @@ def _by_marabou(box: _Box, question: Question) -> Settled:
     """Its opinion of all cases."""
     question.check()
     found, _ = Peer(box.asked.network).opinion(box.asked, box.parts, box, _left(question))
-    return replace(found, reason=_FLOATS.format(found.reason)) if found.verdict is Verdict.HOLDS else found
+    return (
+        replace(found, reason=_FLOATS.format(found.reason))
+        if found.verdict is Verdict.HOLDS
+        else found
+    )
 
 
 def _left(question: Question) -> float:
@@ -189,7 +236,9 @@ def _answer(question: Question, engine: Callable[[_Box, Question], Settled]) -> 
     if not all(case.constraints for case in specification.cases):
         raise Unsupported(f"{question.vnnlib}: a disjunct without a constraint on the outputs")
     judge = _judge(question, network)
-    attack = Attack(network.in_torch(), specification, judge, seed=question.seed, check=question.check)
+    attack = Attack(
+        network.in_torch(), specification, judge, seed=question.seed, check=question.check
+    )
     witness = attack.search(seconds=_FALSIFY * _left(question))
     nodes, proofs = 0, []
     if witness is not None:
@@ -202,13 +251,22 @@ def _answer(question: Question, engine: Callable[[_Box, Question], Settled]) -> 
             assert asked.witness is not None
             return _sat(question, network, judge, asked.witness, found.reason, nodes)
         if found.verdict is not Verdict.HOLDS:
-            return Verification(Answer.of(found.verdict), None, found.reason, nodes).with_half(judge)
-        proofs += [] if found.proof is None else [partial(proof_text, found.proof, question.content)]
+            return Verification(Answer.of(found.verdict), None, found.reason, nodes).with_half(
+                judge
+            )
+        proofs += (
+            [] if found.proof is None else [partial(proof_text, found.proof, question.content)]
+        )
     return Verification(Answer.UNSAT, None, found.reason, nodes, proofs=tuple(proofs))
 
 
 def _sat(
-    question: Question, network: ExactNetwork, judge: Witnesses, witness: Witness, reason: str, nodes: int = 0
+    question: Question,
+    network: ExactNetwork,
+    judge: Witnesses,
+    witness: Witness,
+    reason: str,
+    nodes: int = 0,
 ) -> Verification:
     """Raises Unsupported where the layers that were read do not compute what ONNX Runtime shows."""
     _compare(question, network, judge, np.array([[float(each) for each in witness.inputs]]))
@@ -216,20 +274,28 @@ def _sat(
 
 
 def _judge(question: Question, network: ExactNetwork) -> Witnesses:
-    """Raises Unsupported where ONNX Runtime does not run the network, or computes something else than was read."""
+    """Raises Unsupported where ONNX Runtime does not run the network, or computes something else
+    than was read.
+    """
     lower, upper = (end.numpy() for end in question.specification.cases[0].box.outer())
-    shares = np.concatenate([np.zeros((1, len(lower))), np.random.default_rng(0).random((_COMPARED, len(lower)))])
+    shares = np.concatenate(
+        [np.zeros((1, len(lower))), np.random.default_rng(0).random((_COMPARED, len(lower)))]
+    )
     points = (lower + shares * (upper - lower)).astype(np.float32)
     try:
         judge = Witnesses(question.specification, question.content, real=question.real)
         judge.outputs(torch.from_numpy(points[0]))
     except Exception as error:  # of ONNX Runtime, which documents none
-        raise Unsupported(f"{question.onnx}: ONNX Runtime does not run it: {' '.join(str(error).split())}") from error
+        raise Unsupported(
+            f"{question.onnx}: ONNX Runtime does not run it: {' '.join(str(error).split())}"
+        ) from error
     _compare(question, network, judge, points)
     return judge
 
 
-def _compare(question: Question, network: ExactNetwork, judge: Witnesses, points: NDArray[Any]) -> None:
+def _compare(
+    question: Question, network: ExactNetwork, judge: Witnesses, points: NDArray[Any]
+) -> None:
     read, errors = network.in_float32(points.astype(np.float64))
     for point, expected, error in zip(points.astype(np.float32), read, errors, strict=True):
         computed = np.array(judge.outputs(torch.from_numpy(point)))
@@ -237,7 +303,9 @@ def _compare(question: Question, network: ExactNetwork, judge: Witnesses, points
         with np.errstate(invalid="ignore"):
             apart = np.abs(computed - expected) if computed.shape == expected.shape else np.inf
         if (apart > error).any():
-            differing = f"computes {computed[:4]} at {point[:4]}, and its layers give {expected[:4]}"
+            differing = (
+                f"computes {computed[:4]} at {point[:4]}, and its layers give {expected[:4]}"
+            )
             raise Unsupported(f"{question.onnx}: ONNX Runtime {differing}")
 
 
@@ -246,6 +314,7 @@ def _network(question: Question) -> ExactNetwork:
         return read_file(question.content)
     except Unsupported as error:
         raise Unsupported(f"{question.onnx}: {error}") from error
-    except Exception as error:  # what onnx and numpy raise for malformed files is for them to choose
+    # what onnx and numpy raise for malformed files is for them to choose
+    except Exception as error:
         said = f"not an ONNX network that is read: {type(error).__name__}: {error}"
         raise ValueError(f"{question.onnx}: {said}") from error

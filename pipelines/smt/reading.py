@@ -1,4 +1,6 @@
-"""Reading networks exactly, whether they are modules or ONNX files: the layers of both are read in one way."""
+"""Reading networks exactly, whether they are modules or ONNX files: the layers of both are read
+in one way.
+"""
 
 from __future__ import annotations
 
@@ -45,19 +47,24 @@ def read(network: Network) -> ExactNetwork:
 
 
 def read_curved(network: Network) -> ExactNetwork:
-    """The network's exact maps, and the rows of its activations at their present hardness; none where all are ReLU.
+    """The network's exact maps, and the rows of its activations at their present hardness; none
+    where all are ReLU.
 
     Flatten, Dropout and Identity vanish, neighbouring affine layers are one.
 
     Raises:
-        Unsupported: a layer is neither affine nor a known scalar activation with sound lines, named; or the network
-            computes something else than its layers in order.
+        Unsupported: a layer is neither affine nor a known scalar activation with sound lines,
+            named; or the network computes something else than its layers in order.
     """
     layers = layered(network)
     known = {id(each.module): each.traits for each in census(layers.module, gates=True)}
 
     def curve_of(path: str, layer: FileLayer) -> Curve | None:
-        return _curve(path, known[id(layer)], layer) if id(layer) in known and isinstance(layer, nn.Module) else None
+        return (
+            _curve(path, known[id(layer)], layer)
+            if id(layer) in known and isinstance(layer, nn.Module)
+            else None
+        )
 
     module = layers.module
     if type(module) is not nn.Sequential:
@@ -74,7 +81,8 @@ def read_file(content: bytes) -> ExactNetwork:
     """The exact maps of an ONNX file that is a chain of affine layers and activations.
 
     Raises:
-        Unsupported: the file has other operators, or they are no such chain from its one input to its one output.
+        Unsupported: the file has other operators, or they are no such chain from its one input to
+            its one output.
     """
     model = onnx.load_model_from_string(content)
     try:
@@ -85,21 +93,36 @@ def read_file(content: bytes) -> ExactNetwork:
     graph, held = model.graph, {each.name for each in model.graph.initializer}
     inputs = [each for each in graph.input if each.name not in held]
     if len(inputs) != 1 or len(graph.output) != 1:
-        raise Unsupported(f"{len(inputs)} inputs and {len(graph.output)} outputs; exact reading needs one of each")
+        raise Unsupported(
+            f"{len(inputs)} inputs and {len(graph.output)} outputs; exact reading needs one of each"
+        )
     given = inputs[0].type.tensor_type
     # A free size is 0, and one of 0, of which there is no output, -1.
-    batch, *sizes = [each.dim_value or -each.HasField("dim_value") for each in given.shape.dim] or [0]
-    if given.elem_type != onnx.TensorProto.FLOAT or batch not in (0, 1) or not sizes or min(sizes) < 1:
+    batch, *sizes = [each.dim_value or -each.HasField("dim_value") for each in given.shape.dim] or [
+        0
+    ]
+    if (
+        given.elem_type != onnx.TensorProto.FLOAT
+        or batch not in (0, 1)
+        or not sizes
+        or min(sizes) < 1
+    ):
         shape = [each.dim_param or each.dim_value for each in given.shape.dim]
-        raise Unsupported(f"input '{inputs[0].name}' has shape {shape}; exact reading needs float32 (1, fixed sizes)")
+        raise Unsupported(
+            f"input '{inputs[0].name}' has shape {shape}; exact reading needs float32 (1, fixed"
+            " sizes)"
+        )
     try:
         return _chained(layers_in_file(model), tuple(sizes), _named)
     except Unsupported as error:
-        raise Unsupported(f"{error} (evalsuite verify reads more operators, without proofs)") from error
+        raise Unsupported(
+            f"{error} (evalsuite verify reads more operators, without proofs)"
+        ) from error
 
 
 def layered(network: Network) -> Network:
-    """The network as an nn.Sequential of its layers, where its own `forward` calls them one behind the other.
+    """The network as an nn.Sequential of its layers, where its own `forward` calls them one behind
+    the other.
 
     Raises:
         Unsupported: it does something else, named.
@@ -107,7 +130,9 @@ def layered(network: Network) -> Network:
     return replace(network, module=in_layers(network.module, network.input_shape))
 
 
-def _chained(layers: Iterable[tuple[str, FileLayer]], shape: tuple[int, ...], curve_of: CurveOf) -> ExactNetwork:
+def _chained(
+    layers: Iterable[tuple[str, FileLayer]], shape: tuple[int, ...], curve_of: CurveOf
+) -> ExactNetwork:
     maps: list[Affine] = []
     curves: list[Curve] = []
     pending: Affine | None = None
@@ -127,7 +152,9 @@ def _chained(layers: Iterable[tuple[str, FileLayer]], shape: tuple[int, ...], cu
             pending = affine.after(pending) if pending else affine
             shape = affine.bias.shape
     if len(shape) != 1:
-        raise Unsupported(f"the output has shape {shape}, and only vectors of logits are read exactly")
+        raise Unsupported(
+            f"the output has shape {shape}, and only vectors of logits are read exactly"
+        )
     rectified = all(each == Curve(RELU, 1.0) for each in curves)
     return ExactNetwork((*maps, pending or _identity(shape[0])), () if rectified else tuple(curves))
 
@@ -137,10 +164,12 @@ def _named(_path: str, layer: FileLayer) -> Curve | None:
 
 
 def _curve(path: str, traits: Activation, module: nn.Module) -> Curve:
-    # A census knows subclasses by their ancestors, and others' modules by their values at some points.
+    # A census knows subclasses by their ancestors, and others' modules by their values at some
+    # points.
     if not traits.matches(module) or type(module) is not type(traits.make(1)):
         raise Unsupported(
-            f"layer '{path}' ({type(module).__name__}) is taken for {traits.name}, but not known to be exactly that"
+            f"layer '{path}' ({type(module).__name__}) is taken for {traits.name}, but not known to"
+            " be exactly that"
         )
     try:
         curve = Curve(traits.of(module), float(traits.hardness(module).detach().double()))
@@ -152,7 +181,9 @@ def _curve(path: str, traits: Activation, module: nn.Module) -> Curve:
 
 @torch.no_grad()
 def _check(read: ExactNetwork, network: Network) -> None:
-    """Raise Unsupported where the network's own float64 evaluation differs by more than one in float32 could."""
+    """Raise Unsupported where the network's own float64 evaluation differs by more than one in
+    float32 could.
+    """
     module = copy.deepcopy(network.module).double().eval()
     inputs = network.example(_COMPARED).double()
     computed, errors = read.in_float32(inputs.flatten(1).numpy())
@@ -165,20 +196,23 @@ def _check(read: ExactNetwork, network: Network) -> None:
 def _check_file(model: onnx.ModelProto) -> None:
     if model.functions:
         raise Unsupported(f"the file defines functions of its own, as '{model.functions[0].name}'")
-    version = max((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), default=0)
+    version = max(
+        (each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), default=0
+    )
     if version < _OLDEST:
         raise Unsupported(f"operators of version {version}; exact reading needs {_OLDEST} or later")
     for tensor in model.graph.initializer:
         if tensor.data_location or tensor.external_data:
             raise Unsupported(
-                f"constant '{tensor.name}' lies outside the file; export with external_data=False, or write one "
-                "file by onnx.save(onnx.load(FILE), ONE_FILE)"
+                f"constant '{tensor.name}' lies outside the file; export with external_data=False,"
+                " or write one file by onnx.save(onnx.load(FILE), ONE_FILE)"
             )
 
 
 @torch.no_grad()
 def reach(network: Network, property_: Property) -> float:
-    """More than any value, and any partial sum, that a `layered` network's layers compute in the box; rough.
+    """More than any value, and any partial sum, that a `layered` network's layers compute in the
+    box; rough.
 
     Raises:
         Unsupported: a layer of which no bound is known, named.
@@ -202,14 +236,18 @@ def reach(network: Network, property_: Property) -> float:
         elif type(layer) in (nn.Flatten, nn.Dropout, nn.Identity):
             continue
         else:
-            raise Unsupported(f"layer '{path}' ({type(layer).__name__}): no bound of its values is known")
+            raise Unsupported(
+                f"layer '{path}' ({type(layer).__name__}): no bound of its values is known"
+            )
         size = size if layer.bias is None else size + layer.bias.double().abs()
         greatest = max(greatest, size.max().item())
     return greatest * 1.001
 
 
 def _activated(traits: Activation, layer: nn.Module, size: torch.Tensor) -> torch.Tensor:
-    """A bound of |g(h x) / h| where |x| <= size: the steeper of g's asymptotes, and what g exceeds it by near 0."""
+    """A bound of |g(h x) / h| where |x| <= size: the steeper of g's asymptotes, and what g
+    exceeds it by near 0.
+    """
     near = torch.linspace(-50, 50, 2001, dtype=torch.float64)
     steep = max(abs(each) for each in traits.limits)
     above = (traits.value(near).abs() - steep * near.abs()).max().clamp(min=0)
@@ -217,13 +255,20 @@ def _activated(traits: Activation, layer: nn.Module, size: torch.Tensor) -> torc
 
 
 def _refuse_changed(module: nn.Module) -> None:
-    """Raise Unsupported where a layer may compute something else than its type and parameters say."""
+    """Raise Unsupported where a layer may compute something else than its type and parameters
+    say.
+    """
     for path, layer in module.named_modules():
         where = f"layer '{path}' ({type(layer).__name__})" if path else "the network"
         if layer._forward_hooks or layer._forward_pre_hooks:
-            raise Unsupported(f"{where} has forward hooks, and may compute something else than its layer: remove them")
+            raise Unsupported(
+                f"{where} has forward hooks, and may compute something else than its layer: remove"
+                " them"
+            )
         if "forward" in vars(layer):
-            raise Unsupported(f"{where} has a forward of its own, and may compute something else than its layer")
+            raise Unsupported(
+                f"{where} has a forward of its own, and may compute something else than its layer"
+            )
 
 
 def _layers(module: nn.Sequential, prefix: str) -> Iterator[tuple[str, nn.Module]]:
@@ -243,24 +288,36 @@ def _added(path: str, values: torch.Tensor, shape: tuple[int, ...]) -> Dyadic:
     try:
         return _exact(values.expand((1, *shape)).reshape(-1))
     except RuntimeError as error:
-        raise Unsupported(f"layer '{path}' (Add): numbers of shape {tuple(values.shape)} for {shape}") from error
+        raise Unsupported(
+            f"layer '{path}' (Add): numbers of shape {tuple(values.shape)} for {shape}"
+        ) from error
 
 
 def _affine(path: str, layer: FileLayer, shape: tuple[int, ...]) -> Affine:
     kind = type(layer)
-    if not isinstance(layer, (nn.Linear, nn.BatchNorm1d)) or kind not in (nn.Linear, nn.BatchNorm1d):
+    if not isinstance(layer, (nn.Linear, nn.BatchNorm1d)) or kind not in (
+        nn.Linear,
+        nn.BatchNorm1d,
+    ):
         raise Unsupported(f"no exact encoding of layer '{path}' ({kind.__name__})")
     if len(shape) != 1:
-        raise Unsupported(f"layer '{path}' ({kind.__name__}) acts on shape {shape}; only vectors are read exactly")
+        raise Unsupported(
+            f"layer '{path}' ({kind.__name__}) acts on shape {shape}; only vectors are read exactly"
+        )
     try:
         if isinstance(layer, nn.Linear):
             bias = Dyadic.zeros(layer.out_features) if layer.bias is None else _exact(layer.bias)
             return Affine(_exact(layer.weight), bias)
         if layer.running_mean is None:
-            raise Unsupported(f"layer '{path}' (BatchNorm1d) normalises by its batch: it is no function of one input")
+            raise Unsupported(
+                f"layer '{path}' (BatchNorm1d) normalises by its batch: it is no function of one"
+                " input"
+            )
         bias = Dyadic.zeros(layer.num_features) if layer.bias is None else _exact(layer.bias)
         scale = _exact(_scale(layer))
-        return Affine(Dyadic.identity(layer.num_features) * scale, bias - scale * _exact(layer.running_mean))
+        return Affine(
+            Dyadic.identity(layer.num_features) * scale, bias - scale * _exact(layer.running_mean)
+        )
     except ValueError as error:
         raise Unsupported(f"layer '{path}' ({kind.__name__}): {error}") from error
 
@@ -270,7 +327,9 @@ def _exact(tensor: torch.Tensor) -> Dyadic:
 
 
 def _scale(layer: nn.BatchNorm1d) -> torch.Tensor:
-    """What the inputs are multiplied by. It has a square root: its float64 value is taken for the exact one."""
+    """What the inputs are multiplied by. It has a square root: its float64 value is taken for
+    the exact one.
+    """
     assert layer.running_var is not None
     factor = (layer.running_var.double() + layer.eps).rsqrt()
     return factor if layer.weight is None else factor * layer.weight.detach().double()

@@ -1,10 +1,12 @@
-"""The exact reduction: in a small box most neurons are stable, and what they compute is an affine form.
+"""The exact reduction: in a small box most neurons are stable, and what they compute is an affine
+form.
 
-Everything is a row over the columns [1, t, a]: t are the free inputs, measured from the box's lower corner, and a are
-the outputs of the neurons that are left, layer by layer. From the last layer to the first, an output a = f(z) with
-coefficient q is replaced by p z + r, where p may be any number and r is the exact minimum of q f(z) - p z: the
-Lagrangian bound with p as the multiplier of z's definition (arXiv 2103.06624). By default p is q times the slope of a
-line below or above f (DeepPoly, POPL 2019; CROWN, arXiv 1811.00866). All is exact: no rounding argument is needed.
+Everything is a row over the columns [1, t, a]: t are the free inputs, measured from the box's lower
+corner, and a are the outputs of the neurons that are left, layer by layer. From the last layer to
+the first, an output a = f(z) with coefficient q is replaced by p z + r, where p may be any number
+and r is the exact minimum of q f(z) - p z: the Lagrangian bound with p as the multiplier of z's
+definition (arXiv 2103.06624). By default p is q times the slope of a line below or above f
+(DeepPoly, POPL 2019; CROWN, arXiv 1811.00866). All is exact: no rounding argument is needed.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from evalsuite import Property, Unsupported
 from pipelines.smt.dyadic import Dyadic, Floats, side_by_side
 from pipelines.smt.exact_network import Affine, Curve, ExactNetwork
 
-# An upper line's slope may be any number in [0, 1], as its intercept is computed from it: few bits keep it fast. Proof
-# files state how these lines are chosen: who changes them changes the format.
+# An upper line's slope may be any number in [0, 1], as its intercept is computed from it: few bits
+# keep it fast. Proof files state how these lines are chosen: who changes them changes the format.
 _SLOPE_BITS = 12
 # Products of exact numbers between two looks at the clock: a fraction of a second.
 _BLOCK = 2**20
@@ -41,7 +43,9 @@ class OutOfTimeError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Whether every row over the network's outputs is > 0 on the box [lower, upper], each (inputs,)."""
+    """Whether every row over the network's outputs is > 0 on the box [lower, upper], each
+    (inputs,).
+    """
 
     network: ExactNetwork
     lower: Dyadic
@@ -49,11 +53,17 @@ class Asked:
     rows: Affine
 
     @classmethod
-    def robustness(cls, network: ExactNetwork, property_: Property, takes: str = "bounds take boxes") -> Asked:
-        """Of the label's margins. Raises Unsupported, with what `takes` boxes alone, where the property is a ball."""
+    def robustness(
+        cls, network: ExactNetwork, property_: Property, takes: str = "bounds take boxes"
+    ) -> Asked:
+        """Of the label's margins. Raises Unsupported, with what `takes` boxes alone, where the
+        property is a ball.
+        """
         if property_.center is not None:
             raise Unsupported(f"{takes}, and this property is an L2 ball")
-        lower, upper = (Dyadic.of(end.numpy().ravel()) for end in (property_.lower, property_.upper))
+        lower, upper = (
+            Dyadic.of(end.numpy().ravel()) for end in (property_.lower, property_.upper)
+        )
         return cls(network, lower, upper, label_margins(network.classes, property_.label))
 
     @property
@@ -63,7 +73,9 @@ class Asked:
 
     def value(self, row: int, logits: Sequence[Fraction]) -> Fraction:
         """What a row is of these outputs."""
-        products = (factor * y for factor, y in zip(self.rows.weight[row].fractions(), logits, strict=True))
+        products = (
+            factor * y for factor, y in zip(self.rows.weight[row].fractions(), logits, strict=True)
+        )
         return sum(products, self.rows.bias[[row]].fractions()[0])
 
 
@@ -73,7 +85,9 @@ def label_margins(classes: int, label: int) -> Affine:
     Raises ValueError where there is no such label, or no other one.
     """
     if classes < 2:
-        raise ValueError("there is no row to prove: a network with one output is robust to everything")
+        raise ValueError(
+            "there is no row to prove: a network with one output is robust to everything"
+        )
     if not 0 <= label < classes:
         raise ValueError(f"label must be >= 0 and < {classes}, got {label}")
     others = [index for index in range(classes) if index != label]
@@ -115,12 +129,16 @@ class Layer(ABC):
 
     @abstractmethod
     def rest(self, q: Dyadic, p: Dyadic) -> Dyadic:
-        """The sum of r over the neurons, (rows,), for coefficients and multipliers, (rows, neurons)."""
+        """The sum of r over the neurons, (rows,), for coefficients and multipliers, (rows,
+        neurons).
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Lined(Layer):
-    """All neurons of a layer of curves between lines, which start at `below_start` and `above_start`."""
+    """All neurons of a layer of curves between lines, which start at `below_start` and
+    `above_start`.
+    """
 
     below_start: Dyadic
     above_start: Dyadic
@@ -128,7 +146,9 @@ class Lined(Layer):
     @staticmethod
     def of(curve: Curve, forms: Dyadic, lower: Floats, upper: Floats, depth: int) -> Lined:
         """With lines that hold on [lower, upper]. Raises Unsupported where there are none."""
-        numbers = {name: Dyadic.of(each) for name, each in curve.lines(lower, upper)._asdict().items()}
+        numbers = {
+            name: Dyadic.of(each) for name, each in curve.lines(lower, upper)._asdict().items()
+        }
         return Lined(depth, np.arange(len(lower)), forms, **numbers)
 
     def rest(self, q: Dyadic, p: Dyadic) -> Dyadic:
@@ -140,7 +160,9 @@ class Lined(Layer):
 
 @dataclass(frozen=True, slots=True)
 class Unstable(Layer):
-    """Neurons a = max(z, 0) with lower < 0 < upper, and the `phases` of a part of the box; the lines go through 0."""
+    """Neurons a = max(z, 0) with lower < 0 < upper, and the `phases` of a part of the box; the
+    lines go through 0.
+    """
 
     phases: Phases
 
@@ -148,18 +170,25 @@ class Unstable(Layer):
     def of(forms: Dyadic, lower: Dyadic, upper: Dyadic, depth: int, index: Places) -> Unstable:
         """With lines that hold on [lower, upper], and no neuron held."""
         below = Dyadic.of(np.array((upper + lower).units > 0, dtype=np.float64))
-        above, phases = upper.share_of(upper - lower, _SLOPE_BITS), np.zeros(len(index), dtype=np.int8)
+        above, phases = (
+            upper.share_of(upper - lower, _SLOPE_BITS),
+            np.zeros(len(index), dtype=np.int8),
+        )
         return Unstable(depth, index, forms, lower, upper, below, above, phases)
 
     @property
     def intercept(self) -> Dyadic:
-        """Where the line above starts: max(z, 0) is convex, so that it must be above at both ends."""
+        """Where the line above starts: max(z, 0) is convex, so that it must be above at both
+        ends.
+        """
         return -(self.above * self.lower).smaller(self.above * self.upper - self.upper)
 
     def slopes(self, q: Dyadic) -> Dyadic:
         """q of a neuron that is on, 0 of one that is off, and the lines' of the open ones."""
         lines = Layer.slopes(self, q)
-        units = np.where(self.phases == 0, lines.units, np.where(self.phases > 0, q.at(lines.exponent), 0))
+        units = np.where(
+            self.phases == 0, lines.units, np.where(self.phases > 0, q.at(lines.exponent), 0)
+        )
         return Dyadic(units, lines.exponent)
 
     def rest(self, q: Dyadic, p: Dyadic) -> Dyadic:
@@ -200,7 +229,9 @@ class Reduced:
     def open_margins(self) -> list[int]:
         """The rows of `margins` that the bounds do not prove positive, the least bound first."""
         least = self.least.units.tolist()
-        return sorted((row for row, value in enumerate(least) if value <= 0), key=lambda row: least[row])
+        return sorted(
+            (row for row, value in enumerate(least) if value <= 0), key=lambda row: least[row]
+        )
 
     def point(self, offsets: Sequence[Fraction]) -> list[Fraction]:
         """The input at t = `offsets`."""
@@ -212,7 +243,10 @@ class Reduced:
     @property
     def places(self) -> list[slice]:
         """Of each layer's neurons among all."""
-        return [slice(*ends) for ends in pairwise(accumulate((len(each.index) for each in self.layers), initial=0))]
+        return [
+            slice(*ends)
+            for ends in pairwise(accumulate((len(each.index) for each in self.layers), initial=0))
+        ]
 
 
 def reduce(asked: Asked, deadline: float = math.inf) -> Reduced:
@@ -232,7 +266,10 @@ def reduce(asked: Asked, deadline: float = math.inf) -> Reduced:
     forms = side_by_side([constant, first.weight[:, free]]).shortened()
     layers, bounds = list[Layer](), list[Ends]()
     for depth, following in enumerate(network.maps[1:]):
-        count, both = forms.shape[0], Dyadic(np.concatenate([forms.units, -forms.units]), forms.exponent)
+        count, both = (
+            forms.shape[0],
+            Dyadic(np.concatenate([forms.units, -forms.units]), forms.exponent),
+        )
         least = least_values(both, layers, widths, deadline)
         low, high = least[:count].shortened(), (-least[count:]).shortened()
         bounds.append((low, high))
@@ -242,20 +279,33 @@ def reduce(asked: Asked, deadline: float = math.inf) -> Reduced:
             on, left = np.arange(0), np.arange(count)
         else:
             positive = np.array(low.units >= 0, dtype=bool)
-            on, left = np.flatnonzero(positive), np.flatnonzero(~positive & np.array(high.units > 0, dtype=bool))
+            on, left = (
+                np.flatnonzero(positive),
+                np.flatnonzero(~positive & np.array(high.units > 0, dtype=bool)),
+            )
             if len(left):
                 own, lower, upper = (each[left].shortened() for each in (forms, low, high))
                 layers.append(Unstable.of(own, lower, upper, depth, left))
         forms = product(following.weight[:, on], forms[on], deadline)
-        forms = _raised(side_by_side([forms, following.weight[:, left]]), following.bias).shortened()
+        forms = _raised(
+            side_by_side([forms, following.weight[:, left]]), following.bias
+        ).shortened()
     margins = _raised(product(rows.weight, forms, deadline), rows.bias).shortened()
     return Reduced(
-        asked, free, widths, tuple(layers), margins, least_values(margins, layers, widths, deadline), tuple(bounds)
+        asked,
+        free,
+        widths,
+        tuple(layers),
+        margins,
+        least_values(margins, layers, widths, deadline),
+        tuple(bounds),
     )
 
 
 def bound_rows(asked: Asked) -> Dyadic:
-    """What interval arithmetic alone knows of each row of a ReLU network, (rows,), which is quick."""
+    """What interval arithmetic alone knows of each row of a ReLU network, (rows,), which is
+    quick.
+    """
     check_box(asked)
     low, high = asked.lower, asked.upper
     for depth, each in enumerate((*asked.network.maps, asked.rows)):
@@ -270,7 +320,9 @@ def check_box(asked: Asked) -> None:
     """Raises ValueError where the box is not one of the network's inputs."""
     lower, upper, inputs = asked.lower, asked.upper, asked.network.maps[0].weight.shape[1]
     if lower.shape != (inputs,) or upper.shape != (inputs,):
-        raise ValueError(f"a box of {lower.shape} and {upper.shape} ends, for a network of {inputs} inputs")
+        raise ValueError(
+            f"a box of {lower.shape} and {upper.shape} ends, for a network of {inputs} inputs"
+        )
     if (lower - upper).above_zero().units.any():
         raise ValueError("the box is reversed: lower > upper")
 
@@ -278,10 +330,12 @@ def check_box(asked: Asked) -> None:
 def carried(
     rows: Dyadic, layers: Sequence[Layer], chosen: Dyadic | None = None, deadline: float = math.inf
 ) -> tuple[Dyadic, list[Dyadic]]:
-    """Rows over [1, t, a] as rows over [1, t] that are not above them where the layers' bounds hold.
+    """Rows over [1, t, a] as rows over [1, t] that are not above them where the layers' bounds
+    hold.
 
-    `chosen` is p of each neuron, (neurons,); by default that of `Layer.slopes`, which is the second result: of each
-    layer, the first one first, (rows, neurons), given what was taken of later layers.
+    `chosen` is p of each neuron, (neurons,); by default that of `Layer.slopes`, which is the second
+    result: of each layer, the first one first, (rows, neurons), given what was taken of later
+    layers.
     """
     usual, end = list[Dyadic](), sum(len(each.index) for each in layers)
     for layer in reversed(layers):
@@ -295,15 +349,23 @@ def carried(
 
 
 def least_values(
-    rows: Dyadic, layers: Sequence[Layer], widths: Dyadic, deadline: float = math.inf, chosen: Dyadic | None = None
+    rows: Dyadic,
+    layers: Sequence[Layer],
+    widths: Dyadic,
+    deadline: float = math.inf,
+    chosen: Dyadic | None = None,
 ) -> Dyadic:
-    """A lower bound of each row over the box, (rows,): the least value of what is `carried` back."""
+    """A lower bound of each row over the box, (rows,): the least value of what is `carried`
+    back.
+    """
     rows, _ = carried(rows, layers, chosen, deadline)
     return rows[:, 0] + rows[:, 1:].below_zero() @ widths
 
 
 def product(left: Dyadic, right: Dyadic, deadline: float) -> Dyadic:
-    """left @ right, in blocks of rows between which the clock is looked at; raises OutOfTimeError."""
+    """left @ right, in blocks of rows between which the clock is looked at; raises
+    OutOfTimeError.
+    """
     rows, columns = left.shape[0], right.shape[1]
     size = max(1, _BLOCK // max(1, right.units.size))
     found = np.full((rows, columns), 0, dtype=object)

@@ -1,4 +1,6 @@
-"""What was found at one radius, as metrics and as proof files, which are re-checked and kept in one archive."""
+"""What was found at one radius, as metrics and as proof files, which are re-checked and kept in
+one archive.
+"""
 
 from __future__ import annotations
 
@@ -43,12 +45,18 @@ def setting_of(eps: float, method: str) -> Setting:
     return {"eps": eps, "method": method}
 
 
-def rows(samples: Sequence[int], settled: Sequence[Settled], limit: float, setting: Setting, *,
-         counted: bool = False) -> list[Metric]:  # fmt: skip
+def rows(
+    samples: Sequence[int],
+    settled: Sequence[Settled],
+    limit: float,
+    setting: Setting,
+    *,
+    counted: bool = False,
+) -> list[Metric]:
     """Verdicts and seconds of each sample, their shares, and the cost.
 
-    `limit` is that of a query, in seconds. `counted`: a count of nodes is the limit instead, and a query that it ends
-    has no seconds but its own.
+    `limit` is that of a query, in seconds. `counted`: a count of nodes is the limit instead, and a
+    query that it ends has no seconds but its own.
 
     What rests on a query that the clock ended is marked `timing`: another machine may answer it.
     """
@@ -56,19 +64,41 @@ def rows(samples: Sequence[int], settled: Sequence[Settled], limit: float, setti
     for sample, each, own in zip(samples, settled, seconds, strict=True):
         censored = "" if each.verdict in _DECIDED else f"censored: {each.reason}"
         found += [
-            Metric("robustness", None, "verdict", Direction.NEUTRAL, setting,
-                   sample=sample, verdict=each.verdict, reason=each.reason, timing=each.clocked),
-            Metric("query_seconds", own, "s", Direction.LOWER, setting, sample=sample, timing=True, reason=censored),
-        ]  # fmt: skip
+            Metric(
+                "robustness",
+                None,
+                "verdict",
+                Direction.NEUTRAL,
+                setting,
+                sample=sample,
+                verdict=each.verdict,
+                reason=each.reason,
+                timing=each.clocked,
+            ),
+            Metric(
+                "query_seconds",
+                own,
+                "s",
+                Direction.LOWER,
+                setting,
+                sample=sample,
+                timing=True,
+                reason=censored,
+            ),
+        ]
     verified, *others = shares(settled, _SHARES, setting)
-    by_bounds = sum(each.verdict is Verdict.HOLDS and each.reason == BY_BOUNDS for each in settled) / len(settled)
+    by_bounds = sum(
+        each.verdict is Verdict.HOLDS and each.reason == BY_BOUNDS for each in settled
+    ) / len(settled)
     gap = (verified.value or 0.0) - by_bounds
     return [
         *found,
         verified,
         *others,
         # No direction: it is small where bounds suffice, and also where nothing holds.
-        Metric("exactness_gap", gap, "fraction", Direction.NEUTRAL, setting, timing=verified.timing),
+        Metric(
+            "exactness_gap", gap, "fraction", Direction.NEUTRAL, setting, timing=verified.timing
+        ),
         Metric("bounds_accuracy", by_bounds, "fraction", Direction.HIGHER, setting),
         *_cost(settled, seconds, setting),
     ]
@@ -88,49 +118,78 @@ def effort(settled: Sequence[Settled], setting: Setting) -> list[Metric]:
 
 
 def shares(
-    settled: Sequence[Settled], told: Mapping[str, tuple[Sequence[Verdict], Direction]], setting: Setting
+    settled: Sequence[Settled],
+    told: Mapping[str, tuple[Sequence[Verdict], Direction]],
+    setting: Setting,
 ) -> list[Metric]:
     """The share of some verdicts, by the metric's name."""
     clocked = any(each.clocked for each in settled)
-    found = {name: sum(each.verdict in own for each in settled) / len(settled) for name, (own, _) in told.items()}
-    return [Metric(name, value, "fraction", told[name][1], setting, timing=clocked) for name, value in found.items()]
+    found = {
+        name: sum(each.verdict in own for each in settled) / len(settled)
+        for name, (own, _) in told.items()
+    }
+    return [
+        Metric(name, value, "fraction", told[name][1], setting, timing=clocked)
+        for name, value in found.items()
+    ]
 
 
 def _seconds(settled: Settled, limit: float, *, counted: bool) -> float:
-    """Of what is decided, or ended by a count, its own; of the rest, such as what was not asked, the limit."""
+    """Of what is decided, or ended by a count, its own; of the rest, such as what was not asked,
+    the limit.
+    """
     ended = counted and settled.verdict is Verdict.TIMEOUT and not settled.clocked
     return min(settled.seconds, limit) if settled.verdict in _DECIDED or ended else limit
 
 
 def _cost(settled: Sequence[Settled], seconds: Sequence[float], setting: Setting) -> list[Metric]:
     """PAR-2 counts what is undecided twice."""
-    clocked, nodes = any(each.clocked for each in settled), [each.nodes for each in settled if each.nodes is not None]
+    clocked, nodes = (
+        any(each.clocked for each in settled),
+        [each.nodes for each in settled if each.nodes is not None],
+    )
     par2 = statistics.fmean(
-        (1 + (each.verdict not in _DECIDED)) * own for each, own in zip(settled, seconds, strict=True)
+        (1 + (each.verdict not in _DECIDED)) * own
+        for each, own in zip(settled, seconds, strict=True)
     )
     asked = [each.seconds for each in settled if each.reason != JOB_ENDS]
-    late = "" if len(asked) == len(settled) else f"{len(settled) - len(asked)} of {len(settled)} not asked: {JOB_ENDS}"
-    mean, counts = statistics.fmean(asked) if asked else None, [statistics.fmean(nodes)] if nodes else []
+    late = (
+        ""
+        if len(asked) == len(settled)
+        else f"{len(settled) - len(asked)} of {len(settled)} not asked: {JOB_ENDS}"
+    )
+    mean, counts = (
+        statistics.fmean(asked) if asked else None,
+        [statistics.fmean(nodes)] if nodes else [],
+    )
     return [
-        *(Metric("nodes", each, "count", Direction.LOWER, setting, timing=clocked) for each in counts),
+        *(
+            Metric("nodes", each, "count", Direction.LOWER, setting, timing=clocked)
+            for each in counts
+        ),
         Metric("solve_time", mean, "s", Direction.LOWER, setting, timing=True, reason=late),
         Metric("par2", par2, "s", Direction.LOWER, setting, timing=True),
     ]
 
 
 class Evidence:
-    """`proofs.zip` in `folder`, if anything holds: the ONNX file, and each property's proof that was checked.
+    """`proofs.zip` in `folder`, if anything holds: the ONNX file, and each property's proof that
+    was checked.
 
-    evalsuite check-proof eps-0.03125/sample-3.json --onnx network.onnx, after unpacking, checks one again.
+    evalsuite check-proof eps-0.03125/sample-3.json --onnx network.onnx, after unpacking, checks one
+    again.
 
     Args:
         folder: where the archive goes.
-        network: what is proven about: an ONNX file, which is made where there is anything to prove, as that takes time.
+        network: what is proven about: an ONNX file, which is made where there is anything to prove,
+            as that takes time.
         deadline: no proof is written after it, on the clock of `time.monotonic`.
         folded: whether the file's numbers may differ from the network's for a good reason.
     """
 
-    def __init__(self, folder: Path, network: Callable[[], bytes], deadline: float, *, folded: bool = False) -> None:
+    def __init__(
+        self, folder: Path, network: Callable[[], bytes], deadline: float, *, folded: bool = False
+    ) -> None:
         self.path = folder / ARCHIVE
         self.path.unlink(missing_ok=True)
         self._network, self._deadline, self._folded = network, deadline, folded
@@ -153,7 +212,8 @@ class Evidence:
         return cls(folder, exported, deadline, folded=folded)
 
     def check(self, name: str, settled: Settled) -> Settled:
-        """The same, where it does not hold, or its proof is accepted, or there can be none; else unknown.
+        """The same, where it does not hold, or its proof is accepted, or there can be none; else
+        unknown.
 
         The proof goes to the archive by that name. What is found counts for the next `metrics`.
         """
@@ -168,7 +228,9 @@ class Evidence:
             text = checked_text(settled.proof(self._content), self._content)
         except (Unsupported, *REFUSALS) as error:
             self._missing.append(str(error))
-            stands = isinstance(error, Unsupported) and (self._folded or not isinstance(error, OtherNetworkError))
+            stands = isinstance(error, Unsupported) and (
+                self._folded or not isinstance(error, OtherNetworkError)
+            )
             refused = REFUSED.format(error=str(error)[:300])
             return settled if stands else replace(settled, verdict=Verdict.UNKNOWN, reason=refused)
         self._sizes.append(len(text))
@@ -176,13 +238,18 @@ class Evidence:
         return settled
 
     def metrics(self, setting: Setting) -> list[Metric]:
-        """How many proofs were accepted since the last call, and their mean size in bytes; why others have none.
+        """How many proofs were accepted since the last call, and their mean size in bytes; why
+        others have none.
 
-        Both depend on the clock where it ended a question or left no time for a proof: another machine has others.
+        Both depend on the clock where it ended a question or left no time for a proof: another
+        machine has others.
         """
         sizes, missing, clocked = self._sizes, self._missing, self._clocked
         self._sizes, self._missing, self._clocked = [], [], False
-        without = f"{len(missing)} of {len(sizes) + len(missing)} without: {'; '.join(sorted(set(missing)))}"
+        without = (
+            f"{len(missing)} of {len(sizes) + len(missing)} without:"
+            f" {'; '.join(sorted(set(missing)))}"
+        )
         reason = without if missing else ""
         mean = statistics.fmean(sizes) if sizes else None
         lack = "" if sizes else reason or "nothing holds"
@@ -209,6 +276,22 @@ def _metrics(
     count: int | None, mean: float | None, setting: Setting, *reasons: str, clocked: bool = False
 ) -> list[Metric]:
     return [
-        Metric("proofs_checked", count, "count", Direction.HIGHER, setting, timing=clocked, reason=reasons[0]),
-        Metric("proof_bytes", mean, "bytes", Direction.LOWER, setting, timing=clocked, reason=reasons[1]),
+        Metric(
+            "proofs_checked",
+            count,
+            "count",
+            Direction.HIGHER,
+            setting,
+            timing=clocked,
+            reason=reasons[0],
+        ),
+        Metric(
+            "proof_bytes",
+            mean,
+            "bytes",
+            Direction.LOWER,
+            setting,
+            timing=clocked,
+            reason=reasons[1],
+        ),
     ]

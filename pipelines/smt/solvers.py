@@ -1,6 +1,8 @@
-"""Z3 and Marabou as programs of their own: a question can neither hang, nor exhaust or bring down what asks it.
+"""Z3 and Marabou as programs of their own: a question can neither hang, nor exhaust or bring down
+what asks it.
 
-`python -m pipelines.smt.solvers` is Marabou's: a question from standard input, its answer to standard output, as JSON.
+`python -m pipelines.smt.solvers` is Marabou's: a question from standard input, its answer to
+standard output, as JSON.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-# Z3's counter is an unsigned number of 32 bits: a greater limit would wrap around, and 0 would mean none.
+# Z3's counter is an unsigned number of 32 bits: a greater limit would wrap around, and 0 would mean
+# none.
 _GREATEST = 2**32 - 1
 # What the system calls for waiting take at most is a few weeks.
 _LONGEST = 1e6
@@ -68,7 +71,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """How it ended, the steps it took (0 where nobody could tell), why, and values of variables where it is sat."""
+    """How it ended, the steps it took (0 where nobody could tell), why, and values of variables
+    where it is sat.
+    """
 
     end: End
     steps: int = 0
@@ -77,14 +82,26 @@ class Reply:
 
 
 def ask_z3(text: str, variables: Sequence[str], limits: Limits, logic: str = "QF_LRA") -> Reply:
-    """Z3's answer to declarations and assertions in SMT-LIB; where sat, with the values of `variables`, as "-1/3"."""
-    held = (each.locate() for each in metadata.files("z3-solver") or () if each.name in ("z3", "z3.exe"))
+    """Z3's answer to declarations and assertions in SMT-LIB; where sat, with the values of
+    `variables`, as "-1/3".
+    """
+    held = (
+        each.locate() for each in metadata.files("z3-solver") or () if each.name in ("z3", "z3.exe")
+    )
     program = next(held, "z3")  # else where the system looks for programs
     options = {"rlimit": min(limits.steps, _GREATEST), "memory_max_size": limits.memory}
     ends = math.ceil(min(limits.seconds, _LONGEST)) + _GRACE
-    command = [str(program), "-in", f"-T:{ends}", *(f"{name}={value}" for name, value in options.items())]
+    command = [
+        str(program),
+        "-in",
+        f"-T:{ends}",
+        *(f"{name}={value}" for name, value in options.items()),
+    ]
     wanted = f"(get-value ({' '.join(variables)}))" if variables else ""
-    asked = f"(set-logic {logic})\n{text}\n(check-sat)\n(get-info :rlimit)\n(get-info :reason-unknown)\n{wanted}"
+    asked = (
+        f"(set-logic {logic})\n{text}\n(check-sat)\n(get-info :rlimit)\n(get-info"
+        f" :reason-unknown)\n{wanted}"
+    )
     said = _told(command, asked, limits)
     found = said if isinstance(said, Reply) else _ANSWER.match(said)
     if not isinstance(found, re.Match):
@@ -95,9 +112,15 @@ def ask_z3(text: str, variables: Sequence[str], limits: Limits, logic: str = "QF
         stopped = "resource" in why or why == "canceled"
         end = End.OUT_OF_MEMORY if "memory" in why else End.OUT_OF_STEPS if stopped else End.CRASHED
         return Reply(end, int(steps), why)
-    known = {name: f"{'-' * bool(sign)}{top}" + (f"/{bottom}" if bottom else "")
-             for name, sign, top, bottom in _VALUE.findall(" ".join(values.split()))}  # fmt: skip
-    return Reply(End(answer), int(steps), values=tuple(known[each] for each in variables) if answer == "sat" else ())
+    known = {
+        name: f"{'-' * bool(sign)}{top}" + (f"/{bottom}" if bottom else "")
+        for name, sign, top, bottom in _VALUE.findall(" ".join(values.split()))
+    }
+    return Reply(
+        End(answer),
+        int(steps),
+        values=tuple(known[each] for each in variables) if answer == "sat" else (),
+    )
 
 
 def ask_marabou(question: Mapping[str, Any], limits: Limits) -> Reply:
@@ -115,9 +138,15 @@ def _told(command: Sequence[str], asked: str, limits: Limits) -> str | Reply:
     path = os.pathsep.join(each or os.curdir for each in sys.path)
     try:
         done = subprocess.run(
-            command, input=asked, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False,
-            timeout=min(limits.seconds, _LONGEST), env={**os.environ, "PYTHONPATH": path},
-        )  # fmt: skip
+            command,
+            input=asked,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            check=False,
+            timeout=min(limits.seconds, _LONGEST),
+            env={**os.environ, "PYTHONPATH": path},
+        )
     except subprocess.TimeoutExpired:
         return Reply(End.OUT_OF_TIME)
     if done.returncode == _NO_MEMORY:

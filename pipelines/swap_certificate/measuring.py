@@ -25,7 +25,8 @@ _SHARE = 0.8
 _STEPS = 12
 _RESTARTS = 3
 _LATE = "not within the time limit"
-# Unit and direction of what is said of one radius; of one hardness of the sweep these are the first two.
+# Unit and direction of what is said of one radius; of one hardness of the sweep these are the first
+# two.
 _METRICS = {
     "certified_disruption": ("logit", Direction.LOWER),
     "observed_disruption": ("logit", Direction.LOWER),
@@ -45,7 +46,9 @@ _NONE = {
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Of the first balls, each (balls,): what is proven, and the greatest |difference| that was seen."""
+    """Of the first balls, each (balls,): what is proven, and the greatest |difference| that was
+    seen.
+    """
 
     certified: torch.Tensor
     observed: torch.Tensor
@@ -53,7 +56,9 @@ class _Found:
     kept: torch.Tensor
 
     def values(self) -> dict[str, float | None]:
-        """What each metric is: none of the ratio where nothing was seen, or of what is kept of no prediction."""
+        """What each metric is: none of the ratio where nothing was seen, or of what is kept of
+        no prediction.
+        """
         certified, observed = self.certified.mean().item(), self.observed.mean().item()
         return {
             "certified_disruption": certified,
@@ -62,7 +67,9 @@ class _Found:
             "observed_disruption_max": self.observed.max().item(),
             "certified_to_observed": certified / observed if observed > 0 else None,
             "certified_before_swap": self.before.double().mean().item(),
-            "swap_kept": self.kept[self.before].double().mean().item() if bool(self.before.any()) else None,
+            "swap_kept": self.kept[self.before].double().mean().item()
+            if bool(self.before.any())
+            else None,
         }
 
 
@@ -72,7 +79,9 @@ class OutOfTime(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Of some samples: the bounds, and those of the same weights before and after the swap, of any hardness."""
+    """Of some samples: the bounds, and those of the same weights before and after the swap, of
+    any hardness.
+    """
 
     subject: Subject
     bounds: SwapBounds
@@ -87,7 +96,9 @@ def _part(subject: Subject, check: Callable[[], None]) -> _Part:
         raise Unsupported("nothing to swap: the network has no activation but ReLU")
     if network.unswapped is None:
         return _Part(subject, swept, swept)
-    return _Part(subject, SwapBounds(before, network.input_shape, swapped=network.module, check=check), swept)
+    return _Part(
+        subject, SwapBounds(before, network.input_shape, swapped=network.module, check=check), swept
+    )
 
 
 class Measurement:
@@ -108,7 +119,9 @@ class Measurement:
         self._bench = bench
         found = subjects(network, bench, samples, positions=positions)
         self._parts = [_part(each, self._check) for each in found]
-        self._region: dict[str, float] = {"positions": positions} if positions and network.vocabulary else {}
+        self._region: dict[str, float] = (
+            {"positions": positions} if positions and network.vocabulary else {}
+        )
         self._slowest = 0.0
 
     def _check(self) -> None:
@@ -122,9 +135,14 @@ class Measurement:
         """
         chosen = set(self._bench.data.test.labelled.nonzero().flatten()[:samples].tolist())
         asked = [
-            (part, [each for each in part.subject.properties(eps) if each.sample in chosen]) for part in self._parts
+            (part, [each for each in part.subject.properties(eps) if each.sample in chosen])
+            for part in self._parts
         ]
-        setting = {"eps": eps, **self._region, **({} if hardness is None else {"hardness": hardness})}
+        setting = {
+            "eps": eps,
+            **self._region,
+            **({} if hardness is None else {"hardness": hardness}),
+        }
         names = _METRICS if hardness is None else _SWEPT
         bounds = [(part.bounds if hardness is None else part.swept, some) for part, some in asked]
         found = self._found(bounds, hardness)
@@ -134,29 +152,44 @@ class Measurement:
         late, values = len(places) - len(found.certified), found.values()
         told = f"{late} of {len(places)} samples {_LATE}" if late else ""
         reasons = {name: told if values[name] is not None else _NONE[name] for name in names}
-        rows = [Metric(name, values[name], *_METRICS[name], setting, reason=reasons[name]) for name in names]
+        rows = [
+            Metric(name, values[name], *_METRICS[name], setting, reason=reasons[name])
+            for name in names
+        ]
         if hardness is not None:
             return rows
-        for sample, bound, yes in zip(places, found.certified.tolist(), found.kept.tolist(), strict=False):
+        for sample, bound, yes in zip(
+            places, found.certified.tolist(), found.kept.tolist(), strict=False
+        ):
             rows += [
-                Metric("certified_disruption", bound, "logit", Direction.LOWER, setting, sample=sample),
-                # Not a verdict: those of one sample and eps are of its robustness, which this is not.
-                Metric("prediction_kept", float(yes), "count", Direction.HIGHER, setting, sample=sample),
+                Metric(
+                    "certified_disruption", bound, "logit", Direction.LOWER, setting, sample=sample
+                ),
+                # Not a verdict: those of one sample and eps are of its robustness, which this is
+                # not.
+                Metric(
+                    "prediction_kept", float(yes), "count", Direction.HIGHER, setting, sample=sample
+                ),
             ]
         return rows
 
-    def _found(self, asked: Sequence[tuple[SwapBounds, list[Property]]], hardness: float | None) -> _Found | None:
+    def _found(
+        self, asked: Sequence[tuple[SwapBounds, list[Property]]], hardness: float | None
+    ) -> _Found | None:
         """What could be found of the first properties in time; None if nothing."""
         parts = []
         batches = (
             (bounds, properties[at : at + bounds.batch])
-            for bounds, properties in asked for at in range(0, len(properties), bounds.batch)
-        )  # fmt: skip
+            for bounds, properties in asked
+            for at in range(0, len(properties), bounds.batch)
+        )
         for bounds, some in batches:
             began = time.monotonic()
             if began + self._slowest > self._deadline:
                 break
-            lower, upper = (torch.stack([getattr(each, side) for each in some]) for side in ("lower", "upper"))
+            lower, upper = (
+                torch.stack([getattr(each, side) for each in some]) for side in ("lower", "upper")
+            )
             try:
                 proven = bounds.certify(lower, upper, hardness=hardness)
             except OutOfTime:
@@ -173,9 +206,15 @@ class Measurement:
 
 
 def observed_disruption(
-    bounds: SwapBounds, lower: torch.Tensor, upper: torch.Tensor, hardness: float | None, *, seed: int
+    bounds: SwapBounds,
+    lower: torch.Tensor,
+    upper: torch.Tensor,
+    hardness: float | None,
+    *,
+    seed: int,
 ) -> torch.Tensor:
-    """The greatest |difference| found in each box by sign-gradient ascent from its center and random points, (boxes,).
+    """The greatest |difference| found in each box by sign-gradient ascent from its center and
+    random points, (boxes,).
 
     Below the true maximum: what the certificate is to be compared with.
     """
@@ -183,7 +222,9 @@ def observed_disruption(
     best = torch.zeros(len(lower), dtype=torch.float64)
     still = bool((lower == upper).all())
     for restart in range(1 if still else _RESTARTS):
-        share = torch.rand(lower.shape, generator=generator, dtype=torch.float64) if restart else 0.5
+        share = (
+            torch.rand(lower.shape, generator=generator, dtype=torch.float64) if restart else 0.5
+        )
         point = lower + share * (upper - lower)
         for step in range(1 if still else _STEPS):
             point = point.detach().requires_grad_()

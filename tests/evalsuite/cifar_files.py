@@ -12,7 +12,9 @@ def images(count: int, seed: int = 0) -> np.ndarray:
 
 
 def write_binary(folder: Path, classes: int = 10, count: int = 100) -> None:
-    """The author's layout: CIFAR-10's batches, or CIFAR-100's two files with a coarse label before the fine one."""
+    """The author's layout: CIFAR-10's batches, or CIFAR-100's two files with a coarse label
+    before the fine one.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     names = [f"data_batch_{n}.bin" for n in range(1, 6)] if classes == 10 else ["train.bin"]
     test = "test_batch.bin" if classes == 10 else "test.bin"

@@ -1,4 +1,6 @@
-"""Files for the tests of `evalsuite verify`: ONNX files by hand, of MLPs too, and a property of inputs and outputs."""
+"""Files for the tests of `evalsuite verify`: ONNX files by hand, of MLPs too, and a property of
+inputs and outputs.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,19 @@ Shapes = Mapping[str, Sequence[int | str] | None]
 
 
 def model_of(
-    nodes: Sequence[onnx.NodeProto], constants: Mapping[str, Any], given: Shapes, made: Shapes, *, opset: int = 20
+    nodes: Sequence[onnx.NodeProto],
+    constants: Mapping[str, Any],
+    given: Shapes,
+    made: Shapes,
+    *,
+    opset: int = 20,
 ) -> onnx.ModelProto:
     """Of float32 inputs and outputs of these names and shapes."""
     ends = (
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in each.items()]
+        [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+            for name, shape in each.items()
+        ]
         for each in (given, made)
     )
     held = [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()]
@@ -27,8 +37,12 @@ def model_of(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
-def network(path: Path, layers: Layers, activation: str = "Relu", scale: float | None = None) -> Path:
-    """An MLP: weight (outputs, inputs) and bias of each layer. With a scale, all is quantized to 8 bits."""
+def network(
+    path: Path, layers: Layers, activation: str = "Relu", scale: float | None = None
+) -> Path:
+    """An MLP: weight (outputs, inputs) and bias of each layer. With a scale, all is quantized to
+    8 bits.
+    """
     nodes, constants, value = list[onnx.NodeProto](), dict[str, Any](), "x"
 
     def held(name: str, array: Any, kind: type = np.float32) -> str:
@@ -50,7 +64,9 @@ def network(path: Path, layers: Layers, activation: str = "Relu", scale: float |
         else:
             ends = held(f"s{number}", scale), held(f"z{number}", 128, np.uint8)
             nodes.append(helper.make_node("QuantizeLinear", [value, *ends], [f"q{number}"]))
-            nodes.append(helper.make_node("DequantizeLinear", [f"q{number}", *ends], [f"d{number}"]))
+            nodes.append(
+                helper.make_node("DequantizeLinear", [f"q{number}", *ends], [f"d{number}"])
+            )
             value, step = f"d{number}", float(np.abs(weight).max() / 127)
             operands = [dequantized(f"w{number}", weight, step, np.int8)]
             operands.append(dequantized(f"b{number}", bias, step * scale, np.int32))
@@ -63,7 +79,9 @@ def network(path: Path, layers: Layers, activation: str = "Relu", scale: float |
     return path
 
 
-def property_of(path: Path, box: Sequence[tuple[str | float, str | float]], outputs: int, *asserted: str) -> Path:
+def property_of(
+    path: Path, box: Sequence[tuple[str | float, str | float]], outputs: int, *asserted: str
+) -> Path:
     """Inputs in the box, whose ends are decimals or floats; and what is asserted of the outputs."""
     lines = [f"(declare-const X_{i} Real)" for i in range(len(box))]
     lines += [f"(declare-const Y_{i} Real)" for i in range(outputs)]

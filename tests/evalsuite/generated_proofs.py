@@ -1,4 +1,6 @@
-"""A plain generator of proofs, in fractions, which shares nothing with the checker that its proofs are for."""
+"""A plain generator of proofs, in fractions, which shares nothing with the checker that its
+proofs are for.
+"""
 
 from __future__ import annotations
 
@@ -35,19 +37,26 @@ class Net:
             if not last:
                 nodes.append(helper.make_node("Relu", [after], [f"h{k}"]))
             current = f"h{k}"
-        given, made = {"x": ["n", self.layers[0][0].shape[1]]}, {"y": ["n", len(self.layers[-1][1])]}
+        given, made = (
+            {"x": ["n", self.layers[0][0].shape[1]]},
+            {"y": ["n", len(self.layers[-1][1])]},
+        )
         data: bytes = model_of(nodes, tensors, given, made).SerializeToString()
         return data
 
     def exact(self) -> list[tuple[Matrix, Vector]]:
         return [
-            ([[Fraction(float(w)) for w in row] for row in a], [Fraction(float(v)) for v in b]) for a, b in self.layers
+            ([[Fraction(float(w)) for w in row] for row in a], [Fraction(float(v)) for v in b])
+            for a, b in self.layers
         ]
 
     def outputs(self, x: Vector) -> Vector:
         for k, (weight, bias) in enumerate(self.exact()):
             x = [max(v, ZERO) for v in x] if k else x
-            x = [sum((w * v for w, v in zip(row, x, strict=True)), b) for row, b in zip(weight, bias, strict=True)]
+            x = [
+                sum((w * v for w, v in zip(row, x, strict=True)), b)
+                for row, b in zip(weight, bias, strict=True)
+            ]
         return x
 
 
@@ -69,7 +78,10 @@ class Prover:
             units = [[Fraction(int(i == j)) for j in range(len(bias))] for i in range(len(bias))]
             self.bounds.append(
                 [
-                    (self.least(k, unit, ZERO, {}, {}), -self.least(k, [-c for c in unit], ZERO, {}, {}))
+                    (
+                        self.least(k, unit, ZERO, {}, {}),
+                        -self.least(k, [-c for c in unit], ZERO, {}, {}),
+                    )
                     for unit in units
                 ]
             )
@@ -86,7 +98,10 @@ class Prover:
         while True:
             weight, bias = self.layers[k]
             constant += sum((c * b for c, b in zip(row, bias, strict=True)), ZERO)
-            back = [sum((row[j] * weight[j][i] for j in range(len(row))), ZERO) for i in range(len(weight[0]))]
+            back = [
+                sum((row[j] * weight[j][i] for j in range(len(row))), ZERO)
+                for i in range(len(weight[0]))
+            ]
             if k == 0:
                 ends = list(zip(back, self.lower, self.upper, strict=True))
                 self.middle = constant + sum((q * (low + up) / 2 for q, low, up in ends), ZERO)
@@ -115,18 +130,30 @@ class Prover:
             return q if up > -low else ZERO
         return q * Fraction((4096 * up / (up - low)).__floor__(), 4096)
 
-    def tree(self, row: Vector, constant: Fraction, phases: dict[tuple[int, int], str], depth: int) -> Json | None:
-        open_ = [(k, i) for k, layer in enumerate(self.bounds) for i, (low, up) in enumerate(layer) if low < 0 < up]
+    def tree(
+        self, row: Vector, constant: Fraction, phases: dict[tuple[int, int], str], depth: int
+    ) -> Json | None:
+        open_ = [
+            (k, i)
+            for k, layer in enumerate(self.bounds)
+            for i, (low, up) in enumerate(layer)
+            if low < 0 < up
+        ]
         some = [key for key in open_ if sum(key) % 3 == 0 and key not in phases]
         for chosen in (some, []) if self.listed else ([],):
             given: dict[tuple[int, int], Fraction | None] = dict.fromkeys(chosen)
             bound = self.least(len(self.layers) - 1, row, constant, phases, given)
             if bound > 0:
                 entries = [
-                    [k, i, text(given[k, i] or ZERO)] for k, i in sorted(given, key=lambda key: (-key[0], key[1]))
+                    [k, i, text(given[k, i] or ZERO)]
+                    for k, i in sorted(given, key=lambda key: (-key[0], key[1]))
                 ]
                 return {"bound": text(bound), "middle": text(self.middle), "p": entries}
-        split = min((key for key in open_ if key not in phases), key=lambda key: self.lost[key], default=None)
+        split = min(
+            (key for key in open_ if key not in phases),
+            key=lambda key: self.lost[key],
+            default=None,
+        )
         if split is None or self.lost[split] == 0 or depth == 0:
             return None
         parts = {}
@@ -143,7 +170,10 @@ class Prover:
             return None
         data = self.net.onnx()
         stated = [
-            {"coefficients": {str(i): text(c) for i, c in enumerate(row) if c}, "constant": text(constant)}
+            {
+                "coefficients": {str(i): text(c) for i, c in enumerate(row) if c},
+                "constant": text(constant),
+            }
             for row, constant in rows
         ]
         return sealed(
@@ -154,9 +184,15 @@ class Prover:
                     "inputs": len(self.lower),
                     "layers": [len(bias) for _, bias in self.layers],
                 },
-                "box": {"lower": [text(v) for v in self.lower], "upper": [text(v) for v in self.upper]},
+                "box": {
+                    "lower": [text(v) for v in self.lower],
+                    "upper": [text(v) for v in self.upper],
+                },
                 "property": {"rows": stated},
-                "neurons": [[{"lower": text(low), "upper": text(up)} for low, up in layer] for layer in self.bounds],
+                "neurons": [
+                    [{"lower": text(low), "upper": text(up)} for low, up in layer]
+                    for layer in self.bounds
+                ],
                 "trees": trees,
             }
         )
@@ -173,7 +209,10 @@ def random_net(widths: list[int], seed: int, scale: float = 1.0) -> Net:
     rng = np.random.default_rng(seed)
     return Net(
         [
-            ((scale * rng.normal(size=(b, a))).astype(np.float32), (scale * rng.normal(size=b)).astype(np.float32))
+            (
+                (scale * rng.normal(size=(b, a))).astype(np.float32),
+                (scale * rng.normal(size=b)).astype(np.float32),
+            )
             for a, b in pairwise(widths)
         ]
     )

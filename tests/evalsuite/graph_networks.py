@@ -1,4 +1,6 @@
-"""Small networks of the kinds that users have, from local configurations: what the graph is tested on."""
+"""Small networks of the kinds that users have, from local configurations: what the graph is
+tested on.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from evalsuite.samples import Inputs
 
 @dataclass(frozen=True)
 class Kind:
-    """A network with a batch of inputs, and how many of which operations and attentions its graph has."""
+    """A network with a batch of inputs, and how many of which operations and attentions its
+    graph has.
+    """
 
     make: Callable[[], tuple[nn.Module, Inputs]]
     found: dict[str, int] = field(default_factory=dict)
@@ -73,7 +77,13 @@ def _convnext_block() -> nn.Module:
 
     depthwise = nn.Conv2d(8, 8, 7, padding=3, groups=8)
     linear = {"wide": nn.Linear(8, 32), "narrow": nn.Linear(32, 8)}
-    return Written(call, depthwise=depthwise, norm=nn.LayerNorm(8), **linear, scale=nn.Parameter(torch.full((8,), 0.5)))
+    return Written(
+        call,
+        depthwise=depthwise,
+        norm=nn.LayerNorm(8),
+        **linear,
+        scale=nn.Parameter(torch.full((8,), 0.5)),
+    )
 
 
 def _convnext() -> tuple[nn.Module, Inputs]:
@@ -84,17 +94,31 @@ def _convnext() -> tuple[nn.Module, Inputs]:
 
 def _excite(act: nn.Module, gate: nn.Module) -> nn.Module:
     layers = {"down": nn.Conv2d(16, 4, 1), "up": nn.Conv2d(4, 16, 1), "act": act, "gate": gate}
-    return Written(lambda net, x: x * net.gate(net.up(net.act(net.down(x.mean((2, 3), keepdim=True))))), **layers)
+    return Written(
+        lambda net, x: x * net.gate(net.up(net.act(net.down(x.mean((2, 3), keepdim=True))))),
+        **layers,
+    )
 
 
 def _inverted(act: Callable[[], nn.Module], excite: nn.Module) -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(3, 8, 3, stride=2, padding=1, bias=False), _norm(8), act(),
-        nn.Conv2d(8, 16, 1, bias=False), _norm(16), act(),
-        nn.Conv2d(16, 16, 3, padding=1, groups=16, bias=False), _norm(16), act(), excite,
-        nn.Conv2d(16, 8, 1, bias=False), _norm(8),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2), nn.Linear(8, 5),
-    )  # fmt: skip
+        nn.Conv2d(3, 8, 3, stride=2, padding=1, bias=False),
+        _norm(8),
+        act(),
+        nn.Conv2d(8, 16, 1, bias=False),
+        _norm(16),
+        act(),
+        nn.Conv2d(16, 16, 3, padding=1, groups=16, bias=False),
+        _norm(16),
+        act(),
+        excite,
+        nn.Conv2d(16, 8, 1, bias=False),
+        _norm(8),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Dropout(0.2),
+        nn.Linear(8, 5),
+    )
 
 
 def _norm(channels: int) -> nn.Module:
@@ -107,7 +131,9 @@ def _mobilenet() -> tuple[nn.Module, Inputs]:
     def act() -> nn.Module:
         return nn.Hardswish(inplace=True)
 
-    return _inverted(act, _excite(nn.ReLU(inplace=True), nn.Hardsigmoid())), torch.rand(2, 3, 16, 16)
+    return _inverted(act, _excite(nn.ReLU(inplace=True), nn.Hardsigmoid())), torch.rand(
+        2, 3, 16, 16
+    )
 
 
 def _efficientnet() -> tuple[nn.Module, Inputs]:
@@ -121,9 +147,13 @@ def _mixer() -> tuple[nn.Module, Inputs]:
 
     tokens = nn.Sequential(nn.Linear(16, 12), nn.GELU(), nn.Linear(12, 16))
     channels = nn.Sequential(nn.Linear(8, 20), nn.GELU(approximate="tanh"), nn.Linear(20, 8))
-    block = Written(mixed, first=nn.LayerNorm(8), second=nn.LayerNorm(8), tokens=tokens, channels=channels)
+    block = Written(
+        mixed, first=nn.LayerNorm(8), second=nn.LayerNorm(8), tokens=tokens, channels=channels
+    )
     layers = {"stem": nn.Conv2d(3, 8, 4, stride=4), "block": block, "head": nn.Linear(8, 5)}
-    whole = Written(lambda net, x: net.head(net.block(net.stem(x).flatten(2).transpose(1, 2)).mean(1)), **layers)
+    whole = Written(
+        lambda net, x: net.head(net.block(net.stem(x).flatten(2).transpose(1, 2)).mean(1)), **layers
+    )
     return whole, torch.rand(2, 3, 16, 16)
 
 
@@ -154,7 +184,9 @@ class _UNet(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         first = torch.relu(self.first(x))
         deep = torch.relu(self.deep(functional.max_pool2d(first, 2)))
-        low = functional.interpolate(torch.relu(self.middle(functional.avg_pool2d(deep, 2))), scale_factor=2)
+        low = functional.interpolate(
+            torch.relu(self.middle(functional.avg_pool2d(deep, 2))), scale_factor=2
+        )
         joined = torch.cat([first, self.up(low + deep)], 1)
         return self.head(self.smooth(torch.relu(self.last(joined))))  # type: ignore[no-any-return]
 
@@ -162,7 +194,9 @@ class _UNet(nn.Module):
 class HandWritten(nn.Module):
     """fc2(act(fc1(x))) in a class, with a function for the activation."""
 
-    def __init__(self, act: Callable[[torch.Tensor], torch.Tensor] = functional.relu, inputs: int = 6) -> None:
+    def __init__(
+        self, act: Callable[[torch.Tensor], torch.Tensor] = functional.relu, inputs: int = 6
+    ) -> None:
         super().__init__()
         self.fc1, self.fc2 = nn.Linear(inputs, 9), nn.Linear(9, 4)
         self.act = act
@@ -187,7 +221,10 @@ class LayerNorm(nn.Module):
 
     def __init__(self, size: tuple[int, ...], axis: int = -1, eps: float = 1e-3) -> None:
         super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.rand(size) + 0.5), nn.Parameter(torch.randn(size))
+        self.weight, self.bias = (
+            nn.Parameter(torch.rand(size) + 0.5),
+            nn.Parameter(torch.randn(size)),
+        )
         self.axis, self.eps = axis, eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -212,7 +249,9 @@ KINDS: dict[str, Kind] = {
     "vit": Kind(_vit, {"gelu": 2, "LayerNorm": 5}, attentions=2),
     "bert": Kind(partial(_of_texts, "bert", "Bert"), {"gelu": 2, "LayerNorm": 5}, attentions=2),
     "distilbert": Kind(
-        partial(_of_texts, "distilbert", "DistilBert"), {"gelu": 2, "LayerNorm": 5, "relu": 1}, attentions=2
+        partial(_of_texts, "distilbert", "DistilBert"),
+        {"gelu": 2, "LayerNorm": 5, "relu": 1},
+        attentions=2,
     ),
     "gpt2": Kind(_gpt2, {"gelu-tanh": 2, "LayerNorm": 5}, attentions=2),
     "llama": Kind(_llama, {"silu": 2, "RMSNorm": 5}, attentions=2),
@@ -221,7 +260,10 @@ KINDS: dict[str, Kind] = {
     "efficientnet": Kind(_efficientnet, {"silu": 4, "sigmoid": 1, "BatchNorm": 4}),
     "mixer": Kind(_mixer, {"gelu": 1, "gelu-tanh": 1, "LayerNorm": 2}),
     "resnet": Kind(_resnet, {"relu": 3, "BatchNorm": 3, "MaxPool": 1}),
-    "unet": Kind(lambda: (_UNet(), torch.rand(2, 3, 16, 16)), {"relu": 4, "MaxPool": 1, "AveragePool": 1, "Concat": 1}),
+    "unet": Kind(
+        lambda: (_UNet(), torch.rand(2, 3, 16, 16)),
+        {"relu": 4, "MaxPool": 1, "AveragePool": 1, "Concat": 1},
+    ),
     "hand-written": Kind(lambda: (HandWritten(), torch.rand(2, 6)), {"relu": 1, "Linear": 2}),
 }
 

@@ -1,4 +1,6 @@
-"""Random small ONNX files of several nodes: each takes what an earlier one gave, and some take two such values."""
+"""Random small ONNX files of several nodes: each takes what an earlier one gave, and some take
+two such values.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ Shape = tuple[int, ...]
 
 
 class Chain:
-    """A file under way: its nodes and constants, and the shape of each float32 value that a node may take."""
+    """A file under way: its nodes and constants, and the shape of each float32 value that a node
+    may take.
+    """
 
     def __init__(self, seed: int) -> None:
         self.random = np.random.default_rng((7, seed))
@@ -28,7 +32,9 @@ class Chain:
         self.points = {"x": self.random.standard_normal(shape).astype(np.float32)}
 
     def grow(self) -> bool:
-        """Add one node that takes the last value, or an earlier one; whether any of a few draws fits."""
+        """Add one node that takes the last value, or an earlier one; whether any of a few draws
+        fits.
+        """
         for _ in range(TRIES):
             kind = str(self.random.choice(sorted(OPERATORS)))
             names = list(self.shapes)
@@ -60,8 +66,12 @@ class Chain:
         self.shapes[made], self.points[made] = value.shape, value
         return True
 
-    def _nodes(self, kind: str, draw: Draw, operand: str) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto], str]:
-        """The node between casts, where it is of another type; an operand that stands twice may be another value."""
+    def _nodes(
+        self, kind: str, draw: Draw, operand: str
+    ) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto], str]:
+        """The node between casts, where it is of another type; an operand that stands twice may
+        be another value.
+        """
         place = len(self.nodes)
         constants: list[onnx.TensorProto] = []
         nodes: list[onnx.NodeProto] = []
@@ -77,7 +87,9 @@ class Chain:
                 source = str(self.random.choice(alike)) if names else operand
                 names.append(self._cast(nodes, source, draw.kind, f"i{place}_{len(names)}"))
         attributes = {name: value for name, value in draw.attributes.items() if value is not None}
-        nodes.append(helper.make_node(kind, names, [f"o{place}"], name=f"n{place}_{kind}", **attributes))
+        nodes.append(
+            helper.make_node(kind, names, [f"o{place}"], name=f"n{place}_{kind}", **attributes)
+        )
         nodes.append(helper.make_node("Cast", [f"o{place}"], [f"v{place}"], to=TensorProto.FLOAT))
         return nodes, constants, f"v{place}"
 
@@ -89,15 +101,24 @@ class Chain:
         return name
 
     def _value(self, nodes: list[onnx.NodeProto], constants: list[onnx.TensorProto]) -> Any:
-        """What ONNX's reference gives for the new nodes, None where it does not run them: it tells the shape alone."""
+        """What ONNX's reference gives for the new nodes, None where it does not run them: it
+        tells the shape alone.
+        """
         taken = {name for node in nodes for name in node.input if name in self.points}
-        inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, self.shapes[name]) for name in sorted(taken)]
+        inputs = [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, self.shapes[name])
+            for name in sorted(taken)
+        ]
         last = helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)
         graph = helper.make_graph(nodes, "new", inputs, [last], constants)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=8)
+        model = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=8
+        )
         try:
             with np.errstate(all="ignore"):
-                value = ReferenceEvaluator(model).run(None, {name: self.points[name] for name in taken})[0]
+                value = ReferenceEvaluator(model).run(
+                    None, {name: self.points[name] for name in taken}
+                )[0]
             return np.asarray(value, np.float32)
         except Exception:  # its errors share no base class
             return None
@@ -118,4 +139,6 @@ def chain_of(seed: int) -> onnx.ModelProto | None:
         for name, of in (("x", "x"), ("y", last))
     ]
     graph = helper.make_graph(chain.nodes, f"chain {seed}", ends[:1], ends[1:], chain.constants)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", chain.opset)], ir_version=8)
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", chain.opset)], ir_version=8
+    )

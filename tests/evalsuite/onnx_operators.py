@@ -1,7 +1,9 @@
-"""Random ONNX files of one operator that the reader takes: its inputs, attributes, opset and shapes are drawn.
+"""Random ONNX files of one operator that the reader takes: its inputs, attributes, opset and shapes
+are drawn.
 
-What an operator may be given is a row of `OPERATORS`, what an attribute may be a row of `_ATTRIBUTES`; an attribute of
-ONNX's own schema that has no row is an error, so that none is forgotten.
+What an operator may be given is a row of `OPERATORS`, what an attribute may be a row of
+`_ATTRIBUTES`; an attribute of ONNX's own schema that has no row is an error, so that none is
+forgotten.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ class Unfit(Exception):
 
 @dataclass
 class Draw:
-    """One node as it is drawn: random numbers, the shape of what it is applied to, and its other inputs.
+    """One node as it is drawn: random numbers, the shape of what it is applied to, and its other
+    inputs.
 
     `kinds` says of which type the operand is, which the file casts its float32 input to.
     """
@@ -36,7 +39,8 @@ class Draw:
     attributes: dict[str, Any] = field(default_factory=dict)
     kind: int = TensorProto.FLOAT
     outputs: int = 1
-    fixed: tuple[int, ...] | None = None  # the operand's shape, where it is the value of another node
+    # the operand's shape, where it is the value of another node
+    fixed: tuple[int, ...] | None = None
 
     def of(self, *choices: Any) -> Any:
         """One of the choices."""
@@ -57,7 +61,9 @@ class Draw:
     def weights(self, *shape: int) -> Array:
         """Normal numbers, some of them halves, at which functions have steps and kinks."""
         values = self.random.standard_normal(shape).astype(np.float32)
-        return np.where(self.random.random(shape) < 0.3, np.round(2 * values) / 2, values).astype(np.float32)
+        return np.where(self.random.random(shape) < 0.3, np.round(2 * values) / 2, values).astype(
+            np.float32
+        )
 
     def whole(self, *values: int, kind: type = np.int64) -> Array:
         """A constant of whole numbers."""
@@ -65,7 +71,9 @@ class Draw:
 
     def broadcast(self) -> Array:
         """A constant that fits the operand by ONNX's rules, perhaps with more axes."""
-        shape = [1 if self.chance(0.4) else each for each in self.shape][self.size(0, len(self.shape)) :]
+        shape = [1 if self.chance(0.4) else each for each in self.shape][
+            self.size(0, len(self.shape)) :
+        ]
         if len(shape) == len(self.shape) and self.chance(0.2):
             shape = [self.size(1, 2), *shape]
         return self.weights(*shape)
@@ -114,7 +122,10 @@ def _whole(then: Callable[[Draw], None]) -> Callable[[Draw], None]:
         if d.chance(0.4):
             d.kind = d.of(TensorProto.INT64, TensorProto.INT32)
             kind = np.int64 if d.kind == TensorProto.INT64 else np.int32
-            d.inputs = [np.round(3 * each).astype(kind) if isinstance(each, np.ndarray) else each for each in d.inputs]
+            d.inputs = [
+                np.round(3 * each).astype(kind) if isinstance(each, np.ndarray) else each
+                for each in d.inputs
+            ]
 
     return draw
 
@@ -160,7 +171,12 @@ def _gemm(d: Draw) -> None:
     rows = d.shape[0] if inner == d.shape[1] else d.shape[1]
     weight = d.weights(*d.of((inner, size), (size, inner)))
     bias = d.of(
-        d.weights(size), d.weights(1, size), d.weights(1), d.weights(rows, 1), d.weights(rows, size), d.weights()
+        d.weights(size),
+        d.weights(1, size),
+        d.weights(1),
+        d.weights(rows, 1),
+        d.weights(rows, size),
+        d.weights(),
     )
     d.inputs = ["x", weight, bias][: d.of(2, 3, 3)]
 
@@ -229,9 +245,15 @@ def _group_norm(d: Draw) -> None:
 def _layer_norm(d: Draw) -> None:
     _tensor(d, low=2, rank=(2, 4))
     axis = d.axis
-    d.attributes |= {"axis": axis} if axis % len(d.shape) != len(d.shape) - 1 or d.chance(0.5) else {}
+    d.attributes |= (
+        {"axis": axis} if axis % len(d.shape) != len(d.shape) - 1 or d.chance(0.5) else {}
+    )
     shape = d.shape[d.attributes.get("axis", -1) :]
-    d.inputs = ["x", d.weights(*d.of(shape, shape, shape[-1:])), *([d.weights(*shape)] if d.chance(0.6) else [])]
+    d.inputs = [
+        "x",
+        d.weights(*d.of(shape, shape, shape[-1:])),
+        *([d.weights(*shape)] if d.chance(0.6) else []),
+    ]
 
 
 def _rms_norm(d: Draw) -> None:
@@ -250,7 +272,12 @@ def _reduction(since: int) -> Callable[[Draw], None]:
 
 def _power(d: Draw) -> None:
     _one(d)
-    d.inputs = ["x", d.of(*map(np.float32, (2, 3, 4, 1, 0)), np.float32(-1), d.weights(d.shape[-1]), np.int64(2))]
+    d.inputs = [
+        "x",
+        d.of(
+            *map(np.float32, (2, 3, 4, 1, 0)), np.float32(-1), d.weights(d.shape[-1]), np.int64(2)
+        ),
+    ]
 
 
 def _cumulative(d: Draw) -> None:
@@ -295,7 +322,9 @@ def _reshape(d: Draw) -> None:
 def _squeeze(d: Draw) -> None:
     _one(d)
     if not d.chance(0.3):
-        ones = [place - len(d.shape) * d.chance(0.4) for place, each in enumerate(d.shape) if each == 1]
+        ones = [
+            place - len(d.shape) * d.chance(0.4) for place, each in enumerate(d.shape) if each == 1
+        ]
         _axes_of(d, ones or [0], since=13)
 
 
@@ -317,7 +346,10 @@ def _axes_of(d: Draw, axes: Sequence[int], since: int) -> None:
 def _slice(d: Draw) -> None:
     _one(d)
     axes = d.axes()
-    starts, ends = ([d.of(d.size(-6, 6), 0, *more) for _ in axes] for more in ((), (2**31 - 1, 2**63 - 1, -(2**31))))
+    starts, ends = (
+        [d.of(d.size(-6, 6), 0, *more) for _ in axes]
+        for more in ((), (2**31 - 1, 2**63 - 1, -(2**31)))
+    )
     if d.opset < 10:
         d.attributes |= {"starts": starts, "ends": ends} | ({"axes": axes} if d.chance(0.7) else {})
         return
@@ -374,7 +406,9 @@ def _expand(d: Draw) -> None:
     _one(d)
     wanted = [each if d.chance(0.5) or each > 1 else d.size(1, 3) for each in d.shape]
     wanted = [1 if d.chance(0.3) else each for each in wanted][d.size(0, len(wanted) - 1) :]
-    d.inputs.append(d.whole(*([2] if d.chance(0.3) and len(wanted) == len(d.shape) else []), *wanted))
+    d.inputs.append(
+        d.whole(*([2] if d.chance(0.3) and len(wanted) == len(d.shape) else []), *wanted)
+    )
 
 
 def _tile(d: Draw) -> None:
@@ -389,7 +423,9 @@ def _pad(d: Draw) -> None:
     if d.chance(0.15):
         widths[0] = -1
     if d.opset < 11:
-        d.attributes |= {"pads": widths} | ({"value": float(d.of(0.0, 1.5))} if d.chance(0.5) else {})
+        d.attributes |= {"pads": widths} | (
+            {"value": float(d.of(0.0, 1.5))} if d.chance(0.5) else {}
+        )
         return
     fill: list[Any] = [d.of("", np.float32(1.5), np.float32(0))] if d.chance(0.5) or axes else []
     d.inputs += [d.whole(*widths), *fill, *([d.whole(*axes)] if axes else [])]
@@ -437,8 +473,16 @@ def _triangle(d: Draw) -> None:
 
 def _cast(d: Draw) -> None:
     _one(d)
-    d.kind = d.of(TensorProto.FLOAT, TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
-    kinds = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
+    d.kind = d.of(
+        TensorProto.FLOAT, TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL
+    )
+    kinds = (
+        TensorProto.FLOAT,
+        TensorProto.DOUBLE,
+        TensorProto.INT64,
+        TensorProto.INT32,
+        TensorProto.BOOL,
+    )
     d.attributes["to"] = d.of(*kinds, TensorProto.UINT8, TensorProto.FLOAT16, TensorProto.INT8)
 
 
@@ -464,27 +508,99 @@ def _transpose(d: Draw) -> None:
 
 
 OPERATORS: dict[str, Callable[[Draw], None]] = {
-    "Abs": _whole(_one), "Add": _whole(_two), "And": _logical, "AveragePool": _pool, "BatchNormalization": _batch_norm,
-    "Cast": _cast, "CastLike": _cast_like, "Ceil": _one, "Celu": _one, "Clip": _clip, "Concat": _concat, "Conv": _conv,
-    "ConvTranspose": _conv_transpose, "Cos": _one, "CumSum": _cumulative, "DequantizeLinear": _dequantize,
-    "Div": _whole(_two), "Dropout": _dropout, "Elu": _one, "Equal": _whole(_two), "Erf": _one, "Exp": _one,
-    "Expand": _expand, "Flatten": _flatten, "Floor": _one, "Gather": _gather, "GatherElements": _gather_elements,
-    "GatherND": _gather_nd, "Gelu": _one, "Gemm": _gemm, "GlobalAveragePool": _over_space,
-    "GlobalMaxPool": _over_space, "Greater": _whole(_two), "GreaterOrEqual": _whole(_two),
-    "GroupNormalization": _group_norm, "HardSigmoid": _one, "HardSwish": _one, "Identity": _whole(_one),
-    "InstanceNormalization": _instance_norm, "IsNaN": _one, "LayerNormalization": _layer_norm, "LeakyRelu": _one,
-    "Less": _whole(_two), "LessOrEqual": _whole(_two), "Log": _one, "LogSoftmax": _one, "MatMul": _matmul,
-    "Max": _whole(_several), "MaxPool": _pool, "Min": _whole(_several), "Mish": _one, "Mod": _whole(_two),
-    "Mul": _whole(_two), "Neg": _whole(_one), "Not": _not, "Or": _logical, "PRelu": _parameter, "Pad": _pad,
-    "Pow": _power, "QuantizeLinear": _quantize, "RMSNormalization": _rms_norm, "Reciprocal": _one,
-    "ReduceL1": _reduction(18), "ReduceL2": _reduction(18), "ReduceMax": _whole(_reduction(18)),
-    "ReduceMean": _reduction(18), "ReduceMin": _whole(_reduction(18)), "ReduceSum": _whole(_reduction(13)),
-    "ReduceSumSquare": _reduction(18), "Relu": _one, "Reshape": _reshape, "Resize": _resize, "Selu": _one,
-    "Sigmoid": _one, "Sign": _whole(_one), "Sin": _one, "Slice": _slice, "Softmax": _one, "Softplus": _one,
-    "Split": _split, "Sqrt": _one, "Squeeze": _squeeze, "Sub": _whole(_two), "Sum": _several, "Swish": _one,
-    "Tanh": _one, "Tile": _tile, "Transpose": _transpose, "Trilu": _triangle, "Unsqueeze": _unsqueeze,
-    "Where": _where, "Xor": _logical,
-}  # fmt: skip
+    "Abs": _whole(_one),
+    "Add": _whole(_two),
+    "And": _logical,
+    "AveragePool": _pool,
+    "BatchNormalization": _batch_norm,
+    "Cast": _cast,
+    "CastLike": _cast_like,
+    "Ceil": _one,
+    "Celu": _one,
+    "Clip": _clip,
+    "Concat": _concat,
+    "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
+    "Cos": _one,
+    "CumSum": _cumulative,
+    "DequantizeLinear": _dequantize,
+    "Div": _whole(_two),
+    "Dropout": _dropout,
+    "Elu": _one,
+    "Equal": _whole(_two),
+    "Erf": _one,
+    "Exp": _one,
+    "Expand": _expand,
+    "Flatten": _flatten,
+    "Floor": _one,
+    "Gather": _gather,
+    "GatherElements": _gather_elements,
+    "GatherND": _gather_nd,
+    "Gelu": _one,
+    "Gemm": _gemm,
+    "GlobalAveragePool": _over_space,
+    "GlobalMaxPool": _over_space,
+    "Greater": _whole(_two),
+    "GreaterOrEqual": _whole(_two),
+    "GroupNormalization": _group_norm,
+    "HardSigmoid": _one,
+    "HardSwish": _one,
+    "Identity": _whole(_one),
+    "InstanceNormalization": _instance_norm,
+    "IsNaN": _one,
+    "LayerNormalization": _layer_norm,
+    "LeakyRelu": _one,
+    "Less": _whole(_two),
+    "LessOrEqual": _whole(_two),
+    "Log": _one,
+    "LogSoftmax": _one,
+    "MatMul": _matmul,
+    "Max": _whole(_several),
+    "MaxPool": _pool,
+    "Min": _whole(_several),
+    "Mish": _one,
+    "Mod": _whole(_two),
+    "Mul": _whole(_two),
+    "Neg": _whole(_one),
+    "Not": _not,
+    "Or": _logical,
+    "PRelu": _parameter,
+    "Pad": _pad,
+    "Pow": _power,
+    "QuantizeLinear": _quantize,
+    "RMSNormalization": _rms_norm,
+    "Reciprocal": _one,
+    "ReduceL1": _reduction(18),
+    "ReduceL2": _reduction(18),
+    "ReduceMax": _whole(_reduction(18)),
+    "ReduceMean": _reduction(18),
+    "ReduceMin": _whole(_reduction(18)),
+    "ReduceSum": _whole(_reduction(13)),
+    "ReduceSumSquare": _reduction(18),
+    "Relu": _one,
+    "Reshape": _reshape,
+    "Resize": _resize,
+    "Selu": _one,
+    "Sigmoid": _one,
+    "Sign": _whole(_one),
+    "Sin": _one,
+    "Slice": _slice,
+    "Softmax": _one,
+    "Softplus": _one,
+    "Split": _split,
+    "Sqrt": _one,
+    "Squeeze": _squeeze,
+    "Sub": _whole(_two),
+    "Sum": _several,
+    "Swish": _one,
+    "Tanh": _one,
+    "Tile": _tile,
+    "Transpose": _transpose,
+    "Trilu": _triangle,
+    "Unsqueeze": _unsqueeze,
+    "Where": _where,
+    "Xor": _logical,
+}
 
 
 def _window(d: Draw) -> int:
@@ -497,32 +613,65 @@ def _pads(d: Draw) -> list[int]:
 
 
 _ATTRIBUTES: dict[str, Callable[[Draw], Any]] = {
-    "allowzero": lambda d: d.of(0, 1), "alpha": lambda d: float(d.of(0.5, 1.0, 0.3, 2.0, 0.0)),
-    "antialias": lambda d: d.of(0, 0, 1), "approximate": lambda d: d.of("none", "tanh"),
-    "auto_pad": lambda d: d.of("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"), "axes": lambda d: d.axes(),
-    "axis": lambda d: d.axis, "batch_dims": lambda d: d.of(0, 1), "beta": lambda d: float(d.of(0.5, 1.0, -0.7, 0.0)),
-    "block_size": lambda d: 0, "ceil_mode": lambda d: d.of(0, 1),
-    "coordinate_transformation_mode": lambda d: d.of("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric",
-        "half_pixel_symmetric", "tf_half_pixel_for_nn", "tf_crop_and_resize"),
-    "count_include_pad": lambda d: d.of(0, 1), "cubic_coeff_a": lambda d: float(d.of(-0.5, -0.75)),
-    "dilations": lambda d: d.sizes(_window(d), 1, 2), "epsilon": lambda d: float(d.of(1e-5, 1e-2, 0.5)),
-    "exclude_outside": lambda d: d.of(0, 1), "exclusive": lambda d: d.of(0, 1),
-    "extrapolation_value": lambda d: float(d.of(0.0, 2.5)), "fmod": lambda d: d.of(0, 1),
-    "gamma": lambda d: float(d.of(1.05, 2.0)), "keep_aspect_ratio_policy": lambda d: d.of("stretch", "not_larger",
-        "not_smaller"),
-    "keepdims": lambda d: d.of(0, 1), "max": lambda d: float(d.of(0.5, 1.0)), "min": lambda d: float(d.of(-1.0, 0.0)),
-    "mode": lambda d: d.of("nearest", "linear", "cubic") if len(d.inputs) != 2 or d.opset > 10 else "nearest",
-    "momentum": lambda d: 0.5, "nearest_mode": lambda d: d.of("floor", "ceil", "round_prefer_floor",
-        "round_prefer_ceil"),
-    "noop_with_empty_axes": lambda d: d.of(0, 1), "output_dtype": lambda d: d.of(TensorProto.UINT8, TensorProto.INT8),
+    "allowzero": lambda d: d.of(0, 1),
+    "alpha": lambda d: float(d.of(0.5, 1.0, 0.3, 2.0, 0.0)),
+    "antialias": lambda d: d.of(0, 0, 1),
+    "approximate": lambda d: d.of("none", "tanh"),
+    "auto_pad": lambda d: d.of("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"),
+    "axes": lambda d: d.axes(),
+    "axis": lambda d: d.axis,
+    "batch_dims": lambda d: d.of(0, 1),
+    "beta": lambda d: float(d.of(0.5, 1.0, -0.7, 0.0)),
+    "block_size": lambda d: 0,
+    "ceil_mode": lambda d: d.of(0, 1),
+    "coordinate_transformation_mode": lambda d: d.of(
+        "half_pixel",
+        "pytorch_half_pixel",
+        "align_corners",
+        "asymmetric",
+        "half_pixel_symmetric",
+        "tf_half_pixel_for_nn",
+        "tf_crop_and_resize",
+    ),
+    "count_include_pad": lambda d: d.of(0, 1),
+    "cubic_coeff_a": lambda d: float(d.of(-0.5, -0.75)),
+    "dilations": lambda d: d.sizes(_window(d), 1, 2),
+    "epsilon": lambda d: float(d.of(1e-5, 1e-2, 0.5)),
+    "exclude_outside": lambda d: d.of(0, 1),
+    "exclusive": lambda d: d.of(0, 1),
+    "extrapolation_value": lambda d: float(d.of(0.0, 2.5)),
+    "fmod": lambda d: d.of(0, 1),
+    "gamma": lambda d: float(d.of(1.05, 2.0)),
+    "keep_aspect_ratio_policy": lambda d: d.of("stretch", "not_larger", "not_smaller"),
+    "keepdims": lambda d: d.of(0, 1),
+    "max": lambda d: float(d.of(0.5, 1.0)),
+    "min": lambda d: float(d.of(-1.0, 0.0)),
+    "mode": lambda d: (
+        d.of("nearest", "linear", "cubic") if len(d.inputs) != 2 or d.opset > 10 else "nearest"
+    ),
+    "momentum": lambda d: 0.5,
+    "nearest_mode": lambda d: d.of("floor", "ceil", "round_prefer_floor", "round_prefer_ceil"),
+    "noop_with_empty_axes": lambda d: d.of(0, 1),
+    "output_dtype": lambda d: d.of(TensorProto.UINT8, TensorProto.INT8),
     "output_padding": lambda d: d.sizes(_window(d), 0, 1),
-    "output_shape": lambda d: d.sizes(_window(d), 3, 8), "pads": _pads, "precision": lambda d: 0,
-    "ratio": lambda d: 0.5, "reverse": lambda d: d.of(0, 1), "round_mode": lambda d: "up",
-    "saturate": lambda d: d.of(0, 1), "seed": lambda d: 7, "spatial": lambda d: d.of(0, 1),
-    "stash_type": lambda d: 1, "storage_order": lambda d: d.of(0, 1), "strides": lambda d: d.sizes(_window(d), 1, 3),
-    "training_mode": lambda d: d.of(0, 0, 1), "transA": lambda d: d.of(0, 1), "transB": lambda d: d.of(0, 1),
-    "upper": lambda d: d.of(0, 1), "value": lambda d: 1.5,
-}  # fmt: skip
+    "output_shape": lambda d: d.sizes(_window(d), 3, 8),
+    "pads": _pads,
+    "precision": lambda d: 0,
+    "ratio": lambda d: 0.5,
+    "reverse": lambda d: d.of(0, 1),
+    "round_mode": lambda d: "up",
+    "saturate": lambda d: d.of(0, 1),
+    "seed": lambda d: 7,
+    "spatial": lambda d: d.of(0, 1),
+    "stash_type": lambda d: 1,
+    "storage_order": lambda d: d.of(0, 1),
+    "strides": lambda d: d.sizes(_window(d), 1, 3),
+    "training_mode": lambda d: d.of(0, 0, 1),
+    "transA": lambda d: d.of(0, 1),
+    "transB": lambda d: d.of(0, 1),
+    "upper": lambda d: d.of(0, 1),
+    "value": lambda d: 1.5,
+}
 # The row of the operator draws these, with the inputs that they go with.
 _WITH_INPUTS = {
     "kernel_shape",
@@ -541,7 +690,9 @@ _MODES = {"Pad": ("constant", "constant", "edge", "reflect", "wrap")}
 
 
 def file_of(kind: str, seed: int) -> onnx.ModelProto | None:
-    """A random file of this operator; None where the opset that is drawn does not have it, or it fits no shape."""
+    """A random file of this operator; None where the opset that is drawn does not have it, or it
+    fits no shape.
+    """
     random = np.random.default_rng((sorted(OPERATORS).index(kind), seed))
     draw = Draw(random, (), int(random.choice(OPSETS)))
     try:
@@ -585,11 +736,17 @@ def _built(kind: str, draw: Draw) -> onnx.ModelProto:
     outputs = [f"o{number}" for number in range(draw.outputs)]
     chosen = outputs[draw.size(0, draw.outputs - 1)]
     nodes = [
-        helper.make_node(first, ["x"], ["of_x"], **({} if first == "Identity" else {"to": draw.kind})),
+        helper.make_node(
+            first, ["x"], ["of_x"], **({} if first == "Identity" else {"to": draw.kind})
+        ),
         helper.make_node(kind, names, outputs, name=f"the_{kind}", **attributes),
         helper.make_node("Cast", [chosen], ["y"], to=TensorProto.FLOAT),
     ]
     shapes = [helper.make_tensor_value_info("x", TensorProto.FLOAT, draw.shape)]
-    graph = helper.make_graph(nodes, kind, shapes, [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
+    graph = helper.make_graph(
+        nodes, kind, shapes, [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    )
     graph.initializer.extend(constants)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", draw.opset)], ir_version=8)
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", draw.opset)], ir_version=8
+    )

@@ -11,17 +11,34 @@ from torch import nn
 from torch.nn import functional
 
 WORDS = 50
-_WIDTHS = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+_WIDTHS = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+}
 _TEXTS = {"vocab_size": WORDS, "max_position_embeddings": 16}
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("BertConfig", {**_WIDTHS, **_TEXTS, "num_labels": 3}),
-    "distilbert": ("DistilBertConfig", {**_TEXTS, "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32,
-                                        "num_labels": 3}),
-    "gpt2": ("GPT2Config", {"vocab_size": WORDS, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2,
-                            "bos_token_id": 0, "eos_token_id": 0}),
+    "distilbert": (
+        "DistilBertConfig",
+        {**_TEXTS, "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32, "num_labels": 3},
+    ),
+    "gpt2": (
+        "GPT2Config",
+        {
+            "vocab_size": WORDS,
+            "n_positions": 16,
+            "n_embd": 16,
+            "n_layer": 2,
+            "n_head": 2,
+            "bos_token_id": 0,
+            "eos_token_id": 0,
+        },
+    ),
     "llama": ("LlamaConfig", {**_WIDTHS, **_TEXTS, "num_key_value_heads": 2, "pad_token_id": 0}),
     "vit": ("ViTConfig", {**_WIDTHS, "image_size": 8, "patch_size": 4, "num_labels": 3}),
-}  # fmt: skip
+}
 
 
 class Convolutional(nn.Module):
@@ -53,9 +70,17 @@ class ByHand(nn.Module):
 def mixed() -> nn.Module:
     """SiLU twice, once in place; beside it ReLU, a leaky one and a tanh."""
     return nn.Sequential(
-        nn.Linear(6, 8), nn.SiLU(inplace=True), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 7), nn.SiLU(),
-        nn.Linear(7, 5), nn.LeakyReLU(), nn.Linear(5, 3), nn.Tanh(),
-    )  # fmt: skip
+        nn.Linear(6, 8),
+        nn.SiLU(inplace=True),
+        nn.Linear(8, 8),
+        nn.ReLU(),
+        nn.Linear(8, 7),
+        nn.SiLU(),
+        nn.Linear(7, 5),
+        nn.LeakyReLU(),
+        nn.Linear(5, 3),
+        nn.Tanh(),
+    )
 
 
 class TwoInputs(nn.Module):

@@ -1,4 +1,6 @@
-"""What the report's tests share: rows of made-up runs, with every kind of outcome, and a reader of pages."""
+"""What the report's tests share: rows of made-up runs, with every kind of outcome, and a reader
+of pages.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,21 @@ from evalsuite.results import Origin, Row, Status, failure_row, read_results, ro
 WORKLOADS = ("digits-mlp", "digits-cnn")
 VARIANTS = ("gelu", "gelu-swap", "lambda-gelu", "annealed", "relu")
 STEPS = {
-    "train": "train", "accuracy": "accuracy", "export": "export", "quantize-w8": "quantize",
-    "quantize-w4": "quantize", "prune": "prune", "bounds": "bounds", "smt": "smt",
-}  # fmt: skip
+    "train": "train",
+    "accuracy": "accuracy",
+    "export": "export",
+    "quantize-w8": "quantize",
+    "quantize-w4": "quantize",
+    "prune": "prune",
+    "bounds": "bounds",
+    "smt": "smt",
+}
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 EPS = (0.015625, 0.03125, 0.0625)
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
 T2 = 4.302652729911275  # The 97.5 % quantile of Student's t with 2 degrees of freedom.
-# Accuracies of three seeds of the baseline, of one 0.030, 0.031 and 0.029 above it, and of one 0.001, -0.001 and 0.
+# Accuracies of three seeds of the baseline, of one 0.030, 0.031 and 0.029 above it, and of one
+# 0.001, -0.001 and 0.
 GELU = (0.90, 0.91, 0.92)
 BETTER = (0.93, 0.941, 0.949)
 SAME = (0.901, 0.909, 0.92)
@@ -49,14 +58,21 @@ def _accuracy(draw: random.Random, variant: str) -> Iterator[Metric]:
     yield Metric("nll", 0.13 + abs(draw.gauss(0, 0.01)), "nats", LOWER)
     reason = "" if swapped else "not swapped"
     yield Metric("swap_drop", drop if swapped else None, "fraction", LOWER, reason=reason)
-    yield Metric("zero_activations", 0.5 if variant in ("relu", "annealed", "gelu-swap") else 0.0, "fraction", NEUTRAL)
+    yield Metric(
+        "zero_activations",
+        0.5 if variant in ("relu", "annealed", "gelu-swap") else 0.0,
+        "fraction",
+        NEUTRAL,
+    )
     yield Metric("parameters", 3466.0, "count", LOWER)
 
 
 def _export(draw: random.Random, variant: str) -> Iterator[Metric]:
     yield Metric("max_abs_difference", 1e-6 * (1 + draw.random()), "logit", LOWER)
     yield Metric("model_bytes", 15_320.0, "bytes", LOWER)
-    yield Metric("latency", 3.1e-5 * (1 + 0.1 * draw.random()), "s", LOWER, setting={"batch": 1}, timing=True)
+    yield Metric(
+        "latency", 3.1e-5 * (1 + 0.1 * draw.random()), "s", LOWER, setting={"batch": 1}, timing=True
+    )
 
 
 def _quantize(draw: random.Random, variant: str, *, bits: int) -> Iterator[Metric]:
@@ -91,11 +107,27 @@ def _bounds(draw: random.Random, variant: str, *, samples: int) -> Iterator[Metr
             yield Metric("bound_width", 3.0 * loss * eps, "logit", LOWER, setting=setting)
             for sample in range(samples):
                 verdict = Verdict.HOLDS if sample < certified * samples else Verdict.UNKNOWN
-                yield Metric("robustness", None, "verdict", NEUTRAL, setting=setting, sample=sample, verdict=verdict)
+                yield Metric(
+                    "robustness",
+                    None,
+                    "verdict",
+                    NEUTRAL,
+                    setting=setting,
+                    sample=sample,
+                    verdict=verdict,
+                )
         for sample in range(samples):
             verdict = Verdict.UNKNOWN if sample < attacked * samples else Verdict.VIOLATED
             setting = {"eps": eps, "method": "pgd"}
-            yield Metric("robustness", None, "verdict", NEUTRAL, setting=setting, sample=sample, verdict=verdict)
+            yield Metric(
+                "robustness",
+                None,
+                "verdict",
+                NEUTRAL,
+                setting=setting,
+                sample=sample,
+                verdict=verdict,
+            )
 
 
 def _smt(draw: random.Random, variant: str, *, samples: int) -> Iterator[Metric]:
@@ -105,7 +137,9 @@ def _smt(draw: random.Random, variant: str, *, samples: int) -> Iterator[Metric]
     yield Metric("undecided_fraction", 0.1, "fraction", LOWER, setting=setting)
     for sample in range(samples):
         verdict = Verdict.HOLDS if sample < held * samples else Verdict.TIMEOUT
-        yield Metric("robustness", None, "verdict", NEUTRAL, setting=setting, sample=sample, verdict=verdict)
+        yield Metric(
+            "robustness", None, "verdict", NEUTRAL, setting=setting, sample=sample, verdict=verdict
+        )
 
 
 def _metrics(step: str, draw: random.Random, variant: str, samples: int) -> Iterator[Metric]:
@@ -149,15 +183,21 @@ def sample_rows(
             for seed in seeds:
                 for step, stage in STEPS.items():
                     job = {
-                        "workload": workload, "variant": variant, "seed": seed, "step": step, "stage": stage,
+                        "workload": workload,
+                        "variant": variant,
+                        "seed": seed,
+                        "step": step,
+                        "stage": stage,
                         "key": f"{workload}-{variant}-{seed}-{step}",
-                    }  # fmt: skip
+                    }
                     lack = _no_outcome(workload, variant, seed, step)
                     draw = random.Random(str((workload, variant, seed, step)))
                     if lack:
                         rows.append(failure_row(job, *lack))
                     else:
-                        rows += [row_of(metric, job) for metric in _metrics(step, draw, variant, samples)]
+                        rows += [
+                            row_of(metric, job) for metric in _metrics(step, draw, variant, samples)
+                        ]
     return rows
 
 
@@ -172,13 +212,24 @@ def sample_record(**changes: Any) -> dict[str, Any]:
         "variants": list(VARIANTS),
         "seeds": [0, 1, 2],
         "steps": [
-            {"name": name, "stage": stage, "origin": origins.get(name, "evalsuite 0.1.0"), "version": "1",
-             "help": f"What {stage} measures.", "after": []}
+            {
+                "name": name,
+                "stage": stage,
+                "origin": origins.get(name, "evalsuite 0.1.0"),
+                "version": "1",
+                "help": f"What {stage} measures.",
+                "after": [],
+            }
             for name, stage in STEPS.items()
         ],
         "data": {
-            name: {"fingerprint": "09f66e6debdee2cd2b5ae59e0d6abbb73fc2b0e0185d2e1957e9ebb51e23aa22",
-                   "train": 1047, "calibration": 120, "validation": 180, "test": 450}
+            name: {
+                "fingerprint": "09f66e6debdee2cd2b5ae59e0d6abbb73fc2b0e0185d2e1957e9ebb51e23aa22",
+                "train": 1047,
+                "calibration": 120,
+                "validation": 180,
+                "test": 450,
+            }
             for name in WORKLOADS
         },
         "variants_help": {
@@ -195,7 +246,7 @@ def sample_record(**changes: Any) -> dict[str, Any]:
         "jobs": {"total": 240, "ok": 218, "cached": 0, "unsupported": 21, "crashed": 1},
         "command": "evalsuite run quickstart.yaml --out runs/quickstart",
         **changes,
-    }  # fmt: skip
+    }
 
 
 def write_run(
@@ -205,16 +256,23 @@ def write_run(
     options: Mapping[str, Mapping[str, Any]] | None = None,
     uses: Mapping[str, str] | None = None,
 ) -> Path:
-    """A run folder as the runner leaves it, with each step's options and the treatment that each variant is.
+    """A run folder as the runner leaves it, with each step's options and the treatment that each
+    variant is.
 
     Without `run.json` where `record` is None.
     """
     folder.mkdir(parents=True, exist_ok=True)
     origins = [
-        Origin(variant_use=(uses or {}).get(row.variant, row.variant), options=(options or {}).get(row.step, {}))
+        Origin(
+            variant_use=(uses or {}).get(row.variant, row.variant),
+            options=(options or {}).get(row.step, {}),
+        )
         for row in rows
     ]
-    write_parquet([(origin, [row]) for origin, row in zip(origins, rows, strict=True)], folder / "results.parquet")
+    write_parquet(
+        [(origin, [row]) for origin, row in zip(origins, rows, strict=True)],
+        folder / "results.parquet",
+    )
     if record is not None:
         (folder / "run.json").write_text(json.dumps(record), encoding="utf-8")
     return folder
@@ -233,7 +291,9 @@ class Page(HTMLParser):
         self.feed(text)
         self.close()
         assert self.open == []
-        self.data = json.loads(gzip.decompress(base64.b64decode(self.packed))) if self.packed else {}
+        self.data = (
+            json.loads(gzip.decompress(base64.b64decode(self.packed))) if self.packed else {}
+        )
         self.parts = {name: Page(part) for name, part in self.data.get("parts", {}).items()}
         self.whole = self.text + "".join(part.text for part in self.parts.values())
 
@@ -263,41 +323,80 @@ def frame_of(rows: list[Row], **more: Any) -> pd.DataFrame:
         return read_results(write_run(Path(folder), rows, **more))
 
 
-def job(variant: str, seed: int, step: str = "accuracy", stage: str = "", workload: str = "w") -> dict[str, object]:
+def job(
+    variant: str, seed: int, step: str = "accuracy", stage: str = "", workload: str = "w"
+) -> dict[str, object]:
     """The job that a row is of; without a stage, the one that its step is named after."""
-    return {"workload": workload, "variant": variant, "seed": seed, "step": step, "stage": stage or step,
-            "key": f"{workload}{variant}{seed}{step}"}  # fmt: skip
+    return {
+        "workload": workload,
+        "variant": variant,
+        "seed": seed,
+        "step": step,
+        "stage": stage or step,
+        "key": f"{workload}{variant}{seed}{step}",
+    }
 
 
 # The unit and the better way of metrics that are no fractions of which more is better.
 UNITS = {
-    "undecided_fraction": ("fraction", LOWER), "violated_fraction": ("fraction", LOWER),
-    "other_class_fraction": ("fraction", LOWER), "class_undecided_fraction": ("fraction", LOWER),
-    "exactness_gap": ("fraction", NEUTRAL), "nodes": ("count", LOWER), "solver_calls": ("count", LOWER),
-    "unstable_neurons": ("count", NEUTRAL), "par2": ("s", LOWER), "solve_time": ("s", LOWER), "seconds": ("s", LOWER),
-    "adversarial_distance": ("input", HIGHER), "adversarial_distance_upper": ("input", HIGHER),
-    "certified_radius": ("input", HIGHER), "proofs_checked": ("count", HIGHER), "proof_bytes": ("bytes", LOWER),
-    "model_bytes": ("bytes", LOWER), "peak_memory": ("bytes", LOWER), "mac_fraction": ("share", LOWER),
-    "bound_width": ("logit", LOWER), "layer_width": ("activation", LOWER), "unstable_share": ("share", NEUTRAL),
-    "stable_off_share": ("share", NEUTRAL), "relative_latency": ("ratio", LOWER), "latency_ratio": ("ratio", LOWER),
-}  # fmt: skip
+    "undecided_fraction": ("fraction", LOWER),
+    "violated_fraction": ("fraction", LOWER),
+    "other_class_fraction": ("fraction", LOWER),
+    "class_undecided_fraction": ("fraction", LOWER),
+    "exactness_gap": ("fraction", NEUTRAL),
+    "nodes": ("count", LOWER),
+    "solver_calls": ("count", LOWER),
+    "unstable_neurons": ("count", NEUTRAL),
+    "par2": ("s", LOWER),
+    "solve_time": ("s", LOWER),
+    "seconds": ("s", LOWER),
+    "adversarial_distance": ("input", HIGHER),
+    "adversarial_distance_upper": ("input", HIGHER),
+    "certified_radius": ("input", HIGHER),
+    "proofs_checked": ("count", HIGHER),
+    "proof_bytes": ("bytes", LOWER),
+    "model_bytes": ("bytes", LOWER),
+    "peak_memory": ("bytes", LOWER),
+    "mac_fraction": ("share", LOWER),
+    "bound_width": ("logit", LOWER),
+    "layer_width": ("activation", LOWER),
+    "unstable_share": ("share", NEUTRAL),
+    "stable_off_share": ("share", NEUTRAL),
+    "relative_latency": ("ratio", LOWER),
+    "latency_ratio": ("ratio", LOWER),
+}
 _CLOCKS = ("par2", "solve_time", "seconds", "peak_memory", "relative_latency", "latency_ratio")
 Values = Mapping[str, Sequence[float | None]]
 
 
-def metric_rows(name: str, values: Values, step: str = "accuracy", stage: str = "", workload: str = "w",
-                reason: str = "", **setting: Any) -> list[Row]:  # fmt: skip
+def metric_rows(
+    name: str,
+    values: Values,
+    step: str = "accuracy",
+    stage: str = "",
+    workload: str = "w",
+    reason: str = "",
+    **setting: Any,
+) -> list[Row]:
     """One metric of the seeds 0, 1, ... of each variant; a seed with None has no row."""
     unit, direction = UNITS.get(name, ("fraction", HIGHER))
     return [
-        row_of(Metric(name, value, unit, direction, setting, timing=name in _CLOCKS, reason=reason),
-               job(variant, seed, step, stage, workload))
-        for variant, every in values.items() for seed, value in enumerate(every) if value is not None
-    ]  # fmt: skip
+        row_of(
+            Metric(name, value, unit, direction, setting, timing=name in _CLOCKS, reason=reason),
+            job(variant, seed, step, stage, workload),
+        )
+        for variant, every in values.items()
+        for seed, value in enumerate(every)
+        if value is not None
+    ]
 
 
-def read_run(rows: list[Row], options: Mapping[str, Mapping[str, Any]] | None = None, **entries: Any) -> Run:
-    """A report's content against `gelu`, of these rows, steps' options and entries of the record."""
+def read_run(
+    rows: list[Row], options: Mapping[str, Mapping[str, Any]] | None = None, **entries: Any
+) -> Run:
+    """A report's content against `gelu`, of these rows, steps' options and entries of the
+    record.
+    """
     return Run(frame_of(rows, options=options), Record(entries), "gelu")
 
 

@@ -32,10 +32,14 @@ def test_hardness_can_be_set_and_read_back(hardness: float) -> None:
 
 
 def test_census_names_paths_and_replace_keeps_the_original() -> None:
-    module = nn.Sequential(nn.Linear(2, 2), nn.GELU(), nn.Sequential(LambdaGELU(), nn.ReLU()), nn.Tanh())
+    module = nn.Sequential(
+        nn.Linear(2, 2), nn.GELU(), nn.Sequential(LambdaGELU(), nn.ReLU()), nn.Tanh()
+    )
     assert [(found.path, found.traits.name) for found in census(module)] == [
-        ("1", "gelu"), ("2.0", "lambda-gelu"), ("2.1", "relu"),
-    ]  # fmt: skip
+        ("1", "gelu"),
+        ("2.0", "lambda-gelu"),
+        ("2.1", "relu"),
+    ]
     changed = replace(module, lambda found: nn.Identity())
     assert not census(changed)
     assert isinstance(changed[3], nn.Tanh)
@@ -43,10 +47,14 @@ def test_census_names_paths_and_replace_keeps_the_original() -> None:
 
 
 class _Build:
-    """A workload whose architecture has a clip and a gate beside the activation that it is asked for."""
+    """A workload whose architecture has a clip and a gate beside the activation that it is asked
+    for.
+    """
 
     def build(self, make: Callable[[int], nn.Module]) -> nn.Module:
-        return nn.Sequential(nn.Linear(2, 4), make(4), nn.Linear(4, 4), nn.ReLU6(), nn.Linear(4, 4), nn.Sigmoid())
+        return nn.Sequential(
+            nn.Linear(2, 4), make(4), nn.Linear(4, 4), nn.ReLU6(), nn.Linear(4, 4), nn.Sigmoid()
+        )
 
 
 @pytest.mark.parametrize("name", ["gelu", "mish", "quick-gelu", "relu"])
@@ -71,7 +79,9 @@ def test_the_list_has_every_activation_and_gated_unit_in_aligned_columns() -> No
     assert names == [*(each.name for each in load_all("activations")), "gated", *GATED]
     column = lines[0].index("source")
     assert all(
-        line[column - 1] == " " and line[column] != " " for line in lines[1:] if line and "gated unit" not in line
+        line[column - 1] == " " and line[column] != " "
+        for line in lines[1:]
+        if line and "gated unit" not in line
     )
     (gelu,) = [line for line in lines if line.startswith("gelu ")]
     assert gelu.split() == ["gelu", "x", "Phi(x)", "relu", "arXiv", "1606.08415"]
@@ -100,9 +110,18 @@ def test_one_activation_is_shown_with_all_its_traits() -> None:
     [
         (["gelo"], "unknown activation 'gelo'; did you mean 'gelu'?"),
         (["swiglo"], "did you mean 'swiglu'?"),
-        (["--plot", "figure.jpg"], "cannot draw into figure.jpg: the name must end in .svg or .png"),
-        (["silu", "--plot", "missing/figure.svg"], "cannot write missing/figure.svg: No such file or directory"),
-        (["geglu", "--plot", "figure.svg"], "geglu is no function of one input; draw its gate's activation, GELU"),
+        (
+            ["--plot", "figure.jpg"],
+            "cannot draw into figure.jpg: the name must end in .svg or .png",
+        ),
+        (
+            ["silu", "--plot", "missing/figure.svg"],
+            "cannot write missing/figure.svg: No such file or directory",
+        ),
+        (
+            ["geglu", "--plot", "figure.svg"],
+            "geglu is no function of one input; draw its gate's activation, GELU",
+        ),
     ],
 )
 def test_a_mistake_is_one_clear_line(arguments: list[str], message: str) -> None:
@@ -120,7 +139,9 @@ def test_what_can_not_be_loaded_is_listed_with_the_reason() -> None:
 
 
 @pytest.mark.slow
-def test_the_figure_has_a_panel_for_each_activation_and_the_same_bytes_each_time(tmp_path: Path) -> None:
+def test_the_figure_has_a_panel_for_each_activation_and_the_same_bytes_each_time(
+    tmp_path: Path,
+) -> None:
     first, alone, again = (tmp_path / f"{name}.svg" for name in ("all", "alone", "again"))
     done = command("--plot", str(first))
     assert (done.exit_code, done.stdout) == (0, f"{first}\n")
@@ -162,7 +183,10 @@ def _count(module: nn.Module) -> int:
 def _by_hand(unit: GatedUnit, x: list[float], gate: Callable[[float], float]) -> list[float]:
     def affine(layer: nn.Linear, inputs: list[float]) -> list[float]:
         bias = layer.bias.tolist() if layer.bias is not None else [0.0] * layer.out_features
-        return [b + sum(w * i for w, i in zip(row, inputs, strict=True)) for row, b in zip(layer.weight.tolist(), bias, strict=True)]  # fmt: skip # noqa: E501
+        return [
+            b + sum(w * i for w, i in zip(row, inputs, strict=True))
+            for row, b in zip(layer.weight.tolist(), bias, strict=True)
+        ]
 
     gates, ups = affine(unit.gate_proj, x), affine(unit.up, x)
     return affine(unit.down, [gate(g) * u for g, u in zip(gates, ups, strict=True)])
@@ -181,16 +205,30 @@ def test_a_unit_is_down_of_gate_times_up(name: str, bias: bool) -> None:
     found = unit(x)
     assert found.shape == (2, 4, 2)
     for at in ((0, 0), (1, 3)):
-        assert found[at].tolist() == pytest.approx(_by_hand(unit, x[at].tolist(), GATES[name]), rel=1e-9, abs=1e-12)
+        assert found[at].tolist() == pytest.approx(
+            _by_hand(unit, x[at].tolist(), GATES[name]), rel=1e-9, abs=1e-12
+        )
 
 
-@given(width=st.integers(1, 400), hidden=st.integers(75, 2000), out=st.integers(1, 400), bias=st.booleans())
+@given(
+    width=st.integers(1, 400),
+    hidden=st.integers(75, 2000),
+    out=st.integers(1, 400),
+    bias=st.booleans(),
+)
 @settings(max_examples=60, deadline=None)
-def test_parameters_match_the_plain_layer_within_one_percent(width: int, hidden: int, out: int, bias: bool) -> None:
+def test_parameters_match_the_plain_layer_within_one_percent(
+    width: int, hidden: int, out: int, bias: bool
+) -> None:
     matched = matched_hidden(width, hidden, bias=bias, out_width=out)
     with torch.device("meta"):
-        plain = nn.Sequential(nn.Linear(width, hidden, bias=bias), nn.Linear(hidden, out, bias=bias))
-        counts = [_count(GatedUnit(width, each, nn.ReLU(), bias, out)) for each in (matched, matched - 1, matched + 1)]
+        plain = nn.Sequential(
+            nn.Linear(width, hidden, bias=bias), nn.Linear(hidden, out, bias=bias)
+        )
+        counts = [
+            _count(GatedUnit(width, each, nn.ReLU(), bias, out))
+            for each in (matched, matched - 1, matched + 1)
+        ]
     target = _count(plain)
     assert abs(counts[0] / target - 1) < (0.01 if matched > 50 else 0.5 / (matched - 0.5) + 1e-9)
     assert abs(counts[0] - target) <= min(abs(count - target) for count in counts[1:])
@@ -202,13 +240,17 @@ def test_without_biases_the_hidden_width_is_two_thirds() -> None:
     assert matched_hidden(128, 512, bias=False, multiple_of=64) == 320
     assert matched_hidden(128, 3, bias=False, multiple_of=64) == 64
     assert GATED["geglu"].make(48, bias=False).up.out_features == 128
-    assert not any("bias" in name for name, _ in GATED["geglu"].make(48, bias=False).named_parameters())
+    assert not any(
+        "bias" in name for name, _ in GATED["geglu"].make(48, bias=False).named_parameters()
+    )
 
 
 def test_the_gate_is_found_by_the_census_and_geglu_swaps_to_reglu() -> None:
     torch.manual_seed(0)
     unit = GATED["geglu"].make(6, 9)
-    assert [(found.path, found.traits.name) for found in census(nn.Sequential(unit))] == [("0.gate", "gelu")]
+    assert [(found.path, found.traits.name) for found in census(nn.Sequential(unit))] == [
+        ("0.gate", "gelu")
+    ]
     assert isinstance(GATED["lambda-geglu"].make(6, 9).gate, LambdaGELU)
     swapped = replace(unit, lambda found: RELU.make(9))
     reglu = GATED["reglu"].make(6, 9)

@@ -25,8 +25,32 @@ from evalsuite.testing import check_activation
 
 Real = Callable[[mpf], mpf]
 FAR = [sign * size for size in (1e30, 1e18, 1e10, 1e4, 800.0, 120.0) for sign in (-1, 1)]
-NEAR = [-38.0, -25.5, -12.0, -8.1, -5.3, -3.01, -2.9, -2.2, -1.3, -0.7, -0.1, -1e-3, -1e-9, 1e-9, 1e-3, 0.1, 0.55, 1.3,
-        1.9, 2.9, 3.01, 5.3, 9.7, 40.0]  # fmt: skip
+NEAR = [
+    -38.0,
+    -25.5,
+    -12.0,
+    -8.1,
+    -5.3,
+    -3.01,
+    -2.9,
+    -2.2,
+    -1.3,
+    -0.7,
+    -0.1,
+    -1e-3,
+    -1e-9,
+    1e-9,
+    1e-3,
+    0.1,
+    0.55,
+    1.3,
+    1.9,
+    2.9,
+    3.01,
+    5.3,
+    9.7,
+    40.0,
+]
 
 
 def _exactly(number: float | torch.Tensor) -> mpf:
@@ -144,13 +168,25 @@ CASES = [
     Case("elu(2.5)", lambda: nn.ELU(2.5), _elu, ("alpha",)),
     Case("gelu", _made("gelu"), lambda: _gelu),
     Case("gelu-tanh", _made("gelu-tanh"), lambda: _gelu_tanh),
-    Case("hard-sigmoid", _made("hard-sigmoid"), lambda: lambda x: min(max(x + 3, mpf(0)), mpf(6)) / 6),
+    Case(
+        "hard-sigmoid", _made("hard-sigmoid"), lambda: lambda x: min(max(x + 3, mpf(0)), mpf(6)) / 6
+    ),
     Case("hard-swish", _made("hard-swish"), lambda: _hard_swish),
     Case("identity", _made("identity"), lambda: lambda x: x),
     Case("lambda-gelu", _made("lambda-gelu"), lambda h: _hardened(_gelu, h), ("hardness",)),
-    Case("lambda-gelu(hard)", _with(_made("lambda-gelu"), s=0.9), lambda h: _hardened(_gelu, h), ("hardness",)),
+    Case(
+        "lambda-gelu(hard)",
+        _with(_made("lambda-gelu"), s=0.9),
+        lambda h: _hardened(_gelu, h),
+        ("hardness",),
+    ),
     Case("lambda-elu", _made("lambda-elu"), lambda h: _hardened(_elu(1), h), ("hardness",)),
-    Case("lambda-hard-swish", _made("lambda-hard-swish"), lambda h: _hardened(_hard_swish, h), ("hardness",)),
+    Case(
+        "lambda-hard-swish",
+        _made("lambda-hard-swish"),
+        lambda h: _hardened(_hard_swish, h),
+        ("hardness",),
+    ),
     Case("lambda-mish", _made("lambda-mish"), lambda h: _hardened(_mish, h), ("hardness",)),
     Case("leaky-relu", _made("leaky-relu"), _leaky, ("negative_slope",)),
     Case("leaky-relu(0.3)", lambda: nn.LeakyReLU(0.3), _leaky, ("negative_slope",)),
@@ -165,7 +201,12 @@ CASES = [
     Case("silu", _made("silu"), lambda: lambda x: x * _sigmoid(x)),
     Case("softplus", _made("softplus"), lambda: _softplus),
     Case("swish", _made("swish"), lambda b: lambda x: x * _sigmoid(b * x), ("hardness",)),
-    Case("swish(hard)", _with(_made("swish"), s=0.9), lambda b: lambda x: x * _sigmoid(b * x), ("hardness",)),
+    Case(
+        "swish(hard)",
+        _with(_made("swish"), s=0.9),
+        lambda b: lambda x: x * _sigmoid(b * x),
+        ("hardness",),
+    ),
     Case("tanh", _made("tanh"), lambda: mpmath.tanh),
     Case("xielu", _made("xielu"), _xielu, ("p", "n")),
     Case("xielu(1.7, 0.6)", _with(XIELU, raw_p=1.5, raw_n=-2.3), _xielu, ("p", "n")),
@@ -191,7 +232,9 @@ def _sixty_digits() -> object:
 
 
 def assert_close(found: torch.Tensor, exact: list[mpf], scale: list[mpf], tolerance: float) -> None:
-    """|found - exact| <= tolerance * scale; where the exact value overflows, the infinity of its sign."""
+    """|found - exact| <= tolerance * scale; where the exact value overflows, the infinity of its
+    sign.
+    """
     finfo = torch.finfo(found.dtype)
     assert not found.isnan().any()
     for got, true, size in zip(found.tolist(), exact, scale, strict=True):
@@ -203,7 +246,9 @@ def assert_close(found: torch.Tensor, exact: list[mpf], scale: list[mpf], tolera
 
 
 def test_every_registered_row_is_tested_here() -> None:
-    assert {case.id for case in CASES} >= {each.name for each in load_all("activations") if each.origin == "evalsuite"}
+    assert {case.id for case in CASES} >= {
+        each.name for each in load_all("activations") if each.origin == "evalsuite"
+    }
 
 
 @cases
@@ -211,16 +256,26 @@ def test_value_and_slope_are_relatively_exact_in_float64(case: Case) -> None:
     points = [*NEAR, *FAR]
     row, g, z = case.row, case.normal(), torch.tensor(points, dtype=torch.float64)
     exact, slope = [g(mpf(x)) for x in points], [_slope(g, x) for x in points]
-    # Near a zero of g or g' in the middle, what counts is the error that a rounded input makes anyway.
+    # Near a zero of g or g' in the middle, what counts is the error that a rounded input makes
+    # anyway.
     bend = [_slope(g, x, 2) if abs(x) < 4 else mpf(0) for x in points]
     crosses = case.id.startswith("x")
-    scale = [abs(f) + (abs(x * d) if crosses else 0) for x, f, d in zip(points, exact, slope, strict=True)]
+    scale = [
+        abs(f) + (abs(x * d) if crosses else 0)
+        for x, f, d in zip(points, exact, slope, strict=True)
+    ]
     assert_close(row.value(z), exact, scale, 1e-12)
-    assert_close(row.slope(z), slope, [abs(d) + abs(x * b) for x, d, b in zip(points, slope, bend, strict=True)], 1e-12)
+    assert_close(
+        row.slope(z),
+        slope,
+        [abs(d) + abs(x * b) for x, d, b in zip(points, slope, bend, strict=True)],
+        1e-12,
+    )
 
 
-# torch's kernels of GELU form 1 + erf or 1 + tanh in the input's precision, so that on the left their error is
-# relative to |x|, not to the value. xSiLU is a difference of two terms of the size of |x|, xIELU and xIPReLU cross 0.
+# torch's kernels of GELU form 1 + erf or 1 + tanh in the input's precision, so that on the left
+# their error is relative to |x|, not to the value. xSiLU is a difference of two terms of the size
+# of |x|, xIELU and xIPReLU cross 0.
 RELATIVE_TO_INPUT = ("gelu", "gelu-tanh", "lambda-gelu", "xsilu", "xielu", "xiprelu")
 
 
@@ -237,8 +292,11 @@ def _scale(case: Case, points: list[float], exact: list[mpf], slope: list[mpf]) 
 
 @cases
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
-def test_modules_compute_value_and_gradient(case: Case, dtype: torch.dtype, tolerance: float) -> None:
-    far = [x for x in FAR if abs(x) <= 1e10 or case.id != "gelu-tanh"]  # torch's gradient of it is NaN beyond 1e19
+def test_modules_compute_value_and_gradient(
+    case: Case, dtype: torch.dtype, tolerance: float
+) -> None:
+    # torch's gradient of it is NaN beyond 1e19
+    far = [x for x in FAR if abs(x) <= 1e10 or case.id != "gelu-tanh"]
     x = torch.tensor([*NEAR, *far], dtype=dtype, requires_grad=True)
     points, f = x.tolist(), case.f(dtype)
     value = case.module(dtype)(x)
@@ -254,11 +312,15 @@ def test_modules_compute_value_and_gradient(case: Case, dtype: torch.dtype, tole
 @cases
 def test_gradients_agree_with_finite_differences(case: Case) -> None:
     module = case.make().double()
-    x = torch.tensor([-5.0, -2.1, -0.6, -0.2, 0.3, 0.9, 2.2, 4.4], dtype=torch.float64, requires_grad=True)
+    x = torch.tensor(
+        [-5.0, -2.1, -0.6, -0.2, 0.3, 0.9, 2.2, 4.4], dtype=torch.float64, requires_grad=True
+    )
     names = [name for name, _ in module.named_parameters()]
     assert len(names) == len(case.row.parameters)
     assert torch.autograd.gradcheck(
-        lambda x, *values: torch.func.functional_call(module, dict(zip(names, values, strict=True)), (x,)),
+        lambda x, *values: torch.func.functional_call(
+            module, dict(zip(names, values, strict=True)), (x,)
+        ),
         (x, *(each.detach().clone().requires_grad_() for each in module.parameters())),
     )
     assert tuple(names) == case.row.parameters
@@ -267,15 +329,23 @@ def test_gradients_agree_with_finite_differences(case: Case) -> None:
 @cases
 def test_slope_is_the_gradient_that_torch_takes_also_at_kinks(case: Case) -> None:
     module, row = case.module(), case.row
-    z = torch.tensor([-3.5, -1.0, 0.5, 3.5, *row.kinks, *row.inflections, 0.0], dtype=torch.float64, requires_grad=True)
+    z = torch.tensor(
+        [-3.5, -1.0, 0.5, 3.5, *row.kinks, *row.inflections, 0.0],
+        dtype=torch.float64,
+        requires_grad=True,
+    )
     hardness = row.hardness(module).double()
     (gradient,) = torch.autograd.grad((hardness * module(z / hardness)).sum(), z)
-    assert torch.allclose(row.slope(z.detach()), gradient, rtol=GRADIENTS.get(case.id, 1e-12), atol=1e-14)
+    assert torch.allclose(
+        row.slope(z.detach()), gradient, rtol=GRADIENTS.get(case.id, 1e-12), atol=1e-14
+    )
 
 
 @cases
 def test_bfloat16_forward_is_finite_and_within_four_units(case: Case) -> None:
-    """bf16 has 8 bits: the error is at most four units, 2^-6, of the value or, where it cancels, of the input."""
+    """bf16 has 8 bits: the error is at most four units, 2^-6, of the value or, where it cancels,
+    of the input.
+    """
     module = case.make().bfloat16()
     x = torch.tensor([*NEAR, 300.0, -300.0]).bfloat16()
     f = case.reference(*(_exactly(getattr(module, name)) for name in case.parameters))
@@ -283,7 +353,12 @@ def test_bfloat16_forward_is_finite_and_within_four_units(case: Case) -> None:
     value = module(x)
     assert value.dtype == torch.bfloat16
     assert value.isfinite().all()
-    assert_close(value.detach(), exact, [max(abs(v), abs(p)) for v, p in zip(exact, x.tolist(), strict=True)], 2**-6)
+    assert_close(
+        value.detach(),
+        exact,
+        [max(abs(v), abs(p)) for v, p in zip(exact, x.tolist(), strict=True)],
+        2**-6,
+    )
 
 
 def _signs(row: Activation, g: Real, z: float) -> str:
@@ -299,12 +374,19 @@ def test_the_second_derivative_changes_sign_at_the_inflections_and_nowhere_else(
     shape = row.shape or "0"
     assert len(shape) == len(row.inflections) + 1
     for sign, first, last in zip(shape, edges, edges[1:], strict=False):
-        inside = [first + (last - first) * share for share in (1e-9, 1e-3, *(i / 29 for i in range(1, 29)), 1 - 1e-9)]
-        points = [z for z in inside if min(abs(z - kink) for kink in (math.inf, *row.kinks)) > 1e-12]
+        inside = [
+            first + (last - first) * share
+            for share in (1e-9, 1e-3, *(i / 29 for i in range(1, 29)), 1 - 1e-9)
+        ]
+        points = [
+            z for z in inside if min(abs(z - kink) for kink in (math.inf, *row.kinks)) > 1e-12
+        ]
         assert {_signs(row, g, z) for z in points} == {sign}
     for z in row.inflections:
         if "0" not in shape:
-            assert z == pytest.approx(float(mpmath.findroot(lambda at: _slope(g, at, 2), z)), rel=2.3e-16, abs=1e-50)
+            assert z == pytest.approx(
+                float(mpmath.findroot(lambda at: _slope(g, at, 2), z)), rel=2.3e-16, abs=1e-50
+            )
 
 
 @cases
@@ -321,7 +403,9 @@ def _distance(g: Real, z: mpf) -> mpf:
 
 @cases
 def test_the_distance_to_relu(case: Case) -> None:
-    """g(lambda x) / lambda is as far away by 1 / lambda, so that what is at a distance hardens to it."""
+    """g(lambda x) / lambda is as far away by 1 / lambda, so that what is at a distance hardens
+    to it.
+    """
     row, g = case.row, case.normal()
     if case.id != "xsilu":  # at its initial parameters it is SiLU
         assert (row.hardens_to == "relu") == math.isfinite(row.relu_distance)
@@ -361,7 +445,9 @@ def test_every_registered_row_passes_the_kit_and_has_an_onnx_form(plugin) -> Non
 
 def test_modules_start_at_the_published_parameters() -> None:
     start = {
-        case.id: [float(_exactly(getattr(case.module(torch.float32), name))) for name in case.parameters]
+        case.id: [
+            float(_exactly(getattr(case.module(torch.float32), name))) for name in case.parameters
+        ]
         for case in CASES
         if "(" not in case.id and case.parameters
     }
@@ -369,11 +455,19 @@ def test_modules_start_at_the_published_parameters() -> None:
     assert start == {
         name: pytest.approx(values, abs=1e-6)
         for name, values in {
-            "elu": [1.0], "leaky-relu": [0.01], "prelu": [0.25], "xsilu": [0.0], "xielu": [0.8, 0.8],
-            "xiprelu": [0.8, 0.8], "lambda-gelu": [soft], "swish": [soft],
-            "lambda-elu": [soft], "lambda-hard-swish": [soft], "lambda-mish": [soft],
+            "elu": [1.0],
+            "leaky-relu": [0.01],
+            "prelu": [0.25],
+            "xsilu": [0.0],
+            "xielu": [0.8, 0.8],
+            "xiprelu": [0.8, 0.8],
+            "lambda-gelu": [soft],
+            "swish": [soft],
+            "lambda-elu": [soft],
+            "lambda-hard-swish": [soft],
+            "lambda-mish": [soft],
         }.items()
-    }  # fmt: skip
+    }
 
 
 def test_the_curvatures_of_xielu_and_xiprelu_stay_above_their_bounds() -> None:
@@ -383,12 +477,19 @@ def test_the_curvatures_of_xielu_and_xiprelu_stay_above_their_bounds() -> None:
         assert module.n.item() == pytest.approx(least, abs=1e-20)
 
 
-@pytest.mark.parametrize(("kind", "g"), [(Swish, _sigmoid), (LambdaGELU, mpmath.ncdf)], ids=lambda each: each.__name__)
-def test_a_hardness_per_channel_acts_on_dimension_one(kind: type[Swish | LambdaGELU], g: Real) -> None:
+@pytest.mark.parametrize(
+    ("kind", "g"), [(Swish, _sigmoid), (LambdaGELU, mpmath.ncdf)], ids=lambda each: each.__name__
+)
+def test_a_hardness_per_channel_acts_on_dimension_one(
+    kind: type[Swish | LambdaGELU], g: Real
+) -> None:
     layer = kind(channels=2).double()
     layer.set_hardness(torch.tensor([2.0, 160.0]))
     x = torch.tensor([[[-0.5, 1.0], [-0.01, 3.0]]], dtype=torch.float64)
-    expected = [[float(x * g(mpf(b) * x)) for x in row] for b, row in ((2, [-0.5, 1.0]), (160, [-0.01, 3.0]))]
+    expected = [
+        [float(x * g(mpf(b) * x)) for x in row]
+        for b, row in ((2, [-0.5, 1.0]), (160, [-0.01, 3.0]))
+    ]
     assert torch.allclose(layer(x)[0], torch.tensor(expected, dtype=torch.float64), rtol=1e-12)
     assert repr(layer) == f"{kind.__name__}(lambda=2..160)"
 
@@ -407,7 +508,12 @@ def test_learnt_parameters_change_the_row() -> None:
     with torch.no_grad():
         module.a.fill_(-0.5)
     linear = _row("xsilu").of(module)
-    assert (linear.inflections, linear.shape, linear.limits, linear.relu_distance) == ((), "", (0.5, 0.5), math.inf)
+    assert (linear.inflections, linear.shape, linear.limits, linear.relu_distance) == (
+        (),
+        "",
+        (0.5, 0.5),
+        math.inf,
+    )
     assert _row("prelu").of(nn.PReLU(init=0.0)).relu_distance == 0
     assert _row("prelu").of(nn.PReLU(init=1.0)).kinks == ()
     assert _row("elu").of(nn.ELU(0.0)).shape == ""

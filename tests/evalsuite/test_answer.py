@@ -1,4 +1,6 @@
-"""The answer: which part each conclusion stands in, what limits it, and the answer of several runs together."""
+"""The answer: which part each conclusion stands in, what limits it, and the answer of several
+runs together.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def evidence(gap: float, spread: Sequence[float] = SEEDS, label: str = "w") -> E
     return Evidence(Contrast(label, own, dict.fromkeys(own, 0.9)))
 
 
-def row_of(found: Mapping[str, Evidence], question: str = "q", unit: str = "fraction", **more: object) -> MatrixRow:
+def row_of(
+    found: Mapping[str, Evidence], question: str = "q", unit: str = "fraction", **more: object
+) -> MatrixRow:
     endpoint = Endpoint(question, lambda run, workload, variant: None, unit, Direction.HIGHER, 0.01)
     return matrix_row("s", endpoint, found, dict.fromkeys(found, 5), **more)  # type: ignore[arg-type]
 
@@ -40,7 +44,9 @@ def answer_of(*rows: MatrixRow) -> Answer:
 
 
 def placed(answer: Answer) -> dict[tuple[str, str], str]:
-    return {(each.row.endpoint.question, each.workload): each.kind.value for each in answer.statements}
+    return {
+        (each.row.endpoint.question, each.workload): each.kind.value for each in answer.statements
+    }
 
 
 def test_each_conclusion_stands_in_its_part() -> None:
@@ -56,9 +62,15 @@ def test_each_conclusion_stands_in_its_part() -> None:
     )
     parts = {question: kind for (question, _), kind in placed(answer).items()}
     assert parts == {
-        "gain": "Buys", "loss": "Costs", "same": "No difference that matters", "open": "Cannot be told",
-        "fact": "Buys", "bad fact": "Costs", "equal fact": "No difference that matters", "lost": "Cannot be told",
-    }  # fmt: skip
+        "gain": "Buys",
+        "loss": "Costs",
+        "same": "No difference that matters",
+        "open": "Cannot be told",
+        "fact": "Buys",
+        "bad fact": "Costs",
+        "equal fact": "No difference that matters",
+        "lost": "Cannot be told",
+    }
     fact = answer.part(Kind.BUYS)["fact"][0]
     assert fact.notes == ["a fact of the network, not tested"]
     assert (fact.cell.p, fact.cell.p_adjusted) == (None, None)
@@ -97,7 +109,10 @@ def test_the_p_value_of_a_loss_agrees_with_the_interval(way: int) -> None:
 def test_a_conclusion_that_one_seed_turns_over_is_fragile() -> None:
     steady = (0.020, 0.021, 0.019, 0.0205, 0.0195)
     leaning = (0.010, 0.022, 0.021, 0.003, 0.0205)
-    cells = [read_rows([row_of({"w": evidence(0.0, spread)})])[0].cells["w"] for spread in (steady, leaning)]
+    cells = [
+        read_rows([row_of({"w": evidence(0.0, spread)})])[0].cells["w"]
+        for spread in (steady, leaning)
+    ]
     assert [cell.reading for cell in cells] == [Reading.HELPS] * 2
     without = [ttest_1samp(np.delete(leaning, seed), 0.0).pvalue for seed in range(5)]
     assert max(without) > 0.05
@@ -107,7 +122,9 @@ def test_a_conclusion_that_one_seed_turns_over_is_fragile() -> None:
 
 def test_a_large_open_loss_is_named_beside_small_gains() -> None:
     """Nine workloads gain a little, and the tenth may have lost a lot."""
-    found = {f"w{i}": evidence(0.004) for i in range(9)} | {"x": evidence(-0.03, tuple(3 * each for each in WIDE))}
+    found = {f"w{i}": evidence(0.004) for i in range(9)} | {
+        "x": evidence(-0.03, tuple(3 * each for each in WIDE))
+    }
     (row,) = read_rows([row_of(found)])
     assert row.cells["x"].reading is Reading.UNRESOLVED
     said = "a loss of the margin or more is not excluded on x"
@@ -137,7 +154,9 @@ def test_a_mean_that_is_no_worse_does_not_hide_what_it_costs_somewhere() -> None
 
 
 def test_a_later_run_takes_an_earlier_ones_place() -> None:
-    first = Matrix("relu", "gelu", ("a", "b"), read_rows([row_of({"a": evidence(0.05), "b": evidence(0.05)})]))
+    first = Matrix(
+        "relu", "gelu", ("a", "b"), read_rows([row_of({"a": evidence(0.05), "b": evidence(0.05)})])
+    )
     second = Matrix("relu", "gelu", ("b",), read_rows([row_of({"b": evidence(-0.05)})]))
     answer = joined([("old", first), ("new", second)])
     assert placed(answer) == {("q", "a"): "Buys", ("q", "b"): "Costs"}
@@ -152,19 +171,27 @@ def test_what_deployment_takes_stands_beside_the_deployed_quality() -> None:
     """The variant has lost before: the integers take less from it, and it is no better."""
     levels = {"gelu": (0.95, 0.96, 0.955), "relu": (0.91, 0.92, 0.915)}
     deployed = {"gelu": (0.91, 0.92, 0.915), "relu": (0.90, 0.91, 0.905)}
-    rows = [*metric_rows("accuracy", levels, "accuracy"), *metric_rows("integer_accuracy", deployed, "q", "quantize")]
+    rows = [
+        *metric_rows("accuracy", levels, "accuracy"),
+        *metric_rows("integer_accuracy", deployed, "q", "quantize"),
+    ]
     options = {"q": {"weight_bits": 4, "act_bits": 4, "placement": "post", "qat_epochs": 0}}
     (matrix,) = read_run(rows, options).matrices
     answer = Answer.of(matrix)
     own, other = answer.taken["accuracy with 4-bit integers", "w"]
     assert (own, other) == (pytest.approx(0.01), pytest.approx(0.04))
-    row = next(row for row in matrix.rows if row.endpoint.question == "accuracy with 4-bit integers")
+    row = next(
+        row for row in matrix.rows if row.endpoint.question == "accuracy with 4-bit integers"
+    )
     assert row.cells["w"].estimate.mean == pytest.approx(-0.01)
 
 
 def test_a_language_models_next_token_is_no_accuracy_in_float() -> None:
     values = {"gelu": (0.5, 0.51, 0.52), "relu": (0.5, 0.52, 0.51)}
-    rows = [*metric_rows("accuracy", values, "accuracy"), *metric_rows("bits_per_byte", values, "accuracy")]
+    rows = [
+        *metric_rows("accuracy", values, "accuracy"),
+        *metric_rows("bits_per_byte", values, "accuracy"),
+    ]
     (matrix,) = read_run(rows).matrices
     assert [row.endpoint.question for row in matrix.rows] == ["bits per byte in float"]
 
@@ -185,7 +212,11 @@ def test_quality_under_attack_is_asked_where_an_attack_was_run() -> None:
 def test_a_table_marks_only_what_its_own_adjustment_leaves() -> None:
     strong, weak = Estimate(0.02, 0.01, 0.03, 5, p=0.001), Estimate(0.01, 0.001, 0.019, 5, p=0.03)
     quiet = [GridCell("0", difference=Estimate(i / 1e4, -0.1, 0.1, 5, p=0.5)) for i in range(5)]
-    cells = (GridCell("2", tone="better", difference=strong), GridCell("1", tone="better", difference=weak), *quiet)
+    cells = (
+        GridCell("2", tone="better", difference=strong),
+        GridCell("1", tone="better", difference=weak),
+        *quiet,
+    )
     (row,) = with_tones(Grid("g", "", (), (cells,)), {}).rows
     assert [cell.tone for cell in row[:2]] == ["better", ""]
     (alone,) = with_tones(Grid("g", "", (), (cells[1:2],)), {}).rows

@@ -62,8 +62,13 @@ def test_a_damaged_entry_is_removed_and_not_believed(tmp_path: Path, damage: str
 
 def test_sweep_removes_only_what_dead_processes_left(tmp_path: Path) -> None:
     mine = Cache(tmp_path).scratch()
-    code = "import sys, pathlib, evalsuite.run.cache as c; print(c.Cache(pathlib.Path(sys.argv[1])).scratch())"
-    done = subprocess.run([sys.executable, "-c", code, tmp_path], check=True, capture_output=True, text=True)
+    code = (
+        "import sys, pathlib, evalsuite.run.cache as c;"
+        " print(c.Cache(pathlib.Path(sys.argv[1])).scratch())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path], check=True, capture_output=True, text=True
+    )
     dead = Path(done.stdout.strip())
     assert dead.exists()
     Cache(tmp_path).sweep()
@@ -102,7 +107,9 @@ def test_a_torn_line_costs_only_itself_at_every_length(tmp_path: Path) -> None:
         assert set(read_journal(journal(path, entry("c")))) == {"a", "c"}
 
 
-@pytest.mark.parametrize(("old", "new"), [(b"1.0", b"2.0"), (b"fraction", b"fractiom"), (b'{"sha256"', b'["sha256"')])
+@pytest.mark.parametrize(
+    ("old", "new"), [(b"1.0", b"2.0"), (b"fraction", b"fractiom"), (b'{"sha256"', b'["sha256"')]
+)
 def test_a_changed_line_is_not_believed(tmp_path: Path, old: bytes, new: bytes) -> None:
     path = journal(tmp_path / "j", entry("a"), entry("b"))
     first, second = path.read_bytes().splitlines(keepends=True)
@@ -142,14 +149,28 @@ def test_nan_is_never_a_value(value: float) -> None:
         (("accuracy", 1.0, "fraction", Direction.HIGHER, {"a": "b=c"}), "no ',' or '='"),
         (("accuracy", 1.0, "fraction", Direction.HIGHER, {}, 3.5), "float"),
         (("accuracy", 1.0, "fraction", Direction.HIGHER, {}, "3"), "str"),
-        (("accuracy", 1j, "fraction", Direction.HIGHER), "value of metric 'accuracy' must be a real number"),
-        (("accuracy", 10**400, "fraction", Direction.HIGHER), "value of metric 'accuracy' must be a real number"),
-        (("accuracy", 1.0, "fraction", "up"), "must be Direction.HIGHER, LOWER or NEUTRAL, got 'up'"),
+        (
+            ("accuracy", 1j, "fraction", Direction.HIGHER),
+            "value of metric 'accuracy' must be a real number",
+        ),
+        (
+            ("accuracy", 10**400, "fraction", Direction.HIGHER),
+            "value of metric 'accuracy' must be a real number",
+        ),
+        (
+            ("accuracy", 1.0, "fraction", "up"),
+            "must be Direction.HIGHER, LOWER or NEUTRAL, got 'up'",
+        ),
         (("accuracy", 1.0, 7, Direction.HIGHER), "unit of metric 'accuracy' must be text"),
-        (("accuracy", 1.0, "s", Direction.HIGHER, {}, None, None, True, 3), "reason of metric 'accuracy' must be text"),
+        (
+            ("accuracy", 1.0, "s", Direction.HIGHER, {}, None, None, True, 3),
+            "reason of metric 'accuracy' must be text",
+        ),
     ],
 )
-def test_metrics_that_say_too_little_or_too_loosely_are_refused(arguments: tuple[object, ...], text: str) -> None:
+def test_metrics_that_say_too_little_or_too_loosely_are_refused(
+    arguments: tuple[object, ...], text: str
+) -> None:
     with pytest.raises((ValueError, TypeError), match=text):
         Metric(*arguments)  # type: ignore[arg-type]
 
@@ -157,21 +178,33 @@ def test_metrics_that_say_too_little_or_too_loosely_are_refused(arguments: tuple
 def test_numbers_of_numpy_and_torch_become_plain() -> None:
     metric = Metric("accuracy", np.float32(0.5), "fraction", Direction.HIGHER, sample=np.int64(3))  # type: ignore[arg-type]
     assert (type(metric.value), type(metric.sample)) == (float, int)
-    assert isinstance(Metric("accuracy", torch.tensor(0.5), "fraction", Direction.HIGHER).value, float)  # type: ignore[arg-type]
+    assert isinstance(
+        Metric("accuracy", torch.tensor(0.5), "fraction", Direction.HIGHER).value, float
+    )  # type: ignore[arg-type]
 
 
 def test_results_survive_parquet(tmp_path: Path) -> None:
     rows: list[Row] = [
         ROW,
-        row_of(Metric("robustness", None, "verdict", Direction.NEUTRAL, sample=3, verdict=Verdict.HOLDS), JOB),
+        row_of(
+            Metric(
+                "robustness", None, "verdict", Direction.NEUTRAL, sample=3, verdict=Verdict.HOLDS
+            ),
+            JOB,
+        ),
     ]
-    write_parquet([(Origin("digits-mlp", "relu", "c0ffee", "5ea1"), rows)], tmp_path / "results.parquet")
+    write_parquet(
+        [(Origin("digits-mlp", "relu", "c0ffee", "5ea1"), rows)], tmp_path / "results.parquet"
+    )
     frame = read_results(tmp_path)
     assert frame["run"].tolist() == [tmp_path.name] * 2
     assert frame["sample"].isna().tolist() == [True, False]
     assert frame["sample"][1] == 3
     assert frame["verdict"].tolist() == ["", "holds"]
-    assert frame[["variant_use", "commit", "source"]].to_numpy().tolist() == [["relu", "c0ffee", "5ea1"]] * 2
+    assert (
+        frame[["variant_use", "commit", "source"]].to_numpy().tolist()
+        == [["relu", "c0ffee", "5ea1"]] * 2
+    )
     united = read_results(tmp_path, tmp_path)
     assert len(united) == 4
 
@@ -184,14 +217,22 @@ OPTIONS = (
 )
 
 
-def test_options_are_typed_columns_of_the_file_and_dictionaries_of_the_frame(tmp_path: Path) -> None:
+def test_options_are_typed_columns_of_the_file_and_dictionaries_of_the_frame(
+    tmp_path: Path,
+) -> None:
     write_parquet([(Origin(options=each), [ROW]) for each in OPTIONS], tmp_path / "results.parquet")
     schema = pq.read_schema(tmp_path / "results.parquet")
     fields = schema.field("options").type
     assert {each.name: str(each.type) for each in fields} == {
-        "sparsity": "double", "control": "bool", "eps": "string", "bits": "int64", "mode": "string", "never": "string",
-        "large": "string", "folder": "string",
-    }  # fmt: skip
+        "sparsity": "double",
+        "control": "bool",
+        "eps": "string",
+        "bits": "int64",
+        "mode": "string",
+        "never": "string",
+        "large": "string",
+        "folder": "string",
+    }
     frame = read_results(tmp_path)
     assert frame["options"].tolist() == [
         {"sparsity": 0.0, "control": True, "eps": "[0.1, 0.2]", "bits": 8, "mode": "auto"},
@@ -211,10 +252,15 @@ def test_damaged_and_older_results_are_named_and_say_what_to_do(tmp_path: Path) 
     write_parquet([(Origin(), [ROW])], path)
     content = path.read_bytes()
     pq.write_table(pq.read_table(path).drop_columns(["commit", "options"]), path)
-    with pytest.raises(DamagedResults, match="older evalsuite, without commit, options; run the recipe again in this"):
+    with pytest.raises(
+        DamagedResults,
+        match="older evalsuite, without commit, options; run the recipe again in this",
+    ):
         read_results(tmp_path)
     path.write_bytes(content[: len(content) // 2])
-    with pytest.raises(DamagedResults, match=r"results.parquet: cannot be read .*; run the recipe again"):
+    with pytest.raises(
+        DamagedResults, match=r"results.parquet: cannot be read .*; run the recipe again"
+    ):
         read_results(tmp_path)
 
 
@@ -240,11 +286,18 @@ def test_times_are_taken_once_and_when_metrics_are_read() -> None:
 
 def test_metrics_are_any_iterable_by_place_or_by_name() -> None:
     given = Outcome(metrics=(metric(name) for name in ("a", "b")))
-    assert ([each.name for each in given.metrics], given.timed, given.network) == (["a", "b"], False, None)
+    assert ([each.name for each in given.metrics], given.timed, given.network) == (
+        ["a", "b"],
+        False,
+        None,
+    )
     assert [each.name for each in replace(given, metrics=[metric("c")]).metrics] == ["c"]
     assert given == Outcome([metric("a"), metric("b")])
 
 
 def test_what_is_no_metric_is_named() -> None:
-    with pytest.raises(TypeError, match="metrics are a list of `Metric`, or of functions that take times, got 'a' in"):
+    with pytest.raises(
+        TypeError,
+        match="metrics are a list of `Metric`, or of functions that take times, got 'a' in",
+    ):
         _ = Outcome({"a": 1.0}).metrics  # type: ignore[arg-type]

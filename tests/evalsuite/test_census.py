@@ -48,16 +48,23 @@ GATES = [nn.Tanh(), nn.Sigmoid(), nn.Hardsigmoid(), nn.Softplus(), nn.Softplus(t
 def test_gates_are_counted_on_request_alone(gate: nn.Module) -> None:
     module = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 4), gate)
     assert [found.path for found in census(module)] == ["1"]
-    by_type = ["1"] if str(gate) == "Softplus(beta=1.0, threshold=20.0)" else ["1", "3"]  # 2e-9 from the row
+    # 2e-9 from the row
+    by_type = ["1"] if str(gate) == "Softplus(beta=1.0, threshold=20.0)" else ["1", "3"]
     assert [found.path for found in census(module, gates=True)] == by_type
     kinds = {use.kind for use in census_of_run(module, torch.randn(2, 4)) if use.path == "3"}
     assert "module" not in kinds
 
 
 FUSED = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True).eval()
-HIDDEN = Written(lambda net, x: net.acts[0](net.linear(x)), linear=nn.Linear(4, 4), acts=[nn.GELU()])
+HIDDEN = Written(
+    lambda net, x: net.acts[0](net.linear(x)), linear=nn.Linear(4, 4), acts=[nn.GELU()]
+)
 LEARNT = Written(lambda net, x: x * torch.sigmoid(net.beta * x), beta=nn.Parameter(torch.ones(6)))
-GATE = Calls(lambda x: x.softmax(-1) * torch.sigmoid(x.sum(-1, keepdim=True)) + functional.layer_norm(x, (6,)))
+GATE = Calls(
+    lambda x: (
+        x.softmax(-1) * torch.sigmoid(x.sum(-1, keepdim=True)) + functional.layer_norm(x, (6,))
+    )
+)
 
 
 @pytest.mark.parametrize(
@@ -65,14 +72,24 @@ GATE = Calls(lambda x: x.softmax(-1) * torch.sigmoid(x.sum(-1, keepdim=True)) + 
     [
         (Calls(lambda x: x * torch.atan(torch.sigmoid(x))), (5, 4), ("", "formula", "x g(x)", 1)),
         (nn.Sequential(nn.Linear(4, 6), LEARNT), (5, 4), ("1", "formula", "x g(x)", 1)),
-        (nn.Sequential(HIDDEN), (2, 4), ("0", "functional", "gelu", 1)),  # the census of modules does not see it
+        # the census of modules does not see it
+        (nn.Sequential(HIDDEN), (2, 4), ("0", "functional", "gelu", 1)),
         (FUSED, (2, 3, 8), ("", "functional", "gelu", 1)),
         (nn.Sequential(nn.Linear(4, 4), nn.Tanh()), (2, 4), ("1", "kept", "tanh", 1)),
         (GATE, (5, 4), ("", "kept", "sigmoid", 1)),
         (nn.LSTM(4, 3, batch_first=True), (2, 5, 4), None),
         (nn.LSTMCell(4, 3), (2, 4), None),
     ],
-    ids=["unknown gate", "learnt beta", "plain list", "fused layer", "pooler", "gate", "LSTM", "LSTM cell"],
+    ids=[
+        "unknown gate",
+        "learnt beta",
+        "plain list",
+        "fused layer",
+        "pooler",
+        "gate",
+        "LSTM",
+        "LSTM cell",
+    ],
 )
 def test_one_thing_is_reported_and_what_is_no_activation_is_kept(
     module: nn.Module, shape: tuple[int, ...], expected: tuple[str, str, str, int] | None
@@ -85,33 +102,47 @@ def test_one_thing_is_reported_and_what_is_no_activation_is_kept(
         assert (uses if expected[1] == "kept" else told) == [expected]
 
 
-def test_a_module_in_a_plain_list_is_not_seen_by_modules_nor_a_fused_layers_operators_by_functions() -> None:
+def test_modules_miss_what_a_plain_list_holds_and_functions_miss_fused_operators() -> None:
     assert not census(HIDDEN)
     found = brief(census_of_operators(FUSED, torch.randn(2, 3, 8)))
     assert found == [("", "operator", "gelu in torch._transformer_encoder_layer_fwd", 1)]
 
 
 def test_calls_are_reported_at_the_innermost_module_with_their_number() -> None:
-    inner = Calls(lambda x: functional.silu(functional.gelu(functional.gelu(x), approximate="tanh")))
-    outer = nn.Sequential(nn.Linear(4, 4), nn.ModuleDict({"x": inner})["x"], nn.ReLU(), nn.Linear(3, 4), inner)
+    inner = Calls(
+        lambda x: functional.silu(functional.gelu(functional.gelu(x), approximate="tanh"))
+    )
+    outer = nn.Sequential(
+        nn.Linear(4, 4), nn.ModuleDict({"x": inner})["x"], nn.ReLU(), nn.Linear(3, 4), inner
+    )
     uses = census_of_run(outer, torch.randn(5, 4))
     assert brief(uses) == [
-        ("1", "functional", "gelu", 2), ("1", "functional", "gelu", 2), ("1", "functional", "silu", 2),
+        ("1", "functional", "gelu", 2),
+        ("1", "functional", "gelu", 2),
+        ("1", "functional", "silu", 2),
         ("2", "module", "ReLU", 1),
-    ]  # fmt: skip
+    ]
     assert {use.traits.name for use in uses} == {"gelu", "gelu-tanh", "silu", "relu"}
 
 
 @pytest.mark.parametrize(
     ("name", "row", "hardness"),
     [
-        ("gelu", "gelu", 1.0), ("gelu_python", "gelu", 1.0), ("gelu_new", "gelu-tanh", 1.0),
-        ("gelu_pytorch_tanh", "gelu-tanh", 1.0), ("gelu_fast", "gelu-tanh", 1.0),
-        ("quick_gelu", "quick-gelu", 1.0), ("mish", "mish", 1.0), ("silu", "silu", 1.0), ("relu2", "relu2", 1.0),
+        ("gelu", "gelu", 1.0),
+        ("gelu_python", "gelu", 1.0),
+        ("gelu_new", "gelu-tanh", 1.0),
+        ("gelu_pytorch_tanh", "gelu-tanh", 1.0),
+        ("gelu_fast", "gelu-tanh", 1.0),
+        ("quick_gelu", "quick-gelu", 1.0),
+        ("mish", "mish", 1.0),
+        ("silu", "silu", 1.0),
+        ("relu2", "relu2", 1.0),
         ("relu6", "relu6", 1.0),
     ],
-)  # fmt: skip
-def test_modules_of_hugging_face_are_known_by_their_values(name: str, row: str, hardness: float) -> None:
+)
+def test_modules_of_hugging_face_are_known_by_their_values(
+    name: str, row: str, hardness: float
+) -> None:
     module = transformers.activations.ACT2FN[name]
     found = recognise_module(module)
     if type(module).__module__.startswith("torch"):
@@ -119,7 +150,9 @@ def test_modules_of_hugging_face_are_known_by_their_values(name: str, row: str, 
         return
     assert found.traits.name == row
     assert found.hardness == pytest.approx(hardness, rel=1e-6)
-    assert [each.traits.name for each in census(nn.Sequential(module))] == ([row] if hardness == 1 else [])
+    assert [each.traits.name for each in census(nn.Sequential(module))] == (
+        [row] if hardness == 1 else []
+    )
 
 
 def test_other_modules_are_not_taken_for_activations_and_asking_changes_nothing() -> None:

@@ -34,7 +34,9 @@ class Smooth(nn.Module):
         self.hardness = hardness
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        factor = self.hardness.reshape(-1, *[1] * (x.ndim - 2)) if self.hardness.ndim else self.hardness
+        factor = (
+            self.hardness.reshape(-1, *[1] * (x.ndim - 2)) if self.hardness.ndim else self.hardness
+        )
         return functional.gelu(factor * x) / factor
 
 
@@ -44,7 +46,9 @@ def pair(module: nn.Module, hardness: float | None = None) -> tuple[nn.Module, n
     smooth = replace(
         exact,
         lambda found: Smooth(
-            found.traits.hardness(found.module).double() if hardness is None else torch.tensor(hardness).double()
+            found.traits.hardness(found.module).double()
+            if hardness is None
+            else torch.tensor(hardness).double()
         ),
     )
     return smooth.eval(), replace(exact, lambda _: nn.ReLU()).eval()
@@ -54,7 +58,9 @@ def difference(networks: tuple[nn.Module, nn.Module], x: torch.Tensor) -> torch.
     return networks[0](x) - networks[1](x)
 
 
-def sampled(networks: tuple[nn.Module, nn.Module], box: Box, rounds: int, seed: int = 0) -> list[torch.Tensor]:
+def sampled(
+    networks: tuple[nn.Module, nn.Module], box: Box, rounds: int, seed: int = 0
+) -> list[torch.Tensor]:
     """Points of the boxes: random ones, corners, and ascents of |difference| from them."""
     lower, upper = box
     generator = torch.Generator().manual_seed(seed)
@@ -74,7 +80,9 @@ def sampled(networks: tuple[nn.Module, nn.Module], box: Box, rounds: int, seed: 
 
 
 @torch.no_grad()
-def violations(found: SwapCertificate, networks: tuple[nn.Module, nn.Module], points: list[torch.Tensor]) -> int:
+def violations(
+    found: SwapCertificate, networks: tuple[nn.Module, nn.Module], points: list[torch.Tensor]
+) -> int:
     """How many (point, output) pairs are outside of their bounds."""
     count = 0
     for point in points:
@@ -104,7 +112,9 @@ def unswapped(network: MakeNetwork) -> nn.Sequential:
 
 def one_unit(hardness: float | None = None) -> nn.Sequential:
     module = nn.Sequential(
-        nn.Linear(1, 1), nn.GELU() if hardness is None else LambdaGELU(hardness=hardness), nn.Linear(1, 2)
+        nn.Linear(1, 1),
+        nn.GELU() if hardness is None else LambdaGELU(hardness=hardness),
+        nn.Linear(1, 2),
     )
     with torch.no_grad():
         module[0].weight.fill_(1.0)
@@ -125,7 +135,9 @@ def test_one_unit_differs_by_the_gap_of_the_activation(hardness: float | None) -
 
 
 def test_on_one_side_of_zero_the_gap_is_that_of_the_ends() -> None:
-    found = certify_swap(one_unit(), torch.tensor([[1.0]], dtype=torch.float64), torch.tensor([[2.0]]).double())
+    found = certify_swap(
+        one_unit(), torch.tensor([[1.0]], dtype=torch.float64), torch.tensor([[2.0]]).double()
+    )
     # h(1) = Phi(1) - 1, h(2) = 2 (Phi(2) - 1), and h rises in between.
     assert float(found.difference_lower[0, 0]) == pytest.approx(-0.15865525393145707, rel=1e-9)
     assert float(found.difference_upper[0, 0]) == pytest.approx(-0.04550026389635842, rel=1e-9)
@@ -164,7 +176,8 @@ def test_at_a_point_the_bounds_enclose_the_exact_difference_and_nothing_else(
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("workload", "epochs", "many", "rounds", "hardnesses"),  # samples, points in each box, and lambdas; None: its own
+    # samples, points in each box, and lambdas; None: its own
+    ("workload", "epochs", "many", "rounds", "hardnesses"),
     [
         ("digits-mlp", 10, 20, 8, (None, 1.0, 40.0, 1000.0)),
         slow("digits-mlp", 10, 100, 25, (None, 2.0, 40.0)),
@@ -189,8 +202,13 @@ def test_no_sample_is_outside_of_its_bounds(
         box = boxes(test.inputs[:many], eps)
         wide = box[0].expand_as(test.inputs[:many]), box[1].expand_as(test.inputs[:many])
         for hardness in hardnesses:
-            networks, found = pair(module, hardness), spread_out(known.certify(*box, hardness=hardness), many)
-            assert violations(found, networks, sampled(networks, wide, 1 if eps == 0 else rounds)) == 0
+            networks, found = (
+                pair(module, hardness),
+                spread_out(known.certify(*box, hardness=hardness), many),
+            )
+            assert (
+                violations(found, networks, sampled(networks, wide, 1 if eps == 0 else rounds)) == 0
+            )
 
 
 def spread_out(found: SwapCertificate, count: int) -> SwapCertificate:
@@ -199,7 +217,9 @@ def spread_out(found: SwapCertificate, count: int) -> SwapCertificate:
         return found
     names = SwapCertificate.__dataclass_fields__
     parts = {name: getattr(found, name) for name in names}
-    return SwapCertificate(**{name: each.expand(count, *each.shape[1:]) for name, each in parts.items()})
+    return SwapCertificate(
+        **{name: each.expand(count, *each.shape[1:]) for name, each in parts.items()}
+    )
 
 
 def test_at_hardness_160_the_swap_keeps_what_was_certified(unswapped: nn.Sequential, bench) -> None:
@@ -240,7 +260,9 @@ def test_a_repaired_swap_is_certified_as_it_is(network: MakeNetwork, bench) -> N
 
 
 def odd_layers() -> nn.Sequential:
-    """Every kind of layer that has a rule, a hardness per channel, and ReLU in one place already."""
+    """Every kind of layer that has a rule, a hardness per channel, and ReLU in one place
+    already.
+    """
     torch.manual_seed(0)
     per_channel = LambdaGELU(channels=4)
     per_channel.set_hardness(torch.tensor([1.5, 3.0, 10.0, 50.0]))
@@ -249,7 +271,9 @@ def odd_layers() -> nn.Sequential:
         nn.Conv2d(2, 4, 3, padding=1, groups=2),
         nn.BatchNorm2d(4),
         per_channel,
-        nn.Sequential(nn.AvgPool2d(2), nn.Dropout(0.5), nn.Conv2d(4, 6, 2, dilation=2, stride=1), nn.ReLU()),
+        nn.Sequential(
+            nn.AvgPool2d(2), nn.Dropout(0.5), nn.Conv2d(4, 6, 2, dilation=2, stride=1), nn.ReLU()
+        ),
         nn.AdaptiveAvgPool2d(2),
         nn.Unflatten(1, (6, 1)),
         nn.Flatten(),
@@ -327,7 +351,10 @@ OTHERS = {
     "layer norm": ((nn.Linear(4, 4), nn.LayerNorm(4), nn.GELU(), nn.Linear(4, 3)), (4,)),
     "elu": ((nn.Linear(4, 4), nn.ELU(), nn.Linear(4, 3)), (4,)),
     "attention": (ATTENTION, (4,)),
-    "a negative divisor": ((nn.GELU(), nn.AvgPool2d(2, divisor_override=-4), nn.Flatten(), nn.SiLU()), (1, 4, 4)),
+    "a negative divisor": (
+        (nn.GELU(), nn.AvgPool2d(2, divisor_override=-4), nn.Flatten(), nn.SiLU()),
+        (1, 4, 4),
+    ),
 }
 
 
@@ -382,7 +409,10 @@ def test_what_a_subclass_computes_is_bounded_as_it_is() -> None:
     with torch.no_grad():
         module[0].weight.fill_(1.0)
     exact = copy.deepcopy(module).double()
-    networks, box = (exact, replace(exact, lambda _: nn.ReLU())), (torch.tensor([[50.0]]), torch.tensor([[200.0]]))
+    networks, box = (
+        (exact, replace(exact, lambda _: nn.ReLU())),
+        (torch.tensor([[50.0]]), torch.tensor([[200.0]])),
+    )
     found = certify_swap(module, *box)
     points = torch.linspace(50, 200, 3001, dtype=torch.float64)[:, None, None]
     assert violations(found, networks, [*points]) == 0
@@ -398,25 +428,41 @@ def scaled(weight: float, bias: float = 0.0) -> nn.Linear:
 
 
 def test_maps_that_are_equal_only_where_they_are_rounded_are_told_apart() -> None:
-    before, after = (nn.Sequential(scaled(1, 1), scaled(1, b), nn.ReLU(), scaled(1e38)) for b in (1e-30, 2e-30))
+    before, after = (
+        nn.Sequential(scaled(1, 1), scaled(1, b), nn.ReLU(), scaled(1e38)) for b in (1e-30, 2e-30)
+    )
     one = torch.ones(1, 1)
     found = certify_swap(before, one, one, swapped=after)
     # (2 + 1e-30) 1e38 - (2 + 2e-30) 1e38
-    (one_bias, other_bias), factor = ([Fraction(each[1].bias.item()) for each in (before, after)], before[3].weight)
+    (one_bias, other_bias), factor = (
+        [Fraction(each[1].bias.item()) for each in (before, after)],
+        before[3].weight,
+    )
     exact = (one_bias - other_bias) * Fraction(factor.item())
-    assert Fraction(found.difference_lower.item()) <= exact <= Fraction(found.difference_upper.item())
+    assert (
+        Fraction(found.difference_lower.item()) <= exact <= Fraction(found.difference_upper.item())
+    )
     assert float(found.disruption) == pytest.approx(1e8, rel=1e-7)
 
 
 def test_a_swapped_network_that_reaches_other_inputs() -> None:
     torch.manual_seed(0)
     networks = [
-        nn.Sequential(nn.Conv2d(1, 1, kernel, stride=2), act, nn.Flatten(), nn.Linear(4, 2)).double()
+        nn.Sequential(
+            nn.Conv2d(1, 1, kernel, stride=2), act, nn.Flatten(), nn.Linear(4, 2)
+        ).double()
         for kernel, act in ((1, nn.GELU()), (2, nn.ReLU()))
     ]
     box = torch.zeros(1, 1, 4, 4).double(), torch.ones(1, 1, 4, 4).double()
     corners = torch.rand(4000, 1, 1, 4, 4).round().double()
-    assert violations(certify_swap(networks[0], *box, swapped=networks[1]), (networks[0], networks[1]), [*corners]) == 0
+    assert (
+        violations(
+            certify_swap(networks[0], *box, swapped=networks[1]),
+            (networks[0], networks[1]),
+            [*corners],
+        )
+        == 0
+    )
 
 
 def followed(*layers: nn.Module) -> nn.Sequential:
@@ -449,23 +495,46 @@ BEYOND = r"values beyond 1e\+100"
     [
         (lambda: with_layer(2, Erf()), "no sound bounds of erf"),
         (lambda: nn.Sequential(nn.Linear(1, 4), nn.Linear(4, 4)), "no activation"),
-        # These agree with a known layer where a few points of [0, 1] are compared, and differ elsewhere.
+        # These agree with a known layer where a few points of [0, 1] are compared, and differ
+        # elsewhere.
         (lambda: with_layer(1, AlmostGELU()), "no sound bounds of less"),
         (with_hook, "0 has forward hooks"),
         (with_a_forward_of_its_own, "0 has a forward of its own"),
-        (lambda: nn.Sequential(prune.identity(nn.Linear(1, 1), "weight"), nn.GELU()), "0 has forward hooks"),
-        (lambda: nn.Sequential(weight_norm(nn.Linear(1, 1)), nn.GELU()), "'0': its numbers are computed from others"),
+        (
+            lambda: nn.Sequential(prune.identity(nn.Linear(1, 1), "weight"), nn.GELU()),
+            "0 has forward hooks",
+        ),
+        (
+            lambda: nn.Sequential(weight_norm(nn.Linear(1, 1)), nn.GELU()),
+            "'0': its numbers are computed from others",
+        ),
         # The product of the weights is 1; in float64 it is 0.
-        (lambda: followed(*(scaled(1e-38) for _ in range(9)), *(scaled(1e38) for _ in range(9))), BEYOND),
+        (
+            lambda: followed(*(scaled(1e-38) for _ in range(9)), *(scaled(1e38) for _ in range(9))),
+            BEYOND,
+        ),
         (lambda: followed(*(scaled(1e38) for _ in range(9))), rf"'2': {BEYOND}"),
         (lambda: followed(*(each for _ in range(9) for each in (scaled(1e38), nn.GELU()))), BEYOND),
         (lambda: followed(nn.Unflatten(1, (1, 1)), nn.Flatten(0)), "must take batches of any size"),
         (without_variance, "'0': a variance plus epsilon is not above 0"),
         (lambda: with_layer(2, scaled(torch.nan)), r"2\.weight has values that are not finite"),
     ],
-    ids=["erf", "linear", "almost", "hook", "forward", "pruned", "weight norm", "underflow",
-         "overflow of a map", "overflow of values", "batch", "variance", "nan"],
-)  # fmt: skip
+    ids=[
+        "erf",
+        "linear",
+        "almost",
+        "hook",
+        "forward",
+        "pruned",
+        "weight norm",
+        "underflow",
+        "overflow of a map",
+        "overflow of values",
+        "batch",
+        "variance",
+        "nan",
+    ],
+)
 def test_what_it_can_not_certify_it_names(make: Callable[[], nn.Module], text: str) -> None:
     with pytest.raises(Unsupported, match=text):
         certify_swap(make(), torch.ones(1, 1), torch.ones(1, 1))

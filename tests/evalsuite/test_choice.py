@@ -1,4 +1,6 @@
-"""Parts of a recipe, other seeds, what is tried again, what the cache holds, and by which source runs were measured."""
+"""Parts of a recipe, other seeds, what is tried again, what the cache holds, and by which source
+runs were measured.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,15 @@ steps: [accuracy, export]
 
 def run(folder: Path, executor: AtOnce, *only: str, retry: str = "all") -> RunRecord:
     choice = Choice(only, retry)
-    return run_recipe(RECIPE, folder / "out", Cache(folder / "cache"), executor, Progress(), workers=2, choice=choice)
+    return run_recipe(
+        RECIPE,
+        folder / "out",
+        Cache(folder / "cache"),
+        executor,
+        Progress(),
+        workers=2,
+        choice=choice,
+    )
 
 
 def test_a_part_is_run_with_what_it_needs_and_the_rest_later(tmp_path: Path) -> None:
@@ -56,7 +66,10 @@ def test_a_part_is_run_with_what_it_needs_and_the_rest_later(tmp_path: Path) -> 
     assert (len(second.ran), whole.jobs["ok"], bool(whole.finished)) == (9, 12, True)
     part = run(tmp_path, third := AtOnce(), "*/accuracy")
     assert (third.ran, part.jobs["ok"], len(read_results(tmp_path / "out"))) == ([], 12, 12)
-    with pytest.raises(RunError, match="--only 'nothing' fits no job; a job is WORKLOAD/VARIANT/SEED/STEP, as digits"):
+    with pytest.raises(
+        RunError,
+        match="--only 'nothing' fits no job; a job is WORKLOAD/VARIANT/SEED/STEP, as digits",
+    ):
         run(tmp_path, AtOnce(), "nothing")
 
 
@@ -79,21 +92,26 @@ def test_what_failed_is_tried_again_as_asked_and_what_crashed_always(tmp_path: P
     run(tmp_path, Failing())
     journal = tmp_path / "out" / "journal.jsonl"
     for retry, steps, count in (
-        ("none", {"train"}, 1), ("failed", {"train", "accuracy"}, 4), ("timeout", {"train", "export"}, 4),
+        ("none", {"train"}, 1),
+        ("failed", {"train", "accuracy"}, 4),
+        ("timeout", {"train", "export"}, 4),
         ("all", {"train", "accuracy", "export"}, 7),
-    ):  # fmt: skip
+    ):
         before = lines(journal)
         record = run(tmp_path, again := Failing(), retry=retry)
         assert ({each.rpartition("/")[2] for each in again.ran}, len(again.ran)) == (steps, count)
         assert {key: record.jobs[key] for key in ("failed", "timeout", "crashed", "skipped")} == {
-            "failed": 3, "timeout": 3, "crashed": 1, "skipped": 2,
-        }  # fmt: skip
+            "failed": 3,
+            "timeout": 3,
+            "crashed": 1,
+            "skipped": 2,
+        }
         assert lines(journal) - before == count + 2  # what is skipped is said anew
 
 
 @pytest.mark.parametrize(
     ("text", "seeds"), [("0-3", [0, 1, 2, 3]), ("7", [7]), ("0-1, 5", [0, 1, 5]), ("3-3", [3])]
-)  # fmt: skip
+)
 def test_seeds_are_told_in_short(text: str, seeds: list[int]) -> None:
     assert seeds_of(text) == seeds
     recipe = with_seeds(RECIPE, seeds, "few.yaml")
@@ -115,9 +133,21 @@ def test_the_command_line_takes_a_part(workshop: Workshop) -> None:
         (["--seeds", "x"], "--seeds takes numbers and ranges"),
         (["--seeds", "0,0"], "seed 0 is given twice"),
         (["--executor", "cloud"], "--executor is one of serial, local, dask, slurm; got 'cloud'"),
-        (["--executor", "workers"], "--executor workers is no more: several machines work by --executor dask or slurm"),
-        (["--insecure"], "--insecure is for a --scheduler of Dask: add --executor dask, or leave it out with local"),
-        (["--scheduler", "tcp://a:1"], "--scheduler is Dask's: add --executor dask, or leave it out with local"),
+        (
+            ["--executor", "workers"],
+            "--executor workers is no more: several machines work by --executor dask or slurm",
+        ),
+        (
+            ["--insecure"],
+            (
+                "--insecure is for a --scheduler of Dask: add --executor dask, or leave it out with"
+                " local"
+            ),
+        ),
+        (
+            ["--scheduler", "tcp://a:1"],
+            "--scheduler is Dask's: add --executor dask, or leave it out with local",
+        ),
         (["--executor", "slurm", "--slurm", "long"], "--slurm takes KEY=VALUE, as partition=long"),
         (["--only", "x"], "--only 'x' fits no job"),
     ):
@@ -127,7 +157,9 @@ def test_the_command_line_takes_a_part(workshop: Workshop) -> None:
 
 def test_plan_says_at_length_what_changed(tmp_path: Path) -> None:
     run(tmp_path, AtOnce())
-    recipe = parse_recipe(RECIPE.text.replace("digits-mlp", "{use: digits-mlp, learning_rate: 0.5}"))
+    recipe = parse_recipe(
+        RECIPE.text.replace("digits-mlp", "{use: digits-mlp, learning_rate: 0.5}")
+    )
     planned = plan_run(recipe, tmp_path / "out", Cache(tmp_path / "cache"))
     first = next(each for each in planned if each.job.id == "digits-mlp/gelu/0/train")
     (said,) = first.reasons()
@@ -137,7 +169,11 @@ def test_plan_says_at_length_what_changed(tmp_path: Path) -> None:
 
 
 def test_a_shell_can_complete_the_commands() -> None:
-    asked = {"_EVALSUITE_COMPLETE": "complete_bash", "COMP_WORDS": "evalsuite ca", "COMP_CWORD": "1"}
+    asked = {
+        "_EVALSUITE_COMPLETE": "complete_bash",
+        "COMP_WORDS": "evalsuite ca",
+        "COMP_CWORD": "1",
+    }
     done = CliRunner().invoke(app, [], prog_name="evalsuite", env=asked)
     assert done.stdout.split() == ["cache"]
 
@@ -160,7 +196,9 @@ def test_the_cache_tells_what_it_holds(filled: Cache) -> None:
     assert lines[-1] == "holds"
 
 
-def test_what_was_not_used_for_long_is_removed_and_what_is_used_is_young(filled: Cache, tmp_path: Path) -> None:
+def test_what_was_not_used_for_long_is_removed_and_what_is_used_is_young(
+    filled: Cache, tmp_path: Path
+) -> None:
     homes = list(filled.homes())
     for home in homes:
         os.utime(home, (0, time.time() - 40 * 86400))
@@ -183,12 +221,17 @@ def test_damage_is_found_and_removed(filled: Cache, workshop: Workshop) -> None:
     done = workshop.call("cache", "verify", "--cache", filled.folder)
     assert (done.returncode, done.stdout) == (0, f"10 of 10 jobs are whole in {filled.folder}\n")
     assert "10 jobs, 0.0 MiB" in workshop.call("cache", "ls", "--cache", filled.folder).stdout
-    assert "10 jobs, 0.0 MiB removed" in workshop.call("cache", "gc", "--days", 0, "--cache", filled.folder).stdout
+    assert (
+        "10 jobs, 0.0 MiB removed"
+        in workshop.call("cache", "gc", "--days", 0, "--cache", filled.folder).stdout
+    )
     assert workshop.call("cache", "why", "a/b/0/c", "--cache", filled.folder).returncode == 2
     assert workshop.call("cache", "gc", "--keep", "nowhere").returncode == 2
 
 
-def test_artefacts_take_no_room_beside_the_cache_and_damage_by_their_user_is_noticed(tmp_path: Path) -> None:
+def test_artefacts_take_no_room_beside_the_cache_and_damage_by_their_user_is_noticed(
+    tmp_path: Path,
+) -> None:
     run(tmp_path, AtOnce())
     file = tmp_path / "out/artefacts/digits-mlp/gelu/0/train/network/file"
     assert file.stat().st_nlink == 2
@@ -210,7 +253,10 @@ def test_a_run_names_its_code_and_is_told_from_one_of_other_code(workshop: Works
     run(workshop.folder, Committed())
     record = json.loads((workshop.out / "run.json").read_text())
     now = checkout()
-    assert (record["commit"], record["dirty"]) == (now.removesuffix("-dirty"), now.endswith("-dirty"))
+    assert (record["commit"], record["dirty"]) == (
+        now.removesuffix("-dirty"),
+        now.endswith("-dirty"),
+    )
     assert record["source"] == source_of(workshop.rows()["source"].unique())
     found = standing(workshop.out)
     assert (found.same, found.other, found.unrecorded, found.commits) == (12, 0, 0, (now,))
@@ -229,7 +275,9 @@ def test_a_run_names_its_code_and_is_told_from_one_of_other_code(workshop: Works
 
 
 def test_folders_without_a_run_are_told(tmp_path: Path) -> None:
-    assert [each.lack for each in standings(tmp_path)] == ["no run.json here, nor in a folder of it"]
+    assert [each.lack for each in standings(tmp_path)] == [
+        "no run.json here, nor in a folder of it"
+    ]
     (tmp_path / "run.json").write_text("{")
     assert [each.text for each in standings(tmp_path)] == ["run.json is damaged"]
 
@@ -239,13 +287,30 @@ def test_of_the_older_committed_reports_none_is_told_to_be_of_todays_code() -> N
     """Their rows are older than the columns that would say so; five have them."""
     found = {each.folder.name: each for each in standings(REPORTS)}
     assert len(found) == 28
-    # The first seed of cifar10 ran at two, the others at a later one; the networks of smt came from the cache.
+    # The first seed of cifar10 ran at two, the others at a later one; the networks of smt came from
+    # the cache.
     commits = {
-        "cifar10": 3, "minilm": 1, "quantize-vit": 1, "sample": 1, "smt": 2, "ablations": 1, "ablations-sgd": 2,
-        "drift": 1, "learnt-activations": 1, "partial": 1, "downstream": 1, "same-rates": 2, "language": 1,
-        "pretrained": 1, "gated": 1, "pretrained-deployment": 3, "minilm-deployment": 1,
-        "ablations-fashion": 1, "language-swish": 1, "language-downstream": 1,
-    }  # fmt: skip
+        "cifar10": 3,
+        "minilm": 1,
+        "quantize-vit": 1,
+        "sample": 1,
+        "smt": 2,
+        "ablations": 1,
+        "ablations-sgd": 2,
+        "drift": 1,
+        "learnt-activations": 1,
+        "partial": 1,
+        "downstream": 1,
+        "same-rates": 2,
+        "language": 1,
+        "pretrained": 1,
+        "gated": 1,
+        "pretrained-deployment": 3,
+        "minilm-deployment": 1,
+        "ablations-fashion": 1,
+        "language-swish": 1,
+        "language-downstream": 1,
+    }
     for name, each in found.items():
         if name in commits:
             assert (len(each.commits), each.unrecorded) == (commits[name], 0)

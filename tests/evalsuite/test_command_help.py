@@ -59,7 +59,9 @@ def shell(words: str, folder: Path) -> subprocess.CompletedProcess[str]:
         "COLUMNS": "100",
     }
     command = [sys.executable, "-c", "from evalsuite.cli import main; main()", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 def test_each_command_stands_under_one_heading_and_has_two_examples(tmp_path: Path) -> None:
@@ -74,7 +76,11 @@ def test_each_command_stands_under_one_heading_and_has_two_examples(tmp_path: Pa
         text.index(f"\n{heading}:") for heading in HEADINGS
     )
     commands = text[text.index("\nYour model:") :]
-    assert [line.split()[0] for line in commands.splitlines() if line.startswith("  ") and line[2] != " "] == listed
+    assert [
+        line.split()[0]
+        for line in commands.splitlines()
+        if line.startswith("  ") and line[2] != " "
+    ] == listed
 
 
 def test_a_plugins_command_stands_under_the_last_heading_and_empty_headings_are_left_out() -> None:
@@ -84,7 +90,8 @@ def test_a_plugins_command_stands_under_the_last_heading_and_empty_headings_are_
     }
 
 
-@pytest.mark.parametrize("name", ["run", "assess", "cache"])  # an own command, one of an entry point, and a group
+# an own command, one of an entry point, and a group
+@pytest.mark.parametrize("name", ["run", "assess", "cache"])
 def test_examples_stand_in_the_help_line_by_line(name: str, tmp_path: Path) -> None:
     lines = shell(f"evalsuite {name} --help", tmp_path).stdout.splitlines()
     assert tuple(map(str.strip, lines[-2:])) == EXAMPLES[name]
@@ -112,7 +119,9 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_onnx(path: Path) -> None:
-    """A network whose first output is X_0 above zero, and the second 0.5; four inputs, three outputs."""
+    """A network whose first output is X_0 above zero, and the second 0.5; four inputs, three
+    outputs.
+    """
     weight, bias = np.zeros((3, 4), dtype=np.float32), np.array([0.0, 0.5, 0.0], dtype=np.float32)
     weight[0, 0] = 1.0
     graph = onnx.helper.make_graph(
@@ -135,17 +144,24 @@ def write_onnx(path: Path) -> None:
     onnx.save(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
 
 
-# What may end otherwise than by 0, and the words that show that it did its work: networks of random labels learn
-# little in the seconds that a test gives them, and a gate of one seed can measure nothing.
+# What may end otherwise than by 0, and the words that show that it did its work: networks of random
+# labels learn little in the seconds that a test gives them, and a gate of one seed can measure
+# nothing.
 OTHER_CODES = {"assess": ({0, 1}, "Report: "), "compare": ({0, 3}, "report.html")}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("heading", HEADINGS)
 def test_the_examples_run_as_they_stand(heading: str, desk: Path) -> None:
-    if heading in ("Reports", "Plugins and the installation"):  # They are of runs that the examples of `run` make.
+    # They are of runs that the examples of `run` make.
+    if heading in ("Reports", "Plugins and the installation"):
         for seeds, run in (("0", "first"), ("0-2", "second")):
-            assert shell(f"evalsuite run recipe.yaml --seeds {seeds} --out runs/{run}", desk).returncode == 0
+            assert (
+                shell(
+                    f"evalsuite run recipe.yaml --seeds {seeds} --out runs/{run}", desk
+                ).returncode
+                == 0
+            )
     for name in HEADINGS[heading]:
         for line in EXAMPLES[name]:
             done = shell(line, desk)

@@ -43,8 +43,12 @@ def tokens_of(count: int) -> torch.Tensor:
 
 
 @torch.no_grad()
-def compared(whole: Graph, vectors: torch.Tensor, start: int, stop: int, *, close: float = 1e-5) -> Graph:
-    """The graph of the positions, after it was held against the whole one at points far from the sample."""
+def compared(
+    whole: Graph, vectors: torch.Tensor, start: int, stop: int, *, close: float = 1e-5
+) -> Graph:
+    """The graph of the positions, after it was held against the whole one at points far from the
+    sample.
+    """
     found = continued(whole, vectors, start, stop)
     moved = vectors[:, start:stop] + 3 * torch.randn(5, stop - start, vectors.shape[2])
     full = vectors.repeat(5, 1, 1)
@@ -57,7 +61,9 @@ def compared(whole: Graph, vectors: torch.Tensor, start: int, stop: int, *, clos
 
 def sizes(graph: Graph) -> list[int]:
     """Of each activation how many values it takes."""
-    return [math.prod(each.shape[1:]) for each in graph.nodes if isinstance(each.operation, Pointwise)]
+    return [
+        math.prod(each.shape[1:]) for each in graph.nodes if isinstance(each.operation, Pointwise)
+    ]
 
 
 def test_a_causal_network_is_of_its_last_positions_alone() -> None:
@@ -66,18 +72,25 @@ def test_a_causal_network_is_of_its_last_positions_alone() -> None:
         found = compared(*embedded(whole, tokens_of(1), VOCABULARY, stop - 1), start, stop)
         assert sizes(found) == [(stop - start) * HIDDEN] * 2
         # Of the window before, keys and values alone are left, of each block and head.
-        kept = [each.shape for each in found.nodes if isinstance(each.operation, Constant) and len(each.shape) == 4]
+        kept = [
+            each.shape
+            for each in found.nodes
+            if isinstance(each.operation, Constant) and len(each.shape) == 4
+        ]
         assert kept == ([(1, 2, 4, start), (1, 2, start, 4)] * 2 if start else [])
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert", slow("distilbert")])
-def test_any_network_of_tokens_is_the_same_from_the_embedding_on_and_in_the_positions(name: str) -> None:
+def test_any_network_of_tokens_is_the_same_from_the_embedding_on_and_in_the_positions(
+    name: str,
+) -> None:
     module, example = made(name)
     if isinstance(example, dict):
         example = {**example, "attention_mask": (torch.arange(7) < torch.tensor([[7], [4]])).long()}
     with torch.no_grad():
         for each in module.parameters():
-            each.mul_(10.0 if each.ndim > 1 else 1.0)  # as they are made, attention hardly sees what it attends to
+            # as they are made, attention hardly sees what it attends to
+            each.mul_(10.0 if each.ndim > 1 else 1.0)
     whole = read(module, example)
     for place in range(2):
         sample = mapped(example, lambda each, place=place: each[place : place + 1])  # type: ignore[misc]
@@ -108,15 +121,22 @@ def test_a_look_ahead_of_one_position_keeps_the_whole_network() -> None:
     cuts = []
     for mask in (causal, ahead):
         layers = {"table": nn.Embedding(11, 7), "asked": nn.Linear(7, 21), "head": nn.Linear(7, 3)}
-        cut, vectors = embedded(read(Written(looking, mask=mask, **layers), tokens_of(2)), tokens_of(1), VOCABULARY, 5)
+        cut, vectors = embedded(
+            read(Written(looking, mask=mask, **layers), tokens_of(2)), tokens_of(1), VOCABULARY, 5
+        )
         cuts.append(compared(cut, vectors, 4, 6))
-    attending = [[each for each in cut.nodes if len(each.shape) == 3 and each.shape[1] == POSITIONS] for cut in cuts]
+    attending = [
+        [each for each in cut.nodes if len(each.shape) == 3 and each.shape[1] == POSITIONS]
+        for cut in cuts
+    ]
     assert not attending[0]
     assert attending[1]
 
 
 def named(net: Any, batch: dict[str, Any]) -> torch.Tensor:
-    """A GPT without a causal mask, of which paddings are hidden, and the mean of the others judged."""
+    """A GPT without a causal mask, of which paddings are hidden, and the mean of the others
+    judged.
+    """
     mask = batch["mask"] > 0
     query, key, value = net.asked(net.table(batch["tokens"])).chunk(3, -1)
     x = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None])
@@ -131,7 +151,12 @@ def test_paddings_are_not_what_is_perturbed(left: bool, tmp_path: Path) -> None:
     layers = {"table": nn.Embedding(VOCABULARY, WIDTH), "asked": nn.Linear(WIDTH, 3 * WIDTH)}
     last = nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, 3))
     network = Network(
-        "named", Written(named, **layers, last=last).eval(), (POSITIONS,), 3, vocabulary=VOCABULARY, given=given
+        "named",
+        Written(named, **layers, last=last).eval(),
+        (POSITIONS,),
+        3,
+        vocabulary=VOCABULARY,
+        given=given,
     )
     part = Split(Several(given), torch.zeros(2, dtype=torch.long))
     found = subjects(network, bench_of(part, 3, tmp_path, vocabulary=VOCABULARY), 2, positions=1)
@@ -179,8 +204,12 @@ def test_zonotopes_of_positions_hold_where_points_and_descents_lie(
                     assert float(least.max()) > -1e3
 
 
-def descended(module: nn.Module, points: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What rows of the outputs are at points, and the gradient of the one that each point is to make least."""
+def descended(
+    module: nn.Module, points: torch.Tensor, rows: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What rows of the outputs are at points, and the gradient of the one that each point is to
+    make least.
+    """
     with torch.enable_grad():
         given = points.detach().requires_grad_()
         seen = module(given) @ rows.T
@@ -190,7 +219,9 @@ def descended(module: nn.Module, points: torch.Tensor, rows: torch.Tensor) -> tu
 
 
 def test_a_row_that_numbers_mask_as_a_whole_attends_to_all() -> None:
-    """In floats its entries then count alike, later positions too: nothing is left out of the graph."""
+    """In floats its entries then count alike, later positions too: nothing is left out of the
+    graph.
+    """
 
     def attending(net: Any, tokens: torch.Tensor) -> torch.Tensor:
         x = net.table(tokens)
@@ -199,10 +230,16 @@ def test_a_row_that_numbers_mask_as_a_whole_attends_to_all() -> None:
             x = x + (query @ key.transpose(1, 2) + net.mask).softmax(-1) @ value
         return net.head(x)  # type: ignore[no-any-return]
 
-    tokens, mask = tokens_of(2), torch.full((POSITIONS, POSITIONS), torch.finfo(torch.float32).min).triu(0)
+    tokens, mask = (
+        tokens_of(2),
+        torch.full((POSITIONS, POSITIONS), torch.finfo(torch.float32).min).triu(0),
+    )
     parts = {"table": nn.Embedding(VOCABULARY, WIDTH), "head": nn.Linear(WIDTH, 3), "mask": mask}
     layers = nn.ModuleList(nn.Linear(WIDTH, 3 * WIDTH) for _ in range(2))
     whole, vectors = embedded(
-        read(Written(attending, **parts, layers=layers).eval(), tokens), tokens[:1], VOCABULARY, POSITIONS - 1
+        read(Written(attending, **parts, layers=layers).eval(), tokens),
+        tokens[:1],
+        VOCABULARY,
+        POSITIONS - 1,
     )
     compared(whole, vectors, POSITIONS - 1, POSITIONS)

@@ -1,4 +1,6 @@
-"""Networks of tokens as networks of real inputs: what follows their embedding, with the masks of each sample."""
+"""Networks of tokens as networks of real inputs: what follows their embedding, with the masks of
+each sample.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,18 @@ VOCABULARY, POSITIONS, WIDTH, CLASSES = 11, 4, 6, 3
 
 
 class Masked(nn.Module):
-    """One head of attention under a mask of paddings, a norm, and logits of the first position or of each."""
+    """One head of attention under a mask of paddings, a norm, and logits of the first position
+    or of each.
+    """
 
     def __init__(
-        self, *, added: float = 0.0, causal: bool = False, each: bool = False, token: bool = False, left: bool = False
+        self,
+        *,
+        added: float = 0.0,
+        causal: bool = False,
+        each: bool = False,
+        token: bool = False,
+        left: bool = False,
     ) -> None:
         super().__init__()
         self.left = left
@@ -45,7 +55,9 @@ class Masked(nn.Module):
         if self.left:
             # Some rows of the padding in front attend to nothing, and nothing attends to them.
             seen = torch.ones(POSITIONS, POSITIONS).tril().bool() & (batch["mask"][:, None] > 0)
-            x = x + torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=seen)
+            x = x + torch.nn.functional.scaled_dot_product_attention(
+                query, key, value, attn_mask=seen
+            )
             return self.head(self.norm(x)[:, -1])
         if self.causal:
             scores = scores.masked_fill(torch.ones(POSITIONS, POSITIONS).triu(1).bool(), -torch.inf)
@@ -70,7 +82,9 @@ def masked(count: int, *, left: bool = False) -> dict[str, torch.Tensor]:
 
 
 def pooled() -> nn.Module:
-    """torch's attention under a mask of paddings, and the last position that counts, of each sample its own."""
+    """torch's attention under a mask of paddings, and the last position that counts, of each
+    sample its own.
+    """
 
     def call(net: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         x = net.table(batch["tokens"]) + net.segments(batch["mask"])
@@ -83,12 +97,18 @@ def pooled() -> nn.Module:
 
 
 def language(module: nn.Module, given: Inputs) -> Network:
-    shape = tuple(next(iter(given.values())).shape[1:]) if isinstance(given, dict) else tuple(given.shape[1:])
+    shape = (
+        tuple(next(iter(given.values())).shape[1:])
+        if isinstance(given, dict)
+        else tuple(given.shape[1:])
+    )
     named = given if isinstance(given, dict) else None
     return Network("language", module.eval(), shape, CLASSES, vocabulary=VOCABULARY, given=named)
 
 
-def asked_of(network: Network, given: Inputs, count: int, targets: torch.Tensor | None = None) -> list[Subject]:
+def asked_of(
+    network: Network, given: Inputs, count: int, targets: torch.Tensor | None = None
+) -> list[Subject]:
     """The subjects of a bench whose targets are what the network says, where they are not given."""
     if targets is None:
         with torch.no_grad():
@@ -106,14 +126,16 @@ def _seeded() -> None:
     ("made_", "given"),
     [
         pytest.param(lambda: Masked(), masked(4), marks=pytest.mark.slow),
-        pytest.param(lambda: Masked(added=torch.finfo(torch.float32).min), masked(2), marks=pytest.mark.slow),
+        pytest.param(
+            lambda: Masked(added=torch.finfo(torch.float32).min), masked(2), marks=pytest.mark.slow
+        ),
         (lambda: Masked(causal=True, each=True), tokens_of(2)),
         (lambda: Masked(token=True), tokens_of(1)),
         pytest.param(lambda: Masked(left=True), masked(4, left=True), marks=pytest.mark.slow),
         pytest.param(lambda: pooled(), masked(2), marks=pytest.mark.slow),
     ],
     ids=["mask", "added", "each", "token", "left", "pooled"],
-)  # fmt: skip
+)
 @torch.no_grad()
 def test_bounds_hold_under_masks(made_: Callable[[], nn.Module], given: Inputs) -> None:
     network = language(made_(), given)
@@ -153,7 +175,12 @@ def test_samples_of_one_mask_share_a_subject() -> None:
     given = masked(8)
     network = language(Masked(), given)
     found = asked_of(network, given, 8)
-    assert [[each.sample for each in one.properties(0.0)] for one in found] == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    assert [[each.sample for each in one.properties(0.0)] for one in found] == [
+        [0, 4],
+        [1, 5],
+        [2, 6],
+        [3, 7],
+    ]
 
 
 def test_boxes_are_around_the_embedding() -> None:
@@ -175,7 +202,9 @@ def test_the_last_position_with_a_target_is_asked_for() -> None:
         logits = network.module(given)
         for one, position in zip(found, (2, 1), strict=True):
             (asked,) = one.properties(0.0)
-            torch.testing.assert_close(one.network.module(asked.lower[None].float())[0], logits[asked.sample, position])
+            torch.testing.assert_close(
+                one.network.module(asked.lower[None].float())[0], logits[asked.sample, position]
+            )
 
 
 def tables(count: int) -> nn.Module:
@@ -194,7 +223,11 @@ class Odd(nn.Module):
 
     def __init__(self, *, changed: bool = False) -> None:
         super().__init__()
-        self.table, self.segments, self.changed = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(2, WIDTH), changed
+        self.table, self.segments, self.changed = (
+            nn.Embedding(VOCABULARY, WIDTH),
+            nn.Embedding(2, WIDTH),
+            changed,
+        )
         self.head = nn.Linear(WIDTH, CLASSES)
 
     def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -209,13 +242,19 @@ class Odd(nn.Module):
 @pytest.mark.parametrize(
     ("module", "given", "said"),
     [
-        (lambda: Odd(changed=True), masked(2), "no table of embeddings is given the tokens as they are"),
+        (
+            lambda: Odd(changed=True),
+            masked(2),
+            "no table of embeddings is given the tokens as they are",
+        ),
         (lambda: Odd(changed=False), masked(2), "a row for each of"),
         (lambda: tables(0), tokens_of(2), "no table of embeddings is given the tokens"),
         (lambda: tables(2), tokens_of(2), "embedded more than once, by 'tables"),
     ],
 )
-def test_one_table_is_given_the_tokens_and_it_counts(module: Callable[[], nn.Module], given: Inputs, said: str) -> None:
+def test_one_table_is_given_the_tokens_and_it_counts(
+    module: Callable[[], nn.Module], given: Inputs, said: str
+) -> None:
     network = language(module(), given)
     with pytest.raises(Unsupported, match=said):
         asked_of(network, given, 1)

@@ -29,7 +29,9 @@ STEPS = """\
 
 def needing(extra: str, module: str) -> pytest.MarkDecorator:
     missing = importlib.util.find_spec(module) is None
-    return pytest.mark.skipif(missing, reason=f"{module} is not installed: pip install 'evalsuite[{extra}]'")
+    return pytest.mark.skipif(
+        missing, reason=f"{module} is not installed: pip install 'evalsuite[{extra}]'"
+    )
 
 
 def end(process: subprocess.Popen[str]) -> None:
@@ -53,14 +55,30 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pd.DataFrame]
 @needing("dask", "cryptography")
 def test_workers_of_dask_that_end_as_they_begin_are_said(workshop: Workshop) -> None:
     recipe = workshop.recipe("  - accuracy\n")
-    words: list[str | Path] = ["run", recipe, "--executor", "dask", "--jobs", "1", "--out", workshop.out]
+    words: list[str | Path] = [
+        "run",
+        recipe,
+        "--executor",
+        "dask",
+        "--jobs",
+        "1",
+        "--out",
+        workshop.out,
+    ]
     done = subprocess.run(
-        [sys.executable, "-m", "evalsuite", *words], cwd=workshop.folder, capture_output=True, text=True, check=False,
+        [sys.executable, "-m", "evalsuite", *words],
+        cwd=workshop.folder,
+        capture_output=True,
+        text=True,
+        check=False,
         env={**workshop.environment, "DASK_DISTRIBUTED__WORKER__PRELOAD": '["no_such_module"]'},
-    )  # fmt: skip
+    )
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
-    assert "Dask's worker processes ended as they began: No module named 'no_such_module'" in done.stderr
+    assert (
+        "Dask's worker processes ended as they began: No module named 'no_such_module'"
+        in done.stderr
+    )
 
 
 @pytest.mark.slow
@@ -68,14 +86,18 @@ def test_a_script_needs_no_guard_and_is_run_once(workshop: Workshop) -> None:
     recipe = workshop.recipe("  - accuracy\n", ONE)
     script = workshop.folder / "script.py"
     script.write_text(
-        "import evalsuite\nopen('times', 'a').write('x')\n"
-        f"rows = evalsuite.run({str(recipe)!r}, out='out', cache='cache', jobs=2, progress='none')\n"
-        "print(sorted(set(rows['step'])), set(rows['status']) <= {'ok', 'unavailable'})\n"
+        f"import evalsuite\nopen('times', 'a').write('x')\nrows = evalsuite.run({str(recipe)!r},"
+        " out='out', cache='cache', jobs=2, progress='none')\nprint(sorted(set(rows['step'])),"
+        " set(rows['status']) <= {'ok', 'unavailable'})\n"
     )
     done = subprocess.run(
-        [sys.executable, script], cwd=workshop.folder, env=workshop.environment, capture_output=True, text=True,
+        [sys.executable, script],
+        cwd=workshop.folder,
+        env=workshop.environment,
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert (done.stdout, done.returncode) == ("['accuracy', 'train'] True\n", 0), done.stderr
     assert (workshop.folder / "times").read_text() == "x"
 
@@ -93,7 +115,9 @@ def test_every_executor_gives_the_same_rows_also_where_a_worker_is_killed(
     workshop: Workshop, expected: pd.DataFrame, kind: str
 ) -> None:
     recipe = workshop.recipe(STEPS, ONE)
-    driver = workshop.start("run", recipe, "--out", workshop.out, "--executor", kind, "--jobs", 2, "--progress", "none")
+    driver = workshop.start(
+        "run", recipe, "--out", workshop.out, "--executor", kind, "--jobs", 2, "--progress", "none"
+    )
     try:
         if kind == "dask":
             wait_until(lambda: lines(workshop.out / "journal.jsonl") >= 1, 100)
@@ -113,7 +137,12 @@ def test_every_executor_gives_the_same_rows_also_where_a_worker_is_killed(
 
 
 def dask_worker(driver: int) -> int:
-    """A process in which Dask runs tasks: it alone has started the server that jobs are forked from."""
-    serves = {each.pid: "forkserver" in str(each.cmdline()) for each in psutil.Process(driver).children(recursive=True)}
+    """A process in which Dask runs tasks: it alone has started the server that jobs are forked
+    from.
+    """
+    serves = {
+        each.pid: "forkserver" in str(each.cmdline())
+        for each in psutil.Process(driver).children(recursive=True)
+    }
     parents = {pid: psutil.Process(pid).ppid() for pid, is_server in serves.items() if is_server}
     return next(parent for parent in parents.values() if not serves.get(parent, True))

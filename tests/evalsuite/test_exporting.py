@@ -29,7 +29,9 @@ def written(network: Network, path: Path) -> bytes:
     return path.read_bytes()
 
 
-def test_a_stage_is_given_the_bytes_that_it_would_have_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_is_given_the_bytes_that_it_would_have_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     saved, loaded = network(chain(0)), network(chain(0))
     exporting.keep_exported(saved, tmp_path)
     folded = tmp_path / "folded.onnx"
@@ -49,13 +51,17 @@ def test_another_module_in_the_network_is_exported_itself(tmp_path: Path) -> Non
     assert found != written(given, tmp_path / "given.onnx")
 
 
-def test_what_another_exporter_wrote_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_another_exporter_wrote_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given = network(chain(0))
     with monkeypatch.context() as patched:
         patched.setattr(exporting, "version", lambda _: "0.1")
         exporting.keep_exported(network(chain(1)), tmp_path)
     exporting.remember_exported(given, tmp_path)
-    assert written(given, tmp_path / "given.onnx") == written(network(chain(0)), tmp_path / "fresh.onnx")
+    assert written(given, tmp_path / "given.onnx") == written(
+        network(chain(0)), tmp_path / "fresh.onnx"
+    )
 
 
 def test_of_what_cannot_be_exported_there_is_no_file(tmp_path: Path) -> None:
@@ -71,11 +77,17 @@ def test_of_what_cannot_be_exported_there_is_no_file(tmp_path: Path) -> None:
         ("[accuracy, export]", True),
         ("[quantize]", True),
         ("[prune]", True),
-        ("[exact-prune, {use: export, after: exact-prune}]", False),  # of the network that a step hands on
+        # of the network that a step hands on
+        ("[exact-prune, {use: export, after: exact-prune}]", False),
     ],
 )
-def test_a_network_is_exported_with_its_making_where_a_step_takes_the_file(steps: str, expected: bool) -> None:
-    text = f"name: some\nworkloads: [digits-mlp]\nvariants: [gelu, swap-refit]\nseeds: [0]\nsteps: {steps}\n"
+def test_a_network_is_exported_with_its_making_where_a_step_takes_the_file(
+    steps: str, expected: bool
+) -> None:
+    text = (
+        "name: some\nworkloads: [digits-mlp]\nvariants: [gelu, swap-refit]\nseeds: [0]\nsteps:"
+        f" {steps}\n"
+    )
     jobs = jobs_of(parse_recipe(text))
     made = [job.exported for job in jobs if job.step is None]
     assert made == [expected] * len(made)

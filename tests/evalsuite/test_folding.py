@@ -27,7 +27,9 @@ def channels(kind: type = LambdaGELU, count: int = 8) -> nn.Module:
 class Block(nn.Module):
     """A feed-forward layer of a transformer, written as a user writes it."""
 
-    def __init__(self, activation: nn.Module, *, shared: bool = False, leak: bool = False, wide: bool = False) -> None:
+    def __init__(
+        self, activation: nn.Module, *, shared: bool = False, leak: bool = False, wide: bool = False
+    ) -> None:
         super().__init__()
         self.norm, self.up, self.act = nn.LayerNorm(8), nn.Linear(8, 8), activation
         self.drop, self.down, self.side = nn.Dropout(0.1), nn.Linear(8, 8), nn.Linear(8, 8)
@@ -42,7 +44,9 @@ class Block(nn.Module):
 
 
 def check(module: nn.Module, example, expected: list[str]) -> None:
-    """Outputs equal to 1e-9 in float64 on the example and on inputs that folding has not seen; these rows are left."""
+    """Outputs equal to 1e-9 in float64 on the example and on inputs that folding has not seen;
+    these rows are left.
+    """
     module = module.double().eval()
     folded = fold_hardness(module, example)
     assert [found.traits.name for found in census(folded)] == expected
@@ -50,21 +54,27 @@ def check(module: nn.Module, example, expected: list[str]) -> None:
     for shift in (0.0, 0.7):
         moved = [each + shift if each.is_floating_point() else each for each in args]
         outputs = [made(*moved, **kwargs) for made in (module, folded)]
-        first, second = (each if isinstance(each, torch.Tensor) else each.logits for each in outputs)
+        first, second = (
+            each if isinstance(each, torch.Tensor) else each.logits for each in outputs
+        )
         torch.testing.assert_close(second, first, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("kind", [LambdaGELU, Swish])
 @pytest.mark.parametrize("per_channel", [False, True])
 @pytest.mark.parametrize("with_example", [False, True])
-def test_an_mlp_and_a_cnn_lose_their_lambdas_and_nothing_else(kind, per_channel: bool, with_example: bool) -> None:
+def test_an_mlp_and_a_cnn_lose_their_lambdas_and_nothing_else(
+    kind, per_channel: bool, with_example: bool
+) -> None:
     torch.manual_seed(0)
     row = "gelu" if kind is LambdaGELU else "silu"
     act = channels(kind) if per_channel else kind(hardness=5.0)
     x = torch.randn(6, 5, dtype=torch.float64)
     mlp = nn.Sequential(nn.Linear(5, 8), act, nn.Dropout(0.1), nn.Linear(8, 3))
     image = torch.randn(2, 1, 9, 9, dtype=torch.float64)
-    cnn = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), act, nn.MaxPool2d(2), nn.Conv2d(8, 4, 2, bias=False))
+    cnn = nn.Sequential(
+        nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), act, nn.MaxPool2d(2), nn.Conv2d(8, 4, 2, bias=False)
+    )
     for module, example in ((mlp, x), (cnn, image)):
         module.double().eval()
         folded = fold_hardness(module, example if with_example else None)
@@ -90,10 +100,15 @@ def test_where_lambda_has_no_place_to_go_it_stays() -> None:
     kept = ["lambda-gelu"]
     check(Block(LambdaGELU(hardness=7.0), leak=True), x, kept)  # a residual
     check(Block(LambdaGELU(hardness=7.0), shared=True), x, kept)  # a layer that is called twice
-    check(Block(channels()), x, kept)  # channels are dimension 1, which the linear layers do not mix
+    # channels are dimension 1, which the linear layers do not mix
+    check(Block(channels()), x, kept)
     check(nn.Sequential(LambdaGELU(hardness=7.0), nn.Linear(8, 8)), x, kept)
     check(nn.Sequential(nn.Linear(8, 8), LambdaGELU(hardness=7.0)), x, kept)
-    check(nn.Sequential(nn.Linear(8, 8), LambdaGELU(hardness=7.0), nn.LayerNorm(8), nn.Linear(8, 8)), x, kept)
+    check(
+        nn.Sequential(nn.Linear(8, 8), LambdaGELU(hardness=7.0), nn.LayerNorm(8), nn.Linear(8, 8)),
+        x,
+        kept,
+    )
     tied = Block(LambdaGELU(hardness=7.0))
     tied.down.weight = tied.up.weight
     check(tied, x, kept)
@@ -121,8 +136,12 @@ def test_shared_layers_stay_also_without_an_example() -> None:
 def test_transformer_layers_of_torch_and_gated_units_fold(with_example: bool) -> None:
     torch.manual_seed(0)
     x = torch.randn(2, 4, 8, dtype=torch.float64)
-    layer = nn.TransformerEncoderLayer(8, 2, 16, activation=LambdaGELU(hardness=6.0), batch_first=True)
-    stack = nn.Sequential(layer, GATED["lambda-geglu"].make(8), GatedUnit(8, 8, Swish(hardness=3.0), bias=False))
+    layer = nn.TransformerEncoderLayer(
+        8, 2, 16, activation=LambdaGELU(hardness=6.0), batch_first=True
+    )
+    stack = nn.Sequential(
+        layer, GATED["lambda-geglu"].make(8), GatedUnit(8, 8, Swish(hardness=3.0), bias=False)
+    )
     stack.double().eval()
     folded = fold_hardness(stack, x if with_example else None)
     assert [found.traits.name for found in census(folded)] == ["gelu", "gelu", "silu"]

@@ -1,4 +1,6 @@
-"""Networks made of ONNX files: the same function, with parameters that train and activations that can be replaced."""
+"""Networks made of ONNX files: the same function, with parameters that train and activations
+that can be replaced.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ RECIPES = Path(__file__).parents[2] / "pipelines" / "recipes"
 
 
 class Mixed(nn.Module):
-    """A convolution with BatchNorm, GELU by Erf, LayerNorm, GELU by Tanh, and a mask that no training may move."""
+    """A convolution with BatchNorm, GELU by Erf, LayerNorm, GELU by Tanh, and a mask that no
+    training may move.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +59,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path, 
 
 
 @torch.no_grad()
-def test_a_file_becomes_the_network_that_it_was(written: tuple[nn.Module, Path, torch.Tensor]) -> None:
+def test_a_file_becomes_the_network_that_it_was(
+    written: tuple[nn.Module, Path, torch.Tensor],
+) -> None:
     module, file, x = written
     made = from_onnx(file, x)
     torch.testing.assert_close(made(x), module(x), rtol=1e-5, atol=1e-6)
@@ -67,7 +73,9 @@ def test_a_file_becomes_the_network_that_it_was(written: tuple[nn.Module, Path, 
     assert all(bool((each.abs() < 1e3).all()) for each in made.parameters())
     assert all(each.is_contiguous() for each in made.parameters())
     again = from_onnx(file, x)
-    again.load_state_dict({name: each.clone() for name, each in made.state_dict().items()}, assign=True)
+    again.load_state_dict(
+        {name: each.clone() for name, each in made.state_dict().items()}, assign=True
+    )
     assert torch.equal(again(x), made(x))
     relu = swap_to_relu(made)
     torch.testing.assert_close(relu(x), swap_to_relu(module, (x,))(x), rtol=1e-5, atol=1e-6)
@@ -87,7 +95,11 @@ def test_what_was_read_trains(written: tuple[nn.Module, Path, torch.Tensor]) -> 
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.8 * losses[0]
-    moved = [name for name, each in made.named_parameters() if not torch.equal(each, before.get_parameter(name))]
+    moved = [
+        name
+        for name, each in made.named_parameters()
+        if not torch.equal(each, before.get_parameter(name))
+    ]
     assert len(moved) >= 5
 
 
@@ -103,7 +115,9 @@ def test_inputs_are_taken_by_their_names_in_any_order(tmp_path: Path) -> None:
 
 
 @torch.no_grad()
-def test_nodes_may_have_any_name(written: tuple[nn.Module, Path, torch.Tensor], tmp_path: Path) -> None:
+def test_nodes_may_have_any_name(
+    written: tuple[nn.Module, Path, torch.Tensor], tmp_path: Path
+) -> None:
     _, file, x = written
     model = onnx.load(str(file))
     names = ("lambda", "graph", "train", "forward", "code", "/a/b.1", "7")
@@ -113,7 +127,9 @@ def test_nodes_may_have_any_name(written: tuple[nn.Module, Path, torch.Tensor], 
     torch.testing.assert_close(from_onnx(tmp_path / "named.onnx", x)(x), from_onnx(file, x)(x))
 
 
-def test_a_fixed_batch_is_refused(written: tuple[nn.Module, Path, torch.Tensor], tmp_path: Path) -> None:
+def test_a_fixed_batch_is_refused(
+    written: tuple[nn.Module, Path, torch.Tensor], tmp_path: Path
+) -> None:
     _, file, x = written
     model = onnx.load(str(file))
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 4
@@ -122,7 +138,9 @@ def test_a_fixed_batch_is_refused(written: tuple[nn.Module, Path, torch.Tensor],
         from_onnx(tmp_path / "fixed.onnx", x)
 
 
-def test_what_cannot_be_read_says_why(written: tuple[nn.Module, Path, torch.Tensor], tmp_path: Path) -> None:
+def test_what_cannot_be_read_says_why(
+    written: tuple[nn.Module, Path, torch.Tensor], tmp_path: Path
+) -> None:
     _, _, x = written
     ranked = Written(lambda _, x: x.flatten(1).sort(-1).values)
     export_onnx(ranked, tuple(x.shape[1:]), tmp_path / "ranked.onnx")
@@ -144,13 +162,17 @@ def test_the_pretrained_networks_are_what_their_files_are(
     """Each does well at its task, on a part of the test data."""
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"needs the package {package}")
-    make, load = (resolve(f"{RECIPES / file}.py:{name}", what="the recipe") for name in ("network", source))
+    make, load = (
+        resolve(f"{RECIPES / file}.py:{name}", what="the recipe") for name in ("network", source)
+    )
     data, network = load(), make()
     assert sum(each.traits.name == "gelu" for each in census(network)) == activations
     with torch.no_grad():
         outputs = network(data.test.inputs[:64])
     task = data.test.task
-    found = {each.name: each.value for each in task.metrics(task.tally(outputs, data.test.targets[:64]))}
+    found = {
+        each.name: each.value for each in task.metrics(task.tally(outputs, data.test.targets[:64]))
+    }
     assert found.get("accuracy", found.get("letter_accuracy")) > 0.6
 
 
@@ -161,9 +183,15 @@ def test_the_pretrained_encoder_places_like_sentences_together() -> None:
     from transformers import AutoTokenizer
 
     recipe = RECIPES / "minilm.py"
-    encoder, folder = (resolve(f"{recipe}:{name}", what="the recipe")() for name in ("Encoder", "_folder"))
+    encoder, folder = (
+        resolve(f"{recipe}:{name}", what="the recipe")() for name in ("Encoder", "_folder")
+    )
     assert sum(each.traits.name == "gelu" for each in census(encoder)) == 6
-    said = ["The cat sleeps on the sofa.", "A cat is asleep on a couch.", "The bank raised its interest rates."]
+    said = [
+        "The cat sleeps on the sofa.",
+        "A cat is asleep on a couch.",
+        "The bank raised its interest rates.",
+    ]
     tokens = AutoTokenizer.from_pretrained(folder)(said, padding=True, return_tensors="pt")
     with torch.no_grad():
         found = encoder.eval()(tokens["input_ids"], tokens["attention_mask"])
@@ -175,7 +203,9 @@ def test_the_pretrained_encoder_places_like_sentences_together() -> None:
 
 @torch.no_grad()
 def test_an_end_that_no_batch_reaches_is_the_end(tmp_path: Path) -> None:
-    """As tf2onnx writes a slice of everything: such a network must still take batches of any size in torch.export."""
+    """As tf2onnx writes a slice of everything: such a network must still take batches of any
+    size in torch.export.
+    """
     file = tmp_path / "sliced.onnx"
     inner = onnx.helper.make_node("Slice", ["input", "starts", "ends"], ["all"])
     outer = onnx.helper.make_node("Relu", ["all"], ["output"])
@@ -191,9 +221,13 @@ def test_pools_of_a_file_need_no_infinity_but_where_their_windows_lie_apart(tmp_
     pool = partial(onnx.helper.make_node, "MaxPool")
     nodes = [
         pool(["x"], ["p"], name="same", kernel_shape=[2, 3], strides=[1, 2], auto_pad="SAME_UPPER"),
-        pool(["p"], ["y"], name="dilated", kernel_shape=[2, 1], dilations=[2, 1], pads=[0, 0, 1, 0]),
+        pool(
+            ["p"], ["y"], name="dilated", kernel_shape=[2, 1], dilations=[2, 1], pads=[0, 0, 1, 0]
+        ),
     ]
-    onnx.save(model_of(nodes, {}, {"x": ["n", 2, 5, 6]}, {"y": ["n", 2, 4, 3]}), tmp_path / "m.onnx")
+    onnx.save(
+        model_of(nodes, {}, {"x": ["n", 2, 5, 6]}, {"y": ["n", 2, 4, 3]}), tmp_path / "m.onnx"
+    )
     x = torch.randn(3, 2, 5, 6)
     module = from_onnx(tmp_path / "m.onnx", x)
     used = [each.operation for each in module.modules() if isinstance(each, Applied)]
@@ -206,4 +240,6 @@ def test_infinity_that_the_file_gives_stays(tmp_path: Path) -> None:
     numbers = {"pads": np.array([0, 0, 0, 1]), "least": np.float32(-np.inf)}
     onnx.save(model_of([pad], numbers, {"x": ["n", 3]}, {"y": ["n", 4]}), tmp_path / "m.onnx")
     x = torch.randn(3, 3)
-    assert torch.equal(from_onnx(tmp_path / "m.onnx", x)(x), run_onnx(open_onnx(tmp_path / "m.onnx"), x))
+    assert torch.equal(
+        from_onnx(tmp_path / "m.onnx", x)(x), run_onnx(open_onnx(tmp_path / "m.onnx"), x)
+    )

@@ -1,4 +1,6 @@
-"""The graph against the networks that it is read from, and its patterns against what they must not take."""
+"""The graph against the networks that it is read from, and its patterns against what they must
+not take.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,10 @@ _EVERY = [pytest.param(name, marks=() if name in _QUICK else pytest.mark.slow) f
 def counted(graph: Graph) -> Counter[str]:
     """How many of each operation, activations by their rows."""
     operations = [node.operation for node in graph.nodes]
-    return Counter(each.traits.name if isinstance(each, Pointwise) else type(each).__name__ for each in operations)
+    return Counter(
+        each.traits.name if isinstance(each, Pointwise) else type(each).__name__
+        for each in operations
+    )
 
 
 def resized(inputs: Inputs, batch: int) -> Inputs:
@@ -75,14 +80,17 @@ def test_reads_each_kind_of_network_with_its_patterns(name: str) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["vit", "bert", "gpt2", "llama", "convnext", "efficientnet", "unet"])
+@pytest.mark.parametrize(
+    "name", ["vit", "bert", "gpt2", "llama", "convnext", "efficientnet", "unet"]
+)
 @pytest.mark.slow
 def test_reads_the_file_of_each_kind_with_its_patterns(name: str, tmp_path: Path) -> None:
     module, inputs = made(name)
     path = tmp_path / "network.onnx"
     export_onnx(module, (), path, example=inputs)
     graph = read_onnx(path, inputs)
-    expected = {key: count for key, count in KINDS[name].found.items() if key != "BatchNorm"}  # the exporter folds it
+    # the exporter folds it
+    expected = {key: count for key, count in KINDS[name].found.items() if key != "BatchNorm"}
     assert {key: counted(graph)[key] for key in expected} == expected
     assert len(attentions(graph)) == KINDS[name].attentions
     for batch in (1, 5):
@@ -148,7 +156,11 @@ def test_the_hardness_of_a_formula_and_of_lambda_gelu() -> None:
 
 
 def test_norms_written_out_keep_eps_and_axes() -> None:
-    norms = WrittenLayerNorm((5,), -1, 1e-3), WrittenLayerNorm((4, 1), 1, 1e-3), WrittenRMSNorm(5, 1e-4)
+    norms = (
+        WrittenLayerNorm((5,), -1, 1e-3),
+        WrittenLayerNorm((4, 1), 1, 1e-3),
+        WrittenRMSNorm(5, 1e-4),
+    )
     graph = read(beside(*norms), torch.randn(2, 4, 5))
     found = [each for each in only(graph, LayerNorm) if isinstance(each, LayerNorm)]
     assert [(each.axes, each.eps) for each in found] == [((2,), 1e-3), ((1,), 1e-3)]
@@ -157,18 +169,25 @@ def test_norms_written_out_keep_eps_and_axes() -> None:
 
 
 class _NormOfSums(nn.Module):
-    """A LayerNorm as flax writes it: the variance from sums, and the weight times the inverse root."""
+    """A LayerNorm as flax writes it: the variance from sums, and the weight times the inverse
+    root.
+    """
 
     def __init__(self, size: int, kind: str = "") -> None:
         super().__init__()
         self.kind, self.size = kind, size
-        self.weight, self.bias = nn.Parameter(torch.rand(size, 1) + 0.5), nn.Parameter(torch.randn(size, 1))
+        self.weight, self.bias = (
+            nn.Parameter(torch.rand(size, 1) + 0.5),
+            nn.Parameter(torch.randn(size, 1)),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         def mean(values: torch.Tensor, axis: int = 1) -> torch.Tensor:
             total = values.sum(axis)
             return (
-                total * (1 / self.size) if self.kind == "share" else total / (5 if self.kind == "count" else self.size)
+                total * (1 / self.size)
+                if self.kind == "share"
+                else total / (5 if self.kind == "count" else self.size)
             )
 
         square, middle = mean(x * x, 2 if self.kind == "axis" else 1), mean(x)
@@ -196,9 +215,15 @@ def _centered(x: torch.Tensor) -> torch.Tensor:
 
 # Each is a norm but for one thing.
 _OTHER_NORMS: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
-    "eps outside": lambda _, x: _centered(x) / (torch.sqrt((_centered(x) ** 2).mean(-1, keepdim=True)) + 1e-3),
-    "other axis": lambda _, x: _centered(x) / torch.sqrt((_centered(x) ** 2).mean(1, keepdim=True) + 1e-3),
-    "of another value": lambda _, x: _centered(x) / torch.sqrt((x**2).mean(-1, keepdim=True) + 1e-3),
+    "eps outside": lambda _, x: (
+        _centered(x) / (torch.sqrt((_centered(x) ** 2).mean(-1, keepdim=True)) + 1e-3)
+    ),
+    "other axis": lambda _, x: (
+        _centered(x) / torch.sqrt((_centered(x) ** 2).mean(1, keepdim=True) + 1e-3)
+    ),
+    "of another value": lambda _, x: (
+        _centered(x) / torch.sqrt((x**2).mean(-1, keepdim=True) + 1e-3)
+    ),
 }
 
 
@@ -206,7 +231,9 @@ def test_what_is_nearly_a_norm_is_none() -> None:
     kinds = ("share", "count", "axis", "square", "least", "place")
     others = (Written(_OTHER_NORMS[kind]) for kind in ("eps outside", "of another value"))
     graph = read(beside(*(_NormOfSums(6, kind) for kind in kinds), *others), torch.randn(2, 6, 6))
-    assert [node.name for node in graph.nodes if isinstance(node.operation, LayerNorm | RMSNorm)] == []
+    assert [
+        node.name for node in graph.nodes if isinstance(node.operation, LayerNorm | RMSNorm)
+    ] == []
 
 
 def test_what_is_divided_over_another_axis_is_an_rms_norm_of_it() -> None:
@@ -227,7 +254,9 @@ def test_what_is_written_in_place_shows_in_all_views() -> None:
 
     module = Written(in_place).train()
     inputs = torch.randn(4, 6)
-    torch.testing.assert_close(read(module, inputs)(inputs).float(), copy.deepcopy(module).eval()(inputs))
+    torch.testing.assert_close(
+        read(module, inputs)(inputs).float(), copy.deepcopy(module).eval()(inputs)
+    )
     assert module.training
 
 
@@ -251,7 +280,11 @@ class _Refused(nn.Module):
 
     def __init__(self, kind: str) -> None:
         super().__init__()
-        self.kind, self.layer, self.norm = kind, nn.Linear(6, 6), nn.BatchNorm1d(6, track_running_stats=False)
+        self.kind, self.layer, self.norm = (
+            kind,
+            nn.Linear(6, 6),
+            nn.BatchNorm1d(6, track_running_stats=False),
+        )
         self.register_buffer("calls", torch.zeros(1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -261,14 +294,25 @@ class _Refused(nn.Module):
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("half", "float16"), ("fft", "no reader"), ("values", "must not choose by the values"),
-        ("statistics", "normalises by its batch"), ("dropout", "training=self.training"), ("state", "changes 'calls'"),
-        ("size", "multiple of the batch|any size"), ("exporting", "differs from the network"),
+        ("half", "float16"),
+        ("fft", "no reader"),
+        ("values", "must not choose by the values"),
+        ("statistics", "normalises by its batch"),
+        ("dropout", "training=self.training"),
+        ("state", "changes 'calls'"),
+        ("size", "multiple of the batch|any size"),
+        ("exporting", "differs from the network"),
         ("order", "the norm of order inf; only 1 and 2 are read"),
         ("noise", r"\(randn_like\): is random in evaluation mode"),
-        ("chance", "two runs of the network on one batch differ by .* is random, or changes its own state; remove"),
+        (
+            "chance",
+            (
+                "two runs of the network on one batch differ by .* is random, or changes its own"
+                " state; remove"
+            ),
+        ),
     ],
-)  # fmt: skip
+)
 def test_refusals_name_the_cure(kind: str, said: str) -> None:
     with pytest.raises(Unsupported, match=said):
         read(_Refused(kind), torch.randn(3, 6))
@@ -314,7 +358,9 @@ def test_onnx_softmax_of_old_opsets_is_over_all_axes_behind_the_given_one() -> N
         graph = graph_of_model(model_of([node], {}, {"x": ["n", 2, 3]}, {"y": None}, opset=12))
         torch.testing.assert_close(graph(x, torch.float32), wanted)
     over_batch = onnx.helper.make_node("Softmax", ["x"], ["y"], axis=0)
-    with pytest.raises(Unsupported, match="in opset 12 it is over the batch too: convert the file to opset 13"):
+    with pytest.raises(
+        Unsupported, match="in opset 12 it is over the batch too: convert the file to opset 13"
+    ):
         graph_of_model(model_of([over_batch], {}, {"x": ["n", 2, 3]}, {"y": None}, opset=12))
 
 

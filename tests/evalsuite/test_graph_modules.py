@@ -20,13 +20,29 @@ from evalsuite.samples import Inputs, mapped
 
 _QUICK = ("hand-written", "mixer", "resnet", "vit")
 _EVERY = [pytest.param(name, marks=() if name in _QUICK else pytest.mark.slow) for name in KINDS]
-_FUNCTIONS = {operator.add, operator.getitem, operator.mul, torch.arange, torch.reshape,
-              functional.scaled_dot_product_attention}  # fmt: skip
+_FUNCTIONS = {
+    operator.add,
+    operator.getitem,
+    operator.mul,
+    torch.arange,
+    torch.reshape,
+    functional.scaled_dot_product_attention,
+}
 # What is said of each in `KINDS`, as layers of torch.
-_LAYERS = {"gelu": nn.GELU, "gelu-tanh": nn.GELU, "relu": nn.ReLU, "silu": nn.SiLU, "sigmoid": nn.Sigmoid,
-           "hard-swish": nn.Hardswish, "hard-sigmoid": nn.Hardsigmoid, "LayerNorm": nn.LayerNorm,
-           "BatchNorm": nn.BatchNorm2d, "MaxPool": nn.MaxPool2d, "AveragePool": nn.AvgPool2d,
-           "Linear": nn.Linear}  # fmt: skip
+_LAYERS = {
+    "gelu": nn.GELU,
+    "gelu-tanh": nn.GELU,
+    "relu": nn.ReLU,
+    "silu": nn.SiLU,
+    "sigmoid": nn.Sigmoid,
+    "hard-swish": nn.Hardswish,
+    "hard-sigmoid": nn.Hardsigmoid,
+    "LayerNorm": nn.LayerNorm,
+    "BatchNorm": nn.BatchNorm2d,
+    "MaxPool": nn.MaxPool2d,
+    "AveragePool": nn.AvgPool2d,
+    "Linear": nn.Linear,
+}
 
 
 def in_double(inputs: Inputs) -> Inputs:
@@ -36,7 +52,11 @@ def in_double(inputs: Inputs) -> Inputs:
 
 def layers(module: fx.GraphModule) -> Counter[type[nn.Module]]:
     """How often each type of layer is called."""
-    called = [module.get_submodule(str(node.target)) for node in module.graph.nodes if node.op == "call_module"]
+    called = [
+        module.get_submodule(str(node.target))
+        for node in module.graph.nodes
+        if node.op == "call_module"
+    ]
     return Counter(type(each) for each in called)
 
 
@@ -49,7 +69,9 @@ def test_each_kind_of_network_is_the_same_in_torchs_layers(name: str) -> None:
         some = mapped(inputs, lambda each, size=batch: each[torch.arange(size) % 2])  # type: ignore[misc]
         torch.testing.assert_close(graph(some), module(some), rtol=1e-4, atol=1e-5)
     exact = copy.deepcopy(module).double()(in_double(inputs))
-    torch.testing.assert_close(copy.deepcopy(graph).double()(in_double(inputs)), exact, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(
+        copy.deepcopy(graph).double()(in_double(inputs)), exact, rtol=1e-6, atol=1e-7
+    )
     found = layers(graph)
     expected = Counter[type[nn.Module]]()
     for key, count in KINDS[name].found.items():
@@ -92,21 +114,26 @@ class Masked(nn.Module):
             scores = scores.masked_fill(self.seen, -math.inf)
         if self.kind in ("causal", "mask"):
             mask = self.seen if self.kind == "mask" else None
-            mixed = functional.scaled_dot_product_attention(h, h, h, attn_mask=mask, is_causal=self.kind == "causal")
+            mixed = functional.scaled_dot_product_attention(
+                h, h, h, attn_mask=mask, is_causal=self.kind == "causal"
+            )
             return self.last(mixed.flatten(1))  # type: ignore[no-any-return]
         return self.last((scores.softmax(-1) @ h).flatten(1))  # type: ignore[no-any-return]
 
 
 @torch.no_grad()
 @pytest.mark.parametrize(
-    ("kind", "calls"), [("none", 1), ("causal", 1), ("mask", 1), ("inverted", 0), ("before the scale", 0)]
+    ("kind", "calls"),
+    [("none", 1), ("causal", 1), ("mask", 1), ("inverted", 0), ("before the scale", 0)],
 )
 def test_attention_is_torchs_where_it_is_the_same(kind: str, calls: int) -> None:
     torch.manual_seed(0)
     module, inputs = Masked(kind).eval(), torch.randn(5, 4)
     graph = in_modules(module, inputs)
     torch.testing.assert_close(graph(inputs), module(inputs))
-    found = [node for node in graph.graph.nodes if node.target is functional.scaled_dot_product_attention]
+    found = [
+        node for node in graph.graph.nodes if node.target is functional.scaled_dot_product_attention
+    ]
     assert len(found) == calls
     if calls:
         assert found[0].kwargs["is_causal"] == (kind == "causal")
@@ -135,13 +162,19 @@ def test_what_is_computed_of_constants_is_held_in_float32() -> None:
     torch.testing.assert_close(found(inputs), module(inputs))
     held = [each for each in [*found.parameters(), *found.buffers()] if each.is_floating_point()]
     assert {each.dtype for each in held} == {torch.float32}
-    with pytest.raises(Unsupported, match=r"computed from numbers that are rounded|computed from others"):
+    with pytest.raises(
+        Unsupported, match=r"computed from numbers that are rounded|computed from others"
+    ):
         in_modules(module, inputs, exact=True)
 
 
 def test_modules_may_have_names_of_python_s_and_of_torch_fx_s_own() -> None:
     names = ("in", "class", "graph", "meta", "self")
-    layers = {name: module for each in names for name, module in ((each, nn.Linear(4, 4)), (f"{each}_", nn.ReLU()))}
+    layers = {
+        name: module
+        for each in names
+        for name, module in ((each, nn.Linear(4, 4)), (f"{each}_", nn.ReLU()))
+    }
     module, inputs = nn.Sequential(OrderedDict(layers)), torch.randn(3, 4)
     for each in (module, nn.Sequential(module)):
         torch.testing.assert_close(in_modules(each, inputs)(inputs), each(inputs))
@@ -149,7 +182,9 @@ def test_modules_may_have_names_of_python_s_and_of_torch_fx_s_own() -> None:
 
 def test_a_function_of_a_module_with_layers_has_a_name_of_its_own() -> None:
     parts = {"inner": nn.Linear(4, 4), "matrix": nn.Parameter(torch.randn(4, 4))}
-    block = Written(lambda net, x: functional.relu(functional.linear(net.inner(x), net.matrix)), **parts)
+    block = Written(
+        lambda net, x: functional.relu(functional.linear(net.inner(x), net.matrix)), **parts
+    )
     graph = in_modules(nn.Sequential(block), torch.randn(2, 4))
     called = [node.target for node in graph.graph.nodes if node.op == "call_module"]
     assert called == ["0.inner", "0.linear", "0.relu"]

@@ -1,4 +1,6 @@
-"""Jobs whose processes misbehave cost their own rows only, say what it was, and leave nothing behind."""
+"""Jobs whose processes misbehave cost their own rows only, say what it was, and leave nothing
+behind.
+"""
 
 from __future__ import annotations
 
@@ -52,17 +54,32 @@ def test_no_package_is_run_ahead_and_one_that_exits_stops_nothing(
 ) -> None:
     package = tmp_path / "leaving"
     package.mkdir()
-    for name, code in (("__init__", ""), ("__main__", "import os; os._exit(3)"), ("fine", ""), ("exits", "exit(4)")):
+    for name, code in (
+        ("__init__", ""),
+        ("__main__", "import os; os._exit(3)"),
+        ("fine", ""),
+        ("exits", "exit(4)"),
+    ):
         (package / f"{name}.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     __import__("leaving")
     names = _with_submodules(["leaving"])
     assert sorted(names) == ["leaving", "leaving.exits", "leaving.fine"]
     code = "import evalsuite.run.preload, sys; assert 'leaving.fine' in sys.modules"
-    path = json.dumps([str(tmp_path), *sys.path])  # where the driver finds modules, and the server by itself does not
-    environment = {"EVALSUITE_PRELOAD": ",".join(names), "EVALSUITE_PATH": path, "PYTHONPATH": ":".join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "evalsuite: leaving.exits is not loaded ahead: SystemExit: 4\n")
+    # where the driver finds modules, and the server by itself does not
+    path = json.dumps([str(tmp_path), *sys.path])
+    environment = {
+        "EVALSUITE_PRELOAD": ",".join(names),
+        "EVALSUITE_PATH": path,
+        "PYTHONPATH": ":".join(sys.path),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (
+        0,
+        "evalsuite: leaving.exits is not loaded ahead: SystemExit: 4\n",
+    )
 
 
 @pytest.mark.slow
@@ -72,7 +89,9 @@ def test_a_killed_fork_server_costs_nothing(workshop: Workshop) -> None:
 
 
 @pytest.mark.slow
-def test_a_fork_server_that_never_stays_is_named(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_server_that_never_stays_is_named(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (workshop.folder / "gone.py").write_text("import os; os._exit(5)")
     monkeypatch.syspath_prepend(workshop.folder)
     whole = Processes.__init__
@@ -92,7 +111,7 @@ def test_a_fork_server_that_never_stays_is_named(workshop: Workshop, monkeypatch
 def first_job(folder: Path, head: str = ONE) -> Assignment:
     """The recipe's first job, with a folder and a log of its own."""
     (folder / "scratch").mkdir()
-    (job, *_) = jobs_of(parse_recipe(f"{head}steps: [accuracy]\n"))
+    job, *_ = jobs_of(parse_recipe(f"{head}steps: [accuracy]\n"))
     return Assignment(job, "key", folder / "scratch", None, folder / "log")
 
 
@@ -112,7 +131,11 @@ def test_limits_of_memory_and_log_hold_and_nothing_is_left_behind(workshop: Work
     assert (said["chatty"][0], said["deserter"][0], said["forks"]) == ("ok", "ok", ("ok", ""))
     log = (workshop.out / "logs/digits-mlp/gelu/0/chatty.log").read_bytes()
     assert 2**22 < len(log) < 2**23
-    assert (log.startswith(b"begins"), log.endswith(b"ends\n"), b" bytes are left out here]" in log) == (True,) * 3
+    assert (
+        log.startswith(b"begins"),
+        log.endswith(b"ends\n"),
+        b" bytes are left out here]" in log,
+    ) == (True,) * 3
     assert gone(int(file.read_text()))
 
 
@@ -132,29 +155,43 @@ def test_the_clock_of_a_paused_job_stands(workshop: Workshop) -> None:
 # Of the second, the last job to take its times would be over its limit if that counted its wait.
 @pytest.mark.slow
 @pytest.mark.parametrize(("seconds", "limit", "locks"), [(0.2, 60, False), (1.5, 5, True)])
-def test_times_are_taken_while_no_other_job_works(seconds: float, limit: int, locks: bool, workshop: Workshop) -> None:
+def test_times_are_taken_while_no_other_job_works(
+    seconds: float, limit: int, locks: bool, workshop: Workshop
+) -> None:
     file = workshop.folder / "clocks"
-    for each in turn_files(workshop.cache) if not locks else ():  # the run itself lets one job after the other
+    # the run itself lets one job after the other
+    for each in turn_files(workshop.cache) if not locks else ():
         each.parent.mkdir(parents=True, exist_ok=True)
         each.symlink_to(file)
     step = f"  - {{use: clocks, file: {file}, seconds: {seconds}}}\n"
-    recipe = workshop.recipe(step, f"{HEAD}time_limit: {limit}\n".replace("gelu-swap", "relu, lambda-gelu"))
+    recipe = workshop.recipe(
+        step, f"{HEAD}time_limit: {limit}\n".replace("gelu-swap", "relu, lambda-gelu")
+    )
     assert "Traceback" not in workshop.run(recipe, "--jobs", "2").stderr
     rows = workshop.rows()
     assert set(rows[rows["step"] == "clocks"]["status"]) == {"ok"}
-    spans = [(what, float(began), float(ended)) for what, began, ended in map(str.split, file.read_text().splitlines())]
+    spans = [
+        (what, float(began), float(ended))
+        for what, began, ended in map(str.split, file.read_text().splitlines())
+    ]
     times = [each for each in spans if each[0] == "times"]
     assert len(times) == len(spans) - len(times) == 3
     for mine in times:
-        beside = [each for each in spans if each is not mine and each[1] < mine[2] and mine[1] < each[2]]
+        beside = [
+            each for each in spans if each is not mine and each[1] < mine[2] and mine[1] < each[2]
+        ]
         assert beside == []
     works = sorted(each[1:] for each in spans if each[0] == "works")
-    assert any(second[0] < first[1] for first, second in pairwise(works))  # until then they run side by side
-    if not tree.half_full():  # and those that are ready to take times are gathered, more than run at a time
+    # until then they run side by side
+    assert any(second[0] < first[1] for first, second in pairwise(works))
+    # and those that are ready to take times are gathered, more than run at a time
+    if not tree.half_full():
         assert max(each[1] for each in works) < min(each[1] for each in times)
 
 
-def test_a_pause_while_a_job_waits_for_its_turn_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pause_while_a_job_waits_for_its_turn_counts_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = [0.0]
     monkeypatch.setattr(tree, "kill", lambda *_: None)
     monkeypatch.setattr(guard.time, "monotonic", lambda: clock[0])
@@ -163,9 +200,13 @@ def test_a_pause_while_a_job_waits_for_its_turn_counts_once(monkeypatch: pytest.
     watching._begun = watching._paused = watching._waiting = 0.0
     does = {"waits": watching._wait, "is told": watching._hear}
     for now, what, word in (
-        (10, "waits", guard.WAITS), (12, "is told", guard.PAUSE), (20, "is told", guard.RESUME),
-        (25, "waits", guard._GOES_ON), (30, "is told", guard.PAUSE), (31, "is told", guard.RESUME),
-    ):  # fmt: skip
+        (10, "waits", guard.WAITS),
+        (12, "is told", guard.PAUSE),
+        (20, "is told", guard.RESUME),
+        (25, "waits", guard._GOES_ON),
+        (30, "is told", guard.PAUSE),
+        (31, "is told", guard.RESUME),
+    ):
         clock[0] = float(now)
         does[what](word)
     assert watching._begun == (25 - 10) + (31 - 30)
@@ -176,8 +217,13 @@ def written(file: Path) -> bool:
 
 
 def test_a_process_may_have_any_name() -> None:
-    code = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'caf\\xe9', 0, 0, 0); print(flush=True); time.sleep(60)"
-    with subprocess.Popen([sys.executable, "-I", "-S", "-c", code], stdout=subprocess.PIPE) as process:
+    code = (
+        "import ctypes, time; ctypes.CDLL(None).prctl(15, b'caf\\xe9', 0, 0, 0); print(flush=True);"
+        " time.sleep(60)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", code], stdout=subprocess.PIPE
+    ) as process:
         process.stdout.readline()
         held = tree.memory_of([process.pid]), tree.memory_of([process.pid], shared_once=True)
         process.kill()
@@ -188,7 +234,8 @@ def test_a_process_may_have_any_name() -> None:
 def test_what_a_killed_driver_or_guard_leaves_dies(workshop: Workshop) -> None:
     files = {name: workshop.folder / name for name in ("terminated", "killed", "left")}
     steps = "".join(
-        f"  - {{use: deserter, name: {each}, file: {file}, seconds: 600}}\n" for each, file in files.items()
+        f"  - {{use: deserter, name: {each}, file: {file}, seconds: 600}}\n"
+        for each, file in files.items()
     )
     recipe = workshop.recipe(f"  - hang\n{steps}", ONE)
     process = workshop.start("run", recipe, "--out", workshop.out, "--jobs", 4)
@@ -197,7 +244,9 @@ def test_what_a_killed_driver_or_guard_leaves_dies(workshop: Workshop) -> None:
     terminated, killed, left = (psutil.Process(int(file.read_text())) for file in files.values())
     assert os.getsid(left.pid) == left.pid
     below = psutil.Process(process.pid).children(recursive=True)
-    (hung,) = [each for each in below if not each.children() and "forkserver" in str(each.cmdline())]
+    (hung,) = [
+        each for each in below if not each.children() and "forkserver" in str(each.cmdline())
+    ]
     terminated.parent().parent().terminate()
     wait_until(lambda: gone(terminated.pid))
     killed.parent().parent().kill()
@@ -217,7 +266,10 @@ def test_what_a_killed_driver_or_guard_leaves_dies(workshop: Workshop) -> None:
 def test_the_kernel_ends_what_computes_for_too_long() -> None:
     code = "from evalsuite.run import tree; tree._GRACE = 1; tree.limit_processor(0)\n"
     done = subprocess.run(
-        [sys.executable, "-c", f"{code}sum(range(10**15))"], check=False, capture_output=True, timeout=250
+        [sys.executable, "-c", f"{code}sum(range(10**15))"],
+        check=False,
+        capture_output=True,
+        timeout=250,
     )
     assert done.returncode == -signal.SIGXCPU
 
@@ -238,11 +290,16 @@ def test_a_refused_process_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (ended.cause, ended.why) == ("refused", "[Errno 11] Resource temporarily unavailable")
     child = local._Child(multiprocessing.Process(), ours, given, time.monotonic())
     found = Processes(1, [], jobs=1)._outcome(child, ended)
-    assert (found.status, found.rows[0].reason) == (Status.CRASHED, f"its process could not be started: {ended.why}")
+    assert (found.status, found.rows[0].reason) == (
+        Status.CRASHED,
+        f"its process could not be started: {ended.why}",
+    )
 
 
 def unlucky(assignment: Assignment, line: Connection, limit: int) -> None:
-    """A guard that the dynamic linker ends, as often as its job has a file to take away; then a guard as ever."""
+    """A guard that the dynamic linker ends, as often as its job has a file to take away; then a
+    guard as ever.
+    """
     for each in assignment.log.parent.glob("unlucky*"):
         each.unlink()
         os._exit(127)
@@ -265,7 +322,9 @@ def test_a_job_whose_guard_the_linker_ends_is_begun_once_more(
 
 
 @pytest.mark.slow
-def test_an_interrupt_as_a_job_starts_leaves_none(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_as_a_job_starts_leaves_none(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started: list[int] = []
     begin = BaseProcess.start
 
@@ -283,11 +342,16 @@ def test_an_interrupt_as_a_job_starts_leaves_none(workshop: Workshop, monkeypatc
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "how"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "ended by SIGTERM")])
+@pytest.mark.parametrize(
+    ("number", "how"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "ended by SIGTERM")]
+)
 def test_a_run_that_is_ended_keeps_its_rows_and_a_running_one_is_reported_and_alone(
     workshop: Workshop, number: signal.Signals, how: str
 ) -> None:
-    steps = "  - {use: slow, seconds: 0.1}\n  - {use: slow, name: long, seconds: 600, time_limit: 900}\n"
+    steps = (
+        "  - {use: slow, seconds: 0.1}\n  - {use: slow, name: long, seconds: 600, time_limit:"
+        " 900}\n"
+    )
     recipe = workshop.recipe(steps, ONE)
     process = workshop.start("run", recipe, "--out", workshop.out, "--jobs", 1)
     wait_until(lambda: lines(workshop.out / "journal.jsonl") >= 2, 250)
@@ -302,7 +366,10 @@ def test_a_run_that_is_ended_keeps_its_rows_and_a_running_one_is_reported_and_al
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + number
-    assert f"evalsuite: {how}; what was measured is in {workshop.out}, and the same command continues" in errors
+    assert (
+        f"evalsuite: {how}; what was measured is in {workshop.out}, and the same command continues"
+        in errors
+    )
     assert "Traceback" not in errors
     assert set(workshop.rows()["step"]) == {"train", "slow"}
     assert json.loads((workshop.out / "run.json").read_text())["finished"] == ""
@@ -313,7 +380,8 @@ import os, signal, sys
 
 class Finder:
     def find_spec(self, name, *_):
-        if name == "{module}" and any("multiprocessing.forkserver" in word for word in sys.orig_argv):
+        server = any("multiprocessing.forkserver" in word for word in sys.orig_argv)
+        if name == "{module}" and server:
             for _ in range({times}):
                 os.killpg(0, signal.SIGINT)
 
@@ -339,17 +407,20 @@ def test_ctrl_c_as_the_server_of_jobs_starts_leaves_no_traceback(
     instances = workshop.folder / "instances.csv"
     instances.write_text("none.onnx,none.vnnlib,1\n")
     words = {
-        "run": (workshop.recipe("  - accuracy\n"), "--out", workshop.out), "verify": ("--instances", instances),
-    }  # fmt: skip
+        "run": (workshop.recipe("  - accuracy\n"), "--out", workshop.out),
+        "verify": ("--instances", instances),
+    }
     process = workshop.start(command, *words[command])
-    _, errors = process.communicate(timeout=30)  # ends where no process is left that holds the pipes
+    # ends where no process is left that holds the pipes
+    _, errors = process.communicate(timeout=30)
     assert (process.returncode, "Traceback" in errors) == (130, False), errors
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_each_signal_that_ends_programs_ends_a_run_in_order(name: str) -> None:
     number = signal.Signals[name]
-    before = signal.signal(number, signal.default_int_handler)  # what a shell starts behind `&` ignores SIGINT
+    # what a shell starts behind `&` ignores SIGINT
+    before = signal.signal(number, signal.default_int_handler)
     try:
         with pytest.raises(Stopped) as raised, stoppable(list, list):
             signal.raise_signal(number)
@@ -359,7 +430,9 @@ def test_each_signal_that_ends_programs_ends_a_run_in_order(name: str) -> None:
 
 
 @pytest.mark.parametrize("names", [["SIGINT"], ["SIGINT", "SIGTERM"]], ids=" ".join)
-def test_a_first_signal_waits_until_a_process_is_started_a_second_does_not(names: list[str]) -> None:
+def test_a_first_signal_waits_until_a_process_is_started_a_second_does_not(
+    names: list[str],
+) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     reached = []
 
@@ -371,7 +444,10 @@ def test_a_first_signal_waits_until_a_process_is_started_a_second_does_not(names
     try:
         with pytest.raises(Stopped), stoppable(list, list), held_back():
             start()
-        assert (reached, signal.getsignal(signal.SIGINT)) == (["SIGINT"], signal.default_int_handler)
+        assert (reached, signal.getsignal(signal.SIGINT)) == (
+            ["SIGINT"],
+            signal.default_int_handler,
+        )
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -1,4 +1,6 @@
-"""Hardening, in a loop of one's own, and in real trainings by Lightning's and transformers' Trainers."""
+"""Hardening, in a loop of one's own, and in real trainings by Lightning's and transformers'
+Trainers.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def test_each_schedule_follows_its_formula_also_from_lambdas_that_could_learn(
     for progress in (0.1, 0.2, 0.21, 0.4, 0.7, 0.99, 1.0):
         hardening(progress)
         share = max(0.0, progress - 0.2) / 0.8
-        assert lambdas(module) == pytest.approx([expected(each, 160.0, share) for each in STARTS], rel=3e-6)
+        assert lambdas(module) == pytest.approx(
+            [expected(each, 160.0, share) for each in STARTS], rel=3e-6
+        )
 
 
 def test_a_learning_lambda_moves_its_share_of_the_remaining_way() -> None:
@@ -80,13 +84,16 @@ def test_a_learning_lambda_moves_its_share_of_the_remaining_way() -> None:
     assert not layer.s.requires_grad
 
 
-def train(module: nn.Module, hardening: Hardening, steps: range, optimizer: torch.optim.Optimizer) -> None:
+def train(
+    module: nn.Module, hardening: Hardening, steps: range, optimizer: torch.optim.Optimizer
+) -> None:
     for step in steps:
         generator = torch.Generator().manual_seed(step)
         inputs = torch.randn(8, 4, generator=generator)
         optimizer.zero_grad()
         functional.mse_loss(module(inputs), inputs.sin()).backward()
-        hardening((step + 1) / 40)  # between backward and step: the gradient of s must not survive the freezing
+        # between backward and step: the gradient of s must not survive the freezing
+        hardening((step + 1) / 40)
         optimizer.step()
 
 
@@ -120,7 +127,9 @@ def test_a_resumed_training_continues_identically(learn: bool, pause: int) -> No
 
     resumed, again, fresh = start()
     file.seek(0)
-    for target, state in zip((resumed, again, fresh), torch.load(file, weights_only=True), strict=True):
+    for target, state in zip(
+        (resumed, again, fresh), torch.load(file, weights_only=True), strict=True
+    ):
         target.load_state_dict(state)
     train(resumed, again, range(pause, 40), fresh)
     assert again.progress == hardening.progress
@@ -183,7 +192,9 @@ def test_each_layer_and_each_channel_goes_its_own_way() -> None:
     hardening = Hardening(nn.Sequential(channels), start=0.0, target=20.0)
     hardening(0.5)
     torch.testing.assert_close(channels.hardness.detach(), torch.tensor([10.75, 11.0, 15.0]))
-    torch.testing.assert_close(hardening.hardness["0"], torch.tensor([10.75, 11.0, 15.0], dtype=torch.float64))
+    torch.testing.assert_close(
+        hardening.hardness["0"], torch.tensor([10.75, 11.0, 15.0], dtype=torch.float64)
+    )
 
 
 def falls(share: float) -> float:
@@ -201,7 +212,9 @@ def two(**options: Any) -> Callable[[], object]:
     return lambda: Hardening(network(2.0, 2.0), **options)
 
 
-def certified(bound: Callable[[float], float], wanted: float, **options: float) -> Callable[[], object]:
+def certified(
+    bound: Callable[[float], float], wanted: float, **options: float
+) -> Callable[[], object]:
     return lambda: target_for_certificate(bound, wanted, **options)
 
 
@@ -213,32 +226,61 @@ def certified(bound: Callable[[float], float], wanted: float, **options: float) 
         (two(start=-0.1), "start must be"),
         (two(target=1.0), r"target must be > 1 .*lambda must be > 1\), got 1.0"),
         (two(target=math.inf), "target must be"),
-        (two(target={"1": 20.0, "3": 0.5}), "target of '3': lambda must be > 1 and finite, got 0.5"),
+        (
+            two(target={"1": 20.0, "3": 0.5}),
+            "target of '3': lambda must be > 1 and finite, got 0.5",
+        ),
         (two(target={"1": 20.0}), "no lambda for '3'; give one for every layer"),
-        (two(target={"1": 20.0, "3": 20.0, "31": 20.0}), "names '31', which is no layer to harden; did you mean '3'"),
+        (
+            two(target={"1": 20.0, "3": 20.0, "31": 20.0}),
+            "names '31', which is no layer to harden; did you mean '3'",
+        ),
         (two(schedule="lineer"), "unknown schedule 'lineer'; did you mean 'linear'"),
-        (two(schedule=lambda share: share - 0.5), r"schedule must be in \[0, 1\], got -0.5 at progress 0 "),
-        (two(schedule=falls), "schedule must not decrease: 0.1 at progress 0.601 of the hardening span, after 0.5"),
+        (
+            two(schedule=lambda share: share - 0.5),
+            r"schedule must be in \[0, 1\], got -0.5 at progress 0 ",
+        ),
+        (
+            two(schedule=falls),
+            "schedule must not decrease: 0.1 at progress 0.601 of the hardening span, after 0.5",
+        ),
         (two(schedule=lambda share: share / 2), r"schedule must end at 1 \(the target\), got 0.5"),
         (two(order="foreward"), "unknown order 'foreward'; did you mean 'forward'"),
         (two(steps=0), "steps must be at least 1, got 0"),
         (lambda: ended(0.5, 0.5, 0.4), "progress must not go back: 0.4 after 0.5"),
         (lambda: ended(1.1), r"progress must be in \[0, 1\], got 1.1"),
-        (lambda: ended(1.0, lambdas=(2.0, 30.0), target=20.0), "3: its lambda, 30, is above the target 20 .*raise"),
-        (lambda: Hardening(nn.GELU()), r"no activation with a learnable hardness in GELU; call harden\(module\)"),
+        (
+            lambda: ended(1.0, lambdas=(2.0, 30.0), target=20.0),
+            "3: its lambda, 30, is above the target 20 .*raise",
+        ),
+        (
+            lambda: Hardening(nn.GELU()),
+            r"no activation with a learnable hardness in GELU; call harden\(module\)",
+        ),
         (lambda: harden(nn.Sequential(nn.ReLU())), "nothing to harden"),
-        (lambda: harden(nn.Sequential(nn.GELU())).step(), r"step\(\) needs the number of optimizer steps"),
+        (
+            lambda: harden(nn.Sequential(nn.GELU())).step(),
+            r"step\(\) needs the number of optimizer steps",
+        ),
         (lambda: harden(nn.GELU()), "GELU is itself the activation: use in_place=False"),
         (lambda: target_for(0.0), r"tolerance must be in \(0, 0.7979\).*got 0.0"),
         (lambda: target_for(-1.0), "tolerance must be in"),
         (lambda: target_for(0.9), "tolerance must be in"),
-        (certified(lambda _: 1.0, 0.1, highest=1000), r"no lambda up to 1000 brings the bound to 0\.1: it is 1 there"),
-        (certified(lambda at: 1 / at + (500 < at < 5e5), 0.001), "bound must not increase with lambda"),
+        (
+            certified(lambda _: 1.0, 0.1, highest=1000),
+            r"no lambda up to 1000 brings the bound to 0\.1: it is 1 there",
+        ),
+        (
+            certified(lambda at: 1 / at + (500 < at < 5e5), 0.001),
+            "bound must not increase with lambda",
+        ),
         (certified(lambda at: 1 / at, 0.0), "wanted must be > 0"),
         (certified(lambda _: math.nan, 0.1), "no lambda up to"),
     ],
-)  # fmt: skip
-def test_what_is_impossible_is_refused_with_its_value(make: Callable[[], object], text: str) -> None:
+)
+def test_what_is_impossible_is_refused_with_its_value(
+    make: Callable[[], object], text: str
+) -> None:
     with pytest.raises(ValueError, match=text):
         make()
 
@@ -247,12 +289,16 @@ def test_a_target_from_a_tolerance() -> None:
     assert target_for() == pytest.approx(159.577, abs=1e-3)
     for tolerance in (0.5, 0.05, 0.005):
         hardness = target_for(tolerance)
-        tail = quad(lambda x, a=hardness: 0.5 * math.erfc(a * x / math.sqrt(2)), 0, 20 / hardness)[0]
+        tail = quad(lambda x, a=hardness: 0.5 * math.erfc(a * x / math.sqrt(2)), 0, 20 / hardness)[
+            0
+        ]
         assert 2 * tail == pytest.approx(tolerance, rel=1e-6)
 
 
 @given(wanted=st.floats(1e-4, 10.0), constant=st.floats(0.2, 50.0))
-def test_the_target_from_a_certificate_keeps_it_and_is_nearly_least(wanted: float, constant: float) -> None:
+def test_the_target_from_a_certificate_keeps_it_and_is_nearly_least(
+    wanted: float, constant: float
+) -> None:
     found = target_for_certificate(lambda hardness: constant / hardness, wanted)
     assert constant / found <= wanted
     assert found == pytest.approx(max(1.01, constant / wanted), rel=0.011)
@@ -260,7 +306,9 @@ def test_the_target_from_a_certificate_keeps_it_and_is_nearly_least(wanted: floa
 
 def test_harden_keeps_the_function_the_parameters_and_the_sharing() -> None:
     act = nn.GELU()
-    blocks = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), act, nn.Sequential(nn.SiLU())) for _ in range(2))
+    blocks = nn.ModuleList(
+        nn.Sequential(nn.Linear(4, 4), act, nn.Sequential(nn.SiLU())) for _ in range(2)
+    )
 
     def residual(net: Any, x: torch.Tensor) -> torch.Tensor:
         x = x + net.blocks[0](x)
@@ -274,7 +322,10 @@ def test_harden_keeps_the_function_the_parameters_and_the_sharing() -> None:
     assert hardening.module is module
     assert all(any(each is held for held in module.parameters()) for each in weights)
     assert module.blocks[0][1] is module.blocks[1][1]
-    assert [type(each).__name__ for each in (module.blocks[0][1], module.blocks[1][2][0])] == ["LambdaGELU", "Swish"]
+    assert [type(each).__name__ for each in (module.blocks[0][1], module.blocks[1][2][0])] == [
+        "LambdaGELU",
+        "Swish",
+    ]
     assert module.blocks[0][1].s.dtype == torch.float64
     assert not module.blocks[0][1].training
     assert 0 < (module(x) - before).abs().max().item() < 5e-3
@@ -315,7 +366,9 @@ def test_the_two_line_hook_in_a_loop_of_ones_own() -> None:
     optimizer = torch.optim.AdamW(hardening.parameter_groups(1e-2))
     for step in range(10):
         if step == 9:
-            with pytest.raises(ValueError, match=r"1: lambda is \d+\.\d+, not yet 40, at progress 0.9"):
+            with pytest.raises(
+                ValueError, match=r"1: lambda is \d+\.\d+, not yet 40, at progress 0.9"
+            ):
                 hardening.swap()
         optimizer.zero_grad()
         functional.mse_loss(module(x), x.sin()).backward()
@@ -374,7 +427,9 @@ def lightning_model(pl):
         def __init__(self) -> None:
             super().__init__()
             torch.manual_seed(0)
-            self.layers = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 1))
+            self.layers = nn.Sequential(
+                nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 1)
+            )
             self.hardening = harden(self.layers, target=60.0, hardness=1.7, learn=True)
             self.seen: list[float] = []
 
@@ -388,7 +443,15 @@ def lightning_model(pl):
     return Regression()
 
 
-def lightning_fit(pl, model, folder: Path, epochs: int, stop_after: int = -1, resume: Path | None = None, batches=1):
+def lightning_fit(
+    pl,
+    model,
+    folder: Path,
+    epochs: int,
+    stop_after: int = -1,
+    resume: Path | None = None,
+    batches=1,
+):
     from evalsuite.integrations.lightning import HardeningCallback
 
     class Stop(pl.Callback):
@@ -398,10 +461,15 @@ def lightning_fit(pl, model, folder: Path, epochs: int, stop_after: int = -1, re
     inputs = torch.randn(48, 4, generator=torch.Generator().manual_seed(1))
     loader = DataLoader(TensorDataset(inputs, inputs.sum(1, keepdim=True).sin()), batch_size=8)
     trainer = pl.Trainer(
-        max_epochs=epochs, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
-        default_root_dir=folder, accumulate_grad_batches=batches,
+        max_epochs=epochs,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder,
+        accumulate_grad_batches=batches,
         callbacks=[HardeningCallback(model.hardening), Stop()],
-    )  # fmt: skip
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Lightning's advice on workers
         trainer.fit(model, loader, ckpt_path=resume, weights_only=True)
@@ -409,15 +477,18 @@ def lightning_fit(pl, model, folder: Path, epochs: int, stop_after: int = -1, re
 
 
 @pytest.mark.parametrize("batches", [1, 3])
-def test_lightning_hardens_to_the_target_by_optimizer_steps(pl, tmp_path: Path, batches: int) -> None:
+def test_lightning_hardens_to_the_target_by_optimizer_steps(
+    pl, tmp_path: Path, batches: int
+) -> None:
     model = lightning_model(pl)
     lightning_fit(pl, model, tmp_path, epochs=2, batches=batches)
     assert len(model.seen) == 12
     assert model.seen[0] == pytest.approx(1.7)
     assert all(1 < each < 3 for each in model.seen[:3])
+    # Three batches of one step.
     assert [later > earlier for earlier, later in pairwise(model.seen[3:])] == [
         batches == 1 or place % batches == 2 for place in range(8)
-    ]  # three batches of one step
+    ]
     assert lambdas(model) == pytest.approx([60.0, 60.0], rel=1e-5)
     assert {found.traits.name for found in census(model.hardening.swap())} == {"relu"}
     with pytest.raises(ValueError, match="give the Trainer max_epochs or max_steps"):
@@ -443,8 +514,12 @@ def test_lightning_resumes_where_it_stopped(pl, tmp_path: Path) -> None:
 @pytest.fixture
 def hf(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate: evalsuite[transformers]")
-    return pytest.importorskip("transformers", reason="the extra evalsuite[transformers] is not installed")
+    pytest.importorskip(
+        "accelerate", reason="transformers' Trainer needs accelerate: evalsuite[transformers]"
+    )
+    return pytest.importorskip(
+        "transformers", reason="the extra evalsuite[transformers] is not installed"
+    )
 
 
 class Tokens(Dataset):
@@ -464,7 +539,9 @@ def bert() -> nn.Module:
     return hugging("bert", "BertForSequenceClassification", num_labels=2, **dropped)()
 
 
-def hf_train(hf, model: nn.Module, hardening, folder: Path, *, resume: str | None = None, stop_at: int = 0):
+def hf_train(
+    hf, model: nn.Module, hardening, folder: Path, *, resume: str | None = None, stop_at: int = 0
+):
     from evalsuite.integrations.huggingface import HardeningCallback
 
     class Stop(hf.TrainerCallback):
@@ -472,15 +549,27 @@ def hf_train(hf, model: nn.Module, hardening, folder: Path, *, resume: str | Non
             control.should_training_stop = state.global_step == stop_at
 
     arguments = hf.TrainingArguments(
-        output_dir=str(folder), num_train_epochs=2, per_device_train_batch_size=4, gradient_accumulation_steps=2,
-        learning_rate=1e-3, report_to="none", disable_tqdm=True, use_cpu=True, save_strategy="steps", save_steps=4,
-        logging_strategy="no", seed=0,
-    )  # fmt: skip
+        output_dir=str(folder),
+        num_train_epochs=2,
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=2,
+        learning_rate=1e-3,
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=True,
+        save_strategy="steps",
+        save_steps=4,
+        logging_strategy="no",
+        seed=0,
+    )
     optimizer = torch.optim.AdamW(hardening.parameter_groups(1e-3))
     trainer = hf.Trainer(
-        model, arguments, train_dataset=Tokens(), callbacks=[HardeningCallback(hardening), Stop()],
+        model,
+        arguments,
+        train_dataset=Tokens(),
+        callbacks=[HardeningCallback(hardening), Stop()],
         optimizers=(optimizer, None),
-    )  # fmt: skip
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trainer.train(resume_from_checkpoint=resume)
@@ -497,7 +586,9 @@ def test_transformers_hardens_a_bert_to_the_target_and_resumes(hf, tmp_path: Pat
     swapped = hardening.swap()
     tokens = Tokens().ids
     with torch.no_grad():
-        torch.testing.assert_close(swapped(tokens).logits, whole.eval()(tokens).logits, rtol=0, atol=0.02)
+        torch.testing.assert_close(
+            swapped(tokens).logits, whole.eval()(tokens).logits, rtol=0, atol=0.02
+        )
 
     stopped = bert()
     first = harden(stopped, target=80.0, hardness=1.7, learn=True)
@@ -513,5 +604,7 @@ def test_transformers_hardens_a_bert_to_the_target_and_resumes(hf, tmp_path: Pat
 
     third = bert()
     (checkpoint / "hardening.pt").unlink()
-    with pytest.raises(FileNotFoundError, match=r"hardening.pt is missing: to resume from another folder"):
+    with pytest.raises(
+        FileNotFoundError, match=r"hardening.pt is missing: to resume from another folder"
+    ):
         hf_train(hf, third, harden(third), tmp_path / "part", resume=str(checkpoint))

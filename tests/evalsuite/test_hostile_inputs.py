@@ -1,4 +1,6 @@
-"""Nothing that a file holds ends a command by a traceback, takes the machine, writes elsewhere, or runs code."""
+"""Nothing that a file holds ends a command by a traceback, takes the machine, writes elsewhere,
+or runs code.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,11 @@ def wrong(case: Case, outcome: Outcome, before: set[str], folder: Path) -> str:
 
 
 def names(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if "__pycache__" not in path.parts}
+    return {
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if "__pycache__" not in path.parts
+    }
 
 
 def tried(cases: Sequence[Case], folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -89,11 +95,19 @@ def alone(case: Case, folder: Path) -> Outcome:
     environment = {**os.environ, "EVALSUITE_CACHE": str(folder / "cache")}
     command = [sys.executable, "-c", _MEASURED, sys.executable, "-m", "evalsuite", *case.words]
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=250
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=250,
     )
     *output, measured = done.stdout.splitlines() or [""]
     code, memory, seconds = measured.split()
-    return Outcome(int(code), "\n".join(output) + done.stderr, "", int(memory) * 1024, float(seconds))
+    return Outcome(
+        int(code), "\n".join(output) + done.stderr, "", int(memory) * 1024, float(seconds)
+    )
 
 
 _MEASURED = """
@@ -118,7 +132,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_some_hostile_inputs_of_every_family(cases: list[Case], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_some_hostile_inputs_of_every_family(
+    cases: list[Case], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     inside = [case for case in cases if not case.alone]
     assert not tried(inside[:: len(inside) // _QUICK], folder, monkeypatch)
 
@@ -126,7 +142,9 @@ def test_some_hostile_inputs_of_every_family(cases: list[Case], folder: Path, mo
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("share", range(_SHARES))
-def test_all_hostile_inputs(share: int, cases: list[Case], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_hostile_inputs(
+    share: int, cases: list[Case], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert len(cases) >= 1000
     inside = [case for case in cases if not case.alone]
     assert not tried(inside[share::_SHARES], folder, monkeypatch)
@@ -134,5 +152,7 @@ def test_all_hostile_inputs(share: int, cases: list[Case], folder: Path, monkeyp
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_bombs_are_ended_with_a_message(cases: list[Case], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bombs_are_ended_with_a_message(
+    cases: list[Case], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert not tried([case for case in cases if case.alone], folder, monkeypatch)

@@ -16,7 +16,8 @@ import evalsuite
 from evalsuite.plugins import load_all, options_of
 
 ROOT = Path(evalsuite.__file__).parent.parent
-# What each may import at any depth, besides itself; everything not listed is a leaf that imports only the contract.
+# What each may import at any depth, besides itself; everything not listed is a leaf that imports
+# only the contract.
 ALLOWED = {
     "contract": {"samples", "tasks"},
     "samples": set(),
@@ -26,17 +27,36 @@ ALLOWED = {
     "limits": {"references"},
     "onnx_model": {"limits", "references"},
     "onnx_network": {"contract", "limits", "onnx_model", "references", "samples"},
-    "own": {"activations", "contract", "decimals", "limits", "networks", "onnx_model", "onnx_network", "plugins",
+    "own": {
+        "activations",
+        "contract",
+        "decimals",
+        "limits",
+        "networks",
+        "onnx_model",
+        "onnx_network",
+        "plugins",
         "recipe",
-        "references", "reluize", "report", "resizing", "results", "run", "samples", "sources", "tasks", "terminal",
-        "workloads"},
+        "references",
+        "reluize",
+        "report",
+        "resizing",
+        "results",
+        "run",
+        "samples",
+        "sources",
+        "tasks",
+        "terminal",
+        "workloads",
+    },
     "__main__": {"cli"},
     "command_help": set(),
     "commands": {"command_help", "limits", "plugins", "terminal"},
     "plugins": set(),
     "activations": {"plugins"},
     "reluize": {"activations", "contract", "plugins", "relaxations", "samples", "workloads"},
-    "reluize/report": {"contract", "reluize", "report"},  # its section of the report, which nothing else imports
+    # its section of the report, which nothing else imports
+    "reluize/report": {"contract", "reluize", "report"},
     "variants": {"activations", "contract", "onnx_network", "plugins", "reluize", "workloads"},
     "integrations": {"reluize"},
     "relaxations": {"activations", "contract"},
@@ -47,33 +67,94 @@ ALLOWED = {
     "exporting": {"contract", "deployment", "reluize"},
     "latency": {"contract"},
     "yardstick": {"activations", "contract", "latency", "plugins", "reluize", "samples"},
-    "verification": {"activations", "contract", "decimals", "deployment", "graph", "limits", "onnx_model",
+    "verification": {
+        "activations",
+        "contract",
+        "decimals",
+        "deployment",
+        "graph",
+        "limits",
+        "onnx_model",
         "onnx_network",
-        "plugins", "references", "relaxations", "signals"},
-    "verification/report": {"contract", "counterexamples", "report", "results", "verification"},  # another such section
+        "plugins",
+        "references",
+        "relaxations",
+        "signals",
+    },
+    # another such section
+    "verification/report": {"contract", "counterexamples", "report", "results", "verification"},
     "workloads": {"activations", "contract", "plugins", "samples", "tasks"},
     "resizing": {"activations"},
     "networks": {"activations", "contract", "onnx_network", "plugins", "resizing", "workloads"},
     "document": set(),
     "terminal": set(),
     "sums": set(),
-    "recipe": {"contract", "document", "plugins", "references", "terminal", "variants", "workloads"},
+    "recipe": {
+        "contract",
+        "document",
+        "plugins",
+        "references",
+        "terminal",
+        "variants",
+        "workloads",
+    },
     "results": {"contract", "limits", "references", "sums"},
     "signals": set(),
     "forked": {"run"},
     "sources": set(),
     "reading": {"sources"},
     "plan": {"contract", "plugins", "recipe", "sources", "workloads"},
-    "run": {"activations", "commands", "contract", "deployment", "document", "exporting", "limits", "networks",
+    "run": {
+        "activations",
+        "commands",
+        "contract",
+        "deployment",
+        "document",
+        "exporting",
+        "limits",
+        "networks",
         "onnx_network",
-        "plan", "plugins", "recipe", "reluize", "reading", "results", "samples", "signals", "sources",
-        "sums", "tasks", "terminal", "variants", "workloads"},
+        "plan",
+        "plugins",
+        "recipe",
+        "reluize",
+        "reading",
+        "results",
+        "samples",
+        "signals",
+        "sources",
+        "sums",
+        "tasks",
+        "terminal",
+        "variants",
+        "workloads",
+    },
     "report": {"contract", "latency", "plugins", "results", "sums"},
-    "studies": {"contract", "document", "limits", "plugins", "report", "results", "run", "sums", "terminal"},
+    "studies": {
+        "contract",
+        "document",
+        "limits",
+        "plugins",
+        "report",
+        "results",
+        "run",
+        "sums",
+        "terminal",
+    },
     "doctor": {"plugins"},
-    "testing": {"activations", "contract", "networks", "plugins", "relaxations", "reluize",
-        "run", "samples", "variants", "workloads"},
-}  # fmt: skip
+    "testing": {
+        "activations",
+        "contract",
+        "networks",
+        "plugins",
+        "relaxations",
+        "reluize",
+        "run",
+        "samples",
+        "variants",
+        "workloads",
+    },
+}
 
 
 def imports(file: Path) -> Iterator[str]:
@@ -91,7 +172,11 @@ def module_files() -> list[tuple[str, Path]]:
 
 def room_of(file: Path) -> str:
     """The package's folder or module; a section of the report is a room of its own."""
-    return "/".join(file.parts[:2]) if "report" in file.parts[1:-1] else file.parts[0].removesuffix(".py")
+    return (
+        "/".join(file.parts[:2])
+        if "report" in file.parts[1:-1]
+        else file.parts[0].removesuffix(".py")
+    )
 
 
 def test_imports_point_one_way() -> None:
@@ -111,30 +196,40 @@ def test_stages_import_public_names_only_and_no_other_stage() -> None:
         own = ".".join(file.relative_to(ROOT).parts[:2]).removesuffix(".py")
         for name in imports(file):
             private = name.startswith("evalsuite.")
-            if private or (name.split(".")[0] == "pipelines" and not f"{name}.".startswith(f"{own}.")):
+            if private or (
+                name.split(".")[0] == "pipelines" and not f"{name}.".startswith(f"{own}.")
+            ):
                 wrong.append(f"{file}: {name}")
     assert wrong == [], "a stage uses the public names of evalsuite, and no other stage"
 
 
 def test_the_core_of_the_report_names_no_stage_metric_option_or_variant() -> None:
-    """Sections do. A name of several words is looked for in any text, a plain word where it is the whole of one."""
+    """Sections do. A name of several words is looked for in any text, a plain word where it is
+    the whole of one.
+    """
     named = {plugin.name for group in ("stages", "variants") for plugin in load_all(group)}
     named |= {name for plugin in load_all("stages") for name, _, _ in options_of(plugin.target)}
     for study in sorted((ROOT / "reports").glob("*/results.parquet")):
         frame = pd.read_parquet(study, columns=["metric", "variant", "stage"])
         named |= {str(each) for column in frame for each in frame[column].unique() if each}
     assert {"certified_accuracy", "smt", "weight_bits", "gelu"} <= named
-    # Parts of data, keys that the contract gives verdicts, entries of run.json and of the page's data, which options
-    # and variants share the names of.
+    # Parts of data, keys that the contract gives verdicts, entries of run.json and of the page's
+    # data, which options and variants share the names of.
     named -= {"train", "calibration", "eps", "method", "steps", "seconds", "fixed"}
     found = []
     for file in sorted((ROOT / "evalsuite" / "report").glob("*.py")):
         tree = ast.parse(file.read_text())
-        documented = {id(each.body[0].value) for each in ast.walk(tree)
-                      if isinstance(each, (ast.Module, ast.ClassDef, ast.FunctionDef)) and each.body
-                      and isinstance(each.body[0], ast.Expr)}  # fmt: skip
+        documented = {
+            id(each.body[0].value)
+            for each in ast.walk(tree)
+            if isinstance(each, (ast.Module, ast.ClassDef, ast.FunctionDef))
+            and each.body
+            and isinstance(each.body[0], ast.Expr)
+        }
         for node in ast.walk(tree):
-            text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+            text = (
+                node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+            )
             if id(node) not in documented and (
                 text in named or set(re.findall(r"[a-z0-9]+(?:[_-][a-z0-9]+)+", text)) & named
             ):
@@ -146,16 +241,26 @@ LIGHT = [
     "import evalsuite",
     "import evalsuite.contract",
     "from evalsuite.cli import app",
-    "from evalsuite.recipe import read_recipe; from pathlib import Path; "
-    "read_recipe(Path('pipelines/recipes/quickstart.yaml'))",
+    (
+        "from evalsuite.recipe import read_recipe; from pathlib import Path; "
+        "read_recipe(Path('pipelines/recipes/quickstart.yaml'))"
+    ),
     "import evalsuite.run.runner, evalsuite.run.executor, evalsuite.run.progress",
 ]
 
 
 def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
-    heavy = "{'torch', 'pandas', 'onnx', 'onnxruntime', 'matplotlib', 'sklearn', 'brevitas', 'z3', 'scipy'}"
-    check = f"import sys\nfor code in {LIGHT}:\n    exec(code)\n    assert not {heavy} & set(sys.modules), code"
-    done = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, check=False)
+    heavy = (
+        "{'torch', 'pandas', 'onnx', 'onnxruntime', 'matplotlib', 'sklearn', 'brevitas', 'z3',"
+        " 'scipy'}"
+    )
+    check = (
+        f"import sys\nfor code in {LIGHT}:\n    exec(code)\n    assert not {heavy} &"
+        " set(sys.modules), code"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -167,7 +272,11 @@ def test_every_public_name_loads() -> None:
         evalsuite.nonsense  # noqa: B018
 
 
-DOCUMENTS = [*sorted(ROOT.glob("*.md")), ROOT / "reports/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [
+    *sorted(ROOT.glob("*.md")),
+    ROOT / "reports/README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

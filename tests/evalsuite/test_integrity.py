@@ -1,4 +1,6 @@
-"""What a run leaves is what it wrote, or it is refused; other people's runs are read, and can do nothing else."""
+"""What a run leaves is what it wrote, or it is refused; other people's runs are read, and can do
+nothing else.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,12 @@ from evalsuite.run.record import read_record as read_run_record
 from evalsuite.sums import FILE, changed, digest_of, read_sums, write_sums
 from evalsuite.terminal import printable, say
 
-RECORD = {"name": "demo", "baseline": "gelu", "workloads": ["digits-mlp", "digits-cnn"], "seeds": [0, 1, 2]}
+RECORD = {
+    "name": "demo",
+    "baseline": "gelu",
+    "workloads": ["digits-mlp", "digits-cnn"],
+    "seeds": [0, 1, 2],
+}
 
 
 def finished(folder: Path) -> Path:
@@ -42,7 +49,9 @@ def flip(path: Path, place: int, bit: int) -> None:
 
 
 def test_every_flipped_bit_of_the_rows_and_of_the_record_is_noticed(tmp_path: Path) -> None:
-    """Of 300 bits flipped in a file of rows 64 were read as other values: .2853 as .2833, neutral as higher."""
+    """Of 300 bits flipped in a file of rows 64 were read as other values: .2853 as .2833,
+    neutral as higher.
+    """
     draw = random.Random(0)
     folder = finished(tmp_path)
     assert len(read_results(folder)) > 100
@@ -55,7 +64,9 @@ def test_every_flipped_bit_of_the_rows_and_of_the_record_is_noticed(tmp_path: Pa
             try:
                 entries = json.loads(path.read_bytes())
                 # White space says the same; so does a record whose checksum goes by another name.
-                harmless = plain is not None and all(entries.get(name) == plain[name] for name in RECORD)
+                harmless = plain is not None and all(
+                    entries.get(name) == plain[name] for name in RECORD
+                )
             except ValueError:
                 harmless = False
             assert harmless or refused(folder), (name, path.read_bytes())
@@ -71,27 +82,45 @@ def refused(folder: Path) -> bool:
 
 
 def test_without_a_record_pages_have_checksums(tmp_path: Path) -> None:
-    """A page that is damaged is no page; what says how to read the pages is another matter, see the record's digest."""
+    """A page that is damaged is no page; what says how to read the pages is another matter, see
+    the record's digest.
+    """
     folder = write_run(tmp_path, sample_rows())
     path = folder / "results.parquet"
     metadata = pq.read_metadata(path)
     column = metadata.row_group(0).column(metadata.schema.names.index("value"))
-    flip(path, (column.dictionary_page_offset or column.data_page_offset) + column.total_compressed_size - 8, 3)
+    flip(
+        path,
+        (column.dictionary_page_offset or column.data_page_offset)
+        + column.total_compressed_size
+        - 8,
+        3,
+    )
     with pytest.raises(DamagedResults, match="cannot be read"):
         read_results(folder)
 
 
-@pytest.mark.parametrize("command", [
-    ("report", "{run}"), ("compare", "{run}", "{whole}"), ("compare", "{whole}", "{run}"),
-    ("merge", "{out}", "{whole}", "{run}"), ("query", "SELECT count(*) FROM rows", "{run}"),
-])  # fmt: skip
-def test_no_command_reads_rows_that_are_others_than_the_run_wrote(command: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("report", "{run}"),
+        ("compare", "{run}", "{whole}"),
+        ("compare", "{whole}", "{run}"),
+        ("merge", "{out}", "{whole}", "{run}"),
+        ("query", "SELECT count(*) FROM rows", "{run}"),
+    ],
+)
+def test_no_command_reads_rows_that_are_others_than_the_run_wrote(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
     whole, run = finished(tmp_path / "whole"), finished(tmp_path / "run")
     write_run(run, sample_rows()[:-5])  # a whole file, and not the run's
     places = {"run": run, "whole": whole, "out": tmp_path / "out"}
     done = call(*(word.format(**places) for word in command))
     assert done.exit_code == 2
-    assert "is not the file that the run wrote" in done.stderr or "no record of a run" in done.stderr
+    assert (
+        "is not the file that the run wrote" in done.stderr or "no record of a run" in done.stderr
+    )
     assert "Traceback" not in done.stderr
 
 
@@ -104,13 +133,29 @@ def test_a_record_that_was_changed_is_none(tmp_path: Path) -> None:
         read_record(folder)
 
 
-@pytest.mark.parametrize("statement", [
-    "COPY rows TO '{file}'", "ATTACH '{file}' AS other", "SELECT * FROM read_text('/etc/passwd')",
-    "SELECT * FROM '/etc/passwd'", "FROM read_csv('/etc/hostname')", "SELECT * FROM glob('/*')", "INSTALL httpfs",
-    "LOAD httpfs", "SET enable_external_access = true", "EXPORT DATABASE '{file}'", "PRAGMA database_list",
-    "CREATE TABLE t AS SELECT 1", "SELECT 1; COPY rows TO '{file}'", "SELECT * FROM table", "CREATE SECRET s (TYPE s3)",
-    "SELECT * FROM sniff_csv('/etc/passwd')", "DROP VIEW rows", "",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "COPY rows TO '{file}'",
+        "ATTACH '{file}' AS other",
+        "SELECT * FROM read_text('/etc/passwd')",
+        "SELECT * FROM '/etc/passwd'",
+        "FROM read_csv('/etc/hostname')",
+        "SELECT * FROM glob('/*')",
+        "INSTALL httpfs",
+        "LOAD httpfs",
+        "SET enable_external_access = true",
+        "EXPORT DATABASE '{file}'",
+        "PRAGMA database_list",
+        "CREATE TABLE t AS SELECT 1",
+        "SELECT 1; COPY rows TO '{file}'",
+        "SELECT * FROM table",
+        "CREATE SECRET s (TYPE s3)",
+        "SELECT * FROM sniff_csv('/etc/passwd')",
+        "DROP VIEW rows",
+        "",
+    ],
+)
 def test_a_query_reads_the_table_and_does_nothing_else(
     statement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,7 +171,13 @@ def test_a_query_reads_the_table_and_does_nothing_else(
 
 def test_a_query_of_the_table_is_answered(tmp_path: Path) -> None:
     pytest.importorskip("duckdb")
-    done = call("query", "WITH t AS (FROM rows) SELECT count(*) AS n FROM t", finished(tmp_path), "--format", "csv")
+    done = call(
+        "query",
+        "WITH t AS (FROM rows) SELECT count(*) AS n FROM t",
+        finished(tmp_path),
+        "--format",
+        "csv",
+    )
     assert (done.exit_code, done.stdout) == (0, f"n\n{len(sample_rows())}\n")
 
 
@@ -139,7 +190,9 @@ def test_values_move_no_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert not set(printable(HOSTILE)) & {"\x1b", "\x07", "\x9b", "\u202e", "\x08"}
     pytest.importorskip("duckdb")
     rows = [row for row in sample_rows() if row.metric == "accuracy"]
-    rows[0] = type(rows[0])(**{**{name: getattr(rows[0], name) for name in row_names(rows[0])}, "reason": HOSTILE})
+    rows[0] = type(rows[0])(
+        **{**{name: getattr(rows[0], name) for name in row_names(rows[0])}, "reason": HOSTILE}
+    )
     done = call("query", "SELECT reason FROM rows", write_run(tmp_path, rows))
     assert "\x1b" not in done.stdout
     assert "\\x1b]0;owned" in done.stdout
@@ -149,43 +202,67 @@ def row_names(row: object) -> list[str]:
     return list(row.__dataclass_fields__)  # type: ignore[attr-defined]
 
 
-def test_a_file_of_a_query_has_the_exact_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_a_query_has_the_exact_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("duckdb")
-    run, words = write_run(tmp_path, sample_rows()), ("query", "SELECT chr(27) AS letter", "--format", "csv")
+    run, words = (
+        write_run(tmp_path, sample_rows()),
+        ("query", "SELECT chr(27) AS letter", "--format", "csv"),
+    )
     assert call(*words[:2], run, *words[2:]).stdout == "letter\n\x1b\n"
     monkeypatch.setattr(terminal, "on_terminal", lambda: True)
     assert "\\x1b" in call(*words[:2], run, *words[2:]).stdout
 
 
 def with_files(run: Path, text: str) -> Path:
-    for name in ("artefacts/digits-mlp/gelu/0/export/model.onnx", "logs/digits-mlp/gelu/0/export.log"):
+    for name in (
+        "artefacts/digits-mlp/gelu/0/export/model.onnx",
+        "logs/digits-mlp/gelu/0/export.log",
+    ):
         (run / name).parent.mkdir(parents=True, exist_ok=True)
         (run / name).write_text(text)
     return run
 
 
 def runs(folder: Path) -> tuple[Path, Path]:
-    """Two finished runs of one recipe with the same jobs, whose artefacts differ, as clocks and dates make them."""
+    """Two finished runs of one recipe with the same jobs, whose artefacts differ, as clocks and
+    dates make them.
+    """
     from test_studies import cut
 
-    return with_files(cut(folder / "a", 0), "of the first"), with_files(cut(folder / "b", 0, 1), "of the last")
+    return with_files(cut(folder / "a", 0), "of the first"), with_files(
+        cut(folder / "b", 0, 1), "of the last"
+    )
 
 
 def test_artefacts_travel_with_their_rows(tmp_path: Path) -> None:
-    """The rows of a job that both have are the first run's, and so are its files; they were the last run's."""
+    """The rows of a job that both have are the first run's, and so are its files; they were the
+    last run's.
+    """
     done = call("merge", tmp_path / "out", *runs(tmp_path))
     assert done.exit_code == 0, done.stderr
-    for name in ("artefacts/digits-mlp/gelu/0/export/model.onnx", "logs/digits-mlp/gelu/0/export.log"):
+    for name in (
+        "artefacts/digits-mlp/gelu/0/export/model.onnx",
+        "logs/digits-mlp/gelu/0/export.log",
+    ):
         assert (tmp_path / "out" / name).read_text() == "of the first"
     record = read_run_record(tmp_path / "out")
     assert record is not None
     assert record.results == digest_of(tmp_path / "out" / "results.parquet")
 
 
-@pytest.mark.parametrize("place", [
-    "artefacts/digits-mlp/gelu/0/export/model.onnx", "artefacts/digits-mlp/gelu/0/export", "artefacts/digits-mlp",
-    "artefacts", "logs/digits-mlp/gelu/0/export.log", "logs",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "place",
+    [
+        "artefacts/digits-mlp/gelu/0/export/model.onnx",
+        "artefacts/digits-mlp/gelu/0/export",
+        "artefacts/digits-mlp",
+        "artefacts",
+        "logs/digits-mlp/gelu/0/export.log",
+        "logs",
+    ],
+)
 def test_links_are_not_followed(place: str, tmp_path: Path) -> None:
     """A link to a file of the system was copied into the result."""
     first, second = runs(tmp_path)
@@ -208,12 +285,20 @@ def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "config", [None, {}, {"model_type": "mine"}, {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config"}}]
+    "config",
+    [
+        None,
+        {},
+        {"model_type": "mine"},
+        {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config"}},
+    ],
 )
 def test_the_code_of_a_tokenizers_folder_is_not_run(
     config: dict[str, object] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The library asked "run the custom code? [y/N]"; somebody who says yes is given no choice here."""
+    """The library asked "run the custom code? [y/N]"; somebody who says yes is given no choice
+    here.
+    """
     pytest.importorskip("transformers")
     written = tmp_path / "written"
     folder = tmp_path / f"model{len(str(config))}"
@@ -234,21 +319,27 @@ def test_settings_of_a_tokenizer_that_are_no_object_are_refused(text: str, tmp_p
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
 
-    Tokenizer(WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]")).save(str(tmp_path / "tokenizer.json"))
+    Tokenizer(WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]")).save(
+        str(tmp_path / "tokenizer.json")
+    )
     (tmp_path / "tokenizer_config.json").write_text(text)
     with pytest.raises(OwnError, match=r"tokenizer_config\.json: (cannot be read as JSON|holds)"):
         tokenizer_of(str(tmp_path), "the text")
 
 
 def test_every_flipped_bit_of_any_file_of_a_run_is_told(tmp_path: Path) -> None:
-    """2,000 flips over rows, record, artefacts, logs, page, Markdown and tables: what is not as written is named."""
+    """2,000 flips over rows, record, artefacts, logs, page, Markdown and tables: what is not as
+    written is named.
+    """
     run = with_files(finished(tmp_path / "run"), "an artefact\n")
     write_sums(run)
     assert call("report", run).exit_code == 0
     files = [path for path in run.rglob("*") if path.is_file()]
     kinds = {path.suffix for path in files}
     assert {".parquet", ".json", ".onnx", ".log", ".html", ".md", ".csv", ""} <= kinds
-    assert set(read_sums(run)) == {path.relative_to(run).as_posix() for path in files if path.name != FILE}
+    assert set(read_sums(run)) == {
+        path.relative_to(run).as_posix() for path in files if path.name != FILE
+    }
     assert list(changed(run)) == []
     draw = random.Random(0)
     for _ in range(2000):
@@ -256,7 +347,8 @@ def test_every_flipped_bit_of_any_file_of_a_run_is_told(tmp_path: Path) -> None:
         whole = path.read_bytes()
         if whole:
             flip(path, draw.randrange(len(whole)), draw.randrange(8))
-            if path.name == FILE:  # a line that is none says nothing of its file; any other names it
+            # a line that is none says nothing of its file; any other names it
+            if path.name == FILE:
                 assert list(changed(run)) or len(read_sums(run)) < len(files) - 1
             else:
                 assert digest_of(path) != read_sums(run)[path.relative_to(run).as_posix()]
@@ -276,14 +368,18 @@ def test_a_run_leaves_the_sums_of_its_files(workshop: Workshop) -> None:
     names = set(read_sums(workshop.out))
     assert {"results.parquet", "run.json", "journal.jsonl"} <= names
     assert any(name.startswith("artefacts/") for name in names)
-    check = subprocess.run(["sha256sum", "--check", "--quiet", FILE], cwd=workshop.out, capture_output=True, text=True)
+    check = subprocess.run(
+        ["sha256sum", "--check", "--quiet", FILE], cwd=workshop.out, capture_output=True, text=True
+    )
     assert (check.returncode, check.stdout) == (0, "")
 
 
 def test_outputs_that_are_kept_have_the_rights_that_the_umask_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They were readable by their writer alone, so that a second user's job of the same model ended."""
+    """They were readable by their writer alone, so that a second user's job of the same model
+    ended.
+    """
     monkeypatch.setattr(own, "originals_folder", lambda: tmp_path / "originals")
     before = os.umask(0o022)
     try:
@@ -294,4 +390,6 @@ def test_outputs_that_are_kept_have_the_rights_that_the_umask_leaves(
         os.umask(before)
     (file,) = (tmp_path / "originals").iterdir()
     assert file.stat().st_mode & 0o777 == 0o644
-    assert torch.equal(own.Originals("key", lambda inputs: 0 * inputs)(torch.ones(2, 3)), torch.ones(2, 3))
+    assert torch.equal(
+        own.Originals("key", lambda inputs: 0 * inputs)(torch.ones(2, 3)), torch.ones(2, 3)
+    )

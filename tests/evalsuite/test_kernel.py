@@ -44,7 +44,10 @@ def computed(x: torch.Tensor, hardness: float, compiled: bool | None) -> tuple[t
     value = lambda_gelu(x, scale, compiled=compiled)
     value.sum().backward()
     of_hardness = torch.stack(
-        [torch.autograd.grad(lambda_gelu(each, scale, compiled=compiled), scale)[0] for each in x.detach().reshape(-1)]
+        [
+            torch.autograd.grad(lambda_gelu(each, scale, compiled=compiled), scale)[0]
+            for each in x.detach().reshape(-1)
+        ]
     )
     assert x.grad is not None
     return value.detach(), x.grad, of_hardness
@@ -54,7 +57,9 @@ def points(hardness: float, dtype: torch.dtype, reach: float) -> torch.Tensor:
     """Points with |lambda x| up to `reach`: spread, near 0, and around the zero of df/dx."""
     generator = torch.Generator().manual_seed(0)
     spread = (torch.rand(150, generator=generator, dtype=torch.float64) * 2 - 1) * reach
-    tiny = torch.tensor([0.0, 1e-12, -1e-12, 1e-3, -1e-3, -0.7518, 1.4142, -1.4142], dtype=torch.float64)
+    tiny = torch.tensor(
+        [0.0, 1e-12, -1e-12, 1e-3, -1e-3, -0.7518, 1.4142, -1.4142], dtype=torch.float64
+    )
     return (torch.cat([spread, tiny]) / hardness).to(dtype)
 
 
@@ -64,14 +69,18 @@ def points(hardness: float, dtype: torch.dtype, reach: float) -> torch.Tensor:
     [
         pytest.param(torch.float64, False, 37.0, 1e-12, id="float64"),
         pytest.param(torch.float32, False, 13.0, 1e-6, id="float32"),
-        pytest.param(torch.float32, True, 13.0, 1e-6, id="compiled", marks=[needs_numba, pytest.mark.slow]),
+        pytest.param(
+            torch.float32, True, 13.0, 1e-6, id="compiled", marks=[needs_numba, pytest.mark.slow]
+        ),
     ],
 )
 def test_it_is_relatively_exact_down_to_the_underflow_and_float32_by_torch_to_its_scale(
     dtype: torch.dtype, compiled: bool, reach: float, step: float, hardness: float
 ) -> None:
     x, least = points(hardness, dtype, reach), 1e-300 if dtype == torch.float64 else 1e-37
-    for each, *found in zip(x.tolist(), *(part.tolist() for part in computed(x, hardness, compiled)), strict=True):
+    for each, *found in zip(
+        x.tolist(), *(part.tolist() for part in computed(x, hardness, compiled)), strict=True
+    ):
         value, slope, of_hardness, scale = exact(each, hardness)
         sizes = [abs(value), scale, of_hardness]
         if dtype == torch.float32 and not compiled:
@@ -84,7 +93,13 @@ def test_it_is_relatively_exact_down_to_the_underflow_and_float32_by_torch_to_it
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
     "large",
-    [None, *(pytest.param(each, marks=needs_numba) for each in (torch.contiguous_format, torch.channels_last))],
+    [
+        None,
+        *(
+            pytest.param(each, marks=needs_numba)
+            for each in (torch.contiguous_format, torch.channels_last)
+        ),
+    ],
     ids=str,
 )
 def test_half_precision_is_float32_rounded_once_where_large_by_the_compiled_kernel(
@@ -93,12 +108,19 @@ def test_half_precision_is_float32_rounded_once_where_large_by_the_compiled_kern
     torch.manual_seed(0)
     asked: list[torch.dtype] = []
     if large is None:
-        x = torch.cat([torch.linspace(-6, 6, 301), torch.randn(300)]).to(dtype).reshape(-1, 1, 1).expand(-1, 3, 2)
+        x = (
+            torch.cat([torch.linspace(-6, 6, 301), torch.randn(300)])
+            .to(dtype)
+            .reshape(-1, 1, 1)
+            .expand(-1, 3, 2)
+        )
     else:
         x = torch.randn(8, 3, 50, 50).to(dtype).contiguous(memory_format=large)
         fused = _fused()
         plain = fused.value
-        monkeypatch.setattr(fused, "value", lambda x, *rest: asked.append(x.dtype) or plain(x, *rest))
+        monkeypatch.setattr(
+            fused, "value", lambda x, *rest: asked.append(x.dtype) or plain(x, *rest)
+        )
     upstream = torch.randn(x.shape).to(dtype)
     for hardness in (torch.tensor(1.7), torch.tensor([1.2, 3.0, 30.0])):
         half, full = x.clone().requires_grad_(), x.float().requires_grad_()
@@ -129,7 +151,22 @@ def test_autocast_keeps_the_dtype_of_what_comes_in() -> None:
 @pytest.mark.parametrize("hardness", [1.0, 1.7, 160.0, 1e6])
 @pytest.mark.parametrize("shape", ["one", "per channel"])
 def test_no_nan_at_the_ends_of_float32(compiled: bool, hardness: float, shape: str) -> None:
-    ends = [0.0, -0.0, 1e30, -1e30, 1e-45, -1e-45, 1e-38, -1e-38, 1e19, -1e19, 14.4, -14.4, float("inf"), -float("inf")]
+    ends = [
+        0.0,
+        -0.0,
+        1e30,
+        -1e30,
+        1e-45,
+        -1e-45,
+        1e-38,
+        -1e-38,
+        1e19,
+        -1e19,
+        14.4,
+        -14.4,
+        float("inf"),
+        -float("inf"),
+    ]
     x = torch.tensor(ends).reshape(1, -1).requires_grad_()
     scale = torch.full((len(ends),) if shape == "per channel" else (), hardness, requires_grad=True)
     value = lambda_gelu(x, scale, compiled=compiled)
@@ -173,7 +210,9 @@ def layouts() -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("compiled", PATHS)
 @pytest.mark.parametrize("name", layouts())
 @pytest.mark.parametrize("upstream_like", ["sum", "dense", "transposed"])
-def test_layouts_agree_with_autograd_on_the_plain_formula(compiled: bool, name: str, upstream_like: str) -> None:
+def test_layouts_agree_with_autograd_on_the_plain_formula(
+    compiled: bool, name: str, upstream_like: str
+) -> None:
     source = layouts()[name]
     generator = torch.Generator().manual_seed(2)
     upstream = torch.randn(source.shape, generator=generator)
@@ -189,7 +228,9 @@ def test_layouts_agree_with_autograd_on_the_plain_formula(compiled: bool, name: 
         expected.backward(upstream.double())
         torch.testing.assert_close(value, expected.float(), rtol=2e-6, atol=1e-6)
         torch.testing.assert_close(x.grad, other.grad.float(), rtol=2e-6, atol=2e-6)
-        torch.testing.assert_close(scale.grad, same.grad.float(), rtol=2e-6, atol=1e-6 * max(1, len(x)))
+        torch.testing.assert_close(
+            scale.grad, same.grad.float(), rtol=2e-6, atol=1e-6 * max(1, len(x))
+        )
         if name == "channels last":
             assert value.is_contiguous(memory_format=torch.channels_last)
 
@@ -212,7 +253,9 @@ def test_gradcheck_twice(channels: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("channels", [None, 3])
 @pytest.mark.parametrize("learns", [True, False])
-def test_transforms_and_forward_mode_see_through_the_kernel(channels: int | None, learns: bool) -> None:
+def test_transforms_and_forward_mode_see_through_the_kernel(
+    channels: int | None, learns: bool
+) -> None:
     generator = torch.Generator().manual_seed(0)
     x, tangent = torch.randn(2, 5, 3, generator=generator)
     layer = LambdaGELU(channels, hardness=2.0).requires_grad_(learns)
@@ -238,7 +281,9 @@ def test_gradients_to_be_differentiated_again_are_those_that_are_not(dtype: torc
     loss = lambda_gelu(x, hardness, compiled=False).nan_to_num(0, 0, 0).double().sum()
     plain = torch.autograd.grad(loss, (x, hardness), retain_graph=True)
     again = torch.autograd.grad(loss, (x, hardness), create_graph=True)
-    step = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 1e-6, torch.float64: 1e-12}[dtype]
+    step = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 1e-6, torch.float64: 1e-12}[
+        dtype
+    ]
     torch.testing.assert_close(again[0], plain[0], rtol=step, atol=1e-6)
     torch.testing.assert_close(again[1], plain[1], rtol=1e-5, atol=0)
     second = torch.autograd.grad(again[0].double().sum() + again[1], (x, hardness))
@@ -248,7 +293,9 @@ def test_gradients_to_be_differentiated_again_are_those_that_are_not(dtype: torc
 def test_a_large_sum_of_half_precision_gradients_does_not_overflow() -> None:
     x = torch.full((400_000,), 0.5, dtype=torch.float16, requires_grad=True)
     hardness = torch.tensor(1.0, requires_grad=True)
-    (found,) = torch.autograd.grad(lambda_gelu(x, hardness).double().sum(), hardness, create_graph=True)
+    (found,) = torch.autograd.grad(
+        lambda_gelu(x, hardness).double().sum(), hardness, create_graph=True
+    )
     assert found.item() == pytest.approx(400_000 * float(exact(0.5, 1.0)[2]), rel=1e-4)
 
 
@@ -261,8 +308,13 @@ def test_gradients_are_the_same_bits_each_time_and_for_any_number_of_threads(
     x = torch.randn(512, 8, 150, generator=torch.Generator().manual_seed(3))
 
     def gradients() -> tuple[torch.Tensor, torch.Tensor]:
-        inputs, scale = x.clone().requires_grad_(), torch.full((channels,) if channels else (), 1.7, requires_grad=True)
-        return torch.autograd.grad(lambda_gelu(inputs, scale, compiled=compiled).square().sum(), (inputs, scale))
+        inputs, scale = (
+            x.clone().requires_grad_(),
+            torch.full((channels,) if channels else (), 1.7, requires_grad=True),
+        )
+        return torch.autograd.grad(
+            lambda_gelu(inputs, scale, compiled=compiled).square().sum(), (inputs, scale)
+        )
 
     one, again = gradients(), gradients()
     assert all(torch.equal(a, b) for a, b in zip(one, again, strict=True))
@@ -329,17 +381,29 @@ ZEROS, TWO = torch.zeros(3), torch.tensor(2.0)
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: lambda_gelu(torch.zeros(3, 4), torch.ones(3)), r"shape \(3,\) for an input of shape \(3, 4\)"),
+        (
+            lambda: lambda_gelu(torch.zeros(3, 4), torch.ones(3)),
+            r"shape \(3,\) for an input of shape \(3, 4\)",
+        ),
         (lambda: lambda_gelu(ZEROS, torch.ones(3)), "channels being dimension 1"),
         (lambda: lambda_gelu(torch.zeros(3, 4), torch.ones(1, 4)), "one value per channel"),
         (lambda: lambda_gelu(ZEROS.long(), TWO), r"floating-point input, got torch\.int64"),
-        (lambda: lambda_gelu(ZEROS.double(), TWO, compiled=True), r"takes float32 on the CPU, got torch\.float64"),
-        (lambda: lambda_gelu(ZEROS.bfloat16(), TWO, compiled=True), r"takes float32 on the CPU, got torch\.bfloat16"),
+        (
+            lambda: lambda_gelu(ZEROS.double(), TWO, compiled=True),
+            r"takes float32 on the CPU, got torch\.float64",
+        ),
+        (
+            lambda: lambda_gelu(ZEROS.bfloat16(), TWO, compiled=True),
+            r"takes float32 on the CPU, got torch\.bfloat16",
+        ),
         (lambda: LambdaGELU(hardness=float("inf")), "hardness must be > 1 and finite, got inf"),
         (lambda: LambdaGELU(hardness=float("nan")), "hardness must be > 1"),
         (lambda: LambdaGELU(hardness=1.0), "hardness must be > 1"),
         (lambda: Swish(hardness=1.0), "hardness must be > 1"),
-        (lambda: LambdaGELU(temperature=float("inf")), "temperature must be > 0 and finite, got inf"),
+        (
+            lambda: LambdaGELU(temperature=float("inf")),
+            "temperature must be > 0 and finite, got inf",
+        ),
         (lambda: LambdaGELU(channels=0), "channels must be >= 1, got 0"),
         (lambda: LambdaGELU(dimension=2), "dimension must be 1 or -1"),
         (lambda: Swish(dimension=2), "dimension must be 1 or -1"),
@@ -376,7 +440,9 @@ print(here)
 def test_processes_may_compile_at_once_and_fork_afterwards(tmp_path: Path) -> None:
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
     started = [
-        subprocess.Popen([sys.executable, "-c", STEP], env=environment, stdout=-1, stderr=-1, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", STEP], env=environment, stdout=-1, stderr=-1, text=True
+        )
         for _ in range(2)
     ]
     done = [process.communicate(timeout=120) for process in started]
@@ -394,7 +460,9 @@ def test_one_lambda_per_feature_of_the_last_dimension(kind: type) -> None:
     x = torch.randn(3, 5, 4, dtype=torch.float64)
     assert torch.equal(last(x), first(x.transpose(1, 2)).transpose(1, 2))
     assert torch.autograd.gradcheck(last, x.requires_grad_())
-    with pytest.raises(ValueError, match=r"4 lambdas, .* of shape \(3, 4, 5\), whose channels are dimension -1"):
+    with pytest.raises(
+        ValueError, match=r"4 lambdas, .* of shape \(3, 4, 5\), whose channels are dimension -1"
+    ):
         last(torch.zeros(3, 4, 5, dtype=torch.float64))
     with pytest.raises(ValueError, match=r"shape \(3,\), this activation's \(4,\)"):
         last.set_hardness(torch.tensor([2.0, 3.0, 4.0]))

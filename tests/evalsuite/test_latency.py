@@ -1,4 +1,6 @@
-"""Clock readings: intervals of medians, what disturbs them, and that equal graphs take equally long."""
+"""Clock readings: intervals of medians, what disturbs them, and that equal graphs take equally
+long.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,28 @@ import torch
 from onnx import TensorProto, helper
 from torch import nn
 
-from evalsuite import Direction, Metric, Reading, Split, export_onnx, graph_digest, latency, relative_latency
+from evalsuite import (
+    Direction,
+    Metric,
+    Reading,
+    Split,
+    export_onnx,
+    graph_digest,
+    latency,
+    relative_latency,
+)
 from evalsuite.latency import Latency, compare_latency, median_interval, steady_latency
 from evalsuite.report.clocks import without_contradictions
 from evalsuite.results import Origin, read_results, row_of, write_parquet
 
-JOB = {"workload": "digits", "variant": "relu", "seed": 0, "step": "export", "stage": "export", "key": "k"}
+JOB = {
+    "workload": "digits",
+    "variant": "relu",
+    "seed": 0,
+    "step": "export",
+    "stage": "export",
+    "key": "k",
+}
 
 
 @pytest.fixture
@@ -63,7 +81,9 @@ def test_the_interval_of_a_median_covers_it_and_is_the_narrowest_of_its_kind() -
         median_interval([1.0] * 5)
 
 
-def test_medians_ratios_and_intervals_are_of_the_timings(takes: Callable[..., Callable[..., None]]) -> None:
+def test_medians_ratios_and_intervals_are_of_the_timings(
+    takes: Callable[..., Callable[..., None]],
+) -> None:
     found = compare_latency(takes(3.0), takes(4.0), pairs=8, seconds=1000)
     assert (found.first, found.second, found.ratio, found.pairs) == (3, 4, 0.75, 8)
     assert found.intervals == {"first": (3, 3), "second": (4, 4), "ratio": (0.75, 0.75)}
@@ -74,9 +94,13 @@ def test_a_scattered_reading_has_no_value_but_its_reason_and_its_interval(
     takes: Callable[..., Callable[..., None]], strict: None
 ) -> None:
     found = steady_latency(takes(1.0, 1.0, 2.0, 1.5, 1.0), takes(1.0), patience=50)
-    metric = found.metric("ratio", "relative_latency", Direction.LOWER, {"batch": 1}, reason="over gelu")
+    metric = found.metric(
+        "ratio", "relative_latency", Direction.LOWER, {"batch": 1}, reason="over gelu"
+    )
     assert metric.value is None
-    assert metric.reason.startswith("not measured: noisy: its 95 % interval, 1 to 1.5, is wider than ± 5 %")
+    assert metric.reason.startswith(
+        "not measured: noisy: its 95 % interval, 1 to 1.5, is wider than ± 5 %"
+    )
     assert metric.reason.endswith("over gelu")
     assert metric.reading is not None
     assert (metric.reading.low, metric.reading.high) == (1.0, 1.5)
@@ -84,11 +108,18 @@ def test_a_scattered_reading_has_no_value_but_its_reason_and_its_interval(
     assert found.metric("second", "latency", Direction.LOWER, {}).value == 1.0
 
 
-def test_rounds_go_on_until_the_wanted_numbers_are_narrow(takes: Callable[..., Callable[..., None]]) -> None:
-    """Three warm-up calls and one that counts repetitions, then a first round of six pairs that are scattered."""
+def test_rounds_go_on_until_the_wanted_numbers_are_narrow(
+    takes: Callable[..., Callable[..., None]],
+) -> None:
+    """Three warm-up calls and one that counts repetitions, then a first round of six pairs that
+    are scattered.
+    """
     scattered = [1.0] * 4 + [1.0, 3.0, 1.0, 3.0, 1.0, 3.0]
     assert steady_latency(takes(*scattered, *[1.0] * 200), takes(1.0), patience=1000).pairs > 6
-    assert steady_latency(takes(*scattered, *[1.0] * 200), takes(1.0), "second", patience=1000).pairs == 6
+    assert (
+        steady_latency(takes(*scattered, *[1.0] * 200), takes(1.0), "second", patience=1000).pairs
+        == 6
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,7 +156,9 @@ def export(module: nn.Module, path: Path) -> onnx.ModelProto:
 
 def network(activation: nn.Module, channels: int = 4, seed: int = 0) -> nn.Module:
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Conv2d(1, channels, 3), activation, nn.Flatten(), nn.Linear(36 * channels, 3))
+    return nn.Sequential(
+        nn.Conv2d(1, channels, 3), activation, nn.Flatten(), nn.Linear(36 * channels, 3)
+    )
 
 
 def test_graphs_are_equal_but_for_weights(tmp_path: Path) -> None:
@@ -161,14 +194,21 @@ def test_a_zero_point_decides_what_is_executed_and_a_scale_or_a_name_does_not() 
     assert graph_digest(quantizer(0, 0.5)) != graph_digest(quantizer(128, 0.5))
 
 
-@pytest.mark.parametrize(("seconds", "graphs", "measured"), [
-    (1.5, ("same", "same"), False),
-    (1.01, ("same", "same"), True),
-    (1.5, ("one", "other"), True),
-    (1.5, ("", ""), True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("seconds", "graphs", "measured"),
+    [
+        (1.5, ("same", "same"), False),
+        (1.01, ("same", "same"), True),
+        (1.5, ("one", "other"), True),
+        (1.5, ("", ""), True),
+    ],
+)
 def test_two_equal_graphs_that_differ_are_noise(
-    seconds: float, graphs: tuple[str, str], measured: bool, takes: Callable[..., Callable[..., None]], strict: None
+    seconds: float,
+    graphs: tuple[str, str],
+    measured: bool,
+    takes: Callable[..., Callable[..., None]],
+    strict: None,
 ) -> None:
     part = Split(torch.rand(3, 2), torch.arange(3))
     found = relative_latency(takes(seconds), takes(1.0), part, 1, reason="over gelu", graphs=graphs)
@@ -181,8 +221,15 @@ def test_two_equal_graphs_that_differ_are_noise(
 def readings(*values: float, graph: str = "g", half: float = 0.01) -> pd.DataFrame:
     rows = []
     for place, value in enumerate(values):
-        metric = Metric("relative_latency", value, "ratio", Direction.LOWER, {"batch": 1}, timing=True,
-                        reading=Reading(value - half, value + half, 30, 0.1, graph))  # fmt: skip
+        metric = Metric(
+            "relative_latency",
+            value,
+            "ratio",
+            Direction.LOWER,
+            {"batch": 1},
+            timing=True,
+            reading=Reading(value - half, value + half, 30, 0.1, graph),
+        )
         rows.append(vars_of(row_of(metric, {**JOB, "variant": f"v{place}"})))
     return pd.DataFrame(rows).assign(host="here")
 
@@ -191,13 +238,20 @@ def vars_of(row: object) -> dict[str, object]:
     return {name: getattr(row, name) for name in row.__dataclass_fields__}  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("values", "kept"), [
-    ((0.091, 1.026, 0.979), (False, True, True)),  # as one report had them: -51, -4 and -7 points
-    ((1.0, 1.01, 1.02), (True, True, True)),
-    ((1.0, 1.4), (False, False)),
-    ((1.0, 1.0, 1.0, 1.4, 0.6), (True, True, True, False, False)),
-    ((0.7,), (True,)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("values", "kept"),
+    [
+        (
+            (0.091, 1.026, 0.979),
+            # As one report had them: -51, -4 and -7 points.
+            (False, True, True),
+        ),
+        ((1.0, 1.01, 1.02), (True, True, True)),
+        ((1.0, 1.4), (False, False)),
+        ((1.0, 1.0, 1.0, 1.4, 0.6), (True, True, True, False, False)),
+        ((0.7,), (True,)),
+    ],
+)
 def test_readings_of_equal_graphs_that_contradict_each_other_have_no_value(
     values: tuple[float, ...], kept: tuple[bool, ...]
 ) -> None:
@@ -224,7 +278,9 @@ def test_a_row_keeps_its_reading_in_the_file(tmp_path: Path) -> None:
     reading = Reading(0.9, 1.1, 60, 0.25, "one/other")
     metric = Metric("ratio", 1.0, "ratio", Direction.LOWER, timing=True, reading=reading)
     plain = Metric("accuracy", 0.5, "fraction", Direction.HIGHER)
-    write_parquet([(Origin(), [row_of(metric, JOB), row_of(plain, JOB)])], tmp_path / "results.parquet")
+    write_parquet(
+        [(Origin(), [row_of(metric, JOB), row_of(plain, JOB)])], tmp_path / "results.parquet"
+    )
     rows = read_results(tmp_path)
     columns = ["reading_low", "reading_high", "repetitions", "load", "graph"]
     assert rows.loc[0, columns].tolist() == [0.9, 1.1, 60, 0.25, "one/other"]
@@ -232,7 +288,9 @@ def test_a_row_keeps_its_reading_in_the_file(tmp_path: Path) -> None:
     assert rows.loc[1, "graph"] == ""
 
 
-def test_noisy_readings_are_kept_where_the_machine_is_never_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_noisy_readings_are_kept_where_the_machine_is_never_quiet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     wide = Latency(1.0, 1.0, 1.0, {"first": (0.5, 2.0), "second": (1, 1), "ratio": (1, 1)}, 30, 0.0)
     monkeypatch.setenv("EVALSUITE_NOISY_TIMES", "keep")
     metric = wide.metric("first", "latency", Direction.LOWER, {})

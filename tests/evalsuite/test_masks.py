@@ -68,7 +68,10 @@ SIBLINGS: dict[str, tuple[torch.Tensor, Formula]] = {
     "infinite, then finite": (masks(-math.inf), lambda s, m, of: (s + m) + 1.0),
     "+2^100": (masks(BIG), lambda s, m, of: s + m),
     "+2^100 elsewhere": (masks(BIG, ~CAUSAL), lambda s, m, of: s + m),
-    "a whole row": (masks(LOWEST, torch.tensor([[True] * 3, [False] * 3, [False] * 3])), lambda s, m, of: s + m),
+    "a whole row": (
+        masks(LOWEST, torch.tensor([[True] * 3, [False] * 3, [False] * 3])),
+        lambda s, m, of: s + m,
+    ),
     "every row": (masks(-BIG, torch.ones(ROWS, ROWS).bool()), lambda s, m, of: s + m),
     "outweighed": (masks(-BIG), lambda s, m, of: BIG * of.relu(s) + m),
     "outweighed, chosen": (masks(1.0), lambda s, m, of: of.choose(m > 0, -BIG, -BIG * of.relu(s))),
@@ -76,7 +79,7 @@ SIBLINGS: dict[str, tuple[torch.Tensor, Formula]] = {
     "scores of huge scale": (masks(LOWEST), lambda s, m, of: 2.0**126 * s + m),
     "two levels": (masks(-BIG) + 2 * masks(-BIG, CAUSAL.roll(1, 0)), lambda s, m, of: s + m),
     "then through ReLU": (masks(-BIG), lambda s, m, of: of.relu(s + m)),
-}  # fmt: skip
+}
 
 
 def network(mask: torch.Tensor, formula: Formula) -> nn.Module:
@@ -98,7 +101,9 @@ def exact(module: Any, formula: Formula, point: torch.Tensor) -> torch.Tensor:
     """The outputs at a point (4,), whose scores have 600 bits: no mask hides by rounding."""
     inputs, mask = [mpf(x) for x in point.tolist()], module.mask.flatten().tolist()
     scores, shares = [], []
-    for row, bias, m in zip(module.first.weight.tolist(), module.first.bias.tolist(), mask, strict=True):
+    for row, bias, m in zip(
+        module.first.weight.tolist(), module.first.bias.tolist(), mask, strict=True
+    ):
         score = sum((mpf(a) * b for a, b in zip(row, inputs, strict=True)), mpf(bias))
         scores.append(formula(score, mpf(m), Numbers()))
     for row in (scores[start : start + ROWS] for start in range(0, ROWS * ROWS, ROWS)):
@@ -109,15 +114,23 @@ def exact(module: Any, formula: Formula, point: torch.Tensor) -> torch.Tensor:
     return (torch.tensor(shares, dtype=torch.float64) @ last.double().T).flatten()
 
 
-def ends_of_zonotope(graph: Graph, lower: torch.Tensor, upper: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def ends_of_zonotope(
+    graph: Graph, lower: torch.Tensor, upper: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     eye = torch.eye(2 * ROWS, dtype=torch.float64)
     found = zonotope_of(graph, lower, upper)
     return found.lower_bounds(eye), -found.lower_bounds(-eye)
 
 
-def ends_of_lines(graph: Graph, lower: torch.Tensor, upper: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def ends_of_lines(
+    graph: Graph, lower: torch.Tensor, upper: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     eye = torch.eye(2 * ROWS, dtype=torch.float64)
-    found = Propagation(graph_of_typed(graph, "x"), lower, upper).lower_bounds(torch.cat([eye, -eye])).value[0]
+    found = (
+        Propagation(graph_of_typed(graph, "x"), lower, upper)
+        .lower_bounds(torch.cat([eye, -eye]))
+        .value[0]
+    )
     return found[: 2 * ROWS], -found[2 * ROWS :]
 
 
@@ -157,7 +170,9 @@ def test_a_mask_that_nothing_outweighs_costs_no_precision(bounded: Bounded, fill
 
 
 def test_a_score_vanishes_where_bounds_prove_it() -> None:
-    lower = torch.tensor([[0.0, -2000.0, -math.inf], [-1e30, -1e30, -1e30], [-math.inf] * 3]).double()
+    lower = torch.tensor(
+        [[0.0, -2000.0, -math.inf], [-1e30, -1e30, -1e30], [-math.inf] * 3]
+    ).double()
     upper = torch.tensor([[1.0, -999.0, -math.inf], [1e30, -1e30, -1e30], [-math.inf] * 3]).double()
     assert vanishing(lower, upper, -1).tolist() == [[False, False, True], [False] * 3, [True] * 3]
     upper[0, 1] = -1000.1

@@ -17,7 +17,9 @@ from evalsuite.workloads import pydoc
 
 @pytest.fixture
 def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Makes a distribution look uninstalled to this process and to the jobs that are forked from it."""
+    """Makes a distribution look uninstalled to this process and to the jobs that are forked from
+    it.
+    """
 
     def take_away(name: str) -> None:
         def version(library: str) -> str:
@@ -36,22 +38,28 @@ def test_the_cure_is_one_that_pip_can_resolve(without: Callable[[str], None]) ->
     assert cure_of("auto_LiRPA") == cure_of("auto-LiRPA") == "pip install --no-deps auto-LiRPA==0.3"
     without("auto-LiRPA")
     told = missing(("torch", "auto-LiRPA", "no-such-thing"))
-    assert told == (
-        "auto-LiRPA is not installed: pip install --no-deps auto-LiRPA==0.3; "
+    assert (
+        told == "auto-LiRPA is not installed: pip install --no-deps auto-LiRPA==0.3; "
         'no-such-thing is not installed: pip install "no-such-thing"'
     )
 
 
-def test_a_stage_without_its_library_is_a_row_and_the_others_are_measured(workshop: Workshop) -> None:
+def test_a_stage_without_its_library_is_a_row_and_the_others_are_measured(
+    workshop: Workshop,
+) -> None:
     """The recipe was refused as a whole, with a cure that pip could not resolve."""
-    done = workshop.run(workshop.recipe("  - accuracy\n  - lacks-library\n", ONE), "--executor", "serial")
+    done = workshop.run(
+        workshop.recipe("  - accuracy\n  - lacks-library\n", ONE), "--executor", "serial"
+    )
     assert done.returncode == 0, done.stderr
     rows = workshop.rows().set_index("step")
     assert rows.loc["accuracy", "status"].isin(["ok", "unavailable"]).all()
     lacking = rows.loc[["lacks-library"]].iloc[0]
     assert lacking["status"] == "unsupported"
-    assert lacking["reason"] == (
-        "stage 'lacks-library' is left out: no-such-library is not installed: pip install \"no-such-library\""
+    assert (
+        lacking["reason"]
+        == "stage 'lacks-library' is left out: no-such-library is not installed: pip install"
+        ' "no-such-library"'
     )
 
 
@@ -70,8 +78,8 @@ def test_the_doctor_tells_what_is_optional_from_what_is_needed(
     done = call("doctor", "--all")
     assert done.exit_code == 0
     assert (
-        "absent   auto-LiRPA             not installed (without it the stage bounds is left out of a run)"
-        in done.stdout
+        "absent   auto-LiRPA             not installed (without it the stage bounds is left out of"
+        " a run)" in done.stdout
     )
     assert "cure: pip install --no-deps auto-LiRPA==0.3" in done.stdout
     without("numpy")
@@ -81,7 +89,9 @@ def test_the_doctor_tells_what_is_optional_from_what_is_needed(
     assert "all else is well (" in done.stdout
 
 
-@pytest.mark.parametrize("extra", ["duckdb", "transformers", "distributed", "submitit", "numba", "lightning"])
+@pytest.mark.parametrize(
+    "extra", ["duckdb", "transformers", "distributed", "submitit", "numba", "lightning"]
+)
 def test_the_doctor_looks_at_extras(extra: str, without: Callable[[str], None]) -> None:
     without(extra)
     check = by_name(list(doctor._extras()))[extra]

@@ -30,7 +30,9 @@ PROPERTY = "(declare-const X_0 Real)\n(declare-const Y_0 Real)\n(declare-const Y
 
 
 def external(folder: Path, sign: float, *, location: str = "net.onnx.data") -> Path:
-    """y = relu(sign * x) twice over, with its weights in another file: `sat` for 1 and `unsat` for -1."""
+    """y = relu(sign * x) twice over, with its weights in another file: `sat` for 1 and `unsat`
+    for -1.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     constants = {"w": np.full((1, 4), sign, np.float32), "v": np.eye(4, 2, dtype=np.float32)}
     nodes = [
@@ -39,7 +41,13 @@ def external(folder: Path, sign: float, *, location: str = "net.onnx.data") -> P
         helper.make_node("MatMul", ["r", "v"], ["y"]),
     ]
     model = model_of(nodes, constants, {"x": ["n", 1]}, {"y": ["n", 2]})
-    onnx.save(model, str(folder / "net.onnx"), save_as_external_data=True, location="net.onnx.data", size_threshold=0)
+    onnx.save(
+        model,
+        str(folder / "net.onnx"),
+        save_as_external_data=True,
+        location="net.onnx.data",
+        size_threshold=0,
+    )
     moved(folder / "net.onnx", location)
     return folder / "net.onnx"
 
@@ -89,10 +97,16 @@ def against(path: Path) -> float:
 READERS: dict[str, Callable[[Path], float]] = {
     "a network": at_one,
     "a copy": copied,
-    "a graph for bounds": lambda path: float(read_onnx(path)(torch.ones(1, 1, dtype=torch.float64))[0, 0]),
-    "a typed graph": lambda path: float(read_typed(path)(torch.ones(1, 1, dtype=torch.float64))[0, 0]),
+    "a graph for bounds": lambda path: float(
+        read_onnx(path)(torch.ones(1, 1, dtype=torch.float64))[0, 0]
+    ),
+    "a typed graph": lambda path: float(
+        read_typed(path)(torch.ones(1, 1, dtype=torch.float64))[0, 0]
+    ),
     "a copy for another process": lambda path: float(
-        open_onnx(OnnxNetwork(path).model().SerializeToString()).run(None, {"x": np.ones((1, 1), np.float32)})[0][0, 0]
+        open_onnx(OnnxNetwork(path).model().SerializeToString()).run(
+            None, {"x": np.ones((1, 1), np.float32)}
+        )[0][0, 0]
     ),
     "a verdict": verified,
     "a verdict of a compressed file": lambda path: verified(path, gz=True),
@@ -112,31 +126,54 @@ def test_weights_are_read_beside_the_file_wherever_it_is_read_from(
     (tmp_path / "unrelated").mkdir()
     for value, path in files.items():
         decoy = files[1.0 - value].parent
-        monkeypatch.chdir({"its own": path.parent, "with a decoy": decoy, "unrelated": tmp_path / "unrelated"}[folder])
+        monkeypatch.chdir(
+            {"its own": path.parent, "with a decoy": decoy, "unrelated": tmp_path / "unrelated"}[
+                folder
+            ]
+        )
         assert READERS[name](path) == value
         if folder == "its own" and name != "a verdict of a compressed file":
             assert READERS[name](Path(os.path.relpath(path))) == value
 
 
-def test_the_command_line_reads_weights_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_reads_weights_beside_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plus, minus = external(tmp_path / "plus", 1.0), external(tmp_path / "minus", -1.0)
     (tmp_path / "p.vnnlib").write_text(PROPERTY)
     for file, decoy, answer in ((plus, minus, "sat"), (minus, plus, "unsat")):
         monkeypatch.chdir(decoy.parent)
-        options = ["verify", "--onnx", str(file), "--vnnlib", str(tmp_path / "p.vnnlib"), "--timeout", "20"]
+        options = [
+            "verify",
+            "--onnx",
+            str(file),
+            "--vnnlib",
+            str(tmp_path / "p.vnnlib"),
+            "--timeout",
+            "20",
+        ]
         assert CliRunner().invoke(app, options).stdout.splitlines()[0] == answer
         refused = CliRunner().invoke(app, [*options, "--engine", "exact"])
         assert refused.exit_code == 2
-        assert "constant 'w' lies in another file, 'net.onnx.data': write one file by onnx.save(" in refused.stderr
+        assert (
+            "constant 'w' lies in another file, 'net.onnx.data': write one file by onnx.save("
+            in refused.stderr
+        )
 
 
 @pytest.fixture(params=FOLDERS)
-def both(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+def both(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Path, Path]:
     """Two files of other weights, in the one's folder, the other's, or a third."""
     plus, minus = external(tmp_path / "plus", 1.0), external(tmp_path / "minus", -1.0)
     unrelated = tmp_path / "unrelated"
     unrelated.mkdir()
-    monkeypatch.chdir({"its own": plus.parent, "with a decoy": minus.parent, "unrelated": unrelated}[request.param])
+    monkeypatch.chdir(
+        {"its own": plus.parent, "with a decoy": minus.parent, "unrelated": unrelated}[
+            request.param
+        ]
+    )
     return plus, minus
 
 
@@ -145,7 +182,9 @@ def test_instances_read_weights_beside_their_files(both: tuple[Path, Path]) -> N
     (folder / "p.vnnlib").write_text(PROPERTY)
     (folder / "instances.csv").write_text("plus/net.onnx,p.vnnlib,20\nminus/net.onnx,p.vnnlib,20\n")
     out = folder / "results.csv"
-    done = CliRunner().invoke(app, ["verify", "--instances", str(folder / "instances.csv"), "--out", str(out)])
+    done = CliRunner().invoke(
+        app, ["verify", "--instances", str(folder / "instances.csv"), "--out", str(out)]
+    )
     assert done.exit_code == 0, done.stderr
     rows = csv.DictReader(out.read_text().splitlines())
     assert [row["result"] for row in rows] == ["sat", "unsat"]
@@ -160,21 +199,34 @@ def _errors(out: Path) -> dict[str, float]:
 
 @pytest.mark.slow
 def test_runs_read_weights_beside_their_files(both: tuple[Path, Path]) -> None:
-    """By `assess`, and by a recipe that names a file: the first network is right, the other one is not."""
+    """By `assess`, and by a recipe that names a file: the first network is right, the other one
+    is not.
+    """
     plus, minus = both
     folder = plus.parent.parent
     x = np.linspace(-1, 1, 200, dtype=np.float32)[:, None]
     data = folder / "data.npz"
     np.savez(data, x=x, y=np.maximum(x, 0).repeat(2, 1))
     quiet = ["--progress", "none", "--cache", str(folder / "cache")]
-    words = ["assess", str(plus), "--against", str(minus), "--data", str(data), "--task", "regression"]
-    done = CliRunner().invoke(app, [*words, "--stages", "accuracy", "--out", str(folder / "assessed"), *quiet])
+    words = [
+        "assess",
+        str(plus),
+        "--against",
+        str(minus),
+        "--data",
+        str(data),
+        "--task",
+        "regression",
+    ]
+    done = CliRunner().invoke(
+        app, [*words, "--stages", "accuracy", "--out", str(folder / "assessed"), *quiet]
+    )
     assert done.exit_code == 0, done.stderr
     recipe = folder / "recipe.yaml"
     recipe.write_text(
-        f"name: files\nbaseline: given\nsteps: [accuracy]\nseeds: [0]\n"
-        f"workloads: [{{name: plus, use: own, model: '{plus}', data: '{data}', task: regression}}]\n"
-        f"variants: [given, {{name: against, use: given, file: '{minus}'}}]\n"
+        "name: files\nbaseline: given\nsteps: [accuracy]\nseeds: [0]\nworkloads: [{name: plus,"
+        f" use: own, model: '{plus}', data: '{data}', task: regression}}]\nvariants: [given,"
+        f" {{name: against, use: given, file: '{minus}'}}]\n"
     )
     done = CliRunner().invoke(app, ["run", str(recipe), "--out", str(folder / "ran"), *quiet])
     assert done.exit_code == 0, done.stderr
@@ -220,8 +272,17 @@ def test_weights_outside_of_the_files_folder_are_refused(tmp_path: Path, name: s
     path = external(tmp_path / "net", 1.0)
     shutil.copy(tmp_path / "net" / "net.onnx.data", tmp_path)
     OUTSIDE[name](path)
-    for read in (load_model, OnnxNetwork, read_onnx, read_typed, verified, lambda it: weight_files(parsed(it), it)):
-        with pytest.raises(OwnError, match="outside of its folder, where they are not read: copy them beside it"):
+    for read in (
+        load_model,
+        OnnxNetwork,
+        read_onnx,
+        read_typed,
+        verified,
+        lambda it: weight_files(parsed(it), it),
+    ):
+        with pytest.raises(
+            OwnError, match="outside of its folder, where they are not read: copy them beside it"
+        ):
             read(path)
 
 
@@ -238,10 +299,16 @@ def test_weights_that_lack_are_told(tmp_path: Path) -> None:
     path = external(tmp_path / "net", 1.0)
     data = tmp_path / "net" / "net.onnx.data"
     data.write_bytes(data.read_bytes()[:8])
-    with pytest.raises(OwnError, match=r"its weights are not read: .*exceeds available data.*copy the file that holds"):
+    with pytest.raises(
+        OwnError,
+        match=r"its weights are not read: .*exceeds available data.*copy the file that holds",
+    ):
         load_model(path)
     data.unlink()
-    with pytest.raises(OwnError, match=r"its weights are in 'net\.onnx\.data', which is not beside it: copy it there"):
+    with pytest.raises(
+        OwnError,
+        match=r"its weights are in 'net\.onnx\.data', which is not beside it: copy it there",
+    ):
         load_model(path)
 
 
@@ -251,11 +318,16 @@ def test_weights_of_constant_nodes_and_of_bytes_are_never_looked_for_elsewhere(
     held = numpy_helper.from_array(np.full((1, 2), 5, np.float32), "held")
     onnx.external_data_helper.set_external_data(held, "net.onnx.data", 0, 8)
     held.ClearField("raw_data")
-    nodes = [helper.make_node("Constant", [], ["w"], value=held), helper.make_node("MatMul", ["x", "w"], ["y"])]
+    nodes = [
+        helper.make_node("Constant", [], ["w"], value=held),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
     model = model_of(nodes, {}, {"x": ["n", 1]}, {"y": ["n", 2]})
     for folder, number in (("net", 5.0), ("decoy", 7.0)):
         (tmp_path / folder).mkdir()
-        (tmp_path / folder / "net.onnx.data").write_bytes(np.full((1, 2), number, np.float32).tobytes())
+        (tmp_path / folder / "net.onnx.data").write_bytes(
+            np.full((1, 2), number, np.float32).tobytes()
+        )
         (tmp_path / folder / "net.onnx").write_bytes(model.SerializeToString())
     monkeypatch.chdir(tmp_path / "decoy")
     path = tmp_path / "net" / "net.onnx"

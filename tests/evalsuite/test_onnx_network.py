@@ -21,24 +21,41 @@ from evalsuite.onnx_network import OnnxNetwork, copy_onnx, open_onnx, saturates
 from evalsuite.references import OwnError
 
 
-def by_another_tool(path: Path, *, batch: int | str = "n", outputs: int = 1, domain: str = "", opset: int = 13) -> Path:
+def by_another_tool(
+    path: Path, *, batch: int | str = "n", outputs: int = 1, domain: str = "", opset: int = 13
+) -> Path:
     """y0 = x @ [[1, -1], [2, 0]] + m, y1 = -y0, and so on; written by hand."""
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["z"]), helper.make_node("Add", ["z", "m"], ["y0"], domain=domain)]
-    nodes += [helper.make_node("Neg", [f"y{place}"], [f"y{place + 1}"]) for place in range(outputs - 1)]
-    given, made = {name: [batch, 2] for name in "xm"}, {f"y{place}": [batch, 2] for place in range(outputs)}
-    model = model_of(nodes, {"w": np.array([[1, -1], [2, 0]], np.float32)}, given, made, opset=opset)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["z"]),
+        helper.make_node("Add", ["z", "m"], ["y0"], domain=domain),
+    ]
+    nodes += [
+        helper.make_node("Neg", [f"y{place}"], [f"y{place + 1}"]) for place in range(outputs - 1)
+    ]
+    given, made = (
+        {name: [batch, 2] for name in "xm"},
+        {f"y{place}": [batch, 2] for place in range(outputs)},
+    )
+    model = model_of(
+        nodes, {"w": np.array([[1, -1], [2, 0]], np.float32)}, given, made, opset=opset
+    )
     if domain:
         model.opset_import.append(helper.make_opsetid(domain, 1))
     onnx.save(model, str(path))
     return path
 
 
-X, M = torch.tensor([[1.0, 2.0], [3.0, 4.0], [0.0, 1.0]]), torch.tensor([[0.5, 0.0], [0.0, 0.0], [1.0, 1.0]])
+X, M = (
+    torch.tensor([[1.0, 2.0], [3.0, 4.0], [0.0, 1.0]]),
+    torch.tensor([[0.5, 0.0], [0.0, 0.0], [1.0, 1.0]]),
+)
 Y = torch.tensor([[5.5, -1.0], [11.0, -3.0], [3.0, 1.0]])
 
 
 @pytest.mark.parametrize("batch", ["n", 1, 2])
-def test_several_inputs_by_name_or_in_order_and_batches_of_a_fixed_size(tmp_path: Path, batch: int | str) -> None:
+def test_several_inputs_by_name_or_in_order_and_batches_of_a_fixed_size(
+    tmp_path: Path, batch: int | str
+) -> None:
     network = OnnxNetwork(by_another_tool(tmp_path / "net.onnx", batch=batch))
     assert torch.equal(network({"m": M, "x": X, "unused": X}), Y)
     assert torch.equal(network((X, M)), Y)
@@ -63,7 +80,9 @@ def test_other_inputs_than_the_file_takes_are_refused_with_the_cure(tmp_path: Pa
         network(X)
     with pytest.raises(OwnError, match="but the data give 'x', 'y': name them so; 'm' is missing"):
         network({"x": X, "y": M})
-    with pytest.raises(OwnError, match=r"'x' takes samples of shape \[2\], but the data give \[2, 1\]: reshape"):
+    with pytest.raises(
+        OwnError, match=r"'x' takes samples of shape \[2\], but the data give \[2, 1\]: reshape"
+    ):
         network((X[..., None], M))
 
 
@@ -78,7 +97,9 @@ def test_weights_in_another_file(tmp_path: Path) -> None:
         assert torch.allclose(OnnxNetwork(each)(inputs), module(inputs), atol=1e-6)
     (tmp_path / "net.data").unlink()
     assert torch.allclose(OnnxNetwork(tmp_path / "whole.onnx")(inputs), module(inputs), atol=1e-6)
-    with pytest.raises(OwnError, match=r"its weights are in 'net\.data', which is not beside it: copy it there"):
+    with pytest.raises(
+        OwnError, match=r"its weights are in 'net\.data', which is not beside it: copy it there"
+    ):
         OnnxNetwork(path)
 
 
@@ -92,18 +113,27 @@ def test_what_onnx_runtime_cannot_run_is_refused_with_the_cure(tmp_path: Path) -
     path.write_bytes(b"")
     with pytest.raises(OwnError, match="is no ONNX file"):
         OnnxNetwork(path)
-    with pytest.raises(OwnError, match=r"does not know, 'house.own.Add': export it without custom operators"):
+    with pytest.raises(
+        OwnError, match=r"does not know, 'house.own.Add': export it without custom operators"
+    ):
         OnnxNetwork(by_another_tool(path, domain="house.own"))
-    with pytest.raises(OwnError, match=r"refuses it, of opset 99 .*export it anew with opset 20 or below"):
+    with pytest.raises(
+        OwnError, match=r"refuses it, of opset 99 .*export it anew with opset 20 or below"
+    ):
         OnnxNetwork(by_another_tool(path, opset=99))
 
 
 def quantized(path: Path, layers: int) -> Path:
-    """y = 0.5 (x0 + x1) twice, and so on, on grids of 1/255: sums of two products of 8 bits reach 2 x 255 x 127."""
+    """y = 0.5 (x0 + x1) twice, and so on, on grids of 1/255: sums of two products of 8 bits
+    reach 2 x 255 x 127.
+    """
     constants = {
-        "w": np.full((2, 2), 127, dtype=np.int8), "w_scale": np.float32(0.5 / 127), "w_zero": np.int8(0),
-        "scale": np.float32(1 / 255), "zero": np.uint8(0),
-    }  # fmt: skip
+        "w": np.full((2, 2), 127, dtype=np.int8),
+        "w_scale": np.float32(0.5 / 127),
+        "w_zero": np.int8(0),
+        "scale": np.float32(1 / 255),
+        "zero": np.uint8(0),
+    }
     nodes, value = [], "x"
     for layer in range(layers):
         grid, weight, made = ["scale", "zero"], ["w", "w_scale", "w_zero"], f"{layer}"
@@ -130,7 +160,9 @@ def test_sums_of_8_bit_products_are_exact_on_every_processor(tmp_path: Path, lay
         assert open_onnx(source).run(None, {"x": ones})[0].tolist() == ones.tolist()
 
 
-def test_a_session_without_exact_sums_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_without_exact_sums_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = quantized(tmp_path / "net.onnx", 1)
     monkeypatch.setattr("evalsuite.onnx_network.saturates", lambda: True)
 
@@ -151,18 +183,24 @@ def test_a_session_without_exact_sums_says_so(tmp_path: Path, monkeypatch: pytes
         ("Processor : ARMv8\nFeatures : asimddp", False),
     ],
 )
-def test_processors_that_cut_off_sums_are_known_by_their_flags(description: str, cut_off: bool) -> None:
+def test_processors_that_cut_off_sums_are_known_by_their_flags(
+    description: str, cut_off: bool
+) -> None:
     assert saturates(f"processor : 0\n{description}\nbugs : none\n") is cut_off
 
 
 def test_running_out_of_memory_is_a_memory_error(tmp_path: Path) -> None:
     """ONNX Runtime raises a RuntimeException, which was taken for a failure of the stage."""
     sizes = np.array([2**45], np.int64)
-    model = model_of([helper.make_node("Expand", ["x", "s"], ["y"])], {"s": sizes}, {"x": [1]}, {"y": [2**45]})
+    model = model_of(
+        [helper.make_node("Expand", ["x", "s"], ["y"])], {"s": sizes}, {"x": [1]}, {"y": [2**45]}
+    )
     onnx.save(model, str(tmp_path / "large.onnx"))
     session = open_onnx(tmp_path / "large.onnx")
     with pytest.raises(MemoryError, match=r"ONNX Runtime: .*Failed to allocate memory"):
         session.run(None, {"x": np.ones(1, np.float32)})
-    with pytest.raises(Exception, match=r"Got invalid dimensions|INVALID_ARGUMENT|Invalid rank") as error:
+    with pytest.raises(
+        Exception, match=r"Got invalid dimensions|INVALID_ARGUMENT|Invalid rank"
+    ) as error:
         session.run(None, {"x": np.ones((1, 1), np.float32)})
     assert not isinstance(error.value, MemoryError)

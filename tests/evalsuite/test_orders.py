@@ -53,19 +53,26 @@ def order(recipe: Recipe, folder: Path) -> Order:
     return order_of(assignment_of(jobs_of(recipe)[0], folder), recipe, folder / "out")
 
 
-def test_an_order_is_text_and_is_accepted_where_its_key_is_the_same(recipe: Recipe, tmp_path: Path) -> None:
+def test_an_order_is_text_and_is_accepted_where_its_key_is_the_same(
+    recipe: Recipe, tmp_path: Path
+) -> None:
     given = order(recipe, tmp_path)
     assert read_order(given.text()) == given
     accepted = accept(given, 2)
     assert (accepted.job.id, accepted.key) == ("digits-mlp/gelu/0/train", given.key)
-    assert (accepted.conditions["host"], accepted.conditions["jobs_at_a_time"]) == (platform.node(), 2)
+    assert (accepted.conditions["host"], accepted.conditions["jobs_at_a_time"]) == (
+        platform.node(),
+        2,
+    )
     assert accepted.scratch.is_dir()
     code = (
         "import sys; from pathlib import Path; from evalsuite.run.cache import Cache; "
         "print(Cache(Path(sys.argv[1])).place(), flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "cache")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
         place = other.stdout.readline().strip()
         assert accept(given, 2).conditions["jobs_at_a_time"] == 3
         assert accept(replace(given, driver=Path(place).name), 2).conditions["jobs_at_a_time"] == 2
@@ -74,17 +81,25 @@ def test_an_order_is_text_and_is_accepted_where_its_key_is_the_same(recipe: Reci
 
 
 @pytest.mark.parametrize("told", ["data", "library torch"])
-def test_another_key_is_refused_with_what_differs(recipe: Recipe, tmp_path: Path, told: str) -> None:
+def test_another_key_is_refused_with_what_differs(
+    recipe: Recipe, tmp_path: Path, told: str
+) -> None:
     given = order(recipe, tmp_path)
     inputs = {**given.inputs, told: "of another machine"}
     forged = replace(given, inputs=inputs, key=key_of(inputs))
-    with pytest.raises(Refused, match=f"another thing as digits-mlp/gelu/0/train: {told} of another m -> "):
+    with pytest.raises(
+        Refused, match=f"another thing as digits-mlp/gelu/0/train: {told} of another m -> "
+    ):
         accept(forged, 1)
     orders = Orders(tmp_path / "out")
     orders.post(forged)
     work_one(str(tmp_path / "out"), forged.key)
     answer = orders.take_answer(forged.key)
-    assert (answer.job, answer.status, answer.final) == ("digits-mlp/gelu/0/train", Status.FAILED, False)
+    assert (answer.job, answer.status, answer.final) == (
+        "digits-mlp/gelu/0/train",
+        Status.FAILED,
+        False,
+    )
     assert "would measure another thing" in answer.reason
 
 
@@ -94,11 +109,16 @@ def test_another_key_is_refused_with_what_differs(recipe: Recipe, tmp_path: Path
         ({"folder": "/nowhere"}, "No such file"),
         ({"job": "digits-mlp/gelu/9/train"}, "digits-mlp/gelu/9/train"),
         ({"recipe": "name: x"}, "workloads"),
-        ({"taken": "/nowhere"}, "does not find the network that .* takes in /nowhere: share that folder"),
+        (
+            {"taken": "/nowhere"},
+            "does not find the network that .* takes in /nowhere: share that folder",
+        ),
         ({"cache": "/nowhere"}, "share that folder"),
     ],
 )
-def test_what_is_not_here_is_refused(recipe: Recipe, tmp_path: Path, change: dict[str, str], said: str) -> None:
+def test_what_is_not_here_is_refused(
+    recipe: Recipe, tmp_path: Path, change: dict[str, str], said: str
+) -> None:
     told = {**json.loads(order(recipe, tmp_path).text()), **change}
     with pytest.raises(Refused, match=said):
         accept(read_order(json.dumps(told)), 1)
@@ -118,7 +138,9 @@ def test_what_is_no_order_is_not_carried_out(recipe: Recipe, tmp_path: Path, tex
     orders.post(given)
     assert orders.read(given.key) == given
     other = "0" * 64
-    (tmp_path / "out" / "orders" / f"{other}.json").write_text(given.text() if text == "of another key" else text)
+    (tmp_path / "out" / "orders" / f"{other}.json").write_text(
+        given.text() if text == "of another key" else text
+    )
     assert orders.read(other) is None
     work_one(str(tmp_path / "out"), other)
     assert orders.answered() == []
@@ -143,10 +165,16 @@ def test_an_answer_is_taken_once_and_one_from_before_or_of_another_order_is_none
     assert (orders.answered(), orders.take_answer(given.key)) == ([given.key], None)
     orders.answer(entry("now", given.key))
     assert orders.take_answer(given.key) == entry("now", given.key)
-    assert (orders.take_answer(given.key), orders.read(given.key), orders.answered()) == (None, None, [])
+    assert (orders.take_answer(given.key), orders.read(given.key), orders.answered()) == (
+        None,
+        None,
+        [],
+    )
 
 
-def test_an_order_is_carried_out_and_one_that_is_withdrawn_is_not(recipe: Recipe, tmp_path: Path) -> None:
+def test_an_order_is_carried_out_and_one_that_is_withdrawn_is_not(
+    recipe: Recipe, tmp_path: Path
+) -> None:
     orders, given = Orders(tmp_path / "out"), order(recipe, tmp_path)
     orders.post(given)
     work_one(str(tmp_path / "out"), given.key, True)
@@ -160,12 +188,22 @@ def test_an_order_is_carried_out_and_one_that_is_withdrawn_is_not(recipe: Recipe
     assert not (tmp_path / "cache" / "turns").exists()
 
 
-def test_a_job_that_must_be_alone_begins_alone(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_must_be_alone_begins_alone(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain, _, whole = (assignment_of(job, tmp_path) for job in jobs_of(recipe)[:3])
     monkeypatch.setattr(type(whole.job.step.stage), "exclusive", True, raising=False)
     assert (plain.job.exclusive, whole.job.exclusive) == (False, True)
-    one, other, waiting, elsewhere = map(Turn, (plain, plain, whole, replace(whole, cache=tmp_path)))
-    assert [each.mine() for each in (one, other, waiting, waiting, elsewhere)] == [True, True, False, False, True]
+    one, other, waiting, elsewhere = map(
+        Turn, (plain, plain, whole, replace(whole, cache=tmp_path))
+    )
+    assert [each.mine() for each in (one, other, waiting, waiting, elsewhere)] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+    ]
     one.close()
     other.close()
     assert [each.mine() for each in (waiting, Turn(plain), Turn(whole))] == [True, False, False]
@@ -177,14 +215,19 @@ def begins(assignment: Assignment) -> bool:
         return turn.mine()
 
 
-def test_times_are_taken_alone_and_none_begins_while_one_waits(recipe: Recipe, tmp_path: Path) -> None:
+def test_times_are_taken_alone_and_none_begins_while_one_waits(
+    recipe: Recipe, tmp_path: Path
+) -> None:
     timed = assignment_of(jobs_of(recipe)[2], tmp_path)
     assert (timed.job.exclusive, timed.job.timed) == (False, True)
     turns = [Turn(timed) for _ in range(3)]
     assert all(each.mine() for each in turns)
     said: list[list[bool]] = [[], [], []]
     with ThreadPoolExecutor(3) as pool:
-        waits = [pool.submit(each.alone, heard.append) for each, heard in zip(turns[:2], said[:2], strict=True)]
+        waits = [
+            pool.submit(each.alone, heard.append)
+            for each, heard in zip(turns[:2], said[:2], strict=True)
+        ]
         wait_until(lambda: said == [[True], [True], []])
         wait_until(lambda: not begins(timed))
         assert not any(each.done() for each in waits)  # the third still works
@@ -194,7 +237,11 @@ def test_times_are_taken_alone_and_none_begins_while_one_waits(recipe: Recipe, t
             wait_until(lambda: any(each.done() for each in waits))
             time.sleep(0.05)
             (first,) = (place for place, each in enumerate(waits) if each.done())
-            assert ([each[-1] for each in said].count(False), len(said), begins(timed)) == (1, left, False)
+            assert ([each[-1] for each in said].count(False), len(said), begins(timed)) == (
+                1,
+                left,
+                False,
+            )
             assert waits.pop(first).result() >= 0
             said.pop(first)
             turns.pop(first).close()
@@ -241,11 +288,17 @@ def test_timed_jobs_of_a_workload_and_seed_run_where_the_first_did(recipe: Recip
 def test_a_journal_may_be_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    with pytest.raises(OSError, match="Invalid argument"):  # said, where it hung; no journal can be synced there
+    # said, where it hung; no journal can be synced there
+    with pytest.raises(OSError, match="Invalid argument"):
         Journal(tmp_path / "pipe").append(entry("a"))
     os.close(reader)
 
 
 def test_what_only_drives_jobs_is_no_source_of_theirs(recipe: Recipe) -> None:
-    names = {name for job in jobs_of(recipe) for name in closure(*code_of(job)) if name.startswith("evalsuite.run")}
+    names = {
+        name
+        for job in jobs_of(recipe)
+        for name in closure(*code_of(job))
+        if name.startswith("evalsuite.run")
+    }
     assert names == {f"evalsuite.run{name}" for name in ("", ".child", ".making")}

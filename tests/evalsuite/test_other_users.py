@@ -1,4 +1,6 @@
-"""Another user of the machine, for real: a process of user 65534 runs no code, stops no run, and poisons no cache."""
+"""Another user of the machine, for real: a process of user 65534 runs no code, stops no run, and
+poisons no cache.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def said(code: str, *words: object, groups: tuple[int, ...] = ()) -> list[str]:
 
 @pytest.fixture
 def shop(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
-    """A workshop that the other user can enter, with a folder for temporary files that all may write."""
+    """A workshop that the other user can enter, with a folder for temporary files that all may
+    write.
+    """
     temporary = open_folder / "tmp"
     temporary.mkdir()
     temporary.chmod(0o1777)
@@ -64,7 +68,8 @@ def shop(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worksho
     tempfile.tempdir = None
 
 
-# To each port a pickle that would run code, as it is and in a frame; and what lies open of the run's processes.
+# To each port a pickle that would run code, as it is and in a frame; and what lies open of the
+# run's processes.
 PICKLES = """\
 import os, pickle, socket, struct, sys
 folder, pids, ports = sys.argv[1], *(word.split(",") for word in sys.argv[2:4])
@@ -85,7 +90,8 @@ for port in ports:
 for pid in pids:
     for name in ("environ", "mem", "maps", "fd", "cwd"):
         try:
-            os.listdir(f"/proc/{pid}/fd") if name == "fd" else open(f"/proc/{pid}/{name}", "rb").read(1)
+            path = f"/proc/{pid}/{name}"
+            os.listdir(path) if name == "fd" else open(path, "rb").read(1)
             print("read", pid, name)
         except OSError:
             pass
@@ -111,7 +117,10 @@ def test_another_user_runs_no_code_by_a_runs_dask_and_reads_no_key(shop: Worksho
     process = shop.start("run", recipe, "--out", shop.out, "--executor", "dask", "--jobs", "1")
     try:
         wait_until(lambda: lines(shop.out / "journal.jsonl") >= 1, 200)
-        processes = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+        processes = [
+            psutil.Process(process.pid),
+            *psutil.Process(process.pid).children(recursive=True),
+        ]
         ports = {
             connection.laddr.port
             for each in processes
@@ -126,8 +135,11 @@ def test_another_user_runs_no_code_by_a_runs_dask_and_reads_no_key(shop: Worksho
         assert said(PICKLES, shop.folder, pids, ",".join(map(str, ports))) == [f"key in {open_key}"]
         from distributed import LocalCluster
 
-        with LocalCluster(n_workers=0, processes=False, protocol="tcp://", dashboard_address="127.0.0.1:0") as plain:
-            assert said(ATTACK, plain.scheduler_address) == [f"in {os.getpid()}"]  # what TLS prevents
+        with LocalCluster(
+            n_workers=0, processes=False, protocol="tcp://", dashboard_address="127.0.0.1:0"
+        ) as plain:
+            # what TLS prevents
+            assert said(ATTACK, plain.scheduler_address) == [f"in {os.getpid()}"]
         for port in ports:
             for scheme in ("tcp", "tls"):
                 (answer,) = said(ATTACK, f"{scheme}://127.0.0.1:{port}")
@@ -183,7 +195,11 @@ def test_another_user_who_holds_all_locks_that_he_can_stops_no_run(shop: Worksho
     output, errors = process.communicate(timeout=250)
     held, _ = attacker.communicate("\n", timeout=60)
     assert int(held) > 8  # beside his own he has got at files of the run, which are no locks
-    assert (process.returncode, "3 jobs: 3 ok" in output, "waits for" in errors) == (0, True, False), errors
+    assert (process.returncode, "3 jobs: 3 ok" in output, "waits for" in errors) == (
+        0,
+        True,
+        False,
+    ), errors
 
 
 # Every way to change what lies below a folder; what succeeded is printed.
@@ -206,7 +222,7 @@ for place, folders, names in list(os.walk(top)):
     attempt("made", place, lambda: open(os.path.join(place, "new"), "x"))
     attempt("linked", place, lambda: os.symlink("/etc/passwd", os.path.join(place, "link")))
     for name in folders:
-        attempt("renamed", place, lambda: os.rename(os.path.join(place, name), os.path.join(place, name + "x")))
+        attempt("renamed", place, lambda: os.rename(f"{place}/{name}", f"{place}/{name}x"))
 """
 
 
@@ -220,7 +236,8 @@ def test_another_user_changes_nothing_in_a_cache_that_he_may_not_write(open_fold
         assert ran(cache, open_folder / "again") == 0
 
 
-# What a member of the group does to the first entry: he writes into it, or puts one of his own in its place.
+# What a member of the group does to the first entry: he writes into it, or puts one of his own in
+# its place.
 FORGE = """\
 import json, os, shutil, sys
 how, home = sys.argv[1:]
@@ -244,7 +261,9 @@ else:
 
 
 @pytest.mark.parametrize("how", ["writes", "replaces", "replaces, and adds", "replaces, and links"])
-def test_what_a_member_of_the_group_wrote_wrongly_is_not_believed(how: str, open_folder: Path) -> None:
+def test_what_a_member_of_the_group_wrote_wrongly_is_not_believed(
+    how: str, open_folder: Path
+) -> None:
     cache = open_folder / "cache"
     cache.mkdir()
     os.chown(cache, 0, GROUP)

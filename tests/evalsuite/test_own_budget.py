@@ -1,4 +1,6 @@
-"""How long a network is trained from scratch: the search on validation data, and what is said where it is too short."""
+"""How long a network is trained from scratch: the search on validation data, and what is said
+where it is too short.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def net():
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder with a network and 400 rows, whose class is the sign of a column, but for a tenth of them."""
+    """A folder with a network and 400 rows, whose class is the sign of a column, but for a tenth
+    of them.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EVALSUITE_CACHE", str(tmp_path / "cache"))
     Path("my.py").write_text(NET)
@@ -35,7 +39,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def init(*more: str) -> str:
-    done = CliRunner().invoke(app, ["init", "my.py:net", "--data", "d.npz", "--stages", "accuracy", *more])
+    done = CliRunner().invoke(
+        app, ["init", "my.py:net", "--data", "d.npz", "--stages", "accuracy", *more]
+    )
     assert done.exit_code == 0, done.output
     return done.stdout
 
@@ -76,7 +82,9 @@ def test_a_damaged_budget_is_searched_anew() -> None:
     assert init("--set", "epochs=2") == text
 
 
-def test_a_network_that_takes_too_long_is_not_searched_but_doubted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_that_takes_too_long_is_not_searched_but_doubted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("EVALSUITE_SEARCH_SECONDS", "0")
     asked = asked_of({"model": "my.py:net", "data": "d.npz", "start": "scratch"})
     assert asked.budget is not None
@@ -100,9 +108,26 @@ def test_trained_networks_and_a_mere_check_search_nothing() -> None:
 def test_a_network_that_still_improves_gets_no_verdict() -> None:
     done = CliRunner().invoke(
         app,
-        ["assess", "my.py:net", "--data", "d.npz", "--stages", "accuracy", "--quick", "--set", "epochs=2",
-         "--set", "learning_rate=0.001", "--out", "out", "--progress", "none", "--jobs", "1"],
-    )  # fmt: skip
+        [
+            "assess",
+            "my.py:net",
+            "--data",
+            "d.npz",
+            "--stages",
+            "accuracy",
+            "--quick",
+            "--set",
+            "epochs=2",
+            "--set",
+            "learning_rate=0.001",
+            "--out",
+            "out",
+            "--progress",
+            "none",
+            "--jobs",
+            "1",
+        ],
+    )
     assert done.exit_code == 1
     doubt = "not trained: validation still improves after 2 epochs"
     assert doubt in done.output
@@ -118,8 +143,9 @@ def test_a_network_that_still_improves_gets_no_verdict() -> None:
 def test_a_training_that_fails_is_told_and_left_to_the_run() -> None:
     Path("my.py").write_text(
         "import torch\nfrom torch import nn\nclass Net(nn.Sequential):\n    def forward(self, x):\n"
-        "        if len(x) > 20: raise RuntimeError('a batch of more than 20')\n        return super().forward(x)\n"
-        "def net(): return Net(nn.Linear(4, 16), nn.GELU(), nn.Linear(16, 2))\n"
+        "        if len(x) > 20: raise RuntimeError('a batch of more than 20')\n        return"
+        " super().forward(x)\ndef net(): return Net(nn.Linear(4, 16), nn.GELU(), nn.Linear(16,"
+        " 2))\n"
     )
     asked = asked_of({"model": "my.py:net", "data": "d.npz", "start": "scratch"})
     assert asked.budget is not None
@@ -141,6 +167,8 @@ NOISE = torch.linspace(-1, 1, 50)
         (FLAT, FLAT * math.nan, False),
     ],
 )
-def test_a_gain_is_beyond_chance_over_samples(before: torch.Tensor, after: torch.Tensor, improves: bool) -> None:
+def test_a_gain_is_beyond_chance_over_samples(
+    before: torch.Tensor, after: torch.Tensor, improves: bool
+) -> None:
     assert _improves([before], [after]) == improves
     assert _improves([FLAT, before], [FLAT, after]) == improves  # any of both

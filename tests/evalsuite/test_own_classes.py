@@ -1,4 +1,6 @@
-"""Which class is which: by the model, by `labels`, or by the data, the same for every form of data and every task."""
+"""Which class is which: by the model, by `labels`, or by the data, the same for every form of
+data and every task.
+"""
 
 from __future__ import annotations
 
@@ -43,13 +45,20 @@ def spelled(labels: Sequence[Any], form: str) -> str:
     """A file whose sample i has the input i % len(labels), and that label."""
     rows = [(i % len(labels), i * 37 % 101 / 101, labels[i % len(labels)]) for i in range(COUNT)]
     if form == "npz":
-        np.savez("d.npz", x=np.array([[x, z] for x, z, _ in rows]), y=np.array([label for _, _, label in rows]))
+        np.savez(
+            "d.npz",
+            x=np.array([[x, z] for x, z, _ in rows]),
+            y=np.array([label for _, _, label in rows]),
+        )
     elif form == "csv":
         Path("d.csv").write_text(
-            "\n".join(["x;z;label", *(f"{x};{z};{label}" for x, z, label in rows)]), encoding="utf-8"
+            "\n".join(["x;z;label", *(f"{x};{z};{label}" for x, z, label in rows)]),
+            encoding="utf-8",
         )
     elif form == "jsonl":
-        Path("d.jsonl").write_text("\n".join(json.dumps({"x": x, "z": z, "label": label}) for x, z, label in rows))
+        Path("d.jsonl").write_text(
+            "\n".join(json.dumps({"x": x, "z": z, "label": label}) for x, z, label in rows)
+        )
     elif form == "parquet":
         columns = {
             "x": [float(x) for x, _, _ in rows],
@@ -86,7 +95,11 @@ SPELLINGS: list[tuple[str, list[str], list[int]]] = [
     ("a gap, padded", [f"{i * 2:02}" for i in range(6)], TWELVE[:6]),
     ("negative", ["-1", "0", "1"], [0, 1, 2]),
     ("another script", [chr(0x0660 + i) for i in range(10)], TWELVE[:10]),
-    ("another script, two digits", [str(i).translate({48 + d: 0x0660 + d for d in range(10)}) for i in TWELVE], TWELVE),
+    (
+        "another script, two digits",
+        [str(i).translate({48 + d: 0x0660 + d for d in range(10)}) for i in TWELVE],
+        TWELVE,
+    ),
     ("08, 09, 10", ["08", "09", "10"], [0, 1, 2]),
     ("booleans", ["False", "True"], [0, 1]),
     ("spaces around", [" cat", "dog ", "eel"], [0, 1, 2]),
@@ -97,7 +110,9 @@ SPELLINGS: list[tuple[str, list[str], list[int]]] = [
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "npz"])
-@pytest.mark.parametrize(("_what", "labels", "wanted"), SPELLINGS, ids=[what for what, _, _ in SPELLINGS])
+@pytest.mark.parametrize(
+    ("_what", "labels", "wanted"), SPELLINGS, ids=[what for what, _, _ in SPELLINGS]
+)
 def test_labels_in_each_spelling_are_numbered_alike_in_each_format(
     _what: str, labels: list[str], wanted: list[int], form: str
 ) -> None:
@@ -134,7 +149,9 @@ REFUSED: list[tuple[list[str], str]] = [
 
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
 @pytest.mark.parametrize(("labels", "said"), REFUSED)
-def test_spellings_that_would_split_or_merge_classes_are_refused(labels: list[str], said: str, form: str) -> None:
+def test_spellings_that_would_split_or_merge_classes_are_refused(
+    labels: list[str], said: str, form: str
+) -> None:
     with pytest.raises(OwnError, match=f"^d.{form}:[0-9]+: ") as refused:
         read(spelled(labels, form))
     assert said in str(refused.value)
@@ -148,16 +165,34 @@ def test_what_counts_nowhere_stays_so_in_text() -> None:
 
 NAMES = ["neutral", "positive", "negative"]
 LISTED = sorted(NAMES)  # the data's own order: negative, neutral, positive
-FOLDERS, DATA_SET, COLUMNS, LISTS, TAGS = "folders", "data set", "label columns", "label lists", "tags"
+FOLDERS, DATA_SET, COLUMNS, LISTS, TAGS = (
+    "folders",
+    "data set",
+    "label columns",
+    "label lists",
+    "tags",
+)
 
 
 def classified(form: str) -> tuple[str, Task, dict[str, Any]]:
-    """Data of each form and task whose kinds 0, 1, 2 are neutral, positive, negative; with options."""
+    """Data of each form and task whose kinds 0, 1, 2 are neutral, positive, negative; with
+    options.
+    """
     makers = {
-        "class label": of_class_label, FOLDERS: of_folders, DATA_SET: of_data_set, COLUMNS: of_columns,
-        LISTS: of_lists, TAGS: of_tags,
-    }  # fmt: skip
-    task = MultiLabel() if form in (COLUMNS, LISTS) else TokenClassification() if form == TAGS else Classification()
+        "class label": of_class_label,
+        FOLDERS: of_folders,
+        DATA_SET: of_data_set,
+        COLUMNS: of_columns,
+        LISTS: of_lists,
+        TAGS: of_tags,
+    }
+    task = (
+        MultiLabel()
+        if form in (COLUMNS, LISTS)
+        else TokenClassification()
+        if form == TAGS
+        else Classification()
+    )
     path = makers[form]() if form in makers else spelled(NAMES, form)
     return path, task, {"target": LISTED} if form == COLUMNS else {}
 
@@ -166,7 +201,9 @@ def of_class_label() -> str:
     columns = {"x": [float(i % 3) for i in range(COUNT)], "z": [i / 7 for i in range(COUNT)]}
     table = pa.table({**columns, "label": [LISTED.index(NAMES[i % 3]) for i in range(COUNT)]})
     info = {"info": {"features": {"label": {"_type": "ClassLabel", "names": LISTED}}}}
-    parquet.write_table(table.replace_schema_metadata({"huggingface": json.dumps(info)}), "d.parquet")
+    parquet.write_table(
+        table.replace_schema_metadata({"huggingface": json.dumps(info)}), "d.parquet"
+    )
     return "d.parquet"
 
 
@@ -182,17 +219,18 @@ def of_folders() -> str:
 
 def of_data_set() -> str:
     Path("my.py").write_text(
-        "import torch\nclass Set(torch.utils.data.Dataset):\n"
-        f"    classes = {LISTED}\n    def __len__(self):\n        return {COUNT}\n"
-        "    def __getitem__(self, i):\n        return torch.tensor([i % 3, i / 100]), [1, 2, 0][i % 3]\n"
-        "def make():\n    return Set()\n"
+        f"import torch\nclass Set(torch.utils.data.Dataset):\n    classes = {LISTED}\n    def"
+        f" __len__(self):\n        return {COUNT}\n    def __getitem__(self, i):\n        return"
+        " torch.tensor([i % 3, i / 100]), [1, 2, 0][i % 3]\ndef make():\n    return Set()\n"
     )
     return "my.py:make"
 
 
 def of_columns() -> str:
     rows = [[i % 3, i / 100, *(int(NAMES[i % 3] == name) for name in LISTED)] for i in range(COUNT)]
-    Path("d.csv").write_text("\n".join([f"x,z,{','.join(LISTED)}", *(",".join(map(str, row)) for row in rows)]))
+    Path("d.csv").write_text(
+        "\n".join([f"x,z,{','.join(LISTED)}", *(",".join(map(str, row)) for row in rows)])
+    )
     return "d.csv"
 
 
@@ -208,7 +246,18 @@ def of_tags() -> str:
     return "d.jsonl"
 
 
-FORMS = ["csv", "jsonl", "parquet", "npz", "class label", "folders", "data set", "label columns", "label lists", "tags"]
+FORMS = [
+    "csv",
+    "jsonl",
+    "parquet",
+    "npz",
+    "class label",
+    "folders",
+    "data set",
+    "label columns",
+    "label lists",
+    "tags",
+]
 
 
 def kinds_of(data: Data, form: str) -> list[int]:
@@ -241,7 +290,11 @@ def test_names_are_numbered_by_the_model_then_by_labels_then_by_the_data(form: s
     assert kinds_of(alone, form) == [1, 2, 0]
     assert alone.class_names == ("negative", "neutral", "positive")
     by_model = read({"path": path, **options}, task, Naming(model=MODEL))
-    assert (kinds_of(by_model, form), by_model.class_names, by_model.classes) == ([2, 0, 1], MODEL, 3)
+    assert (kinds_of(by_model, form), by_model.class_names, by_model.classes) == (
+        [2, 0, 1],
+        MODEL,
+        3,
+    )
     assert (
         "0 = positive, 1 = negative, 2 = neutral; as the model's configuration names them"
         in dict(by_model.notes)["classes"]
@@ -255,15 +308,21 @@ def test_names_that_a_trained_model_lacks_are_refused(form: str) -> None:
     path, task, options = classified(form)
     for model in (("positive", "negative", "mixed"), ("POSITIVE", "NEGATIVE", "NEUTRAL")):
         with pytest.raises(
-            OwnError, match=r"the data have the classes .*'neutral'.*which the model's configuration lacks"
+            OwnError,
+            match=r"the data have the classes .*'neutral'.*which the model's configuration lacks",
         ):
             read({"path": path, **options}, task, Naming(model=model))
         fresh = read({"path": path, **options}, task, Naming(model=model, kept=False))
         assert kinds_of(fresh, form) == [1, 2, 0]
     with pytest.raises(
-        OwnError, match=r"^data\.labels: the model's configuration has another order, 'positive', 'negative'"
+        OwnError,
+        match=r"^data\.labels: the model's configuration has another order, 'positive', 'negative'",
     ):
-        read({"path": path, "labels": ["negative", "positive", "neutral"], **options}, task, Naming(model=MODEL))
+        read(
+            {"path": path, "labels": ["negative", "positive", "neutral"], **options},
+            task,
+            Naming(model=MODEL),
+        )
 
 
 def test_numbers_of_classes_that_the_model_names_and_models_that_name_none() -> None:
@@ -286,14 +345,26 @@ CONFIGURED: dict[str, tuple[dict[str, Any], tuple[str, ...] | str]] = {
     "by number": ({"id2label": BY_NUMBER}, MODEL),
     "out of order": ({"id2label": dict(reversed(BY_NUMBER.items()))}, MODEL),
     "by name alone": ({"label2id": BY_NAME}, MODEL),
-    "by name, numbers as texts": ({"label2id": {name: str(i) for name, i in BY_NAME.items()}}, MODEL),
+    "by name, numbers as texts": (
+        {"label2id": {name: str(i) for name, i in BY_NAME.items()}},
+        MODEL,
+    ),
     "both": ({"id2label": BY_NUMBER, "label2id": BY_NAME}, MODEL),
-    "twelve": ({"id2label": {str(i): f"c{i}" for i in reversed(TWELVE)}}, tuple(f"c{i}" for i in TWELVE)),
+    "twelve": (
+        {"id2label": {str(i): f"c{i}" for i in reversed(TWELVE)}},
+        tuple(f"c{i}" for i in TWELVE),
+    ),
     "neither": ({"num_labels": 3}, ()),
     "null": ({"id2label": None, "label2id": None}, ()),
-    "contradicting": ({"id2label": BY_NUMBER, "label2id": {**BY_NAME, "positive": 1, "negative": 0}}, "by label2id"),
+    "contradicting": (
+        {"id2label": BY_NUMBER, "label2id": {**BY_NAME, "positive": 1, "negative": 0}},
+        "by label2id",
+    ),
     "another case": ({"id2label": BY_NUMBER, "label2id": UPPER}, "'POSITIVE' by label2id"),
-    "default names on one side": ({"id2label": BY_NUMBER, "label2id": {"LABEL_0": 0}}, "'LABEL_0' by label2id"),
+    "default names on one side": (
+        {"id2label": BY_NUMBER, "label2id": {"LABEL_0": 0}},
+        "'LABEL_0' by label2id",
+    ),
     "fewer on one side": ({"id2label": BY_NUMBER, "label2id": {"positive": 0}}, "None by label2id"),
     "from 1": ({"id2label": {"1": "a", "2": "b"}}, GAP),
     "a gap": ({"id2label": {"0": "a", "2": "b"}}, GAP),
@@ -347,7 +418,10 @@ def test_folders_are_sorted_as_text_or_naturally_as_torchvision_and_timm_do(
             Image.fromarray(pixels).save(f"i/{name}/{i}.png")
 
     def order(**how: Any) -> list[int]:
-        data = read({"path": "i", **({"order": how["order"]} if "order" in how else {})}, naming=how.get("naming"))
+        data = read(
+            {"path": "i", **({"order": how["order"]} if "order" in how else {})},
+            naming=how.get("naming"),
+        )
         shades = {}
         for split in (data.train, data.calibration, data.validation, data.test):
             for image, target in zip(split.inputs[:], split.targets.tolist(), strict=True):
@@ -368,11 +442,17 @@ class Called(nn.Module):
         self.calls = torch.tensor(calls)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return nn.functional.one_hot(self.calls[inputs[:, 0].round().long()], int(self.calls.max()) + 1).float()
+        return nn.functional.one_hot(
+            self.calls[inputs[:, 0].round().long()], int(self.calls.max()) + 1
+        ).float()
 
 
 def data_of(classes: int, names: tuple[str, ...] = ()) -> Data:
-    np.savez("d.npz", x=np.array([[i % classes, i / 1000] for i in range(300)], float), y=np.arange(300) % classes)
+    np.savez(
+        "d.npz",
+        x=np.array([[i % classes, i / 1000] for i in range(300)], float),
+        y=np.arange(300) % classes,
+    )
     return read({"path": "d.npz", "labels": list(names)})
 
 
@@ -381,13 +461,18 @@ def data_of(classes: int, names: tuple[str, ...] = ()) -> Data:
     [
         (list(range(12)), []),
         ([0, 1, 4, 5, 6, 7, 8, 9, 10, 11, 2, 3], ["class 10 is called 2 in 100% of cases"]),
-        ([1, 0], ["no better than a guess", "class 0 is called 1 in 100% of cases, class 1 is called 0"]),
+        (
+            [1, 0],
+            ["no better than a guess", "class 0 is called 1 in 100% of cases, class 1 is called 0"],
+        ),
         ([1, 2, 0], ["no better than a guess", "class 2 is called 0 in 100% of cases"]),
         ([0, 0, 0, 0], ["right for 25% of", "no better than a guess"]),
         ([0, 1, 1], []),
     ],
 )
-def test_a_trained_model_that_another_order_would_make_right_is_told(calls: list[int], wanted: list[str]) -> None:
+def test_a_trained_model_that_another_order_would_make_right_is_told(
+    calls: list[int], wanted: list[str]
+) -> None:
     sentences = doubts(Called(calls), data_of(len(calls)))
     assert all(word in " ".join(sentences) for word in wanted)
     assert bool(sentences) == bool(wanted)
@@ -402,7 +487,10 @@ def test_a_trained_model_that_another_order_would_make_right_is_told(calls: list
         ([0, 1, 2, 3], ""),
         (
             [1, 0, 2, 3],
-            "label 0 (a) is present where 1 (b) is found (correlation 1.00), label 1 (b) is present where 0",
+            (
+                "label 0 (a) is present where 1 (b) is found (correlation 1.00), label 1 (b) is"
+                " present where 0"
+            ),
         ),
         ([1, 2, 3, 0], "label 3 (d) is present where 2 (c) is found"),
     ],

@@ -1,4 +1,6 @@
-"""A table's columns are numbers, dates, categories or an index; what looks like a number is never anything else."""
+"""A table's columns are numbers, dates, categories or an index; what looks like a number is
+never anything else.
+"""
 
 from __future__ import annotations
 
@@ -54,30 +56,60 @@ def varied(pattern: str) -> list[str]:
 
 
 OTHER_SPELLINGS = [
-    ("A,B", "decimal commas"), (",AB", "decimal commas"), ("-A,B", "decimal commas"), ("A,BBB", "decimal commas"),
-    ("A,BBB.AA", "thousands"), ("A.BBB,AA", "thousands"), ("A BBB", "thousands"), ("A'BBB", "thousands"),
-    ("AB%", "percent"), ("A,B %", "percent"), ("$A.B", "currency"), ("A.B €", "currency"), ("USD A", "currency"),
-    ("0xA", "hexadecimal"), ("A_0B", "underscores"), ("٣AB", "another script"), ("－A", None),
+    ("A,B", "decimal commas"),
+    (",AB", "decimal commas"),
+    ("-A,B", "decimal commas"),
+    ("A,BBB", "decimal commas"),
+    ("A,BBB.AA", "thousands"),
+    ("A.BBB,AA", "thousands"),
+    ("A BBB", "thousands"),
+    ("A'BBB", "thousands"),
+    ("AB%", "percent"),
+    ("A,B %", "percent"),
+    ("$A.B", "currency"),
+    ("A.B €", "currency"),
+    ("USD A", "currency"),
+    ("0xA", "hexadecimal"),
+    ("A_0B", "underscores"),
+    ("٣AB", "another script"),
+    ("－A", None),
     ("１AB", "another script"),
-    ("−A.B", "minus"), ("A.B-", "sign apart"), ("(A.B)", "parentheses"), ("A.Bd+01", "another exponent"),
-    ("<A.B", "comparison"), ("'A.B", "apostrophe"), ("A/1B", "fractions"), ("0A/1A/202B", "dates"), ("A:0B", "times"),
-    ("A\u00ad.B", "do not show"), ("\ufeffA.B", "do not show"), ("\u200eA,B", "do not show"),
+    ("−A.B", "minus"),
+    ("A.B-", "sign apart"),
+    ("(A.B)", "parentheses"),
+    ("A.Bd+01", "another exponent"),
+    ("<A.B", "comparison"),
+    ("'A.B", "apostrophe"),
+    ("A/1B", "fractions"),
+    ("0A/1A/202B", "dates"),
+    ("A:0B", "times"),
+    ("A\u00ad.B", "do not show"),
+    ("\ufeffA.B", "do not show"),
+    ("\u200eA,B", "do not show"),
     ("A.B\u200b", "do not show"),
-    ("A.B cm", "unit"), ("A.Bkg", "unit"), ("A.B xyz", "unit"),
-]  # fmt: skip
+    ("A.B cm", "unit"),
+    ("A.Bkg", "unit"),
+    ("A.B xyz", "unit"),
+]
 
 
 @pytest.mark.parametrize(("pattern", "spelling"), OTHER_SPELLINGS)
-def test_other_spellings_of_numbers_are_refused_by_name_value_line_and_cure(pattern: str, spelling: str | None) -> None:
+def test_other_spellings_of_numbers_are_refused_by_name_value_line_and_cure(
+    pattern: str, spelling: str | None
+) -> None:
     values = varied(pattern)
     if spelling is None:  # no number that anybody writes: a text of many values
         with pytest.raises(OwnError, match=r"no category|holds"):
             read(table([f"{value}{i}" for i, value in enumerate(values)]))
         return
-    with pytest.raises(OwnError, match=rf"^d\.csv:2: column 'width' holds .*: .*{spelling}.*write plain numbers"):
+    with pytest.raises(
+        OwnError, match=rf"^d\.csv:2: column 'width' holds .*: .*{spelling}.*write plain numbers"
+    ):
         read(table(values))
     if len(set(values)) <= ROWS / 2:  # the way out, where they are names
-        assert "width (category of" in columns_of(read({"path": table(values), "categories": "width"}))
+        assert "width (category of" in columns_of(
+            read({"path": table(values), "categories": "width"})
+        )
 
 
 READ = ("A.B", "-A", "+A", "AeB", "AE-0B", ".AB", "A.", " A ", "A00000000000", "0.0000000000AB")
@@ -96,7 +128,9 @@ def test_plain_decimals_are_numbers_in_their_order(pattern: str) -> None:
     assert ranked == sorted(ranked)
 
 
-@pytest.mark.parametrize("missing", ["", "NA", "nan", "NaN", "-nan", "#N/A", "<NA>", "null", "None", "?", "n/a"])
+@pytest.mark.parametrize(
+    "missing", ["", "NA", "nan", "NaN", "-nan", "#N/A", "<NA>", "null", "None", "?", "n/a"]
+)
 def test_what_is_missing_among_numbers_is_said(missing: str) -> None:
     values = [missing if i % 8 == 0 else str(i % 5) for i in range(ROWS)]
     data = read(table(values))
@@ -112,7 +146,9 @@ def test_infinite_numbers_are_refused(infinite: str) -> None:
 
 def test_a_text_among_numbers_is_refused_and_names_are_categories() -> None:
     for odd in ("unknown", "-", ".", "missing", "5+"):
-        with pytest.raises(OwnError, match=rf"d\.csv:4: column 'width' holds '{odd[:-1]}.?', but numbers in"):
+        with pytest.raises(
+            OwnError, match=rf"d\.csv:4: column 'width' holds '{odd[:-1]}.?', but numbers in"
+        ):
             read(table(["1", "2", odd, *varied("A")]))
     names = [("low", "mid", "high")[i % 3] for i in range(ROWS)]
     assert "width (category of 3 values)" in columns_of(read(table(names)))
@@ -134,7 +170,11 @@ def test_dates_are_days(form: str) -> None:
     else:
         stamp = pa.date32() if form == "date32" else pa.timestamp("ms")
         noise = np.random.default_rng(0).random(ROWS)
-        columns = {"width": pa.array(days, pa.date32()).cast(stamp), "noise": noise, "label": np.arange(ROWS) % 2}
+        columns = {
+            "width": pa.array(days, pa.date32()).cast(stamp),
+            "noise": noise,
+            "label": np.arange(ROWS) % 2,
+        }
         parquet.write_table(pa.table(columns), path := "d.parquet")
     data = read(path)
     assert "width (date)" in columns_of(data)
@@ -143,14 +183,31 @@ def test_dates_are_days(form: str) -> None:
 
 def index_table(name: str, values: list[int], labels: list[int], file: str = "d.csv") -> str:
     noise = random.Random(file)
-    rows = [f"{value},{noise.random()},{label}" for value, label in zip(values, labels, strict=True)]
+    rows = [
+        f"{value},{noise.random()},{label}" for value, label in zip(values, labels, strict=True)
+    ]
     Path(file).write_text("\n".join([f"{name},noise,label", *rows]) + "\n")
     return file
 
 
 SORTED = [0] * 20 + [1] * 20
-INDEX_NAMES = ["", "Unnamed: 0", "index", "__index_level_0__", "id", "ID", "row_id", "PassengerId", "customer_id",
-               "idx", "rownames", "Nr", "level_0", "userID", "uuid"]  # fmt: skip
+INDEX_NAMES = [
+    "",
+    "Unnamed: 0",
+    "index",
+    "__index_level_0__",
+    "id",
+    "ID",
+    "row_id",
+    "PassengerId",
+    "customer_id",
+    "idx",
+    "rownames",
+    "Nr",
+    "level_0",
+    "userID",
+    "uuid",
+]
 
 
 @pytest.mark.parametrize("name", INDEX_NAMES)
@@ -177,7 +234,9 @@ def test_an_index_is_found_in_parts_that_were_cut_and_saved_with_it() -> None:
 
 
 def test_a_column_that_counts_sorted_rows_is_refused_under_any_name() -> None:
-    with pytest.raises(OwnError, match="column 'visit' counts 0 to 39 in the order of the rows, which are sorted"):
+    with pytest.raises(
+        OwnError, match="column 'visit' counts 0 to 39 in the order of the rows, which are sorted"
+    ):
         read(index_table("visit", list(range(ROWS)), SORTED))
     path = index_table("visit", list(range(ROWS)), [i % 2 for i in range(ROWS)])
     assert "visit (number, which counts 0 to 39 in the order of the rows)" in columns_of(read(path))
@@ -188,7 +247,24 @@ def test_a_column_that_counts_sorted_rows_is_refused_under_any_name() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    ["1_000", "3,4", "1,200", "$3.5", "12%", "0x1F", "٣", "１２", "inf.", "nan", "NA", "", "−3", "(3)", "3 cm", "1/2"],
+    [
+        "1_000",
+        "3,4",
+        "1,200",
+        "$3.5",
+        "12%",
+        "0x1F",
+        "٣",
+        "１２",
+        "inf.",
+        "nan",
+        "NA",
+        "",
+        "−3",
+        "(3)",
+        "3 cm",
+        "1/2",
+    ],
 )
 def test_targets_of_a_regression_are_read_as_strictly(value: str) -> None:
     rows = [f"{i / 7};{i}.5" for i in range(30)]
@@ -216,7 +292,10 @@ def test_equal_rows_of_one_column_lie_in_one_part(name: str, count: int) -> None
     rows = [f"{COLUMNS[name](draw)},{draw.randint(0, 1)}" for _ in range(count)]
     Path("d.csv").write_text("\n".join([f"{name},label", *rows]))
     data = read("d.csv")
-    keys = [set(split.keys or ()) for split in (data.train, data.calibration, data.validation, data.test)]
+    keys = [
+        set(split.keys or ())
+        for split in (data.train, data.calibration, data.validation, data.test)
+    ]
     assert all(one.isdisjoint(other) for i, one in enumerate(keys) for other in keys[:i])
     assert sum(map(len, (data.train, data.calibration, data.validation, data.test))) == count
 

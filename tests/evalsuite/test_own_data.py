@@ -1,4 +1,6 @@
-"""A user's data in each form are read into four disjoint parts, as float32, tokens or named inputs."""
+"""A user's data in each form are read into four disjoint parts, as float32, tokens or named
+inputs.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,14 @@ from evalsuite.own.data import fingerprint, source_of
 from evalsuite.own.data.reading import crop_flip, flip, read_data
 from evalsuite.references import OwnError
 from evalsuite.run.making import PARTS, check_disjoint
-from evalsuite.tasks import Classification, Embedding, LanguageModel, MultiLabel, Regression, TokenClassification
+from evalsuite.tasks import (
+    Classification,
+    Embedding,
+    LanguageModel,
+    MultiLabel,
+    Regression,
+    TokenClassification,
+)
 
 RANDOM = np.random.default_rng(0)
 HEAD = "import torch\nfrom torch.utils.data import DataLoader, Dataset, TensorDataset\ntorch.manual_seed(0)\n"
@@ -68,7 +77,9 @@ def encoded(index: int, form: str = "png") -> bytes:
     return content.getvalue()
 
 
-def folder_of_images(root: Path, count: int = 20, names: tuple[str, ...] = ("cat", "dog"), start: int = 0) -> None:
+def folder_of_images(
+    root: Path, count: int = 20, names: tuple[str, ...] = ("cat", "dog"), start: int = 0
+) -> None:
     for place, name in enumerate(names):
         (root / name).mkdir(parents=True)
         for i in range(count):
@@ -86,7 +97,12 @@ def test_arrays_are_cut_into_stratified_parts_that_hold_every_sample_once() -> N
     x, y = RANDOM.random((200, 3), np.float32), np.arange(200) % 4
     np.savez("d.npz", x=x, y=y)
     data = read("d.npz")
-    assert (sizes(data), data.classes, data.domain, data.vocabulary) == ([120, 20, 20, 40], 4, (0.0, 1.0), None)
+    assert (sizes(data), data.classes, data.domain, data.vocabulary) == (
+        [120, 20, 20, 40],
+        4,
+        (0.0, 1.0),
+        None,
+    )
     rows = torch.cat([getattr(data, part).inputs for part in PARTS]).numpy()
     assert sorted(map(tuple, rows)) == sorted(map(tuple, x))
     label_of = {tuple(row): label for row, label in zip(x, y, strict=True)}
@@ -120,7 +136,11 @@ def test_named_arrays_are_a_mapping_and_integers_are_tokens() -> None:
     batch = data.train.first(2)
     assert isinstance(batch, dict)
     assert list(batch) == ["input_ids", "attention_mask"]
-    assert (batch["input_ids"].dtype, data.vocabulary, data.input_shape) == (torch.int64, ids.max() + 1, (7,))
+    assert (batch["input_ids"].dtype, data.vocabulary, data.input_shape) == (
+        torch.int64,
+        ids.max() + 1,
+        (7,),
+    )
 
 
 @pytest.mark.parametrize("last", [True, False])
@@ -129,7 +149,9 @@ def test_pixels_come_in_0_to_1_with_channels_first(last: bool) -> None:
     np.savez("d.npz", x=x if last else x.transpose(0, 3, 1, 2), y=np.arange(30) % 2)
     data = read("d.npz")
     assert (data.input_shape, data.domain) == ((3, 8, 8), (0.0, 1.0))
-    wanted = {each.astype(np.float32).tobytes() for each in (x.transpose(0, 3, 1, 2) / np.float32(255))}
+    wanted = {
+        each.astype(np.float32).tobytes() for each in (x.transpose(0, 3, 1, 2) / np.float32(255))
+    }
     assert {each.numpy().tobytes() for each in data.train.inputs} <= wanted  # type: ignore[attr-defined]
 
 
@@ -160,13 +182,19 @@ def test_tokens_alone_are_shifted_for_a_language_model() -> None:
 def test_a_folder_of_classes_is_decoded_when_asked_and_numbered_by_name() -> None:
     folder_of_images(Path("i"), names=("dog", "ant", "cat"))
     data = read("i")
-    assert (sizes(data), data.classes, data.input_shape, data.domain) == ([36, 6, 6, 12], 3, (3, 8, 8), (0.0, 1.0))
+    assert (sizes(data), data.classes, data.input_shape, data.domain) == (
+        [36, 6, 6, 12],
+        3,
+        (3, 8, 8),
+        (0.0, 1.0),
+    )
     found = {each.numpy().tobytes() for each in data.train.inputs[:]}  # type: ignore[attr-defined]
     wanted = {(pixels(i).transpose(2, 0, 1) / np.float32(255)).tobytes(): i for i in range(60)}
     classes = [1 if i >= 20 and i < 40 else 0 for i in (wanted[each] for each in found)]
     assert len(classes) == 36
     one = data.train.inputs[3].numpy().tobytes()
-    assert int(data.train.targets[3]) == {0: 2, 1: 0, 2: 1}[wanted[one] // 20]  # dog, ant, cat in order of names
+    # dog, ant, cat in order of names
+    assert int(data.train.targets[3]) == {0: 2, 1: 0, 2: 1}[wanted[one] // 20]
 
 
 def test_parts_of_a_folder_normalised_resized_and_grey() -> None:
@@ -176,7 +204,9 @@ def test_parts_of_a_folder_normalised_resized_and_grey() -> None:
     data = read({"path": "i", "size": 4, "channels": 1, "mean": 0.5, "std": 0.25})
     assert (sizes(data), data.input_shape, data.domain) == ([36, 4, 10, 8], (1, 4, 4), (-2.0, 2.0))
     wanted = Image.fromarray(pixels(200)).convert("L").resize((4, 4), Image.Resampling.BILINEAR)
-    assert torch.allclose(data.test.inputs[0][0], (torch.tensor(np.array(wanted)) / 255 - 0.5) / 0.25)
+    assert torch.allclose(
+        data.test.inputs[0][0], (torch.tensor(np.array(wanted)) / 255 - 0.5) / 0.25
+    )
 
 
 def test_loose_files_take_their_targets_from_a_table() -> None:
@@ -189,7 +219,9 @@ def test_loose_files_take_their_targets_from_a_table() -> None:
     data = read("i", Regression())
     first = (pixels(0).transpose(2, 0, 1) / np.float32(255)).tobytes()
     for part in PARTS:
-        for each, target in zip(getattr(data, part).inputs[:], getattr(data, part).targets, strict=True):
+        for each, target in zip(
+            getattr(data, part).inputs[:], getattr(data, part).targets, strict=True
+        ):
             assert (each.numpy().tobytes() == first) == (float(target) == 0)
 
 
@@ -199,7 +231,9 @@ def test_images_in_a_parquet_column(form: str) -> None:
     for part, start, count in (("train", 0, 40), ("test", 40, 10)):
         content = [encoded(start + i) for i in range(count)]
         images = content if form == "bytes" else [{"bytes": each, "path": None} for each in content]
-        table = pa.table({"image": images, "label": [i % 2 for i in range(count)], "name": ["x"] * count})
+        table = pa.table(
+            {"image": images, "label": [i % 2 for i in range(count)], "name": ["x"] * count}
+        )
         parquet.write_table(table, f"p/{part}.parquet")
     data = read("p")
     assert (sizes(data), data.classes) == ([32, 4, 4, 10], 2)
@@ -215,7 +249,9 @@ def test_augmentation_is_of_training_alone_and_drawn_from_the_generator() -> Non
         data = read({"path": "i", "augment": name})
         assert data.test.augment is None
         batch = data.train.inputs[:16]
-        once, twice = (data.train.augment(batch, torch.Generator().manual_seed(3)) for _ in range(2))
+        once, twice = (
+            data.train.augment(batch, torch.Generator().manual_seed(3)) for _ in range(2)
+        )
         assert torch.equal(once, twice)  # type: ignore[arg-type]
         assert not torch.equal(once, batch)  # type: ignore[arg-type]
     data = read({"path": "i", "augment": "my.py:wrong"})
@@ -227,7 +263,9 @@ def test_flips_and_shifts_are_those_of_the_image() -> None:
     images = torch.rand(64, 3, 8, 8)
     flipped = flip(images, torch.Generator().manual_seed(0))
     same = [bool(torch.equal(one, two)) for one, two in zip(images, flipped, strict=True)]  # type: ignore[arg-type]
-    mirrored = [bool(torch.equal(one.flip(-1), two)) for one, two in zip(images, flipped, strict=True)]  # type: ignore[arg-type]
+    mirrored = [
+        bool(torch.equal(one.flip(-1), two)) for one, two in zip(images, flipped, strict=True)
+    ]  # type: ignore[arg-type]
     assert [one != two for one, two in zip(same, mirrored, strict=True)] == [True] * 64
     assert 16 < sum(same) < 48
     moved = crop_flip(images, torch.Generator().manual_seed(0))
@@ -242,7 +280,10 @@ def test_flips_and_shifts_are_those_of_the_image() -> None:
 
 def test_a_table_of_numbers_and_categories_scaled_by_the_training_rows_alone() -> None:
     kinds = ("red", "green", "")
-    rows = [f"{i},{kinds[i % 3]},{'' if i % 10 == 0 else i % 7},{'yes' if i % 2 else 'no'}" for i in range(100)]
+    rows = [
+        f"{i},{kinds[i % 3]},{'' if i % 10 == 0 else i % 7},{'yes' if i % 2 else 'no'}"
+        for i in range(100)
+    ]
     Path("train.csv").write_text("\n".join(["age,colour,count,answer", *rows]))
     data = read({"path": "train.csv", "target": "answer"})
     assert (data.classes, data.input_shape, data.domain) == (2, (1 + 3 + 2,), (0.0, 1.0))
@@ -252,7 +293,9 @@ def test_a_table_of_numbers_and_categories_scaled_by_the_training_rows_alone() -
     assert torch.equal(train[:, 1:4].sum(1), torch.ones(len(train)))
     missing = train[:, 5] == 1
     known = train[~missing, 4].double() * 6  # 0 to 6
-    assert torch.allclose(train[missing, 4].double() * 6, known.mean().expand(int(missing.sum())), atol=1e-5)
+    assert torch.allclose(
+        train[missing, 4].double() * 6, known.mean().expand(int(missing.sum())), atol=1e-5
+    )
 
 
 def test_a_regression_has_one_value_or_several_and_features_may_be_chosen() -> None:
@@ -260,12 +303,16 @@ def test_a_regression_has_one_value_or_several_and_features_may_be_chosen() -> N
     Path("d.csv").write_text("\n".join(["a;b;c;d".replace(";", ","), *rows]))
     data = read({"path": "d.csv", "target": "b", "features": ["a", "c"]}, Regression())
     assert (data.classes, data.input_shape, data.train.targets.shape) == (1, (2,), (36,))
-    data = read_data(source_of({"path": "d.csv", "target": ["b", "c"], "features": "a"}), Regression())
+    data = read_data(
+        source_of({"path": "d.csv", "target": ["b", "c"], "features": "a"}), Regression()
+    )
     assert (data.classes, data.test.targets.shape[1]) == (2, 2)
 
 
 def test_parquet_and_labels_in_an_order_of_ones_own() -> None:
-    table = pa.table({"a": np.arange(50.0), "b": pa.array([None, *range(1, 50)]), "class": ["lo", "hi"] * 25})
+    table = pa.table(
+        {"a": np.arange(50.0), "b": pa.array([None, *range(1, 50)]), "class": ["lo", "hi"] * 25}
+    )
     parquet.write_table(table, "d.parquet")
     data = read({"path": "d.parquet", "labels": ["lo", "hi", "none"]})
     assert (data.classes, data.input_shape) == (3, (3,))
@@ -275,14 +322,27 @@ def test_parquet_and_labels_in_an_order_of_ones_own() -> None:
 
 # Text
 
-SENTENCES = [{"text": f"number {i} is this", "label": "good" if i % 2 else "bad"} for i in range(40)]
+SENTENCES = [
+    {"text": f"number {i} is this", "label": "good" if i % 2 else "bad"} for i in range(40)
+]
 
 
 @pytest.fixture
 def tokenizer(here: Path) -> str:
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-    words = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "this", "is", "number", *map(str, range(40)), "##s", "paris"]
+    words = [
+        "[PAD]",
+        "[CLS]",
+        "[SEP]",
+        "[UNK]",
+        "this",
+        "is",
+        "number",
+        *map(str, range(40)),
+        "##s",
+        "paris",
+    ]
     made = Tokenizer(models.WordPiece({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
     made.post_processor = processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
@@ -308,12 +368,16 @@ def test_texts_are_named_inputs_padded_to_the_longest(tokenizer: str) -> None:
 
 
 def test_pairs_have_types_and_bytes_need_no_tokenizer(tokenizer: str) -> None:
-    lines("d.jsonl", *({"one": each["text"], "two": "is this", "label": each["label"]} for each in SENTENCES))
+    lines(
+        "d.jsonl",
+        *({"one": each["text"], "two": "is this", "label": each["label"]} for each in SENTENCES),
+    )
     batch = read({"path": "d.jsonl", "text": ["one", "two"]}, tokenizer=tokenizer).train.first(1)
     assert isinstance(batch, dict)
     assert batch["token_type_ids"].tolist() == [[0] * 6 + [1] * 3]
     lines("b.jsonl", *SENTENCES)
-    Path("b.jsonl").write_text(Path("b.jsonl").read_text(), encoding="utf-8-sig")  # as some editors save it
+    # as some editors save it
+    Path("b.jsonl").write_text(Path("b.jsonl").read_text(), encoding="utf-8-sig")
     data = read({"path": "b.jsonl", "tokenizer": "bytes"})
     first = data.train.first(1)
     assert isinstance(first, dict)
@@ -324,10 +388,15 @@ def test_pairs_have_types_and_bytes_need_no_tokenizer(tokenizer: str) -> None:
 def test_multi_label_lists_and_columns_are_the_same() -> None:
     names = [["a"], ["a", "c"], [], ["b"]]
     lines("lists.jsonl", *({"text": f"text {i}", "labels": names[i % 4]} for i in range(40)))
-    columns = [{"text": f"text {i}", **{each: int(each in names[i % 4]) for each in "abc"}} for i in range(40)]
+    columns = [
+        {"text": f"text {i}", **{each: int(each in names[i % 4]) for each in "abc"}}
+        for i in range(40)
+    ]
     lines("columns.jsonl", *columns)
     one = read({"path": "lists.jsonl", "tokenizer": "bytes"}, MultiLabel())
-    two = read({"path": "columns.jsonl", "tokenizer": "bytes", "target": ["a", "b", "c"]}, MultiLabel())
+    two = read(
+        {"path": "columns.jsonl", "tokenizer": "bytes", "target": ["a", "b", "c"]}, MultiLabel()
+    )
     assert (one.classes, one.train.targets.dtype) == (3, torch.int64)
     assert torch.equal(one.train.targets, two.train.targets)
 
@@ -367,7 +436,10 @@ def test_a_corpus_of_wikitexts_layout_is_windows_of_one_tensor() -> None:
     assert torch.equal(inputs[:, 1:], targets[:, :-1])
     assert inputs.untyped_storage().data_ptr() == targets.untyped_storage().data_ptr()
     assert bytes(inputs.flatten().tolist()).decode().startswith("train0 train1")
-    assert bytes(data.calibration.inputs[0].tolist()).decode() in Path("w/wiki.train.tokens").read_text()  # type: ignore[union-attr]
+    assert (
+        bytes(data.calibration.inputs[0].tolist()).decode()
+        in Path("w/wiki.train.tokens").read_text()
+    )  # type: ignore[union-attr]
     assert bytes(data.test.inputs[0].tolist()).decode().startswith("test0")  # type: ignore[union-attr]
 
 
@@ -377,7 +449,16 @@ def test_one_text_is_cut_from_its_end_and_a_tokenizer_may_read_it(tokenizer: str
     data = read({"path": "d.txt", "length": 16}, LanguageModel(), tokenizer=tokenizer)
     whole = torch.cat([getattr(data, part).inputs.flatten() for part in PARTS])
     assert data.vocabulary == 49
-    assert whole[:10].tolist() == [4, 5, 6, *(7 + each for each in drawn[0]), 4, 5, 6, *(7 + each for each in drawn[1])]
+    assert whole[:10].tolist() == [
+        4,
+        5,
+        6,
+        *(7 + each for each in drawn[0]),
+        4,
+        5,
+        6,
+        *(7 + each for each in drawn[1]),
+    ]
     assert len(whole) == 600 * 5 // 16 * 16
     lines("d.jsonl", *({"text": f"row {i}"} for i in range(400)))
     assert read({"path": "d.jsonl", "length": 16}, LanguageModel()).vocabulary == 256
@@ -391,9 +472,16 @@ def saved(folder: Path, table: pa.Table, features: dict[str, Any]) -> None:
     half = len(table) // 2
     files = ["data-00000-of-00002.arrow", "data-00001-of-00002.arrow"]
     for name, piece in zip(files, (table[:half], table[half:]), strict=True):
-        with pa.OSFile(str(folder / name), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        with (
+            pa.OSFile(str(folder / name), "wb") as sink,
+            pa.ipc.new_stream(sink, table.schema) as writer,
+        ):
             writer.write_table(piece)
-    state = {"_data_files": [{"filename": each} for each in files], "_fingerprint": "x", "_format_type": None}
+    state = {
+        "_data_files": [{"filename": each} for each in files],
+        "_fingerprint": "x",
+        "_format_type": None,
+    }
     (folder / "state.json").write_text(json.dumps(state))
     (folder / "dataset_info.json").write_text(json.dumps({"features": features}))
 
@@ -405,12 +493,19 @@ def test_a_saved_data_set_with_names_of_classes() -> None:
     }
     for part, count in (("train", 40), ("test", 10)):
         texts = [f"{part} {i}" for i in range(count)]
-        saved(Path("s", part), pa.table({"text": texts, "label": [i % 2 for i in range(count)]}), features)
+        saved(
+            Path("s", part),
+            pa.table({"text": texts, "label": [i % 2 for i in range(count)]}),
+            features,
+        )
     Path("s/dataset_dict.json").write_text(json.dumps({"splits": ["train", "test"]}))
     data = read({"path": "s", "tokenizer": "bytes"})
     assert (sizes(data), data.classes) == ([32, 4, 4, 10], 3)
     table = pa.table(
-        {"image": [{"bytes": encoded(i), "path": None} for i in range(30)], "label": [i % 2 for i in range(30)]}
+        {
+            "image": [{"bytes": encoded(i), "path": None} for i in range(30)],
+            "label": [i % 2 for i in range(30)],
+        }
     )
     saved(Path("one"), table, {})
     assert read("one").input_shape == (3, 8, 8)
@@ -435,12 +530,24 @@ SET = """class Squares(Dataset):
     [
         ("return torch.rand(60, 3), torch.arange(60) % 2", [36, 6, 6, 12]),
         ("return TensorDataset(torch.rand(60, 3), torch.arange(60) % 2)", [36, 6, 6, 12]),
-        ("return DataLoader(TensorDataset(torch.rand(60, 3), torch.arange(60) % 2), 4)", [36, 6, 6, 12]),
-        ("return {'x': torch.rand(60, 3).numpy(), 'y': torch.arange(60).numpy() % 2}", [36, 6, 6, 12]),
-        ("return {'train': Squares(0, 60), 'val': Squares(60, 10), 'test': Squares(70, 20)}", [54, 6, 10, 20]),
+        (
+            "return DataLoader(TensorDataset(torch.rand(60, 3), torch.arange(60) % 2), 4)",
+            [36, 6, 6, 12],
+        ),
+        (
+            "return {'x': torch.rand(60, 3).numpy(), 'y': torch.arange(60).numpy() % 2}",
+            [36, 6, 6, 12],
+        ),
+        (
+            "return {'train': Squares(0, 60), 'val': Squares(60, 10), 'test': Squares(70, 20)}",
+            [54, 6, 10, 20],
+        ),
         ("return Squares(0, 60), Squares(60, 20)", [48, 6, 6, 20]),
         ("return DataLoader(Squares(0, 60), 8), DataLoader(Squares(60, 20), 8)", [48, 6, 6, 20]),
-        ("return (torch.rand(60, 3), torch.arange(60) % 2), (torch.rand(20, 3), torch.arange(20) % 2)", [48, 6, 6, 20]),
+        (
+            "return (torch.rand(60, 3), torch.arange(60) % 2), (torch.rand(20, 3), torch.arange(20) % 2)",
+            [48, 6, 6, 20],
+        ),
     ],
 )
 def test_a_function_makes_data_in_any_usual_form(body: str, wanted: list[int]) -> None:
@@ -458,7 +565,9 @@ def test_a_data_set_is_read_once_and_then_sample_by_sample() -> None:
     before = squares.reads
     batch = data.train.inputs[torch.tensor([3, 5])]
     assert squares.reads == before + 2
-    assert [int(each) for each in (batch[:, 0, 0, 0] * 100).round() % 2] == data.train.targets[[3, 5]].tolist()
+    assert [int(each) for each in (batch[:, 0, 0, 0] * 100).round() % 2] == data.train.targets[
+        [3, 5]
+    ].tolist()
     check_disjoint(data)
     assert squares.reads == before + 2  # digests of the samples are known
 
@@ -522,7 +631,12 @@ def make():
     return torch.arange(60.)[:, None] * scale, torch.arange(60) % 2
 """
     found = {}
-    for name, scale, code in (("one", 1, body), ("two", 1, body), ("read", 2, body), ("said", 1, f"{body}# more")):
+    for name, scale, code in (
+        ("one", 1, body),
+        ("two", 1, body),
+        ("read", 2, body),
+        ("said", 1, f"{body}# more"),
+    ):
         (here / name).mkdir()
         monkeypatch.chdir(here / name)
         Path("rows.txt").write_text(str(scale))
@@ -537,7 +651,9 @@ def make():
 
 def test_naming_data_and_taking_their_fingerprint_imports_nothing_heavy() -> None:
     Path("d.csv").write_text("a,label\n1,0\n")
-    heavy = "{'torch', 'pandas', 'pyarrow', 'sklearn', 'PIL', 'numpy', 'tokenizers', 'transformers'}"
+    heavy = (
+        "{'torch', 'pandas', 'pyarrow', 'sklearn', 'PIL', 'numpy', 'tokenizers', 'transformers'}"
+    )
     check = "from evalsuite.own.data import fingerprint, source_of; fingerprint(source_of({'path': 'd.csv'}))"
     code = f"import sys; {check}; found = {heavy} & set(sys.modules); assert not found, found"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -567,7 +683,9 @@ print(int(peak.split()[1]) // 1024)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak memory from Linux' /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="reads the peak memory from Linux' /proc"
+)
 def test_an_epoch_of_many_images_never_holds_them_all(here: Path) -> None:
     count, size = 20_000, 96  # decoded 2.1 GB as float32, and 553 MB as bytes
     for i in range(count):
@@ -575,7 +693,9 @@ def test_an_epoch_of_many_images_never_holds_them_all(here: Path) -> None:
             (here / "many" / str(i)).mkdir(parents=True)
         small = np.random.default_rng(i).integers(0, 256, (4, 4, 3), dtype=np.uint8)
         Image.fromarray(small).resize((size, size)).save(here / "many" / str(i % 20) / f"{i}.jpg")
-    done = subprocess.run([sys.executable, "-c", PEAK, "many"], cwd=here, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, "many"], cwd=here, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 800  # MiB, of which torch and scikit-learn take 300
 
@@ -603,7 +723,9 @@ def code(body: str) -> Make:
 
 
 def jsonl(*rows: Any, name: str = "d.jsonl") -> Make:
-    return text(name, "".join(f"{each if isinstance(each, str) else json.dumps(each)}\n" for each in rows))
+    return text(
+        name, "".join(f"{each if isinstance(each, str) else json.dumps(each)}\n" for each in rows)
+    )
 
 
 def csv(*lines: str, count: int = 20) -> Make:
@@ -629,7 +751,9 @@ def cut_short() -> None:
 
 def bad_column() -> None:
     rows = [*map(encoded, range(3)), b"no image"]
-    parquet.write_table(pa.table({"image": pa.array(rows, pa.binary()), "label": [0, 1, 0, 1]}), "d.parquet")
+    parquet.write_table(
+        pa.table({"image": pa.array(rows, pa.binary()), "label": [0, 1, 0, 1]}), "d.parquet"
+    )
 
 
 def nothing() -> None:
@@ -640,194 +764,609 @@ NAN = np.where(np.arange(120).reshape(40, 3) == 7, np.nan, X).astype(np.float32)
 WORDS = [{"tokens": ["a", "b"], "tags": ["X", "Y"]}] * 11
 TEXTS = [{"text": f"text {i}", "label": "good" if i % 2 else "bad"} for i in range(20)]
 LABELS = [{"text": f"text {i}", "labels": ["a"] if i % 2 else ["b", "a"]} for i in range(20)]
-C, R, L, M, T, E = Classification(), Regression(), LanguageModel(), MultiLabel(), TokenClassification(), Embedding()
+C, R, L, M, T, E = (
+    Classification(),
+    Regression(),
+    LanguageModel(),
+    MultiLabel(),
+    TokenClassification(),
+    Embedding(),
+)
 
 WRONG: list[tuple[str, Make, Any, Task, str]] = [
-    ("missing file", text("data.npz", b"x"), "dta.npz", C,
-     "dta.npz: there is no such file or folder; did you mean 'data.npz'?"),
-    ("unknown option", nothing, {"path": "d.csv", "targt": "a"}, C,
-     "data.targt: unknown option; did you mean 'target'?"),
-    ("wrong type of option", nothing, {"path": "d.csv", "length": "long"}, C,
-     "data.length: must be a whole number, got 'long'"),
-    ("no path", nothing, {"target": "a"}, C,
-     "data: write a path, my.py:make_data, or a mapping with `path`, got {'target': 'a'}"),
-    ("no share", nothing, {"path": "d.csv", "test": 1.5}, C,
-     "data.test is a share of the training part, in (0, 1), got 1.5"),
-    ("too great shares", nothing, {"path": "d.csv", "test": 0.8, "validation": 0.2}, C,
-     "data: calibration, validation and test take 1.1 of all: at most .9"),
-    ("unknown augmentation", nothing, {"path": "i", "augment": "flipp"}, C,
-     "data.augment: unknown 'flipp'; write one of flip, crop-flip, or my.py:augment"),
-    ("empty file", text("d.csv", ""), "d.csv", C,
-     "d.csv: is empty; give it samples"),
-    ("empty folder", lambda: Path("e").mkdir(), "e", C,
-     "e: the folder is empty; give it samples"),
-    ("unknown kind", text("d.xlsx", "x"), "d.xlsx", C,
-     "d.xlsx: unknown kind of data, a file .xlsx; known are .npz, .csv, .tsv, .parquet, .jsonl, .txt, folders of images or of these, and my.py:make_data"),
-    ("a pickle by its name", lambda: Path("d.pkl").write_bytes(pickle.dumps(1)), "d.pkl", C,
-     "d.pkl: a pickle runs any code that is in it, so it is not read; save arrays with numpy.savez, or tables as parquet"),
-    ("a pickle inside", npz(x=X, y=np.array([{}] * 40, object)), "d.npz", C,
-     "d.npz: the array 'y' holds pickled objects, which are not read; save numbers, or texts of fixed length"),
-    ("no archive", text("d.npz", "x,y"), "d.npz", C,
-     'd.npz: is no .npz archive, or a damaged one; write it with numpy.savez("data.npz", x=..., y=...)'),
-    ("no targets in arrays", npz(x=X), "d.npz", C,
-     "d.npz, part train: there are no targets; add them, name them by `data.target`, or choose another task"),
-    ("unknown array", npz(x=X, z=Y), {"path": "d.npz", "target": "zz"}, C,
-     "d.npz, part train: there is no array 'zz'; did you mean 'z'?"),
-    ("other lengths", npz(x=X, y=Y[:30]), "d.npz", C,
-     "d.npz: the part train has 40 inputs but 30 targets; give each sample one"),
-    ("other lengths of inputs", npz(a=X, b=X[:30], y=Y), "d.npz", C,
-     "d.npz, part train: inputs of one sample belong together, but there are {'a': 40, 'b': 30}; give each sample all"),
-    ("NaN in inputs", npz(x=NAN, y=Y), "d.npz", C,
-     "d.npz, part train, sample 2: an input is NaN or infinite; correct it, or leave the sample out"),
-    ("constant inputs", npz(x=np.ones((40, 3)), y=Y), "d.npz", C,
-     "d.npz, part train: of 40 samples 1 differ: too few to cut parts off; give more"),
-    ("one class only", npz(x=X, y=np.ones(40, int)), "d.npz", C,
-     "d.npz, part train: all samples are of one class, 1: nothing to learn; add samples of another"),
-    ("label is no integer", npz(x=X, y=Y + 0.5), "d.npz", C,
-     "d.npz, part train, sample 0: the label 0.5 is no class: classes are whole numbers; for real ones choose task regression"),
-    ("negative label", npz(x=X, y=Y - 1), "d.npz", C,
-     "d.npz, part train, sample 0: the label -1 is out of range; number classes from 0, and what shall count nowhere -100"),
-    ("label of test out of range", npz(x_train=X, y_train=Y, x_test=X[:5] / 2, y_test=np.full(5, 3)), "d.npz", C,
-     "d.npz, part test, sample 0: the label 3 is out of range: those of the training part are 0 to 1; correct it, or name all classes with `labels`"),
-    ("shapes of parts differ", npz(x_train=X, y_train=Y, x_test=X[:, :2], y_test=Y), "d.npz", C,
-     "d.npz: one sample of train is (3,), of test (2,); give all parts the same inputs"),
-    ("an empty part", npz(x_train=X, y_train=Y, x_test=X[:0], y_test=Y[:0]), "d.npz", C,
-     "d.npz: the part test is empty; give it samples, or leave it out to have it cut"),
-    ("no training part", npz(x_test=X, y_test=Y), "d.npz", C,
-     "d.npz: there is no training part, only test; name one 'train'"),
-    ("too few", npz(x=X[:5], y=Y[:5]), "d.npz", C,
-     "d.npz, part train: 5 samples are too few to cut calibration, validation, test off; give at least 10, or these parts themselves"),
-    ("targets are one-hot", npz(x=X, y=np.eye(2, dtype=int)[Y]), "d.npz", C,
-     "d.npz, part train: the targets are one-hot; give the classes' numbers, y.argmax(1)"),
-    ("one target for all", npz(x=X, y=1), "d.npz", C,
-     "d.npz, part train: y is one int64; give each sample its target"),
-    ("inputs of text", npz(x=np.full((40, 3), "a"), y=Y), "d.npz", C,
-     "d.npz, part train: x is of type <U1; give numbers"),
-    ("negative tokens", npz(x=np.full((40, 3), -1), y=Y), "d.npz", C,
-     "d.npz, part train: x has the integer -1: tokens are >= 0; give real numbers as float32"),
-    ("infinite target", npz(x=X, y=np.where(Y > 0, np.inf, 1.0)), "d.npz", R,
-     "d.npz, part train, sample 1: the target is infinite; correct it, or leave the sample out"),
-    ("tokens as their own targets", npz(x=Y.reshape(10, 4), y=Y.reshape(10, 4)), "d.npz", L,
-     "d.npz: the targets of a language model are the tokens themselves: give at each position the next one"),
-    ("unknown column", csv(), {"path": "d.csv", "target": "labl"}, C,
-     "d.csv: there is no column 'labl'; did you mean 'label'?"),
-    ("no target column", text("d.csv", "a,b\n1,2\n"), "d.csv", C,
-     "d.csv: no target column; name one with `data.target` (there are a, b)"),
-    ("no input column", text("d.csv", "label\n1\n"), "d.csv", C,
-     "d.csv: there is no column but the target; give some that are inputs"),
-    ("a field too much", csv("1,2,3"), "d.csv", C,
-     "d.csv:22: 3 fields, but the head has 2; quote what contains a separator"),
-    ("a table without a head", text("d.csv", "1,2\n3,4\n"), "d.csv", C,
-     "d.csv:1: has no head, its first line is of numbers; put the columns' names there"),
-    ("two columns of one name", text("d.csv", "a,a\n1,2\n"), "d.csv", C,
-     "d.csv:1: two columns are called 'a'; give each a name of its own"),
-    ("head without rows", text("d.csv", "a,label\n"), "d.csv", C,
-     "d.csv: is empty; give it samples"),
-    ("infinite number", csv("inf,1"), "d.csv", C,
-     "d.csv:22: column 'a' is infinite; correct it, or leave it empty"),
-    ("two columns of names for one class", text("d.csv", "a,b,c\n" + "1,x,y\n2,y,x\n" * 20),
-     {"path": "d.csv", "target": ["b", "c"]}, C,
-     "d.csv:2: the label ['x', 'y'] is no class, a name or a number"),
-    ("a mean that is no number", nothing, {"path": "i", "mean": [math.nan], "std": [1]}, C,
-     "data.mean and data.std (> 0) belong together, got [nan] and [1.0]"),
-    ("a slip in a column of numbers", csv(*(f"{i}.5,{i % 2}" for i in range(9)), "l5,1"), "d.csv", C,
-     "d.csv:31: column 'a' holds 'l5', but numbers in nearly all rows; correct it, or leave it empty"),
-    ("missing label", csv("20,"), {"path": "d.csv", "labels": ["0", "1"]}, C,
-     "d.csv:22: there is no target; fill it in, or leave the sample out"),
-    ("label that is not listed", csv("20,2"), {"path": "d.csv", "labels": ["0", "1"]}, C,
-     "d.csv:22: the label '2' is not among the classes; known: 0, 1"),
-    ("a target that is no number", csv("20,much"), "d.csv", R,
-     "d.csv:22: the target 'much' is no number; correct it, leave the sample out, or choose task classification for names"),
-    ("as many classes as samples", csv(*(f"{i},{i / 2}" for i in range(20, 70))), "d.csv", C,
-     "d.csv: 52 different labels in 70 samples are no classes; choose another column or task, or list them with `labels`"),
-    ("a column of names", text("d.csv", "n,label\n" + "".join(f"name{i},{i % 2}\n" for i in range(30))), "d.csv", C,
-     "d.csv: column 'n' has 30 different texts in 30 rows: it is no category; name the columns that are inputs with `features`, or a column of text with `text`"),
-    ("not UTF-8", text("d.csv", b"a,label\n1,0\n2,\xff\n"), "d.csv", C,
-     "d.csv:3: is not UTF-8 text (byte 0xff); save it as UTF-8"),
-    ("a line that is no JSON", jsonl(*TEXTS[:3], "{text: 1}"), "d.jsonl", C,
-     "d.jsonl:4: is not JSON (Expecting property name enclosed in double quotes: line 1 column 2 (char 1)); write one object a line"),
-    ("a line that is no object", jsonl(*TEXTS[:3], [1]), "d.jsonl", C,
-     'd.jsonl:4: is a list, no object; write {"text": ..., "label": ...}'),
-    ("no tokenizer", jsonl(*TEXTS), "d.jsonl", C,
-     "d.jsonl: text needs a tokenizer; name one with `tokenizer`: a folder of Hugging Face's, a tokenizer.json, or \"bytes\""),
-    ("unknown tokenizer", jsonl(*TEXTS), {"path": "d.jsonl", "tokenizer": "./tok/tokenizer.json"}, C,
-     "tokenizer './tok/tokenizer.json': there is no such file or folder; name one with `tokenizer`: a folder of Hugging Face's, a tokenizer.json, or \"bytes\""),
-    ("text that is none", jsonl(*TEXTS, {"text": 3, "label": "bad"}), {"path": "d.jsonl", "tokenizer": "bytes"}, C,
-     "d.jsonl:21: the text of column 'text' is '3'; give text, or leave it out"),
-    ("half a character", jsonl(*TEXTS, '{"text": "\\ud800", "label": "bad"}'), {"path": "d.jsonl", "tokenizer": "bytes"}, C,
-     "d.jsonl:21: the text of column 'text' holds half of a surrogate pair; write it anew"),
-    ("vectors of other lengths", jsonl(*({**each, "v": [1.0] * (1 + (i == 4))} for i, each in enumerate(TEXTS))),
-     {"path": "d.jsonl", "tokenizer": "bytes", "target": "v"}, E,
-     "d.jsonl:5: 2 targets, but the first sample has 1; give each as many"),
-    ("no label at all", jsonl(*({"text": str(i), "labels": []} for i in range(20))),
-     {"path": "d.jsonl", "tokenizer": "bytes"}, M,
-     "d.jsonl: no sample has a label; name the labels with `labels`"),
-    ("lists as features", jsonl(*({"a": [i], "label": i % 2} for i in range(20))), "d.jsonl", C,
-     "d.jsonl: column 'a' holds a list in each row; inputs are numbers and categories; name the columns that are inputs with `features`"),
-    ("a name twice", nothing, {"path": "d.csv", "labels": ["a", "a"]}, C,
-     "data.labels: a name is given twice, got ['a', 'a']"),
-    ("labels that are no list", jsonl(*LABELS, {"text": "x", "labels": "a"}),
-     {"path": "d.jsonl", "tokenizer": "bytes"}, M,
-     "d.jsonl:21: the labels 'a' are no list; write it as [\"a\", \"b\"], [] where there is none, or give columns of 0 and 1"),
-    ("an embedding of nothing", jsonl(*TEXTS), {"path": "d.jsonl", "tokenizer": "bytes"}, E,
-     "d.jsonl: the data have no targets, and no original model gives them; name the column of vectors with `target`, or give a model that is trained already"),
-    ("words without tags", jsonl(*WORDS, {"tokens": ["a", "b"], "tags": ["X"]}),
-     {"path": "d.jsonl", "tokenizer": "bytes"}, T,
-     "d.jsonl:12: 2 words but 1 tags; give each word one"),
-    ("a corpus that is too short", text("d.txt", "short"), "d.txt", L,
-     "d.txt: the part train has 5 tokens: fewer than a window of 128 and the next; give more text, or a smaller `length`"),
-    ("a corpus of another task", text("d.txt", "text " * 99), "d.txt", C,
-     "d.txt: running text has no targets for this task; choose task language-model, or write texts and targets as .jsonl"),
-    ("a corpus without training part", text("t/valid.txt", "text " * 99), "t", L,
-     "t: there is no training part, only validation; name one 'train'"),
-    ("a stray file in a corpus", lambda: [text(f"t/{each}.txt", "x" * 999)() for each in ("train", "notes")], "t", L,
-     "t/notes.txt: names no part, beside train.txt; call it train, validation or test, or move it away"),
-    ("no image", images(text("i/dog/x.png", "no image")), "i", C,
-     "i/dog/x.png: cannot be read as an image (not in a form that Pillow knows); replace it, or leave it out"),
-    ("an image cut short", images(cut_short), "i", C,
-     "i/dog/3.png: the image is cut short; replace it, or leave it out"),
-    ("an image of another size", images(lambda: PICTURE.resize((9, 8)).save("i/dog/2.png")), "i", C,
-     "i/dog/2.png: the image is 8 x 9, others are 8 x 8 (height x width); say `size: [8, 8]` to have each resized"),
-    ("images of one class", images(lambda: shutil.rmtree("i/dog")), "i", C,
-     "i: all samples are of one class, 'cat': nothing to learn; add samples of another"),
-    ("an empty class", images(lambda: Path("i/eel").mkdir()), "i", C,
-     "i/eel: no image in it; put some there, or remove the folder"),
-    ("no image in a column", bad_column, "d.parquet", C,
-     "d.parquet, row 3: cannot be read as an image (not in a form that Pillow knows); replace it, or leave it out"),
-    ("no parquet", text("d.parquet", "x"), "d.parquet", C,
-     "d.parquet: cannot be read as parquet (Parquet file size is 1 bytes, smaller than the minimum file footer (8 bytes)); write it anew"),
-    ("no function", code("make = 3"), "my.py:make", C,
-     "my.py:make: is no function but int; write def make_data(): ..."),
-    ("a function that raises", code("def make():\n    return x.nothing"), "my.py:make", C,
-     "my.py:5: making the data raises AttributeError: 'Tensor' object has no attribute 'nothing'"),
-    ("a function of something else", code("def make():\n    return 3"), "my.py:make", C,
-     "my.py:make: returns int; return a torch Dataset or DataLoader, (x, y), a mapping of arrays, evalsuite.Data, or a mapping of such with the keys train, validation, test"),
-    ("train is validation is test", code("s = TensorDataset(x, y)\ndef make():\n    return s, s, s"), "my.py:make", C,
-     "my.py:make: the parts train and validation are the same samples: what is trained on must not be measured on; return others, or the training part alone"),
-    ("an iterable data set", code(
-        "class S(IterableDataset):\n    def __iter__(self):\n        yield x[0], 1\n"
-        "def make():\n    return DataLoader(S(), 4)"), "my.py:make", C,
-     "my.py:make, part train: is an iterable data set; a data set needs __getitem__ and __len__, since samples are drawn at random and read again"),
-    ("a loader of whole batches", code(
-        "class S(Dataset):\n    def __len__(self):\n        return 5\n    def __getitem__(self, i):\n"
-        "        return x[8 * i : 8 * i + 8], y[8 * i : 8 * i + 8]\n"
-        "def make():\n    return DataLoader(S(), batch_size=None)"), "my.py:make", C,
-     "my.py:make, part train: the loader's data set gives whole batches; give a data set of single samples, and a batch_size"),
-    ("an empty data set", code("def make():\n    return TensorDataset(x[:0], y[:0])"), "my.py:make", C,
-     "my.py:make: the part train is empty; give it samples, or leave it out to have it cut"),
-    ("a data set that raises", code(
-        "class S(Dataset):\n    def __len__(self):\n        return 40\n    def __getitem__(self, i):\n"
-        "        return x[i + 1], y[i]\ndef make():\n    return S()"), "my.py:make", C,
-     "my.py:8: sample 39 raises IndexError: index 40 is out of bounds for dimension 0 with size 40"),
-    ("a data set that changes", code(
-        "class S(Dataset):\n    def __len__(self):\n        return 40\n    def __getitem__(self, i):\n"
-        "        return torch.rand(3), y[i]\ndef make():\n    return S()"), "my.py:make", C,
-     "my.py:make, part train: sample 0 is another at each reading; take random changes out of the data set, and put them into `augment: my.py:augment`"),
-    ("NaN in a data set", code(
-        "class S(Dataset):\n    def __len__(self):\n        return 40\n    def __getitem__(self, i):\n"
-        "        return x[i] / (i != 9) * (i != 9), y[i]\ndef make():\n    return S()"), "my.py:make", C,
-     "my.py:make, part train, sample 9: an input is NaN or infinite; correct it, or leave the sample out"),
-]  # fmt: skip
+    (
+        "missing file",
+        text("data.npz", b"x"),
+        "dta.npz",
+        C,
+        "dta.npz: there is no such file or folder; did you mean 'data.npz'?",
+    ),
+    (
+        "unknown option",
+        nothing,
+        {"path": "d.csv", "targt": "a"},
+        C,
+        "data.targt: unknown option; did you mean 'target'?",
+    ),
+    (
+        "wrong type of option",
+        nothing,
+        {"path": "d.csv", "length": "long"},
+        C,
+        "data.length: must be a whole number, got 'long'",
+    ),
+    (
+        "no path",
+        nothing,
+        {"target": "a"},
+        C,
+        "data: write a path, my.py:make_data, or a mapping with `path`, got {'target': 'a'}",
+    ),
+    (
+        "no share",
+        nothing,
+        {"path": "d.csv", "test": 1.5},
+        C,
+        "data.test is a share of the training part, in (0, 1), got 1.5",
+    ),
+    (
+        "too great shares",
+        nothing,
+        {"path": "d.csv", "test": 0.8, "validation": 0.2},
+        C,
+        "data: calibration, validation and test take 1.1 of all: at most .9",
+    ),
+    (
+        "unknown augmentation",
+        nothing,
+        {"path": "i", "augment": "flipp"},
+        C,
+        "data.augment: unknown 'flipp'; write one of flip, crop-flip, or my.py:augment",
+    ),
+    ("empty file", text("d.csv", ""), "d.csv", C, "d.csv: is empty; give it samples"),
+    ("empty folder", lambda: Path("e").mkdir(), "e", C, "e: the folder is empty; give it samples"),
+    (
+        "unknown kind",
+        text("d.xlsx", "x"),
+        "d.xlsx",
+        C,
+        "d.xlsx: unknown kind of data, a file .xlsx; known are .npz, .csv, .tsv, .parquet, .jsonl, .txt, folders of images or of these, and my.py:make_data",
+    ),
+    (
+        "a pickle by its name",
+        lambda: Path("d.pkl").write_bytes(pickle.dumps(1)),
+        "d.pkl",
+        C,
+        "d.pkl: a pickle runs any code that is in it, so it is not read; save arrays with numpy.savez, or tables as parquet",
+    ),
+    (
+        "a pickle inside",
+        npz(x=X, y=np.array([{}] * 40, object)),
+        "d.npz",
+        C,
+        "d.npz: the array 'y' holds pickled objects, which are not read; save numbers, or texts of fixed length",
+    ),
+    (
+        "no archive",
+        text("d.npz", "x,y"),
+        "d.npz",
+        C,
+        'd.npz: is no .npz archive, or a damaged one; write it with numpy.savez("data.npz", x=..., y=...)',
+    ),
+    (
+        "no targets in arrays",
+        npz(x=X),
+        "d.npz",
+        C,
+        "d.npz, part train: there are no targets; add them, name them by `data.target`, or choose another task",
+    ),
+    (
+        "unknown array",
+        npz(x=X, z=Y),
+        {"path": "d.npz", "target": "zz"},
+        C,
+        "d.npz, part train: there is no array 'zz'; did you mean 'z'?",
+    ),
+    (
+        "other lengths",
+        npz(x=X, y=Y[:30]),
+        "d.npz",
+        C,
+        "d.npz: the part train has 40 inputs but 30 targets; give each sample one",
+    ),
+    (
+        "other lengths of inputs",
+        npz(a=X, b=X[:30], y=Y),
+        "d.npz",
+        C,
+        "d.npz, part train: inputs of one sample belong together, but there are {'a': 40, 'b': 30}; give each sample all",
+    ),
+    (
+        "NaN in inputs",
+        npz(x=NAN, y=Y),
+        "d.npz",
+        C,
+        "d.npz, part train, sample 2: an input is NaN or infinite; correct it, or leave the sample out",
+    ),
+    (
+        "constant inputs",
+        npz(x=np.ones((40, 3)), y=Y),
+        "d.npz",
+        C,
+        "d.npz, part train: of 40 samples 1 differ: too few to cut parts off; give more",
+    ),
+    (
+        "one class only",
+        npz(x=X, y=np.ones(40, int)),
+        "d.npz",
+        C,
+        "d.npz, part train: all samples are of one class, 1: nothing to learn; add samples of another",
+    ),
+    (
+        "label is no integer",
+        npz(x=X, y=Y + 0.5),
+        "d.npz",
+        C,
+        "d.npz, part train, sample 0: the label 0.5 is no class: classes are whole numbers; for real ones choose task regression",
+    ),
+    (
+        "negative label",
+        npz(x=X, y=Y - 1),
+        "d.npz",
+        C,
+        "d.npz, part train, sample 0: the label -1 is out of range; number classes from 0, and what shall count nowhere -100",
+    ),
+    (
+        "label of test out of range",
+        npz(x_train=X, y_train=Y, x_test=X[:5] / 2, y_test=np.full(5, 3)),
+        "d.npz",
+        C,
+        "d.npz, part test, sample 0: the label 3 is out of range: those of the training part are 0 to 1; correct it, or name all classes with `labels`",
+    ),
+    (
+        "shapes of parts differ",
+        npz(x_train=X, y_train=Y, x_test=X[:, :2], y_test=Y),
+        "d.npz",
+        C,
+        "d.npz: one sample of train is (3,), of test (2,); give all parts the same inputs",
+    ),
+    (
+        "an empty part",
+        npz(x_train=X, y_train=Y, x_test=X[:0], y_test=Y[:0]),
+        "d.npz",
+        C,
+        "d.npz: the part test is empty; give it samples, or leave it out to have it cut",
+    ),
+    (
+        "no training part",
+        npz(x_test=X, y_test=Y),
+        "d.npz",
+        C,
+        "d.npz: there is no training part, only test; name one 'train'",
+    ),
+    (
+        "too few",
+        npz(x=X[:5], y=Y[:5]),
+        "d.npz",
+        C,
+        "d.npz, part train: 5 samples are too few to cut calibration, validation, test off; give at least 10, or these parts themselves",
+    ),
+    (
+        "targets are one-hot",
+        npz(x=X, y=np.eye(2, dtype=int)[Y]),
+        "d.npz",
+        C,
+        "d.npz, part train: the targets are one-hot; give the classes' numbers, y.argmax(1)",
+    ),
+    (
+        "one target for all",
+        npz(x=X, y=1),
+        "d.npz",
+        C,
+        "d.npz, part train: y is one int64; give each sample its target",
+    ),
+    (
+        "inputs of text",
+        npz(x=np.full((40, 3), "a"), y=Y),
+        "d.npz",
+        C,
+        "d.npz, part train: x is of type <U1; give numbers",
+    ),
+    (
+        "negative tokens",
+        npz(x=np.full((40, 3), -1), y=Y),
+        "d.npz",
+        C,
+        "d.npz, part train: x has the integer -1: tokens are >= 0; give real numbers as float32",
+    ),
+    (
+        "infinite target",
+        npz(x=X, y=np.where(Y > 0, np.inf, 1.0)),
+        "d.npz",
+        R,
+        "d.npz, part train, sample 1: the target is infinite; correct it, or leave the sample out",
+    ),
+    (
+        "tokens as their own targets",
+        npz(x=Y.reshape(10, 4), y=Y.reshape(10, 4)),
+        "d.npz",
+        L,
+        "d.npz: the targets of a language model are the tokens themselves: give at each position the next one",
+    ),
+    (
+        "unknown column",
+        csv(),
+        {"path": "d.csv", "target": "labl"},
+        C,
+        "d.csv: there is no column 'labl'; did you mean 'label'?",
+    ),
+    (
+        "no target column",
+        text("d.csv", "a,b\n1,2\n"),
+        "d.csv",
+        C,
+        "d.csv: no target column; name one with `data.target` (there are a, b)",
+    ),
+    (
+        "no input column",
+        text("d.csv", "label\n1\n"),
+        "d.csv",
+        C,
+        "d.csv: there is no column but the target; give some that are inputs",
+    ),
+    (
+        "a field too much",
+        csv("1,2,3"),
+        "d.csv",
+        C,
+        "d.csv:22: 3 fields, but the head has 2; quote what contains a separator",
+    ),
+    (
+        "a table without a head",
+        text("d.csv", "1,2\n3,4\n"),
+        "d.csv",
+        C,
+        "d.csv:1: has no head, its first line is of numbers; put the columns' names there",
+    ),
+    (
+        "two columns of one name",
+        text("d.csv", "a,a\n1,2\n"),
+        "d.csv",
+        C,
+        "d.csv:1: two columns are called 'a'; give each a name of its own",
+    ),
+    (
+        "head without rows",
+        text("d.csv", "a,label\n"),
+        "d.csv",
+        C,
+        "d.csv: is empty; give it samples",
+    ),
+    (
+        "infinite number",
+        csv("inf,1"),
+        "d.csv",
+        C,
+        "d.csv:22: column 'a' is infinite; correct it, or leave it empty",
+    ),
+    (
+        "two columns of names for one class",
+        text("d.csv", "a,b,c\n" + "1,x,y\n2,y,x\n" * 20),
+        {"path": "d.csv", "target": ["b", "c"]},
+        C,
+        "d.csv:2: the label ['x', 'y'] is no class, a name or a number",
+    ),
+    (
+        "a mean that is no number",
+        nothing,
+        {"path": "i", "mean": [math.nan], "std": [1]},
+        C,
+        "data.mean and data.std (> 0) belong together, got [nan] and [1.0]",
+    ),
+    (
+        "a slip in a column of numbers",
+        csv(*(f"{i}.5,{i % 2}" for i in range(9)), "l5,1"),
+        "d.csv",
+        C,
+        "d.csv:31: column 'a' holds 'l5', but numbers in nearly all rows; correct it, or leave it empty",
+    ),
+    (
+        "missing label",
+        csv("20,"),
+        {"path": "d.csv", "labels": ["0", "1"]},
+        C,
+        "d.csv:22: there is no target; fill it in, or leave the sample out",
+    ),
+    (
+        "label that is not listed",
+        csv("20,2"),
+        {"path": "d.csv", "labels": ["0", "1"]},
+        C,
+        "d.csv:22: the label '2' is not among the classes; known: 0, 1",
+    ),
+    (
+        "a target that is no number",
+        csv("20,much"),
+        "d.csv",
+        R,
+        "d.csv:22: the target 'much' is no number; correct it, leave the sample out, or choose task classification for names",
+    ),
+    (
+        "as many classes as samples",
+        csv(*(f"{i},{i / 2}" for i in range(20, 70))),
+        "d.csv",
+        C,
+        "d.csv: 52 different labels in 70 samples are no classes; choose another column or task, or list them with `labels`",
+    ),
+    (
+        "a column of names",
+        text("d.csv", "n,label\n" + "".join(f"name{i},{i % 2}\n" for i in range(30))),
+        "d.csv",
+        C,
+        "d.csv: column 'n' has 30 different texts in 30 rows: it is no category; name the columns that are inputs with `features`, or a column of text with `text`",
+    ),
+    (
+        "not UTF-8",
+        text("d.csv", b"a,label\n1,0\n2,\xff\n"),
+        "d.csv",
+        C,
+        "d.csv:3: is not UTF-8 text (byte 0xff); save it as UTF-8",
+    ),
+    (
+        "a line that is no JSON",
+        jsonl(*TEXTS[:3], "{text: 1}"),
+        "d.jsonl",
+        C,
+        "d.jsonl:4: is not JSON (Expecting property name enclosed in double quotes: line 1 column 2 (char 1)); write one object a line",
+    ),
+    (
+        "a line that is no object",
+        jsonl(*TEXTS[:3], [1]),
+        "d.jsonl",
+        C,
+        'd.jsonl:4: is a list, no object; write {"text": ..., "label": ...}',
+    ),
+    (
+        "no tokenizer",
+        jsonl(*TEXTS),
+        "d.jsonl",
+        C,
+        'd.jsonl: text needs a tokenizer; name one with `tokenizer`: a folder of Hugging Face\'s, a tokenizer.json, or "bytes"',
+    ),
+    (
+        "unknown tokenizer",
+        jsonl(*TEXTS),
+        {"path": "d.jsonl", "tokenizer": "./tok/tokenizer.json"},
+        C,
+        "tokenizer './tok/tokenizer.json': there is no such file or folder; name one with `tokenizer`: a folder of Hugging Face's, a tokenizer.json, or \"bytes\"",
+    ),
+    (
+        "text that is none",
+        jsonl(*TEXTS, {"text": 3, "label": "bad"}),
+        {"path": "d.jsonl", "tokenizer": "bytes"},
+        C,
+        "d.jsonl:21: the text of column 'text' is '3'; give text, or leave it out",
+    ),
+    (
+        "half a character",
+        jsonl(*TEXTS, '{"text": "\\ud800", "label": "bad"}'),
+        {"path": "d.jsonl", "tokenizer": "bytes"},
+        C,
+        "d.jsonl:21: the text of column 'text' holds half of a surrogate pair; write it anew",
+    ),
+    (
+        "vectors of other lengths",
+        jsonl(*({**each, "v": [1.0] * (1 + (i == 4))} for i, each in enumerate(TEXTS))),
+        {"path": "d.jsonl", "tokenizer": "bytes", "target": "v"},
+        E,
+        "d.jsonl:5: 2 targets, but the first sample has 1; give each as many",
+    ),
+    (
+        "no label at all",
+        jsonl(*({"text": str(i), "labels": []} for i in range(20))),
+        {"path": "d.jsonl", "tokenizer": "bytes"},
+        M,
+        "d.jsonl: no sample has a label; name the labels with `labels`",
+    ),
+    (
+        "lists as features",
+        jsonl(*({"a": [i], "label": i % 2} for i in range(20))),
+        "d.jsonl",
+        C,
+        "d.jsonl: column 'a' holds a list in each row; inputs are numbers and categories; name the columns that are inputs with `features`",
+    ),
+    (
+        "a name twice",
+        nothing,
+        {"path": "d.csv", "labels": ["a", "a"]},
+        C,
+        "data.labels: a name is given twice, got ['a', 'a']",
+    ),
+    (
+        "labels that are no list",
+        jsonl(*LABELS, {"text": "x", "labels": "a"}),
+        {"path": "d.jsonl", "tokenizer": "bytes"},
+        M,
+        'd.jsonl:21: the labels \'a\' are no list; write it as ["a", "b"], [] where there is none, or give columns of 0 and 1',
+    ),
+    (
+        "an embedding of nothing",
+        jsonl(*TEXTS),
+        {"path": "d.jsonl", "tokenizer": "bytes"},
+        E,
+        "d.jsonl: the data have no targets, and no original model gives them; name the column of vectors with `target`, or give a model that is trained already",
+    ),
+    (
+        "words without tags",
+        jsonl(*WORDS, {"tokens": ["a", "b"], "tags": ["X"]}),
+        {"path": "d.jsonl", "tokenizer": "bytes"},
+        T,
+        "d.jsonl:12: 2 words but 1 tags; give each word one",
+    ),
+    (
+        "a corpus that is too short",
+        text("d.txt", "short"),
+        "d.txt",
+        L,
+        "d.txt: the part train has 5 tokens: fewer than a window of 128 and the next; give more text, or a smaller `length`",
+    ),
+    (
+        "a corpus of another task",
+        text("d.txt", "text " * 99),
+        "d.txt",
+        C,
+        "d.txt: running text has no targets for this task; choose task language-model, or write texts and targets as .jsonl",
+    ),
+    (
+        "a corpus without training part",
+        text("t/valid.txt", "text " * 99),
+        "t",
+        L,
+        "t: there is no training part, only validation; name one 'train'",
+    ),
+    (
+        "a stray file in a corpus",
+        lambda: [text(f"t/{each}.txt", "x" * 999)() for each in ("train", "notes")],
+        "t",
+        L,
+        "t/notes.txt: names no part, beside train.txt; call it train, validation or test, or move it away",
+    ),
+    (
+        "no image",
+        images(text("i/dog/x.png", "no image")),
+        "i",
+        C,
+        "i/dog/x.png: cannot be read as an image (not in a form that Pillow knows); replace it, or leave it out",
+    ),
+    (
+        "an image cut short",
+        images(cut_short),
+        "i",
+        C,
+        "i/dog/3.png: the image is cut short; replace it, or leave it out",
+    ),
+    (
+        "an image of another size",
+        images(lambda: PICTURE.resize((9, 8)).save("i/dog/2.png")),
+        "i",
+        C,
+        "i/dog/2.png: the image is 8 x 9, others are 8 x 8 (height x width); say `size: [8, 8]` to have each resized",
+    ),
+    (
+        "images of one class",
+        images(lambda: shutil.rmtree("i/dog")),
+        "i",
+        C,
+        "i: all samples are of one class, 'cat': nothing to learn; add samples of another",
+    ),
+    (
+        "an empty class",
+        images(lambda: Path("i/eel").mkdir()),
+        "i",
+        C,
+        "i/eel: no image in it; put some there, or remove the folder",
+    ),
+    (
+        "no image in a column",
+        bad_column,
+        "d.parquet",
+        C,
+        "d.parquet, row 3: cannot be read as an image (not in a form that Pillow knows); replace it, or leave it out",
+    ),
+    (
+        "no parquet",
+        text("d.parquet", "x"),
+        "d.parquet",
+        C,
+        "d.parquet: cannot be read as parquet (Parquet file size is 1 bytes, smaller than the minimum file footer (8 bytes)); write it anew",
+    ),
+    (
+        "no function",
+        code("make = 3"),
+        "my.py:make",
+        C,
+        "my.py:make: is no function but int; write def make_data(): ...",
+    ),
+    (
+        "a function that raises",
+        code("def make():\n    return x.nothing"),
+        "my.py:make",
+        C,
+        "my.py:5: making the data raises AttributeError: 'Tensor' object has no attribute 'nothing'",
+    ),
+    (
+        "a function of something else",
+        code("def make():\n    return 3"),
+        "my.py:make",
+        C,
+        "my.py:make: returns int; return a torch Dataset or DataLoader, (x, y), a mapping of arrays, evalsuite.Data, or a mapping of such with the keys train, validation, test",
+    ),
+    (
+        "train is validation is test",
+        code("s = TensorDataset(x, y)\ndef make():\n    return s, s, s"),
+        "my.py:make",
+        C,
+        "my.py:make: the parts train and validation are the same samples: what is trained on must not be measured on; return others, or the training part alone",
+    ),
+    (
+        "an iterable data set",
+        code(
+            "class S(IterableDataset):\n    def __iter__(self):\n        yield x[0], 1\n"
+            "def make():\n    return DataLoader(S(), 4)"
+        ),
+        "my.py:make",
+        C,
+        "my.py:make, part train: is an iterable data set; a data set needs __getitem__ and __len__, since samples are drawn at random and read again",
+    ),
+    (
+        "a loader of whole batches",
+        code(
+            "class S(Dataset):\n    def __len__(self):\n        return 5\n    def __getitem__(self, i):\n"
+            "        return x[8 * i : 8 * i + 8], y[8 * i : 8 * i + 8]\n"
+            "def make():\n    return DataLoader(S(), batch_size=None)"
+        ),
+        "my.py:make",
+        C,
+        "my.py:make, part train: the loader's data set gives whole batches; give a data set of single samples, and a batch_size",
+    ),
+    (
+        "an empty data set",
+        code("def make():\n    return TensorDataset(x[:0], y[:0])"),
+        "my.py:make",
+        C,
+        "my.py:make: the part train is empty; give it samples, or leave it out to have it cut",
+    ),
+    (
+        "a data set that raises",
+        code(
+            "class S(Dataset):\n    def __len__(self):\n        return 40\n    def __getitem__(self, i):\n"
+            "        return x[i + 1], y[i]\ndef make():\n    return S()"
+        ),
+        "my.py:make",
+        C,
+        "my.py:8: sample 39 raises IndexError: index 40 is out of bounds for dimension 0 with size 40",
+    ),
+    (
+        "a data set that changes",
+        code(
+            "class S(Dataset):\n    def __len__(self):\n        return 40\n    def __getitem__(self, i):\n"
+            "        return torch.rand(3), y[i]\ndef make():\n    return S()"
+        ),
+        "my.py:make",
+        C,
+        "my.py:make, part train: sample 0 is another at each reading; take random changes out of the data set, and put them into `augment: my.py:augment`",
+    ),
+    (
+        "NaN in a data set",
+        code(
+            "class S(Dataset):\n    def __len__(self):\n        return 40\n    def __getitem__(self, i):\n"
+            "        return x[i] / (i != 9) * (i != 9), y[i]\ndef make():\n    return S()"
+        ),
+        "my.py:make",
+        C,
+        "my.py:make, part train, sample 9: an input is NaN or infinite; correct it, or leave the sample out",
+    ),
+]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,10 @@ DRAW = np.random.default_rng(0)
 def data_of(inputs: torch.Tensor, targets: torch.Tensor, task: Task, classes: int = 2) -> Data:
     """The first half for training, the second for everything else."""
     half = len(inputs) // 2
-    train, test = Split(inputs[:half], targets[:half], task), Split(inputs[half:], targets[half:], task)
+    train, test = (
+        Split(inputs[:half], targets[:half], task),
+        Split(inputs[half:], targets[half:], task),
+    )
     return Data(train, train, test, test, (0.0, 1.0), classes, "")
 
 
@@ -30,7 +33,10 @@ def table(count: int = 400) -> tuple[torch.Tensor, torch.Tensor]:
 
 def rows(metric: str, *scores: float, stage: str = "accuracy") -> pd.DataFrame:
     return pd.DataFrame(
-        [{"variant": "gelu", "stage": stage, "metric": metric, "value": each, "sample": None} for each in scores]
+        [
+            {"variant": "gelu", "stage": stage, "metric": metric, "value": each, "sample": None}
+            for each in scores
+        ]
     )
 
 
@@ -80,7 +86,9 @@ LINEAR = Floor("accuracy", 0.85, 0.05, "a linear model", least=False)
         ((0.95, 0.95), ""),
     ],
 )
-def test_a_doubt_is_beyond_chance_and_of_the_mean_over_seeds(scores: tuple[float, ...], doubt: str) -> None:
+def test_a_doubt_is_beyond_chance_and_of_the_mean_over_seeds(
+    scores: tuple[float, ...], doubt: str
+) -> None:
     for frame in (rows("accuracy", *scores), rows("validation_accuracy", *scores, stage="train")):
         sentences = doubts_of(frame, "gelu", (GUESS, LINEAR))
         assert bool(sentences) == bool(doubt)

@@ -1,4 +1,6 @@
-"""Images: the decoder says whether a file is whole, and each is turned upright unless the user says otherwise."""
+"""Images: the decoder says whether a file is whole, and each is turned upright unless the user
+says otherwise.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,15 @@ def encoded(form: str, size: tuple[int, int] = (12, 12), **options: Any) -> byte
     return content.getvalue()
 
 
-SUFFIX = {"JPEG": "jpg", "PNG": "png", "WEBP": "webp", "GIF": "gif", "BMP": "bmp", "TIFF": "tif", "PPM": "ppm"}
+SUFFIX = {
+    "JPEG": "jpg",
+    "PNG": "png",
+    "WEBP": "webp",
+    "GIF": "gif",
+    "BMP": "bmp",
+    "TIFF": "tif",
+    "PPM": "ppm",
+}
 
 
 def folder(form: str, tail: bytes = b"", **options: Any) -> None:
@@ -50,10 +60,15 @@ def folder(form: str, tail: bytes = b"", **options: Any) -> None:
 
 
 TAILS = {
-    "nothing": b"", "padding": bytes(60), "more padding": bytes(100), "a page of it": bytes(5000),
-    "a video": b"MotionPhoto_Data\0\0\0\x18ftypmp42" + bytes(2000), "a log": b"\nresized by tool 3\n" * 20,
-    "a line": b"\r\n", "another end": bytes(100) + b"\xff\xd9" + bytes(100),
-}  # fmt: skip
+    "nothing": b"",
+    "padding": bytes(60),
+    "more padding": bytes(100),
+    "a page of it": bytes(5000),
+    "a video": b"MotionPhoto_Data\0\0\0\x18ftypmp42" + bytes(2000),
+    "a log": b"\nresized by tool 3\n" * 20,
+    "a line": b"\r\n",
+    "another end": bytes(100) + b"\xff\xd9" + bytes(100),
+}
 
 
 @pytest.mark.parametrize("form", SUFFIX)
@@ -71,28 +86,45 @@ def test_images_that_are_cut_short_are_refused(form: str, kept: float, tail: byt
     whole = encoded(form, (40, 40))
     cut = Path(f"i/b/5.{SUFFIX[form]}")
     cut.write_bytes(whole[: int(len(whole) * kept)] + (tail if form == "JPEG" else b""))
-    with pytest.raises(OwnError, match=rf"^{re.escape(str(cut))}: (the image is cut short|cannot be read as an image)"):
+    with pytest.raises(
+        OwnError,
+        match=rf"^{re.escape(str(cut))}: (the image is cut short|cannot be read as an image)",
+    ):
         read("i")
 
 
-@pytest.mark.parametrize(("form", "lost"), [("JPEG", 1), ("JPEG", 2), ("PNG", 12), ("PNG", 16), ("PNG", 60)])
+@pytest.mark.parametrize(
+    ("form", "lost"), [("JPEG", 1), ("JPEG", 2), ("PNG", 12), ("PNG", 16), ("PNG", 60)]
+)
 @pytest.mark.parametrize("options", [{}, {"progressive": True}])
-def test_images_that_lack_their_end_are_refused(form: str, lost: int, options: dict[str, Any]) -> None:
+def test_images_that_lack_their_end_are_refused(
+    form: str, lost: int, options: dict[str, Any]
+) -> None:
     folder(form, **(options if form == "JPEG" else {}))
     cut = Path(f"i/a/2.{SUFFIX[form]}")
     cut.write_bytes(cut.read_bytes()[:-lost])
-    with pytest.raises(OwnError, match=rf"^{re.escape(str(cut))}: (the image is cut short|cannot be read as an image)"):
+    with pytest.raises(
+        OwnError,
+        match=rf"^{re.escape(str(cut))}: (the image is cut short|cannot be read as an image)",
+    ):
         read("i")
 
 
-UPRIGHT = np.zeros((10, 16), np.uint8)  # brighter above than below, and on the left than on the right
+# brighter above than below, and on the left than on the right
+UPRIGHT = np.zeros((10, 16), np.uint8)
 UPRIGHT[:5], UPRIGHT[:, :8] = 120, UPRIGHT[:, :8] + 80
 UPRIGHT[:5, :8] = 200
 # Of each EXIF orientation how the upright picture is stored.
 STORED: dict[int, Callable[[np.ndarray], np.ndarray]] = {
-    1: lambda image: image, 2: np.fliplr, 3: lambda image: np.rot90(image, 2), 4: np.flipud, 5: lambda image: image.T,
-    6: np.rot90, 7: lambda image: np.rot90(image, 2).T, 8: lambda image: np.rot90(image, -1),
-}  # fmt: skip
+    1: lambda image: image,
+    2: np.fliplr,
+    3: lambda image: np.rot90(image, 2),
+    4: np.flipud,
+    5: lambda image: image.T,
+    6: np.rot90,
+    7: lambda image: np.rot90(image, 2).T,
+    8: lambda image: np.rot90(image, -1),
+}
 
 
 def photos(form: str, orientation: int) -> None:
@@ -105,8 +137,12 @@ def photos(form: str, orientation: int) -> None:
             pixels[0, 0] = i + 10 * (label == "b")
             exif = Image.Exif()
             exif[0x0112] = number
-            quality = {"lossless": True} if form == "WEBP" else {"quality": 95} if form == "JPEG" else {}
-            Image.fromarray(pixels).save(f"i/{label}/{i}.{SUFFIX[form]}", form, exif=exif, **quality)
+            quality = (
+                {"lossless": True} if form == "WEBP" else {"quality": 95} if form == "JPEG" else {}
+            )
+            Image.fromarray(pixels).save(
+                f"i/{label}/{i}.{SUFFIX[form]}", form, exif=exif, **quality
+            )
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "TIFF"])
@@ -134,7 +170,9 @@ def test_photos_are_given_as_stored_where_the_user_says_so(form: str) -> None:
     assert 0 < int(turned) < len(data.train)
     assert dict(data.notes)["images"].startswith("8 of 16 are given as stored")
     photos_of = {"path": "i", "orientation": "sideways"}
-    with pytest.raises(OwnError, match=r"data\.orientation: unknown 'sideways'; write one of upright, stored"):
+    with pytest.raises(
+        OwnError, match=r"data\.orientation: unknown 'sideways'; write one of upright, stored"
+    ):
         read(photos_of)
 
 

@@ -1,4 +1,6 @@
-"""A user's treated model, saved and read back; where a workload starts from, and what each variant makes of it."""
+"""A user's treated model, saved and read back; where a workload starts from, and what each
+variant makes of it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,17 @@ from own_networks import WORDS, ByHand, Convolutional, TwoInputs, config, huggin
 from safetensors.torch import load_file
 from torch import nn
 
-from evalsuite import Budget, Classification, Data, Network, Several, Split, Unsupported, load_own, refit_bias
+from evalsuite import (
+    Budget,
+    Classification,
+    Data,
+    Network,
+    Several,
+    Split,
+    Unsupported,
+    load_own,
+    refit_bias,
+)
 from evalsuite.contract import Metric
 from evalsuite.networks import load_network, save_network
 from evalsuite.own.activations import OwnActivations
@@ -57,7 +69,9 @@ class Treated:
 
     def save(self, folder: Path, module: nn.Module | None = None) -> Saved:
         module = self.module if module is None else module
-        return save_own(module, folder, make=self.make, adapt=self.adapt, own=self.own, example=self.example)
+        return save_own(
+            module, folder, make=self.make, adapt=self.adapt, own=self.own, example=self.example
+        )
 
     def outputs(self, module: nn.Module) -> torch.Tensor:
         with torch.no_grad():
@@ -81,7 +95,9 @@ def test_a_plain_model_keeps_its_own_layout(case: str, tmp_path: Path) -> None:
     fresh = treated.make()
     assert load_file(tmp_path / "model.safetensors").keys() == fresh.state_dict().keys()
     load_weights(fresh, str(tmp_path / "model.safetensors"))
-    assert torch.allclose(treated.outputs(treated.adapt(fresh.eval())), treated.outputs(treated.original), atol=1e-6)
+    assert torch.allclose(
+        treated.outputs(treated.adapt(fresh.eval())), treated.outputs(treated.original), atol=1e-6
+    )
     loaded = load_own(treated.make, tmp_path)
     found = loaded(*treated.example)[0] if case == "two inputs" else loaded(treated.example)
     assert torch.allclose(found, treated.outputs(treated.module), atol=1e-6)
@@ -102,7 +118,9 @@ def test_a_hugging_face_model_becomes_a_folder_for_from_pretrained(
     kind: str, head: str, key: str, tmp_path: Path
 ) -> None:
     transformers = pytest.importorskip("transformers")
-    treated = Treated(hugging(kind, head, initializer_range=0.3), random(3, 3, 8, 8) if kind == "vit" else text())
+    treated = Treated(
+        hugging(kind, head, initializer_range=0.3), random(3, 3, 8, 8) if kind == "vit" else text()
+    )
     repaired = refit_bias(treated.module, treated.original, (treated.example,))
     if kind == "gpt2":
         reason = "its configuration knows no lm_head.bias, which a repair added"
@@ -114,8 +132,12 @@ def test_a_hugging_face_model_becomes_a_folder_for_from_pretrained(
     assert treated.save(tmp_path, repaired) == Saved("pretrained")
     assert json.loads((tmp_path / "config.json").read_text())[key] == "relu"
     loaded = getattr(transformers, head).from_pretrained(tmp_path).eval()
-    assert torch.allclose(treated.outputs(treated.adapt(loaded)), treated.outputs(repaired), atol=1e-5)
-    assert not torch.allclose(treated.outputs(repaired), treated.outputs(treated.original), atol=1e-3)
+    assert torch.allclose(
+        treated.outputs(treated.adapt(loaded)), treated.outputs(repaired), atol=1e-5
+    )
+    assert not torch.allclose(
+        treated.outputs(repaired), treated.outputs(treated.original), atol=1e-3
+    )
 
 
 def test_a_configuration_that_does_not_govern_all_places_is_said(tmp_path: Path) -> None:
@@ -148,18 +170,28 @@ def test_what_was_changed_or_does_not_fit_is_refused(tmp_path: Path) -> None:
         return str(error.value)
 
     nowhere = tmp_path / "nowhere"
-    assert refusal(folder=nowhere) == (
-        f"{nowhere / 'activations.json'}: cannot be read (No such file or directory); name a folder that save_own wrote"
+    assert (
+        refusal(folder=nowhere)
+        == f"{nowhere / 'activations.json'}: cannot be read (No such file or directory); name a"
+        " folder that save_own wrote"
     )
     assert refusal(ByHand).startswith(f"weights: {weights} does not fit ByHand: lacks first.weight")
     text_of = described.read_text()
-    described.write_text(text_of.replace('"format":1', '"format":2').replace('"format": 1', '"format": 2'))
-    assert refusal() == f"{described}: has format 2, this version reads 1; save the model again, or update"
+    described.write_text(
+        text_of.replace('"format":1', '"format":2').replace('"format": 1', '"format": 2')
+    )
+    assert (
+        refusal()
+        == f"{described}: has format 2, this version reads 1; save the model again, or update"
+    )
     described.write_text(text_of[:-20])
     assert refusal() == f"{described}: is damaged, or of another version; save the model again"
     described.write_text(text_of)
     weights.write_bytes(weights.read_bytes()[:-4] + b"0000")
-    assert refusal() == f"{weights}: is missing, or was changed since it was saved; save the model again"
+    assert (
+        refusal()
+        == f"{weights}: is missing, or was changed since it was saved; save the model again"
+    )
 
 
 def test_what_the_own_layout_has_no_place_for_is_refused(tmp_path: Path) -> None:
@@ -167,9 +199,10 @@ def test_what_the_own_layout_has_no_place_for_is_refused(tmp_path: Path) -> None
     learnt = treated.own.replaced(treated.network(), maker("prelu")).eval()
     with pytest.raises(OwnError) as error:
         treated.save(tmp_path, learnt)
-    assert str(error.value) == (
-        "the network has 1.weight, 5.weight, for which the model's own layout has no place; save it by"
-        " evalsuite.save_module"
+    assert (
+        str(error.value)
+        == "the network has 1.weight, 5.weight, for which the model's own layout has no place; save"
+        " it by evalsuite.save_module"
     )
 
 
@@ -185,14 +218,24 @@ GPT2 = (hugging("gpt2", "GPT2LMHeadModel", initializer_range=0.3), text(), "")
 
 @pytest.mark.parametrize(
     ("case", "activation"),
-    [("modules", "lambda-gelu"), ("functions", "relu"), ("formulas", "lambda-gelu"), ("two inputs", "relu"),
-     ("gpt2", "lambda-gelu"), ("gpt2", "relu")],
-)  # fmt: skip
+    [
+        ("modules", "lambda-gelu"),
+        ("functions", "relu"),
+        ("formulas", "lambda-gelu"),
+        ("two inputs", "relu"),
+        ("gpt2", "lambda-gelu"),
+        ("gpt2", "relu"),
+    ],
+)
 @pytest.mark.slow
-def test_a_network_of_a_users_workload_is_saved_between_stages(case: str, activation: str, tmp_path: Path) -> None:
+def test_a_network_of_a_users_workload_is_saved_between_stages(
+    case: str, activation: str, tmp_path: Path
+) -> None:
     treated = Treated(*PLAIN.get(case, GPT2))
     workload: Any = Building(treated)
-    network = Network("own", workload.build(maker(activation)).eval(), (6,), 3, given=treated.example)
+    network = Network(
+        "own", workload.build(maker(activation)).eval(), (6,), 3, given=treated.example
+    )
     save_network(network, tmp_path, workload)  # reads it back, and compares what it computes
     assert {path.name for path in tmp_path.iterdir()} == {"network.json", "module.safetensors"}
 
@@ -225,11 +268,15 @@ class OwnTexts(Budget):
         return "none"
 
     def data(self) -> Data:
-        train, calibration, validation, test = (part(count, index) for index, count in enumerate((64, 16, 16, 16)))
+        train, calibration, validation, test = (
+            part(count, index) for index, count in enumerate((64, 16, 16, 16))
+        )
         return Data(train, calibration, validation, test, (0.0, 1.0), 2, "none", vocabulary=WORDS)
 
     def module(self) -> nn.Module:
-        own = load_model(Model(f"hf:{self.folder}"), task=Classification(), classes=2, start=self.start)
+        own = load_model(
+            Model(f"hf:{self.folder}"), task=Classification(), classes=2, start=self.start
+        )
         return adapted(own, text())
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
@@ -247,7 +294,13 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> OwnTexts:
     transformers = pytest.importorskip("transformers")
     folder = tmp_path_factory.mktemp("own") / "bert"
     torch.manual_seed(0)
-    wide = config("bert", num_labels=2, initializer_range=0.3, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0)
+    wide = config(
+        "bert",
+        num_labels=2,
+        initializer_range=0.3,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0,
+    )
     transformers.BertForSequenceClassification(wide).save_pretrained(folder)
     return OwnTexts(folder=str(folder))
 
@@ -274,12 +327,18 @@ def test_a_trained_network_is_its_own_baseline(workload: OwnTexts, tmp_path: Pat
     network, made = make_network(workload, data, standing("gelu"), 0, name="own/gelu/0")
     assert torch.equal(outputs(network.module), outputs(workload.module()))
     assert (made.train_loss, made.budget) == (None, 0.0)
-    rows: dict[str, Metric] = {each.name: each for each in _training(made, 1.0, workload, data.task)}
+    rows: dict[str, Metric] = {
+        each.name: each for each in _training(made, 1.0, workload, data.task)
+    }
     assert (
-        rows["train_loss"].reason == rows["train_time"].reason == "not trained: the weights are the user's, as they are"
+        rows["train_loss"].reason
+        == rows["train_time"].reason
+        == "not trained: the weights are the user's, as they are"
     )
     save_network(network, tmp_path, workload)
-    assert torch.equal(outputs(load_network(tmp_path, workload, data).module), outputs(network.module))
+    assert torch.equal(
+        outputs(load_network(tmp_path, workload, data).module), outputs(network.module)
+    )
 
 
 @pytest.mark.parametrize("name", TREATMENTS)
@@ -297,17 +356,23 @@ def test_a_trained_network_is_treated(workload: OwnTexts, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FROM_THE_FIRST_STEP)
-def test_nothing_trains_a_trained_network_from_the_first_step(workload: OwnTexts, name: str) -> None:
+def test_nothing_trains_a_trained_network_from_the_first_step(
+    workload: OwnTexts, name: str
+) -> None:
     with pytest.raises(Unsupported) as error:
         standing(name).make(setup_of(workload), None)
-    assert str(error.value) == (
-        "the network is trained already, with gelu (`start: trained`), and this variant trains from the first step;"
-        " choose one that treats the trained network, with `base: gelu`: swapped, swap-refit, swap-recalibrated,"
-        " swap-finetuned or post-hoc; or write `start: pretrained`"
+    assert (
+        str(error.value)
+        == "the network is trained already, with gelu (`start: trained`), and this variant trains"
+        " from the first step; choose one that treats the trained network, with `base: gelu`:"
+        " swapped, swap-refit, swap-recalibrated, swap-finetuned or post-hoc; or write `start:"
+        " pretrained`"
     )
 
 
-@pytest.mark.parametrize("variant", [Trained("relu"), standing("annealed"), standing("hard-switch")])
+@pytest.mark.parametrize(
+    "variant", [Trained("relu"), standing("annealed"), standing("hard-switch")]
+)
 def test_pretrained_weights_are_trained_on(workload: OwnTexts, variant: Variant) -> None:
     pretrained = replace(workload, start="pretrained")
     made = variant.make(setup_of(pretrained), None)
@@ -322,14 +387,18 @@ def test_pretrained_weights_are_trained_on(workload: OwnTexts, variant: Variant)
 def test_relu_begins_with_the_direct_swap_of_pretrained_weights(workload: OwnTexts) -> None:
     begun = built(setup_of(replace(workload, start="pretrained")), "relu")
     base = Trained("gelu").make(setup_of(workload), None).module
-    assert torch.allclose(outputs(begun), outputs(Swapped("gelu").make(setup_of(workload), base).module), atol=1e-6)
+    assert torch.allclose(
+        outputs(begun), outputs(Swapped("gelu").make(setup_of(workload), base).module), atol=1e-6
+    )
     # Of a network that is trained already a share of training is all that a treatment costs.
     assert PostHoc(share=0.5).make(setup_of(workload), base).budget == 0.5
     assert Swapped("gelu").make(setup_of(replace(workload, start="scratch")), base).budget == 1.0
 
 
 @pytest.mark.parametrize("name", ["lambda-gelu", "annealed"])
-def test_a_lambda_starts_where_the_pretrained_function_is_kept(workload: OwnTexts, name: str) -> None:
+def test_a_lambda_starts_where_the_pretrained_function_is_kept(
+    workload: OwnTexts, name: str
+) -> None:
     pretrained, variant = replace(workload, start="pretrained"), standing(name)
     assert isinstance(variant, Learnt)
     begun = pretrained.build(variant.beginning(pretrained).layer)
@@ -340,11 +409,15 @@ def test_a_lambda_starts_where_the_pretrained_function_is_kept(workload: OwnText
     assert [each.course[0][1] for each in made.profile] == pytest.approx([1.001] * 2, abs=1e-6)
 
 
-@pytest.mark.parametrize(("kind", "head"), [("gpt2", "GPT2LMHeadModel"), ("vit", "ViTForImageClassification")])
+@pytest.mark.parametrize(
+    ("kind", "head"), [("gpt2", "GPT2LMHeadModel"), ("vit", "ViTForImageClassification")]
+)
 def test_other_pretrained_functions_are_kept_too(workload: OwnTexts, kind: str, head: str) -> None:
     transformers = pytest.importorskip("transformers")
     example = torch.rand(3, 3, 8, 8) if kind == "vit" else text()
-    module = adapted(getattr(transformers, head)(config(kind, initializer_range=0.3)), example).eval()
+    module = adapted(
+        getattr(transformers, head)(config(kind, initializer_range=0.3)), example
+    ).eval()
     own = OwnActivations.of(module, example)
     begun = own.replaced(module, Learnt().beginning(replace(workload, start="pretrained")).layer)
     wanted = outputs(module, example)
@@ -354,7 +427,8 @@ def test_other_pretrained_functions_are_kept_too(workload: OwnTexts, kind: str, 
 def test_a_lambda_learns_from_there(workload: OwnTexts) -> None:
     pretrained = replace(workload, start="pretrained", epochs=8, learning_rate=0.01)
     made = Learnt().make(setup_of(pretrained), None)
-    # 16 steps of Adam with c = 9 multiply lambda - 1 by up to exp(16 x 9 x 0.01 / 2), the rate falling to 0.
+    # 16 steps of Adam with c = 9 multiply lambda - 1 by up to exp(16 x 9 x 0.01 / 2), the rate
+    # falling to 0.
     assert all(not 0.95 < (each.learnt - 1) / 0.001 < 1.05 for each in made.profile)
 
 

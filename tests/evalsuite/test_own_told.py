@@ -1,4 +1,6 @@
-"""What the commands tell of classes and columns: on the terminal, on the page, and by their exit code."""
+"""What the commands tell of classes and columns: on the terminal, on the page, and by their exit
+code.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def right_by_construction(order: list[int]) -> None:
-    """Write a network of one number, 0 to 2, that calls number k class order[k]; and a table of them, in texts."""
+    """Write a network of one number, 0 to 2, that calls number k class order[k]; and a table of
+    them, in texts.
+    """
     Path("net.py").write_text(NET)
     first, last = nn.Linear(1, 1), nn.Linear(1, 3)
     net = nn.Sequential(first, nn.GELU(), last)
@@ -49,9 +53,25 @@ def right_by_construction(order: list[int]) -> None:
 def assess(*more: str) -> tuple[int, str]:
     result = CliRunner().invoke(
         app,
-        ["assess", "net.py:net", "--data", "d.csv", "--weights", "net.pt", "--quick", "--stages", "accuracy",
-         "--out", "out", "--progress", "none", "--jobs", "1", *more],
-    )  # fmt: skip
+        [
+            "assess",
+            "net.py:net",
+            "--data",
+            "d.csv",
+            "--weights",
+            "net.pt",
+            "--quick",
+            "--stages",
+            "accuracy",
+            "--out",
+            "out",
+            "--progress",
+            "none",
+            "--jobs",
+            "1",
+            *more,
+        ],
+    )
     return result.exit_code, result.output
 
 
@@ -59,7 +79,10 @@ def test_the_terminal_and_the_page_name_classes_columns_and_another_order() -> N
     right_by_construction([1, 2, 0])
     code, output = assess()
     order = "in order: 0 = ant, 1 = bee, 2 = cat; sorted as text"
-    swaps = "class 0 (ant) is called 1 (bee) in 100% of cases, class 1 (bee) is called 2 (cat) in 100% of cases"
+    swaps = (
+        "class 0 (ant) is called 1 (bee) in 100% of cases, class 1 (bee) is called 2 (cat) in 100%"
+        " of cases"
+    )
     assert order in output
     assert "x (number)" in output
     assert output.count(swaps) == 2  # before the run and after the report
@@ -71,7 +94,9 @@ def test_the_terminal_and_the_page_name_classes_columns_and_another_order() -> N
         assert order in text
         assert swaps in text
     assert code == 1
-    doubt = "no better than always naming the most frequent class: accuracy is 0, and that has 0.3333"
+    doubt = (
+        "no better than always naming the most frequent class: accuracy is 0, and that has 0.3333"
+    )
     assert doubt in output
     first = Path("out/report.md").read_text().splitlines()[0].replace("\\", "")
     assert first.startswith("**")
@@ -82,7 +107,10 @@ def test_the_terminal_and_the_page_name_classes_columns_and_another_order() -> N
     assert [*changed(Path("out"))] == []  # the sums are those of the record with the doubt
     again, output = assess()  # all from what the folder has
     assert again == 1
-    assert dict(next(iter(json.loads(Path("out/run.json").read_text())["data"].values()))["notes"]) == notes
+    assert (
+        dict(next(iter(json.loads(Path("out/run.json").read_text())["data"].values()))["notes"])
+        == notes
+    )
 
 
 def test_a_right_model_with_a_test_part_of_its_own_has_no_warning() -> None:

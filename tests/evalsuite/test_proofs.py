@@ -1,4 +1,6 @@
-"""The proof checker: known values by hand, proofs of a plain generator, malformed files, soundness."""
+"""The proof checker: known values by hand, proofs of a plain generator, malformed files,
+soundness.
+"""
 
 from __future__ import annotations
 
@@ -20,27 +22,52 @@ import onnx
 import pytest
 from cases import slow
 from files_of_mlps import model_of
-from generated_proofs import ZERO, Json, Net, Prover, Vector, examples, margins, random_net, sealed, splits
+from generated_proofs import (
+    ZERO,
+    Json,
+    Net,
+    Prover,
+    Vector,
+    examples,
+    margins,
+    random_net,
+    sealed,
+    splits,
+)
 from onnx import TensorProto, helper, numpy_helper
 
 from evalsuite.verification import proofs
-from evalsuite.verification.proof_files import checked, described, missing, opinion, read_proof, told_by_z3
+from evalsuite.verification.proof_files import (
+    checked,
+    described,
+    missing,
+    opinion,
+    read_proof,
+    told_by_z3,
+)
 from evalsuite.verification.proofs import ProofError, Statement, check_proof
 from evalsuite.verification.smooth_proofs import SmoothProofError, read_smooth_network
 from evalsuite.verification.vnnlib import parse_vnnlib
 
 
 def hinge(rest: float = 0.25) -> tuple[Net, Json]:
-    """y = |x| + rest on [-1/2, 1], by a neuron for each sign, and its proof, worked out by hand for rest = 1/4."""
+    """y = |x| + rest on [-1/2, 1], by a neuron for each sign, and its proof, worked out by hand
+    for rest = 1/4.
+    """
     net = Net([(as32([[1], [-1]]), as32([0, 0])), (as32([[1, 1]]), as32([rest]))])
     proof = {
         "format": "evalsuite-proof/1",
-        "network": {"sha256": hashlib.sha256(net.onnx()).hexdigest(), "inputs": 1, "layers": [2, 1]},
+        "network": {
+            "sha256": hashlib.sha256(net.onnx()).hexdigest(),
+            "inputs": 1,
+            "layers": [2, 1],
+        },
         "box": {"lower": ["-1p-1"], "upper": ["1"]},
         "property": {"rows": [{"coefficients": {"0": "1"}, "constant": "0"}]},
         "neurons": [[{"lower": "-1p-1", "upper": "1"}, {"lower": "-1", "upper": "1p-1"}]],
-        # x >= 0: the first neuron is x, by default; p = 1 for the second gives -x with r = 0, and x - x + 1/4 is left.
-        # x <= 0: the first neuron is 0, by default, and so is p for the second, with r = 0, and 1/4 is left.
+        # x >= 0: the first neuron is x, by default; p = 1 for the second gives -x with r = 0, and x
+        # - x + 1/4 is left. x <= 0: the first neuron is 0, by default, and so is p for the second,
+        # with r = 0, and 1/4 is left.
         "trees": [
             {
                 "neuron": [0, 0],
@@ -78,7 +105,9 @@ def test_the_generator_of_these_tests_agrees() -> None:
 
 def test_networks_without_hidden_layers() -> None:
     net = Net([(as32([[1, -2], [0.5, 0]]), as32([3, 0]))])
-    proof = Prover(net, [ZERO, ZERO], [Fraction(1), Fraction(1)]).proof([([Fraction(1), Fraction(-1)], ZERO)])
+    proof = Prover(net, [ZERO, ZERO], [Fraction(1), Fraction(1)]).proof(
+        [([Fraction(1), Fraction(-1)], ZERO)]
+    )
     assert proof is not None
     assert check_proof(proof, net.onnx()).bounds == [Fraction(1)]  # 3 + x/2 - 2 x', least at (0, 1)
     for instead in ({}, "", None, 0):
@@ -130,7 +159,11 @@ ON = ("trees", 0, "on")
         (("property", "rows", 0, "coefficients"), {"00": "1"}, "property is "),
         (("property", "rows", 0, "more"), "0", "property is "),
         (("property", "rows", 0, "constant"), "1p-3", r"trees\[0\].on is .*recomputed .*3p-3"),
-        (("neurons", 0, 1, "upper"), "3", r"neurons\[0\]\[1\] is .*recomputed .*\"upper\":\"1p-1\""),
+        (
+            ("neurons", 0, 1, "upper"),
+            "3",
+            r"neurons\[0\]\[1\] is .*recomputed .*\"upper\":\"1p-1\"",
+        ),
         (("neurons", 0, 1, "below"), "1", r"neurons\[0\]\[1\] is "),
         (("neurons", 0), [], "neurons: their number is"),
         (("neurons",), [[], []], "neurons: their number is"),
@@ -143,8 +176,16 @@ ON = ("trees", 0, "on")
         ((*ON, "p"), [[0, 1]], r"trees\[0\]: malformed"),
         ((*ON, "p"), [[0, 1, "1"], [0, 1, "1"]], r"trees\[0\].on is "),
         ((*ON, "p"), [[0, 1, "1"], [0, 0, "1p-1"]], r"trees\[0\].on is "),
-        ((*ON, "p"), [[0, 1, "0"]], r"trees\[0\]: the p of neuron \[0, 1\] is what is taken without it"),
-        ((*ON, "p"), [[0, 0, "1"], [0, 1, "1"]], r"trees\[0\]: the p of neuron \[0, 0\] is what is taken"),
+        (
+            (*ON, "p"),
+            [[0, 1, "0"]],
+            r"trees\[0\]: the p of neuron \[0, 1\] is what is taken without it",
+        ),
+        (
+            (*ON, "p"),
+            [[0, 0, "1"], [0, 1, "1"]],
+            r"trees\[0\]: the p of neuron \[0, 0\] is what is taken",
+        ),
         ((*ON, "p", 0, 1), 2, r"trees\[0\].on: neuron \[0, 2\] is not open"),
         ((*ON, "p", 0, 1), -1, r"trees\[0\].on: neuron \[0, -1\] is not open"),
         ((*ON, "p", 0, 1), 1.0, r"trees\[0\].on is "),
@@ -165,7 +206,9 @@ ON = ("trees", 0, "on")
         (("trees",), None, "malformed: TypeError"),
     ],
 )
-def test_malformed_and_false_proofs_are_refused_by_name(path: tuple[Any, ...], value: Any, message: str) -> None:
+def test_malformed_and_false_proofs_are_refused_by_name(
+    path: tuple[Any, ...], value: Any, message: str
+) -> None:
     net, proof = hinge()
     with pytest.raises(ProofError, match=message):
         check_proof(at(proof, *path, value=value), net.onnx())
@@ -187,7 +230,9 @@ def test_useless_and_repeated_splits_other_digests_and_what_is_not_positive_are_
         check_proof(sealed(zero), net.onnx())
 
 
-@pytest.mark.parametrize("proof", [{}, [], None, "x", {"network": 1}, {1: 2}, {"format": {"a": {}}}, float("inf")])
+@pytest.mark.parametrize(
+    "proof", [{}, [], None, "x", {"network": 1}, {1: 2}, {"format": {"a": {}}}, float("inf")]
+)
 def test_what_is_no_proof_at_all(proof: Any) -> None:
     with pytest.raises(ProofError):
         check_proof(proof, hinge()[0].onnx())
@@ -195,7 +240,9 @@ def test_what_is_no_proof_at_all(proof: Any) -> None:
 
 @pytest.mark.parametrize("proof", [{}, {"format": "evalsuite-proof/2"}])
 def test_a_proof_of_no_known_format_is_said_to_be_one_and_no_network_is_blamed(proof: Json) -> None:
-    with pytest.raises(ProofError, match=r"^its format is .*, and proofs of evalsuite-proof/1, evalsuite-smooth"):
+    with pytest.raises(
+        ProofError, match=r"^its format is .*, and proofs of evalsuite-proof/1, evalsuite-smooth"
+    ):
         checked(proof, b"no network")
 
 
@@ -243,7 +290,10 @@ def layers_of(data: bytes) -> Any:
     ("nodes", "expected"),
     [
         ([GEMM], [[[1, 2], [3, 4], [5, 6]]]),
-        ([("Gemm", ["w", "b"], {"transB": 1, "alpha": 1.0, "beta": 1.0})], [[[1, 3], [2, 4], [5, 6]]]),
+        (
+            [("Gemm", ["w", "b"], {"transB": 1, "alpha": 1.0, "beta": 1.0})],
+            [[[1, 3], [2, 4], [5, 6]]],
+        ),
         ([("Gemm", ["w"], {})], [[[1, 2], [3, 4], [0, 0]]]),
         ([("MatMul", ["w"], {}), ("Add", ["b"], {})], [[[1, 2], [3, 4], [5, 6]]]),
         ([("MatMul", ["w"], {})], [[[1, 2], [3, 4], [0, 0]]]),
@@ -279,7 +329,11 @@ def test_chains_that_are_read(nodes: Any, expected: Any) -> None:
         ([GEMM], {"b": as32([[1], [2]])}, "needs one bias for each output"),
         ([GEMM], {"b": as32([1])}, "needs one bias for each output"),
         ([GEMM], {"w": as32([[1, 2]])}, "must take .batch, 2."),
-        ([GEMM, ("Relu", [], {})] * 100 + [GEMM], {}, "must end in Gemm, MatMul or Add by 200 nodes"),
+        (
+            [GEMM, ("Relu", [], {})] * 100 + [GEMM],
+            {},
+            "must end in Gemm, MatMul or Add by 200 nodes",
+        ),
     ],
 )
 def test_other_networks_are_refused_by_name(nodes: Any, tensors: Any, message: str) -> None:
@@ -317,7 +371,9 @@ def custom(model: onnx.ModelProto) -> None:
         lambda model: model.graph.node[0].input.__setitem__(0, "y"),
         lambda model: model.graph.initializer.append(numpy_helper.from_array(0 * W, "w")),
         lambda model: setattr(model.graph.input[0].type.tensor_type.shape.dim[0], "dim_value", 3),
-        lambda model: model.graph.input.append(helper.make_tensor_value_info("x2", TensorProto.FLOAT, ["n", 2])),
+        lambda model: model.graph.input.append(
+            helper.make_tensor_value_info("x2", TensorProto.FLOAT, ["n", 2])
+        ),
         lambda model: setattr(model.graph.initializer[0], "raw_data", b"123"),
     ],
     ids=["outside", "custom", "beside", "loop", "twice", "wide", "two", "short"],
@@ -339,7 +395,9 @@ def of_double(model: onnx.ModelProto) -> None:
 NOT_RUN: dict[str, Callable[[onnx.ModelProto], object]] = {
     "opset 99": lambda model: setattr(model.opset_import[0], "version", 99),
     "two opsets": lambda model: model.opset_import.append(helper.make_opsetid("", 13)),
-    "two opsets by two names": lambda model: model.opset_import.append(helper.make_opsetid("ai.onnx", 99)),
+    "two opsets by two names": lambda model: model.opset_import.append(
+        helper.make_opsetid("ai.onnx", 99)
+    ),
     "no sample": empty,
     "double": of_double,
 }
@@ -347,12 +405,22 @@ NOT_RUN: dict[str, Callable[[onnx.ModelProto], object]] = {
 
 @pytest.mark.parametrize("name", NOT_RUN)
 def test_nothing_is_proven_of_files_that_onnx_runtime_does_not_run(name: str) -> None:
-    assert proofs.read_network(onnx.load_model_from_string(damaged(lambda model: None)))[0]["inputs"] == 2
-    with pytest.raises(ProofError, match=r"^network: needs float32 \(batch, fixed sizes\), one known opset"):
+    assert (
+        proofs.read_network(onnx.load_model_from_string(damaged(lambda model: None)))[0]["inputs"]
+        == 2
+    )
+    with pytest.raises(
+        ProofError, match=r"^network: needs float32 \(batch, fixed sizes\), one known opset"
+    ):
         proofs.read_network(onnx.load_model_from_string(damaged(NOT_RUN[name])))
-    # With operators of 13 or later, as the checker of smooth proofs wants them; the change comes last.
+    # With operators of 13 or later, as the checker of smooth proofs wants them; the change comes
+    # last.
     with pytest.raises(SmoothProofError, match="needs float32 inputs"):
-        read_smooth_network(onnx.load_model_from_string(damaged(lambda model: (recent(model), NOT_RUN[name](model)))))
+        read_smooth_network(
+            onnx.load_model_from_string(
+                damaged(lambda model: (recent(model), NOT_RUN[name](model)))
+            )
+        )
     assert read_smooth_network(onnx.load_model_from_string(damaged(recent)))[-1] == 2
 
 
@@ -361,7 +429,9 @@ def recent(model: onnx.ModelProto) -> None:
     end = model.graph.output[0].name
     model.graph.node.append(helper.make_node("Tanh", [end], ["t"]))
     model.graph.node.append(helper.make_node("Gemm", ["t", "v"], ["z"]))
-    model.graph.initializer.append(numpy_helper.from_array(np.eye(len(B.ravel()), dtype=np.float32), "v"))
+    model.graph.initializer.append(
+        numpy_helper.from_array(np.eye(len(B.ravel()), dtype=np.float32), "v")
+    )
     model.graph.output[0].name = "z"
 
 
@@ -375,7 +445,9 @@ def test_what_is_no_onnx_file(data: bytes) -> None:
 
 
 def odd_net(seed: int) -> Net:
-    """A random network with what is rare: ties, equal inputs and neurons, zero and tiny weights, constant outputs."""
+    """A random network with what is rare: ties, equal inputs and neurons, zero and tiny weights,
+    constant outputs.
+    """
     rng = np.random.default_rng(seed)
     net = random_net([int(rng.integers(1, 4)), 4, 3, 2], seed, scale=[1.0, 1.0, 1e-3][seed % 3])
     (w0, b0), (w1, b1), (w2, b2) = net.layers
@@ -401,7 +473,10 @@ def proofs_of_odd_networks(count: int) -> Iterator[tuple[Net, Json, Vector, Vect
     for seed in range(20 * count):
         net = odd_net(seed)
         rng = np.random.default_rng(seed + 5000)
-        x = [Fraction(float(np.float32(v))) for v in rng.uniform(-1, 1, size=net.layers[0][0].shape[1])]
+        x = [
+            Fraction(float(np.float32(v)))
+            for v in rng.uniform(-1, 1, size=net.layers[0][0].shape[1])
+        ]
         eps = [Fraction(1, 16), Fraction(1, 4), Fraction(1), ZERO][seed % 4]
         lower, upper = [v - eps for v in x], [v + eps for v in x]
         rows = margins(net, x)
@@ -427,7 +502,9 @@ def test_checked_proofs_are_contradicted_neither_by_points_nor_by_z3(count: int)
             ]
             x = [min(max(v, low), up) for v, low, up in zip(x, lower, upper, strict=True)]
             y = net.outputs(x)
-            for (coefficients, constant), bound in zip(statement.rows, statement.bounds, strict=True):
+            for (coefficients, constant), bound in zip(
+                statement.rows, statement.bounds, strict=True
+            ):
                 assert sum((c * y[i] for i, c in coefficients.items()), constant) >= bound
         answers += [opinion(statement, net.onnx(), row, 20) for row in range(len(statement.rows))]
     assert set(answers) == {"agrees"}
@@ -437,13 +514,26 @@ def test_z3_contradicts_what_is_false() -> None:
     net, proof = hinge()
     statement = check_proof(proof, net.onnx())
     false = Statement(
-        statement.sha256, statement.layers, statement.box, [({0: Fraction(1)}, Fraction(-1, 4))], [ZERO], 2
+        statement.sha256,
+        statement.layers,
+        statement.box,
+        [({0: Fraction(1)}, Fraction(-1, 4))],
+        [ZERO],
+        2,
     )
     assert opinion(statement, net.onnx(), 0, 20) == "agrees"
     assert opinion(false, net.onnx(), 0, 20) == "contradicts"
-    assert told_by_z3(statement, net.onnx(), 20) == ("Z3, within 20 s each: agrees on 1 of 1 row", False)
-    both = replace(statement, rows=[*statement.rows, ({0: Fraction(1)}, Fraction(-9))], bounds=[ZERO, ZERO])
-    assert told_by_z3(both, net.onnx(), 20) == ("Z3, within 20 s each: agrees on 1 of 2 rows, contradicts 1", True)
+    assert told_by_z3(statement, net.onnx(), 20) == (
+        "Z3, within 20 s each: agrees on 1 of 1 row",
+        False,
+    )
+    both = replace(
+        statement, rows=[*statement.rows, ({0: Fraction(1)}, Fraction(-9))], bounds=[ZERO, ZERO]
+    )
+    assert told_by_z3(both, net.onnx(), 20) == (
+        "Z3, within 20 s each: agrees on 1 of 2 rows, contradicts 1",
+        True,
+    )
 
 
 def test_the_checker_is_short_and_stands_alone(tmp_path: Path) -> None:
@@ -461,12 +551,14 @@ def test_the_checker_is_short_and_stands_alone(tmp_path: Path) -> None:
     (tmp_path / "p.json").write_text(json.dumps(proof))
     (tmp_path / "m.onnx").write_bytes(net.onnx())
     code = (
-        "import json, sys; sys.path.insert(0, '.'); import proofs;"
-        "found = proofs.check_proof(json.load(open('p.json')), open('m.onnx', 'rb').read());"
-        "assert not [name for name in sys.modules if name.split('.')[0] in ('evalsuite', 'pipelines', 'torch')];"
-        "print(found.bounds)"
+        "import json, sys; sys.path.insert(0, '.'); import proofs;found ="
+        " proofs.check_proof(json.load(open('p.json')), open('m.onnx', 'rb').read());assert not"
+        " [name for name in sys.modules if name.split('.')[0] in ('evalsuite', 'pipelines',"
+        " 'torch')];print(found.bounds)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.stdout == "[Fraction(1, 4)]\n", done.stderr
     words = [sys.executable, "proofs.py", "p.json", "m.onnx"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -504,7 +596,10 @@ def test_what_is_proven_is_said_in_words() -> None:
     assert "  y0 > 0 (at least 0.25)" in said
     assert "2 parts and 1 split." in said
     wide = replace(statement_of(), box=[(ZERO, Fraction(i % 2 + 1)) for i in range(6)])
-    assert "of 6 inputs (width 1 to 2; x0 in [0, 1], x1 in [0, 2], x2 in [0, 1], x3 in [0, 2], ...)" in described(wide)
+    assert (
+        "of 6 inputs (width 1 to 2; x0 in [0, 1], x1 in [0, 2], x2 in [0, 1], x3 in [0, 2], ...)"
+        in described(wide)
+    )
     rows = [({0: Fraction(1), 1: Fraction(-1), 2: Fraction(-3, 2)}, Fraction(-1, 2))]
     assert "  y0 - y1 - 1.5 y2 - 0.5 > 0" in described(replace(wide, rows=rows, bounds=[ZERO]))
 
@@ -512,7 +607,9 @@ def test_what_is_proven_is_said_in_words() -> None:
 def statement_of() -> Statement:
     """For x0, x1 in [0, 1]: 2 y0 - y1 + 1/4 >= 1/2, and y1 - 3 >= 1."""
     rows = [({0: Fraction(2), 1: Fraction(-1)}, Fraction(1, 4)), ({1: Fraction(1)}, Fraction(-3))]
-    return Statement("0" * 64, [3, 2], [(ZERO, Fraction(1))] * 2, rows, [Fraction(1, 2), Fraction(1)], 2)
+    return Statement(
+        "0" * 64, [3, 2], [(ZERO, Fraction(1))] * 2, rows, [Fraction(1, 2), Fraction(1)], 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -538,6 +635,10 @@ def test_what_is_proven_is_held_against_a_property(outputs: str, lacking: str) -
     assert missing(statement_of(), parse_vnnlib(text)).startswith(lacking)
     assert bool(missing(statement_of(), parse_vnnlib(text))) == bool(lacking)
     wider = text.replace("(<= X_1 1)", "(<= X_1 1.0000001)")
-    assert "reaches outside of the proven one at X_1" in missing(statement_of(), parse_vnnlib(wider))
-    more = text.replace("(declare-const Y_0 Real)", "(declare-const Y_0 Real)(declare-const Y_2 Real)")
+    assert "reaches outside of the proven one at X_1" in missing(
+        statement_of(), parse_vnnlib(wider)
+    )
+    more = text.replace(
+        "(declare-const Y_0 Real)", "(declare-const Y_0 Real)(declare-const Y_2 Real)"
+    )
     assert "declares 2 X_i and 3 Y_i" in missing(statement_of(), parse_vnnlib(more))

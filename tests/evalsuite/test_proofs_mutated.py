@@ -19,12 +19,33 @@ from onnx import numpy_helper
 from evalsuite.verification.proofs import ProofError, check_proof
 
 Spot = tuple[Any, Any]
-ODD = [None, True, -1, 2**40, 0.5, float("nan"), "", "x", "1e9", [], [[]], {}, {"neuron": [0, 0]}, "9" * 5000]
+ODD = [
+    None,
+    True,
+    -1,
+    2**40,
+    0.5,
+    float("nan"),
+    "",
+    "x",
+    "1e9",
+    [],
+    [[]],
+    {},
+    {"neuron": [0, 0]},
+    "9" * 5000,
+]
 
 
 def spots(value: Any) -> Iterator[Spot]:
     """Each list or object with each of its keys."""
-    for key in list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else []:
+    for key in (
+        list(value)
+        if isinstance(value, dict)
+        else range(len(value))
+        if isinstance(value, list)
+        else []
+    ):
         yield value, key
         yield from spots(value[key])
 
@@ -43,7 +64,11 @@ def other_number(number: str, rng: random.Random) -> str:
     unit, digits = Fraction(1, value.denominator), list(str(abs(value.numerator)))
     place = rng.randrange(len(digits))
     digits[place] = rng.choice("0123456789".replace(digits[place], ""))
-    near = [value + unit, value - unit, value + unit * rng.choice((-1, 1)) / 2 ** rng.randrange(1, 40)]
+    near = [
+        value + unit,
+        value - unit,
+        value + unit * rng.choice((-1, 1)) / 2 ** rng.randrange(1, 40),
+    ]
     far = [-value, 2 * value, value / 2, ZERO, value + Fraction(rng.randrange(-100, 100), 64)]
     digit = Fraction(int("".join(digits)), value.denominator) * (1 if value > 0 else -1)
     return text(rng.choice([each for each in (*near, *far, digit) if each != value]))
@@ -52,7 +77,9 @@ def other_number(number: str, rng: random.Random) -> str:
 def renumbered(proof: Json, rng: random.Random) -> None:
     """One number, digit of the digest of the network, layer, neuron or size is another."""
     part = rng.choice(["network", "box", "property", "neurons", "trees"])
-    found = [(inside, key) for inside, key in spots(proof[part]) if isinstance(inside[key], int | str)]
+    found = [
+        (inside, key) for inside, key in spots(proof[part]) if isinstance(inside[key], int | str)
+    ]
     inside, key = rng.choice(found)
     if isinstance(inside[key], int):
         inside[key] += rng.choice((-1, 1))
@@ -65,10 +92,14 @@ def renumbered(proof: Json, rng: random.Random) -> None:
 
 
 def moved(proof: Json, rng: random.Random) -> None:
-    """Of two parts of one kind, trees for instance, one is put in the place of the other, or they are exchanged."""
+    """Of two parts of one kind, trees for instance, one is put in the place of the other, or
+    they are exchanged.
+    """
     found = list(spots(proof))
     chosen = rng.choice(sorted({kind(inside[key]) for inside, key in found}))
-    (inside, key), (other, place) = rng.choices([each for each in found if kind(each[0][each[1]]) == chosen], k=2)
+    (inside, key), (other, place) = rng.choices(
+        [each for each in found if kind(each[0][each[1]]) == chosen], k=2
+    )
     first, second = copy.deepcopy(inside[key]), copy.deepcopy(other[place])
     inside[key] = second
     if rng.random() < 0.5:
@@ -77,14 +108,21 @@ def moved(proof: Json, rng: random.Random) -> None:
 
 def resized(proof: Json, rng: random.Random) -> None:
     """A part is split once more by some neuron, or a list is longer or shorter."""
-    inside, key = rng.choice([each for each in spots(proof) if kind(each[0][each[1]]) in ("tree", "list")])
+    inside, key = rng.choice(
+        [each for each in spots(proof) if kind(each[0][each[1]]) in ("tree", "list")]
+    )
     value = inside[key]
     if isinstance(value, dict):
         layer = rng.randrange(len(proof["neurons"]))
         neuron = [layer, rng.randrange(len(proof["neurons"][layer]))]
         inside[key] = {"neuron": neuron, "on": value, "off": copy.deepcopy(value)}
     elif not value or rng.random() < 0.5:
-        value.insert(0, [0, 0, text(Fraction(rng.randrange(-64, 64), 32))] if key == "p" else copy.deepcopy(value[:1]))
+        value.insert(
+            0,
+            [0, 0, text(Fraction(rng.randrange(-64, 64), 32))]
+            if key == "p"
+            else copy.deepcopy(value[:1]),
+        )
     else:
         value.pop(rng.randrange(len(value)))
 
@@ -98,7 +136,14 @@ def damaged(proof: Json, rng: random.Random) -> None:
         inside[key] = copy.deepcopy(rng.choice(ODD))
 
 
-CHANGES: list[Callable[[Json, random.Random], None]] = [renumbered, renumbered, moved, moved, resized, damaged]
+CHANGES: list[Callable[[Json, random.Random], None]] = [
+    renumbered,
+    renumbered,
+    moved,
+    moved,
+    resized,
+    damaged,
+]
 
 
 def mutated(proof: Json, rng: random.Random) -> Json:
@@ -119,7 +164,9 @@ def other_weight(net: Net, rng: random.Random) -> bytes:
     array = numpy_helper.to_array(tensor).copy()
     place = tuple(rng.randrange(size) for size in array.shape)
     old = array[place]
-    array[place] = rng.choice((np.nextafter(old, np.float32(9)), np.nextafter(old, np.float32(-9)), -old, old * 2))
+    array[place] = rng.choice(
+        (np.nextafter(old, np.float32(9)), np.nextafter(old, np.float32(-9)), -old, old * 2)
+    )
     tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     data: bytes = model.SerializeToString()
     return data

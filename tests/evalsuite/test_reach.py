@@ -1,4 +1,6 @@
-"""Bounds of what reaches the activations: by hand, by sampling, and never worse than either method alone."""
+"""Bounds of what reaches the activations: by hand, by sampling, and never worse than either
+method alone.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,12 @@ def test_by_hand() -> None:
     assert (first.path, second.path) == ("1", "3")
     torch.testing.assert_close(first.lower, torch.tensor([[-1.5]], dtype=torch.float64))
     torch.testing.assert_close(first.upper, torch.tensor([[1.5]], dtype=torch.float64))
-    torch.testing.assert_close(second.lower, torch.tensor([[0.0, -0.5]], dtype=torch.float64), atol=1e-9, rtol=0)
-    torch.testing.assert_close(second.upper, torch.tensor([[4.5, 1.0]], dtype=torch.float64), atol=1e-9, rtol=0)
+    torch.testing.assert_close(
+        second.lower, torch.tensor([[0.0, -0.5]], dtype=torch.float64), atol=1e-9, rtol=0
+    )
+    torch.testing.assert_close(
+        second.upper, torch.tensor([[4.5, 1.0]], dtype=torch.float64), atol=1e-9, rtol=0
+    )
 
 
 def test_a_cancellation_that_intervals_alone_do_not_see() -> None:
@@ -36,17 +42,27 @@ def test_a_cancellation_that_intervals_alone_do_not_see() -> None:
         module[2].weight.copy_(torch.tensor([[1.0, -1.0]]))
         module[2].bias.fill_(0.1)
     second = preactivation_bounds(module, torch.zeros(1, 1), torch.ones(1, 1))[1]
-    torch.testing.assert_close(second.lower, torch.tensor([[0.1]], dtype=torch.float64), atol=1e-6, rtol=0)
-    torch.testing.assert_close(second.upper, torch.tensor([[0.1]], dtype=torch.float64), atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        second.lower, torch.tensor([[0.1]], dtype=torch.float64), atol=1e-6, rtol=0
+    )
+    torch.testing.assert_close(
+        second.upper, torch.tensor([[0.1]], dtype=torch.float64), atol=1e-6, rtol=0
+    )
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU, nn.SiLU, LambdaGELU])
 def test_no_sample_leaves_the_bounds(activation: type[nn.Module]) -> None:
     torch.manual_seed(0)
     module = nn.Sequential(
-        nn.Conv2d(1, 3, 3, padding=1), nn.BatchNorm2d(3), activation(), nn.AvgPool2d(2), nn.Flatten(),
-        nn.Linear(12, 5), activation(), nn.Linear(5, 2),
-    )  # fmt: skip
+        nn.Conv2d(1, 3, 3, padding=1),
+        nn.BatchNorm2d(3),
+        activation(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(12, 5),
+        activation(),
+        nn.Linear(5, 2),
+    )
     module(torch.rand(16, 1, 4, 4))
     module = module.double().eval()
     middle = torch.rand(3, 1, 4, 4, dtype=torch.float64)
@@ -72,7 +88,9 @@ def test_of_a_network_that_is_no_chain() -> None:
         return h + torch.softmax(net.act(net.norm(h)), -1)
 
     torch.manual_seed(0)
-    module = Written(residual, first=nn.Linear(3, 4), norm=nn.LayerNorm(4), act=LambdaGELU(hardness=7.0))
+    module = Written(
+        residual, first=nn.Linear(3, 4), norm=nn.LayerNorm(4), act=LambdaGELU(hardness=7.0)
+    )
     middle = torch.rand(2, 3)
     (found,) = preactivation_bounds(module, middle - 0.1, middle + 0.1)
     assert found.path == "act"
@@ -81,7 +99,9 @@ def test_of_a_network_that_is_no_chain() -> None:
         x = middle[box] + 0.1 * (2 * torch.rand(2000, 3) - 1)
         values = module.norm(module.first(x.double())).detach()
         assert bool(((values >= found.lower[box]) & (values <= found.upper[box])).all())
-        assert float((found.upper - found.lower)[box].max()) < 4 * float((values.amax(0) - values.amin(0)).max())
+        assert float((found.upper - found.lower)[box].max()) < 4 * float(
+            (values.amax(0) - values.amin(0)).max()
+        )
 
 
 def test_what_it_cannot_bound_it_refuses() -> None:

@@ -1,4 +1,5 @@
-"""Sound lines of GELU, envelopes, planes of products and of gated units: closed forms, and points that are drawn.
+"""Sound lines of GELU, envelopes, planes of products and of gated units: closed forms, and points
+that are drawn.
 
 The rows' file samples every activation.
 """
@@ -61,7 +62,9 @@ def test_lines_on_a_concave_piece_by_hand() -> None:
 def test_interval_finds_the_minimum() -> None:
     lower, upper = interval(GELU, tensor(-3.0, -0.5, 1.0), tensor(1.0, -0.1, 2.0))
     # The least value of gelu; the others are at ends.
-    assert lower.tolist() == pytest.approx([-0.16997120747990369, float(exact(-0.5, 1)), float(exact(1, 1))], abs=1e-12)
+    assert lower.tolist() == pytest.approx(
+        [-0.16997120747990369, float(exact(-0.5, 1)), float(exact(1, 1))], abs=1e-12
+    )
     assert upper.tolist() == pytest.approx([float(exact(at, 1)) for at in (1, -0.1, 2)], abs=1e-12)
 
 
@@ -70,7 +73,9 @@ def test_the_interval_that_a_table_of_upper_tangents_gets_wrong() -> None:
     x = np.linspace(low, high, 100_001)
     greatest = (reference(x, 1.0) - 1.01 * x).max()
     lines = relax(GELU, tensor(low), tensor(high))
-    bound = max((lines.upper_slope.item() - 1.01) * at + lines.upper_intercept.item() for at in (low, high))
+    bound = max(
+        (lines.upper_slope.item() - 1.01) * at + lines.upper_intercept.item() for at in (low, high)
+    )
     assert greatest == pytest.approx(-0.00005, abs=2e-6)
     assert greatest <= bound <= greatest + 1e-4
 
@@ -86,18 +91,25 @@ def test_points_outside_their_windows_are_moved_in() -> None:
     assert 0.75179 < last.item() < 2**0.5
     assert torch.equal(found.last_below(-low), last)
     # The upper envelope is the chord: no tangent has an effect.
-    assert torch.equal(relax(GELU, low, high).upper_slope, relax(GELU, low, high, points=(low, high)).upper_slope)
+    assert torch.equal(
+        relax(GELU, low, high).upper_slope, relax(GELU, low, high, points=(low, high)).upper_slope
+    )
 
 
 def test_hardness_per_channel_and_leading_dimensions_of_points() -> None:
-    low, high = torch.full((2, 3), -0.4, dtype=torch.float64), torch.full((2, 3), 0.7, dtype=torch.float64)
+    low, high = (
+        torch.full((2, 3), -0.4, dtype=torch.float64),
+        torch.full((2, 3), 0.7, dtype=torch.float64),
+    )
     hardness = tensor(*HARDNESS[:3])
     whole = relax(GELU, low, high, hardness=hardness)
     for channel, each in enumerate(HARDNESS[:3]):
         part = relax(GELU, low[:, channel], high[:, channel], hardness=each)
         assert torch.equal(whole.upper_intercept[:, channel], part.upper_intercept)
     points = torch.zeros(5, 2, 3, dtype=torch.float64)
-    assert relax(GELU, low, high, hardness=hardness, points=(points, points)).lower_intercept.shape == (5, 2, 3)
+    assert relax(
+        GELU, low, high, hardness=hardness, points=(points, points)
+    ).lower_intercept.shape == (5, 2, 3)
 
 
 @pytest.mark.parametrize("a", [1e3, 1e6])
@@ -115,8 +127,16 @@ def test_a_steep_row_is_relaxed_soundly_too(a: float) -> None:
         for i, point in enumerate(points.tolist()):
             x = mpmath.mpf(point)
             true = x * ((1 + 2 * mpmath.mpf(a)) / (1 + mpmath.exp(-x)) - mpmath.mpf(a))
-            assert mpmath.mpf(float(lines.lower_slope[i])) * x + mpmath.mpf(float(lines.lower_intercept[i])) <= true
-            assert mpmath.mpf(float(lines.upper_slope[i])) * x + mpmath.mpf(float(lines.upper_intercept[i])) >= true
+            assert (
+                mpmath.mpf(float(lines.lower_slope[i])) * x
+                + mpmath.mpf(float(lines.lower_intercept[i]))
+                <= true
+            )
+            assert (
+                mpmath.mpf(float(lines.upper_slope[i])) * x
+                + mpmath.mpf(float(lines.upper_intercept[i]))
+                >= true
+            )
 
 
 REFERENCES = {
@@ -137,7 +157,9 @@ def boxes(seed: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("name", REFERENCES)
 @pytest.mark.parametrize(("hardness", "dtype"), [(1.0, torch.float64), (30.0, torch.float32)])
-def test_envelopes_are_sound_nested_and_cover_the_interval(name: str, hardness: float, dtype: torch.dtype) -> None:
+def test_envelopes_are_sound_nested_and_cover_the_interval(
+    name: str, hardness: float, dtype: torch.dtype
+) -> None:
     row, reference = REFERENCES[name]
     low, high = ((end / hardness).to(dtype) for end in boxes(0, 40))
     before = earlier = None
@@ -149,8 +171,15 @@ def test_envelopes_are_sound_nested_and_cover_the_interval(name: str, hardness: 
         assert bool((found.breaks.diff(dim=-1) >= 0).all())
         start, end = found.breaks[:, :-1].double().numpy(), found.breaks[:, 1:].double().numpy()
         lines = found.lines
-        a, b, c, d = (each.double().numpy() for each in (
-            lines.lower_slope, lines.lower_intercept, lines.upper_slope, lines.upper_intercept))  # fmt: skip
+        a, b, c, d = (
+            each.double().numpy()
+            for each in (
+                lines.lower_slope,
+                lines.lower_intercept,
+                lines.upper_slope,
+                lines.upper_intercept,
+            )
+        )
         for share in np.linspace(0, 1, 33):
             x = start + share * (end - start)
             value, noise = reference(hardness * x) / hardness, 1e-15 * np.abs(x)
@@ -163,7 +192,9 @@ def test_envelopes_are_sound_nested_and_cover_the_interval(name: str, hardness: 
             gaps = (found.breaks.unsqueeze(-1) - earlier.unsqueeze(-2)).abs().amin(-2)
             assert float(gaps.max()) == 0
         before, earlier = area, found.breaks
-    assert float(before.sum()) < 0.1 * float(envelope(row, low, high, 1, hardness=hardness).area().sum())
+    assert float(before.sum()) < 0.1 * float(
+        envelope(row, low, high, 1, hardness=hardness).area().sum()
+    )
 
 
 def test_two_segments_of_relu_are_relu() -> None:
@@ -201,7 +232,10 @@ def heights(planes: Planes, x: float, y: float) -> tuple[mpmath.mpf, mpmath.mpf]
 
 @settings(max_examples=60, deadline=None)
 @given(
-    ends=st.tuples(*[st.floats(-1e6, 1e6)] * 2, *[st.one_of(st.just(0.0), st.floats(0, 1e3), st.floats(0, 1e-9))] * 2),
+    ends=st.tuples(
+        *[st.floats(-1e6, 1e6)] * 2,
+        *[st.one_of(st.just(0.0), st.floats(0, 1e3), st.floats(0, 1e-9))] * 2,
+    ),
     share=st.floats(0, 1),
     at=st.tuples(st.floats(0, 1), st.floats(0, 1)),
     single=st.booleans(),
@@ -214,7 +248,8 @@ def test_planes_of_products_hold_exactly(
     planes = product(x[:1], x[1:], y[:1], y[1:], shares=(share, 1 - share))
     assert planes.lower_x.dtype is dtype
     points = [
-        mpmath.mpf(each[0].item()) + part * (mpmath.mpf(each[1].item()) - mpmath.mpf(each[0].item()))
+        mpmath.mpf(each[0].item())
+        + part * (mpmath.mpf(each[1].item()) - mpmath.mpf(each[0].item()))
         for each, part in zip((x, y), at, strict=True)
     ]
     low, high = heights(planes, *points)
@@ -230,7 +265,9 @@ def test_planes_of_gated_units_are_sound(name: str, hardness: float, dtype: torc
     planes = gated(row, x_low, x_high, y_low, y_high, hardness=hardness)
     generator = np.random.default_rng(0)
     a, b, c, p, q, r = (getattr(planes, name).double().numpy() for name in Planes.__slots__)
-    shares = np.concatenate([generator.uniform(0, 1, (2, 100, 300)), generator.integers(0, 2, (2, 20, 300))], 1)
+    shares = np.concatenate(
+        [generator.uniform(0, 1, (2, 100, 300)), generator.integers(0, 2, (2, 20, 300))], 1
+    )
     x, y = (
         low.double().numpy() + share * (high.double() - low.double()).numpy()
         for share, low, high in zip(shares, (x_low, y_low), (x_high, y_high), strict=True)
@@ -257,8 +294,12 @@ def test_gated_planes_are_tight_where_one_half_is_a_point() -> None:
     planes, lines = gated(GELU, low, high, y, y), relax(GELU, low, high)
     for x in (-1.0, 0.3, 2.0):
         lower, upper = heights(planes, x, -3.0)
-        assert float(lower) == pytest.approx(-3 * (lines.upper_slope * x + lines.upper_intercept).item(), abs=1e-10)
-        assert float(upper) == pytest.approx(-3 * (lines.lower_slope * x + lines.lower_intercept).item(), abs=1e-10)
+        assert float(lower) == pytest.approx(
+            -3 * (lines.upper_slope * x + lines.upper_intercept).item(), abs=1e-10
+        )
+        assert float(upper) == pytest.approx(
+            -3 * (lines.lower_slope * x + lines.lower_intercept).item(), abs=1e-10
+        )
 
 
 ONE = tensor(1.0)
@@ -270,7 +311,10 @@ ONE = tensor(1.0)
         (lambda: product(ONE, 0 * ONE, ONE, ONE), "reversed"),
         (lambda: product(ONE, ONE, ONE, ONE / 0), "finite"),
         (lambda: product(ONE * 1e101, ONE * 1e101, ONE, ONE), "within"),
-        (lambda: product(ONE, ONE, ONE, ONE, shares=(2.0, 0.0)), r"shares must be in \[0, 1\], got 2"),
+        (
+            lambda: product(ONE, ONE, ONE, ONE, shares=(2.0, 0.0)),
+            r"shares must be in \[0, 1\], got 2",
+        ),
         (lambda: gated(GELU, ONE, ONE, tensor(0.0, 1.0), tensor(1.0, 2.0)), "one shape and dtype"),
         (lambda: relax(GELU, ONE.half(), ONE.half()), "float16"),
         (lambda: relax(GELU, ONE, tensor(1.0, 2.0)), "one shape"),
@@ -278,6 +322,8 @@ ONE = tensor(1.0)
         (lambda: envelope(GELU, ONE, 0 * ONE, 2), "reversed"),
     ],
 )
-def test_bad_boxes_shares_and_numbers_of_segments_are_refused(call: Callable[[], object], message: str) -> None:
+def test_bad_boxes_shares_and_numbers_of_segments_are_refused(
+    call: Callable[[], object], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         call()

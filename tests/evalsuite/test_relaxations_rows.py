@@ -1,4 +1,6 @@
-"""Lines of every activation: sampled soundness against numpy and mpmath, and areas against a dense grid of slopes."""
+"""Lines of every activation: sampled soundness against numpy and mpmath, and areas against a
+dense grid of slopes.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +43,27 @@ _P = float(XIELU_ROW.value(torch.ones((), dtype=torch.float64))) - 0.5
 
 # What the formulas below are made of, in float64 and with many digits.
 NUMPY = SimpleNamespace(
-    pi=np.pi, sqrt=np.sqrt, expm1=np.expm1, tanh=np.tanh, normal=special.ndtr, gate=special.expit,
-    max=np.maximum, min=np.minimum, softplus=lambda z: np.logaddexp(0, z),
-)  # fmt: skip
+    pi=np.pi,
+    sqrt=np.sqrt,
+    expm1=np.expm1,
+    tanh=np.tanh,
+    normal=special.ndtr,
+    gate=special.expit,
+    max=np.maximum,
+    min=np.minimum,
+    softplus=lambda z: np.logaddexp(0, z),
+)
 DIGITS = SimpleNamespace(
-    pi=mpmath.pi, sqrt=mpmath.sqrt, expm1=mpmath.expm1, tanh=mpmath.tanh, normal=mpmath.ncdf,
-    gate=lambda z: 1 / (1 + mpmath.exp(-z)), max=lambda z, end: max(z, mpmath.mpf(end)),
-    min=lambda z, end: min(z, mpmath.mpf(end)), softplus=lambda z: mpmath.log1p(mpmath.exp(z)),
-)  # fmt: skip
+    pi=mpmath.pi,
+    sqrt=mpmath.sqrt,
+    expm1=mpmath.expm1,
+    tanh=mpmath.tanh,
+    normal=mpmath.ncdf,
+    gate=lambda z: 1 / (1 + mpmath.exp(-z)),
+    max=lambda z, end: max(z, mpmath.mpf(end)),
+    min=lambda z, end: min(z, mpmath.mpf(end)),
+    softplus=lambda z: mpmath.log1p(mpmath.exp(z)),
+)
 SPAN = 6.0  # where lines are looked at
 
 
@@ -140,7 +155,9 @@ def parts(lines: Lines) -> tuple[torch.Tensor, ...]:
 
 
 def intervals(case: Case, generator: np.random.Generator, count: int) -> tuple[Array, Array]:
-    """In normal coordinates: widths 1e-9 to 1e3 and 0, around 0 and around the row's inflections and kinks."""
+    """In normal coordinates: widths 1e-9 to 1e3 and 0, around 0 and around the row's inflections
+    and kinks.
+    """
     places = np.array([0.0, 0.0, *case.row.inflections, *case.row.kinks])
     width = 10.0 ** generator.uniform(-9, 3, count)
     width[::3] = generator.uniform(0, 8, len(width[::3]))
@@ -155,11 +172,17 @@ def sampled(low: Array, high: Array, generator: np.random.Generator, count: int)
     share[:, ::3] **= 6
     share[:, 1::3] = 1 - share[:, 1::3] ** 6
     inner = low[:, None] + share * (high - low)[:, None]
-    return np.clip(np.concatenate([low[:, None], inner, high[:, None]], 1), low[:, None], high[:, None])
+    return np.clip(
+        np.concatenate([low[:, None], inner, high[:, None]], 1), low[:, None], high[:, None]
+    )
 
 
-def check_sampled(case: Case, hardness: float, dtype: torch.dtype, seed: int, count: int, points: int) -> None:
-    """Check `count` x `points` pairs of interval and point. Where float64 can't tell, 60 digits do."""
+def check_sampled(
+    case: Case, hardness: float, dtype: torch.dtype, seed: int, count: int, points: int
+) -> None:
+    """Check `count` x `points` pairs of interval and point. Where float64 can't tell, 60 digits
+    do.
+    """
     generator = np.random.default_rng(seed)
     start, width = intervals(case, generator, count)
     low = torch.from_numpy(start / hardness).to(dtype)
@@ -176,15 +199,30 @@ def check_sampled(case: Case, hardness: float, dtype: torch.dtype, seed: int, co
     ):
         assert lines.lower_slope.dtype is dtype
         a, b, c, d = (each.double().numpy()[:, None] for each in parts(lines))
-        for gap, slopes, intercepts, side in ((value - (a * x + b), a, b, 1), (c * x + d - value, c, d, -1)):
+        for gap, slopes, intercepts, side in (
+            (value - (a * x + b), a, b, 1),
+            (c * x + d - value, c, d, -1),
+        ):
             assert np.isfinite(gap).all()
             close = np.argwhere(gap < 4e-15 * scale)
             order = np.argsort((gap / scale).ravel())[:4]
-            for row, at in [*close[:: max(1, len(close) // 30)], *(divmod(int(each), points) for each in order)]:
+            for row, at in [
+                *close[:: max(1, len(close) // 30)],
+                *(divmod(int(each), points) for each in order),
+            ]:
                 point = mpmath.mpf(float(x[row, at]))
-                line = mpmath.mpf(float(slopes[row, 0])) * point + mpmath.mpf(float(intercepts[row, 0]))
+                line = mpmath.mpf(float(slopes[row, 0])) * point + mpmath.mpf(
+                    float(intercepts[row, 0])
+                )
                 true = case.exact(mpmath.mpf(hardness) * point) / hardness
-                assert side * (true - line) >= 0, (case.row.name, hardness, dtype, low[row], high[row], point)
+                assert side * (true - line) >= 0, (
+                    case.row.name,
+                    hardness,
+                    dtype,
+                    low[row],
+                    high[row],
+                    point,
+                )
             assert (gap >= -4e-13 * scale).all()
     ends = least.double().numpy()[:, None], most.double().numpy()[:, None]
     units = 4e-15 * scale
@@ -200,7 +238,9 @@ FEW = [(1.0, torch.float64), (1e4, torch.float64), (30.0, torch.float32)]
 MANY = [*FEW, (3.7, torch.float32), (1e3, torch.float64), (1e4, torch.float32)]
 
 
-@pytest.mark.parametrize(("settings", "count", "points"), [(FEW, 200, 24), slow(MANY, 600, 32)], ids=["few", "many"])
+@pytest.mark.parametrize(
+    ("settings", "count", "points"), [(FEW, 200, 24), slow(MANY, 600, 32)], ids=["few", "many"]
+)
 @pytest.mark.parametrize("name", CASES)
 def test_no_violation_in_sampled_points(
     name: str, settings: list[tuple[float, torch.dtype]], count: int, points: int
@@ -210,16 +250,31 @@ def test_no_violation_in_sampled_points(
 
 
 def test_every_registered_activation_is_among_the_cases() -> None:
-    rows = [plugin.target for plugin in load_all("activations") if isinstance(plugin.target, Activation)]
-    covered = {case.row.name for case in CASES.values()}, {case.row.value for case in CASES.values()}
+    rows = [
+        plugin.target for plugin in load_all("activations") if isinstance(plugin.target, Activation)
+    ]
+    covered = (
+        {case.row.name for case in CASES.values()},
+        {case.row.value for case in CASES.values()},
+    )
     # A row with a learnt hardness has the function of the one without.
-    assert [row.name for row in rows if row.name not in covered[0] and row.value not in covered[1]] == []
+    assert [
+        row.name for row in rows if row.name not in covered[0] and row.value not in covered[1]
+    ] == []
 
 
 def least_areas(case: Case, low: float, high: float) -> tuple[float, float]:
-    """The least areas of a lower and an upper line by convex hulls of dense samples, in units of the width."""
-    z = np.unique(np.concatenate([np.linspace(low, high, 4001), [
-        at for at in (*case.row.inflections, *case.row.kinks, 0.0) if low <= at <= high]]))  # fmt: skip
+    """The least areas of a lower and an upper line by convex hulls of dense samples, in units of
+    the width.
+    """
+    z = np.unique(
+        np.concatenate(
+            [
+                np.linspace(low, high, 4001),
+                [at for at in (*case.row.inflections, *case.row.kinks, 0.0) if low <= at <= high],
+            ]
+        )
+    )
     value = case.numeric(z)
     middle = (low + high) / 2
     mean = np.trapezoid(value, z) / (high - low)
@@ -244,7 +299,10 @@ def least_areas(case: Case, low: float, high: float) -> tuple[float, float]:
 
 def check_areas(case: Case, low: Array, high: Array, slack: float) -> None:
     """Neither line's area is more than one percent above the least."""
-    a, b, c, d = (each.numpy() for each in parts(relax(case.row, torch.from_numpy(low), torch.from_numpy(high))))
+    a, b, c, d = (
+        each.numpy()
+        for each in parts(relax(case.row, torch.from_numpy(low), torch.from_numpy(high)))
+    )
     for row, (start, end) in enumerate(zip(low, high, strict=True)):
         middle, z = (start + end) / 2, np.linspace(start, end, 4001)
         mean = np.trapezoid(case.numeric(z), z) / (end - start)
@@ -259,7 +317,10 @@ def test_no_area_is_more_than_one_percent_above_the_least(name: str) -> None:
     generator = np.random.default_rng(1)
     low = generator.uniform(-SPAN, SPAN - 1, 5)
     high = low + generator.uniform(0.05, 8, 5)
-    low, high = np.append(low, [-3.0, -1e-3, 1e-4, -40.0, -6.0]), np.append(high, [3.0, 2.0, 6.0, 25.0, -0.2])
+    low, high = (
+        np.append(low, [-3.0, -1e-3, 1e-4, -40.0, -6.0]),
+        np.append(high, [3.0, 2.0, 6.0, 25.0, -0.2]),
+    )
     check_areas(CASES[name], low, high, 2e-6)
 
 
@@ -270,7 +331,9 @@ def test_the_mean_gap_of_gelu_is_the_least_possible() -> None:
     a, b, c, d = (each.numpy() for each in parts(lines))
     gap = (c - a) * (low + width / 2) + d - b
     assert gap.mean() <= 0.066
-    least = np.array([sum(least_areas(CASES["gelu"], low[row], low[row] + width[row])) for row in range(20)])
+    least = np.array(
+        [sum(least_areas(CASES["gelu"], low[row], low[row] + width[row])) for row in range(20)]
+    )
     assert (gap[:20] <= 1.0005 * least + 1e-6).all()
 
 
@@ -282,7 +345,9 @@ def _waves(heights: list[float], widths: list[float], start: float, first_slope:
     pieces = list(zip(bends.tolist(), edges[:-1].tolist(), edges[1:].tolist(), strict=True))
 
     def slope(z: torch.Tensor) -> torch.Tensor:
-        return first_slope + sum((bend * (z.clamp(low, high) - low) for bend, low, high in pieces), 0 * z)
+        return first_slope + sum(
+            (bend * (z.clamp(low, high) - low) for bend, low, high in pieces), 0 * z
+        )
 
     def values(m: Any, z: Any) -> Any:
         total = first_slope * z
@@ -314,7 +379,9 @@ def _waves(heights: list[float], widths: list[float], start: float, first_slope:
     seed=st.integers(0, 10**6),
 )
 @pytest.mark.slow
-def test_any_sequence_of_pieces(heights: list[float], width: float, start: float, slope: float, seed: int) -> None:
+def test_any_sequence_of_pieces(
+    heights: list[float], width: float, start: float, slope: float, seed: int
+) -> None:
     widths = [width * (1 + index % 2) for index in range(len(heights))]
     case = _waves(heights, widths, start, slope)
     check_sampled(case, 1.0, torch.float64, seed, 24, 24)
@@ -324,15 +391,24 @@ def test_any_sequence_of_pieces(heights: list[float], width: float, start: float
 
 
 ODD = [
-    (0.0, 0.0), (5e-324, 5e-324), (-5e-324, 1e-310), (-1e-320, -1e-321), (1e-3, 1e-3), (-1e30, 1e30), (-1e-12, 1e12),
-]  # fmt: skip
+    (0.0, 0.0),
+    (5e-324, 5e-324),
+    (-5e-324, 1e-310),
+    (-1e-320, -1e-321),
+    (1e-3, 1e-3),
+    (-1e30, 1e30),
+    (-1e-12, 1e12),
+]
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_degenerate_huge_and_subnormal(name: str) -> None:
     case = CASES[name]
     for low, high in ODD:
-        lines, (least, most) = relax(case.row, tensor(low), tensor(high)), interval(case.row, tensor(low), tensor(high))
+        lines, (least, most) = (
+            relax(case.row, tensor(low), tensor(high)),
+            interval(case.row, tensor(low), tensor(high)),
+        )
         a, b, c, d = (mpmath.mpf(each.item()) for each in parts(lines))
         for share in (0, 0.25, 0.5, 1):
             x = mpmath.mpf(low) + share * (mpmath.mpf(high) - mpmath.mpf(low))
@@ -344,20 +420,39 @@ def test_degenerate_huge_and_subnormal(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["hard-swish", "elu 0.25", "elu 3", "elu -1", "relu2", "tanh", "silu", "leaky 1.5", "relu6", "clip to 1"]
+    "name",
+    [
+        "hard-swish",
+        "elu 0.25",
+        "elu 3",
+        "elu -1",
+        "relu2",
+        "tanh",
+        "silu",
+        "leaky 1.5",
+        "relu6",
+        "clip to 1",
+    ],
 )
 def test_intervals_that_end_at_kinks_and_points_there(name: str) -> None:
-    # At a kink the row gives the slope of one side only; on the other side's piece that is no tangent.
+    # At a kink the row gives the slope of one side only; on the other side's piece that is no
+    # tangent.
     case = CASES[name]
     places = sorted({0.0, *case.row.inflections, *case.row.kinks})
-    others = np.concatenate([np.linspace(-5, 5, 21), np.array(places)[:, None].repeat(8, 1).ravel()])
-    others[-8 * len(places) :] += np.tile([-1e-9, 1e-9, -1e-3, 1e-3, -0.05, 0.05, -0.5, 0.5], len(places))
+    others = np.concatenate(
+        [np.linspace(-5, 5, 21), np.array(places)[:, None].repeat(8, 1).ravel()]
+    )
+    others[-8 * len(places) :] += np.tile(
+        [-1e-9, 1e-9, -1e-3, 1e-3, -0.05, 0.05, -0.5, 0.5], len(places)
+    )
     pairs = [(min(place, at), max(place, at)) for place in places for at in others]
     low, high = (np.array(ends) for ends in zip(*pairs, strict=True))
     x = np.linspace(0, 1, 201)[:, None] * (high - low) + low
     value, noise = case.numeric(x), 4e-15 * (np.abs(x) + np.abs(case.numeric(x)))
     for point in (None, *places, -50.0, 50.0):
-        chosen = None if point is None else (torch.full((len(low),), point, dtype=torch.float64),) * 2
+        chosen = (
+            None if point is None else (torch.full((len(low),), point, dtype=torch.float64),) * 2
+        )
         lines = relax(case.row, torch.from_numpy(low), torch.from_numpy(high), points=chosen)
         a, b, c, d = (each.numpy() for each in parts(lines))
         assert (a * x + b <= value + noise).all()
@@ -368,25 +463,40 @@ def test_intervals_that_end_at_kinks_and_points_there(name: str) -> None:
 def test_intercepts_are_sound_for_any_slope_and_any_guess(name: str) -> None:
     case, generator = CASES[name], np.random.default_rng(5)
     places = [0.0, *case.row.inflections, *case.row.kinks]
-    ends = np.sort(np.where(generator.uniform(0, 1, (2, 400)) < 0.3, generator.choice(places, (2, 400)),
-                            generator.uniform(-5, 5, (2, 400))), 0)  # fmt: skip
+    ends = np.sort(
+        np.where(
+            generator.uniform(0, 1, (2, 400)) < 0.3,
+            generator.choice(places, (2, 400)),
+            generator.uniform(-5, 5, (2, 400)),
+        ),
+        0,
+    )
     slope = generator.uniform(-2.5, 2.5, 400)
-    guesses = np.where(generator.uniform(0, 1, (2, 400)) < 0.5, ends, generator.choice(places, (2, 400)))
+    guesses = np.where(
+        generator.uniform(0, 1, (2, 400)) < 0.5, ends, generator.choice(places, (2, 400))
+    )
     z = np.linspace(0, 1, 101)[:, None] * (ends[1] - ends[0]) + ends[0]
     each = normal(torch.from_numpy(ends[0]), torch.from_numpy(ends[1]), 1.0)
     for sign, shape in ((1, curve(case.row)), (-1, curve(case.row).negated())):
-        found, _ = sound_intercept(hull_of(shape, each), *map(torch.from_numpy, (slope, guesses[0], guesses[1])))
+        found, _ = sound_intercept(
+            hull_of(shape, each), *map(torch.from_numpy, (slope, guesses[0], guesses[1]))
+        )
         assert (found.numpy() <= sign * case.numeric(z) - slope * z).all()
 
 
 def test_the_triangle_of_relu_is_exact() -> None:
-    lines = relax(RELU, tensor(-1.0, -3.0, 0.5, -2.0, -1.0), tensor(3.0, 1.0, 2.0, -1.0, 0.0), hardness=160.0)
+    lines = relax(
+        RELU, tensor(-1.0, -3.0, 0.5, -2.0, -1.0), tensor(3.0, 1.0, 2.0, -1.0, 0.0), hardness=160.0
+    )
     assert lines.lower_slope.tolist() == [1, 0, 1, 0, 0]
     assert lines.lower_intercept.tolist() == [0] * 5
     assert lines.upper_slope.tolist() == [0.75, 0.25, 1, 0, 0]
     assert lines.upper_intercept.tolist() == pytest.approx([0.75, 0.75, 0, 0, 0], abs=1e-14)
     assert lines.upper_intercept.tolist()[2:] == [0, 0, 0]
-    assert [each.tolist() for each in interval(RELU, tensor(-1.0, 0.3), tensor(3.0, 2.0))] == [[0, 0.3], [3, 2]]
+    assert [each.tolist() for each in interval(RELU, tensor(-1.0, 0.3), tensor(3.0, 2.0))] == [
+        [0, 0.3],
+        [3, 2],
+    ]
 
 
 def test_points_of_relu_are_its_lower_slope() -> None:
@@ -394,17 +504,25 @@ def test_points_of_relu_are_its_lower_slope() -> None:
     lines = relax(RELU, tensor(-1.0, 1.0, -2.0), tensor(3.0, 2.0, 1.0), points=(alpha, alpha))
     assert lines.lower_slope.tolist() == [0.3, 1, 1]
     assert lines.lower_intercept.tolist() == [0, 0, 0]
-    (gradient,) = torch.autograd.grad((lines.lower_slope * -0.5 + lines.lower_intercept).sum(), alpha)
+    (gradient,) = torch.autograd.grad(
+        (lines.lower_slope * -0.5 + lines.lower_intercept).sum(), alpha
+    )
     assert gradient.tolist() == [-0.5, 0, 0]
 
 
-@pytest.mark.parametrize("name", ["gelu", "tanh", "sigmoid", "softplus", "hard-swish", "silu", "xielu", "clip -1 2"])
+@pytest.mark.parametrize(
+    "name", ["gelu", "tanh", "sigmoid", "softplus", "hard-swish", "silu", "xielu", "clip -1 2"]
+)
 def test_points_move_the_lines_and_are_differentiable(name: str) -> None:
     row, low, high = CASES[name].row, tensor(-1.0), tensor(1.5)
 
     def height(point: torch.Tensor) -> torch.Tensor:
         lines = relax(row, low, high, points=(point, point))
-        return (lines.lower_slope + lines.upper_slope) * 0.3 + lines.lower_intercept + lines.upper_intercept
+        return (
+            (lines.lower_slope + lines.upper_slope) * 0.3
+            + lines.lower_intercept
+            + lines.upper_intercept
+        )
 
     for start in (-0.7, 0.2, 1.2):
         point = tensor(start).requires_grad_()
@@ -418,7 +536,8 @@ def test_points_of_what_is_piecewise_linear_are_slopes() -> None:
     lines = relax(row, low, high, points=(tensor(0.3, 0.3, 1.7, 0.3), tensor(0.9, -5.0, 0.5, 2.0)))
     assert lines.lower_slope.tolist() == [0.3, 1, 1, 0.3]
     assert lines.upper_slope.tolist() == [0.9, 1, 0.5, 1]
-    # By the points that the lines touch: (0, 0), f itself, (0, 0), (9, 6); and (-1, 0), f itself, (-2, 0), (5, 5).
+    # By the points that the lines touch: (0, 0), f itself, (0, 0), (9, 6); and (-1, 0), f itself,
+    # (-2, 0), (5, 5).
     assert lines.lower_intercept.tolist() == pytest.approx([0, 0, 0, 3.3], abs=1e-12)
     assert lines.upper_intercept.tolist() == pytest.approx([0.9, 0, 1, 0], abs=1e-12)
 

@@ -15,12 +15,16 @@ from evalsuite import swap_to_relu
 from evalsuite.reluize.repair import distill_loss, recalibrate_batchnorm, refit, refit_bias
 
 
-def means(module: nn.Module, inputs: torch.Tensor, paths: list[str], axis: int = -1) -> dict[str, torch.Tensor]:
+def means(
+    module: nn.Module, inputs: torch.Tensor, paths: list[str], axis: int = -1
+) -> dict[str, torch.Tensor]:
     """Each layer's mean output per feature, read by hooks of the test's own."""
     found = {}
 
     def hook(path: str):
-        return lambda _, __, output: found.__setitem__(path, output.movedim(axis, -1).flatten(0, -2).double().mean(0))
+        return lambda _, __, output: found.__setitem__(
+            path, output.movedim(axis, -1).flatten(0, -2).double().mean(0)
+        )
 
     handles = [module.get_submodule(path).register_forward_hook(hook(path)) for path in paths]
     with torch.no_grad():
@@ -52,7 +56,10 @@ def test_the_shift_of_one_layer_is_its_weight_times_the_mean_change_of_its_input
 def test_every_layer_has_the_original_mean_again_and_nothing_given_is_changed() -> None:
     module, x = mlp(6, 16, 16, 16, 4), torch.randn(200, 6)
     swapped = swap_to_relu(module)
-    saved = [{name: tensor.clone() for name, tensor in each.state_dict().items()} for each in (module, swapped)]
+    saved = [
+        {name: tensor.clone() for name, tensor in each.state_dict().items()}
+        for each in (module, swapped)
+    ]
     paths = ["2", "4", "6"]
     repaired = refit(swapped, module, x)
     assert repaired.changed == tuple(paths)
@@ -66,7 +73,9 @@ def test_every_layer_has_the_original_mean_again_and_nothing_given_is_changed() 
         assert not any(layer._forward_hooks for layer in each.modules())
     assert not any(layer._forward_hooks for layer in repaired.module.modules())
     again = refit(swapped, module, x).module.state_dict()
-    assert all(torch.equal(tensor, again[name]) for name, tensor in repaired.module.state_dict().items())
+    assert all(
+        torch.equal(tensor, again[name]) for name, tensor in repaired.module.state_dict().items()
+    )
 
 
 def test_the_scale_is_the_regression_of_the_original_on_the_swapped_output() -> None:
@@ -112,7 +121,9 @@ def test_a_transformer_with_tokens_residuals_and_tied_weights(scale: bool) -> No
     swapped = swap_to_relu(module)
     repaired = refit(swapped, module, tokens, scale=scale)
     assert repaired.changed == ("down.0", "up.1", "down.1", "head")
-    assert repaired.skipped == {"attention.out_proj": "not called as a module of that path in the original"}
+    assert repaired.skipped == {
+        "attention.out_proj": "not called as a module of that path in the original"
+    }
     assert repaired.module.head.weight is repaired.module.embedding.weight
     assert torch.equal(repaired.module.embedding.weight, module.embedding.weight)
     paths = ["down.0", "up.1", "down.1", "head"]
@@ -127,22 +138,34 @@ def test_a_transformer_with_tokens_residuals_and_tied_weights(scale: bool) -> No
 def convolutional() -> nn.Sequential:
     torch.manual_seed(0)
     module = nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.GELU(), nn.Conv2d(4, 6, 3, bias=False), nn.BatchNorm2d(6), nn.GELU(),
-        nn.ConvTranspose2d(6, 3, 2, bias=False), nn.GELU(), nn.Flatten(), nn.Linear(3 * 25, 2),
-    )  # fmt: skip
+        nn.Conv2d(1, 4, 3),
+        nn.GELU(),
+        nn.Conv2d(4, 6, 3, bias=False),
+        nn.BatchNorm2d(6),
+        nn.GELU(),
+        nn.ConvTranspose2d(6, 3, 2, bias=False),
+        nn.GELU(),
+        nn.Flatten(),
+        nn.Linear(3 * 25, 2),
+    )
     module(torch.randn(64, 1, 8, 8))  # statistics other than the initial ones
     return module.eval()
 
 
 @pytest.mark.parametrize("scale", [False, True])
-def test_convolutions_are_repaired_per_channel_and_a_missing_bias_is_left_to_batchnorm(scale: bool) -> None:
+def test_convolutions_are_repaired_per_channel_and_a_missing_bias_is_left_to_batchnorm(
+    scale: bool,
+) -> None:
     module, x = convolutional(), torch.randn(50, 1, 8, 8)
     repaired = refit(swap_to_relu(module), module, x, scale=scale)
     assert repaired.changed == ("3", "5", "8")
     assert repaired.skipped == {"2": "no bias: left to the BatchNorm behind"}
     assert repaired.module[2].bias is None
     assert repaired.module[5].bias.shape == (3,)
-    wanted, got = means(module, x, ["3", "5"], axis=1), means(repaired.module, x, ["3", "5"], axis=1)
+    wanted, got = (
+        means(module, x, ["3", "5"], axis=1),
+        means(repaired.module, x, ["3", "5"], axis=1),
+    )
     for path in ("3", "5"):
         torch.testing.assert_close(got[path], wanted[path], rtol=0, atol=1e-6)
 
@@ -190,7 +213,10 @@ def test_batchnorm_gets_the_statistics_of_the_calibration_inputs_layer_by_layer(
 @pytest.mark.parametrize("shape", [(5, 4), (5, 3, 4)])
 def test_the_distillation_loss_is_the_scaled_divergence(shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
-    student, teacher = torch.randn(shape, requires_grad=True), torch.randn(shape, requires_grad=True)
+    student, teacher = (
+        torch.randn(shape, requires_grad=True),
+        torch.randn(shape, requires_grad=True),
+    )
     loss = distill_loss(student, teacher, 3.0)
     p, q = (log_softmax(each.detach().double().numpy() / 3, axis=-1) for each in (teacher, student))
     expected = 9 * (math.e**p * (p - q)).sum(-1).mean()
@@ -198,7 +224,9 @@ def test_the_distillation_loss_is_the_scaled_divergence(shape: tuple[int, ...]) 
     loss.backward()
     assert teacher.grad is None
     softened = (math.e**q - math.e**p) * 3 / math.prod(shape[:-1])
-    torch.testing.assert_close(student.grad.double(), torch.from_numpy(softened), rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(
+        student.grad.double(), torch.from_numpy(softened), rtol=1e-4, atol=1e-7
+    )
     assert distill_loss(teacher, teacher).item() == pytest.approx(0.0, abs=1e-6)
 
 
@@ -208,15 +236,27 @@ MLP, LOGITS = mlp(3, 5, 2), torch.zeros(2, 3)
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: refit(MLP, MLP, torch.randn(10, 3), scale=True), "nothing to re-fit in Sequential: no affine layer"),
+        (
+            lambda: refit(MLP, MLP, torch.randn(10, 3), scale=True),
+            "nothing to re-fit in Sequential: no affine layer",
+        ),
         (lambda: refit(swap_to_relu(MLP), MLP[1], torch.randn(10, 3)), "0: not called as a module"),
-        (lambda: refit(swap_to_relu(MLP), MLP, torch.full((4, 3), math.nan)), "0: outputs on .* are not finite"),
-        (lambda: recalibrate_batchnorm(MLP, LOGITS), "no BatchNorm with running statistics in Sequential; use refit_b"),
+        (
+            lambda: refit(swap_to_relu(MLP), MLP, torch.full((4, 3), math.nan)),
+            "0: outputs on .* are not finite",
+        ),
+        (
+            lambda: recalibrate_batchnorm(MLP, LOGITS),
+            "no BatchNorm with running statistics in Sequential; use refit_b",
+        ),
         (
             lambda: recalibrate_batchnorm(convolutional(), torch.full((4, 1, 8, 8), math.inf)),
             "3: the statistics on the calibration inputs are not finite",
         ),
-        (lambda: distill_loss(LOGITS, torch.zeros(2, 4)), r"shape \(2, 3\), but the teacher's \(2, 4\)"),
+        (
+            lambda: distill_loss(LOGITS, torch.zeros(2, 4)),
+            r"shape \(2, 3\), but the teacher's \(2, 4\)",
+        ),
         (lambda: distill_loss(LOGITS, LOGITS, 0.0), "temperature must be > 0, got 0"),
         (lambda: distill_loss(LOGITS[:0], LOGITS[:0]), "not empty"),
     ],

@@ -48,7 +48,9 @@ SECTIONS = {
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The files of one report, which most tests read."""
-    return write_report(write_run(tmp_path_factory.mktemp("run") / "quickstart", sample_rows(), sample_record()))
+    return write_report(
+        write_run(tmp_path_factory.mktemp("run") / "quickstart", sample_rows(), sample_record())
+    )
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +65,13 @@ def page(run: Path) -> Page:
 
 def test_every_section_is_in_every_document(run: Path, page: Page, written: list[Path]) -> None:
     assert written[0] == run / "report.html"
-    assert all(path.stat().st_size > 1 for path in written)  # A table without a column would be an empty line.
+    # A table without a column would be an empty line.
+    assert all(path.stat().st_size > 1 for path in written)
     assert (run / "report.html").stat().st_size < 300_000
-    text, links = (run / "report.md").read_text(encoding="utf-8"), {each["href"] for each in page.attributes("a")}
+    text, links = (
+        (run / "report.md").read_text(encoding="utf-8"),
+        {each["href"] for each in page.attributes("a")},
+    )
     assert {"#section-quantize", "#section-prune", "#section-bounds", "#section-exact"} <= links
     for heading, tables in SECTIONS.items():
         assert heading in page.whole
@@ -74,9 +80,11 @@ def test_every_section_is_in_every_document(run: Path, page: Page, written: list
             assert (run / "tables" / f"{name}.csv").is_file()
             assert "?" not in (run / "tables" / f"{name}.tex").read_text(encoding="utf-8")
     # What is shown on demand is no table to print.
-    assert {"verdicts.csv", "digits-mlp-bounds-widths.csv", "digits-mlp-pruned-before-tuning.csv"} <= {
-        path.name for path in written
-    }
+    assert {
+        "verdicts.csv",
+        "digits-mlp-bounds-widths.csv",
+        "digits-mlp-pruned-before-tuning.csv",
+    } <= {path.name for path in written}
 
 
 def test_page_refers_to_nothing_outside_itself(page: Page) -> None:
@@ -91,9 +99,13 @@ def test_page_refers_to_nothing_outside_itself(page: Page) -> None:
     assert "@import" not in page.inline["style"]
     assert not re.search(r"fetch\(|XMLHttpRequest|import\(|eval\(", page.inline["script"])
     every = [page, *page.parts.values()]
-    names = [attributes["id"] for each in every for _, attributes in each.tags if "id" in attributes]
+    names = [
+        attributes["id"] for each in every for _, attributes in each.tags if "id" in attributes
+    ]
     assert len(names) == len(set(names))
-    assert {attributes["href"][1:] for each in every for attributes in each.attributes("a")} <= {*names}
+    assert {attributes["href"][1:] for each in every for attributes in each.attributes("a")} <= {
+        *names
+    }
 
 
 def test_content_policy_admits_exactly_the_style_and_script(page: Page) -> None:
@@ -104,18 +116,35 @@ def test_content_policy_admits_exactly_the_style_and_script(page: Page) -> None:
         assert rules[name] == f"'sha256-{digest}'"
     assert rules["default-src"] == "'none'"
     assert rules["img-src"] == "data:"
-    assert not {name for name in rules if name.endswith("-src")} - {"default-src", "style-src", "script-src", "img-src"}
+    assert not {name for name in rules if name.endswith("-src")} - {
+        "default-src",
+        "style-src",
+        "script-src",
+        "img-src",
+    }
     assert len(page.attributes("style")) == 1
-    assert [each.get("type") for each in page.attributes("script")] == ["application/octet-stream", None]
+    assert [each.get("type") for each in page.attributes("script")] == [
+        "application/octet-stream",
+        None,
+    ]
 
 
-def test_figures_are_sound_svg_with_a_text_for_those_who_cannot_see_them(run: Path, page: Page) -> None:
+def test_figures_are_sound_svg_with_a_text_for_those_who_cannot_see_them(
+    run: Path, page: Page
+) -> None:
     text = (run / "report.html").read_text(encoding="utf-8") + "".join(page.data["parts"].values())
     figures = re.findall(r"<svg (?!class=.(?:strip|plane)).*?</svg>", text)
     assert len(figures) == 4
     for svg in map(ElementTree.fromstring, figures):
         assert svg.get("aria-label")
-        assert {each.tag for each in svg.iter()} <= {"svg", "defs", "clipPath", "rect", "path", "text"}
+        assert {each.tag for each in svg.iter()} <= {
+            "svg",
+            "defs",
+            "clipPath",
+            "rect",
+            "path",
+            "text",
+        }
         assert len(list(svg.iter())) < 150
         assert "currentColor" in {each.get("fill") for each in svg}
         assert not [each for each in svg.iter() if each.get("style")]
@@ -123,10 +152,19 @@ def test_figures_are_sound_svg_with_a_text_for_those_who_cannot_see_them(run: Pa
 
 def test_page_says_what_the_numbers_and_the_record_say(page: Page) -> None:
     for text in (
-        "3 seeds (0, 1, 2)", NO_ERF, CRASH, "unsupported (3/3)", "0 contradictions in",
-        "not adjusted for their number", "09f66e6debdee2cd2b5ae59e0d6abbb73fc2b0e0185d2e1957e9ebb51e23aa22",
-        "torch 2.13.0", "memory gib: 7.7", "evalsuite run quickstart.yaml", "seeds: [0, 1, 2]", "n = 2 of 3",
-    ):  # fmt: skip
+        "3 seeds (0, 1, 2)",
+        NO_ERF,
+        CRASH,
+        "unsupported (3/3)",
+        "0 contradictions in",
+        "not adjusted for their number",
+        "09f66e6debdee2cd2b5ae59e0d6abbb73fc2b0e0185d2e1957e9ebb51e23aa22",
+        "torch 2.13.0",
+        "memory gib: 7.7",
+        "evalsuite run quickstart.yaml",
+        "seeds: [0, 1, 2]",
+        "n = 2 of 3",
+    ):
         assert text in page.text, text
     assert "nan" not in re.findall(r"[a-z]+", page.text.lower())
 
@@ -135,41 +173,69 @@ def test_tables_sort_by_keyboard_and_tell_their_order(page: Page) -> None:
     columns = [each for each in page.attributes("th") if "aria-sort" in each]
     assert columns
     assert all(each["aria-sort"] == "none" for each in columns)
-    assert len([each for each in page.attributes("button") if not each.keys() - {"type"}]) == len(columns)
+    assert len([each for each in page.attributes("button") if not each.keys() - {"type"}]) == len(
+        columns
+    )
 
 
 @pytest.mark.slow
-def test_report_is_the_same_bytes_again_and_for_rows_in_another_order(written: list[Path], tmp_path: Path) -> None:
+def test_report_is_the_same_bytes_again_and_for_rows_in_another_order(
+    written: list[Path], tmp_path: Path
+) -> None:
     jobs: dict[str, list[Row]] = {}
     for row in sample_rows():
         jobs.setdefault(row.key, []).append(row)
-    shuffled = [row for key in sorted(jobs, key=lambda key: hashlib.sha256(key.encode()).digest()) for row in jobs[key]]
+    shuffled = [
+        row
+        for key in sorted(jobs, key=lambda key: hashlib.sha256(key.encode()).digest())
+        for row in jobs[key]
+    ]
     other = write_run(tmp_path / "quickstart", shuffled, sample_record())
     again = write_report(other)
-    assert [path.relative_to(other) for path in again] == [path.relative_to(written[0].parent) for path in written]
+    assert [path.relative_to(other) for path in again] == [
+        path.relative_to(written[0].parent) for path in written
+    ]
     assert [path.read_bytes() for path in again] == [path.read_bytes() for path in written]
 
 
 def test_csv_holds_exact_numbers(run: Path) -> None:
     rows = csv_lines(run / "tables" / "comparison.csv")
     place = ("digits-mlp", "relu", "accuracy", "accuracy")
-    values = [row.value for row in sample_rows() if (row.workload, row.variant, row.step, row.metric) == place]
+    values = [
+        row.value
+        for row in sample_rows()
+        if (row.workload, row.variant, row.step, row.metric) == place
+    ]
     found = next(
-        each for each in rows if tuple(each[name] for name in ("workload", "variant", "step", "metric")) == place
+        each
+        for each in rows
+        if tuple(each[name] for name in ("workload", "variant", "step", "metric")) == place
     )
-    assert float(found["mean"]) == pytest.approx(sum(value for value in values if value) / 3, rel=1e-15)
+    assert float(found["mean"]) == pytest.approx(
+        sum(value for value in values if value) / 3, rel=1e-15
+    )
     assert all(each["mean"] != "nan" for each in rows)
 
 
 @pytest.mark.slow
 def test_malicious_text_stays_text(tmp_path: Path) -> None:
-    evil = "<script>alert(1)</script> \"' 50% $x_1$ \\input{/etc/passwd} & #~^ {a} | [b](http://example.org)"
+    evil = (
+        "<script>alert(1)</script> \"' 50% $x_1$ \\input{/etc/passwd} & #~^ {a} |"
+        " [b](http://example.org)"
+    )
     rows = [replace(row, reason=evil) if row.reason else row for row in sample_rows(**FEW)]
     names = {"gelu": "g<u>elu"}
-    rows = [replace(row, variant=names.get(row.variant, row.variant.replace("relu", "re<i>lu_&"))) for row in rows]
+    rows = [
+        replace(row, variant=names.get(row.variant, row.variant.replace("relu", "re<i>lu_&")))
+        for row in rows
+    ]
     rows = [replace(row, workload="w|<b>_%") for row in rows]
     record = sample_record(
-        name=evil, recipe_text=f"</pre>{evil}", command=evil, variants=["g<u>elu", "re<i>lu_&"], baseline="g<u>elu"
+        name=evil,
+        recipe_text=f"</pre>{evil}",
+        command=evil,
+        variants=["g<u>elu", "re<i>lu_&"],
+        baseline="g<u>elu",
     )
     folder = tmp_path / "run"
     page = written_page(folder, rows, record)
@@ -201,7 +267,8 @@ def test_latex_tables_go_on_over_pages_and_say_what_they_need(run: Path) -> None
         assert text.isascii()
     text = (run / "tables" / "digits-mlp-glance.tex").read_text(encoding="utf-8")
     assert text.startswith(
-        "% Needs \\usepackage{booktabs,longtable}.\n\\begin{longtable}{lllllll}\n\\caption{digits-mlp, "
+        "% Needs"
+        " \\usepackage{booktabs,longtable}.\n\\begin{longtable}{lllllll}\n\\caption{digits-mlp, "
     )
     for rule in ("\\toprule", "\\midrule", "\\bottomrule", "\\endhead", "\\endlastfoot"):
         assert rule in text
@@ -215,7 +282,13 @@ def test_latex_tables_go_on_over_pages_and_say_what_they_need(run: Path) -> None
 def test_no_line_of_a_long_latex_table_is_cut_off() -> None:
     with pd.option_context("styler.render.max_elements", 50):
         text = latex_grid(
-            Grid("long", "Long", ("a", "b"), tuple((GridCell(str(i)), GridCell("x")) for i in range(200))), ""
+            Grid(
+                "long",
+                "Long",
+                ("a", "b"),
+                tuple((GridCell(str(i)), GridCell("x")) for i in range(200)),
+            ),
+            "",
         )
     assert [line for line in text.splitlines() if line == "199 & x \\\\"]
     assert sum(line.endswith(" & x \\\\") for line in text.splitlines()) == 200
@@ -230,33 +303,65 @@ def test_markdown_tables_are_whole(run: Path) -> None:
 
 
 def test_single_seed_claims_nothing(tmp_path: Path) -> None:
-    page = written_page(tmp_path / "run", sample_rows(**FEW | {"seeds": (7,)}), sample_record(seeds=[7]))
+    page = written_page(
+        tmp_path / "run", sample_rows(**FEW | {"seeds": (7,)}), sample_record(seeds=[7])
+    )
     for text in ("1 seed (7)", "n = 1, no interval", "one seed"):
         assert text in page.text
-    assert set(page.data["cells"]["verdict"]) == {VERDICTS.index("not compared"), VERDICTS.index("no value")}
-    assert not [attributes for attributes in page.attributes("td") if attributes.get("class") in ("better", "worse")]
+    assert set(page.data["cells"]["verdict"]) == {
+        VERDICTS.index("not compared"),
+        VERDICTS.index("no value"),
+    }
+    assert not [
+        attributes
+        for attributes in page.attributes("td")
+        if attributes.get("class") in ("better", "worse")
+    ]
     assert "✓ better" not in page.text
 
 
-ODD_ENTRIES = {"data": None, "steps": [None, {"name": "accuracy"}], "seeds": 3, "jobs": [], "machine": "x"}
+ODD_ENTRIES = {
+    "data": None,
+    "steps": [None, {"name": "accuracy"}],
+    "seeds": 3,
+    "jobs": [],
+    "machine": "x",
+}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "record", "told"),
     [
-        (lambda row: row if row.variant == "gelu" else None, sample_record(variants=["gelu"]), "here is a test"),
+        (
+            lambda row: row if row.variant == "gelu" else None,
+            sample_record(variants=["gelu"]),
+            "here is a test",
+        ),
         (lambda row: row, None, "(not recorded.*){11}"),
         (lambda row: row, {}, "(not recorded.*){11}"),
         (lambda row: row, ODD_ENTRIES, "not recorded"),
-        (lambda row: None if (row.variant, row.seed, row.step) == ("relu", 1, "smt") else row,
-         sample_record(finished=None), r"This run has not finished.*absent \(1/2\)"),
+        (
+            lambda row: None if (row.variant, row.seed, row.step) == ("relu", 1, "smt") else row,
+            sample_record(finished=None),
+            r"This run has not finished.*absent \(1/2\)",
+        ),
         # Variants and stages of others need no change here.
-        (lambda row: replace(row, variant=f"{row.variant}-mine", stage="mine"), {"baseline": "gelu-mine"},
-         "^(?!.*none of the headline metrics was measured).*relu-mine"),
+        (
+            lambda row: replace(row, variant=f"{row.variant}-mine", stage="mine"),
+            {"baseline": "gelu-mine"},
+            "^(?!.*none of the headline metrics was measured).*relu-mine",
+        ),
     ],
-    ids=["the baseline alone", "no record", "an empty record", "odd entries", "unfinished", "others"],
-)  # fmt: skip
+    ids=[
+        "the baseline alone",
+        "no record",
+        "an empty record",
+        "odd entries",
+        "unfinished",
+        "others",
+    ],
+)
 def test_odd_runs_have_a_page_that_says_so(
     change: Callable[[Row], Row | None], record: dict[str, Any] | None, told: str, tmp_path: Path
 ) -> None:
@@ -267,16 +372,23 @@ def test_odd_runs_have_a_page_that_says_so(
 def test_contradictions_are_at_the_top(tmp_path: Path) -> None:
     rows = sample_rows(("digits-mlp",), ("gelu",), (0,), samples=3)
     wrong = [
-        replace(row, verdict="violated") if (row.setting, row.sample) == ("eps=0.015625, method=pgd", 0) else row
+        (
+            replace(row, verdict="violated")
+            if (row.setting, row.sample) == ("eps=0.015625, method=pgd", 0)
+            else row
+        )
         for row in rows
     ]
     page = written_page(tmp_path / "run", wrong, sample_record())
-    assert re.search(r"[1-9]\d* contradictions in [\d,]+ comparisons: at least one method is wrong", page.text)
+    assert re.search(
+        r"[1-9]\d* contradictions in [\d,]+ comparisons: at least one method is wrong", page.text
+    )
     assert page.text.index("contradictions in") < page.text.index("At a glance")
     file = tmp_path / "run" / "tables" / "contradictions.csv"
     assert "digits-mlp,gelu," in file.read_text(encoding="utf-8")
     written_page(tmp_path / "run", rows, sample_record())
-    assert len(file.read_text(encoding="utf-8").splitlines()) == 1  # Those of the rows before are gone.
+    # Those of the rows before are gone.
+    assert len(file.read_text(encoding="utf-8").splitlines()) == 1
 
 
 def test_empty_run_and_damaged_record_are_clear_errors(tmp_path: Path) -> None:
@@ -297,7 +409,10 @@ def test_empty_run_and_damaged_record_are_clear_errors(tmp_path: Path) -> None:
 def test_a_stage_that_ran_has_its_section_which_names_steps_of_unknown_options() -> None:
     rows = sample_rows(**FEW)
     parts = read_run(rows, **sample_record()).parts
-    found = {name: [each.label for each in parts[name].tables[0].treatments] for name in ("quantize", "prune")}
+    found = {
+        name: [each.label for each in parts[name].tables[0].treatments]
+        for name in ("quantize", "prune")
+    }
     assert found == {"quantize": ["quantize-w8", "quantize-w4"], "prune": ["prune"]}
     sections = {"quantize": "quantize", "prune": "prune", "bounds": "bounds", "smt": "exact"}
     assert parts.keys() >= {*sections.values()}

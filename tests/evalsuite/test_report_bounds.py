@@ -1,4 +1,6 @@
-"""The report's section on certified robustness: heights and intervals against scipy, tables by hand, what is said."""
+"""The report's section on certified robustness: heights and intervals against scipy, tables by
+hand, what is said.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,14 @@ from evalsuite.report.section import Finding
 from evalsuite.results import Row, Status, failure_row, row_of
 from evalsuite.verification.report.radii import is_geometric, radius_axis, radius_text
 from pipelines.bounds.report.section import _curves, _points, certified_curves
-from pipelines.bounds.report.tables import BoundsTable, Height, Place, bounds_tables, heights, radius_gaps
+from pipelines.bounds.report.tables import (
+    BoundsTable,
+    Height,
+    Place,
+    bounds_tables,
+    heights,
+    radius_gaps,
+)
 from pipelines.bounds.report.text import (
     decisions_grid,
     heights_grid,
@@ -40,7 +49,10 @@ Curve = Mapping[float, Sequence[float | None]]
 
 def beside(*by: float) -> Curve:
     """A variant that differs from the baseline by these at each radius."""
-    return {eps: tuple(value + each for value, each in zip(values, by, strict=True)) for eps, values in GELU.items()}
+    return {
+        eps: tuple(value + each for value, each in zip(values, by, strict=True))
+        for eps, values in GELU.items()
+    }
 
 
 UP, NEAR = beside(0.04, 0.05, 0.06), beside(0.02, -0.02, 0.01)
@@ -51,14 +63,32 @@ def job(variant: str, seed: int, step: str = "bounds", workload: str = "w") -> d
     return job_of(variant, seed, step, "bounds", workload)
 
 
-def rows_of(name: str, variants: Mapping[str, Curve], step: str = "bounds", workload: str = "w", reason: str = "",
-            **setting: Any) -> list[Row]:  # fmt: skip
-    """One metric of the seeds 0, 1, ... at each radius; 0 stands for no radius, and a seed with None has no row."""
+def rows_of(
+    name: str,
+    variants: Mapping[str, Curve],
+    step: str = "bounds",
+    workload: str = "w",
+    reason: str = "",
+    **setting: Any,
+) -> list[Row]:
+    """One metric of the seeds 0, 1, ... at each radius; 0 stands for no radius, and a seed with
+    None has no row.
+    """
     return [
-        row for variant, curve in variants.items() for eps, every in curve.items()
-        for row in metric_rows(name, {variant: every}, step, "bounds", workload, reason,
-                               **({"eps": eps} if eps else {}), **setting)
-    ]  # fmt: skip
+        row
+        for variant, curve in variants.items()
+        for eps, every in curve.items()
+        for row in metric_rows(
+            name,
+            {variant: every},
+            step,
+            "bounds",
+            workload,
+            reason,
+            **({"eps": eps} if eps else {}),
+            **setting,
+        )
+    ]
 
 
 def certified(variants: Mapping[str, Curve], method: str = "crown", **more: Any) -> list[Row]:
@@ -85,32 +115,63 @@ def heights_of(rows: list[Row]) -> dict[str, Height]:
 
 @pytest.mark.parametrize(
     ("radii", "logarithmic"),
-    [(EIGHT, True), (THREE, True), ((0.01, 0.02, 0.03), False), ((1 / 255, 2 / 255, 8 / 255), True),
-     ((0.0, 0.1, 1.0), False), ((0.1, 1.0), False), ((0.1,), False), ((), False)],
-)  # fmt: skip
-def test_radii_are_on_the_scale_on_which_they_are_even(radii: Sequence[float], logarithmic: bool) -> None:
+    [
+        (EIGHT, True),
+        (THREE, True),
+        ((0.01, 0.02, 0.03), False),
+        ((1 / 255, 2 / 255, 8 / 255), True),
+        ((0.0, 0.1, 1.0), False),
+        ((0.1, 1.0), False),
+        ((0.1,), False),
+        ((), False),
+    ],
+)
+def test_radii_are_on_the_scale_on_which_they_are_even(
+    radii: Sequence[float], logarithmic: bool
+) -> None:
     assert is_geometric(radii) is logarithmic
 
 
 @pytest.mark.parametrize(
     ("eps", "text"),
-    [(0.015625, "1/64"), (0.046875, "3/64"), (0.75, "3/4"), (0.3, "0.3"),
-     (1 / 255, "1/255"), (8 / 255, "8/255"), (0.5, "1/2"), (1.0, "1"), (2.5, "2.5"), (0.0, "0"),
-     (0.1, "1/10"), (0.03, "0.03"), (1e-5, "1e-05")],
-)  # fmt: skip
+    [
+        (0.015625, "1/64"),
+        (0.046875, "3/64"),
+        (0.75, "3/4"),
+        (0.3, "0.3"),
+        (1 / 255, "1/255"),
+        (8 / 255, "8/255"),
+        (0.5, "1/2"),
+        (1.0, "1"),
+        (2.5, "2.5"),
+        (0.0, "0"),
+        (0.1, "1/10"),
+        (0.03, "0.03"),
+        (1e-5, "1e-05"),
+    ],
+)
 def test_radii_read_as_the_fractions_they_are(eps: float, text: str) -> None:
     assert radius_text(eps) == text
 
 
 @pytest.mark.parametrize(
     ("radii", "turned", "axis"),
-    [((0.1, 0.2, 0.8), False, np.log), ((0.1, 0.2, 0.8), True, np.array), ((0.1, 0.3, 0.4), False, np.array)],
+    [
+        ((0.1, 0.2, 0.8), False, np.log),
+        ((0.1, 0.2, 0.8), True, np.array),
+        ((0.1, 0.3, 0.4), False, np.array),
+    ],
     ids=["over the logarithm", "over the other axis", "even radii, over the radius itself"],
 )
-def test_height_against_scipy(radii: Sequence[float], turned: bool, axis: Callable[[Sequence[float]], Any]) -> None:
+def test_height_against_scipy(
+    radii: Sequence[float], turned: bool, axis: Callable[[Sequence[float]], Any]
+) -> None:
     own = ((0.9, 0.8, 0.9), (0.7, 0.6, 0.5), (0.4, 0.1, 0.2))
     other = ((0.85, 0.8, 0.9), (0.5, 0.55, 0.45), (0.3, 0.15, 0.1))
-    curves = {"gelu": dict(zip(radii, other, strict=True)), "relu": dict(zip(radii, own, strict=True))}
+    curves = {
+        "gelu": dict(zip(radii, other, strict=True)),
+        "relu": dict(zip(radii, own, strict=True)),
+    }
     (found,) = heights(bounds_tables(read_run(certified(curves))), turned=turned)
     x = axis(radii)
     wanted = np.trapezoid(np.subtract(own, other), x, axis=0) / (x[-1] - x[0])
@@ -118,7 +179,9 @@ def test_height_against_scipy(radii: Sequence[float], turned: bool, axis: Callab
     test = ttest_1samp(wanted, 0.0)
     interval = test.confidence_interval(0.95)
     assert found.difference.mean == pytest.approx(wanted.mean())
-    assert [found.difference.low, found.difference.high] == pytest.approx([interval.low, interval.high])
+    assert [found.difference.low, found.difference.high] == pytest.approx(
+        [interval.low, interval.high]
+    )
     assert found.p == pytest.approx(test.pvalue)
     assert [found.low, found.high] == pytest.approx([radii[0], radii[-1]])
 
@@ -152,24 +215,38 @@ def test_heights_that_there_are_not_have_a_reason() -> None:
     fourth = {0.125: (None, None, None, 0.9), 0.25: (None, None, None, 0.9)}
     curves: dict[str, Curve] = {"gelu": GELU, "one": {0.125: (0.9, 0.8)}, "apart": fourth}
     rows = certified(curves)
-    rows += [failure_row(job("failed", seed), Status.UNSUPPORTED, "softmax has no bounds") for seed in range(3)]
+    rows += [
+        failure_row(job("failed", seed), Status.UNSUPPORTED, "softmax has no bounds")
+        for seed in range(3)
+    ]
     found = heights_of(rows)
     assert found["w crown one"].reason == "one radius is no curve"
     assert found["w crown apart"].reason == "no seed in common with the baseline"
     assert found["w crown failed"].reason == "unsupported: softmax has no bounds"
-    (row,) = [row for row in marked(heights_grid(list(found.values()), "gelu")) if row[1] == "crown"]
+    (row,) = [
+        row for row in marked(heights_grid(list(found.values()), "gelu")) if row[1] == "crown"
+    ]
     assert row[-1] == "unsupported: softmax has no bounds"
 
 
 def test_decisions_by_hand() -> None:
     left = {eps: tuple(min(1.0, value + 0.05) for value in values) for eps, values in GELU.items()}
-    rows = [*certified({"gelu": GELU, "relu": UP}), *certified({"gelu": GELU, "relu": UP}, "ibp"),
-            *attacked({"gelu": left, "relu": left})]  # fmt: skip
+    rows = [
+        *certified({"gelu": GELU, "relu": UP}),
+        *certified({"gelu": GELU, "relu": UP}, "ibp"),
+        *attacked({"gelu": left, "relu": left}),
+    ]
     # What is measured as undecided comes before what the other two leave.
     measured = rows_of("undecided_fraction", {"gelu": {0.125: (0.3,) * 3}}, method="crown")
     own = table_of([*rows, *measured])
-    assert own.values("gelu", Place("undecided_fraction", 0.125, "crown")) == {0: 0.3, 1: 0.3, 2: 0.3}
-    assert own.values("gelu", Place("undecided_fraction", 0.25, "crown")) == pytest.approx({0: 0.05, 1: 0.05, 2: 0.05})
+    assert own.values("gelu", Place("undecided_fraction", 0.125, "crown")) == {
+        0: 0.3,
+        1: 0.3,
+        2: 0.3,
+    }
+    assert own.values("gelu", Place("undecided_fraction", 0.25, "crown")) == pytest.approx(
+        {0: 0.05, 1: 0.05, 2: 0.05}
+    )
     table = table_of(rows)
     assert (table.methods, table.tightest, table.radii) == (("ibp", "crown"), "crown", THREE)
     grid = decisions_grid(table)
@@ -182,40 +259,62 @@ def test_decisions_by_hand() -> None:
     assert [row[0].sort for row in grid.rows][::3] == ["0.125", "0.25", "0.5"]
     looser = looser_grid(table)
     assert [row[1].text for row in looser.rows] == ["ibp"] * 3
-    assert list(grid.frame.query("variant == 'relu' and metric == 'certified_accuracy'")["resolved"]) == [True] * 3
+    assert (
+        list(grid.frame.query("variant == 'relu' and metric == 'certified_accuracy'")["resolved"])
+        == [True] * 3
+    )
 
 
 def test_ratios_of_widths_against_scipy() -> None:
     own, other = (2.0, 3.0, 5.0), (4.0, 5.0, 11.0)
     rows = certified({"gelu": GELU, "relu": UP})
-    for metric, more in (("layer_width", {"layer": "0"}), ("layer_width", {"layer": "2"}), ("bound_width", {})):
-        rows += rows_of(metric, {"gelu": dict.fromkeys(THREE, other), "relu": dict.fromkeys(THREE, own)},
-                        method="crown", **more)  # fmt: skip
+    for metric, more in (
+        ("layer_width", {"layer": "0"}),
+        ("layer_width", {"layer": "2"}),
+        ("bound_width", {}),
+    ):
+        rows += rows_of(
+            metric,
+            {"gelu": dict.fromkeys(THREE, other), "relu": dict.fromkeys(THREE, own)},
+            method="crown",
+            **more,
+        )
     table = table_of(rows)
     ratio = table.compared("relu", Place("layer_width", 0.25, "crown", "2")).ratio
     logs = np.log(np.array(own) / np.array(other))
     interval = ttest_1samp(logs, 0.0).confidence_interval(0.95)
-    assert [ratio.mean, ratio.low, ratio.high] == pytest.approx(np.exp([logs.mean(), interval.low, interval.high]))
+    assert [ratio.mean, ratio.low, ratio.high] == pytest.approx(
+        np.exp([logs.mean(), interval.low, interval.high])
+    )
     lines = marked(layers_grid(table))
     # Three radii: those at a quarter and at half of the grid; the logits last.
     assert [line[:3] for line in lines] == [
         [layer, "crown", eps] for eps in ("1/8", "1/4") for layer in ("0", "2", "logits")
     ]
-    assert lines[0][3:] == ["6.67", f"3.33 ×{ratio.mean:.2f} [{ratio.low:.2f}, {ratio.high:.2f}] ✓ better"]
+    assert lines[0][3:] == [
+        "6.67",
+        f"3.33 ×{ratio.mean:.2f} [{ratio.low:.2f}, {ratio.high:.2f}] ✓ better",
+    ]
     assert [shown_radii(each) for each in (EIGHT, THREE[:1], ())] == [[1 / 64, 1 / 16], [0.125], []]
 
 
 def test_narrower_bounds_are_better_and_unstable_neurons_neither() -> None:
     curves: dict[str, Curve] = {"gelu": HIGH, "relu": GELU}
-    rows = [*rows_of("bound_width", curves, method="crown"), *rows_of("unstable_neurons", curves, method="crown")]
+    rows = [
+        *rows_of("bound_width", curves, method="crown"),
+        *rows_of("unstable_neurons", curves, method="crown"),
+    ]
     table = table_of(rows)
     width, unstable = (
-        table.compared("relu", Place(each, 0.25, "crown")) for each in ("bound_width", "unstable_neurons")
+        table.compared("relu", Place(each, 0.25, "crown"))
+        for each in ("bound_width", "unstable_neurons")
     )
     assert (width.tone, width.ratio_tone) == ("better", "better")
     assert unstable.resolved
     assert (unstable.tone, unstable.ratio_tone) == ("", "")
-    none = rows_of("bound_width", {"gelu": {0.25: (0.0, 1.0)}, "relu": {0.25: (1.0, 1.0)}}, method="crown")
+    none = rows_of(
+        "bound_width", {"gelu": {0.25: (0.0, 1.0)}, "relu": {0.25: (1.0, 1.0)}}, method="crown"
+    )
     found = table_of(none).compared("relu", Place("bound_width", 0.25, "crown"))
     assert (found.ratio, found.ratio_tone) == (None, "")
 
@@ -224,7 +323,10 @@ def layered(variants: Sequence[str] = ("gelu", "relu")) -> list[Row]:
     rows: list[Row] = []
     for i, metric in enumerate(("layer_width", "unstable_share", "stable_off_share")):
         for layer in ("0", "2"):
-            values = {name: {eps: (0.1 + i * eps, 0.2 + i * eps, 0.3) for eps in THREE} for name in variants}
+            values = {
+                name: {eps: (0.1 + i * eps, 0.2 + i * eps, 0.3) for eps in THREE}
+                for name in variants
+            }
             rows += rows_of(metric, values, method="crown", layer=layer)
     return rows
 
@@ -238,7 +340,9 @@ def test_single_layers_have_tables_of_their_own() -> None:
         "unstable",
         "stable off",
     ] * 4
-    (drawing,) = [each for each in part_of(content, "bounds").drawings if each.name.startswith("widths-")]
+    (drawing,) = [
+        each for each in part_of(content, "bounds").drawings if each.name.startswith("widths-")
+    ]
     assert drawing.svg is not None
 
 
@@ -247,22 +351,41 @@ def test_radii_table() -> None:
     radii: dict[str, Curve] = {"gelu": {0: (0.10, 0.12, 0.11)}, "relu": {0: (0.14, 0.17, 0.17)}}
     reason = "7 of 50 samples hold at the greatest eps: their radius is at least that"
     rows += rows_of("certified_radius", radii, method="crown", reason=reason)
-    rows += [row_of(Metric("certified_radius", 9.0, "input", HIGHER, {"method": "crown"}, sample=3), job("gelu", 0))]
+    rows += [
+        row_of(
+            Metric("certified_radius", 9.0, "input", HIGHER, {"method": "crown"}, sample=3),
+            job("gelu", 0),
+        )
+    ]
     rows.append(
-        row_of(Metric("certified_radius", None, "input", HIGHER, {"method": "ibp"}, reason="late"), job("gelu", 1))
+        row_of(
+            Metric("certified_radius", None, "input", HIGHER, {"method": "ibp"}, reason="late"),
+            job("gelu", 1),
+        )
     )
     content = read_run(rows)
     (table,) = part_of(content, "bounds").tables
     low, high = ttest_1samp([0.04, 0.05, 0.06], 0.0).confidence_interval(0.95)
     p = ttest_1samp([0.04, 0.05, 0.06], 0.0).pvalue
     assert marked(radius_grid([table], radius_gaps([table]))) == [
-        ["w", "mean, crown", "0.110 ± 0.025", f"0.160 ± 0.043 Δ +0.050 [{low:.3f}, {high:.3f}], p {p:.2g} ✓ better"]
+        [
+            "w",
+            "mean, crown",
+            "0.110 ± 0.025",
+            f"0.160 ± 0.043 Δ +0.050 [{low:.3f}, {high:.3f}], p {p:.2g} ✓ better",
+        ]
     ]
     told = " ".join(part_of(content, "bounds").findings[0].sentences)
     assert "late" not in told  # No value, no remark on it.
-    assert "Mean certified radius (crown) of gelu: 0.110; differences, in the input's units: relu +0.050" in told
+    assert (
+        "Mean certified radius (crown) of gelu: 0.110; differences, in the input's units: relu"
+        " +0.050" in told
+    )
     assert f"relu +0.050 [{low:.3f}, {high:.3f}] (+45.5 %, Holm's p {p:.2g}) larger." in told
-    assert "6 of 6 values of certified radius have a remark like this: gelu: 7 of 50 samples hold" in told
+    assert (
+        "6 of 6 values of certified radius have a remark like this: gelu: 7 of 50 samples hold"
+        in told
+    )
 
 
 def with_radii(radii: Mapping[str, Sequence[float]], workload: str = "w", **more: Any) -> list[Row]:
@@ -271,10 +394,15 @@ def with_radii(radii: Mapping[str, Sequence[float]], workload: str = "w", **more
 
 
 def test_the_mean_radius_is_what_the_section_answers_by() -> None:
-    """Two workloads, opposite ways; each and their mean are tests of the screen, and the mean has the smallest p."""
+    """Two workloads, opposite ways; each and their mean are tests of the screen, and the mean
+    has the smallest p.
+    """
     base, up, down = (0.10, 0.12, 0.11), (0.150, 0.170, 0.161), (0.090, 0.108, 0.100)
     rows = [*certified({"gelu": GELU, "relu": UP}), *with_radii({"gelu": base, "relu": up})]
-    rows += [*certified({"gelu": GELU, "relu": UP}, workload="v"), *with_radii({"gelu": base, "relu": down}, "v")]
+    rows += [
+        *certified({"gelu": GELU, "relu": UP}, workload="v"),
+        *with_radii({"gelu": base, "relu": down}, "v"),
+    ]
     content = read_run(rows)
     p = [ttest_1samp(np.subtract(each, base), 0.0).pvalue for each in (up, down)]
     assert p[0] < 0.001
@@ -283,18 +411,23 @@ def test_the_mean_radius_is_what_the_section_answers_by() -> None:
     found = {each.table.workload: each for each in radius_gaps(tables, content.screen)}
     together = content.matrices[0].rows[0].pooled.p
     places = sorted([*p, together])
-    assert [found[name].p_holm for name in "wv"] == pytest.approx([(3 - places.index(each)) * each for each in p])
+    assert [found[name].p_holm for name in "wv"] == pytest.approx(
+        [(3 - places.index(each)) * each for each in p]
+    )
     alone = {each.table.workload: each for each in radius_gaps(tables)}
     assert (alone["w"].p_holm, alone["v"].p_holm) == (pytest.approx(2 * p[0]), pytest.approx(p[1]))
     first = part_of(content, "bounds").findings[0]
-    assert first.headline == (
-        "2 of 2 differences of the mean certified radius to gelu's resolved (1 larger, 1 smaller; p by Holm)."
+    assert (
+        first.headline
+        == "2 of 2 differences of the mean certified radius to gelu's resolved (1 larger, 1"
+        " smaller; p by Holm)."
     )
     assert first.sentences[0].startswith(
         "relu, mean certified radius: larger on w (+45.8 %, p < 0.001); smaller on v ("
     )
     assert "; over ε itself 2: heights depend on the axis." in first.sentences[1]
-    # The one endpoint of the section is the radius; a run without radii is answered by the height of its curve.
+    # The one endpoint of the section is the radius; a run without radii is answered by the height
+    # of its curve.
     (row,) = content.matrices[0].rows
     assert (row.endpoint.question, row.endpoint.unit, row.endpoint.margin) == (
         "mean certified radius",
@@ -309,37 +442,48 @@ def test_what_is_said_of_differences() -> None:
     curves: dict[str, Curve] = {"gelu": GELU, "relu": UP, "annealed": NEAR}
     left = dict.fromkeys(GELU, (0.97, 0.98, 0.99))
     found = finding_of([*certified(curves), *attacked(dict.fromkeys(curves, left))])
-    assert found.headline == (
-        "3 (3 better) of 6 testable differences to gelu in certified accuracy (crown) resolved, none after Holm's "
-        "adjustment for all 6."
+    assert (
+        found.headline
+        == "3 (3 better) of 6 testable differences to gelu in certified accuracy (crown) resolved,"
+        " none after Holm's adjustment for all 6."
     )
     height, where, quiet, gap = found.sentences
-    head = "Certified over all radii, as mean height above gelu's curve over the logarithm of ε, on which it depends: "
+    head = (
+        "Certified over all radii, as mean height above gelu's curve over the logarithm of ε, on"
+        " which it depends: "
+    )
     assert height.startswith(f"{head}more for relu +5.00 pp [2.5")
     assert "not resolved for annealed +0.33 pp" in height
-    assert where == (
-        "relu: certified accuracy higher at ε = 1/8 to 1/2 (+5.0 pp); undecided less at ε = 1/8 to 1/2 (−5.0 pp)."
+    assert (
+        where
+        == "relu: certified accuracy higher at ε = 1/8 to 1/2 (+5.0 pp); undecided less at ε = 1/8"
+        " to 1/2 (−5.0 pp)."
     )
     assert quiet.startswith("annealed: no difference to gelu is resolved at any radius")
     assert gap.startswith("What neither PGD nor crown decides is most at ε = 1/2: gelu 75.3 %")
 
 
 def test_all_workloads_are_told_together() -> None:
-    rows = [*certified({"gelu": GELU, "relu": HIGH, "annealed": NEAR}),
-            *certified({"gelu": GELU, "relu": LOW, "annealed": NEAR}, workload="v")]  # fmt: skip
+    rows = [
+        *certified({"gelu": GELU, "relu": HIGH, "annealed": NEAR}),
+        *certified({"gelu": GELU, "relu": LOW, "annealed": NEAR}, workload="v"),
+    ]
     findings = part_of(read_run(rows), "bounds").findings
     first = findings[0]
-    assert first.headline == (
-        "2 of 4 mean heights above gelu's certified curve resolved (1 higher, 1 lower; p by Holm); over ε itself 2: "
-        "heights depend on the axis."
+    assert (
+        first.headline
+        == "2 of 4 mean heights above gelu's certified curve resolved (1 higher, 1 lower; p by"
+        " Holm); over ε itself 2: heights depend on the axis."
     )
     relu, annealed = first.sentences
     assert relu == "relu: higher on w (+5.00 pp, p < 0.001); lower on v (−5.00 pp, p < 0.001)."
     assert annealed.startswith("annealed: not resolved anywhere: w (+0.33 pp, p 1), v (")
     drop = Metric("swap_drop", 0.01, "fraction", LOWER)
-    swapped = [row_of(drop, job_of(name, seed)) for name in ("annealed", "relu")
-               for seed in range(3)]  # fmt: skip
-    # Of networks that ReLU was put into nothing more is said: whether that helps is not in so few cells.
+    swapped = [
+        row_of(drop, job_of(name, seed)) for name in ("annealed", "relu") for seed in range(3)
+    ]
+    # Of networks that ReLU was put into nothing more is said: whether that helps is not in so few
+    # cells.
     assert part_of(read_run([*rows, *swapped]), "bounds").findings == findings
 
 
@@ -355,18 +499,30 @@ def test_one_seed_claims_nothing() -> None:
     assert found.headline == "Nothing of crown can be compared with gelu over several seeds."
     assert found.sentences == ()
     assert not [
-        cell.tone for grid in part_of(content, "bounds").grids for row in grid.rows for cell in row if cell.tone
+        cell.tone
+        for grid in part_of(content, "bounds").grids
+        for row in grid.rows
+        for cell in row
+        if cell.tone
     ]
 
 
 def test_jobs_that_failed_show_with_the_reason() -> None:
     rows = certified({"gelu": GELU})
-    rows += [failure_row(job("relu", seed), Status.UNSUPPORTED, "w/relu/0/bounds: softmax") for seed in range(3)]
+    rows += [
+        failure_row(job("relu", seed), Status.UNSUPPORTED, "w/relu/0/bounds: softmax")
+        for seed in range(3)
+    ]
     (grid,) = [each for each in part_of(read_run(rows), "bounds").grids if "certified" in each.name]
     assert {row[-1].text for row in grid.rows} == {"unsupported: softmax"}
     none = [failure_row(job(name, 0), Status.CRASHED, "signal 11") for name in ("gelu", "relu")]
     section = part_of(read_run(none, options={"bounds": {"norm": "l2"}}), "bounds")
-    assert [row.plain for row in section.grids[0].rows[0]] == ["–", "", "crashed: signal 11", "crashed: signal 11"]
+    assert [row.plain for row in section.grids[0].rows[0]] == [
+        "–",
+        "",
+        "crashed: signal 11",
+        "crashed: signal 11",
+    ]
     assert section.findings == [Finding("w, L2", "Nothing was certified.", ("crashed: signal 11",))]
     assert heights(section.tables) == []
     failed = read_run(none)
@@ -374,7 +530,14 @@ def test_jobs_that_failed_show_with_the_reason() -> None:
 
 
 def test_a_method_without_any_value_is_no_headline_where_another_has_one() -> None:
-    lack = Metric("certified_accuracy", None, "fraction", HIGHER, {"eps": 0.01, "method": "crown"}, reason="a graph")
+    lack = Metric(
+        "certified_accuracy",
+        None,
+        "fraction",
+        HIGHER,
+        {"eps": 0.01, "method": "crown"},
+        reason="a graph",
+    )
     lacking = [row_of(lack, job(name, 0)) for name in ("gelu", "relu")]
     graph = certified({"gelu": {0.01: [0.5]}, "relu": {0.01: [0.5]}}, "graph-crown")
     (line,) = read_run([*lacking, *graph]).glance("w")
@@ -382,12 +545,18 @@ def test_a_method_without_any_value_is_no_headline_where_another_has_one() -> No
 
 
 def test_steps_are_told_apart_by_norm_and_by_what_they_follow() -> None:
-    rows = [row for step, more in (("a", {}), ("b", {"norm": "l2"}), ("c", {}), ("d", {}))
-            for row in certified({"gelu": GELU}, step=step, **more)]  # fmt: skip
+    rows = [
+        row
+        for step, more in (("a", {}), ("b", {"norm": "l2"}), ("c", {}), ("d", {}))
+        for row in certified({"gelu": GELU}, step=step, **more)
+    ]
     run = read_run(rows, steps=[{"name": "c", "after": "prune"}, {"name": "a"}])
     assert [each.label for each in part_of(run, "bounds").tables] == [
-        "w, L∞, a", "w, L2", "w, L∞, after prune", "w, L∞, d",
-    ]  # fmt: skip
+        "w, L∞, a",
+        "w, L2",
+        "w, L∞, after prune",
+        "w, L∞, d",
+    ]
 
 
 FIVE = ("gelu", "gelu-swap", "swap-refit", "annealed", "relu")
@@ -417,11 +586,14 @@ def test_a_figure_for_each_norm() -> None:
     rows = [*certified({"gelu": GELU}), *certified({"gelu": GELU}, step="l2", norm="l2")]
     drawings = certified_curves(part_of(read_run(rows), "bounds").tables)
     assert [(each.name, each.title) for each in drawings] == [
-        ("certified-w", "Certified accuracy, w, L∞"), ("certified-w-l2", "Certified accuracy, w, L2"),
-    ]  # fmt: skip
+        ("certified-w", "Certified accuracy, w, L∞"),
+        ("certified-w-l2", "Certified accuracy, w, L2"),
+    ]
     assert all("log scale" in each.caption and each.svg for each in drawings)
     single = certified_curves([table_of(certified({"gelu": {0.5: (0.5,)}}))])
-    assert [each.reason for each in single] == ["certified_accuracy needs values at two eps at least"]
+    assert [each.reason for each in single] == [
+        "certified_accuracy needs values at two eps at least"
+    ]
 
 
 def many() -> list[Row]:
@@ -435,9 +607,15 @@ def many() -> list[Row]:
 
 def test_many_radii_do_not_flood_the_headlines_and_figures() -> None:
     content = read_run(many())
-    assert [line.setting for line in content.glance("w")] == [f"eps={eps:g}, method=alpha-crown" for eps in EIGHT[:4]]
+    assert [line.setting for line in content.glance("w")] == [
+        f"eps={eps:g}, method=alpha-crown" for eps in EIGHT[:4]
+    ]
     looser = [*certified({"gelu": GELU}, "crown"), *certified({"gelu": GELU}, "ibp")]
     found = read_run(looser).glance("w")
     assert [line.setting for line in found] == [f"eps={eps}, method=crown" for eps in THREE]
-    (drawing,) = [each for each in part_of(content, "bounds").drawings if each.name == "certified-w"]
-    assert "The last panel: what PGD did not break and alpha-crown did not prove." in drawing.caption
+    (drawing,) = [
+        each for each in part_of(content, "bounds").drawings if each.name == "certified-w"
+    ]
+    assert (
+        "The last panel: what PGD did not break and alpha-crown did not prove." in drawing.caption
+    )

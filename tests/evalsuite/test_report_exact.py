@@ -1,4 +1,6 @@
-"""The report's section on exact verification: counts by hand, intervals against scipy, what is said and what is not."""
+"""The report's section on exact verification: counts by hand, intervals against scipy, what is
+said and what is not.
+"""
 
 from __future__ import annotations
 
@@ -25,31 +27,64 @@ from pipelines.smt.report.tables import GAP, VERIFIED, Counted, ExactTable, exac
 from pipelines.smt.report.text import distances, verified_grid
 
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
-HOLDS, VIOLATED, UNKNOWN, TIMEOUT = Verdict.HOLDS, Verdict.VIOLATED, Verdict.UNKNOWN, Verdict.TIMEOUT
+HOLDS, VIOLATED, UNKNOWN, TIMEOUT = (
+    Verdict.HOLDS,
+    Verdict.VIOLATED,
+    Verdict.UNKNOWN,
+    Verdict.TIMEOUT,
+)
 BASE = (0.60, 0.66, 0.63)
-STEPS = [{"name": "int8", "stage": "quantize"}, {"name": "smt-int", "stage": "smt", "after": "int8"}]
+STEPS = [
+    {"name": "int8", "stage": "quantize"},
+    {"name": "smt-int", "stage": "smt", "after": "int8"},
+]
 
 
 def job(variant: str, seed: int, step: str = "smt", workload: str = "w") -> dict[str, object]:
     return job_of(variant, seed, step, "smt", workload)
 
 
-def rows_of(name: str, variants: Values, *, step: str = "smt", workload: str = "w", method: str = "search",
-            **setting: Any) -> list[Row]:  # fmt: skip
+def rows_of(
+    name: str,
+    variants: Values,
+    *,
+    step: str = "smt",
+    workload: str = "w",
+    method: str = "search",
+    **setting: Any,
+) -> list[Row]:
     return metric_rows(name, variants, step, "smt", workload, **setting, method=method)
 
 
-def verified(variants: Mapping[str, Sequence[float | None]], eps: float = 0.125, **more: Any) -> list[Row]:
+def verified(
+    variants: Mapping[str, Sequence[float | None]], eps: float = 0.125, **more: Any
+) -> list[Row]:
     return rows_of("verified_accuracy", variants, eps=eps, **more)
 
 
-def said(variant: str, seed: int, verdicts: Sequence[tuple[Verdict, str, float | None]], *, step: str = "smt",
-         method: str = "search", **setting: float) -> list[Row]:  # fmt: skip
+def said(
+    variant: str,
+    seed: int,
+    verdicts: Sequence[tuple[Verdict, str, float | None]],
+    *,
+    step: str = "smt",
+    method: str = "search",
+    **setting: float,
+) -> list[Row]:
     """Verdicts of the samples 0, 1, ... with what decided them and their seconds."""
     told = {**(setting or {"eps": 0.125}), "method": method}
     rows = []
     for sample, (verdict, reason, seconds) in enumerate(verdicts):
-        metric = Metric("robustness", None, "verdict", NEUTRAL, told, sample=sample, verdict=verdict, reason=reason)
+        metric = Metric(
+            "robustness",
+            None,
+            "verdict",
+            NEUTRAL,
+            told,
+            sample=sample,
+            verdict=verdict,
+            reason=reason,
+        )
         rows.append(row_of(metric, job(variant, seed, step)))
         if seconds is not None:
             timed = Metric("query_seconds", seconds, "s", LOWER, told, sample=sample, timing=True)
@@ -72,12 +107,17 @@ def near(values: Sequence[float], *by: float) -> tuple[float, ...]:
 
 def integers(variant: str, seed: int, scale: float, share: float) -> list[Row]:
     setting = {"eps": 2 * scale, "steps": 2}
-    rows = said(variant, seed, [(HOLDS, "bounds", None)], step="smt-int", method="integer", **setting)
+    rows = said(
+        variant, seed, [(HOLDS, "bounds", None)], step="smt-int", method="integer", **setting
+    )
     place = job(variant, seed, "smt-int")
     told = {**setting, "method": "integer"}
     rows.append(row_of(Metric("verified_accuracy", share, "fraction", HIGHER, told), place))
     rows.append(row_of(Metric("nodes", 7.0, "count", LOWER, told), place))
-    return [*rows, row_of(Metric("clean_accuracy", 0.9, "fraction", HIGHER, {"method": "integer"}), place)]
+    return [
+        *rows,
+        row_of(Metric("clean_accuracy", 0.9, "fraction", HIGHER, {"method": "integer"}), place),
+    ]
 
 
 def integer_rows() -> list[Row]:
@@ -86,21 +126,39 @@ def integer_rows() -> list[Row]:
         row
         for i, variant in enumerate(("gelu", "relu"))
         for seed in range(3)
-        for row in integers(variant, seed, 0.01 + 0.001 * i + 0.0001 * seed, BASE[seed] + i * (0.1 + 0.01 * seed))
+        for row in integers(
+            variant, seed, 0.01 + 0.001 * i + 0.0001 * seed, BASE[seed] + i * (0.1 + 0.01 * seed)
+        )
     ]
 
 
-FIVE = [(HOLDS, "bounds", 0.02), (HOLDS, "search", 0.7), (VIOLATED, "falsifier", 0.01), (UNKNOWN, "rounding", 0.1),
-        (TIMEOUT, "time limit", 5.0)]  # fmt: skip
+FIVE = [
+    (HOLDS, "bounds", 0.02),
+    (HOLDS, "search", 0.7),
+    (VIOLATED, "falsifier", 0.01),
+    (UNKNOWN, "rounding", 0.1),
+    (TIMEOUT, "time limit", 5.0),
+]
 
 
 def test_verdicts_are_counted_over_seeds_and_radii() -> None:
-    rows = [*verified({"gelu": (0.4, 0.4), "relu": (1.0, None)}), *verified({"gelu": (0.2, 0.2)}, eps=0.25)]
-    rows += [*said("gelu", 0, FIVE), *said("gelu", 1, FIVE[:3]), *said("gelu", 0, FIVE[2:], eps=0.25)]
+    rows = [
+        *verified({"gelu": (0.4, 0.4), "relu": (1.0, None)}),
+        *verified({"gelu": (0.2, 0.2)}, eps=0.25),
+    ]
+    rows += [
+        *said("gelu", 0, FIVE),
+        *said("gelu", 1, FIVE[:3]),
+        *said("gelu", 0, FIVE[2:], eps=0.25),
+    ]
     rows += said("relu", 0, [(HOLDS, "bounds", 0.1)] * 2)
     table = table_of(rows)
-    assert table.verdicts["gelu", 0.125] == Counted(4, 2, 2, Counter({"bounds": 2, "falsifier": 2, "search": 2}))
-    assert table.counted("gelu") == Counted(4, 3, 4, Counter({"bounds": 2, "falsifier": 3, "search": 2}))
+    assert table.verdicts["gelu", 0.125] == Counted(
+        4, 2, 2, Counter({"bounds": 2, "falsifier": 2, "search": 2})
+    )
+    assert table.counted("gelu") == Counted(
+        4, 3, 4, Counter({"bounds": 2, "falsifier": 3, "search": 2})
+    )
     _, counts = part_of(read_run(rows), "verdicts").details
     assert [row[2:] for row in marked(counts)] == [
         ["gelu", "0.125", "search", "4", "2", "1", "1", "0", "8", "2", ""],
@@ -116,46 +174,70 @@ def test_the_upper_limit_is_shown_only_where_something_is_undecided() -> None:
         rows += rows_of("violated_fraction", {"gelu": (0.3 - share,) * 3}, eps=eps)
     shown = [(row[0], row[1], row[2]) for row in marked(verified_grid(table_of(rows)))]
     assert [row[:2] for row in shown] == [
-        ("1/8", "verified"), ("1/4", "verified"), ("1/4", "not violated"), ("1/4", "undecided"),
-    ]  # fmt: skip
+        ("1/8", "verified"),
+        ("1/4", "verified"),
+        ("1/4", "not violated"),
+        ("1/4", "undecided"),
+    ]
     assert shown[2][2] == "80.0 ± 0"
 
 
 @pytest.mark.parametrize("given", [True, False])
 def test_the_gap_is_what_bounds_leave_open(given: bool) -> None:
     rows = verified({"gelu": BASE, "relu": BASE})
-    rows += rows_of("bounds_accuracy", {"gelu": near(BASE, -0.3, -0.2, -0.25), "relu": BASE}, eps=0.125)
+    rows += rows_of(
+        "bounds_accuracy", {"gelu": near(BASE, -0.3, -0.2, -0.25), "relu": BASE}, eps=0.125
+    )
     if given:
-        rows += rows_of("exactness_gap", {"gelu": (0.3, 0.2, 0.25), "relu": (0.0, 0.0, 0.0)}, eps=0.125)
+        rows += rows_of(
+            "exactness_gap", {"gelu": (0.3, 0.2, 0.25), "relu": (0.0, 0.0, 0.0)}, eps=0.125
+        )
     table = table_of(rows)
     assert table.values("gelu", GAP, 0.125) == pytest.approx({0: 0.3, 1: 0.2, 2: 0.25})
     cell = table.compared("relu", GAP, 0.125)
     assert (cell.resolved, cell.tone) == (True, "")
-    assert [row[1] for row in marked(verified_grid(table))] == ["verified", "by bounds alone", "gap"]
+    assert [row[1] for row in marked(verified_grid(table))] == [
+        "verified",
+        "by bounds alone",
+        "gap",
+    ]
     assert (
-        "at most: gelu 25.0 pp at ε = 1/8, relu 0; of 1 testable difference to gelu's gap, what was left open counted "
-        "both ways, 1 (0 larger and 1 smaller) resolved"
-    ) in " ".join(finding_of(rows).sentences)
+        "at most: gelu 25.0 pp at ε = 1/8, relu 0; of 1 testable difference to gelu's gap, what was"
+        " left open counted both ways, 1 (0 larger and 1 smaller) resolved"
+        in " ".join(finding_of(rows).sentences)
+    )
 
 
 def test_more_that_is_decided_is_not_more_robust() -> None:
     up = near(BASE, 0.10, 0.11, 0.09)
     verified_rows = verified({"gelu": BASE, "relu": up})
-    violated: dict[str, Sequence[float]] = {"gelu": [0.8 - each for each in BASE], "relu": [0.9 - each for each in up]}
-    undecided = rows_of("undecided_fraction", {"gelu": (0.2, 0.2, 0.2), "relu": (0.1, 0.1, 0.1)}, eps=0.125)
-    same = finding_of([*verified_rows, *undecided, *rows_of("violated_fraction", violated, eps=0.125)])
-    assert same.headline == (
-        "No variant is shown to be verified more than gelu: of 1 testable difference in verified accuracy, open "
-        "questions counted both ways, none resolved."
+    violated: dict[str, Sequence[float]] = {
+        "gelu": [0.8 - each for each in BASE],
+        "relu": [0.9 - each for each in up],
+    }
+    undecided = rows_of(
+        "undecided_fraction", {"gelu": (0.2, 0.2, 0.2), "relu": (0.1, 0.1, 0.1)}, eps=0.125
+    )
+    same = finding_of(
+        [*verified_rows, *undecided, *rows_of("violated_fraction", violated, eps=0.125)]
+    )
+    assert (
+        same.headline
+        == "No variant is shown to be verified more than gelu: of 1 testable difference in verified"
+        " accuracy, open questions counted both ways, none resolved."
     )
     # All of gelu's are decided, and so relu's open ones can only add to its lead.
     violated = {"gelu": [1 - each for each in BASE], "relu": [0.9 - each for each in up]}
     rows = [*verified_rows, *rows_of("violated_fraction", violated, eps=0.125)]
     rows += rows_of("undecided_fraction", {"gelu": (0.0,) * 3, "relu": (0.1,) * 3}, eps=0.125)
     both = finding_of(rows)
-    assert both.headline.startswith("Verified more than gelu: relu (at 1 radius): of 1 testable difference")
+    assert both.headline.startswith(
+        "Verified more than gelu: relu (at 1 radius): of 1 testable difference"
+    )
     told = next(each for each in both.sentences if each.startswith("relu, verified accuracy: at"))
-    assert told.startswith("relu, verified accuracy: at ε = 1/8 higher +10.0 to +20.0 pp [7.5, 22.5] (Holm's p ")
+    assert told.startswith(
+        "relu, verified accuracy: at ε = 1/8 higher +10.0 to +20.0 pp [7.5, 22.5] (Holm's p "
+    )
     marks = {row[1].text: row[3].tone for row in verified_grid(table_of(rows)).rows}
     assert (marks["verified"], marks["not violated"]) == ("better", "better")
 
@@ -163,7 +245,11 @@ def test_more_that_is_decided_is_not_more_robust() -> None:
 def test_a_lower_end_alone_marks_nothing() -> None:
     up = near(BASE, 0.10, 0.11, 0.09)
     rows = verified({"gelu": BASE, "relu": up})
-    rows += rows_of("violated_fraction", {"gelu": [0.8 - x for x in BASE], "relu": [1 - x for x in up]}, eps=0.125)
+    rows += rows_of(
+        "violated_fraction",
+        {"gelu": [0.8 - x for x in BASE], "relu": [1 - x for x in up]},
+        eps=0.125,
+    )
     rows += rows_of("undecided_fraction", {"gelu": (0.2,) * 3, "relu": (0.0,) * 3}, eps=0.125)
     content = read_run(rows)
     (table,) = part_of(content, "exact").tables
@@ -189,7 +275,11 @@ def measured_distances(values: Mapping[str, Sequence[float]], width: float = 0.0
 
 def test_distances_are_adjusted_by_holm() -> None:
     base = (0.050, 0.052, 0.049, 0.051)
-    gaps = {"relu": (0.010, 0.012, 0.009, 0.011), "annealed": (0.003, 0.001, 0.004, 0.002), "flat": (0.1,) * 4}
+    gaps = {
+        "relu": (0.010, 0.012, 0.009, 0.011),
+        "annealed": (0.003, 0.001, 0.004, 0.002),
+        "flat": (0.1,) * 4,
+    }
     given = {"gelu": base, **{name: near(base, *each) for name, each in gaps.items()}}
     rows = [*verified({"gelu": (0.5,) * 4}), *measured_distances(given)]
     section = part_of(read_run(rows), "exact")
@@ -209,18 +299,23 @@ def test_distances_are_adjusted_by_holm() -> None:
 
 
 def test_distances_of_open_brackets_are_told_from_end_to_end() -> None:
-    """Both ends of relu lie 0.011 above gelu's, but its bracket and gelu's overlap: no difference is resolved."""
+    """Both ends of relu lie 0.011 above gelu's, but its bracket and gelu's overlap: no
+    difference is resolved.
+    """
     base, up = (0.050, 0.052, 0.049, 0.051), (0.060, 0.064, 0.058, 0.062)
     rows = [*verified({"gelu": BASE}), *measured_distances({"gelu": base, "relu": up}, 0.02)]
     wide = part_of(read_run(rows), "exact")
     (found,) = (each for _, each in distances(wide.tables))
     assert (found.p_holm, found.tone) == (1.0, "")
-    assert "relu −0.0095 to +0.0305 [" in next(each for each in wide.findings[-1].sentences if "distance" in each)
+    assert "relu −0.0095 to +0.0305 [" in next(
+        each for each in wide.findings[-1].sentences if "distance" in each
+    )
     narrow = part_of(read_run(measured_distances({"gelu": base, "relu": up}, 0.002)), "exact")
     (found,) = (each for _, each in distances(narrow.tables))
     assert found.p == pytest.approx(ttest_1samp(np.subtract(up, base) - 0.002, 0.0).pvalue)
     assert found.tone == "better"
-    alone = [*rows_of("adversarial_distance", {"gelu": base, "relu": up})]  # No counterexample: the ends are unknown.
+    # No counterexample: the ends are unknown.
+    alone = [*rows_of("adversarial_distance", {"gelu": base, "relu": up})]
     (found,) = (each for _, each in distances(part_of(read_run(alone), "exact").tables))
     assert (found.p_holm, found.tone) == (None, "")
 
@@ -231,13 +326,19 @@ def test_two_p_values_that_holm_leaves_unresolved() -> None:
     assert 0.025 < p < 0.05
     same = {name: near(base, *gaps) for name in ("relu", "annealed")}
     section = part_of(read_run(measured_distances({"gelu": base, **same})), "exact")
-    assert [(each.tone, each.p_holm) for _, each in distances(section.tables)] == [("", pytest.approx(2 * p))] * 2
+    assert [(each.tone, each.p_holm) for _, each in distances(section.tables)] == [
+        ("", pytest.approx(2 * p))
+    ] * 2
 
 
 def test_radii_in_grid_steps_pair_networks_with_other_grids() -> None:
     content = read_run(integer_rows(), steps=STEPS)
     (table,) = part_of(content, "exact").tables
-    assert (table.label, table.radii, table.method) == ("w, in integers, after int8", (2.0,), "integer")
+    assert (table.label, table.radii, table.method) == (
+        "w, in integers, after int8",
+        (2.0,),
+        "integer",
+    )
     assert table.radius(2.0) == "2 steps (ε = 0.02 to 0.022)"
     cell = table.compared("relu", VERIFIED, 2.0)
     assert (cell.difference.n, cell.difference.mean) == (3, pytest.approx(0.11))
@@ -245,7 +346,11 @@ def test_radii_in_grid_steps_pair_networks_with_other_grids() -> None:
     assert marked(verified_grid(table))[1][0] == "2 (0.02 to 0.022)"
     assert [row[1] for row in marked(verified_grid(table))] == ["correct", "verified"]
     # A line of one network's own radius compares with nothing.
-    assert set(content.compared["setting"]) > set(content.whole["setting"]) == {"", "method=integer"} - {""}
+    assert (
+        set(content.compared["setting"])
+        > set(content.whole["setting"])
+        == {"", "method=integer"} - {""}
+    )
     _, counts = part_of(content, "verdicts").details
     assert list(counts.frame["eps"]) == ["2 grid steps"] * 2
 
@@ -259,8 +364,14 @@ def test_grid_steps_in_float32_read_as_fractions_of_255() -> None:
 def test_two_methods_of_one_workload_have_tables_of_their_own() -> None:
     rows = [*verified({"gelu": BASE}), *verified({"gelu": BASE}, step="smt-z3", method="z3")]
     tables = part_of(read_run(rows), "exact").tables
-    assert [(each.label, each.method) for each in tables] == [("w, smt", "search"), ("w, smt-z3", "z3")]
-    assert [each.subject for each in part_of(read_run(rows), "exact").findings] == ["w, smt", "w, smt-z3"]
+    assert [(each.label, each.method) for each in tables] == [
+        ("w, smt", "search"),
+        ("w, smt-z3", "z3"),
+    ]
+    assert [each.subject for each in part_of(read_run(rows), "exact").findings] == [
+        "w, smt",
+        "w, smt-z3",
+    ]
 
 
 def grid_of(rows: list[Row], name: str) -> Grid:
@@ -269,31 +380,55 @@ def grid_of(rows: list[Row], name: str) -> Grid:
 
 
 def unproven(variant: str, reason: str, workload: str = "w") -> Row:
-    lack = Metric("proofs_checked", None, "count", HIGHER, {"eps": 0.125, "method": "search"}, reason=reason)
+    lack = Metric(
+        "proofs_checked", None, "count", HIGHER, {"eps": 0.125, "method": "search"}, reason=reason
+    )
     return row_of(lack, job(variant, 0, workload=workload))
 
 
 def test_proofs_are_counted_against_what_holds() -> None:
-    rows = [*verified({"gelu": (0.5,), "relu": (0.5,)}), *said("gelu", 0, FIVE[:2]), *said("relu", 0, FIVE[:2])]
+    rows = [
+        *verified({"gelu": (0.5,), "relu": (0.5,)}),
+        *said("gelu", 0, FIVE[:2]),
+        *said("relu", 0, FIVE[:2]),
+    ]
     rows += rows_of("proofs_checked", {"relu": (2,)}, eps=0.125)
     rows += rows_of("proof_bytes", {"relu": (3000,)}, eps=0.125)  # Their mean.
     rows.append(unproven("gelu", "GELU has none"))
     grid = grid_of(rows, "exact-proofs")
     assert marked(grid) == [["w", "none of 2", "2 of 2 mean 3.00 kB"]]
     assert grid.note.endswith("rests on the prover alone. None of gelu: GELU has none.")
-    told = "Of what holds, with a proof checked apart from the prover: relu all 2; gelu none of 2 (GELU has none)."
+    told = (
+        "Of what holds, with a proof checked apart from the prover: relu all 2; gelu none of 2"
+        " (GELU has none)."
+    )
     assert told in finding_of(rows).sentences
 
 
 def test_cost_splits_what_was_decided() -> None:
-    rows = [*verified({"gelu": (0.4,)}), *said("gelu", 0, FIVE), *rows_of("par2", {"gelu": (2.166,)}, eps=0.125)]
+    rows = [
+        *verified({"gelu": (0.4,)}),
+        *said("gelu", 0, FIVE),
+        *rows_of("par2", {"gelu": (2.166,)}, eps=0.125),
+    ]
     rows += rows_of("nodes", {"gelu": (12.0,)}, eps=0.125)
     grid = grid_of(rows, "exact-cost")
-    assert grid.columns == ("workload", "variant", "decided", "bounds · attack · search", "PAR-2", "median", "nodes")
+    assert grid.columns == (
+        "workload",
+        "variant",
+        "decided",
+        "bounds · attack · search",
+        "PAR-2",
+        "median",
+        "nodes",
+    )
     assert marked(grid) == [["w", "gelu", "3 of 5 (60 %)", "1 · 1 · 1", "2.17 s", "20.0 ms", "12"]]
     sentences = finding_of(rows).sentences
     assert "Decided of the robustness questions asked: gelu 60 % (2 open)." in sentences
-    assert "PAR-2 of a question, a clock reading without a verdict: gelu 2.17 s (12 nodes)." in sentences
+    assert (
+        "PAR-2 of a question, a clock reading without a verdict: gelu 2.17 s (12 nodes)."
+        in sentences
+    )
 
 
 def test_clocks_have_no_verdict() -> None:
@@ -308,7 +443,10 @@ def test_clocks_have_no_verdict() -> None:
 
 
 def test_the_cactus_is_of_decided_questions_in_the_order_of_their_seconds() -> None:
-    assert curve_points([(0.5, True), (5.0, False), (0.0, True), (0.2, True)]) == ([1, 2, 3], [LEAST, 0.2, 0.5])
+    assert curve_points([(0.5, True), (5.0, False), (0.0, True), (0.2, True)]) == (
+        [1, 2, 3],
+        [LEAST, 0.2, 0.5],
+    )
     rows = [*verified({"gelu": (0.4, 0.4)}), *said("gelu", 0, FIVE), *said("gelu", 1, FIVE[:1])]
     table = table_of(rows, options={"smt": {"query_time_limit": 5.0}})
     assert sorted(table.times["gelu"]) == sorted(
@@ -336,9 +474,13 @@ def test_figures_have_the_panels_that_there_are_data_for() -> None:
 
 
 def test_what_failed_says_why() -> None:
-    rows = [failure_row(job("gelu", seed), Status.UNSUPPORTED, "no exact encoding") for seed in range(2)]
+    rows = [
+        failure_row(job("gelu", seed), Status.UNSUPPORTED, "no exact encoding") for seed in range(2)
+    ]
     section = part_of(read_run(rows), "exact")
-    assert section.findings == [Finding("w", "Nothing was verified exactly.", ("unsupported: no exact encoding",))]
+    assert section.findings == [
+        Finding("w", "Nothing was verified exactly.", ("unsupported: no exact encoding",))
+    ]
     assert section.grids == []
     more = [*rows, *verified({"relu": (0.5, 0.6)}), *said("relu", 0, FIVE[:3])]
     found = finding_of(more)
@@ -347,31 +489,62 @@ def test_what_failed_says_why() -> None:
     assert "Complete: every robustness question of relu was decided (3 in all)." in found.sentences
 
 
-FRACTIONS = {"same_class_fraction": Direction.HIGHER, "other_class_fraction": Direction.LOWER,
-             "class_undecided_fraction": Direction.LOWER}  # fmt: skip
+FRACTIONS = {
+    "same_class_fraction": Direction.HIGHER,
+    "other_class_fraction": Direction.LOWER,
+    "class_undecided_fraction": Direction.LOWER,
+}
 OPEN = (UNKNOWN, TIMEOUT, Verdict.UNSUPPORTED)
 
 
-def classes(variant: str, seed: int, verdicts: Sequence[Verdict], steps: int = 2, eps: float = 0.02) -> list[Row]:
+def classes(
+    variant: str, seed: int, verdicts: Sequence[Verdict], steps: int = 2, eps: float = 0.02
+) -> list[Row]:
     """What the stage says of the classes of one network at one radius."""
     setting = {"eps": eps, "steps": steps, "method": "float and integer"}
     place = job(variant, seed, "smt-int")
     rows = [
-        row_of(Metric("same_class", None, "verdict", Direction.NEUTRAL, setting, sample=i, verdict=each, reason="b"),
-               place)
+        row_of(
+            Metric(
+                "same_class",
+                None,
+                "verdict",
+                Direction.NEUTRAL,
+                setting,
+                sample=i,
+                verdict=each,
+                reason="b",
+            ),
+            place,
+        )
         for i, each in enumerate(verdicts)
-    ]  # fmt: skip
+    ]
     shares = zip(FRACTIONS.items(), ((HOLDS,), (VIOLATED,), OPEN), strict=True)
     return rows + [
-        row_of(Metric(name, sum(each in own for each in verdicts) / len(verdicts), "fraction", way, setting), place)
+        row_of(
+            Metric(
+                name,
+                sum(each in own for each in verdicts) / len(verdicts),
+                "fraction",
+                way,
+                setting,
+            ),
+            place,
+        )
         for (name, way), own in shares
     ]
 
 
-def of(holds: int, violated: int = 0, unknown: int = 0, timeout: int = 0, unsupported: int = 0) -> list[Verdict]:
-    return [HOLDS] * holds + [VIOLATED] * violated + [UNKNOWN] * unknown + [TIMEOUT] * timeout + [
-        Verdict.UNSUPPORTED
-    ] * unsupported  # fmt: skip
+def of(
+    holds: int, violated: int = 0, unknown: int = 0, timeout: int = 0, unsupported: int = 0
+) -> list[Verdict]:
+    return (
+        [HOLDS] * holds
+        + [VIOLATED] * violated
+        + [UNKNOWN] * unknown
+        + [TIMEOUT] * timeout
+        + [Verdict.UNSUPPORTED] * unsupported
+    )
 
 
 def differing() -> list[Row]:
@@ -387,7 +560,9 @@ def differing() -> list[Row]:
 
 
 def class_grid(content: Run) -> Grid:
-    (grid,) = [each for each in part_of(content, "exact").grids if each.name == "w-smt-int-same-class"]
+    (grid,) = [
+        each for each in part_of(content, "exact").grids if each.name == "w-smt-int-same-class"
+    ]
     return grid
 
 
@@ -396,9 +571,12 @@ def test_shares_of_one_class_are_paired_by_seed() -> None:
     grid = class_grid(content)
     assert grid.columns == ("grid steps (ε)", "samples", "gelu", "relu")
     assert [(row[0].text, row[1].text) for row in grid.rows] == [
-        ("2 (0.02 to 0.022)", "same class"), ("2 (0.02 to 0.022)", "another class"), ("2 (0.02 to 0.022)", "undecided"),
-        ("4 (0.04 to 0.044)", "same class"), ("4 (0.04 to 0.044)", "another class"),
-    ]  # fmt: skip
+        ("2 (0.02 to 0.022)", "same class"),
+        ("2 (0.02 to 0.022)", "another class"),
+        ("2 (0.02 to 0.022)", "undecided"),
+        ("4 (0.04 to 0.044)", "same class"),
+        ("4 (0.04 to 0.044)", "another class"),
+    ]
     gelu, relu = (0.5, 0.6, 0.7), (0.8, 0.9, 0.9)
     interval = ttest_1samp(np.subtract(relu, gelu), 0.0).confidence_interval(0.95)
     low, high = (f"{100 * each:.1f}" for each in interval)
@@ -415,14 +593,20 @@ def test_shares_of_one_class_are_paired_by_seed() -> None:
 def test_boxes_of_one_class_are_counted_in_words() -> None:
     content = read_run([*integer_rows(), *differing()], steps=STEPS)
     (finding,) = part_of(content, "exact").findings
-    # 18 + 27 and 26 + 27 of 60; 6 + 3 and 3 + 3 broken; single questions that cannot be asked are undecided.
-    assert finding.sentences[-1] == (
-        "Same class as the float network for every real input of the box: gelu 45 of 60 (9 with another class, "
-        "6 undecided), relu 53 of 60 (6 with another class, 1 undecided); of 1 testable difference to gelu's share, "
-        "what was left open counted both ways, none resolved."
+    # 18 + 27 and 26 + 27 of 60; 6 + 3 and 3 + 3 broken; single questions that cannot be asked are
+    # undecided.
+    assert (
+        finding.sentences[-1]
+        == "Same class as the float network for every real input of the box: gelu 45 of 60 (9 with"
+        " another class, 6 undecided), relu 53 of 60 (6 with another class, 1 undecided); of 1"
+        " testable difference to gelu's share, what was left open counted both ways, none"
+        " resolved."
     )
     # What is open there does not make robustness less complete.
-    assert "Complete: every robustness question of gelu and relu was decided (6 in all)." in finding.sentences
+    assert (
+        "Complete: every robustness question of gelu and relu was decided (6 in all)."
+        in finding.sentences
+    )
 
 
 def test_classes_are_no_table_of_robustness() -> None:
@@ -439,7 +623,11 @@ def test_classes_are_no_table_of_robustness() -> None:
     ]
 
 
-UP, DOWN, QUIET = near(BASE, 0.1, 0.11, 0.09), near(BASE, -0.1, -0.11, -0.09), near(BASE, 0.05, -0.05, 0.01)
+UP, DOWN, QUIET = (
+    near(BASE, 0.1, 0.11, 0.09),
+    near(BASE, -0.1, -0.11, -0.09),
+    near(BASE, 0.05, -0.05, 0.01),
+)
 OF = "testable difference in verified accuracy, open questions counted both ways,"
 NONE = "No variant is shown to be verified more than gelu"
 
@@ -447,28 +635,47 @@ NONE = "No variant is shown to be verified more than gelu"
 def over_radii(first: Sequence[float], other: Sequence[float]) -> list[Row]:
     """One radius at which relu is so, and eleven at which it is otherwise."""
     rows = verified({"gelu": BASE, "relu": first})
-    return rows + [row for i in range(11) for row in verified({"gelu": BASE, "relu": other}, eps=(i + 3) / 16)]
+    return rows + [
+        row for i in range(11) for row in verified({"gelu": BASE, "relu": other}, eps=(i + 3) / 16)
+    ]
 
 
 @pytest.mark.parametrize(
     ("rows", "headline"),
     [
-        (verified({"gelu": BASE, "relu": BASE}),
-         "All variants verify the same share at every radius, in every seed: nothing to compare."),
+        (
+            verified({"gelu": BASE, "relu": BASE}),
+            (
+                "All variants verify the same share at every radius, in every seed: nothing to"
+                " compare."
+            ),
+        ),
         (verified({"gelu": BASE, "relu": QUIET}), f"{NONE}: of 1 {OF} none resolved."),
         (verified({"gelu": BASE, "relu": DOWN}), f"{NONE}; less: relu (at 1 radius): of 1 {OF}"),
-        (verified({"gelu": BASE, "relu": UP, "annealed": DOWN}) + verified({"gelu": BASE, "relu": UP}, eps=0.25),
-         "Verified more than gelu: relu (at 2 radii); less: annealed (at 1 radius): of 3 testable differences in "
-         "verified accuracy, open questions counted both ways, 3 (2 higher and 1 lower) resolved, 3 after Holm's "
-         "adjustment for all 3."),
-        (over_radii(near(BASE, 0.1, 0.138, 0.062), near(BASE, 0.1, -0.1, 0.0)),
-         f"{NONE}: of 12 testable differences in verified accuracy, open questions counted both ways, 1 (1 higher and "
-         "0 lower) resolved, none after Holm's adjustment for all 12."),
-        (verified({"gelu": (0.5,), "relu": (0.6,)}),
-         "No verified accuracy can be compared with gelu's over several seeds"),
+        (
+            verified({"gelu": BASE, "relu": UP, "annealed": DOWN})
+            + verified({"gelu": BASE, "relu": UP}, eps=0.25),
+            (
+                "Verified more than gelu: relu (at 2 radii); less: annealed (at 1 radius): of 3"
+                " testable differences in verified accuracy, open questions counted both ways, 3 (2"
+                " higher and 1 lower) resolved, 3 after Holm's adjustment for all 3."
+            ),
+        ),
+        (
+            over_radii(near(BASE, 0.1, 0.138, 0.062), near(BASE, 0.1, -0.1, 0.0)),
+            (
+                f"{NONE}: of 12 testable differences in verified accuracy, open questions counted"
+                " both ways, 1 (1 higher and 0 lower) resolved, none after Holm's adjustment for"
+                " all 12."
+            ),
+        ),
+        (
+            verified({"gelu": (0.5,), "relu": (0.6,)}),
+            "No verified accuracy can be compared with gelu's over several seeds",
+        ),
     ],
     ids=["the same", "not resolved", "less", "more and less", "by chance", "one seed"],
-)  # fmt: skip
+)
 def test_the_headline_begins_with_the_answer(rows: list[Row], headline: str) -> None:
     found = finding_of(rows)
     assert found.headline.startswith(headline)
@@ -478,10 +685,14 @@ def test_all_workloads_begin_with_the_answer() -> None:
     constant = finding_of(verified({"gelu": (0.5, 0.5), "relu": (0.75, 0.75)}))
     assert "the differences are the same in every seed" in constant.headline
     quiet = {"gelu": BASE, "relu": QUIET}
-    findings = part_of(read_run([*verified(quiet), *verified(quiet, workload="v")]), "exact").findings
+    findings = part_of(
+        read_run([*verified(quiet), *verified(quiet, workload="v")]), "exact"
+    ).findings
     assert [each.subject for each in findings] == ["all workloads", "w", "v"]
-    assert findings[0].headline == (
-        f"{NONE}: of 2 testable differences in verified accuracy, open questions counted both ways, none resolved."
+    assert (
+        findings[0].headline
+        == f"{NONE}: of 2 testable differences in verified accuracy, open questions counted both"
+        " ways, none resolved."
     )
 
 
@@ -505,18 +716,28 @@ def test_why_there_are_no_proofs_is_said_once() -> None:
         rows += verified({"gelu": (1.0,), "silu": (1.0,), "relu": (1.0,)}, workload=workload)
         rows += rows_of("proofs_checked", {"relu": (0,)}, eps=0.125, workload=workload)
         for name in ("gelu", "silu"):
-            told = Metric("robustness", None, "verdict", NEUTRAL, {"eps": 0.125, "method": "search"}, 0, HOLDS)
-            rows += [unproven(name, "they are curved", workload), row_of(told, job(name, 0, workload=workload))]
+            told = Metric(
+                "robustness", None, "verdict", NEUTRAL, {"eps": 0.125, "method": "search"}, 0, HOLDS
+            )
+            rows += [
+                unproven(name, "they are curved", workload),
+                row_of(told, job(name, 0, workload=workload)),
+            ]
     rows += said("relu", 0, [(VIOLATED, "falsifier", None)])
     grid = grid_of(rows, "exact-proofs")
-    assert [row[:3] for row in marked(grid)] == [[name, "none of 1", "none of 1"] for name in ("v", "w")]
+    assert [row[:3] for row in marked(grid)] == [
+        [name, "none of 1", "none of 1"] for name in ("v", "w")
+    ]
     assert marked(grid)[1][3] == "–"  # Nothing of it holds.
     assert grid.note.count("they are curved") == 1
     assert grid.note.endswith("None of gelu and silu: they are curved.")
 
 
 def test_single_questions_that_cannot_be_asked_are_open() -> None:
-    rows = [*verified({"gelu": (0.5,)}), *said("gelu", 0, [(HOLDS, "", None), (Verdict.UNSUPPORTED, "no", None)])]
+    rows = [
+        *verified({"gelu": (0.5,)}),
+        *said("gelu", 0, [(HOLDS, "", None), (Verdict.UNSUPPORTED, "no", None)]),
+    ]
     found = finding_of(rows)
     assert "Decided of the robustness questions asked: gelu 50 % (1 open)." in found.sentences
     _, counts = part_of(read_run(rows), "verdicts").details

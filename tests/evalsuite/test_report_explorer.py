@@ -1,4 +1,6 @@
-"""The explorer of a page: its data, and what a real browser makes of it, from the file, with a keyboard, on a phone."""
+"""The explorer of a page: its data, and what a real browser makes of it, from the file, with a
+keyboard, on a phone.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +32,24 @@ CURE = "needs a browser: apt-get install chromium chromium-driver, and pip insta
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [
-        replace(row, reason="=1+1") if row.metric == "float_islands" and row.reason else row for row in sample_rows()
+        replace(row, reason="=1+1") if row.metric == "float_islands" and row.reason else row
+        for row in sample_rows()
     ]
     made = write_run(tmp_path_factory.mktemp("explorer") / "run", rows, sample_record())
     home = made / "artefacts" / "digits-cnn" / "relu" / "1" / "bounds"
     home.mkdir(parents=True)
     # Eight by eight, once as it is and once a sixteenth brighter in one corner.
     clean = [[[(row + column) / 14 for column in range(8)] for row in range(8)]]
-    kept = {"sample": 5, "eps": 0.0625, "label": 3, "clean_class": 3, "class": 8, "picture": [1, 8, 8],
-            "clean": clean, "input": [[[0.0625, *clean[0][0][1:]], *clean[0][1:]]]}  # fmt: skip
+    kept = {
+        "sample": 5,
+        "eps": 0.0625,
+        "label": 3,
+        "clean_class": 3,
+        "class": 8,
+        "picture": [1, 8, 8],
+        "clean": clean,
+        "input": [[[0.0625, *clean[0][0][1:]], *clean[0][1:]]],
+    }
     (home / "counterexamples.json").write_text(json.dumps([kept]))
     write_report(made)
     return made
@@ -47,11 +58,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def compared(folder: Path) -> dict[tuple[str, ...], dict[str, str]]:
     rows = csv_lines(folder / "tables" / "comparison.csv")
-    return {tuple(row[name] for name in ("workload", "step", "metric", "setting", "variant")): row for row in rows}
+    return {
+        tuple(row[name] for name in ("workload", "step", "metric", "setting", "variant")): row
+        for row in rows
+    }
 
 
-def listed(compared: dict[tuple[str, ...], dict[str, str]]) -> dict[tuple[str, ...], dict[str, str]]:
-    """Without what the section of `smt` shows as brackets alone: a lower end says nothing where questions are open."""
+def listed(
+    compared: dict[tuple[str, ...], dict[str, str]],
+) -> dict[tuple[str, ...], dict[str, str]]:
+    """Without what the section of `smt` shows as brackets alone: a lower end says nothing where
+    questions are open.
+    """
     return {key: row for key, row in compared.items() if key[2] != "verified_accuracy"}
 
 
@@ -62,11 +80,16 @@ def test_the_page_holds_every_measurement_with_its_seeds_and_verdict(
     lines, cells = data["lines"], data["cells"]
     assert len(cells["line"]) == len(listed(compared))
     for i, at in enumerate(cells["line"]):
-        key = (*(lines[name][at] for name in ("workload", "step", "metric", "setting")), cells["variant"][i])
+        key = (
+            *(lines[name][at] for name in ("workload", "step", "metric", "setting")),
+            cells["variant"][i],
+        )
         values = [each for each in cells["values"][i] if each is not None]
         wanted = compared[key]
         assert len(values) == int(wanted["n"])
-        assert not values or math.fsum(values) / len(values) == pytest.approx(float(wanted["mean"]), rel=1e-9)
+        assert not values or math.fsum(values) / len(values) == pytest.approx(
+            float(wanted["mean"]), rel=1e-9
+        )
         verdict = VERDICTS[cells["verdict"][i]]
         assert (verdict if verdict in ("better", "worse") else "") == wanted["better"]
         assert bool(cells["resolved"][i]) == (wanted["resolved"] == "True")
@@ -75,10 +98,17 @@ def test_the_page_holds_every_measurement_with_its_seeds_and_verdict(
 def test_the_page_holds_the_pictures_of_lines_and_nothing_is_asked_for_them(folder: Path) -> None:
     page = Page((folder / "report.html").read_text(encoding="utf-8"))
     (picture,) = page.data["pictures"]
-    place = {"workload": "digits-cnn", "variant": "relu", "step": "bounds", "settings": ["eps=0.0625"]}
+    place = {
+        "workload": "digits-cnn",
+        "variant": "relu",
+        "step": "bounds",
+        "settings": ["eps=0.0625"],
+    }
     assert place.items() <= picture.items()
     assert {"pgd_accuracy", "certified_accuracy"} == {*picture["metrics"]}
-    assert picture["text"].startswith("relu, seed 1: test sample 5 is of class 3, and an input within ε = 0.0625 of it")
+    assert picture["text"].startswith(
+        "relu, seed 1: test sample 5 is of class 3, and an input within ε = 0.0625 of it"
+    )
     assert [src.partition(",")[0] for *_, src in picture["images"]] == ["data:image/png;base64"] * 3
     assert len({src for *_, src in picture["images"]}) == 3
 
@@ -89,7 +119,9 @@ def test_packed_data_are_the_same_bytes_at_any_time(monkeypatch: pytest.MonkeyPa
     assert packed({"a": [1, None, "ε"]}) == first
 
 
-def test_a_figure_has_few_elements_takes_the_pages_colours_and_keeps_every_mark_in_its_place() -> None:
+def test_a_figure_has_few_elements_takes_the_pages_colours_and_keeps_every_mark_in_its_place() -> (
+    None
+):
     with panels(1, 1, 2.0) as figure:
         axes = figure.grid[0, 0]
         axes.plot([0, 1, 2], [0, 4, 1], marker="o", color="#E69F00", label="one & <two>")
@@ -106,11 +138,20 @@ def test_a_figure_has_few_elements_takes_the_pages_colours_and_keeps_every_mark_
     assert texts["turned"].get("fill") == "currentColor"
     assert len(list(svg.iter("path"))) < 15
     assert len(list(ElementTree.fromstring(figure.svg).iter())) > 3 * len(list(svg.iter()))
-    line = next(each for each in svg.iter("path") if (each.get("stroke"), each.get("fill")) == ("#e69f00", "none"))
-    points = [tuple(map(float, part.split())) for part in line.get("d", "").split("M")[1].split("L")]
+    line = next(
+        each
+        for each in svg.iter("path")
+        if (each.get("stroke"), each.get("fill")) == ("#e69f00", "none")
+    )
+    points = [
+        tuple(map(float, part.split())) for part in line.get("d", "").split("M")[1].split("L")
+    ]
     marks = next(each.get("d", "") for each in svg.iter("path") if each.get("fill") == "#e69f00")
-    ends = [part.split("C")[0] for part in marks.split("M")[1:]]  # A circle begins at its lowest point.
-    assert [float(each.split()[0]) for each in ends[:3]] == pytest.approx([x for x, _ in points], abs=0.11)
+    # A circle begins at its lowest point.
+    ends = [part.split("C")[0] for part in marks.split("M")[1:]]
+    assert [float(each.split()[0]) for each in ends[:3]] == pytest.approx(
+        [x for x, _ in points], abs=0.11
+    )
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +181,9 @@ def until(ask: Callable[[], Any], seconds: float = 30) -> Any:
     return found
 
 
-def look(browser: Any, folder: Path, place: str = "", *, width: int = 1400, dark: bool = False) -> Any:
+def look(
+    browser: Any, folder: Path, place: str = "", *, width: int = 1400, dark: bool = False
+) -> Any:
     """The page, opened anew, when it is ready."""
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
@@ -153,7 +196,11 @@ def look(browser: Any, folder: Path, place: str = "", *, width: int = 1400, dark
 
 
 def said(browser: Any, place: str) -> str:
-    return str(browser.execute_script("return document.getElementById(arguments[0]).textContent", f"explorer-{place}"))
+    return str(
+        browser.execute_script(
+            "return document.getElementById(arguments[0]).textContent", f"explorer-{place}"
+        )
+    )
 
 
 def click(browser: Any, selector: str) -> None:
@@ -162,13 +209,22 @@ def click(browser: Any, selector: str) -> None:
 
 def enter(browser: Any, selector: str, text: str, event: str) -> None:
     script = "const box = document.querySelector(arguments[0]); box.value = arguments[1];"
-    browser.execute_script(f"{script} box.dispatchEvent(new Event(arguments[2]))", selector, text, event)
+    browser.execute_script(
+        f"{script} box.dispatchEvent(new Event(arguments[2]))", selector, text, event
+    )
 
 
 def shown(browser: Any, selector: str, name: str) -> list[str]:
     """The values of an attribute of the elements that take up space."""
-    script = "return [...document.querySelectorAll(arguments[0])].filter((each) => each.getClientRects().length)"
-    return list(browser.execute_script(f"{script}.map((each) => each.getAttribute(arguments[1]))", selector, name))
+    script = (
+        "return [...document.querySelectorAll(arguments[0])].filter((each) =>"
+        " each.getClientRects().length)"
+    )
+    return list(
+        browser.execute_script(
+            f"{script}.map((each) => each.getAttribute(arguments[1]))", selector, name
+        )
+    )
 
 
 def selection(browser: Any, name: str) -> str:
@@ -186,24 +242,39 @@ def test_filters_search_and_address_agree_and_the_csv_has_the_selection(
     others = {key: row for key, row in listed(compared).items() if row["variant"] != "gelu"}
     assert said(browser, "count").startswith(f"{len(others)} of {len(others)} lines: ")
     click(browser, "#explorer-workload summary")
-    until(lambda: browser.execute_script("return document.querySelector('#explorer-workload input')"))
+    until(
+        lambda: browser.execute_script("return document.querySelector('#explorer-workload input')")
+    )
     click(browser, "#explorer-workload input[value=digits-cnn]")
     click(browser, "#explorer-resolved")
     enter(browser, "#explorer-q", "CERTIFIED relu", "input")
-    asked = {"workload": "digits-cnn", "resolved": "True", "metric": "certified_accuracy", "variant": "relu"}
+    asked = {
+        "workload": "digits-cnn",
+        "resolved": "True",
+        "metric": "certified_accuracy",
+        "variant": "relu",
+    }
     wanted = {key: row for key, row in others.items() if asked.items() <= row.items()}
     assert wanted
     assert said(browser, "count").startswith(f"{len(wanted)} of {len(others)} lines: ")
-    assert browser.execute_script("return document.querySelectorAll('#explorer-rows circle.dot').length") == len(wanted)
-    saved = {tuple(row[name] for name in ("workload", "step", "metric", "setting", "variant")): row
-             for row in csv.DictReader(selection(browser, "selection.csv").splitlines())}  # fmt: skip
+    assert browser.execute_script(
+        "return document.querySelectorAll('#explorer-rows circle.dot').length"
+    ) == len(wanted)
+    saved = {
+        tuple(row[name] for name in ("workload", "step", "metric", "setting", "variant")): row
+        for row in csv.DictReader(selection(browser, "selection.csv").splitlines())
+    }
     assert saved.keys() == wanted.keys()
     for key, row in saved.items():
         for name in ("n", "mean", "low", "high", "n_pairs", "diff", "diff_low", "diff_high"):
-            assert float(row[name]) == pytest.approx(float(wanted[key][name]), rel=1e-6, abs=1e-9), (key, name)
+            assert float(row[name]) == pytest.approx(
+                float(wanted[key][name]), rel=1e-6, abs=1e-9
+            ), (key, name)
     assert selection(browser, "selection.tex").count("\\\\\n") == len(wanted) + 1
     address = browser.current_url
-    assert said(look(browser, folder, address[address.index("#") :]), "count").startswith(f"{len(wanted)} of ")
+    assert said(look(browser, folder, address[address.index("#") :]), "count").startswith(
+        f"{len(wanted)} of "
+    )
     click(browser, "#explorer-clear")
     assert said(browser, "count").startswith(f"{len(others)} of ")
     text = selection(browser, "selection.csv")
@@ -212,23 +283,36 @@ def test_filters_search_and_address_agree_and_the_csv_has_the_selection(
 
 
 @pytest.mark.slow
-def test_lines_sort_by_standardised_difference_or_within_one_metric(browser: Any, folder: Path) -> None:
-    sizes = "return [...document.querySelectorAll('#explorer-sort option')].map((each) => each.disabled)"
+def test_lines_sort_by_standardised_difference_or_within_one_metric(
+    browser: Any, folder: Path
+) -> None:
+    sizes = (
+        "return [...document.querySelectorAll('#explorer-sort option')].map((each) =>"
+        " each.disabled)"
+    )
     assert browser is look(browser, folder, "#explorer?sort=standard&verdict=not+resolved")
     assert browser.execute_script(sizes) == [False, False, True, True]
     rows = list(csv.DictReader(selection(browser, "selection.csv").splitlines()))
-    ratios = [abs(float(row["diff"])) / (float(row["diff_high"]) - float(row["diff"])) for row in rows
-              if row["n_pairs"] == "3" and float(row["diff_high"]) > float(row["diff"])]  # fmt: skip
+    ratios = [
+        abs(float(row["diff"])) / (float(row["diff_high"]) - float(row["diff"]))
+        for row in rows
+        if row["n_pairs"] == "3" and float(row["diff_high"]) > float(row["diff"])
+    ]
     assert len(ratios) > 10
     assert ratios == sorted(ratios, reverse=True)
     look(browser, folder, "#explorer?metric=runtime+accuracy&sort=difference")
     assert browser.execute_script(sizes) == [False] * 4
-    found = [float(row["diff"]) for row in csv.DictReader(selection(browser, "selection.csv").splitlines())]
+    found = [
+        float(row["diff"])
+        for row in csv.DictReader(selection(browser, "selection.csv").splitlines())
+    ]
     assert found == sorted(found, reverse=True)
 
 
 @pytest.mark.slow
-def test_a_line_shows_its_seeds_reason_and_files_and_has_an_address(browser: Any, folder: Path) -> None:
+def test_a_line_shows_its_seeds_reason_and_files_and_has_an_address(
+    browser: Any, folder: Path
+) -> None:
     look(browser, folder, "#explorer?step=smt&variant=lambda-gelu&workload=digits-mlp")
     click(browser, "#explorer-rows button")
     text = said(browser, "told")
@@ -242,15 +326,25 @@ def test_a_line_shows_its_seeds_reason_and_files_and_has_an_address(browser: Any
     look(browser, folder, address[address.index("#") :])
     assert browser.execute_script("return document.getElementById('explorer-drawer').open")
     assert said(browser, "title").endswith("lambda-gelu on digits-mlp")
-    look(browser, folder, "#explorer?metric=accuracy&step=accuracy&variant=relu&workload=digits-mlp")
+    look(
+        browser, folder, "#explorer?metric=accuracy&step=accuracy&variant=relu&workload=digits-mlp"
+    )
     hover = "document.querySelector('#explorer-rows tr').dispatchEvent(new Event('mouseenter'))"
     browser.execute_script(hover)
-    assert browser.execute_script("return document.querySelectorAll('#explorer-rows .seed').length") == 3
+    assert (
+        browser.execute_script("return document.querySelectorAll('#explorer-rows .seed').length")
+        == 3
+    )
 
 
 @pytest.mark.slow
-def test_a_counterexample_is_shown_as_three_images_in_the_lines_of_its_radius_alone(browser: Any, folder: Path) -> None:
-    images = "return [...document.querySelectorAll('#explorer-told img')].map((each) => [each.alt, each.naturalWidth])"
+def test_a_counterexample_is_shown_as_three_images_in_the_lines_of_its_radius_alone(
+    browser: Any, folder: Path
+) -> None:
+    images = (
+        "return [...document.querySelectorAll('#explorer-told img')].map((each) => [each.alt,"
+        " each.naturalWidth])"
+    )
     browser.get_log("browser")
     look(browser, folder, PICTURED, width=390)
     found = until(lambda: [each for each in browser.execute_script(images) if each[1]])
@@ -260,7 +354,8 @@ def test_a_counterexample_is_shown_as_three_images_in_the_lines_of_its_radius_al
     for caption in ("clean: class 3", "adversarial: class 8", "difference × 8, grey is none"):
         assert caption in text
     script = (
-        "return [...document.querySelectorAll('#explorer-told figure')].map((each) => each.getBoundingClientRect())"
+        "return [...document.querySelectorAll('#explorer-told figure')].map((each) =>"
+        " each.getBoundingClientRect())"
     )
     boxes = browser.execute_script(script)
     assert all(0 < each["left"] < each["right"] < 390 and each["width"] > 60 for each in boxes)
@@ -281,7 +376,12 @@ def test_the_answer_of_a_variant_is_chosen_and_linked_and_links_lead_into_what_i
     assert shown(browser, "[data-variant]", "data-variant") == ["gelu-swap"]
     assert browser.current_url.endswith("#answer-gelu-swap")
     look(browser, folder, "#table-verdicts")
-    assert browser.execute_script("return document.querySelectorAll('#table-verdicts tbody tr').length") > 10
+    assert (
+        browser.execute_script(
+            "return document.querySelectorAll('#table-verdicts tbody tr').length"
+        )
+        > 10
+    )
     click(browser, "#section-bounds .words button, #section-quantize .words button")
     assert browser.execute_script("return document.querySelectorAll(':popover-open').length") == 1
 
@@ -294,7 +394,11 @@ def test_nothing_is_asked_of_any_network_and_nothing_is_refused(browser: Any, fo
     click(browser, "#explorer-rows button")
     click(browser, "#explorer-csv")
     events = [json.loads(each["message"])["message"] for each in browser.get_log("performance")]
-    asked = [each["params"]["request"]["url"] for each in events if each["method"] == "Network.requestWillBeSent"]
+    asked = [
+        each["params"]["request"]["url"]
+        for each in events
+        if each["method"] == "Network.requestWillBeSent"
+    ]
     assert {url.partition(":")[0] for url in asked} <= {"file", "about", "blob"}
     assert len([url for url in asked if url.startswith("file:")]) == 1
     assert browser.get_log("browser") == []
@@ -304,7 +408,9 @@ def test_nothing_is_asked_of_any_network_and_nothing_is_refused(browser: Any, fo
 @pytest.mark.parametrize(
     ("place", "dark"), [("", False), ("", True), ("#explorer?resolved=1", True), (PICTURED, False)]
 )
-def test_axe_finds_nothing_that_keeps_people_from_using_it(browser: Any, folder: Path, dark: bool, place: str) -> None:
+def test_axe_finds_nothing_that_keeps_people_from_using_it(
+    browser: Any, folder: Path, dark: bool, place: str
+) -> None:
     look(browser, folder, place, dark=dark)
     if place == PICTURED:
         until(lambda: shown(browser, "#explorer-drawer img", "alt"))
@@ -312,7 +418,9 @@ def test_axe_finds_nothing_that_keeps_people_from_using_it(browser: Any, folder:
         for each in ("details[data-part] summary", "#explorer-metric summary"):
             click(browser, each)
     browser.execute_script(AXE.read_text(encoding="utf-8"))
-    found = browser.execute_async_script("axe.run().then((each) => arguments[arguments.length - 1](each.violations))")
+    found = browser.execute_async_script(
+        "axe.run().then((each) => arguments[arguments.length - 1](each.violations))"
+    )
     told = [(each["id"], [node["html"][:160] for node in each["nodes"][:3]]) for each in found]
     assert told == []
 
@@ -321,35 +429,46 @@ def test_axe_finds_nothing_that_keeps_people_from_using_it(browser: Any, folder:
 def test_a_phone_shows_it_without_scrolling_sideways(browser: Any, folder: Path) -> None:
     look(browser, folder, width=390)
     assert browser.execute_script("return document.documentElement.scrollWidth") == 390
-    script = """return [...document.querySelectorAll('main p, main td, main th, main text')].filter((each) => {
+    script = """const texts = document.querySelectorAll('main p, main td, main th, main text');
+        return [...texts].filter((each) => {
         const turn = each.getScreenCTM?.() ?? { a: 1, b: 0 };
         const size = Math.hypot(turn.a, turn.b) * parseFloat(getComputedStyle(each).fontSize);
         return each.getClientRects().length && size < 9;
     }).map((each) => each.textContent)"""
     assert browser.execute_script(script) == []
-    # The first table has its columns side by side, and captions do not go on behind the edge where tables do.
+    # The first table has its columns side by side, and captions do not go on behind the edge where
+    # tables do.
     script = "return document.querySelector('.box:has(.matrix)').scrollWidth"
     assert browser.execute_script(script) <= 390 - 2 * 16
-    ends = "[...document.querySelectorAll('caption')].map((each) => each.getBoundingClientRect().right)"
+    ends = (
+        "[...document.querySelectorAll('caption')].map((each) =>"
+        " each.getBoundingClientRect().right)"
+    )
     assert browser.execute_script(f"return Math.max(...{ends})") <= 390
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "media"), [(1300, ""), (390, ""), (700, "print")])
-def test_no_reason_in_the_first_table_is_cut_off(browser: Any, folder: Path, width: int, media: str) -> None:
+def test_no_reason_in_the_first_table_is_cut_off(
+    browser: Any, folder: Path, width: int, media: str
+) -> None:
     look(browser, folder, width=width)
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media})
-    parts = "[...document.querySelectorAll('.matrix .why')].filter((each) => each.getClientRects().length)"
+    parts = (
+        "[...document.querySelectorAll('.matrix .why')].filter((each) =>"
+        " each.getClientRects().length)"
+    )
     longest, cut = browser.execute_script(
         f"const parts = {parts}; return [Math.max(...parts.map((each) => each.textContent.length)),"
-        " parts.filter((each) => each.scrollHeight > each.clientHeight + 1).map((each) => each.textContent)]"
+        " parts.filter((each) => each.scrollHeight > each.clientHeight + 1).map((each) =>"
+        " each.textContent)]"
     )
     assert longest > 80
     assert cut == []
 
 
 @pytest.mark.slow
-def test_print_has_the_answer_and_the_sections_and_without_script_the_page_says_where_the_tables_are(
+def test_print_has_answer_and_sections_and_without_script_the_page_tells_of_the_tables(
     browser: Any, folder: Path
 ) -> None:
     look(browser, folder)
@@ -363,7 +482,10 @@ def test_print_has_the_answer_and_the_sections_and_without_script_the_page_says_
     browser.switch_to.new_window("tab")
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     browser.get((folder / "report.html").as_uri())
-    displayed = {name: browser.find_element("id", f"explorer-{name}").is_displayed() for name in ("without", "body")}
+    displayed = {
+        name: browser.find_element("id", f"explorer-{name}").is_displayed()
+        for name in ("without", "body")
+    }
     told = browser.find_element("id", "explorer-without").text
     arms = [each.is_displayed() for each in browser.find_elements("css selector", "[data-variant]")]
     browser.close()

@@ -1,4 +1,6 @@
-"""The learnt hardness in the report: order of layers, drift, what it goes with; figures; and pages of many variants."""
+"""The learnt hardness in the report: order of layers, drift, what it goes with; figures; and
+pages of many variants.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,12 @@ from evalsuite.report.tables import comparison, text_lines
 from evalsuite.results import Row, row_of
 
 LAYERS = ("blocks.0.act", "blocks.1.act", "blocks.2.act", "blocks.3.act")
-LEARNT = {0: (1.5, 1.6, 1.7, 1.9), 1: (1.5, 1.7, 1.6, 2.0), 2: (1.6, 1.5, 1.8, 2.1), 3: (1.4, 1.6, 1.7, 1.8)}
+LEARNT = {
+    0: (1.5, 1.6, 1.7, 1.9),
+    1: (1.5, 1.7, 1.6, 2.0),
+    2: (1.6, 1.5, 1.8, 2.1),
+    3: (1.4, 1.6, 1.7, 1.8),
+}
 INITIAL = 1.7
 
 
@@ -45,12 +52,24 @@ def profile(variant: str, seed: int, learnt: tuple[float, ...], workload: str = 
             Metric("hardness_drift", value - INITIAL, "lambda", Direction.NEUTRAL, where),
         ]
         for progress, at in ((0.0, INITIAL), (0.5, value), (1.0, end)):
-            metrics.append(Metric("hardness_profile", at, "lambda", Direction.NEUTRAL, {**where, "progress": progress}))
-        rows += [row_of(metric, job(variant, seed, "train", workload=workload)) for metric in metrics]
+            metrics.append(
+                Metric(
+                    "hardness_profile",
+                    at,
+                    "lambda",
+                    Direction.NEUTRAL,
+                    {**where, "progress": progress},
+                )
+            )
+        rows += [
+            row_of(metric, job(variant, seed, "train", workload=workload)) for metric in metrics
+        ]
     return rows
 
 
-def run_rows(workloads: tuple[str, ...] = ("w",), seeds: tuple[int, ...] = (0, 1, 2, 3)) -> list[Row]:
+def run_rows(
+    workloads: tuple[str, ...] = ("w",), seeds: tuple[int, ...] = (0, 1, 2, 3)
+) -> list[Row]:
     """Accuracy rises with the mean drift, loss too: a relation to the good and one to the bad."""
     rows = []
     for workload in workloads:
@@ -74,7 +93,12 @@ def found_relations(rows: list[Row]) -> dict[tuple[str, str], Any]:
 
 
 @pytest.mark.parametrize(
-    ("x", "y"), [((1, 2, 3, 4), (2, 1, 4, 3)), ((1, 1, 2, 3), (3, 1, 2, 2)), ((5, 4, 1, 2, 9), (1, 2, 3, 4, 5))]
+    ("x", "y"),
+    [
+        ((1, 2, 3, 4), (2, 1, 4, 3)),
+        ((1, 1, 2, 3), (3, 1, 2, 2)),
+        ((5, 4, 1, 2, 9), (1, 2, 3, 4, 5)),
+    ],
 )
 def test_spearman_agrees_with_scipy(x: tuple[float, ...], y: tuple[float, ...]) -> None:
     assert spearman(x, y) == pytest.approx(spearmanr(x, y).statistic)
@@ -148,7 +172,11 @@ def test_layer_order_and_drift() -> None:
 
 
 def test_layers_without_what_was_learnt_have_no_drift_and_no_order() -> None:
-    rows = [row for row in run_rows() if not (row.metric == "learnt_hardness" and LAYERS[0] in row.setting)]
+    rows = [
+        row
+        for row in run_rows()
+        if not (row.metric == "learnt_hardness" and LAYERS[0] in row.setting)
+    ]
     assert list(drifts_of(rows).index) == list(LAYERS[1:])
     rows = [row for row in run_rows() if row.metric != "learnt_hardness"]
     assert {each.reason for each in orders_of(rows)} == {"not defined: 0 layers"}
@@ -186,22 +214,33 @@ def test_what_holm_puts_out_of_reach_is_beyond_these_seeds() -> None:
 
 def certificate(variant: str, seed: int) -> list[Row]:
     return [
-        row_of(Metric(name, value / hardness, "logit", Direction.LOWER, {"eps": eps, "hardness": hardness}),
-               job(variant, seed, "swap-certificate"))
-        for eps in (0.0, 0.01) for hardness in (10.0, 40.0, 160.0)
+        row_of(
+            Metric(
+                name, value / hardness, "logit", Direction.LOWER, {"eps": eps, "hardness": hardness}
+            ),
+            job(variant, seed, "swap-certificate"),
+        )
+        for eps in (0.0, 0.01)
+        for hardness in (10.0, 40.0, 160.0)
         for name, value in (("certified_disruption", 1 + 50 * eps), ("observed_disruption", 0.2))
-    ]  # fmt: skip
+    ]
 
 
 def test_profiles_and_certificates_are_drawn_and_flood_no_table(tmp_path: Path) -> None:
-    rows = run_rows() + [row for seed in range(4) for name in ("gelu", "annealed") for row in certificate(name, seed)]
+    rows = run_rows() + [
+        row for seed in range(4) for name in ("gelu", "annealed") for row in certificate(name, seed)
+    ]
     page = written_page(tmp_path, rows, sample_record(variants=[]))
     for text in (
-        "Hardness profile, w.", "Layer order of the learnt hardness, w.",
-        "0 of 2 tests resolved, 2 beyond what so few seeds can resolve", "Certified against observed disruption, w.",
-    ):  # fmt: skip
+        "Hardness profile, w.",
+        "Layer order of the learnt hardness, w.",
+        "0 of 2 tests resolved, 2 beyond what so few seeds can resolve",
+        "Certified against observed disruption, w.",
+    ):
         assert text in page.whole
-    (image,) = [each["aria-label"] for each in page.attributes("svg") if "disruption" in each["aria-label"]]
+    (image,) = [
+        each["aria-label"] for each in page.attributes("svg") if "disruption" in each["aria-label"]
+    ]
     assert image.endswith("annealed, gelu; ε = 0.0, 0.01.")
     assert "hardness profile" not in (tmp_path / "report.md").read_text(encoding="utf-8")
     metrics = {line["metric"] for line in csv_lines(tmp_path / "tables" / "comparison.csv")}
@@ -231,9 +270,21 @@ def test_many_variants_turn_the_glance_and_split_the_curves(tmp_path: Path) -> N
 
 def test_groups_hold_all_variants_and_the_baseline_each_with_its_own_look() -> None:
     names = [
-        "gelu", "gelu-swap", "swap-refit", "swap-recalibrated", "swap-finetuned", "post-hoc", "hard-switch",
-        "lambda-gelu", "lambda-gelu-swap", "annealed", "swish-annealed", "prelu", "prelu-swap", "relu",
-    ]  # fmt: skip
+        "gelu",
+        "gelu-swap",
+        "swap-refit",
+        "swap-recalibrated",
+        "swap-finetuned",
+        "post-hoc",
+        "hard-switch",
+        "lambda-gelu",
+        "lambda-gelu-swap",
+        "annealed",
+        "swish-annealed",
+        "prelu",
+        "prelu-swap",
+        "relu",
+    ]
     found = groups(names)
     assert [name for group in found for name in group[1:]] == names[1:]
     for group in found:
@@ -241,7 +292,9 @@ def test_groups_hold_all_variants_and_the_baseline_each_with_its_own_look() -> N
         assert len(group) <= 6
         known = looks(group)
         assert (
-            len({each.colour for each in known.values()}) == len({each.marker for each in known.values()}) == len(group)
+            len({each.colour for each in known.values()})
+            == len({each.marker for each in known.values()})
+            == len(group)
         )
     assert len({(each.colour, each.marker) for each in looks(names).values()}) == len(names)
     assert groups(names[:5]) == [names[:5]]

@@ -1,4 +1,6 @@
-"""The decision matrix against rows of known truth, its rates in simulation, and what a stranger's section adds."""
+"""The decision matrix against rows of known truth, its rates in simulation, and what a
+stranger's section adds.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def endpoint(direction: Direction = HIGHER, unit: str = "fraction") -> Endpoint:
 
 
 def contrast(gap: float, spread: Sequence[float] = NOISE, label: str = "w") -> Contrast:
-    own = {seed: base + gap + more for seed, (base, more) in enumerate(zip(BASE, spread, strict=False))}
+    own = {
+        seed: base + gap + more for seed, (base, more) in enumerate(zip(BASE, spread, strict=False))
+    }
     return Contrast(label, own, dict(enumerate(BASE[: len(own)])))
 
 
@@ -54,11 +58,17 @@ def cell(evidence: Evidence | None, asked: Endpoint | None = None) -> MatrixCell
 @pytest.mark.parametrize(
     ("gap", "direction", "reading"),
     [
-        (0.05, HIGHER, Reading.HELPS), (-0.05, HIGHER, Reading.COSTS), (0.05, LOWER, Reading.COSTS),
-        (-0.05, LOWER, Reading.HELPS), (0.0, HIGHER, Reading.NO_WORSE), (0.0, LOWER, Reading.NO_WORSE),
+        (0.05, HIGHER, Reading.HELPS),
+        (-0.05, HIGHER, Reading.COSTS),
+        (0.05, LOWER, Reading.COSTS),
+        (-0.05, LOWER, Reading.HELPS),
+        (0.0, HIGHER, Reading.NO_WORSE),
+        (0.0, LOWER, Reading.NO_WORSE),
     ],
-)  # fmt: skip
-def test_a_difference_is_read_in_the_endpoints_direction(gap: float, direction: Direction, reading: Reading) -> None:
+)
+def test_a_difference_is_read_in_the_endpoints_direction(
+    gap: float, direction: Direction, reading: Reading
+) -> None:
     found = cell(Evidence(contrast(gap)), endpoint(direction))
     assert found.reading is reading
     test = ttest_1samp([gap + each for each in NOISE], 0.0)
@@ -79,7 +89,10 @@ def test_a_member_of_the_family_that_is_resolved_the_other_way_makes_it_mixed() 
 def test_no_worse_on_the_mean_does_not_hide_a_setting_that_costs_the_margin() -> None:
     lost = [contrast(0.03, label="8 bits"), contrast(-0.03, label="4 bits")]
     found = cell(Evidence(contrast(0.0), lost))
-    assert (found.reading, found.words) == (Reading.MIXED, "mixed: no worse on the mean, and costs at 4 bits")
+    assert (found.reading, found.words) == (
+        Reading.MIXED,
+        "mixed: no worse on the mean, and costs at 4 bits",
+    )
     slight = [contrast(0.005, label="8 bits"), contrast(-0.005, label="4 bits")]
     assert cell(Evidence(contrast(0.0), slight)).reading is Reading.NO_WORSE
 
@@ -96,15 +109,26 @@ def test_too_few_seeds_say_how_many_it_would_take() -> None:
     found = cell(Evidence(contrast(0.004, WIDE)))
     assert found.reading is Reading.UNRESOLVED
     deviation = np.std(WIDE, ddof=1)
-    needed = next(n for n in range(2, 2000) if (t.ppf(0.975, n - 1) + t.ppf(0.8, n - 1)) * deviation / n**0.5 <= 0.01)
-    assert found.words == f"not resolved (a difference of the margin would take about {needed} seeds)"
+    needed = next(
+        n
+        for n in range(2, 2000)
+        if (t.ppf(0.975, n - 1) + t.ppf(0.8, n - 1)) * deviation / n**0.5 <= 0.01
+    )
+    assert (
+        found.words == f"not resolved (a difference of the margin would take about {needed} seeds)"
+    )
 
 
 def test_what_only_its_own_interval_resolves_says_that_the_adjustment_undoes_it() -> None:
-    rows = [matrix_row("demo", endpoint(), {"w": Evidence(contrast(gap, WIDE))}) for gap in (-0.06, *[0.0] * 20)]
+    rows = [
+        matrix_row("demo", endpoint(), {"w": Evidence(contrast(gap, WIDE))})
+        for gap in (-0.06, *[0.0] * 20)
+    ]
     found = read_rows(rows)[0].cells["w"]
     assert found.estimate.high < 0
-    assert found.words.startswith("not resolved after Holm's adjustment (a difference of the margin would take about ")
+    assert found.words.startswith(
+        "not resolved after Holm's adjustment (a difference of the margin would take about "
+    )
 
 
 SAME = (0.0,) * 5
@@ -113,26 +137,46 @@ SAME = (0.0,) * 5
 @pytest.mark.parametrize(
     ("evidence", "unit", "reading", "words"),
     [
-        (Evidence(Contrast("w", {}, dict(enumerate(BASE)), "relu: crashed: signal 11")), "fraction",
-         Reading.UNMEASURED, "not measured: relu: crashed: signal 11"),
+        (
+            Evidence(Contrast("w", {}, dict(enumerate(BASE)), "relu: crashed: signal 11")),
+            "fraction",
+            Reading.UNMEASURED,
+            "not measured: relu: crashed: signal 11",
+        ),
         (None, "fraction", Reading.UNMEASURED, "not measured: not asked"),
-        (Evidence(Contrast("w", {7: 0.9}, dict(enumerate(BASE)))), "fraction",
-         Reading.UNMEASURED, "not measured: no seed in common with the baseline"),
-        (Evidence(contrast(0.5, NOISE[:1])), "fraction", Reading.UNRESOLVED, "not resolved: one seed"),
+        (
+            Evidence(Contrast("w", {7: 0.9}, dict(enumerate(BASE)))),
+            "fraction",
+            Reading.UNMEASURED,
+            "not measured: no seed in common with the baseline",
+        ),
+        (
+            Evidence(contrast(0.5, NOISE[:1])),
+            "fraction",
+            Reading.UNRESOLVED,
+            "not resolved: one seed",
+        ),
         # The same in every seed resolves a property of the network, and no share of samples.
-        (Evidence(contrast(0.05, SAME)), "fraction", Reading.UNRESOLVED, "not resolved: the same in every seed"),
+        (
+            Evidence(contrast(0.05, SAME)),
+            "fraction",
+            Reading.UNRESOLVED,
+            "not resolved: the same in every seed",
+        ),
         (Evidence(contrast(0.05, SAME)), "share", Reading.FACT, "a fact, not tested"),
         (Evidence(contrast(0.0, SAME)), "share", Reading.FACT, "a fact, not tested"),
         (Evidence(contrast(-0.004)), "fraction", Reading.COSTS, "costs, less than the margin"),
         (Evidence(contrast(-0.05)), "fraction", Reading.COSTS, "costs"),
     ],
-)  # fmt: skip
+)
 def test_words(evidence: Evidence | None, unit: str, reading: Reading, words: str) -> None:
     found = cell(evidence, endpoint(unit=unit))
     assert (found.reading, found.words) == (reading, words)
 
 
-def row_with(found: Mapping[str, Evidence | None], seeds: Mapping[str, int] | None = None) -> MatrixRow:
+def row_with(
+    found: Mapping[str, Evidence | None], seeds: Mapping[str, int] | None = None
+) -> MatrixRow:
     """The row of one question, read by itself."""
     (row,) = read_rows([matrix_row("demo", endpoint(), found, *([seeds] if seeds else []))])
     return row
@@ -148,8 +192,13 @@ def test_sentences_name_the_workloads() -> None:
     row = row_with({"v": Evidence(contrast(0.05)), "w": Evidence(contrast(-0.05))})
     assert [each.reading for each in row.cells.values()] == [Reading.HELPS, Reading.COSTS]
     assert row.pooled.reading is Reading.MIXED  # workloads that turn make all of them mixed
-    assert sentence(row) == "relu in the place of gelu helps a question (on v); costs a question (on w)."
-    row = row_with({name: Evidence(contrast(0.0)) for name in "abcd"} | {"w": Evidence(contrast(0.0, WIDE))})
+    assert (
+        sentence(row)
+        == "relu in the place of gelu helps a question (on v); costs a question (on w)."
+    )
+    row = row_with(
+        {name: Evidence(contrast(0.0)) for name in "abcd"} | {"w": Evidence(contrast(0.0, WIDE))}
+    )
     assert row.cells["w"].reading is Reading.UNRESOLVED
     row = replace(row, pooled=replace(row.pooled, reading=Reading.NO_WORSE))
     assert sentence(row).endswith("in a question (on average over 5 workloads, not resolved on w).")
@@ -165,7 +214,11 @@ def test_missing_seeds_and_workloads_are_said() -> None:
     together = "2 of 3 workloads together, by itself on w, v: n = 3 of 5 seeds, not measured on x"
     assert sentence(row).endswith(f"helps a question ({together}).")
     # Where no workload has two seeds the mean says why there is none.
-    found = {"v": None, "w": Evidence(contrast(0.5, NOISE[:1])), "x": Evidence(Contrast("w", reason="one point"))}
+    found = {
+        "v": None,
+        "w": Evidence(contrast(0.5, NOISE[:1])),
+        "x": Evidence(Contrast("w", reason="one point")),
+    }
     assert row_with(found).pooled.words == "not measured: one seed"
     assert row_with({"x": found["x"]}).pooled.words == "not measured: one point"
 
@@ -179,7 +232,9 @@ def test_values_that_are_no_numbers_are_no_seeds() -> None:
 def test_of_fewer_than_four_fifths_of_the_seeds_nothing_is_concluded() -> None:
     pair = contrast(0.05)
     for lost, reading in ((1, Reading.HELPS), (2, Reading.UNRESOLVED)):
-        found = Evidence(Contrast("w", {**pair.own, **dict.fromkeys(range(lost), math.nan)}, pair.other))
+        found = Evidence(
+            Contrast("w", {**pair.own, **dict.fromkeys(range(lost), math.nan)}, pair.other)
+        )
         assert row_with({"w": found}, {"w": 5}).cells["w"].reading is reading
 
 
@@ -189,16 +244,21 @@ def test_holm_counts_every_test_of_the_screen() -> None:
     p = one.cells["v"].p
     assert p < 0.05 / 7
     assert read_rows([one])[0].cells["v"].p_adjusted == pytest.approx(p)
-    quiet = matrix_row("demo", endpoint(), {"v": Evidence(contrast(0.0, WIDE)), "w": Evidence(contrast(0.0, WIDE))})
+    quiet = matrix_row(
+        "demo", endpoint(), {"v": Evidence(contrast(0.0, WIDE)), "w": Evidence(contrast(0.0, WIDE))}
+    )
     first, *_ = read_rows([one, quiet, quiet])
-    assert first.cells["v"].p_adjusted == pytest.approx(7 * p)  # two cells and a pooled one in each quiet row
+    # two cells and a pooled one in each quiet row
+    assert first.cells["v"].p_adjusted == pytest.approx(7 * p)
 
 
 def run_of() -> Run:
     """relu and annealed are better alike, silu is not: three variants, of which one is declared."""
     better = [each + 0.04 + more for each, more in zip(BASE, NOISE, strict=True)]
     quiet = [each + more for each, more in zip(BASE, WIDE, strict=True)]
-    rows = rows_of("accuracy", "accuracy", {"gelu": BASE, "relu": better, "silu": quiet, "annealed": better})
+    rows = rows_of(
+        "accuracy", "accuracy", {"gelu": BASE, "relu": better, "silu": quiet, "annealed": better}
+    )
     return read_run(rows)
 
 
@@ -212,9 +272,14 @@ def test_the_declared_variant_is_a_family_and_all_others_are_one() -> None:
 
 
 def test_a_number_of_the_matrix_has_its_verdict_in_the_comparison() -> None:
-    """0.0053 alone, and 0.059 with the other ten variants: neither better at a glance nor in the matrix."""
+    """0.0053 alone, and 0.059 with the other ten variants: neither better at a glance nor in the
+    matrix.
+    """
     rise = [each + 0.02 + more / 4 for each, more in zip(BASE, WIDE, strict=True)]
-    quiet = {f"quiet-{i}": [each + more for each, more in zip(BASE, WIDE, strict=True)] for i in range(10)}
+    quiet = {
+        f"quiet-{i}": [each + more for each, more in zip(BASE, WIDE, strict=True)]
+        for i in range(10)
+    }
     for name, helps in (("annealed", True), ("relu", False)):
         values = {"gelu": BASE, "annealed": BASE, **quiet, name: rise}
         rows = [*rows_of("accuracy", "accuracy", values), *rows_of("nll", "accuracy", values)]
@@ -223,7 +288,10 @@ def test_a_number_of_the_matrix_has_its_verdict_in_the_comparison() -> None:
         assert 0.005 < found.p < 0.05
         assert (found.reading is Reading.HELPS) is helps
         lines = content.compared[content.compared["variant"] == name].set_index("metric")
-        assert (lines.loc["accuracy", "better"], bool(lines.loc["accuracy", "resolved"])) == ("better" * helps, helps)
+        assert (lines.loc["accuracy", "better"], bool(lines.loc["accuracy", "resolved"])) == (
+            "better" * helps,
+            helps,
+        )
         # Among the eleven of its step another number is resolved no more.
         assert (lines.loc["nll", "better"], bool(lines.loc["nll", "resolved"])) == ("", False)
         assert lines.loc["accuracy", "diff"] == found.estimate.mean  # type: ignore[union-attr]
@@ -232,7 +300,11 @@ def test_a_number_of_the_matrix_has_its_verdict_in_the_comparison() -> None:
 def test_the_first_screen_says_what_the_run_does_not_answer() -> None:
     content = run_of()
     assert content.unanswered.startswith("Not answered by this run: ")
-    told = {"accuracy verified exactly": True, "accuracy in float": False, "certified accuracy": False}
+    told = {
+        "accuracy verified exactly": True,
+        "accuracy in float": False,
+        "certified accuracy": False,
+    }
     assert {asked: asked in content.unanswered for asked in told} == told
     assert content.unanswered in Page(render(content)).text
     assert content.unanswered in markdown(content)
@@ -245,9 +317,15 @@ def test_the_margins_are_the_protocols() -> None:
         for line in text.splitlines()
         if "| A |" in line or "| B |" in line
     }
-    declared = {each.question: each.margin for section in sections().values() for each in section.endpoints}
+    declared = {
+        each.question: each.margin for section in sections().values() for each in section.endpoints
+    }
     quality = margins["Does annealing keep the quality in float?"]
-    assert quality == margins["Does ReLU quantize better where the swap hurts?"] == "0.5 points; 0.01 bits"
+    assert (
+        quality
+        == margins["Does ReLU quantize better where the swap hurts?"]
+        == "0.5 points; 0.01 bits"
+    )
     assert margins["Does it prune better?"] == "the same"
     assert declared["accuracy in float"] == declared["accuracy with 8-bit integers"] == 0.005
     assert declared["accuracy with 4-bit integers"] == 0.005
@@ -263,7 +341,9 @@ def test_the_margins_are_the_protocols() -> None:
 
 
 def test_the_mean_over_workloads_by_hand() -> None:
-    """The mean over these workloads: Welch's t test of two samples is the same sum of two variances."""
+    """The mean over these workloads: Welch's t test of two samples is the same sum of two
+    variances.
+    """
     one, other = [0.03 + each for each in WIDE], [0.01 - 3 * each for each in WIDE[:4]]
     found = mean_over_workloads([mean_interval(one), mean_interval(other)])
     welch = ttest_ind(one, np.negative(other), equal_var=False)
@@ -274,8 +354,12 @@ def test_the_mean_over_workloads_by_hand() -> None:
 
 
 def test_workloads_that_differ_do_not_widen_the_mean_over_them() -> None:
-    """Three effects far apart, each known well: their mean is known well, and nothing is said of a fourth workload."""
-    found = mean_over_workloads([mean_interval([center + each for each in NOISE]) for center in (0.01, 0.02, 0.06)])
+    """Three effects far apart, each known well: their mean is known well, and nothing is said of
+    a fourth workload.
+    """
+    found = mean_over_workloads(
+        [mean_interval([center + each for each in NOISE]) for center in (0.01, 0.02, 0.06)]
+    )
     spread = np.std(NOISE, ddof=1) / math.sqrt(5)
     assert found.half_width == pytest.approx(t.ppf(0.975, 12) * spread / math.sqrt(3))
     assert found.mean == pytest.approx(0.03)
@@ -285,7 +369,9 @@ def test_a_workload_without_spread_adds_none_to_the_mean() -> None:
     """0.02 in all seeds, and 0.02 ± much: the mean is half as uncertain as the second."""
     wide = mean_interval([0.02 + each for each in WIDE])
     found = mean_over_workloads([Estimate(0.02, 0.02, 0.02, 5, constant=True), wide])
-    assert (found.half_width, found.p) == pytest.approx((wide.half_width / 2, ttest_1samp(WIDE, -0.04).pvalue))
+    assert (found.half_width, found.p) == pytest.approx(
+        (wide.half_width / 2, ttest_1samp(WIDE, -0.04).pvalue)
+    )
     same = Estimate(0.02, 0.02, 0.02, 5, constant=True)
     alike = mean_over_workloads([same, replace(same, mean=0.04, low=0.04, high=0.04)])
     assert (alike.mean, alike.p, alike.constant) == (pytest.approx(0.03), None, True)
@@ -317,7 +403,9 @@ def test_an_endpoint_without_margin_or_direction_is_refused() -> None:
         Endpoint("q", lambda run, workload, variant: None, "fraction", Direction.NEUTRAL, 0.1)
 
 
-def rows_of(metric: str, stage: str, values: Mapping[str, Sequence[float]], **setting: float) -> list[Row]:
+def rows_of(
+    metric: str, stage: str, values: Mapping[str, Sequence[float]], **setting: float
+) -> list[Row]:
     return metric_rows(metric, values, stage, **setting)
 
 
@@ -345,13 +433,21 @@ def test_a_task_that_no_question_knows_is_answered_by_its_own_share() -> None:
 def test_a_strangers_section_is_on_the_page_with_its_figure_term_and_row(
     tmp_path: Path, demo_site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    values = {"gelu": BASE, "relu": [each + 0.04 + more for each, more in zip(BASE, NOISE, strict=True)]}
-    rows = [*rows_of("accuracy", "accuracy", {"gelu": BASE, "relu": BASE}),
-            *rows_of("noisy_accuracy", "input-noise", values, sigma=0.1)]  # fmt: skip
+    values = {
+        "gelu": BASE,
+        "relu": [each + 0.04 + more for each, more in zip(BASE, NOISE, strict=True)],
+    }
+    rows = [
+        *rows_of("accuracy", "accuracy", {"gelu": BASE, "relu": BASE}),
+        *rows_of("noisy_accuracy", "input-noise", values, sigma=0.1),
+    ]
     assert "input-noise" not in sections()
     monkeypatch.syspath_prepend(demo_site)
     page = written_page(tmp_path, rows, {"baseline": "gelu"})
-    said = "relu in the place of gelu helps accuracy under noise (on w); is not resolved in accuracy in float."
+    said = (
+        "relu in the place of gelu helps accuracy under noise (on w); is not resolved in accuracy"
+        " in float."
+    )
     assert said in page.text
     assert "section-input-noise" in {each.get("id") for _, each in page.tags}
     assert "Bars of accuracies." in {each.get("aria-label") for each in page.attributes("svg")}
@@ -360,12 +456,17 @@ def test_a_strangers_section_is_on_the_page_with_its_figure_term_and_row(
     assert "The highest accuracy is relu's." in text
     assert "✓" not in text.split("## At a glance")[0]
     assert (tmp_path / "tables" / "input-noise.tex").is_file()
-    assert "accuracy under noise,input-noise,relu,gelu,w," in (tmp_path / "tables" / "matrix.csv").read_text()
+    assert (
+        "accuracy under noise,input-noise,relu,gelu,w,"
+        in (tmp_path / "tables" / "matrix.csv").read_text()
+    )
 
 
 def test_sections_come_in_the_order_of_the_steps() -> None:
     names = list(Run(pd.DataFrame({"stage": ["smt", "quantize"]}), Record({}), "gelu").sections)
-    assert names.index("swap") < names.index("exact") < names.index("quantize") < names.index("bounds")
+    assert (
+        names.index("swap") < names.index("exact") < names.index("quantize") < names.index("bounds")
+    )
 
 
 def test_a_broken_section_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,7 +481,8 @@ def test_a_broken_section_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 def test_no_false_word_stands_on_a_screen_of_true_ones() -> None:
-    """Four variants share a baseline, and two questions have a true effect on one workload of three.
+    """Four variants share a baseline, and two questions have a true effect on one workload of
+    three.
 
     False words on 5 % of first screens at the most, and on 5 % of all others together.
     """
@@ -394,12 +496,17 @@ def test_no_false_word_stands_on_a_screen_of_true_ones() -> None:
             own[:, 0] += 0.5
             for theirs, base in zip(own, level, strict=True):
                 arms = zip(theirs, base, strict=True)
-                pairs = [Contrast("", dict(enumerate(one)), dict(enumerate(other))) for one, other in arms]
+                pairs = [
+                    Contrast("", dict(enumerate(one)), dict(enumerate(other)))
+                    for one, other in arms
+                ]
                 found = dict(zip(workloads, map(Evidence, pairs), strict=True))
                 made.setdefault(variant, []).append(matrix_row("demo", endpoint(), found))
         read = read_screens(made)
         for place, names in enumerate(("a", "bcd")):
-            null = [row.cells[name] for each in names for row in read[each] for name in workloads[1:]]
+            null = [
+                row.cells[name] for each in names for row in read[each] for name in workloads[1:]
+            ]
             wrong[place] += any(each.reading in (Reading.HELPS, Reading.COSTS) for each in null)
     assert (wrong / screens <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / screens)).all()
 
@@ -407,14 +514,19 @@ def test_no_false_word_stands_on_a_screen_of_true_ones() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("between", "seeds"), [(0.0, 3), (0.02, 5)])
 def test_intervals_over_workloads_cover_the_mean_of_these(between: float, seeds: int) -> None:
-    """Of five workloads of unequal spread, however far apart they are: 95 %, give or take three standard errors."""
+    """Of five workloads of unequal spread, however far apart they are: 95 %, give or take three
+    standard errors.
+    """
     draw, covered, trials = np.random.default_rng(1), 0, 800
     for _ in range(trials):
         centers = 0.03 + between * draw.normal(size=5)
         spreads = 0.01 * 2.0 ** np.arange(5)
-        found = mean_over_workloads([
-            mean_interval(list(draw.normal(*each, seeds))) for each in zip(centers, spreads, strict=True)
-        ])  # fmt: skip
+        found = mean_over_workloads(
+            [
+                mean_interval(list(draw.normal(*each, seeds)))
+                for each in zip(centers, spreads, strict=True)
+            ]
+        )
         covered += found.low <= centers.mean() <= found.high  # type: ignore[operator]
     assert abs(covered / trials - 0.95) <= 3 * math.sqrt(0.05 * 0.95 / trials)
 
@@ -423,18 +535,30 @@ def test_intervals_over_workloads_cover_the_mean_of_these(between: float, seeds:
 @pytest.mark.parametrize(
     ("study", "question", "wanted"),
     [
-        ("bounds", "mean certified radius", {"mnist-cnn": Reading.COSTS, "digits-cnn": Reading.HELPS}),
-        ("smt", "accuracy verified exactly", {"moons-mlp": Reading.UNRESOLVED, "digits-tiny-mlp": Reading.UNRESOLVED}),
+        (
+            "bounds",
+            "mean certified radius",
+            {"mnist-cnn": Reading.COSTS, "digits-cnn": Reading.HELPS},
+        ),
+        (
+            "smt",
+            "accuracy verified exactly",
+            {"moons-mlp": Reading.UNRESOLVED, "digits-tiny-mlp": Reading.UNRESOLVED},
+        ),
     ],
 )
-def test_committed_studies_conclude(study: str, question: str, wanted: Mapping[str, Reading]) -> None:
+def test_committed_studies_conclude(
+    study: str, question: str, wanted: Mapping[str, Reading]
+) -> None:
     folder = Path(__file__).parents[2] / "reports" / study
     content = Run.of(folder)
     rows = ((matrix.variant, row) for matrix in content.matrices for row in matrix.rows)
     found = {variant: row for variant, row in rows if row.endpoint.question == question}
     assert {name: found["annealed"].cells[name].reading for name in wanted} == wanted
     if study == "smt":  # none of its distances and shares is resolved for the better
-        assert not any(cell.reading is Reading.HELPS for row in found.values() for cell in row.cells.values())
+        assert not any(
+            cell.reading is Reading.HELPS for row in found.values() for cell in row.cells.values()
+        )
 
 
 def test_no_interval_reaches_beyond_what_is_possible() -> None:
@@ -454,7 +578,8 @@ def test_no_interval_reaches_beyond_what_is_possible() -> None:
     [
         (Estimate(0.98, 0.83, 1.13, 3), "98.0 [83.0, 100.0]"),
         (Estimate(0.02, -0.1, 0.14, 3), "2.0 [0, 14.0]"),
-        (Estimate(-0.02, -0.1, 0.06, 3), "−2.0 ± 8.0"),  # a difference, as a drop of accuracy, may be negative
+        # a difference, as a drop of accuracy, may be negative
+        (Estimate(-0.02, -0.1, 0.06, 3), "−2.0 ± 8.0"),
         (Estimate(0.5, 0.4, 0.6, 3), "50.0 ± 10.0"),
         (Estimate(0.5, None, None, 1), "50.0"),
     ],
@@ -466,7 +591,10 @@ def test_a_mean_in_percent_stays_between_0_and_100(mean: Estimate, text: str) ->
 def test_a_gain_that_the_adjustment_undoes_is_not_called_no_worse() -> None:
     """[0.8, 16.3] points with a margin of 1 read "no worse than the margin"."""
     wide = (0.03, -0.03, 0.02, -0.03, 0.01)
-    rows = [matrix_row("demo", endpoint(), {"w": Evidence(contrast(gap, wide))}) for gap in (0.04, *[0.0] * 30)]
+    rows = [
+        matrix_row("demo", endpoint(), {"w": Evidence(contrast(gap, wide))})
+        for gap in (0.04, *[0.0] * 30)
+    ]
     found = read_rows(rows)[0].cells["w"]
     assert 0 < found.estimate.low < found.estimate.high
     assert found.p_adjusted > 0.05
@@ -478,22 +606,31 @@ def test_a_sentence_names_the_seeds_that_are_missing() -> None:
     assert found.cells["w"].reading is Reading.HELPS
     assert sentence(found).endswith("helps a question (on w, n = 4 of 5 seeds).")
     quiet = row_with({"w": Evidence(contrast(0.0, NOISE[:4]))}, {"w": 5})
-    assert sentence(quiet).endswith("is no worse than the margin in a question (w: n = 4 of 5 seeds).")
+    assert sentence(quiet).endswith(
+        "is no worse than the margin in a question (w: n = 4 of 5 seeds)."
+    )
 
 
 def test_a_table_marks_a_number_as_the_matrix_concludes_from_it() -> None:
     """No "worse" stands beside "not resolved" for the same number."""
     shown = Estimate(-0.02, -0.03, -0.01, 5, p=0.004)
     other = Estimate(-0.05, -0.06, -0.04, 5, p=0.001)
-    cells = [GridCell("−2", tone="worse", difference=shown), GridCell("−5", tone="worse", difference=other)]
-    screen = {("q", "w", "relu"): MatrixCell(Reading.UNRESOLVED, replace(shown, p=0.0041), p_adjusted=0.2)}
+    cells = [
+        GridCell("−2", tone="worse", difference=shown),
+        GridCell("−5", tone="worse", difference=other),
+    ]
+    screen = {
+        ("q", "w", "relu"): MatrixCell(Reading.UNRESOLVED, replace(shown, p=0.0041), p_adjusted=0.2)
+    }
     (row,) = with_tones(Grid("g", "", ("a", "b"), (tuple(cells),)), tones_of(screen)).rows
     assert [each.tone for each in row] == ["", "worse"]
     costs = {("q", "w", "relu"): replace(screen["q", "w", "relu"], reading=Reading.COSTS)}
     assert tones_of(costs) == {replace(shown, p=None): "worse"}
 
 
-@pytest.mark.parametrize(("baseline", "named"), [("gelu", "GELU"), ("silu", "SiLU"), ("my-gate", "my-gate")])
+@pytest.mark.parametrize(
+    ("baseline", "named"), [("gelu", "GELU"), ("silu", "SiLU"), ("my-gate", "my-gate")]
+)
 def test_the_title_names_the_baseline(baseline: str, named: str) -> None:
     rows = frame_of(rows_of("accuracy", "accuracy", {baseline: BASE, "relu": BASE}))
     run = Run(rows, Record({}), baseline)

@@ -1,4 +1,6 @@
-"""The first screen of a page: four lines from the answer, the strip plot, the plane and the ranking."""
+"""The first screen of a page: four lines from the answer, the strip plot, the plane and the
+ranking.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 def test_each_variant_has_four_lines_of_at_most_three_items(run: Run) -> None:
     opening = opening_of(run, lambda variant, question: f"#{variant}-{question}")
-    assert [screen.variant for screen in opening.screens] == [matrix.variant for matrix in run.matrices]
+    assert [screen.variant for screen in opening.screens] == [
+        matrix.variant for matrix in run.matrices
+    ]
     for screen in opening.screens:
         assert [line.kind.value for line in screen.lines] == KINDS
         assert all(len(line.items) <= 3 for line in screen.lines)
@@ -37,7 +41,9 @@ def test_each_variant_has_four_lines_of_at_most_three_items(run: Run) -> None:
 def test_the_json_holds_the_numbers_of_the_answer(run: Run) -> None:
     record = json.loads(answers_json(run))
     assert record["question"] == run.question
-    assert record["answers"] == json.loads(json.dumps([Answer.of(matrix).record for matrix in run.matrices]))
+    assert record["answers"] == json.loads(
+        json.dumps([Answer.of(matrix).record for matrix in run.matrices])
+    )
 
 
 def test_drawings_are_sound_svg_with_a_text_for_those_who_cannot_see_them(run: Run) -> None:
@@ -49,10 +55,16 @@ def test_drawings_are_sound_svg_with_a_text_for_those_who_cannot_see_them(run: R
 
 
 def test_the_plane_says_which_form_costs_one(run: Run) -> None:
-    """In language-downstream no float file was exported: its size is that of the file that was quantized."""
+    """In language-downstream no float file was exported: its size is that of the file that was
+    quantized.
+    """
     plane = plane_of(run)
     assert plane is not None
-    own = [point.cost for point in plane.points if (point.variant, point.form) == (run.baseline, plane.base)]
+    own = [
+        point.cost
+        for point in plane.points
+        if (point.variant, point.form) == (run.baseline, plane.base)
+    ]
     assert pytest.approx(1.0) in own
     assert plane.base == "float"
     assert f"{plane.base} = 1)" in opening_of(run, lambda *_: "#").plane_title
@@ -61,10 +73,22 @@ def test_the_plane_says_which_form_costs_one(run: Run) -> None:
 def test_the_frontier_is_what_nothing_is_better_and_cheaper_than() -> None:
     points = tuple(
         Point("relu", form, quality, cost)
-        for form, quality, cost in [("a", 0.9, 1.0), ("b", 0.8, 0.5), ("c", 0.7, 0.6), ("d", 0.95, 2.0)]
+        for form, quality, cost in [
+            ("a", 0.9, 1.0),
+            ("b", 0.8, 0.5),
+            ("c", 0.7, 0.6),
+            ("d", 0.95, 2.0),
+        ]
     )
-    assert [point.form for point in Plane(points, ("w",), "fraction", 1, "time", "a").frontier] == ["b", "a", "d"]
-    assert [point.form for point in Plane(points, ("w",), "bits", -1, "time", "a").frontier] == ["b", "c"]
+    assert [point.form for point in Plane(points, ("w",), "fraction", 1, "time", "a").frontier] == [
+        "b",
+        "a",
+        "d",
+    ]
+    assert [point.form for point in Plane(points, ("w",), "bits", -1, "time", "a").frontier] == [
+        "b",
+        "c",
+    ]
 
 
 def test_the_ranking_marks_the_best_of_each_column(run: Run) -> None:
@@ -103,7 +127,9 @@ def test_the_ranking_tells_close_numbers_apart() -> None:
 
 def test_a_number_that_only_the_adjustment_leaves_open_says_so() -> None:
     (line,) = [
-        line for line in lines_of(Answer.of(Run.of(REPORTS / "cifar10").matrices[0])) if line.kind is Kind.UNKNOWN
+        line
+        for line in lines_of(Answer.of(Run.of(REPORTS / "cifar10").matrices[0]))
+        if line.kind is Kind.UNKNOWN
     ]
     by_question = {item.question: item.text for item in line.items}
     assert "may be chance among so many tests" in by_question["accuracy in float"]
@@ -112,10 +138,15 @@ def test_a_number_that_only_the_adjustment_leaves_open_says_so() -> None:
 
 @pytest.mark.parametrize(
     ("study", "question"),
-    [("cifar10", "accuracy with 4-bit integers"), ("language-downstream", "bits per byte with 8-bit integers")],
+    [
+        ("cifar10", "accuracy with 4-bit integers"),
+        ("language-downstream", "bits per byte with 8-bit integers"),
+    ],
 )
 def test_the_plane_draws_the_number_that_the_answer_is_of(study: str, question: str) -> None:
-    """One number is integer-only arithmetic's, another ONNX Runtime's; a page shows the same of them in both places."""
+    """One number is integer-only arithmetic's, another ONNX Runtime's; a page shows the same of
+    them in both places.
+    """
     run = Run.of(REPORTS / study)
     plane = plane_of(run)
     (row,) = [row for row in run.matrices[0].rows if row.endpoint.question == question]
@@ -123,5 +154,7 @@ def test_the_plane_draws_the_number_that_the_answer_is_of(study: str, question: 
     assert plane is not None
     assert cell.levels is not None
     form = "4 bits" if "4" in question else "8 bits"
-    drawn = [point.quality for point in plane.points if (point.variant, point.form) == ("annealed", form)]
+    drawn = [
+        point.quality for point in plane.points if (point.variant, point.form) == ("annealed", form)
+    ]
     assert drawn == [pytest.approx(cell.levels[0])]

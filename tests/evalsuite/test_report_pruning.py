@@ -1,4 +1,6 @@
-"""The report's section on pruning: hand-computed areas and tables, what is said of them, and what is left out."""
+"""The report's section on pruning: hand-computed areas and tables, what is said of them, and
+what is left out.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,15 @@ from evalsuite.report.section import Finding
 from evalsuite.report.statistics import Estimate
 from evalsuite.results import Row, Status, failure_row, row_of
 from pipelines.prune.report.section import Spot, front, pareto_figures
-from pipelines.prune.report.tables import BEFORE, MACS, QUESTIONS, PruningTable, SweepArea, areas, pruning_tables
+from pipelines.prune.report.tables import (
+    BEFORE,
+    MACS,
+    QUESTIONS,
+    PruningTable,
+    SweepArea,
+    areas,
+    pruning_tables,
+)
 from pipelines.prune.report.text import accuracy_grid
 
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
@@ -37,16 +47,28 @@ WORSE = (0.87, 0.879, 0.891)  # 0.030, 0.031 and 0.029 below
 
 
 def options(sparsity: float, **more: Any) -> Options:
-    plain = {"importance": "l2", "scope": "local", "rounds": 1, "round_to": 1, "fine_tune_epochs": 3}
+    plain = {
+        "importance": "l2",
+        "scope": "local",
+        "rounds": 1,
+        "round_to": 1,
+        "fine_tune_epochs": 3,
+    }
     return {"sparsity": sparsity, **plain, "distill": False, "control": False, **more}
 
 
-def rows_of(step: str, values: Values, name: str = "accuracy", stage: str = "prune", **setting: Any) -> list[Row]:
+def rows_of(
+    step: str, values: Values, name: str = "accuracy", stage: str = "prune", **setting: Any
+) -> list[Row]:
     return metric_rows(name, values, step, stage, **setting)
 
 
-def pruned(step: str, share: float, accuracy: Values, before: Values | None = None, batch64: float = 0.0) -> list[Row]:
-    """A prune step's rows: accuracies, the same share of MACs for all, and a latency that goes with it."""
+def pruned(
+    step: str, share: float, accuracy: Values, before: Values | None = None, batch64: float = 0.0
+) -> list[Row]:
+    """A prune step's rows: accuracies, the same share of MACs for all, and a latency that goes
+    with it.
+    """
     same = {name: (share,) * len(every) for name, every in accuracy.items()}
     rows = [*rows_of(step, accuracy), *rows_of(step, same, "mac_fraction")]
     rows += rows_of(step, before, BEFORE) if before else []
@@ -58,7 +80,9 @@ def in_full(values: Values) -> list[Row]:
     return rows_of("accuracy", values, stage="accuracy")
 
 
-def content_of(rows: list[Row], steps: Mapping[str, Options], after: Mapping[str, str] | None = None) -> Run:
+def content_of(
+    rows: list[Row], steps: Mapping[str, Options], after: Mapping[str, str] | None = None
+) -> Run:
     told = [{"name": name, "after": (after or {}).get(name, "")} for name in steps]
     return read_run(rows, steps, baseline="gelu", steps=[{"name": "accuracy"}, *told])
 
@@ -73,9 +97,17 @@ def finding_of(rows: list[Row], steps: Mapping[str, Options]) -> Finding:
     return found
 
 
-def lines_of(rows: list[Row], steps: Mapping[str, Options], name: str, **more: Any) -> list[list[str]]:
+def lines_of(
+    rows: list[Row], steps: Mapping[str, Options], name: str, **more: Any
+) -> list[list[str]]:
     """The texts of a table of the section, by its name."""
-    return marked(next(each for each in part_of(content_of(rows, steps, **more), "prune").grids if each.name == name))
+    return marked(
+        next(
+            each
+            for each in part_of(content_of(rows, steps, **more), "prune").grids
+            if each.name == name
+        )
+    )
 
 
 def labelled(steps: Mapping[str, Options]) -> PruningTable:
@@ -95,16 +127,27 @@ BENT = [(0.25, 0.6), (0.5, 0.8), (0.8, 0.8)]
 @pytest.mark.parametrize(
     ("curve", "other", "area"),
     [
-        # Differences at 0.25, 0.5, 0.6 and 0.8: -0.075, -0.15, -0.1 and 0. Trapezoids: -0.028125, -0.0125 and -0.01.
-        (LINE, BENT, -0.050625 / 0.55), (BENT, LINE, 0.050625 / 0.55), (LINE[::-1], BENT, -0.050625 / 0.55),
-        (LINE, LINE, 0.0), ([(0, 0.0), (1, 1.0)], [(0, 1.0), (1, 0.0)], 0.0),  # curves that cross
+        # Differences at 0.25, 0.5, 0.6 and 0.8: -0.075, -0.15, -0.1 and 0. Trapezoids: -0.028125,
+        # -0.0125 and -0.01.
+        (LINE, BENT, -0.050625 / 0.55),
+        (BENT, LINE, 0.050625 / 0.55),
+        (LINE[::-1], BENT, -0.050625 / 0.55),
+        (LINE, LINE, 0.0),
+        ([(0, 0.0), (1, 1.0)], [(0, 1.0), (1, 0.0)], 0.0),  # curves that cross
         ([(0, 0.5), (1, 1.0)], [(0, 1.0), (1, 0.0)], 0.25),
-        # With rounding two sparsities may leave the same width: points of one cost are one point at their mean.
+        # With rounding two sparsities may leave the same width: points of one cost are one point at
+        # their mean.
         ([(0.0, 0.0), (0.5, 0.2), (0.5, 0.4), (1.0, 0.0)], [(0.0, 0.0), (1.0, 0.0)], 0.15),
-        *((LINE, other, None) for other in ([], [(0.5, 0.9)], [(2.0, 0.9), (3.0, 0.9)], [(1.0, 0.9), (2.0, 0.9)])),
-        *((other, LINE, None) for other in ([], [(0.5, 0.9)], [(2.0, 0.9), (3.0, 0.9)], [(1.0, 0.9), (2.0, 0.9)])),
+        *(
+            (LINE, other, None)
+            for other in ([], [(0.5, 0.9)], [(2.0, 0.9), (3.0, 0.9)], [(1.0, 0.9), (2.0, 0.9)])
+        ),
+        *(
+            (other, LINE, None)
+            for other in ([], [(0.5, 0.9)], [(2.0, 0.9), (3.0, 0.9)], [(1.0, 0.9), (2.0, 0.9)])
+        ),
     ],
-)  # fmt: skip
+)
 def test_area_by_hand(curve: list[Point], other: list[Point], area: float | None) -> None:
     """None without a common range: of nothing, of a point, apart, touching."""
     assert area_between(curve, other) == (None if area is None else pytest.approx(area))
@@ -115,7 +158,9 @@ HALVES = {"a": options(0.25), "b": options(0.5), "c": options(0.75)}
 
 
 def shifted(step: str, share: float, height: float, batch64: float = 0.0) -> list[Row]:
-    """A variant 0.01, 0.02 and 0.03 above the baseline, whatever the height, and one as far below."""
+    """A variant 0.01, 0.02 and 0.03 above the baseline, whatever the height, and one as far
+    below.
+    """
     base = [height + wave for wave in (0.0, 0.02, -0.01)]
     above = [value + shift for value, shift in zip(base, (0.01, 0.02, 0.03), strict=True)]
     below = [value - shift for value, shift in zip(base, (0.030, 0.031, 0.029), strict=True)]
@@ -139,7 +184,10 @@ def test_areas_over_seeds_by_hand() -> None:
     assert annealed.p_holm == pytest.approx(2 * annealed.p)
     assert relu.p_holm == pytest.approx(relu.p)
     assert (relu.tone, annealed.tone) == ("", "worse")
-    assert found["relu relative_latency"].reason == "no accuracy was measured beside the relative latency, batch 64"
+    assert (
+        found["relu relative_latency"].reason
+        == "no accuracy was measured beside the relative latency, batch 64"
+    )
 
 
 def test_area_over_latency_is_over_its_logarithm() -> None:
@@ -158,7 +206,10 @@ def test_area_over_latency_is_over_its_logarithm() -> None:
 
 def test_an_unpruned_network_is_the_curves_end_at_all_its_macs() -> None:
     steps = {"b": options(0.5)}
-    rows = [*in_full({"gelu": GELU, "relu": GELU}), *pruned("b", 0.5, {"gelu": GELU, "relu": BETTER})]
+    rows = [
+        *in_full({"gelu": GELU, "relu": GELU}),
+        *pruned("b", 0.5, {"gelu": GELU, "relu": BETTER}),
+    ]
     area = areas_of(rows, steps)["relu mac_fraction"]
     assert area.difference.mean == pytest.approx(0.015)
     # With a control, that was tuned as the others were, it is the end; and it has a latency too.
@@ -170,10 +221,17 @@ def test_an_unpruned_network_is_the_curves_end_at_all_its_macs() -> None:
 
 def test_areas_that_there_are_not_have_a_reason() -> None:
     steps = {"a": options(0.25), "b": options(0.5)}
-    rows = [*pruned("a", 0.5, {"gelu": GELU, "one": (0.9, None, None), "none": (None, None, None, 0.9)}),
-            *pruned("b", 0.25, {"gelu": GELU, "none": (None, None, None, 0.9)})]  # fmt: skip
-    rows += [row_of(Metric("mac_fraction", share, "share", LOWER), job("far", seed, step, "prune"))
-             for seed in range(3) for step, share in (("a", 0.9), ("b", 0.8))]  # fmt: skip
+    rows = [
+        *pruned(
+            "a", 0.5, {"gelu": GELU, "one": (0.9, None, None), "none": (None, None, None, 0.9)}
+        ),
+        *pruned("b", 0.25, {"gelu": GELU, "none": (None, None, None, 0.9)}),
+    ]
+    rows += [
+        row_of(Metric("mac_fraction", share, "share", LOWER), job("far", seed, step, "prune"))
+        for seed in range(3)
+        for step, share in (("a", 0.9), ("b", 0.8))
+    ]
     rows += [*rows_of("a", {"far": GELU}), *rows_of("b", {"far": GELU})]
     found = areas_of(rows, steps)
     assert found["one mac_fraction"].reason == "one point is no curve"
@@ -183,22 +241,34 @@ def test_areas_that_there_are_not_have_a_reason() -> None:
 
 def test_a_point_that_one_arm_lacks_is_not_bridged() -> None:
     lack = {"gelu": GELU, "relu": (0.5, None, 0.5)}
-    rows = [*pruned("a", 0.9, {"gelu": GELU, "relu": BETTER}), *pruned("b", 0.5, lack),
-            *pruned("c", 0.1, {"gelu": GELU, "relu": BETTER})]  # fmt: skip
+    rows = [
+        *pruned("a", 0.9, {"gelu": GELU, "relu": BETTER}),
+        *pruned("b", 0.5, lack),
+        *pruned("c", 0.1, {"gelu": GELU, "relu": BETTER}),
+    ]
     area = areas_of(rows, HALVES)["relu mac_fraction"]
     assert area.values[1] == pytest.approx(0.031)  # of the two ends alone
     assert area.values[0] == pytest.approx((0.03 - 0.4) / 2)
 
 
 def test_table_by_hand() -> None:
-    steps = {"none": options(0.9, importance="random", control=True), "c": options(0.75), "a": options(0.25)}
+    steps = {
+        "none": options(0.9, importance="random", control=True),
+        "c": options(0.75),
+        "a": options(0.25),
+    }
     rows = [
-        *in_full({"gelu": GELU, "relu": SAME}), *pruned("none", 1.0, {"gelu": GELU, "relu": SAME}),
+        *in_full({"gelu": GELU, "relu": SAME}),
+        *pruned("none", 1.0, {"gelu": GELU, "relu": SAME}),
         *pruned("c", 0.1, {"gelu": GELU, "relu": WORSE}, before={"gelu": GELU, "relu": BETTER}),
         *pruned("a", 0.6, {"gelu": GELU, "relu": BETTER}, before={"gelu": GELU, "relu": SAME}),
-    ]  # fmt: skip
+    ]
     table = table_of(rows, steps)
-    assert [each.label for each in table.treatments] == ["0 %, only fine-tuned", "75 %, l2, local", "25 %, l2, local"]
+    assert [each.label for each in table.treatments] == [
+        "0 %, only fine-tuned",
+        "75 %, l2, local",
+        "25 %, l2, local",
+    ]
     (sweep,) = table.sweeps
     assert [each.step for each in sweep.treatments] == ["a", "c"]
     assert sweep.control is not None
@@ -215,20 +285,27 @@ def test_table_by_hand() -> None:
 
 def test_methods_are_told_by_what_they_differ_in() -> None:
     steps = {
-        "a": options(0.25, round_to=8), "b": options(0.5, round_to=8), "rest": options(0.5, round_to=8, distill=True),
-        "often": options(0.5, round_to=8, rounds=5), "other": options(0.5, importance="taylor", round_to=8),
-        "untuned": options(0.5, round_to=8, fine_tune_epochs=0), "again": options(0.5, round_to=8),
+        "a": options(0.25, round_to=8),
+        "b": options(0.5, round_to=8),
+        "rest": options(0.5, round_to=8, distill=True),
+        "often": options(0.5, round_to=8, rounds=5),
+        "other": options(0.5, importance="taylor", round_to=8),
+        "untuned": options(0.5, round_to=8, fine_tune_epochs=0),
+        "again": options(0.5, round_to=8),
         "control": options(0.0, round_to=8),
-    }  # fmt: skip
+    }
     table = labelled(steps)
     told = "l2, local, in one shot, 3 epochs of fine-tuning"
     assert {each.step: each.label for each in table.treatments} == {
-        "a": f"25 %, {told}", "b": f"50 %, {told}, b", "rest": f"50 %, {told}, distilled",
+        "a": f"25 %, {told}",
+        "b": f"50 %, {told}, b",
+        "rest": f"50 %, {told}, distilled",
         "often": "50 %, l2, local, in 5 rounds, 3 epochs of fine-tuning",
         "other": "50 %, taylor, local, in one shot, 3 epochs of fine-tuning",
-        "untuned": "50 %, l2, local, in one shot, no fine-tuning", "again": f"50 %, {told}, again",
+        "untuned": "50 %, l2, local, in one shot, no fine-tuning",
+        "again": f"50 %, {told}, again",
         "control": "0 %, only fine-tuned",
-    }  # fmt: skip
+    }
     assert table.shared == "widths in multiples of 8"
     assert [len(each.treatments) for each in table.sweeps] == [3]
     # A control of another budget is not of the sweep.
@@ -237,56 +314,87 @@ def test_methods_are_told_by_what_they_differ_in() -> None:
 
 
 def test_heads_that_are_pruned_as_channels_are_make_a_sweep() -> None:
-    steps = {"a": options(0.25, heads=0.25), "b": options(0.5, heads=0.5), "other": options(0.5, heads=0.25),
-             "alone": options(0.0, heads=0.5), "control": options(0.5, heads=0.5, control=True)}  # fmt: skip
+    steps = {
+        "a": options(0.25, heads=0.25),
+        "b": options(0.5, heads=0.5),
+        "other": options(0.5, heads=0.25),
+        "alone": options(0.0, heads=0.5),
+        "control": options(0.5, heads=0.5, control=True),
+    }
     table = labelled(steps)
     assert [each.label for each in table.treatments] == [
-        "25 %, l2, local, heads alike", "50 %, l2, local, heads alike", "50 %, l2, local, 25 % of heads",
-        "0 %, l2, local, 50 % of heads", "0 %, only fine-tuned",
-    ]  # fmt: skip
+        "25 %, l2, local, heads alike",
+        "50 %, l2, local, heads alike",
+        "50 %, l2, local, 25 % of heads",
+        "0 %, l2, local, 50 % of heads",
+        "0 %, only fine-tuned",
+    ]
     assert [[each.step for each in sweep.treatments] for sweep in table.sweeps] == [["a", "b"]]
     assert table.sweeps[0].control is not None
 
 
 def test_two_sweeps_are_apart() -> None:
-    steps = {**HALVES, **{f"r{name}": {**each, "importance": "random"} for name, each in HALVES.items()}}
+    steps = {
+        **HALVES,
+        **{f"r{name}": {**each, "importance": "random"} for name, each in HALVES.items()},
+    }
     rows = [row for step in steps for row in pruned(step, 0.5, {"gelu": GELU, "relu": SAME})]
     section = part_of(content_of(rows, steps), "prune")
     assert [each.method for each in section.tables[0].sweeps] == ["l2, local", "random, local"]
-    assert [row[0].text for row in section.grids[0].rows][:2] == ["25 %, l2, local", "50 %, l2, local"]
+    assert [row[0].text for row in section.grids[0].rows][:2] == [
+        "25 %, l2, local",
+        "50 %, l2, local",
+    ]
     assert any(each.startswith("random, local: ") for each in section.findings[0].sentences)
 
 
 def test_the_finding_says_where_and_what_is_not_resolved() -> None:
     rows = [
         *in_full({"gelu": GELU, "relu": SAME, "annealed": SAME}),
-        *pruned("a", 0.6, {"gelu": GELU, "relu": SAME, "annealed": SAME},
-                before={"gelu": GELU, "relu": SAME, "annealed": SAME}),
-        *pruned("b", 0.3, {"gelu": GELU, "relu": WORSE, "annealed": SAME},
-                before={"gelu": GELU, "relu": BETTER, "annealed": SAME}),
-    ]  # fmt: skip
+        *pruned(
+            "a",
+            0.6,
+            {"gelu": GELU, "relu": SAME, "annealed": SAME},
+            before={"gelu": GELU, "relu": SAME, "annealed": SAME},
+        ),
+        *pruned(
+            "b",
+            0.3,
+            {"gelu": GELU, "relu": WORSE, "annealed": SAME},
+            before={"gelu": GELU, "relu": BETTER, "annealed": SAME},
+        ),
+    ]
     found = finding_of(rows, {"a": options(0.25), "b": options(0.5)})
-    assert found.headline == (
-        "1 (1 worse) of 4 differences to gelu resolved after fine-tuning, 1 (1 better) of 4 before it; 2 after Holm's "
-        "adjustment for all 8."
+    assert (
+        found.headline
+        == "1 (1 worse) of 4 differences to gelu resolved after fine-tuning, 1 (1 better) of 4"
+        " before it; 2 after Holm's adjustment for all 8."
     )
-    # The gaps, -0.030, -0.031 and -0.029, less 0.001, -0.001 and 0: -0.031, -0.030 and -0.029: as wide an interval.
-    assert found.sentences[0] == (
-        "relu: after fine-tuning worse at 50 % (−3.0 pp [−3.2, −2.8]), not resolved at 25 %; before it better at "
-        "50 % (+3.0 pp [2.8, 3.2]), not resolved at 25 %. Unpruned its gap is 0 pp [−0.2, 0.2], not resolved; "
-        "pruning with fine-tuning changes that gap resolvedly at 50 % (−3.0 pp [−3.2, −2.8])."
+    # The gaps, -0.030, -0.031 and -0.029, less 0.001, -0.001 and 0: -0.031, -0.030 and -0.029: as
+    # wide an interval.
+    assert (
+        found.sentences[0]
+        == "relu: after fine-tuning worse at 50 % (−3.0 pp [−3.2, −2.8]), not resolved at 25 %;"
+        " before it better at 50 % (+3.0 pp [2.8, 3.2]), not resolved at 25 %. Unpruned its gap"
+        " is 0 pp [−0.2, 0.2], not resolved; pruning with fine-tuning changes that gap"
+        " resolvedly at 50 % (−3.0 pp [−3.2, −2.8])."
     )
-    assert found.sentences[1] == (
-        "annealed: no difference to gelu is resolved at any sparsity, with or without fine-tuning."
+    assert (
+        found.sentences[1]
+        == "annealed: no difference to gelu is resolved at any sparsity, with or without"
+        " fine-tuning."
     )
 
 
 def test_a_gap_that_was_there_unpruned_is_not_put_down_to_pruning() -> None:
-    rows = [*in_full({"gelu": GELU, "relu": BETTER}), *pruned("a", 0.6, {"gelu": GELU, "relu": BETTER})]
+    rows = [
+        *in_full({"gelu": GELU, "relu": BETTER}),
+        *pruned("a", 0.6, {"gelu": GELU, "relu": BETTER}),
+    ]
     said = finding_of(rows, {"a": options(0.5, fine_tune_epochs=0)}).sentences[0]
-    assert said == (
-        "relu: better at 50 % (+3.0 pp [2.8, 3.2]). Unpruned its gap is +3.0 pp [2.8, 3.2]; pruning changes that gap "
-        "resolvedly nowhere."
+    assert (
+        said == "relu: better at 50 % (+3.0 pp [2.8, 3.2]). Unpruned its gap is +3.0 pp [2.8, 3.2];"
+        " pruning changes that gap resolvedly nowhere."
     )
 
 
@@ -294,20 +402,25 @@ def test_what_costs_nothing_that_shows() -> None:
     lost = tuple(value - drop for value, drop in zip(GELU, (0.10, 0.11, 0.09), strict=True))
     rows = [
         *in_full({"gelu": GELU, "relu": GELU}),
-        *pruned("a", 0.6, {"gelu": SAME, "relu": lost}), *pruned("b", 0.3, {"gelu": SAME, "relu": lost}),
+        *pruned("a", 0.6, {"gelu": SAME, "relu": lost}),
+        *pruned("b", 0.3, {"gelu": SAME, "relu": lost}),
         *pruned("c", 0.1, {"gelu": lost, "relu": lost}),
-    ]  # fmt: skip
+    ]
     said = finding_of(rows, HALVES).sentences
     half = 100 * T2 * 0.01 / math.sqrt(3)
     assert (
-        "Loss of each variant against its own unpruned networks: none is resolved up to 50 % for gelu (a loss of "
-        f"0.2 pp is not excluded there); one is resolved at 25 % already for relu (−10.0 pp [−{10 + half:.1f}, "
-        f"−{10 - half:.1f}])."
-    ) in said
+        "Loss of each variant against its own unpruned networks: none is resolved up to 50 % for"
+        " gelu (a loss of 0.2 pp is not excluded there); one is resolved at 25 % already for relu"
+        f" (−10.0 pp [−{10 + half:.1f}, −{10 - half:.1f}])." in said
+    )
 
 
 def test_treatments_of_equal_sparsity_and_random_channels() -> None:
-    steps = {"b": options(0.5), "random": options(0.5, importance="random"), "wide": options(0.5, scope="global")}
+    steps = {
+        "b": options(0.5),
+        "random": options(0.5, importance="random"),
+        "wide": options(0.5, scope="global"),
+    }
     rows = [
         *pruned("b", 0.3, {"gelu": BETTER, "relu": SAME}, before={"gelu": BETTER, "relu": BETTER}),
         *pruned("random", 0.3, {"gelu": GELU, "relu": GELU}, before={"gelu": GELU, "relu": GELU}),
@@ -317,15 +430,24 @@ def test_treatments_of_equal_sparsity_and_random_channels() -> None:
     grid = next(each for each in section.grids if each.name == "w-pruning-treatments")
     assert marked(grid) == [
         ["50 %, l2, local", "94.0 ± 2.4", "91.0 ± 2.4"],
-        ["50 %, random, local", "91.0 ± 2.5 Δ −3.0 [−3.2, −2.8] ✗ worse", "91.0 ± 2.5 Δ 0 [−0.2, 0.2]"],
-        ["50 %, l2, global", "94.0 ± 2.4 Δ 0 in all 3 seeds", "94.0 ± 2.4 Δ +3.0 [2.6, 3.4] ✓ better"],
+        [
+            "50 %, random, local",
+            "91.0 ± 2.5 Δ −3.0 [−3.2, −2.8] ✗ worse",
+            "91.0 ± 2.5 Δ 0 [−0.2, 0.2]",
+        ],
+        [
+            "50 %, l2, global",
+            "94.0 ± 2.4 Δ 0 in all 3 seeds",
+            "94.0 ± 2.4 Δ +3.0 [2.6, 3.4] ✓ better",
+        ],
     ]
     # The same in every seed is bracketed, and no test.
     assert "Of 4 such differences 2 are resolved, 2 after Holm's adjustment for all 3." in grid.note
     assert (
-        "l2 against random channels at 50 %: after fine-tuning, better for gelu (+3.0 pp [2.8, 3.2]), not resolved "
-        "for relu; before it, better for gelu and relu (+3.0 pp)."
-    ) in section.findings[0].sentences
+        "l2 against random channels at 50 %: after fine-tuning, better for gelu (+3.0 pp [2.8,"
+        " 3.2]), not resolved for relu; before it, better for gelu and relu (+3.0 pp)."
+        in section.findings[0].sentences
+    )
 
 
 def spot(variant: str, x: float, height: float) -> Spot:
@@ -334,9 +456,12 @@ def spot(variant: str, x: float, height: float) -> Spot:
 
 def test_the_front_by_hand() -> None:
     best, cheap, dear, worse, equal = (
-        spot("best", 0.5, 0.95), spot("cheap", 0.2, 0.90), spot("dear", 0.6, 0.95), spot("worse", 0.5, 0.94),
+        spot("best", 0.5, 0.95),
+        spot("cheap", 0.2, 0.90),
+        spot("dear", 0.6, 0.95),
+        spot("worse", 0.5, 0.94),
         spot("equal", 0.2, 0.90),
-    )  # fmt: skip
+    )
     assert front([dear, best, cheap, worse, equal]) == [best, cheap, equal]
     assert front([worse]) == [worse]
 
@@ -346,7 +471,12 @@ FULL = {"none": options(0.5, control=True), **HALVES}
 
 def full_rows() -> list[Row]:
     rows = in_full({"gelu": GELU, "relu": SAME, "annealed": BETTER})
-    for step, share, fast in (("none", 1.0, 1.0), ("a", 0.6, 0.7), ("b", 0.3, 0.4), ("c", 0.1, 0.2)):
+    for step, share, fast in (
+        ("none", 1.0, 1.0),
+        ("a", 0.6, 0.7),
+        ("b", 0.3, 0.4),
+        ("c", 0.1, 0.2),
+    ):
         rows += shifted(step, share, 0.8 + 0.1 * share, batch64=fast)
         rows += rows_of(step, dict.fromkeys(("gelu", "relu", "annealed"), (0.6, 0.7, 0.65)), BEFORE)
         for batch in (1, 64):
@@ -361,27 +491,40 @@ def full_rows() -> list[Row]:
 def test_costs_by_hand() -> None:
     content = content_of(full_rows(), FULL)
     grid = next(each for each in part_of(content, "prune").grids if each.name == "w-pruning-cost")
-    lines = [dict(zip(grid.columns, (each.plain for each in row), strict=True)) for row in grid.rows]
+    lines = [
+        dict(zip(grid.columns, (each.plain for each in row), strict=True)) for row in grid.rows
+    ]
     assert lines[2] == {
-        "sparsity": "50 %", "MACs left": "30.0 %", "ONNX file": "4.00 to 4.10 kB",
-        **{f"{name}, batch 1, batch 64": "×2.50, ×2.50 (0.40)" for name in ("gelu", "annealed", "relu")},
-    }  # fmt: skip
+        "sparsity": "50 %",
+        "MACs left": "30.0 %",
+        "ONNX file": "4.00 to 4.10 kB",
+        **{
+            f"{name}, batch 1, batch 64": "×2.50, ×2.50 (0.40)"
+            for name in ("gelu", "annealed", "relu")
+        },
+    }
     said = part_of(content, "prune").findings[0].sentences
-    assert ("Removing channels gives the outputs of zeroing them: the largest error of 27 networks is 3.0e-15.") in said
+    assert (
+        "Removing channels gives the outputs of zeroing them: the largest error of 27 networks is"
+        " 3.0e-15." in said
+    )
     areas = next(each for each in said if each.startswith("Mean height"))
-    # The area of annealed has p 0.00037 by the formula above: times the two tests of its screen. That over latency is
-    # of a clock that tells no load, and is not tested.
+    # The area of annealed has p 0.00037 by the formula above: times the two tests of its screen.
+    # That over latency is of a clock that tells no load, and is not tested.
     cells = [content.screen[question, "w", "annealed"] for question in QUESTIONS.values()]
     assert [each.p_adjusted and f"{each.p_adjusted:.2g}" for each in cells] == ["0.00074", None]
     assert "annealed −3.00 pp [−3.25, −2.75] (Holm's p < 0.001)" in areas
-    assert areas.endswith("annealed worse over share of MACs left and annealed worse over relative latency, batch 64.")
+    assert areas.endswith(
+        "annealed worse over share of MACs left and annealed worse over relative latency, batch 64."
+    )
 
 
 def test_figures_have_a_panel_for_each_cost() -> None:
     content = content_of(full_rows(), FULL)
     (first,) = pareto_figures(part_of(content, "prune").tables[0])
     assert first.alt.startswith(
-        "Accuracy against cost of pruned networks, w: fine-tuned, batch 64; fine-tuned; before fine-tuning;"
+        "Accuracy against cost of pruned networks, w: fine-tuned, batch 64; fine-tuned; before"
+        " fine-tuning;"
     )
     assert "dashes: as trained" in first.caption
     few = table_of(rows_of("a", {"gelu": GELU}), HALVES)
@@ -391,10 +534,17 @@ def test_figures_have_a_panel_for_each_cost() -> None:
 
 
 def test_one_seed_claims_nothing() -> None:
-    rows = [*pruned("a", 0.6, {"gelu": (0.9,), "relu": (0.8,)}), *pruned("b", 0.3, {"gelu": (0.9,), "relu": (0.8,)})]
+    rows = [
+        *pruned("a", 0.6, {"gelu": (0.9,), "relu": (0.8,)}),
+        *pruned("b", 0.3, {"gelu": (0.9,), "relu": (0.8,)}),
+    ]
     section = part_of(content_of(rows, {"a": options(0.25), "b": options(0.5)}), "prune")
     assert section.findings[0].headline == "One seed: no interval, so nothing is claimed."
-    assert marked(section.grids[0])[0] == ["25 %", "90.0; one seed", "80.0 Δ −10.0 (one seed, no interval)"]
+    assert marked(section.grids[0])[0] == [
+        "25 %",
+        "90.0; one seed",
+        "80.0 Δ −10.0 (one seed, no interval)",
+    ]
     area = next(each for each in areas(section.tables) if each.axis == MACS)
     assert (area.p, area.tone) == (None, "")
     assert area.difference.mean == pytest.approx(-0.1)
@@ -402,29 +552,48 @@ def test_one_seed_claims_nothing() -> None:
 
 def test_a_step_that_failed_keeps_its_cell_and_its_reason() -> None:
     rows = pruned("a", 0.6, {"gelu": GELU})
-    rows += [failure_row(job("relu", seed, "a", "prune"), Status.UNSUPPORTED, "nothing to prune") for seed in range(3)]
+    rows += [
+        failure_row(job("relu", seed, "a", "prune"), Status.UNSUPPORTED, "nothing to prune")
+        for seed in range(3)
+    ]
     section = part_of(content_of(rows, {"a": options(0.25), "never": options(0.5)}), "prune")
     cell = section.grids[0].rows[0][2]
     assert (cell.text, cell.tone) == ("unsupported: nothing to prune", "lack")
     assert section.findings[0].headline == "No pruned network can be compared with gelu."
-    failed = [failure_row(job("gelu", seed, "a", "prune"), Status.FAILED, "no memory") for seed in range(3)]
-    section = part_of(content_of([*failed, *pruned("a", 0.6, {"relu": GELU})], {"a": options(0.25)}), "prune")
+    failed = [
+        failure_row(job("gelu", seed, "a", "prune"), Status.FAILED, "no memory")
+        for seed in range(3)
+    ]
+    section = part_of(
+        content_of([*failed, *pruned("a", 0.6, {"relu": GELU})], {"a": options(0.25)}), "prune"
+    )
     assert section.grids[0].rows[0][2].detail == "no gelu to compare with"
-    assert areas(section.tables)[0].reason == "the baseline has no accuracy beside the share of MACs left"
+    assert (
+        areas(section.tables)[0].reason
+        == "the baseline has no accuracy beside the share of MACs left"
+    )
 
 
 CHAIN = {
-    "accuracy": {}, "prune": options(0.5), "w8": {"weight_bits": 8, "act_bits": 8},
-    "w4": {"weight_bits": 4, "act_bits": 4}, "w8-pruned": {"weight_bits": 8, "act_bits": 8},
-    "w2-pruned": {"weight_bits": 2, "act_bits": 2}, "export": {},
-}  # fmt: skip
+    "accuracy": {},
+    "prune": options(0.5),
+    "w8": {"weight_bits": 8, "act_bits": 8},
+    "w4": {"weight_bits": 4, "act_bits": 4},
+    "w8-pruned": {"weight_bits": 8, "act_bits": 8},
+    "w2-pruned": {"weight_bits": 2, "act_bits": 2},
+    "export": {},
+}
 AFTER = {"w8-pruned": "prune", "w2-pruned": "prune", "export": "w8-pruned"}
 
 
 def test_chains_beside_the_same_steps_on_the_unpruned_network() -> None:
     rows = [*in_full({"gelu": BETTER}), *pruned("prune", 0.3, {"gelu": GELU})]
-    for step, values, size in (("w8", BETTER, 100.0), ("w4", GELU, 50.0), ("w8-pruned", GELU, 30.0),
-                               ("w2-pruned", GELU, 10.0)):  # fmt: skip
+    for step, values, size in (
+        ("w8", BETTER, 100.0),
+        ("w4", GELU, 50.0),
+        ("w8-pruned", GELU, 30.0),
+        ("w2-pruned", GELU, 10.0),
+    ):
         rows += rows_of(step, {"gelu": values}, "integer_accuracy", "quantize")
         rows += rows_of(step, {"gelu": (size,) * 3}, "model_bytes", "quantize")
     rows += rows_of("export", {"gelu": (33.0,) * 3}, "model_bytes", "export")
@@ -449,15 +618,18 @@ def test_of_several_steps_that_do_the_same_none_is_the_twin() -> None:
 
 def exact(variant: str, seed: int, constant: float, verdict: Verdict) -> list[Row]:
     metrics = [
-        Metric("constant_units", constant, "count", NEUTRAL), Metric("off_units", 0.0, "count", NEUTRAL),
-        Metric("removed_units", constant, "count", HIGHER), Metric("hidden_units", 64.0, "count", NEUTRAL),
+        Metric("constant_units", constant, "count", NEUTRAL),
+        Metric("off_units", 0.0, "count", NEUTRAL),
+        Metric("removed_units", constant, "count", HIGHER),
+        Metric("hidden_units", 64.0, "count", NEUTRAL),
         Metric("removed_share", constant / 64, "share", HIGHER),
         Metric("equality_error", 1e-9 * (1 + seed), "logit", LOWER),
         Metric("equality_bound", 1e-8 * (1 + seed), "logit", LOWER),
         Metric("equality", None, "verdict", NEUTRAL, {"method": "bounds"}, verdict=Verdict.HOLDS),
         Metric("equality", None, "verdict", NEUTRAL, {"method": "smt"}, verdict=verdict),
-        Metric("accuracy", 0.9, "fraction", HIGHER), Metric("accuracy_drop", 0.0, "fraction", LOWER),
-    ]  # fmt: skip
+        Metric("accuracy", 0.9, "fraction", HIGHER),
+        Metric("accuracy_drop", 0.0, "fraction", LOWER),
+    ]
     return [row_of(each, job(variant, seed, "exact", "exact-prune")) for each in metrics]
 
 
@@ -468,14 +640,26 @@ def test_exact_removal_by_kind() -> None:
     rows += [failure_row(job("odd", 0, "exact", "exact-prune"), Status.UNSUPPORTED, "no bounds")]
     content = content_of(rows, {"exact": {}})
     (grid,) = part_of(content, "prune").details
-    lines = {row[0].text: dict(zip(grid.columns, (each.plain for each in row), strict=True)) for row in grid.rows}
+    lines = {
+        row[0].text: dict(zip(grid.columns, (each.plain for each in row), strict=True))
+        for row in grid.rows
+    }
     assert lines["relu"] == {
-        "variant": "relu", "constant": "4 (0 to 8)", "unused": "–", "proven off": "0",
-        "proven on, merged": "–", "duplicate": "–",
-        "removed in all": "4 (0 to 8)", "of hidden units": "64", "share removed": "6.25 % (0 % to 12.5 %)",
-        "largest error": "3.0e-09", "proven bound": "3.0e-08", "equality": "bounds: holds 3; smt: holds 3",
-        "accuracy": "90.0 %", "accuracy lost": "0 %",
-    }  # fmt: skip
+        "variant": "relu",
+        "constant": "4 (0 to 8)",
+        "unused": "–",
+        "proven off": "0",
+        "proven on, merged": "–",
+        "duplicate": "–",
+        "removed in all": "4 (0 to 8)",
+        "of hidden units": "64",
+        "share removed": "6.25 % (0 % to 12.5 %)",
+        "largest error": "3.0e-09",
+        "proven bound": "3.0e-08",
+        "equality": "bounds: holds 3; smt: holds 3",
+        "accuracy": "90.0 %",
+        "accuracy lost": "0 %",
+    }
     assert lines["gelu"]["equality"] == "bounds: holds 3; smt: holds 2, unknown 1"
     assert lines["odd"]["constant"] == "unsupported: no bounds"
     assert content.glance("w") == []

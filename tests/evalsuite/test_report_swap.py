@@ -1,4 +1,6 @@
-"""Before and after the swap: the table, the paper's pattern, the comparison with the repairs, the gap closed."""
+"""Before and after the swap: the table, the paper's pattern, the comparison with the repairs,
+the gap closed.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ import pytest
 from report_workshop import csv_lines, frame_of, job, written_page
 
 from evalsuite.contract import Direction, Metric
-from evalsuite.reluize.report.before_after import QUALITIES, Quality, SwapTable, ratio_interval, swap_grid, swap_tables
+from evalsuite.reluize.report.before_after import (
+    QUALITIES,
+    Quality,
+    SwapTable,
+    ratio_interval,
+    swap_grid,
+    swap_tables,
+)
 from evalsuite.reluize.report.pattern import Answer, keeps, loses, pattern_finding
 from evalsuite.report.measured import Measured
 from evalsuite.report.section import Finding
@@ -21,7 +30,9 @@ BITS, _, ACCURACY = QUALITIES
 Values = Sequence[float]
 
 
-def network(variant: str, seed: int, after: float, before: float | None, metric: str = "accuracy") -> list[Row]:
+def network(
+    variant: str, seed: int, after: float, before: float | None, metric: str = "accuracy"
+) -> list[Row]:
     language = metric != "accuracy"
     unit, way = ("bits", Direction.LOWER) if language else ("fraction", Direction.HIGHER)
     reason = "" if before is not None else "not swapped"
@@ -29,15 +40,25 @@ def network(variant: str, seed: int, after: float, before: float | None, metric:
         Metric(metric, after, unit, way),
         Metric(f"{metric}_before_swap", before, unit, way, reason=reason),
         # Every network has an accuracy: a text model is judged by its bits all the same.
-        *([Metric("accuracy", 0.5, "fraction", Direction.HIGHER),
-           Metric("accuracy_before_swap", 0.5, "fraction", Direction.HIGHER)] if language else []),
-    ]  # fmt: skip
+        *(
+            [
+                Metric("accuracy", 0.5, "fraction", Direction.HIGHER),
+                Metric("accuracy_before_swap", 0.5, "fraction", Direction.HIGHER),
+            ]
+            if language
+            else []
+        ),
+    ]
     rows = [row_of(each, job(variant, seed)) for each in metrics]
-    budget = Metric("training_budget", 1.1 if variant == "post-hoc" else 1.0, "ratio", Direction.LOWER)
+    budget = Metric(
+        "training_budget", 1.1 if variant == "post-hoc" else 1.0, "ratio", Direction.LOWER
+    )
     return [*rows, row_of(budget, job(variant, seed, "train"))]
 
 
-def rows_of(networks: dict[str, tuple[Values, Values | None]], metric: str = "accuracy") -> list[Row]:
+def rows_of(
+    networks: dict[str, tuple[Values, Values | None]], metric: str = "accuracy"
+) -> list[Row]:
     rows = []
     for variant, (after, before) in networks.items():
         for seed, value in enumerate(after):
@@ -73,7 +94,8 @@ def test_table_by_hand() -> None:
     half = 3.182446 * math.sqrt(sum((each + 0.02925) ** 2 for each in losses) / 3) / 2
     assert (line.before.mean, line.after.mean) == pytest.approx((0.97175, 0.9425))
     assert (line.change.mean, line.change.half_width) == pytest.approx((-0.02925, half))
-    assert line.difference == line.change  # The direct swap starts from the baseline's own networks.
+    # The direct swap starts from the baseline's own networks.
+    assert line.difference == line.change
     relu = table.line("relu")
     assert (relu.before, relu.change, relu.remark) == (None, None, "no swap")
     assert [each.variant for each in table.lines] == list(PATTERN)
@@ -97,8 +119,13 @@ def test_a_text_model_is_judged_by_its_bits() -> None:
 
 def test_the_step_that_measures_the_network_as_trained_counts() -> None:
     rows = rows_of(PATTERN)
-    pruned = [row_of(Metric("accuracy", 0.1, "fraction", Direction.HIGHER), {**job("gelu", seed), "step": "again"})
-              for seed in range(4)]  # fmt: skip
+    pruned = [
+        row_of(
+            Metric("accuracy", 0.1, "fraction", Direction.HIGHER),
+            {**job("gelu", seed), "step": "again"},
+        )
+        for seed in range(4)
+    ]
     frame = frame_of([*pruned, *rows])
     (table,) = swap_tables(Measured(frame, {"again": "prune", "accuracy": ""}), "gelu")
     assert table.after["gelu"][0] == 0.970
@@ -111,7 +138,8 @@ def test_no_table_without_a_swap() -> None:
 
 WORSE = (0.950, 0.955, 0.949, 0.957)
 TRAINED = PATTERN["gelu"][0]
-# On `mnist-cnn` the swap loses 0.72 points, and 0.56 are not excluded for annealing: that is no keeping.
+# On `mnist-cnn` the swap loses 0.72 points, and 0.56 are not excluded for annealing: that is no
+# keeping.
 MNIST = {
     "gelu": ((0.961, 0.971, 0.967, 0.965, 0.968), None),
     "gelu_swap": ((0.957, 0.962, 0.963, 0.956, 0.958), (0.961, 0.971, 0.967, 0.965, 0.968)),
@@ -122,19 +150,43 @@ MNIST = {
 @pytest.mark.parametrize(
     ("changes", "outcome", "told"),
     [
-        ({}, "reproduced", ["Direct swap, accuracy 97.17 → 94.25 %, −2.93 pp [−3.38, −2.47]: it loses;",
-                            "annealed against gelu +0.05 pp [−0.11, 0.21]: it keeps."]),
+        (
+            {},
+            "reproduced",
+            [
+                "Direct swap, accuracy 97.17 → 94.25 %, −2.93 pp [−3.38, −2.47]: it loses;",
+                "annealed against gelu +0.05 pp [−0.11, 0.21]: it keeps.",
+            ],
+        ),
         ({"annealed": (WORSE, (0.971, 0.973, 0.971, 0.975))}, "not reproduced", ["it loses too"]),
         ({"annealed": (WORSE, WORSE)}, "not reproduced", []),
         ({"gelu_swap": (TRAINED, TRAINED)}, "not reproduced", ["it does not lose"]),
-        ({"annealed": ((0.900, 0.999, 0.930, 0.999), (0.971, 0.973, 0.971, 0.975))}, "not resolved",
-         ["is not excluded"]),
-        (MNIST, "not resolved", ["Direct swap, accuracy 96.6 → 95.9 %, −0.7 pp [−1.1, −0.4]: it loses",
-                                 "−0.1 pp [−0.6, 0.4]: not resolved, a loss of 0.6 pp is not excluded"]),
+        (
+            {"annealed": ((0.900, 0.999, 0.930, 0.999), (0.971, 0.973, 0.971, 0.975))},
+            "not resolved",
+            ["is not excluded"],
+        ),
+        (
+            MNIST,
+            "not resolved",
+            [
+                "Direct swap, accuracy 96.6 → 95.9 %, −0.7 pp [−1.1, −0.4]: it loses",
+                "−0.1 pp [−0.6, 0.4]: not resolved, a loss of 0.6 pp is not excluded",
+            ],
+        ),
     ],
-    ids=["as in the paper", "annealing loses", "worse from the start", "no loss", "wide intervals", "fixed margin"],
-)  # fmt: skip
-def test_pattern(changes: dict[str, tuple[Values, Values | None]], outcome: str, told: list[str]) -> None:
+    ids=[
+        "as in the paper",
+        "annealing loses",
+        "worse from the start",
+        "no loss",
+        "wide intervals",
+        "fixed margin",
+    ],
+)
+def test_pattern(
+    changes: dict[str, tuple[Values, Values | None]], outcome: str, told: list[str]
+) -> None:
     found = finding(**changes)
     assert found.headline == f"The paper's pattern is {outcome}."
     assert [each for each in told if each not in found.sentences[0]] == []
@@ -150,17 +202,26 @@ def test_pattern_is_not_asked_without_its_variants() -> None:
 
 @pytest.mark.parametrize(
     ("losses", "answer"),
-    [((0.02, 0.03, 0.025), Answer.YES), ((-0.01, 0.03, 0.01), Answer.UNRESOLVED), ((-0.02, -0.03, -0.025), Answer.NO),
-     ((0.0, 0.0, 0.0), Answer.NO), ((0.02, 0.02, 0.02), Answer.UNRESOLVED), ((0.02,), Answer.UNRESOLVED)],
-)  # fmt: skip
+    [
+        ((0.02, 0.03, 0.025), Answer.YES),
+        ((-0.01, 0.03, 0.01), Answer.UNRESOLVED),
+        ((-0.02, -0.03, -0.025), Answer.NO),
+        ((0.0, 0.0, 0.0), Answer.NO),
+        ((0.02, 0.02, 0.02), Answer.UNRESOLVED),
+        ((0.02,), Answer.UNRESOLVED),
+    ],
+)
 def test_loses_follows_the_direction(losses: Values, answer: Answer) -> None:
     assert loses(mean_interval([-each for each in losses]), ACCURACY) is answer
-    bits = Answer.YES if losses == (0.02, 0.02, 0.02) else answer  # Bits are no count of samples: a constant resolves.
+    # Bits are no count of samples: a constant resolves.
+    bits = Answer.YES if losses == (0.02, 0.02, 0.02) else answer
     assert loses(mean_interval(list(losses)), BITS) is bits
 
 
 def test_a_resolved_loss_below_the_tolerance_is_no_loss() -> None:
-    """0.04 points: what counts as none for the annealed network is none for the direct swap either."""
+    """0.04 points: what counts as none for the annealed network is none for the direct swap
+    either.
+    """
     change = mean_interval([-0.0003, -0.0004, -0.0005, -0.0004])
     assert change.resolved
     assert loses(change, ACCURACY) is Answer.NO
@@ -172,38 +233,49 @@ def test_a_resolved_loss_below_the_tolerance_is_no_loss() -> None:
 @pytest.mark.parametrize(
     ("change", "quality", "answer"),
     [
-        ((-0.004, -0.004, -0.004), ACCURACY, Answer.UNRESOLVED),  # of a fraction the same in every seed
+        # of a fraction the same in every seed
+        ((-0.004, -0.004, -0.004), ACCURACY, Answer.UNRESOLVED),
         ((0.0, 0.0, 0.0), ACCURACY, Answer.YES),
-        ((-0.0024, -0.0025, -0.0026), ACCURACY, Answer.YES),  # a resolved loss: the margin is excluded
+        # a resolved loss: the margin is excluded
+        ((-0.0024, -0.0025, -0.0026), ACCURACY, Answer.YES),
         ((-0.004, -0.005, -0.006), ACCURACY, Answer.NO),
         ((0.004, -0.004, 0.001, -0.002), ACCURACY, Answer.UNRESOLVED),
         ((0.004, 0.005, 0.006), BITS, Answer.YES),
         ((0.009, 0.011, 0.010), BITS, Answer.NO),
     ],
 )
-def test_a_loss_is_kept_where_the_margin_is_excluded(change: Values, quality: Quality, answer: Answer) -> None:
+def test_a_loss_is_kept_where_the_margin_is_excluded(
+    change: Values, quality: Quality, answer: Answer
+) -> None:
     assert keeps(mean_interval(list(change)), quality) is answer
 
 
 def test_annealing_against_the_best_repair_is_simultaneous_over_all() -> None:
     two = finding(swap_refit=((0.950, 0.952, 0.949, 0.953), PATTERN["gelu"][0]))
-    assert two.sentences[1].startswith("Annealing beats post-hoc, the best of 2 repairs by its mean: +1.08 pp [")
+    assert two.sentences[1].startswith(
+        "Annealing beats post-hoc, the best of 2 repairs by its mean: +1.08 pp ["
+    )
     assert "97.5 % interval, Bonferroni over the 2" in two.sentences[1]
     one = finding()
     assert "the only repair here" in one.sentences[1]
     assert "; 95 % interval." in one.sentences[1]
     close = finding(hard_switch=((0.972, 0.969, 0.975, 0.971), None))
-    assert close.sentences[1].startswith("Annealing against hard-switch is not resolved, the best of 2 repairs")
+    assert close.sentences[1].startswith(
+        "Annealing against hard-switch is not resolved, the best of 2 repairs"
+    )
 
 
 def test_the_best_repair_is_chosen_on_the_seeds_that_annealing_has() -> None:
     networks = PATTERN | {
         "annealed": ((0.971, 0.973, 0.970), (0.971, 0.973, 0.971)),
-        "swap-refit": ((0.950, 0.952, 0.949, 0.999), PATTERN["gelu"][0]),  # better on the seed that annealing lacks
+        # better on the seed that annealing lacks
+        "swap-refit": ((0.950, 0.952, 0.949, 0.999), PATTERN["gelu"][0]),
         "post-hoc": ((0.960, 0.962, 0.959, 0.965), (0.960, 0.962, 0.959, 0.965)),
     }
     found = pattern_finding(table_of(rows_of(networks)))
-    assert found.sentences[1].startswith("Annealing against post-hoc is not resolved, the best of 2 repairs")
+    assert found.sentences[1].startswith(
+        "Annealing against post-hoc is not resolved, the best of 2 repairs"
+    )
 
 
 def test_gap_closed_for_text() -> None:
@@ -228,8 +300,10 @@ def test_there_is_no_gap_to_close_where_the_direct_swap_gained() -> None:
     table = table_of(rows_of(PATTERN | {"gelu-swap": better}))
     assert [line.gap_closed for line in table.lines] == [None] * 5
     networks: dict[str, tuple[Values, Values | None]] = {
-        "gelu": ((2.20,), None), "gelu-swap": ((2.10,), (2.20,)), "annealed": ((2.15,), (2.15,)),
-    }  # fmt: skip
+        "gelu": ((2.20,), None),
+        "gelu-swap": ((2.10,), (2.20,)),
+        "annealed": ((2.15,), (2.15,)),
+    }
     table = table_of(rows_of(networks, "bits_per_byte"))
     assert [line.gap_closed for line in table.lines] == [None] * 3
 
@@ -249,7 +323,9 @@ def test_fieller_agrees_with_the_test_that_it_inverts() -> None:
     found = ratio_interval(pairs)
     assert found.low < found.mean < found.high
     for end in (found.low, found.high):
-        assert ttest_1samp([a - end * b for a, b in pairs], 0.0).pvalue == pytest.approx(0.05, abs=1e-9)
+        assert ttest_1samp([a - end * b for a, b in pairs], 0.0).pvalue == pytest.approx(
+            0.05, abs=1e-9
+        )
 
 
 def test_a_ratio_by_an_uncertain_gap_has_no_interval() -> None:
@@ -267,7 +343,9 @@ def test_page_and_files_show_the_swap(tmp_path: Path) -> None:
     page = written_page(tmp_path, rows_of(PATTERN), {"baseline": "gelu", "variants": list(PATTERN)})
     assert "The paper's pattern is reproduced." in page.whole
     assert "w, before and after the swap: accuracy (%, Δ in pp; higher is better)" in page.whole
-    assert "The paper's pattern is reproduced." in (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "The paper's pattern is reproduced." in (tmp_path / "report.md").read_text(
+        encoding="utf-8"
+    )
     lines = {line["variant"]: line for line in csv_lines(tmp_path / "tables" / "w-swap.csv")}
     assert float(lines["gelu-swap"]["change"]) == pytest.approx(-0.02925)
     assert (lines["relu"]["before"], lines["relu"]["reason"]) == ("", "no swap")

@@ -1,4 +1,6 @@
-"""False words and coverage of whole decision matrices, whose truth is known since they are simulated."""
+"""False words and coverage of whole decision matrices, whose truth is known since they are
+simulated.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +54,8 @@ def outlier(draw: np.random.Generator, shape: tuple[int, int, int]) -> NDArray[n
 
 @dataclass(frozen=True)
 class Rates:
-    """The share of tables with a false "helps", "costs" or "mixed", and with a false "no worse"; the coverage of the
-    intervals of cells and of means.
+    """The share of tables with a false "helps", "costs" or "mixed", and with a false "no worse";
+    the coverage of the intervals of cells and of means.
     """
 
     differs: float
@@ -63,7 +65,12 @@ class Rates:
 
 
 def simulate(
-    draws: Draw, shape: tuple[int, int, int], tables: int, *, failed: bool = False, unequal: bool = True
+    draws: Draw,
+    shape: tuple[int, int, int],
+    tables: int,
+    *,
+    failed: bool = False,
+    unequal: bool = True,
 ) -> Rates:
     """Tables of nothing but noise, and tables of which every cell loses the margin.
 
@@ -86,11 +93,17 @@ def simulate(
             means = [row.pooled for row in rows]
             wrong[truth] += any(cell.reading in false for cell in (*cells, *means))
             for place, found in enumerate((cells, means)):
-                covered[place] += [cell.estimate.low <= truth <= cell.estimate.high for cell in found]
-    return Rates(wrong[0.0] / tables, wrong[-MARGIN] / tables, *(float(np.mean(each)) for each in covered))
+                covered[place] += [
+                    cell.estimate.low <= truth <= cell.estimate.high for cell in found
+                ]
+    return Rates(
+        wrong[0.0] / tables, wrong[-MARGIN] / tables, *(float(np.mean(each)) for each in covered)
+    )
 
 
-def table_of(values: NDArray[np.float64], draw: np.random.Generator, *, failed: bool) -> tuple[MatrixRow, ...]:
+def table_of(
+    values: NDArray[np.float64], draw: np.random.Generator, *, failed: bool
+) -> tuple[MatrixRow, ...]:
     rows = []
     for question in values:
         evidence = {}
@@ -176,7 +189,10 @@ def test_skewness_and_sign_flips_are_scipys() -> None:
 
 
 def test_what_one_sample_and_what_many_show_of_skewness() -> None:
-    calm, wild = [0.1, -0.2, 0.3, -0.1, 0.0, 0.2, -0.3, 0.1, 0.05, -0.1], [*[0.1, 0.12, 0.09] * 3, 5.0]
+    calm, wild = (
+        [0.1, -0.2, 0.3, -0.1, 0.0, 0.2, -0.3, 0.1, 0.05, -0.1],
+        [*[0.1, 0.12, 0.09] * 3, 5.0],
+    )
     assert (skewed(calm), skewed(wild)) == (False, True)
     assert not skewed(calm[:3])  # Three values show no skewness.
     draw = np.random.default_rng(5)

@@ -35,8 +35,12 @@ def build(workload: str) -> nn.Module:
     return load("workloads", workload).target().build(lambda _: nn.GELU())
 
 
-def cut(module: nn.Module, path: str, *, rows: list[int] | None = None, columns: list[int] | None = None) -> None:
-    """Keep these output channels, and these input channels, of a layer: its tensors, and the sizes it has in torch."""
+def cut(
+    module: nn.Module, path: str, *, rows: list[int] | None = None, columns: list[int] | None = None
+) -> None:
+    """Keep these output channels, and these input channels, of a layer: its tensors, and the
+    sizes it has in torch.
+    """
     layer = module.get_submodule(path)
     for name in ("weight", "bias", "running_mean", "running_var"):
         tensor = getattr(layer, name, None)
@@ -45,11 +49,18 @@ def cut(module: nn.Module, path: str, *, rows: list[int] | None = None, columns:
         kept = tensor.detach() if rows is None else tensor.detach()[rows]
         if columns is not None and name == "weight":
             kept = kept[:, columns]
-        setattr(layer, name, nn.Parameter(kept.clone()) if isinstance(tensor, nn.Parameter) else kept.clone())
+        setattr(
+            layer,
+            name,
+            nn.Parameter(kept.clone()) if isinstance(tensor, nn.Parameter) else kept.clone(),
+        )
     if isinstance(layer, nn.Linear):
         layer.out_features, layer.in_features = layer.weight.shape
     elif isinstance(layer, nn.Conv2d):
-        layer.out_channels, layer.in_channels = layer.weight.shape[0], layer.weight.shape[1] * layer.groups
+        layer.out_channels, layer.in_channels = (
+            layer.weight.shape[0],
+            layer.weight.shape[1] * layer.groups,
+        )
     elif isinstance(layer, nn.BatchNorm2d):
         layer.num_features = len(layer.weight)
 
@@ -58,7 +69,10 @@ def randomized(module: nn.Module) -> nn.Module:
     """Every parameter and statistic random: none is what a fresh module has by default."""
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
-        for tensor in [*module.parameters(), *(each for each in module.buffers() if each.is_floating_point())]:
+        for tensor in [
+            *module.parameters(),
+            *(each for each in module.buffers() if each.is_floating_point()),
+        ]:
             tensor.add_(torch.rand(tensor.shape, generator=generator) * 0.2)
     return module.eval()
 
@@ -82,9 +96,15 @@ def pruned(workload: str) -> nn.Module:
             cut(module, place, rows=odd)
         cut(module, "3.residual.3", columns=odd)
     else:
-        width, size = (48, module.blocks[0].attention.head_size) if workload == "digits-vit" else (128, 32)
+        width, size = (
+            (48, module.blocks[0].attention.head_size) if workload == "digits-vit" else (128, 32)
+        )
         heads = [*range(size), *range(2 * size, width)]
-        cut(module, "blocks.1.attention.project_in", rows=[part * width + row for part in range(3) for row in heads])
+        cut(
+            module,
+            "blocks.1.attention.project_in",
+            rows=[part * width + row for part in range(3) for row in heads],
+        )
         cut(module, "blocks.1.attention.project_out", columns=heads)
         cut(module, "blocks.0.feed_forward.up", rows=odd)
         cut(module, "blocks.0.feed_forward.down", columns=odd)
@@ -129,14 +149,18 @@ def test_a_pruned_workload_comes_back_exactly(workload: str, tmp_path: Path) -> 
     assert str(loaded) == str(module)  # with every size that torch prints
     assert not loaded.training
     assert all(torch.equal(whole[name], tensor) for name, tensor in fresh.state_dict().items())
-    assert sum(each.numel() for each in loaded.parameters()) < sum(each.numel() for each in fresh.parameters())
+    assert sum(each.numel() for each in loaded.parameters()) < sum(
+        each.numel() for each in fresh.parameters()
+    )
 
 
 def test_a_pruned_network_goes_on_to_the_next_step(tmp_path: Path) -> None:
     kind = load("workloads", "digits-vit").target()
     data = kind.data()
     module = pruned("digits-vit")
-    made = Network("x", module, data.input_shape, data.classes, copy.deepcopy(module), data.vocabulary)
+    made = Network(
+        "x", module, data.input_shape, data.classes, copy.deepcopy(module), data.vocabulary
+    )
     save_network(made, tmp_path, kind)
     loaded = load_network(tmp_path, kind, data)
     for each in (loaded.module, loaded.unswapped):
@@ -159,7 +183,11 @@ def with_linears(module: nn.Module) -> nn.Module:
 def pruned_gpt2() -> nn.Module:
     module = with_linears(randomized(gpt2()))
     kept = [*range(8), *range(16, 24)]
-    cut(module, "transformer.h.0.attn.c_attn", rows=[part * 24 + row for part in range(3) for row in kept])
+    cut(
+        module,
+        "transformer.h.0.attn.c_attn",
+        rows=[part * 24 + row for part in range(3) for row in kept],
+    )
     cut(module, "transformer.h.0.attn.c_proj", columns=kept)
     attention = module.transformer.h[0].attn
     attention.num_heads, attention.split_size = 2, 16
@@ -175,14 +203,21 @@ def test_gpt2_without_a_head_comes_back_exactly_and_stays_tied(tmp_path: Path) -
     assert "lm_head.weight" not in saved
     loaded = load_module(with_linears(gpt2()), tmp_path)
     assert loaded.lm_head.weight is loaded.transformer.wte.weight
-    assert [(each.attn.num_heads, each.attn.split_size) for each in loaded.transformer.h] == [(2, 16), (3, 24)]
+    assert [(each.attn.num_heads, each.attn.split_size) for each in loaded.transformer.h] == [
+        (2, 16),
+        (3, 24),
+    ]
     with torch.no_grad():
         assert torch.equal(loaded(tokens).logits, module(tokens).logits)
 
 
 def test_gpt2_must_be_converted_and_tied_as_before(tmp_path: Path) -> None:
     save_module(pruned_gpt2(), tmp_path)
-    refused(gpt2(), tmp_path, r"h\.0\.attn\.c_attn is a Conv1D here and was a Linear.*transposed.*convert")
+    refused(
+        gpt2(),
+        tmp_path,
+        r"h\.0\.attn\.c_attn is a Conv1D here and was a Linear.*transposed.*convert",
+    )
     apart = with_linears(gpt2())
     apart.lm_head.weight = nn.Parameter(apart.lm_head.weight.detach().clone())
     refused(apart, tmp_path, r"lm_head\.weight are apart here and were tied")
@@ -191,7 +226,9 @@ def test_gpt2_must_be_converted_and_tied_as_before(tmp_path: Path) -> None:
 
 
 class Zoo(nn.Module):
-    """The layers that hold their sizes in attributes: depthwise and grouped convolutions, norms, an embedding."""
+    """The layers that hold their sizes in attributes: depthwise and grouped convolutions, norms,
+    an embedding.
+    """
 
     def __init__(self, width: int = 8, channels: int = 6, per_channel: bool = True) -> None:
         super().__init__()
@@ -223,7 +260,8 @@ def zoo(*sizes: int) -> nn.Module:
 
 
 def test_every_layer_repeats_its_new_shape(tmp_path: Path) -> None:
-    # 6 channels become 4, and 8 features 5: a Zoo built with these sizes has every attribute as it should be.
+    # 6 channels become 4, and 8 features 5: a Zoo built with these sizes has every attribute as it
+    # should be.
     module = zoo(5, 4)
     module.activation.set_hardness(1 + torch.rand(4))
     save_module(module, tmp_path, fresh=Zoo(), example=TOKENS)
@@ -252,7 +290,9 @@ def test_biases_that_came_or_went(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ours", [nn.Linear(4, 6), nn.LayerNorm(6)])
-def test_a_bias_that_was_not_saved_though_the_layer_had_one_is_refused(ours: nn.Module, tmp_path: Path) -> None:
+def test_a_bias_that_was_not_saved_though_the_layer_had_one_is_refused(
+    ours: nn.Module, tmp_path: Path
+) -> None:
     save_module(ours, tmp_path)
     retouch(tmp_path, lambda tensors: tensors.pop("bias"))
     forge(tmp_path, lambda found: found["tensors"].pop("bias"))
@@ -275,7 +315,9 @@ def test_it_loads_in_another_process_without_torch_pruning(tmp_path: Path) -> No
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     with torch.no_grad():
-        assert done.stdout.strip() == str([value.hex() for value in module(example).flatten().tolist()])
+        assert done.stdout.strip() == str(
+            [value.hex() for value in module(example).flatten().tolist()]
+        )
 
 
 def small() -> nn.Module:
@@ -285,11 +327,16 @@ def small() -> nn.Module:
 
 def with_checksum(found: dict[str, Any]) -> dict[str, Any]:
     rest = {key: value for key, value in found.items() if key != "checksum"}
-    return {**rest, "checksum": hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()}
+    return {
+        **rest,
+        "checksum": hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest(),
+    }
 
 
 def forge(folder: Path, change: Callable[[dict[str, Any]], object] = lambda _: None) -> None:
-    """Change the description as somebody with bad intentions would: with both digests right again."""
+    """Change the description as somebody with bad intentions would: with both digests right
+    again.
+    """
     found = json.loads((folder / "module.json").read_text())
     found["sha256"] = hashlib.sha256((folder / "module.safetensors").read_bytes()).hexdigest()
     change(found)
@@ -303,22 +350,55 @@ def state(layer: str, **values: Any) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda found: found.update(format=2), r"module\.json: has format '2', this version reads 1"),
+        (
+            lambda found: found.update(format=2),
+            r"module\.json: has format '2', this version reads 1",
+        ),
         (lambda found: found.update(more=1), r"module\.json: is damaged: more: Extra inputs"),
         (lambda found: found.pop("ties"), r"module\.json: is damaged: ties: Field required"),
-        (lambda found: found["tensors"]["0.bias"].update(shape=[10**12]), r"'0.bias' is float32 \[6\], not float32 \["),
-        (lambda found: found["tensors"]["0.bias"].update(shape=[-6]), "is damaged: tensors.0.bias.shape.0"),
+        (
+            lambda found: found["tensors"]["0.bias"].update(shape=[10**12]),
+            r"'0.bias' is float32 \[6\], not float32 \[",
+        ),
+        (
+            lambda found: found["tensors"]["0.bias"].update(shape=[-6]),
+            "is damaged: tensors.0.bias.shape.0",
+        ),
         (lambda found: found["tensors"].pop("0.bias"), "the tensor '0.bias' is not described"),
-        (lambda found: found["tensors"].update(x=found["tensors"]["0.bias"]), "the tensor 'x' is missing in it"),
+        (
+            lambda found: found["tensors"].update(x=found["tensors"]["0.bias"]),
+            "the tensor 'x' is missing in it",
+        ),
         (lambda found: found["ties"].update(x="nothing"), "ties name 'nothing'"),
-        (lambda found: found["ties"].update(x="0.bias"), "the saved tensor x has no place in the module"),
-        (lambda found: found["ties"].update({"\ud800": "0.bias"}), r"the saved tensor \\ud800 has no place"),
-        (lambda found: found["layers"].update({"\ud800": {}}), r"the layer \\ud800 is only in the saved module"),
-        (lambda found: found["layers"]["0"].update(kind="\ud800"), r"0 is a Linear here and was a \\ud800"),
-        (lambda found: found["tensors"]["0.bias"].update(dtype="\ud800"), r"not \\ud800 \[6\] as described"),
+        (
+            lambda found: found["ties"].update(x="0.bias"),
+            "the saved tensor x has no place in the module",
+        ),
+        (
+            lambda found: found["ties"].update({"\ud800": "0.bias"}),
+            r"the saved tensor \\ud800 has no place",
+        ),
+        (
+            lambda found: found["layers"].update({"\ud800": {}}),
+            r"the layer \\ud800 is only in the saved module",
+        ),
+        (
+            lambda found: found["layers"]["0"].update(kind="\ud800"),
+            r"0 is a Linear here and was a \\ud800",
+        ),
+        (
+            lambda found: found["tensors"]["0.bias"].update(dtype="\ud800"),
+            r"not \\ud800 \[6\] as described",
+        ),
         (lambda found: found["layers"].pop("1"), "the layer 1 is missing in the saved module"),
-        (state("0", in_features=-1), r"0\.in_features is 4 here and -1 in the file: that is no size"),
-        (state("0", in_features=2**31), r"0\.in_features is 4 here and 2147483648 in the file: that is no size"),
+        (
+            state("0", in_features=-1),
+            r"0\.in_features is 4 here and -1 in the file: that is no size",
+        ),
+        (
+            state("0", in_features=2**31),
+            r"0\.in_features is 4 here and 2147483648 in the file: that is no size",
+        ),
         (state("0", in_features=2**63), "is damaged: layers.0.sizes.in_features"),
         (state("0", in_features=4.0), "is damaged: layers.0.sizes.in_features"),
         (state("0", in_features=True), "is damaged: layers.0.sizes.in_features"),
@@ -327,11 +407,17 @@ def state(layer: str, **values: Any) -> Callable[[dict[str, Any]], None]:
         (state("0", training=1), r"0\.training was 1, but is no such number here"),
         (state("0", weight=1), r"0\.weight was 1, but is no such number here"),
         (state("0", in_features=[4]), r"0\.in_features was \(4,\), but is no such number here"),
-        (lambda found: found["layers"]["0"].update(absent=["weight"]) or found["tensors"].pop("0.weight"),
-         "'0.weight' is not described"),
+        (
+            lambda found: (
+                found["layers"]["0"].update(absent=["weight"]) or found["tensors"].pop("0.weight")
+            ),
+            "'0.weight' is not described",
+        ),
     ],
-)  # fmt: skip
-def test_a_forged_description_is_refused(change: Callable[[dict[str, Any]], None], text: str, tmp_path: Path) -> None:
+)
+def test_a_forged_description_is_refused(
+    change: Callable[[dict[str, Any]], None], text: str, tmp_path: Path
+) -> None:
     save_module(small(), tmp_path)
     forge(tmp_path, change)
     said = refused(small(), tmp_path, text)
@@ -344,17 +430,36 @@ def test_a_weight_that_is_said_to_be_absent_is_refused(tmp_path: Path) -> None:
     forge(tmp_path)  # which changes nothing
     assert error(load_module(small(), tmp_path), small(), torch.rand(3, 4)) == 0.0
     retouch(tmp_path, lambda tensors: tensors.pop("0.weight"))
-    forge(tmp_path, lambda found: found["layers"]["0"].update(absent=["weight"]) or found["tensors"].pop("0.weight"))
+    forge(
+        tmp_path,
+        lambda found: (
+            found["layers"]["0"].update(absent=["weight"]) or found["tensors"].pop("0.weight")
+        ),
+    )
     refused(small(), tmp_path, r"0\.weight was not saved: a Linear needs it")
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     yield path
-    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+    for key in (
+        value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    ):
         yield from leaves(value[key], (*path, key))
 
 
-VALUES: tuple[Any, ...] = (None, -1, 3, 2**70, 0.5, "x", [], [2, -3], {}, {"__class__": 1}, {"x": {}})
+VALUES: tuple[Any, ...] = (
+    None,
+    -1,
+    3,
+    2**70,
+    0.5,
+    "x",
+    [],
+    [2, -3],
+    {},
+    {"__class__": 1},
+    {"x": {}},
+)
 
 
 @pytest.mark.parametrize("share", [0.03, slow(0.5)])
@@ -370,7 +475,9 @@ def test_no_forged_value_anywhere_does_more_than_be_refused(share: float, tmp_pa
         for key in path[:-1]:
             place = place[key]
         place[path[-1]] = value
-        (tmp_path / "module.json").write_text(json.dumps(found if path == ("checksum",) else with_checksum(found)))
+        (tmp_path / "module.json").write_text(
+            json.dumps(found if path == ("checksum",) else with_checksum(found))
+        )
         try:
             load_module(zoo(), tmp_path)
         except ValueError:
@@ -380,7 +487,9 @@ def test_no_forged_value_anywhere_does_more_than_be_refused(share: float, tmp_pa
 
 @pytest.mark.parametrize("places", [12, slow(150)])
 @pytest.mark.parametrize("name", ["module.json", "module.safetensors"])
-def test_a_file_cut_off_or_changed_at_any_byte_is_refused(name: str, places: int, tmp_path: Path) -> None:
+def test_a_file_cut_off_or_changed_at_any_byte_is_refused(
+    name: str, places: int, tmp_path: Path
+) -> None:
     save_module(small(), tmp_path)
     path = tmp_path / name
     whole = path.read_bytes()
@@ -402,7 +511,9 @@ def parsed(path: Path) -> Any:
 
 
 @pytest.mark.parametrize("step", [13, slow(2)])
-def test_a_header_changed_anywhere_with_its_digest_is_refused_or_harmless(step: int, tmp_path: Path) -> None:
+def test_a_header_changed_anywhere_with_its_digest_is_refused_or_harmless(
+    step: int, tmp_path: Path
+) -> None:
     save_module(small(), tmp_path)
     path = tmp_path / "module.safetensors"
     whole = path.read_bytes()
@@ -414,7 +525,9 @@ def test_a_header_changed_anywhere_with_its_digest_is_refused_or_harmless(step: 
             path.write_bytes(whole[:offset] + bytes([new]) + whole[offset + 1 :])
             forge(tmp_path)
             try:
-                assert [each.shape for each in load_module(small(), tmp_path).parameters()] == shapes
+                assert [
+                    each.shape for each in load_module(small(), tmp_path).parameters()
+                ] == shapes
             except ValueError:
                 refused += 1
     assert refused > header // step
@@ -430,15 +543,23 @@ class Payload:
         return Path.touch, (self.mark,)
 
 
-HUGE = json.dumps({"0.bias": {"dtype": "F32", "shape": [10**12], "data_offsets": [0, 4 * 10**12]}}).encode()
+HUGE = json.dumps(
+    {"0.bias": {"dtype": "F32", "shape": [10**12], "data_offsets": [0, 4 * 10**12]}}
+).encode()
 
 
 @pytest.mark.parametrize(
     ("kind", "digest"),
-    [(kind, digest) for kind in ("pickle", "torch", "text", "empty") for digest in ("wrong", "right")]
+    [
+        (kind, digest)
+        for kind in ("pickle", "torch", "text", "empty")
+        for digest in ("wrong", "right")
+    ]
     + [("a million million elements", "right")],
 )
-def test_what_is_no_safetensors_file_is_refused_and_no_pickle_opened(kind: str, digest: str, tmp_path: Path) -> None:
+def test_what_is_no_safetensors_file_is_refused_and_no_pickle_opened(
+    kind: str, digest: str, tmp_path: Path
+) -> None:
     save_module(small(), tmp_path)
     path, mark = tmp_path / "module.safetensors", tmp_path / "mark"
     huge = len(HUGE).to_bytes(8, "little") + HUGE
@@ -453,7 +574,9 @@ def test_what_is_no_safetensors_file_is_refused_and_no_pickle_opened(kind: str, 
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "[" * 10**5, '{"format": 1}', "9" * 10**4, '{"format": NaN}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", "[" * 10**5, '{"format": 1}', "9" * 10**4, '{"format": NaN}']
+)
 def test_what_is_no_description_is_refused(text: str, tmp_path: Path) -> None:
     save_module(small(), tmp_path)
     (tmp_path / "module.json").write_text(text)
@@ -486,7 +609,9 @@ def sequential(*layers: nn.Module) -> nn.Module:
 
 
 class Scaled(nn.Module):
-    def __init__(self, shape: tuple[int, ...], scale: float = 1.0, stride: tuple[int, int] = (1, 1)) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], scale: float = 1.0, stride: tuple[int, int] = (1, 1)
+    ) -> None:
         super().__init__()
         self.inner = nn.Module()
         self.inner.factor = nn.Parameter(torch.ones(shape))
@@ -500,17 +625,33 @@ class Scaled(nn.Module):
     ("saved", "fresh", "text"),
     [
         (small(), small().double(), r"0\.weight is float64 here and was float32: convert"),
-        (small(), sequential(nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 2)), "1 is a GELU here and was a ReLU"),
-        (small(), sequential(nn.Linear(4, 6), nn.ReLU()), "the layer 2 is only in the saved module"),
+        (
+            small(),
+            sequential(nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 2)),
+            "1 is a GELU here and was a ReLU",
+        ),
+        (
+            small(),
+            sequential(nn.Linear(4, 6), nn.ReLU()),
+            "the layer 2 is only in the saved module",
+        ),
         (small(), sequential(*small(), nn.ReLU()), "the layer 3 is missing in the saved module"),
         (small(), nn.Linear(4, 6), "the layer 0 is only in the saved module"),
         (small(), nn.ModuleList(small()), "the module is a ModuleList here and was a Sequential"),
         # What resizing cannot make equal.
-        (Scaled((3,)), Scaled((3, 1)), r"inner\.factor has shape \(3, 1\) here and had \(3,\): resizing keeps the num"),
+        (
+            Scaled((3,)),
+            Scaled((3, 1)),
+            r"inner\.factor has shape \(3, 1\) here and had \(3,\): resizing keeps the num",
+        ),
         (Scaled((3,)), Scaled((3,), scale=2.0), "scale is 2.0 here and was 1.0"),
         (Scaled((3,)), Scaled((3,), stride=(2, 1)), r"stride is \(2, 1\) here and was \(1, 1\)"),
         # Another constant.
-        (nn.ELU(0.5), nn.ELU(1), r"alpha is 1 here and was 0\.5: build the module with the saved value"),  # type: ignore[arg-type]
+        (
+            nn.ELU(0.5),
+            nn.ELU(1),
+            r"alpha is 1 here and was 0\.5: build the module with the saved value",
+        ),  # type: ignore[arg-type]
         (nn.Hardtanh(-0.5, 0.5), nn.Hardtanh(-1, 1), r"max_val is 1 here and was 0\.5"),
         (nn.Hardtanh(0.0, math.inf), nn.Hardtanh(0.0, 1.0), r"max_val is 1\.0 here and was inf"),
         (nn.Hardtanh(0.0, 1.0), nn.Hardtanh(0.0, math.inf), r"max_val is inf here and was 1\.0"),
@@ -519,14 +660,18 @@ class Scaled(nn.Module):
         (Scaled((3,), "\ud800"), Scaled((3,), 0.5), r"scale is 0\.5 here and was '\\ud800'"),  # type: ignore[arg-type]
         (Scaled((3,), 0.5), Scaled((3,), None), r"scale is no number or text here and was 0\.5"),  # type: ignore[arg-type]
     ],
-)  # fmt: skip
-def test_another_network_is_refused(saved: nn.Module, fresh: nn.Module, text: str, tmp_path: Path) -> None:
+)
+def test_another_network_is_refused(
+    saved: nn.Module, fresh: nn.Module, text: str, tmp_path: Path
+) -> None:
     save_module(saved, tmp_path)
     assert refused(fresh, tmp_path, rf"does not fit the given \w+: .*{text}").encode()
 
 
 @pytest.mark.parametrize(("saved", "fresh"), [(1.0, 1), (1, 1.0), (math.inf, math.inf), (2, 1)])
-def test_the_same_constant_is_taken_be_it_an_integer_or_not(saved: float, fresh: float, tmp_path: Path) -> None:
+def test_the_same_constant_is_taken_be_it_an_integer_or_not(
+    saved: float, fresh: float, tmp_path: Path
+) -> None:
     module, example = sequential(nn.ELU(saved)), torch.tensor([-1.0, 0.0, 2.0])
     save_module(module, tmp_path)
     assert torch.equal(load_module(sequential(nn.ELU(fresh)), tmp_path)(example), module(example))
@@ -541,11 +686,21 @@ def test_what_a_model_is_called_may_differ(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [(nn.Linear(3, 4), "bias"), (nn.Conv1d(3, 4, 1), "bias"), (nn.ConvTranspose1d(3, 4, 1), "bias"),
-     (nn.BatchNorm1d(4), "bias"), (nn.BatchNorm1d(4), "running_mean"), (nn.BatchNorm1d(4), "running_var"),
-     (nn.BatchNorm1d(4, affine=False), "running_var"), (nn.LayerNorm(4), "bias"), (nn.GroupNorm(2, 4), "bias")],
-)  # fmt: skip
-def test_a_bias_or_statistic_of_another_length_is_refused(module: nn.Module, name: str, tmp_path: Path) -> None:
+    [
+        (nn.Linear(3, 4), "bias"),
+        (nn.Conv1d(3, 4, 1), "bias"),
+        (nn.ConvTranspose1d(3, 4, 1), "bias"),
+        (nn.BatchNorm1d(4), "bias"),
+        (nn.BatchNorm1d(4), "running_mean"),
+        (nn.BatchNorm1d(4), "running_var"),
+        (nn.BatchNorm1d(4, affine=False), "running_var"),
+        (nn.LayerNorm(4), "bias"),
+        (nn.GroupNorm(2, 4), "bias"),
+    ],
+)
+def test_a_bias_or_statistic_of_another_length_is_refused(
+    module: nn.Module, name: str, tmp_path: Path
+) -> None:
     save_module(sequential(module), tmp_path)
     retouch(tmp_path, lambda tensors: tensors.update({f"0.{name}": torch.ones(3)}))
     forge(tmp_path, lambda found: found["tensors"][f"0.{name}"].update(shape=[3]))
@@ -560,7 +715,8 @@ def test_a_weight_that_a_hook_computes_is_computed_anew(tmp_path: Path, kept: bo
             return sequential(nn.utils.weight_norm(nn.Linear(4, 3)))
 
     module = normed()
-    with torch.set_grad_enabled(kept):  # what a pass with gradients leaves cannot be copied as it is
+    # what a pass with gradients leaves cannot be copied as it is
+    with torch.set_grad_enabled(kept):
         expected = module(torch.ones(2, 4))
     save_module(module, tmp_path, fresh=normed(), example=torch.ones(2, 4))
     assert torch.equal(load_module(normed(), tmp_path)(torch.ones(2, 4)), expected)
@@ -619,21 +775,38 @@ def changed(*path: str, value: Any) -> Callable[[str], str]:
         (lambda text: text[:50], "cannot be read"),
         (lambda _: "[" * 200_000, r"cannot be read \(ValueError\)"),
         (lambda _: "[]", "gives no network's name"),
-        (lambda text: text.replace('"relu"', '"gelu"').replace('"gelu"', '"relu"', 1), "was changed since"),
-        (lambda text: json.dumps({**json.loads(text), "unswapped": json.loads(text)["module"]}), "was changed since"),
+        (
+            lambda text: text.replace('"relu"', '"gelu"').replace('"gelu"', '"relu"', 1),
+            "was changed since",
+        ),
+        (
+            lambda text: json.dumps({**json.loads(text), "unswapped": json.loads(text)["module"]}),
+            "was changed since",
+        ),
         (lambda text: text.replace('"checksum"', '"check"'), "was changed since"),
-        (changed("module", "saved", "layers", "0", "sizes", "in_features", value=63), "module was changed since"),
-        (changed("module", "others", value={"\ud800": "relu"}), r"names an activation at \\ud800, where"),
+        (
+            changed("module", "saved", "layers", "0", "sizes", "in_features", value=63),
+            "module was changed since",
+        ),
+        (
+            changed("module", "others", value={"\ud800": "relu"}),
+            r"names an activation at \\ud800, where",
+        ),
         (changed("module", "saved", value={}), "module is no description of a saved module"),
         (changed("module", "saved", value=3), "module.saved: Input should be a valid dict"),
         (changed("module", value=3), "module: Input should be"),
         (changed("module", "activation", value="glue"), "unknown activation 'glue'"),
         (changed("module", "activation", value="lambda-gelu"), "gives no temperature"),
-        (changed("module", "temperature", value=-1.0), "module.temperature: Input should be greater than 0"),
+        (
+            changed("module", "temperature", value=-1.0),
+            "module.temperature: Input should be greater than 0",
+        ),
         (changed("module", "others", value={"7.x": "relu"}), "names an activation at 7.x, where"),
     ],
 )
-def test_a_damaged_network_is_refused(damage: Callable[[str], str], text: str, tmp_path: Path, digits: Any) -> None:
+def test_a_damaged_network_is_refused(
+    damage: Callable[[str], str], text: str, tmp_path: Path, digits: Any
+) -> None:
     kind, data = digits
     save_network(Network("x", pruned("digits-mlp"), (64,), 10), tmp_path, kind)
     path = tmp_path / "network.json"
@@ -649,11 +822,15 @@ def test_a_damaged_network_is_refused(damage: Callable[[str], str], text: str, t
 
 
 @pytest.mark.parametrize("name", ["deployed", "integer"])
-def test_an_onnx_file_of_a_network_is_the_one_that_was_saved_or_refused(tmp_path: Path, digits: Any, name: str) -> None:
+def test_an_onnx_file_of_a_network_is_the_one_that_was_saved_or_refused(
+    tmp_path: Path, digits: Any, name: str
+) -> None:
     kind, data = digits
     source, folder = tmp_path / "quantized.onnx", tmp_path / "n"
     source.write_bytes(b"quantized")
-    made = replace(Network("x", pruned("digits-mlp"), (64,), 10, pruned("digits-mlp")), **{name: source})
+    made = replace(
+        Network("x", pruned("digits-mlp"), (64,), 10, pruned("digits-mlp")), **{name: source}
+    )
     save_network(made, folder, kind)
     stale = (folder / "unswapped.safetensors").read_bytes()
     plain = digest_network(folder)
@@ -681,7 +858,9 @@ def test_an_onnx_file_of_a_network_is_the_one_that_was_saved_or_refused(tmp_path
     assert getattr(load_network(folder, kind, data), name) is None
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e5m2, torch.bool, torch.complex64])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float8_e5m2, torch.bool, torch.complex64]
+)
 def test_the_digest_of_a_network_is_that_of_its_numbers(dtype: torch.dtype, tmp_path: Path) -> None:
     digests = []
     for value, name in ((0, "x"), (0, "y"), (1, "x")):
@@ -698,7 +877,9 @@ def digits() -> Any:
     return kind, kind.data()
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.float8_e4m3fn])
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float64, torch.float8_e4m3fn]
+)
 def test_every_type_of_number_comes_back(dtype: torch.dtype, tmp_path: Path) -> None:
     module = small().to(dtype)
     save_module(module, tmp_path)

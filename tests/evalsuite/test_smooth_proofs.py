@@ -1,4 +1,6 @@
-"""The checker of smooth proofs: its enclosures against many digits, its lines, and what files it reads."""
+"""The checker of smooth proofs: its enclosures against many digits, its lines, and what files it
+reads.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,16 @@ from cases import slow
 from mpmath import diff, exp, mp, mpf, ncdf, npdf, sqrt, tanh
 
 from evalsuite.verification import smooth_proofs
-from evalsuite.verification.smooth_proofs import _BENDS, _LIMIT, _curve, _exp, _least, _lines, _logistic, _normal
+from evalsuite.verification.smooth_proofs import (
+    _BENDS,
+    _LIMIT,
+    _curve,
+    _exp,
+    _least,
+    _lines,
+    _logistic,
+    _normal,
+)
 
 Pair = tuple[Any, Any]
 W, Z, T = 112, 40, 72
@@ -49,7 +60,12 @@ def points(count: int) -> list[int]:
         -_LIMIT,
         *(sign * (k + d) for k in _BENDS.values() for sign in (1, -1) for d in (0, 1)),
     ]
-    edges = [sign * int(x * 2**Z) + d for x in (11.3, 11.314, 8.0, 64.0, 32.0) for sign in (1, -1) for d in (-1, 0, 1)]
+    edges = [
+        sign * int(x * 2**Z) + d
+        for x in (11.3, 11.314, 8.0, 64.0, 32.0)
+        for sign in (1, -1)
+        for d in (-1, 0, 1)
+    ]
     sizes = [int(rng.choice((-1, 1)) * 2 ** rng.uniform(0, 52)) for _ in range(count)]
     return [*special, *edges, *sizes, *(rng.randrange(-12 * 2**Z, 12 * 2**Z) for _ in range(count))]
 
@@ -101,7 +117,11 @@ def test_functions_bend_between_the_two_numbers_and_nowhere_else(kind: str) -> N
         for sign in (1, -1):
             assert second(mpf(sign * k) / 2**Z) > 0 > second(mpf(sign * (k + 1)) / 2**Z)
         inside = [mpf(k) / 2**Z * share / 40 for share in range(-40, 41)]
-        outside = [sign * mpf(k + 1) / 2**Z * (1 + mpf(share) / 20) for share in range(80) for sign in (1, -1)]
+        outside = [
+            sign * mpf(k + 1) / 2**Z * (1 + mpf(share) / 20)
+            for share in range(80)
+            for sign in (1, -1)
+        ]
         assert all(second(z) > 0 for z in inside)
         assert all(second(z) < 0 for z in outside)
 
@@ -121,22 +141,38 @@ def test_starts_are_below_the_function_and_close_to_it(kind: str, count: int) ->
             sign, slope = rng.choice((1, -1)), int(rng.gauss(0.4, 0.6) * 2**32)
             start = _least(kind, sign, slope, low, up)
             inner = [low + (up - low) * share // 64 for share in range(65)]
-            inner += [z + d for k in (_BENDS.get(kind, 0), -_BENDS.get(kind, 0)) for z in (k,) for d in (-1, 0, 1)]
-            rests = [sign * (exact(kind, mpf(z) / 2**Z)[0] - mpf(slope * z) / 2**T) for z in inner if low <= z <= up]
+            inner += [
+                z + d
+                for k in (_BENDS.get(kind, 0), -_BENDS.get(kind, 0))
+                for z in (k,)
+                for d in (-1, 0, 1)
+            ]
+            rests = [
+                sign * (exact(kind, mpf(z) / 2**Z)[0] - mpf(slope * z) / 2**T)
+                for z in inner
+                if low <= z <= up
+            ]
             assert mpf(start) / 2**T <= min(rests)
-            # The function moves by at most (2 + |slope|) / 128 of the width between the nearest two points.
+            # The function moves by at most (2 + |slope|) / 128 of the width between the nearest two
+            # points.
             reach = (2 + abs(mpf(slope)) / 2**32) * mpf(up - low) / 2**Z / 128
             assert mpf(start) / 2**T >= min(rests) - reach - mpf(2) ** -60
 
 
 def test_lines_of_a_hardened_function() -> None:
     for h in (Fraction(3, 2), Fraction(5, 8), Fraction(37)):
-        low, up, (below, under), (above, over) = _lines(("gelu", h), -(2**Z), 3 * 2**39, [2**30, 3 * 2**30])
+        low, up, (below, under), (above, over) = _lines(
+            ("gelu", h), -(2**Z), 3 * 2**39, [2**30, 3 * 2**30]
+        )
         with mp.workdps(60):
             for share in range(101):
                 z = (mpf(low) + mpf(up - low) * share / 100) / 2**Z
                 value = z * ncdf(z * h.numerator / h.denominator)
-                assert mpf(below) / 2**32 * z + mpf(under) / 2**T <= value <= mpf(above) / 2**32 * z + mpf(over) / 2**T
+                assert (
+                    mpf(below) / 2**32 * z + mpf(under) / 2**T
+                    <= value
+                    <= mpf(above) / 2**32 * z + mpf(over) / 2**T
+                )
 
 
 def test_what_is_beyond_the_series_is_refused() -> None:

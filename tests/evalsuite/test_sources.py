@@ -1,4 +1,6 @@
-"""What a cached result depends on: one line changed in each package, helper modules, checkpoints."""
+"""What a cached result depends on: one line changed in each package, helper modules,
+checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,16 @@ seeds: [0]
 steps: [accuracy, export, quantize, prune, exact-prune, bounds, smt, swap-certificate]
 """
 TRAINED = {"train gelu", "train relu", "train annealed", "train swap-refit"}
-STAGES = {"accuracy", "export", "quantize", "prune", "exact-prune", "bounds", "smt", "swap-certificate"}
+STAGES = {
+    "accuracy",
+    "export",
+    "quantize",
+    "prune",
+    "exact-prune",
+    "bounds",
+    "smt",
+    "swap-certificate",
+}
 ALL = TRAINED | STAGES
 # A file, and the jobs that a changed line in it invalidates.
 CHANGES = {
@@ -113,11 +124,17 @@ def test_a_changed_line_invalidates_the_jobs_that_run_it_and_no_others(tmp_path:
     packages = {file.parent for package in sources.OURS for file in (ROOT / package).rglob("*.py")}
     assert {(ROOT / file).parent for file in CHANGES} == packages
     for package in sources.OURS:
-        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
     done = subprocess.run(
-        [sys.executable, "-c", PROBE, RECIPE, json.dumps([*CHANGES])], cwd=tmp_path, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)}, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", PROBE, RECIPE, json.dumps([*CHANGES])],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     found = {file: set(names) for file, names in json.loads(done.stdout).items()}
     assert {file: names for file, names in found.items() if names != CHANGES[file]} == {}
@@ -125,7 +142,8 @@ def test_a_changed_line_invalidates_the_jobs_that_run_it_and_no_others(tmp_path:
 
 def test_what_plans_a_run_is_no_part_of_the_keys_of_own_models() -> None:
     assert (
-        not {"evalsuite.plan", "evalsuite.recipe", "evalsuite.run.cache"} & sources.closure("evalsuite.own.own").keys()
+        not {"evalsuite.plan", "evalsuite.recipe", "evalsuite.run.cache"}
+        & sources.closure("evalsuite.own.own").keys()
     )
 
 
@@ -134,10 +152,16 @@ def test_the_closure_follows_what_runs_and_stops_at_installed_packages(
 ) -> None:
     files = {
         "brought/__init__.py": "import torch\nfrom . import near",
-        "brought/near.py": "def late():\n    try:\n        from helpers.deep import thing\n    finally:\n        pass",
+        "brought/near.py": (
+            "def late():\n    try:\n        from helpers.deep import thing\n    finally:\n       "
+            " pass"
+        ),
         "brought/apart.py": "",
         "helpers/deep.py": "import evalsuite.results",  # a namespace package
-        "typed.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import brought\nelse:\n    import other",
+        "typed.py": (
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import brought\nelse:\n   "
+            " import other"
+        ),
         "other.py": "from evalsuite import harden",
         "whole.py": "import evalsuite",
         "starred.py": "from evalsuite import *",
@@ -150,7 +174,9 @@ def test_the_closure_follows_what_runs_and_stops_at_installed_packages(
     monkeypatch.syspath_prepend(str(tmp_path))
     sources.closure.cache_clear()
     brought = sources.closure("brought")
-    assert {"brought", "brought.near", "helpers.deep", "evalsuite.results", "evalsuite"} <= set(brought)
+    assert {"brought", "brought.near", "helpers.deep", "evalsuite.results", "evalsuite"} <= set(
+        brought
+    )
     assert not {"brought.apart", "torch", "brought.near.late"} & set(brought)
     assert {"typed", "other", "evalsuite.reluize.harden"} <= set(sources.closure("typed"))
     assert "brought" not in sources.closure("typed")
@@ -161,9 +187,20 @@ def test_the_closure_follows_what_runs_and_stops_at_installed_packages(
     assert "other" in sources.closure("runs")
 
 
-def test_reading_hears_what_no_import_statement_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = "__pycache__/kernel.py311.1.nbc"  # by numba, whose bytes differ from one compilation to the next
-    for name in ("computed.py", "weights.pt", "own/scratch.txt", "plugin.py", "beside.txt", "edited.txt", compiled):
+def test_reading_hears_what_no_import_statement_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # by numba, whose bytes differ from one compilation to the next
+    compiled = "__pycache__/kernel.py311.1.nbc"
+    for name in (
+        "computed.py",
+        "weights.pt",
+        "own/scratch.txt",
+        "plugin.py",
+        "beside.txt",
+        "edited.txt",
+        compiled,
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("1")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -178,7 +215,11 @@ def test_reading_hears_what_no_import_statement_names(tmp_path: Path, monkeypatc
     (tmp_path / "later.txt").write_text("3")
     (tmp_path / "later.txt").read_bytes()
     os.truncate(tmp_path / "edited.txt", 0)
-    read = {name: each for name, each in heard.digests().items() if "plugin:" in name or "computed" in name}
+    read = {
+        name: each
+        for name, each in heard.digests().items()
+        if "plugin:" in name or "computed" in name
+    }
     files = {f"file plugin:{name}" for name in ("weights.pt", "beside.txt", "edited.txt")}
     assert set(read) == {"module computed", *files}
     assert read.pop("file plugin:edited.txt") == reading.CHANGED
@@ -193,7 +234,9 @@ def test_reading_hears_what_no_import_statement_names(tmp_path: Path, monkeypatc
     sys.modules.pop("computed")
 
 
-def test_reading_hears_safetensors_however_they_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_hears_safetensors_however_they_are_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("loaded.safetensors", "opened.safetensors", "left.safetensors"):
         save_file({"weight": torch.ones(2)}, name)
@@ -227,7 +270,9 @@ def test_a_file_beside_a_plugin_is_that_of_the_checkout_that_runs(
     sources.source_file.cache_clear()
 
 
-def test_what_is_loaded_counts_before_a_look_and_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_loaded_counts_before_a_look_and_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reading, "_LOOKED", [])
     monkeypatch.setattr(reading, "_SEEN", [""])
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -255,7 +300,8 @@ def test_one_hook_serves_every_reading(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_source_that_is_edited_during_a_run_is_told_from_what_ran(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "at_work.py").write_text("import evalsuite.contract\ntype X = int\n")  # not this Python's syntax
+    # not this Python's syntax
+    (tmp_path / "at_work.py").write_text("import evalsuite.contract\ntype X = int\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     before = sources.digest("at_work")
     assert not sources.edited("at_work")
@@ -305,12 +351,14 @@ def test_a_helper_a_checkpoint_and_a_file_named_by_an_option_each_make_a_job_run
     (metadata / "entry_points.txt").write_text("[evalsuite.workloads]\nbrought = brought:Brought\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     recipe = parse_recipe(
-        f"name: t\nworkloads: [{{use: brought, epochs: 1, weights: {tmp_path / 'option.pt'}}}]\nvariants: [gelu]\n"
-        "seeds: [0]\nsteps: [accuracy]\n"
+        "name: t\nworkloads: [{use: brought, epochs: 1, weights:"
+        f" {tmp_path / 'option.pt'}}}]\nvariants: [gelu]\nseeds: [0]\nsteps: [accuracy]\n"
     )
 
     def cached() -> int:
-        record = run_recipe(recipe, tmp_path / "out", Cache(tmp_path / "cache"), Serial(), Progress(), workers=1)
+        record = run_recipe(
+            recipe, tmp_path / "out", Cache(tmp_path / "cache"), Serial(), Progress(), workers=1
+        )
         assert record.jobs["ok"] == 2
         return record.jobs["cached"]
 

@@ -1,4 +1,6 @@
-"""Commands over several runs, on a committed one that was really made: query, merge, index; and report --open."""
+"""Commands over several runs, on a committed one that was really made: query, merge, index; and
+report --open.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +42,18 @@ SAMPLE = REPORTS / "sample"
 KEY = ["workload", "variant", "seed", "step", "metric", "setting", "sample"]
 
 
-def cut(folder: Path, *seeds: int, change: dict[str, Any] | None = None, samples: bool = False) -> Path:
-    """The committed run with some of its seeds, and with the rows of single samples where they are asked for."""
+def cut(
+    folder: Path, *seeds: int, change: dict[str, Any] | None = None, samples: bool = False
+) -> Path:
+    """The committed run with some of its seeds, and with the rows of single samples where they
+    are asked for.
+    """
     folder.mkdir(parents=True)
     table = pq.read_table(SAMPLE / "results.parquet")
     table = table.filter(pc.is_in(table["seed"], pa.array(seeds, pa.int64())))
-    pq.write_table(table if samples else table.filter(pc.is_null(table["sample"])), folder / "results.parquet")
+    pq.write_table(
+        table if samples else table.filter(pc.is_null(table["sample"])), folder / "results.parquet"
+    )
     record = json.loads((SAMPLE / "run.json").read_text())
     record = {name: entry for name, entry in record.items() if name not in ("results", "checksum")}
     (folder / "run.json").write_text(json.dumps({**record, "seeds": list(seeds), **(change or {})}))
@@ -53,21 +61,40 @@ def cut(folder: Path, *seeds: int, change: dict[str, Any] | None = None, samples
 
 
 def in_one_order(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame.drop(columns="run").sort_values(KEY, kind="stable", na_position="first").reset_index(drop=True)
+    return (
+        frame.drop(columns="run")
+        .sort_values(KEY, kind="stable", na_position="first")
+        .reset_index(drop=True)
+    )
 
 
 @pytest.mark.slow
 def test_runs_with_other_seeds_unite_to_the_run_that_has_them_all(tmp_path: Path) -> None:
     """Seed 1 is in both, and counts once."""
     out = tmp_path / "whole"
-    done = call("merge", out, cut(tmp_path / "a", 0, 1, samples=True), cut(tmp_path / "b", 1, 2, samples=True))
+    done = call(
+        "merge",
+        out,
+        cut(tmp_path / "a", 0, 1, samples=True),
+        cut(tmp_path / "b", 1, 2, samples=True),
+    )
     assert done.exit_code == 0, done.stderr
     assert f"Next: evalsuite report {out}" in done.stdout
-    pd.testing.assert_frame_equal(in_one_order(read_results(out)), in_one_order(read_results(SAMPLE)))
+    pd.testing.assert_frame_equal(
+        in_one_order(read_results(out)), in_one_order(read_results(SAMPLE))
+    )
     record, whole = read_run_record(out), read_run_record(SAMPLE)
-    assert (record.seeds, record.workloads, record.variants) == ([0, 1, 2], whole.workloads, whole.variants)
+    assert (record.seeds, record.workloads, record.variants) == (
+        [0, 1, 2],
+        whole.workloads,
+        whole.variants,
+    )
     assert [step["name"] for step in record.steps] == [step["name"] for step in whole.steps]
-    assert (record.baseline, record.finished, record.versions) == (whole.baseline, whole.finished, whole.versions)
+    assert (record.baseline, record.finished, record.versions) == (
+        whole.baseline,
+        whole.finished,
+        whole.versions,
+    )
     sentences = [[matrix.sentence for matrix in Run.of(each).matrices] for each in (out, SAMPLE)]
     assert sentences[0] == sentences[1]
 
@@ -82,10 +109,18 @@ def _recipe(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
 def test_the_recipe_of_runs_that_unite_plans_the_jobs_of_all(tmp_path: Path) -> None:
     """One has fewer seeds, the other fewer variants and steps."""
     out = tmp_path / "whole"
-    first, second = _recipe(lambda tree: tree.update(seeds=[0])), _recipe(lambda tree: tree["variants"].pop())
-    call("merge", out, cut(tmp_path / "a", 0, change=first), cut(tmp_path / "b", 1, 2, change=second))
+    first, second = (
+        _recipe(lambda tree: tree.update(seeds=[0])),
+        _recipe(lambda tree: tree["variants"].pop()),
+    )
+    call(
+        "merge", out, cut(tmp_path / "a", 0, change=first), cut(tmp_path / "b", 1, 2, change=second)
+    )
     record, whole = read_run_record(out), read_run_record(SAMPLE)
-    assert parse_recipe(record.recipe_text, "it").digest == parse_recipe(whole.recipe_text, "it").digest
+    assert (
+        parse_recipe(record.recipe_text, "it").digest
+        == parse_recipe(whole.recipe_text, "it").digest
+    )
     assert (record.commit, record.source) == (whole.commit, whole.source)
 
 
@@ -93,10 +128,14 @@ def test_an_anchor_that_means_two_things_is_not_merged(tmp_path: Path) -> None:
     """Else the first recipe's step would have the radii of the second's variant."""
     texts = [
         "workloads: [{use: a, n: &l [5]}]\nvariants: [v]\nseeds: [0]\nsteps: [{use: s, eps: *l}]\n",
-        "workloads: [{use: a, n: &l [5]}]\nvariants: [v, {use: w, eps: &l [7]}, {use: x, eps: *l}]\nseeds: [1]\n"
-        "steps: [{use: s, eps: [5]}]\n",
+        (
+            "workloads: [{use: a, n: &l [5]}]\nvariants: [v, {use: w, eps: &l [7]}, {use: x, eps:"
+            " *l}]\nseeds: [1]\nsteps: [{use: s, eps: [5]}]\n"
+        ),
     ]
-    runs = [cut(tmp_path / "ab"[i], i, change={"recipe_text": text}) for i, text in enumerate(texts)]
+    runs = [
+        cut(tmp_path / "ab"[i], i, change={"recipe_text": text}) for i, text in enumerate(texts)
+    ]
     call("merge", tmp_path / "out", *runs)
     record = read_run_record(tmp_path / "out")
     assert re.findall(r"(?m)^# [ab]$", record.recipe_text) == ["# a", "# b"]
@@ -109,10 +148,21 @@ def test_an_anchor_that_means_two_things_is_not_merged(tmp_path: Path) -> None:
         ({"steps": ["accuracy", {"use": "prune", "sparsity": 0.1}]}, ""),
     ],
 )
-def test_recipes_that_are_not_one_are_both_told(tmp_path: Path, change: dict[str, Any], told: str) -> None:
+def test_recipes_that_are_not_one_are_both_told(
+    tmp_path: Path, change: dict[str, Any], told: str
+) -> None:
     versions = {**json.loads((SAMPLE / "run.json").read_text())["versions"], "torch": "9.9"}
-    other = {**_recipe(lambda tree: tree.update(change)), "workloads": ["elsewhere"], "versions": versions}
-    done = call("merge", tmp_path / "whole", cut(tmp_path / "a", 0), _elsewhere(cut(tmp_path / "b", 1, change=other)))
+    other = {
+        **_recipe(lambda tree: tree.update(change)),
+        "workloads": ["elsewhere"],
+        "versions": versions,
+    }
+    done = call(
+        "merge",
+        tmp_path / "whole",
+        cut(tmp_path / "a", 0),
+        _elsewhere(cut(tmp_path / "b", 1, change=other)),
+    )
     record = read_run_record(tmp_path / "whole")
     assert re.findall(r"(?m)^# [ab]$", record.recipe_text) == ["# a", "# b"]
     first, second = done.stderr.splitlines()
@@ -127,7 +177,9 @@ def _elsewhere(folder: Path, column: str = "") -> Path:
     frame = read_results(folder).drop(columns="run").assign(workload="elsewhere")
     option = {"options": "sparsity", "variant_options": "start"}.get(column)
     if option:
-        frame[column] = [{**each, option: each[option] / 2} if option in each else each for each in frame[column]]
+        frame[column] = [
+            {**each, option: each[option] / 2} if option in each else each for each in frame[column]
+        ]
     pq.write_table(as_table(frame), folder / "results.parquet")
     return folder
 
@@ -136,15 +188,31 @@ def _elsewhere(folder: Path, column: str = "") -> Path:
     ("change", "told"),
     [
         ({"baseline": "relu"}, "have other baselines, gelu and relu"),
-        ({"data": {"digits-mlp": {"fingerprint": "other"}}},
-         "the data of digits-mlp differ; give the workloads different"),
-        ({"steps": [{"name": "accuracy", "stage": "other", "after": ""}]}, "the step accuracy is accuracy and other"),
+        (
+            {"data": {"digits-mlp": {"fingerprint": "other"}}},
+            "the data of digits-mlp differ; give the workloads different",
+        ),
+        (
+            {"steps": [{"name": "accuracy", "stage": "other", "after": ""}]},
+            "the step accuracy is accuracy and other",
+        ),
         # One name means one thing in other workloads too: a step's table has one sparsity for all.
-        ("options", "the options of prune differ: sparsity 0.5 against 0.25; give them different names"),
-        ("variant_options", "the options of variant of annealed differ: start 0.25 against 0.125; give them different"),
+        (
+            "options",
+            "the options of prune differ: sparsity 0.5 against 0.25; give them different names",
+        ),
+        (
+            "variant_options",
+            (
+                "the options of variant of annealed differ: start 0.25 against 0.125; give them"
+                " different"
+            ),
+        ),
     ],
-)  # fmt: skip
-def test_runs_that_mean_different_things_by_a_name_are_refused(tmp_path: Path, change: Any, told: str) -> None:
+)
+def test_runs_that_mean_different_things_by_a_name_are_refused(
+    tmp_path: Path, change: Any, told: str
+) -> None:
     if isinstance(change, str):
         runs = cut(tmp_path / "a", 0), _elsewhere(cut(tmp_path / "b", 0), change)
     else:
@@ -157,10 +225,18 @@ def test_runs_that_mean_different_things_by_a_name_are_refused(tmp_path: Path, c
 def _optioned(rates: dict[str, float], seeds: range, split: Callable[[int], int]) -> pd.DataFrame:
     """Rows of an arm each, with its learning rate, and a split of each seed."""
     return pd.DataFrame(
-        {"workload": "w", "variant": arm, "step": "train", "seed": seed, "options": {"of": arm}, "variant_options": {},
-         "workload_options": {"learning_rate": rate, "split": split(seed)}}
-        for arm, rate in rates.items() for seed in seeds
-    )  # fmt: skip
+        {
+            "workload": "w",
+            "variant": arm,
+            "step": "train",
+            "seed": seed,
+            "options": {"of": arm},
+            "variant_options": {},
+            "workload_options": {"learning_rate": rate, "split": split(seed)},
+        }
+        for arm, rate in rates.items()
+        for seed in seeds
+    )
 
 
 def test_rates_are_compared_by_arm_and_splits_by_seed() -> None:
@@ -171,7 +247,9 @@ def test_rates_are_compared_by_arm_and_splits_by_seed() -> None:
     arms = [_optioned({arm: rate}, range(3), int) for arm, rate in rates.items()]
     assert differing_options(arms, network) == []  # what training took of each arm is that arm's
     told = "the options of workload of w/relu differ: learning_rate 0.003 against 0.01"
-    assert differing_options([first, _optioned({"gelu": 0.01, "relu": 0.01}, range(3, 6), int)], network) == [told]
+    assert differing_options(
+        [first, _optioned({"gelu": 0.01, "relu": 0.01}, range(3, 6), int)], network
+    ) == [told]
     told = "the options of workload of w/gelu/2 and 1 more differ: split 2 against 0"
     assert told in differing_options([first, _optioned(rates, range(3), lambda seed: 0)], network)
     told = "the options of workload of w/gelu and 1 more differ: learning_rate 0.1 against 0.2"
@@ -182,16 +260,24 @@ def test_rates_are_compared_by_arm_and_splits_by_seed() -> None:
 def test_a_job_with_two_outcomes_is_refused(tmp_path: Path) -> None:
     runs = cut(tmp_path / "a", 0, 1), cut(tmp_path / "b", 1, 2)
     frame = read_results(runs[1]).drop(columns="run")
-    frame.loc[frame.index[(frame["metric"] == "accuracy") & (frame["seed"] == 1)][0], "value"] = 0.123
+    frame.loc[frame.index[(frame["metric"] == "accuracy") & (frame["seed"] == 1)][0], "value"] = (
+        0.123
+    )
     pq.write_table(as_table(frame), runs[1] / "results.parquet")
     done = call("merge", tmp_path / "out", *runs)
-    told = f"{runs[0]} and {runs[1]} have different outcomes of digits-mlp/gelu/1/accuracy: take it out of one"
+    told = (
+        f"{runs[0]} and {runs[1]} have different outcomes of digits-mlp/gelu/1/accuracy: take it"
+        " out of one"
+    )
     assert (done.exit_code, told in done.stderr) == (2, True), done.stderr
 
 
 def test_a_folder_with_results_is_not_merged_into_and_one_run_is_none(tmp_path: Path) -> None:
     one = cut(tmp_path / "a", 0)
-    assert "has results already; name a new folder" in call("merge", one, one, cut(tmp_path / "b", 1)).stderr
+    assert (
+        "has results already; name a new folder"
+        in call("merge", one, one, cut(tmp_path / "b", 1)).stderr
+    )
     assert "merge takes two runs or more, got 1" in call("merge", tmp_path / "out", one).stderr
     shutil.rmtree(tmp_path / "b")
     missing = call("merge", tmp_path / "out", one, tmp_path / "b")
@@ -202,7 +288,9 @@ def test_a_folder_with_results_is_not_merged_into_and_one_run_is_none(tmp_path: 
 def test_rows_survive_a_table_and_back(tmp_path: Path) -> None:
     frame = read_results(SAMPLE)
     pq.write_table(as_table(frame.drop(columns="run")), tmp_path / "results.parquet")
-    pd.testing.assert_frame_equal(read_results(tmp_path).drop(columns="run"), frame.drop(columns="run"))
+    pd.testing.assert_frame_equal(
+        read_results(tmp_path).drop(columns="run"), frame.drop(columns="run")
+    )
     written = pq.read_schema(tmp_path / "results.parquet").names
     committed = pq.read_schema(SAMPLE / "results.parquet").names
     assert [each for each in written if each in committed] == committed
@@ -210,7 +298,10 @@ def test_rows_survive_a_table_and_back(tmp_path: Path) -> None:
 
 def test_sql_gives_what_pandas_gives() -> None:
     pytest.importorskip("duckdb")
-    sql = "SELECT variant, avg(value) AS mean FROM rows WHERE metric = 'accuracy' AND step = 'accuracy' GROUP BY ALL"
+    sql = (
+        "SELECT variant, avg(value) AS mean FROM rows WHERE metric = 'accuracy' AND step ="
+        " 'accuracy' GROUP BY ALL"
+    )
     done = call("query", f"{sql} ORDER BY variant", SAMPLE, "--format", "json")
     assert done.exit_code == 0, done.stderr
     frame = read_results(SAMPLE)
@@ -224,7 +315,10 @@ def test_sql_gives_what_pandas_gives() -> None:
 def test_sql_reads_options_of_many_runs_at_once() -> None:
     """The runs' structs have other fields: what a step does not have is null."""
     pytest.importorskip("duckdb")
-    sql = "SELECT DISTINCT run, step, options.weight_bits AS bits, options.eps AS eps FROM rows ORDER BY ALL"
+    sql = (
+        "SELECT DISTINCT run, step, options.weight_bits AS bits, options.eps AS eps FROM rows ORDER"
+        " BY ALL"
+    )
     done = call("query", sql, SAMPLE, REPORTS / "smt", "--format", "csv")
     assert done.exit_code == 0, done.stderr
     head, *lines = done.stdout.splitlines()
@@ -241,7 +335,10 @@ def test_sql_reads_options_of_many_runs_at_once() -> None:
         (("SELECT nothing FROM rows", SAMPLE), "nothing"),
         (("", SAMPLE), "query takes one statement that selects: write SELECT ... FROM rows"),
         (("SELECT 1", SAMPLE, "--format", "xml"), "--format is one of text, csv, json; got 'xml'"),
-        (("SELECT 1", "nowhere"), "no results here; `evalsuite run RECIPE.yaml --out nowhere` makes them"),
+        (
+            ("SELECT 1", "nowhere"),
+            "no results here; `evalsuite run RECIPE.yaml --out nowhere` makes them",
+        ),
         (("SELECT 1",), "no run's folder here"),
     ],
 )
@@ -301,7 +398,9 @@ def test_the_report_opens_in_a_browser(tmp_path: Path, monkeypatch: pytest.Monke
     import webbrowser
 
     monkeypatch.setattr(webbrowser, "_tryorder", None)  # it looks for browsers once a process
-    run = write_run(tmp_path / "run", sample_rows(("digits-mlp",), ("gelu", "relu"), (0, 1), samples=2))
+    run = write_run(
+        tmp_path / "run", sample_rows(("digits-mlp",), ("gelu", "relu"), (0, 1), samples=2)
+    )
     assert call("report", run, "--open").exit_code == 0
     assert noted.read_text() == (run / "report.html").resolve().as_uri()
 
@@ -310,8 +409,14 @@ def test_the_report_opens_in_a_browser(tmp_path: Path, monkeypatch: pytest.Monke
     ("study", "told"),
     [
         ("sample", "the test samples are the same for all of them"),
-        ("ablations", "another split of the same data: the intervals speak of both. The splits overlap."),
-        ("partial", "The splits overlap. On fashion-mlp, adult-mlp all seeds have the same test samples."),
+        (
+            "ablations",
+            "another split of the same data: the intervals speak of both. The splits overlap.",
+        ),
+        (
+            "partial",
+            "The splits overlap. On fashion-mlp, adult-mlp all seeds have the same test samples.",
+        ),
     ],
 )
 def test_a_page_says_what_its_seeds_replicate(study: str, told: str) -> None:
@@ -323,14 +428,24 @@ NOISE = (0.001, -0.002, 0.0015, -0.001, 0.0005)  # its mean is 0
 FIRST = (0.90, 0.91, 0.92, 0.93, 0.94)
 OPTIONS = {"q": {"weight_bits": 8, "act_bits": 8, "placement": "post", "qat_epochs": 0}}
 RECORD = {
-    "baseline": "gelu", "steps": [{"name": "q", "stage": "quantize", "after": ""}], "finished": "2026-03-21",
-    "machine": {"cores": 2, "measured": "2026-03-21"}, "versions": {"torch": "2.13.0"},
-    "data": {"w": {"fingerprint": "one"}}, "recipe_text": "name: a\n",
-}  # fmt: skip
+    "baseline": "gelu",
+    "steps": [{"name": "q", "stage": "quantize", "after": ""}],
+    "finished": "2026-03-21",
+    "machine": {"cores": 2, "measured": "2026-03-21"},
+    "versions": {"torch": "2.13.0"},
+    "data": {"w": {"fingerprint": "one"}},
+    "recipe_text": "name: a\n",
+}
 
 
-def rows_of(metric: str, values: Sequence[float], unit: str = "fraction", direction: Direction = HIGHER,
-            variant: str = "relu", **changes: Any) -> list[Row]:  # fmt: skip
+def rows_of(
+    metric: str,
+    values: Sequence[float],
+    unit: str = "fraction",
+    direction: Direction = HIGHER,
+    variant: str = "relu",
+    **changes: Any,
+) -> list[Row]:
     metrics = (Metric(metric, value, unit, direction, **changes) for value in values)
     return [row_of(each, job(variant, seed)) for seed, each in enumerate(metrics)]
 
@@ -350,10 +465,17 @@ def two(tmp_path: Path, first: list[Row], second: list[Row], **changes: Any) -> 
     )
 
 
-def line(second: Sequence[float], first: Sequence[float] = FIRST, unit: str = "fraction", direction: Direction = HIGHER,
-         clock: bool = False) -> Line:  # fmt: skip
+def line(
+    second: Sequence[float],
+    first: Sequence[float] = FIRST,
+    unit: str = "fraction",
+    direction: Direction = HIGHER,
+    clock: bool = False,
+) -> Line:
     own, other = dict(enumerate(second)), dict(enumerate(first))
-    (made,) = with_p_values([Line("w", "relu", "q", "m", "", unit, direction.value, clock, other, own)])
+    (made,) = with_p_values(
+        [Line("w", "relu", "q", "m", "", unit, direction.value, clock, other, own)]
+    )
     return made
 
 
@@ -366,7 +488,8 @@ def line(second: Sequence[float], first: Sequence[float] = FIRST, unit: str = "f
         (line(shifted(0.03), direction=NEUTRAL), "changed"),
         (line(shifted(0.0)), "not resolved"),
         (line(FIRST), "equal"),
-        (line([each + 0.03 for each in FIRST]), "not resolved"),  # a fraction: the same in few seeds is chance
+        # a fraction: the same in few seeds is chance
+        (line([each + 0.03 for each in FIRST]), "not resolved"),
         (line([3.0] * 5, [2.0] * 5, "count", LOWER), "worse"),
         (line(shifted(0.03), unit="s", clock=True), "not resolved"),  # clocks of two runs
         (line([0.93], [0.9]), "not resolved"),
@@ -378,7 +501,9 @@ def test_a_difference_is_read(found: Line, reading: str) -> None:
 
 
 def test_holm_is_over_all_measurements() -> None:
-    """A difference that is resolved alone is not, among a hundred; and seeds that one run lacks are told."""
+    """A difference that is resolved alone is not, among a hundred; and seeds that one run lacks
+    are told.
+    """
     assert line(shifted(-0.03)[:3]).text.endswith("], 3 of 5 seeds")
     assert line(shifted(-0.03)).text.endswith("]")
     gaps = (0.01, 0.012, 0.004, 0.009, 0.002)
@@ -393,10 +518,20 @@ def test_where_nothing_differs_few_comparisons_say_so() -> None:
     draw, trials, told = random.Random(0), 200, 0
     for _ in range(trials):
         lines = [
-            Line("w", "relu", "q", "m", "", "nats", "lower", False,
-                 {seed: draw.gauss(1, 0.1) for seed in range(4)}, {seed: draw.gauss(1, 0.1) for seed in range(4)})
+            Line(
+                "w",
+                "relu",
+                "q",
+                "m",
+                "",
+                "nats",
+                "lower",
+                False,
+                {seed: draw.gauss(1, 0.1) for seed in range(4)},
+                {seed: draw.gauss(1, 0.1) for seed in range(4)},
+            )
             for _ in range(10)
-        ]  # fmt: skip
+        ]
         told += any(each.reading in ("better", "worse") for each in with_p_values(lines))
     assert told / trials <= LEVEL + 3 * (0.05 * 0.95 / trials) ** 0.5
 
@@ -420,7 +555,8 @@ def gate(margin: float = 0.01, metric: str = "m", **more: Any) -> Gate:
         (line([3.0] * 5, [2.0] * 5, "count", LOWER), gate(0.5), FAILS),
         (line([3.0] * 5, [2.0] * 5, "count", LOWER), gate(1.5), PASSES),
         (line([each - 0.02 for each in FIRST]), gate(0.01), FAILS),
-        (line([each - 0.02 for each in FIRST]), gate(0.03), UNMEASURED),  # of its spread nothing is known
+        # of its spread nothing is known
+        (line([each - 0.02 for each in FIRST]), gate(0.03), UNMEASURED),
         (line([], FIRST), gate(0.01), FAILS),  # it was measured before
         (line(FIRST, []), gate(0.01), UNMEASURED),
         (line([0.9], [0.9]), gate(0.01), UNMEASURED),
@@ -445,10 +581,15 @@ def test_a_run_that_is_worse_by_the_margin_rarely_passes() -> None:
 
 def test_a_gate_names_by_pattern_and_passes_over_metrics_without_direction() -> None:
     lines = [line(shifted(0.0)), line(shifted(0.0), direction=NEUTRAL)]
-    assert [each.line for each in judge([gate(metric="[mn]*", workload="w*", variant="re?u")], lines)] == lines[:1]
+    assert [
+        each.line for each in judge([gate(metric="[mn]*", workload="w*", variant="re?u")], lines)
+    ] == lines[:1]
     (nothing,) = judge([gate(metric="other")], lines)
     assert (nothing.line, nothing.outcome) == (None, UNMEASURED)
-    with pytest.raises(Refused, match=r"'m, margin 0\.01': m has no direction; give the gate `direction: higher` or"):
+    with pytest.raises(
+        Refused,
+        match=r"'m, margin 0\.01': m has no direction; give the gate `direction: higher` or",
+    ):
         judge([gate()], lines[1:])
     (judged,) = judge([gate(direction="higher")], lines[1:])
     assert judged.outcome == PASSES
@@ -457,16 +598,27 @@ def test_a_gate_names_by_pattern_and_passes_over_metrics_without_direction() -> 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("gates:\n  - {metric: a, margn: 1}\n", ":2:17 gates[0].margn: unknown key; did you mean 'margin'?"),
+        (
+            "gates:\n  - {metric: a, margn: 1}\n",
+            ":2:17 gates[0].margn: unknown key; did you mean 'margin'?",
+        ),
         ("gates:\n  - metric: a\n", ":2:5 gates[0].margin: is missing"),
-        ("gates:\n  - {metric: a, margin: 0}\n", "gates[0].margin: input should be greater than 0, got 0"),
-        ("gates:\n  - {metric: a, margin: much}\n", "gates[0].margin: input should be a valid number, got 'much'"),
+        (
+            "gates:\n  - {metric: a, margin: 0}\n",
+            "gates[0].margin: input should be greater than 0, got 0",
+        ),
+        (
+            "gates:\n  - {metric: a, margin: much}\n",
+            "gates[0].margin: input should be a valid number, got 'much'",
+        ),
         ("gates: []\n", "gates: list should have at least 1 item after validation, not 0, got []"),
         ("- a\n", ":1:1 gates are a list under the key `gates`"),
         ("gates: [\n", "cannot read the gates: not valid YAML"),
     ],
 )
-def test_what_is_wrong_with_gates_is_told_with_its_place(tmp_path: Path, text: str, told: str) -> None:
+def test_what_is_wrong_with_gates_is_told_with_its_place(
+    tmp_path: Path, text: str, told: str
+) -> None:
     path = tmp_path / "gates.yaml"
     path.write_text(text)
     with pytest.raises(Refused) as caught:
@@ -476,25 +628,38 @@ def test_what_is_wrong_with_gates_is_told_with_its_place(tmp_path: Path, text: s
 
 
 def test_the_command_writes_the_page_and_files_for_machines(tmp_path: Path) -> None:
-    first = [*rows_of("integer_accuracy", FIRST), *rows_of("integer_accuracy", FIRST, variant="gelu"),
-             *rows_of("model_bytes", [100.0] * 5, "bytes", LOWER)]  # fmt: skip
-    second = [*rows_of("integer_accuracy", shifted(-0.03)), *rows_of("integer_accuracy", shifted(0.0), variant="gelu"),
-              *rows_of("model_bytes", [100.0] * 5, "bytes", LOWER)]  # fmt: skip
+    first = [
+        *rows_of("integer_accuracy", FIRST),
+        *rows_of("integer_accuracy", FIRST, variant="gelu"),
+        *rows_of("model_bytes", [100.0] * 5, "bytes", LOWER),
+    ]
+    second = [
+        *rows_of("integer_accuracy", shifted(-0.03)),
+        *rows_of("integer_accuracy", shifted(0.0), variant="gelu"),
+        *rows_of("model_bytes", [100.0] * 5, "bytes", LOWER),
+    ]
     before, after = two(tmp_path, first, second)
     gates = tmp_path / "gates.yaml"
-    gates.write_text("gates:\n  - {metric: '*_accuracy', margin: 0.01}\n  - {metric: nothing, margin: 1}\n")
+    gates.write_text(
+        "gates:\n  - {metric: '*_accuracy', margin: 0.01}\n  - {metric: nothing, margin: 1}\n"
+    )
     out = tmp_path / "compared"
     done = call("compare", before, after, "--gate", gates, "--out", out)
     assert done.exit_code == 1
     assert "worse    w/relu q integer_accuracy: −3.0 pp [" in done.stdout
-    assert "after against before: 3 measurements: 1 equal, 1 not resolved, 1 worse (Holm over all, 5 %)" in done.stdout
+    assert (
+        "after against before: 3 measurements: 1 equal, 1 not resolved, 1 worse (Holm over all,"
+        " 5 %)" in done.stdout
+    )
     assert done.stderr == ""
     page = (out / "report.html").read_text()
     assert "Does after differ from before?" in page
     said = "costs accuracy with 8-bit integers (all workloads together, by itself on w, relu)"
     assert said in page
     found = json.loads((out / "compare.json").read_text())
-    entry = {(each["variant"], each["metric"]): each for each in found["measurements"]}["relu", "integer_accuracy"]
+    entry = {(each["variant"], each["metric"]): each for each in found["measurements"]}[
+        "relu", "integer_accuracy"
+    ]
     assert entry["reading"] == "worse"
     assert entry["difference"] == pytest.approx(-0.03)
     assert entry["second"]["4"] == FIRST[4] - 0.03 + NOISE[4]
@@ -508,21 +673,31 @@ def test_the_command_writes_the_page_and_files_for_machines(tmp_path: Path) -> N
 
 
 def test_a_metric_that_is_lost_fails_its_gate_with_the_reason(tmp_path: Path) -> None:
-    lost = [failure_row(job("relu", seed), Status.CRASHED, "died with signal 11") for seed in range(5)]
+    lost = [
+        failure_row(job("relu", seed), Status.CRASHED, "died with signal 11") for seed in range(5)
+    ]
     before, after = two(tmp_path, rows_of("integer_accuracy", FIRST), lost)
     lines = lines_of(side_by_side(before, after))
     (judged,) = judge([gate(metric="integer_accuracy")], lines)
     assert judged.outcome == FAILS
     assert judged.text == "it was measured, and is not any more: after: died with signal 11"
-    assert call("compare", before, after, "--out", tmp_path / "out").exit_code == 3  # nothing could be compared
+    # nothing could be compared
+    assert call("compare", before, after, "--out", tmp_path / "out").exit_code == 3
 
 
 def test_what_differs_besides_is_warned_of(tmp_path: Path) -> None:
     first = rows_of("integer_accuracy", FIRST)
-    second = [*rows_of("integer_accuracy", FIRST[:4]), *rows_of("integer_accuracy", FIRST, variant="silu")]
+    second = [
+        *rows_of("integer_accuracy", FIRST[:4]),
+        *rows_of("integer_accuracy", FIRST, variant="silu"),
+    ]
     before, _ = two(tmp_path, first, second)
-    record = {**RECORD, "machine": {"cores": 4, "measured": "later"}, "versions": {"torch": "2.14.0"},
-              "data": {"w": {"fingerprint": "other"}}}  # fmt: skip
+    record = {
+        **RECORD,
+        "machine": {"cores": 4, "measured": "later"},
+        "versions": {"torch": "2.14.0"},
+        "data": {"w": {"fingerprint": "other"}},
+    }
     after = write_run(tmp_path / "after", second, record, {"q": {**OPTIONS["q"], "weight_bits": 4}})
     done = call("compare", before, after, "--out", tmp_path / "out")
     assert done.exit_code == 0
@@ -544,11 +719,23 @@ def test_what_differs_besides_is_warned_of(tmp_path: Path) -> None:
     [
         ("before", "relu", "out", "before/results.parquet: cannot be read"),
         ("after", "relu", "out", "after/results.parquet: cannot be read"),
-        ("", "relu", "before", "before: is a run's folder, whose report would be overwritten; name another with --out"),
-        ("", "silu", "out", "have no network in common: before has w/relu and after has w/silu; compare runs of the"
-                            " same recipe"),
+        (
+            "",
+            "relu",
+            "before",
+            "before: is a run's folder, whose report would be overwritten; name another with --out",
+        ),
+        (
+            "",
+            "silu",
+            "out",
+            (
+                "have no network in common: before has w/relu and after has w/silu; compare runs of"
+                " the same recipe"
+            ),
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_compared_is_told_in_one_message(
     tmp_path: Path, broken: str, variant: str, out: str, told: str
 ) -> None:

@@ -40,7 +40,9 @@ class Twice(nn.Module):
 
 
 class Nested(nn.Module):
-    """Modules in lists and dictionaries, of which some call functions and some are activations; one is shared."""
+    """Modules in lists and dictionaries, of which some call functions and some are activations;
+    one is shared.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,15 +71,24 @@ def names(module: nn.Module) -> list[tuple[str, str]]:
     return [(found.path, found.traits.name) for found in census(module)]
 
 
-def test_functional_calls_become_modules_of_the_module_that_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_functional_calls_become_modules_of_the_module_that_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     torch.manual_seed(0)
     module, x = Nested(), torch.randn(5, 4)
     exposed = expose(module, x)
     assert torch.equal(exposed(x), module(x))
     assert {path for path, _ in names(exposed)} == {
-        "activation_0", "activation_1", "acts.a", "acts.c",
-        *(f"blocks.{i}.{name}" for i in (0, 1) for name in ("act", "activation_0", "activation_1", "activation_2")),
-    }  # fmt: skip
+        "activation_0",
+        "activation_1",
+        "acts.a",
+        "acts.c",
+        *(
+            f"blocks.{i}.{name}"
+            for i in (0, 1)
+            for name in ("act", "activation_0", "activation_1", "activation_2")
+        ),
+    }
     assert dict(names(exposed))["blocks.1.activation_2"] == "silu"
     assert isinstance(exposed, Nested)
     output = swap_to_relu(module, x)(x)
@@ -85,10 +96,15 @@ def test_functional_calls_become_modules_of_the_module_that_calls(monkeypatch: p
     torch.testing.assert_close(output, module(x), rtol=0, atol=0)
 
 
-def test_a_redirected_network_learns_lambda_copies_pickles_exports_and_takes_named_arguments() -> None:
+def test_a_redirected_network_learns_lambda_copies_pickles_exports_and_takes_named_arguments() -> (
+    None
+):
     torch.manual_seed(0)
     module, x = Twice(), torch.randn(5, 4)
-    hard = replace(expose(module, (x,)), lambda found: LambdaGELU(hardness=50.0) if found.path != "act" else nn.GELU())
+    hard = replace(
+        expose(module, (x,)),
+        lambda found: LambdaGELU(hardness=50.0) if found.path != "act" else nn.GELU(),
+    )
     assert {"activation_0.s", "activation_1.s", "activation_2.s"} <= set(hard.state_dict())
     hard(x, scale=0.5).square().sum().backward()
     assert all(hard.get_parameter(f"activation_{i}.s").grad.abs() > 0 for i in range(3))
@@ -129,7 +145,9 @@ def test_what_is_done_in_place_stays_in_place() -> None:
 
 def test_an_in_place_function_hardens_in_training() -> None:
     x = torch.randn(3, 4, requires_grad=True)
-    module = Written(lambda net, x: functional.silu(net.first(x), inplace=True), first=nn.Linear(4, 4))
+    module = Written(
+        lambda net, x: functional.silu(net.first(x), inplace=True), first=nn.Linear(4, 4)
+    )
     module(x).sum().backward()
     expected, x.grad = x.grad, None
     harden(module, in_place=False, example=x, hardness=1 + 1e-6).module(x).sum().backward()
@@ -142,7 +160,9 @@ def test_another_path_than_the_examples_is_an_error_and_never_another_activation
             return functional.gelu(x) if x.shape[0] < 3 else functional.silu(functional.silu(x))
 
     exposed = expose(Either(), torch.randn(2, 2))
-    with pytest.raises(RuntimeError, match=r"Either: call 1 of an activation in forward is silu.*example.*gelu"):
+    with pytest.raises(
+        RuntimeError, match=r"Either: call 1 of an activation in forward is silu.*example.*gelu"
+    ):
         exposed(torch.randn(5, 2))
     longer = expose(Either(), torch.randn(5, 2))
     with pytest.raises(RuntimeError, match="call 1"):
@@ -180,9 +200,14 @@ def test_a_formula_beside_modules_functions_and_a_learnt_lambda() -> None:
     module, example = Mixed().eval(), {"x": torch.randn(5, 4), "bias": torch.randn(4)}
     exposed = expose(module, example)
     assert set(names(exposed)) == {
-        ("block.act", "gelu"), ("block.activation_0", "gelu"), ("block.activation_1", "gelu"),
-        ("block.activation_2", "silu"), ("acts.0", "lambda-gelu"), ("acts.1", "gelu"), ("formula_0", "gelu"),
-    }  # fmt: skip
+        ("block.act", "gelu"),
+        ("block.activation_0", "gelu"),
+        ("block.activation_1", "gelu"),
+        ("block.activation_2", "silu"),
+        ("acts.0", "lambda-gelu"),
+        ("acts.1", "gelu"),
+        ("formula_0", "gelu"),
+    }
     torch.testing.assert_close(exposed(**example), module(**example), rtol=1e-5, atol=1e-6)
     exposed(**example).sum().backward()
     assert exposed.get_parameter("acts.0.s").grad.abs() > 0
@@ -195,7 +220,10 @@ def test_a_formula_in_higher_precision_than_its_input_keeps_both() -> None:
         return (0.5 * x.float() * (1 + torch.erf(x.float() / math.sqrt(2)))).to(x.dtype)
 
     torch.manual_seed(0)
-    module, x = Written(upcast, linear=nn.Linear(4, 4)).bfloat16(), torch.randn(5, 4, dtype=torch.bfloat16)
+    module, x = (
+        Written(upcast, linear=nn.Linear(4, 4)).bfloat16(),
+        torch.randn(5, 4, dtype=torch.bfloat16),
+    )
     exposed = expose(module, x)
     assert names(exposed) == [("formula_0", "gelu")]
     assert exposed(x).dtype == torch.bfloat16
@@ -249,7 +277,12 @@ class Gated(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second, self.act, self.clipped = nn.Linear(4, 6), nn.Linear(6, 6), nn.GELU(), nn.ReLU6()
+        self.first, self.second, self.act, self.clipped = (
+            nn.Linear(4, 6),
+            nn.Linear(6, 6),
+            nn.GELU(),
+            nn.ReLU6(),
+        )
         self.squeeze = nn.Sequential(nn.Linear(6, 6), nn.Sigmoid())
         self.excite = nn.Sequential(nn.Linear(6, 6), nn.Hardsigmoid())
         self.pooler = nn.Sequential(nn.Linear(6, 3), nn.Tanh())
@@ -257,7 +290,11 @@ class Gated(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = self.clipped(self.second(self.act(self.first(x))))
         h = h * self.squeeze(h) + h * self.excite(h)
-        h = h * (functional.relu6(h + 3) / 6) + h * torch.sigmoid(h.mean(-1, keepdim=True)) + functional.hardsigmoid(h)
+        h = (
+            h * (functional.relu6(h + 3) / 6)
+            + h * torch.sigmoid(h.mean(-1, keepdim=True))
+            + functional.hardsigmoid(h)
+        )
         return self.pooler(h)
 
 
@@ -279,14 +316,17 @@ def test_gates_poolers_and_clipped_relus_stay_as_they_are() -> None:
 
 def by_hand(layer: nn.TransformerEncoderLayer, x: torch.Tensor, activation) -> torch.Tensor:
     """A post-norm encoder layer from its weights."""
-    attended = layer.self_attn(x, x, x, need_weights=True)[0]  # weights wanted: never the fused path
+    # weights wanted: never the fused path
+    attended = layer.self_attn(x, x, x, need_weights=True)[0]
     x = functional.layer_norm(x + attended, x.shape[-1:], layer.norm1.weight, layer.norm1.bias)
     hidden = activation(x @ layer.linear1.weight.T + layer.linear1.bias)
     x = x + hidden @ layer.linear2.weight.T + layer.linear2.bias
     return functional.layer_norm(x, x.shape[-1:], layer.norm2.weight, layer.norm2.bias)
 
 
-@pytest.mark.parametrize("activation", ["gelu", functional.gelu, nn.GELU(), functional.silu, nn.GELU("tanh")])
+@pytest.mark.parametrize(
+    "activation", ["gelu", functional.gelu, nn.GELU(), functional.silu, nn.GELU("tanh")]
+)
 def test_the_fused_transformer_layer_computes_the_activation_that_it_was_given(activation) -> None:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(8, 2, 16, activation=activation, batch_first=True).eval()
@@ -310,7 +350,8 @@ def test_the_fused_layers_gelu_is_gelu(activation) -> None:
     check_executes(layer, "gelu", x)
     back = swap(swap_to_relu(layer, x), GELU, x)
     assert torch.equal(back(x), layer(x))
-    layer.activation_relu_or_gelu = 1  # the trap: the module says GELU, the fused layer computes ReLU
+    # the trap: the module says GELU, the fused layer computes ReLU
+    layer.activation_relu_or_gelu = 1
     with pytest.raises(ValueError, match=r"executes relu in torch\._transformer_encoder_layer_fwd"):
         check_executes(layer, "gelu", x)
 
@@ -321,7 +362,10 @@ def test_an_encoder_with_padding_packs_its_batch_only_for_the_fused_layer() -> N
     encoder = nn.TransformerEncoder(layer, 2).eval()
     x, padding = torch.randn(2, 5, 8), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
     for made, activation in (
-        (replace(expose(encoder), lambda found: LambdaGELU(hardness=7.0)), lambda z: z * torch.special.ndtr(7 * z)),
+        (
+            replace(expose(encoder), lambda found: LambdaGELU(hardness=7.0)),
+            lambda z: z * torch.special.ndtr(7 * z),
+        ),
         (swap_to_relu(encoder, {"src": x, "src_key_padding_mask": padding}), torch.relu),
     ):
         with torch.no_grad():
@@ -343,7 +387,8 @@ def test_a_decoder_layer_is_swapped_with_and_without_an_example() -> None:
     assert torch.equal(swapped(x, memory), reference(x, memory))
     given = nn.TransformerDecoderLayer(8, 2, 16, activation=nn.GELU(), batch_first=True).eval()
     given.load_state_dict(layer.state_dict())
-    assert torch.equal(expose(given)(x, memory), layer(x, memory))  # a plain deepcopy of `given` computes ReLU
+    # a plain deepcopy of `given` computes ReLU
+    assert torch.equal(expose(given)(x, memory), layer(x, memory))
     hard = replace(given, lambda found: LambdaGELU(hardness=1.5))
     assert torch.equal(copy.deepcopy(hard)(x, memory), hard(x, memory))
     assert not torch.equal(hard(x, memory), reference(x, memory))
@@ -367,31 +412,58 @@ FUNCTION.forward = lambda x: functional.gelu(x)  # type: ignore[method-assign, a
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: swap_to_relu(LINEAR), r"no GELU-like activation found in Linear: looked at modules; pass example="),
+        (
+            lambda: swap_to_relu(LINEAR),
+            r"no GELU-like activation found in Linear: looked at modules; pass example=",
+        ),
         (lambda: swap_to_relu(LINEAR, X), "looked at modules, functional calls and formulas"),
-        (lambda: swap_to_relu(nn.Sequential(LINEAR, nn.Softplus())), "cannot be swapped: Softplus at 1"),
-        (lambda: swap_to_relu(nn.Sequential(nn.ReLU(), nn.ModuleDict({"x": nn.Softplus()})["x"]), X), "softplus at 1"),
-        (lambda: swap_to_relu(nn.Sequential(nn.GELU(), nn.Sequential(nn.SELU())), X), r"elu at 1\.0 .*keep="),
-        (lambda: swap_to_relu(nn.Sequential(nn.GELU(), nn.Sequential(nn.SELU()))), r"swapped: SELU at 1\.0; keep="),
+        (
+            lambda: swap_to_relu(nn.Sequential(LINEAR, nn.Softplus())),
+            "cannot be swapped: Softplus at 1",
+        ),
+        (
+            lambda: swap_to_relu(
+                nn.Sequential(nn.ReLU(), nn.ModuleDict({"x": nn.Softplus()})["x"]), X
+            ),
+            "softplus at 1",
+        ),
+        (
+            lambda: swap_to_relu(nn.Sequential(nn.GELU(), nn.Sequential(nn.SELU())), X),
+            r"elu at 1\.0 .*keep=",
+        ),
+        (
+            lambda: swap_to_relu(nn.Sequential(nn.GELU(), nn.Sequential(nn.SELU()))),
+            r"swapped: SELU at 1\.0; keep=",
+        ),
         (
             lambda: swap_to_relu(nn.Sequential(LINEAR, nn.ReLU6(), nn.Sigmoid())),
             "no GELU-like .*cannot be swapped: Sigmoid",
         ),
         (
-            lambda: swap_to_relu(nn.Sequential(nn.GELU(), Calls(lambda x: x * torch.tanh(functional.softplus(x)))), X),
+            lambda: swap_to_relu(
+                nn.Sequential(nn.GELU(), Calls(lambda x: x * torch.tanh(functional.softplus(x)))), X
+            ),
             r"mish at 1 \(formula\)",
         ),
-        (lambda: swap_to_relu(Twice(), keep=["lats"]), "'lats', which is no module of Twice; did you mean 'last'"),
+        (
+            lambda: swap_to_relu(Twice(), keep=["lats"]),
+            "'lats', which is no module of Twice; did you mean 'last'",
+        ),
         (lambda: harden(Twice(), example=X), r"pass in_place=False, and train hardening\.module"),
         (
             lambda: expose(nn.Sequential(LINEAR, Written(branch)), X),
             r"Sequential: torch\.export cannot trace it.*write them as modules",
         ),
-        (lambda: expose(nn.Sequential(LINEAR, Written(overwriting)), X), "overwrites its own input in place"),
+        (
+            lambda: expose(nn.Sequential(LINEAR, Written(overwriting)), X),
+            "overwrites its own input in place",
+        ),
         (lambda: expose(FUNCTION, X), "its forward is an attribute of the instance"),
     ],
 )
-def test_what_cannot_be_swapped_is_named_with_its_path_and_a_cure(make: Callable[[], object], text: str) -> None:
+def test_what_cannot_be_swapped_is_named_with_its_path_and_a_cure(
+    make: Callable[[], object], text: str
+) -> None:
     with pytest.raises(ValueError, match=text):
         make()
 
@@ -407,7 +479,8 @@ def test_the_gate_sees_an_activation_that_the_census_of_modules_does_not() -> No
     fused = nn.TransformerEncoderLayer(8, 2, 16, activation="relu", batch_first=True).eval()
     x = torch.randn(2, 3, 8)
     check_swapped(fused, x)
-    fused.activation_relu_or_gelu = 2  # the trap: the module says ReLU, the fused layer computes GELU
+    # the trap: the module says ReLU, the fused layer computes GELU
+    fused.activation_relu_or_gelu = 2
     with pytest.raises(ValueError, match=r"gelu in torch\._transformer_encoder_layer_fwd"):
         check_swapped(fused, x)
     with pytest.raises(ValueError, match=r"gelu at blocks\.0"):
@@ -424,7 +497,9 @@ def test_the_gate_sees_an_activation_that_the_census_of_modules_does_not() -> No
     ],
 )
 def test_a_hardened_copy_of_an_example_is_the_swap_that_it_leads_to(make) -> None:
-    """The network given stays as it is; its copy learns, hardens, and in evaluation mode nearly is its own swap."""
+    """The network given stays as it is; its copy learns, hardens, and in evaluation mode nearly
+    is its own swap.
+    """
     torch.manual_seed(0)
     module = make().train()
     example = text() if make is bert else torch.randn(200, 4)
@@ -432,21 +507,35 @@ def test_a_hardened_copy_of_an_example_is_the_swap_that_it_leads_to(make) -> Non
     hardening = harden(module, steps=6, start=0.3, hardness=1.7, in_place=False, example=example)
     assert hardening.module is not module
     assert hardening.module.training
-    optimizer = torch.optim.SGD(hardening.module.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1)
+    optimizer = torch.optim.SGD(
+        hardening.module.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1
+    )
     for _ in range(6):
         optimizer.zero_grad()
-        out = hardening.module(**example).logits if isinstance(example, dict) else hardening.module(example)
+        out = (
+            hardening.module(**example).logits
+            if isinstance(example, dict)
+            else hardening.module(example)
+        )
         out.square().mean().backward()
         hardening.step()
         optimizer.step()
-    assert all(value.item() == pytest.approx(160.0, rel=1e-5) for value in hardening.hardness.values())
+    assert all(
+        value.item() == pytest.approx(160.0, rel=1e-5) for value in hardening.hardness.values()
+    )
     assert all(torch.equal(value, kept[name]) for name, value in module.state_dict().items())
     assert [type(each) for each in module.modules()] == kinds
-    assert any(not torch.equal(value, kept[name]) for name, value in hardening.module.state_dict().items()
-               if name in kept)  # fmt: skip
+    assert any(
+        not torch.equal(value, kept[name])
+        for name, value in hardening.module.state_dict().items()
+        if name in kept
+    )
     swapped, hard = hardening.swap(), hardening.module.eval()
     with torch.no_grad():
-        outputs = [each(**example).logits if isinstance(example, dict) else each(example) for each in (swapped, hard)]
+        outputs = [
+            each(**example).logits if isinstance(example, dict) else each(example)
+            for each in (swapped, hard)
+        ]
         again = swapped(**example).logits if isinstance(example, dict) else swapped(example)
     assert torch.equal(outputs[0], again)
     assert 0 < (outputs[0] - outputs[1]).abs().max() < 0.05
@@ -460,20 +549,26 @@ def test_formulas_beside_what_has_a_mode_are_not_hardened(layer: nn.Module, trai
     module = nn.Sequential(nn.Linear(4, 4), layer, Calls(ALL_FORMS[0][1])).train(training)
     x = torch.randn(6, 4)
     name = "dropout" if isinstance(layer, nn.Dropout) else "batch_norm"
-    with pytest.raises(ValueError, match=rf"Sequential: .*torch\.export, which fixes {name} in one mode.*nn\.GELU"):
+    with pytest.raises(
+        ValueError, match=rf"Sequential: .*torch\.export, which fixes {name} in one mode.*nn\.GELU"
+    ):
         harden(module, in_place=False, example=x)
     exposed = expose(module, x)
     if training:
-        with pytest.raises(ValueError, match=rf"{name} was exported in training mode, which eval\(\) cannot change"):
+        with pytest.raises(
+            ValueError, match=rf"{name} was exported in training mode, which eval\(\) cannot change"
+        ):
             swap_to_relu(exposed)
     else:
         assert torch.equal(swap_to_relu(exposed)(x), swap_to_relu(module, x)(x))
 
 
-def test_functions_that_are_attributes_are_hardened_in_place_and_given_back_where_that_is_refused() -> None:
+def test_functions_as_attributes_are_hardened_in_place_and_given_back_if_refused() -> None:
     def layer() -> nn.Module:
         torch.manual_seed(0)
-        encoder = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True, dropout=0.0)
+        encoder = nn.TransformerEncoderLayer(
+            8, 2, 16, activation="gelu", batch_first=True, dropout=0.0
+        )
         return nn.Sequential(nn.TransformerEncoder(encoder, 2), nn.Linear(8, 8), nn.GELU())
 
     x = torch.randn(3, 5, 8)
@@ -494,7 +589,9 @@ def test_functions_that_are_attributes_are_hardened_in_place_and_given_back_wher
 
 
 def test_a_hardened_network_is_not_swapped_where_it_was_not_hardened() -> None:
-    module = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Sequential(nn.ELU(0.5), nn.LeakyReLU(0.3)))
+    module = nn.Sequential(
+        nn.Linear(4, 4), nn.GELU(), nn.Sequential(nn.ELU(0.5), nn.LeakyReLU(0.3))
+    )
     hardening = harden(module, steps=1, start=0.0)
     hardening.step()
     with pytest.raises(ValueError, match=r"not hardened.*elu at 2\.0, leaky-relu at 2\.1; .*keep="):
@@ -508,7 +605,9 @@ def test_softplus_may_be_put_in_but_another_that_was_there_is_left_over(example)
     module, x = nn.Sequential(nn.Linear(4, 4), nn.GELU()), torch.randn(3, 4)
     swapped = swap(module, SOFTPLUS, example)
     torch.testing.assert_close(swapped(x), functional.softplus(module[0](x)))
-    with pytest.raises(ValueError, match="elu at 2" if example is not None else "cannot be swapped: SELU at 2"):
+    with pytest.raises(
+        ValueError, match="elu at 2" if example is not None else "cannot be swapped: SELU at 2"
+    ):
         swap(nn.Sequential(*module, nn.SELU()), SOFTPLUS, example)
 
 
@@ -528,7 +627,9 @@ SCALED = dataclasses.replace(
 )
 
 
-def test_an_activation_may_compute_by_another_that_is_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_activation_may_compute_by_another_that_is_inside(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     module, x = nn.Sequential(nn.Linear(4, 4), Scaled()), torch.randn(3, 4)
     rows = (SCALED, *known())
     monkeypatch.setattr(sys.modules[census.__module__], "known", lambda: rows)

@@ -1,4 +1,6 @@
-"""Tables and statistics by hand: intervals, pairing, failed jobs, formats, verdicts and contradictions."""
+"""Tables and statistics by hand: intervals, pairing, failed jobs, formats, verdicts and
+contradictions.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,14 @@ from scipy.stats import t as student
 from evalsuite.contract import Direction, Metric, Verdict
 from evalsuite.report.grids import csv_text
 from evalsuite.report.numerals import scale_of
-from evalsuite.report.statistics import after_holm, holm, mean_interval, seed_difference, t_quantile, two_sided_p
+from evalsuite.report.statistics import (
+    after_holm,
+    holm,
+    mean_interval,
+    seed_difference,
+    t_quantile,
+    two_sided_p,
+)
 from evalsuite.report.tables import comparison, failures, text_lines
 from evalsuite.results import Row, Status, _shared, failure_row, row_of
 from evalsuite.verification.report.section import contradictions, verdict_table
@@ -29,18 +38,28 @@ def main_table(compared: pd.DataFrame) -> pd.DataFrame:
     """A line of text for each metric: its unit and a cell for each variant."""
     lines = text_lines(compared)
     cells = [{variant: cell.plain for variant, cell in line.cells.items()} for line in lines]
-    return pd.DataFrame({"unit": line.unit_label, **own} for line, own in zip(lines, cells, strict=True))
+    return pd.DataFrame(
+        {"unit": line.unit_label, **own} for line, own in zip(lines, cells, strict=True)
+    )
 
 
 def value(
-    variant: str, seed: int, number: float, direction: Direction = Direction.HIGHER, unit: str = "fraction"
+    variant: str,
+    seed: int,
+    number: float,
+    direction: Direction = Direction.HIGHER,
+    unit: str = "fraction",
 ) -> Row:
     return row_of(Metric("accuracy", number, unit, direction), job(variant, seed))
 
 
-def values(direction: Direction = Direction.HIGHER, unit: str = "fraction", **arms: tuple[float, ...]) -> list[Row]:
+def values(
+    direction: Direction = Direction.HIGHER, unit: str = "fraction", **arms: tuple[float, ...]
+) -> list[Row]:
     return [
-        value(arm, seed, number, direction, unit) for arm, every in arms.items() for seed, number in enumerate(every)
+        value(arm, seed, number, direction, unit)
+        for arm, every in arms.items()
+        for seed, number in enumerate(every)
     ]
 
 
@@ -53,9 +72,12 @@ def cell(compared: pd.DataFrame, variant: str, **where: object) -> Cell:
 
 
 def test_comparison_by_hand() -> None:
-    compared = comparison(frame_of(values(gelu=(0.90, 0.94, 0.92), relu=(0.89, 0.92, 0.90))), "gelu")
+    compared = comparison(
+        frame_of(values(gelu=(0.90, 0.94, 0.92), relu=(0.89, 0.92, 0.90))), "gelu"
+    )
     found = cell(compared, "relu")
-    half = 4.302653 * math.sqrt(0.0001 / 3) / math.sqrt(3)  # differences -0.01, -0.02, -0.02: variance 1/30000
+    # differences -0.01, -0.02, -0.02: variance 1/30000
+    half = 4.302653 * math.sqrt(0.0001 / 3) / math.sqrt(3)
     assert found["mean"] == pytest.approx(0.903333, abs=1e-6)
     assert found["diff"] == pytest.approx(-1 / 60)
     assert found["diff_low"] == pytest.approx(-1 / 60 - half, abs=1e-7)
@@ -67,12 +89,18 @@ def test_comparison_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("direction", "better"), [(Direction.HIGHER, "worse"), (Direction.LOWER, "better"), (Direction.NEUTRAL, "")]
+    ("direction", "better"),
+    [(Direction.HIGHER, "worse"), (Direction.LOWER, "better"), (Direction.NEUTRAL, "")],
 )
 def test_better_follows_the_direction(direction: Direction, better: str) -> None:
     rows = values(direction, "count", gelu=(3.0,) * 3, relu=(0.0,) * 3)
     found = cell(comparison(frame_of(rows), "gelu"), "relu")
-    assert (found["better"], found["resolved"], found["constant"], found["diff"]) == (better, True, True, -3.0)
+    assert (found["better"], found["resolved"], found["constant"], found["diff"]) == (
+        better,
+        True,
+        True,
+        -3.0,
+    )
 
 
 def test_a_seed_missing_in_one_arm_leaves_the_pairs_and_says_so() -> None:
@@ -107,7 +135,11 @@ def test_a_failed_job_fills_every_cell_of_its_step() -> None:
     lines = compared.groupby(["workload", "step", "metric", "setting"]).size()
     assert set(lines) == {5}
     assert (compared["n"].gt(0) | compared["lack"].ne("")).all()
-    texts = main_table(compared)[["gelu", "gelu-swap", "lambda-gelu", "annealed", "relu"]].to_numpy().ravel()
+    texts = (
+        main_table(compared)[["gelu", "gelu-swap", "lambda-gelu", "annealed", "relu"]]
+        .to_numpy()
+        .ravel()
+    )
     assert all(texts)
     assert not [text for text in texts if "nan" in text.lower() or "inf" in text.lower()]
 
@@ -167,13 +199,20 @@ def test_numbers(unit: str, values: list[float], number: float, text: str, label
 
 @pytest.mark.parametrize(
     ("spreads", "text"),
-    [([0.0083, 0.0007, 1.29], "1.8880"), ([0.013, 0.02], "1.89"), ([1e-6], "1.8880"), ([0.0, 0.0], "1.89")],
+    [
+        ([0.0083, 0.0007, 1.29], "1.8880"),
+        ([0.013, 0.02], "1.89"),
+        ([1e-6], "1.8880"),
+        ([0.0, 0.0], "1.89"),
+    ],
 )
 def test_decimals_follow_small_differences(spreads: list[float], text: str) -> None:
     assert scale_of("bits", [1.888], spreads).number(1.888) == text
 
 
-def verdict(step: str, method: str, said: Verdict, *, eps: float = 0.03125, seed: int = 0, sample: int = 0) -> Row:
+def verdict(
+    step: str, method: str, said: Verdict, *, eps: float = 0.03125, seed: int = 0, sample: int = 0
+) -> Row:
     setting = {"eps": eps, "method": method}
     metric = Metric("robustness", None, "verdict", Direction.NEUTRAL, setting, sample, said)
     return row_of(metric, job("gelu", seed, step))
@@ -188,22 +227,31 @@ def test_planted_contradiction_is_found() -> None:
         verdict("smt", "smt", Verdict.HOLDS, sample=1),
         verdict("bounds", "crown", Verdict.HOLDS, sample=2),  # another eps is another property
         verdict("smt", "smt", Verdict.VIOLATED, sample=2, eps=0.0625),
-        verdict("smt", "smt", Verdict.VIOLATED, sample=2, seed=1),  # another seed is another network
+        # another seed is another network
+        verdict("smt", "smt", Verdict.VIOLATED, sample=2, seed=1),
     ]
     found = contradictions(frame_of(rows))
     assert found.comparisons == 2
-    assert found.rows[["sample", "holds", "violated"]].to_numpy().tolist() == [[0, "bounds crown", "smt smt"]]
+    assert found.rows[["sample", "holds", "violated"]].to_numpy().tolist() == [
+        [0, "bounds crown", "smt smt"]
+    ]
 
 
 def test_methods_that_cannot_disagree_are_no_comparison() -> None:
     rows = [verdict("bounds", method, Verdict.HOLDS) for method in ("ibp", "crown")]
     assert contradictions(frame_of(rows)).comparisons == 0
-    rows += [verdict("bounds", "pgd", Verdict.UNKNOWN), verdict("bounds", "pgd", Verdict.VIOLATED, sample=1)]
+    rows += [
+        verdict("bounds", "pgd", Verdict.UNKNOWN),
+        verdict("bounds", "pgd", Verdict.VIOLATED, sample=1),
+    ]
     assert contradictions(frame_of(rows)).comparisons == 2
 
 
 def test_a_changed_network_may_differ_from_the_one_it_came_from() -> None:
-    rows = [verdict("bounds", "crown", Verdict.HOLDS), verdict("pruned-bounds", "pgd", Verdict.VIOLATED)]
+    rows = [
+        verdict("bounds", "crown", Verdict.HOLDS),
+        verdict("pruned-bounds", "pgd", Verdict.VIOLATED),
+    ]
     frame = frame_of(rows)
     assert contradictions(frame, {"bounds": "", "pruned-bounds": "prune"}).comparisons == 0
     assert len(contradictions(frame).rows) == 1
@@ -215,9 +263,15 @@ def test_verdict_counts_add_up_and_name_failed_jobs() -> None:
     counted = table[table["total"] > 0]
     assert counted["total"].sum() == frame["sample"].notna().sum()
     assert (counted[[each.value for each in Verdict]].sum(axis=1) == counted["total"]).all()
-    pgd = counted[(counted["method"] == "pgd") & (counted["eps"] == "0.0625") & (counted["variant"] == "relu")]
+    pgd = counted[
+        (counted["method"] == "pgd") & (counted["eps"] == "0.0625") & (counted["variant"] == "relu")
+    ]
     assert set(pgd["holds"]) == {0}
-    gelu = table[(table["workload"] == "digits-mlp") & (table["step"] == "smt") & (table["variant"] == "gelu")]
+    gelu = table[
+        (table["workload"] == "digits-mlp")
+        & (table["step"] == "smt")
+        & (table["variant"] == "gelu")
+    ]
     assert list(gelu["note"]) == [f"unsupported (3/3): {NO_ERF}"]
 
 
@@ -231,7 +285,9 @@ def test_failures_keep_every_reason() -> None:
 
 
 def test_no_cell_of_a_spreadsheet_is_a_formula() -> None:
-    frame = pd.DataFrame({"=a": ["=1+1", "plain", "@x", None], "n": [-1.5, 2.0, float("nan"), 0.1], "b": True})
+    frame = pd.DataFrame(
+        {"=a": ["=1+1", "plain", "@x", None], "n": [-1.5, 2.0, float("nan"), 0.1], "b": True}
+    )
     text = csv_text(frame)
     assert text == "'=a,n,b\n'=1+1,-1.5,True\nplain,2.0,True\n'@x,,True\n,0.1,True\n"
     pd.testing.assert_series_equal(pd.read_csv(io.StringIO(text))["n"], frame["n"])
@@ -251,7 +307,9 @@ def test_equal_texts_and_options_of_a_frame_are_one_object() -> None:
 
 
 def test_options_of_many_names_and_values_are_told_apart() -> None:
-    """Twelve names of 64 values each have 2^72 combinations; half of the rows differ in the first name alone."""
+    """Twelve names of 64 values each have 2^72 combinations; half of the rows differ in the
+    first name alone.
+    """
     given = np.tile(np.random.default_rng(0).integers(64, size=(500, 12)), (2, 1))
     given[500:, 0] = (given[500:, 0] + 1) % 64
     rows = [{f"name_{place}": value for place, value in enumerate(each)} for each in given.tolist()]
@@ -284,7 +342,8 @@ def test_pairing_drops_a_seed_that_one_arm_lacks() -> None:
     ("values", "baseline", "difference", "constant", "resolved"),
     [
         ([1.0], [0.5], 0.5, False, False),  # one seed has no interval, and claims nothing
-        ([0.3, 0.2, 0.9], [0.2, 0.1, 0.8], pytest.approx(0.1), True, True),  # 0.1 in decimals, not in binary
+        # 0.1 in decimals, not in binary
+        ([0.3, 0.2, 0.9], [0.2, 0.1, 0.8], pytest.approx(0.1), True, True),
         ([0.3, 0.1 + 0.2], [0.1 + 0.2, 0.3], 0.0, True, False),
     ],
 )
@@ -307,7 +366,9 @@ def test_empty_and_unfit_input_is_an_error() -> None:
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=9), st.floats(-1e3, 1e3))
-def test_interval_contains_its_mean_and_shifts_with_the_values(values: list[float], shift: float) -> None:
+def test_interval_contains_its_mean_and_shifts_with_the_values(
+    values: list[float], shift: float
+) -> None:
     found, moved = mean_interval(values), mean_interval([value + shift for value in values])
     assert found.low <= found.mean <= found.high
     assert moved.mean == pytest.approx(found.mean + shift, abs=1e-6)
@@ -316,8 +377,13 @@ def test_interval_contains_its_mean_and_shifts_with_the_values(values: list[floa
 @pytest.mark.parametrize(
     ("p_values", "adjusted", "told"),
     [
-        # 0.01 x 4, then 0.015 x 3 and 0.03 x 2: the second and all that come after it are not left where one is not.
-        ([0.01, 0.04, 0.015, 0.03], [0.04, 0.06, 0.045, 0.06], "2 after Holm's adjustment for all 4"),
+        # 0.01 x 4, then 0.015 x 3 and 0.03 x 2: the second and all that come after it are not left
+        # where one is not.
+        (
+            [0.01, 0.04, 0.015, 0.03],
+            [0.04, 0.06, 0.045, 0.06],
+            "2 after Holm's adjustment for all 4",
+        ),
         ([0.01, 0.04, 0.02, 0.03], [0.04, 0.06, 0.06, 0.06], "1 after Holm's adjustment for all 4"),
         ([0.02] * 3, [0.06] * 3, "none after Holm's adjustment for all 3"),
     ],
@@ -328,9 +394,17 @@ def test_holm_by_hand(p_values: list[float], adjusted: list[float], told: str) -
     assert holm([]) == []
 
 
-@pytest.mark.parametrize(("degrees", "place"), [(1, 0.975), (2, 0.5), (4, 0.975), (29, 0.8), (4, 0.99999)])
+@pytest.mark.parametrize(
+    ("degrees", "place"), [(1, 0.975), (2, 0.5), (4, 0.975), (29, 0.8), (4, 0.99999)]
+)
 def test_students_t_is_scipys_to_the_bit(degrees: int, place: float) -> None:
-    """Reports compute it without scipy.stats, whose import takes longer than a small report's tables."""
+    """Reports compute it without scipy.stats, whose import takes longer than a small report's
+    tables.
+    """
     found = t_quantile(place, degrees)
     assert found == student.ppf(place, degrees)
-    assert two_sided_p(-found, degrees) == two_sided_p(found, degrees) == 2 * student.sf(found, degrees)
+    assert (
+        two_sided_p(-found, degrees)
+        == two_sided_p(found, degrees)
+        == 2 * student.sf(found, degrees)
+    )

@@ -1,4 +1,6 @@
-"""Tasks: metrics against closed forms and scikit-learn's, in any batches, and with a user's loss and metrics."""
+"""Tasks: metrics against closed forms and scikit-learn's, in any batches, and with a user's loss
+and metrics.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ from evalsuite.own.tasks import TaskChoice, task_of
 from evalsuite.references import OwnError
 
 
-def scored(task: Task, outputs: torch.Tensor, targets: torch.Tensor, batch: int = 4) -> dict[str, float | None]:
+def scored(
+    task: Task, outputs: torch.Tensor, targets: torch.Tensor, batch: int = 4
+) -> dict[str, float | None]:
     """The metrics of these outputs, gathered in batches, the last of them smaller."""
     places = torch.arange(len(outputs), dtype=torch.float32)
     found = score(lambda inputs: outputs[inputs.long()], Split(places, targets, task), batch=batch)  # type: ignore[index, union-attr]
@@ -36,9 +40,12 @@ def scored(task: Task, outputs: torch.Tensor, targets: torch.Tensor, batch: int 
 
 def test_a_regression_of_several_values_is_scikit_learns() -> None:
     draw = np.random.default_rng(0)
-    # Means far apart: one R squared over both columns would hide that the second is not explained at all.
+    # Means far apart: one R squared over both columns would hide that the second is not explained
+    # at all.
     targets = draw.normal(size=(11, 2)) * [1, 5] + [1000, 0]
-    outputs = np.stack([targets[:, 0] + 0.1 * draw.normal(size=11), np.full(11, targets[:, 1].mean())], 1)
+    outputs = np.stack(
+        [targets[:, 0] + 0.1 * draw.normal(size=11), np.full(11, targets[:, 1].mean())], 1
+    )
     found = scored(Regression(), torch.tensor(outputs), torch.tensor(targets))
     assert found["rmse"] == pytest.approx(math.sqrt(((outputs - targets) ** 2).mean()))
     assert found["mae"] == pytest.approx(mean_absolute_error(targets, outputs))
@@ -46,7 +53,10 @@ def test_a_regression_of_several_values_is_scikit_learns() -> None:
 
 
 def test_targets_that_are_nan_count_nowhere() -> None:
-    targets, outputs = torch.tensor([1.0, math.nan, 3.0, 8.0]), torch.tensor([[2.0], [7.0], [3.0], [6.0]])
+    targets, outputs = (
+        torch.tensor([1.0, math.nan, 3.0, 8.0]),
+        torch.tensor([[2.0], [7.0], [3.0], [6.0]]),
+    )
     found = scored(Regression(), outputs, targets, batch=3)
     assert found == pytest.approx({"rmse": math.sqrt(5 / 3), "mae": 1.0, "r2": 1 - 5 / 26})
     assert Regression().loss(outputs, targets).item() == pytest.approx(5 / 3)
@@ -54,7 +64,11 @@ def test_targets_that_are_nan_count_nowhere() -> None:
 
 def test_equal_targets_have_no_r_squared() -> None:
     found = Regression().metrics(Regression().tally(torch.zeros(3, 1), torch.ones(3)))
-    assert [(each.name, each.value, each.reason) for each in found][-1] == ("r2", None, "all targets are equal")
+    assert [(each.name, each.value, each.reason) for each in found][-1] == (
+        "r2",
+        None,
+        "all targets are equal",
+    )
 
 
 def test_several_labels_are_scikit_learns() -> None:
@@ -62,15 +76,21 @@ def test_several_labels_are_scikit_learns() -> None:
     targets, outputs = torch.randint(2, (13, 4), generator=draw), torch.randn(13, 4, generator=draw)
     found = scored(MultiLabel(), outputs, targets)
     assert found["f1_micro"] == pytest.approx(f1_score(targets, outputs > 0, average="micro"))
-    assert found["label_accuracy"] == pytest.approx(((outputs > 0) == targets.bool()).float().mean().item())
-    assert found["exact_match"] == pytest.approx(((outputs > 0) == targets.bool()).all(1).float().mean().item())
+    assert found["label_accuracy"] == pytest.approx(
+        ((outputs > 0) == targets.bool()).float().mean().item()
+    )
+    assert found["exact_match"] == pytest.approx(
+        ((outputs > 0) == targets.bool()).all(1).float().mean().item()
+    )
     assert found["bce"] == pytest.approx(MultiLabel().loss(outputs, targets).item(), rel=1e-6)
 
 
 def test_labels_that_are_ignored_count_in_no_metric() -> None:
     targets, outputs = torch.tensor([[1, -100], [0, 1]]), torch.tensor([[1.0, 1.0], [-1.0, -1.0]])
     found = scored(MultiLabel(), outputs, targets)
-    assert (found["f1_micro"], found["label_accuracy"], found["exact_match"]) == pytest.approx((2 / 3, 2 / 3, 1 / 2))
+    assert (found["f1_micro"], found["label_accuracy"], found["exact_match"]) == pytest.approx(
+        (2 / 3, 2 / 3, 1 / 2)
+    )
 
 
 def test_classes_and_tokens() -> None:
@@ -82,16 +102,22 @@ def test_classes_and_tokens() -> None:
     assert scored(TokenClassification(), outputs, targets, batch=1) == pytest.approx(expected)
     assert scored(Classification(), outputs, targets) == pytest.approx(expected)
     found = scored(LanguageModel(per="byte"), outputs, targets, batch=1)
-    assert found == pytest.approx({"bits_per_byte": nats / math.log(2), **expected, "perplexity": math.exp(nats)})
+    assert found == pytest.approx(
+        {"bits_per_byte": nats / math.log(2), **expected, "perplexity": math.exp(nats)}
+    )
     assert next(iter(found)) == "bits_per_byte"
-    # Two tokens for five bytes: the same loss is spread over more of them, and nothing else changes.
+    # Two tokens for five bytes: the same loss is spread over more of them, and nothing else
+    # changes.
     spread = scored(LanguageModel(per="byte", tokens_per_byte=0.4), outputs, targets, batch=1)
     assert spread == pytest.approx(
         found | {"bits_per_byte": 0.4 * nats / math.log(2), "perplexity": math.exp(0.4 * nats)}
     )
     for wrong_use, said in (
         ({"per": "byte", "tokens_per_byte": 0.0}, r"tokens_per_byte must be in \(0, 1\], got 0.0"),
-        ({"tokens_per_byte": 0.5}, "tokens_per_byte belongs to per='byte', got 0.5 with per='token'"),
+        (
+            {"tokens_per_byte": 0.5},
+            "tokens_per_byte belongs to per='byte', got 0.5 with per='token'",
+        ),
     ):
         with pytest.raises(ValueError, match=said):
             LanguageModel(**wrong_use)
@@ -145,13 +171,21 @@ def test_a_users_loss_and_metrics_leave_the_task_what_it_is() -> None:
 )
 def test_a_metric_that_is_none_is_refused(metrics: tuple[str, ...], text: str) -> None:
     with pytest.raises(OwnError) as error:
-        scored(task_of(TaskChoice("regression"), "", metrics), torch.zeros(3, 1), torch.tensor([0.0, 1.0, 2.0]))
+        scored(
+            task_of(TaskChoice("regression"), "", metrics),
+            torch.zeros(3, 1),
+            torch.tensor([0.0, 1.0, 2.0]),
+        )
     assert str(error.value) == text
 
 
-@pytest.mark.parametrize(("positions", "classes", "largest"), [(1, 3, 256), (64, 4096, 64), (64, 2**19, 1)])
+@pytest.mark.parametrize(
+    ("positions", "classes", "largest"), [(1, 3, 256), (64, 4096, 64), (64, 2**19, 1)]
+)
 def test_batches_are_bounded_by_outputs(positions: int, classes: int, largest: int) -> None:
-    """256 windows of 1,024 tokens with GPT-2's vocabulary held 249 GB. One number stands for all logits here."""
+    """256 windows of 1,024 tokens with GPT-2's vocabulary held 249 GB. One number stands for all
+    logits here.
+    """
     sizes: list[int] = []
 
     def run(inputs: torch.Tensor) -> torch.Tensor:

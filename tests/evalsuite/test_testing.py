@@ -1,4 +1,6 @@
-"""The conformance kit passes good stages, and tells broken ones what is wrong, where, and how to mend it."""
+"""The conformance kit passes good stages, and tells broken ones what is wrong, where, and how to
+mend it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,15 @@ Run = Callable[[Network, Bench], Outcome]
 
 
 def one(value: Any = 1.0, **changes: Any) -> Metric:
-    return Metric(**{"name": "found", "value": value, "unit": "count", "direction": Direction.NEUTRAL, **changes})
+    return Metric(
+        **{
+            "name": "found",
+            "value": value,
+            "unit": "count",
+            "direction": Direction.NEUTRAL,
+            **changes,
+        }
+    )
 
 
 @dataclass(frozen=True)
@@ -72,7 +82,10 @@ def scale(module: torch.nn.Module | None) -> None:
 
 def handing_on(change: Callable[[torch.nn.Module], torch.nn.Module]) -> Run:
     def run(network: Network, bench: Bench) -> Outcome:
-        return Outcome([one()], network=dataclasses.replace(network, module=change(copy.deepcopy(network.module))))
+        return Outcome(
+            [one()],
+            network=dataclasses.replace(network, module=change(copy.deepcopy(network.module))),
+        )
 
     return run
 
@@ -84,29 +97,65 @@ def fresh(outputs: int) -> torch.nn.Module:
 GIVEN = "never changes what it was given.*"
 TWICE = [one(value, setting={"eps": 0.5}) for value in (1.0, 2.0)]
 BROKEN: dict[str, tuple[Run, str]] = {
-    "weights": (after(lambda n, b: scale(n.module)), GIVEN + r"Made changed weights module\.0\.weight.*deepcopy"),
+    "weights": (
+        after(lambda n, b: scale(n.module)),
+        GIVEN + r"Made changed weights module\.0\.weight.*deepcopy",
+    ),
     "unswapped": (after(lambda n, b: scale(n.unswapped)), GIVEN + r"weights unswapped\.0\.weight"),
     "mode": (after(lambda n, b: n.module.train()), GIVEN + r"type, mode or hooks of module"),
-    "requires_grad": (after(lambda n, b: n.module.requires_grad_(False)), GIVEN + r"requires_grad of module\.0"),
-    "gradient": (after(lambda n, b: n.module(b.data.test.inputs).sum().backward()), GIVEN + r"gradient of module\.0"),
-    "hook": (after(lambda n, b: n.module.register_forward_hook(lambda *_: None)), GIVEN + r"hooks of module"),
-    "data": (after(lambda n, b: b.data.calibration.inputs.add_(0.25)), GIVEN + r"data\.calibration\.inputs.*clones of"),
-    "dtype": (after(lambda *_: torch.set_default_dtype(torch.float64)), r"state.*left default dtype torch\.float64"),
-    "grad mode": (after(lambda *_: torch.set_grad_enabled(False)), r"state.*left grad mode False.*torch\.no_grad"),
-    "threads": (after(lambda *_: torch.set_num_threads(torch.get_num_threads() + 1)), r"state.*left thread count"),
+    "requires_grad": (
+        after(lambda n, b: n.module.requires_grad_(False)),
+        GIVEN + r"requires_grad of module\.0",
+    ),
+    "gradient": (
+        after(lambda n, b: n.module(b.data.test.inputs).sum().backward()),
+        GIVEN + r"gradient of module\.0",
+    ),
+    "hook": (
+        after(lambda n, b: n.module.register_forward_hook(lambda *_: None)),
+        GIVEN + r"hooks of module",
+    ),
+    "data": (
+        after(lambda n, b: b.data.calibration.inputs.add_(0.25)),
+        GIVEN + r"data\.calibration\.inputs.*clones of",
+    ),
+    "dtype": (
+        after(lambda *_: torch.set_default_dtype(torch.float64)),
+        r"state.*left default dtype torch\.float64",
+    ),
+    "grad mode": (
+        after(lambda *_: torch.set_grad_enabled(False)),
+        r"state.*left grad mode False.*torch\.no_grad",
+    ),
+    "threads": (
+        after(lambda *_: torch.set_num_threads(torch.get_num_threads() + 1)),
+        r"state.*left thread count",
+    ),
     "nan": (gives(one(float("nan"))), r"a value is finite.*metric 'found'.*is nan.*the reason"),
     "percent": (gives(one(97.0, unit="fraction")), r"fraction is in \[0, 1\].*97.*multiply by 100"),
-    "direction": (lambda n, b: Outcome([one(direction="higher")]), r"must be Direction\.HIGHER, LOWER or NEUTRAL"),
+    "direction": (
+        lambda n, b: Outcome([one(direction="higher")]),
+        r"must be Direction\.HIGHER, LOWER or NEUTRAL",
+    ),
     "twice": (gives(*TWICE), r"no two metrics.*returned twice.*found.*eps=0\.5.*by `setting`"),
     "nothing": (gives(), r"measures something.*no metric"),
     "no outcome": (lambda n, b: [one()], r"returns an Outcome"),  # type: ignore[dict-item, return-value]
-    "elsewhere": (gives(one(), artefacts={"file": Path(__file__)}), r"inside bench\.folder.*'file'.*bench\.folder"),
-    "missing file": (lambda n, b: Outcome([one()], {"model": b.folder / "none"}), r"artefacts exist.*'model'"),
+    "elsewhere": (
+        gives(one(), artefacts={"file": Path(__file__)}),
+        r"inside bench\.folder.*'file'.*bench\.folder",
+    ),
+    "missing file": (
+        lambda n, b: Outcome([one()], {"model": b.folder / "none"}),
+        r"artefacts exist.*'model'",
+    ),
     "global generator": (
         lambda n, b: Outcome([one(torch.rand(()).item())]),
         r"same numbers.*found.* then .*\.seed",
     ),
-    "numpy's generator": (lambda n, b: Outcome([one(np.random.rand())]), r"same seed gives the same numbers"),
+    "numpy's generator": (
+        lambda n, b: Outcome([one(np.random.rand())]),
+        r"same seed gives the same numbers",
+    ),
     "error": (
         raising(RuntimeError("no converter for sort"), "sort"),
         r"nothing else.*RuntimeError: no converter for sort.*torch\.cumprod.*Unsupported",
@@ -115,9 +164,15 @@ BROKEN: dict[str, tuple[Run, str]] = {
         raising(AssertionError("not mine"), "sort"),
         r"nothing else.*Error: not mine.*torch\.cumprod",
     ),
-    "training mode": (handing_on(lambda module: module.train()), r"handed on in eval mode.*module\.eval\(\)"),
+    "training mode": (
+        handing_on(lambda module: module.train()),
+        r"handed on in eval mode.*module\.eval\(\)",
+    ),
     "classes": (handing_on(lambda _: fresh(3)), r"finite logits.*shape \(2, 3\).*last layer"),
-    "random network": (handing_on(lambda _: fresh(10)), r"same numbers.*networks handed on with different logits"),
+    "random network": (
+        handing_on(lambda _: fresh(10)),
+        r"same numbers.*networks handed on with different logits",
+    ),
 }
 
 
@@ -183,9 +238,18 @@ def test_the_folder_is_empty_at_every_run(network: MakeNetwork, bench: MakeBench
 
 
 def declared(**changes: Any) -> Any:
-    """An instance of a fresh stage class with these class attributes; `frozen` and `dataclass` are not attributes."""
+    """An instance of a fresh stage class with these class attributes; `frozen` and `dataclass`
+    are not attributes.
+    """
     frozen, wrap = changes.pop("frozen", True), changes.pop("dataclass", True)
-    body = {"version": "1", "libraries": (), "__doc__": "Some help.", "run": Made.run, "what": Made.what, **changes}
+    body = {
+        "version": "1",
+        "libraries": (),
+        "__doc__": "Some help.",
+        "run": Made.run,
+        "what": Made.what,
+        **changes,
+    }
     kind = type("Declared", (), body)
     return (dataclass(frozen=frozen)(kind) if wrap else kind)()
 
@@ -199,7 +263,10 @@ def declared(**changes: Any) -> Any:
         (declared(version=""), r"`version`"),
         (declared(libraries=["torch"]), r"`libraries`.*\['torch'\]"),
         (declared(libraries="torch"), r"`libraries`"),
-        (declared(libraries=("no-such-distribution",)), r"installed distribution.*'no-such-distribution'"),
+        (
+            declared(libraries=("no-such-distribution",)),
+            r"installed distribution.*'no-such-distribution'",
+        ),
         (declared(__doc__=None), r"one line of help.*no docstring"),
         (Made, r"pass MyStage\(\), not MyStage"),
         # One that measures nothing here has not been checked.

@@ -1,4 +1,6 @@
-"""The kit for variants, workloads and rows of traits passes good ones, and tells broken ones what is wrong."""
+"""The kit for variants, workloads and rows of traits passes good ones, and tells broken ones
+what is wrong.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,14 @@ from evalsuite.activations.recognition import known
 from evalsuite.activations.silu import SILU
 from evalsuite.plugins import load
 from evalsuite.recipe import RecipeError, read_recipe
-from evalsuite.testing import activations, check_activation, check_variant, check_workload, variants, workloads
+from evalsuite.testing import (
+    activations,
+    check_activation,
+    check_variant,
+    check_workload,
+    variants,
+    workloads,
+)
 from evalsuite.workloads.iris import IrisMLP
 
 IRIS = IrisMLP(epochs=2)
@@ -67,7 +76,9 @@ def test_what_the_demo_plugin_brings_is_found_and_conforms(demo: None, tmp_path:
     assert (stage.origin, stage.version) == ("evalsuite-plugin-demo", "0.1.0")
     assert stage.help.startswith("The task's headline metric under Gaussian noise")
     (tmp_path / "recipe.yaml").write_text(RECIPE)
-    with pytest.raises(RecipeError, match=r"recipe\.yaml:5:9 steps\[0\]: sigma must be >= 0, got -1\.0"):
+    with pytest.raises(
+        RecipeError, match=r"recipe\.yaml:5:9 steps\[0\]: sigma must be >= 0, got -1\.0"
+    ):
         read_recipe(tmp_path / "recipe.yaml")
     assert check_activation(load("activations", "squareplus").target)[-1] == "relaxations"
     workload = load("workloads", "breast-cancer-mlp").target(epochs=2)
@@ -83,7 +94,9 @@ def test_the_demo_activation_is_exact_and_can_be_exported(demo: None, tmp_path: 
     with mpmath.workdps(200):
         roots = [mpmath.sqrt(mpmath.mpf(each) ** 2 + 4) for each in z.tolist()]
         exact = [float((each + root) / 2) for each, root in zip(z.tolist(), roots, strict=True)]
-        slopes = [float((each + root) / 2 / root) for each, root in zip(z.tolist(), roots, strict=True)]
+        slopes = [
+            float((each + root) / 2 / root) for each, root in zip(z.tolist(), roots, strict=True)
+        ]
     assert row.value(z).tolist() == pytest.approx(exact, rel=1e-15, abs=0)
     assert row.slope(z).tolist() == pytest.approx(slopes, rel=1e-15, abs=0)
     module, inputs = mlp([4, 8, 3], row.make).eval(), torch.randn(5, 4)
@@ -149,7 +162,11 @@ def built(make: Callable[[Any], nn.Module]) -> dict[str, Any]:
 
 def given(**changes: Callable[[Data], Any]) -> dict[str, Any]:
     """Other data, by functions of those that there are."""
-    return {"change": lambda data: replace(data, **{name: change(data) for name, change in changes.items()})}
+    return {
+        "change": lambda data: replace(
+            data, **{name: change(data) for name, change in changes.items()}
+        )
+    }
 
 
 def shuffled(data: Data) -> Split:
@@ -160,15 +177,29 @@ def shuffled(data: Data) -> Split:
 ONCE = [nn.Linear(8, 8), nn.Tanh(), nn.GELU(), nn.Linear(8, 3)]
 TICKS = itertools.count()
 WORKLOADS: dict[str, tuple[dict[str, Any], str]] = {
-    "ignores": (built(lambda _: mlp([4, 8, 3], lambda _: nn.GELU())), r"each of whose activations is.*Broken\.build"),
+    "ignores": (
+        built(lambda _: mlp([4, 8, 3], lambda _: nn.GELU())),
+        r"each of whose activations is.*Broken\.build",
+    ),
     "ignores once": (
-        built(lambda activation: nn.Sequential(nn.Linear(4, 8), activation(8), *copy.deepcopy(ONCE))),
+        built(
+            lambda activation: nn.Sequential(nn.Linear(4, 8), activation(8), *copy.deepcopy(ONCE))
+        ),
         r"executes the activation that build\(\) is given.*Broken.*'relu'.*GELU at 4",
     ),
-    "draws": (built(draws_for_gelu), r"same for every activation.*Broken\.build draws other numbers"),
+    "draws": (
+        built(draws_for_gelu),
+        r"same for every activation.*Broken\.build draws other numbers",
+    ),
     "seeds": (built(seeds), r"initialises freshly.*set no seed"),
-    "classes": (built(lambda activation: mlp([4, 8, 4], activation)), r"logits are.*\(5, 4\).*as wide as"),
-    "unsaved": (built(lambda activation: Shifted(mlp([4, 8, 3], activation))), r"can be saved.*shift is .* and was"),
+    "classes": (
+        built(lambda activation: mlp([4, 8, 4], activation)),
+        r"logits are.*\(5, 4\).*as wide as",
+    ),
+    "unsaved": (
+        built(lambda activation: Shifted(mlp([4, 8, 3], activation))),
+        r"can be saved.*shift is .* and was",
+    ),
     "shuffled": (given(train=shuffled), r"same at every call.*part 'train'"),
     "overlap": (given(test=lambda data: data.train), r"disjoint.*train and test share 60"),
     "domain": (given(domain=lambda _: (0.0, 0.5)), r"lie in the domain.*train goes from"),
@@ -177,7 +208,10 @@ WORKLOADS: dict[str, tuple[dict[str, Any], str]] = {
         given(test=lambda data: Split(data.test.inputs.double(), data.test.targets)),
         r"inputs are float32.*test has torch\.float64",
     ),
-    "fingerprint": ({"digest": lambda: "another"}, r"fingerprint that fingerprint\(\) gives.*'another'"),
+    "fingerprint": (
+        {"digest": lambda: "another"},
+        r"fingerprint that fingerprint\(\) gives.*'another'",
+    ),
     "clock": ({"digest": lambda: str(next(TICKS))}, r"same at every call.*gave '0'"),
 }
 
@@ -204,7 +238,11 @@ def scaled(setup: Setup, base: nn.Module) -> Made:
 
 
 def in_place(setup: Setup, base: nn.Module) -> Made:
-    return Made(nn.Sequential(*(nn.ReLU() if isinstance(each, nn.GELU) else each for each in base.children())).eval())
+    return Made(
+        nn.Sequential(
+            *(nn.ReLU() if isinstance(each, nn.GELU) else each for each in base.children())
+        ).eval()
+    )
 
 
 def noisy(setup: Setup, base: nn.Module) -> Made:
@@ -220,18 +258,42 @@ def in_float64(setup: Setup, base: nn.Module) -> Made:
 
 
 VARIANTS: dict[str, tuple[Any, str]] = {
-    "base": (Treated(scaled), r"never changes what it was given.*changed weights base\.0\.weight.*deepcopy\(base\)"),
+    "base": (
+        Treated(scaled),
+        r"never changes what it was given.*changed weights base\.0\.weight.*deepcopy\(base\)",
+    ),
     "in place": (Treated(in_place), r"no module of its base.*Treated: \d modules"),
-    "executes": (Treated(lambda setup, base: Made(copy.deepcopy(base))), r"what `executes` names, 'relu'.*GELU at 1"),
-    "training": (Treated(lambda setup, base: Made(swap(base, RELU).train())), r"in eval mode.*module\.eval\(\)"),
+    "executes": (
+        Treated(lambda setup, base: Made(copy.deepcopy(base))),
+        r"what `executes` names, 'relu'.*GELU at 1",
+    ),
+    "training": (
+        Treated(lambda setup, base: Made(swap(base, RELU).train())),
+        r"in eval mode.*module\.eval\(\)",
+    ),
     "draws": (Treated(noisy), r"same seed gives the same network.*differ by up to.*setup\.seed"),
     "dtype": (Treated(in_float64), r"global state.*left default dtype torch\.float64"),
-    "no Made": (Treated(lambda setup, base: swap(base, RELU)), r"make returns Made.*Made\(module\)"),
-    "budget": (Treated(lambda setup, base: Made(swap(base, RELU), train_loss=float("nan"))), r"finite.*train_loss nan"),
-    "error": (Treated(lambda setup, base: {}["fault"]), r"raises nothing else.*Treated raised KeyError: 'fault'"),
+    "no Made": (
+        Treated(lambda setup, base: swap(base, RELU)),
+        r"make returns Made.*Made\(module\)",
+    ),
+    "budget": (
+        Treated(lambda setup, base: Made(swap(base, RELU), train_loss=float("nan"))),
+        r"finite.*train_loss nan",
+    ),
+    "error": (
+        Treated(lambda setup, base: {}["fault"]),
+        r"raises nothing else.*Treated raised KeyError: 'fault'",
+    ),
     "no such base": (Treated(base="gelo"), r"`base` is the name.*'gelo'.*did you mean 'gelu'"),
-    "no such activation": (Treated(executes="rely"), r"registered activation.*Treated\.executes is 'rely'"),
-    "head": (Treated(lambda _, base: Made(nn.Sequential(swap(base, RELU), nn.Linear(3, 5)).eval())), r"logits.*5\)"),
+    "no such activation": (
+        Treated(executes="rely"),
+        r"registered activation.*Treated\.executes is 'rely'",
+    ),
+    "head": (
+        Treated(lambda _, base: Made(nn.Sequential(swap(base, RELU), nn.Linear(3, 5)).eval())),
+        r"logits.*5\)",
+    ),
 }
 
 
@@ -248,10 +310,20 @@ class Naive(nn.Module):
 
 
 NAIVE = Activation(
-    name="naive", help="squareplus", source="arXiv 2112.11687", formula="(x + sqrt(x^2 + 4)) / 2", value=Naive(),
-    slope=lambda z: (1 + z / (z * z + 4).sqrt()) / 2, inflections=(), shape="+", relu_distance=1.0,
-    make=lambda _: Naive(), matches=lambda module: isinstance(module, Naive), hardness=unit_hardness, onnx="",
-)  # fmt: skip
+    name="naive",
+    help="squareplus",
+    source="arXiv 2112.11687",
+    formula="(x + sqrt(x^2 + 4)) / 2",
+    value=Naive(),
+    slope=lambda z: (1 + z / (z * z + 4).sqrt()) / 2,
+    inflections=(),
+    shape="+",
+    relu_distance=1.0,
+    make=lambda _: Naive(),
+    matches=lambda module: isinstance(module, Naive),
+    hardness=unit_hardness,
+    onnx="",
+)
 
 
 def drawn(_: int) -> nn.Module:
@@ -260,22 +332,49 @@ def drawn(_: int) -> nn.Module:
 
 
 ROWS: dict[str, tuple[Activation, str]] = {
-    "slope": (replace(SILU, slope=torch.sigmoid), r"`slope` is the module's.*silu: at z = .* slope is"),
-    "value": (replace(SILU, value=lambda z: z * torch.sigmoid(1.01 * z)), r"`value` is the module's.*silu: at z ="),
+    "slope": (
+        replace(SILU, slope=torch.sigmoid),
+        r"`slope` is the module's.*silu: at z = .* slope is",
+    ),
+    "value": (
+        replace(SILU, value=lambda z: z * torch.sigmoid(1.01 * z)),
+        r"`value` is the module's.*silu: at z =",
+    ),
     "overflows": (NAIVE, r"infinite only where.*naive: value at -1e\+30, 1e\+30 of torch\.float32"),
-    "curve": (replace(GELU, shape="+-+"), r"on a piece of shape '\+' the slope rises.*gelu: from z ="),
+    "curve": (
+        replace(GELU, shape="+-+"),
+        r"on a piece of shape '\+' the slope rises.*gelu: from z =",
+    ),
     "signs": (replace(GELU, shape="-+"), r"one sign.*gelu: shape '-\+'"),
-    "inflection": (replace(SILU, inflections=tuple(1.001 * z for z in SILU.inflections)), r"the slope.*silu: from"),
+    "inflection": (
+        replace(SILU, inflections=tuple(1.001 * z for z in SILU.inflections)),
+        r"the slope.*silu: from",
+    ),
     "order": (replace(GELU, inflections=GELU.inflections[::-1]), r"ascend.*gelu"),
     "no kink": (replace(HARD_SWISH, kinks=()), r"only there.*hard-swish: it jumps at -3 too"),
-    "kink": (replace(GELU, kinks=(0.5,)), r"jumps at the kinks, and only there.*gelu: it does not at 0\.5"),
-    "limits": (replace(GELU, limits=(0.0, 2.0)), r"towards minus and plus infinity.*slope\(1e\+12\) is 1, not 2"),
-    "near": (replace(GELU, relu_distance=0.16), r"greatest distance.*gelu: 0\.16, but at z = .*0\.1699"),
+    "kink": (
+        replace(GELU, kinks=(0.5,)),
+        r"jumps at the kinks, and only there.*gelu: it does not at 0\.5",
+    ),
+    "limits": (
+        replace(GELU, limits=(0.0, 2.0)),
+        r"towards minus and plus infinity.*slope\(1e\+12\) is 1, not 2",
+    ),
+    "near": (
+        replace(GELU, relu_distance=0.16),
+        r"greatest distance.*gelu: 0\.16, but at z = .*0\.1699",
+    ),
     "far": (replace(GELU, relu_distance=0.2), r"greatest distance.*gelu: 0\.2, but at"),
     "endless": (replace(GELU, relu_distance=float("inf")), r"greatest distance.*gelu: inf"),
-    "matches": (replace(GELU, matches=lambda module: True), r"matched by one row alone.*gelu: its own and.*silu"),
+    "matches": (
+        replace(GELU, matches=lambda module: True),
+        r"matched by one row alone.*gelu: its own and.*silu",
+    ),
     "taken": (replace(GELU, name="mine"), r"matched by one row alone.*mine: its own and gelu"),
-    "mismatch": (replace(GELU, make=lambda _: nn.SiLU()), r"matches the module that it makes.*gelu: not SiLU"),
+    "mismatch": (
+        replace(GELU, make=lambda _: nn.SiLU()),
+        r"matches the module that it makes.*gelu: not SiLU",
+    ),
     "draws": (replace(GELU, make=drawn), r"make draws no random number.*gelu"),
     "goal": (replace(GELU, hardens_to="rely"), r"names of activations, or empty.*'rely'"),
     "parameters": (replace(GELU, parameters=("s",)), r"what a module learns.*\('s',\), not \(\)"),
@@ -299,7 +398,10 @@ DECLARED: dict[str, tuple[Callable[[], object], str]] = {
     "a class": (lambda: check_workload(IrisMLP), r"pass MyWorkload\(\), not MyWorkload"),  # type: ignore[arg-type]
     "thawed": (lambda: check_variant(bare()()), "variant is a frozen dataclass"),
     "no row": (lambda: check_activation(nn.GELU()), "a row of traits.*is a GELU"),  # type: ignore[arg-type]
-    "unfit": (lambda: check_variant(UNFIT, workload=IRIS), "applies to.*no BatchNorm.*a fitting workload"),
+    "unfit": (
+        lambda: check_variant(UNFIT, workload=IRIS),
+        "applies to.*no BatchNorm.*a fitting workload",
+    ),
 }
 # The check that tells of each fault, and what it says.
 BROKEN = DECLARED | {
@@ -330,12 +432,18 @@ def test_what_is_broken_is_told_rule_culprit_and_cure(case: str) -> None:
 @pytest.mark.parametrize(
     ("trait", "row", "text"),
     [
-        ("_exactness", NAIVE, r"exact in float64.*naive: from z = -.* but the integral of slope is"),
+        (
+            "_exactness",
+            NAIVE,
+            r"exact in float64.*naive: from z = -.* but the integral of slope is",
+        ),
         ("_kinks", replace(HARD_SWISH, kinks=(-3.0,)), r"only there.*hard-swish: it jumps at 3"),
         ("_relaxations", replace(SILU, shape="+", inflections=()), r"contain g.*silu: on \["),
     ],
 )
-def test_each_trait_is_held_against_the_function_by_itself(trait: str, row: Activation, text: str) -> None:
+def test_each_trait_is_held_against_the_function_by_itself(
+    trait: str, row: Activation, text: str
+) -> None:
     check = getattr(activations, trait)
     told(text, lambda: check(row))
     check(SILU)

@@ -1,4 +1,6 @@
-"""Training: its options, targets that count nowhere, what variants share, and the raw hardness' own learning rate."""
+"""Training: its options, targets that count nowhere, what variants share, and the raw hardness'
+own learning rate.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,10 @@ from evalsuite.workloads.digits import DigitsMLP
 from evalsuite.workloads.layers import convolution
 from evalsuite.workloads.options import Budget
 
+# 12 steps an epoch in batches of 8.
 SPLIT = Split(
     torch.rand(96, 3, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(96) % 3
-)  # 12 steps an epoch in batches of 8
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,10 @@ class Short(Budget):
 
 def network() -> nn.Sequential:
     torch.manual_seed(0)
-    layers = *convolution(3, 8, lambda _: nn.GELU()), *convolution(8, 8, lambda _: nn.GELU(), stride=2)
+    layers = (
+        *convolution(3, 8, lambda _: nn.GELU()),
+        *convolution(8, 8, lambda _: nn.GELU(), stride=2),
+    )
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))
 
 
@@ -57,11 +63,16 @@ def rates(budget: Budget, **options: float) -> list[float]:
 
 
 def test_the_learning_rate_falls_as_a_cosine_and_rises_before_where_warm_up_is_asked_for() -> None:
-    assert rates(Short()) == pytest.approx([0.05 * (1 + math.cos(math.pi * done / 24)) for done in range(24)])
+    assert rates(Short()) == pytest.approx(
+        [0.05 * (1 + math.cos(math.pi * done / 24)) for done in range(24)]
+    )
     warm = rates(Short(warm_up=0.25))
     assert warm[:6] == pytest.approx([0.1 * (done + 1) / 7 for done in range(6)])
-    assert warm[6:] == pytest.approx([0.05 * (1 + math.cos(math.pi * done / 18)) for done in range(18)])
-    assert max(rates(Short(warm_up=0.25), share=0.5, rate=0.1)) == pytest.approx(0.01)  # as a short fine-tuning
+    assert warm[6:] == pytest.approx(
+        [0.05 * (1 + math.cos(math.pi * done / 18)) for done in range(18)]
+    )
+    # as a short fine-tuning
+    assert max(rates(Short(warm_up=0.25), share=0.5, rate=0.1)) == pytest.approx(0.01)
 
 
 def seen(module: nn.Module, budget: Budget) -> tuple[nn.Module, torch.Tensor]:
@@ -79,7 +90,9 @@ def test_channels_last_computes_the_same_and_comes_back_as_it_was() -> None:
     assert before.is_contiguous()
     assert given.is_contiguous(memory_format=torch.channels_last)
     assert not given.is_contiguous()
-    for (name, ours), theirs in zip(other.state_dict().items(), plain.state_dict().values(), strict=True):
+    for (name, ours), theirs in zip(
+        other.state_dict().items(), plain.state_dict().values(), strict=True
+    ):
         assert ours.is_contiguous(), name
         assert torch.allclose(ours, theirs, atol=1e-4), name
 
@@ -94,14 +107,21 @@ def test_bfloat16_is_of_the_passes_alone() -> None:
     assert 0 < apart < 0.5
 
 
-def test_what_activations_learnt_is_told_by_layer_and_a_raw_parameter_as_what_it_stands_for() -> None:
+def test_what_activations_learnt_is_told_by_layer_and_a_raw_parameter_as_what_it_stands_for() -> (
+    None
+):
     first, second = XIELU(), nn.PReLU(3)
     with torch.no_grad():
         first.raw_p.fill_(1.0)
         first.raw_n.fill_(-2.0)
         second.weight.copy_(torch.tensor([0.1, 0.2, 0.6]))
-    module = nn.Sequential(nn.Linear(2, 3), first, nn.Linear(3, 3), second, LambdaGELU(), nn.ReLU(), nn.GELU())
-    told = {(each.setting["layer"], each.setting["parameter"]): each.value for each in learnt_parameters(module)}
+    module = nn.Sequential(
+        nn.Linear(2, 3), first, nn.Linear(3, 3), second, LambdaGELU(), nn.ReLU(), nn.GELU()
+    )
+    told = {
+        (each.setting["layer"], each.setting["parameter"]): each.value
+        for each in learnt_parameters(module)
+    }
     softplus = {value: math.log1p(math.exp(value)) for value in (1.0, -2.0)}
     assert told == {
         ("1", "p"): pytest.approx(softplus[1.0]),
@@ -114,7 +134,9 @@ MakeOptimizer = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 
 
 @pytest.mark.parametrize("temperature", [0.03, 0.1, 1.0])
-def test_sgd_moves_lambda_as_if_it_were_trained_directly_whatever_the_temperature(temperature: float) -> None:
+def test_sgd_moves_lambda_as_if_it_were_trained_directly_whatever_the_temperature(
+    temperature: float,
+) -> None:
     layer = LambdaGELU(temperature=temperature).double()  # s = 0: sigmoid = 1/2
     (3.0 * layer.hardness).backward()
     before = layer.hardness.item()
@@ -143,7 +165,9 @@ def test_momentum_multiplies_every_step_alike_so_that_c_stays_relative() -> None
             self.weight = nn.Parameter(torch.zeros(()))
 
     module = Both().double()
-    groups = parameter_groups(module, learning_rate=1e-7, optimizer="sgd", momentum=0.9, weight_decay=0.0)
+    groups = parameter_groups(
+        module, learning_rate=1e-7, optimizer="sgd", momentum=0.9, weight_decay=0.0
+    )
     optimizer = torch.optim.SGD(groups)
     for _ in range(200):
         before = module.layer.hardness.item(), module.weight.item()
@@ -155,9 +179,15 @@ def test_momentum_multiplies_every_step_alike_so_that_c_stays_relative() -> None
     assert steps[0] / steps[1] == pytest.approx(9.0 / 4, rel=1e-2)
 
 
-@pytest.mark.parametrize("layer", [LambdaGELU(hardness=5.0), nn.PReLU(), XIELU(), XIPReLU(), XSiLU()])
-def test_no_decay_on_what_an_activation_learns_and_a_rate_of_its_own_for_lambda(layer: nn.Module) -> None:
-    groups = parameter_groups(nn.Sequential(nn.Linear(2, 2), layer), learning_rate=0.1, weight_decay=0.3)
+@pytest.mark.parametrize(
+    "layer", [LambdaGELU(hardness=5.0), nn.PReLU(), XIELU(), XIPReLU(), XSiLU()]
+)
+def test_no_decay_on_what_an_activation_learns_and_a_rate_of_its_own_for_lambda(
+    layer: nn.Module,
+) -> None:
+    groups = parameter_groups(
+        nn.Sequential(nn.Linear(2, 2), layer), learning_rate=0.1, weight_decay=0.3
+    )
     rate = pytest.approx(9 * 0.1 * 0.1) if isinstance(layer, LambdaGELU) else 0.1
     assert [(group["lr"], group["weight_decay"]) for group in groups] == [(0.1, 0.3), (rate, 0.0)]
     assert {id(each) for each in groups[1]["params"]} == {id(each) for each in layer.parameters()}
@@ -191,13 +221,22 @@ def groups_of(**options: Any) -> Callable[[], object]:
         (groups_of(learning_rate=math.nan), "learning_rate must be > 0 and finite, got nan"),
         (groups_of(momentum=1.0, optimizer="sgd"), r"momentum must be in \[0, 1\), got 1\.0"),
         (groups_of(weight_decay=-1.0), r"weight_decay must be >= 0 and finite, got -1\.0"),
-        (lambda: parameter_groups(nn.ReLU(), learning_rate=0.1), "nothing to train: ReLU has no parameter"),
+        (
+            lambda: parameter_groups(nn.ReLU(), learning_rate=0.1),
+            "nothing to train: ReLU has no parameter",
+        ),
         (lambda: hardness_rate(0.0, learning_rate=0.1), "temperature must be > 0"),
         (lambda: Short(warm_up=-0.1), r"warm_up must be in \[0, 1\), got"),
         (lambda: Short(warm_up=1.0), "warm_up must be in"),
         (lambda: Short(warm_up=math.nan), "warm_up must be in"),
-        (lambda: Split(torch.zeros(3, 1), torch.full((3, 2), -100)), "a split without targets: all 6 are -100"),
-        (lambda: Split(torch.zeros(3, 2), torch.ones(3).long()).accuracy(torch.zeros(2)), "classes of shape"),
+        (
+            lambda: Split(torch.zeros(3, 1), torch.full((3, 2), -100)),
+            "a split without targets: all 6 are -100",
+        ),
+        (
+            lambda: Split(torch.zeros(3, 2), torch.ones(3).long()).accuracy(torch.zeros(2)),
+            "classes of shape",
+        ),
     ],
 )
 def test_what_is_out_of_bounds_is_refused(make: Callable[[], object], message: str) -> None:
@@ -211,7 +250,8 @@ def test_an_adam_step_moves_lambda_by_c_times_the_learning_rate() -> None:
     before = module[1].hardness.item()
     split = Split(torch.randn(16, 4), torch.randint(0, 3, (16,)))
     fit(module, split, Budget(epochs=1, batch_size=16, learning_rate=1e-4), seed=0)  # type: ignore[arg-type]
-    # d lambda / d s = sigmoid(s / t) / t = 5 at s = 0, and Adam's first step is its rate: 5 * 9 * 0.1 * 1e-4.
+    # d lambda / d s = sigmoid(s / t) / t = 5 at s = 0, and Adam's first step is its rate: 5 * 9 *
+    # 0.1 * 1e-4.
     assert abs(module[1].hardness.item() - before) == pytest.approx(5 * 9 * 0.1 * 1e-4, rel=0.02)
 
 
@@ -234,13 +274,26 @@ def test_variants_start_from_the_same_weights_and_see_the_same_batches() -> None
         def build(self, activation: object) -> nn.Module:
             module = workload.build(activation)
             starts.append(module[0].weight.detach().clone())
-            module.register_forward_pre_hook(lambda _, args: orders[-1].append(args[0].sum().item()))
+            module.register_forward_pre_hook(
+                lambda _, args: orders[-1].append(args[0].sum().item())
+            )
             orders.append([])
             return module
 
     data = workload.data()
-    setup = Setup(Recorder(epochs=1, batch_size=64, learning_rate=1e-12), data.train, data.calibration, 3)  # type: ignore[arg-type]
-    for name in ("gelu", "relu", "prelu", "silu", "lambda-gelu", "annealed", "swish-annealed", "hard-switch"):
+    setup = Setup(
+        Recorder(epochs=1, batch_size=64, learning_rate=1e-12), data.train, data.calibration, 3
+    )  # type: ignore[arg-type]
+    for name in (
+        "gelu",
+        "relu",
+        "prelu",
+        "silu",
+        "lambda-gelu",
+        "annealed",
+        "swish-annealed",
+        "hard-switch",
+    ):
         standing(name).make(setup, None)
     assert all(torch.equal(starts[0], each) for each in starts[1:])
     assert orders[0]
@@ -256,7 +309,10 @@ def test_gelu_swap_is_the_baseline_network_with_relu(network) -> None:
 
 def test_annealing_leaves_nothing_for_the_swap_to_change(network, bench) -> None:
     annealed, test = network("digits-mlp", "annealed"), bench("digits-mlp").data.test
-    assert all(found.module.hardness.item() == pytest.approx(160, rel=1e-4) for found in census(annealed.unswapped))
+    assert all(
+        found.module.hardness.item() == pytest.approx(160, rel=1e-4)
+        for found in census(annealed.unswapped)
+    )
     with torch.no_grad():
         before, after = annealed.unswapped(test.inputs), annealed.module(test.inputs)
     assert (before.argmax(1) == after.argmax(1)).float().mean() >= 0.995
@@ -307,14 +363,24 @@ def test_a_teacher_is_not_imitated_where_the_target_is_ignored() -> None:
     inputs, targets = torch.randn(2, 3, 4), torch.tensor([[1, 2, -100], [-100, 0, 4]])
     found = distilled(Classification(), teacher)(inputs, logits, targets).item()
     counted = targets != -100
-    student, wanted = (functional.log_softmax(each[counted] / 2, -1) for each in (logits, teacher(inputs)))
+    student, wanted = (
+        functional.log_softmax(each[counted] / 2, -1) for each in (logits, teacher(inputs))
+    )
     divergence = 4 * (wanted.exp() * (wanted - student)).sum(-1).mean()
-    assert found == pytest.approx(((Classification().loss(logits, targets) + divergence) / 2).item(), abs=1e-6)
+    assert found == pytest.approx(
+        ((Classification().loss(logits, targets) + divergence) / 2).item(), abs=1e-6
+    )
 
 
 def test_properties_are_of_samples_with_a_target(bench: MakeBench, tmp_path: Path) -> None:
     data = bench("digits-mlp").data
-    there = make_bench(DigitsMLP(), replace(data, test=padded(data.test, 2)), seed=0, folder=tmp_path, time_limit=1.0)
+    there = make_bench(
+        DigitsMLP(),
+        replace(data, test=padded(data.test, 2)),
+        seed=0,
+        folder=tmp_path,
+        time_limit=1.0,
+    )
     found = there.properties(0.1, 3)
     assert [each.sample for each in found] == [1, 3, 5]
     assert [each.label for each in found] == data.test.targets[[1, 3, 5]].tolist()

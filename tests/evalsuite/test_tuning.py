@@ -1,4 +1,6 @@
-"""The choice of learning rates: by validation loss alone, the same for every arm, and told in full."""
+"""The choice of learning rates: by validation loss alone, the same for every arm, and told in
+full.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,14 @@ def test_a_rate_without_a_finite_loss_of_every_seed_is_not_chosen() -> None:
     assert told == "w v: no rate gave every seed a finite loss"
 
 
-PLACE = {"workload": "digits-mlp-at-0.1", "variant": "gelu", "step": "train", "seed": 7, "status": "ok", "reason": ""}
+PLACE = {
+    "workload": "digits-mlp-at-0.1",
+    "variant": "gelu",
+    "step": "train",
+    "seed": 7,
+    "status": "ok",
+    "reason": "",
+}
 RECIPE = f"{HEAD}steps: [accuracy]\n"
 
 
@@ -51,7 +60,12 @@ def metric(name: str, value: float, unit: str, direction: str) -> dict[str, obje
 
 
 def test_where_a_training_failed_nothing_is_chosen_and_it_is_named() -> None:
-    killed = {**metric("", math.nan, "", ""), "seed": 8, "status": "timeout", "reason": "ran past 9 s"}
+    killed = {
+        **metric("", math.nan, "", ""),
+        "seed": 8,
+        "status": "timeout",
+        "reason": "ran past 9 s",
+    }
     frame = pd.DataFrame([metric("validation_nll", 0.5, "nats", "lower"), killed])
     (found, _) = tuned(frame, parse_recipe(RECIPE), [0.1], [7, 8])
     assert found.chosen is None
@@ -62,16 +76,21 @@ def test_where_a_training_failed_nothing_is_chosen_and_it_is_named() -> None:
 
 
 def test_the_loss_is_no_share_of_samples() -> None:
-    metrics = (("cosine", 0.9, "cosine", "higher"), ("cosine_under_95", 0.2, "fraction", "lower"),
-               ("squared_distance", 0.3, "squared distance", "lower"))  # fmt: skip
+    metrics = (
+        ("cosine", 0.9, "cosine", "higher"),
+        ("cosine_under_95", 0.2, "fraction", "lower"),
+        ("squared_distance", 0.3, "squared distance", "lower"),
+    )
     frame = pd.DataFrame([metric(f"validation_{name}", *rest) for name, *rest in metrics])
     found = next(tuned(frame, parse_recipe(RECIPE), [0.1], [7]))
     assert (found.metric, found.losses) == ("squared_distance", {0.1: {7: 0.3}})
 
 
 def test_the_end_of_the_range_is_told() -> None:
-    ends = [Tuned("w", "v", "nll", {rate: {0: abs(rate - best)} for rate in (0.1, 0.2, 0.3)}, (0,)).line
-            for best in (0.1, 0.2, 0.3)]  # fmt: skip
+    ends = [
+        Tuned("w", "v", "nll", {rate: {0: abs(rate - best)} for rate in (0.1, 0.2, 0.3)}, (0,)).line
+        for best in (0.1, 0.2, 0.3)
+    ]
     assert ["end of the range" in each for each in ends] == [True, False, True]
 
 
@@ -81,14 +100,18 @@ def test_what_is_trained_for_the_choice() -> None:
     trained = [job for job in jobs_of(made) if job.step is None]
     assert {job.variant.name for job in trained} == {"gelu", "relu"}
     met = {(job.workload.name, job.seed): job.workload.target for job in trained}
-    assert {place: (each.learning_rate, each.split, each.epochs) for place, each in met.items()} == {
+    assert {
+        place: (each.learning_rate, each.split, each.epochs) for place, each in met.items()
+    } == {
         (f"digits-mlp-at-{rate}", seed): (rate, seed, 1) for rate in (0.01, 0.1) for seed in (7, 8)
     }
 
 
 @pytest.mark.parametrize("text", ["", "fast", "0.1,", "0", "1", "-0.1", "nan", "inf"])
 def test_what_is_no_list_of_rates_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"--rates takes numbers in \(0, 1\), as 0.001,0.003,0.01; got "):
+    with pytest.raises(
+        ValueError, match=r"--rates takes numbers in \(0, 1\), as 0.001,0.003,0.01; got "
+    ):
         rates_of(text)
 
 
@@ -106,8 +129,14 @@ def test_the_command_prints_what_the_recipe_takes_and_keeps_every_loss(workshop:
     table = list(csv.DictReader((workshop.out / "learning-rates.csv").read_text().splitlines()))
     rows = workshop.rows()
     kept = rows[(rows["metric"] == "validation_nll") & rows["value"].notna()]
-    lines = {(f"{line['workload']}-at-{line['learning_rate']}", line["variant"], int(line["seed"])): float(line["loss"])
-             for line in table}  # fmt: skip
+    lines = {
+        (
+            f"{line['workload']}-at-{line['learning_rate']}",
+            line["variant"],
+            int(line["seed"]),
+        ): float(line["loss"])
+        for line in table
+    }
     places = kept[["workload", "variant", "seed"]].itertuples(index=False, name=None)
     assert lines == dict(zip(places, kept["value"], strict=True))
     assert len(table) == len(lines) == 4

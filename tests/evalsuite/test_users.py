@@ -70,7 +70,8 @@ def user(number: int, umask: int) -> Iterator[None]:
 
 def recipe_of(seeds: str) -> Recipe:
     return parse_recipe(
-        f"name: few\nworkloads: [digits-mlp]\nvariants: [gelu, gelu-swap]\nseeds: [{seeds}]\nsteps: [accuracy]\n"
+        f"name: few\nworkloads: [digits-mlp]\nvariants: [gelu, gelu-swap]\nseeds: [{seeds}]\nsteps:"
+        " [accuracy]\n"
     )
 
 
@@ -86,8 +87,8 @@ def results_in(folder: Path) -> int:
     return sum(1 for _ in Cache(folder).homes())
 
 
-# The rights of the cache's folder, the first user's umask, how many of the first's results the second takes, and
-# whether what the second measures is kept in the cache.
+# The rights of the cache's folder, the first user's umask, how many of the first's results the
+# second takes, and whether what the second measures is kept in the cache.
 SHARED = {
     "open to all": (0o777, 0o000, 4, True),
     "of a group": (0o2770, 0o002, 4, True),
@@ -122,28 +123,42 @@ def test_a_second_users_run_ends_whatever_the_rights_of_the_cache(
     own = results_in(second / "more" / CACHE)
     assert own == (4 - taken if kept else 8 - taken)
     said = capsys.readouterr().err
-    assert said.count("does not take what is measured") == (2 if own and not taken else bool(own))  # once a run
+    # once a run
+    assert said.count("does not take what is measured") == (2 if own and not taken else bool(own))
     assert f"it is kept in {second / 'more' / CACHE}, for this run alone" in said or not own
 
 
 @as_root
-def test_who_may_not_write_the_cache_or_the_run_can_change_nothing_in_it_and_hold_no_lock(open_folder: Path) -> None:
+def test_who_may_not_write_the_cache_or_the_run_can_change_nothing_in_it_and_hold_no_lock(
+    open_folder: Path,
+) -> None:
     cache, out = open_folder / "cache", open_folder / "out"
     with user(0, 0o022):
         ran(cache, out)
-        turn = Turn(Assignment(jobs_of(recipe_of("0"))[0], "key", cache, None, out / "log", cache=cache))
+        turn = Turn(
+            Assignment(jobs_of(recipe_of("0"))[0], "key", cache, None, out / "log", cache=cache)
+        )
         everything = [open_folder, *open_folder.rglob("*")]
-        locks = [each for each in everything if each in turn_files(cache) or each.name.endswith("lock")]
-        assert len(locks) == 2 + 2 + 1  # of the turns, of the run's folder, and of the run's place in the cache
+        locks = [
+            each for each in everything if each in turn_files(cache) or each.name.endswith("lock")
+        ]
+        # of the turns, of the run's folder, and of the run's place in the cache
+        assert len(locks) == 2 + 2 + 1
         with closing(turn), user(NOBODY, 0o000):
-            assert [each for each in everything if os.access(each, os.W_OK, effective_ids=True)] == []
+            assert [
+                each for each in everything if os.access(each, os.W_OK, effective_ids=True)
+            ] == []
             for lock in locks:
                 with pytest.raises(PermissionError):
                     os.open(lock, os.O_RDONLY)
 
 
-@pytest.mark.parametrize(("mode", "rights"), [(0o755, 0o600), (0o775, 0o660), (0o777, 0o666), (0o700, 0o600)])
-def test_a_lock_is_of_those_who_may_write_its_folder(mode: int, rights: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("mode", "rights"), [(0o755, 0o600), (0o775, 0o660), (0o777, 0o666), (0o700, 0o600)]
+)
+def test_a_lock_is_of_those_who_may_write_its_folder(
+    mode: int, rights: int, tmp_path: Path
+) -> None:
     tmp_path.chmod(mode)
     (tmp_path / "old").touch(0o644)
     before = os.umask(0o077)
@@ -165,20 +180,27 @@ def change(home: Path, name: str, content: str) -> None:
 
 FORGED = {
     "another file": lambda home: (home / "deep" / "more").touch(),
-    "a link instead of a file": lambda home: ((home / "deep" / "file").rename(home.parent / "kept"),
-                                              (home / "deep" / "file").symlink_to(home.parent / "kept")),
+    "a link instead of a file": lambda home: (
+        (home / "deep" / "file").rename(home.parent / "kept"),
+        (home / "deep" / "file").symlink_to(home.parent / "kept"),
+    ),
     "a link to a folder": lambda home: (home / "linked").symlink_to("/etc"),
     "a pipe": lambda home: os.mkfifo(home / "pipe"),
     "a file elsewhere": lambda home: change(home, "../../../etc/hostname", "0" * 64),
     "a digest that is none": lambda home: change(home, "deep/file", "0" * 64),
     "a manifest that is a list": lambda home: (home / MANIFEST).write_text("[]"),
     "a manifest that is no text": lambda home: (home / MANIFEST).write_bytes(b"\xff"),
-    "a manifest that is a pipe": lambda home: ((home / MANIFEST).unlink(), os.mkfifo(home / MANIFEST)),
-}  # fmt: skip
+    "a manifest that is a pipe": lambda home: (
+        (home / MANIFEST).unlink(),
+        os.mkfifo(home / MANIFEST),
+    ),
+}
 
 
 @pytest.mark.parametrize("how", FORGED)
-def test_an_entry_of_more_or_other_things_than_its_manifest_says_is_no_result(how: str, tmp_path: Path) -> None:
+def test_an_entry_of_more_or_other_things_than_its_manifest_says_is_no_result(
+    how: str, tmp_path: Path
+) -> None:
     cache, key = Cache(tmp_path), "ab" * 32
     scratch = cache.scratch()
     (scratch / "deep").mkdir()
@@ -217,7 +239,9 @@ def test_a_job_that_waits_for_a_lock_says_who_holds_it(
         os.close(other)
         waits.join()
         assert not ours.poll()  # once
-    assert said.startswith(f"process {me.pid} ({me.name()}, of {me.username()}) holds {tmp_path}/cache/turns/")
+    assert said.startswith(
+        f"process {me.pid} ({me.name()}, of {me.username()}) holds {tmp_path}/cache/turns/"
+    )
     executor = Processes(1, [], jobs=1)
     for name in ("a/b/0/export", "a/b/1/export"):
         executor._say_wait(name, said)
@@ -231,7 +255,9 @@ def test_a_run_that_waits_for_a_lock_says_so_and_goes_on(which: int, workshop: W
     file.parent.mkdir(parents=True)
     other = lock_file(file)
     fcntl.flock(other, fcntl.LOCK_EX)
-    process = workshop.start("run", workshop.recipe("  - accuracy\n", ONE), "--out", workshop.out, "--jobs", 2)
+    process = workshop.start(
+        "run", workshop.recipe("  - accuracy\n", ONE), "--out", workshop.out, "--jobs", 2
+    )
     line = process.stderr.readline()
     assert f"waits for its turn: process {os.getpid()} (" in line, line
     os.close(other)
@@ -264,7 +290,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("modules", ["evalsuite.forked,evalsuite.run.preload", "evalsuite.forked,sleeps"])
+@pytest.mark.parametrize(
+    "modules", ["evalsuite.forked,evalsuite.run.preload", "evalsuite.forked,sleeps"]
+)
 def test_a_server_that_still_imports_ends_with_its_program(modules: str, tmp_path: Path) -> None:
     file = tmp_path / "pid"
     (tmp_path / "sleeps.py").write_text(
@@ -283,15 +311,22 @@ def test_a_server_that_still_imports_ends_with_its_program(modules: str, tmp_pat
 
 def test_a_server_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
     (tmp_path / "starts.py").write_text(STARTS)
-    command = [sys.executable, str(tmp_path / "starts.py"), "", "evalsuite.forked,evalsuite.run.preload"]
+    command = [
+        sys.executable,
+        str(tmp_path / "starts.py"),
+        "",
+        "evalsuite.forked,evalsuite.run.preload",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     first, second = done.stdout.split()
     assert first == second
 
 
 REFUSED = {
-    "tcp://127.0.0.1:8786": "is not encrypted: whoever reaches it runs code as you, on all its workers. Start it with "
-    "certificates and name it tls://HOST:8786, or add --insecure",
+    "tcp://127.0.0.1:8786": (
+        "is not encrypted: whoever reaches it runs code as you, on all its workers. Start it with "
+        "certificates and name it tls://HOST:8786, or add --insecure"
+    ),
     "127.0.0.1:8786": "is not encrypted",
     "ws://127.0.0.1:8786": "is not encrypted",
     "TLS://127.0.0.1:8786": "is not encrypted",
@@ -304,14 +339,24 @@ REFUSED = {
 def test_a_scheduler_without_certificates_is_refused(scheduler: str, workshop: Workshop) -> None:
     recipe = workshop.recipe("  - accuracy\n")
     done = workshop.run(recipe, "--executor", "dask", "--scheduler", scheduler)
-    assert (done.returncode, f"--scheduler {scheduler}" in done.stderr, workshop.out.exists()) == (2, True, False)
+    assert (done.returncode, f"--scheduler {scheduler}" in done.stderr, workshop.out.exists()) == (
+        2,
+        True,
+        False,
+    )
     assert REFUSED[scheduler] in done.stderr
     if scheduler.startswith("tls"):
         done = workshop.run(recipe, "--executor", "dask", "--scheduler", scheduler, "--insecure")
-        assert (done.returncode, "--insecure is for a --scheduler without TLS" in done.stderr) == (2, True)
+        assert (done.returncode, "--insecure is for a --scheduler without TLS" in done.stderr) == (
+            2,
+            True,
+        )
     else:
         read = read_recipe(recipe)
-        assert Dask(read, workshop.out, 1, scheduler, insecure=True)._security.require_encryption is False
+        assert (
+            Dask(read, workshop.out, 1, scheduler, insecure=True)._security.require_encryption
+            is False
+        )
 
 
 # Anybody of this machine, with no certificate, or with one of their own.
@@ -319,7 +364,8 @@ ATTACK = """\
 import os, sys
 from distributed import Client
 from distributed.security import Security
-security = Security.temporary() if sys.argv[1].startswith("tls") else Security(require_encryption=False)
+tls = sys.argv[1].startswith("tls")
+security = Security.temporary() if tls else Security(require_encryption=False)
 try:
     with Client(sys.argv[1], security=security, timeout=3, set_as_default=False) as client:
         print("in", client.run_on_scheduler(os.getpid))
@@ -338,7 +384,9 @@ def attacked(address: str) -> str:
 def test_nobody_but_the_run_talks_to_its_dask_and_no_page_is_served(tmp_path: Path) -> None:
     from distributed import LocalCluster
 
-    with LocalCluster(n_workers=0, processes=False, protocol="tcp://", dashboard_address="127.0.0.1:0") as plain:
+    with LocalCluster(
+        n_workers=0, processes=False, protocol="tcp://", dashboard_address="127.0.0.1:0"
+    ) as plain:
         assert attacked(plain.scheduler_address) == f"in {os.getpid()}\n"  # what TLS prevents
     executor = Dask(recipe_of("0"), tmp_path, 1)
     try:
@@ -357,17 +405,28 @@ def test_nobody_but_the_run_talks_to_its_dask_and_no_page_is_served(tmp_path: Pa
         addresses = [address, *client.run(lambda dask_worker: dask_worker.address).values()]
         for scheme in ("tcp", "tls"):
             for place in addresses:
-                assert attacked(f"{scheme}://{place.partition('://')[2]}").startswith("out "), (scheme, place)
+                assert attacked(f"{scheme}://{place.partition('://')[2]}").startswith("out "), (
+                    scheme,
+                    place,
+                )
         for place in listening:
-            page = [sys.executable, "-c", f"import urllib.request as u; u.urlopen('http://127.0.0.1:{place.port}/')"]
-            assert subprocess.run(page, capture_output=True, check=False, timeout=60).returncode == 1
+            page = [
+                sys.executable,
+                "-c",
+                f"import urllib.request as u; u.urlopen('http://127.0.0.1:{place.port}/')",
+            ]
+            assert (
+                subprocess.run(page, capture_output=True, check=False, timeout=60).returncode == 1
+            )
     finally:
         executor.stop()
 
 
 @pytest.mark.slow
 @needing("dask", "cryptography")
-def test_a_scheduler_from_outside_is_used_with_the_certificates_of_dasks_configuration(tmp_path: Path) -> None:
+def test_a_scheduler_from_outside_is_used_with_the_certificates_of_dasks_configuration(
+    tmp_path: Path,
+) -> None:
     import dask
     from distributed import LocalCluster
     from distributed.security import Security
@@ -376,13 +435,22 @@ def test_a_scheduler_from_outside_is_used_with_the_certificates_of_dasks_configu
     (tmp_path / "certificate").write_text(security.tls_ca_file)
     (tmp_path / "key").write_text(security.tls_client_key)
     names = {"ca-file": "certificate", "client.cert": "certificate", "client.key": "key"}
-    settings = {f"distributed.comm.tls.{name}": str(tmp_path / file) for name, file in names.items()}
+    settings = {
+        f"distributed.comm.tls.{name}": str(tmp_path / file) for name, file in names.items()
+    }
     with LocalCluster(
-        n_workers=1, processes=False, security=security, protocol="tls://", dashboard_address="127.0.0.1:0",
-        worker_dashboard_address=None, host="127.0.0.1",
-    ) as cluster:  # fmt: skip
+        n_workers=1,
+        processes=False,
+        security=security,
+        protocol="tls://",
+        dashboard_address="127.0.0.1:0",
+        worker_dashboard_address=None,
+        host="127.0.0.1",
+    ) as cluster:
         lacking = {**settings, "distributed.comm.tls.ca-file": str(tmp_path / "none")}
-        refused = pytest.raises(ValueError, match=r"takes certificates of Dask's configuration \(.*No such file")
+        refused = pytest.raises(
+            ValueError, match=r"takes certificates of Dask's configuration \(.*No such file"
+        )
         with dask.config.set(lacking), refused:
             Dask(recipe_of("0"), tmp_path / "out", 1, cluster.scheduler_address)
         with dask.config.set(settings):

@@ -33,7 +33,9 @@ from evalsuite.variants.swapped import Swapped
 from evalsuite.variants.trained import Trained
 from evalsuite.variants.variant import ORDERS, SCHEDULES
 
-VARIANTS = {name: standing(name) for name in ("relu", *(entry.name for entry in entries("variants")))}
+VARIANTS = {
+    name: standing(name) for name in ("relu", *(entry.name for entry in entries("variants")))
+}
 SETUP = Setup(None, None, None, 0)  # type: ignore[arg-type]
 LEAVE_RELU = {name for name, variant in VARIANTS.items() if variant.executes == "relu"}
 
@@ -47,17 +49,27 @@ def prepared() -> tuple[Setup, Data, dict[str, nn.Module]]:
     return (
         setup,
         data,
-        {name: standing(name).make(setup, None).module for name in ("gelu", "lambda-gelu", "prelu", "relu")},
+        {
+            name: standing(name).make(setup, None).module
+            for name in ("gelu", "lambda-gelu", "prelu", "relu")
+        },
     )
 
 
 def accuracy(module: nn.Module, data: Data) -> float:
     with torch.no_grad():
-        return (module(data.validation.inputs).argmax(1) == data.validation.targets).float().mean().item()
+        return (
+            (module(data.validation.inputs).argmax(1) == data.validation.targets)
+            .float()
+            .mean()
+            .item()
+        )
 
 
 @pytest.mark.parametrize("name", sorted(LEAVE_RELU - {"swap-recalibrated"}))
-def test_what_is_swapped_is_a_relu_network_that_works_and_its_base_is_left_alone(prepared, name: str) -> None:
+def test_what_is_swapped_is_a_relu_network_that_works_and_its_base_is_left_alone(
+    prepared, name: str
+) -> None:
     setup, data, bases = prepared
     variant = standing(name)
     base = bases.get(variant.base)
@@ -68,7 +80,9 @@ def test_what_is_swapped_is_a_relu_network_that_works_and_its_base_is_left_alone
     assert not made.module.training
     if base is not None:
         assert str(base) == str(before)
-        assert all(torch.equal(value, before.state_dict()[key]) for key, value in base.state_dict().items())
+        assert all(
+            torch.equal(value, before.state_dict()[key]) for key, value in base.state_dict().items()
+        )
 
 
 def test_recalibration_needs_batchnorm_and_changes_only_its_statistics(prepared) -> None:
@@ -87,7 +101,9 @@ def test_recalibration_needs_batchnorm_and_changes_only_its_statistics(prepared)
 
 
 def lambdas(made: Made) -> list[float]:
-    return [float(each.hardness) for each in made.unswapped.modules() if isinstance(each, Hardenable)]
+    return [
+        float(each.hardness) for each in made.unswapped.modules() if isinstance(each, Hardenable)
+    ]
 
 
 def test_the_profile_tells_learning_from_hardening(prepared) -> None:
@@ -102,7 +118,11 @@ def test_the_profile_tells_learning_from_hardening(prepared) -> None:
         assert layer.course[-1][1] == pytest.approx(160, rel=1e-4)
         assert layer.learnt == pytest.approx(dict(layer.course)[0.5], abs=1e-6)
         assert dict(layer.course)[0.75] == pytest.approx((layer.learnt + 160) / 2, rel=0.02)
-    found = {(metric.name, metric.setting["layer"]) for layer in made.profile for metric in layer.metrics()}
+    found = {
+        (metric.name, metric.setting["layer"])
+        for layer in made.profile
+        for metric in layer.metrics()
+    }
     assert len(found) == 8
 
 
@@ -111,7 +131,11 @@ def test_lambda_per_channel_and_a_fixed_one(prepared) -> None:
     made = Learnt(per_channel=True).make(setup, None)
     assert [layer.spread is not None and layer.spread > 0 for layer in made.profile] == [True, True]
     fixed = Learnt(initial=2.5, learn=False).make(setup, None)
-    assert all(value == pytest.approx(2.5, rel=1e-5) for layer in fixed.profile for _, value in layer.course)
+    assert all(
+        value == pytest.approx(2.5, rel=1e-5)
+        for layer in fixed.profile
+        for _, value in layer.course
+    )
 
 
 @pytest.mark.slow
@@ -159,9 +183,15 @@ def test_a_network_that_is_switched_at_once_is_the_relu_network(prepared, activa
 
 
 @pytest.mark.parametrize("to", ["prelu", "lambda-gelu", "xielu"])
-def test_a_switch_to_what_would_never_be_learnt_is_refused(prepared, to: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evalsuite.reluize.training.fit", lambda *_, **__: pytest.fail("it was trained"))
-    with pytest.raises(Unsupported, match=f"to: '{to}' learns .*choose one that learns nothing, such as 'relu'"):
+def test_a_switch_to_what_would_never_be_learnt_is_refused(
+    prepared, to: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "evalsuite.reluize.training.fit", lambda *_, **__: pytest.fail("it was trained")
+    )
+    with pytest.raises(
+        Unsupported, match=f"to: '{to}' learns .*choose one that learns nothing, such as 'relu'"
+    ):
         HardSwitch(to=to).make(prepared[0], None)
 
 
@@ -185,10 +215,14 @@ def test_distilling_brings_the_swapped_network_nearer_to_its_teacher(prepared) -
 
 def test_fine_tuning_may_start_from_the_refitted_network(prepared) -> None:
     setup, data, bases = prepared
-    almost_nothing = SwapFinetuned(refit=True, share=1e-6, rate=1e-6).make(setup, bases["gelu"]).module
+    almost_nothing = (
+        SwapFinetuned(refit=True, share=1e-6, rate=1e-6).make(setup, bases["gelu"]).module
+    )
     refitted = SwapRefit().make(setup, bases["gelu"]).module
     with torch.no_grad():
-        torch.testing.assert_close(almost_nothing(data.test.inputs), refitted(data.test.inputs), rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(
+            almost_nothing(data.test.inputs), refitted(data.test.inputs), rtol=1e-3, atol=1e-3
+        )
 
 
 @pytest.mark.parametrize(
@@ -196,7 +230,10 @@ def test_fine_tuning_may_start_from_the_refitted_network(prepared) -> None:
     [
         (lambda: Annealed(start=1.0), r"start must be in \[0, 1\)"),
         (lambda: Annealed(target=0.5), "target must be > 1, got 0.5"),
-        (lambda: Annealed(schedule="cubic"), "schedule must be one of linear, geometric, reciprocal, got 'cubic'"),
+        (
+            lambda: Annealed(schedule="cubic"),
+            "schedule must be one of linear, geometric, reciprocal, got 'cubic'",
+        ),
         (lambda: Annealed(order="random"), "order must be one of"),
         (lambda: Learnt(temperature=0.0), "temperature must be > 0"),
         (lambda: Learnt(step=-1.0), "step must be > 0"),
@@ -205,7 +242,10 @@ def test_fine_tuning_may_start_from_the_refitted_network(prepared) -> None:
         (lambda: SwapFinetuned(share=0.0), r"share must be in \(0, 1\]"),
         (lambda: SwapFinetuned(distill=2.0), r"distill must be in \[0, 1\]"),
         (lambda: PostHoc(target=1.0), "target must be > 1"),
-        (lambda: HardSwitch()._switch(nn.Linear(2, 2)), "no module of Linear computes 'gelu', so there is nothing to"),
+        (
+            lambda: HardSwitch()._switch(nn.Linear(2, 2)),
+            "no module of Linear computes 'gelu', so there is nothing to",
+        ),
         (lambda: standing("gelu-swap").make(SETUP, None), "starts from the network of 'gelu'"),
     ],
 )
@@ -224,7 +264,9 @@ ACTIVATIONS = [entry.name for entry in entries("activations")]
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_every_activation_trains_and_is_the_target_and_the_source_of_a_swap(prepared, name: str) -> None:
+def test_every_activation_trains_and_is_the_target_and_the_source_of_a_swap(
+    prepared, name: str
+) -> None:
     _, data, bases = prepared
     workload = load("workloads", "digits-mlp").target(epochs=1)
     trained = make_network(workload, data, Trained(name), 0, name=name)[0]
@@ -235,7 +277,9 @@ def test_every_activation_trains_and_is_the_target_and_the_source_of_a_swap(prep
     assert {found.traits.name for found in census(away.module, gates=True)} == {"relu"}
 
 
-@pytest.mark.parametrize("name", [name for name in ACTIVATIONS if load("activations", name).target.hardened_by])
+@pytest.mark.parametrize(
+    "name", [name for name in ACTIVATIONS if load("activations", name).target.hardened_by]
+)
 def test_smooth_activations_are_hardened_from_the_start_and_afterwards(prepared, name: str) -> None:
     setup, _, _ = prepared
     short = replace(setup, workload=load("workloads", "digits-mlp").target(epochs=1))
@@ -244,7 +288,9 @@ def test_smooth_activations_are_hardened_from_the_start_and_afterwards(prepared,
     base = Trained(name).make(short, None).module
     post = PostHoc(base=name, target=20.0, schedule="reciprocal").make(short, base)
     assert lambdas(post) == pytest.approx([20.0, 20.0], rel=1e-4)
-    assert {found.traits.name for found in census(SwapRefit(name).make(short, base).module)} == {"relu"}
+    assert {found.traits.name for found in census(SwapRefit(name).make(short, base).module)} == {
+        "relu"
+    }
 
 
 def test_what_cannot_be_hardened_is_unsupported_and_told_what_can(prepared) -> None:
@@ -253,7 +299,10 @@ def test_what_cannot_be_hardened_is_unsupported_and_told_what_can(prepared) -> N
     for variant in (Annealed(activation="relu"), Learnt(activation="relu")):
         with pytest.raises(Unsupported, match=told):
             variant.make(setup, None)
-    with pytest.raises(Unsupported, match="network of 'relu' cannot be hardened; choose as `base` one with a smooth"):
+    with pytest.raises(
+        Unsupported,
+        match="network of 'relu' cannot be hardened; choose as `base` one with a smooth",
+    ):
         PostHoc(base="relu").make(setup, bases["relu"])
 
 
@@ -261,7 +310,12 @@ class _Deaf(nn.Sequential):
     """A network whose author forgot the activation that it was given."""
 
     def __init__(self, activation: Callable[[int], nn.Module], *, ignores: bool) -> None:
-        super().__init__(nn.Flatten(), nn.Linear(64, 16), nn.GELU() if ignores else activation(16), nn.Linear(16, 10))
+        super().__init__(
+            nn.Flatten(),
+            nn.Linear(64, 16),
+            nn.GELU() if ignores else activation(16),
+            nn.Linear(16, 10),
+        )
         self.extra = not ignores
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -276,15 +330,22 @@ def test_a_network_that_executes_another_activation_fails_before_it_is_trained(
     setup, data, _ = prepared
     kind = type(setup.workload)
     monkeypatch.setattr(kind, "build", lambda self, activation: _Deaf(activation, ignores=ignores))
-    monkeypatch.setattr("evalsuite.reluize.training.fit", lambda *_, **__: pytest.fail("it was trained"))
+    monkeypatch.setattr(
+        "evalsuite.reluize.training.fit", lambda *_, **__: pytest.fail("it was trained")
+    )
     culprit = "GELU at 2" if ignores else r"gelu at \(the network itself\)"
-    with pytest.raises(ValueError, match=f"to execute 'relu', but a run of it executes {culprit}.*let the workload's"):
+    with pytest.raises(
+        ValueError,
+        match=f"to execute 'relu', but a run of it executes {culprit}.*let the workload's",
+    ):
         make_network(setup.workload, data, Trained("relu"), 0, name="x")
 
 
 def _parts(*parts: nn.Module, left_out: tuple[nn.Module, ...] = ()) -> nn.Module:
     """Applies one part after another; one that is left out is a module of it all the same."""
-    return Written(lambda net, x: net.parts(x), parts=nn.Sequential(*parts), left_out=nn.ModuleList(left_out))
+    return Written(
+        lambda net, x: net.parts(x), parts=nn.Sequential(*parts), left_out=nn.ModuleList(left_out)
+    )
 
 
 def _gated(width: int, activation: nn.Module) -> nn.Module:
@@ -309,9 +370,21 @@ def _excited(activation: Callable[[int], nn.Module]) -> nn.Module:
 @pytest.mark.parametrize(
     ("build", "name", "said"),
     [
-        (_hard_coded, "sigmoid", "the network contains none that this function made: call that function for each"),
-        (_uncalled, "relu", r"the network never calls the one at left_out\.0: call that function for each"),
-        (_excited, "gelu", r"executes ReLU at parts\.2\.gate\.1 \(module\): .* and write none itself"),
+        (
+            _hard_coded,
+            "sigmoid",
+            "the network contains none that this function made: call that function for each",
+        ),
+        (
+            _uncalled,
+            "relu",
+            r"the network never calls the one at left_out\.0: call that function for each",
+        ),
+        (
+            _excited,
+            "gelu",
+            r"executes ReLU at parts\.2\.gate\.1 \(module\): .* and write none itself",
+        ),
     ],
 )
 def test_every_activation_that_build_asks_for_is_executed_and_none_is_hard_coded(
@@ -322,14 +395,22 @@ def test_every_activation_that_build_asks_for_is_executed_and_none_is_hard_coded
         build_executing(build, load("activations", name).target.make, name, inputs)
 
 
-def test_gates_of_the_architecture_and_activations_that_are_thrown_away_do_not_matter(prepared) -> None:
+def test_gates_of_the_architecture_and_activations_that_are_thrown_away_do_not_matter(
+    prepared,
+) -> None:
     def build(activation: Callable[[int], nn.Module]) -> nn.Module:
         activation(3)
-        return _parts(nn.Linear(64, 16), activation(16), _gated(16, activation(4)), nn.Linear(16, 10))
+        return _parts(
+            nn.Linear(64, 16), activation(16), _gated(16, activation(4)), nn.Linear(16, 10)
+        )
 
     for name in ("gelu", "sigmoid", "prelu"):
-        built = build_executing(build, load("activations", name).target.make, name, prepared[0].train.inputs[:2])
-        assert [found.path for found in census(built, gates=True) if found.traits.name == name][:1] == ["parts.1"]
+        built = build_executing(
+            build, load("activations", name).target.make, name, prepared[0].train.inputs[:2]
+        )
+        assert [found.path for found in census(built, gates=True) if found.traits.name == name][
+            :1
+        ] == ["parts.1"]
         assert not any("_given_to_build" in vars(each) for each in built.modules())
 
 
@@ -348,10 +429,13 @@ def test_the_transformer_of_torch_is_trained_saved_and_swapped(
     x = data.test.inputs[:8]
     with torch.no_grad():
         fused = network.module(x)
-    torch.testing.assert_close(fused, network.module(x), rtol=0, atol=1e-6)  # with gradients: the activation is called
+    # with gradients: the activation is called
+    torch.testing.assert_close(fused, network.module(x), rtol=0, atol=1e-6)
     save_network(network, tmp_path, workload)
     assert torch.equal(load_network(tmp_path, workload, data).module(x), network.module(x))
-    onto = make_network(workload, data, Swapped(name, to="silu"), 0, name="x", base=network.module)[0]
+    onto = make_network(workload, data, Swapped(name, to="silu"), 0, name="x", base=network.module)[
+        0
+    ]
     assert {found.traits.name for found in census(onto.module)} == {"silu"}
 
 
@@ -378,5 +462,7 @@ def test_what_a_network_keeps_of_a_pass_is_in_no_ones_way(
     swapped = make_network(workload, data, Swapped(), 0, name="swapped", base=network.module)[0]
     save_network(swapped, tmp_path, workload)
     inputs = data.test.inputs[:8]
-    assert torch.equal(load_network(tmp_path, workload, data).module(inputs), swapped.module(inputs))
+    assert torch.equal(
+        load_network(tmp_path, workload, data).module(inputs), swapped.module(inputs)
+    )
     assert torch.equal(copy.deepcopy(network.module)(inputs), network.module(inputs))

@@ -1,4 +1,6 @@
-"""What a verdict of `verify` means: real arithmetic and float32 both, or a word for the half that is known."""
+"""What a verdict of `verify` means: real arithmetic and float32 both, or a word for the half
+that is known.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ ENGINES = "auto", "exact", "z3"
 
 
 def claims(found: Verification) -> tuple[bool | None, bool | None]:
-    """Whether it is violated in real arithmetic, and whether in ONNX Runtime; None where nothing is said."""
+    """Whether it is violated in real arithmetic, and whether in ONNX Runtime; None where nothing
+    is said.
+    """
     shown = found.witness is not None
     return {
         Answer.SAT: (True, True),
@@ -39,13 +43,17 @@ def claims(found: Verification) -> tuple[bool | None, bool | None]:
 
 
 def judged(folder: Path, seed: int, engines: tuple[str, ...], timeout: float) -> list[str]:
-    """The words of some engines on a near-tie, none of which contradicts another, exact values or ONNX Runtime."""
+    """The words of some engines on a near-tie, none of which contradicts another, exact values
+    or ONNX Runtime.
+    """
     asked = tie(folder, seed)
     found = [verify(asked.model, asked.property, engine=each, timeout=timeout) for each in engines]
     words, specification = [each.answer.value for each in found], read_vnnlib(asked.property)
     session = onnxruntime.InferenceSession(str(asked.model), providers=["CPUExecutionProvider"])
     random, lower, upper = np.random.default_rng(seed), np.array(asked.lower), np.array(asked.upper)
-    points = np.concatenate([[lower, upper, (lower + upper) / 2], random.uniform(lower, upper, (60, len(lower)))])
+    points = np.concatenate(
+        [[lower, upper, (lower + upper) / 2], random.uniform(lower, upper, (60, len(lower)))]
+    )
     inside = np.clip(points.astype(np.float32).astype(float), lower, upper)
     (outputs,) = session.run(None, {session.get_inputs()[0].name: points.astype(np.float32)})
     (case,) = specification.cases
@@ -55,7 +63,9 @@ def judged(folder: Path, seed: int, engines: tuple[str, ...], timeout: float) ->
     def holds(value: Fraction) -> bool:
         return factor * value <= constraint.bound
 
-    in_reals = any(holds(exact(asked.layers, list(map(Fraction, each)))) for each in inside.tolist())
+    in_reals = any(
+        holds(exact(asked.layers, list(map(Fraction, each)))) for each in inside.tolist()
+    )
     in_float32 = any(holds(Fraction(each)) for each in outputs.flatten().tolist())
     told = [*map(claims, found), (True if in_reals else None, True if in_float32 else None)]
     for half in zip(*told, strict=True):
@@ -65,14 +75,20 @@ def judged(folder: Path, seed: int, engines: tuple[str, ...], timeout: float) ->
         if each.witness is not None:
             point = [Fraction(value) for value in each.witness.inputs]
             assert case.box.contains(point), seed
-            assert holds(exact(asked.layers, point)) is (each.answer in (Answer.SAT, Answer.SAT_REAL)), (seed, words)
+            assert holds(exact(asked.layers, point)) is (
+                each.answer in (Answer.SAT, Answer.SAT_REAL)
+            ), (seed, words)
     return words
 
 
-@pytest.mark.parametrize("seeds", [range(40), *(slow(range(start, start + 100)) for start in (100, 200, 300, 400))])
+@pytest.mark.parametrize(
+    "seeds", [range(40), *(slow(range(start, start + 100)) for start in (100, 200, 300, 400))]
+)
 def test_no_near_tie_is_told_two_ways(seeds: range, tmp_path: Path) -> None:
     """A part of what stays open at a tie is left to the clock, whatever it shows."""
-    words = {word for seed in seeds for word in judged(tmp_path, seed, ("auto", "exact"), timeout=0.3)}
+    words = {
+        word for seed in seeds for word in judged(tmp_path, seed, ("auto", "exact"), timeout=0.3)
+    }
     assert "sat" in words
 
 
@@ -86,7 +102,9 @@ TIE = [
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_peak_that_float32_raises_holds_in_real_arithmetic_alone(engine: str, tmp_path: Path) -> None:
+def test_a_peak_that_float32_raises_holds_in_real_arithmetic_alone(
+    engine: str, tmp_path: Path
+) -> None:
     model = network(tmp_path / "m.onnx", TIE)
     for threshold, answers in (
         ("1.8", {Answer.UNSAT_REAL}),
@@ -102,12 +120,18 @@ def test_a_peak_that_float32_raises_holds_in_real_arithmetic_alone(engine: str, 
 
 
 def test_the_proof_of_a_half_is_written_and_says_of_what(tmp_path: Path) -> None:
-    files = network(tmp_path / "m.onnx", TIE), property_of(tmp_path / "p.vnnlib", [("0", "1")], 1, "(>= Y_0 1.8)")
+    files = (
+        network(tmp_path / "m.onnx", TIE),
+        property_of(tmp_path / "p.vnnlib", [("0", "1")], 1, "(>= Y_0 1.8)"),
+    )
     asked = ["--onnx", str(files[0]), "--vnnlib", str(files[1])]
     found = CliRunner().invoke(app, ["verify", *asked, "--proof", str(tmp_path / "proof.json")])
     assert found.stdout.splitlines()[0] == "unsat-real"
     assert "the proof, of real arithmetic, is in" in found.stderr
-    assert CliRunner().invoke(app, ["check-proof", str(tmp_path / "proof.json"), *asked]).exit_code == 0
+    assert (
+        CliRunner().invoke(app, ["check-proof", str(tmp_path / "proof.json"), *asked]).exit_code
+        == 0
+    )
 
 
 FIXED = [(np.eye(2), np.zeros(2)), (np.array([[1.0, -1.0]]), np.zeros(1))]  # relu(x0) - relu(x1)
@@ -134,7 +158,10 @@ def test_what_is_fixed_at_a_decimal_has_a_rational_witness(
     files = network(tmp_path / "m.onnx", FIXED), property_of(tmp_path / "p.vnnlib", box, 1, formula)
     found = verify(*files, engine=engine, inputs=inputs, timeout=5)
     # What is strict is left open at a tie.
-    assert found.answer.value in {answer, *(("unknown", "timeout") if formula.startswith("(> ") else ())}
+    assert found.answer.value in {
+        answer,
+        *(("unknown", "timeout") if formula.startswith("(> ") else ()),
+    }
     if found.answer is Answer.SAT and inputs == "exact":
         assert found.witness is not None
         point = [Fraction(each) for each in found.witness.inputs]
@@ -153,13 +180,16 @@ OPERATORS: dict[str, tuple[list[tuple[str, list[str], dict[str, Any]]], dict[str
     "softplus": ([("Softplus", ["h"], {})], {}),
     "hardswish": ([("HardSwish", ["h"], {})], {}),
     "mish": ([("Mish", ["h"], {})], {}),
-    "clip": ([("Clip", ["h", "low", "high"], {})], {"low": np.float32(-0.3), "high": np.float32(0.7)}),
+    "clip": (
+        [("Clip", ["h", "low", "high"], {})],
+        {"low": np.float32(-0.3), "high": np.float32(0.7)},
+    ),
     "square": ([("Mul", ["h", "h"], {})], {}),
     "scale": ([("Mul", ["h", "c"], {})], {"c": np.float32(0.1)}),
     "quotient": ([("Div", ["h", "c"], {})], {"c": np.float32(0.3)}),
     "sum": ([("ReduceSum", ["h"], {"keepdims": 1, "noop_with_empty_axes": 0})], {}),
     "mean": ([("ReduceMean", ["h"], {"keepdims": 1})], {}),
-}  # fmt: skip
+}
 
 
 def operated(path: Path, name: str, seed: int, scale: float) -> Path:
@@ -172,8 +202,14 @@ def operated(path: Path, name: str, seed: int, scale: float) -> Path:
         "b": random.standard_normal(8).astype(np.float32),
         "v": random.standard_normal((width, 2)).astype(np.float32),
     }
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Add", ["m", "b"], ["h"])]
-    nodes += [helper.make_node(kind, given, [f"a{i}"], **more) for i, (kind, given, more) in enumerate(steps)]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Add", ["m", "b"], ["h"]),
+    ]
+    nodes += [
+        helper.make_node(kind, given, [f"a{i}"], **more)
+        for i, (kind, given, more) in enumerate(steps)
+    ]
     nodes.append(helper.make_node("MatMul", [f"a{len(steps) - 1}", "v"], ["y"]))
     onnx.save(model_of(nodes, weights | constants, {"x": [1, 4]}, {"y": [1, 2]}), path)
     return path
@@ -181,15 +217,21 @@ def operated(path: Path, name: str, seed: int, scale: float) -> Path:
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_onnx_runtime_rounds_no_more_than_the_model_allows(name: str, tmp_path: Path) -> None:
-    """At points alone, where nothing but rounding widens the bounds, and where inputs are rounded themselves."""
+    """At points alone, where nothing but rounding widens the bounds, and where inputs are
+    rounded themselves.
+    """
     worst = 0.0
     for seed, scale in enumerate((0.01, 1.0, 5.0, 30.0)):
         path = operated(tmp_path / f"{name}{seed}.onnx", name, seed, scale)
         graph = executed(read_onnx(path))
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        points = torch.randn(200, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        points = torch.randn(
+            200, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+        )
         low, high = Propagation(graph, points, points, backward=False).outputs
-        made = torch.tensor(np.concatenate([session.run(None, {"x": x[None]})[0] for x in points.float().numpy()]))
+        made = torch.tensor(
+            np.concatenate([session.run(None, {"x": x[None]})[0] for x in points.float().numpy()])
+        )
         middle, radius = (low + high) / 2, (high - low) / 2
         worst = max(worst, float(((made.double() - middle).abs() / radius).max()))
         assert bool((radius < 1e-2 * (1 + middle.abs())).all())
@@ -198,7 +240,9 @@ def test_onnx_runtime_rounds_no_more_than_the_model_allows(name: str, tmp_path: 
 
 
 @pytest.mark.parametrize("operator", ["Softmax", "LogSoftmax"])
-def test_what_has_no_bound_of_rounding_holds_in_real_arithmetic_alone(operator: str, tmp_path: Path) -> None:
+def test_what_has_no_bound_of_rounding_holds_in_real_arithmetic_alone(
+    operator: str, tmp_path: Path
+) -> None:
     nodes = [helper.make_node(operator, ["x"], ["y"], axis=-1)]
     onnx.save(model_of(nodes, {}, {"x": [1, 3]}, {"y": [1, 3]}), tmp_path / "m.onnx")
     file = property_of(tmp_path / "p.vnnlib", [("0", "1")] * 3, 3, "(>= Y_0 2)")
@@ -208,10 +252,18 @@ def test_what_has_no_bound_of_rounding_holds_in_real_arithmetic_alone(operator: 
 
 
 def test_real_arithmetic_is_exact_where_float64_is_not(tmp_path: Path) -> None:
-    layers = [(np.array([[1.0], [3.0]]), np.array([0.0, 2.0**24])), (np.array([[-3.0, 1.0]]), np.array([-(2.0**24)]))]
+    layers = [
+        (np.array([[1.0], [3.0]]), np.array([0.0, 2.0**24])),
+        (np.array([[-3.0, 1.0]]), np.array([-(2.0**24)])),
+    ]
     real = RealNetwork(read_onnx(network(tmp_path / "m.onnx", layers)))
     third = Fraction(1, 3)
-    for formula, satisfied in (("(<= Y_0 0)", True), ("(>= Y_0 0)", True), ("(< Y_0 0)", False), ("(> Y_0 0)", False)):
+    for formula, satisfied in (
+        ("(<= Y_0 0)", True),
+        ("(>= Y_0 0)", True),
+        ("(< Y_0 0)", False),
+        ("(> Y_0 0)", False),
+    ):
         asked = read_vnnlib(property_of(tmp_path / "p.vnnlib", [("0", "1")], 1, formula))
         assert real.satisfies(asked, [third]) is satisfied
         assert real.satisfies(asked, [Fraction(2)]) is False
@@ -224,7 +276,9 @@ def test_a_mean_of_three_is_not_taken_for_a_product_with_a_third_of_float64(
     nodes = [helper.make_node("ReduceMean", ["x"], ["y"], keepdims=1)]
     onnx.save(model_of(nodes, {}, {"x": [1, count]}, {"y": [1, 1]}), tmp_path / "m.onnx")
     asked = read_vnnlib(property_of(tmp_path / "p.vnnlib", [("0", "1")] * count, 1, "(>= Y_0 1)"))
-    assert RealNetwork(read_onnx(tmp_path / "m.onnx")).satisfies(asked, [Fraction(1)] * count) is known
+    assert (
+        RealNetwork(read_onnx(tmp_path / "m.onnx")).satisfies(asked, [Fraction(1)] * count) is known
+    )
 
 
 def test_numbers_near_the_end_of_float32_are_told_of_real_arithmetic_alone(tmp_path: Path) -> None:
@@ -243,9 +297,17 @@ def test_a_verdict_alone_is_no_half(verdict: Verdict) -> None:
 
 
 def test_inputs_that_are_read_otherwise_are_refused(tmp_path: Path) -> None:
-    files = network(tmp_path / "m.onnx", FIXED), property_of(tmp_path / "p.vnnlib", [("0", "1")] * 2, 1, "(>= Y_0 9)")
+    files = (
+        network(tmp_path / "m.onnx", FIXED),
+        property_of(tmp_path / "p.vnnlib", [("0", "1")] * 2, 1, "(>= Y_0 9)"),
+    )
     with pytest.raises(ValueError, match="inputs must be one of exact, float32, got 'double'"):
         verify(*files, inputs="double")
-    for more in (["--inputs", "double"], ["--inputs", "float32", "--proof", str(tmp_path / "p.json")]):
-        found = CliRunner().invoke(app, ["verify", "--onnx", str(files[0]), "--vnnlib", str(files[1]), *more])
+    for more in (
+        ["--inputs", "double"],
+        ["--inputs", "float32", "--proof", str(tmp_path / "p.json")],
+    ):
+        found = CliRunner().invoke(
+            app, ["verify", "--onnx", str(files[0]), "--vnnlib", str(files[1]), *more]
+        )
         assert found.exit_code == 2

@@ -15,13 +15,19 @@ from evalsuite import Network, Property, Replay, falsify, float32_box, margin
 
 def box(lower: float, upper: float, label: int = 0) -> Property:
     return Property(
-        0, label, 0.0, torch.tensor([lower], dtype=torch.float64), torch.tensor([upper], dtype=torch.float64)
+        0,
+        label,
+        0.0,
+        torch.tensor([lower], dtype=torch.float64),
+        torch.tensor([upper], dtype=torch.float64),
     )
 
 
 def overflowing() -> nn.Module:
     # Real logits 1e40 x and 5e39 x; in float32 both are infinite, and no class is the greatest.
-    return nn.Sequential(affine([[1e20]], [0.0]), nn.ReLU(), affine([[1e20], [5e19]], [0.0, 0.0])).eval()
+    return nn.Sequential(
+        affine([[1e20]], [0.0]), nn.ReLU(), affine([[1e20], [5e19]], [0.0, 0.0])
+    ).eval()
 
 
 def test_a_margin_that_is_no_number_is_a_violation() -> None:
@@ -35,7 +41,9 @@ def test_a_margin_that_is_no_number_is_a_violation() -> None:
 def test_a_right_class_is_no_violation() -> None:
     module = affine([[1.0], [0.0]], [0.0, 0.0])
     assert falsify(module, [box(0.5, 1.0)], seed=0) == [None]
-    assert not Replay(Network("right", module, (1,), 2)).confirms(box(0.5, 1.0), torch.tensor([0.75]))
+    assert not Replay(Network("right", module, (1,), 2)).confirms(
+        box(0.5, 1.0), torch.tensor([0.75])
+    )
 
 
 def test_a_box_without_float32_points_has_no_counterexample() -> None:
@@ -69,7 +77,8 @@ def ball(center: torch.Tensor, eps: float, domain: tuple[float, float] = (-9.0, 
 
 @pytest.mark.parametrize("share", [0.9, 0.999, 1.001, 1.1])
 def test_balls_are_searched_to_their_rim(share: float) -> None:
-    # The margin is 2 w x, so the nearest input of the other class is at distance |w c| / |w| exactly.
+    # The margin is 2 w x, so the nearest input of the other class is at distance |w c| / |w|
+    # exactly.
     w = torch.tensor([1.0, -2.0, 0.5, 3.0])
     module = nn.Linear(4, 2, bias=False)
     module.weight.data = torch.stack([w, -w])

@@ -32,7 +32,10 @@ def graph_from(inputs: int, *steps: Step) -> Graph:
     for operation, sources in steps:
         values.append(operation(*(values[each] for each in sources)).reshape(1, -1))
     sizes = [value.shape[1] for value in values[1:]]
-    nodes = [Node(f"n{at}", *step, size) for at, (step, size) in enumerate(zip(steps, sizes, strict=True))]
+    nodes = [
+        Node(f"n{at}", *step, size)
+        for at, (step, size) in enumerate(zip(steps, sizes, strict=True))
+    ]
     return Graph(tuple(nodes), len(nodes), (inputs,), (sizes[-1],), "x")
 
 
@@ -45,7 +48,9 @@ def box(*ends: tuple[float, float]) -> tuple[torch.Tensor, torch.Tensor]:
     return lower[None], upper[None]
 
 
-def bounds(graph: Graph, lower: torch.Tensor, upper: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def bounds(
+    graph: Graph, lower: torch.Tensor, upper: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     eye = torch.eye(graph.outputs, dtype=torch.float64)
     propagation = Propagation(graph, lower, upper)
     return propagation.lower_bounds(eye).value, -propagation.lower_bounds(-eye).value
@@ -54,17 +59,23 @@ def bounds(graph: Graph, lower: torch.Tensor, upper: torch.Tensor) -> tuple[torc
 def exact(weight: torch.Tensor, bias: torch.Tensor, x: list[Fraction]) -> list[Fraction]:
     terms = [[Fraction(w) for w in row] for row in weight.tolist()]
     shifts = [Fraction(b) for b in bias.tolist()]
-    return [sum((w * v for w, v in zip(row, x, strict=True)), b) for row, b in zip(terms, shifts, strict=True)]
+    return [
+        sum((w * v for w, v in zip(row, x, strict=True)), b)
+        for row, b in zip(terms, shifts, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_bounds_at_a_point_enclose_the_exact_rational_value(seed: int) -> None:
-    # Large weights that cancel: float64 alone is off by much more than the last place of the result.
+    # Large weights that cancel: float64 alone is off by much more than the last place of the
+    # result.
     generator = torch.Generator().manual_seed(seed)
     first, second = (torch.randn(20, 20, generator=generator).double() * 1e6 for _ in range(2))
     shifts = torch.randn(2, 20, generator=generator).double()
     last, none = torch.cat([second, -second], 1), [-1] * 20
-    maps = tuple(Select(torch.tensor(index), 20) for index in ([*range(20), *none], [*none, *range(20)]))
+    maps = tuple(
+        Select(torch.tensor(index), 20) for index in ([*range(20), *none], [*none, *range(20)])
+    )
     concat = Affine(maps, torch.zeros(40, dtype=torch.float64)), (2, 2)
     graph = graph_from(
         20,
@@ -75,10 +86,14 @@ def test_bounds_at_a_point_enclose_the_exact_rational_value(seed: int) -> None:
     )
     point = torch.randn(1, 20, generator=generator).double()
     low, high = bounds(graph, point, point)
-    hidden = [max(each, Fraction(0)) for each in exact(first, shifts[0], [Fraction(v) for v in point[0].tolist()])]
+    hidden = [
+        max(each, Fraction(0))
+        for each in exact(first, shifts[0], [Fraction(v) for v in point[0].tolist()])
+    ]
     truth = exact(last, torch.full((20,), 0.1).double(), hidden * 2)
     assert all(
-        Fraction(a) <= b <= Fraction(c) for a, b, c in zip(low[0].tolist(), truth, high[0].tolist(), strict=True)
+        Fraction(a) <= b <= Fraction(c)
+        for a, b, c in zip(low[0].tolist(), truth, high[0].tolist(), strict=True)
     )
     assert (high - low).max() < 1e3  # of terms around 1e13
 
@@ -88,7 +103,9 @@ LANES = [1, 4, 16, 64]
 
 
 def lost_in_sums(lanes: int, count: int = 2**18) -> torch.Tensor:
-    """Numbers with a sum just above 1, which in so many running sums is 1: each adds less than half a unit."""
+    """Numbers with a sum just above 1, which in so many running sums is 1: each adds less than
+    half a unit.
+    """
     numbers = torch.full((count,), 2.0**-54 / lanes, dtype=torch.float64)
     numbers[:lanes] = 1 / lanes
     return numbers
@@ -98,10 +115,17 @@ def lost_in_sums(lanes: int, count: int = 2**18) -> torch.Tensor:
 def test_sums_of_many_biases_are_bounded(lanes: int) -> None:
     bias = lost_in_sums(lanes)
     graph = graph_from(len(bias), (Affine((Same(),), bias), (0,)))
-    zero, ones = torch.zeros(1, len(bias), dtype=torch.float64), torch.ones(1, len(bias), dtype=torch.float64)
+    zero, ones = (
+        torch.zeros(1, len(bias), dtype=torch.float64),
+        torch.ones(1, len(bias), dtype=torch.float64),
+    )
     propagation, exact = Propagation(graph, zero, zero), math.fsum(bias.tolist())
     assert exact - 1 > 2**-43
-    assert propagation.lower_bounds(ones).value.item() <= exact <= -propagation.lower_bounds(-ones).value.item()
+    assert (
+        propagation.lower_bounds(ones).value.item()
+        <= exact
+        <= -propagation.lower_bounds(-ones).value.item()
+    )
 
 
 @pytest.mark.parametrize("lanes", LANES)
@@ -124,28 +148,37 @@ def test_the_loss_of_adding_rows_grows_with_their_length() -> None:
 
 
 def test_a_relu_network_by_hand() -> None:
-    # a = relu(x0 + x1), b = relu(x0 - x1), y = a + b over [-1, 1]^2. Both lie below (z + 2) / 2, so that y <= x0 + 2
-    # <= 3, where intervals give 4. The lower slope is 0 for |l| >= u: y >= 0.
+    # a = relu(x0 + x1), b = relu(x0 - x1), y = a + b over [-1, 1]^2. Both lie below (z + 2) / 2, so
+    # that y <= x0 + 2 <= 3, where intervals give 4. The lower slope is 0 for |l| >= u: y >= 0.
     graph = graph_from(
-        2, affine(0, dense([1, 1], [1, -1]), [0, 0]), (Pointwise(RELU), (1,)), affine(2, dense([1, 1]), [0])
+        2,
+        affine(0, dense([1, 1], [1, -1]), [0, 0]),
+        (Pointwise(RELU), (1,)),
+        affine(2, dense([1, 1]), [0]),
     )
     low, high = bounds(graph, *box((-1, 1), (-1, 1)))
     assert low.item() == pytest.approx(0, abs=1e-10)
     assert high.item() == pytest.approx(3, abs=1e-10)
-    assert Propagation(graph, *box((-1, 1), (-1, 1)), backward=False).outputs[1].item() == pytest.approx(4, abs=1e-10)
+    assert Propagation(graph, *box((-1, 1), (-1, 1)), backward=False).outputs[
+        1
+    ].item() == pytest.approx(4, abs=1e-10)
 
 
 def test_the_lower_slope_of_relu_adapts() -> None:
-    # y = relu(x) - x over [-1, 3]: below by slope 1 it is >= 0; over [-3, 1] slope 0 gives -x >= -1.
+    # y = relu(x) - x over [-1, 3]: below by slope 1 it is >= 0; over [-3, 1] slope 0 gives -x >=
+    # -1.
     graph = graph_from(
-        1, (Pointwise(RELU), (0,)), (Affine((Same(), Same(-1)), torch.zeros(1, dtype=torch.float64)), (1, 0))
+        1,
+        (Pointwise(RELU), (0,)),
+        (Affine((Same(), Same(-1)), torch.zeros(1, dtype=torch.float64)), (1, 0)),
     )
     assert bounds(graph, *box((-1, 3)))[0].item() == pytest.approx(0, abs=1e-10)
     assert bounds(graph, *box((-3, 1)))[0].item() == pytest.approx(-1, abs=1e-10)
 
 
 def test_rows_of_the_output_end_where_they_are_greatest() -> None:
-    # y = relu(x0) + relu(x1) over [-1, 2]^2: the lines y >= x0 + x1 end in -2 at the input, and in 0 at the relus.
+    # y = relu(x0) + relu(x1) over [-1, 2]^2: the lines y >= x0 + x1 end in -2 at the input, and in
+    # 0 at the relus.
     graph = graph_from(2, (Pointwise(RELU), (0,)), affine(1, dense([1, 1]), [0]))
     low, high = bounds(graph, *box((-1, 2), (-1, 2)))
     assert low.item() == pytest.approx(0, abs=1e-10)
@@ -161,8 +194,8 @@ def test_maxima_by_hand() -> None:
 
 
 def test_a_maximum_is_below_a_chord() -> None:
-    # y = max(x0, x1) - x1 over [0, 2] x [1, 3]: max <= (x1 + 3) / 2, so that y <= 1, which (2, 1) has. Of x1 in
-    # [-3, -1] max <= x0, which dominates.
+    # y = max(x0, x1) - x1 over [0, 2] x [1, 3]: max <= (x1 + 3) / 2, so that y <= 1, which (2, 1)
+    # has. Of x1 in [-3, -1] max <= x0, which dominates.
     windows = torch.tensor([[0, 1]])
     map_ = dense([0, -1])
     less = Affine((Same(), map_), torch.zeros(1, dtype=torch.float64)), (1, 0)
@@ -178,9 +211,15 @@ def test_maxima_lie_between_their_lines(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     windows = torch.randint(-1, 6, (5, 4), generator=generator)
     windows[:, 0] = torch.randint(0, 6, (5,), generator=generator)
-    center, radius = torch.randn(1, 6, generator=generator).double(), torch.rand(1, 6, generator=generator).double()
+    center, radius = (
+        torch.randn(1, 6, generator=generator).double(),
+        torch.rand(1, 6, generator=generator).double(),
+    )
     radius = radius * (torch.rand(1, 6, generator=generator) > 0.2)
-    mixed = torch.randn(3, 5, generator=generator).double(), torch.randn(3, 6, generator=generator).double()
+    mixed = (
+        torch.randn(3, 5, generator=generator).double(),
+        torch.randn(3, 6, generator=generator).double(),
+    )
     both = Affine((Dense(mixed[0]), Dense(mixed[1])), torch.zeros(3, dtype=torch.float64)), (1, 0)
     graph = graph_from(6, (Maximum(windows), (0,)), both)
     low, high = bounds(graph, center - radius, center + radius)
@@ -223,10 +262,17 @@ def test_the_transpose_of_a_map(map_: Linear, inputs: int) -> None:
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**31), st.floats(1e-12, 1e6), st.floats(1e-6, 1e6))
 def test_relu_networks_against_brute_force(seed: int, radius: float, scale: float) -> None:
-    # With one hidden layer and one input, y is piecewise linear: its extrema lie at the ends and at the kinks.
+    # With one hidden layer and one input, y is piecewise linear: its extrema lie at the ends and at
+    # the kinks.
     generator = torch.Generator().manual_seed(seed)
-    inner, outer = torch.randn(5, generator=generator).double() * scale, torch.randn(5, generator=generator).double()
-    shift, center = torch.randn(5, generator=generator).double(), torch.randn(1, generator=generator).double()
+    inner, outer = (
+        torch.randn(5, generator=generator).double() * scale,
+        torch.randn(5, generator=generator).double(),
+    )
+    shift, center = (
+        torch.randn(5, generator=generator).double(),
+        torch.randn(1, generator=generator).double(),
+    )
     graph = graph_from(
         1,
         affine(0, Dense(inner[:, None]), shift.tolist()),
@@ -258,7 +304,9 @@ def test_a_bound_that_is_nan_proves_nothing() -> None:
     two = Constraint(((0, Fraction(1)),), Fraction(1))
     case = Case(Box((Fraction(0),), (Fraction(1),)), (one, two))
     demand = Demand.of([case], 1)
-    gaps = torch.tensor([[math.nan, 1.0], [math.nan, math.nan], [-1.0, 1.0], [-1.0, -1.0]], dtype=torch.float64)
+    gaps = torch.tensor(
+        [[math.nan, 1.0], [math.nan, math.nan], [-1.0, 1.0], [-1.0, -1.0]], dtype=torch.float64
+    )
     assert (demand.best(gaps)[0] > 0)[:, 0].tolist() == [False, False, True, False]
 
 

@@ -1,4 +1,6 @@
-"""The `verify` command: known answers, exact witnesses, deadlines, and VNN-COMP's instances where they lie beside."""
+"""The `verify` command: known answers, exact witnesses, deadlines, and VNN-COMP's instances
+where they lie beside.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ from evalsuite.verification.instances import Instance, _kill, _outcome, read_ins
 
 INSTANCES = Path(__file__).parents[3] / "shared" / "vnncomp"
 needs_instances = pytest.mark.skipif(
-    not (INSTANCES / "instances.csv").exists(), reason="VNN-COMP's instances are not beside the checkout"
+    not (INSTANCES / "instances.csv").exists(),
+    reason="VNN-COMP's instances are not beside the checkout",
 )
 Layer = tuple[list[list[float]], list[float]]
 
@@ -48,7 +51,11 @@ HINGE: tuple[Layer, ...] = (([[1.0]], [0.0]), ([[1.0]], [0.0]))  # y = relu(x)
 
 
 def decide(
-    tmp_path: Path, layers: tuple[Layer, ...], box: list[tuple[str, str]], formula: str, **options: Any
+    tmp_path: Path,
+    layers: tuple[Layer, ...],
+    box: list[tuple[str, str]],
+    formula: str,
+    **options: Any,
 ) -> Verification:
     timeout, activation = options.pop("timeout", 60.0), options.pop("activation", "Relu")
     file = property_of(tmp_path / "p.vnnlib", box, len(layers[-1][0]), formula)
@@ -62,11 +69,16 @@ def decide(
 
 
 def replay(model: Path, file: Path, found: Verification) -> None:
-    """Judge the text of a witness anew: exact decimals, float32 inputs, ONNX Runtime's own outputs."""
+    """Judge the text of a witness anew: exact decimals, float32 inputs, ONNX Runtime's own
+    outputs.
+    """
     assert found.witness is not None
     text = found.witness.text()
     pairs = re.findall(r"\(([XY])_(\d+) ([^)\s]+)\)", text)
-    exact = {kind: [Fraction(Decimal(value)) for each, _, value in pairs if each == kind] for kind in "XY"}
+    exact = {
+        kind: [Fraction(Decimal(value)) for each, _, value in pairs if each == kind]
+        for kind in "XY"
+    }
     session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
     point = np.array([float(each) for each in exact["X"]], dtype=np.float32)
     assert [Fraction(float(each)) for each in point] == exact["X"]
@@ -120,24 +132,37 @@ def test_what_only_float32_rounding_does_is_told_as_that(tmp_path: Path) -> None
     assert "not as executed in float32" in found.reason
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.integers(0, 2**31), st.sampled_from([1e-3, 1e-2, 0.5]))
 def test_tiny_networks_against_brute_force(tmp_path: Path, seed: int, share: float) -> None:
     # One input and one hidden layer: the exact maximum lies at an end or at a kink.
     random = np.random.default_rng(seed)
-    inner, shift, outer = (random.standard_normal(6).astype(np.float32).astype(float) for _ in range(3))
+    inner, shift, outer = (
+        random.standard_normal(6).astype(np.float32).astype(float) for _ in range(3)
+    )
     points = np.concatenate([[-1.0, 1.0], np.clip(-shift / inner, -1, 1)])
     values = np.maximum(points[:, None] * inner + shift, 0) @ outer
     highest, spread = values.max(), np.ptp(values) + 1e-3
-    layers: tuple[Layer, ...] = ((inner[:, None].tolist(), shift.tolist()), ([outer.tolist()], [0.0]))
-    for threshold, answer in ((highest + share * spread, Answer.UNSAT), (highest - share * spread, Answer.SAT)):
+    layers: tuple[Layer, ...] = (
+        (inner[:, None].tolist(), shift.tolist()),
+        ([outer.tolist()], [0.0]),
+    )
+    for threshold, answer in (
+        (highest + share * spread, Answer.UNSAT),
+        (highest - share * spread, Answer.SAT),
+    ):
         assert decide(tmp_path, layers, [("-1", "1")], f"(>= Y_0 {threshold:.9f})").answer is answer
 
 
 def random_layers(seed: int, *sizes: int) -> tuple[Layer, ...]:
     random = np.random.default_rng(seed)
     return tuple(
-        ((random.standard_normal((n, m)) * np.sqrt(2 / m)).tolist(), random.standard_normal(n).tolist())
+        (
+            (random.standard_normal((n, m)) * np.sqrt(2 / m)).tolist(),
+            random.standard_normal(n).tolist(),
+        )
         for m, n in itertools.pairwise(sizes)
     )
 
@@ -163,7 +188,9 @@ def test_answers_of_random_networks_agree_with_sampling(activation: str, tmp_pat
 def test_the_deadline_holds(tmp_path: Path) -> None:
     layers = random_layers(0, 20, 100, 100, 1)
     highest = sampled_maximum(layers, "Relu")
-    file = property_of(tmp_path / "p.vnnlib", [("-1", "1")] * 20, 1, f"(>= Y_0 {8 * abs(highest):.4f})")
+    file = property_of(
+        tmp_path / "p.vnnlib", [("-1", "1")] * 20, 1, f"(>= Y_0 {8 * abs(highest):.4f})"
+    )
     model = network(tmp_path / "m.onnx", *layers)
     started, cpu = time.perf_counter(), time.process_time()
     timeout = 0.3
@@ -179,7 +206,9 @@ def scaled(path: Path, factors: list[float]) -> Path:
     """relu(x - 10), times one factor after the other."""
     constants = {f"c{i}": np.array([[each]], np.float32) for i, each in enumerate(factors)}
     nodes = [helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node("Relu", ["a"], ["h0"])]
-    nodes += [helper.make_node("Mul", [f"h{i}", f"c{i}"], [f"h{i + 1}"]) for i in range(len(factors))]
+    nodes += [
+        helper.make_node("Mul", [f"h{i}", f"c{i}"], [f"h{i + 1}"]) for i in range(len(factors))
+    ]
     constants["b"] = np.array([[-10.0]], np.float32)
     onnx.save(model_of(nodes, constants, {"x": [1, 1]}, {f"h{len(factors)}": [1, 1]}), path)
     return path
@@ -194,14 +223,22 @@ def test_boxes_whose_coefficients_overflow_are_not_lost(tmp_path: Path) -> None:
 
 def test_inputs_are_halved_although_their_effects_overflow() -> None:
     width = torch.tensor([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0]], dtype=torch.float64)
-    bad = torch.tensor([[torch.inf, torch.inf], [torch.nan, torch.nan], [torch.nan, 1.0]], dtype=torch.float64)
-    for coefficients, reach in ((bad, bad), (bad, torch.ones_like(bad)), (torch.ones_like(bad), bad)):
+    bad = torch.tensor(
+        [[torch.inf, torch.inf], [torch.nan, torch.nan], [torch.nan, 1.0]], dtype=torch.float64
+    )
+    for coefficients, reach in (
+        (bad, bad),
+        (bad, torch.ones_like(bad)),
+        (torch.ones_like(bad), bad),
+    ):
         assert bool((_effect(width, coefficients, reach) >= 0).all())
     # Without any other preference the widest.
     assert _effect(width, bad, bad).argmax(1).tolist() == [1, 0, 1]
 
 
-def test_effects_that_are_nan_do_not_prove_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_effects_that_are_nan_do_not_prove_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from evalsuite.verification import bisection, cascade
 
     monkeypatch.setattr(cascade, "is_relu_network", lambda _: False)  # whose phases would settle it
@@ -224,7 +261,9 @@ def test_the_deadline_holds_while_reading(tmp_path: Path) -> None:
     model = network(tmp_path / "m.onnx", ([[1.0] * 50] * 2, [0.0, 0.0]))
     file = property_of(tmp_path / "p.vnnlib", [("0", "1")] * 50, 2, "")
     with file.open("a") as out:
-        out.writelines(f"(assert (or (>= Y_0 {1000 + i}) (>= Y_1 {1000 + i})))\n" for i in range(14))
+        out.writelines(
+            f"(assert (or (>= Y_0 {1000 + i}) (>= Y_1 {1000 + i})))\n" for i in range(14)
+        )
     cpu = time.process_time()
     assert verify(model, file, timeout=0.05).answer is Answer.TIMEOUT
     assert time.process_time() - cpu < 0.5
@@ -281,7 +320,12 @@ def test_the_command_refuses_bad_input(tmp_path: Path) -> None:
     code, out, err = run("--onnx", tmp_path / "none.onnx", "--vnnlib", tmp_path / "none.vnnlib")
     assert (code, out) == (2, "error\n")
     assert "none.vnnlib: No such file" in err
-    for arguments in ([], ["--onnx", model], ["--onnx", model, "--instances", file], ["--vnnlib", file, "--out", file]):
+    for arguments in (
+        [],
+        ["--onnx", model],
+        ["--onnx", model, "--instances", file],
+        ["--vnnlib", file, "--out", file],
+    ):
         assert run(*arguments)[0] == 2
     assert "--timeout" in run("--onnx", model, "--vnnlib", file, "--timeout", 0)[2]
 
@@ -291,9 +335,16 @@ def test_many_instances_are_rows_and_a_bad_one_is_an_error(tmp_path: Path) -> No
     network(tmp_path / "bad.onnx", *HINGE, activation="Asin")
     property_of(tmp_path / "sat.vnnlib", [("-1", "1")], 1, "(>= Y_0 0.5)")
     property_of(tmp_path / "unsat.vnnlib", [("-1", "1")], 1, "(>= Y_0 1.5)")
-    lines = ["m.onnx,sat.vnnlib,5", "bad.onnx,sat.vnnlib,5", "m.onnx,missing.vnnlib,5", "m.onnx,unsat.vnnlib,5"]
+    lines = [
+        "m.onnx,sat.vnnlib,5",
+        "bad.onnx,sat.vnnlib,5",
+        "m.onnx,missing.vnnlib,5",
+        "m.onnx,unsat.vnnlib,5",
+    ]
     (tmp_path / "instances.csv").write_text("\n".join(lines))
-    code, out, err = run("--instances", tmp_path / "instances.csv", "--out", tmp_path / "results.csv")
+    code, out, err = run(
+        "--instances", tmp_path / "instances.csv", "--out", tmp_path / "results.csv"
+    )
     assert (code, out) == (1, ""), err
     with (tmp_path / "results.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -304,7 +355,9 @@ def test_many_instances_are_rows_and_a_bad_one_is_an_error(tmp_path: Path) -> No
     assert "node '#1' (Asin)" in err
     assert f"{tmp_path / 'missing.vnnlib'}: No such file or directory" in err
     before = (tmp_path / "instances.csv").read_text()
-    code, out, err = run("--instances", tmp_path / "instances.csv", "--out", tmp_path / "instances.csv")
+    code, out, err = run(
+        "--instances", tmp_path / "instances.csv", "--out", tmp_path / "instances.csv"
+    )
     assert (code, out) == (2, "")
     assert "instances.csv is read, and would be overwritten: name another" in " ".join(err.split())
     assert (tmp_path / "instances.csv").read_text() == before
@@ -333,7 +386,9 @@ def test_an_instances_file_that_is_none(text: str, message: str, tmp_path: Path)
 
 
 def test_an_instances_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
-    (tmp_path / "i.csv").write_text("onnx,vnnlib,timeout\na.onnx,b.vnnlib,3\n", encoding="utf-8-sig")
+    (tmp_path / "i.csv").write_text(
+        "onnx,vnnlib,timeout\na.onnx,b.vnnlib,3\n", encoding="utf-8-sig"
+    )
     assert [each.onnx for each in read_instances(tmp_path / "i.csv")] == ["a.onnx"]
 
 
@@ -347,7 +402,9 @@ def hangs(connection: Connection) -> None:
 
 
 @pytest.mark.timeout(50)  # less than what hangs would take
-@pytest.mark.parametrize(("target", "result", "reason"), [(dies, "error", "exit code 7"), (hangs, "timeout", "killed")])
+@pytest.mark.parametrize(
+    ("target", "result", "reason"), [(dies, "error", "exit code 7"), (hangs, "timeout", "killed")]
+)
 def test_a_process_that_dies_or_hangs_is_a_row(target: Any, result: str, reason: str) -> None:
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
@@ -381,7 +438,9 @@ def test_known_instances(number: int) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_every_third_known_instance() -> None:
-    """No wrong answer, each `sat` replayed without tolerance, and at least 60 % decided within 10 CPU seconds."""
+    """No wrong answer, each `sat` replayed without tolerance, and at least 60 % decided within
+    10 CPU seconds.
+    """
     decided = 0
     rows = known()[::3]
     for row in rows:
@@ -401,7 +460,9 @@ def test_every_third_known_instance() -> None:
 def test_the_console_script_runs_many(tmp_path: Path) -> None:
     rows = known()[:4]
     file, results = tmp_path / "instances.csv", tmp_path / "results.csv"
-    file.write_text("".join(f"{INSTANCES / row['onnx']},{INSTANCES / row['vnnlib']},10\n" for row in rows))
+    file.write_text(
+        "".join(f"{INSTANCES / row['onnx']},{INSTANCES / row['vnnlib']},10\n" for row in rows)
+    )
     script = Path(sys.executable).parent / "evalsuite"
     command = [str(script), "verify", "--instances", str(file), "--out", str(results)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -24,16 +24,34 @@ from evalsuite.verification.propagation import Propagation
 from evalsuite.verification.scalar_lines import bilinear, convex
 
 _EVERY = ("vit", "convnext", "mobilenet", "resnet", "unet")
-_CHAINS = {"relu": nn.ReLU(), "leaky": nn.LeakyReLU(0.1), "gelu": nn.GELU(), "sigmoid": nn.Sigmoid(), "tanh": nn.Tanh()}
+_CHAINS = {
+    "relu": nn.ReLU(),
+    "leaky": nn.LeakyReLU(0.1),
+    "gelu": nn.GELU(),
+    "sigmoid": nn.Sigmoid(),
+    "tanh": nn.Tanh(),
+}
 
 
 def chain(activation: nn.Module) -> nn.Module:
-    return nn.Sequential(nn.Linear(6, 16), activation, nn.Linear(16, 16), activation, nn.Linear(16, 3))
+    return nn.Sequential(
+        nn.Linear(6, 16), activation, nn.Linear(16, 16), activation, nn.Linear(16, 3)
+    )
 
 
 def convolutional() -> nn.Module:
-    first = nn.Unflatten(1, (2, 6, 6)), nn.Conv2d(2, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU(), nn.MaxPool2d(2)
-    second = nn.Conv2d(3, 4, 2), nn.LeakyReLU(0.1), nn.AvgPool2d(2, padding=1, stride=2, count_include_pad=False)
+    first = (
+        nn.Unflatten(1, (2, 6, 6)),
+        nn.Conv2d(2, 3, 3, padding=1),
+        nn.BatchNorm2d(3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+    )
+    second = (
+        nn.Conv2d(3, 4, 2),
+        nn.LeakyReLU(0.1),
+        nn.AvgPool2d(2, padding=1, stride=2, count_include_pad=False),
+    )
     module = nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(16, 3))
     module(torch.randn(8, 72))  # statistics of BatchNorm that are no zeros and ones
     return module
@@ -55,7 +73,10 @@ class Small(nn.Module):
         super().__init__()
         self.kind, self.first, self.last = kind, nn.Linear(4, 12), nn.Linear(12, 3)
         # A file holds eps as float32.
-        self.norm, self.up = nn.LayerNorm(4, eps=2.0**-16), nn.ConvTranspose1d(3, 3, 2, stride=2, bias=False)
+        self.norm, self.up = (
+            nn.LayerNorm(4, eps=2.0**-16),
+            nn.ConvTranspose1d(3, 3, 2, stride=2, bias=False),
+        )
         self.root = nn.RMSNorm(4, eps=2.0**-16)
         nn.init.normal_(self.norm.weight, 1.0, 0.3)
 
@@ -77,7 +98,10 @@ class Small(nn.Module):
 
 
 _KINDS: dict[str, tuple[Callable[[], nn.Module], int]] = {
-    **{kind: (partial(Small, kind), 4) for kind in ("norm", "root", "attention", "gates", "divided", "up")},
+    **{
+        kind: (partial(Small, kind), 4)
+        for kind in ("norm", "root", "attention", "gates", "divided", "up")
+    },
     **{kind: (partial(chain, activation), 6) for kind, activation in _CHAINS.items()},
     "convolutional": (convolutional, 72),
     "residual": (residual, 6),
@@ -91,11 +115,22 @@ def exported(module: nn.Module, shape: tuple[int, ...], folder: Path) -> Graph:
 
 
 @torch.no_grad()
-def check(graph: Graph, module: nn.Module, lower: torch.Tensor, upper: torch.Tensor, shape: tuple[int, ...]) -> float:
-    """How many times the range of the points the bounds' width is; the points lie within, of the module itself."""
+def check(
+    graph: Graph,
+    module: nn.Module,
+    lower: torch.Tensor,
+    upper: torch.Tensor,
+    shape: tuple[int, ...],
+) -> float:
+    """How many times the range of the points the bounds' width is; the points lie within, of the
+    module itself.
+    """
     rows = torch.randn(5, graph.outputs, dtype=torch.float64)
     rows = torch.cat([torch.eye(graph.outputs, dtype=torch.float64), rows])
-    bounds, plain = Propagation(graph, lower, upper), Propagation(graph, lower, upper, backward=False)
+    bounds, plain = (
+        Propagation(graph, lower, upper),
+        Propagation(graph, lower, upper, backward=False),
+    )
     low, high = bounds.lower_bounds(rows).value, -bounds.lower_bounds(-rows).value
     share = torch.rand(1000, graph.inputs, dtype=torch.float64)
     share[::2] = share[::2].round()  # corners too, where bounds are tight
@@ -104,7 +139,9 @@ def check(graph: Graph, module: nn.Module, lower: torch.Tensor, upper: torch.Ten
     reached = found @ rows.T
     rounded = 1e-13 * (1 + reached.abs().max())
     assert bool(((low - rounded <= reached) & (reached <= high + rounded)).all())
-    assert bool(((plain.outputs[0] <= bounds.outputs[0]) & (bounds.outputs[1] <= plain.outputs[1])).all())
+    assert bool(
+        ((plain.outputs[0] <= bounds.outputs[0]) & (bounds.outputs[1] <= plain.outputs[1])).all()
+    )
     for (least, most), value in zip(bounds.intervals, graph.values(points), strict=True):
         # What evaluating the network itself rounds, the bounds need not cover.
         slack = 1e-13 * (1 + value.abs().max())
@@ -121,8 +158,12 @@ def test_small_networks_are_read_and_bounded(kind: str) -> None:
     points = torch.randn(50, inputs, dtype=torch.float64)
     torch.testing.assert_close(graph(points), exact(points), rtol=1e-10, atol=1e-12)
     center = torch.rand(1, inputs, dtype=torch.float64)
-    widths = [check(graph, exact, center - radius, center + radius, (inputs,)) for radius in (1e-4, 0.01, 0.3, 1.0)]
-    assert widths[0] < (3 if kind == "convolutional" else 1.3)  # where maxima are of equal numbers, they are wider
+    widths = [
+        check(graph, exact, center - radius, center + radius, (inputs,))
+        for radius in (1e-4, 0.01, 0.3, 1.0)
+    ]
+    # where maxima are of equal numbers, they are wider
+    assert widths[0] < (3 if kind == "convolutional" else 1.3)
     # At a point they are the value.
     low, high = Propagation(graph, center, center).outputs
     torch.testing.assert_close(low, exact(center), rtol=0, atol=1e-9)
@@ -142,8 +183,13 @@ def test_a_softmax_of_huge_scores_has_bounds(size: int) -> None:
 
 @torch.no_grad()
 def test_a_norm_is_bounded_on_boxes_of_any_size() -> None:
-    module = nn.Sequential(nn.LayerNorm(4, elementwise_affine=False), nn.Linear(4, 4), nn.LayerNorm(4)).eval()
-    graph, far = graph_of_typed(read(module, torch.rand(2, 4)), "x"), torch.full((1, 4), 100.0, dtype=torch.float64)
+    module = nn.Sequential(
+        nn.LayerNorm(4, elementwise_affine=False), nn.Linear(4, 4), nn.LayerNorm(4)
+    ).eval()
+    graph, far = (
+        graph_of_typed(read(module, torch.rand(2, 4)), "x"),
+        torch.full((1, 4), 100.0, dtype=torch.float64),
+    )
     check(graph, module.double(), -far, far, (4,))
     # No entry of a norm of four is beyond the root of four.
     assert bool((Propagation(graph, -far, far).outputs[0] >= -2.001).all())
@@ -160,7 +206,9 @@ def test_each_kind_of_network_is_read_and_bounded(name: str, tmp_path: Path) -> 
     graph = exported(module, shape, tmp_path)
     exact = module.double()
     points = torch.randn(3, *shape, dtype=torch.float64)
-    torch.testing.assert_close(graph(points.flatten(1)), exact(points).flatten(1), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(
+        graph(points.flatten(1)), exact(points).flatten(1), rtol=1e-6, atol=1e-7
+    )
     center = torch.rand(1, graph.inputs, dtype=torch.float64)
     check(graph, exact, center - 1e-3, center + 1e-3, shape)
 
@@ -177,7 +225,9 @@ def test_lines_of_convex_functions_hold(name: str, width: float) -> None:
         value = CONVEX[name](x)
         assert bool(((least <= value) & (value <= most)).all())
         for sign in (1, -1):
-            line = (sign * lines.slopes[0] - lines.spreads[0]) * x + sign * lines.constant - lines.loss
+            line = (
+                (sign * lines.slopes[0] - lines.spreads[0]) * x + sign * lines.constant - lines.loss
+            )
             assert bool((line <= sign * value).all())
 
 
@@ -193,8 +243,13 @@ def test_planes_of_products_hold() -> None:
         y = (second[0] + torch.rand(1, 3) * (second[1] - second[0]))[:, index]
         assert bool(((least <= x * y) & (x * y <= most)).all())
         for sign in (1, -1):
-            of_x, of_y = (sign * slope - spread for slope, spread in zip(lines.slopes, lines.spreads, strict=True))
-            assert bool((of_x * x + of_y * y + sign * lines.constant - lines.loss <= sign * x * y).all())
+            of_x, of_y = (
+                sign * slope - spread
+                for slope, spread in zip(lines.slopes, lines.spreads, strict=True)
+            )
+            assert bool(
+                (of_x * x + of_y * y + sign * lines.constant - lines.loss <= sign * x * y).all()
+            )
 
 
 def test_a_transposed_map_is_the_transpose() -> None:
@@ -210,7 +265,9 @@ def test_a_transposed_map_is_the_transpose() -> None:
     torch.testing.assert_close(map_.absolute()(torch.eye(15).double()).T, matrix.abs())
 
 
-@pytest.mark.parametrize(("stride", "dilation", "groups"), [(1, 1, 1), (2, 1, 1), (1, 2, 2), (1, 1, 4)])
+@pytest.mark.parametrize(
+    ("stride", "dilation", "groups"), [(1, 1, 1), (2, 1, 1), (1, 2, 2), (1, 1, 4)]
+)
 def test_the_terms_of_a_convolution_are_as_many_as_its_sums_have_and_hardly_more(
     stride: int, dilation: int, groups: int
 ) -> None:

@@ -33,7 +33,11 @@ def weights(*shape: int) -> np.ndarray[Any, Any]:
 
 
 def model_of(
-    nodes: Nodes, constants: dict[str, np.ndarray[Any, Any]], shape: Sequence[int | str], *, opset: int = 20
+    nodes: Nodes,
+    constants: dict[str, np.ndarray[Any, Any]],
+    shape: Sequence[int | str],
+    *,
+    opset: int = 20,
 ) -> onnx.ModelProto:
     """A model from input "x" of `shape` to the last node's first output."""
     return build(nodes, constants, {"x": shape}, {nodes[-1].output[0]: None}, opset=opset)
@@ -47,7 +51,12 @@ I64 = np.int64
 CONV, DEPTHWISE, SHARED = weights(4, 3, 3, 2), weights(6, 1, 2, 2), weights(3)
 
 
-def of(written: str, shape: tuple[int | str, ...], constants: Constants | None = None, **attributes: Any) -> Given:
+def of(
+    written: str,
+    shape: tuple[int | str, ...],
+    constants: Constants | None = None,
+    **attributes: Any,
+) -> Given:
     """A node, "Kind input ...", with its constants, and the shape of x."""
     return node(*written.split(), **attributes), constants or {}, shape
 
@@ -55,7 +64,12 @@ def of(written: str, shape: tuple[int | str, ...], constants: Constants | None =
 CASES: dict[str, Given] = {
     "gemm": of("Gemm x w b", (1, 4), {"w": weights(4, 3), "b": weights(3)}),
     "gemm transposed": of(
-        "Gemm x w b", (2, 4), {"w": weights(3, 4), "b": weights(1, 3)}, transB=1, alpha=0.3, beta=-1.7
+        "Gemm x w b",
+        (2, 4),
+        {"w": weights(3, 4), "b": weights(1, 3)},
+        transB=1,
+        alpha=0.3,
+        beta=-1.7,
     ),
     "gemm without bias": of("Gemm x w", (1, 4), {"w": weights(4, 3)}),
     "matmul": of("MatMul x w", (2, 3, 4), {"w": weights(4, 3)}),
@@ -78,7 +92,9 @@ CASES: dict[str, Given] = {
     "tanh": of("Tanh x", (2, 3)),
     "gelu": of("Gelu x", (2, 30)),
     "gelu by tanh": of("Gelu x", (2, 30), approximate="tanh"),
-    "conv": of("Conv x w b", (1, 3, 6, 5), {"w": CONV, "b": weights(4)}, strides=[2, 1], pads=[1, 0, 2, 1]),
+    "conv": of(
+        "Conv x w b", (1, 3, 6, 5), {"w": CONV, "b": weights(4)}, strides=[2, 1], pads=[1, 0, 2, 1]
+    ),
     "conv dilated": of("Conv x w", (1, 3, 7, 6), {"w": CONV}, dilations=[2, 3]),
     "conv in groups": of("Conv x w", (1, 3, 4, 4), {"w": DEPTHWISE}, group=3),
     "conv 1d": of("Conv x w", (1, 3, 7), {"w": weights(2, 3, 3)}, pads=[1, 1]),
@@ -90,7 +106,9 @@ CASES: dict[str, Given] = {
         epsilon=0.01,
     ),
     "batch norm of features": of(
-        "BatchNormalization x s b m v", (1, 3), {"s": SHARED, "b": weights(3), "m": weights(3), "v": weights(3) ** 2}
+        "BatchNormalization x s b m v",
+        (1, 3),
+        {"s": SHARED, "b": weights(3), "m": weights(3), "v": weights(3) ** 2},
     ),
     "flatten": of("Flatten x", (1, 2, 3)),
     "flatten from the end": of("Flatten x", (2, 2, 3), axis=-1),
@@ -102,21 +120,33 @@ CASES: dict[str, Given] = {
     "transpose by default": of("Transpose x", (2, 3)),
     "concat": of("Concat x w x", (2, 3), {"w": weights(2, 1)}, axis=1),
     "average pool": of("AveragePool x", (1, 2, 5, 5), kernel_shape=[2, 3], strides=[2, 1]),
-    "average pool, padded": of("AveragePool x", (1, 2, 4, 4), kernel_shape=[2, 2], pads=[1, 0, 1, 1]),
+    "average pool, padded": of(
+        "AveragePool x", (1, 2, 4, 4), kernel_shape=[2, 2], pads=[1, 0, 1, 1]
+    ),
     "average pool, padding counted": of(
         "AveragePool x", (1, 2, 4, 4), kernel_shape=[2, 2], pads=[1, 1, 1, 1], count_include_pad=1
     ),
     "global average pool": of("GlobalAveragePool x", (1, 3, 4, 5)),
-    "max pool": of("MaxPool x", (1, 2, 5, 6), kernel_shape=[2, 3], strides=[1, 2], pads=[1, 1, 0, 1]),
+    "max pool": of(
+        "MaxPool x", (1, 2, 5, 6), kernel_shape=[2, 3], strides=[1, 2], pads=[1, 1, 0, 1]
+    ),
     "max pool, padded by more than half": of("MaxPool x", (1, 2, 5), kernel_shape=[3], pads=[2, 2]),
     "max pool, as large as before": of(
         "MaxPool x", (1, 2, 5, 6), kernel_shape=[2, 3], strides=[1, 2], auto_pad="SAME_UPPER"
     ),
-    "max pool, padded by more than it reaches": of("MaxPool x", (1, 2, 6), kernel_shape=[2], pads=[0, 1], strides=[3]),
-    "max pool, dilated and padded": of("MaxPool x", (1, 2, 5), kernel_shape=[2], dilations=[2], pads=[0, 1]),
-    "max pool 3d": of("MaxPool x", (1, 2, 3, 2, 3), kernel_shape=[2, 1, 2], pads=[1, 0, 1, 1, 0, 1]),
+    "max pool, padded by more than it reaches": of(
+        "MaxPool x", (1, 2, 6), kernel_shape=[2], pads=[0, 1], strides=[3]
+    ),
+    "max pool, dilated and padded": of(
+        "MaxPool x", (1, 2, 5), kernel_shape=[2], dilations=[2], pads=[0, 1]
+    ),
+    "max pool 3d": of(
+        "MaxPool x", (1, 2, 3, 2, 3), kernel_shape=[2, 1, 2], pads=[1, 0, 1, 1, 0, 1]
+    ),
     "average pool 1d": of("AveragePool x", (1, 2, 5), kernel_shape=[3], pads=[1, 1], strides=[2]),
-    "average pool, padded by more than half": of("AveragePool x", (1, 2, 4), kernel_shape=[3], pads=[2, 2]),
+    "average pool, padded by more than half": of(
+        "AveragePool x", (1, 2, 4), kernel_shape=[3], pads=[2, 2]
+    ),
     "max pool, dilated": of("MaxPool x", (1, 2, 5, 6), kernel_shape=[2, 2], dilations=[2, 3]),
     "identity": of("Identity x", (2, 3)),
     "dropout": of("Dropout x", (2, 3)),
@@ -128,13 +158,17 @@ def test_each_operator_computes_what_onnx_runtime_computes(name: str) -> None:
     kind, constants, shape = CASES[name]
     model = model_of([kind], constants, shape)
     graph = graph_of(model, name)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     points = 3 * torch.randn(8, *shape, generator=torch.Generator().manual_seed(1))
     theirs = [session.run(None, {"x": point.numpy()})[0] for point in points]
     assert graph.output_shape == theirs[0].shape
     expected = torch.from_numpy(np.stack(theirs)).flatten(1).double()
     torch.testing.assert_close(graph(points.double().flatten(1)), expected, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(graph.to(torch.float32)(points.flatten(1)).double(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        graph.to(torch.float32)(points.flatten(1)).double(), expected, rtol=1e-5, atol=1e-5
+    )
 
 
 def test_chains_of_constants_are_exact_and_a_free_batch_is_one(tmp_path: Path) -> None:
@@ -147,7 +181,9 @@ def test_chains_of_constants_are_exact_and_a_free_batch_is_one(tmp_path: Path) -
         helper.make_node("Transpose", ["w"], ["turned"], perm=[1, 0]),
         helper.make_node("Gemm", ["flat", "turned"], ["y"], transB=1),
     ]
-    model = model_of(nodes, {"first": np.array([0], I64), "rest": np.array([-1], I64)}, ["batch", 2, 3])
+    model = model_of(
+        nodes, {"first": np.array([0], I64), "rest": np.array([-1], I64)}, ["batch", 2, 3]
+    )
     onnx.save(model, tmp_path / "m.onnx")
     graph = read_onnx(tmp_path / "m.onnx")
     assert (graph.input_shape, graph.output_shape, len(graph.nodes)) == ((1, 2, 3), (1, 2), 1)
@@ -185,8 +221,14 @@ def test_what_torch_exports_is_read(tmp_path: Path) -> None:
         (of("Erf x", (1, 3)), "node 'the_Erf': no sound bounds of erf"),
         (of("MaxPool x", (1, 3, 5), kernel_shape=[2], ceil_mode=1), "a MaxPool with ceil_mode"),
         (of("Div x w", (1, 3), {"w": np.zeros(3, np.float32)}), "divides by zero"),
-        (of("Add x w", (1, 3), {"w": np.array([np.nan], np.float32)}), "constant 'w': has values that are"),
-        (of("Add x w", (1, 3), {"w": np.array([np.inf], np.float32)}), "constant 'w': has values that are"),
+        (
+            of("Add x w", (1, 3), {"w": np.array([np.nan], np.float32)}),
+            "constant 'w': has values that are",
+        ),
+        (
+            of("Add x w", (1, 3), {"w": np.array([np.inf], np.float32)}),
+            "constant 'w': has values that are",
+        ),
         (of("Exp w", (1, 3), {"w": weights(3)}), "constant 'the_Exp': .* rounded"),
         (
             of("AveragePool x", (1, 1, 2, 1), kernel_shape=[1, 1], pads=[1, 1, 1, 1]),
@@ -233,7 +275,9 @@ MALFORMED: dict[str, Given] = {
     "no such axis": of("Transpose x", (1, 2), perm=[0, 5]),
     "no broadcast": of("Add x w", (1, 2), {"w": weights(3)}),
     "text for a number": of("Gemm x w", (1, 2), {"w": weights(2, 1)}, alpha="x"),
-    "a shape with another number of entries": of("Reshape x s", (1, 2), {"s": np.array([0, 2], I64)}, allowzero=1),
+    "a shape with another number of entries": of(
+        "Reshape x s", (1, 2), {"s": np.array([0, 2], I64)}, allowzero=1
+    ),
     "a shape beyond": of("Reshape x s", (1, 2), {"s": np.array([1, 2, 0], I64)}),
 }
 
@@ -241,7 +285,9 @@ MALFORMED: dict[str, Given] = {
 @pytest.mark.parametrize("name", MALFORMED)
 def test_a_malformed_node_is_named(name: str) -> None:
     kind, constants, shape = MALFORMED[name]
-    with pytest.raises(Unsupported, match=rf"^m\.onnx: node 'the_{kind.op_type}' .*malformed, or not read: \w+: "):
+    with pytest.raises(
+        Unsupported, match=rf"^m\.onnx: node 'the_{kind.op_type}' .*malformed, or not read: \w+: "
+    ):
         graph_of(model_of([kind], constants, shape), "m.onnx")
 
 
@@ -280,13 +326,17 @@ def test_a_file_that_is_none(tmp_path: Path, data: bytes) -> None:
         read_onnx(tmp_path / "m.onnx")
 
 
-def test_a_misreading_is_caught_by_onnx_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_misreading_is_caught_by_onnx_runtime(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from evalsuite.graph import onnx_file
 
     onnx.save(model_of([node("Relu", "x")], {}, [1, 5]), tmp_path / "m.onnx")
     wrong = {**onnx_file._READERS, "Relu": onnx_file._READERS["Gelu"]}
     monkeypatch.setattr(onnx_file, "_READERS", wrong)
-    with pytest.raises(Unsupported, match="ONNX Runtime computes another 'y' than what was read of it"):
+    with pytest.raises(
+        Unsupported, match="ONNX Runtime computes another 'y' than what was read of it"
+    ):
         read_onnx(tmp_path / "m.onnx")
 
 
@@ -312,7 +362,12 @@ def test_a_constant_in_float64_that_the_file_rounds_is_read_as_rounded() -> None
 
 def test_a_small_file_is_read_without_what_torch_takes_seconds_to_load(tmp_path: Path) -> None:
     onnx.save(model_of([node("Conv", "x", "w")], {"w": CONV}, (1, 3, 5, 5)), tmp_path / "m.onnx")
-    code = "import sys; from pathlib import Path; from evalsuite import read_onnx; read_onnx(Path(sys.argv[1])); "
+    code = (
+        "import sys; from pathlib import Path; from evalsuite import read_onnx;"
+        " read_onnx(Path(sys.argv[1])); "
+    )
     code += "assert 'torch._dynamo' not in sys.modules"
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "m.onnx")], capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "m.onnx")], capture_output=True, check=False
+    )
     assert done.returncode == 0, done.stderr.decode()

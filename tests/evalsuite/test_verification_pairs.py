@@ -1,4 +1,6 @@
-"""Two networks compared by `verify --against`: closed forms, and points of each pair that is said to agree."""
+"""Two networks compared by `verify --against`: closed forms, and points of each pair that is
+said to agree.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,13 @@ def replay(found: Verification, first: Path, second: Path, within: Fraction | No
     if within is None:
         assert ours.argmax() != theirs.argmax()
     else:
-        assert max(abs(Fraction(float(a)) - Fraction(float(b))) for a, b in zip(ours, theirs, strict=True)) > within
+        assert (
+            max(
+                abs(Fraction(float(a)) - Fraction(float(b)))
+                for a, b in zip(ours, theirs, strict=True)
+            )
+            > within
+        )
 
 
 def decide(
@@ -77,7 +85,13 @@ def line(shift: float) -> Layers:
 
 @pytest.mark.parametrize(
     ("box", "answer"),
-    [((-1, 1), "sat"), ((0.01, 1), "unsat"), ((-1, -0.2), "unsat"), ((-0.2, -0.05), "sat"), ((-0.05, -0.01), "sat")],
+    [
+        ((-1, 1), "sat"),
+        ((0.01, 1), "unsat"),
+        ((-1, -0.2), "unsat"),
+        ((-0.2, -0.05), "sat"),
+        ((-0.05, -0.01), "sat"),
+    ],
 )
 def test_classes_by_hand(box: tuple[float, float], answer: str, tmp_path: Path) -> None:
     assert decide(tmp_path, line(0.0), line(0.1), [box]) == answer  # they differ for -0.1 < x < 0
@@ -100,14 +114,17 @@ def test_of_equal_outputs_the_first_is_the_class(
 
 
 def test_what_equal_outputs_alone_decide_is_left_open(tmp_path: Path) -> None:
-    # Both have class 1, but bounds can't tell > from >=. Nor can they where 1/4 is the distance, and the greatest one.
+    # Both have class 1, but bounds can't tell > from >=. Nor can they where 1/4 is the distance,
+    # and the greatest one.
     first, second = ([([[0.0]] * 3, list(each))] for each in ((0, 1, 1), (0, 1, 0)))
     box = [(1 - 1e-14, 1.0)]
     assert decide(tmp_path, first, second, box, timeout=0.5) in ("timeout", "unknown")
     assert decide(tmp_path, HINGE, STEEPER, box, "0.25", timeout=0.5) in ("timeout", "unknown")
 
 
-@pytest.mark.parametrize(("within", "answer"), [("0.2501", "unsat"), ("0.2499", "sat"), ("0", "sat"), ("7", "unsat")])
+@pytest.mark.parametrize(
+    ("within", "answer"), [("0.2501", "unsat"), ("0.2499", "sat"), ("0", "sat"), ("7", "unsat")]
+)
 def test_distances_by_hand(within: str, answer: str, tmp_path: Path) -> None:
     assert decide(tmp_path, HINGE, STEEPER, [(-1, 1)], within) == answer
     assert decide(tmp_path, STEEPER, HINGE, [(-1, 1)], within) == answer
@@ -121,7 +138,8 @@ def test_a_property_of_both_networks_outputs(tmp_path: Path) -> None:
 
 
 def test_classes_that_differ_in_a_sliver_are_found(tmp_path: Path) -> None:
-    # In 20 dimensions the networks differ where |sum x| < 1e-5: points at random are there once in 10^5 times.
+    # In 20 dimensions the networks differ where |sum x| < 1e-5: points at random are there once in
+    # 10^5 times.
     weight = np.ones((1, 20))
     first: Layers = [(np.concatenate([weight, -weight]), [0.0, 0.0])]
     second: Layers = [(np.concatenate([weight, -weight]), [1e-5, -1e-5])]
@@ -138,14 +156,22 @@ def random_layers(seed: int, sizes: Sequence[int]) -> Layers:
 
 def rounded_weights(layers: Layers, bits: int = 8) -> Layers:
     steps = [np.abs(weight).max(1, keepdims=True) / (2 ** (bits - 1) - 1) for weight, _ in layers]
-    return [(np.round(weight / step) * step, bias) for (weight, bias), step in zip(layers, steps, strict=True)]
+    return [
+        (np.round(weight / step) * step, bias)
+        for (weight, bias), step in zip(layers, steps, strict=True)
+    ]
 
 
 def pruned(layers: Layers, share: float) -> Layers:
-    return [(weight * (np.abs(weight) > np.quantile(np.abs(weight), share)), bias) for weight, bias in layers]
+    return [
+        (weight * (np.abs(weight) > np.quantile(np.abs(weight), share)), bias)
+        for weight, bias in layers
+    ]
 
 
-def pair(folder: Path, kind: str, seed: int, sizes: Sequence[int] = (3, 12, 12, 3)) -> tuple[Path, Path]:
+def pair(
+    folder: Path, kind: str, seed: int, sizes: Sequence[int] = (3, 12, 12, 3)
+) -> tuple[Path, Path]:
     layers, names = random_layers(seed, sizes), [folder / f"{kind}{seed}{end}.onnx" for end in "ab"]
     smooth = "Gelu" if kind in ("swapped", "smooth", "smooth-quantized") else "Relu"
     first = network(names[0], layers, smooth)
@@ -165,7 +191,8 @@ KINDS = ("pruned", "swapped", "rounded", "smooth", "quantized", "smooth-quantize
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(each, marks=pytest.mark.slow if "quantized" in each else ()) for each in KINDS]
+    "kind",
+    [pytest.param(each, marks=pytest.mark.slow if "quantized" in each else ()) for each in KINDS],
 )
 def test_no_answer_contradicts_sampled_points(kind: str, tmp_path: Path) -> None:
     answers = []
@@ -198,21 +225,32 @@ def joined(first: Path, second: Path) -> tuple[Graph, Graph]:
     whole = side_by_side(*graphs)
     # A network of one more activation, of nothing that the output takes, has no twins.
     assert any(isinstance(node.operation, Difference) for node in whole.nodes)
-    apart = [index for index, node in enumerate(whole.nodes, 1) if isinstance(node.operation, Difference)]
+    apart = [
+        index for index, node in enumerate(whole.nodes, 1) if isinstance(node.operation, Difference)
+    ]
     assert len(apart) == 2
     return whole, graphs[0]
 
 
 @pytest.mark.parametrize("kind", [each for each in KINDS if each != "narrow"])
-def test_bounds_of_a_difference_are_sound_and_know_what_both_share(kind: str, tmp_path: Path) -> None:
+def test_bounds_of_a_difference_are_sound_and_know_what_both_share(
+    kind: str, tmp_path: Path
+) -> None:
     files = pair(tmp_path, kind, 1)
     whole, first = joined(*files)
     center = torch.tensor([[0.3, -0.2, 0.5]], dtype=torch.float64)
     eye = torch.eye(3, dtype=torch.float64)
-    rows, own = torch.cat([torch.cat([eye, -eye], 1), torch.cat([-eye, eye], 1)]), torch.cat([eye, -eye])
+    rows, own = (
+        torch.cat([torch.cat([eye, -eye], 1), torch.cat([-eye, eye], 1)]),
+        torch.cat([eye, -eye]),
+    )
     for radius in (0.0, 1e-6, 0.1, 1.0):
         bounds = Propagation(whole, center - radius, center + radius)
-        points = center + radius * (2 * torch.rand(POINTS, 3, generator=torch.Generator().manual_seed(0)) - 1).double()
+        points = (
+            center
+            + radius
+            * (2 * torch.rand(POINTS, 3, generator=torch.Generator().manual_seed(0)) - 1).double()
+        )
         outputs = whole(points)
         found = bounds.lower_bounds(rows).value
         assert bool((outputs @ rows.T >= found).all())
@@ -226,7 +264,8 @@ def test_units_of_a_pruned_layer_are_compared_with_those_that_they_were(tmp_path
     layers = random_layers(2, (3, 12, 12, 3))
     kept = [0, 2, 3, 4, 7, 8, 9, 11]
     first_bias = layers[0][1].copy()
-    first_bias[[each for each in range(12) if each not in kept]] = -100.0  # these units are 0 in every box
+    # these units are 0 in every box
+    first_bias[[each for each in range(12) if each not in kept]] = -100.0
     layers[0] = layers[0][0], first_bias
     (weight, bias), (after, shift), last = layers
     less = [(weight[kept], bias[kept]), (after[:, kept], shift), last]
@@ -238,12 +277,22 @@ def test_units_of_a_pruned_layer_are_compared_with_those_that_they_were(tmp_path
     assert found.answer.value == "unsat-real"  # float32 may round so far
 
 
-TWINS = [(RELU, RELU), (GELU, GELU), (TANH, TANH), (SIGMOID, SIGMOID), (GELU, RELU), (SILU, RELU), (RELU, SILU)]
+TWINS = [
+    (RELU, RELU),
+    (GELU, GELU),
+    (TANH, TANH),
+    (SIGMOID, SIGMOID),
+    (GELU, RELU),
+    (SILU, RELU),
+    (RELU, SILU),
+]
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0])
 @pytest.mark.parametrize(("first", "second"), TWINS, ids=[f"{a.name}-{b.name}" for a, b in TWINS])
-def test_planes_of_twins_hold_at_sampled_points(first: Activation, second: Activation, scale: float) -> None:
+def test_planes_of_twins_hold_at_sampled_points(
+    first: Activation, second: Activation, scale: float
+) -> None:
     generator, count = torch.Generator().manual_seed(0), 1000
 
     def drawn(*shape: int) -> torch.Tensor:
@@ -290,7 +339,9 @@ def test_bounds_of_a_quantized_file_hold_what_it_computes(scale: float, tmp_path
     random = np.random.default_rng(0)
     for radius in (0.0, 1e-4, 0.3):
         points = (0.3 + random.uniform(-radius, radius, (POINTS, 3))).astype(np.float32)
-        lower, upper = (torch.from_numpy(each).double()[None] for each in (points.min(0), points.max(0)))
+        lower, upper = (
+            torch.from_numpy(each).double()[None] for each in (points.min(0), points.max(0))
+        )
         bounds = Propagation(graph, lower, upper)
         outputs = torch.from_numpy(run(file, points)).double()
         assert bool((outputs >= bounds.lower_bounds(eye).value - 1e-5).all())
@@ -300,13 +351,19 @@ def test_bounds_of_a_quantized_file_hold_what_it_computes(scale: float, tmp_path
 
 
 def test_at_a_tie_a_number_may_be_rounded_either_way(tmp_path: Path) -> None:
-    # y = round(x), and 3/2 is a tie: of a file that computes it with other numbers before, it may be 1 or 2.
+    # y = round(x), and 3/2 is a tie: of a file that computes it with other numbers before, it may
+    # be 1 or 2.
     file = network(tmp_path / "q.onnx", [([[1.0]], [0.0])], scale=1.0)
     point = torch.tensor([[1.5]], dtype=torch.float64)
     lower, upper = Propagation(read_onnx(file), point, point).outputs
     assert lower.item() == pytest.approx(1)
     assert upper.item() == pytest.approx(2)
-    assert read_onnx(file)(torch.tensor([[1.5], [2.5], [-0.5], [1e6]])).flatten().tolist() == [2.0, 2.0, -0.0, 127.0]
+    assert read_onnx(file)(torch.tensor([[1.5], [2.5], [-0.5], [1e6]])).flatten().tolist() == [
+        2.0,
+        2.0,
+        -0.0,
+        127.0,
+    ]
 
 
 def quantizer(path: Path, node: onnx.NodeProto, zero: Array | None) -> Path:
@@ -369,7 +426,10 @@ def test_wrong_uses_are_told(tmp_path: Path) -> None:
         ((*one, "--against", second, "--within", ""), "'' is no decimal number"),
         ((*one, "--against", second, "--within", "1e999999999"), "beyond 1e+-100"),
         ((*one, "--against", other), "c.onnx has 2 inputs and 2 outputs"),
-        (("--onnx", first, "--vnnlib", asks, "--against", second, "--within", "1"), "constrains Y_i already"),
+        (
+            ("--onnx", first, "--vnnlib", asks, "--against", second, "--within", "1"),
+            "constrains Y_i already",
+        ),
         (
             ("--onnx", first, "--vnnlib", few, "--against", second),
             "to ask for the same class, or --within, constrain no Y_i",

@@ -1,4 +1,6 @@
-"""Branching over the phases of ReLU: bounds by any multipliers, affine parts, and the answers of the bisection."""
+"""Branching over the phases of ReLU: bounds by any multipliers, affine parts, and the answers of
+the bisection.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,10 @@ def residual(seed: int, inputs: int, width: int, outputs: int) -> Graph:
 
     def affine(size: int, *parts: tuple[int, Linear]) -> Node:
         return Node(
-            "affine", Affine(tuple(map_ for _, map_ in parts), normal(size)), tuple(at for at, _ in parts), size
+            "affine",
+            Affine(tuple(map_ for _, map_ in parts), normal(size)),
+            tuple(at for at, _ in parts),
+            size,
         )
 
     nodes = (
@@ -63,10 +68,14 @@ def module_of(seed: int, *sizes: int) -> nn.Sequential:
     return module
 
 
-def file_of(module: nn.Sequential, path: Path, activation: str = "Relu") -> tuple[onnx.ModelProto, Graph]:
+def file_of(
+    module: nn.Sequential, path: Path, activation: str = "Relu"
+) -> tuple[onnx.ModelProto, Graph]:
     """Written without torch's exporter, which takes long."""
     layers = [
-        (each.weight.detach().numpy(), each.bias.detach().numpy()) for each in module if isinstance(each, nn.Linear)
+        (each.weight.detach().numpy(), each.bias.detach().numpy())
+        for each in module
+        if isinstance(each, nn.Linear)
     ]
     model = onnx.load(network(path, layers, activation))
     return model, graph_of(model, "m")
@@ -98,7 +107,11 @@ def answer_of(
             raise TimeoutError
 
     attack = Attack(
-        graph.to(torch.float32), asked, Witnesses(asked, model.SerializeToString()), seed=0, check=lambda: None
+        graph.to(torch.float32),
+        asked,
+        Witnesses(asked, model.SerializeToString()),
+        seed=0,
+        check=lambda: None,
     )
     try:
         search = kind(graph, asked.cases[0].box, list(enumerate(asked.cases)), attack, check)
@@ -116,7 +129,10 @@ def test_any_multipliers_bound_every_point_of_their_part(seed: int) -> None:
     lower, upper = (each[None] for each in around(4, "0.5").outer())
     root = Propagation(graph, lower, upper)
     tightened(graph, root, lambda: None, steps=5)
-    rows, bounds = torch.randn(3, 3, generator=random).double(), torch.randn(3, generator=random).double()
+    rows, bounds = (
+        torch.randn(3, 3, generator=random).double(),
+        torch.randn(3, generator=random).double(),
+    )
     dual = Dual(graph, root, rows, bounds)
     points = lower + (upper - lower) * torch.rand(3000, 4, generator=random, dtype=torch.float64)
     values = graph.values(points)
@@ -126,7 +142,9 @@ def test_any_multipliers_bound_every_point_of_their_part(seed: int) -> None:
         assert bool(((low <= values[source]) & (values[source] <= high)).all())
     whole = dual.whole(torch.ones(1, 3, dtype=torch.bool))
     for _ in range(10):
-        held = torch.where(torch.rand(16, generator=random) < 0.25, inputs[0].sign(), 0.0).to(torch.int8)
+        held = torch.where(torch.rand(16, generator=random) < 0.25, inputs[0].sign(), 0.0).to(
+            torch.int8
+        )
         part = Parts(
             torch.where(dual.free, held, whole.phases[0])[None],
             torch.rand(1, 16, generator=random),
@@ -150,7 +168,9 @@ def dual_of(inputs: int, first: Linear, last: Linear, beside: Linear | None = No
     nodes = (
         Node("affine", Affine((first,), zeros), (0,), inputs),
         Node("relu", Pointwise(RELU), (1,), inputs),
-        Node("affine", Affine((last,) if beside is None else (last, beside), zeros[:1]), sources, 1),
+        Node(
+            "affine", Affine((last,) if beside is None else (last, beside), zeros[:1]), sources, 1
+        ),
     )
     graph = Graph(nodes, 3, (1, inputs), (1, 1), "x")
     root = Propagation(graph, *(each[None] for each in around(inputs).outer()))
@@ -158,10 +178,13 @@ def dual_of(inputs: int, first: Linear, last: Linear, beside: Linear | None = No
 
 
 def test_the_ascent_ends_near_the_relaxation_s_optimum() -> None:
-    # y = relu(x1 + x2) + relu(x1 - x2) - x1 >= 0, with equality at x1 = |x2|. CROWN's slopes, 1 or 0 for both, prove
-    # -1; slopes of a half prove the optimum, 0.
+    # y = relu(x1 + x2) + relu(x1 - x2) - x1 >= 0, with equality at x1 = |x2|. CROWN's slopes, 1 or
+    # 0 for both, prove -1; slopes of a half prove the optimum, 0.
     first = Dense(torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64))
-    last = Dense(torch.ones(1, 2, dtype=torch.float64)), Dense(torch.tensor([[-1.0, 0.0]], dtype=torch.float64))
+    last = (
+        Dense(torch.ones(1, 2, dtype=torch.float64)),
+        Dense(torch.tensor([[-1.0, 0.0]], dtype=torch.float64)),
+    )
     dual = dual_of(2, first, *last)
     whole = dual.whole(torch.ones(1, 1, dtype=torch.bool))
     assert dual.bounds(whole).value.item() == pytest.approx(-1)
@@ -170,7 +193,8 @@ def test_the_ascent_ends_near_the_relaxation_s_optimum() -> None:
 
 
 def test_the_line_above_is_not_below_either_end() -> None:
-    # y = -relu(x) on [-1, 1]: the chord (x + 1) / 2 touches ReLU at both ends, so that the bound is y's least value.
+    # y = -relu(x) on [-1, 1]: the chord (x + 1) / 2 touches ReLU at both ends, so that the bound is
+    # y's least value.
     dual = dual_of(1, Same(), Dense(-torch.ones(1, 1, dtype=torch.float64)))
     found = dual.bounds(dual.whole(torch.ones(1, 1, dtype=torch.bool))).value.item()
     assert -1 - 1e-9 < found <= -1
@@ -207,7 +231,9 @@ def test_where_all_neurons_are_held_a_linear_program_decides(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(3, 8))
-def test_both_searches_agree_and_no_sampled_point_contradicts_them(seed: int, tmp_path: Path) -> None:
+def test_both_searches_agree_and_no_sampled_point_contradicts_them(
+    seed: int, tmp_path: Path
+) -> None:
     random = torch.Generator().manual_seed(seed)
     inputs, outputs = 1 + seed % 3, 1 + seed % 2
     module = module_of(seed, inputs, 6, 6, outputs)
@@ -217,11 +243,15 @@ def test_both_searches_agree_and_no_sampled_point_contradicts_them(seed: int, tm
         values = module(points).double()
     spread = (values.amax(0) - values.amin(0)).tolist()
     for share in (-0.02, 0.0, 0.05):  # below the least value that was seen, at it, above it
-        bounds = [float(least) + share * wide for least, wide in zip(values.amin(0), spread, strict=True)]
+        bounds = [
+            float(least) + share * wide for least, wide in zip(values.amin(0), spread, strict=True)
+        ]
         rows = [at_most(bound, (i, 1)) for i, bound in enumerate(bounds)]
         # Each output by itself, and all of them at once, which fewer points satisfy.
         cases = [Case(around(inputs), (row,)) for row in rows] + [Case(around(inputs), tuple(rows))]
-        asked = Specification(inputs, outputs, tuple(replace(each, box=cases[0].box) for each in cases))
+        asked = Specification(
+            inputs, outputs, tuple(replace(each, box=cases[0].box) for each in cases)
+        )
         found, other = (answer_of(kind, model, graph, asked) for kind in (PhaseSearch, Bisection))
         assert {found, other} != {Answer.SAT, Answer.UNSAT}
         seen = bool((values <= torch.tensor(bounds) - 1e-4).any())
@@ -270,7 +300,11 @@ def test_a_search_that_was_not_run_to_its_end_proves_nothing(tmp_path: Path) -> 
     case = Case(around(2), (at_most(-1e6, (0, 1)),))
     asked = Specification(2, 1, (case,))
     attack = Attack(
-        graph.to(torch.float32), asked, Witnesses(asked, model.SerializeToString()), seed=0, check=lambda: None
+        graph.to(torch.float32),
+        asked,
+        Witnesses(asked, model.SerializeToString()),
+        seed=0,
+        check=lambda: None,
     )
     for kind in (PhaseSearch, Bisection):
         search = kind(graph, case.box, [(0, case)], attack, lambda: None)
@@ -286,10 +320,23 @@ def test_engines_say_the_same_and_what_they_cannot_do(tmp_path: Path) -> None:
     for bound, answer in (("-1000", Answer.UNSAT), ("1000", Answer.SAT)):
         property_of(tmp_path / "p.vnnlib", [("-1", "1")] * 2, 1, f"(<= Y_0 {bound})")
         for engine in ENGINES:
-            assert verify(tmp_path / "relu.onnx", tmp_path / "p.vnnlib", engine=engine).answer is answer
-    with pytest.raises(Unsupported, match="engine 'neurons' holds neurons of ReLU networks, and this one has others"):
+            assert (
+                verify(tmp_path / "relu.onnx", tmp_path / "p.vnnlib", engine=engine).answer
+                is answer
+            )
+    with pytest.raises(
+        Unsupported,
+        match="engine 'neurons' holds neurons of ReLU networks, and this one has others",
+    ):
         verify(tmp_path / "gelu.onnx", tmp_path / "p.vnnlib", engine="neurons")
-    asked = ["verify", "--onnx", str(tmp_path / "relu.onnx"), "--vnnlib", str(tmp_path / "p.vnnlib"), "--engine"]
+    asked = [
+        "verify",
+        "--onnx",
+        str(tmp_path / "relu.onnx"),
+        "--vnnlib",
+        str(tmp_path / "p.vnnlib"),
+        "--engine",
+    ]
     said = CliRunner().invoke(app, [*asked, "z4"])
     assert (
         said.exit_code,
@@ -319,5 +366,11 @@ def test_phases_of_two_networks_at_once(tmp_path: Path) -> None:
         judge = Witnesses(asked, model.SerializeToString(), other.SerializeToString())
         attack = Attack(both.to(torch.float32), asked, judge, seed=0, check=lambda: None)
         search = PhaseSearch(both, box, list(enumerate(cases)), attack, lambda: None)
-        found = Answer.SAT if search.run() is not None else Answer.UNSAT if search.proven else Answer.UNKNOWN
+        found = (
+            Answer.SAT
+            if search.run() is not None
+            else Answer.UNSAT
+            if search.proven
+            else Answer.UNKNOWN
+        )
         assert found is answer

@@ -13,13 +13,16 @@ from evalsuite.verification.specification import Box
 from evalsuite.verification.vnnlib import parse_vnnlib, read_vnnlib
 from evalsuite.verification.vnnlib_cases import VnnLibError
 
-DECLARED = "(declare-const X_0 Real)\n(declare-const Y_0 Real)\n(declare-const Y_1 Real)\n"  # three lines
+# three lines
+DECLARED = "(declare-const X_0 Real)\n(declare-const Y_0 Real)\n(declare-const Y_1 Real)\n"
 BOXED = DECLARED + "(assert (>= X_0 -0.1))\n(assert (<= X_0 0.3))\n"  # five lines
 
 
 def constraints(formula: str) -> list[list[tuple[dict[int, Fraction], Fraction, bool]]]:
     cases = parse_vnnlib(BOXED + f"(assert {formula})").cases
-    return [[(dict(each.terms), each.bound, each.strict) for each in case.constraints] for case in cases]
+    return [
+        [(dict(each.terms), each.bound, each.strict) for each in case.constraints] for case in cases
+    ]
 
 
 def test_decimals_are_exact_rationals() -> None:
@@ -45,20 +48,27 @@ def test_linear_constraints(formula: str, found: list[tuple[dict[int, int], int,
 
 
 def test_disjunctive_normal_form() -> None:
-    found = constraints("(and (or (<= Y_0 1) (<= Y_0 2)) (or (<= Y_1 3) (and (<= Y_1 4) (<= Y_0 5))))")
+    found = constraints(
+        "(and (or (<= Y_0 1) (<= Y_0 2)) (or (<= Y_1 3) (and (<= Y_1 4) (<= Y_0 5))))"
+    )
     bounds = [sorted(int(bound) for _, bound, _ in case) for case in found]
     assert bounds == [[1, 3], [1, 4, 5], [2, 3], [2, 4, 5]]
 
 
 def test_boxes_of_disjuncts_meet_the_box_of_all() -> None:
-    text = BOXED + "(assert (or (and (<= X_0 0) (<= Y_0 1)) (and (>= X_0 0.25) (<= X_0 9) (<= Y_0 2))))"
+    text = (
+        BOXED
+        + "(assert (or (and (<= X_0 0) (<= Y_0 1)) (and (>= X_0 0.25) (<= X_0 9) (<= Y_0 2))))"
+    )
     first, second = parse_vnnlib(text).cases
     assert first.box == Box((Fraction(-1, 10),), (Fraction(0),))
     assert second.box == Box((Fraction(1, 4),), (Fraction(3, 10),))
 
 
 def test_a_disjunct_with_a_reversed_box_is_no_case() -> None:
-    found = parse_vnnlib(BOXED + "(assert (or (and (>= X_0 1) (<= Y_0 1)) (and (>= X_0 0) (<= Y_0 2))))").cases
+    found = parse_vnnlib(
+        BOXED + "(assert (or (and (>= X_0 1) (<= Y_0 1)) (and (>= X_0 0) (<= Y_0 2))))"
+    ).cases
     assert [case.box for case in found] == [Box((Fraction(0),), (Fraction(3, 10),))]
     assert found[0].constraints[0].bound == 2
 
@@ -88,7 +98,10 @@ def test_a_coefficient_turns_the_side_of_a_bound() -> None:
 
 @pytest.mark.parametrize(
     ("name", "data"),
-    [("p.vnnlib", b"\xef\xbb\xbf" + BOXED.encode()), ("p.vnnlib.gz", gzip.compress(BOXED.encode()))],
+    [
+        ("p.vnnlib", b"\xef\xbb\xbf" + BOXED.encode()),
+        ("p.vnnlib.gz", gzip.compress(BOXED.encode())),
+    ],
     ids=["mark", "gzip"],
 )
 def test_a_byte_order_mark_and_gzip_are_read(name: str, data: bytes, tmp_path: Path) -> None:
@@ -102,9 +115,17 @@ PACKED = gzip.compress(BOXED.encode() * 20)
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("p.vnnlib.gz", PACKED[:20] + b"\x00\xff\x12" * 10 + PACKED[50:], r"p\.vnnlib\.gz:1: not a text file"),
+        (
+            "p.vnnlib.gz",
+            PACKED[:20] + b"\x00\xff\x12" * 10 + PACKED[50:],
+            r"p\.vnnlib\.gz:1: not a text file",
+        ),
         ("q.vnnlib.gz", BOXED.encode(), r"q\.vnnlib\.gz:1: not a text file"),
-        ("p.vnnlib", BOXED.encode() + b"\n; caf\xe9\n", r"p\.vnnlib:7: not UTF-8 text; save it as UTF-8$"),
+        (
+            "p.vnnlib",
+            BOXED.encode() + b"\n; caf\xe9\n",
+            r"p\.vnnlib:7: not UTF-8 text; save it as UTF-8$",
+        ),
     ],
     ids=["corrupt", "no gzip", "no text"],
 )
@@ -121,7 +142,11 @@ def wide(count: int) -> str:
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        (DECLARED.replace("\n", "") + f"(assert (<= X_0 {'9' * 5000}))", 1, r"9{40}\.\.\. is beyond 1e\+-100$"),
+        (
+            DECLARED.replace("\n", "") + f"(assert (<= X_0 {'9' * 5000}))",
+            1,
+            r"9{40}\.\.\. is beyond 1e\+-100$",
+        ),
         (BOXED + "(assert (<= Y_0 nan))", 6, "'nan' is neither"),
         (BOXED + "(assert (<= Y_0 inf))", 6, "'inf' is neither"),
         (BOXED + "(assert (<= Y_0 -Infinity))", 6, "'-Infinity' is neither"),
@@ -174,7 +199,9 @@ def test_boxes_are_rounded_outward_for_proofs_and_inward_for_witnesses(text: str
     box = Box((exact,), (exact,))
     (lower,), (upper,) = box.outer()
     assert Fraction(lower.item()) <= exact <= Fraction(upper.item())
-    assert upper.item() <= torch.nextafter(lower, torch.tensor(torch.inf, dtype=torch.float64)).item()
+    assert (
+        upper.item() <= torch.nextafter(lower, torch.tensor(torch.inf, dtype=torch.float64)).item()
+    )
     (first,), (last,) = box.inner()
     is_float32 = Fraction(torch.tensor(float(exact)).clamp(-3e38, 3e38).item()) == exact
     assert (first <= last) == is_float32
@@ -227,7 +254,9 @@ def test_a_tensor_of_no_dimension_has_one_entry() -> None:
 
 
 def test_of_two_networks_the_second_ones_outputs_follow() -> None:
-    found = parse_vnnlib(VERSION + TWO + EQUAL + BOX + "(assert (or (>= (- Y[0] B[0,1]) 0.1) (<= Y[1] B[0,0])))")
+    found = parse_vnnlib(
+        VERSION + TWO + EQUAL + BOX + "(assert (or (>= (- Y[0] B[0,1]) 0.1) (<= Y[1] B[0,0])))"
+    )
     assert (found.inputs, found.outputs) == (2, 4)
     assert {case.box.lower for case in found.cases} == {(Fraction(1, 10), Fraction(-1))}
     terms = [case.constraints[0].terms for case in found.cases]
@@ -237,7 +266,9 @@ def test_of_two_networks_the_second_ones_outputs_follow() -> None:
 
 
 def test_what_equal_inputs_make_true_is_left_out() -> None:
-    found = parse_vnnlib(VERSION + TWO + EQUAL + BOX + "(assert (or (<= X[0] A[0]) (<= Y[0] B[0,1])))")
+    found = parse_vnnlib(
+        VERSION + TWO + EQUAL + BOX + "(assert (or (<= X[0] A[0]) (<= Y[0] B[0,1])))"
+    )
     assert [len(case.constraints) for case in found.cases] == [0, 1]
 
 
@@ -248,10 +279,19 @@ def test_what_equal_inputs_make_true_is_left_out() -> None:
         (TWO + "(assert (== X[0] A[0]))" + BOX, "not said to be equal"),
         (TWO + "(assert (and (== X[0] A[0]) (<= X[1] A[1])))" + BOX, "not said to be equal"),
         (TWO + "(assert (and (== X[0] A[1]) (== X[1] A[0])))" + BOX, "not said to be equal"),
-        (TWO + "(assert (or (== X[0] A[0]) (<= Y[0] Y[1])))(assert (== X[1] A[1]))" + BOX, "not said to be equal"),
+        (
+            TWO + "(assert (or (== X[0] A[0]) (<= Y[0] Y[1])))(assert (== X[1] A[1]))" + BOX,
+            "not said to be equal",
+        ),
         (TWO.replace("A float32 [2]", "A float32 [3]") + EQUAL + BOX, "not said to be equal"),
-        (TWO + EQUAL + BOX + "(assert (<= (- X[0] A[0]) 5.0))", "vnnlib:5: a comparison of inputs that are equal"),
-        (TWO.replace("isomorphic-to", "equal-to"), "one declare-input and one declare-output is read"),
+        (
+            TWO + EQUAL + BOX + "(assert (<= (- X[0] A[0]) 5.0))",
+            "vnnlib:5: a comparison of inputs that are equal",
+        ),
+        (
+            TWO.replace("isomorphic-to", "equal-to"),
+            "one declare-input and one declare-output is read",
+        ),
         (TWO.replace("network g", "network f"), "network 'f' is declared twice"),
         (TWO + ONE.replace("network f", "network h"), "is the third"),
         (TWO.replace("A float32", "X float32"), "X is declared twice"),

@@ -1,4 +1,6 @@
-"""A command that another process watches: its signals, its stops and its end are those of a single process."""
+"""A command that another process watches: its signals, its stops and its end are those of a
+single process.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ watched(command)
 def program() -> Iterator[subprocess.Popen[str]]:
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", PROGRAM]
-    # In a group of its own, as a shell starts a job: a group whose parents are all outside its session is not stopped.
+    # In a group of its own, as a shell starts a job: a group whose parents are all outside its
+    # session is not stopped.
     settings: dict[str, Any] = {"text": True, "bufsize": 1, "preexec_fn": os.setpgrp}
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, **settings) as process:
         yield process
@@ -45,14 +48,18 @@ def command_of(program: subprocess.Popen[str]) -> psutil.Process:
     return psutil.Process(int(program.stdout.readline()))
 
 
-def test_ctrl_z_stops_a_command_and_its_watcher_and_both_go_on(program: subprocess.Popen[str]) -> None:
+def test_ctrl_z_stops_a_command_and_its_watcher_and_both_go_on(
+    program: subprocess.Popen[str],
+) -> None:
     """A shell waits for the process that it has started: that one has to stop too."""
     assert program.stdin is not None
     assert program.stdout is not None
     command, watcher = command_of(program), psutil.Process(program.pid)
     for _ in range(2):
         program.send_signal(signal.SIGTSTP)
-        wait_until(lambda: {each.status() for each in (command, watcher)} == {psutil.STATUS_STOPPED})
+        wait_until(
+            lambda: {each.status() for each in (command, watcher)} == {psutil.STATUS_STOPPED}
+        )
         program.send_signal(signal.SIGCONT)
         program.stdin.write("on\n")
         assert program.stdout.readline() == "on\n"
@@ -60,7 +67,9 @@ def test_ctrl_z_stops_a_command_and_its_watcher_and_both_go_on(program: subproce
     assert program.wait(60) == 5
 
 
-def test_a_signal_reaches_the_command_and_its_exit_code_the_shell(program: subprocess.Popen[str]) -> None:
+def test_a_signal_reaches_the_command_and_its_exit_code_the_shell(
+    program: subprocess.Popen[str],
+) -> None:
     command_of(program)
     program.send_signal(signal.SIGTERM)
     assert program.wait(60) == 7

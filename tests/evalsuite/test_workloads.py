@@ -40,16 +40,23 @@ from evalsuite.workloads.workload import Workload
 
 # Samples, and at most how many of them the data set itself has twice.
 SIZES = {
-    "digits-mlp": (1797, 10), "moons-mlp": (1000, 10), "iris-mlp": (150, 10),
-    "mnist-cnn": (5000, 10), "fashion-mlp": (70_000, 100), "adult-mlp": (48_842, 100),
-}  # fmt: skip
+    "digits-mlp": (1797, 10),
+    "moons-mlp": (1000, 10),
+    "iris-mlp": (150, 10),
+    "mnist-cnn": (5000, 10),
+    "fashion-mlp": (70_000, 100),
+    "adult-mlp": (48_842, 100),
+}
 SMALL = ("digits-mlp", "digits-cnn", "digits-resnet", "digits-vit", "moons-mlp", "iris-mlp")
 LARGE = [slow(name) for name in ("mnist-cnn", "fashion-mlp", "adult-mlp")]
 # Test inputs as they were before there were other splits: committed rows are of them.
 FIRST_SPLIT = {
-    "digits-mlp": "4670fa27444f", "digits-tiny-mlp": "4670fa27444f", "digits-vit": "4670fa27444f",
-    "iris-mlp": "8835eb49b82d", "mnist-cnn": "b42fdf0bf78d",
-}  # fmt: skip
+    "digits-mlp": "4670fa27444f",
+    "digits-tiny-mlp": "4670fa27444f",
+    "digits-vit": "4670fa27444f",
+    "iris-mlp": "8835eb49b82d",
+    "mnist-cnn": "b42fdf0bf78d",
+}
 LANGUAGE = ("text-gpt", "text-gpt-geglu")
 
 
@@ -84,7 +91,9 @@ def test_parts_are_disjoint_complete_stratified_and_repeatable(name: str) -> Non
     across = sum(map(len, each)) - len(whole)
     assert across <= doubles <= own_doubles
     shares = torch.bincount(data.train.targets) / len(data.train)
-    for part, other in zip(parts, [again.train, again.calibration, again.validation, again.test], strict=True):
+    for part, other in zip(
+        parts, [again.train, again.calibration, again.validation, again.test], strict=True
+    ):
         assert torch.equal(part.inputs, other.inputs)
         assert torch.equal(part.targets, other.targets)
         assert part.inputs.dtype == torch.float32
@@ -92,12 +101,17 @@ def test_parts_are_disjoint_complete_stratified_and_repeatable(name: str) -> Non
         assert 0 <= part.inputs.min() <= part.inputs.max() <= 1
     ends = data.train.inputs.min().item(), data.train.inputs.max().item()
     assert (ends == (0.0, 1.0)) == (name != "moons-mlp")  # whose ends are those of rounded numbers
-    assert (data.domain, data.classes, data.input_shape) == ((0.0, 1.0), len(shares), data.test.inputs.shape[1:])
+    assert (data.domain, data.classes, data.input_shape) == (
+        (0.0, 1.0),
+        len(shares),
+        data.test.inputs.shape[1:],
+    )
     assert data.fingerprint == load("workloads", name).target().fingerprint()
 
 
 @pytest.mark.parametrize(
-    "name", ["digits-mlp", "digits-tiny-mlp", "digits-vit", "iris-mlp", "moons-mlp", slow("mnist-cnn")]
+    "name",
+    ["digits-mlp", "digits-tiny-mlp", "digits-vit", "iris-mlp", "moons-mlp", slow("mnist-cnn")],
 )
 def test_each_split_cuts_the_same_samples_another_way(name: str) -> None:
     kind = load("workloads", name).target
@@ -105,7 +119,10 @@ def test_each_split_cuts_the_same_samples_another_way(name: str) -> None:
     first = FIRST_SPLIT.get(name)  # the moons are computed, and their last bits are the processor's
     assert first in (None, sha256(cut[0].test.inputs.numpy().tobytes()).hexdigest()[:12])
     tests = [{row.tobytes() for row in data.test.inputs.flatten(1).numpy()} for data in cut]
-    assert all(len(one - other) > len(one) // 3 for one, other in zip(tests, tests[1:] + tests[:1], strict=True))
+    assert all(
+        len(one - other) > len(one) // 3
+        for one, other in zip(tests, tests[1:] + tests[:1], strict=True)
+    )
     for data in cut:
         check_disjoint(data)
         assert [len(part) for part in (data.train, data.validation, data.test)] == [
@@ -134,7 +151,9 @@ def test_the_initial_weights_do_not_depend_on_the_activation(name: str) -> None:
 
         torch.manual_seed(3)
         state = workload.build(activation).state_dict()
-        states.append({name: value for name, value in state.items() if value.ndim > 0 and value.numel() > 1})
+        states.append(
+            {name: value for name, value in state.items() if value.ndim > 0 and value.numel() > 1}
+        )
         asked.append(channels)
     assert asked[0]
     assert all(each == asked[0] for each in asked)
@@ -171,10 +190,14 @@ def test_residual_blocks_add_what_their_equation_says() -> None:
     x = torch.randn(3, 4, 7, 8, dtype=torch.float64)
 
     def normalised(y: torch.Tensor, norm: nn.BatchNorm2d) -> torch.Tensor:
-        return (y - norm.running_mean[:, None, None]) / (norm.running_var[:, None, None] + norm.eps).sqrt()
+        return (y - norm.running_mean[:, None, None]) / (
+            norm.running_var[:, None, None] + norm.eps
+        ).sqrt()
 
     first, norm, _, second, last = block.residual
-    inner = functional.gelu(normalised(functional.conv2d(x, first.weight, stride=2, padding=1), norm))
+    inner = functional.gelu(
+        normalised(functional.conv2d(x, first.weight, stride=2, padding=1), norm)
+    )
     residual = normalised(functional.conv2d(inner, second.weight, padding=1), last)
     short = normalised(functional.conv2d(x, block.shortcut[0].weight, stride=2), block.shortcut[1])
     assert residual.shape == short.shape == (3, 6, 4, 4)
@@ -219,7 +242,9 @@ def test_a_network_whose_lambda_was_folded_in_some_places_survives_saving(tmp_pa
     folded = fold_hardness(module, made.example(2))
     assert {found.traits.name for found in census(folded)} == {"gelu", "lambda-gelu"}
     found = restored(replace(made, module=folded), tmp_path, workload).module
-    assert [each.traits.name for each in census(found)] == [each.traits.name for each in census(folded)]
+    assert [each.traits.name for each in census(found)] == [
+        each.traits.name for each in census(folded)
+    ]
     assert torch.equal(found(made.example(5)), folded(made.example(5)))
 
 
@@ -232,14 +257,18 @@ def test_lambda_per_channel_and_the_temperature_survive_saving(tmp_path: Path) -
             layer.set_hardness(1 + torch.rand(layer.s.shape))
     made = Network("x", module, (1, 8, 8), 10, swap_to_relu(module))
     loaded = restored(made, tmp_path, workload).module
-    assert [each.temperature for each in loaded.modules() if isinstance(each, LambdaGELU)] == [0.3] * 4
+    assert [each.temperature for each in loaded.modules() if isinstance(each, LambdaGELU)] == [
+        0.3
+    ] * 4
     x = torch.rand(5, 1, 8, 8)
     assert torch.equal(loaded(x), module(x))
 
 
 def test_a_network_of_another_architecture_is_refused(tmp_path: Path) -> None:
     workload = load("workloads", "digits-mlp").target()
-    other = nn.Sequential(nn.Linear(64, 5), nn.GELU(), nn.Linear(5, 5), nn.GELU(), nn.Linear(5, 5), nn.Linear(5, 10))
+    other = nn.Sequential(
+        nn.Linear(64, 5), nn.GELU(), nn.Linear(5, 5), nn.GELU(), nn.Linear(5, 5), nn.Linear(5, 10)
+    )
     with pytest.raises(ValueError, match="does not fit the architecture of DigitsMLP"):
         save_network(Network("x", other.eval(), (64,), 10), tmp_path / "n", workload)
     mixed = nn.Sequential(nn.Linear(64, 5), nn.GELU(), nn.Linear(5, 5), nn.ReLU(), nn.Linear(5, 10))
@@ -248,7 +277,9 @@ def test_a_network_of_another_architecture_is_refused(tmp_path: Path) -> None:
 
     class Random(DigitsMLP):
         def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
-            return nn.Sequential(Written(lambda _, x: functional.dropout(x)), super().build(activation))
+            return nn.Sequential(
+                Written(lambda _, x: functional.dropout(x)), super().build(activation)
+            )
 
     with pytest.raises(ValueError, match="untrained: the module is random in evaluation mode"):
         check_savable(Random(), data_of("digits-mlp"), lambda _: nn.GELU())
@@ -258,9 +289,14 @@ def test_irises_are_scaled_by_the_training_part_alone() -> None:
     data, raw = IrisMLP().data(), load_iris().data
     assert (data.train.inputs.amin(0) == 0).all()
     assert (data.train.inputs.amax(0) == 1).all()
-    # Lengths have one decimal, so that a column's range in training is found by its number of steps.
-    everything = torch.cat([part.inputs for part in (data.train, data.calibration, data.validation, data.test)])
-    steps = torch.stack([column.unique().diff().min().reciprocal().round() for column in data.train.inputs.T])
+    # Lengths have one decimal, so that a column's range in training is found by its number of
+    # steps.
+    everything = torch.cat(
+        [part.inputs for part in (data.train, data.calibration, data.validation, data.test)]
+    )
+    steps = torch.stack(
+        [column.unique().diff().min().reciprocal().round() for column in data.train.inputs.T]
+    )
     torch.testing.assert_close(everything * steps, (everything * steps).round(), atol=1e-4, rtol=0)
     whole = torch.from_numpy(np.ptp(raw, axis=0) * 10).round()
     assert bool((steps <= whole).all())
@@ -271,7 +307,9 @@ def test_moons_are_short_numbers_and_always_the_same(monkeypatch: pytest.MonkeyP
     data = MoonsMLP().data()
     units = data.train.inputs * 1024
     assert torch.equal(units, units.round())
-    assert all(not bool((part.inputs == end).any()) for part in (data.train, data.test) for end in (0, 1))
+    assert all(
+        not bool((part.inputs == end).any()) for part in (data.train, data.test) for end in (0, 1)
+    )
     monkeypatch.setattr(moons, "_SEED", 7)
     with pytest.raises(ValueError, match="make_moons of this scikit-learn gives other points"):
         MoonsMLP().data()
@@ -294,7 +332,11 @@ def test_the_fingerprint_of_irises_is_the_file() -> None:
 )
 def test_architectures(name: str, options: dict[str, str], widths: list[int]) -> None:
     asked: list[int] = []
-    module = load("workloads", name).target(**options).build(lambda count: asked.append(count) or nn.ReLU())
+    module = (
+        load("workloads", name)
+        .target(**options)
+        .build(lambda count: asked.append(count) or nn.ReLU())
+    )
     linear = [each for each in module.modules() if isinstance(each, nn.Linear)]
     assert [linear[0].in_features, *[each.out_features for each in linear]] == widths
     assert asked == widths[1:]  # the last one is dropped
@@ -311,11 +353,17 @@ def test_moons_start_as_if_their_inputs_were_wider() -> None:
 
 @pytest.mark.parametrize(
     ("name", "variant", "least"),
-    [("moons-mlp", "gelu", 0.97), ("iris-mlp", "relu", 0.93), ("digits-tiny-mlp", "relu", 0.9),
-     ("digits-resnet", "annealed", 0.95)],
-)  # fmt: skip
+    [
+        ("moons-mlp", "gelu", 0.97),
+        ("iris-mlp", "relu", 0.93),
+        ("digits-tiny-mlp", "relu", 0.9),
+        ("digits-resnet", "annealed", 0.95),
+    ],
+)
 @pytest.mark.slow
-def test_they_learn_in_their_own_budget(network: MakeNetwork, name: str, variant: str, least: float) -> None:
+def test_they_learn_in_their_own_budget(
+    network: MakeNetwork, name: str, variant: str, least: float
+) -> None:
     workload = load("workloads", name).target()
     test = workload.data().test
     module = network(name, variant, epochs=workload.epochs).module
@@ -341,14 +389,21 @@ def with_shared(count: int, one: str, other: str) -> Data:
 
 @pytest.mark.parametrize(
     ("one", "other", "size"),
-    [("train", "test", 300), ("train", "calibration", 200), ("calibration", "validation", 200),
-     ("validation", "test", 200), ("train", "validation", 200), ("calibration", "test", 200)],
-)  # fmt: skip
+    [
+        ("train", "test", 300),
+        ("train", "calibration", 200),
+        ("calibration", "validation", 200),
+        ("validation", "test", 200),
+        ("train", "validation", 200),
+        ("calibration", "test", 200),
+    ],
+)
 def test_parts_that_share_samples_are_refused_by_name(one: str, other: str, size: int) -> None:
     few = 2 + size // 100
     check_disjoint(with_shared(few, one, other))
     with pytest.raises(
-        ValueError, match=f"the parts {one} and {other} share {few + 1} of {size} samples: .* give each"
+        ValueError,
+        match=f"the parts {one} and {other} share {few + 1} of {size} samples: .* give each",
     ):
         check_disjoint(with_shared(few + 1, one, other))
 
@@ -360,7 +415,9 @@ def test_a_part_that_is_wholly_another_and_one_in_its_memory_are_refused_however
     data = made()
     both = torch.cat([data.train.inputs, data.test.inputs])
     off_by_one = replace(
-        data, train=Split(both[:1001], torch.zeros(1001).long()), test=Split(both[1000:], torch.zeros(300).long())
+        data,
+        train=Split(both[:1001], torch.zeros(1001).long()),
+        test=Split(both[1000:], torch.zeros(300).long()),
     )
     with pytest.raises(ValueError, match="the parts train and test share 1 of 300 samples"):
         check_disjoint(off_by_one)
@@ -369,4 +426,6 @@ def test_a_part_that_is_wholly_another_and_one_in_its_memory_are_refused_however
 def test_equal_inputs_with_other_targets_are_other_samples() -> None:
     """So real data pass that have a few rows twice."""
     data = made()
-    check_disjoint(replace(data, test=Split(data.train.inputs[:300].clone(), data.train.targets[:300] + 1)))
+    check_disjoint(
+        replace(data, test=Split(data.train.inputs[:300].clone(), data.train.targets[:300] + 1))
+    )

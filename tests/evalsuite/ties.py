@@ -1,4 +1,6 @@
-"""Tiny networks whose outputs come within a few float32 ulps of a property's threshold, somewhere in a small box."""
+"""Tiny networks whose outputs come within a few float32 ulps of a property's threshold,
+somewhere in a small box.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,11 @@ class Tie:
 
 
 def tie(folder: Path, seed: int) -> Tie:
-    """An MLP of one or two inputs; the threshold is a few ulps from a value in its box, or the box is a few ulps wide.
+    """An MLP of one or two inputs; the threshold is a few ulps from a value in its box, or the box
+    is a few ulps wide.
 
-    Some have a large bias that is added and taken away again, as in a sum that float32 rounds coarsely; of some the
-    box holds no float32 point.
+    Some have a large bias that is added and taken away again, as in a sum that float32 rounds
+    coarsely; of some the box holds no float32 point.
     """
     random = np.random.default_rng(seed)
     inputs, hidden = int(random.integers(1, 3)), int(random.integers(1, 5))
@@ -33,7 +36,11 @@ def tie(folder: Path, seed: int) -> Tie:
     shift = random.standard_normal(hidden).astype(np.float32)
     last = random.standard_normal((1, hidden)).astype(np.float32)
     great = np.float32(random.choice([0.0, 2.0**10, 2.0**20, 2.0**24]))
-    layers = [(first, shift), (last, np.array([great], np.float32)), (np.eye(1, dtype=np.float32), -np.array([great]))]
+    layers = [
+        (first, shift),
+        (last, np.array([great], np.float32)),
+        (np.eye(1, dtype=np.float32), -np.array([great])),
+    ]
     center = random.uniform(-1, 1, inputs).astype(np.float32)
     width = random.choice([0.0, 2.0**-24, 2.0**-10, 0.5])
     lower, upper = center.astype(float) - width, center.astype(float) + width
@@ -47,13 +54,18 @@ def tie(folder: Path, seed: int) -> Tie:
         * float(random.choice([0.25, 1, 8, 64, 512]))
     )
     threshold = value + ulps * float(random.choice([1.0, 1.0, max(float(great), 1.0)]))
-    path, ends = folder / f"tie{seed}", [(f"{a:.60f}", f"{b:.60f}") for a, b in zip(lower, upper, strict=True)]
+    path, ends = (
+        folder / f"tie{seed}",
+        [(f"{a:.60f}", f"{b:.60f}") for a, b in zip(lower, upper, strict=True)],
+    )
     sign = random.choice([">=", "<="])
     return Tie(
         network(path.with_suffix(".onnx"), layers),
         property_of(path.with_suffix(".vnnlib"), ends, 1, f"({sign} Y_0 {threshold:.60f})"),
-        layers, lower.tolist(), upper.tolist(),
-    )  # fmt: skip
+        layers,
+        lower.tolist(),
+        upper.tolist(),
+    )
 
 
 def evaluated(layers: list[tuple[np.ndarray, np.ndarray]], points: np.ndarray) -> np.ndarray:
@@ -68,5 +80,8 @@ def exact(layers: list[tuple[np.ndarray, np.ndarray]], point: list[Fraction]) ->
     for number, (weight, bias) in enumerate(layers):
         point = [max(each, Fraction(0)) for each in point] if number else point
         rows = zip(weight.tolist(), bias.tolist(), strict=True)
-        point = [sum((Fraction(w) * x for w, x in zip(row, point, strict=True)), Fraction(b)) for row, b in rows]
+        point = [
+            sum((Fraction(w) * x for w, x in zip(row, point, strict=True)), Fraction(b))
+            for row, b in rows
+        ]
     return point[0]

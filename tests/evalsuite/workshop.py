@@ -1,4 +1,6 @@
-"""Whole runs through the command line, with stages that behave and stages that do not; jobs that end at once."""
+"""Whole runs through the command line, with stages that behave and stages that do not; jobs that
+end at once.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from evalsuite.results import read_results
 from evalsuite.run.child import Assignment, Found
 
 TROUBLE = Path(__file__).parent.parent / "trouble"
-# A job in the background of a shell script, as some CI runs the tests, ignores Ctrl-C; a user's terminal does not.
+# A job in the background of a shell script, as some CI runs the tests, ignores Ctrl-C; a user's
+# terminal does not.
 _HEARS = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
 COMMAND = [sys.executable, "-c", f"{_HEARS}; from evalsuite.cli import main; main()"]
 HEAD = """\
@@ -48,9 +51,15 @@ class Workshop:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process of its own needs to see the same packages as this one, and those in `path`."""
+        """What a process of its own needs to see the same packages as this one, and those in
+        `path`.
+        """
         paths = [str(self.path), *filter(None, [os.environ.get("PYTHONPATH")])]
-        return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "EVALSUITE_CACHE": str(self.cache)}
+        return {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(paths),
+            "EVALSUITE_CACHE": str(self.cache),
+        }
 
     def recipe(self, steps: str, head: str = HEAD) -> Path:
         path = self.folder / "recipe.yaml"
@@ -59,12 +68,19 @@ class Workshop:
 
     def start(self, *words: object) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*COMMAND, *map(str, words)], cwd=self.folder, env=self.environment, text=True, start_new_session=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            [*COMMAND, *map(str, words)],
+            cwd=self.folder,
+            env=self.environment,
+            text=True,
+            start_new_session=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
 
     def call(self, *words: object) -> subprocess.CompletedProcess[str]:
-        """In this process, which has the libraries loaded; in one of its own where other packages are installed."""
+        """In this process, which has the libraries loaded; in one of its own where other
+        packages are installed.
+        """
         if self.path == TROUBLE:
             done = call(*words, EVALSUITE_CACHE=str(self.cache))
             return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
@@ -82,7 +98,8 @@ class Workshop:
 class AtOnce(runs.AtOnce):
     """Notes what it runs, at most two at a time.
 
-    With `made`, jobs hand on a network, another one each time it differs; `handover` is the one that they took.
+    With `made`, jobs hand on a network, another one each time it differs; `handover` is the one
+    that they took.
     """
 
     def __init__(self, slow: float = 0.0, workers: int = 2, made: str = "") -> None:
@@ -111,7 +128,9 @@ def git(folder: Path, *words: str) -> str:
     """What git says in this folder, whatever repository a hook that runs the tests is of."""
     command = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", *words]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    return subprocess.run(command, check=True, capture_output=True, text=True, env=clean).stdout.strip()
+    return subprocess.run(
+        command, check=True, capture_output=True, text=True, env=clean
+    ).stdout.strip()
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:

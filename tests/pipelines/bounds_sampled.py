@@ -1,4 +1,6 @@
-"""What bounds are held against: points of boxes, and what a network computes there in float64 and in float32."""
+"""What bounds are held against: points of boxes, and what a network computes there in float64
+and in float32.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,10 @@ def boxes(
 ) -> list[Property]:
     """Around random centers, (count, *shape), the same each time; labels in turn."""
     middles = centers(count, *shape, generator=torch.Generator().manual_seed(0))
-    return [Property.robustness(each, sample=i, label=i % classes, eps=eps, domain=domain)
-            for i, each in enumerate(middles)]  # fmt: skip
+    return [
+        Property.robustness(each, sample=i, label=i % classes, eps=eps, domain=domain)
+        for i, each in enumerate(middles)
+    ]
 
 
 def around_0(*shape: int, generator: torch.Generator) -> torch.Tensor:
@@ -50,22 +54,33 @@ class Sampled:
         subject: the network.
         properties: their boxes.
         points: of each box, or how many random ones.
-        climbing: from how many of them each logit's ascent and descent begin, whose ends are points too.
+        climbing: from how many of them each logit's ascent and descent begin, whose ends are points
+            too.
     """
 
     def __init__(
-        self, subject: Network, properties: list[Property], points: int | list[torch.Tensor], *,
+        self,
+        subject: Network,
+        properties: list[Property],
+        points: int | list[torch.Tensor],
+        *,
         climbing: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.properties = properties
-        self.points = [points_in(each, points) for each in properties] if isinstance(points, int) else points
+        self.points = (
+            [points_in(each, points) for each in properties] if isinstance(points, int) else points
+        )
         self._exact = copy.deepcopy(subject.module).double().eval()
         if climbing:
-            self.points = [self._climbed(*each, climbing) for each in zip(properties, self.points, strict=True)]
+            self.points = [
+                self._climbed(*each, climbing) for each in zip(properties, self.points, strict=True)
+            ]
         self._inputs = list[dict[str, torch.Tensor]]()
         self.logits = [self._run(each) for each in self.points]
         with torch.no_grad():
-            self._off = [self._rounding(subject, *each) for each in zip(properties, self.points, strict=True)]
+            self._off = [
+                self._rounding(subject, *each) for each in zip(properties, self.points, strict=True)
+            ]
 
     def _climbed(self, region: Property, points: torch.Tensor, count: int) -> torch.Tensor:
         size = 0.2 * (region.upper - region.lower)
@@ -96,13 +111,21 @@ class Sampled:
     def _rounding(self, subject: Network, region: Property, points: torch.Tensor) -> torch.Tensor:
         """How far float32 is off; corners that it rounds outward are not in the box."""
         single = points.float()
-        inside = ((single.double() >= region.lower) & (single.double() <= region.upper)).flatten(1).all(1)
+        inside = (
+            ((single.double() >= region.lower) & (single.double() <= region.upper))
+            .flatten(1)
+            .all(1)
+        )
         assert inside.sum() >= len(points) / 4
-        off: torch.Tensor = subject.module(single[inside]).double() - self._exact(single[inside].double())
+        off: torch.Tensor = subject.module(single[inside]).double() - self._exact(
+            single[inside].double()
+        )
         return off
 
     def check(self, found: Margins, layers: Sequence[str] = ()) -> None:
-        """That nothing is outside: logits, margins, errors of float32, and inputs of what `layers` name."""
+        """That nothing is outside: logits, margins, errors of float32, and inputs of what
+        `layers` name.
+        """
         for row, each in enumerate(self.properties):
             logits, off = self.logits[row], self._off[row]
             others = [j for j in range(logits.shape[1]) if j != each.label]
@@ -117,7 +140,9 @@ class Sampled:
                 assert ((low - slack <= value) & (value <= high + slack)).all()
 
 
-def check_each(propagation: Propagation, sampled: Sampled, methods: Sequence[str] = METHODS) -> dict[str, Margins]:
+def check_each(
+    propagation: Propagation, sampled: Sampled, methods: Sequence[str] = METHODS
+) -> dict[str, Margins]:
     """The bounds by these methods, which are finite and hold."""
     found = {method: propagation.bounds(sampled.properties, method) for method in methods}
     for each in found.values():

@@ -28,7 +28,9 @@ def written(
     table: bool = False,
     zero_point: int = 0,
 ) -> Path:
-    """A random network: linear, requantized as ReLU is (or to a grid with a table of GELU behind), ..., logits."""
+    """A random network: linear, requantized as ReLU is (or to a grid with a table of GELU
+    behind), ..., logits.
+    """
     rng = np.random.default_rng(seed)
     operations: list[Operation] = []
     given, last = Grid(1 / 255, zero_point, 0, 255), INPUT
@@ -45,7 +47,9 @@ def written(
             out = Grid(0.02, 9, 0, 255)
             operations.append(make_table(f"table{depth}", (last,), GELU, 1.0, given, out))
             given, last = out, f"table{depth}"
-    network = IntegerNetwork(Grid(1 / 255, zero_point, 0, 255), (sizes[0],), tuple(operations), given, rounding)
+    network = IntegerNetwork(
+        Grid(1 / 255, zero_point, 0, 255), (sizes[0],), tuple(operations), given, rounding
+    )
     write_integer_onnx(network, path)
     return path
 
@@ -53,7 +57,9 @@ def written(
 def in_runtime(path: Path, points: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     session = open_onnx(path)
     shape = session.get_inputs()[0].shape[1:]
-    return np.asarray(session.run(None, {INPUT: points.astype(np.uint8).reshape(-1, *shape)})[0]).astype(np.int64)
+    return np.asarray(
+        session.run(None, {INPUT: points.astype(np.uint8).reshape(-1, *shape)})[0]
+    ).astype(np.int64)
 
 
 def violated(path: Path, query: Query) -> bool:

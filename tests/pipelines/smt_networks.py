@@ -41,12 +41,18 @@ def linear(weight: list[list[float]], bias: list[float]) -> nn.Linear:
 
 def of(*layers: nn.Module) -> Network:
     linears = [layer for layer in layers if isinstance(layer, nn.Linear)]
-    return Network("tiny", nn.Sequential(*layers).eval(), (linears[0].in_features,), linears[-1].out_features)
+    return Network(
+        "tiny", nn.Sequential(*layers).eval(), (linears[0].in_features,), linears[-1].out_features
+    )
 
 
-def bench_of(inputs: torch.Tensor, targets: torch.Tensor, folder: Path, time_limit: float = 60.0) -> Bench:
+def bench_of(
+    inputs: torch.Tensor, targets: torch.Tensor, folder: Path, time_limit: float = 60.0
+) -> Bench:
     classes = int(targets.max()) + 1
-    return written_bench(Split(inputs, targets), classes, folder, domain=(-10.0, 10.0), time_limit=time_limit)
+    return written_bench(
+        Split(inputs, targets), classes, folder, domain=(-10.0, 10.0), time_limit=time_limit
+    )
 
 
 def box(lower: Sequence[float], upper: Sequence[float], label: int = 0) -> Property:
@@ -96,10 +102,19 @@ def around(network: Network, eps: float, seed: int) -> Property:
 
 @torch.no_grad()
 def odd_network(seed: int, kind: str) -> tuple[Network, Property]:
-    """Random networks with ties, duplicates, constants and tiny weights, and boxes with sides of no width."""
+    """Random networks with ties, duplicates, constants and tiny weights, and boxes with sides of
+    no width.
+    """
     chance = random.Random(seed)
     inputs = chance.randint(1, 4)
-    network = chain([inputs, *(chance.randint(2, 7) for _ in range(chance.randint(0, 2))), chance.randint(2, 4)], seed)
+    network = chain(
+        [
+            inputs,
+            *(chance.randint(2, 7) for _ in range(chance.randint(0, 2))),
+            chance.randint(2, 4),
+        ],
+        seed,
+    )
     layers = [layer for layer in network.module if isinstance(layer, nn.Linear)]
     for layer in layers:
         if kind in ("quarters", "integers"):
@@ -122,7 +137,9 @@ def odd_network(seed: int, kind: str) -> tuple[Network, Property]:
         layers[0].bias[0] = -1000.0
         layers[0].weight[-1] = 0.0
     center = torch.randint(-4, 5, (inputs,)).double() / 4
-    reach = torch.tensor([chance.choice([0.0, 0.25, 0.5, 1.0, chance.random()]) for _ in range(inputs)]).double()
+    reach = torch.tensor(
+        [chance.choice([0.0, 0.25, 0.5, 1.0, chance.random()]) for _ in range(inputs)]
+    ).double()
     label = int(network.module(center.float()[None]).argmax())
     return network, Property(0, label, float(reach.max()), center - reach, center + reach)
 
@@ -137,11 +154,18 @@ class ExactJudge:
         return self.near([Fraction(value) for value in point.tolist()])
 
     def near(self, point: Sequence[Fraction]) -> torch.Tensor | None:
-        asked, ends = self._asked, zip(self._asked.lower.fractions(), point, self._asked.upper.fractions(), strict=True)
+        asked, ends = (
+            self._asked,
+            zip(self._asked.lower.fractions(), point, self._asked.upper.fractions(), strict=True),
+        )
         assert all(low <= value <= high for low, value, high in ends)
         logits = asked.network.logits(point)
         margins = [asked.value(row, logits) for row in range(asked.rows.bias.shape[0])]
-        return None if min(margins) > 0 else torch.tensor([float(value) for value in point], dtype=torch.float64)
+        return (
+            None
+            if min(margins) > 0
+            else torch.tensor([float(value) for value in point], dtype=torch.float64)
+        )
 
 
 def plain_encoding(network: Network, property_: Property) -> str:
@@ -149,23 +173,39 @@ def plain_encoding(network: Network, property_: Property) -> str:
     solver = z3.Solver()
     solver.set("timeout", 240_000)
     state = [z3.Real(f"x{i}") for i in range(property_.lower.numel())]
-    for variable, low, high in zip(state, property_.lower.tolist(), property_.upper.tolist(), strict=True):
-        solver.add(variable >= z3.Q(*low.as_integer_ratio()), variable <= z3.Q(*high.as_integer_ratio()))
+    for variable, low, high in zip(
+        state, property_.lower.tolist(), property_.upper.tolist(), strict=True
+    ):
+        solver.add(
+            variable >= z3.Q(*low.as_integer_ratio()), variable <= z3.Q(*high.as_integer_ratio())
+        )
     for layer in network.module:
         if isinstance(layer, nn.ReLU):
             state = [z3.If(each > 0, each, 0) for each in state]
             continue
         rows = zip(layer.weight.tolist(), layer.bias.tolist(), strict=True)
         state = [
-            sum((z3.Q(*w.as_integer_ratio()) * x for w, x in zip(row, state, strict=True)), z3.Q(*b.as_integer_ratio()))
+            sum(
+                (z3.Q(*w.as_integer_ratio()) * x for w, x in zip(row, state, strict=True)),
+                z3.Q(*b.as_integer_ratio()),
+            )
             for row, b in rows
         ]
-    solver.add(z3.Or([state[property_.label] <= each for i, each in enumerate(state) if i != property_.label]))
+    solver.add(
+        z3.Or(
+            [state[property_.label] <= each for i, each in enumerate(state) if i != property_.label]
+        )
+    )
     return str(solver.check())
 
 
 def decide_exactly(
-    network: Network, property_: Property, *, rows: Affine | None = None, seconds: float = 60.0, nodes: int = 100_000
+    network: Network,
+    property_: Property,
+    *,
+    rows: Affine | None = None,
+    seconds: float = 60.0,
+    nodes: int = 100_000,
 ) -> Decided:
     """The verdict in exact arithmetic on rows over the outputs; None for the label's margins."""
     exact = read(network)
@@ -178,7 +218,9 @@ def decider(network: Network) -> Callable[..., Decided]:
     """Decides properties of a network with curved activations."""
     exact = read_curved(network)
     judge = Judge(network, exact, 0)
-    return lambda property_, **limits: decide_rows(Asked.robustness(exact, property_), judge.at(property_), **limits)
+    return lambda property_, **limits: decide_rows(
+        Asked.robustness(exact, property_), judge.at(property_), **limits
+    )
 
 
 def onnx_of(network: Network) -> bytes:
@@ -192,14 +234,18 @@ def onnx_of(network: Network) -> bytes:
     for index, layer in enumerate(network.module):
         if isinstance(layer, nn.Linear):
             parts = {f"w{index}": layer.weight, f"b{index}": layer.bias}
-            tensors += [numpy_helper.from_array(part.detach().numpy(), name) for name, part in parts.items()]
+            tensors += [
+                numpy_helper.from_array(part.detach().numpy(), name) for name, part in parts.items()
+            ]
             current = add("Gemm", current, *parts, transB=1)
         elif isinstance(layer, nn.GELU):
             current = add("Gelu", current, approximate=layer.approximate)
         elif isinstance(layer, nn.SiLU):
             current = add("Mul", current, add("Sigmoid", current))
         elif isinstance(layer, (LambdaGELU, Swish)):
-            tensors.append(numpy_helper.from_array(layer.hardness.detach().numpy().reshape(1, 1), f"h{index}"))
+            tensors.append(
+                numpy_helper.from_array(layer.hardness.detach().numpy().reshape(1, 1), f"h{index}")
+            )
             scaled = add("Mul", f"h{index}", current)
             if isinstance(layer, Swish):
                 current = add("Mul", current, add("Sigmoid", scaled))
@@ -210,7 +256,9 @@ def onnx_of(network: Network) -> bytes:
     return model_of(nodes, tensors, network.input_shape[0], network.classes)
 
 
-def model_of(nodes: list[onnx.NodeProto], tensors: list[onnx.TensorProto], inputs: int, outputs: int) -> bytes:
+def model_of(
+    nodes: list[onnx.NodeProto], tensors: list[onnx.TensorProto], inputs: int, outputs: int
+) -> bytes:
     """A file of a graph from "input" to what the last node gives."""
     ends = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", size])

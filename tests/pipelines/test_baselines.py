@@ -1,4 +1,6 @@
-"""What studies are held against: n-grams by hand and against a sum over all bytes, and the power of a paired t test."""
+"""What studies are held against: n-grams by hand and against a sum over all bytes, and the power
+of a paired t test.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,16 @@ from evalsuite.workloads.text import windows as tensor_windows
 
 
 def test_ngrams_by_hand() -> None:
-    """Of "abab": after nothing a and b twice each; after a always b, twice; after b only a, once."""
+    """Of "abab": after nothing a and b twice each; after a always b, twice; after b only a,
+    once.
+    """
     model = Ngrams(b"abab", 2)
     unigram = (2 + 2 / 256) / 6
     assert model.probability(b"", ord("a")) == pytest.approx(unigram)
     assert model.probability(b"a", ord("b")) == pytest.approx((2 + unigram) / 3)
     assert model.probability(b"xb", ord("a")) == pytest.approx((1 + unigram) / 2)
-    assert model.probability(b"z", ord("a")) == pytest.approx(unigram)  # Never seen: the shorter context.
+    # Never seen: the shorter context.
+    assert model.probability(b"z", ord("a")) == pytest.approx(unigram)
     first, second = model.probability(b"a", ord("b")), model.probability(b"ab", ord("z"))
     assert model.bits([(b"abz", 1)]) == pytest.approx(-(math.log2(first) + math.log2(second)) / 2)
     with pytest.raises(ValueError, match="order must be >= 1"):
@@ -41,7 +46,10 @@ def test_ngrams_are_a_distribution(context: bytes) -> None:
 def test_windows_are_those_that_the_network_is_tested_on(length: int) -> None:
     text = bytes(range(length))
     split = tensor_windows(text, 4)
-    wanted = [(bytes(a.tolist()), bytes(b.tolist())) for a, b in zip(split.inputs, split.targets, strict=True)]
+    wanted = [
+        (bytes(a.tolist()), bytes(b.tolist()))
+        for a, b in zip(split.inputs, split.targets, strict=True)
+    ]
     assert [(window[:-1], window[given:]) for window, given in byte_windows(text, 4)] == wanted
     assert token_windows(text, [1] * length, 4) == byte_windows(text, 4)
 
@@ -59,13 +67,17 @@ def test_xz_knows_the_text_of_training() -> None:
 
 @pytest.mark.parametrize(("seeds", "level"), [(5, 0.05), (5, 0.05 / 7), (10, 0.05), (3, 0.05)])
 def test_a_detectable_difference_has_the_power_that_was_asked(seeds: int, level: float) -> None:
-    """Integrated over what the seeds' deviation may be: the chance that |mean| is beyond its critical value."""
+    """Integrated over what the seeds' deviation may be: the chance that |mean| is beyond its
+    critical value.
+    """
     size = detectable(0.02, seeds, level)
     critical, shift = t.ppf(1 - level / 2, seeds - 1), math.sqrt(seeds) * size / 0.02
 
     def resolved(spread: float) -> float:
         beyond = critical * spread / math.sqrt(seeds - 1)
-        return float(chi.pdf(spread, seeds - 1) * (norm.sf(beyond - shift) + norm.cdf(-beyond - shift)))
+        return float(
+            chi.pdf(spread, seeds - 1) * (norm.sf(beyond - shift) + norm.cdf(-beyond - shift))
+        )
 
     assert quad(resolved, 0, np.inf)[0] == pytest.approx(0.8, abs=1e-6)
     with pytest.raises(ValueError, match="no such test"):
@@ -81,11 +93,21 @@ def test_contrasts_are_paired_means_of_whole_endpoints() -> None:
         ("annealed", "b"): (0.8,),
     }
     rows = [
-        {"workload": "w", "variant": variant, "seed": seed, "step": step, "metric": "accuracy", "setting": "",
-         "sample": np.nan, "value": value}
-        for (variant, step), every in values.items() for seed, value in enumerate(every)
-    ]  # fmt: skip
-    assert gaps(pd.DataFrame(rows), asked) == {"w": [pytest.approx(0.1)]}  # Seed 1 lacks a step of one arm.
+        {
+            "workload": "w",
+            "variant": variant,
+            "seed": seed,
+            "step": step,
+            "metric": "accuracy",
+            "setting": "",
+            "sample": np.nan,
+            "value": value,
+        }
+        for (variant, step), every in values.items()
+        for seed, value in enumerate(every)
+    ]
+    # Seed 1 lacks a step of one arm.
+    assert gaps(pd.DataFrame(rows), asked) == {"w": [pytest.approx(0.1)]}
 
 
 @pytest.mark.slow

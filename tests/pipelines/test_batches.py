@@ -1,4 +1,6 @@
-"""No stage runs a whole test set as one batch: data that are read as they are asked for, a thousand at a time."""
+"""No stage runs a whole test set as one batch: data that are read as they are asked for, a
+thousand at a time.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ STAGES = {
     "swap-certificate": {"samples": 3, "hardness": (1.0,), "sweep_samples": 2},
     "bounds": {"samples": 1050, "eps": (0.01,), "methods": ("ibp",), "restarts": 0},
     "smt": {"samples": 3, "proofs": False},
-}  # fmt: skip
+}
 
 
 class Read(Samples):
@@ -46,14 +48,29 @@ def read(split: Split) -> Split:
 
 @pytest.mark.parametrize("name", STAGES)
 @pytest.mark.slow
-def test_no_stage_asks_for_more_than_a_batch(name: str, network: MakeNetwork, bench: MakeBench) -> None:
+def test_no_stage_asks_for_more_than_a_batch(
+    name: str, network: MakeNetwork, bench: MakeBench
+) -> None:
     trained, there = network("iris-mlp", "annealed"), bench("iris-mlp")
     stage = load("stages", name).target(**STAGES[name])
-    parts = {part: read(getattr(there.data, part)) for part in ("train", "calibration", "validation", "test")}
-    metrics: list[Metric] = stage.run(trained, replace(there, data=replace(there.data, **parts))).metrics
+    parts = {
+        part: read(getattr(there.data, part))
+        for part in ("train", "calibration", "validation", "test")
+    }
+    metrics: list[Metric] = stage.run(
+        trained, replace(there, data=replace(there.data, **parts))
+    ).metrics
     # The same numbers as of the same samples in memory.
     held = {part: Split(each.inputs.inputs, each.targets) for part, each in parts.items()}
     expected = stage.run(trained, replace(there, data=replace(there.data, **held))).metrics
-    wanted = {(each.name, *each.setting.items(), each.sample): each for each in expected if not each.timing}
-    found = {(each.name, *each.setting.items(), each.sample): each for each in metrics if not each.timing}
-    assert {key: each.value for key, each in found.items()} == {key: each.value for key, each in wanted.items()}
+    wanted = {
+        (each.name, *each.setting.items(), each.sample): each
+        for each in expected
+        if not each.timing
+    }
+    found = {
+        (each.name, *each.setting.items(), each.sample): each for each in metrics if not each.timing
+    }
+    assert {key: each.value for key, each in found.items()} == {
+        key: each.value for key, each in wanted.items()
+    }

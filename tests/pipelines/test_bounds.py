@@ -1,4 +1,6 @@
-"""Bound propagation: hand-computed intervals, soundness by sampling, refusals, rounding and guards."""
+"""Bound propagation: hand-computed intervals, soundness by sampling, refusals, rounding and
+guards.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from evalsuite import (
     Unsupported,
     falsify,
     in_modules,
-)  # fmt: skip
+)
 from evalsuite.plugins import entries
 from pipelines.bounds import METHODS, Bounds, adapter
 from pipelines.bounds import propagation as propagation_module
@@ -37,13 +39,19 @@ MakeNetwork = Callable[..., Network]
 MakeBench = Callable[..., Bench]
 
 
-def each_method(propagation: Propagation, properties: list[Property]) -> Iterator[tuple[str, Margins]]:
-    """The bounds of each method that manages the network; only that of forward bounds may depend on it."""
+def each_method(
+    propagation: Propagation, properties: list[Property]
+) -> Iterator[tuple[str, Margins]]:
+    """The bounds of each method that manages the network; only that of forward bounds may depend
+    on it.
+    """
     found: Margins | None = None
     for method in METHODS if propagation.optimizes else METHODS[:-1]:
         try:
             # The last one starts from the one before it: that of CROWN.
-            found = propagation.bounds(properties, method, start=found if method == "alpha-crown" else None)
+            found = propagation.bounds(
+                properties, method, start=found if method == "alpha-crown" else None
+            )
             yield method, found
         except Unsupported as error:
             if "by forward" not in str(error):
@@ -51,7 +59,10 @@ def each_method(propagation: Propagation, properties: list[Property]) -> Iterato
 
 
 def two_by_two(activation: nn.Module) -> Network:
-    first, last = affine([[1.0, -1.0], [2.0, 1.0]], [0.0, -1.0]), affine([[1.0, 1.0], [-1.0, 2.0]], [0.5, 0.0])
+    first, last = (
+        affine([[1.0, -1.0], [2.0, 1.0]], [0.0, -1.0]),
+        affine([[1.0, 1.0], [-1.0, 2.0]], [0.5, 0.0]),
+    )
     return Network("hand", nn.Sequential(first, activation, last).eval(), (2,), 2)
 
 
@@ -68,7 +79,8 @@ def test_ibp_by_hand() -> None:
 def test_crown_by_hand() -> None:
     box = Property(0, 1, 0.0, torch.tensor([0.5, 0.0]).double(), torch.tensor([1.0, 0.25]).double())
     found = Propagation(two_by_two(nn.ReLU())).bounds([box], "crown")
-    # Both activations are on: the network is affine there, so the bound is exact: 1.5 y - 1.5, at y = 0.
+    # Both activations are on: the network is affine there, so the bound is exact: 1.5 y - 1.5, at y
+    # = 0.
     assert found.unstable.tolist() == [0]
     assert found.margins[0].tolist() == pytest.approx([-1.5], abs=1e-8)
     loose = Propagation(two_by_two(nn.ReLU())).bounds([box], "ibp")
@@ -95,7 +107,9 @@ def test_bounds_hold_in_sampled_points(
     assert tuple(found) == METHODS
     for each in found.values():
         sampled.check(each)
-    assert ((found["crown"].upper - found["crown"].lower) < (found["ibp"].upper - found["ibp"].lower)).all()
+    assert (
+        (found["crown"].upper - found["crown"].lower) < (found["ibp"].upper - found["ibp"].lower)
+    ).all()
     assert (found["alpha-crown"].margins >= found["crown"].margins).all()
     assert (found["crown"].unstable <= found["ibp"].unstable).all()
 
@@ -123,7 +137,9 @@ def test_batches_do_not_matter(network: MakeNetwork, bench: MakeBench) -> None:
     assert torch.equal(whole.unstable, parts.unstable)
 
 
-def test_a_conversion_that_computes_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_conversion_that_computes_something_else_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     right = propagation_module.stepped
 
     def off(traced: fx.GraphModule) -> nn.Module:
@@ -132,7 +148,9 @@ def test_a_conversion_that_computes_something_else_is_refused(monkeypatch: pytes
         return found
 
     monkeypatch.setattr(propagation_module, "stepped", off)
-    with pytest.raises(Unsupported, match="auto_LiRPA's conversion of the network computes another function"):
+    with pytest.raises(
+        Unsupported, match="auto_LiRPA's conversion of the network computes another function"
+    ):
         Propagation(two_by_two(nn.ReLU()))
 
 
@@ -150,12 +168,17 @@ def test_bounds_that_are_not_numbers_prove_nothing() -> None:
         assert not holds(number, torch.full_like(number, useless))
 
 
-def twice(join: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Callable[[nn.Module], nn.Module]:
+def twice(
+    join: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> Callable[[nn.Module], nn.Module]:
     def make(act: nn.Module) -> nn.Module:
         return Written(
             lambda m, x: m.c(join(m.b(m.act(m.a(x.flatten(1)))), m.act(m.a(x.flatten(1))))),
-            a=nn.Linear(25, 6), b=nn.Linear(6, 6), c=nn.LazyLinear(4), act=act,
-        )  # fmt: skip
+            a=nn.Linear(25, 6),
+            b=nn.Linear(6, 6),
+            c=nn.LazyLinear(4),
+            act=act,
+        )
 
     return make
 
@@ -164,42 +187,133 @@ def chain(*layers: nn.Module) -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(4))
 
 
-# Each operator that is allowed, with the ONNX name that it has in the graph, and each kind of window.
+# Each operator that is allowed, with the ONNX name that it has in the graph, and each kind of
+# window.
 ARCHITECTURES: dict[str, tuple[str, Callable[[nn.Module], nn.Module]]] = {
-    "plain": ("Conv Flatten Gemm", lambda act: chain(nn.Conv2d(1, 3, 3, 2, 1), act, nn.Conv2d(3, 2, 2, 1, 1), act)),
-    "rectangle": ("Conv", lambda act: chain(nn.Conv2d(1, 3, 3, 2), act, nn.Conv2d(3, 2, (1, 3), padding=(0, 1)), act)),
-    "strides": ("Conv", lambda act: chain(nn.Conv2d(1, 3, 3, 1, 1), act, nn.Conv2d(3, 2, 2, (1, 2), 1), act)),
-    "dilated": ("Conv", lambda act: chain(nn.Conv2d(1, 3, 2, 1, 1, 2), act, nn.Conv2d(3, 3, 3, 1, 1, 1, 3), act)),
-    "average": ("AveragePool", lambda act: chain(nn.Conv2d(1, 3, 3, 1, 1), act, nn.AvgPool2d(2), nn.Conv2d(3, 2, 2))),
-    "maximum": ("MaxPool", lambda act: chain(nn.Conv2d(1, 3, 3, 1, 1), act, nn.MaxPool2d(2), nn.Conv2d(3, 2, 2))),
-    "global": ("GlobalAveragePool", lambda act: chain(nn.Conv2d(1, 3, 3), act, nn.AdaptiveAvgPool2d(1))),
-    "norm": ("BatchNormalization", lambda act: chain(nn.Conv2d(1, 3, 3), act, nn.BatchNorm2d(3), act)),
+    "plain": (
+        "Conv Flatten Gemm",
+        lambda act: chain(nn.Conv2d(1, 3, 3, 2, 1), act, nn.Conv2d(3, 2, 2, 1, 1), act),
+    ),
+    "rectangle": (
+        "Conv",
+        lambda act: chain(nn.Conv2d(1, 3, 3, 2), act, nn.Conv2d(3, 2, (1, 3), padding=(0, 1)), act),
+    ),
+    "strides": (
+        "Conv",
+        lambda act: chain(nn.Conv2d(1, 3, 3, 1, 1), act, nn.Conv2d(3, 2, 2, (1, 2), 1), act),
+    ),
+    "dilated": (
+        "Conv",
+        lambda act: chain(nn.Conv2d(1, 3, 2, 1, 1, 2), act, nn.Conv2d(3, 3, 3, 1, 1, 1, 3), act),
+    ),
+    "average": (
+        "AveragePool",
+        lambda act: chain(nn.Conv2d(1, 3, 3, 1, 1), act, nn.AvgPool2d(2), nn.Conv2d(3, 2, 2)),
+    ),
+    "maximum": (
+        "MaxPool",
+        lambda act: chain(nn.Conv2d(1, 3, 3, 1, 1), act, nn.MaxPool2d(2), nn.Conv2d(3, 2, 2)),
+    ),
+    "global": (
+        "GlobalAveragePool",
+        lambda act: chain(nn.Conv2d(1, 3, 3), act, nn.AdaptiveAvgPool2d(1)),
+    ),
+    "norm": (
+        "BatchNormalization",
+        lambda act: chain(nn.Conv2d(1, 3, 3), act, nn.BatchNorm2d(3), act),
+    ),
     "add": ("Add", twice(torch.add)),
     "sub": ("", twice(torch.sub)),
     "cat": ("Concat", twice(lambda one, other: torch.cat([one, other], 1))),
-    "constant": ("", lambda act: Written(lambda m, x: 1 - m.act(m.a(x.flatten(1) - 0.5)),
-                                                     a=nn.Linear(25, 4), act=act)),
-    "unsqueeze": ("Flatten", lambda act: Written(lambda m, x: m.b(m.act(m.a(x.flatten(1))).unsqueeze(1).flatten(1)),
-                                                   a=nn.Linear(25, 6), b=nn.Linear(6, 4), act=act)),
-    "reshape": ("Flatten", lambda act: Written(lambda m, x: m.b(m.act(m.a(x)).reshape(-1, 75)),
-                                               a=nn.Conv2d(1, 3, 3, padding=1), b=nn.Linear(75, 4), act=act)),
-    "gather": ("", lambda act: Written(lambda m, x: m.b(m.act(m.a(x.flatten(1)))[:, [2, 0, 1, 1]]),
-                                       a=nn.Linear(25, 6), b=nn.Linear(4, 4), act=act)),
-    "folded": ("Conv", lambda act: chain(nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), act,
-                                         nn.Conv2d(4, 4, 3, padding=1, groups=2), act)),
-    "dropout": ("Conv", lambda act: chain(nn.Conv2d(1, 4, 3, 1, 1), act, nn.Dropout2d(), nn.Conv2d(4, 4, 3, 2), act)),
-    "residual": ("Add", lambda act: Written(lambda m, x: m.c(torch.relu((y := m.act(m.a(x))) + m.b(y)).flatten(1)),
-                                            a=nn.Conv2d(1, 3, 3, padding=1), b=nn.Conv2d(3, 3, 3, padding=1),
-                                            c=nn.LazyLinear(4), act=act)),
-    "view": ("Flatten", lambda act: Written(lambda m, x: m.b(m.act(m.a(x)).view(len(x), -1)),
-                                            a=nn.Conv2d(1, 3, 3, padding=1), b=nn.Linear(75, 4), act=act)),
-    "one dimension": ("", lambda act: Written(
-        lambda m, x: m.c(m.act(m.b(m.act(m.a(x.flatten(2))))).flatten(1)),
-        a=nn.Conv1d(1, 3, 4, 2, 1), b=nn.ConvTranspose1d(3, 2, 3, 2), c=nn.LazyLinear(4), act=act)),
-    "three dimensions": ("", lambda act: Written(
-        lambda m, x: m.c(m.act(m.b(m.act(m.a(x.reshape(-1, 1, 5, 5, 1))))).flatten(1)),
-        a=nn.Conv3d(1, 3, (2, 3, 1), (1, 2, 1)), b=nn.ConvTranspose3d(3, 2, (1, 2, 2)), c=nn.LazyLinear(4), act=act)),
-}  # fmt: skip
+    "constant": (
+        "",
+        lambda act: Written(
+            lambda m, x: 1 - m.act(m.a(x.flatten(1) - 0.5)), a=nn.Linear(25, 4), act=act
+        ),
+    ),
+    "unsqueeze": (
+        "Flatten",
+        lambda act: Written(
+            lambda m, x: m.b(m.act(m.a(x.flatten(1))).unsqueeze(1).flatten(1)),
+            a=nn.Linear(25, 6),
+            b=nn.Linear(6, 4),
+            act=act,
+        ),
+    ),
+    "reshape": (
+        "Flatten",
+        lambda act: Written(
+            lambda m, x: m.b(m.act(m.a(x)).reshape(-1, 75)),
+            a=nn.Conv2d(1, 3, 3, padding=1),
+            b=nn.Linear(75, 4),
+            act=act,
+        ),
+    ),
+    "gather": (
+        "",
+        lambda act: Written(
+            lambda m, x: m.b(m.act(m.a(x.flatten(1)))[:, [2, 0, 1, 1]]),
+            a=nn.Linear(25, 6),
+            b=nn.Linear(4, 4),
+            act=act,
+        ),
+    ),
+    "folded": (
+        "Conv",
+        lambda act: chain(
+            nn.Conv2d(1, 4, 3, bias=False),
+            nn.BatchNorm2d(4),
+            act,
+            nn.Conv2d(4, 4, 3, padding=1, groups=2),
+            act,
+        ),
+    ),
+    "dropout": (
+        "Conv",
+        lambda act: chain(
+            nn.Conv2d(1, 4, 3, 1, 1), act, nn.Dropout2d(), nn.Conv2d(4, 4, 3, 2), act
+        ),
+    ),
+    "residual": (
+        "Add",
+        lambda act: Written(
+            lambda m, x: m.c(torch.relu((y := m.act(m.a(x))) + m.b(y)).flatten(1)),
+            a=nn.Conv2d(1, 3, 3, padding=1),
+            b=nn.Conv2d(3, 3, 3, padding=1),
+            c=nn.LazyLinear(4),
+            act=act,
+        ),
+    ),
+    "view": (
+        "Flatten",
+        lambda act: Written(
+            lambda m, x: m.b(m.act(m.a(x)).view(len(x), -1)),
+            a=nn.Conv2d(1, 3, 3, padding=1),
+            b=nn.Linear(75, 4),
+            act=act,
+        ),
+    ),
+    "one dimension": (
+        "",
+        lambda act: Written(
+            lambda m, x: m.c(m.act(m.b(m.act(m.a(x.flatten(2))))).flatten(1)),
+            a=nn.Conv1d(1, 3, 4, 2, 1),
+            b=nn.ConvTranspose1d(3, 2, 3, 2),
+            c=nn.LazyLinear(4),
+            act=act,
+        ),
+    ),
+    "three dimensions": (
+        "",
+        lambda act: Written(
+            lambda m, x: m.c(m.act(m.b(m.act(m.a(x.reshape(-1, 1, 5, 5, 1))))).flatten(1)),
+            a=nn.Conv3d(1, 3, (2, 3, 1), (1, 2, 1)),
+            b=nn.ConvTranspose3d(3, 2, (1, 2, 2)),
+            c=nn.LazyLinear(4),
+            act=act,
+        ),
+    ),
+}
 
 
 def made(kind: str, activation: Callable[[], nn.Module], seed: int) -> nn.Module:
@@ -228,10 +342,13 @@ def test_every_allowed_operator_has_a_network_here() -> None:
 
 
 @pytest.mark.parametrize(
-    ("activation", "seed"), [(nn.ReLU, 0), slow(nn.GELU, 1), slow(lambda: LambdaGELU(hardness=30.0), 2)]
+    ("activation", "seed"),
+    [(nn.ReLU, 0), slow(nn.GELU, 1), slow(lambda: LambdaGELU(hardness=30.0), 2)],
 )
 @pytest.mark.parametrize("kind", ARCHITECTURES)
-def test_every_operator_is_bounded_soundly(kind: str, activation: Callable[[], nn.Module], seed: int) -> None:
+def test_every_operator_is_bounded_soundly(
+    kind: str, activation: Callable[[], nn.Module], seed: int
+) -> None:
     subject = Network(kind, made(kind, activation, seed), (1, 5, 5), 4)
     properties = boxes((1, 5, 5), 0.3, 3, 4)
     sampled, propagation = Sampled(subject, properties, 500), Propagation(subject, iterations=3)
@@ -243,8 +360,11 @@ def test_every_operator_is_bounded_soundly(kind: str, activation: Callable[[], n
 
 
 def test_the_rounding_bound_by_hand() -> None:
-    # relu(x + 2048) - 2048, x in [0, 1]: u (1 + 2) (1 + 2048) for the first sum, the same again for the second one.
-    module = nn.Sequential(affine([[1.0]], [2048.0]), nn.ReLU(), affine([[1.0], [0.0]], [-2048.0, 0.0])).eval()
+    # relu(x + 2048) - 2048, x in [0, 1]: u (1 + 2) (1 + 2048) for the first sum, the same again for
+    # the second one.
+    module = nn.Sequential(
+        affine([[1.0]], [2048.0]), nn.ReLU(), affine([[1.0], [0.0]], [-2048.0, 0.0])
+    ).eval()
     rounding = Rounding(in_modules(module, torch.rand(2, 1), exact=True))
     single, double = rounding.errors(torch.zeros(1, 1).double(), torch.ones(1, 1).double())
     assert single[0, 0].item() == pytest.approx(3 * 2.0**-24 * (2049 + 2049 + 2048), rel=1e-5)
@@ -254,7 +374,9 @@ def test_the_rounding_bound_by_hand() -> None:
 
 @pytest.mark.parametrize("big", [2048.0, 2.0**24])
 def test_what_float32_loses_is_not_proven(big: float) -> None:
-    module = nn.Sequential(affine([[1.0]], [big]), nn.ReLU(), affine([[1.0], [0.0]], [-big, 0.0])).eval()
+    module = nn.Sequential(
+        affine([[1.0]], [big]), nn.ReLU(), affine([[1.0], [0.0]], [-big, 0.0])
+    ).eval()
     box = Property(0, 0, 0.0, torch.tensor([4e-5]).double(), torch.tensor([4.1e-5]).double())
     assert falsify(module, [box], seed=0)[0] is not None
     propagation = Propagation(Network("n", module, (1,), 2))
@@ -265,7 +387,9 @@ def test_what_float32_loses_is_not_proven(big: float) -> None:
 @pytest.mark.parametrize("last", [[[1e20], [5e19]], [[1e-40], [0.0]]])
 def test_what_overflows_float32_is_not_proven(last: list[list[float]]) -> None:
     middle = [] if last[0][0] > 1 else [affine([[1e20]], [0.0]), nn.ReLU()]
-    module = nn.Sequential(affine([[1e20]], [0.0]), nn.ReLU(), *middle, affine(last, [0.0, 0.0])).eval()
+    module = nn.Sequential(
+        affine([[1e20]], [0.0]), nn.ReLU(), *middle, affine(last, [0.0, 0.0])
+    ).eval()
     box = Property(0, 0, 0.0, torch.tensor([0.5]).double(), torch.tensor([1.0]).double())
     propagation = Propagation(Network("n", module, (1,), 2))
     for method in METHODS:
@@ -277,7 +401,9 @@ def test_what_overflows_float32_is_not_proven(last: list[list[float]]) -> None:
 
 # x relu6(x + 3) and x (1 + erf x), which some kernels compute on the way, and others do not.
 @pytest.mark.parametrize(("act", "at", "times"), [(nn.Hardswish(), 1e38, 6), (nn.GELU(), 2e38, 2)])
-def test_what_overflows_float32_within_an_activation_is_not_proven(act: nn.Module, at: float, times: int) -> None:
+def test_what_overflows_float32_within_an_activation_is_not_proven(
+    act: nn.Module, at: float, times: int
+) -> None:
     module = nn.Sequential(act, affine([[1.0], [0.0]], [0.0, 0.0])).eval()
     box = Property(0, 0, 0.0, torch.tensor([0.9 * at]).double(), torch.tensor([at]).double())
     assert (torch.tensor(at) * times).isinf()
@@ -291,20 +417,30 @@ def test_bounds_of_an_input_as_it_is_hold_its_ends() -> None:
 
 
 def test_what_float32_computes_is_held_against_its_bound() -> None:
-    module = nn.Sequential(affine([[1.0]], [2048.0]), nn.ReLU(), affine([[1.0], [0.0]], [-2048.0, 0.0])).eval()
-    propagation, regions = Propagation(Network("n", module, (1,), 2)), Regions.of(boxes((1,), 0.1, classes=2))
+    module = nn.Sequential(
+        affine([[1.0]], [2048.0]), nn.ReLU(), affine([[1.0], [0.0]], [-2048.0, 0.0])
+    ).eval()
+    propagation, regions = (
+        Propagation(Network("n", module, (1,), 2)),
+        Regions.of(boxes((1,), 0.1, classes=2)),
+    )
     bound = torch.full((3, 2), 1e-3).double()
     propagation._check_rounding(regions, bound)
     propagation._check_rounding(regions, torch.full_like(bound, torch.inf))
     with pytest.raises(Unsupported, match="beyond its bound"):
         propagation._check_rounding(regions, bound / 100)
-    between = Property(0, 0, 0.0, *torch.tensor([[0.3 + 1e-12], [0.3 + 2e-12]], dtype=torch.float64))
-    propagation._check_rounding(Regions.of([between]), bound[:1] / 100)  # there is no float32 number in it
+    between = Property(
+        0, 0, 0.0, *torch.tensor([[0.3 + 1e-12], [0.3 + 2e-12]], dtype=torch.float64)
+    )
+    # there is no float32 number in it
+    propagation._check_rounding(Regions.of([between]), bound[:1] / 100)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_weights_that_are_not_finite_are_refused(value: float) -> None:
-    module = nn.Sequential(affine([[value]], [0.0]), nn.ReLU(), affine([[1.0], [0.0]], [0.0, 0.0])).eval()
+    module = nn.Sequential(
+        affine([[value]], [0.0]), nn.ReLU(), affine([[1.0], [0.0]], [0.0, 0.0])
+    ).eval()
     with pytest.raises(Unsupported, match=r"0\.weight has values that are not finite"):
         Propagation(Network("n", module, (1,), 2))
 
@@ -331,7 +467,10 @@ def dense(last: nn.Module) -> nn.Module:
         (functional(torch.erf), "erf"),
         (functional(lambda y: torch.relu(y).cumsum(1)), "CumulativeSum"),
         (Written(lambda m, x: m.a(x.flatten(1).float()), a=nn.Linear(64, 10)), "fails in float64"),
-        (dense(nn.PReLU(10)), r"2\.pair \(greater\): .* slopes a it is torch\.relu\(x\) - a \* torch\.relu\(-x\)"),
+        (
+            dense(nn.PReLU(10)),
+            r"2\.pair \(greater\): .* slopes a it is torch\.relu\(x\) - a \* torch\.relu\(-x\)",
+        ),
         (
             nn.Sequential(nn.MaxPool2d(3, 2, ceil_mode=True), nn.Flatten(), nn.Linear(16, 10)),
             r"MaxPool2d with ceil_mode",
@@ -345,13 +484,17 @@ def test_what_can_not_be_bounded_is_refused_by_name(module: nn.Module, name: str
 
 
 @pytest.mark.parametrize(("module", "name"), [(functional(torch.erf), "erf")])
-def test_what_no_engine_can_bound_is_refused_by_the_stage(module: nn.Module, name: str, bench: MakeBench) -> None:
+def test_what_no_engine_can_bound_is_refused_by_the_stage(
+    module: nn.Module, name: str, bench: MakeBench
+) -> None:
     with pytest.raises(Unsupported, match=name):
         Bounds().run(Network("refused", module.eval(), (64,), 10), bench("digits-mlp"))
 
 
 class OffInCorners(Engine):
-    """An engine whose lower bounds are right in the center of a box only, if it uses patches or `always`."""
+    """An engine whose lower bounds are right in the center of a box only, if it uses patches or
+    `always`.
+    """
 
     always = False
 
@@ -369,13 +512,19 @@ class OffInCorners(Engine):
 def test_bounds_that_exclude_a_corner_are_computed_by_matrices(
     network: MakeNetwork, bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    subject, given, stage = network("digits-cnn", "relu"), bench("digits-cnn"), Bounds(eps=(0.01,), samples=2)
+    subject, given, stage = (
+        network("digits-cnn", "relu"),
+        bench("digits-cnn"),
+        Bounds(eps=(0.01,), samples=2),
+    )
     right = stage.run(subject, given).metrics
     monkeypatch.setattr(propagation_module, "Engine", OffInCorners)
     with pytest.raises(Unsupported, match="exclude a value of the network"):
         Propagation(subject).bounds(given.properties(0.01, 2), "crown")
     again = stage.run(subject, given).metrics
-    widths = [[each.value for each in metrics if each.name == "bound_width"] for metrics in (right, again)]
+    widths = [
+        [each.value for each in metrics if each.name == "bound_width"] for metrics in (right, again)
+    ]
     assert widths[0] == pytest.approx(widths[1], rel=1e-6)
     monkeypatch.setattr(OffInCorners, "always", True)
     with pytest.raises(Unsupported, match="exclude a value of the network"):
@@ -385,12 +534,12 @@ def test_bounds_that_exclude_a_corner_are_computed_by_matrices(
 @pytest.mark.slow
 def test_another_process_gives_the_same_bounds(capsys: pytest.CaptureFixture[str]) -> None:
     code = (
-        "import torch; from torch import nn; from evalsuite import Network, Property\n"
-        "from pipelines.bounds.propagation import Propagation\n"
-        "torch.manual_seed(0); module = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 3)).eval()\n"
-        "box = Property.robustness(torch.full((4,), 0.5), sample=0, label=0, eps=0.3, domain=(0.0, 1.0))\n"
-        "found = Propagation(Network('n', module, (4,), 3)).bounds([box], 'alpha-crown')\n"
-        "print(found.margins.tolist(), found.lower.tolist())"
+        "import torch; from torch import nn; from evalsuite import Network, Property\nfrom"
+        " pipelines.bounds.propagation import Propagation\ntorch.manual_seed(0); module ="
+        " nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 3)).eval()\nbox ="
+        " Property.robustness(torch.full((4,), 0.5), sample=0, label=0, eps=0.3, domain=(0.0,"
+        " 1.0))\nfound = Propagation(Network('n', module, (4,), 3)).bounds([box],"
+        " 'alpha-crown')\nprint(found.margins.tolist(), found.lower.tolist())"
     )
     command = [sys.executable, "-W", "error::DeprecationWarning", "-c", code]
     first = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -399,8 +548,11 @@ def test_another_process_gives_the_same_bounds(capsys: pytest.CaptureFixture[str
     assert first.startswith("[[")
 
 
-# Those that train or swap with other activations than the default's are the recipe's to parametrise.
-REGISTERED = [each.name for each in entries("variants") if each.name not in ("trained", "swapped", "given")]
+# Those that train or swap with other activations than the default's are the recipe's to
+# parametrise.
+REGISTERED = [
+    each.name for each in entries("variants") if each.name not in ("trained", "swapped", "given")
+]
 VARIANTS = ["gelu", "relu", "prelu", *REGISTERED]
 
 
@@ -417,7 +569,13 @@ VARIANTS = ["gelu", "relu", "prelu", *REGISTERED]
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_no_point_lies_outside_on_any_variant(
-    workload: str, epochs: int, count: int, points: int, variants: list[str], network: MakeNetwork, bench: MakeBench
+    workload: str,
+    epochs: int,
+    count: int,
+    points: int,
+    variants: list[str],
+    network: MakeNetwork,
+    bench: MakeBench,
 ) -> None:
     networks = 0
     for variant in variants:
@@ -434,7 +592,9 @@ def test_no_point_lies_outside_on_any_variant(
 
 
 def test_auto_lirpa_leaves_the_depth_of_calls_as_it_was() -> None:
-    """It raises the limit to a million for the whole process, and deeply nested JSON then ended it by a crash."""
+    """It raises the limit to a million for the whole process, and deeply nested JSON then ended
+    it by a crash.
+    """
     code = (
         "import sys; before = sys.getrecursionlimit(); import pipelines.bounds.adapter; "
         "assert sys.getrecursionlimit() == before"

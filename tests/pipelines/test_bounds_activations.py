@@ -1,4 +1,6 @@
-"""Activations as operators of auto_LiRPA: every row, its hardness and its rounding; against sampling."""
+"""Activations as operators of auto_LiRPA: every row, its hardness and its rounding; against
+sampling.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,17 @@ from evalsuite import (
     Unsupported,
     census,
     in_modules,
-)  # fmt: skip
+)
 from evalsuite.plugins import load_all
 from pipelines.bounds import METHODS, curved
 from pipelines.bounds.propagation import Propagation
 from pipelines.bounds.rounding import Rounding
 
-ROWS = {each.target.name: each.target for each in load_all("activations") if isinstance(each.target, Activation)}
+ROWS = {
+    each.target.name: each.target
+    for each in load_all("activations")
+    if isinstance(each.target, Activation)
+}
 OTHERS = {"hard-tanh": nn.Hardtanh, "clip 0.2 to 1": partial(nn.Hardtanh, 0.2, 1.0)}
 POINTS = 1000
 
@@ -54,7 +60,8 @@ NAMES = [*(each for each in ROWS if each not in ("relu", "identity")), *OTHERS]
 
 
 @pytest.mark.parametrize(
-    ("first", "second"), list(zip(NAMES[::2], [*NAMES[1::2], NAMES[0]][: len(NAMES[::2])], strict=True))
+    ("first", "second"),
+    list(zip(NAMES[::2], [*NAMES[1::2], NAMES[0]][: len(NAMES[::2])], strict=True)),
 )
 def test_every_row_is_bounded_soundly(first: str, second: str) -> None:
     subject = network(make(first), make(second), 4.0)
@@ -65,7 +72,10 @@ def test_every_row_is_bounded_soundly(first: str, second: str) -> None:
     found = check_each(propagation, Sampled(subject, properties, POINTS))
     assert (found["crown"].margins >= found["ibp"].margins).all()
     assert (found["alpha-crown"].margins >= found["crown"].margins).all()
-    widths = {method: (each.upper - each.lower).unflatten(0, (2, 3)).mean((1, 2)) for method, each in found.items()}
+    widths = {
+        method: (each.upper - each.lower).unflatten(0, (2, 3)).mean((1, 2))
+        for method, each in found.items()
+    }
     assert (widths["crown"] < 0.9 * widths["ibp"]).all()
 
 
@@ -77,9 +87,16 @@ def test_hardness_per_channel_and_per_feature(kind: Callable[..., nn.Module]) ->
     of_images = nn.Sequential(nn.Conv2d(1, 6, 2), act, nn.Flatten(), nn.Linear(24, 3)).eval()
     of_tokens = nn.Sequential(nn.Linear(3, 3), last, nn.Flatten(), nn.Linear(6, 3)).eval()
     tokens = Network("tokens", of_tokens, (2, 3), 3)
-    for subject in (network(act, kind(hardness=3.0), 2.0), Network("images", of_images, (1, 3, 3), 3), tokens):
+    for subject in (
+        network(act, kind(hardness=3.0), 2.0),
+        Network("images", of_images, (1, 3, 3), 3),
+        tokens,
+    ):
         properties = boxes_around(subject.input_shape, 0.2, centers=around_0, domain=(-9.0, 9.0))
-        propagation, sampled = Propagation(subject, iterations=3), Sampled(subject, properties, POINTS)
+        propagation, sampled = (
+            Propagation(subject, iterations=3),
+            Sampled(subject, properties, POINTS),
+        )
         if subject is not tokens:
             check_each(propagation, sampled)
             continue
@@ -89,15 +106,22 @@ def test_hardness_per_channel_and_per_feature(kind: Callable[..., nn.Module]) ->
 
 @pytest.mark.parametrize(
     "acts",
-    [*((nn.LeakyReLU(slope), nn.PReLU(init=slope)) for slope in (-0.5, 0.0, 0.3, 1.0, 2.0)),
-     # Beyond the threshold the module is the identity, log(1 + exp(-threshold)) / beta below the function.
-     *((nn.Softplus(*numbers),) * 2 for numbers in ((1.0, 20.0), (3.0, 20.0), (0.5, 60.0)))],
+    [
+        *((nn.LeakyReLU(slope), nn.PReLU(init=slope)) for slope in (-0.5, 0.0, 0.3, 1.0, 2.0)),
+        # Beyond the threshold the module is the identity, log(1 + exp(-threshold)) / beta below the
+        # function.
+        *((nn.Softplus(*numbers),) * 2 for numbers in ((1.0, 20.0), (3.0, 20.0), (0.5, 60.0))),
+    ],
     ids=lambda acts: str(acts[0]),
-)  # fmt: skip
-def test_leaky_relus_of_any_slope_and_softplus_with_its_threshold(acts: tuple[nn.Module, nn.Module]) -> None:
+)
+def test_leaky_relus_of_any_slope_and_softplus_with_its_threshold(
+    acts: tuple[nn.Module, nn.Module],
+) -> None:
     soft = isinstance(acts[0], nn.Softplus)
     subject = network(*acts, 12.0 if soft else 2.0)
-    check_each(Propagation(subject, iterations=3), Sampled(subject, boxes(0.4 if soft else 0.3), POINTS))
+    check_each(
+        Propagation(subject, iterations=3), Sampled(subject, boxes(0.4 if soft else 0.3), POINTS)
+    )
 
 
 def errors(module: nn.Module) -> torch.Tensor:
@@ -107,7 +131,8 @@ def errors(module: nn.Module) -> torch.Tensor:
 
 
 def test_the_rounding_of_an_activation_by_hand() -> None:
-    # tanh(x), x in [0, 1]: tanh is off by 32 units of tanh(1) + 1 (1 + 1), plus what no product follows.
+    # tanh(x), x in [0, 1]: tanh is off by 32 units of tanh(1) + 1 (1 + 1), plus what no product
+    # follows.
     module = nn.Sequential(nn.Tanh(), nn.Linear(1, 1, bias=False)).eval()
     nn.init.ones_(module[1].weight)
     single = errors(module)
@@ -116,7 +141,8 @@ def test_the_rounding_of_an_activation_by_hand() -> None:
 
 
 def test_errors_pass_through_the_steepest_slope() -> None:
-    # After a sum that is off by 3 units of 2049, sigmoid is off by a quarter of that, relu2 by the slope 2 x.
+    # After a sum that is off by 3 units of 2049, sigmoid is off by a quarter of that, relu2 by the
+    # slope 2 x.
     for act, steepest in ((nn.Sigmoid(), 0.25), (ROWS["relu2"].make(1), 2.0)):
         module = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1), act, nn.Linear(1, 1)).eval()
         for layer, bias in ((module[0], 2048.0), (module[1], -2048.0), (module[3], 0.0)):
@@ -147,14 +173,20 @@ class Counterexample(nn.Module):
 
 
 def true_maximum(low: float, high: float) -> float:
-    slope = float(torch.tensor(1.01).double())  # the weight as float32 holds it; maths by the standard library
+    # the weight as float32 holds it; maths by the standard library
+    slope = float(torch.tensor(1.01).double())
     step = (high - low) / 200_000
-    return max(x * (0.5 * math.erfc(-x / math.sqrt(2)) - slope) for x in (low + i * step for i in range(200_001)))
+    return max(
+        x * (0.5 * math.erfc(-x / math.sqrt(2)) - slope)
+        for x in (low + i * step for i in range(200_001))
+    )
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_line_that_upstream_gets_wrong(method: str) -> None:
-    """gelu(x) - 1.01 x on [0.0001, 6]: auto_LiRPA 0.7.1's own GELU gives at most -0.00497; -0.00005 is taken."""
+    """gelu(x) - 1.01 x on [0.0001, 6]: auto_LiRPA 0.7.1's own GELU gives at most -0.00497;
+    -0.00005 is taken.
+    """
     subject = Network("counterexample", Counterexample().eval(), (1,), 1)
     box = Property(0, 0, 0.0, torch.tensor([1e-4]).double(), torch.tensor([6.0]).double())
     greatest = true_maximum(1e-4, 6.0)
@@ -186,7 +218,8 @@ class Dented(nn.Module):
     """GELU wherever a census looks."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        down, up = x.clamp(12.03125, 13), x.clamp(13, 13.96875)  # what float32 holds: no rounded number is bounded
+        # what float32 holds: no rounded number is bounded
+        down, up = x.clamp(12.03125, 13), x.clamp(13, 13.96875)
         return nn.functional.gelu(x) - 4 * (down - 12.03125) + 4 * (up - 13)
 
 
@@ -203,7 +236,9 @@ def patched() -> nn.Module:
 
 
 @pytest.mark.parametrize("activation", [Clipped(), patched(), hooked(), Dented()])
-def test_an_activation_that_does_more_than_its_row_is_bounded_as_what_it_does(activation: nn.Module) -> None:
+def test_an_activation_that_does_more_than_its_row_is_bounded_as_what_it_does(
+    activation: nn.Module,
+) -> None:
     subject, properties = network(activation, nn.ReLU(), 4.0), boxes(2.0)
     check_each(Propagation(subject), Sampled(subject, properties, POINTS), ("ibp", "crown"))
 
@@ -229,18 +264,24 @@ class BentDropout(nn.Dropout):
         return bent(x)
 
 
-@pytest.mark.parametrize("kind", ["norm hook", "dropout hook", "norm subclass", "dropout subclass", "norm forward"])
+@pytest.mark.parametrize(
+    "kind", ["norm hook", "dropout hook", "norm subclass", "dropout subclass", "norm forward"]
+)
 def test_what_hangs_on_norms_and_dropout_is_not_lost(kind: str) -> None:
     norm = BentNorm(1) if kind == "norm subclass" else nn.BatchNorm2d(1)
     drop = BentDropout() if kind == "dropout subclass" else nn.Dropout()
-    module = nn.Sequential(nn.Conv2d(1, 1, 4, bias=False), norm, nn.Flatten(), drop, nn.Linear(1, 2)).eval()
+    module = nn.Sequential(
+        nn.Conv2d(1, 1, 4, bias=False), norm, nn.Flatten(), drop, nn.Linear(1, 2)
+    ).eval()
     signs = torch.tensor([1.0, -1.0]).repeat(8).reshape(1, 1, 4, 4)
     with torch.no_grad():
         module[0].weight.copy_(signs)
         module[4].weight.copy_(torch.tensor([[1.0], [0.0]]))
         module[4].bias.copy_(torch.tensor([5.0, 0.0]))
     if kind.endswith("hook"):
-        module[1 if kind == "norm hook" else 3].register_forward_hook(lambda _, __, output: bent(output))
+        module[1 if kind == "norm hook" else 3].register_forward_hook(
+            lambda _, __, output: bent(output)
+        )
     if kind == "norm forward":
         norm.forward = types.MethodType(BentNorm.forward, norm)  # type: ignore[method-assign]
     point = 0.2999 * signs

@@ -1,4 +1,6 @@
-"""alpha-CROWN of all lines: never looser than of the margins' lines, sound, as tight as auto_LiRPA's own, limited."""
+"""alpha-CROWN of all lines: never looser than of the margins' lines, sound, as tight as
+auto_LiRPA's own, limited.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,16 @@ def made(kind: str, act: Act) -> Network:
     torch.manual_seed(1)
     layers: list[nn.Module] = [nn.Linear(4, 10), act(), nn.Linear(10, 10), act(), nn.Linear(10, 3)]
     if kind == "cnn":
-        layers = [nn.Conv2d(1, 3, 3, padding=1), act(), nn.Conv2d(3, 4, 3, stride=2, padding=1), act(), nn.Flatten(),
-                  nn.Linear(16, 8), act(), nn.Linear(8, 3)]  # fmt: skip
+        layers = [
+            nn.Conv2d(1, 3, 3, padding=1),
+            act(),
+            nn.Conv2d(3, 4, 3, stride=2, padding=1),
+            act(),
+            nn.Flatten(),
+            nn.Linear(16, 8),
+            act(),
+            nn.Linear(8, 3),
+        ]
     return Network(kind, nn.Sequential(*layers).eval(), SHAPES[kind], 3)
 
 
@@ -40,7 +50,9 @@ def asked(kind: str) -> list[Property]:
 
 def corners(box: Property) -> torch.Tensor:
     """All of a small box."""
-    shares = torch.tensor(list(itertools.product((0.0, 1.0), repeat=box.lower.numel())), dtype=torch.float64)
+    shares = torch.tensor(
+        list(itertools.product((0.0, 1.0), repeat=box.lower.numel())), dtype=torch.float64
+    )
     return box.lower + shares.reshape(-1, *box.lower.shape) * (box.upper - box.lower)
 
 
@@ -69,7 +81,8 @@ def test_bounds_of_relu_are_as_tight_as_those_of_the_library(kind: str) -> None:
     assert open_.sum() >= 3
     lost = ((theirs - found.margins) / theirs.abs())[open_]
     assert lost.mean() <= 0
-    if kind == "mlp":  # margins share the bounds of activations: of one property's, one may gain at the other's cost
+    # margins share the bounds of activations: of one property's, one may gain at the other's cost
+    if kind == "mlp":
         assert lost.max() <= 1e-4
 
 
@@ -83,21 +96,31 @@ def test_more_inputs_than_fit_are_treated_in_turn() -> None:
 
 def test_lines_that_do_not_fit_into_memory_are_left_out_and_told() -> None:
     network, properties = made("mlp", nn.ReLU), asked("mlp")
-    small, last = Propagation(network, iterations=5, memory=2**10), Propagation(network, iterations=5, all_lines=False)
+    small, last = (
+        Propagation(network, iterations=5, memory=2**10),
+        Propagation(network, iterations=5, all_lines=False),
+    )
     assert "do not fit into memory" in small.limited
     found, known = (each.bounds(properties, "alpha-crown").margins for each in (small, last))
     assert torch.allclose(found, known, atol=1e-9)
     one = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)).eval()
-    assert Propagation(Network("one", one, (4,), 3)).limited == ""  # there are no lines but the margins'
+    # there are no lines but the margins'
+    assert Propagation(Network("one", one, (4,), 3)).limited == ""
 
 
 def test_the_time_for_all_lines_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     network, properties = made("mlp", nn.ReLU), asked("mlp")
-    every, last = Propagation(network, iterations=8), Propagation(network, iterations=8, all_lines=False)
+    every, last = (
+        Propagation(network, iterations=8),
+        Propagation(network, iterations=8, all_lines=False),
+    )
     crown = every.bounds(properties, "crown")
-    whole, none = (each.bounds(properties, "alpha-crown", crown).margins.sum() for each in (every, last))
+    whole, none = (
+        each.bounds(properties, "alpha-crown", crown).margins.sum() for each in (every, last)
+    )
     ticks = itertools.count()
-    # A clock by which each look takes a second: all iterations on the margins' lines, and three on all.
+    # A clock by which each look takes a second: all iterations on the margins' lines, and three on
+    # all.
     monkeypatch.setattr(propagation_module.time, "monotonic", lambda: float(next(ticks)))
     short = every.bounds(properties, "alpha-crown", crown, seconds=15.0).margins.sum()
     assert next(ticks) < 20
@@ -115,7 +138,9 @@ def test_a_recipe_can_ask_for_the_margins_lines_alone(
 
     monkeypatch.setattr(certification, "Propagation", watched)
     for options in ({}, {"all_lines": False}):
-        stage = Bounds(eps=(0.0625,), samples=1, methods=("crown", "alpha-crown"), iterations=1, **options)
+        stage = Bounds(
+            eps=(0.0625,), samples=1, methods=("crown", "alpha-crown"), iterations=1, **options
+        )
         stage.run(network("digits-mlp", "gelu"), bench("digits-mlp"))
     assert seen == [True, False]
 
@@ -135,4 +160,6 @@ def test_chords_have_gradients_by_their_intervals_ends_and_lines_stay_what_they_
         down = node._lines(low - moved[0], high - moved[1], points)
         for part in (2, 3):  # above is a chord, below a tangent at the point
             (gradient,) = torch.autograd.grad(found[part].sum(), place, retain_graph=True)
-            assert torch.allclose(gradient, (up[part] - down[part]) / (2 * step), rtol=1e-3, atol=1e-6)
+            assert torch.allclose(
+                gradient, (up[part] - down[part]) / (2 * step), rtol=1e-3, atol=1e-6
+            )

@@ -29,9 +29,13 @@ METHODS = ("ibp", "crown-ibp", "crown")  # our own steps go backward alone
 
 
 class Mixed(nn.Module):
-    """One block of attention over positions made of one input, with a norm, a residual sum and a mean where asked."""
+    """One block of attention over positions made of one input, with a norm, a residual sum and a
+    mean where asked.
+    """
 
-    def __init__(self, positions: int, heads: int, size: int, *, causal: bool, norm: bool, act: nn.Module) -> None:
+    def __init__(
+        self, positions: int, heads: int, size: int, *, causal: bool, norm: bool, act: nn.Module
+    ) -> None:
         super().__init__()
         width = heads * size
         self.positions, self.heads, self.causal = positions, heads, causal
@@ -46,10 +50,15 @@ class Mixed(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = self.first(x).unflatten(1, (self.positions, -1))
         parts = [
-            each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in self.mix(self.norm(h)).chunk(3, dim=-1)
+            each.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for each in self.mix(self.norm(h)).chunk(3, dim=-1)
         ]
-        mixed = functional.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=self.causal)
-        y: torch.Tensor = self.last(self.act(h + self.out(mixed.transpose(1, 2).flatten(-2))).mean(1))
+        mixed = functional.scaled_dot_product_attention(
+            parts[0], parts[1], parts[2], is_causal=self.causal
+        )
+        y: torch.Tensor = self.last(
+            self.act(h + self.out(mixed.transpose(1, 2).flatten(-2))).mean(1)
+        )
         return y
 
 
@@ -58,7 +67,12 @@ def attending(seed: int) -> Network:
     torch.manual_seed(seed)
     act = (nn.GELU, nn.ReLU, nn.SiLU)[seed % 3]()
     module = Mixed(
-        2 + seed % 4, 1 + seed % 3, 1 + seed % 2 + seed // 2 % 2, causal=seed % 5 == 0, norm=seed % 2 == 1, act=act
+        2 + seed % 4,
+        1 + seed % 3,
+        1 + seed % 2 + seed // 2 % 2,
+        causal=seed % 5 == 0,
+        norm=seed % 2 == 1,
+        act=act,
     ).eval()
     for each in module.parameters():
         each.data *= (1.0, 2.0, 4.0)[seed // 3 % 3]
@@ -83,7 +97,9 @@ def test_attention_is_bounded_soundly(seed: int, eps: float, points: int) -> Non
 
 def test_crown_is_tighter_than_intervals_and_close_to_the_truth() -> None:
     subject = attending(1)
-    region = Property.robustness(torch.full((4,), 0.5), sample=0, label=0, eps=0.01, domain=(0.0, 1.0))
+    region = Property.robustness(
+        torch.full((4,), 0.5), sample=0, label=0, eps=0.01, domain=(0.0, 1.0)
+    )
     propagation = Propagation(subject)
     crown, intervals = (propagation.bounds([region], method) for method in ("crown", "ibp"))
     assert ((crown.lower >= intervals.lower) & (crown.upper <= intervals.upper)).all()
@@ -94,7 +110,9 @@ def test_crown_is_tighter_than_intervals_and_close_to_the_truth() -> None:
 
 
 def boxes(seed: int, count: int, wide: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Random boxes of logits (boxes, n), and points (points, boxes, n) in them, half of them corners."""
+    """Random boxes of logits (boxes, n), and points (points, boxes, n) in them, half of them
+    corners.
+    """
     generator = torch.Generator().manual_seed(seed)
     middle = wide * torch.randn(50, count, generator=generator, dtype=torch.float64)
     width = wide * torch.rand(50, count, generator=generator, dtype=torch.float64) ** 3
@@ -120,8 +138,12 @@ def test_ranges_and_lines_of_softmax_hold(wide: float, causal: bool) -> None:
 def test_the_range_of_softmax_is_reached() -> None:
     lower, upper = torch.tensor([0.0, -1.0, 2.0]).double(), torch.tensor([1.0, 3.0, 2.5]).double()
     least, most = softmax_range(lower, upper)
-    assert least[0].item() == pytest.approx(torch.tensor([0.0, 3.0, 2.5]).double().softmax(0)[0].item(), rel=1e-9)
-    assert most[1].item() == pytest.approx(torch.tensor([0.0, 3.0, 2.0]).double().softmax(0)[1].item(), rel=1e-9)
+    assert least[0].item() == pytest.approx(
+        torch.tensor([0.0, 3.0, 2.5]).double().softmax(0)[0].item(), rel=1e-9
+    )
+    assert most[1].item() == pytest.approx(
+        torch.tensor([0.0, 3.0, 2.0]).double().softmax(0)[1].item(), rel=1e-9
+    )
 
 
 def test_lines_of_softmax_of_nothing_known_are_constants() -> None:
@@ -141,7 +163,9 @@ class Masked(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = self.first(x).reshape(-1, 1, 2, 3)
-        y: torch.Tensor = self.last(functional.scaled_dot_product_attention(h, h, h, **self.named).flatten(1))
+        y: torch.Tensor = self.last(
+            functional.scaled_dot_product_attention(h, h, h, **self.named).flatten(1)
+        )
         return y
 
 
@@ -185,12 +209,16 @@ def test_the_stage_bounds_attention_by_zonotopes_and_by_lines_where_it_is_narrow
     def certified() -> dict[str, Any]:
         metrics, _ = certify_graph(network, bench, options)
         return {
-            str(each.setting["method"]): each for each in metrics
+            str(each.setting["method"]): each
+            for each in metrics
             if each.name == "certified_accuracy" and each.sample is None
-        }  # fmt: skip
+        }
 
     found = certified()
-    assert {method: each.value for method, each in found.items()} == {"graph-zonotope": 1.0, "graph-crown": 1.0}
+    assert {method: each.value for method, each in found.items()} == {
+        "graph-zonotope": 1.0,
+        "graph-crown": 1.0,
+    }
     monkeypatch.setattr(graph_certification, "_NARROW", 1)
     found = certified()
     assert found["graph-zonotope"].value == 1.0
@@ -202,20 +230,31 @@ def residual(width: int, act: nn.Module) -> nn.Module:
     """h + act(linear(norm(h))), as in a transformer's feed-forward part."""
     return Written(
         lambda net, x: net.last((h := net.first(x)) + net.act(net.up(net.norm(h)))),
-        first=nn.Linear(4, width), norm=nn.LayerNorm(width), up=nn.Linear(width, width), act=act,
+        first=nn.Linear(4, width),
+        norm=nn.LayerNorm(width),
+        up=nn.Linear(width, width),
+        act=act,
         last=nn.Linear(width, 3),
-    )  # fmt: skip
+    )
 
 
 def normed(seed: int) -> Network:
-    """Several geometries: a norm behind a layer, of the input and twice, without parameters, in a residual branch."""
+    """Several geometries: a norm behind a layer, of the input and twice, without parameters, in
+    a residual branch.
+    """
     torch.manual_seed(seed)
     width = 2 + seed % 7
     act = (nn.ReLU, nn.GELU, nn.SiLU)[seed % 3]()
     kinds: list[list[nn.Module]] = [
         [nn.Linear(4, width), nn.LayerNorm(width), act, nn.Linear(width, 3)],
         [nn.LayerNorm(4), nn.Linear(4, width), act, nn.LayerNorm(width), nn.Linear(width, 3)],
-        [nn.Linear(4, width), nn.LayerNorm(width, elementwise_affine=False), nn.Linear(width, 4), act, nn.Linear(4, 3)],
+        [
+            nn.Linear(4, width),
+            nn.LayerNorm(width, elementwise_affine=False),
+            nn.Linear(width, 4),
+            act,
+            nn.Linear(4, 3),
+        ],
         [residual(width, act)],
     ]
     module = nn.Sequential(*kinds[seed % 4]).eval()
@@ -233,7 +272,10 @@ def assert_norms_sound(subject: Network, eps: float, points: int) -> None:
 
 @pytest.mark.parametrize(
     ("seed", "eps"),
-    [*((seed, 0.1) for seed in range(4)), *(slow(seed, eps) for seed in range(4, 12) for eps in (0.01, 1.0))],
+    [
+        *((seed, 0.1) for seed in range(4)),
+        *(slow(seed, eps) for seed in range(4, 12) for eps in (0.01, 1.0)),
+    ],
 )
 def test_layer_norms_are_bounded_soundly(seed: int, eps: float) -> None:
     assert_norms_sound(normed(seed), eps, 1000)
@@ -270,7 +312,9 @@ def test_the_rounding_of_a_layer_norm_covers_large_means() -> None:
     module = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 2)).eval()
     torch.manual_seed(0)
     center = 1000 + 0.1 * torch.randn(1, 8).double()
-    single = Rounding(in_modules(module, torch.rand(2, 8), exact=True)).errors(center - 1e-3, center + 1e-3)[0]
+    single = Rounding(in_modules(module, torch.rand(2, 8), exact=True)).errors(
+        center - 1e-3, center + 1e-3
+    )[0]
     points = (center + 2e-3 * (torch.rand(2000, 8).double() - 0.5)).float()
     with torch.no_grad():
         off = module(points).double() - copy.deepcopy(module).double()(points.double())

@@ -1,4 +1,6 @@
-"""Activations called as functions of torch, and in place: bounded as their modules are, and checked by sampling."""
+"""Activations called as functions of torch, and in place: bounded as their modules are, and
+checked by sampling.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,12 @@ POINTS = 1000
 def calls(function: Function) -> nn.Module:
     """Two layers with `function` between them."""
     first, last = nn.Linear(3, 6), nn.Linear(6, 3)
-    return Written(lambda net, x: net.last(net.function(net.first(x))), first=first, function=function, last=last)
+    return Written(
+        lambda net, x: net.last(net.function(net.first(x))),
+        first=first,
+        function=function,
+        last=last,
+    )
 
 
 def network(module: Callable[[], nn.Module]) -> Network:
@@ -54,7 +61,10 @@ FUNCTIONS: dict[str, tuple[Function, nn.Module]] = {
     "tanh": (torch.tanh, nn.Tanh()),
     "hard-sigmoid": (functional.hardsigmoid, nn.Hardsigmoid()),
     "softplus": (functional.softplus, nn.Softplus()),
-    "softplus, cut later": (lambda x: functional.softplus(x, threshold=30.0), nn.Softplus(threshold=30.0)),
+    "softplus, cut later": (
+        lambda x: functional.softplus(x, threshold=30.0),
+        nn.Softplus(threshold=30.0),
+    ),
     "softplus, bent": (lambda x: functional.softplus(x, 3.0), nn.Softplus(3.0)),
     "relu6": (functional.relu6, nn.ReLU6()),
     "clamp 0 to 6": (lambda x: x.clamp(0, 6), nn.ReLU6()),
@@ -65,7 +75,10 @@ FUNCTIONS: dict[str, tuple[Function, nn.Module]] = {
     "max of a number": (lambda x: torch.max(x, torch.tensor(0.0)), nn.ReLU()),
     "max of zeros": (lambda x: torch.maximum(x, torch.zeros_like(x)), nn.ReLU()),
     "max from zeros": (lambda x: torch.maximum(torch.zeros_like(x), x), nn.ReLU()),
-    "min of max": (lambda x: torch.max(x, torch.tensor(0.0)).minimum(torch.tensor(6.0)), nn.ReLU6()),
+    "min of max": (
+        lambda x: torch.max(x, torch.tensor(0.0)).minimum(torch.tensor(6.0)),
+        nn.ReLU6(),
+    ),
     "torch.relu": (torch.relu, nn.ReLU()),
     "x.relu()": (lambda x: x.relu(), nn.ReLU()),
     "relu in place": (lambda x: functional.relu(x, inplace=True), nn.ReLU()),
@@ -76,9 +89,20 @@ FUNCTIONS: dict[str, tuple[Function, nn.Module]] = {
 
 # One of each way to call a function, and of each way that its numbers are given.
 QUICK = (
-    "gelu", "gelu by tanh", "silu", "leaky", "softplus, bent", "clamp -1 to 0.5", "clamp from 0", "clamp to 1",
-    "max of a number", "max from zeros", "torch.relu", "relu in place", "module in place",
-)  # fmt: skip
+    "gelu",
+    "gelu by tanh",
+    "silu",
+    "leaky",
+    "softplus, bent",
+    "clamp -1 to 0.5",
+    "clamp from 0",
+    "clamp to 1",
+    "max of a number",
+    "max from zeros",
+    "torch.relu",
+    "relu in place",
+    "module in place",
+)
 
 
 @pytest.mark.parametrize("name", [each if each in QUICK else slow(each) for each in FUNCTIONS])
@@ -88,7 +112,8 @@ def test_a_function_is_bounded_as_its_module_is(name: str) -> None:
     properties = boxes()
     one, other = Propagation(called, iterations=2), Propagation(layered, iterations=2)
     sampled = Sampled(called, properties, POINTS)
-    # What is read as the module is bounded as it is by one method as by the others; "min of max" is read as two.
+    # What is read as the module is bounded as it is by one method as by the others; "min of max" is
+    # read as two.
     for method in METHODS if name in ("gelu", "min of max") else ("crown",):
         found, expected = one.bounds(properties, method), other.bounds(properties, method)
         sampled.check(found)
@@ -115,10 +140,18 @@ def test_calls_of_nested_and_shared_modules_have_names() -> None:
     subject, properties = network(Nested), boxes(eps=0.05)
     before = {name: value.clone() for name, value in subject.module.state_dict().items()}
     propagation = Propagation(subject, iterations=2)
-    assert propagation.layers == ("block.silu", "block.tanh", "block.silu_1", "block.tanh_1", "gelu")
+    assert propagation.layers == (
+        "block.silu",
+        "block.tanh",
+        "block.silu_1",
+        "block.tanh_1",
+        "gelu",
+    )
     check_each(propagation, Sampled(subject, properties, POINTS))
     assert type(subject.module) is Nested
-    assert all(torch.equal(before[name], value) for name, value in subject.module.state_dict().items())
+    assert all(
+        torch.equal(before[name], value) for name, value in subject.module.state_dict().items()
+    )
 
 
 def dropped(x: torch.Tensor, act: Function) -> torch.Tensor:
@@ -136,14 +169,23 @@ def viewed(x: torch.Tensor, act: Function) -> torch.Tensor:
 
 
 def rereads(read: Callable[[torch.Tensor, Function], torch.Tensor], act: Function) -> nn.Module:
-    """Reads, under another name, what `act` overwrites; a GELU behind it, whose slope depends on what it is given."""
+    """Reads, under another name, what `act` overwrites; a GELU behind it, whose slope depends on
+    what it is given.
+    """
     return Written(
         lambda net, x: net.last(net.smooth(read(net.first(x), net.act))),
-        first=nn.Linear(3, 6), act=act, last=nn.Linear(6, 3), smooth=nn.GELU(),
-    )  # fmt: skip
+        first=nn.Linear(3, 6),
+        act=act,
+        last=nn.Linear(6, 3),
+        smooth=nn.GELU(),
+    )
 
 
-RELUS = {"module": nn.ReLU(inplace=True), "function": lambda x: functional.relu(x, inplace=True), "_": torch.relu_}
+RELUS = {
+    "module": nn.ReLU(inplace=True),
+    "function": lambda x: functional.relu(x, inplace=True),
+    "_": torch.relu_,
+}
 IN_PLACE = {**RELUS, "relu6": nn.ReLU6(inplace=True), "silu": nn.SiLU(inplace=True)}
 
 
@@ -166,7 +208,9 @@ def test_the_rounding_bound_is_of_what_a_relu_in_place_leaves(way: str) -> None:
         subject.module.first.bias.fill_(-30.0)
     again = Network("again", rereads(lambda x, act: act(x), torch.relu).eval(), (3,), 3)
     again.module.load_state_dict(subject.module.state_dict())
-    found, expected = (Propagation(each).bounds(boxes(), "ibp").allowance for each in (subject, again))
+    found, expected = (
+        Propagation(each).bounds(boxes(), "ibp").allowance for each in (subject, again)
+    )
     assert torch.allclose(found, expected, rtol=1e-9, atol=0)
 
 
@@ -180,7 +224,9 @@ def test_the_rounding_bound_is_of_what_a_relu_in_place_leaves(way: str) -> None:
         (lambda x: x.clamp(3, 1), r"clamp \(Clamp\)"),
     ],
 )
-def test_what_is_no_function_of_one_tensor_with_known_numbers_is_refused(function: Function, told: str) -> None:
+def test_what_is_no_function_of_one_tensor_with_known_numbers_is_refused(
+    function: Function, told: str
+) -> None:
     with pytest.raises(Unsupported, match=told):
         Propagation(network(lambda: calls(function)))
 
@@ -193,7 +239,8 @@ class Shifted(nn.Module):
 
 
 def test_learnt_numbers_that_are_computed_from_others_are_refused() -> None:
-    # Its p is 3e-4, and float32's is another by 2e-4 of it: for inputs like the example's that is not seen.
+    # Its p is 3e-4, and float32's is another by 2e-4 of it: for inputs like the example's that is
+    # not seen.
     act = XIELU()
     nn.init.constant_(act.raw_p, -8.0003)
     subject = network(lambda: calls(act))
@@ -231,9 +278,13 @@ def test_the_rounding_bound_has_that_of_a_number(name: str, slope: float, reach:
     module = calls(WRITTEN[name])
     module.first, module.last = nn.Identity(), nn.Identity()
     inputs = torch.tensor([[1.0], [2.0]]).double()
-    found, _ = Rounding(in_modules(module.eval(), inputs.float(), exact=True)).errors(inputs[:1], inputs[1:])
+    found, _ = Rounding(in_modules(module.eval(), inputs.float(), exact=True)).errors(
+        inputs[:1], inputs[1:]
+    )
     rounded = abs(0.1 - torch.tensor(0.1).double().item())
-    assert found.item() == pytest.approx(rounded * (2.0 if slope < 1 else 1.0) + 2.0**-24 * reach, rel=1e-6)
+    assert found.item() == pytest.approx(
+        rounded * (2.0 if slope < 1 else 1.0) + 2.0**-24 * reach, rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("number", [1e-40, 1e39])
@@ -253,9 +304,12 @@ LOSSES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_number_that_float32_computes_with_a_loss_of_digits_is_refused(name: str) -> None:
-    # float32 makes 9.5e-7 of it: for numbers of other sizes than the example's, that is more than rounding.
+    # float32 makes 9.5e-7 of it: for numbers of other sizes than the example's, that is more than
+    # rounding.
     few = torch.tensor(1e-6)
-    with pytest.raises(Unsupported, match=r"computed from numbers that are rounded|a loss of digits"):
+    with pytest.raises(
+        Unsupported, match=r"computed from numbers that are rounded|a loss of digits"
+    ):
         Propagation(network(lambda: calls(lambda x: LOSSES[name](x, (few + 1) - 1))))
     assert_calls_sound(lambda x: LOSSES[name](x, few))
 
@@ -307,7 +361,7 @@ DEPENDENT: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "written": written,
     "overwritten": overwritten,
     "branched": branched,
-}  # fmt: skip
+}
 SCRIPTED = torch.jit.trace(torch.relu, torch.zeros(2, 6))
 
 
@@ -317,8 +371,10 @@ def half_dead(function: Callable[..., torch.Tensor]) -> nn.Module:
     nn.init.constant_(second.bias, -40.0)
     return Written(
         lambda net, x: net.last(function(net.first(x), functional.relu(net.second(x)))),
-        first=first, second=second, last=last,
-    )  # fmt: skip
+        first=first,
+        second=second,
+        last=last,
+    )
 
 
 @pytest.mark.filterwarnings("ignore")  # of numbers that are read from tensors
@@ -342,9 +398,16 @@ CONSTANTS: list[Callable[[nn.Module, torch.Tensor], torch.Tensor]] = [
 
 
 @pytest.mark.parametrize("function", CONSTANTS)
-def test_constants_of_the_network_or_made_in_forward_are_numbers(function: Callable[..., torch.Tensor]) -> None:
-    subject = network(lambda: Written(
-        lambda net, x: net.last(function(net, net.first(x))), first=nn.Linear(3, 6), last=nn.Linear(6, 3),
-        zeros=nn.Parameter(torch.zeros(6)), least=nn.Parameter(torch.full((6,), 0.25)),
-    ))  # fmt: skip
+def test_constants_of_the_network_or_made_in_forward_are_numbers(
+    function: Callable[..., torch.Tensor],
+) -> None:
+    subject = network(
+        lambda: Written(
+            lambda net, x: net.last(function(net, net.first(x))),
+            first=nn.Linear(3, 6),
+            last=nn.Linear(6, 3),
+            zeros=nn.Parameter(torch.zeros(6)),
+            least=nn.Parameter(torch.full((6,), 0.25)),
+        )
+    )
     check_each(Propagation(subject), Sampled(subject, boxes(), POINTS), ("ibp", "crown"))

@@ -1,4 +1,6 @@
-"""What the methods share: intersections, a time budget, memory, names of layers, patches on residual networks."""
+"""What the methods share: intersections, a time budget, memory, names of layers, patches on
+residual networks.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,11 @@ def test_crown_lies_within_intervals_everywhere() -> None:
 
 
 def test_forward_bounds_and_crown_ibp_by_hand() -> None:
-    # y = relu(x) on [-1, 2]: the chord 2 (x + 1) / 3 above, x below as 2 > 1; out = -y lies in [-2, 1].
-    module = nn.Sequential(affine([[1.0]], [0.0]), nn.ReLU(), affine([[-1.0], [0.0]], [0.0, 0.0])).eval()
+    # y = relu(x) on [-1, 2]: the chord 2 (x + 1) / 3 above, x below as 2 > 1; out = -y lies in [-2,
+    # 1].
+    module = nn.Sequential(
+        affine([[1.0]], [0.0]), nn.ReLU(), affine([[-1.0], [0.0]], [0.0, 0.0])
+    ).eval()
     box = Property(0, 0, 0.0, torch.tensor([-1.0]).double(), torch.tensor([2.0]).double())
     propagation = Propagation(Network("n", module, (1,), 2))
     for method in ("forward", "crown-ibp"):
@@ -63,7 +68,13 @@ def test_an_unknown_method_and_no_properties_are_refused() -> None:
 
 def test_what_forward_bounds_do_not_manage_is_told_and_harms_nothing() -> None:
     torch.manual_seed(0)
-    layers = [nn.Conv2d(1, 2, 3, padding=1), nn.GELU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(8, 3)]
+    layers = [
+        nn.Conv2d(1, 2, 3, padding=1),
+        nn.GELU(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(8, 3),
+    ]
     propagation = Propagation(Network("pooled", nn.Sequential(*layers).eval(), (1, 4, 4), 3))
     properties = boxes((1, 4, 4), 0.1, 2)
     before = propagation.bounds(properties, "crown")
@@ -72,11 +83,15 @@ def test_what_forward_bounds_do_not_manage_is_told_and_harms_nothing() -> None:
     assert torch.equal(propagation.bounds(properties, "crown").margins, before.margins)
 
 
-def test_no_time_gives_crown_and_little_time_something_between(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_time_gives_crown_and_little_time_something_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     propagation = Propagation(mlp(nn.GELU), iterations=40)
     properties = boxes((4,), 0.6, 4)
     crown = propagation.bounds(properties, "crown")
-    assert torch.equal(propagation.bounds(properties, "alpha-crown", crown, seconds=0.0).margins, crown.margins)
+    assert torch.equal(
+        propagation.bounds(properties, "alpha-crown", crown, seconds=0.0).margins, crown.margins
+    )
     whole = propagation.bounds(properties, "alpha-crown", crown)
     ticks = itertools.count()
     # A clock by which each look takes a second: three iterations are all that fits.
@@ -128,7 +143,9 @@ def test_layers_are_named_by_their_modules() -> None:
     propagation = Propagation(Network("named", Named().eval(), (4,), 3))
     assert propagation.layers == ("act", "relu", "act call 2", "gate")
     assert len(propagation.bounds(boxes((4,), 0.1, 2), "crown").inputs) == 4
-    module = nn.Sequential(ResidualBlock(1, 2, lambda _: nn.GELU()), nn.Flatten(), nn.Linear(32, 3)).eval()
+    module = nn.Sequential(
+        ResidualBlock(1, 2, lambda _: nn.GELU()), nn.Flatten(), nn.Linear(32, 3)
+    ).eval()
     propagation = Propagation(Network("block", module, (1, 4, 4), 3))
     assert propagation.layers == ("0.residual.2", "0.activation")
 
@@ -136,7 +153,9 @@ def test_layers_are_named_by_their_modules() -> None:
 class Branches(nn.Module):
     """A residual block of any kernel, stride and projection."""
 
-    def __init__(self, before: int, after: int, kernel: int, stride: int, short: int, act: nn.Module) -> None:
+    def __init__(
+        self, before: int, after: int, kernel: int, stride: int, short: int, act: nn.Module
+    ) -> None:
         super().__init__()
         self.first = nn.Conv2d(before, after, kernel, stride, kernel // 2)
         self.second, self.act = nn.Conv2d(after, after, 3, 1, 1), act
@@ -161,10 +180,14 @@ def test_patches_give_what_matrices_give_on_residual_networks(seed: int) -> None
     act = (nn.ReLU, nn.GELU)[seed % 2]()
     kernel, stride, short = ((3, 1, 0), (5, 1, 3), (3, 2, 1), (1, 1, 1), (3, 2, 3), (5, 2, 1))[seed]
     body = [Branches(2, 2, kernel, stride, short, act), Branches(2, 2, 3, 1, 0, act)]
-    module = nn.Sequential(nn.Conv2d(1, 2, 3, 1, 1), act, *body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 3))
+    module = nn.Sequential(
+        nn.Conv2d(1, 2, 3, 1, 1), act, *body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 3)
+    )
     subject = Network("residual", module.eval(), (1, 6, 6), 3)
     properties = boxes((1, 6, 6), 0.2, 2)
-    by_patches, by_matrices = (Propagation(subject, patches=each, iterations=3) for each in (True, False))
+    by_patches, by_matrices = (
+        Propagation(subject, patches=each, iterations=3) for each in (True, False)
+    )
     assert (by_patches.patches, by_matrices.patches) == (True, False)
     for method in ("ibp", "crown-ibp", "crown"):
         assert_alike(by_patches.bounds(properties, method), by_matrices.bounds(properties, method))
@@ -173,7 +196,9 @@ def test_patches_give_what_matrices_give_on_residual_networks(seed: int) -> None
 def powers() -> nn.Module:
     """A layer whose activation auto_LiRPA's engine has no sound line for."""
     return Written(
-        lambda net, x: net.last(net.first(x.flatten(1)).exp()), first=nn.Linear(64, 8), last=nn.Linear(8, 10)
+        lambda net, x: net.last(net.first(x.flatten(1)).exp()),
+        first=nn.Linear(64, 8),
+        last=nn.Linear(8, 10),
     )
 
 
@@ -183,12 +208,17 @@ def test_rows_name_the_engine_so_that_no_two_are_compared(bench: MakeBench) -> N
     by_graph, by_layers = (
         {
             each.setting["method"]: each
-            for each in stage.run(Network("subject", module.eval(), (64,), 10), bench("digits-mlp")).metrics
+            for each in stage.run(
+                Network("subject", module.eval(), (64,), 10), bench("digits-mlp")
+            ).metrics
             if each.name == "certified_accuracy"
         }
         for module in (powers(), nn.Sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10)))
     )
     assert by_layers.keys() == {"ibp", "crown"}
-    assert {method for method, each in by_graph.items() if each.value is not None} == {"graph-ibp", "graph-crown"}
+    assert {method for method, each in by_graph.items() if each.value is not None} == {
+        "graph-ibp",
+        "graph-crown",
+    }
     for method in ("ibp", "crown"):
         assert "no sound bounds for function (exp)" in by_graph[method].reason

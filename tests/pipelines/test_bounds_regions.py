@@ -1,4 +1,6 @@
-"""Balls inside boxes: the least values of linear functions, and bounds over them; against closed forms and sampling."""
+"""Balls inside boxes: the least values of linear functions, and bounds over them; against closed
+forms and sampling.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,16 @@ from pipelines.bounds.propagation import Propagation
 from pipelines.bounds.regions import Regions
 
 
-def balls(shape: tuple[int, ...], eps: float, count: int, classes: int = 3, seed: int = 0) -> list[Property]:
+def balls(
+    shape: tuple[int, ...], eps: float, count: int, classes: int = 3, seed: int = 0
+) -> list[Property]:
     """Around points of [0, 1], some of them at its edges, so that the box cuts the ball."""
     generator = torch.Generator().manual_seed(seed)
     centers = (1.6 * torch.rand(count, *shape, generator=generator) - 0.3).clamp(0, 1)
     return [
-        Property.robustness(each, sample=i, label=i % classes, eps=eps, domain=(0.0, 1.0), norm="l2")
+        Property.robustness(
+            each, sample=i, label=i % classes, eps=eps, domain=(0.0, 1.0), norm="l2"
+        )
         for i, each in enumerate(centers)
     ]
 
@@ -54,7 +60,10 @@ def test_the_least_value_is_that_of_a_solver(eps: float) -> None:
                 center,
                 jac=lambda _, row=row: row,
                 bounds=list(zip(each.lower.numpy(), each.upper.numpy(), strict=True)),
-                constraints={"type": "ineq", "fun": lambda x, center=center: eps**2 - np.sum((x - center) ** 2)},
+                constraints={
+                    "type": "ineq",
+                    "fun": lambda x, center=center: eps**2 - np.sum((x - center) ** 2),
+                },
                 options={"ftol": 1e-14, "maxiter": 500},
                 method="SLSQP",
             ).fun
@@ -66,7 +75,9 @@ def test_the_least_value_is_that_of_a_solver(eps: float) -> None:
 def test_never_above_a_value_for_many_inputs_and_scales() -> None:
     for seed in range(8):
         generator = torch.Generator().manual_seed(seed)
-        properties = balls((200,), float(10 ** (4 * torch.rand(1, generator=generator) - 3)), 2, seed=seed)
+        properties = balls(
+            (200,), float(10 ** (4 * torch.rand(1, generator=generator) - 3)), 2, seed=seed
+        )
         rows = torch.randn(1, 5, 200, generator=generator, dtype=torch.float64).pow(5)
         found = Regions.of(properties).least(rows)
         for i, each in enumerate(properties):
@@ -84,13 +95,17 @@ def test_boxes_and_balls_in_one_batch() -> None:
     box = Property(1, 0, 0.5, ball.lower, ball.upper)
     rows = torch.randn(1, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     together = Regions.of([ball, box]).least(rows)
-    assert torch.allclose(together[1], torch.where(rows[0] > 0, box.lower, box.upper).mul(rows[0]).sum(1))
+    assert torch.allclose(
+        together[1], torch.where(rows[0] > 0, box.lower, box.upper).mul(rows[0]).sum(1)
+    )
     assert torch.equal(together[:1], Regions.of([ball]).least(rows))
 
 
 def test_points_lie_in_ball_and_box() -> None:
     properties = balls((2, 5), 0.4, 4)
-    share = torch.rand(50, 1, 2, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64).round()
+    share = torch.rand(
+        50, 1, 2, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    ).round()
     points = Regions.of(properties).points(share)
     for i, each in enumerate(properties):
         assert all(each.contains(point) for point in points[:, i])
@@ -110,7 +125,9 @@ def test_linear_networks_have_a_closed_form(method: str) -> None:
     layer = nn.Linear(5, 3)
     subject = Network("linear", nn.Sequential(layer).eval(), (5,), 3)
     middle = torch.full((5,), 0.5)
-    property_ = Property.robustness(middle, sample=0, label=1, eps=0.25, domain=(0.0, 1.0), norm="l2")
+    property_ = Property.robustness(
+        middle, sample=0, label=1, eps=0.25, domain=(0.0, 1.0), norm="l2"
+    )
     propagation = Propagation(subject)
     if method == "alpha-crown" and not propagation.optimizes:
         with pytest.raises(Unsupported, match="alpha-CROWN"):
@@ -130,30 +147,46 @@ def two_layers(kind: str, act: nn.Module) -> tuple[nn.Module, tuple[int, ...]]:
     torch.manual_seed(1)
     if kind == "mlp":
         return nn.Sequential(nn.Linear(6, 8), act, nn.Linear(8, 8), act, nn.Linear(8, 3)), (6,)
-    layers = [nn.Conv2d(1, 3, 3, 1, 1), act, nn.Conv2d(3, 3, 3, 2, 1), act, nn.Flatten(), nn.Linear(27, 3)]
+    layers = [
+        nn.Conv2d(1, 3, 3, 1, 1),
+        act,
+        nn.Conv2d(3, 3, 3, 2, 1),
+        act,
+        nn.Flatten(),
+        nn.Linear(27, 3),
+    ]
     return nn.Sequential(*layers), (1, 5, 5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "patches", "act"), [("mlp", True, nn.GELU), ("cnn", True, nn.ReLU), ("cnn", False, nn.GELU)]
+    ("kind", "patches", "act"),
+    [("mlp", True, nn.GELU), ("cnn", True, nn.ReLU), ("cnn", False, nn.GELU)],
 )
-def test_balls_are_bounded_soundly_and_within_their_boxes(kind: str, patches: bool, act: type[nn.Module]) -> None:
+def test_balls_are_bounded_soundly_and_within_their_boxes(
+    kind: str, patches: bool, act: type[nn.Module]
+) -> None:
     module, shape = two_layers(kind, act())
     subject = Network(kind, module.eval(), shape, 3)
     propagation = Propagation(subject, iterations=4, patches=patches)
     assert propagation.patches == patches
     for eps in (0.1, 1.0):
         properties = balls(shape, eps, 3)
-        boxes = [Property(each.sample, each.label, eps, each.lower, each.upper) for each in properties]
-        sampled, found = Sampled(subject, properties, [inside(each, 600) for each in properties]), {}
+        boxes = [
+            Property(each.sample, each.label, eps, each.lower, each.upper) for each in properties
+        ]
+        sampled, found = (
+            Sampled(subject, properties, [inside(each, 600) for each in properties]),
+            {},
+        )
         for method in METHODS:
             found[method] = propagation.bounds(properties, method)
             boxed = propagation.bounds(boxes, method)
             sampled.check(found[method], propagation.layers)
             width, whole = ((one.upper - one.lower).mean() for one in (found[method], boxed))
             assert width < 0.9 * whole
-        # The first layer's bounds are those of ball and box together: never wider than the ball's alone.
+        # The first layer's bounds are those of ball and box together: never wider than the ball's
+        # alone.
         if kind == "mlp":
             weight = module[0].weight.detach().double()
             low, high = found["ibp"].inputs[0]

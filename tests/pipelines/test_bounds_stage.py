@@ -1,4 +1,6 @@
-"""What the bounds stage reports: every metric on real networks, in both norms, and what it does when time is short."""
+"""What the bounds stage reports: every metric on real networks, in both norms, and what it does
+when time is short.
+"""
 
 from __future__ import annotations
 
@@ -41,13 +43,20 @@ def given(inputs: torch.Tensor, targets: torch.Tensor, classes: int) -> Bench:
 
 
 def work_on(
-    subject: Network, data: Bench, options: Bounds, *, seconds: float = 60.0, propagation: Propagation | None = None
+    subject: Network,
+    data: Bench,
+    options: Bounds,
+    *,
+    seconds: float = 60.0,
+    propagation: Propagation | None = None,
 ) -> Certification:
     test = data.data.test
     count = options.samples
     samples = Samples(test.inputs[:count], test.targets[:count], data.data.domain, options.norm)
     pace = Pace(time.monotonic() + seconds)
-    return Certification(subject, samples, options, propagation or Propagation(subject), pace, data.seed)
+    return Certification(
+        subject, samples, options, propagation or Propagation(subject), pace, data.seed
+    )
 
 
 @pytest.fixture(scope="module", params=["linf", "l2"])
@@ -58,17 +67,29 @@ def reported(
     from evalsuite.run.making import make_bench
 
     workload = load("workloads", "digits-mlp").target(epochs=10)
-    data = make_bench(workload, workload.data(), seed=0, folder=tmp_path_factory.mktemp("stage"), time_limit=60.0)
+    data = make_bench(
+        workload, workload.data(), seed=0, folder=tmp_path_factory.mktemp("stage"), time_limit=60.0
+    )
     stage = Bounds(
-        eps=EPS[request.param], samples=15, methods=METHODS, norm=request.param, radius="crown", radius_steps=4
+        eps=EPS[request.param],
+        samples=15,
+        methods=METHODS,
+        norm=request.param,
+        radius="crown",
+        radius_steps=4,
     )
     subject = network("digits-mlp", "gelu")
     return subject, data, stage, stage.run(subject, data).metrics
 
 
-def by_sample(metrics: list[Metric], name: str = "robustness", **setting: str | float) -> dict[int, Metric]:
-    return {each.sample: each for each in metrics if each.sample is not None and each.name == name
-            and each.setting == setting}  # fmt: skip
+def by_sample(
+    metrics: list[Metric], name: str = "robustness", **setting: str | float
+) -> dict[int, Metric]:
+    return {
+        each.sample: each
+        for each in metrics
+        if each.sample is not None and each.name == name and each.setting == setting
+    }
 
 
 def verdicts(metrics: list[Metric], **setting: str | float) -> dict[int, Verdict | None]:
@@ -76,7 +97,11 @@ def verdicts(metrics: list[Metric], **setting: str | float) -> dict[int, Verdict
 
 
 def row(metrics: list[Metric], name: str, **setting: str | float) -> Metric:
-    (found,) = [each for each in metrics if each.name == name and each.setting == setting and each.sample is None]
+    (found,) = [
+        each
+        for each in metrics
+        if each.name == name and each.setting == setting and each.sample is None
+    ]
     return found
 
 
@@ -92,7 +117,9 @@ def test_a_sample_without_a_target_is_refused(network: MakeNetwork, bench: MakeB
     targets[2] = -100
     with pytest.raises(Unsupported, match="test sample 2 has no target: it is -100, no class"):
         Bounds(samples=5).run(network("digits-mlp", "gelu"), given(there.inputs, targets, 10))
-    Bounds(samples=2, eps=(0.01,)).run(network("digits-mlp", "gelu"), given(there.inputs, targets, 10))
+    Bounds(samples=2, eps=(0.01,)).run(
+        network("digits-mlp", "gelu"), given(there.inputs, targets, 10)
+    )
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
@@ -103,16 +130,21 @@ def test_a_counterexample_of_each_radius_is_kept_and_replays(
     radii = {"linf": (0.0625, 0.25), "l2": (0.5, 2.0)}[norm]
     outcome = Bounds(eps=(*radii, 0.0), samples=6, methods=("ibp",), norm=norm).run(subject, data)
     found = json.loads(outcome.artefacts["counterexamples"].read_text())
-    assert [each["eps"] for each in found] == list(radii)  # In a ball of one point nothing is found that was right.
+    # In a ball of one point nothing is found that was right.
+    assert [each["eps"] for each in found] == list(radii)
     for each in found:
         (*_, asked) = data.properties(each["eps"], each["sample"] + 1, norm=norm)
-        point, clean = (torch.tensor(each[name], dtype=torch.float32) for name in ("input", "clean"))
+        point, clean = (
+            torch.tensor(each[name], dtype=torch.float32) for name in ("input", "clean")
+        )
         assert asked.contains(point)
         assert torch.equal(clean, data.data.test.inputs[each["sample"]])
         predicted = [int(subject.module(one[None]).argmax()) for one in (point, clean)]
         assert predicted == [each["class"], each["clean_class"]]
         assert each["class"] != each["clean_class"] == each["label"] == asked.label
-        broken = by_sample(outcome.metrics, eps=each["eps"], method="pgd", **NORMED[norm])[each["sample"]]
+        broken = by_sample(outcome.metrics, eps=each["eps"], method="pgd", **NORMED[norm])[
+            each["sample"]
+        ]
         assert broken.verdict is Verdict.VIOLATED
 
 
@@ -124,7 +156,11 @@ def test_of_a_graph_too_and_of_inputs_that_are_no_images_nothing_is_kept(
     _, path = certify_graph(subject, data, options)
     assert path is not None
     (found,) = json.loads(path.read_text())
-    assert int(subject.module(torch.tensor(found["input"])[None]).argmax()) == found["class"] != found["label"]
+    assert (
+        int(subject.module(torch.tensor(found["input"])[None]).argmax())
+        == found["class"]
+        != found["label"]
+    )
     path.unlink()
     table = bench("digits-mlp")
     table = dataclasses.replace(table, data=dataclasses.replace(table.data, picture=None))
@@ -136,7 +172,9 @@ def test_of_a_graph_too_and_of_inputs_that_are_no_images_nothing_is_kept(
 
 def test_the_stage_keeps_the_contract() -> None:
     mode = torch.get_default_dtype()
-    assert check_stage(Bounds(eps=(0.03125,), samples=3, iterations=2, radius="crown", radius_steps=2))
+    assert check_stage(
+        Bounds(eps=(0.03125,), samples=3, iterations=2, radius="crown", radius_steps=2)
+    )
     # What auto_LiRPA asks torch for is not left in it.
     assert torch.get_default_dtype() == mode
     assert "torch._six" not in sys.modules
@@ -163,7 +201,10 @@ def test_accuracies_and_verdicts_agree(reported: Reported) -> None:
             undecided = row(metrics, "undecided_fraction", eps=eps, method=method, **norm)
             assert undecided.value == pytest.approx(upper - certified[method])
             assert (undecided.value or 0) >= 0
-            assert not any(said[i] is Verdict.HOLDS and each is Verdict.VIOLATED for i, each in attacked.items())
+            assert not any(
+                said[i] is Verdict.HOLDS and each is Verdict.VIOLATED
+                for i, each in attacked.items()
+            )
         assert certified["ibp"] <= certified["crown"] <= certified["alpha-crown"]
     small, large = (value(metrics, "pgd_accuracy", eps=eps, **norm) for eps in stage.eps)
     assert large <= small
@@ -176,14 +217,25 @@ def test_widths_grow_with_the_radius_and_shrink_with_the_method(
     _, _, stage, metrics = reported
     norm = NORMED[stage.norm]
     for method in METHODS[:-1]:
-        widths = [value(metrics, "bound_width", eps=each, method=method, **norm) for each in stage.eps]
+        widths = [
+            value(metrics, "bound_width", eps=each, method=method, **norm) for each in stage.eps
+        ]
         assert 0 < widths[0] < widths[1]
-        unstable = [value(metrics, "unstable_neurons", eps=each, method=method, **norm) for each in stage.eps]
+        unstable = [
+            value(metrics, "unstable_neurons", eps=each, method=method, **norm)
+            for each in stage.eps
+        ]
         assert 0 < unstable[0] <= unstable[1]
     for eps in stage.eps:
-        widths = [value(metrics, "bound_width", eps=eps, method=each, **norm) for each in ("crown", "ibp")]
+        widths = [
+            value(metrics, "bound_width", eps=eps, method=each, **norm) for each in ("crown", "ibp")
+        ]
         assert widths[0] < widths[1]
-    assert not [each for each in metrics if each.name == "bound_width" and each.setting["method"] == "alpha-crown"]
+    assert not [
+        each
+        for each in metrics
+        if each.name == "bound_width" and each.setting["method"] == "alpha-crown"
+    ]
 
 
 def test_layers_are_those_of_the_bounds(reported: Reported) -> None:
@@ -193,17 +245,25 @@ def test_layers_are_those_of_the_bounds(reported: Reported) -> None:
     found = propagation.bounds(data.properties(stage.eps[1], 15, norm=stage.norm), "ibp")
     for name, (low, high) in zip(propagation.layers, found.inputs, strict=True):
         where = {"eps": stage.eps[1], "method": "ibp", "layer": name, **norm}
-        assert value(metrics, "layer_width", **where) == pytest.approx((high - low).mean().item(), rel=1e-9)
+        assert value(metrics, "layer_width", **where) == pytest.approx(
+            (high - low).mean().item(), rel=1e-9
+        )
         assert row(metrics, "layer_width", **where).unit == "activation"
-        inside = sum(int(a < 0 < b) for a, b in zip(low.flatten().tolist(), high.flatten().tolist(), strict=True))
+        inside = sum(
+            int(a < 0 < b)
+            for a, b in zip(low.flatten().tolist(), high.flatten().tolist(), strict=True)
+        )
         off = sum(int(b <= 0) for b in high.flatten().tolist())
         assert value(metrics, "unstable_share", **where) == pytest.approx(inside / low.numel())
         assert value(metrics, "stable_off_share", **where) == pytest.approx(off / low.numel())
     unstable = sum(
-        value(metrics, "unstable_share", eps=stage.eps[1], method="ibp", layer=name, **norm) * low[0].numel()
+        value(metrics, "unstable_share", eps=stage.eps[1], method="ibp", layer=name, **norm)
+        * low[0].numel()
         for name, (low, _) in zip(propagation.layers, found.inputs, strict=True)
     )
-    assert unstable == pytest.approx(value(metrics, "unstable_neurons", eps=stage.eps[1], method="ibp", **norm))
+    assert unstable == pytest.approx(
+        value(metrics, "unstable_neurons", eps=stage.eps[1], method="ibp", **norm)
+    )
     layered = {each.setting["method"] for each in metrics if "layer" in each.setting}
     assert layered == {"ibp", "crown"}
 
@@ -214,7 +274,9 @@ def test_radii_are_proven_and_between_the_verdicts(reported: Reported) -> None:
     radii = by_sample(metrics, "certified_radius", method="crown", **norm)
     assert list(radii) == list(range(15))
     numbers = sorted(each.value for each in radii.values() if each.value is not None)
-    assert value(metrics, "certified_radius", method="crown", **norm) == pytest.approx(sum(numbers) / 15)
+    assert value(metrics, "certified_radius", method="crown", **norm) == pytest.approx(
+        sum(numbers) / 15
+    )
     assert value(metrics, "certified_radius_median", method="crown", **norm) == numbers[7]
     assert {each.unit for each in radii.values()} == {"input"}
     held = {eps: verdicts(metrics, eps=eps, method="crown", **norm) for eps in stage.eps}
@@ -230,9 +292,13 @@ def test_radii_are_proven_and_between_the_verdicts(reported: Reported) -> None:
         if max(holding, default=0.0) < each.value:
             between += 1
             box = Property.robustness(
-                data.data.test.inputs[sample], sample=sample, label=int(data.data.test.targets[sample]),
-                eps=each.value, domain=data.data.domain, norm=stage.norm,
-            )  # fmt: skip
+                data.data.test.inputs[sample],
+                sample=sample,
+                label=int(data.data.test.targets[sample]),
+                eps=each.value,
+                domain=data.data.domain,
+                norm=stage.norm,
+            )
             found = propagation.bounds([box], "crown")
             assert (found.margins > found.allowance).all()
     assert between > 2
@@ -259,7 +325,9 @@ def test_a_counterexample_serves_every_larger_ball(
 ) -> None:
     asked: dict[float, list[int]] = {}
 
-    def counted(module: nn.Module, properties: list[Property], *, seed: int, restarts: int) -> object:
+    def counted(
+        module: nn.Module, properties: list[Property], *, seed: int, restarts: int
+    ) -> object:
         asked.setdefault(properties[0].eps, []).extend(each.sample for each in properties)
         return falsify(module, properties, seed=seed, restarts=restarts)
 
@@ -285,15 +353,23 @@ def test_radii_of_a_linear_network_have_a_closed_form(norm: str) -> None:
     labels = logits.argmax(1)
     labels[3] = (labels[3] + 1) % 3
     stage = Bounds(
-        eps=(0.001, 0.01, 0.4), samples=4, methods=("crown",), norm=norm, radius="crown", radius_steps=20
-    )  # type: ignore[arg-type] # fmt: skip
+        eps=(0.001, 0.01, 0.4),
+        samples=4,
+        methods=("crown",),
+        norm=norm,
+        radius="crown",
+        radius_steps=20,
+    )  # type: ignore[arg-type]
     metrics = stage.run(Network("linear", module, (3,), 3), given(inputs, labels, 3)).metrics
     found = by_sample(metrics, "certified_radius", method="crown", **NORMED[norm])
     for sample in range(3):
         own, dual = int(labels[sample]), 1 if norm == "linf" else 2
         others = [j for j in range(3) if j != own]
         gaps = [
-            float((logits[sample, own] - logits[sample, j]) / (weight[own] - weight[j]).norm(p=dual)) for j in others
+            float(
+                (logits[sample, own] - logits[sample, j]) / (weight[own] - weight[j]).norm(p=dual)
+            )
+            for j in others
         ]
         exact = min(gaps)
         assert 0.001 < exact < 0.4, "the grid brackets it, and the data range does not cut the ball"
@@ -302,7 +378,9 @@ def test_radii_of_a_linear_network_have_a_closed_form(norm: str) -> None:
     assert found[3].value == 0.0
 
 
-def test_the_pace_is_remembered_from_radius_to_radius(network: MakeNetwork, bench: MakeBench) -> None:
+def test_the_pace_is_remembered_from_radius_to_radius(
+    network: MakeNetwork, bench: MakeBench
+) -> None:
     subject, data = network("digits-mlp", "gelu"), bench("digits-mlp")
     work = work_on(subject, data, Bounds(samples=5, eps=(0.01, 0.02)), seconds=30)
     work.at(0.01)
@@ -316,12 +394,18 @@ def test_the_pace_is_remembered_from_radius_to_radius(network: MakeNetwork, benc
         assert "in time" in row(metrics, name, eps=0.02, **setting).reason
 
 
-def test_what_does_not_fit_in_the_time_limit_is_told(network: MakeNetwork, bench: MakeBench) -> None:
+def test_what_does_not_fit_in_the_time_limit_is_told(
+    network: MakeNetwork, bench: MakeBench
+) -> None:
     stage = Bounds(eps=(0.0625,), samples=5, radius="crown")
     metrics = stage.run(network("digits-mlp", "gelu"), bench("digits-mlp", time_limit=1e-9)).metrics
     for method in ("ibp", "crown", "alpha-crown"):
         assert set(verdicts(metrics, eps=0.0625, method=method).values()) == {Verdict.TIMEOUT}
-    late = [each for each in metrics if each.name in ("certified_accuracy", "undecided_fraction", "bound_width")]
+    late = [
+        each
+        for each in metrics
+        if each.name in ("certified_accuracy", "undecided_fraction", "bound_width")
+    ]
     assert len(late) == 8
     assert all("in time" in each.reason for each in late)
     assert all(each.value is None for each in late if each.name != "certified_accuracy")
@@ -332,16 +416,24 @@ def test_what_does_not_fit_in_the_time_limit_is_told(network: MakeNetwork, bench
 
 
 @pytest.mark.slow
-def test_alpha_crown_starts_nothing_after_its_seconds(network: MakeNetwork, bench: MakeBench) -> None:
+def test_alpha_crown_starts_nothing_after_its_seconds(
+    network: MakeNetwork, bench: MakeBench
+) -> None:
     subject, data = network("digits-mlp", "gelu"), bench("digits-mlp")
-    options = Bounds(eps=(0.0625,), samples=25, methods=("crown", "alpha-crown"), alpha_seconds=1e-6)
+    options = Bounds(
+        eps=(0.0625,), samples=25, methods=("crown", "alpha-crown"), alpha_seconds=1e-6
+    )
     propagation = Propagation(subject)
     propagation.batch = 1
     metrics = work_on(subject, data, options, propagation=propagation).metrics()
-    attacked, crown, alpha = (verdicts(metrics, eps=0.0625, method=each) for each in ("pgd", "crown", "alpha-crown"))
+    attacked, crown, alpha = (
+        verdicts(metrics, eps=0.0625, method=each) for each in ("pgd", "crown", "alpha-crown")
+    )
     late = [sample for sample, each in alpha.items() if each is Verdict.TIMEOUT]
     assert late
-    assert not any(crown[sample] is Verdict.HOLDS or attacked[sample] is Verdict.VIOLATED for sample in late)
+    assert not any(
+        crown[sample] is Verdict.HOLDS or attacked[sample] is Verdict.VIOLATED for sample in late
+    )
     told = row(metrics, "certified_accuracy", eps=0.0625, method="alpha-crown")
     assert f"{len(late)} of 25" in told.reason
     assert "alpha_seconds = 1e-06" in told.reason
@@ -365,19 +457,25 @@ def test_alpha_crown_says_where_the_jobs_time_ended_it(
 
 def test_a_method_that_fails_on_a_network_is_told_and_the_others_run(bench: MakeBench) -> None:
     def pooled(pool: nn.Module, stage: Bounds) -> list[Metric]:
-        module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), pool, nn.Flatten(), nn.Linear(18, 10)).eval()
+        module = nn.Sequential(
+            nn.Conv2d(1, 2, 3), nn.ReLU(), pool, nn.Flatten(), nn.Linear(18, 10)
+        ).eval()
         return stage.run(Network("pool", module, (1, 8, 8), 10), bench("digits-cnn")).metrics
 
     metrics = pooled(nn.MaxPool2d(2), Bounds(eps=(0.01,), samples=2))
-    told = {each.setting["method"]: each.reason for each in metrics if each.name == "certified_accuracy"}
+    told = {
+        each.setting["method"]: each.reason for each in metrics if each.name == "certified_accuracy"
+    }
     assert (told["crown"], "alpha-CROWN" in told["alpha-crown"]) == ("", True)
     stage = Bounds(eps=(0.01,), samples=4, methods=("forward", "crown"), radius="forward")
     metrics = pooled(nn.AvgPool2d(2), stage)
     assert set(verdicts(metrics, eps=0.01, method="forward").values()) == {Verdict.UNSUPPORTED}
     for name in ("certified_accuracy", "undecided_fraction", "bound_width", "unstable_neurons"):
         assert row(metrics, name, eps=0.01, method="crown").value is not None
-    late = [row(metrics, name, eps=0.01, method="forward") for name in
-            ("certified_accuracy", "undecided_fraction", "bound_width", "unstable_neurons")]  # fmt: skip
+    late = [
+        row(metrics, name, eps=0.01, method="forward")
+        for name in ("certified_accuracy", "undecided_fraction", "bound_width", "unstable_neurons")
+    ]
     for each in (*late, row(metrics, "certified_radius", method="forward")):
         assert (each.value, "by forward" in each.reason) == (None, True)
     assert not by_sample(metrics, "certified_radius", method="forward")
@@ -399,7 +497,9 @@ def test_memory_is_what_was_taken_in_between() -> None:
     assert little < 20 * MIB
 
 
-def test_memory_without_a_mark_to_reset_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_memory_without_a_mark_to_reset_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(limits_module, "_RESET", tmp_path / "missing" / "clear_refs")
     memory = Memory()
     with memory.measured("ibp"):
@@ -410,7 +510,9 @@ def test_memory_without_a_mark_to_reset_is_told(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_a_float32_counterexample_to_a_proof_is_judged_by_float64() -> None:
-    module = nn.Sequential(affine([[1.0]], [2048.0]), nn.ReLU(), affine([[1.0], [0.0]], [-2048.0, 0.0])).eval()
+    module = nn.Sequential(
+        affine([[1.0]], [2048.0]), nn.ReLU(), affine([[1.0], [0.0]], [-2048.0, 0.0])
+    ).eval()
     subject = Network("n", module, (1,), 2)
     box = Property(0, 0, 0.0, torch.tensor([4e-5]).double(), torch.tensor([4.1e-5]).double())
     point, data = torch.tensor([4.05e-5]), given(torch.tensor([[4e-5]]), torch.tensor([0]), 2)
@@ -493,7 +595,15 @@ def test_each_sample_has_a_bracket_of_its_own() -> None:
 
 
 def test_a_proof_that_is_not_monotone_never_counts_what_was_not_certified() -> None:
-    proven = {0.125: False, 0.25: True, 0.375: False, 0.3125: True, 0.34375: False, 0.328125: True, 0.5: False}
+    proven = {
+        0.125: False,
+        0.25: True,
+        0.375: False,
+        0.3125: True,
+        0.34375: False,
+        0.328125: True,
+        0.5: False,
+    }
     grid = in_time({eps: torch.tensor([proven[eps]]) for eps in GRID})
     radii = search(torch.tensor([True]), grid, 4, certifying(lambda _, eps: proven[eps]))
     assert radii.proven.tolist() == [0.328125]
@@ -516,7 +626,9 @@ def test_radii_of_zero_and_that_were_not_tried() -> None:
     grid = in_time({0.0: torch.tensor([True, False]), 0.5: torch.tensor([False, False])})
     radii = search(torch.tensor([True, False]), grid, 1, certifying(lambda _, eps: eps <= 0.25))
     assert radii.proven.tolist() == [0.25, 0.0]
-    alone = search(both, in_time({0.0: torch.tensor([False, True])}), 2, certifying(lambda *_: True))
+    alone = search(
+        both, in_time({0.0: torch.tensor([False, True])}), 2, certifying(lambda *_: True)
+    )
     assert alone.beyond.tolist() == [False, True]
     grid = of_limits([0.3, 0.3])
     grid[0.5] = (grid[0.5][0], torch.tensor([True, False]))

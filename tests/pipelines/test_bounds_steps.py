@@ -1,4 +1,6 @@
-"""Steps of our own: each rule's bounds against sampled points, and whole networks that torch.export reads."""
+"""Steps of our own: each rule's bounds against sampled points, and whole networks that
+torch.export reads.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,25 @@ from written import Written
 
 from evalsuite import Network, Unsupported
 from pipelines.bounds.propagation import Propagation
-from pipelines.bounds.steps import Affine, Greatest, Matrices, Normalised, Rule, Softmax, Times, Total
+from pipelines.bounds.steps import (
+    Affine,
+    Greatest,
+    Matrices,
+    Normalised,
+    Rule,
+    Softmax,
+    Times,
+    Total,
+)
 
 _POINTS = 200
 _WEIGHT = torch.linspace(-1, 1, 4).double()
 RULES: dict[str, tuple[Rule, list[tuple[int, ...]]]] = {
     "affine": (Affine(lambda x: x * _WEIGHT + 1, lambda r: r * _WEIGHT.abs()), [(3, 4)]),
-    "moved": (Affine(lambda x: x.permute(0, 2, 1)[:, 1:], lambda r: r.permute(0, 2, 1)[:, 1:]), [(3, 4)]),
+    "moved": (
+        Affine(lambda x: x.permute(0, 2, 1)[:, 1:], lambda r: r.permute(0, 2, 1)[:, 1:]),
+        [(3, 4)],
+    ),
     "total": (Total((1, -1)), [(3, 4), (3, 4)]),
     "total, broadcast": (Total((1, 1)), [(3, 4), (3, 1)]),
     "times": (Times(), [(3, 4), (3, 4)]),
@@ -36,7 +50,9 @@ RULES: dict[str, tuple[Rule, list[tuple[int, ...]]]] = {
 }
 
 
-def _boxes(shapes: list[tuple[int, ...]], wide: float, seed: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def _boxes(
+    shapes: list[tuple[int, ...]], wide: float, seed: int
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Three boxes: one of them narrow, and some sides of no width."""
     generator = torch.Generator().manual_seed(seed)
     found = []
@@ -66,15 +82,22 @@ def test_a_rules_bounds_hold_at_sampled_points(name: str, wide: float) -> None:
     rule, shapes = RULES[name]
     ends = _boxes(shapes, wide, 0)
     points = _points(ends, 1)
-    values = torch.stack([rule.value(*(each[place] for each in points)) for place in range(_POINTS)])
+    values = torch.stack(
+        [rule.value(*(each[place] for each in points)) for place in range(_POINTS)]
+    )
     slack = 1e-12 * (1 + values.abs().max())
     low, high = rule.interval(*ends)
     assert ((low - slack <= values) & (values <= high + slack)).all()
-    rows = torch.randn(5, *values.shape[1:], generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    rows = torch.randn(
+        5, *values.shape[1:], generator=torch.Generator().manual_seed(2), dtype=torch.float64
+    )
     wanted = torch.einsum("sb...,pb...->psb", rows, values)
     for sign in (1, -1):
         factors, added = rule.pulled(rows, sign, ends)
-        parts = [torch.einsum("sb...,pb...->psb", one, other) for one, other in zip(factors, points, strict=True)]
+        parts = [
+            torch.einsum("sb...,pb...->psb", one, other)
+            for one, other in zip(factors, points, strict=True)
+        ]
         line = sum(parts) + added
         assert (sign * (wanted - line) >= -slack * 10).all()
 
@@ -84,7 +107,9 @@ def test_affine_maps_are_exact_and_so_is_a_window_with_one_greatest() -> None:
     rows = torch.randn(2, 3, 3, 3).double()
     x = torch.randn(3, 3, 4).double()
     (factors,), added = rule.pulled(rows, 1, [(x, x)])
-    assert torch.allclose((factors * x).flatten(2).sum(2) + added, (rows * rule.value(x)).flatten(2).sum(2))
+    assert torch.allclose(
+        (factors * x).flatten(2).sum(2) + added, (rows * rule.value(x)).flatten(2).sum(2)
+    )
     low = torch.tensor([[[[0.0, 5.0], [1.0, 2.0]]]]).double()
     pool = Greatest((2, 2), (2, 2), (0, 0), (1, 1))
     for sign in (1, -1):
@@ -95,8 +120,10 @@ def test_affine_maps_are_exact_and_so_is_a_window_with_one_greatest() -> None:
 
 def test_a_products_planes_by_hand() -> None:
     # x in [1, 3], y in [-1, 1]: 0 x + 2 y, off by at most 1 * 1.
-    ends = [(torch.tensor([[1.0]]).double(), torch.tensor([[3.0]]).double()),
-            (torch.tensor([[-1.0]]).double(), torch.tensor([[1.0]]).double())]  # fmt: skip
+    ends = [
+        (torch.tensor([[1.0]]).double(), torch.tensor([[3.0]]).double()),
+        (torch.tensor([[-1.0]]).double(), torch.tensor([[1.0]]).double()),
+    ]
     for sign in (1, -1):
         (of_x, of_y), added = Times().pulled(torch.ones(1, 1, 1).double(), sign, ends)
         assert (of_x.item(), of_y.item(), added.item()) == (0, 2, -sign)
@@ -110,9 +137,15 @@ def wrapped(*layers: nn.Module) -> nn.Module:
 def gate() -> nn.Module:
     """A squeeze and excitation, with a hard sigmoid."""
     return Written(
-        lambda net, x: x * functional.hardsigmoid(net.up(functional.relu(net.down(x.mean((2, 3), keepdim=True))))),
-        down=nn.Conv2d(4, 2, 1), up=nn.Conv2d(2, 4, 1),
-    )  # fmt: skip
+        lambda net, x: (
+            x
+            * functional.hardsigmoid(
+                net.up(functional.relu(net.down(x.mean((2, 3), keepdim=True))))
+            )
+        ),
+        down=nn.Conv2d(4, 2, 1),
+        up=nn.Conv2d(2, 4, 1),
+    )
 
 
 class ConvNext(nn.Module):
@@ -145,8 +178,15 @@ class Mixer(nn.Module):
 def _vit() -> nn.Module:
     from transformers import ViTConfig, ViTForImageClassification
 
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = ViTConfig(image_size=4, patch_size=2, num_channels=1, num_labels=3, layer_norm_eps=0.1, **sizes)
+    sizes = {
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    config = ViTConfig(
+        image_size=4, patch_size=2, num_channels=1, num_labels=3, layer_norm_eps=0.1, **sizes
+    )
     return Written(lambda net, x: net.model(x).logits, model=ViTForImageClassification(config))
 
 
@@ -157,32 +197,57 @@ def _stem() -> nn.Module:
 SILU = Written(lambda _, x: x * torch.sigmoid(x))
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "hand-written": lambda: wrapped(nn.Flatten(), nn.Linear(16, 6), SILU, nn.Linear(6, 3)),
-    "convnext": lambda: wrapped(_stem(), ConvNext(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)),
+    "convnext": lambda: wrapped(
+        _stem(), ConvNext(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
+    ),
     "mixer": lambda: wrapped(_stem(), Mixer(), nn.Linear(4, 3)),
     "mobilenet": lambda: wrapped(
-        _stem(), nn.BatchNorm2d(4), nn.Hardswish(), gate(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
+        _stem(),
+        nn.BatchNorm2d(4),
+        nn.Hardswish(),
+        gate(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(4, 3),
     ),
     "resnet": lambda: wrapped(
-        nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(3, 2, 1), nn.Flatten(),
+        nn.Conv2d(1, 4, 3, padding=1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.MaxPool2d(3, 2, 1),
+        nn.Flatten(),
         nn.Linear(16, 3),
     ),
     "hugging face's vit": _vit,
     "negated, and normed without weights": lambda: Written(
         lambda net, x: -net.last(net.norm(functional.gelu(-net.first(x)))),
-        first=nn.Sequential(nn.Flatten(), nn.Linear(16, 6)), norm=nn.BatchNorm1d(6, affine=False), last=nn.Linear(6, 3),
+        first=nn.Sequential(nn.Flatten(), nn.Linear(16, 6)),
+        norm=nn.BatchNorm1d(6, affine=False),
+        last=nn.Linear(6, 3),
     ),
     "u-net": lambda: Written(
-        lambda net, x: net.last(torch.cat([y := functional.silu(net.first(x)), net.up(net.deep(y).relu())], 1)),
+        lambda net, x: net.last(
+            torch.cat([y := functional.silu(net.first(x)), net.up(net.deep(y).relu())], 1)
+        ),
         first=nn.Conv2d(1, 2, 3, padding=1),
-        deep=nn.Sequential(nn.Conv2d(2, 4, 2, 2), nn.GELU(), nn.Upsample(scale_factor=2), nn.MaxPool2d(2)),
-        up=nn.Sequential(nn.ConvTranspose2d(4, 2, 2, 1, groups=2), nn.Upsample(size=(4, 4), mode="bilinear")),
+        deep=nn.Sequential(
+            nn.Conv2d(2, 4, 2, 2), nn.GELU(), nn.Upsample(scale_factor=2), nn.MaxPool2d(2)
+        ),
+        up=nn.Sequential(
+            nn.ConvTranspose2d(4, 2, 2, 1, groups=2), nn.Upsample(size=(4, 4), mode="bilinear")
+        ),
         last=nn.Sequential(nn.Flatten(), nn.Linear(64, 3)),
     ),
     "windows": lambda: wrapped(
-        nn.Conv2d(1, 2, 3, padding="same"), nn.GELU(), nn.AvgPool2d(3, 1), nn.Flatten(), nn.Linear(8, 6),
-        Written(lambda _, x: x * x), nn.Linear(6, 3),
+        nn.Conv2d(1, 2, 3, padding="same"),
+        nn.GELU(),
+        nn.AvgPool2d(3, 1),
+        nn.Flatten(),
+        nn.Linear(8, 6),
+        Written(lambda _, x: x * x),
+        nn.Linear(6, 3),
     ),
-}  # fmt: skip
+}
 
 
 def subject(name: str) -> Network:
@@ -190,7 +255,10 @@ def subject(name: str) -> Network:
     torch.manual_seed(0)
     module = NETWORKS[name]().eval()
     for each in module.modules():
-        if isinstance(each, (nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm)) and each.weight is not None:
+        if (
+            isinstance(each, (nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm))
+            and each.weight is not None
+        ):
             nn.init.normal_(each.weight, 1.0, 0.3)
             nn.init.normal_(each.bias, 0.0, 0.3)
         if isinstance(each, (nn.BatchNorm1d, nn.BatchNorm2d)):
@@ -211,9 +279,13 @@ def test_networks_that_torch_export_reads_are_bounded_soundly(name: str, eps: fl
 
 
 def test_what_has_no_bounds_is_named_by_its_path() -> None:
-    module = wrapped(nn.Flatten(), nn.Linear(16, 6), Written(lambda _, x: x.cos()), nn.Linear(6, 3)).eval()
+    module = wrapped(
+        nn.Flatten(), nn.Linear(16, 6), Written(lambda _, x: x.cos()), nn.Linear(6, 3)
+    ).eval()
     with pytest.raises(Unsupported, match=r"^no sound bounds for layers\.2 \(cos\)"):
         Propagation(Network("cosine", module, (1, 4, 4), 3))
-    module = wrapped(nn.Conv2d(1, 2, 3), nn.ConstantPad2d(1, 0.5), nn.Flatten(), nn.Linear(32, 3)).eval()
+    module = wrapped(
+        nn.Conv2d(1, 2, 3), nn.ConstantPad2d(1, 0.5), nn.Flatten(), nn.Linear(32, 3)
+    ).eval()
     with pytest.raises(Unsupported, match=r"^layers\.1: no bound of the rounding of padding"):
         Propagation(Network("padded", module, (1, 4, 4), 3))

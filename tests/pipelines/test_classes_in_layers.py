@@ -1,4 +1,6 @@
-"""A class with a `forward` of its own, and activations that are functions, through the stages that read layers."""
+"""A class with a `forward` of its own, and activations that are functions, through the stages
+that read layers.
+"""
 
 from __future__ import annotations
 
@@ -59,24 +61,42 @@ def test_smt_refuses_a_residual_by_name(network: MakeNetwork) -> None:
         read(given)
 
 
-def test_exact_prune_and_the_certificate_give_equal_rows(network: MakeNetwork, bench: MakeBench) -> None:
+def test_exact_prune_and_the_certificate_give_equal_rows(
+    network: MakeNetwork, bench: MakeBench
+) -> None:
     given = network("digits-mlp", "gelu", epochs=4)
     pair = given, _as_class(given, functional.gelu)
-    stages = ExactPrune(query_time_limit=0.1), Certificate(eps=(0.01,), samples=3, hardness=(2.0,), sweep_samples=2)
+    stages = (
+        ExactPrune(query_time_limit=0.1),
+        Certificate(eps=(0.01,), samples=3, hardness=(2.0,), sweep_samples=2),
+    )
     for stage in stages:
         theirs, ours = (stage.run(each, bench("digits-mlp", epochs=4)).metrics for each in pair)
-        assert [(each.name, each.value) for each in ours] == [(each.name, each.value) for each in theirs]
+        assert [(each.name, each.value) for each in ours] == [
+            (each.name, each.value) for each in theirs
+        ]
 
 
-@pytest.mark.parametrize(("variant", "act"), [("gelu", functional.gelu), ("annealed", nn.ReLU(inplace=True))])
-def test_bounds_certifies_the_same(network: MakeNetwork, bench: MakeBench, variant: str, act: Function) -> None:
+@pytest.mark.parametrize(
+    ("variant", "act"), [("gelu", functional.gelu), ("annealed", nn.ReLU(inplace=True))]
+)
+def test_bounds_certifies_the_same(
+    network: MakeNetwork, bench: MakeBench, variant: str, act: Function
+) -> None:
     given = network("digits-mlp", variant, epochs=4)
     stage = Bounds(eps=(0.01,), samples=8, methods=("ibp", "crown"))
 
     def verdicts(metrics: list[Metric]) -> list[object]:
-        return [(each.setting, each.sample, each.verdict) for each in metrics if each.name == "robustness"]
+        return [
+            (each.setting, each.sample, each.verdict)
+            for each in metrics
+            if each.name == "robustness"
+        ]
 
-    theirs, ours = (stage.run(each, bench("digits-mlp", epochs=4)).metrics for each in (given, _as_class(given, act)))
+    theirs, ours = (
+        stage.run(each, bench("digits-mlp", epochs=4)).metrics
+        for each in (given, _as_class(given, act))
+    )
     assert verdicts(ours) == verdicts(theirs)
     assert Verdict.HOLDS in {each.verdict for each in ours if each.setting.get("method") == "crown"}
 

@@ -39,11 +39,18 @@ def values(outcome: Outcome) -> dict[str, float | None]:
     ("variant", "gelus", "yardstick", "reason"),
     [
         ("gelu", 2, "gelu", "this network has gelu in each place"),
-        ("lambda-gelu", 2, "silu", "over that of this network with silu in each activation's place"),
+        (
+            "lambda-gelu",
+            2,
+            "silu",
+            "over that of this network with silu in each activation's place",
+        ),
         ("annealed", 0, "gelu", "over that of this network with gelu in each activation's place"),
     ],
 )
-def test_mlp(network: MakeNetwork, bench: MakeBench, variant: str, gelus: int, yardstick: str, reason: str) -> None:
+def test_mlp(
+    network: MakeNetwork, bench: MakeBench, variant: str, gelus: int, yardstick: str, reason: str
+) -> None:
     trained, there = network("digits-mlp", variant), bench("digits-mlp")
     outcome = Export(yardstick).run(trained, there)
     found = values(outcome)
@@ -53,7 +60,8 @@ def test_mlp(network: MakeNetwork, bench: MakeBench, variant: str, gelus: int, y
     assert found["argmax_agreement"] == 1.0
     path = outcome.artefacts["onnx"]
     assert found["model_bytes"] == path.stat().st_size
-    # Read back by itself, the file computes what the network handed in computes, but for the difference that is told.
+    # Read back by itself, the file computes what the network handed in computes, but for the
+    # difference that is told.
     inputs = there.data.test.inputs
     with torch.no_grad():
         differences = run_onnx(open_onnx(path), inputs).double() - trained.module(inputs).double()
@@ -62,7 +70,9 @@ def test_mlp(network: MakeNetwork, bench: MakeBench, variant: str, gelus: int, y
     for name, unit in (("latency", "s"), ("relative_latency", "ratio")):
         rows = [each for each in outcome.metrics if each.name == name]
         assert [dict(each.setting) for each in rows] == [{"batch": 1}, {"batch": 64}]
-        assert all(each.timing and each.value > 0 and each.direction is Direction.LOWER for each in rows)
+        assert all(
+            each.timing and each.value > 0 and each.direction is Direction.LOWER for each in rows
+        )
         assert {each.unit for each in rows} == {unit}
     assert all(each.reason.startswith(reason) for each in rows)
     assert [each.name for each in path.parent.iterdir()] == ["model.onnx"]
@@ -103,7 +113,10 @@ def test_a_regression_of_several_inputs(tmp_path: Path) -> None:
     assert found["runtime_rmse"] == pytest.approx(0.5, abs=1e-6)
     assert 0 <= found["max_abs_difference"] < 1e-5
     assert not {"argmax_agreement", "runtime_accuracy"} & set(found)
-    assert [each.name for each in onnx.load(str(outcome.artefacts["onnx"])).graph.input] == ["left", "right"]
+    assert [each.name for each in onnx.load(str(outcome.artefacts["onnx"])).graph.input] == [
+        "left",
+        "right",
+    ]
 
 
 def test_a_language_model_has_bits_and_accuracy(tmp_path: Path) -> None:
@@ -128,13 +141,17 @@ def test_a_file_has_no_other_activation_to_be_compared_with(
 
 
 def test_an_unknown_yardstick_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"yardstick must be the name of an activation, got 'gelo'; did you mean"):
+    with pytest.raises(
+        ValueError, match=r"yardstick must be the name of an activation, got 'gelo'; did you mean"
+    ):
         Export("gelo")
 
 
 @pytest.mark.slow
 def test_the_file_says_nothing_of_the_installation(network: MakeNetwork, bench: MakeBench) -> None:
-    path = Export().run(network("digits-cnn", "gelu", epochs=2), bench("digits-cnn")).artefacts["onnx"]
+    path = (
+        Export().run(network("digits-cnn", "gelu", epochs=2), bench("digits-cnn")).artefacts["onnx"]
+    )
     content = path.read_bytes()
     assert b"site-packages" not in content
     assert b"stack_trace" not in content
@@ -156,8 +173,16 @@ def test_a_lambda_that_cannot_be_folded_still_exports(bench: MakeBench) -> None:
         return net.head(net.activation(before) + before)  # type: ignore[no-any-return]
 
     torch.manual_seed(0)
-    layers = {"hidden": nn.Linear(64, 8), "activation": LambdaGELU(8, hardness=3.0), "head": nn.Linear(8, 10)}
-    found = values(Export().run(Network("block", Written(block, **layers).eval(), (64,), 10), bench("digits-mlp")))
+    layers = {
+        "hidden": nn.Linear(64, 8),
+        "activation": LambdaGELU(8, hardness=3.0),
+        "head": nn.Linear(8, 10),
+    }
+    found = values(
+        Export().run(
+            Network("block", Written(block, **layers).eval(), (64,), 10), bench("digits-mlp")
+        )
+    )
     assert found["max_abs_difference"] < 1e-5
     assert found["gelu_nodes"] == 1
     assert found["graph_nodes"] > 3

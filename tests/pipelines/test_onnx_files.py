@@ -26,12 +26,17 @@ from pipelines.smt import Smt
 
 def values(outcome: Outcome, **setting: object) -> dict[str, float | None]:
     found = [each for each in outcome.metrics if each.sample is None]
-    return {each.name: each.value for each in found if setting.items() <= dict(each.setting).items()}
+    return {
+        each.name: each.value for each in found if setting.items() <= dict(each.setting).items()
+    }
 
 
 def verdicts(outcome: Outcome) -> dict[tuple[object, ...], str]:
     rows = [each for each in outcome.metrics if each.verdict is not None]
-    return {(each.setting["eps"], each.setting["method"], each.sample): each.verdict.value for each in rows}
+    return {
+        (each.setting["eps"], each.setting["method"], each.sample): each.verdict.value
+        for each in rows
+    }
 
 
 @pytest.fixture
@@ -40,10 +45,14 @@ def file(network: MakeNetwork, bench: MakeBench, tmp_path: Path) -> Network:
     trained = network("iris-mlp", "annealed")
     export_onnx(trained.module, trained.input_shape, tmp_path / "net.onnx")
     module = OnnxNetwork(tmp_path / "net.onnx")
-    return Network("net.onnx", module, trained.input_shape, trained.classes, deployed=tmp_path / "net.onnx")
+    return Network(
+        "net.onnx", module, trained.input_shape, trained.classes, deployed=tmp_path / "net.onnx"
+    )
 
 
-def test_accuracy_and_export_are_those_of_the_module(file: Network, network: MakeNetwork, bench: MakeBench) -> None:
+def test_accuracy_and_export_are_those_of_the_module(
+    file: Network, network: MakeNetwork, bench: MakeBench
+) -> None:
     trained, there = network("iris-mlp", "annealed"), bench("iris-mlp")
     found, expected = (values(Accuracy().run(each, there)) for each in (file, trained))
     assert found["accuracy"] == expected["accuracy"]
@@ -72,7 +81,9 @@ def test_quantization_is_onnx_runtimes(calibration: str, file: Network, bench: M
     assert again["accuracy"] == found["runtime_accuracy"]
     with pytest.raises(Unsupported, match="a step before made an ONNX file of the network already"):
         Quantize().run(outcome.network, there)
-    with pytest.raises(Unsupported, match=r"weight_bits 4: ONNX Runtime quantizes a file to 8 bits; .* my.py:make"):
+    with pytest.raises(
+        Unsupported, match=r"weight_bits 4: ONNX Runtime quantizes a file to 8 bits; .* my.py:make"
+    ):
         Quantize(weight_bits=4).run(file, there)
 
 
@@ -92,7 +103,10 @@ def test_bounds_and_exact_verdicts_agree_with_those_of_the_module(
         assert said in ("unknown", "unsupported", settled[radius, sample]), (radius, method, sample)
     near = values(certified, eps=0.02, method="graph-crown")
     assert near["certified_accuracy"] > 0
-    assert near["certified_accuracy"] >= values(certified, eps=0.02, method="graph-ibp")["certified_accuracy"]
+    assert (
+        near["certified_accuracy"]
+        >= values(certified, eps=0.02, method="graph-ibp")["certified_accuracy"]
+    )
     assert values(certified, eps=0.02, method="alpha-crown")["certified_accuracy"] is None
     assert values(certified)["clean_accuracy"] == 1.0
 
@@ -111,7 +125,10 @@ def by_another_tool(path: Path) -> Path:
         for name, size in (("features", 2), ("score", 1))
     ]
     graph = helper.make_graph(nodes, "hand", ends[:1], ends[1:], [first, last])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), str(path))
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8),
+        str(path),
+    )
     return path
 
 
@@ -122,26 +139,40 @@ def test_a_file_of_batches_of_one_is_quantized_by_another_metric(tmp_path: Path)
     part = Split(inputs, targets, Regression(unit="m"))
     there = bench_of(part, 1, tmp_path / "out")
     there.folder.mkdir()
-    found = values(Quantize().run(Network("hand", OnnxNetwork(path), (2,), 1, deployed=path), there))
+    found = values(
+        Quantize().run(Network("hand", OnnxNetwork(path), (2,), 1, deployed=path), there)
+    )
     assert 0 < found["runtime_rmse"] < 0.05
     assert found["rmse_increase"] == pytest.approx(found["runtime_rmse"], abs=1e-6)
 
 
 def test_a_regression_by_another_tool_stays_within_its_interval(tmp_path: Path) -> None:
-    # At (1, 0.5): 1.5 - 0.5 = 1. With x0 > |x1| the score is 2 x1, so in a ball of eps it moves by 2 eps.
+    # At (1, 0.5): 1.5 - 0.5 = 1. With x0 > |x1| the score is 2 x1, so in a ball of eps it moves by
+    # 2 eps.
     path = by_another_tool(tmp_path / "hand.onnx")
-    part = Split(torch.tensor([[1.0, 0.5], [2.0, 1.0]]), torch.tensor([1.0, 2.25]), Regression(tolerance=0.5))
+    part = Split(
+        torch.tensor([[1.0, 0.5], [2.0, 1.0]]), torch.tensor([1.0, 2.25]), Regression(tolerance=0.5)
+    )
     there = bench_of(part, 1, tmp_path, domain=(-9.0, 9.0))
     file = Network("hand", OnnxNetwork(path), (2,), 1, deployed=path)
     assert values(Accuracy().run(file, there))["mae"] == pytest.approx(0.125)
     eps = (0.1, 0.2, 0.24, 0.3)
-    # The first ball leaves [0.5, 1.5] beyond eps 0.25; the second starts 0.25 off its target: beyond 0.125.
+    # The first ball leaves [0.5, 1.5] beyond eps 0.25; the second starts 0.25 off its target:
+    # beyond 0.125.
     wanted = {
-        (0.1, 0): "holds", (0.2, 0): "holds", (0.24, 0): "holds", (0.3, 0): "violated",
-        (0.1, 1): "holds", (0.2, 1): "violated", (0.24, 1): "violated", (0.3, 1): "violated",
-    }  # fmt: skip
+        (0.1, 0): "holds",
+        (0.2, 0): "holds",
+        (0.24, 0): "holds",
+        (0.3, 0): "violated",
+        (0.1, 1): "holds",
+        (0.2, 1): "violated",
+        (0.24, 1): "violated",
+        (0.3, 1): "violated",
+    }
     exact = Smt(eps, samples=2, proofs=False).run(file, there)
-    assert {(radius, sample): said for (radius, _, sample), said in verdicts(exact).items()} == wanted
+    assert {
+        (radius, sample): said for (radius, _, sample), said in verdicts(exact).items()
+    } == wanted
     certified = Bounds(eps, samples=2, methods=("ibp", "crown")).run(file, there)
     for (radius, method, sample), said in verdicts(certified).items():
         assert said in ("unknown", wanted[radius, sample]), (radius, method, sample)
@@ -162,7 +193,9 @@ def test_what_asks_nothing_is_not_verified(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_regression_of_torch_is_verified_too(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    module = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.GELU(), torch.nn.Linear(8, 2)).eval()
+    module = torch.nn.Sequential(
+        torch.nn.Linear(2, 8), torch.nn.GELU(), torch.nn.Linear(8, 2)
+    ).eval()
     inputs = torch.rand(6, 2)
     with torch.no_grad():
         targets = module(inputs) + 0.01
@@ -180,15 +213,29 @@ def test_a_regression_of_torch_is_verified_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["prune", "exact-prune", "swap-certificate"])
 def test_what_would_change_layers_says_so(name: str, file: Network, bench: MakeBench) -> None:
-    with pytest.raises(Unsupported, match=r"modules; an ONNX file has no layers .* give the model as my.py"):
+    with pytest.raises(
+        Unsupported, match=r"modules; an ONNX file has no layers .* give the model as my.py"
+    ):
         check_takes(load("stages", name).target(), file, bench("iris-mlp").data, "iris-mlp")
 
 
 def test_gate_takes_several_inputs_where_stages_do(bench: MakeBench) -> None:
     given = {"left": torch.zeros(2, 1), "right": torch.zeros(2, 1)}
-    network, data = Network("pair", torch.nn.Identity(), (1,), 3, given=given), bench("iris-mlp").data
+    network, data = (
+        Network("pair", torch.nn.Identity(), (1,), 3, given=given),
+        bench("iris-mlp").data,
+    )
     taken, refused = [], set()
-    for name in ("accuracy", "export", "quantize", "prune", "exact-prune", "swap-certificate", "bounds", "smt"):
+    for name in (
+        "accuracy",
+        "export",
+        "quantize",
+        "prune",
+        "exact-prune",
+        "swap-certificate",
+        "bounds",
+        "smt",
+    ):
         try:
             check_takes(load("stages", name).target(), network, data, "iris-mlp")
             taken.append(name)

@@ -13,7 +13,17 @@ from torch import nn
 from torch.nn import functional
 from written import Written
 
-from evalsuite import Bench, Data, LambdaGELU, Network, Split, export_network, mean_loss, score, swap_to_relu
+from evalsuite import (
+    Bench,
+    Data,
+    LambdaGELU,
+    Network,
+    Split,
+    export_network,
+    mean_loss,
+    score,
+    swap_to_relu,
+)
 from evalsuite.activations.census import let_stay
 from evalsuite.report.run import Run
 from pipelines.accuracy import ORDERS, Accuracy
@@ -33,14 +43,22 @@ def network(hardness: tuple[float, ...] = HARDNESS) -> nn.Sequential:
 
 
 def bench(folder: Path, module: nn.Module) -> Bench:
-    """The targets of the test part are what the network says of most samples; those of the others are drawn."""
+    """The targets of the test part are what the network says of most samples; those of the
+    others are drawn.
+    """
     torch.manual_seed(1)
     inputs = 3 * torch.randn(200, 4)
     with torch.no_grad():
         targets = module(inputs).argmax(1)
     targets[::3] = torch.randint(3, (len(targets[::3]),))
     part, other = Split(inputs[:150], targets[:150]), Split(inputs[150:], targets[150:])
-    return Bench(Data(part, part, other, part, (-9.0, 9.0), 3, "by hand"), 0, folder, 60.0, lambda module, epochs: None)
+    return Bench(
+        Data(part, part, other, part, (-9.0, 9.0), 3, "by hand"),
+        0,
+        folder,
+        60.0,
+        lambda module, epochs: None,
+    )
 
 
 def measured(module: nn.Module, there: Bench) -> dict[tuple[str, str, int], float | None]:
@@ -48,8 +66,9 @@ def measured(module: nn.Module, there: Bench) -> dict[tuple[str, str, int], floa
     outcome = Accuracy(partial_swaps=True).run(Network("hand", module, (4,), 3), there)
     return {
         (each.name, str(each.setting["order"]), int(each.setting.get("layers", -1))): each.value  # type: ignore[call-overload]
-        for each in outcome.metrics if "partial" in each.name
-    }  # fmt: skip
+        for each in outcome.metrics
+        if "partial" in each.name
+    }
 
 
 def test_every_order_is_of_the_networks_that_it_names(tmp_path: Path) -> None:
@@ -57,7 +76,11 @@ def test_every_order_is_of_the_networks_that_it_names(tmp_path: Path) -> None:
     there = bench(tmp_path, module)
 
     def swapped(*places: str) -> nn.Module:
-        return swap_to_relu(module, keep=[each for each in PLACES if each not in places]) if places else module
+        return (
+            swap_to_relu(module, keep=[each for each in PLACES if each not in places])
+            if places
+            else module
+        )
 
     def accuracy(*places: str) -> float:
         value = score(swapped(*places), there.data.test).headline.value
@@ -74,22 +97,44 @@ def test_every_order_is_of_the_networks_that_it_names(tmp_path: Path) -> None:
         every = [accuracy(*each) for each in combinations(PLACES, size)]
         assert found["accuracy_of_partial_swap", "random", size] == pytest.approx(fmean(every))
     # Else every order would be as good.
-    assert len({found["accuracy_of_partial_swap", order, 1] for order in ("hardness", "sensitivity", "random")}) > 1
+    assert (
+        len(
+            {
+                found["accuracy_of_partial_swap", order, 1]
+                for order in ("hardness", "sensitivity", "random")
+            }
+        )
+        > 1
+    )
     assert all(isinstance(layer, LambdaGELU) for layer in module[1::2])
 
 
 @pytest.mark.parametrize(
     ("module", "reasons"),
     [
-        (network((1.5,)), ["an order takes two activations that ReLU can replace, and the network has 1"] * 3),
-        (swap_to_relu(network()), ["an order takes two activations that ReLU can replace, and the network has 0"] * 3),
-        (nn.Sequential(nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 6), nn.GELU(), nn.Linear(6, 3)).eval(),
-         ["no layer has a learnt hardness, so there is no order by it"]),
+        (
+            network((1.5,)),
+            ["an order takes two activations that ReLU can replace, and the network has 1"] * 3,
+        ),
+        (
+            swap_to_relu(network()),
+            ["an order takes two activations that ReLU can replace, and the network has 0"] * 3,
+        ),
+        (
+            nn.Sequential(
+                nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 6), nn.GELU(), nn.Linear(6, 3)
+            ).eval(),
+            ["no layer has a learnt hardness, so there is no order by it"],
+        ),
     ],
     ids=["one layer", "swapped already", "GELU"],
-)  # fmt: skip
-def test_where_there_is_no_order_the_row_says_why(tmp_path: Path, module: nn.Module, reasons: list[str]) -> None:
-    outcome = Accuracy(partial_swaps=True).run(Network("hand", module, (4,), 3), bench(tmp_path, module))
+)
+def test_where_there_is_no_order_the_row_says_why(
+    tmp_path: Path, module: nn.Module, reasons: list[str]
+) -> None:
+    outcome = Accuracy(partial_swaps=True).run(
+        Network("hand", module, (4,), 3), bench(tmp_path, module)
+    )
     lacking = [each for each in outcome.metrics if "partial" in each.name and each.value is None]
     assert [each.reason for each in lacking] == reasons
 
@@ -106,10 +151,17 @@ def test_sets_of_many_layers_are_drawn_by_the_seed() -> None:
 def called() -> nn.Module:
     """A layer that is a module, one that is a function, and one that is to stay."""
     torch.manual_seed(0)
-    layers = {"first": nn.Linear(4, 6), "second": nn.Linear(6, 6), "third": nn.Linear(6, 3), "act": nn.GELU()}
+    layers = {
+        "first": nn.Linear(4, 6),
+        "second": nn.Linear(6, 6),
+        "third": nn.Linear(6, 3),
+        "act": nn.GELU(),
+    }
     let_stay(last := nn.GELU())
     return Written(
-        lambda net, x: net.third(net.last(net.second(functional.silu(net.first(net.act(x)))))), **layers, last=last
+        lambda net, x: net.third(net.last(net.second(functional.silu(net.first(net.act(x)))))),
+        **layers,
+        last=last,
     )
 
 
@@ -118,7 +170,9 @@ def test_what_the_swap_replaces_is_counted_and_nothing_else_is_replaced(tmp_path
     there = bench(tmp_path, module)
     found = measured(module, there)
     assert {size for name, order, size in found if order == "random" and size >= 0} == {0, 1, 2}
-    whole = score(swap_to_relu(module, there.data.calibration.first(2)), there.data.test).headline.value
+    whole = score(
+        swap_to_relu(module, there.data.calibration.first(2)), there.data.test
+    ).headline.value
     assert found["accuracy_of_partial_swap", "random", 2] == whole
 
 
@@ -146,8 +200,15 @@ def test_the_report_tells_every_order_by_the_number_of_layers() -> None:
     grids = {grid.caption.partition(",")[0]: grid for grid in order_grids(run, "accuracy")}
     assert [*grids] == list(frame["workload"].unique())
     assert [bool(grid.note) for grid in grids.values()] == [False] * 5 + [True]
-    rows = frame[(frame["workload"] == "mnist-cnn") & (frame["metric"] == "accuracy_of_partial_swap")]
+    rows = frame[
+        (frame["workload"] == "mnist-cnn") & (frame["metric"] == "accuracy_of_partial_swap")
+    ]
     for layers, row in enumerate(grids["mnist-cnn"].rows):
-        wanted = [rows[rows["setting"] == f"layers={layers}, order={order}"]["value"].mean() for order in ORDERS]
+        wanted = [
+            rows[rows["setting"] == f"layers={layers}, order={order}"]["value"].mean()
+            for order in ORDERS
+        ]
         assert row[1].text == str(layers)
-        assert [cell.text.partition(" ")[0] for cell in row[2:]] == [f"{100 * each:.2f}" for each in wanted]
+        assert [cell.text.partition(" ")[0] for cell in row[2:]] == [
+            f"{100 * each:.2f}" for each in wanted
+        ]

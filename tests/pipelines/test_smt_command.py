@@ -1,4 +1,6 @@
-"""`evalsuite smt` and the commands of plugins: answers by hand, proofs that the checker accepts, failures by name."""
+"""`evalsuite smt` and the commands of plugins: answers by hand, proofs that the checker accepts,
+failures by name.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def proven(found: Verification, model: Path, folder: Path) -> bool:
     return all(bound > 0 for bound in statement.bounds)
 
 
-@pytest.mark.parametrize(("rest", "expected"), [(0.25, "unsat"), (0.01, "unsat"), (0.0, "sat"), (-0.5, "sat")])
+@pytest.mark.parametrize(
+    ("rest", "expected"), [(0.25, "unsat"), (0.01, "unsat"), (0.0, "sat"), (-0.5, "sat")]
+)
 def test_known_answers(tmp_path: Path, rest: float, expected: str) -> None:
     model = absolute_file(tmp_path / "m.onnx", rest)
     found = answer(model, property_of(tmp_path / "p.vnnlib", [("-1", "0.5")], 1, "(<= Y_0 0)"), 20)
@@ -51,7 +55,8 @@ def test_known_answers(tmp_path: Path, rest: float, expected: str) -> None:
 
 
 def test_decimals_are_exact_in_rows_and_box(tmp_path: Path) -> None:
-    # y = x on [0.1, 0.2]: the float32 number nearest to 0.2 lies beyond it, and is what the network receives of it
+    # y = x on [0.1, 0.2]: the float32 number nearest to 0.2 lies beyond it, and is what the network
+    # receives of it
     model = network_of(tmp_path / "m.onnx", [([[1.0]], [0.0])])
     file = property_of(tmp_path / "p.vnnlib", [("0.1", "0.2")], 1, "(>= Y_0 0.2)")
     for engine in ("exact", "z3"):
@@ -67,7 +72,9 @@ def test_disjuncts_conjunctions_and_boxes(tmp_path: Path) -> None:
     # y = (x0, x1) on [0, 1] x [2, 3]
     model = network_of(tmp_path / "m.onnx", [([[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0])])
     box = [("0", "1"), ("2", "3")]
-    both = property_of(tmp_path / "p.vnnlib", box, 2, "(or (and (<= Y_0 2)(<= Y_1 1)) (and (>= Y_0 2)))")
+    both = property_of(
+        tmp_path / "p.vnnlib", box, 2, "(or (and (<= Y_0 2)(<= Y_1 1)) (and (>= Y_0 2)))"
+    )
     found = answer(model, both, 5)
     assert found.answer.value == "unsat"
     assert proven(found, model, tmp_path)
@@ -82,7 +89,9 @@ def test_disjuncts_conjunctions_and_boxes(tmp_path: Path) -> None:
 
 def test_a_trained_network_agrees_with_its_proof_and_with_the_witness(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Flatten(), nn.Linear(4, 12), nn.ReLU(), nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 3))
+    module = nn.Sequential(
+        nn.Flatten(), nn.Linear(4, 12), nn.ReLU(), nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 3)
+    )
     export_onnx(module, (2, 2), tmp_path / "m.onnx")
     session = open_onnx(tmp_path / "m.onnx")
     label = int(run_onnx(session, torch.full((1, 2, 2), 0.5)).argmax())
@@ -97,9 +106,15 @@ def test_a_trained_network_agrees_with_its_proof_and_with_the_witness(tmp_path: 
             assert proven(found, tmp_path / "m.onnx", tmp_path)
         else:
             assert found.witness is not None
-            outputs = run_onnx(session, torch.tensor(found.witness.inputs).reshape(1, 2, 2)).flatten().tolist()
+            outputs = (
+                run_onnx(session, torch.tensor(found.witness.inputs).reshape(1, 2, 2))
+                .flatten()
+                .tolist()
+            )
             assert outputs == list(found.witness.outputs)
-            assert read_vnnlib(file).satisfied(list(found.witness.inputs), list(found.witness.outputs))
+            assert read_vnnlib(file).satisfied(
+                list(found.witness.inputs), list(found.witness.outputs)
+            )
     assert answers[0] == "unsat"
     assert answers[-1] == "sat"
 
@@ -107,9 +122,14 @@ def test_a_trained_network_agrees_with_its_proof_and_with_the_witness(tmp_path: 
 def run(*arguments: object, path: Path | None = None) -> subprocess.CompletedProcess[str]:
     """The command line in a process of its own, with the distributions in the folder `path`."""
     code = "import sys; from evalsuite.cli import main; sys.argv[0] = 'evalsuite'; main()"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*([str(path)] if path else []), str(ROOT)])}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([*([str(path)] if path else []), str(ROOT)]),
+    }
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=120)
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment, check=False, timeout=120
+    )
 
 
 def call(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -133,7 +153,8 @@ def test_commands_of_plugins(tmp_path: Path) -> None:
     assert listed.returncode == 0
     assert all(f"  {name} " in listed.stdout for name in ("shout", "broken", "smt", "verify"))
     assert "Say it loudly." in listed.stdout
-    assert "A command of shouting 1.0" in listed.stdout  # of the broken one, which says nothing of itself
+    # of the broken one, which says nothing of itself
+    assert "A command of shouting 1.0" in listed.stdout
     assert run("shout", "hello", path=installed).stdout == "HELLO\n"
     told = run("shout", "--help", path=installed)
     assert "Say it loudly." in told.stdout
@@ -154,8 +175,13 @@ def test_the_command_lines_from_the_search_to_the_check(tmp_path: Path) -> None:
     by_verify = call("verify", "--onnx", model, "--vnnlib", file, "--proof", tmp_path / "same.json")
     assert (by_verify.returncode, by_verify.stdout) == (0, "unsat\n")
     assert (tmp_path / "same.json").read_text() == out.read_text()
-    refused = call("verify", "--onnx", model, "--vnnlib", file, "--proof", out, "--engine", "neurons")
-    assert (refused.returncode, "--proof takes --onnx and --vnnlib beside it" in refused.stderr) == (2, True)
+    refused = call(
+        "verify", "--onnx", model, "--vnnlib", file, "--proof", out, "--engine", "neurons"
+    )
+    assert (
+        refused.returncode,
+        "--proof takes --onnx and --vnnlib beside it" in refused.stderr,
+    ) == (2, True)
     checked = call("check-proof", out, "--onnx", model, "--z3", "20")
     assert checked.returncode == 0, checked.stderr
     assert "  y0 > 0 (at least 0.25)" in checked.stdout
@@ -181,8 +207,14 @@ def test_the_command_lines_from_the_search_to_the_check(tmp_path: Path) -> None:
     [
         (["--onnx", "none.onnx", "--vnnlib", "p.vnnlib"], "cannot read none.onnx: No such file"),
         (["--onnx", "p.vnnlib", "--vnnlib", "p.vnnlib"], "p.vnnlib: not an ONNX network"),
-        (["--onnx", "m.onnx", "--vnnlib", "two.vnnlib"], "two.vnnlib: declares 2 X_i, but m.onnx has 1"),
-        (["--onnx", "m.onnx", "--vnnlib", "p.vnnlib", "--timeout", "0"], "--timeout is a number of seconds > 0"),
+        (
+            ["--onnx", "m.onnx", "--vnnlib", "two.vnnlib"],
+            "two.vnnlib: declares 2 X_i, but m.onnx has 1",
+        ),
+        (
+            ["--onnx", "m.onnx", "--vnnlib", "p.vnnlib", "--timeout", "0"],
+            "--timeout is a number of seconds > 0",
+        ),
         (
             ["--onnx", "exp.onnx", "--vnnlib", "p.vnnlib"],
             "(exp): exact engines read chains of affine layers and known activations",

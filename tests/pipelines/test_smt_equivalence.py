@@ -38,7 +38,9 @@ def same_class(network: Network, read: Read, asked: Property) -> Settled:
 
 
 def points_of(asked: Property, count: int = 2000) -> torch.Tensor:
-    share = torch.rand(count, INPUTS, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    share = torch.rand(
+        count, INPUTS, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
+    )
     share[::2] = share[::2].round()
     return asked.lower + share * (asked.upper - asked.lower)
 

@@ -1,4 +1,6 @@
-"""Branch and bound on curved activations: lines against many digits, bounds against samples, verdicts on digits."""
+"""Branch and bound on curved activations: lines against many digits, bounds against samples,
+verdicts on digits.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,16 @@ from pipelines.smt.reduction import Asked, reduce
 from pipelines.smt.search.decision import Decided
 from pipelines.smt.search.exploring import Finding, multipliers
 from pipelines.smt.search.space import IntervalSpace
-from tests.pipelines.smt_networks import around, box, chain, decide_exactly, decider, linear, of, samples
+from tests.pipelines.smt_networks import (
+    around,
+    box,
+    chain,
+    decide_exactly,
+    decider,
+    linear,
+    of,
+    samples,
+)
 
 ACTIVATIONS = (nn.GELU, LambdaGELU, nn.SiLU, nn.LeakyReLU, nn.ELU, nn.Hardswish)
 
@@ -40,7 +51,10 @@ def test_the_lines_of_gelu_in_many_digits() -> None:
     with mp.workdps(40):
         for i in range(60):
             for share in range(11):
-                z = mpf(float(lower[i])) + (mpf(float(upper[i])) - mpf(float(lower[i]))) * share / 10
+                z = (
+                    mpf(float(lower[i]))
+                    + (mpf(float(upper[i])) - mpf(float(lower[i]))) * share / 10
+                )
                 exact = z * ncdf(z)
                 assert mpf(float(lines.below[i])) * z + mpf(float(lines.below_start[i])) <= exact
                 assert mpf(float(lines.above[i])) * z + mpf(float(lines.above_start[i])) >= exact
@@ -81,7 +95,9 @@ def test_bounds_of_random_parts_hold_for_samples(activation: type[nn.Module]) ->
         for used in (None, chosen, multipliers(found.duals, 24)):
             assert float(space.certify(part, used)) <= least + 1e-9
         # The program's value is what the best multipliers give.
-        assert float(space.certify(part, multipliers(found.duals, 30))) == pytest.approx(found.value, abs=1e-5)
+        assert float(space.certify(part, multipliers(found.duals, 30))) == pytest.approx(
+            found.value, abs=1e-5
+        )
 
 
 def test_halves_make_up_the_whole() -> None:
@@ -91,7 +107,9 @@ def test_halves_make_up_the_whole() -> None:
     found = space.solve(space.root, math.inf)
     assert found is not None
     first, second = space.halves(space.root, 2, found)
-    assert first.lower[2] == space.root.lower[2] < first.upper[2] == second.lower[2] < second.upper[2]
+    assert (
+        first.lower[2] == space.root.lower[2] < first.upper[2] == second.lower[2] < second.upper[2]
+    )
     assert second.upper[2] == space.root.upper[2]
     others = [0, 1, 3]
     for half in (first, second):
@@ -101,7 +119,9 @@ def test_halves_make_up_the_whole() -> None:
 
 def gap(part: Intervals) -> float:
     middle = (part.lower[2] + part.upper[2]) / 2
-    return float((part.above[2] - part.below[2]) * middle + part.above_start[2] - part.below_start[2])
+    return float(
+        (part.above[2] - part.below[2]) * middle + part.above_start[2] - part.below_start[2]
+    )
 
 
 @pytest.mark.slow
@@ -143,7 +163,9 @@ def test_relu_by_intervals_and_by_phases_agree() -> None:
 
 
 @cache
-def trained(activation: type[nn.Module], *hidden: int) -> tuple[Network, torch.Tensor, torch.Tensor]:
+def trained(
+    activation: type[nn.Module], *hidden: int
+) -> tuple[Network, torch.Tensor, torch.Tensor]:
     """A small network of the digits, and samples that it was not trained on."""
     data = load_digits()
     inputs, targets = torch.tensor(data.data / 16).float(), torch.tensor(data.target)
@@ -172,7 +194,9 @@ def test_trained_digits(activation: type[nn.Module]) -> None:
     seen = []
     for sample, eps in ((0, 0.05), (2, 0.1), (4, 0.1)):
         label = int(targets[sample])
-        property_ = Property.robustness(inputs[sample], sample=sample, label=label, eps=eps, domain=(0.0, 1.0))
+        property_ = Property.robustness(
+            inputs[sample], sample=sample, label=label, eps=eps, domain=(0.0, 1.0)
+        )
         decided = decide(property_, seconds=60.0)
         seen.append(decided.verdict)
         if decided.verdict is Verdict.HOLDS:
@@ -194,11 +218,15 @@ def test_trained_digits(activation: type[nn.Module]) -> None:
 def test_limits_leave_the_best_proven_margin() -> None:
     _, inputs, targets = trained(nn.GELU, 16)
     decide = decider_of(nn.GELU, 16)
-    property_ = Property.robustness(inputs[0], sample=0, label=int(targets[0]), eps=0.3, domain=(0.0, 1.0))
+    property_ = Property.robustness(
+        inputs[0], sample=0, label=int(targets[0]), eps=0.3, domain=(0.0, 1.0)
+    )
     decided = decide(property_, seconds=1e-9)
     assert (decided.verdict, decided.reason) == (Verdict.TIMEOUT, Finding.OUT_OF_TIME.value)
     assert decided.margin is None
-    harder = Property.robustness(inputs[2], sample=2, label=int(targets[2]), eps=0.12, domain=(0.0, 1.0))
+    harder = Property.robustness(
+        inputs[2], sample=2, label=int(targets[2]), eps=0.12, domain=(0.0, 1.0)
+    )
     few = decide(harder, seconds=60.0, nodes=1)
     assert (few.verdict, few.reason) == (Verdict.TIMEOUT, Finding.OUT_OF_NODES.value)
     assert len(few.trees) == 9
@@ -217,6 +245,8 @@ def test_most_gelu_queries_are_decided() -> None:
     _, inputs, targets = trained(nn.GELU, 16, 16)
     for eps, sample in product((0.03, 0.08), range(5)):
         label = int(targets[sample])
-        property_ = Property.robustness(inputs[sample], sample=sample, label=label, eps=eps, domain=(0.0, 1.0))
+        property_ = Property.robustness(
+            inputs[sample], sample=sample, label=label, eps=eps, domain=(0.0, 1.0)
+        )
         verdicts.append(decider_of(nn.GELU, 16, 16)(property_, seconds=240.0).verdict)
     assert sum(each in (Verdict.HOLDS, Verdict.VIOLATED) for each in verdicts) >= 9

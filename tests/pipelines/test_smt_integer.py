@@ -1,4 +1,6 @@
-"""Exact verification of integer networks, against exhaustive search, ONNX Runtime and the quantize stage's numpy."""
+"""Exact verification of integer networks, against exhaustive search, ONNX Runtime and the
+quantize stage's numpy.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ from tests.pipelines.integer_networks import in_runtime, random_box, violated, w
 def test_the_reading_is_what_onnx_runtime_computes(
     tmp_path: Path, rounding: Rounding, table: bool, zero_point: int
 ) -> None:
-    path = written(tmp_path / "n.onnx", (5, 7, 6, 4), 3, rounding=rounding, table=table, zero_point=zero_point)
+    path = written(
+        tmp_path / "n.onnx", (5, 7, 6, 4), 3, rounding=rounding, table=table, zero_point=zero_point
+    )
     read = read_integer_onnx(path)
     points = np.random.default_rng(0).integers(0, 256, (3000, 5))
     assert np.array_equal(read.logits(points), in_runtime(path, points))
@@ -58,8 +62,10 @@ def test_runs_are_the_function_and_are_cut_where_they_are_told() -> None:
     assert (part.lower, part.upper) == (-3, 7)
     assert np.array_equal(part.at(np.arange(-3, 8)), function(np.arange(-3, 8)))
     factors, slopes = np.array([2, -5, 0, 7]), np.array([1, -2, 3, 0])
-    expected = [min(q * v - p * z for z, v in zip(arguments, function(arguments), strict=True)) for q, p in
-                zip(factors, slopes, strict=True)]  # fmt: skip
+    expected = [
+        min(q * v - p * z for z, v in zip(arguments, function(arguments), strict=True))
+        for q, p in zip(factors, slopes, strict=True)
+    ]
     assert runs.least(factors, slopes).tolist() == expected
 
 
@@ -80,8 +86,12 @@ def test_bounds_hold_whatever_the_prices_and_programs_have_good_ones(
         least, _ = bounds.margins(read, region, query.label, others)
         assert (least <= seen).all()
         assert reach or (least == seen).all()  # of a point they are exact
-        drawn = [rng.integers(-(2**26), 2**26, (len(rows), len(layer.bias))) for layer in read.layers]
-        assert (bounds.least_values(read.layers, region, rows, drawn)[0] <= seen << bounds.BITS).all()
+        drawn = [
+            rng.integers(-(2**26), 2**26, (len(rows), len(layer.bias))) for layer in read.layers
+        ]
+        assert (
+            bounds.least_values(read.layers, region, rows, drawn)[0] <= seen << bounds.BITS
+        ).all()
         solution = bounds.HullProgram(read.layers, region, rows[0]).solve(region, float("inf"))
         assert (solution is None) == (not reach)
         if solution is not None:
@@ -96,7 +106,9 @@ def test_bounds_hold_whatever_the_prices_and_programs_have_good_ones(
     ("rounding", "table"),
     [(Rounding.HALF_EVEN, True), *(slow(each, each is Rounding.HALF_UP) for each in Rounding)],
 )
-def test_verdicts_are_those_of_exhaustive_search(tmp_path: Path, rounding: Rounding, table: bool) -> None:
+def test_verdicts_are_those_of_exhaustive_search(
+    tmp_path: Path, rounding: Rounding, table: bool
+) -> None:
     verdicts = set()
     for seed, sizes in ((5, (8, 10, 4)), (6, (8, 9, 8, 3))):
         path = written(tmp_path / f"{seed}.onnx", sizes, seed, rounding=rounding, table=table)
@@ -118,7 +130,9 @@ def test_verdicts_are_those_of_exhaustive_search(tmp_path: Path, rounding: Round
 
 
 def test_the_search_alone_finds_and_proves(tmp_path: Path) -> None:
-    """Without a falsifier before it, on boxes in which the bounds of the whole box do not decide."""
+    """Without a falsifier before it, on boxes in which the bounds of the whole box do not
+    decide.
+    """
     path = written(tmp_path / "n.onnx", (8, 10, 4), 7)
     read = read_integer_onnx(path)
     rng = np.random.default_rng(7)
@@ -138,7 +152,9 @@ def test_the_search_alone_finds_and_proves(tmp_path: Path) -> None:
             finding = search.run()
             logits = read.logits(query.all_points())
             margin = int((logits[:, query.label] - logits[:, other]).min())
-            any_violation = bool((logits[:, [query.label]] <= np.delete(logits, query.label, axis=1)).any())
+            any_violation = bool(
+                (logits[:, [query.label]] <= np.delete(logits, query.label, axis=1)).any()
+            )
             if finding is Finding.VIOLATED:
                 assert any_violation
             else:
@@ -156,9 +172,14 @@ def test_ties_violate_unless_the_first_class_wins(tmp_path: Path) -> None:
     tied = points[order[:, -1] == order[:, -2]][0]
     first = int(read.logits(tied[None])[0].argmax())
     assert decide(read, Query(tied, tied, first), seconds=9).verdict is Verdict.VIOLATED
-    assert decide(read, Query(tied, tied, first, first_wins=True), seconds=9).verdict is Verdict.HOLDS
+    assert (
+        decide(read, Query(tied, tied, first, first_wins=True), seconds=9).verdict is Verdict.HOLDS
+    )
     second = int(len(logits[0]) - 1 - read.logits(tied[None])[0][::-1].argmax())
-    assert decide(read, Query(tied, tied, second, first_wins=True), seconds=9).verdict is Verdict.VIOLATED
+    assert (
+        decide(read, Query(tied, tied, second, first_wins=True), seconds=9).verdict
+        is Verdict.VIOLATED
+    )
 
 
 def test_boxes_of_steps_and_of_real_inputs(tmp_path: Path) -> None:
@@ -172,7 +193,9 @@ def test_boxes_of_steps_and_of_real_inputs(tmp_path: Path) -> None:
     center = torch.tensor([0.2, 0.4, 0.6, 1.0])
     property_ = Property.robustness(center, sample=0, label=0, eps=0.01, domain=(0.0, 1.0))
     box = box_of_property(read, property_)
-    inside = property_.lower + torch.rand(2000, 4, dtype=torch.float64) * (property_.upper - property_.lower)
+    inside = property_.lower + torch.rand(2000, 4, dtype=torch.float64) * (
+        property_.upper - property_.lower
+    )
     rounded = read.input.integers(inside.numpy())
     assert (rounded >= box.lower).all()
     assert (rounded <= box.upper).all()
@@ -224,9 +247,12 @@ def quantized_graph(kind: str) -> bytes:
     given = TensorProto.FLOAT if kind == "floats" else TensorProto.UINT8
     made = TensorProto.UINT8 if kind == "floats" else TensorProto.INT32
     graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("x", given, shape)],
-        [helper.make_tensor_value_info("y", made, shape)], constants,
-    )  # fmt: skip
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", given, shape)],
+        [helper.make_tensor_value_info("y", made, shape)],
+        constants,
+    )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
     return model.SerializeToString()
 
@@ -259,7 +285,9 @@ def test_sums_beyond_32_bits_and_flattened_images(tmp_path: Path) -> None:
     first = next(each for each in model.graph.node if each.op_type == "MatMulInteger")
     assert first.input[0] == "input"
     first.input[0] = "flat"
-    model.graph.node.insert(0, helper.make_node("Flatten", ["input"], ["flat"], name="flatten", axis=1))
+    model.graph.node.insert(
+        0, helper.make_node("Flatten", ["input"], ["flat"], name="flatten", axis=1)
+    )
     onnx.save(model, str(tmp_path / "image.onnx"))
     image, flat = read_integer_onnx(tmp_path / "image.onnx"), read_integer_onnx(path)
     points = np.random.default_rng(0).integers(0, 256, (50, 4))
@@ -269,10 +297,14 @@ def test_sums_beyond_32_bits_and_flattened_images(tmp_path: Path) -> None:
 
 
 def small(bench: Any, seed: int = 0) -> tuple[Network, Bench]:
-    """A network that `written` made, with the digits' inputs and classes, beside a torch module of that shape."""
+    """A network that `written` made, with the digits' inputs and classes, beside a torch module
+    of that shape.
+    """
     made = bench("digits-mlp", epochs=1)
     path = written(made.folder / "integer.onnx", (64, 6, 10), seed)
-    return Network("digits", nn.Linear(64, 10), (64,), 10, deployed=path.with_name("fake.onnx"), integer=path), made
+    return Network(
+        "digits", nn.Linear(64, 10), (64,), 10, deployed=path.with_name("fake.onnx"), integer=path
+    ), made
 
 
 def test_measuring(bench: Any) -> None:
@@ -280,19 +312,27 @@ def test_measuring(bench: Any) -> None:
     metrics = Smt(steps=(0, 1), samples=6, integer_time_limit=0.3).run(network, made).metrics
     read = read_integer_onnx(network.integer or Path())
     inputs = read.input.integers(made.data.test.inputs[:6].numpy())
-    margins = [int(read.margins(inputs[i : i + 1], int(made.data.test.targets[i]))[0]) for i in range(6)]
+    margins = [
+        int(read.margins(inputs[i : i + 1], int(made.data.test.targets[i]))[0]) for i in range(6)
+    ]
     assert {each.setting["method"] for each in metrics if each.name == "robustness"} == {"integer"}
     assert sum(each.name in ("query_seconds", "par2") for each in metrics) == 2 * 7
     assert not {"unstable_neurons", "solver_calls"} & {each.name for each in metrics}
     right = sum(margin > 0 for margin in margins) / 6
-    by_name = {(each.name, each.setting.get("steps")): each for each in metrics if each.sample is None}
+    by_name = {
+        (each.name, each.setting.get("steps")): each for each in metrics if each.sample is None
+    }
     assert by_name["clean_accuracy", None].value == right
     assert by_name["verified_accuracy", 0].value == right
     for steps in (0, 1):
-        shares = [by_name[name, steps].value for name in
-                  ("verified_accuracy", "violated_fraction", "undecided_fraction")]  # fmt: skip
+        shares = [
+            by_name[name, steps].value
+            for name in ("verified_accuracy", "violated_fraction", "undecided_fraction")
+        ]
         assert sum(value for value in shares if value is not None) == pytest.approx(1)
-        verdicts = [each for each in metrics if each.name == "robustness" and each.setting["steps"] == steps]
+        verdicts = [
+            each for each in metrics if each.name == "robustness" and each.setting["steps"] == steps
+        ]
         assert [each.sample for each in verdicts] == list(range(6))
         assert all(each.setting["eps"] == steps * read.input.scale for each in verdicts)
     found = json.loads((made.folder / COUNTEREXAMPLES).read_text())
@@ -323,7 +363,9 @@ def test_the_end_of_the_job_is_a_timeout(bench: Any) -> None:
 
 @pytest.mark.slow
 def test_what_the_quantize_stage_writes(bench: Any, network: Any) -> None:
-    """A trained network, quantized by the stage itself: its file of integers is verified, the other one is refused."""
+    """A trained network, quantized by the stage itself: its file of integers is verified, the
+    other one is refused.
+    """
     from pipelines.quantize import Quantize
 
     made = bench("digits-mlp", epochs=3)
@@ -341,6 +383,8 @@ def test_what_the_quantize_stage_writes(bench: Any, network: Any) -> None:
     for each in verdicts:
         assert each.sample is not None
         center = read.input.integers(made.data.test.inputs[each.sample].numpy())
-        query = box_of_steps(read, center, int(made.data.test.targets[each.sample]), 2, made.data.domain)
+        query = box_of_steps(
+            read, center, int(made.data.test.targets[each.sample]), 2, made.data.domain
+        )
         if each.verdict is Verdict.HOLDS:
             assert not len(query.violated_by(read, query.random_points(2000, rng)))

@@ -32,7 +32,9 @@ from tests.pipelines.smt_networks import leaves_of
 Proof = dict[str, Any]
 
 
-def proofs(path: Path, seeds: range, *, reach: int = 9, free: int = 4) -> Iterator[tuple[Query, Proof]]:
+def proofs(
+    path: Path, seeds: range, *, reach: int = 9, free: int = 4
+) -> Iterator[tuple[Query, Proof]]:
     """Of the boxes that hold."""
     read = read_integer_onnx(path)
     for seed in seeds:
@@ -50,7 +52,12 @@ def test_what_holds_has_a_proof_that_is_accepted(tmp_path: Path, table: bool) ->
     for query, proof in proofs(path, range(20)):
         statement = check_integer_proof(proof, path.read_bytes())
         assert (statement.lower, statement.upper) == (query.lower.tolist(), query.upper.tolist())
-        others = {i for row, needed in statement.rows for i in row if needed == 1 and row[query.label] == 1}
+        others = {
+            i
+            for row, needed in statement.rows
+            for i in row
+            if needed == 1 and row[query.label] == 1
+        }
         assert others == {0, 1, 2}
         parts += statement.parts
         assert query.points > 40_000 or not violated(path, query)
@@ -69,16 +76,21 @@ def holding(path: Path, proof: Proof) -> bool:
     box = Query(np.array(proof["box"]["lower"]), np.array(proof["box"]["upper"]), 0)
     logits = in_runtime(path, box.all_points())
     margins = [
-        sum(factor * logits[:, int(i)] for i, factor in row["coefficients"].items()) - row["at_least"]
+        sum(factor * logits[:, int(i)] for i, factor in row["coefficients"].items())
+        - row["at_least"]
         for row in proof["rows"]
     ]
     return all(bool((each >= 0).all()) for each in margins)
 
 
 def other_file(content: bytes, rng: np.random.Generator) -> bytes:
-    """The network with one integer of it changed: a weight, a zero point, an entry of a table, a rounding's half."""
+    """The network with one integer of it changed: a weight, a zero point, an entry of a table, a
+    rounding's half.
+    """
     model = onnx.load_from_string(content)
-    constants = [each for each in model.graph.initializer if numpy_helper.to_array(each).dtype.kind in "iu"]
+    constants = [
+        each for each in model.graph.initializer if numpy_helper.to_array(each).dtype.kind in "iu"
+    ]
     constant = constants[int(rng.integers(len(constants)))]
     array = numpy_helper.to_array(constant).copy()
     at = tuple(int(rng.integers(size)) for size in array.shape)
@@ -102,10 +114,14 @@ def forged(proof: Proof, rng: np.random.Generator) -> Proof:
         row["at_least"] += int(rng.integers(1, 60))
     elif kind == 2:  # another row
         names = list(row["coefficients"])
-        row["coefficients"] = dict(zip(names, [-each for each in row["coefficients"].values()], strict=True))
+        row["coefficients"] = dict(
+            zip(names, [-each for each in row["coefficients"].values()], strict=True)
+        )
     elif kind == 3 and (found := list(splits(tree))):  # a branch of another
         at = found[int(rng.integers(len(found)))]
-        at["low"], at["high"] = (at["high"], at["low"]) if rng.random() < 0.5 else (at["low"], at["low"])
+        at["low"], at["high"] = (
+            (at["high"], at["low"]) if rng.random() < 0.5 else (at["low"], at["low"])
+        )
     elif kind == 4 and (found := list(splits(tree))):  # another cut
         at = found[int(rng.integers(len(found)))]
         at["cut"] += int(rng.integers(-300, 300))
@@ -124,7 +140,9 @@ def forged(proof: Proof, rng: np.random.Generator) -> Proof:
 @pytest.mark.parametrize("count", [30, pytest.param(150, marks=pytest.mark.slow)])
 def test_no_forged_proof_of_what_is_false_is_accepted(tmp_path: Path, count: int) -> None:
     rng, refused = np.random.default_rng(0), 0
-    paths = [written(tmp_path / f"{seed}.onnx", (4, 9, 8, 4), seed, table=seed == 1) for seed in (1, 2)]
+    paths = [
+        written(tmp_path / f"{seed}.onnx", (4, 9, 8, 4), seed, table=seed == 1) for seed in (1, 2)
+    ]
     made = []
     for path in paths:
         made += [(path, proof) for _, proof in proofs(path, range(30), free=2, reach=70)]
@@ -133,7 +151,11 @@ def test_no_forged_proof_of_what_is_false_is_accepted(tmp_path: Path, count: int
         path, proof = made[tried % len(made)]
         changed = forged(proof, rng)
         if tried % 4 == 0:  # of another file, which it names
-            content, changed, path = other_file(path.read_bytes(), rng), copy.deepcopy(proof), tmp_path / "other.onnx"
+            content, changed, path = (
+                other_file(path.read_bytes(), rng),
+                copy.deepcopy(proof),
+                tmp_path / "other.onnx",
+            )
             changed["network"]["sha256"] = hashlib.sha256(content).hexdigest()
             path.write_bytes(content)
         try:
@@ -147,8 +169,13 @@ def test_no_forged_proof_of_what_is_false_is_accepted(tmp_path: Path, count: int
 
 def property_of(path: Path, query: Query, outputs: int) -> Path:
     """The VNN-LIB file that says what must not happen: another output is at least the label's."""
-    box = [(str(low), f"{up}.5") for low, up in zip(query.lower.tolist(), query.upper.tolist(), strict=True)]
-    others = " ".join(f"(and (<= Y_{query.label} Y_{i}))" for i in range(outputs) if i != query.label)
+    box = [
+        (str(low), f"{up}.5")
+        for low, up in zip(query.lower.tolist(), query.upper.tolist(), strict=True)
+    ]
+    others = " ".join(
+        f"(and (<= Y_{query.label} Y_{i}))" for i in range(outputs) if i != query.label
+    )
     return files_of_mlps.property_of(path, box, outputs, f"(or {others})")
 
 
@@ -176,16 +203,25 @@ def test_the_command_lines_from_a_property_to_the_check(tmp_path: Path) -> None:
         check = ["check-proof", proof, "--onnx", path, "--vnnlib"]
         assert "for every integer input of the box" in said(0, *check, vnnlib)
         wider = Query(np.maximum(query.lower - 1, 0), np.minimum(query.upper + 1, 255), query.label)
-        assert "reaches outside" in said(1, *check, property_of(tmp_path / "wider.vnnlib", wider, 3))
+        assert "reaches outside" in said(
+            1, *check, property_of(tmp_path / "wider.vnnlib", wider, 3)
+        )
         assert "this proof is of an integer network" in said(2, *check, vnnlib, "--z3", "1")
     assert answers == {"sat", "unsat"}
 
 
 @pytest.mark.parametrize(
     ("operator", "text"),
-    [("Relu", "Relu"), ("int8 weights", "uint8 by uint8"), ("int64 Clip", "Clip"), ("a batch of its own", "unlike")],
+    [
+        ("Relu", "Relu"),
+        ("int8 weights", "uint8 by uint8"),
+        ("int64 Clip", "Clip"),
+        ("a batch of its own", "unlike"),
+    ],
 )
-def test_networks_whose_execution_is_not_known_exactly_are_refused(tmp_path: Path, operator: str, text: str) -> None:
+def test_networks_whose_execution_is_not_known_exactly_are_refused(
+    tmp_path: Path, operator: str, text: str
+) -> None:
     path = written(tmp_path / "n.onnx", (4, 7, 3), 2)
     ((_, proof), *_) = proofs(path, range(12))
     model = onnx.load(path)
@@ -207,14 +243,18 @@ def test_networks_whose_execution_is_not_known_exactly_are_refused(tmp_path: Pat
     else:
         add = next(each for each in model.graph.node if each.op_type == "Add")
         array = numpy_helper.to_array(constants[add.input[1]])
-        constants[add.input[1]].CopyFrom(numpy_helper.from_array(np.stack([array, array + 1]), add.input[1]))
+        constants[add.input[1]].CopyFrom(
+            numpy_helper.from_array(np.stack([array, array + 1]), add.input[1])
+        )
     content = model.SerializeToString()
     proof["network"]["sha256"] = hashlib.sha256(content).hexdigest()
     with pytest.raises(IntegerProofError, match=text):
         check_integer_proof(proof, content)
 
 
-def insert(model: onnx.ModelProto, before: onnx.NodeProto, operator: str, name: str, **attributes: Any) -> str:
+def insert(
+    model: onnx.ModelProto, before: onnx.NodeProto, operator: str, name: str, **attributes: Any
+) -> str:
     node = onnx.helper.make_node(operator, [name], [f"{name}/{operator}"], **attributes)
     model.graph.node.insert([*model.graph.node].index(before), node)
     return node.output[0]
@@ -241,8 +281,12 @@ def test_the_checker_stands_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "factor"), [("INT64", 2**45), ("UINT64", 2**62)])
 @pytest.mark.parametrize("split", ["points", "prices"])
-def test_numbers_that_the_checker_could_not_hold_prove_nothing(kind: str, factor: int, split: str) -> None:
-    """y = factor x with 2^19 y = 2^64 at x = 1, or y = 2^63 at x = 2: neither fits into 64 bits with a sign."""
+def test_numbers_that_the_checker_could_not_hold_prove_nothing(
+    kind: str, factor: int, split: str
+) -> None:
+    """y = factor x with 2^19 y = 2^64 at x = 1, or y = 2^63 at x = 2: neither fits into 64 bits
+    with a sign.
+    """
     make, given = onnx.helper, onnx.TensorProto.UINT8
     width: int = getattr(onnx.TensorProto, kind)
     nodes = [
@@ -258,7 +302,9 @@ def test_numbers_that_the_checker_could_not_hold_prove_nothing(kind: str, factor
     x = make.make_tensor_value_info("x", given, ["batch", 1])
     y = make.make_tensor_value_info("y", width, ["batch", 1])
     graph = make.make_graph(nodes, "large", [x], [y], constants)
-    content = make.make_model(graph, opset_imports=[make.make_opsetid("", 18)], ir_version=8).SerializeToString()
+    content = make.make_model(
+        graph, opset_imports=[make.make_opsetid("", 18)], ir_version=8
+    ).SerializeToString()
     point, coefficient = (1, -(2**19)) if kind == "INT64" else (2, -1)
     proof = {
         "format": integer_proofs.INTEGER_PROOF,

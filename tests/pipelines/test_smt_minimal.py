@@ -24,8 +24,12 @@ def said(verdict: Verdict, counterexample: torch.Tensor | None = None) -> Settle
     return Settled(verdict, "", counterexample=counterexample)
 
 
-def tie_at(distance: float, gives_up: Callable[[float], bool] = lambda eps: False) -> Callable[[Property], Settled]:
-    """A decider for one input 0 whose class changes `distance` to the right, and which may give up."""
+def tie_at(
+    distance: float, gives_up: Callable[[float], bool] = lambda eps: False
+) -> Callable[[Property], Settled]:
+    """A decider for one input 0 whose class changes `distance` to the right, and which may give
+    up.
+    """
 
     def decide(property_: Property) -> Settled:
         if gives_up(property_.eps):
@@ -52,7 +56,9 @@ def search(decide: Callable[[Property], Settled], center: float = 0.0, **options
 def decider_of(network: Network) -> Callable[[Property], Settled]:
     exact = read(network)
     decider = Z3(exact, Judge(network, exact, 0), QueryLimits(30.0, time.monotonic() + 60))
-    return lambda property_: decider.query(property_, falsify(network.module, [property_], seed=0)[0], 1.0)
+    return lambda property_: decider.query(
+        property_, falsify(network.module, [property_], seed=0)[0], 1.0
+    )
 
 
 @pytest.mark.slow
@@ -73,7 +79,8 @@ def test_against_a_scan_of_a_random_network(seed: int) -> None:
         assert found.holds == Fraction(1, 2)
         assert scanned == math.inf
     else:
-        # Where the wrong region's corner lies between two points of the grid, the scan is too great.
+        # Where the wrong region's corner lies between two points of the grid, the scan is too
+        # great.
         assert float(found.holds or 0) <= scanned <= float(found.violated) + 2e-3
         assert float(found.violated) <= scanned + 2**-9
 
@@ -93,7 +100,12 @@ def test_the_bracket_is_as_narrow_as_asked(distance: float, tolerance: float) ->
 
 def test_ends_of_the_range() -> None:
     beyond = search(tie_at(3.0), greatest=0.5)
-    assert (beyond.holds, beyond.violated, beyond.decided, beyond.questions) == (Fraction(1, 2), None, True, 2)
+    assert (beyond.holds, beyond.violated, beyond.decided, beyond.questions) == (
+        Fraction(1, 2),
+        None,
+        True,
+        2,
+    )
     wrong = search(tie_at(0.0))
     assert (wrong.holds, wrong.violated, wrong.decided, wrong.questions) == (None, 0, True, 1)
 
@@ -139,7 +151,11 @@ def test_boxes_contain_the_exact_ball() -> None:
 
     search(decide, center, tolerance=2**-8)
     assert all((radius * 2**10).is_integer() for radius in radii[:3])
-    assert nearest_above(Fraction(1, 3)) > Fraction(1, 3) > math.nextafter(nearest_above(Fraction(1, 3)), 0)
+    assert (
+        nearest_above(Fraction(1, 3))
+        > Fraction(1, 3)
+        > math.nextafter(nearest_above(Fraction(1, 3)), 0)
+    )
 
 
 def test_contradictions_are_errors() -> None:
@@ -147,7 +163,11 @@ def test_contradictions_are_errors() -> None:
         search(lambda property_: said(Verdict.VIOLATED, torch.tensor([8.0])))
 
     def fickle(property_: Property) -> Settled:
-        return said(Verdict.HOLDS) if property_.eps < 0.4 else said(Verdict.VIOLATED, torch.tensor([0.0]))
+        return (
+            said(Verdict.HOLDS)
+            if property_.eps < 0.4
+            else said(Verdict.VIOLATED, torch.tensor([0.0]))
+        )
 
     with pytest.raises(RuntimeError, match="radius 0 holds, but a counterexample is at distance 0"):
         search(fickle)

@@ -1,4 +1,6 @@
-"""Encodings on the same random queries say the same. And Marabou under control, where it is installed."""
+"""Encodings on the same random queries say the same. And Marabou under control, where it is
+installed.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def test_all_encodings_say_the_same() -> None:
         possible = False
         for row in reduced.open_margins():
             limits = Limits(60.0, 10**9)
-            (finding,) = {ask(reduced, [row], limits, encoding=each).end for each in get_args(EncodingName)}
+            (finding,) = {
+                ask(reduced, [row], limits, encoding=each).end for each in get_args(EncodingName)
+            }
             possible = possible or finding is End.SAT
             for each in get_args(EncodingName):
                 rounded = ask(reduced, [row], limits, bits=4, encoding=each).end
@@ -73,8 +77,11 @@ def test_balls_are_refused_by_all() -> None:
     exact = read(network)
     given = exact, Judge(network, exact, 0), JobLimits(1.0, time.monotonic() + 9)
     ball = Property.robustness(torch.zeros(1), sample=0, label=0, eps=0.1, domain=DOMAIN, norm="l2")
-    for ask_it in (lambda: Z3(*given).query(ball, None, 1.0), lambda: Search(*given).query(ball, None, 1.0),
-                   lambda: ask_plainly(exact, ball)):  # fmt: skip
+    for ask_it in (
+        lambda: Z3(*given).query(ball, None, 1.0),
+        lambda: Search(*given).query(ball, None, 1.0),
+        lambda: ask_plainly(exact, ball),
+    ):
         with pytest.raises(Unsupported, match="L2 ball"):
             ask_it()
 
@@ -100,10 +107,15 @@ def test_marabou_is_believed_under_control_only() -> None:
         label = int(network.module(center[None]).argmax())
         property_ = Property.robustness(center, sample=0, label=label, eps=0.3, domain=DOMAIN)
         opinion = Marabou(exact, judge, JobLimits(20.0, math.inf)).query(property_, None, 20.0)
-        decision = Z3(exact, judge, JobLimits(20.0, time.monotonic() + 60)).query(property_, None, 1.0)
+        decision = Z3(exact, judge, JobLimits(20.0, time.monotonic() + 60)).query(
+            property_, None, 1.0
+        )
         reasons[opinion.reason.split(" like ")[0]] += 1
         if opinion.verdict in (Verdict.HOLDS, Verdict.VIOLATED):
-            assert opinion.verdict is decision.verdict or decision.reason in (EXACT_ONLY, ROUNDING_ONLY)
+            assert opinion.verdict is decision.verdict or decision.reason in (
+                EXACT_ONLY,
+                ROUNDING_ONLY,
+            )
         if opinion.verdict is Verdict.VIOLATED:
             assert opinion.counterexample is not None
             assert judge.accepts(property_, opinion.counterexample)
@@ -113,7 +125,9 @@ def test_marabou_is_believed_under_control_only() -> None:
 
 
 def left_open() -> Iterator[tuple[Portfolio, Property, Verdict]]:
-    """Portfolios whose search may look at one node, which settles nothing, and what a search settles in the end."""
+    """Portfolios whose search may look at one node, which settles nothing, and what a search
+    settles in the end.
+    """
     for seed in range(12):
         network = chain([4, 16, 16, 3], seed)
         with torch.no_grad():
@@ -122,10 +136,18 @@ def left_open() -> Iterator[tuple[Portfolio, Property, Verdict]]:
         exact = read(network)
         judge = Judge(network, exact, 0)
         label = int(network.module(torch.zeros(1, 4)).argmax())
-        property_ = Property.robustness(torch.zeros(4), sample=0, label=label, eps=0.5, domain=DOMAIN)
+        property_ = Property.robustness(
+            torch.zeros(4), sample=0, label=label, eps=0.5, domain=DOMAIN
+        )
         short = Portfolio(exact, judge, JobLimits(0.01, math.inf), "portfolio")
         if Search.query(short, property_, None, 60.0).verdict is Verdict.TIMEOUT:
-            yield short, property_, Search(exact, judge, JobLimits(60.0, math.inf)).query(property_, None, 60.0).verdict
+            yield (
+                short,
+                property_,
+                Search(exact, judge, JobLimits(60.0, math.inf))
+                .query(property_, None, 60.0)
+                .verdict,
+            )
 
 
 def test_a_portfolio_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +166,9 @@ def test_a_portfolio_asks_marabou_what_the_search_leaves_open() -> None:
     count = 0
     for portfolio, property_, verdict in left_open():
         found = portfolio.query(property_, None, 60.0)
-        alone = Marabou(portfolio.exact, portfolio.judge, portfolio.limits).query(property_, None, 60.0)
+        alone = Marabou(portfolio.exact, portfolio.judge, portfolio.limits).query(
+            property_, None, 60.0
+        )
         assert found.verdict is alone.verdict is verdict
         assert found.reason == alone.reason
         assert found.reason.startswith("Marabou: ")
@@ -160,5 +184,7 @@ def test_marabou_is_stopped_at_its_limit() -> None:
     exact = read(network)
     label = int(network.module(torch.zeros(1, 40)).argmax())
     property_ = Property.robustness(torch.zeros(40), sample=0, label=label, eps=0.5, domain=DOMAIN)
-    opinion = Marabou(exact, Judge(network, exact, 0), JobLimits(0.5, math.inf)).query(property_, None, 0.5)
+    opinion = Marabou(exact, Judge(network, exact, 0), JobLimits(0.5, math.inf)).query(
+        property_, None, 0.5
+    )
     assert opinion.verdict in (Verdict.TIMEOUT, Verdict.VIOLATED, Verdict.UNKNOWN)

@@ -1,4 +1,6 @@
-"""What a hostile review found: files that are misread, points outside of boxes, rounding, proofs, limits, errors."""
+"""What a hostile review found: files that are misread, points outside of boxes, rounding,
+proofs, limits, errors.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,16 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 from typer.testing import CliRunner
 
-from evalsuite import Network, ProofError, Property, Unsupported, Verdict, check_proof, open_onnx, verify
+from evalsuite import (
+    Network,
+    ProofError,
+    Property,
+    Unsupported,
+    Verdict,
+    check_proof,
+    open_onnx,
+    verify,
+)
 from evalsuite.cli import app
 from pipelines.smt import Smt
 from pipelines.smt.counterexample import Judge
@@ -67,9 +78,18 @@ def model(
     return helper.make_model(graph, opset_imports=versions, ir_version=9, functions=list(functions))
 
 
-LAYERS = [node("Gemm", "x w b", "z", transB=1), node("Relu", "z", "h"), node("Gemm", "h v c", "y", transB=1)]
+LAYERS = [
+    node("Gemm", "x w b", "z", transB=1),
+    node("Relu", "z", "h"),
+    node("Gemm", "h v c", "y", transB=1),
+]
 PLAIN: Arrays = {"w": EYE, "b": NONE, "v": EYE, "c": FIVE}
-SCALAR = [node("MatMul", "x w", "p"), node("Add", "p s", "z"), node("Relu", "z", "h"), node("MatMul", "h v", "y")]
+SCALAR = [
+    node("MatMul", "x w", "p"),
+    node("Add", "p s", "z"),
+    node("Relu", "z", "h"),
+    node("MatMul", "h v", "y"),
+]
 
 
 def duplicated() -> onnx.ModelProto:
@@ -81,7 +101,9 @@ def duplicated() -> onnx.ModelProto:
 def local_function() -> onnx.ModelProto:
     versions = [helper.make_opsetid("", 17)]
     body = helper.make_function("custom", "Relu", ["a"], ["r"], [node("Neg", "a", "r")], versions)
-    return model([LAYERS[0], node("Relu", "z", "h", domain="custom"), LAYERS[2]], PLAIN, functions=[body])
+    return model(
+        [LAYERS[0], node("Relu", "z", "h", domain="custom"), LAYERS[2]], PLAIN, functions=[body]
+    )
 
 
 MISREAD: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
@@ -92,26 +114,35 @@ MISREAD: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
     "3-D": (
         lambda: model(
             [node("MatMul", "x w", "z"), node("Relu", "z", "h"), node("MatMul", "h v", "y")],
-            {"w": EYE, "v": EYE}, shape=(1, 2, 2), out_shape=(1, 2, 2),
+            {"w": EYE, "v": EYE},
+            shape=(1, 2, 2),
+            out_shape=(1, 2, 2),
         ),
         "acts on shape .2, 2.; only vectors are read exactly",
     ),
     "Flatten": (
         lambda: model(
-            [node("Flatten", "x", "f", axis=2), node("Gemm", "f w b", "z", transB=1), *LAYERS[1:]], PLAIN,
-            shape=(1, 2, 2), out_shape=(2, 2),
+            [node("Flatten", "x", "f", axis=2), node("Gemm", "f w b", "z", transB=1), *LAYERS[1:]],
+            PLAIN,
+            shape=(1, 2, 2),
+            out_shape=(2, 2),
         ),
         "only layers in a row are read here",
     ),
     "batch": (
-        lambda: model(LAYERS, {**PLAIN, "b": np.array([[5], [-5]], np.float32)}, shape=(2, 2), out_shape=(2, 2)),
+        lambda: model(
+            LAYERS,
+            {**PLAIN, "b": np.array([[5], [-5]], np.float32)},
+            shape=(2, 2),
+            out_shape=(2, 2),
+        ),
         r"input 'x' has shape \[2, 2\]",
     ),
     "column bias": (
         lambda: model(LAYERS, {**PLAIN, "b": np.array([[5], [-5]], np.float32)}),
         r"node '#0' \(Gemm\): malformed, or not read",
     ),
-}  # fmt: skip
+}
 READ: dict[str, onnx.ModelProto] = {
     "hidden output": model(LAYERS, PLAIN, outputs=["z"]),
     "scalar bias": model(SCALAR, {"w": EYE, "v": EYE, "s": np.array([1], np.float32)}),
@@ -132,16 +163,22 @@ def test_a_file_is_read_as_onnx_runtime_runs_it(case: str) -> None:
     content = READ[case].SerializeToString()
     points = np.random.default_rng(0).normal(size=(9, 2)).astype(np.float32)
     (expected,) = open_onnx(content).run(None, {"x": points})
-    assert read_file(content).in_float32(points.astype(np.float64))[0] == pytest.approx(expected, abs=1e-6)
+    assert read_file(content).in_float32(points.astype(np.float64))[0] == pytest.approx(
+        expected, abs=1e-6
+    )
 
 
-def test_what_onnx_runtime_computes_is_what_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_onnx_runtime_computes_is_what_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     onnx.save(model(LAYERS, PLAIN), tmp_path / "m.onnx")
     file = property_of(tmp_path / "p.vnnlib", [(-1, 1)] * 2, 2, "(<= Y_0 -1)")
     assert verify(tmp_path / "m.onnx", file, engine="exact").answer.value == "unsat"
     right = read_file((tmp_path / "m.onnx").read_bytes())
     first, last = right.maps
-    wrong = ExactNetwork((first, Affine(last.weight, last.bias + Dyadic.of(np.array([2.0**-10, 0.0])))))
+    wrong = ExactNetwork(
+        (first, Affine(last.weight, last.bias + Dyadic.of(np.array([2.0**-10, 0.0]))))
+    )
     monkeypatch.setattr("pipelines.smt.querying.read_file", lambda _: wrong)
     with pytest.raises(Unsupported, match=r"m\.onnx: ONNX Runtime computes .* and its layers give"):
         verify(tmp_path / "m.onnx", file, engine="exact")
@@ -167,12 +204,15 @@ def integers(*layers: Layer) -> IntegerNetwork:
 def test_no_class_is_compared_outside_of_the_box() -> None:
     floats = of(linear([[1e9], [-1e9]], [-1e8, 1e8]))
     quantized = integers(identity_layer([[1], [0]], [300, 0]))
-    found = SameClass(floats, quantized, Limits(5.0, float("inf"))).query(between_floats(1e-11), None, 5.0)
+    found = SameClass(floats, quantized, Limits(5.0, float("inf"))).query(
+        between_floats(1e-11), None, 5.0
+    )
     assert (found.verdict, found.counterexample) == (Verdict.UNKNOWN, None)
 
 
 def test_rounding_in_float64_is_no_counterexample(monkeypatch: pytest.MonkeyPatch) -> None:
-    # h = gelu(z) is z to more places than floats have: the products, of about 2^39, cancel, and 2^-20 is left
+    # h = gelu(z) is z to more places than floats have: the products, of about 2^39, cancel, and
+    # 2^-20 is left
     p, q, k = 1025, 1365, 8191
     hidden = linear([[p * k * 2.0**-20], [q * k * 2.0**-20]], [0.0, 0.0])
     for rest, expected in ((2.0**-20, Verdict.HOLDS), (-1000.0, Verdict.VIOLATED)):
@@ -181,14 +221,20 @@ def test_rounding_in_float64_is_no_counterexample(monkeypatch: pytest.MonkeyPatc
         box = Property.robustness(point, sample=0, label=0, eps=0.0, domain=(0.0, 2e7))
         exact = read_curved(smooth)
         with monkeypatch.context() as patched:  # an error in the last place
-            patched.setattr(ExactNetwork, "in_float32", lambda *_: (np.array([[-(2.0**-13), 0.0]]), None))
+            patched.setattr(
+                ExactNetwork, "in_float32", lambda *_: (np.array([[-(2.0**-13), 0.0]]), None)
+            )
             search = Search(exact, _Agreeing(smooth, exact, 0), Limits(5.0, math.inf))
             found = search.query(box, point, 5.0)
-        assert found.verdict in (expected, Verdict.UNKNOWN) if rest > 0 else found.verdict is expected
+        assert (
+            found.verdict in (expected, Verdict.UNKNOWN) if rest > 0 else found.verdict is expected
+        )
 
 
 class _Agreeing(Judge):
-    """Float32 is wrong by rounding alone at many of these points: whether at this one is not what is asked."""
+    """Float32 is wrong by rounding alone at many of these points: whether at this one is not
+    what is asked.
+    """
 
     def runs_wrong(self, property_: Property, point: torch.Tensor) -> bool:
         return property_.contains(point)
@@ -196,19 +242,25 @@ class _Agreeing(Judge):
 
 def test_operators_of_other_domains_are_not_read_as_integers() -> None:
     versions = [helper.make_opsetid("", 17)]
-    body = helper.make_function("custom", "Max", ["a", "b"], ["r"], [node("Min", "a b", "r")], versions)
+    body = helper.make_function(
+        "custom", "Max", ["a", "b"], ["r"], [node("Min", "a b", "r")], versions
+    )
     for functions in ([body], []):
         made = model(
             [node("MatMulInteger", "x w", "z"), node("Max", "z k", "y", domain="custom")],
             {"w": np.array([[1, -1]], np.int8), "k": np.array([0, 50], np.int32)},
-            shape=("n", 1), functions=functions, kinds=(TensorProto.INT8, TensorProto.INT32),
-        )  # fmt: skip
+            shape=("n", 1),
+            functions=functions,
+            kinds=(TensorProto.INT8, TensorProto.INT32),
+        )
         helper.set_model_props(made, {"input_scale": "1.0", "input_zero_point": "0"})
         with pytest.raises(Unsupported, match=r"functions of its own|custom\.Max"):
             read_integer_onnx(made.SerializeToString())
 
 
-def decided_of(content: bytes, ends: tuple[list[float], list[float]], seconds: float = 20) -> Decided:
+def decided_of(
+    content: bytes, ends: tuple[list[float], list[float]], seconds: float = 20
+) -> Decided:
     exact = read_file(content)
     lower, upper = (Dyadic.of(np.array(each)) for each in ends)
     count = exact.classes
@@ -217,11 +269,15 @@ def decided_of(content: bytes, ends: tuple[list[float], list[float]], seconds: f
 
 
 def alike() -> tuple[bytes, Decided]:
-    """y = 3/2 + x0 - max(x0 + x1, 0) on [-1, 1]^2: either phase gives 1/2 in the same words, and both together not."""
+    """y = 3/2 + x0 - max(x0 + x1, 0) on [-1, 1]^2: either phase gives 1/2 in the same words, and
+    both together not.
+    """
     arrays = {
-        "w": np.array([[1, 1], [1, 0]], np.float32), "b": np.array([0, 2], np.float32),
-        "v": np.array([[-1, 1]], np.float32), "c": np.array([-0.5], np.float32),
-    }  # fmt: skip
+        "w": np.array([[1, 1], [1, 0]], np.float32),
+        "b": np.array([0, 2], np.float32),
+        "v": np.array([[-1, 1]], np.float32),
+        "c": np.array([-0.5], np.float32),
+    }
     content = model(LAYERS, arrays, out_shape=("n", 1)).SerializeToString()
     return content, decided_of(content, ([-1.0, -1.0], [1.0, 1.0]))
 
@@ -240,10 +296,12 @@ def test_a_default_is_never_listed(tmp_path: Path) -> None:
     content = model(
         LAYERS,
         {
-            "w": torch.randn(8, 2).numpy(), "b": torch.randn(8).numpy(),
-            "v": torch.randn(2, 8).numpy(), "c": np.array([2, 4], np.float32),
+            "w": torch.randn(8, 2).numpy(),
+            "b": torch.randn(8).numpy(),
+            "v": torch.randn(2, 8).numpy(),
+            "c": np.array([2, 4], np.float32),
         },
-    ).SerializeToString()  # fmt: skip
+    ).SerializeToString()
     decided = decided_of(content, ([-1.0, -1.0], [1.0, 1.0]))
     assert decided.verdict is Verdict.HOLDS
     proof = json.loads(proof_text(partial(proof_of, decided), content))
@@ -284,7 +342,8 @@ def test_long_weights_count_as_work(monkeypatch: pytest.MonkeyPatch) -> None:
     ("depth", "powers", "word", "message"),
     [
         (65, (0, 0), "unsat", "65 affine layers, and a proof file holds 64"),
-        (64, (-149, 127), "unsat-real", "more than 4000 digits or 9999 binary places"),  # float32 overflows
+        # float32 overflows
+        (64, (-149, 127), "unsat-real", "more than 4000 digits or 9999 binary places"),
     ],
 )
 def test_the_answer_is_told_though_its_proof_does_not_fit(
@@ -299,7 +358,15 @@ def test_the_answer_is_told_though_its_proof_does_not_fit(
         current = f"h{k}"
     onnx.save(model(nodes, arrays), tmp_path / "m.onnx")
     file = property_of(tmp_path / "p.vnnlib", [(0.1, 0.2)] * 2, 2, "(<= (+ Y_0 Y_1) 0)")
-    asked = ["smt", "--onnx", f"{tmp_path}/m.onnx", "--vnnlib", str(file), "--proof", f"{tmp_path}/p.json"]
+    asked = [
+        "smt",
+        "--onnx",
+        f"{tmp_path}/m.onnx",
+        "--vnnlib",
+        str(file),
+        "--proof",
+        f"{tmp_path}/p.json",
+    ]
     told = CliRunner().invoke(app, asked)
     assert (told.exit_code, told.stdout) == (2, f"{word}\n")
     assert message in told.stderr
@@ -309,9 +376,11 @@ def test_the_answer_is_told_though_its_proof_does_not_fit(
 def wide(count: int) -> bytes:
     generator = np.random.default_rng(0)
     arrays: Arrays = {
-        "w": generator.standard_normal((count, 2)).astype(np.float32), "b": np.zeros(count, np.float32),
-        "v": generator.standard_normal((2, count)).astype(np.float32), "c": NONE,
-    }  # fmt: skip
+        "w": generator.standard_normal((count, 2)).astype(np.float32),
+        "b": np.zeros(count, np.float32),
+        "v": generator.standard_normal((2, count)).astype(np.float32),
+        "c": NONE,
+    }
     content: bytes = model(LAYERS, arrays).SerializeToString()
     return content
 
@@ -324,7 +393,9 @@ def test_interval_arithmetic_is_looser_and_true() -> None:
     loose, tight = bound_rows(asked).fractions(), reduce(asked).least.fractions()
     generator = np.random.default_rng(1)
     for _ in range(50):
-        y = exact.logits([Fraction(float(v)) for v in generator.uniform([-0.25, 0.5], [0.25, 0.75])])
+        y = exact.logits(
+            [Fraction(float(v)) for v in generator.uniform([-0.25, 0.5], [0.25, 0.75])]
+        )
         for bound, value in zip(loose, (y[0] - 2 * y[1] + Fraction(1, 2), -y[0]), strict=True):
             assert bound <= value
     assert all(one <= other for one, other in zip(loose, tight, strict=True))
@@ -369,7 +440,9 @@ def test_a_single_integer_input_is_evaluated() -> None:
         ([0, 0], [1, 1], 1, "a box of 2 integers, for a network of 1 inputs"),
     ],
 )
-def test_integer_questions_are_of_their_network(low: list[int], high: list[int], label: int, message: str) -> None:
+def test_integer_questions_are_of_their_network(
+    low: list[int], high: list[int], label: int, message: str
+) -> None:
     network_ = integers(identity_layer([[1], [-1], [0]], [0, 0, 5]))
     with pytest.raises(ValueError, match=message):
         decide_integers(network_, Query(np.array(low), np.array(high), label), seconds=3)
@@ -385,11 +458,14 @@ def test_real_questions_are_of_their_network() -> None:
         reduce(Asked(exact, ends, ends, label_margins(2, 0)))
     smooth = of(linear([[1.0], [2.0]], [0.0, 0.0]), nn.GELU(), linear([[1.0, 0.0]] * 2, [1.0, 0.0]))
     with pytest.raises(ValueError, match="got 5"):
-        decider(smooth)(Property(0, 5, 0.0, torch.zeros(1).double(), torch.zeros(1).double()), seconds=1)
+        decider(smooth)(
+            Property(0, 5, 0.0, torch.zeros(1).double(), torch.zeros(1).double()), seconds=1
+        )
 
 
 def test_a_point_that_satisfies_a_conjunction_is_found(tmp_path: Path) -> None:
-    # y = (x0, -x0 + x1 / 8): the first alone holds in half of the box, the second too, both in a strip
+    # y = (x0, -x0 + x1 / 8): the first alone holds in half of the box, the second too, both in a
+    # strip
     arrays = {"w": np.array([[1, 0], [-1, 0.125]], np.float32), "b": NONE}
     onnx.save(model([node("Gemm", "x w b", "y", transB=1)], arrays), tmp_path / "m.onnx")
     file = property_of(tmp_path / "p.vnnlib", [(0, 1)] * 2, 2, "(and (<= Y_0 0.5) (<= Y_1 -0.48))")
@@ -398,14 +474,20 @@ def test_a_point_that_satisfies_a_conjunction_is_found(tmp_path: Path) -> None:
     assert found.witness is not None
     assert found.witness.outputs[0] <= 0.5
     assert found.witness.outputs[1] <= -0.48
-    never = property_of(tmp_path / "n.vnnlib", [(0, 1)] * 2, 2, "(and (<= Y_0 0.25) (<= Y_1 -0.48))")
+    never = property_of(
+        tmp_path / "n.vnnlib", [(0, 1)] * 2, 2, "(and (<= Y_0 0.25) (<= Y_1 -0.48))"
+    )
     assert verify(tmp_path / "m.onnx", never, engine="exact").answer.value == "unsat"
 
 
 def bump(act: nn.Module, again: nn.Module) -> Network:
-    """Logits (1/2 - 100 (0.001 - |x - 0.37|)+ ..., 0): negative only next to x = 0.37, by the second activation."""
+    """Logits (1/2 - 100 (0.001 - |x - 0.37|)+ ..., 0): negative only next to x = 0.37, by the
+    second activation.
+    """
     first = linear([[1.0], [1.0], [1.0]], [-0.369, -0.37, -0.371])
-    second = linear([[1.0, 0, 0], [0, 1.0, 0], [0, 0, 1.0], [-1000.0, 2000.0, -1000.0]], [0.0, 0.0, 0.0, 1e-6])
+    second = linear(
+        [[1.0, 0, 0], [0, 1.0, 0], [0, 0, 1.0], [-1000.0, 2000.0, -1000.0]], [0.0, 0.0, 0.0, 1e-6]
+    )
     last = linear([[-600.0, 1200.0, -600.0, -1.0], [0.0, 0.0, 0.0, 0.0]], [0.5, 0.0])
     return of(first, act, second, again, last)
 
@@ -435,13 +517,19 @@ def test_layers_that_are_changed_from_outside_are_refused() -> None:
     hooked.module[2].register_forward_hook(lambda *_: None)
     root.module.register_forward_pre_hook(lambda *_: None)
     patched.module[1].forward = lambda x: x  # type: ignore[method-assign]
-    for changed, where in ((hooked, "layer '2'"), (root, "the network has"), (patched, "layer '1'")):
+    for changed, where in (
+        (hooked, "layer '2'"),
+        (root, "the network has"),
+        (patched, "layer '1'"),
+    ):
         with pytest.raises(Unsupported, match=where):
             read(changed)
 
 
 def jumping(z: Any) -> Any:
-    """Up by 100 where even, down by 100 where odd, and clipped: what a relaxation knows nothing of."""
+    """Up by 100 where even, down by 100 where odd, and clipped: what a relaxation knows nothing
+    of.
+    """
     return np.where(z % 2 == 0, np.clip(z + 100, 0, 255), np.clip(z - 100, 0, 255))
 
 
@@ -451,7 +539,9 @@ def test_sums_over_many_layers_of_integers_do_not_wrap_around() -> None:
     hidden = Layer(np.array([[1]]), np.array([0]), tuple(tabulate(jumping, *bytes_)))
     weight = np.array([[-64000], [64000]])
     ends = np.minimum(weight[:, 0] * 255, 0), np.maximum(weight[:, 0] * 255, 0)
-    last = Layer(weight, np.zeros(2, dtype=np.int64), tuple(tabulate(lambda z: z // 4096 * 4096, *ends)))
+    last = Layer(
+        weight, np.zeros(2, dtype=np.int64), tuple(tabulate(lambda z: z // 4096 * 4096, *ends))
+    )
     deep = IntegerNetwork((*[hidden] * 170, last), Grid(1 / 255, 0, 0, 255), (1,))
     assert decide_integers(deep, Query(*bytes_, 0), seconds=20).verdict is Verdict.VIOLATED
 
@@ -466,17 +556,24 @@ def test_the_search_for_integer_counterexamples_ends_in_time() -> None:
     generator = np.random.default_rng(0)
     weights = [generator.integers(-127, 128, (outputs, width)) for outputs in (width, classes)]
     weights[1][0] = 0
-    biases = np.zeros(width, dtype=np.int64), np.r_[625 * 1024, np.zeros(classes - 1, dtype=np.int64)]
+    biases = (
+        np.zeros(width, dtype=np.int64),
+        np.r_[625 * 1024, np.zeros(classes - 1, dtype=np.int64)],
+    )
 
     def layer(weight: Any, bias: Any, function: Any) -> Layer:
         ends = np.stack([0 * weight, 255 * weight])
         runs = tuple(tabulate(function, ends.min(0).sum(1) + bias, ends.max(0).sum(1) + bias))
         return Layer(weight, bias, runs)
 
-    layers = layer(weights[0], biases[0], floored), layer(weights[1], biases[1], lambda z: z // 1024)
+    layers = (
+        layer(weights[0], biases[0], floored),
+        layer(weights[1], biases[1], lambda z: z // 1024),
+    )
     wide = IntegerNetwork(layers, Grid(1 / 255, 0, 0, 255), (width,))
     middle = np.full(width, 128)
-    # The first class wins by far, which bounds do not see; to fail for each of the others takes the attack much longer.
+    # The first class wins by far, which bounds do not see; to fail for each of the others takes the
+    # attack much longer.
     found = decide_integers(wide, Query(middle - 100, middle + 100, 0), seconds=1.0)
     assert found.verdict is Verdict.TIMEOUT
 
@@ -491,7 +588,9 @@ def test_radii_that_are_not_asked_about_are_not_counted() -> None:
     center, domain = torch.zeros(2), (0.0, 1.0)
     at_center = Property.robustness(center, sample=0, label=0, eps=0.0, domain=domain)
     found = Bracket(decide, center, at_center, domain).narrowed(2)
-    assert (found.questions, found.undecided, found.decided) == (len(asked), 2, False) == (3, 2, False)
+    assert (
+        (found.questions, found.undecided, found.decided) == (len(asked), 2, False) == (3, 2, False)
+    )
 
 
 @pytest.mark.parametrize("kind", [nn.GELU, nn.LeakyReLU, nn.ReLU])

@@ -60,7 +60,9 @@ from tests.pipelines.smt_networks import (
         (3.0, 1.0, 2.0**-40, Verdict.HOLDS),
     ],
 )
-def test_two_phases_that_bounds_cannot_settle(slope: float, shift: float, rest: float, expected: Verdict) -> None:
+def test_two_phases_that_bounds_cannot_settle(
+    slope: float, shift: float, rest: float, expected: Verdict
+) -> None:
     decided = decide_exactly(absolute(slope, shift, rest), box([-1.0], [0.5]))
     assert (decided.verdict, decided.reason, decided.neurons) == (expected, "search", 2)
     assert expected is Verdict.VIOLATED or 0 < decided.margin <= Fraction(rest)
@@ -77,10 +79,14 @@ def test_the_rational_vertex_by_hand() -> None:
 
 
 def agree(network: Network, property_: Property) -> str:
-    """Z3 without bounds gives the same verdict, a proof is accepted, and samples do not contradict it."""
+    """Z3 without bounds gives the same verdict, a proof is accepted, and samples do not
+    contradict it.
+    """
     decided = decide_exactly(network, property_)
     assert decided.verdict in (Verdict.HOLDS, Verdict.VIOLATED)
-    assert plain_encoding(network, property_) == ("unsat" if decided.verdict is Verdict.HOLDS else "sat")
+    assert plain_encoding(network, property_) == (
+        "unsat" if decided.verdict is Verdict.HOLDS else "sat"
+    )
     assert (decided.margin > 0) == (decided.verdict is Verdict.HOLDS)
     if decided.verdict is Verdict.HOLDS:
         content = onnx_of(network)
@@ -102,10 +108,17 @@ def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("ascents", "seeds"),
-    [(False, range(10)), (True, range(4)), slow(False, range(100, 120)), slow(True, range(100, 115))],
+    [
+        (False, range(10)),
+        (True, range(4)),
+        slow(False, range(100, 120)),
+        slow(True, range(100, 115)),
+    ],
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_odd_networks_against_z3(kind: str, ascents: bool, seeds: range, request: pytest.FixtureRequest) -> None:
+def test_odd_networks_against_z3(
+    kind: str, ascents: bool, seeds: range, request: pytest.FixtureRequest
+) -> None:
     if ascents:
         request.getfixturevalue("few_programs")
     for seed in seeds:
@@ -114,7 +127,9 @@ def test_odd_networks_against_z3(kind: str, ascents: bool, seeds: range, request
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ascents", [False, True])
-def test_networks_that_need_the_search_against_z3(ascents: bool, request: pytest.FixtureRequest) -> None:
+def test_networks_that_need_the_search_against_z3(
+    ascents: bool, request: pytest.FixtureRequest
+) -> None:
     if ascents:
         request.getfixturevalue("few_programs")
     for widths, eps, seeds in (([2, 8, 8, 3], 0.7, (4, 8, 36)), ([3, 10, 10, 3], 0.5, (18, 24))):
@@ -142,7 +157,9 @@ def test_any_multipliers_give_a_sound_bound_of_any_part(seed: int) -> None:
     places = [inputs[2 * layer.depth][:, layer.index] for layer in reduced.layers]
     unstable = torch.cat(places, 1).detach().numpy()
     label = property_.label
-    margins = (state[:, label, None] - state)[:, [i for i in range(4) if i != label]].detach().numpy()
+    margins = (
+        (state[:, label, None] - state)[:, [i for i in range(4) if i != label]].detach().numpy()
+    )
     chance = np.random.default_rng(seed)
     checked, space = 0, PhaseSpace(reduced)
     for _ in range(60):
@@ -177,7 +194,8 @@ def test_programs_are_bounds_that_the_certificates_reach() -> None:
 
 @pytest.mark.parametrize("scale", [1e-12, 1e6])
 def test_units_do_not_matter(scale: float) -> None:
-    # The linear programs have absolute tolerances: weights and boxes far from 1 must not be lost in them.
+    # The linear programs have absolute tolerances: weights and boxes far from 1 must not be lost in
+    # them.
     verdicts = []
     for factor in (1.0, scale):
         network = chain([2, 8, 8, 3], 3)
@@ -271,20 +289,28 @@ def test_no_time_is_left() -> None:
 
 
 def test_rows_of_any_kind() -> None:
-    # x0 + x1 - 1/4 > 0 and 5 - x0 > 0 where both x are in [1/4, 1]; with 1/2 for 1/4 the first fails at (1/4, 1/4)
+    # x0 + x1 - 1/4 > 0 and 5 - x0 > 0 where both x are in [1/4, 1]; with 1/2 for 1/4 the first
+    # fails at (1/4, 1/4)
     for constant, expected in ((-0.25, Verdict.HOLDS), (-0.5, Verdict.VIOLATED)):
-        rows = Affine(Dyadic.of(np.array([[1.0, 1.0], [-1.0, 0.0]])), Dyadic.of(np.array([constant, 5.0])))
+        rows = Affine(
+            Dyadic.of(np.array([[1.0, 1.0], [-1.0, 0.0]])), Dyadic.of(np.array([constant, 5.0]))
+        )
         decided = decide_exactly(diagonal(), box([0.25, 0.25], [1.0, 1.0]), rows=rows)
         assert decided.verdict is expected
         assert decided.margin == Fraction(constant) + Fraction(1, 2)
 
 
 def test_a_known_counterexample_ends_the_search() -> None:
-    suspect, asked = torch.tensor([0.25, 0.5]), Asked.robustness(read(diagonal()), box([0.0, 0.0], [1.0, 1.0]))
+    suspect, asked = (
+        torch.tensor([0.25, 0.5]),
+        Asked.robustness(read(diagonal()), box([0.0, 0.0], [1.0, 1.0])),
+    )
     decided = decide_rows(asked, ExactJudge(asked), seconds=10.0, known=suspect)
     assert (decided.verdict, decided.reason, decided.programs) == (Verdict.VIOLATED, "falsifier", 0)
     proven = Asked.robustness(asked.network, box([0.5, 0.0], [1.0, 0.25]))
-    with pytest.raises(RuntimeError, match="proven positive by bounds, but a counterexample is confirmed"):
+    with pytest.raises(
+        RuntimeError, match="proven positive by bounds, but a counterexample is confirmed"
+    ):
         decide_rows(proven, ExactJudge(proven), seconds=10.0, known=suspect)
 
 
@@ -299,7 +325,8 @@ def test_what_is_refused() -> None:
         decide_exactly(diagonal(), box([0, 0], [1, 1]), rows=none)
 
 
-# Proof files: accepted by the checker, which shares no code with them; refused where nothing is proven.
+# Proof files: accepted by the checker, which shares no code with them; refused where nothing is
+# proven.
 def searched() -> tuple[Network, Any, bytes]:
     """A proof with splits, as data."""
     network = chain([3, 10, 10, 3], 18)
@@ -345,17 +372,26 @@ def test_a_proof_by_hand() -> None:
     content = onnx_of(network)
     proof = proof_of(decided, content)
     check_proof(proof, content)
-    assert proof["network"] == {"sha256": hashlib.sha256(content).hexdigest(), "inputs": 1, "layers": [2, 2]}
+    assert proof["network"] == {
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "inputs": 1,
+        "layers": [2, 2],
+    }
     assert proof["box"] == {"lower": ["-1"], "upper": ["1p-1"]}
     assert proof["property"] == {"rows": [{"coefficients": {"0": "1", "1": "-1"}, "constant": "0"}]}
-    assert proof["neurons"] == [[{"lower": "-1", "upper": "1p-1"}, {"lower": "-1p-1", "upper": "1"}]]
+    assert proof["neurons"] == [
+        [{"lower": "-1", "upper": "1p-1"}, {"lower": "-1p-1", "upper": "1"}]
+    ]
     (leaf,) = proof["trees"]
     assert 0 < value(leaf["bound"]) <= Fraction(1, 4)
     # |x| >= p x for p between -1 and 1, whichever two numbers make it up
     listed = {(layer, index): value(number) for layer, index, number in leaf["p"]}
     assert listed
-    # without a p, the lines below are taken: 0 where the lower end is farther from 0, 1 where the upper one is
-    assert all(0 <= each <= 1 for each in ({(0, 0): Fraction(0), (0, 1): Fraction(1)} | listed).values())
+    # without a p, the lines below are taken: 0 where the lower end is farther from 0, 1 where the
+    # upper one is
+    assert all(
+        0 <= each <= 1 for each in ({(0, 0): Fraction(0), (0, 1): Fraction(1)} | listed).values()
+    )
     assert listed.get((0, 0)) != 0
     assert listed.get((0, 1)) != 1
 
@@ -364,7 +400,9 @@ def test_only_what_holds_has_a_proof() -> None:
     network = chain([2, 8, 8, 3], 4)
     decided = decide_exactly(network, around(network, 0.7, 4))
     assert decided.verdict is Verdict.VIOLATED
-    with pytest.raises(ValueError, match="only what holds has a proof, and the verdict is violated"):
+    with pytest.raises(
+        ValueError, match="only what holds has a proof, and the verdict is violated"
+    ):
         proof_of(decided, onnx_of(network))
 
 
@@ -382,7 +420,14 @@ def test_a_proof_is_of_one_file() -> None:
 
 def test_the_exported_file_of_a_trained_network_is_read(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    layers = [nn.Flatten(), nn.Linear(4, 6), nn.ReLU(), nn.Dropout(), nn.Linear(6, 5, bias=False), nn.ReLU()]
+    layers = [
+        nn.Flatten(),
+        nn.Linear(4, 6),
+        nn.ReLU(),
+        nn.Dropout(),
+        nn.Linear(6, 5, bias=False),
+        nn.ReLU(),
+    ]
     network = Network("flat", nn.Sequential(*layers, nn.Linear(5, 3)).eval(), (2, 2), 3)
     path = tmp_path / "network.onnx"
     export_onnx(network.module, network.input_shape, path)

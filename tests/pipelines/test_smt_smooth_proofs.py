@@ -27,7 +27,11 @@ from evalsuite import LambdaGELU, Verdict
 from evalsuite.activations import Swish
 from evalsuite.cli import app
 from evalsuite.verification import smooth_proofs
-from evalsuite.verification.smooth_proofs import SmoothProofError, check_smooth_proof, recompute_smooth_proof
+from evalsuite.verification.smooth_proofs import (
+    SmoothProofError,
+    check_smooth_proof,
+    recompute_smooth_proof,
+)
 from pipelines.smt.exact_network import ExactNetwork
 from pipelines.smt.proving import proof_of
 from pipelines.smt.reading import read_curved, read_file
@@ -37,9 +41,14 @@ from tests.pipelines.smt_networks import Blind, around, chain, model_of, onnx_of
 
 Json = dict[str, Any]
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "gelu": nn.GELU, "gelu-tanh": partial(nn.GELU, "tanh"), "silu": nn.SiLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid,
-    "lambda-gelu": LambdaGELU, "swish": Swish,
-}  # fmt: skip
+    "gelu": nn.GELU,
+    "gelu-tanh": partial(nn.GELU, "tanh"),
+    "silu": nn.SiLU,
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
+    "lambda-gelu": LambdaGELU,
+    "swish": Swish,
+}
 
 
 @dataclass(frozen=True)
@@ -84,7 +93,10 @@ def cases(activation: str, count: int) -> list[Case]:
 
 def points_of(case: Case, count: int, seed: int, reach: float = 1.0) -> np.ndarray[Any, Any]:
     """Points of the box, or of one with the same middle and `reach` times the width."""
-    lower, upper = (np.array([float(value(text)) for text in case.proof["box"][end]]) for end in ("lower", "upper"))
+    lower, upper = (
+        np.array([float(value(text)) for text in case.proof["box"][end]])
+        for end in ("lower", "upper")
+    )
     share = np.random.default_rng(seed).random((count, len(lower)))
     share[: count // 3] = np.rint(share[: count // 3])
     return np.asarray((lower + upper) / 2 + (share - 0.5) * reach * (upper - lower))
@@ -98,7 +110,9 @@ def text_of(number: float) -> str:
 
 def values(case: Case, row: Json, points: Any) -> np.ndarray[Any, Any]:
     """The row's values at points, in float64."""
-    (weight, bias), *rest = [(each.weight.floats(), each.bias.floats()) for each in case.network.maps]
+    (weight, bias), *rest = [
+        (each.weight.floats(), each.bias.floats()) for each in case.network.maps
+    ]
     state = points @ weight.T + bias
     for curve, (weight, bias) in zip(case.network.curves, rest, strict=True):
         state = curve.value(state) @ weight.T + bias
@@ -129,13 +143,18 @@ def changed(proof: Json, rng: random.Random) -> Json:
     """One choice changed: a slope, a cut, a split neuron, a p, or which parts there are."""
     other = copy.deepcopy(proof)
     nodes = [*trees_of(other)]
-    halves, leaves = [each for each in nodes if "cut" in each], [each for each in nodes if "cut" not in each]
+    halves, leaves = (
+        [each for each in nodes if "cut" in each],
+        [each for each in nodes if "cut" not in each],
+    )
     node, leaf = rng.choice(halves), rng.choice(leaves)
     neuron = [(k, i) for k, layer in enumerate(other["slopes"]) for i in range(len(layer))]
     kind = rng.randrange(9)
     if kind < 3:
         k, i = rng.choice(neuron)
-        (other["slopes"][k][i] if kind else rng.choice(node["slopes"]))[rng.randrange(2)] += step(rng)
+        (other["slopes"][k][i] if kind else rng.choice(node["slopes"]))[rng.randrange(2)] += step(
+            rng
+        )
     elif kind == 3:
         node["cut"] += step(rng)
     elif kind == 4:
@@ -157,7 +176,9 @@ def step(rng: random.Random) -> int:
     return rng.choice((-1, 1)) * int(2 ** rng.uniform(0, 44))
 
 
-def refused(proof: Json, content: bytes, check: Callable[[Any, bytes], Any] = check_smooth_proof) -> bool:
+def refused(
+    proof: Json, content: bytes, check: Callable[[Any, bytes], Any] = check_smooth_proof
+) -> bool:
     try:
         check(proof, content)
     except SmoothProofError:
@@ -181,7 +202,9 @@ def test_mutated_proofs_are_refused(count: int) -> None:
 
 
 def falsified(case: Case, rng: random.Random) -> Json:
-    """The same choices for a statement with a counterexample: of another row, or of a larger box."""
+    """The same choices for a statement with a counterexample: of another row, or of a larger
+    box.
+    """
     other = copy.deepcopy(case.proof)
     rows, points = other["property"]["rows"], points_of(case, 60, rng.randrange(10**6))
     row = rng.choice(rows)
@@ -227,14 +250,19 @@ def test_another_file_has_another_proof() -> None:
         for place, node in enumerate(model.graph.node):
             if node.op_type == "Gelu":
                 given = {} if attribute is None else {"approximate": attribute}
-                model.graph.node[place].CopyFrom(helper.make_node(name, node.input, node.output, **given))
+                model.graph.node[place].CopyFrom(
+                    helper.make_node(name, node.input, node.output, **given)
+                )
         assert refused(case.proof, model.SerializeToString())
 
 
 def read(*nodes: tuple[str, list[str]], factor: Any = 2.0) -> Any:
     """What the checker makes of nodes between two matrix products, from "z" to "a"."""
     numbered = [helper.make_node(name, inputs, [f"s{i}"]) for i, (name, inputs) in enumerate(nodes)]
-    first, last = helper.make_node("MatMul", ["input", "w"], ["z"]), helper.make_node("MatMul", ["a", "w"], ["y"])
+    first, last = (
+        helper.make_node("MatMul", ["input", "w"], ["z"]),
+        helper.make_node("MatMul", ["a", "w"], ["y"]),
+    )
     numbered[-1].output[0] = "a"
     tensors = [
         numpy_helper.from_array(np.eye(2, dtype=np.float32), "w"),
@@ -278,7 +306,9 @@ def test_the_checker_stands_alone(tmp_path: Path) -> None:
     (case,) = cases("gelu", 1)
     source = Path(smooth_proofs.__file__).read_text()
     names = {
-        (node.module or "" if isinstance(node, ast.ImportFrom) else node.names[0].name).split(".")[0]
+        (node.module or "" if isinstance(node, ast.ImportFrom) else node.names[0].name).split(".")[
+            0
+        ]
         for node in ast.walk(ast.parse(source))
         if isinstance(node, (ast.Import, ast.ImportFrom))
     }
@@ -295,7 +325,10 @@ def test_the_checker_stands_alone(tmp_path: Path) -> None:
 def test_the_search_reads_the_file_like_the_network(activation: str) -> None:
     network = chain([3, 6, 5, 3], 1, ACTIVATIONS[activation])  # type: ignore[arg-type]
     own, found = read_curved(network), read_file(onnx_of(network))
-    assert all(curve.hardness == other.hardness for curve, other in zip(own.curves, found.curves, strict=True))
+    assert all(
+        curve.hardness == other.hardness
+        for curve, other in zip(own.curves, found.curves, strict=True)
+    )
     points = np.random.default_rng(0).normal(size=(20, 3))
     assert found.in_float32(points)[0] == pytest.approx(own.in_float32(points)[0], rel=1e-14)
     assert found.equals(own)
@@ -306,14 +339,21 @@ def test_the_command_decides_and_proves_smooth_networks(tmp_path: Path) -> None:
     path, vnnlib, proof = tmp_path / "n.onnx", tmp_path / "p.vnnlib", tmp_path / "p.json"
     path.write_bytes(case.content)
     (row, *_) = case.proof["property"]["rows"]
-    (above,), (below,) = ([i for i, c in row["coefficients"].items() if c == sign] for sign in ("1", "-1"))
+    (above,), (below,) = (
+        [i for i, c in row["coefficients"].items() if c == sign] for sign in ("1", "-1")
+    )
     points = points_of(case, 300, 3)
     least, lower, upper = float(values(case, row, points).min()), points.min(0), points.max(0)
     said = {}
     for word, bound in (("unsat", 0.0), ("sat", least + 1e-3)):
         declared = [f"(declare-const {kind}_{i} Real)" for kind in "XY" for i in range(3)]
-        box = [f"(assert (>= X_{i} {lower[i]:.9f}))(assert (<= X_{i} {upper[i]:.9f}))" for i in range(3)]
-        vnnlib.write_text("\n".join([*declared, *box, f"(assert (<= (- Y_{above} Y_{below}) {bound:.9f}))"]))
+        box = [
+            f"(assert (>= X_{i} {lower[i]:.9f}))(assert (<= X_{i} {upper[i]:.9f}))"
+            for i in range(3)
+        ]
+        vnnlib.write_text(
+            "\n".join([*declared, *box, f"(assert (<= (- Y_{above} Y_{below}) {bound:.9f}))"])
+        )
         words = ["smt", "--onnx", str(path), "--vnnlib", str(vnnlib), "--proof", str(proof)]
         done = CliRunner().invoke(app, words)
         assert (done.exit_code, done.output.split("\n")[0]) == (0, word), done.output
@@ -328,8 +368,13 @@ def test_the_command_decides_and_proves_smooth_networks(tmp_path: Path) -> None:
                 "Rounding in float32 is not covered.",
             ):
                 assert text in told
-            assert "this proof is of a smooth network" in CliRunner().invoke(app, [*check, "--z3", "1"]).output
-            proof.write_text(json.dumps({**json.loads(proof.read_text()), "slopes": case.proof["slopes"][::-1]}))
+            assert (
+                "this proof is of a smooth network"
+                in CliRunner().invoke(app, [*check, "--z3", "1"]).output
+            )
+            proof.write_text(
+                json.dumps({**json.loads(proof.read_text()), "slopes": case.proof["slopes"][::-1]})
+            )
             assert CliRunner().invoke(app, check).exit_code == 1
     assert "the proof, of real arithmetic, is in" in said["unsat"]
     assert "no proof was written: the answer is sat" in said["sat"]

@@ -23,7 +23,8 @@ from tests.pipelines.smt_networks import chain
 
 SMALL = "(declare-const x Real)(assert (> x 0.0))(assert (< (* 3.0 x) 1.0))"
 NEVER = SMALL + "(assert (> x 7.0))"
-# The factors of a product of two primes of 64 bits, drawn at random: hours. (Next to 2**64 they are guessed at once.)
+# The factors of a product of two primes of 64 bits, drawn at random: hours. (Next to 2**64 they are
+# guessed at once.)
 HARD = (
     "(declare-const a (_ BitVec 64))(declare-const b (_ BitVec 64))"
     "(assert (bvugt a b))(assert (bvugt b #x0000000000000001))"
@@ -37,7 +38,9 @@ LARGE = (
 )
 
 
-def ask(text: str, logic: str = "QF_LRA", variables: tuple[str, ...] = (), **limits: float) -> Reply:
+def ask(
+    text: str, logic: str = "QF_LRA", variables: tuple[str, ...] = (), **limits: float
+) -> Reply:
     return ask_z3(text, variables, Limits(**limits), logic)  # type: ignore[arg-type]
 
 
@@ -57,7 +60,10 @@ def strike(number: signal.Signals) -> threading.Thread:
 
 def test_answers_with_values_and_steps() -> None:
     long = f"{3**300}"  # which Z3 writes on a line of its own
-    values = f"(declare-const y Real)(declare-const z Real)(assert (= y (- 3.0)))(assert (= z (/ y {long}0.0)))"
+    values = (
+        "(declare-const y Real)(declare-const z Real)(assert (= y (- 3.0)))(assert (= z (/ y"
+        f" {long}0.0)))"
+    )
     reply = ask(SMALL + values, variables=("x", "y", "z"))
     assert (reply.end, reply.values, reply.reason) == (End.SAT, ("1/6", "-3", f"-1/{3**299}0"), "")
     assert ask(SMALL + values, variables=("x", "y", "z")) == reply  # the same steps
@@ -76,7 +82,10 @@ def test_a_hard_question_is_stopped_by_its_steps_and_by_the_clock() -> None:
 def test_memory_is_limited() -> None:
     assert ask(LARGE, "QF_BV", memory=32, seconds=120).end is End.OUT_OF_MEMORY
     deep = 300_000  # text that grows in the solver's own process
-    assert ask(f"(assert {'(not ' * deep}true{')' * deep})", memory=64, seconds=120).end is End.OUT_OF_MEMORY
+    assert (
+        ask(f"(assert {'(not ' * deep}true{')' * deep})", memory=64, seconds=120).end
+        is End.OUT_OF_MEMORY
+    )
 
 
 def test_what_the_solver_cannot_read_is_named() -> None:
@@ -90,7 +99,10 @@ def test_a_solver_that_dies_is_an_answer(number: signal.Signals) -> None:
     striker = strike(number)
     reply = ask(HARD, "QF_BV", seconds=60)
     striker.join()
-    assert (reply.end, reply.reason) == (End.CRASHED, f"the solver's process ended with {number.name}")
+    assert (reply.end, reply.reason) == (
+        End.CRASHED,
+        f"the solver's process ended with {number.name}",
+    )
 
 
 @pytest.mark.slow
@@ -114,12 +126,21 @@ def test_an_interrupted_question_leaves_nothing_behind() -> None:
     with pytest.raises(KeyboardInterrupt):
         ask(HARD, "QF_BV", seconds=20)
     signal.signal(signal.SIGINT, before)
-    _, alive = psutil.wait_procs([each for each in psutil.Process().children() if each.name() == "z3"], timeout=5)
+    _, alive = psutil.wait_procs(
+        [each for each in psutil.Process().children() if each.name() == "z3"], timeout=5
+    )
     assert not alive
 
 
 @pytest.mark.parametrize(
-    "options", [{"seconds": 0.0}, {"seconds": float("nan")}, {"seconds": float("inf")}, {"steps": 0}, {"memory": 15}]
+    "options",
+    [
+        {"seconds": 0.0},
+        {"seconds": float("nan")},
+        {"seconds": float("inf")},
+        {"steps": 0},
+        {"memory": 15},
+    ],
 )
 def test_bad_limits(options: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
@@ -141,7 +162,10 @@ def test_a_decider_says_what_the_solver_ran_out_of() -> None:
     decider, property_ = wide(16)
     decision = decider.query(property_, None, 1.0)
     assert (decision.verdict, decision.solver_calls) == (Verdict.UNKNOWN, 1)
-    assert decision.reason == f"memory limit of 16 MiB reached with {decision.unstable_neurons} unstable neurons"
+    assert (
+        decision.reason
+        == f"memory limit of 16 MiB reached with {decision.unstable_neurons} unstable neurons"
+    )
 
 
 def test_a_decider_goes_on_where_the_solver_crashed() -> None:

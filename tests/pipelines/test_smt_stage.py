@@ -1,4 +1,6 @@
-"""The `smt` stage as a whole: both methods, evidence, distances, curved and integer networks, and what goes wrong."""
+"""The `smt` stage as a whole: both methods, evidence, distances, curved and integer networks,
+and what goes wrong.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,16 @@ from pipelines.smt.reading import read, read_curved
 from pipelines.smt.rows import Evidence, effort, rows, setting_of
 from pipelines.smt.solvers import End, Reply
 from tests.pipelines.integer_networks import written
-from tests.pipelines.smt_networks import absolute, bench_of, box, chain, curved, diagonal, linear, of
+from tests.pipelines.smt_networks import (
+    absolute,
+    bench_of,
+    box,
+    chain,
+    curved,
+    diagonal,
+    linear,
+    of,
+)
 
 CENTER = torch.tensor([[0.75, 0.5]])
 
@@ -45,7 +56,9 @@ def row(outcome: Outcome, name: str, **wanted: object) -> Metric:
     found = [
         each
         for each in outcome.metrics
-        if each.name == name and each.sample == sample and wanted.items() <= dict(each.setting).items()
+        if each.name == name
+        and each.sample == sample
+        and wanted.items() <= dict(each.setting).items()
     ]
     assert len(found) == 1, f"{name}: {found}"
     return found[0]
@@ -84,7 +97,9 @@ def test_a_network_by_hand(method: MethodName, tmp_path: Path) -> None:
 
 def test_misclassified_inputs_are_at_distance_zero(tmp_path: Path) -> None:
     outcome = Smt(distance=True).run(diagonal(), bench_of(CENTER, torch.tensor([1]), tmp_path))
-    values = [row(outcome, f"adversarial_distance{end}", method="search").value for end in ("", "_upper")]
+    values = [
+        row(outcome, f"adversarial_distance{end}", method="search").value for end in ("", "_upper")
+    ]
     assert values == [0.0, 0.0]
     assert math.copysign(1, values[0] or 0.0) == 1
 
@@ -95,7 +110,11 @@ def test_proofs_in_the_archive_prove_what_the_rows_say(tmp_path: Path) -> None:
     inputs = torch.rand(6, 3, generator=torch.Generator().manual_seed(1))
     labels = network.module(inputs).argmax(1)
     outcome = Smt(eps=(0.05, 0.7)).run(network, bench_of(inputs, labels, tmp_path))
-    holds = {(each.setting["eps"], each.sample) for each in outcome.metrics if each.verdict is Verdict.HOLDS}
+    holds = {
+        (each.setting["eps"], each.sample)
+        for each in outcome.metrics
+        if each.verdict is Verdict.HOLDS
+    }
     reasons = {each.reason for each in outcome.metrics if each.verdict is Verdict.HOLDS}
     assert reasons == {"bounds", "search"}
     with zipfile.ZipFile(outcome.artefacts["proofs"]) as archive:
@@ -108,7 +127,9 @@ def test_proofs_in_the_archive_prove_what_the_rows_say(tmp_path: Path) -> None:
             sizes.append((eps, len(text)))
             statement = check_proof(json.loads(text), content)
             ends = [(float(low), float(high)) for low, high in statement.box]
-            box_ = Property.robustness(inputs[sample or 0], sample=0, label=0, eps=float(eps), domain=(-10.0, 10.0))
+            box_ = Property.robustness(
+                inputs[sample or 0], sample=0, label=0, eps=float(eps), domain=(-10.0, 10.0)
+            )
             assert ends == list(zip(box_.lower.tolist(), box_.upper.tolist(), strict=True))
             label = int(labels[sample or 0])
             others = [{label: 1, other: -1} for other in range(3) if other != label]
@@ -118,7 +139,9 @@ def test_proofs_in_the_archive_prove_what_the_rows_say(tmp_path: Path) -> None:
         assert row(outcome, "proofs_checked", eps=eps).value == len(own)
         assert row(outcome, "proof_bytes", eps=eps).value == pytest.approx(sum(own) / len(own))
     gap = row(outcome, "exactness_gap", eps=0.7).value or 0
-    bounds, verified = (row(outcome, name, eps=0.7).value or 0 for name in ("bounds_accuracy", "verified_accuracy"))
+    bounds, verified = (
+        row(outcome, name, eps=0.7).value or 0 for name in ("bounds_accuracy", "verified_accuracy")
+    )
     assert verified == pytest.approx(bounds + gap)
     assert gap > 0
 
@@ -151,7 +174,11 @@ def test_curved_networks_get_verdicts(tmp_path: Path) -> None:
     assert 0 < low < high
     (found,) = falsify(
         network.module,
-        [Property.robustness(inputs[0], sample=0, label=int(labels[0]), eps=low, domain=(-10.0, 10.0))],
+        [
+            Property.robustness(
+                inputs[0], sample=0, label=int(labels[0]), eps=low, domain=(-10.0, 10.0)
+            )
+        ],
         seed=1,
     )
     assert found is None
@@ -163,7 +190,9 @@ def curved_search(network: Network, seconds: float) -> Search:
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU])
-def test_what_the_checker_refuses_does_not_hold(activation: type[nn.Module], tmp_path: Path) -> None:
+def test_what_the_checker_refuses_does_not_hold(
+    activation: type[nn.Module], tmp_path: Path
+) -> None:
     network, other = (curved((3, 6, 3), seed, activation) for seed in (4, 5))
     center = torch.rand(3, generator=torch.Generator().manual_seed(2))
     label = int(network.module(center[None]).argmax())
@@ -205,9 +234,13 @@ def normed() -> Network:
     ],
     ids=["a curve without series", "a norm"],
 )
-def test_what_has_no_proof_holds_without_a_file(network: Network, reason: str, tmp_path: Path) -> None:
+def test_what_has_no_proof_holds_without_a_file(
+    network: Network, reason: str, tmp_path: Path
+) -> None:
     center = torch.rand(1, 3, generator=torch.Generator().manual_seed(2))
-    outcome = Smt(eps=(0.001,)).run(network, bench_of(center, network.module(center).argmax(1), tmp_path))
+    outcome = Smt(eps=(0.001,)).run(
+        network, bench_of(center, network.module(center).argmax(1), tmp_path)
+    )
     assert row(outcome, "robustness", sample=0).verdict is Verdict.HOLDS
     checked = row(outcome, "proofs_checked")
     assert (checked.value, checked.reason[:16]) == (0, "1 of 1 without: ")
@@ -218,7 +251,9 @@ def test_an_error_of_float_rounding_of_a_curved_network_is_unknown(tmp_path: Pat
     # 2**24 + 1 is no float32: there the margin is 0, and exactly it is 1
     big = 2.0**24
     network = of(linear([[1.0]], [big]), nn.GELU(), linear([[1.0], [0.0]], [-big, 0.0]))
-    outcome = Smt(eps=(0.0,)).run(network, bench_of(torch.tensor([[1.0]]), torch.tensor([0]), tmp_path))
+    outcome = Smt(eps=(0.0,)).run(
+        network, bench_of(torch.tensor([[1.0]]), torch.tensor([0]), tmp_path)
+    )
     about = row(outcome, "robustness", sample=0)
     assert (about.verdict, about.reason) == (Verdict.UNKNOWN, ROUNDING_ONLY)
 
@@ -247,7 +282,10 @@ def test_the_count_of_nodes_ends_queries_alike() -> None:
     first, second = (search.query(property_, None, 600.0) for _ in range(2))
     assert first == second
     assert (first.verdict, first.nodes) == (Verdict.TIMEOUT, 11)
-    reached = "11 nodes, the count for a query_time_limit of 0.1 s, reached with 24 unstable neurons; the margin is at"
+    reached = (
+        "11 nodes, the count for a query_time_limit of 0.1 s, reached with 24 unstable neurons; the"
+        " margin is at"
+    )
     assert first.reason.startswith(reached)
 
 
@@ -257,7 +295,12 @@ def test_no_query_begins_when_the_time_is_over(tmp_path: Path) -> None:
     about = row(outcome, "robustness", sample=0)
     assert (about.verdict, about.reason) == (Verdict.TIMEOUT, JOB_ENDS)
     assert row(outcome, "par2").value == 6.0
-    for name in ("unstable_neurons", "adversarial_distance", "adversarial_distance_upper", "distance_seconds"):
+    for name in (
+        "unstable_neurons",
+        "adversarial_distance",
+        "adversarial_distance_upper",
+        "distance_seconds",
+    ):
         assert row(outcome, name).value is None
         assert row(outcome, name).reason
 
@@ -269,7 +312,10 @@ def test_proofs_that_are_late_are_told(tmp_path: Path) -> None:
     late = Evidence.of_module(tmp_path, network, time.monotonic())
     settled = search.settle(box([-1.0], [0.5]), None)
     assert late.check("late", settled) is settled
-    assert late.metrics(setting_of(0.75, "search"))[0].reason == "1 of 1 without: the job's time limit was near"
+    assert (
+        late.metrics(setting_of(0.75, "search"))[0].reason
+        == "1 of 1 without: the job's time limit was near"
+    )
 
 
 def test_the_cost_of_what_is_undecided_counts_twice() -> None:
@@ -287,14 +333,25 @@ def test_the_cost_of_what_is_undecided_counts_twice() -> None:
     assert row(found, "par2").value == pytest.approx((1 + 5 + 10 + 2) / 4)
     assert row(found, "solve_time").value == pytest.approx(14.5 / 4)
     # A count of nodes ends the third question; the clock, or a refusal, still counts as the limit.
-    given += [replace(settled, verdict=Verdict.TIMEOUT, reason=JOB_ENDS, seconds=0.0, clocked=True),
-              replace(settled, verdict=Verdict.UNSUPPORTED, reason="no", seconds=0.0)]  # fmt: skip
+    given += [
+        replace(settled, verdict=Verdict.TIMEOUT, reason=JOB_ENDS, seconds=0.0, clocked=True),
+        replace(settled, verdict=Verdict.UNSUPPORTED, reason="no", seconds=0.0),
+    ]
     counted = Outcome(rows(range(6), given, 50.0, setting_of(0.0625, "search"), counted=True))
     assert row(counted, "par2").value == pytest.approx((1 + 6 + 2 * 5.5 + 2 + 4 * 50) / 6)
     assert [row(counted, "query_seconds", sample=i).value for i in (2, 4, 5)] == [5.5, 50.0, 50.0]
     assert [row(found, "query_seconds", sample=i).value for i in range(4)] == [1.0, 5.0, 5.0, 2.0]
-    assert [row(found, "query_seconds", sample=i).reason for i in (1, 2)] == ["", "censored: too slow"]
-    shares = ("verified_accuracy", "violated_fraction", "undecided_fraction", "bounds_accuracy", "exactness_gap")
+    assert [row(found, "query_seconds", sample=i).reason for i in (1, 2)] == [
+        "",
+        "censored: too slow",
+    ]
+    shares = (
+        "verified_accuracy",
+        "violated_fraction",
+        "undecided_fraction",
+        "bounds_accuracy",
+        "exactness_gap",
+    )
     assert [row(found, name).value for name in shares] == [0.5, 0.25, 0.25, 0.25, 0.25]
     assert row(found, "nodes").value == 3.0
 
@@ -326,8 +383,14 @@ def test_an_integer_network_is_compared_with_the_float_network_it_came_from(tmp_
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "cvc5"}, "method must be one of 'search', 'z3', 'marabou', 'portfolio', got 'cvc5'"),
-        ({"encoding": "big-m"}, "encoding must be one of 'phase', 'or', 'if', 'phase-triangle', 'or-triangle', 'if-"),
+        (
+            {"method": "cvc5"},
+            "method must be one of 'search', 'z3', 'marabou', 'portfolio', got 'cvc5'",
+        ),
+        (
+            {"encoding": "big-m"},
+            "encoding must be one of 'phase', 'or', 'if', 'phase-triangle', 'or-triangle', 'if-",
+        ),
         ({"distance_tolerance": 0.0}, "distance_tolerance must be finite and > 0, got 0.0"),
         ({"distance_samples": 0}, "distance_samples must be >= 1, got 0"),
         ({"steps": ()}, "steps must name at least one radius"),
@@ -339,7 +402,10 @@ def test_an_integer_network_is_compared_with_the_float_network_it_came_from(tmp_
         ({"eps": (math.nan,)}, "eps must be finite and >= 0, got nan"),
         ({"eps": (0.1, 0.1)}, "eps must not repeat a radius"),
         ({"samples": 0}, "samples must be >= 1, got 0"),
-        ({"query_time_limit": 30_000.0}, "query_time_limit must be > 0 and <= 20000 s, got 30000.0"),
+        (
+            {"query_time_limit": 30_000.0},
+            "query_time_limit must be > 0 and <= 20000 s, got 30000.0",
+        ),
         ({"query_time_limit": math.nan}, "got nan"),
         ({"max_neurons": 0}, "max_neurons must be >= 1, got 0"),
         ({"max_inputs": -1}, "max_inputs must be >= 1, got -1"),
@@ -350,7 +416,8 @@ def test_options_that_are_refused(options: dict[str, object], message: str) -> N
         Smt(**options)  # type: ignore[arg-type]
 
 
-# What the clock ended is marked: the rows that rest on it, and the line of a report that has one of these.
+# What the clock ended is marked: the rows that rest on it, and the line of a report that has one of
+# these.
 COUNTED = Limits(2.0, math.inf)
 
 
@@ -374,16 +441,36 @@ def settled(nodes: int | None, verdict: Verdict = Verdict.TIMEOUT) -> Settled:
 
 @pytest.mark.parametrize(
     ("nodes", "verdict", "clocked"),
-    [(COUNTED.nodes, Verdict.TIMEOUT, False), (COUNTED.nodes - 1, Verdict.TIMEOUT, True), (None, Verdict.TIMEOUT, True),
-     (3, Verdict.HOLDS, False), (3, Verdict.UNKNOWN, False)],
-)  # fmt: skip
-def test_rows_of_a_question_that_the_clock_ended_are_timing(nodes: int | None, verdict: Verdict, clocked: bool) -> None:
+    [
+        (COUNTED.nodes, Verdict.TIMEOUT, False),
+        (COUNTED.nodes - 1, Verdict.TIMEOUT, True),
+        (None, Verdict.TIMEOUT, True),
+        (3, Verdict.HOLDS, False),
+        (3, Verdict.UNKNOWN, False),
+    ],
+)
+def test_rows_of_a_question_that_the_clock_ended_are_timing(
+    nodes: int | None, verdict: Verdict, clocked: bool
+) -> None:
     found = settled(nodes, verdict)
     assert found.clocked is clocked
     setting = setting_of(0.1, "search")
-    metrics = {each.name: each for each in [*rows([0, 1], [found, settled(3, Verdict.HOLDS)], 2.0, setting),
-                                            *effort([found], setting)] if each.sample is None}  # fmt: skip
-    depends = {"verified_accuracy", "violated_fraction", "undecided_fraction", "exactness_gap", "nodes", "solver_calls"}
+    metrics = {
+        each.name: each
+        for each in [
+            *rows([0, 1], [found, settled(3, Verdict.HOLDS)], 2.0, setting),
+            *effort([found], setting),
+        ]
+        if each.sample is None
+    }
+    depends = {
+        "verified_accuracy",
+        "violated_fraction",
+        "undecided_fraction",
+        "exactness_gap",
+        "nodes",
+        "solver_calls",
+    }
     assert {name for name, each in metrics.items() if each.timing} == {
         "solve_time",
         "par2",
@@ -394,10 +481,15 @@ def test_rows_of_a_question_that_the_clock_ended_are_timing(nodes: int | None, v
 
 
 @pytest.mark.parametrize("smooth", [False, True])
-def test_budgets_are_nodes_and_a_curved_network_has_ten_times_as_many(smooth: bool, tmp_path: Path) -> None:
+def test_budgets_are_nodes_and_a_curved_network_has_ten_times_as_many(
+    smooth: bool, tmp_path: Path
+) -> None:
     given = curved((4, 6, 3), 0) if smooth else chain([4, 6, 3], 0)
     bench = bench_of(torch.rand(1, 4), torch.tensor([0]), tmp_path)
-    plain, budgeted = (method_for(Smt(nodes=nodes, query_time_limit=60.0), given, bench, math.inf) for nodes in (0, 3))
+    plain, budgeted = (
+        method_for(Smt(nodes=nodes, query_time_limit=60.0), given, bench, math.inf)
+        for nodes in (0, 3)
+    )
     assert plain.nodes == plain.limits.nodes
     assert budgeted.nodes == (30 if smooth else 3)
     assert budgeted.undecided(budgeted.nodes, 5, None) == f"all {budgeted.nodes} nodes taken"
@@ -406,7 +498,9 @@ def test_budgets_are_nodes_and_a_curved_network_has_ten_times_as_many(smooth: bo
         Smt(nodes=-1)
 
 
-def test_z3_is_asked_in_the_encoding_of_the_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_z3_is_asked_in_the_encoding_of_the_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = []
 
     def spied(*given: Any, encoding: str, **others: Any) -> Reply:
@@ -415,24 +509,48 @@ def test_z3_is_asked_in_the_encoding_of_the_options(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr("pipelines.smt.deciding.ask", spied)
     given, bench = chain([4, 6, 3], 0), bench_of(torch.rand(1, 4), torch.tensor([0]), tmp_path)
-    method = method_for(Smt(method="z3", encoding="or-triangle", query_time_limit=60.0), given, bench, math.inf)
-    method.settle(Property(0, 0, 3.0, torch.full((4,), -3.0).double(), torch.full((4,), 3.0).double()), None)
+    method = method_for(
+        Smt(method="z3", encoding="or-triangle", query_time_limit=60.0), given, bench, math.inf
+    )
+    method.settle(
+        Property(0, 0, 3.0, torch.full((4,), -3.0).double(), torch.full((4,), 3.0).double()), None
+    )
     assert asked == ["or-triangle"]
 
 
 def test_a_line_is_timing_where_one_of_its_rows_is() -> None:
     """Else the seeds of a line would fall apart, and the rest of it would be judged."""
     place = {
-        "workload": "w", "step": "smt", "stage": "smt", "metric": "verified_accuracy", "setting": "eps=0.1",
-        "unit": "fraction", "direction": "higher", "sample": None, "status": "ok", "verdict": "", "reason": "",
-    }  # fmt: skip
+        "workload": "w",
+        "step": "smt",
+        "stage": "smt",
+        "metric": "verified_accuracy",
+        "setting": "eps=0.1",
+        "unit": "fraction",
+        "direction": "higher",
+        "sample": None,
+        "status": "ok",
+        "verdict": "",
+        "reason": "",
+    }
     values = {"gelu": (0.5, 0.51, 0.521), "relu": (0.9, 0.912, 0.922)}
     frame = pd.DataFrame(
-        {**place, "variant": variant, "seed": seed, "value": value, "timing": (variant, seed) == ("gelu", 1)}
-        for variant, every in values.items() for seed, value in enumerate(every)
-    )  # fmt: skip
+        {
+            **place,
+            "variant": variant,
+            "seed": seed,
+            "value": value,
+            "timing": (variant, seed) == ("gelu", 1),
+        }
+        for variant, every in values.items()
+        for seed, value in enumerate(every)
+    )
     found = comparison(frame, "gelu")
-    assert [list(found[name]) for name in ("n", "timing", "better")] == [[3, 3], [True, True], ["", ""]]
+    assert [list(found[name]) for name in ("n", "timing", "better")] == [
+        [3, 3],
+        [True, True],
+        ["", ""],
+    ]
     assert list(comparison(frame.assign(timing=False), "gelu")["better"]) == ["", "better"]
 
 
@@ -441,7 +559,9 @@ def test_curved_digits(network: Callable[..., Network], bench: Callable[..., Ben
     trained, place = network("digits-mlp", "gelu"), bench("digits-mlp")
     outcome = Smt(eps=(0.015625,), samples=6).run(trained, place)
     assert (row(outcome, "verified_accuracy").value or 0) > 0.5
-    assert row(outcome, "proofs_checked").value == sum(each.verdict is Verdict.HOLDS for each in outcome.metrics)
+    assert row(outcome, "proofs_checked").value == sum(
+        each.verdict is Verdict.HOLDS for each in outcome.metrics
+    )
     with pytest.raises(Unsupported, match="64 neurons; max_neurons is 63"):
         Smt(max_neurons=63).run(trained, place)
 
@@ -449,7 +569,11 @@ def test_curved_digits(network: Callable[..., Network], bench: Callable[..., Ben
 @pytest.mark.timeout(120)
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "options", [{"samples": 2}, {"method": "z3", "distance": True, "distance_samples": 1, "distance_tolerance": 0.1}]
+    "options",
+    [
+        {"samples": 2},
+        {"method": "z3", "distance": True, "distance_samples": 1, "distance_tolerance": 0.1},
+    ],
 )
 def test_conformance(options: dict[str, Any]) -> None:
     # Long enough that no query ends by the clock: such rows would differ from run to run.

@@ -1,4 +1,6 @@
-"""The stage `swap-certificate`: its metrics, what it refuses, its time; and networks of tokens in it and in `smt`."""
+"""The stage `swap-certificate`: its metrics, what it refuses, its time; and networks of tokens
+in it and in `smt`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,17 @@ from cases import slow
 from torch import nn
 from written import bench_of
 
-from evalsuite import Bench, LanguageModel, Metric, Network, Split, SwapBounds, Unsupported, Verdict, swap_to_relu
+from evalsuite import (
+    Bench,
+    LanguageModel,
+    Metric,
+    Network,
+    Split,
+    SwapBounds,
+    Unsupported,
+    Verdict,
+    swap_to_relu,
+)
 from evalsuite.certificate import SwapCertificate
 from evalsuite.testing import check_stage
 from pipelines.smt import Smt
@@ -27,7 +39,11 @@ QUICK = Certificate(samples=10, sweep_samples=4, hardness=(2.0, 160.0))
 
 
 def value(metrics: list[Metric], name: str, **setting: float) -> float:
-    (found,) = [each for each in metrics if each.name == name and dict(each.setting) == setting and each.sample is None]
+    (found,) = [
+        each
+        for each in metrics
+        if each.name == name and dict(each.setting) == setting and each.sample is None
+    ]
     assert found.value is not None
     return found.value
 
@@ -40,11 +56,17 @@ def test_it_keeps_the_contract() -> None:
 def test_what_it_says_of_an_annealed_network(network: MakeNetwork, bench: MakeBench) -> None:
     metrics = QUICK.run(network("digits-mlp", "annealed"), bench("digits-mlp")).metrics
     for eps in (0.0, 0.01, 0.02):
-        certified, observed = (value(metrics, f"{each}_disruption", eps=eps) for each in ("certified", "observed"))
+        certified, observed = (
+            value(metrics, f"{each}_disruption", eps=eps) for each in ("certified", "observed")
+        )
         assert 0 < observed <= certified < 0.1
-        assert value(metrics, "certified_to_observed", eps=eps) == pytest.approx(certified / observed)
+        assert value(metrics, "certified_to_observed", eps=eps) == pytest.approx(
+            certified / observed
+        )
         assert value(metrics, "swap_kept", eps=eps) >= 0.9
-        harder, softer = (value(metrics, "certified_disruption", eps=eps, hardness=each) for each in (160.0, 2.0))
+        harder, softer = (
+            value(metrics, "certified_disruption", eps=eps, hardness=each) for each in (160.0, 2.0)
+        )
         assert harder < softer / 20
     assert value(metrics, "certified_to_observed", eps=0.0) == pytest.approx(1.0, rel=1e-6)
     rows = [each for each in metrics if each.sample is not None and each.name == "prediction_kept"]
@@ -59,7 +81,8 @@ def test_a_network_that_was_not_swapped_is_compared_with_its_direct_swap(
     gelu, swapped = network("digits-mlp", "gelu"), network("digits-mlp", "gelu-swap")
     stage = Certificate(eps=(0.0,), samples=10, hardness=())
     would, did = (
-        value(stage.run(each, bench("digits-mlp")).metrics, "certified_disruption", eps=0.0) for each in (gelu, swapped)
+        value(stage.run(each, bench("digits-mlp")).metrics, "certified_disruption", eps=0.0)
+        for each in (gelu, swapped)
     )
     assert would == did
     inputs = bench("digits-mlp").data.test.inputs[:10]
@@ -108,10 +131,14 @@ def test_what_follows_the_difference_is_nearer_than_each_network_by_itself(
     made = network("digits-mlp", "annealed")
     assert made.unswapped is not None
     properties = bench("digits-mlp").properties(0.01, 3)
-    lower, upper = (torch.stack([getattr(each, side) for each in properties]) for side in ("lower", "upper"))
+    lower, upper = (
+        torch.stack([getattr(each, side) for each in properties]) for side in ("lower", "upper")
+    )
     found = SwapBounds(made.unswapped, made.input_shape).certify(lower, upper)
     # Without either, a bound of what two margins differ by is twice as wide as they vary.
-    center = SwapBounds(made.unswapped, made.input_shape).certify((lower + upper) / 2, (lower + upper) / 2)
+    center = SwapBounds(made.unswapped, made.input_shape).certify(
+        (lower + upper) / 2, (lower + upper) / 2
+    )
     varies = (center.margin_before - found.margin_before).amax(1)
     assert bool((found.disruption < 0.1 * varies).all())
 
@@ -121,10 +148,16 @@ class TooNarrow(SwapBounds):
 
     def certify(self, *args: Any, **options: Any) -> SwapCertificate:
         found = super().certify(*args, **options)
-        return replace(found, difference_lower=found.difference_lower / 2, difference_upper=found.difference_upper / 2)
+        return replace(
+            found,
+            difference_lower=found.difference_lower / 2,
+            difference_upper=found.difference_upper / 2,
+        )
 
 
-def test_an_observation_beyond_its_certificate_is_a_bug(network: MakeNetwork, bench: MakeBench) -> None:
+def test_an_observation_beyond_its_certificate_is_a_bug(
+    network: MakeNetwork, bench: MakeBench
+) -> None:
     made, given = network("digits-mlp", "gelu"), bench("digits-mlp")
     bounds = TooNarrow(made.module, made.input_shape)
     with pytest.raises(RuntimeError, match="excludes a difference that was observed"):
@@ -133,11 +166,20 @@ def test_an_observation_beyond_its_certificate_is_a_bug(network: MakeNetwork, be
 
 @pytest.mark.timeout(60)
 def test_without_time_it_says_so(network: MakeNetwork, bench: MakeBench) -> None:
-    metrics = Certificate().run(network("digits-mlp", "annealed"), bench("digits-mlp", time_limit=1e-3)).metrics
+    metrics = (
+        Certificate()
+        .run(network("digits-mlp", "annealed"), bench("digits-mlp", time_limit=1e-3))
+        .metrics
+    )
     assert {each.reason for each in metrics if each.value is None} == {"not within the time limit"}
     # What is not measured has its row all the same.
     of_a_radius = {each.name for each in metrics if each.setting == {"eps": 0.02}}
-    assert of_a_radius >= {"certified_before_swap", "swap_kept", "certified_to_observed", "certified_disruption_max"}
+    assert of_a_radius >= {
+        "certified_before_swap",
+        "swap_kept",
+        "certified_to_observed",
+        "certified_disruption_max",
+    }
 
 
 @pytest.mark.parametrize(
@@ -157,7 +199,8 @@ def test_bad_options(options: dict[str, tuple[float, ...]], text: str) -> None:
         Certificate(**options)  # type: ignore[arg-type]
 
 
-# Networks of tokens: what follows the embedding is verified, around what the tokens are embedded to.
+# Networks of tokens: what follows the embedding is verified, around what the tokens are embedded
+# to.
 class Tagger(nn.Module):
     """Logits of each position of tokens, by causal attention, a norm and GELU."""
 
@@ -169,7 +212,9 @@ class Tagger(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x = self.table(tokens)
         query, key, value = self.asked(x).chunk(3, -1)
-        x = self.norm(x + nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True))
+        x = self.norm(
+            x + nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        )
         return self.down(self.activation(self.up(x)))  # type: ignore[no-any-return]
 
 
@@ -185,7 +230,9 @@ def tagged(folder: Path) -> tuple[Network, Bench]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("positions", [0, 2])
-def test_of_tokens_what_follows_their_embedding_is_certified(tmp_path: Path, positions: int) -> None:
+def test_of_tokens_what_follows_their_embedding_is_certified(
+    tmp_path: Path, positions: int
+) -> None:
     made, given = tagged(tmp_path)
     module, tokens = made.module, given.data.test.inputs
     told = {"positions": positions} if positions else {}
@@ -196,7 +243,9 @@ def test_of_tokens_what_follows_their_embedding_is_certified(tmp_path: Path, pos
     swapped = swap_to_relu(module, (tokens,))
     with torch.no_grad():
         seen = (module(tokens[:3])[:, -1] - swapped(tokens[:3])[:, -1]).abs().amax(1).mean()
-    assert value(metrics, "certified_disruption", eps=0.0, **told) == pytest.approx(float(seen), rel=1e-4)
+    assert value(metrics, "certified_disruption", eps=0.0, **told) == pytest.approx(
+        float(seen), rel=1e-4
+    )
     # A network that was swapped before is compared with what it was.
     again = stage.run(replace(made, module=swapped, unswapped=module), given).metrics
     assert value(again, "certified_disruption", eps=0.01, **told) == pytest.approx(
@@ -208,9 +257,15 @@ def test_of_tokens_what_follows_their_embedding_is_certified(tmp_path: Path, pos
 def test_exact_verdicts_of_tokens_replay(tmp_path: Path, positions: int) -> None:
     made, given = tagged(tmp_path)
     module, tokens = made.module, given.data.test.inputs
-    stage = Smt(eps=(2.0**-8, 4.0), samples=2, query_time_limit=2.0, proofs=False, positions=positions)
+    stage = Smt(
+        eps=(2.0**-8, 4.0), samples=2, query_time_limit=2.0, proofs=False, positions=positions
+    )
     found = stage.run(made, given)
-    said = {(each.sample, each.setting["eps"]): each.verdict for each in found.metrics if each.verdict is not None}
+    said = {
+        (each.sample, each.setting["eps"]): each.verdict
+        for each in found.metrics
+        if each.verdict is not None
+    }
     assert {said[sample, 2.0**-8] for sample in range(2)} == {Verdict.HOLDS}
     assert {said[sample, 4.0] for sample in range(2)} == {Verdict.VIOLATED}
     for each in json.loads(found.artefacts["counterexamples"].read_text()):

@@ -1,4 +1,6 @@
-"""Stages that misbehave, each in one way; the tests put this folder on the path with a distribution's metadata."""
+"""Stages that misbehave, each in one way; the tests put this folder on the path with a
+distribution's metadata.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,23 @@ from evalsuite import Bench, Direction, Metric, Network, Outcome, Unsupported
 
 
 def stage(run: Callable[..., Outcome], name: str = "", **declared: object) -> Any:
-    """The stage of that name, or of the function's, that runs it; its options are the parameters behind the bench."""
-    options = [(each.name, each.annotation, each.default) for each in [*signature(run).parameters.values()][2:]]
+    """The stage of that name, or of the function's, that runs it; its options are the parameters
+    behind the bench.
+    """
+    options = [
+        (each.name, each.annotation, each.default)
+        for each in [*signature(run).parameters.values()][2:]
+    ]
     body = {
-        "version": "1", "libraries": (), "__doc__": run.__doc__, "__module__": run.__module__,
+        "version": "1",
+        "libraries": (),
+        "__doc__": run.__doc__,
+        "__module__": run.__module__,
         "run": lambda self, *given: run(*given, **asdict(self)),
-    }  # fmt: skip
-    return make_dataclass(name or run.__name__, options, frozen=True, namespace={**body, **declared})
+    }
+    return make_dataclass(
+        name or run.__name__, options, frozen=True, namespace={**body, **declared}
+    )
 
 
 def _count(value: float | None = 1.0, name: str = "fine", **given: object) -> Metric:
@@ -62,18 +74,24 @@ def _raising(error: Exception) -> Callable[..., Outcome]:
 
 
 raises = stage(_raising(KeyError("no such thing")), "raises")  # An ordinary bug.
-paints = stage(_raising(ValueError("\x1b[2Jgone")), "paints")  # Fails with a text that clears the terminal.
+# Fails with a text that clears the terminal.
+paints = stage(_raising(ValueError("\x1b[2Jgone")), "paints")
 declines = stage(_raising(Unsupported("not this network")), "declines")
 empty = stage(lambda network, bench: Outcome([]), "empty")
-not_a_number = stage(lambda network, bench: Outcome([_count(_NAN, "bad"), _count()]), "not_a_number")
+not_a_number = stage(
+    lambda network, bench: Outcome([_count(_NAN, "bad"), _count()]), "not_a_number"
+)
 # A NaN beside a network that could be handed on.
 not_a_number_but_a_network = stage(
-    lambda network, bench: Outcome([_count(_NAN, "bad")], network=replace(network)), "not_a_number_but_a_network"
+    lambda network, bench: Outcome([_count(_NAN, "bad")], network=replace(network)),
+    "not_a_number_but_a_network",
 )
-# A sample beyond what a column of the results holds, and a name of a file that is no Unicode, as os.listdir gives it.
+# A sample beyond what a column of the results holds, and a name of a file that is no Unicode, as
+# os.listdir gives it.
 huge_sample = stage(lambda network, bench: Outcome([_count(sample=2**70)]), "huge_sample")
 half_a_character = stage(
-    lambda network, bench: Outcome([_count(None, "seen", reason=os.fsdecode(b"caf\xe9.txt"))]), "half_a_character"
+    lambda network, bench: Outcome([_count(None, "seen", reason=os.fsdecode(b"caf\xe9.txt"))]),
+    "half_a_character",
 )
 
 
@@ -89,8 +107,11 @@ def leaves(network: Network, bench: Bench, code: int = 28) -> Outcome:
     sys.exit(code)
 
 
-lacking = stage(lambda network, bench: Outcome([_count()]), "lacking", libraries=("torch", "no-such-library"))
-unversioned = stage(lambda network, bench: Outcome([_count()]), "unversioned", version=1)  # A number for it.
+lacking = stage(
+    lambda network, bench: Outcome([_count()]), "lacking", libraries=("torch", "no-such-library")
+)
+# A number for it.
+unversioned = stage(lambda network, bench: Outcome([_count()]), "unversioned", version=1)
 
 
 @stage
@@ -133,7 +154,11 @@ def slow(network: Network, bench: Bench, seconds: float = 0.3) -> Outcome:
 def kills_server(network: Network, bench: Bench) -> Outcome:
     """Kills the process that jobs are forked from, and goes on."""
     with suppress(psutil.Error):  # another job was faster
-        found = [each for each in psutil.Process().parents() if "multiprocessing.forkserver" in str(each.cmdline())]
+        found = [
+            each
+            for each in psutil.Process().parents()
+            if "multiprocessing.forkserver" in str(each.cmdline())
+        ]
         found[-1].kill()  # those below it were forked from it
     time.sleep(0.5)
     return Outcome([_count()])
@@ -176,7 +201,9 @@ def allocates(network: Network, bench: Bench, gib: float = 4.0) -> Outcome:
 
 @stage
 def forks(network: Network, bench: Bench) -> Outcome:
-    """Holds half a GiB and shares it with five forks, which count as little as one process that takes it."""
+    """Holds half a GiB and shares it with five forks, which count as little as one process that
+    takes it.
+    """
     held = np.ones(2**26)
     for _ in range(5):
         if os.fork() == 0:
@@ -188,7 +215,9 @@ def forks(network: Network, bench: Bench) -> Outcome:
 
 @stage
 def deserter(network: Network, bench: Bench, file: str = "pid", seconds: float = 0.0) -> Outcome:
-    """Starts a process in a session of its own that writes its number to `file`, and hangs if asked."""
+    """Starts a process in a session of its own that writes its number to `file`, and hangs if
+    asked.
+    """
     code = f"import os, time; open({file!r}, 'w').write(f'{{os.getpid()}} '); time.sleep(600)"
     subprocess.Popen([sys.executable, "-I", "-S", "-c", code], start_new_session=True)
     while not (Path(file).exists() and Path(file).read_text().endswith(" ")):

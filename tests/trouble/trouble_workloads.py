@@ -1,4 +1,6 @@
-"""Workloads that misbehave, each in one way; the tests put this folder on the path with a distribution's metadata."""
+"""Workloads that misbehave, each in one way; the tests put this folder on the path with a
+distribution's metadata.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A user's data: files, folders, tables, text, or what a function makes. To name them imports nothing heavy."""
+"""A user's data: files, folders, tables, text, or what a function makes. To name them imports
+nothing heavy.
+"""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ _WRITE = 'write it with numpy.savez("data.npz", x=..., y=...)'
 
 
 def read_npz(source: Source) -> Raw:
-    """Arrays `x` and `y`, or named inputs and `y`; each with `_train`, `_validation`, `_test` behind it for parts.
-    Raises OwnError where the file is none, holds objects, or has no targets.
+    """Arrays `x` and `y`, or named inputs and `y`; each with `_train`, `_validation`, `_test`
+    behind it for parts. Raises OwnError where the file is none, holds objects, or has no targets.
     """
     if not zipfile.is_zipfile(source.place):
         raise OwnError(f"{source.path}: is no .npz archive, or a damaged one; {_WRITE}")
@@ -43,15 +43,26 @@ def _check_heads(source: Source) -> None:
         for entry in archive.infolist():
             shape, size = _promised(archive, entry)
             if size > entry.file_size:
-                said = f"the array {entry.filename.removesuffix('.npy')!r} of shape {shape} takes {size:,} bytes"
-                raise OwnError(f"{source.path}: {said}, and the file has {entry.file_size:,} of it; {_WRITE}")
+                said = (
+                    f"the array {entry.filename.removesuffix('.npy')!r} of shape {shape} takes"
+                    f" {size:,} bytes"
+                )
+                raise OwnError(
+                    f"{source.path}: {said}, and the file has {entry.file_size:,} of it; {_WRITE}"
+                )
 
 
 def _promised(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> tuple[tuple[int, ...], int]:
-    """The shape in an array's head, and its bytes; (), 0 of what has no such head, which its reader tells."""
+    """The shape in an array's head, and its bytes; (), 0 of what has no such head, which its
+    reader tells.
+    """
     with suppress(Exception), archive.open(entry) as file:  # a damaged head may raise anything
         version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        read = (
+            np.lib.format.read_array_header_1_0
+            if version == (1, 0)
+            else np.lib.format.read_array_header_2_0
+        )
         shape, _, kind = read(file)
         return shape, 0 if kind.hasobject else math.prod(shape) * kind.itemsize
     return (), 0
@@ -62,16 +73,20 @@ def _array(archive: Any, name: str, said: str) -> np.ndarray:
         return np.asarray(archive[name])
     except ValueError as error:
         if "pickle" not in str(error).lower():
-            raise OwnError(f"{said}: the array {name!r} cannot be read ({error}); {_WRITE}") from error
+            raise OwnError(
+                f"{said}: the array {name!r} cannot be read ({error}); {_WRITE}"
+            ) from error
         cure = "save numbers, or texts of fixed length"
-        raise OwnError(f"{said}: the array {name!r} holds pickled objects, which are not read; {cure}") from error
+        raise OwnError(
+            f"{said}: the array {name!r} holds pickled objects, which are not read; {cure}"
+        ) from error
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise OwnError(f"{said}: the array {name!r} is damaged ({error}); {_WRITE}") from error
 
 
 def raw_of(arrays: Mapping[str, Any], source: Source, said: str) -> Raw:
-    """The data of arrays by name; a name such as `x_test` also tells the part. Raises OwnError where there is no array,
-    or `part_of` refuses one.
+    """The data of arrays by name; a name such as `x_test` also tells the part. Raises OwnError
+    where there is no array, or `part_of` refuses one.
     """
     parts: dict[str, dict[str, Any]] = {}
     for name, array in arrays.items():
@@ -84,18 +99,31 @@ def raw_of(arrays: Mapping[str, Any], source: Source, said: str) -> Raw:
 
 
 def part_of(arrays: Mapping[str, Any], source: Source, said: str) -> Part:
-    """The part that consists of these inputs and targets. Raises OwnError where there are no inputs, their numbers of
-    samples differ, or the targets are missing or of a type that is not read.
+    """The part that consists of these inputs and targets. Raises OwnError where there are no
+    inputs, their numbers of samples differ, or the targets are missing or of a type that is not
+    read.
     """
     if source.target and source.target[0] not in arrays:
-        raise OwnError(f"{said}: there is no array {source.target[0]!r}{did_you_mean(source.target[0], arrays)}")
-    target = source.target[0] if source.target else next((each for each in TARGETS if each in arrays), "")
-    inputs = {name: tensor_of(each, f"{said}: {name}") for name, each in arrays.items() if name != target}
+        raise OwnError(
+            f"{said}: there is no array"
+            f" {source.target[0]!r}{did_you_mean(source.target[0], arrays)}"
+        )
+    target = (
+        source.target[0]
+        if source.target
+        else next((each for each in TARGETS if each in arrays), "")
+    )
+    inputs = {
+        name: tensor_of(each, f"{said}: {name}") for name, each in arrays.items() if name != target
+    }
     if not inputs:
         raise OwnError(f"{said}: there are no inputs, only {target!r}; {_WRITE}")
     sizes = {name: len(each) for name, each in inputs.items()}
     if len(set(sizes.values())) > 1:
-        raise OwnError(f"{said}: inputs of one sample belong together, but there are {sizes}; give each sample all")
+        raise OwnError(
+            f"{said}: inputs of one sample belong together, but there are {sizes}; give each"
+            " sample all"
+        )
     chosen = next(iter(inputs.values())) if len(inputs) == 1 else Several(inputs)
     targets = np.asarray(arrays[target]) if target else None
     if targets is not None and targets.ndim == 0:
@@ -115,7 +143,9 @@ def _numbered(said: str, unit: str, index: int) -> str:
 
 
 def tensor_of(array: Any, said: str) -> torch.Tensor:
-    """An array (samples, ...) as inputs: see `as_input`. Raises OwnError for what is no number, and for one alone."""
+    """An array (samples, ...) as inputs: see `as_input`. Raises OwnError for what is no number,
+    and for one alone.
+    """
     if not isinstance(array, torch.Tensor):
         array = np.asarray(array)
         if array.dtype.kind not in "iufb":
@@ -127,9 +157,9 @@ def tensor_of(array: Any, said: str) -> torch.Tensor:
 
 
 def as_input(batch: torch.Tensor, said: str) -> torch.Tensor:
-    """A batch (samples, ...) as inputs. Real numbers become float32; pixels, uint8 of three dimensions or more, lie in
-    [0, 1] with channels first; other integers are tokens, int64. Raises OwnError where integers have three dimensions
-    or more, or are negative.
+    """A batch (samples, ...) as inputs. Real numbers become float32; pixels, uint8 of three
+    dimensions or more, lie in [0, 1] with channels first; other integers are tokens, int64. Raises
+    OwnError where integers have three dimensions or more, or are negative.
     """
     if batch.is_floating_point():
         return batch.float()
@@ -137,10 +167,16 @@ def as_input(batch: torch.Tensor, said: str) -> torch.Tensor:
         last = batch.ndim == 4 and batch.shape[-1] in (1, 3) and batch.shape[1] not in (1, 3)
         return (batch.permute(0, 3, 1, 2) if last else batch).float() / 255
     if batch.ndim > 2:
-        raise OwnError(f"{said} is {batch.dtype} {tuple(batch.shape)}: give pixels as uint8, real numbers as float32")
+        raise OwnError(
+            f"{said} is {batch.dtype} {tuple(batch.shape)}: give pixels as uint8, real numbers as"
+            " float32"
+        )
     tokens = batch.long()
     if bool((tokens < 0).any()):
-        raise OwnError(f"{said} has the integer {int(tokens.min())}: tokens are >= 0; give real numbers as float32")
+        raise OwnError(
+            f"{said} has the integer {int(tokens.min())}: tokens are >= 0; give real numbers as"
+            " float32"
+        )
     return tokens
 
 

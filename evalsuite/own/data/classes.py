@@ -1,6 +1,8 @@
-"""Which class is which: the one owner of the order of classes, for every form of data and every task that has classes.
+"""Which class is which: the one owner of the order of classes, for every form of data and every
+task that has classes.
 
-The model decides first, then `labels`, then the data: names that these list, and else names in sorted order.
+The model decides first, then `labels`, then the data: names that these list, and else names in
+sorted order.
 """
 
 from __future__ import annotations
@@ -32,9 +34,11 @@ class Naming:
 
     Args:
         chosen: the user's `labels`, by number.
-        model: what the model's own configuration calls its outputs, by number; empty where it names none.
+        model: what the model's own configuration calls its outputs, by number; empty where it names
+            none.
         kept: whether the outputs keep their meaning; False where they are trained anew.
-        order: "text" or "natural", how names are sorted that nobody lists; "": as text, and numbers as such.
+        order: "text" or "natural", how names are sorted that nobody lists; "": as text, and numbers
+            as such.
     """
 
     chosen: tuple[str, ...] = ()
@@ -43,13 +47,20 @@ class Naming:
     order: str = ""
 
     def __post_init__(self) -> None:
-        twice = next((name for place, name in enumerate(self.model) if name in self.model[:place]), None)
+        twice = next(
+            (name for place, name in enumerate(self.model) if name in self.model[:place]), None
+        )
         if twice is not None and self.kept and not self.chosen:
             object.__setattr__(self, "model", ())  # names that do not tell classes apart name none
-        if self.chosen and self.model and self.chosen != self.model and set(self.chosen) == set(self.model):
+        if (
+            self.chosen
+            and self.model
+            and self.chosen != self.model
+            and set(self.chosen) == set(self.model)
+        ):
             raise OwnError(
-                f"data.labels: the model's configuration has another order, {_few(self.model)}; its outputs are in that"
-                " order, so leave `labels` out"
+                f"data.labels: the model's configuration has another order, {_few(self.model)}; its"
+                " outputs are in that order, so leave `labels` out"
             )
 
     @property
@@ -66,7 +77,8 @@ class Classes:
         count: how many.
         names: of each; empty where nobody names them.
         by: how they are ordered, in words.
-        numbers: for each number that the data give, the number of the class; empty where it is the same.
+        numbers: for each number that the data give, the number of the class; empty where it is the
+            same.
     """
 
     count: int
@@ -75,12 +87,20 @@ class Classes:
     numbers: Mapping[int, int] = field(default_factory=dict)
 
     def place(self, value: Any) -> int | None:
-        """The number of the class that a target names, in whatever spelling of a number; None where there is none."""
+        """The number of the class that a target names, in whatever spelling of a number; None
+        where there is none.
+        """
         name = normal(str(value))
         if name in self._places:
             return self._places[name]
         whole = whole_number(name)
-        return IGNORED if whole == IGNORED else self._by_number.get(whole) if whole is not None else None
+        return (
+            IGNORED
+            if whole == IGNORED
+            else self._by_number.get(whole)
+            if whole is not None
+            else None
+        )
 
     @cached_property
     def _places(self) -> dict[str, int]:
@@ -88,7 +108,11 @@ class Classes:
 
     @cached_property
     def _by_number(self) -> dict[int, int]:
-        numbers = {whole: place for place, name in enumerate(self.names) if (whole := whole_number(name)) is not None}
+        numbers = {
+            whole: place
+            for place, name in enumerate(self.names)
+            if (whole := whole_number(name)) is not None
+        }
         return numbers or self._numbered
 
     @cached_property
@@ -107,15 +131,22 @@ class Classes:
 _BY_NUMBER = "numbered by the data, and named by the model's configuration"
 
 
-def of_texts(texts: Sequence[str], where: Where, naming: Naming, listed: Sequence[str] = ()) -> Classes:
+def of_texts(
+    texts: Sequence[str], where: Where, naming: Naming, listed: Sequence[str] = ()
+) -> Classes:
     """The classes of targets that are texts, those of the training part; `where` names a sample.
 
-    Raises OwnError: the model lacks some of them, or two of them are one number, or none is a class.
+    Raises OwnError: the model lacks some of them, or two of them are one number, or none is a
+    class.
     """
-    distinct = list(dict.fromkeys(normal(text) for text in texts if text is not None and normal(text)))
+    distinct = list(
+        dict.fromkeys(normal(text) for text in texts if text is not None and normal(text))
+    )
     if naming.chosen or listed:
         names = naming.chosen or tuple(listed)
-        return Classes(len(names), names, "as `labels` says" if naming.chosen else "as the data list them")
+        return Classes(
+            len(names), names, "as `labels` says" if naming.chosen else "as the data list them"
+        )
     if naming.model and distinct and all(name in naming.model for name in distinct):
         return Classes(len(naming.model), naming.model, "as the model's configuration names them")
     whole = [whole_number(name) for name in distinct]
@@ -123,14 +154,18 @@ def of_texts(texts: Sequence[str], where: Where, naming: Naming, listed: Sequenc
         return Classes(len(naming.named), naming.named, _BY_NUMBER)
     if naming.named and naming.kept:
         raise _unknown(distinct, naming.named, where(-1))
-    aside = "; the model's configuration has other names, and its head is trained" if naming.named else ""
+    aside = (
+        "; the model's configuration has other names, and its head is trained"
+        if naming.named
+        else ""
+    )
     classes = _sorted(distinct, texts, where, naming.order)
     return Classes(classes.count, classes.names, classes.by + aside)
 
 
 def of_numbers(count: int, where: Where, naming: Naming, listed: Sequence[str] = ()) -> Classes:
-    """The classes of targets that are numbers below `count`, which the data may list by name. Raises OwnError: the
-    model has none of a name.
+    """The classes of targets that are numbers below `count`, which the data may list by name.
+    Raises OwnError: the model has none of a name.
     """
     listed = tuple(listed) if not all(whole_number(name) is not None for name in listed) else ()
     if naming.chosen:
@@ -149,19 +184,27 @@ def of_numbers(count: int, where: Where, naming: Naming, listed: Sequence[str] =
 
 
 def normal(text: str) -> str:
-    """A name without spaces around it, its accents composed, as file systems and tables write them differently."""
+    """A name without spaces around it, its accents composed, as file systems and tables write
+    them differently.
+    """
     return unicodedata.normalize("NFC", text.strip())
 
 
 def whole_number(text: str) -> int | None:
-    """The whole number that a text spells, as 7, 07, 7.0 or in digits of another script; None where it spells none."""
+    """The whole number that a text spells, as 7, 07, 7.0 or in digits of another script; None
+    where it spells none.
+    """
     text = text.strip()
     if text.lstrip("+-").isdecimal() and not text[1:].startswith(("+", "-")):
         return int(text)
     if not is_decimal(text):
         return None
     number = Decimal(text)
-    return int(number) if abs(number.adjusted()) < _MOST_GAPS and number == number.to_integral_value() else None
+    return (
+        int(number)
+        if abs(number.adjusted()) < _MOST_GAPS and number == number.to_integral_value()
+        else None
+    )
 
 
 def natural_key(name: str) -> list[str | int]:
@@ -170,18 +213,26 @@ def natural_key(name: str) -> list[str | int]:
 
 
 def _sorted(distinct: list[str], texts: Sequence[str], where: Where, order: str) -> Classes:
-    """Names that nobody lists: numbers as such, others in sorted order; all of them in an order that was chosen."""
+    """Names that nobody lists: numbers as such, others in sorted order; all of them in an order
+    that was chosen.
+    """
     if order:
         names = sorted(distinct, key=natural_key if order == "natural" else None)
         return Classes(
-            len(names), tuple(names), f"sorted {'by the numbers in them' if order == 'natural' else 'as text'}"
+            len(names),
+            tuple(names),
+            f"sorted {'by the numbers in them' if order == 'natural' else 'as text'}",
         )
-    first = {normal(text): index for index, text in reversed(list(enumerate(texts))) if text is not None}
+    first = {
+        normal(text): index for index, text in reversed(list(enumerate(texts))) if text is not None
+    }
     numbers = {name: whole_number(name) for name in distinct}
     whole = [number for number in numbers.values() if number is not None]
     missing = [name for name in distinct if name.lower() in MISSING]
     if missing and len(whole) == len(distinct) - len(missing) and whole:
-        raise OwnError(f"{where(first[missing[0]])}: there is no target; fill it in, or leave the sample out")
+        raise OwnError(
+            f"{where(first[missing[0]])}: there is no target; fill it in, or leave the sample out"
+        )
     if len(whole) < len(distinct):
         _check_names(distinct, first, where)
         return Classes(len(distinct), tuple(sorted(distinct)), "sorted as text")
@@ -191,12 +242,18 @@ def _sorted(distinct: list[str], texts: Sequence[str], where: Where, order: str)
     if plain and values and values[0] == 0 and values[-1] < len(values) + _MOST_GAPS:
         count = values[-1] + 1
         return Classes(count, tuple(map(str, range(count))), "numbered by the data")
-    names = [name for name in sorted(distinct, key=lambda name: numbers[name] or 0) if numbers[name] in values]
+    names = [
+        name
+        for name in sorted(distinct, key=lambda name: numbers[name] or 0)
+        if numbers[name] in values
+    ]
     return Classes(len(names), tuple(names), "sorted by their numbers")
 
 
 def _check_names(distinct: list[str], first: Mapping[str, int], where: Where) -> None:
-    """Refuse numbers that are no classes or spelled as no number is read, and names that a reader cannot tell apart."""
+    """Refuse numbers that are no classes or spelled as no number is read, and names that a
+    reader cannot tell apart.
+    """
     if all(map(is_decimal, distinct)):
         wrong = next(name for name in distinct if whole_number(name) is None)
         cure = "classes are whole numbers; for real ones choose task regression"
@@ -211,17 +268,25 @@ def _check_names(distinct: list[str], first: Mapping[str, int], where: Where) ->
         other = spelled.setdefault(" ".join(without_hidden(name).split()), name)
         if other != name:
             said = f"the labels {other!a} and {name!a} look alike, and would be two classes"
-            raise OwnError(f"{where(first[name])}: {said}; write one of them, or list the classes with `labels`")
+            raise OwnError(
+                f"{where(first[name])}: {said}; write one of them, or list the classes with"
+                " `labels`"
+            )
 
 
-def _check_spellings(numbers: Mapping[str, int | None], first: Mapping[str, int], where: Where) -> None:
+def _check_spellings(
+    numbers: Mapping[str, int | None], first: Mapping[str, int], where: Where
+) -> None:
     """Refuse one number in two spellings, which would be two classes."""
     spelled: dict[int | None, str] = {}
     for name, number in numbers.items():
         other = spelled.setdefault(number, name)
         if other != name:
             said = f"the labels {other!r} and {name!r} are one number in two spellings"
-            raise OwnError(f"{where(first[name])}: {said}; write one of them, or list the classes with `labels`")
+            raise OwnError(
+                f"{where(first[name])}: {said}; write one of them, or list the classes with"
+                " `labels`"
+            )
 
 
 def _moved(listed: Sequence[str], names: Sequence[str]) -> dict[int, int]:

@@ -1,4 +1,6 @@
-"""Columns of a table as inputs: what each is, read strictly, so that no number is taken for a name or for nothing."""
+"""Columns of a table as inputs: what each is, read strictly, so that no number is taken for a
+name or for nothing.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,12 @@ _FEW = 2  # different numbers beside which texts may stand
 _DAY = 86_400.0
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 # pandas, R and spreadsheets call a column of row numbers so; identifiers end so.
-_UNNAMED = re.compile(r"|unnamed: ?\d+(_level_\d+)?|__index_level_\d+__|index|level_0|x\.1|\.\.\.1", re.IGNORECASE)
-_IDENTIFIER = re.compile(r"(.*[\W_])?(id|ids|idx|index|rownum|rownames|rowid|row|uuid|guid|nr|no|key)", re.IGNORECASE)
+_UNNAMED = re.compile(
+    r"|unnamed: ?\d+(_level_\d+)?|__index_level_\d+__|index|level_0|x\.1|\.\.\.1", re.IGNORECASE
+)
+_IDENTIFIER = re.compile(
+    r"(.*[\W_])?(id|ids|idx|index|rownum|rownames|rowid|row|uuid|guid|nr|no|key)", re.IGNORECASE
+)
 _CAMEL = re.compile(r".*[a-z](Id|ID|Idx|Index|Nr|No)")
 _FEWEST = 10  # rows that tell an index
 _SHOWN = 60
@@ -34,9 +40,10 @@ ColumnKind = Literal["number", "date", "category"]
 class Column:
     """A column of all parts, one after the other.
 
-    `kind` is what it is; `numbers` (rows,) float64, NaN where they are missing, are those of numbers, and of dates the
-    days since 1970; `texts` (rows,) are the names of categories, "" where they are missing. Raises OwnError where
-    it is none of these; the text names the column, the value, its line and the cure.
+    `kind` is what it is; `numbers` (rows,) float64, NaN where they are missing, are those of
+    numbers, and of dates the days since 1970; `texts` (rows,) are the names of categories, "" where
+    they are missing. Raises OwnError where it is none of these; the text names the column, the
+    value, its line and the cure.
     """
 
     def __init__(self, name: str, tables: Mapping[str, Table], *, category: bool = False) -> None:
@@ -46,11 +53,15 @@ class Column:
         self._check_scalars()
         self.kind: ColumnKind = "category" if category else self._kind()
         if self.kind == "category":
-            self.texts = np.array(["" if _is_missing(value) else str(value) for value in self.values], dtype=object)
+            self.texts = np.array(
+                ["" if _is_missing(value) else str(value) for value in self.values], dtype=object
+            )
             self._check_categories()
             return
         read = _number if self.kind == "number" else _days
-        self.numbers = np.array([math.nan if _is_missing(value) else read(value) for value in self.values], np.float64)
+        self.numbers = np.array(
+            [math.nan if _is_missing(value) else read(value) for value in self.values], np.float64
+        )
         infinite = np.flatnonzero(np.isinf(self.numbers))
         if len(infinite):
             where = self._where(int(infinite[0]))
@@ -69,7 +80,10 @@ class Column:
         if self.kind == "category":
             names = sorted(set(self.texts))
             alike = len(names) - len({text.casefold() for text in names})
-            return f"{name} (category of {len(names)} values{', some alike but for case' if alike else ''})"
+            return (
+                f"{name} (category of {len(names)}"
+                f" values{', some alike but for case' if alike else ''})"
+            )
         missing, count = int(np.isnan(self.numbers).sum()), self.counts_rows()
         rows = f", which {count} in the order of the rows" if count else ""
         return f"{name} ({self.kind}{f', {missing:,} missing' if missing else ''}{rows})"
@@ -79,7 +93,10 @@ class Column:
         if len(self.values) < _FEWEST or not all(map(self._differ, self._parts())):
             return ""
         if self.kind == "number" and _UNNAMED.fullmatch(self.name.strip()):
-            return f"{self.name!r} is a column without a name of its own that {self._counted()}: an index"
+            return (
+                f"{self.name!r} is a column without a name of its own that {self._counted()}: an"
+                " index"
+            )
         if _IDENTIFIER.fullmatch(self.name.strip()) or _CAMEL.fullmatch(self.name.strip()):
             return f"{self.name!r} is another in each row: an identifier"
         return ""
@@ -88,7 +105,11 @@ class Column:
         """How it counts the rows in their order, as "counts 0 to 399"; "" where it does not."""
         if self.kind != "number" or len(self.values) < _FEWEST:
             return ""
-        steps = [set(np.diff(self.numbers[part]).tolist()) for part in self._parts() if part.stop - part.start > 1]
+        steps = [
+            set(np.diff(self.numbers[part]).tolist())
+            for part in self._parts()
+            if part.stop - part.start > 1
+        ]
         whole = bool((self.numbers == np.round(self.numbers)).all())
         return self._counted() if whole and all(step in ({1.0}, {-1.0}) for step in steps) else ""
 
@@ -106,24 +127,40 @@ class Column:
         if self.kind == "category":
             return len(set(self.texts[part].tolist())) == int(part.stop - part.start)
         values = self.numbers[part]
-        return bool(np.array_equal(values, np.round(values)) and len(np.unique(values)) == len(values))
+        return bool(
+            np.array_equal(values, np.round(values)) and len(np.unique(values)) == len(values)
+        )
 
     def _check_scalars(self) -> None:
-        odd = next((value for value in self.values if isinstance(value, (list, tuple, dict, bytes))), None)
+        odd = next(
+            (value for value in self.values if isinstance(value, (list, tuple, dict, bytes))), None
+        )
         if odd is not None:
-            said = f"column {self.name!r} holds a {type(odd).__name__} in each row; inputs are numbers and categories"
-            raise OwnError(f"{self._tables['train'].file}: {said}; name the columns that are inputs with `features`")
+            said = (
+                f"column {self.name!r} holds a {type(odd).__name__} in each row; inputs are numbers"
+                " and categories"
+            )
+            raise OwnError(
+                f"{self._tables['train'].file}: {said}; name the columns that are inputs with"
+                " `features`"
+            )
 
     def _kind(self) -> ColumnKind:
-        """Whether all that is not missing is a number, a date, or a name. Raises OwnError for other spellings."""
+        """Whether all that is not missing is a number, a date, or a name. Raises OwnError for
+        other spellings.
+        """
         there = {index: value for index, value in enumerate(self.values) if not _is_missing(value)}
         numbers = {index for index, value in there.items() if _is_number(value)}
-        dates = {index for index, value in there.items() if index not in numbers and _is_date(value)}
+        dates = {
+            index for index, value in there.items() if index not in numbers and _is_date(value)
+        }
         if not there or len(numbers) == len(there):
             return "number" if there else "category"
         if len(dates) == len(there):
             return "date"
-        spellings = {index: self._spelling(value) for index, value in there.items() if index not in numbers}
+        spellings = {
+            index: self._spelling(value) for index, value in there.items() if index not in numbers
+        }
         others = {index: spelling for index, spelling in spellings.items() if spelling}
         rest = [index for index in spellings if index not in others]
         if rest and not numbers and not others and with_units(str(there[index]) for index in rest):
@@ -145,10 +182,14 @@ class Column:
         shown = shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 3]}..."
         cure = "write plain numbers, as 1234.5, or dates as 2026-01-31"
         names = "if they are names, say so by `data.categories`"
-        return OwnError(f"{self._where(index)}: column {self.name!r} holds {shown}: {spelling}; {cure}; {names}")
+        return OwnError(
+            f"{self._where(index)}: column {self.name!r} holds {shown}: {spelling}; {cure}; {names}"
+        )
 
     def _check_mixed(self, numeric: set[int], texts: list[int]) -> None:
-        """Refuse a column of numbers among which a few texts stand, or of more numbers than codes."""
+        """Refuse a column of numbers among which a few texts stand, or of more numbers than
+        codes.
+        """
         different = len({str(self.values[index]) for index in numeric})
         mostly = len(texts) <= (len(texts) + len(numeric)) / 10 and different > _FEW
         if texts and (mostly or different > _CODES):
@@ -166,8 +207,13 @@ class Column:
     def check_few(self, count: int) -> None:
         """Refuse a category of too many values. Raises OwnError."""
         if count > _CATEGORIES or (count > _CODES and count > len(self.texts) / 2):
-            said = f"column {self.name!r} has {count} different texts in {len(self.texts)} rows: it is no category"
-            cure = "name the columns that are inputs with `features`, or a column of text with `text`"
+            said = (
+                f"column {self.name!r} has {count} different texts in {len(self.texts)} rows: it is"
+                " no category"
+            )
+            cure = (
+                "name the columns that are inputs with `features`, or a column of text with `text`"
+            )
             raise OwnError(f"{self._tables['train'].file}: {said}; {cure}")
 
     def _where(self, index: int) -> str:

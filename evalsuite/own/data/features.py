@@ -20,12 +20,14 @@ _ROWS_OF_ONE = 5  # rows of each target, on average, that show that they are sor
 
 
 def read_features(tables: Mapping[str, Table], source: Source, kind: Kind) -> Raw:
-    """Rows of columns; numbers and dates are scaled by their range in training, a category is a column of 0 and 1.
+    """Rows of columns; numbers and dates are scaled by their range in training, a category is a
+    column of 0 and 1.
 
-    A number that is missing becomes the training rows' mean, and a column of its own says so; a missing category is a
-    category. What lies beyond the range of training is clipped; a category that training has not is all 0. A column
-    that only numbers the rows is left out, unless `source.features` names it. Raises OwnError where a column is
-    missing, or is none of these: see `Column`.
+    A number that is missing becomes the training rows' mean, and a column of its own says so; a
+    missing category is a category. What lies beyond the range of training is clipped; a category
+    that training has not is all 0. A column that only numbers the rows is left out, unless
+    `source.features` names it. Raises OwnError where a column is missing, or is none of these: see
+    `Column`.
     """
     train = tables["train"]
     columns, left_out = _columns(tables, source, kind)
@@ -33,7 +35,9 @@ def read_features(tables: Mapping[str, Table], source: Source, kind: Kind) -> Ra
     keys = list(zip(*(inputs.keys for inputs in columns), strict=True))
     for part, table in tables.items():
         rows = torch.arange(start, start + len(table))
-        parts[part] = Part(rows, targets_in(table, source, kind), table.where, keys[start : start + len(table)])
+        parts[part] = Part(
+            rows, targets_in(table, source, kind), table.where, keys[start : start + len(table)]
+        )
         start += len(table)
 
     def fit(rows: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -42,29 +46,48 @@ def read_features(tables: Mapping[str, Table], source: Source, kind: Kind) -> Ra
         return lambda wanted: whole[wanted]
 
     notes = (("columns", _described(columns, left_out)),)
-    return Raw(parts, (0.0, 1.0), labels=class_names(train, source, kind), fit=fit, notes=notes, said=str(train.file))
+    return Raw(
+        parts,
+        (0.0, 1.0),
+        labels=class_names(train, source, kind),
+        fit=fit,
+        notes=notes,
+        said=str(train.file),
+    )
 
 
-def _columns(tables: Mapping[str, Table], source: Source, kind: Kind) -> tuple[list[Column], list[str]]:
+def _columns(
+    tables: Mapping[str, Table], source: Source, kind: Kind
+) -> tuple[list[Column], list[str]]:
     """The columns that are inputs, and why others are not."""
     train = tables["train"]
     targets = target_columns(train, source)
     names = source.features or tuple(name for name in train.columns if name not in targets)
     if not names:
-        raise OwnError(f"{train.file}: there is no column but the target; give some that are inputs")
+        raise OwnError(
+            f"{train.file}: there is no column but the target; give some that are inputs"
+        )
     for name in source.categories:
         if name not in names:
             column(train, name)
-            raise OwnError(f"data.categories: {name!r} is no input; the inputs are {', '.join(names)}")
+            raise OwnError(
+                f"data.categories: {name!r} is no input; the inputs are {', '.join(names)}"
+            )
     columns = [Column(name, tables, category=name in source.categories) for name in names]
     left_out = []
     if not source.features:
-        reasons = {inputs.name: inputs.index_reason() for inputs in columns if inputs.name not in source.categories}
+        reasons = {
+            inputs.name: inputs.index_reason()
+            for inputs in columns
+            if inputs.name not in source.categories
+        }
         left_out = [reason for reason in reasons.values() if reason]
         columns = [inputs for inputs in columns if not reasons.get(inputs.name)]
         _check_counts(columns, train, targets_in(train, source, kind) or [])
     if not columns:
-        raise OwnError(f"{train.file}: there is no column but {'; '.join(left_out)}; add some that are inputs")
+        raise OwnError(
+            f"{train.file}: there is no column but {'; '.join(left_out)}; add some that are inputs"
+        )
     for inputs in columns:
         if inputs.kind == "category":
             inputs.check_few(len(set(inputs.texts)))
@@ -72,15 +95,25 @@ def _columns(tables: Mapping[str, Table], source: Source, kind: Kind) -> tuple[l
 
 
 def _check_counts(columns: list[Column], train: Table, targets: Sequence[object]) -> None:
-    """Refuse a column that counts the rows beside others where the rows are sorted by target, which it tells then."""
+    """Refuse a column that counts the rows beside others where the rows are sorted by target,
+    which it tells then.
+    """
     runs = 1 + sum(one != other for one, other in pairwise(map(str, targets)))
     different = len(set(map(str, targets)))
     is_sorted = runs < 2 * different and different * _ROWS_OF_ONE <= len(targets)
-    counting = next(((inputs, count) for inputs in columns if (count := inputs.counts_rows())), None)
+    counting = next(
+        ((inputs, count) for inputs in columns if (count := inputs.counts_rows())), None
+    )
     if counting is not None and is_sorted and len(columns) > 1:
         inputs, count = counting
-        said = f"column {inputs.name!r} {count} in the order of the rows, which are sorted by target: an index"
-        raise OwnError(f"{train.file}: {said}; leave it out with `data.features`, or name it there if it is an input")
+        said = (
+            f"column {inputs.name!r} {count} in the order of the rows, which are sorted by target:"
+            " an index"
+        )
+        raise OwnError(
+            f"{train.file}: {said}; leave it out with `data.features`, or name it there if it is an"
+            " input"
+        )
 
 
 def _described(columns: list[Column], left_out: list[str]) -> str:
@@ -97,7 +130,10 @@ def _encoded(of: Column, train: np.ndarray) -> list[np.ndarray]:
     known = of.numbers[train]
     known = known[~np.isnan(known)]
     if not len(known):
-        raise OwnError(f"column {of.name!r} has no number in the training part; leave it out with `data.features`")
+        raise OwnError(
+            f"column {of.name!r} has no number in the training part; leave it out with"
+            " `data.features`"
+        )
     low, width = known.min(), np.ptp(known) or 1.0
     missing = np.isnan(of.numbers)
     scaled = ((np.where(missing, known.mean(), of.numbers) - low) / width).clip(0, 1)

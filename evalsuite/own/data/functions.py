@@ -25,15 +25,15 @@ from evalsuite.workloads.workload import SPLIT_SEED
 _BATCH = 64
 _GLANCE = 64  # samples whose content stands for a data set that is read lazily
 _TAKEN = (
-    "return a torch Dataset or DataLoader, (x, y), a mapping of arrays, evalsuite.Data, or a mapping of such with the "
-    "keys train, validation, test"
+    "return a torch Dataset or DataLoader, (x, y), a mapping of arrays, evalsuite.Data, or a"
+    " mapping of such with the keys train, validation, test"
 )
 Collate = Callable[[list[Any]], Any]
 
 
 def made(reference: str) -> Any:
-    """What the user's function returns; called once in a process, with generators of a fixed seed. Raises OwnError
-    where it is no function, or raises.
+    """What the user's function returns; called once in a process, with generators of a fixed seed.
+    Raises OwnError where it is no function, or raises.
     """
     return _made(reference, Path.cwd())
 
@@ -42,7 +42,9 @@ def made(reference: str) -> Any:
 def _made(reference: str, _here: Path) -> Any:
     function = resolve(reference, what="the data")
     if not callable(function):
-        raise OwnError(f"{reference}: is no function but {type(function).__name__}; write def make_data(): ...")
+        raise OwnError(
+            f"{reference}: is no function but {type(function).__name__}; write def make_data(): ..."
+        )
     states = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=[]):
@@ -64,21 +66,31 @@ def content_of(reference: str) -> bytes:
     whole = hashlib.sha256()
     place = reference.rpartition(":")[0]
     given = made(reference)
-    file = Path(place).expanduser() if place.endswith(".py") else importlib.import_module(place).__file__
+    file = (
+        Path(place).expanduser()
+        if place.endswith(".py")
+        else importlib.import_module(place).__file__
+    )
     if file is not None:
         whole.update(digest(Path(file).resolve()))
     for name, each in _parts(given, reference).items():
         whole.update(f"{name}|{type(each).__name__}|".encode())
         for array in _glance(each, reference):
-            tensor = array if isinstance(array, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(array))
+            tensor = (
+                array
+                if isinstance(array, torch.Tensor)
+                else torch.from_numpy(np.ascontiguousarray(array))
+            )
             whole.update(f"{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-            whole.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+            whole.update(
+                tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+            )
     return whole.digest()
 
 
 def read_made(source: Source) -> Raw | Data:
-    """What the function returns, as parts; `Data` as they are. Raises OwnError where it raises, or returns something
-    else.
+    """What the function returns, as parts; `Data` as they are. Raises OwnError where it raises, or
+    returns something else.
     """
     given = made(source.path)
     if isinstance(given, Data):
@@ -91,13 +103,23 @@ def read_made(source: Source) -> Raw | Data:
     for name, each in several.items():
         twin = next((one for one in parts if several[one] is each), "")
         if twin:
-            cure = "what is trained on must not be measured on; return others, or the training part alone"
-            raise OwnError(f"{source.path}: the parts {twin} and {name} are the same samples: {cure}")
+            cure = (
+                "what is trained on must not be measured on; return others, or the training part"
+                " alone"
+            )
+            raise OwnError(
+                f"{source.path}: the parts {twin} and {name} are the same samples: {cure}"
+            )
         parts[name], found = _part(each, source, name)
         ranges += found
     if "train" not in parts:
-        raise OwnError(f"{source.path}: there is no training part, only {', '.join(parts)}; name one 'train'")
-    low, high = min((each[0] for each in ranges), default=0.0), max((each[1] for each in ranges), default=1.0)
+        raise OwnError(
+            f"{source.path}: there is no training part, only {', '.join(parts)}; name one 'train'"
+        )
+    low, high = (
+        min((each[0] for each in ranges), default=0.0),
+        max((each[1] for each in ranges), default=1.0),
+    )
     all_lazy = all(isinstance(each.inputs, Lazy) for each in parts.values())
     raw = Raw(parts, labels=_class_names(several["train"]), said=source.path)
     first = parts["train"].inputs
@@ -111,12 +133,16 @@ def read_made(source: Source) -> Raw | Data:
 
 
 def _class_names(dataset: Any) -> tuple[str, ...]:
-    """The names of its classes, where the data set lists them as torchvision's and Hugging Face's do."""
+    """The names of its classes, where the data set lists them as torchvision's and Hugging
+    Face's do.
+    """
     while isinstance(dataset, (DataLoader, Subset)):
         dataset = dataset.dataset
     features = getattr(dataset, "features", None)
     labels = (
-        features.get(next((name for name in TARGETS if name in features), "")) if isinstance(features, dict) else None
+        features.get(next((name for name in TARGETS if name in features), ""))
+        if isinstance(features, dict)
+        else None
     )
     names = getattr(labels, "names", None) or getattr(dataset, "classes", None)
     listed = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
@@ -126,11 +152,17 @@ def _class_names(dataset: Any) -> tuple[str, ...]:
 def _parts(given: Any, reference: str) -> dict[str, Any]:
     """By their names; a tuple of data sets is (train, test) or (train, validation, test)."""
     if isinstance(given, Data):
-        return {name: getattr(given, name) for name in ("train", "calibration", "validation", "test")}
+        return {
+            name: getattr(given, name) for name in ("train", "calibration", "validation", "test")
+        }
     if isinstance(given, Mapping) and given and all(part_named(str(each)) for each in given):
         return {part_named(str(name)): each for name, each in given.items()}
     names = {2: ("train", "test"), 3: ("train", "validation", "test")}
-    if isinstance(given, (tuple, list)) and len(given) in names and all(_is_set(each) for each in given):
+    if (
+        isinstance(given, (tuple, list))
+        and len(given) in names
+        and all(_is_set(each) for each in given)
+    ):
         return dict(zip(names[len(given)], given, strict=True))
     if isinstance(given, (tuple, list, Mapping, Split)) or _is_set(given):
         return {"train": given}
@@ -142,7 +174,9 @@ def _is_set(given: Any) -> bool:
     if isinstance(given, (torch.Tensor, np.ndarray, str, bytes)):
         return False
     if isinstance(given, (tuple, list)):
-        return len(given) >= 2 and all(isinstance(each, (torch.Tensor, np.ndarray)) for each in given)
+        return len(given) >= 2 and all(
+            isinstance(each, (torch.Tensor, np.ndarray)) for each in given
+        )
     if isinstance(given, Mapping):
         return True
     return isinstance(given, (DataLoader, IterableDataset)) or (
@@ -160,7 +194,10 @@ def _part(given: Any, source: Source, name: str) -> tuple[Part, list[tuple[float
             raise OwnError(f"{said}: the loader's data set gives whole batches; {cure}")
         given, collate = given.dataset, given.collate_fn or default_collate
     if isinstance(given, IterableDataset):
-        cure = "a data set needs __getitem__ and __len__, since samples are drawn at random and read again"
+        cure = (
+            "a data set needs __getitem__ and __len__, since samples are drawn at random and read"
+            " again"
+        )
         raise OwnError(f"{said}: is an iterable data set; {cure}")
     if isinstance(given, Split):
         return Part(given.inputs, given.targets, where_in(said)), []
@@ -168,10 +205,16 @@ def _part(given: Any, source: Source, name: str) -> tuple[Part, list[tuple[float
         given = given.tensors
     if isinstance(given, Mapping):
         return part_of({str(key): each for key, each in given.items()}, source, said), []
-    if isinstance(given, (tuple, list)) and given and isinstance(given[0], (torch.Tensor, np.ndarray)):
+    if (
+        isinstance(given, (tuple, list))
+        and given
+        and isinstance(given[0], (torch.Tensor, np.ndarray))
+    ):
         if len(given) < 2:
             raise OwnError(f"{said}: has inputs without targets; return (x, y)")
-        inputs = [tensor_of(each, f"{said}: input {place}") for place, each in enumerate(given[:-1])]
+        inputs = [
+            tensor_of(each, f"{said}: input {place}") for place, each in enumerate(given[:-1])
+        ]
         arrays = {str(place): each for place, each in enumerate(inputs)}
         found = part_of({**arrays, "y": given[-1]}, Source(""), said)
         return (Part(Several(inputs), found.targets, found.where) if len(inputs) > 1 else found), []
@@ -200,10 +243,14 @@ class Lazy(Samples):
         return self.known
 
     def both(self, indices: Sequence[int]) -> tuple[Inputs, Any]:
-        """The inputs and targets of these samples; no targets are None. Raises OwnError where the data set raises, or
-        samples do not fit together.
+        """The inputs and targets of these samples; no targets are None. Raises OwnError where the
+        data set raises, or samples do not fit together.
         """
-        what = f"sample {indices[0]}" if len(indices) == 1 else f"samples {indices[0]} to {indices[-1]}"
+        what = (
+            f"sample {indices[0]}"
+            if len(indices) == 1
+            else f"samples {indices[0]} to {indices[-1]}"
+        )
         try:
             batch = self._collate([self._of[each] for each in indices])
         except Exception as error:  # a user's data set may raise anything
@@ -222,7 +269,9 @@ class Lazy(Samples):
                 self._of[each]
             except Exception as found:  # a user's data set may raise anything
                 return blame(found, f"sample {each}", self._reference)
-        return blame(error, f"putting samples {indices[0]} to {indices[-1]} together", self._reference)
+        return blame(
+            error, f"putting samples {indices[0]} to {indices[-1]} together", self._reference
+        )
 
     def _divided(self, batch: Any) -> tuple[Any, Any]:
         if isinstance(batch, Mapping):
@@ -237,7 +286,9 @@ class Lazy(Samples):
 
 
 def _scanned(inputs: Lazy, said: str) -> tuple[Part, list[tuple[float, float]]]:
-    """One pass: the targets are kept, samples are told apart by digests, and each input is looked at."""
+    """One pass: the targets are kept, samples are told apart by digests, and each input is
+    looked at.
+    """
     targets: list[Any] = []
     keys: list[bytes] = []
     low, high = float("inf"), -float("inf")
@@ -280,8 +331,12 @@ def _glance(given: Any, reference: str) -> list[Any]:
     if isinstance(given, Mapping):
         given = list(given.values())
     if isinstance(given, (tuple, list)):
-        numbers = [np.asarray(each) if not isinstance(each, torch.Tensor) else each for each in given]
-        return [each for each in numbers if isinstance(each, torch.Tensor) or each.dtype.kind in "iufb"]
+        numbers = [
+            np.asarray(each) if not isinstance(each, torch.Tensor) else each for each in given
+        ]
+        return [
+            each for each in numbers if isinstance(each, torch.Tensor) or each.dtype.kind in "iufb"
+        ]
     if isinstance(given, IterableDataset) or len(given) == 0:
         return []
     places = sorted({int(each) for each in np.linspace(0, len(given) - 1, _GLANCE)})

@@ -30,7 +30,8 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", "
 _KEPT = 256 * 2**20  # bytes of decoded pixels that are kept
 _ENDS = {"PNG": b"IEND\xaeB`\x82", "JPEG": b"\xff\xd9"}
 _TAIL = 64
-_MARKS = (b"Exif", b"EXIF", b"eXIf", b"exif", b"Orientation")  # without one of them there is no orientation to ask for
+# without one of them there is no orientation to ask for
+_MARKS = (b"Exif", b"EXIF", b"eXIf", b"exif", b"Orientation")
 _ORIENTATION, _TURNED, _SIDEWAYS = 0x0112, range(2, 9), range(5, 9)
 _GREY = ("1", "L")
 _DEEP = ("I", "F")
@@ -39,7 +40,9 @@ _FILES = ("file", "file_name", "filename", "path", "image", "name", "id")
 
 @dataclass
 class _Images:
-    """The images of a part: how many, what reads the encoded bytes of one, what names it, and their targets."""
+    """The images of a part: how many, what reads the encoded bytes of one, what names it, and
+    their targets.
+    """
 
     count: int
     encoded: Callable[[int], bytes]
@@ -50,14 +53,25 @@ class _Images:
 class Pictures(Samples):
     """Images (samples, channels, height, width), float32 in [0, 1] or normalised.
 
-    With `keep` what is decoded is kept, as bytes. Grey and coloured images are turned into one another; where a size is
-    given, each is stretched to it (bilinear).
+    With `keep` what is decoded is kept, as bytes. Grey and coloured images are turned into one
+    another; where a size is given, each is stretched to it (bilinear).
     """
 
     def __init__(
-        self, images: _Images, shape: tuple[int, int, int], seen: _Seen, source: Source, *, keep: bool
+        self,
+        images: _Images,
+        shape: tuple[int, int, int],
+        seen: _Seen,
+        source: Source,
+        *,
+        keep: bool,
     ) -> None:
-        self._encoded, self._where, self._digests, self._shape = images.encoded, images.where, seen.digests, shape
+        self._encoded, self._where, self._digests, self._shape = (
+            images.encoded,
+            images.where,
+            seen.digests,
+            shape,
+        )
         self._turned = frozenset(seen.turned) if source.orientation == "upright" else frozenset()
         self._mean, self._std = (
             torch.tensor(each, dtype=torch.float32).expand(shape[0])[:, None, None]
@@ -102,8 +116,8 @@ class Pictures(Samples):
 
 
 def _raw(parts: Mapping[str, _Images], source: Source, labels: tuple[str, ...] = ()) -> Raw:
-    """The images of each part, after a look at each file's head and end. Raises OwnError where one is no image, is cut
-    short, or has another size than the first where none is given.
+    """The images of each part, after a look at each file's head and end. Raises OwnError where one
+    is no image, is cut short, or has another size than the first where none is given.
     """
     seen = {name: _survey(each, source) for name, each in parts.items()}
     size = next(iter(seen.values())).size
@@ -120,23 +134,45 @@ def _raw(parts: Mapping[str, _Images], source: Source, labels: tuple[str, ...] =
         pictures = Pictures(each, (channels, *size), seen[name], source, keep=keep)
         made[name] = Part(pictures, each.targets, each.where, seen[name].digests)
     scales = list(zip(source.mean or (0.0,), source.std or (1.0,), strict=True))
-    domain = min((0 - mean) / std for mean, std in scales), max((1 - mean) / std for mean, std in scales)
-    return Raw(made, domain, labels=labels, notes=_turned(list(seen.values()), source), said=source.path)
+    domain = (
+        min((0 - mean) / std for mean, std in scales),
+        max((1 - mean) / std for mean, std in scales),
+    )
+    return Raw(
+        made, domain, labels=labels, notes=_turned(list(seen.values()), source), said=source.path
+    )
 
 
 def _turned(seen: Sequence[_Seen], source: Source) -> tuple[tuple[str, str], ...]:
-    """What the user is told of images whose EXIF orientation says that they are stored otherwise than they are seen."""
+    """What the user is told of images whose EXIF orientation says that they are stored otherwise
+    than they are seen.
+    """
     count, whole = sum(len(part.turned) for part in seen), sum(len(part.digests) for part in seen)
     if not count:
         return ()
     if source.orientation == "stored":
-        return (("images", f"{count:,} of {whole:,} are given as stored, not upright as their EXIF orientation says"),)
+        return (
+            (
+                "images",
+                (
+                    f"{count:,} of {whole:,} are given as stored, not upright as their EXIF"
+                    " orientation says"
+                ),
+            ),
+        )
     option = "`data.orientation: stored` leaves them, as torchvision's ImageFolder does"
-    return (("images", f"{count:,} of {whole:,} are turned upright, as their EXIF orientation says; {option}"),)
+    return (
+        (
+            "images",
+            f"{count:,} of {whole:,} are turned upright, as their EXIF orientation says; {option}",
+        ),
+    )
 
 
 class _Seen:
-    """What is known of a part's images. `turned` are those that are stored otherwise than they are seen."""
+    """What is known of a part's images. `turned` are those that are stored otherwise than they
+    are seen.
+    """
 
     def __init__(self) -> None:
         self.size, self.coloured = (0, 0), False
@@ -145,7 +181,9 @@ class _Seen:
 
 
 def _survey(images: _Images, source: Source) -> _Seen:
-    """A look at each image. Raises OwnError where one is none, is cut short, is too deep, or of another size."""
+    """A look at each image. Raises OwnError where one is none, is cut short, is too deep, or of
+    another size.
+    """
     seen = _Seen()
     for index in range(images.count):
         try:
@@ -187,7 +225,10 @@ def _noted(
     form, orientation = stored
     if form == "TIFF":  # Pillow itself turns these
         if source.orientation == "stored":
-            raise OwnError(f"{where(index)}: a TIFF is always turned upright; save it as PNG to have it as stored")
+            raise OwnError(
+                f"{where(index)}: a TIFF is always turned upright; save it as PNG to have it as"
+                " stored"
+            )
         return shape
     seen.turned.append(index)
     sideways = orientation in _SIDEWAYS and source.orientation == "upright"
@@ -195,7 +236,9 @@ def _noted(
 
 
 def _check_whole(content: bytes, form: str) -> None:
-    """Let the decoder say whether an image is whole, unless it ends as a whole one does. Raises what Pillow raises."""
+    """Let the decoder say whether an image is whole, unless it ends as a whole one does. Raises
+    what Pillow raises.
+    """
     if form in _ENDS and _ENDS[form] in content[-_TAIL:]:
         return
     with Image.open(io.BytesIO(content)) as image:
@@ -206,7 +249,9 @@ def _check_whole(content: bytes, form: str) -> None:
 
 
 def _other_size(where: str, shape: tuple[int, int], first: tuple[int, int]) -> OwnError:
-    said = f"the image is {shape[0]} x {shape[1]}, others are {first[0]} x {first[1]} (height x width)"
+    said = (
+        f"the image is {shape[0]} x {shape[1]}, others are {first[0]} x {first[1]} (height x width)"
+    )
     return OwnError(f"{where}: {said}; say `size: [{first[0]}, {first[1]}]` to have each resized")
 
 
@@ -219,7 +264,9 @@ def _unreadable(where: str, error: BaseException) -> OwnError:
 
 
 def image_column(train: Table, source: Source) -> str:
-    """The column of encoded images that the source names, else one that holds such; "" where there is none."""
+    """The column of encoded images that the source names, else one that holds such; "" where
+    there is none.
+    """
     kinds = {name: str(getattr(each, "type", "")) for name, each in train.columns.items()}
     return source.image or next((name for name, kind in kinds.items() if _is_encoded(kind)), "")
 
@@ -229,12 +276,16 @@ def _is_encoded(kind: str) -> bool:
 
 
 def read_images(tables: Mapping[str, Table], source: Source, kind: Kind, name: str) -> Raw:
-    """The images of a table's column: bytes, or Hugging Face's {bytes, path}. Errors as for a folder of images."""
+    """The images of a table's column: bytes, or Hugging Face's {bytes, path}. Errors as for a
+    folder of images.
+    """
     parts = {}
     for part, table in tables.items():
         if name not in table.columns or isinstance(table.columns[name], list):
             column(table, name)
-            raise OwnError(f"{table.file}: the column {name!r} holds no images; give the bytes of their files")
+            raise OwnError(
+                f"{table.file}: the column {name!r} holds no images; give the bytes of their files"
+            )
         encoded = partial(_in_column, table.columns[name], table.file.parent)
         parts[part] = _Images(len(table), encoded, table.where, None)
     raw = _raw(parts, source, class_names(tables["train"], source, kind))
@@ -248,7 +299,9 @@ def _in_column(values: Any, folder: Path, index: int) -> bytes:
     value = value.as_py() if hasattr(value, "as_py") else value
     if isinstance(value, dict):
         inside = value.get("bytes")
-        value = inside if inside is not None or not value.get("path") else _file(folder / value["path"])
+        value = (
+            inside if inside is not None or not value.get("path") else _file(folder / value["path"])
+        )
     return bytes(value) if value is not None else b""
 
 
@@ -268,22 +321,27 @@ def has_images(folder: Path, depth: int = 2) -> bool:
 
 
 def read_folder(source: Source) -> Raw:
-    """The images below the folder, with the names of their folders, or what a table says, as targets. Raises OwnError
-    where there are none, a class has none, or the table does not fit them.
+    """The images below the folder, with the names of their folders, or what a table says, as
+    targets. Raises OwnError where there are none, a class has none, or the table does not fit them.
     """
     folder = source.place
     below = _folders(folder)
     named = {part_named(each): each for each in below if part_named(each)}
     if named and len(named) < len(below):
         others = ", ".join(each for each in below if not part_named(each))
-        raise OwnError(f"{source.path}: {others} beside {', '.join(named.values())}; keep the parts' folders alone")
+        raise OwnError(
+            f"{source.path}: {others} beside {', '.join(named.values())}; keep the parts' folders"
+            " alone"
+        )
     parts = {}
     for name, inside in (named or {"train": ""}).items():
         files, targets = _part(folder, inside, source)
         encoded, where = partial(_in_file, folder, files), partial(_where, folder, files)
         parts[name] = _Images(len(files), encoded, where, targets or None)
     raw = _raw(parts, source)
-    raw.folders = not any(any((folder / inside).glob("*.csv")) for inside in named.values() or ("",))
+    raw.folders = not any(
+        any((folder / inside).glob("*.csv")) for inside in named.values() or ("",)
+    )
     return raw
 
 
@@ -308,7 +366,9 @@ def _part(folder: Path, inside: str, source: Source) -> _Found:
         for each in classes:
             names = [name for name in _names(here / each) if _is_image(name)]
             if not names:
-                raise OwnError(f"{here / each}: no image in it; put some there, or remove the folder")
+                raise OwnError(
+                    f"{here / each}: no image in it; put some there, or remove the folder"
+                )
             files += [str(Path(inside) / each / name) for name in names]
             targets += [each] * len(names)
         return files, targets
@@ -321,11 +381,17 @@ def _told_by(table: Path, folder: Path, inside: str, source: Source) -> _Found:
     found = read_csv(table)
     name = next((each for each in _FILES if each in found.columns), "")
     if not name:
-        raise OwnError(f"{table}: no column of file names; call it 'file' (there are {', '.join(found.columns)})")
+        raise OwnError(
+            f"{table}: no column of file names; call it 'file' (there are"
+            f" {', '.join(found.columns)})"
+        )
     files = [str(Path(inside) / str(each)) for each in column(found, name)]
     missing = next((i for i, each in enumerate(files) if not (folder / each).is_file()), None)
     if missing is not None:
-        raise OwnError(f"{found.where(missing)}: there is no file {folder / files[missing]}; give it with its ending")
+        raise OwnError(
+            f"{found.where(missing)}: there is no file {folder / files[missing]}; give it with its"
+            " ending"
+        )
     others = [each for each in found.columns if each != name]
     if not source.target and len(others) == 1:
         source = replace(source, target=(others[0],))
@@ -333,11 +399,17 @@ def _told_by(table: Path, folder: Path, inside: str, source: Source) -> _Found:
 
 
 def _names(folder: Path) -> list[str]:
-    return sorted(each.name for each in os.scandir(folder) if each.is_file() and not each.name.startswith("."))
+    return sorted(
+        each.name for each in os.scandir(folder) if each.is_file() and not each.name.startswith(".")
+    )
 
 
 def _folders(folder: Path) -> list[str]:
-    return sorted(each.name for each in os.scandir(folder) if each.is_dir() and not each.name.startswith((".", "__")))
+    return sorted(
+        each.name
+        for each in os.scandir(folder)
+        if each.is_dir() and not each.name.startswith((".", "__"))
+    )
 
 
 def _is_image(name: str) -> bool:

@@ -1,7 +1,8 @@
-"""What a reader gives: inputs, raw targets, and what is known of both; and cutting the parts that are not given.
+"""What a reader gives: inputs, raw targets, and what is known of both; and cutting the parts that
+are not given.
 
-They are cut from the training part: the same at every call, stratified where there are classes. Samples that are equal
-stay together, so that none is in two parts.
+They are cut from the training part: the same at every call, stratified where there are classes.
+Samples that are equal stay together, so that none is in two parts.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ _NAMES = {
 
 
 def part_named(name: str) -> str:
-    """The part that a name speaks of, as `wiki.valid.tokens` of validation; "" where it speaks of none."""
+    """The part that a name speaks of, as `wiki.valid.tokens` of validation; "" where it speaks
+    of none.
+    """
     words = "".join(each if each.isalpha() else " " for each in name.lower()).split()
     found = {_NAMES[each] for each in words if each in _NAMES}
     return found.pop() if len(found) == 1 else ""
@@ -41,8 +44,9 @@ def part_named(name: str) -> str:
 class Part:
     """A part of the data as it is given.
 
-    `targets` are as the source has them: names or numbers, one for each sample; None where there are none. `keys` tell
-    equal samples, as digests of their content; None: the inputs do. `where` names a sample in a message.
+    `targets` are as the source has them: names or numbers, one for each sample; None where there
+    are none. `keys` tell equal samples, as digests of their content; None: the inputs do. `where`
+    names a sample in a message.
     """
 
     inputs: torch.Tensor | Samples
@@ -55,10 +59,11 @@ class Part:
 class Raw:
     """The parts that are given, the training part among them.
 
-    `domain` is the range of inputs, None where those in memory tell. `labels` are names of classes that the source
-    itself lists. `fit` makes, from the inputs of the training part as it is after cutting, a function that encodes
-    inputs. `consecutive`: parts are cut off the end, not drawn. `notes` are (what, finding) for `check` and the report.
-    `folders`: the targets are names of folders.
+    `domain` is the range of inputs, None where those in memory tell. `labels` are names of classes
+    that the source itself lists. `fit` makes, from the inputs of the training part as it is after
+    cutting, a function that encodes inputs. `consecutive`: parts are cut off the end, not drawn.
+    `notes` are (what, finding) for `check` and the report. `folders`: the targets are names of
+    folders.
     """
 
     parts: dict[str, Part]
@@ -80,8 +85,8 @@ Targets = dict[str, torch.Tensor]
 
 
 def cut(raw: Raw, targets: Targets, source: Source) -> tuple[dict[str, Part], Targets]:
-    """All four parts, the given ones as they are but for `source.limit`, with their targets. Raises OwnError where
-    there are too few samples to cut.
+    """All four parts, the given ones as they are but for `source.limit`, with their targets. Raises
+    OwnError where there are too few samples to cut.
     """
     parts, found = dict(raw.parts), dict(targets)
     if source.limit:
@@ -97,12 +102,17 @@ def cut(raw: Raw, targets: Targets, source: Source) -> tuple[dict[str, Part], Ta
     if len(train.inputs) < FEWEST:
         count = len(train.inputs)
         cure = f"give at least {FEWEST}, or these parts themselves"
-        raise OwnError(f"{train.where(-1)}: {count} samples are too few to cut {', '.join(missing)} off; {cure}")
+        raise OwnError(
+            f"{train.where(-1)}: {count} samples are too few to cut {', '.join(missing)} off;"
+            f" {cure}"
+        )
     sizes = {name: max(1, int(getattr(source, name) * len(train.inputs))) for name in missing}
     if "calibration" in sizes:
         sizes["calibration"] = min(sizes["calibration"], MOST_TO_CALIBRATE)
     wanted = [sizes[name] for name in missing]
-    pieces = _from_the_end(len(numbers), wanted) if raw.consecutive else _drawn(train, numbers, wanted)
+    pieces = (
+        _from_the_end(len(numbers), wanted) if raw.consecutive else _drawn(train, numbers, wanted)
+    )
     for name, piece in zip([*missing, "train"], pieces, strict=True):
         parts[name], found[name] = _taken(train, piece), numbers[_as_index(piece)]
     return parts, found
@@ -111,7 +121,9 @@ def cut(raw: Raw, targets: Targets, source: Source) -> tuple[dict[str, Part], Ta
 def _taken(part: Part, chosen: np.ndarray) -> Part:
     keys = part.keys
     inputs = (
-        Chosen(part.inputs, chosen.tolist()) if isinstance(part.inputs, Samples) else part.inputs[_as_index(chosen)]
+        Chosen(part.inputs, chosen.tolist())
+        if isinstance(part.inputs, Samples)
+        else part.inputs[_as_index(chosen)]
     )
     taken = None if keys is None else [keys[i] for i in chosen.tolist()]
     return Part(inputs, None, partial(_renumbered, part.where, chosen), taken)
@@ -123,7 +135,11 @@ def _renumbered(where: Callable[[int], str], chosen: np.ndarray, index: int) -> 
 
 def _as_index(chosen: np.ndarray) -> torch.Tensor | slice:
     """A slice where the indices follow one another, so that the result is a view."""
-    if len(chosen) and int(chosen[-1]) - int(chosen[0]) == len(chosen) - 1 and bool((np.diff(chosen) == 1).all()):
+    if (
+        len(chosen)
+        and int(chosen[-1]) - int(chosen[0]) == len(chosen) - 1
+        and bool((np.diff(chosen) == 1).all())
+    ):
         return slice(int(chosen[0]), int(chosen[-1]) + 1)
     return torch.from_numpy(chosen)
 
@@ -150,7 +166,10 @@ def _drawn(part: Part, targets: torch.Tensor, sizes: Sequence[int]) -> list[np.n
         wanted = max(1, math.floor(size * share))
         if len(rest) - wanted < 2:
             where = part.where(-1)
-            raise OwnError(f"{where}: of {len(group)} samples {len(first)} differ: too few to cut parts off; give more")
+            raise OwnError(
+                f"{where}: of {len(group)} samples {len(first)} differ: too few to cut parts off;"
+                " give more"
+            )
         taken, left = partition(_strata(classes[rest], wanted), [wanted])
         pieces.append(rest[taken])
         rest = rest[left]
@@ -165,10 +184,16 @@ def _strata(classes: np.ndarray, size: int) -> np.ndarray:
 
 
 def _groups(part: Part) -> tuple[np.ndarray, np.ndarray]:
-    """For each sample the number of its group of equal ones, and for each group its first sample."""
+    """For each sample the number of its group of equal ones, and for each group its first
+    sample.
+    """
     numbers: dict[Hashable, int] = {}
     batches = (part.inputs[start : start + _BATCH] for start in range(0, len(part.inputs), _BATCH))
-    keys: Any = part.keys if part.keys is not None else (hash(each) for batch in batches for each in contents(batch))
+    keys: Any = (
+        part.keys
+        if part.keys is not None
+        else (hash(each) for batch in batches for each in contents(batch))
+    )
     group = np.array([numbers.setdefault(key, len(numbers)) for key in keys])
     first = np.unique(group, return_index=True)[1]
     return group, first

@@ -1,4 +1,6 @@
-"""From a source to `Data`: which reader reads it, and its four parts as the task takes them, checked."""
+"""From a source to `Data`: which reader reads it, and its four parts as the task takes them,
+checked.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,23 @@ from evalsuite.own.data.parts import CUT, PARTS, Part, Raw, Targets, cut
 from evalsuite.own.data.source import AUGMENTATIONS, Source, fingerprint
 from evalsuite.own.data.tables import Table, is_table, read_tables
 from evalsuite.own.data.targets import Kind, Numbered, kind_of, numbered
-from evalsuite.own.data.texts import is_corpus, read_corpus, read_rows, read_tags, read_texts, text_columns
+from evalsuite.own.data.texts import (
+    is_corpus,
+    read_corpus,
+    read_rows,
+    read_tags,
+    read_texts,
+    text_columns,
+)
 from evalsuite.own.data.tokenizers import tokenizer_of
 from evalsuite.references import OwnError, blame, resolve
 from evalsuite.samples import Inputs, Samples, leaves, mapped
 
 TargetsOf = Callable[[Inputs], torch.Tensor]
-_KNOWN = "known are .npz, .csv, .tsv, .parquet, .jsonl, .txt, folders of images or of these, and my.py:make_data"
+_KNOWN = (
+    "known are .npz, .csv, .tsv, .parquet, .jsonl, .txt, folders of images or of these, and"
+    " my.py:make_data"
+)
 _BATCH = 64
 
 
@@ -40,18 +52,21 @@ def read_data(
     targets_of: TargetsOf | None = None,
     naming: Naming | None = None,
 ) -> Data:
-    """A user's data in four disjoint parts; those that are not given are cut from the training part.
+    """A user's data in four disjoint parts; those that are not given are cut from the training
+    part.
 
     Args:
         source: where they are, and how to read them.
         task: what the model is for; it says what targets are.
         tokenizer: the model's own, used where the source names none.
-        targets_of: gives the targets of a batch of inputs, as the original model's outputs are those of an embedding
-            without targets of its own: float32 (samples, width).
-        naming: what names the classes beside the data; by default `labels` and `order` of the source.
+        targets_of: gives the targets of a batch of inputs, as the original model's outputs are
+            those of an embedding without targets of its own: float32 (samples, width).
+        naming: what names the classes beside the data; by default `labels` and `order` of the
+            source.
 
     Raises:
-        OwnError: something of the data cannot be; the text names the culprit, the value and the cure.
+        OwnError: something of the data cannot be; the text names the culprit, the value and the
+            cure.
     """
     naming = naming or Naming()
     naming = replace(naming, chosen=source.labels, order=source.order or naming.order)
@@ -59,12 +74,23 @@ def read_data(
         return _data(source, task, tokenizer, targets_of, naming)
 
 
-def _data(source: Source, task: Task, tokenizer: str | None, targets_of: TargetsOf | None, naming: Naming) -> Data:
+def _data(
+    source: Source, task: Task, tokenizer: str | None, targets_of: TargetsOf | None, naming: Naming
+) -> Data:
     raw = _read(source, kind_of(task), source.tokenizer or tokenizer)
     if isinstance(raw, Data):
-        train, calibration, validation, test = (replace(getattr(raw, name), task=task) for name in PARTS)
+        train, calibration, validation, test = (
+            replace(getattr(raw, name), task=task) for name in PARTS
+        )
         digest = fingerprint(source)
-        return replace(raw, train=train, calibration=calibration, validation=validation, test=test, fingerprint=digest)
+        return replace(
+            raw,
+            train=train,
+            calibration=calibration,
+            validation=validation,
+            test=test,
+            fingerprint=digest,
+        )
     return _assembled(raw, source, task, targets_of, naming)
 
 
@@ -74,7 +100,9 @@ def _read(source: Source, kind: Kind, tokenizer: str | None) -> Raw | Data:
     try:
         return _read_place(source, source.place, kind, tokenizer)
     except OSError as error:
-        raise OwnError(f"{error.filename or source.path}: {error.strerror}; let it be read by this user") from error
+        raise OwnError(
+            f"{error.filename or source.path}: {error.strerror}; let it be read by this user"
+        ) from error
 
 
 def _read_place(source: Source, place: Path, kind: Kind, tokenizer: str | None) -> Raw:
@@ -94,14 +122,22 @@ def _read_place(source: Source, place: Path, kind: Kind, tokenizer: str | None) 
             cure = "choose task language-model, or write texts and targets as .jsonl"
             raise OwnError(f"{source.path}: running text has no targets for this task; {cure}")
         return read_corpus(source, tokenizer_of(tokenizer or "bytes", source.path))
-    what = f"a file {place.suffix or 'without an ending'}" if place.is_file() else "a folder with none of them"
+    what = (
+        f"a file {place.suffix or 'without an ending'}"
+        if place.is_file()
+        else "a folder with none of them"
+    )
     raise OwnError(f"{source.path}: unknown kind of data, {what}; {_KNOWN}")
 
 
-def _of_tables(found: Mapping[str, Table], source: Source, kind: Kind, tokenizer: str | None) -> Raw:
+def _of_tables(
+    found: Mapping[str, Table], source: Source, kind: Kind, tokenizer: str | None
+) -> Raw:
     train = found.get("train")
     if train is None:
-        raise OwnError(f"{source.path}: there is no training part, only {', '.join(found)}; name one 'train'")
+        raise OwnError(
+            f"{source.path}: there is no training part, only {', '.join(found)}; name one 'train'"
+        )
     if kind == "tokens":
         return read_rows(found, source, tokenizer_of(tokenizer or "bytes", source.path))
     if kind == "tags":
@@ -113,14 +149,18 @@ def _of_tables(found: Mapping[str, Table], source: Source, kind: Kind, tokenizer
     return read_features(found, source, kind)
 
 
-def _assembled(raw: Raw, source: Source, task: Task, targets_of: TargetsOf | None, naming: Naming) -> Data:
+def _assembled(
+    raw: Raw, source: Source, task: Task, targets_of: TargetsOf | None, naming: Naming
+) -> Data:
     """Number the targets, cut what is missing, encode, check."""
     kind, digest = kind_of(task), fingerprint(source)
     if kind == "tokens":
         raw.parts = {name: _shifted(part) for name, part in raw.parts.items()}
     _check_given(raw)
     if kind == "vectors" and raw.parts["train"].targets is None:
-        found = Numbered({name: torch.zeros(len(each.inputs)) for name, each in raw.parts.items()}, 0)
+        found = Numbered(
+            {name: torch.zeros(len(each.inputs)) for name, each in raw.parts.items()}, 0
+        )
     else:
         naming = replace(naming, order=naming.order if raw.folders or source.order else "")
         naming = replace(naming, order="text") if raw.folders and not naming.order else naming
@@ -140,21 +180,40 @@ def _assembled(raw: Raw, source: Source, task: Task, targets_of: TargetsOf | Non
     domain = _domain(parts, raw)
     augment = _augmentation(source.augment) if source.augment else None
     train, calibration, validation, test = (
-        _split(parts[name], targets[name], task, augment if name == "train" else None) for name in PARTS
+        _split(parts[name], targets[name], task, augment if name == "train" else None)
+        for name in PARTS
     )
     names = found.classes.names if found.classes is not None else ()
-    notes = raw.notes if found.classes is None else (*raw.notes, ("classes", found.classes.described()))
+    notes = (
+        raw.notes if found.classes is None else (*raw.notes, ("classes", found.classes.described()))
+    )
     if cut_off := [name for name in PARTS if name not in raw.parts]:
         notes = (*notes, (CUT, ", ".join(cut_off)))
     return Data(
-        train, calibration, validation, test, domain, classes, digest, raw.vocabulary, class_names=names, notes=notes
+        train,
+        calibration,
+        validation,
+        test,
+        domain,
+        classes,
+        digest,
+        raw.vocabulary,
+        class_names=names,
+        notes=notes,
     )
 
 
 def _shifted(part: Part) -> Part:
-    """Tokens without targets, (samples, positions): the next one is the target, and the last has none."""
+    """Tokens without targets, (samples, positions): the next one is the target, and the last has
+    none.
+    """
     tokens = part.inputs
-    if part.targets is not None or not isinstance(tokens, torch.Tensor) or tokens.ndim != 2 or tokens.shape[1] < 2:
+    if (
+        part.targets is not None
+        or not isinstance(tokens, torch.Tensor)
+        or tokens.ndim != 2
+        or tokens.shape[1] < 2
+    ):
         return part
     return part if tokens.is_floating_point() else Part(tokens[:, :-1], tokens[:, 1:], part.where)
 
@@ -162,16 +221,24 @@ def _shifted(part: Part) -> Part:
 def _check_given(raw: Raw) -> None:
     """The training part is there, no part is empty, none is another, and all are alike."""
     if "train" not in raw.parts:
-        raise OwnError(f"{raw.said}: there is no training part, only {', '.join(raw.parts)}; name one 'train'")
+        raise OwnError(
+            f"{raw.said}: there is no training part, only {', '.join(raw.parts)}; name one 'train'"
+        )
     for name, part in raw.parts.items():
         if not len(part.inputs):
-            raise OwnError(f"{raw.said}: the part {name} is empty; give it samples, or leave it out to have it cut")
+            raise OwnError(
+                f"{raw.said}: the part {name} is empty; give it samples, or leave it out to have"
+                " it cut"
+            )
         if part.targets is not None and len(part.targets) != len(part.inputs):
             sizes = f"{len(part.inputs)} inputs but {len(part.targets)} targets"
             raise OwnError(f"{raw.said}: the part {name} has {sizes}; give each sample one")
     for one, other in combinations(raw.parts, 2):
         if raw.parts[one].inputs is raw.parts[other].inputs:
-            cure = "what is trained on must not be measured on; give others, or leave them out to have them cut"
+            cure = (
+                "what is trained on must not be measured on; give others, or leave them out to have"
+                " them cut"
+            )
             raise OwnError(f"{raw.said}: the parts {one} and {other} are the same samples: {cure}")
     shapes = {name: _shapes(part) for name, part in raw.parts.items()}
     for name, shape in shapes.items():
@@ -188,23 +255,32 @@ def _shapes(part: Part) -> str:
 
 
 def _check_next(raw: Raw, targets: Targets) -> None:
-    """Targets of a language model are the tokens that follow: equal to the inputs they would be read off."""
+    """Targets of a language model are the tokens that follow: equal to the inputs they would be
+    read off.
+    """
     inputs = leaves(raw.parts["train"].inputs[:_BATCH])[0]
     wanted = targets["train"][: len(inputs)]
     if inputs.shape == wanted.shape and bool((inputs == wanted)[wanted != IGNORED].all()):
         cure = "give at each position the next one"
-        raise OwnError(f"{raw.said}: the targets of a language model are the tokens themselves: {cure}")
+        raise OwnError(
+            f"{raw.said}: the targets of a language model are the tokens themselves: {cure}"
+        )
 
 
 def _asked(part: Part, targets_of: TargetsOf | None) -> torch.Tensor:
     if targets_of is None:
         cure = "name the column of vectors with `target`, or give a model that is trained already"
-        raise OwnError(f"{part.where(-1)}: the data have no targets, and no original model gives them; {cure}")
+        raise OwnError(
+            f"{part.where(-1)}: the data have no targets, and no original model gives them; {cure}"
+        )
     batches = (part.inputs[start : start + _BATCH] for start in range(0, len(part.inputs), _BATCH))
     with torch.no_grad(), computing():
         found = torch.cat([targets_of(each).float() for each in batches])
     if found.ndim != 2:
-        raise OwnError(f"the model gives outputs of shape {tuple(found.shape)}; an embedding is (samples, width)")
+        raise OwnError(
+            f"the model gives outputs of shape {tuple(found.shape)}; an embedding is (samples,"
+            " width)"
+        )
     return found
 
 
@@ -213,7 +289,9 @@ def _domain(parts: dict[str, Part], raw: Raw) -> tuple[float, float]:
     if raw.domain is not None:
         return raw.domain
     tokens = None if raw.vocabulary is None else (0.0, raw.vocabulary - 1.0)
-    if tokens is not None and not any(each.is_floating_point() for each in leaves(parts["train"].inputs[:1])):
+    if tokens is not None and not any(
+        each.is_floating_point() for each in leaves(parts["train"].inputs[:1])
+    ):
         return tokens
     lows, highs = [], []
     for part in parts.values():
@@ -222,7 +300,9 @@ def _domain(parts: dict[str, Part], raw: Raw) -> tuple[float, float]:
             wrong = (~flat.isfinite()).any(1).nonzero().flatten()
             if len(wrong):
                 where = part.where(start + int(wrong[0]))
-                raise OwnError(f"{where}: an input is NaN or infinite; correct it, or leave the sample out")
+                raise OwnError(
+                    f"{where}: an input is NaN or infinite; correct it, or leave the sample out"
+                )
             lows.append(flat.min().item())
             highs.append(flat.max().item())
     if tokens is not None:
@@ -236,14 +316,23 @@ def _domain(parts: dict[str, Part], raw: Raw) -> tuple[float, float]:
 def _real(part: Part) -> Iterator[tuple[int, torch.Tensor]]:
     size = _BATCH if isinstance(part.inputs, Samples) else len(part.inputs)
     for start in range(0, len(part.inputs), size):
-        yield from ((start, each) for each in leaves(part.inputs[start : start + size]) if each.is_floating_point())
+        yield from (
+            (start, each)
+            for each in leaves(part.inputs[start : start + size])
+            if each.is_floating_point()
+        )
 
 
 def _split(
-    part: Part, targets: torch.Tensor, task: Task, augment: Callable[[Inputs, torch.Generator], Inputs] | None
+    part: Part,
+    targets: torch.Tensor,
+    task: Task,
+    augment: Callable[[Inputs, torch.Generator], Inputs] | None,
 ) -> Split:
     try:
-        return Split(part.inputs, targets, task, augment, None if part.keys is None else tuple(part.keys))
+        return Split(
+            part.inputs, targets, task, augment, None if part.keys is None else tuple(part.keys)
+        )
     except ValueError as error:
         raise OwnError(f"{part.where(-1)}: {error}") from error
 
@@ -257,7 +346,9 @@ def _augmentation(name: str) -> Callable[[Inputs, torch.Generator], Inputs]:
 
 
 class Augment:
-    """A user's function, found by its reference, so that it can be pickled; its errors name the user's line."""
+    """A user's function, found by its reference, so that it can be pickled; its errors name the
+    user's line.
+    """
 
     def __init__(self, reference: str) -> None:
         self._reference = reference
@@ -272,20 +363,26 @@ class Augment:
             raise blame(error, "the augmentation", self._reference) from error
         wanted = [tuple(each.shape) for each in leaves(inputs)]
         if shapes != wanted:
-            raise OwnError(f"{self._reference}: gives inputs of shape {shapes} for {wanted}; keep the shape")
+            raise OwnError(
+                f"{self._reference}: gives inputs of shape {shapes} for {wanted}; keep the shape"
+            )
         return found
 
 
 def flip(inputs: Inputs, generator: torch.Generator) -> Inputs:
     """Half of the images (samples, channels, height, width), left to right."""
     if not isinstance(inputs, torch.Tensor) or inputs.ndim != 4:
-        raise OwnError("data.augment: flip and crop-flip are of images (samples, channels, height, width)")
+        raise OwnError(
+            "data.augment: flip and crop-flip are of images (samples, channels, height, width)"
+        )
     chosen = torch.rand(len(inputs), generator=generator) < 0.5
     return torch.where(chosen[:, None, None, None], inputs.flip(-1), inputs)
 
 
 def crop_flip(inputs: Inputs, generator: torch.Generator) -> Inputs:
-    """The same, each shifted by up to an eighth of its height and width; what comes in from outside is 0."""
+    """The same, each shifted by up to an eighth of its height and width; what comes in from
+    outside is 0.
+    """
     images = flip(inputs, generator)
     assert isinstance(images, torch.Tensor)
     count, _, height, width = images.shape
@@ -293,4 +390,6 @@ def crop_flip(inputs: Inputs, generator: torch.Generator) -> Inputs:
     padded = functional.pad(images, (most[1], most[1], most[0], most[0]))
     down = torch.randint(2 * most[0] + 1, (count, 1), generator=generator) + torch.arange(height)
     across = torch.randint(2 * most[1] + 1, (count, 1), generator=generator) + torch.arange(width)
-    return padded[torch.arange(count)[:, None, None], :, down[:, :, None], across[:, None, :]].permute(0, 3, 1, 2)
+    return padded[
+        torch.arange(count)[:, None, None], :, down[:, :, None], across[:, None, :]
+    ].permute(0, 3, 1, 2)

@@ -1,4 +1,6 @@
-"""Where a user's data are, and how to read them: what stands behind `data:` and `--data`; and their fingerprint."""
+"""Where a user's data are, and how to read them: what stands behind `data:` and `--data`; and
+their fingerprint.
+"""
 
 from __future__ import annotations
 
@@ -20,41 +22,54 @@ AUGMENTATIONS = ("flip", "crop-flip")
 ORDERS = ("text", "natural")
 ORIENTATIONS = ("upright", "stored")
 _LISTS = ("target", "text", "features", "categories", "labels")
-_KINDS = {"int_type": "a whole number", "float_type": "a number", "string_type": "text", "tuple_type": "a list"}
+_KINDS = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "string_type": "text",
+    "tuple_type": "a list",
+}
 _LARGEST = 4096  # pixels of a side, as float32 200 MB an image
 _ROOM = 0.9  # what calibration, validation and test may take together
 
 
 @dataclass(frozen=True)
 class Source:
-    """Data of a user's: an .npz file, a folder of images, a table, text, or a function that makes them.
+    """Data of a user's: an .npz file, a folder of images, a table, text, or a function that makes
+    them.
 
     Args:
-        path: .npz, .csv, .tsv, .parquet, .jsonl or .txt; a folder of images, of such files named train, validation and
-            test, or of Hugging Face's `save_to_disk`; or `my.py:make_data`.
-        target: the column (or columns) of the targets. By default one called label, labels, target, tags, ...
-        text: the column of text, or two of a pair. By default one called text or sentence, where no features are named.
-        features: the columns that are inputs, of a table of numbers and categories. By default all but the target.
+        path: .npz, .csv, .tsv, .parquet, .jsonl or .txt; a folder of images, of such files named
+            train, validation and test, or of Hugging Face's `save_to_disk`; or `my.py:make_data`.
+        target: the column (or columns) of the targets. By default one called label, labels, target,
+            tags, ...
+        text: the column of text, or two of a pair. By default one called text or sentence, where no
+            features are named.
+        features: the columns that are inputs, of a table of numbers and categories. By default all
+            but the target.
         categories: those of them whose values are names, even where they look like numbers.
         image: the column of encoded images. By default one that holds such.
-        size: of images, (height, width), or one number for both: each is resized. By default they must have one size.
+        size: of images, (height, width), or one number for both: each is resized. By default they
+            must have one size.
         channels: of images, 1 or 3. By default 3 where one of them has colours.
-        orientation: of images whose EXIF says that they are seen otherwise than they are stored: "upright", as viewers
-            show them, or "stored", as torchvision's ImageFolder and timm give them.
+        orientation: of images whose EXIF says that they are seen otherwise than they are stored:
+            "upright", as viewers show them, or "stored", as torchvision's ImageFolder and timm give
+            them.
         mean: of each channel, subtracted from pixels in [0, 1].
         std: of each channel, by which pixels are divided.
-        augment: of training batches: "flip" (half of the images), "crop-flip" (shifted by up to an eighth, too), or
-            `my.py:augment`, a function of a batch of inputs and a torch.Generator.
+        augment: of training batches: "flip" (half of the images), "crop-flip" (shifted by up to an
+            eighth, too), or `my.py:augment`, a function of a batch of inputs and a torch.Generator.
         tokenizer: a folder of Hugging Face's, a tokenizer.json, or "bytes". By default the model's.
-        length: tokens of one sample: a window of a language model, or where other texts are cut and padded to.
+        length: tokens of one sample: a window of a language model, or where other texts are cut and
+            padded to.
         calibration: the share of the training part to calibrate with, at most 512 samples.
         validation: the share of the training part to validate by, where no such part is given.
         test: the share of the training part to test on, where no such part is given.
         limit: at most so many samples of the training part, and so many of each other; 0 is all.
-        labels: the names of the classes, in the order of their numbers. By default those that the model's configuration
-            or the data list, else those found, sorted.
-        order: how names of classes are sorted that nobody lists: "text", as torchvision's ImageFolder does, or
-            "natural", by the numbers in them, as timm does. By default text, and natural for folders and `timm:`.
+        labels: the names of the classes, in the order of their numbers. By default those that the
+            model's configuration or the data list, else those found, sorted.
+        order: how names of classes are sorted that nobody lists: "text", as torchvision's
+            ImageFolder does, or "natural", by the numbers in them, as timm does. By default text,
+            and natural for folders and `timm:`.
     """
 
     path: str
@@ -82,9 +97,14 @@ class Source:
         shares = {name: getattr(self, name) for name in ("calibration", "validation", "test")}
         wrong = next((name for name, each in shares.items() if not 0 < each < 1), "")
         if wrong:
-            raise OwnError(f"data.{wrong} is a share of the training part, in (0, 1), got {shares[wrong]}")
+            raise OwnError(
+                f"data.{wrong} is a share of the training part, in (0, 1), got {shares[wrong]}"
+            )
         if sum(shares.values()) > _ROOM:
-            raise OwnError(f"data: calibration, validation and test take {sum(shares.values()):.4g} of all: at most .9")
+            raise OwnError(
+                f"data: calibration, validation and test take {sum(shares.values()):.4g} of all: at"
+                " most .9"
+            )
         for name, lowest in (("length", 2), ("limit", 0)):
             if getattr(self, name) < lowest:
                 raise OwnError(f"data.{name} must be at least {lowest}, got {getattr(self, name)}")
@@ -93,17 +113,31 @@ class Source:
         if self.order not in ("", *ORDERS):
             raise OwnError(f"data.order: unknown {self.order!r}; write one of {', '.join(ORDERS)}")
         if self.orientation not in ORIENTATIONS:
-            raise OwnError(f"data.orientation: unknown {self.orientation!r}; write one of {', '.join(ORIENTATIONS)}")
-        if self.size and (len(self.size) != 2 or not 1 <= min(self.size) <= max(self.size) <= _LARGEST):
-            raise OwnError(f"data.size is a height and a width from 1 to {_LARGEST}, got {list(self.size)}")
+            raise OwnError(
+                f"data.orientation: unknown {self.orientation!r}; write one of"
+                f" {', '.join(ORIENTATIONS)}"
+            )
+        if self.size and (
+            len(self.size) != 2 or not 1 <= min(self.size) <= max(self.size) <= _LARGEST
+        ):
+            raise OwnError(
+                f"data.size is a height and a width from 1 to {_LARGEST}, got {list(self.size)}"
+            )
         if self.channels not in (0, 1, 3):
             raise OwnError(f"data.channels must be 1 or 3, got {self.channels}")
-        sound = all(map(math.isfinite, (*self.mean, *self.std))) and all(each > 0 for each in self.std)
+        sound = all(map(math.isfinite, (*self.mean, *self.std))) and all(
+            each > 0 for each in self.std
+        )
         if len(self.mean) != len(self.std) or not sound:
-            raise OwnError(f"data.mean and data.std (> 0) belong together, got {list(self.mean)} and {list(self.std)}")
+            raise OwnError(
+                f"data.mean and data.std (> 0) belong together, got {list(self.mean)} and"
+                f" {list(self.std)}"
+            )
         if self.augment and self.augment not in AUGMENTATIONS and not is_reference(self.augment):
             known = ", ".join(AUGMENTATIONS)
-            raise OwnError(f"data.augment: unknown {self.augment!r}; write one of {known}, or my.py:augment")
+            raise OwnError(
+                f"data.augment: unknown {self.augment!r}; write one of {known}, or my.py:augment"
+            )
 
     @property
     def is_function(self) -> bool:
@@ -116,7 +150,9 @@ class Source:
         place = Path(self.path).expanduser()
         if place.suffix in (".pkl", ".pickle", ".pt", ".pth", ".joblib"):
             cure = "save arrays with numpy.savez, or tables as parquet"
-            raise OwnError(f"{self.path}: a pickle runs any code that is in it, so it is not read; {cure}")
+            raise OwnError(
+                f"{self.path}: a pickle runs any code that is in it, so it is not read; {cure}"
+            )
         check_plain(place)
         if not place.exists():
             known = place.parent.iterdir() if place.parent.is_dir() else ()
@@ -127,8 +163,8 @@ class Source:
 
 
 def source_of(given: Any) -> Source:
-    """A text, a mapping with `path` and options, or a `Source`, as a `Source`. Raises OwnError: an option is unknown or
-    of another type; the text has one problem a clause.
+    """A text, a mapping with `path` and options, or a `Source`, as a `Source`. Raises OwnError: an
+    option is unknown or of another type; the text has one problem a clause.
     """
     from pydantic import TypeAdapter, ValidationError
 
@@ -136,8 +172,14 @@ def source_of(given: Any) -> Source:
         return given
     if isinstance(given, (str, Path)):
         given = {"path": str(given)}
-    if not isinstance(given, Mapping) or not isinstance(given.get("path"), str) or not given["path"]:
-        raise OwnError(f"data: write a path, my.py:make_data, or a mapping with `path`, got {given!r}")
+    if (
+        not isinstance(given, Mapping)
+        or not isinstance(given.get("path"), str)
+        or not given["path"]
+    ):
+        raise OwnError(
+            f"data: write a path, my.py:make_data, or a mapping with `path`, got {given!r}"
+        )
     options = {**given}
     known = [each.name for each in fields(Source)]
     for key in options:
@@ -165,14 +207,19 @@ def _said(error: Any) -> str:
     if error["type"] == "value_error":  # one of Source's own
         return words
     kind = _KINDS.get(error["type"], words.removeprefix("Input should be "))
-    return f"data.{'.'.join(str(part) for part in error['loc'])}: must be {kind}, got {error['input']!r}"
+    return (
+        f"data.{'.'.join(str(part) for part in error['loc'])}: must be {kind}, got"
+        f" {error['input']!r}"
+    )
 
 
 _CHUNK = 1 << 20
 
 
 def digest(file: Path) -> bytes:
-    """The SHA-256 of a file's bytes, streamed; read again only where its size or time of change is another."""
+    """The SHA-256 of a file's bytes, streamed; read again only where its size or time of change
+    is another.
+    """
     return _digest(file, stamp(file))
 
 
@@ -186,16 +233,23 @@ def _digest(file: Path, _stamp: tuple[int, int]) -> bytes:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Every file below, hidden ones left out, in an order that does not depend on the file system."""
+    """Every file below, hidden ones left out, in an order that does not depend on the file
+    system.
+    """
     found = (each for each in folder.rglob("*") if each.is_file())
-    return sorted(each for each in found if not any(part.startswith(".") for part in each.relative_to(folder).parts))
+    return sorted(
+        each
+        for each in found
+        if not any(part.startswith(".") for part in each.relative_to(folder).parts)
+    )
 
 
 def fingerprint(source: Source) -> str:
     """The SHA-256 of the data's raw content: of every file's path in its folder and bytes.
 
-    Of a function, the file that holds it, and what it returns: tensors wholly, of a data set that is read lazily its
-    length and 64 samples. A tokenizer that the source names counts, too. Raises OwnError: the data cannot be read.
+    Of a function, the file that holds it, and what it returns: tensors wholly, of a data set that
+    is read lazily its length and 64 samples. A tokenizer that the source names counts, too. Raises
+    OwnError: the data cannot be read.
     """
     whole = hashlib.sha256()
     if source.is_function:
@@ -217,4 +271,6 @@ def _add(whole: hashlib._Hash, place: Path) -> None:
         for file in files_in(place):
             whole.update(f"{file.relative_to(place).as_posix()}\0".encode() + digest(file))
     except OSError as error:
-        raise OwnError(f"{error.filename or place}: {error.strerror}; let it be read by this user") from error
+        raise OwnError(
+            f"{error.filename or place}: {error.strerror}; let it be read by this user"
+        ) from error

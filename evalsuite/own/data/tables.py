@@ -25,7 +25,8 @@ _TARGETS = ("label", "labels", "target", "targets", "class", "y", "tags", "ner_t
 
 @dataclass
 class Table:
-    """Columns of equal length, each a list or an array of pyarrow's; `lines` are those of the file, where it has such.
+    """Columns of equal length, each a list or an array of pyarrow's; `lines` are those of the file,
+    where it has such.
 
     `names` are the names of classes that the file itself lists, by column.
     """
@@ -42,12 +43,14 @@ class Table:
         """File and line of a row, for messages."""
         if index < 0:
             return str(self.file)
-        return f"{self.file}:{self.lines[index]}" if len(self.lines) else f"{self.file}, row {index}"
+        return (
+            f"{self.file}:{self.lines[index]}" if len(self.lines) else f"{self.file}, row {index}"
+        )
 
 
 def read_tables(source: Source) -> dict[str, Table]:
-    """The table, as the training part, or those that a folder holds by name. Raises OwnError where there is none, or it
-    cannot be read.
+    """The table, as the training part, or those that a folder holds by name. Raises OwnError where
+    there is none, or it cannot be read.
     """
     place = source.place
     if place.is_file():
@@ -57,10 +60,14 @@ def read_tables(source: Source) -> dict[str, Table]:
         try:
             names = [str(each) for each in json.loads(file.read_text(encoding="utf-8"))["splits"]]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise OwnError(f"{file}: is not what save_to_disk writes ({error}); save the data set anew") from error
+            raise OwnError(
+                f"{file}: is not what save_to_disk writes ({error}); save the data set anew"
+            ) from error
         found = {part_named(name): place / name for name in names if part_named(name)}
         if not found:
-            raise OwnError(f"{place}: its splits are {', '.join(names)}; name them train, validation, test")
+            raise OwnError(
+                f"{place}: its splits are {', '.join(names)}; name them train, validation, test"
+            )
         return {name: _checked(_saved(each)) for name, each in found.items()}
     if (place / _SAVED[1]).is_file():
         return {"train": _checked(_saved(place))}
@@ -70,7 +77,10 @@ def read_tables(source: Source) -> dict[str, Table]:
         name = part_named(each.stem)
         if not name or name in parts:
             said = f"is a part that {parts[name].name} is, too" if name else "is no part"
-            raise OwnError(f"{each}: by its name it {said}; call files train, validation and test, or name one file")
+            raise OwnError(
+                f"{each}: by its name it {said}; call files train, validation and test, or name one"
+                " file"
+            )
         parts[name] = each
     return {name: _checked(_read(each)) for name, each in parts.items()}
 
@@ -87,7 +97,9 @@ def is_table(place: Path) -> bool:
 def column(table: Table, name: str) -> list[Any]:
     """A column's values. Raises OwnError where there is no such column."""
     if name not in table.columns:
-        raise OwnError(f"{table.file}: there is no column {name!r}{did_you_mean(name, table.columns)}")
+        raise OwnError(
+            f"{table.file}: there is no column {name!r}{did_you_mean(name, table.columns)}"
+        )
     values = table.columns[name]
     return values if isinstance(values, list) else list(values.to_pylist())
 
@@ -99,29 +111,36 @@ def target_columns(table: Table, source: Source) -> tuple[str, ...]:
 
 
 def class_names(table: Table, source: Source, kind: Kind) -> tuple[str, ...]:
-    """The names of the targets' classes, where the table lists them; of several columns of labels the columns' own."""
+    """The names of the targets' classes, where the table lists them; of several columns of
+    labels the columns' own.
+    """
     if kind == "labels" and len(source.target) > 1:
         return source.target
-    return next((table.names[each] for each in target_columns(table, source) if each in table.names), ())
+    return next(
+        (table.names[each] for each in target_columns(table, source) if each in table.names), ()
+    )
 
 
 def targets_in(table: Table, source: Source, kind: Kind = "classes") -> list[Any] | None:
-    """The targets of each row, a list where there are several columns; None where there are none and need not be.
-    Raises OwnError where there is no such column.
+    """The targets of each row, a list where there are several columns; None where there are none
+    and need not be. Raises OwnError where there is no such column.
     """
     names = source.target if kind == "vectors" else target_columns(table, source)
     if not names:
         if kind == "vectors":
             return None
         few = [*list(table.columns)[:20], *(["..."] if len(table.columns) > 20 else [])]
-        raise OwnError(f"{table.file}: no target column; name one with `data.target` (there are {', '.join(few)})")
+        raise OwnError(
+            f"{table.file}: no target column; name one with `data.target` (there are"
+            f" {', '.join(few)})"
+        )
     found = [column(table, name) for name in names]
     return found[0] if len(found) == 1 else [list(row) for row in zip(*found, strict=True)]
 
 
 def read_csv(file: Path) -> Table:
-    """A table of texts, its first line the columns' names; separated by commas, semicolons or tabs. Raises OwnError
-    where it is not UTF-8, or a line has another number of fields.
+    """A table of texts, its first line the columns' names; separated by commas, semicolons or tabs.
+    Raises OwnError where it is not UTF-8, or a line has another number of fields.
     """
     try:
         with file.open(encoding="utf-8-sig", newline="") as opened:
@@ -135,15 +154,21 @@ def read_csv(file: Path) -> Table:
                     continue
                 if len(row) != len(names):
                     said = f"{len(row)} fields, but the head has {len(names)}"
-                    raise OwnError(f"{file}:{reader.line_num}: {said}; quote what contains a separator")
+                    raise OwnError(
+                        f"{file}:{reader.line_num}: {said}; quote what contains a separator"
+                    )
                 rows.append(row)
                 lines.append(reader.line_num)
     except UnicodeDecodeError as error:
         raise not_text(file, error) from error
     except csv.Error as error:
-        raise OwnError(f"{file}:{reader.line_num}: {error}; quote what contains a separator") from error
+        raise OwnError(
+            f"{file}:{reader.line_num}: {error}; quote what contains a separator"
+        ) from error
     if names and all(map(is_decimal, names)):
-        raise OwnError(f"{file}:1: has no head, its first line is of numbers; put the columns' names there")
+        raise OwnError(
+            f"{file}:1: has no head, its first line is of numbers; put the columns' names there"
+        )
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise OwnError(f"{file}:1: two columns are called {twice!r}; give each a name of its own")
@@ -161,7 +186,9 @@ def not_text(file: Path, error: UnicodeDecodeError) -> OwnError:
             except UnicodeDecodeError as found:
                 where, error = f"{file}:{line}", found
                 break
-    return OwnError(f"{where}: is not UTF-8 text (byte 0x{error.object[error.start]:02x}); save it as UTF-8")
+    return OwnError(
+        f"{where}: is not UTF-8 text (byte 0x{error.object[error.start]:02x}); save it as UTF-8"
+    )
 
 
 def _read(file: Path) -> Table:
@@ -192,7 +219,9 @@ def _json(line: str, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise OwnError(f"{where}: is not JSON ({error}); write one object a line") from error
     if not isinstance(found, dict):
-        raise OwnError(f'{where}: is a {type(found).__name__}, no object; write {{"text": ..., "label": ...}}')
+        raise OwnError(
+            f'{where}: is a {type(found).__name__}, no object; write {{"text": ..., "label": ...}}'
+        )
     return found
 
 
@@ -210,14 +239,21 @@ def _parquet(file: Path) -> Table:
 
 
 def _promised(metadata: Any) -> tuple[int, str]:
-    """The bytes that a parquet file unpacks to by its own words, a byte a value at least; and what it is."""
+    """The bytes that a parquet file unpacks to by its own words, a byte a value at least; and
+    what it is.
+    """
     groups = (metadata.row_group(place) for place in range(metadata.num_row_groups))
     values = metadata.num_rows * metadata.num_columns
-    return max(values, sum(group.total_byte_size for group in groups)), f"a table of {values:,} values"
+    return (
+        max(values, sum(group.total_byte_size for group in groups)),
+        f"a table of {values:,} values",
+    )
 
 
 def _features(metadata: Mapping[bytes, bytes] | None) -> Any:
-    """The features that Hugging Face's library describes in a file's metadata; none of what has another form."""
+    """The features that Hugging Face's library describes in a file's metadata; none of what has
+    another form.
+    """
     try:
         return json.loads((metadata or {})[b"huggingface"])["info"]["features"]
     except (KeyError, TypeError, ValueError, RecursionError):
@@ -225,7 +261,9 @@ def _features(metadata: Mapping[bytes, bytes] | None) -> Any:
 
 
 def _saved(folder: Path) -> Table:
-    """A data set of Hugging Face's `save_to_disk`: arrow files, in the order that state.json gives."""
+    """A data set of Hugging Face's `save_to_disk`: arrow files, in the order that state.json
+    gives.
+    """
     import pyarrow
 
     try:
@@ -233,8 +271,12 @@ def _saved(folder: Path) -> Table:
         described = json.loads((folder / "dataset_info.json").read_text(encoding="utf-8"))
         files = [folder / each["filename"] for each in state["_data_files"]]
         if state.get("_indices_data_files"):
-            raise OwnError(f"{folder}: holds a selection of rows; save it anew after .flatten_indices()")
-        tables = [pyarrow.ipc.open_stream(pyarrow.memory_map(str(each))).read_all() for each in files]
+            raise OwnError(
+                f"{folder}: holds a selection of rows; save it anew after .flatten_indices()"
+            )
+        tables = [
+            pyarrow.ipc.open_stream(pyarrow.memory_map(str(each))).read_all() for each in files
+        ]
     except OwnError:
         raise
     except (
@@ -248,12 +290,15 @@ def _saved(folder: Path) -> Table:
     ) as error:
         cure = "save it anew with save_to_disk"
         raise OwnError(
-            f"{folder}: cannot be read as a saved data set ({type(error).__name__}: {error}); {cure}"
+            f"{folder}: cannot be read as a saved data set ({type(error).__name__}: {error});"
+            f" {cure}"
         ) from error
     if not tables:
         raise OwnError(f"{folder}: the data set is empty; give it samples")
     whole = pyarrow.concat_tables(tables)
-    return _of_arrow(folder, whole, described.get("features") if isinstance(described, dict) else {})
+    return _of_arrow(
+        folder, whole, described.get("features") if isinstance(described, dict) else {}
+    )
 
 
 def _of_arrow(file: Path, table: Any, features: Any) -> Table:

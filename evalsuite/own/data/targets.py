@@ -1,4 +1,6 @@
-"""Targets as a task wants them, from names or numbers: each that cannot be one is refused with its place."""
+"""Targets as a task wants them, from names or numbers: each that cannot be one is refused with
+its place.
+"""
 
 from __future__ import annotations
 
@@ -23,23 +25,30 @@ _SHOWN = 60
 
 
 def kind_of(task: Task) -> Kind:
-    """What the targets of a task are; "" of a user's own task that says nothing: what the data have.
+    """What the targets of a task are; "" of a user's own task that says nothing: what the data
+    have.
 
     A user's task inherits from one of ours, or says it in a class variable `targets`.
     """
     from evalsuite import tasks
 
     kinds: dict[type, Kind] = {
-        tasks.LanguageModel: "tokens", tasks.TokenClassification: "tags", tasks.Classification: "classes",
-        tasks.MultiLabel: "labels", tasks.Regression: "values", tasks.Embedding: "vectors",
-    }  # fmt: skip
+        tasks.LanguageModel: "tokens",
+        tasks.TokenClassification: "tags",
+        tasks.Classification: "classes",
+        tasks.MultiLabel: "labels",
+        tasks.Regression: "values",
+        tasks.Embedding: "vectors",
+    }
     found: Kind = getattr(task, "targets", "")
     return found or next((kind for cls, kind in kinds.items() if isinstance(task, cls)), "")
 
 
 @dataclass(frozen=True)
 class Numbered:
-    """The targets of each part as a tensor, how many outputs they ask for, and the classes where they are such."""
+    """The targets of each part as a tensor, how many outputs they ask for, and the classes where
+    they are such.
+    """
 
     targets: dict[str, torch.Tensor]
     count: int
@@ -47,7 +56,11 @@ class Numbered:
 
 
 def numbered(
-    parts: Mapping[str, Part], kind: Kind, naming: Naming, listed: Sequence[str] = (), vocabulary: int = 0
+    parts: Mapping[str, Part],
+    kind: Kind,
+    naming: Naming,
+    listed: Sequence[str] = (),
+    vocabulary: int = 0,
 ) -> Numbered:
     """The targets of each part as a tensor.
 
@@ -83,7 +96,8 @@ def _listed(part: Part) -> torch.Tensor | list[Any]:
     given = part.targets
     if given is None:
         raise OwnError(
-            f"{part.where(-1)}: there are no targets; add them, name them by `data.target`, or choose another task"
+            f"{part.where(-1)}: there are no targets; add them, name them by `data.target`, or"
+            " choose another task"
         )
     if isinstance(given, torch.Tensor):
         return given.detach().cpu()
@@ -100,14 +114,23 @@ def _told(targets: torch.Tensor | list[Any]) -> Kind:
     if isinstance(targets, torch.Tensor):
         return "values" if targets.is_floating_point() else "classes"
     first = targets[0] if targets else ""
-    return "labels" if isinstance(first, (list, tuple)) else "values" if isinstance(first, float) else "classes"
+    return (
+        "labels"
+        if isinstance(first, (list, tuple))
+        else "values"
+        if isinstance(first, float)
+        else "classes"
+    )
 
 
 def _alike(found: Mapping[str, torch.Tensor]) -> None:
     shapes = {name: tuple(each.shape[1:]) for name, each in found.items()}
     other = next((name for name, shape in shapes.items() if shape != shapes["train"]), "")
     if other:
-        raise OwnError(f"targets: those of train have shape {shapes['train']}, those of {other} {shapes[other]}")
+        raise OwnError(
+            f"targets: those of train have shape {shapes['train']}, those of {other}"
+            f" {shapes[other]}"
+        )
 
 
 def _values(targets: torch.Tensor | list[Any], part: Part) -> torch.Tensor:
@@ -120,7 +143,10 @@ def _values(targets: torch.Tensor | list[Any], part: Part) -> torch.Tensor:
         found = found[:, 0] if rows and not isinstance(targets[0], (list, tuple)) else found
     wrong = found.isinf().reshape(len(found), -1).any(1).nonzero().flatten()
     if len(wrong):
-        raise OwnError(f"{part.where(int(wrong[0]))}: the target is infinite; correct it, or leave the sample out")
+        raise OwnError(
+            f"{part.where(int(wrong[0]))}: the target is infinite; correct it, or leave the"
+            " sample out"
+        )
     return found
 
 
@@ -136,7 +162,9 @@ def _row(value: Any) -> Sequence[Any]:
 
 
 def _number(value: Any, part: Part, index: int) -> float:
-    """A target's number. Raises OwnError for what is none, or is spelled as `is_decimal` does not read it."""
+    """A target's number. Raises OwnError for what is none, or is spelled as `is_decimal` does
+    not read it.
+    """
     text = value.strip() if isinstance(value, str) else ""
     number = math.nan
     if not isinstance(value, str):
@@ -154,7 +182,10 @@ def _number(value: Any, part: Part, index: int) -> float:
 
 
 def _multi_hot(
-    raw: Mapping[str, torch.Tensor | list[Any]], parts: Mapping[str, Part], naming: Naming, listed: Sequence[str]
+    raw: Mapping[str, torch.Tensor | list[Any]],
+    parts: Mapping[str, Part],
+    naming: Naming,
+    listed: Sequence[str],
 ) -> Numbered:
     """Zeros and ones (samples, labels), from those, or from lists of names or numbers."""
     if all(_is_binary(targets) for targets in raw.values()):
@@ -163,7 +194,9 @@ def _multi_hot(
         for i, row in enumerate(targets):
             if not isinstance(row, (list, tuple)):
                 cure = 'write it as ["a", "b"], [] where there is none, or give columns of 0 and 1'
-                raise OwnError(f"{parts[name].where(i)}: the labels {_shown(row)} are no list; {cure}")
+                raise OwnError(
+                    f"{parts[name].where(i)}: the labels {_shown(row)} are no list; {cure}"
+                )
     flat = [(value, i) for i, row in enumerate(raw["train"]) for value in row]
     where = partial(_row_of, parts["train"].where, [i for _, i in flat])
     values = [value for value, _ in flat]
@@ -172,13 +205,17 @@ def _multi_hot(
     else:
         classes = of_texts([str(value) for value in values], where, naming)
     if not classes.count:
-        raise OwnError(f"{parts['train'].where(-1)}: no sample has a label; name the labels with `labels`")
+        raise OwnError(
+            f"{parts['train'].where(-1)}: no sample has a label; name the labels with `labels`"
+        )
     hot = {}
     for name, targets in raw.items():
         hot[name] = torch.zeros(len(targets), classes.count, dtype=torch.int64)
         for i, row in enumerate(targets):
             for value in row:
-                known = classes.numbers.get(value, value) if listed and isinstance(value, int) else None
+                known = (
+                    classes.numbers.get(value, value) if listed and isinstance(value, int) else None
+                )
                 hot[name][i, _place(value, classes, parts[name], i) if known is None else known] = 1
     return Numbered(hot, classes.count, classes)
 
@@ -188,11 +225,15 @@ def _row_of(where: Callable[[int], str], rows: Sequence[int], index: int) -> str
 
 
 def _of_columns(
-    raw: Mapping[str, torch.Tensor | list[Any]], parts: Mapping[str, Part], naming: Naming, listed: Sequence[str]
+    raw: Mapping[str, torch.Tensor | list[Any]],
+    parts: Mapping[str, Part],
+    naming: Naming,
+    listed: Sequence[str],
 ) -> Numbered:
     """Columns of zeros and ones, in the order of the classes."""
     columns = {
-        name: (targets if isinstance(targets, torch.Tensor) else _ones(targets)).long() for name, targets in raw.items()
+        name: (targets if isinstance(targets, torch.Tensor) else _ones(targets)).long()
+        for name, targets in raw.items()
     }
     _alike(columns)
     count = columns["train"].shape[1]
@@ -218,7 +259,9 @@ def _is_binary(targets: torch.Tensor | list[Any]) -> bool:
             targets = _ones(targets)
         except (TypeError, ValueError):
             return False
-    return targets.ndim == 2 and bool(((targets == 0) | (targets == 1) | (targets == IGNORED)).all())
+    return targets.ndim == 2 and bool(
+        ((targets == 0) | (targets == 1) | (targets == IGNORED)).all()
+    )
 
 
 def _classes(
@@ -229,30 +272,46 @@ def _classes(
     *,
     single: bool,
 ) -> Numbered:
-    """Class numbers, int64: names by their order, numbers as they are, unless the data's names say otherwise."""
+    """Class numbers, int64: names by their order, numbers as they are, unless the data's names
+    say otherwise.
+    """
     train = parts["train"]
     if isinstance(next(iter(raw["train"]), None), str):
         _check_few(raw["train"], train, naming)
         classes = of_texts(list(raw["train"]), train.where, naming, listed)
         numbers = {
-            name: torch.tensor([_place(target, classes, parts[name], i) for i, target in enumerate(targets)])
+            name: torch.tensor(
+                [_place(target, classes, parts[name], i) for i, target in enumerate(targets)]
+            )
             for name, targets in raw.items()
         }
     else:
         numbers = {name: _whole(targets, parts[name]) for name, targets in raw.items()}
         if single and _is_one_hot(numbers["train"]):
-            raise OwnError(f"{train.where(-1)}: the targets are one-hot; give the classes' numbers, y.argmax(1)")
+            raise OwnError(
+                f"{train.where(-1)}: the targets are one-hot; give the classes' numbers,"
+                " y.argmax(1)"
+            )
         classes = of_numbers(int(numbers["train"].max()) + 1, train.where, naming, listed)
         for name, targets in numbers.items():
-            _check_range(targets, len(listed) or classes.count, parts[name], of_test=name != "train")
+            _check_range(
+                targets, len(listed) or classes.count, parts[name], of_test=name != "train"
+            )
             numbers[name] = _moved(targets, classes.numbers)
     for name, targets in numbers.items():
         _check_range(targets, classes.count, parts[name], of_test=name != "train")
     seen = numbers["train"][numbers["train"] != IGNORED].unique()  # type: ignore[no-untyped-call]
     if single and len(seen) == 1:
-        only = classes.names[int(seen)] if classes.names and classes.by != "numbered by the data" else int(seen)
+        only = (
+            classes.names[int(seen)]
+            if classes.names and classes.by != "numbered by the data"
+            else int(seen)
+        )
         where = train.where(-1)
-        raise OwnError(f"{where}: all samples are of one class, {only!r}: nothing to learn; add samples of another")
+        raise OwnError(
+            f"{where}: all samples are of one class, {only!r}: nothing to learn; add samples of"
+            " another"
+        )
     return Numbered(numbers, classes.count, classes)
 
 
@@ -269,7 +328,10 @@ def _check_few(targets: torch.Tensor | list[Any], part: Part, naming: Naming) ->
     count = len({normal(target) for target in targets if isinstance(target, str) and target})
     if count > max(10, len(targets) / 2) and not (naming.chosen or naming.named):
         cure = "choose another column or task, or list them with `labels`"
-        raise OwnError(f"{part.where(-1)}: {count} different labels in {len(targets)} samples are no classes; {cure}")
+        raise OwnError(
+            f"{part.where(-1)}: {count} different labels in {len(targets)} samples are no classes;"
+            f" {cure}"
+        )
 
 
 def _place(name: Any, classes: Classes, part: Part, index: int) -> int:
@@ -277,7 +339,9 @@ def _place(name: Any, classes: Classes, part: Part, index: int) -> int:
     if place is not None:
         return place
     if name is None or str(name).strip() == "":
-        raise OwnError(f"{part.where(index)}: there is no target; fill it in, or leave the sample out")
+        raise OwnError(
+            f"{part.where(index)}: there is no target; fill it in, or leave the sample out"
+        )
     hint = did_you_mean(str(name), classes.names) if classes.count <= 50 else ""
     raise OwnError(f"{part.where(index)}: the label {_shown(name)} is not among the classes{hint}")
 
@@ -286,19 +350,27 @@ def _whole(targets: torch.Tensor | list[Any], part: Part) -> torch.Tensor:
     if isinstance(targets, list):
         wrong = next((i for i, each in enumerate(targets) if not _is_number(each)), None)
         if wrong is not None:
-            raise OwnError(f"{part.where(wrong)}: the label {_shown(targets[wrong])} is no class, a name or a number")
+            raise OwnError(
+                f"{part.where(wrong)}: the label {_shown(targets[wrong])} is no class, a name or a"
+                " number"
+            )
         _check_even(targets, part)
         if not targets:
             raise OwnError(
-                f"{part.where(-1)}: there are no targets; add them, name them by `data.target`, or choose another task"
+                f"{part.where(-1)}: there are no targets; add them, name them by `data.target`, or"
+                " choose another task"
             )
         targets = torch.tensor(targets)
     if targets.is_floating_point():
-        wrong_ones = (targets != targets.round()).reshape(len(targets), -1).any(1).nonzero().flatten()
+        wrong_ones = (
+            (targets != targets.round()).reshape(len(targets), -1).any(1).nonzero().flatten()
+        )
         if len(wrong_ones):
             value = targets[wrong_ones[0]].flatten()[0].item()
             cure = "classes are whole numbers; for real ones choose task regression"
-            raise OwnError(f"{part.where(int(wrong_ones[0]))}: the label {value:.6g} is no class: {cure}")
+            raise OwnError(
+                f"{part.where(int(wrong_ones[0]))}: the label {value:.6g} is no class: {cure}"
+            )
     found = targets.long()
     return found[:, 0] if found.ndim == 2 and found.shape[1] == 1 else found
 
@@ -308,7 +380,9 @@ def _is_one_hot(targets: torch.Tensor) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) or (isinstance(value, (list, tuple)) and all(map(_is_number, value)))
+    return isinstance(value, (int, float)) or (
+        isinstance(value, (list, tuple)) and all(map(_is_number, value))
+    )
 
 
 def _check_range(targets: torch.Tensor, classes: int, part: Part, *, of_test: bool) -> None:
@@ -321,7 +395,9 @@ def _check_range(targets: torch.Tensor, classes: int, part: Part, *, of_test: bo
     if value < 0:
         raise OwnError(f"{said}; number classes from 0, and what shall count nowhere {IGNORED}")
     known = "those of the training part are" if of_test else "classes are"
-    raise OwnError(f"{said}: {known} 0 to {classes - 1}; correct it, or name all classes with `labels`")
+    raise OwnError(
+        f"{said}: {known} 0 to {classes - 1}; correct it, or name all classes with `labels`"
+    )
 
 
 def _shown(value: Any) -> str:

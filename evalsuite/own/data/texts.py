@@ -1,4 +1,6 @@
-"""Texts as tokens: with a class, labels, a value or a vector, with a tag for each word, or as running text."""
+"""Texts as tokens: with a class, labels, a value or a vector, with a tag for each word, or as
+running text.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +38,18 @@ class Tokens(Several):
 
 
 def text_columns(table: Table, source: Source) -> tuple[str, ...]:
-    """The columns of text: those that the source names, else one of a usual name; none where features are named."""
+    """The columns of text: those that the source names, else one of a usual name; none where
+    features are named.
+    """
     usual = next((each for each in _TEXTS if each in table.columns), "")
     return source.text or ((usual,) if usual and not source.features else ())
 
 
-def read_texts(tables: Mapping[str, Table], source: Source, kind: Kind, tokenizer: Tokenizer) -> Raw:
-    """`input_ids` and `attention_mask`, and of pairs `token_type_ids`, each (samples, length). Raises OwnError where a
-    text is none, or there are no targets.
+def read_texts(
+    tables: Mapping[str, Table], source: Source, kind: Kind, tokenizer: Tokenizer
+) -> Raw:
+    """`input_ids` and `attention_mask`, and of pairs `token_type_ids`, each (samples, length).
+    Raises OwnError where a text is none, or there are no targets.
     """
     names = text_columns(tables["train"], source)
     if len(names) > 2:
@@ -55,25 +61,32 @@ def read_texts(tables: Mapping[str, Table], source: Source, kind: Kind, tokenize
         found[part] = tokenizer.samples(rows, source.length)
     longest = max(len(ids) for rows in found.values() for ids, _ in rows)
     if not longest:
-        raise OwnError(f"{tables['train'].file}: every text of column {names[0]!r} is empty; name another with `text`")
+        raise OwnError(
+            f"{tables['train'].file}: every text of column {names[0]!r} is empty; name another with"
+            " `text`"
+        )
     parts = {}
     for part, rows in found.items():
         inputs = _padded([ids for ids, _ in rows], longest, tokenizer.padding)
         if len(names) == 2:
             inputs["token_type_ids"] = _table([types for _, types in rows], longest, 0)
-        parts[part] = Part(Tokens(inputs), targets_in(tables[part], source, kind), tables[part].where)
+        parts[part] = Part(
+            Tokens(inputs), targets_in(tables[part], source, kind), tables[part].where
+        )
     labels = class_names(tables["train"], source, kind)
     return Raw(parts, None, tokenizer.vocabulary, labels, said=str(tables["train"].file))
 
 
 def read_tags(tables: Mapping[str, Table], source: Source, tokenizer: Tokenizer) -> Raw:
-    """The same from lists of words; a word's tag stands at its first token, and -100 elsewhere. Raises OwnError where
-    words or tags are no lists, or of different lengths.
+    """The same from lists of words; a word's tag stands at its first token, and -100 elsewhere.
+    Raises OwnError where words or tags are no lists, or of different lengths.
     """
     train = tables["train"]
     name = (source.text or tuple(each for each in _WORDS if each in train.columns))[:1]
     if not name:
-        raise OwnError(f"{train.file}: no column of words; name one with `text`, a list of words in each row")
+        raise OwnError(
+            f"{train.file}: no column of words; name one with `text`, a list of words in each row"
+        )
     tags, rows, flat = {}, {}, {}
     for part, table in tables.items():
         words = column(table, name[0])
@@ -82,7 +95,11 @@ def read_tags(tables: Mapping[str, Table], source: Source, tokenizer: Tokenizer)
             _check_aligned(one, two, table.where(i))
         rows[part] = tokenizer.words(words, source.length)
         places = [i for i, each in enumerate(tags[part]) for _ in each]
-        flat[part] = Part(torch.empty(0), [tag for each in tags[part] for tag in each], partial(_at, table, places))
+        flat[part] = Part(
+            torch.empty(0),
+            [tag for each in tags[part] for tag in each],
+            partial(_at, table, places),
+        )
     labels = class_names(tables["train"], source, "tags")
     tags_found = numbered(flat, "classes", Naming(source.labels), labels)
     numbers = tags_found.targets
@@ -106,10 +123,14 @@ def texts_in(table: Table, name: str) -> list[str]:
     for i, each in enumerate(found):
         if not isinstance(each, str):
             said = f"{str(each)[:40]!r}" if each is not None else "missing"
-            raise OwnError(f"{table.where(i)}: the text of column {name!r} is {said}; give text, or leave it out")
+            raise OwnError(
+                f"{table.where(i)}: the text of column {name!r} is {said}; give text, or leave"
+                " it out"
+            )
         if not each.isascii() and any("\ud800" <= letter <= "\udfff" for letter in each):
             raise OwnError(
-                f"{table.where(i)}: the text of column {name!r} holds half of a surrogate pair; write it anew"
+                f"{table.where(i)}: the text of column {name!r} holds half of a surrogate pair;"
+                " write it anew"
             )
     return found
 
@@ -118,20 +139,26 @@ def _check_aligned(words: Any, tags: Any, where: str) -> None:
     if not isinstance(words, (list, tuple)) or not all(isinstance(each, str) for each in words):
         raise OwnError(f'{where}: the words are no list of texts; write ["a", "b"]')
     if not isinstance(tags, (list, tuple)):
-        raise OwnError(f"{where}: the tags {str(tags)[:40]!r} are no list; give one tag for each word")
+        raise OwnError(
+            f"{where}: the tags {str(tags)[:40]!r} are no list; give one tag for each word"
+        )
     if len(words) != len(tags):
         raise OwnError(f"{where}: {len(words)} words but {len(tags)} tags; give each word one")
 
 
-def _aligned(words: Sequence[Sequence[int | None]], tags: Sequence[Any], numbers: list[int]) -> list[list[int]]:
+def _aligned(
+    words: Sequence[Sequence[int | None]], tags: Sequence[Any], numbers: list[int]
+) -> list[list[int]]:
     """The number of a word's tag at its first token."""
     found, start = [], 0
     for row, given in zip(words, tags, strict=True):
         before = [None, *row[:-1]]
         found.append(
-            [IGNORED if each is None or each == last else numbers[start + each]
-             for each, last in zip(row, before, strict=False)]
-        )  # fmt: skip
+            [
+                IGNORED if each is None or each == last else numbers[start + each]
+                for each, last in zip(row, before, strict=False)
+            ]
+        )
         start += len(given)
     return found
 
@@ -155,24 +182,35 @@ def is_corpus(place: Path) -> bool:
 
 
 def read_corpus(source: Source, tokenizer: Tokenizer) -> Raw:
-    """The text of a file, or of a folder: of WikiText's layout, files named train, valid and test, or all as one.
-    Raises OwnError where it is not UTF-8, some files name a part and others none, or it is shorter than a window.
+    """The text of a file, or of a folder: of WikiText's layout, files named train, valid and test,
+    or all as one. Raises OwnError where it is not UTF-8, some files name a part and others none, or
+    it is shorter than a window.
     """
     place = source.place
     files = [place] if place.is_file() else _files(place)
-    named = {each: part_named(each.relative_to(place).as_posix()) if place.is_dir() else "" for each in files}
+    named = {
+        each: part_named(each.relative_to(place).as_posix()) if place.is_dir() else ""
+        for each in files
+    }
     if any(named.values()) and not all(named.values()):
         odd = next(each for each, part in named.items() if not part)
         known = ", ".join(each.name for each, part in named.items() if part)
-        raise OwnError(f"{odd}: names no part, beside {known}; call it train, validation or test, or move it away")
+        raise OwnError(
+            f"{odd}: names no part, beside {known}; call it train, validation or test, or move it"
+            " away"
+        )
     texts: dict[str, list[str]] = {}
     for file, part in named.items():
         texts.setdefault(part or "train", []).append(_text(file))
-    return windows({part: "\n".join(each) for part, each in texts.items()}, source, tokenizer, str(place))
+    return windows(
+        {part: "\n".join(each) for part, each in texts.items()}, source, tokenizer, str(place)
+    )
 
 
 def read_rows(tables: Mapping[str, Table], source: Source, tokenizer: Tokenizer) -> Raw:
-    """The text of a table's rows, one after the other. Raises OwnError where there is no column of text."""
+    """The text of a table's rows, one after the other. Raises OwnError where there is no column
+    of text.
+    """
     train = tables["train"]
     names = text_columns(train, source)
     if not names:
@@ -182,15 +220,18 @@ def read_rows(tables: Mapping[str, Table], source: Source, tokenizer: Tokenizer)
 
 
 def windows(texts: Mapping[str, str], source: Source, tokenizer: Tokenizer, said: str) -> Raw:
-    """Windows (samples, length) that do not overlap, views of one tensor of tokens; a rest is left out. Raises OwnError
-    where a part has fewer tokens than a window and the next one.
+    """Windows (samples, length) that do not overlap, views of one tensor of tokens; a rest is left
+    out. Raises OwnError where a part has fewer tokens than a window and the next one.
     """
     parts = {}
     for part, text in texts.items():
         tokens = _tokens(text, tokenizer)
         count = (len(tokens) - 1) // source.length
         if count < 1:
-            short = f"the part {part} has {len(tokens)} tokens: fewer than a window of {source.length} and the next"
+            short = (
+                f"the part {part} has {len(tokens)} tokens: fewer than a window of {source.length}"
+                " and the next"
+            )
             raise OwnError(f"{said}: {short}; give more text, or a smaller `length`")
         inputs = tokens[: count * source.length].reshape(count, source.length)
         targets = tokens[1 : count * source.length + 1].reshape(count, source.length)
@@ -203,7 +244,9 @@ def _tokens(text: str, tokenizer: Tokenizer) -> torch.Tensor:
         return torch.from_numpy(np.frombuffer(text.encode(), np.uint8).astype(np.int64))
     pieces, start = [], 0
     while start < len(text):
-        end = text.rfind("\n", start, start + _PIECE) + 1 if start + _PIECE < len(text) else len(text)
+        end = (
+            text.rfind("\n", start, start + _PIECE) + 1 if start + _PIECE < len(text) else len(text)
+        )
         end = end if end > start else start + _PIECE
         pieces.append(text[start:end])
         start = end

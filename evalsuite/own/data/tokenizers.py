@@ -24,24 +24,35 @@ class Bytes:
         return [list(each.encode()) for each in texts]
 
     def samples(self, texts: Sequence[Any], length: int) -> list[tuple[list[int], list[int]]]:
-        """At most `length` tokens of each text, or pair of texts, special ones among them; and the text of each. Bytes
-        of a pair are joined by a line's end.
+        """At most `length` tokens of each text, or pair of texts, special ones among them; and the
+        text of each. Bytes of a pair are joined by a line's end.
         """
         found = []
         for each in texts:
             pair = each if isinstance(each, tuple) else (each,)
-            joined = [(byte, place) for place, text in enumerate(pair) for byte in f"{text}\n".encode()][:-1][:length]
+            joined = [
+                (byte, place) for place, text in enumerate(pair) for byte in f"{text}\n".encode()
+            ][:-1][:length]
             found.append(([byte for byte, _ in joined], [place for _, place in joined]))
         return found
 
-    def words(self, texts: Sequence[Sequence[str]], length: int) -> list[tuple[list[int], list[int | None]]]:
-        """At most `length` tokens of each list of words, and the word of each, None of special ones."""
+    def words(
+        self, texts: Sequence[Sequence[str]], length: int
+    ) -> list[tuple[list[int], list[int | None]]]:
+        """At most `length` tokens of each list of words, and the word of each, None of special
+        ones.
+        """
         found = []
         for each in texts:
             pairs: list[tuple[int, int | None]] = []
             for place, word in enumerate(each):
-                pairs += [*([(32, None)] if place else []), *((byte, place) for byte in word.encode())]
-            found.append(([byte for byte, _ in pairs[:length]], [place for _, place in pairs[:length]]))
+                pairs += [
+                    *([(32, None)] if place else []),
+                    *((byte, place) for byte in word.encode()),
+                ]
+            found.append(
+                ([byte for byte, _ in pairs[:length]], [place for _, place in pairs[:length]])
+            )
         return found
 
 
@@ -61,7 +72,9 @@ class Subwords:
         self._of.enable_truncation(length)
         return [(each.ids, each.type_ids) for each in self._of.encode_batch(list(texts))]
 
-    def words(self, texts: Sequence[Sequence[str]], length: int) -> list[tuple[list[int], list[int | None]]]:
+    def words(
+        self, texts: Sequence[Sequence[str]], length: int
+    ) -> list[tuple[list[int], list[int | None]]]:
         self._of.enable_truncation(length)
         found = self._of.encode_batch([list(each) for each in texts], is_pretokenized=True)
         return [(each.ids, each.word_ids) for each in found]
@@ -71,8 +84,8 @@ Tokenizer = Bytes | Subwords
 
 
 def tokenizer_of(name: str | None, said: str) -> Tokenizer:
-    """The tokenizer of that name: "bytes", a tokenizer.json, a folder, or a name that transformers finds. Raises
-    OwnError: there is none.
+    """The tokenizer of that name: "bytes", a tokenizer.json, a folder, or a name that transformers
+    finds. Raises OwnError: there is none.
     """
     if not name:
         raise OwnError(f"{said}: text needs a tokenizer; {_CURE}")
@@ -94,15 +107,22 @@ def tokenizer_of(name: str | None, said: str) -> Tokenizer:
     try:
         from transformers import AutoTokenizer
 
-        # Without a word on remote code the library asks at the terminal, and runs a folder's own code on a "y".
-        whole = AutoTokenizer.from_pretrained(name, trust_remote_code=False, local_files_only=place.is_dir())
+        # Without a word on remote code the library asks at the terminal, and runs a folder's own
+        # code on a "y".
+        whole = AutoTokenizer.from_pretrained(
+            name, trust_remote_code=False, local_files_only=place.is_dir()
+        )
         found = whole.backend_tokenizer
     except ImportError as error:
-        raise OwnError(f"tokenizer {name!r}: has no tokenizer.json; pip install transformers to read others") from error
+        raise OwnError(
+            f"tokenizer {name!r}: has no tokenizer.json; pip install transformers to read others"
+        ) from error
     except Exception as error:  # the library raises many kinds
         reason = " ".join(str(error).split())[:200]
         raise OwnError(f"tokenizer {name!r}: there is none here ({reason}); {_CURE}") from error
-    return Subwords(found, whole.pad_token_id if whole.pad_token_id is not None else _padding(found, place))
+    return Subwords(
+        found, whole.pad_token_id if whole.pad_token_id is not None else _padding(found, place)
+    )
 
 
 def _padding(of: Any, folder: Path) -> int:
@@ -124,5 +144,7 @@ def _settings(file: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise OwnError(f"{file}: cannot be read as JSON ({error}); {_CURE}") from error
     if not isinstance(settings, dict):
-        raise OwnError(f"{file}: holds {type(settings).__name__}, not an object of settings; {_CURE}")
+        raise OwnError(
+            f"{file}: holds {type(settings).__name__}, not an object of settings; {_CURE}"
+        )
     return settings

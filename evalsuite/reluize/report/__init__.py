@@ -1,1 +1,3 @@
-"""What ReLU-izing brings to a report: before and after the swap, and the hardness that was learnt."""
+"""What ReLU-izing brings to a report: before and after the swap, and the hardness that was
+learnt.
+"""

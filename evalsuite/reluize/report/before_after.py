@@ -1,4 +1,6 @@
-"""The table before and after the swap: what each variant lost by it, and where that leaves it against the baseline."""
+"""The table before and after the swap: what each variant lost by it, and where that leaves it
+against the baseline.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,16 @@ DIRECT, ANNEALED = "gelu-swap", "annealed"
 # Cheaper ways to a ReLU network than learning and hardening lambda: what annealing has to beat.
 REPAIRS = ("swap-refit", "swap-recalibrated", "swap-finetuned", "post-hoc", "hard-switch")
 _RELU_THROUGHOUT = ("hard-switch", "relu")
-COLUMNS = ("variant", "before the swap", "after the swap", "change", "after, Δ to {baseline}", "gap closed", "budget",
-           "seeds")  # fmt: skip
+COLUMNS = (
+    "variant",
+    "before the swap",
+    "after the swap",
+    "change",
+    "after, Δ to {baseline}",
+    "gap closed",
+    "budget",
+    "seeds",
+)
 PLAIN = Scale(1.0, "", "", 2)
 
 
@@ -29,8 +39,8 @@ PLAIN = Scale(1.0, "", "", 2)
 class Quality:
     """The metric that a workload is judged by.
 
-    A change for the worse of less than `tolerance` counts as none; one of `margin` or more matters, and quality is kept
-    where that is excluded. Both are fixed before anything is measured.
+    A change for the worse of less than `tolerance` counts as none; one of `margin` or more matters,
+    and quality is kept where that is excluded. Both are fixed before anything is measured.
     """
 
     metric: str
@@ -60,9 +70,9 @@ QUALITIES = (
 class SwapLine:
     """One variant before and after the swap.
 
-    `change` is after - before, `difference` after - the baseline's after, both paired by seed; `gap_closed` the share
-    of the direct swap's loss against the baseline that this variant does not have. None: there is no such number;
-    where there is no value at all, `reason` says why.
+    `change` is after - before, `difference` after - the baseline's after, both paired by seed;
+    `gap_closed` the share of the direct swap's loss against the baseline that this variant does not
+    have. None: there is no such number; where there is no value at all, `reason` says why.
     """
 
     variant: str
@@ -80,7 +90,8 @@ class SwapLine:
 class SwapTable:
     """The lines of one workload in the recipe's order, and the values after the swap.
 
-    `uses` maps a variant's name in the recipe to the treatment it is; one that is not recorded is its own name.
+    `uses` maps a variant's name in the recipe to the treatment it is; one that is not recorded is
+    its own name.
     """
 
     workload: str
@@ -92,7 +103,9 @@ class SwapTable:
 
     @property
     def repairs(self) -> list[str]:
-        """The variants with values that are repairs, under whatever name and with whatever options."""
+        """The variants with values that are repairs, under whatever name and with whatever
+        options.
+        """
         return [name for name in self.after if (self.uses.get(name) or name) in REPAIRS]
 
     def line(self, variant: str) -> SwapLine | None:
@@ -102,7 +115,9 @@ class SwapTable:
 def swap_tables(measured: Measured, baseline: str) -> list[SwapTable]:
     """A table for each workload of which some network was swapped."""
     steps = {workload: measured.step(workload, ACCURACY) for workload in measured.workloads}
-    tables = [_table(measured, baseline, workload, step) for workload, step in steps.items() if step]
+    tables = [
+        _table(measured, baseline, workload, step) for workload, step in steps.items() if step
+    ]
     return [table for table in tables if table is not None]
 
 
@@ -119,7 +134,9 @@ def _table(measured: Measured, baseline: str, workload: str, step: str) -> SwapT
     lines = []
     for variant in order:
         if variant not in after:
-            lines.append(SwapLine(variant, reason=measured.reason(workload, variant, step, quality.metric)))
+            lines.append(
+                SwapLine(variant, reason=measured.reason(workload, variant, step, quality.metric))
+            )
             continue
         budget = measured.values(workload, variant, TRAIN, "training_budget")
         lines.append(
@@ -128,7 +145,11 @@ def _table(measured: Measured, baseline: str, workload: str, step: str) -> SwapT
                 before=mean_interval(list(before[variant].values())) if variant in before else None,
                 after=mean_interval(list(after[variant].values())),
                 change=seed_difference(after[variant], before.get(variant, {})),
-                difference=None if variant == baseline else seed_difference(after[variant], after.get(baseline, {})),
+                difference=(
+                    None
+                    if variant == baseline
+                    else seed_difference(after[variant], after.get(baseline, {}))
+                ),
                 gap_closed=gap_closed(before, after, variant, baseline, quality),
                 budget=sum(budget.values()) / len(budget) if budget else None,
                 remark="" if variant in before else "no swap",
@@ -137,15 +158,26 @@ def _table(measured: Measured, baseline: str, workload: str, step: str) -> SwapT
     return SwapTable(workload, quality, baseline, tuple(lines), after, measured.uses)
 
 
-def gap_closed(before: Mapping[str, Values], after: Mapping[str, Values], variant: str, baseline: str,
-               quality: Quality) -> Estimate | None:  # fmt: skip
+def gap_closed(
+    before: Mapping[str, Values],
+    after: Mapping[str, Values],
+    variant: str,
+    baseline: str,
+    quality: Quality,
+) -> Estimate | None:
     """(direct swap - variant) / (direct swap - baseline) with Fieller's interval.
 
-    None for the baseline, the direct swap, variants that do not end as ReLU networks, without the values, and where the
-    direct swap is no worse than the baseline: there is no gap then, and the ratio would mean its opposite.
+    None for the baseline, the direct swap, variants that do not end as ReLU networks, without the
+    values, and where the direct swap is no worse than the baseline: there is no gap then, and the
+    ratio would mean its opposite.
     """
     ends_as_relu = variant in before or variant in _RELU_THROUGHOUT
-    if variant in (baseline, DIRECT) or not ends_as_relu or DIRECT not in after or baseline not in after:
+    if (
+        variant in (baseline, DIRECT)
+        or not ends_as_relu
+        or DIRECT not in after
+        or baseline not in after
+    ):
         return None
     swapped, own, reference = after[DIRECT], after[variant], after[baseline]
     seeds = sorted(swapped.keys() & own.keys() & reference.keys())
@@ -158,12 +190,13 @@ def gap_closed(before: Mapping[str, Values], after: Mapping[str, Values], varian
 
 
 def ratio_interval(pairs: Sequence[tuple[float, float]]) -> Estimate | None:
-    """The ratio of the means of paired numerators and denominators; None where the mean denominator is 0.
+    """The ratio of the means of paired numerators and denominators; None where the mean denominator
+    is 0.
 
-    Fieller's interval (1954): all R for which the paired t test does not reject mean(numerator - R denominator) = 0 at
-    5 %. It is exact for normal pairs, needs no replicates beyond the seeds, and says by itself when the denominator is
-    too uncertain to divide by: it is unbounded where that of the denominator contains 0, or for one seed, and then
-    None.
+    Fieller's interval (1954): all R for which the paired t test does not reject mean(numerator - R
+    denominator) = 0 at 5 %. It is exact for normal pairs, needs no replicates beyond the seeds, and
+    says by itself when the denominator is too uncertain to divide by: it is unbounded where that of
+    the denominator contains 0, or for one seed, and then None.
 
     Args:
         pairs: (numerator, denominator), one a seed.
@@ -188,7 +221,8 @@ def ratio_interval(pairs: Sequence[tuple[float, float]]) -> Estimate | None:
     leading, half, constant = below**2 - bb, above * below - ab, above**2 - aa
     if leading <= 0:
         return Estimate(value, None, None, n)
-    root = math.sqrt(max(0.0, half**2 - leading * constant))  # Never negative but by rounding, where leading > 0.
+    # Never negative but by rounding, where leading > 0.
+    root = math.sqrt(max(0.0, half**2 - leading * constant))
     return Estimate(value, (half - root) / leading, (half + root) / leading, n)
 
 
@@ -199,7 +233,9 @@ def table_scale(table: SwapTable) -> Scale:
 
 
 def ratio_text(ratio: Estimate) -> str:
-    """ "0.94 [0.88, 1.01]"; where the gap itself is too uncertain to divide by, no number at all."""
+    """ "0.94 [0.88, 1.01]"; where the gap itself is too uncertain to divide by, no number at
+    all.
+    """
     if ratio.low is None or ratio.high is None:
         return f"{PLAIN.number(ratio.mean)} (one seed)" if ratio.n == 1 else "gap not resolved"
     mean, low, high = (PLAIN.number(each) for each in (ratio.mean, ratio.low, ratio.high))
@@ -214,9 +250,14 @@ def swap_grid(table: SwapTable) -> Grid | None:
     for line in table.lines:
         sheet.add(*_row(line, table, scale))
         sheet.lines.append(_line(line, table))
-    caption = f"{table.workload}, before and after the swap: {table.quality.name} ({scale.label}; {way} is better)"
+    caption = (
+        f"{table.workload}, before and after the swap: {table.quality.name} ({scale.label}; {way}"
+        " is better)"
+    )
     heads = [each.format(**names) for each in COLUMNS]
-    return sheet.grid(f"{table.workload}-swap", caption, heads, notes(__name__)["swap"].format(**names))
+    return sheet.grid(
+        f"{table.workload}-swap", caption, heads, notes(__name__)["swap"].format(**names)
+    )
 
 
 def _row(line: SwapLine, table: SwapTable, scale: Scale) -> tuple[GridCell, ...]:
@@ -230,14 +271,28 @@ def _row(line: SwapLine, table: SwapTable, scale: Scale) -> tuple[GridCell, ...]
         text = ratio_text(line.gap_closed)
         bounded = line.gap_closed.low is not None
         head, _, tail = text.partition(" [") if bounded else (text, "", "")
-        gap = GridCell(head, f"[{tail}" if tail else "", repr(line.gap_closed.mean) if bounded else "",
-                       "" if bounded else "lack")  # fmt: skip
+        gap = GridCell(
+            head,
+            f"[{tail}" if tail else "",
+            repr(line.gap_closed.mean) if bounded else "",
+            "" if bounded else "lack",
+        )
     seeds = GridCell(str(line.after.n), sort=str(line.after.n))
-    budget = GridCell("") if line.budget is None else GridCell(f"{line.budget:.3g}", sort=repr(line.budget))
+    budget = (
+        GridCell("")
+        if line.budget is None
+        else GridCell(f"{line.budget:.3g}", sort=repr(line.budget))
+    )
     return (
-        name, before, _mean(line.after, scale), _difference(line.change, table.quality, scale),
-        _difference(line.difference, table.quality, scale) if line.difference else baseline, gap, budget, seeds,
-    )  # fmt: skip
+        name,
+        before,
+        _mean(line.after, scale),
+        _difference(line.change, table.quality, scale),
+        _difference(line.difference, table.quality, scale) if line.difference else baseline,
+        gap,
+        budget,
+        seeds,
+    )
 
 
 def _mean(estimate: Estimate, scale: Scale) -> GridCell:
@@ -252,15 +307,23 @@ def _difference(estimate: Estimate | None, quality: Quality, scale: Scale) -> Gr
     tone = ""
     if estimate.resolved and not (estimate.constant and quality.unit == "fraction"):
         tone = "worse" if quality.loss(estimate.mean) > 0 else "better"
-    return GridCell(scale.number(estimate.mean, sign=True), bracket(estimate, scale), repr(estimate.mean), tone)
+    return GridCell(
+        scale.number(estimate.mean, sign=True), bracket(estimate, scale), repr(estimate.mean), tone
+    )
 
 
 def _line(line: SwapLine, table: SwapTable) -> dict[str, Any]:
     return {
-        "workload": table.workload, "variant": line.variant, "metric": table.quality.metric,
-        "unit": table.quality.unit, "seeds": line.after.n if line.after else 0,
-        **estimate_columns("before", line.before), **estimate_columns("after", line.after),
-        **estimate_columns("change", line.change), **estimate_columns("difference", line.difference),
-        **estimate_columns("gap_closed", line.gap_closed), "training_budget": line.budget,
+        "workload": table.workload,
+        "variant": line.variant,
+        "metric": table.quality.metric,
+        "unit": table.quality.unit,
+        "seeds": line.after.n if line.after else 0,
+        **estimate_columns("before", line.before),
+        **estimate_columns("after", line.after),
+        **estimate_columns("change", line.change),
+        **estimate_columns("difference", line.difference),
+        **estimate_columns("gap_closed", line.gap_closed),
+        "training_budget": line.budget,
         "reason": line.reason or line.remark,
-    }  # fmt: skip
+    }

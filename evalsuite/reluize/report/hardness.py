@@ -1,4 +1,6 @@
-"""The hardness of layers: what was learnt, whether seeds agree on its order, whether its drift says anything."""
+"""The hardness of layers: what was learnt, whether seeds agree on its order, whether its drift
+says anything.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ _DRIFT = ("learnt_hardness", "hardness_drift", "hardness_spread")
 
 @dataclass(frozen=True)
 class LayerOrder:
-    """Whether the seeds rank the layers alike: mean rho_S over pairs of seeds, or the reason why there is none."""
+    """Whether the seeds rank the layers alike: mean rho_S over pairs of seeds, or the reason why
+    there is none.
+    """
 
     workload: str
     variant: str
@@ -41,9 +45,10 @@ class LayerOrder:
 class Relation:
     """Of one metric with the mean drift of the same networks, over seeds.
 
-    rho_S is turned so that it is positive where the networks whose lambda rose more did better. `p` is of a two-sided
-    permutation test, `p_adjusted` Holm's over all relations of the same `workload` group: single workloads, or `ALL`;
-    `least_adjusted` is what Holm makes of the smallest p values possible.
+    rho_S is turned so that it is positive where the networks whose lambda rose more did better. `p`
+    is of a two-sided permutation test, `p_adjusted` Holm's over all relations of the same
+    `workload` group: single workloads, or `ALL`; `least_adjusted` is what Holm makes of the
+    smallest p values possible.
     """
 
     workload: str
@@ -59,7 +64,9 @@ class Relation:
 
     @property
     def verdict(self) -> str:
-        """ "resolved", "not resolved", `BEYOND` (too few seeds for any adjusted p below 0.05), or the reason."""
+        """ "resolved", "not resolved", `BEYOND` (too few seeds for any adjusted p below 0.05),
+        or the reason.
+        """
         if self.p_adjusted is None or self.least_adjusted is None:
             return self.reason
         if self.least_adjusted > SIGNIFICANT:
@@ -68,9 +75,18 @@ class Relation:
 
 
 def learners(measured: Measured, workload: str) -> list[str]:
-    """The variants that learnt some lambda on a workload: one that only moved it by a schedule has no drift."""
-    drifts = {variant: measured.layers(workload, variant, "hardness_drift") for variant in measured.variants}
-    return [variant for variant, layers in drifts.items() if any(any(each.values()) for each in layers.values())]
+    """The variants that learnt some lambda on a workload: one that only moved it by a schedule
+    has no drift.
+    """
+    drifts = {
+        variant: measured.layers(workload, variant, "hardness_drift")
+        for variant in measured.variants
+    }
+    return [
+        variant
+        for variant, layers in drifts.items()
+        if any(any(each.values()) for each in layers.values())
+    ]
 
 
 def layer_orders(measured: Measured) -> list[LayerOrder]:
@@ -85,15 +101,23 @@ def layer_orders(measured: Measured) -> list[LayerOrder]:
             elif len(seeds) < 2:
                 reason = "not defined: one seed"
             else:
-                rho = agreement({seed: [values[seed] for values in layers.values()] for seed in sorted(seeds)})
+                rho = agreement(
+                    {seed: [values[seed] for values in layers.values()] for seed in sorted(seeds)}
+                )
                 reason = "" if rho else "not defined: a seed with the same lambda in every layer"
             found.append(LayerOrder(workload, variant, len(seeds), len(layers), rho, reason))
     return found
 
 
 def relations(measured: Measured, headlines: Sequence[TextLine]) -> list[Relation]:
-    """Of the headline metrics after training with the mean drift: within each workload, then over all of them."""
-    lines = [line for line in headlines if line.step != TRAIN and line.metric and line.direction != "neutral"]
+    """Of the headline metrics after training with the mean drift: within each workload, then
+    over all of them.
+    """
+    lines = [
+        line
+        for line in headlines
+        if line.step != TRAIN and line.metric and line.direction != "neutral"
+    ]
     learnt = {workload: learners(measured, workload) for workload in measured.workloads}
     single, pooled = [], []
     for variant in measured.variants:
@@ -101,25 +125,35 @@ def relations(measured: Measured, headlines: Sequence[TextLine]) -> list[Relatio
         for line in lines:
             if variant not in learnt[line.workload]:
                 continue
-            drift = mean_by_seed([*measured.layers(line.workload, variant, "hardness_drift").values()])
+            drift = mean_by_seed(
+                [*measured.layers(line.workload, variant, "hardness_drift").values()]
+            )
             values = measured.values(line.workload, variant, line.step, line.metric, line.setting)
             if values:
                 places.append(((line.step, line.metric, line.setting), (line, drift, values)))
                 single.append(_relation(line.workload, variant, [(line, drift, values)]))
-        pooled += [_relation(ALL, variant, found) for found in grouped(places).values() if len(found) > 1]
+        pooled += [
+            _relation(ALL, variant, found) for found in grouped(places).values() if len(found) > 1
+        ]
     single.sort(key=lambda each: measured.workloads.index(each.workload))
     return [*_adjusted(single), *_adjusted(pooled)]
 
 
-def _relation(workload: str, variant: str, found: Sequence[tuple[TextLine, Values, Values]]) -> Relation:
+def _relation(
+    workload: str, variant: str, found: Sequence[tuple[TextLine, Values, Values]]
+) -> Relation:
     first = found[0][0]
     strata = []
     for line, drift, values in found:
         sign = 1.0 if line.direction == Direction.HIGHER.value else -1.0
         seeds = sorted(drift.keys() & values.keys())
         if len(seeds) >= LEAST_SEEDS:
-            strata.append(([drift[seed] for seed in seeds], [sign * values[seed] for seed in seeds]))
-    relation = Relation(workload, variant, first.step, first.metric, first.setting, first.brief, association(strata))
+            strata.append(
+                ([drift[seed] for seed in seeds], [sign * values[seed] for seed in seeds])
+            )
+    relation = Relation(
+        workload, variant, first.step, first.metric, first.setting, first.brief, association(strata)
+    )
     if relation.association is not None:
         return relation
     few = max(len(drift.keys() & values.keys()) for _, drift, values in found)
@@ -130,7 +164,8 @@ def _adjusted(found: Sequence[Relation]) -> list[Relation]:
     tests = [each.association for each in found]
     adjusted, least = (holm(getattr(each, name, None) for each in tests) for name in ("p", "least"))
     return [
-        replace(each, p_adjusted=p, least_adjusted=low) for each, p, low in zip(found, adjusted, least, strict=True)
+        replace(each, p_adjusted=p, least_adjusted=low)
+        for each, p, low in zip(found, adjusted, least, strict=True)
     ]
 
 
@@ -143,7 +178,9 @@ def rho_text(estimate: Estimate) -> str:
 def _cell(estimate: Estimate | None, *, sign: bool = False) -> GridCell:
     if estimate is None:
         return GridCell("")
-    return GridCell(_FINE.number(estimate.mean, sign=sign), bracket(estimate, _FINE), repr(estimate.mean))
+    return GridCell(
+        _FINE.number(estimate.mean, sign=sign), bracket(estimate, _FINE), repr(estimate.mean)
+    )
 
 
 def order_grid(orders: Sequence[LayerOrder]) -> Grid | None:
@@ -156,34 +193,60 @@ def order_grid(orders: Sequence[LayerOrder]) -> Grid | None:
         pairs = each.seeds * (each.seeds - 1) // 2
         sheet.add(each.variant, each.workload, rho, *map(_count, (each.layers, each.seeds, pairs)))
         sheet.lines.append(
-            {"workload": each.workload, "variant": each.variant, "layers": each.layers, "seeds": each.seeds,
-             **estimate_columns("rho", each.agreement), "reason": each.reason}
-        )  # fmt: skip
+            {
+                "workload": each.workload,
+                "variant": each.variant,
+                "layers": each.layers,
+                "seeds": each.seeds,
+                **estimate_columns("rho", each.agreement),
+                "reason": each.reason,
+            }
+        )
     columns = ("variant", "workload", "ρ between seeds", "layers", "seeds", "pairs")
     return sheet.grid("layer-order", "Layer order of the learnt hardness", columns, NOTES["order"])
 
 
 def drift_grid(measured: Measured) -> Grid | None:
-    """Of each layer with a learnt lambda: lambda when learning ended, its change, and its spread over channels."""
+    """Of each layer with a learnt lambda: lambda when learning ended, its change, and its spread
+    over channels.
+    """
     sheet, found = Sheet(), []
     for workload in measured.workloads:
         for variant in learners(measured, workload):
             layers = (measured.layers(workload, variant, metric) for metric in _DRIFT)
             learnt, drifts, spreads = (
-                {layer: mean_interval(list(values.values())) for layer, values in each.items()} for each in layers
+                {layer: mean_interval(list(values.values())) for layer, values in each.items()}
+                for each in layers
             )
-            found += [(layer, variant, workload, learnt[layer], drift, spreads.get(layer))
-                      for layer, drift in drifts.items() if layer in learnt]  # fmt: skip
+            found += [
+                (layer, variant, workload, learnt[layer], drift, spreads.get(layer))
+                for layer, drift in drifts.items()
+                if layer in learnt
+            ]
     channels = any(spread for *_, spread in found)
     for layer, variant, workload, value, drift, spread in found:
         cells = [_cell(value), _cell(drift, sign=True), *[_cell(spread)] * channels]
         sheet.add(layer, variant, workload, *cells, _count(value.n))
         sheet.lines.append(
-            {"workload": workload, "variant": variant, "layer": layer, "seeds": value.n,
-             **estimate_columns("learnt", value), **estimate_columns("drift", drift),
-             **estimate_columns("spread", spread)}
-        )  # fmt: skip
-    columns = ("layer", "variant", "workload", "learnt λ", "drift Δλ", *["spread over channels"] * channels, "seeds")
+            {
+                "workload": workload,
+                "variant": variant,
+                "layer": layer,
+                "seeds": value.n,
+                **estimate_columns("learnt", value),
+                **estimate_columns("drift", drift),
+                **estimate_columns("spread", spread),
+            }
+        )
+    columns = (
+        "layer",
+        "variant",
+        "workload",
+        "learnt λ",
+        "drift Δλ",
+        *["spread over channels"] * channels,
+        "seeds",
+    )
     return sheet.grid("hardness-drift", "Drift of each layer", columns, NOTES["drift"])
 
 
@@ -192,7 +255,9 @@ def _count(number: int) -> GridCell:
 
 
 def relation_grids(relations: Sequence[Relation]) -> list[Grid | None]:
-    """One table over all workloads where there are several, then one for each: rows are metrics, columns variants."""
+    """One table over all workloads where there are several, then one for each: rows are metrics,
+    columns variants.
+    """
     places = dict.fromkeys(each.workload for each in relations)
     return [
         _relation_grid([each for each in relations if each.workload == place], relations)
@@ -208,18 +273,30 @@ def _relation_grid(own: Sequence[Relation], every: Sequence[Relation]) -> Grid |
         sheet.add(label, *(_relation_cell(named.get(variant)) for variant in variants))
     for each in own:
         found = each.association
-        sheet.lines.append({
-            "workload": each.workload, "variant": each.variant, "step": each.step, "metric": each.metric,
-            "setting": each.setting, "workloads": found.strata if found else 0, "n": found.n if found else 0,
-            "rho": found.rho if found else None, "p": found.p if found else None,
-            "smallest_p": found.least if found else None, "p_holm": each.p_adjusted, "verdict": each.verdict,
-        })  # fmt: skip
+        sheet.lines.append(
+            {
+                "workload": each.workload,
+                "variant": each.variant,
+                "step": each.step,
+                "metric": each.metric,
+                "setting": each.setting,
+                "workloads": found.strata if found else 0,
+                "n": found.n if found else 0,
+                "rho": found.rho if found else None,
+                "p": found.p if found else None,
+                "smallest_p": found.least if found else None,
+                "p_holm": each.p_adjusted,
+                "verdict": each.verdict,
+            }
+        )
     tested = [each.workload == ALL for each in every if each.association is not None]
     note = NOTES["relations"].format(single=tested.count(False))
     if any(each.workload == ALL for each in every):
         note += " " + NOTES["pooled relations"].format(pooled=tested.count(True))
     name = f"drift-relations-{'all' if workload == ALL else workload}"
-    return sheet.grid(name, f"Drift and the metrics of the same networks, {workload}", ("metric", *variants), note)
+    return sheet.grid(
+        name, f"Drift and the metrics of the same networks, {workload}", ("metric", *variants), note
+    )
 
 
 def _relation_cell(relation: Relation | None) -> GridCell:
@@ -234,7 +311,9 @@ def _relation_cell(relation: Relation | None) -> GridCell:
 
 
 def relations_told(relations: Sequence[Relation]) -> str:
-    """How many relations are resolved of those that were tested, in a sentence: "0 of 40 tests resolved."."""
+    """How many relations are resolved of those that were tested, in a sentence: "0 of 40 tests
+    resolved.".
+    """
     tested = [each for each in relations if each.association is not None]
     resolved = sum(each.verdict == "resolved" for each in tested)
     beyond = sum(each.verdict == BEYOND for each in tested)

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_SPELLED = {"gelu": "GELU", "relu": "ReLU", "silu": "SiLU", "mish": "Mish", "lambda-gelu": "λ-GELU", "relu2": "ReLU²",
-            "prelu": "PReLU"}  # fmt: skip
+_SPELLED = {
+    "gelu": "GELU",
+    "relu": "ReLU",
+    "silu": "SiLU",
+    "mish": "Mish",
+    "lambda-gelu": "λ-GELU",
+    "relu2": "ReLU²",
+    "prelu": "PReLU",
+}
 # Treatment -> the words, with the activation that it ends with and the one that it begins with.
 _WORDS = {
     "annealed": "annealed to {end}",
@@ -25,7 +32,9 @@ _WORDS = {
 
 
 def called(treatment: str, options: Mapping[str, Any]) -> tuple[str, str]:
-    """A variant in words, and the activation that it ends with; empty for a treatment that is not known here."""
+    """A variant in words, and the activation that it ends with; empty for a treatment that is
+    not known here.
+    """
     if treatment == "lambda-gelu":
         return _WORDS[treatment], "λ-GELU"
     if treatment in _WORDS:

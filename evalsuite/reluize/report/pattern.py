@@ -1,6 +1,8 @@
-"""Whether the paper's pattern is reproduced, and whether annealing beats the cheaper repairs: per workload, computed.
+"""Whether the paper's pattern is reproduced, and whether annealing beats the cheaper repairs: per
+workload, computed.
 
-The pattern (arXiv 2603.21991): the direct swap of GELU for ReLU loses quality, the annealed network keeps it.
+The pattern (arXiv 2603.21991): the direct swap of GELU for ReLU loses quality, the annealed network
+keeps it.
 """
 
 from __future__ import annotations
@@ -38,10 +40,11 @@ _WORDS = {Answer.YES: "reproduced", Answer.NO: "not reproduced", Answer.UNRESOLV
 
 
 def loses(change: Estimate, quality: Quality) -> Answer:
-    """Whether a swap loses: its paired change is resolved and for the worse, by more than `quality.tolerance`.
+    """Whether a swap loses: its paired change is resolved and for the worse, by more than
+    `quality.tolerance`.
 
-    No, where the interval excludes a loss of the tolerance or more. The same loss in every seed is no spread to
-    resolve a fraction of samples by.
+    No, where the interval excludes a loss of the tolerance or more. The same loss in every seed is
+    no spread to resolve a fraction of samples by.
     """
     if _is_loss(change, quality):
         return Answer.YES
@@ -51,8 +54,8 @@ def loses(change: Estimate, quality: Quality) -> Answer:
 def keeps(change: Estimate, quality: Quality) -> Answer:
     """Whether quality is kept: by a swap, or against the baseline.
 
-    Yes, where the interval of the paired loss excludes `quality.margin`, a test of non-inferiority; no, where it does
-    not, and a loss of more than `quality.tolerance` is resolved.
+    Yes, where the interval of the paired loss excludes `quality.margin`, a test of non-inferiority;
+    no, where it does not, and a loss of more than `quality.tolerance` is resolved.
     """
     _, high = _losses(change, quality)
     unspread = change.constant and quality.unit == "fraction" and high >= quality.tolerance
@@ -62,28 +65,54 @@ def keeps(change: Estimate, quality: Quality) -> Answer:
 
 
 def _is_loss(change: Estimate, quality: Quality) -> bool:
-    """Resolved for the worse by more than the tolerance; equal fractions in all seeds resolve nothing."""
+    """Resolved for the worse by more than the tolerance; equal fractions in all seeds resolve
+    nothing.
+    """
     unspread = change.constant and quality.unit == "fraction"
-    return _losses(change, quality)[0] > 0 and quality.loss(change.mean) > quality.tolerance and not unspread
+    return (
+        _losses(change, quality)[0] > 0
+        and quality.loss(change.mean) > quality.tolerance
+        and not unspread
+    )
 
 
 def pattern_finding(table: SwapTable) -> Finding | None:
-    """The answers for a workload and the numbers behind them; None where nothing was swapped directly or annealed."""
+    """The answers for a workload and the numbers behind them; None where nothing was swapped
+    directly or annealed.
+    """
     direct, annealed = table.line(DIRECT), table.line(ANNEALED)
     if direct is None and annealed is None:
         return None
     scale = table_scale(table)
     headline, first = _pattern(table, direct, annealed, scale)
-    closed = [(line.variant, line.gap_closed) for line in table.lines if table.quality.unit == "bits"]
-    head = f"Share of the gap between direct swap and {table.baseline} closed (ratio of means, Fieller 95 % interval): "
-    gaps = sentence(head, (f"{variant} {ratio_text(gap)}" for variant, gap in closed if gap is not None), "; ")
-    return Finding(table.workload, headline, tuple(filter(None, (first, _against_repairs(table, scale), gaps))))
+    closed = [
+        (line.variant, line.gap_closed) for line in table.lines if table.quality.unit == "bits"
+    ]
+    head = (
+        f"Share of the gap between direct swap and {table.baseline} closed (ratio of means, Fieller"
+        " 95 % interval): "
+    )
+    gaps = sentence(
+        head, (f"{variant} {ratio_text(gap)}" for variant, gap in closed if gap is not None), "; "
+    )
+    return Finding(
+        table.workload, headline, tuple(filter(None, (first, _against_repairs(table, scale), gaps)))
+    )
 
 
-def _pattern(table: SwapTable, direct: SwapLine | None, annealed: SwapLine | None, scale: Scale) -> tuple[str, str]:
-    missing = [name for name, line in ((DIRECT, direct), (ANNEALED, annealed)) if line is None or line.change is None]
+def _pattern(
+    table: SwapTable, direct: SwapLine | None, annealed: SwapLine | None, scale: Scale
+) -> tuple[str, str]:
+    missing = [
+        name
+        for name, line in ((DIRECT, direct), (ANNEALED, annealed))
+        if line is None or line.change is None
+    ]
     if direct is None or direct.change is None or annealed is None or annealed.change is None:
-        return "Not asked.", f"{' and '.join(missing)} has no value here, so the pattern cannot be judged."
+        return (
+            "Not asked.",
+            f"{' and '.join(missing)} has no value here, so the pattern cannot be judged.",
+        )
     lost = loses(direct.change, table.quality)
     kept = [(_told("annealed", table, annealed, scale), annealed.change)]
     if annealed.difference is not None:
@@ -91,12 +120,18 @@ def _pattern(table: SwapTable, direct: SwapLine | None, annealed: SwapLine | Non
         kept.append((against, annealed.difference))
     answers = [lost, *(keeps(change, table.quality) for _, change in kept)]
     worst = next((each for each in (Answer.NO, Answer.UNRESOLVED) if each in answers), Answer.YES)
-    parts = [f"{_told('Direct swap', table, direct, scale)}: {_LOSES[lost]}",
-             *(f"{told}: {_kept(change, table.quality, scale)}" for told, change in kept)]  # fmt: skip
+    parts = [
+        f"{_told('Direct swap', table, direct, scale)}: {_LOSES[lost]}",
+        *(f"{told}: {_kept(change, table.quality, scale)}" for told, change in kept),
+    ]
     return f"The paper's pattern is {_WORDS[worst]}.", "; ".join(parts) + "."
 
 
-_LOSES = {Answer.YES: "it loses", Answer.NO: "it does not lose", Answer.UNRESOLVED: "a loss is not resolved"}
+_LOSES = {
+    Answer.YES: "it loses",
+    Answer.NO: "it does not lose",
+    Answer.UNRESOLVED: "a loss is not resolved",
+}
 
 
 def _kept(change: Estimate, quality: Quality, scale: Scale) -> str:
@@ -120,11 +155,16 @@ def _told(head: str, table: SwapTable, line: SwapLine, scale: Scale) -> str:
 
 
 def _against_repairs(table: SwapTable, scale: Scale) -> str:
-    """Annealed against the best repair; intervals are simultaneous, as the best is chosen after seeing the data."""
+    """Annealed against the best repair; intervals are simultaneous, as the best is chosen after
+    seeing the data.
+    """
     own = table.after.get(ANNEALED, {})
     # The values of each repair at the seeds that both have.
-    repairs = {name: common for name in table.repairs
-               if (common := [value for seed, value in table.after[name].items() if seed in own])}  # fmt: skip
+    repairs = {
+        name: common
+        for name in table.repairs
+        if (common := [value for seed, value in table.after[name].items() if seed in own])
+    }
     if not repairs:
         return ""
     level = 1 - (1 - LEVEL) / len(repairs)
@@ -136,7 +176,11 @@ def _against_repairs(table: SwapTable, scale: Scale) -> str:
     verdict = f"Annealing against {best} is not resolved"
     if not (difference.constant and table.quality.unit == "fraction") and (low > 0 or high < 0):
         verdict = f"Annealing is worse than {best}" if low > 0 else f"Annealing beats {best}"
-    of = f"the best of {len(repairs)} repairs by its mean" if len(repairs) > 1 else "the only repair here"
+    of = (
+        f"the best of {len(repairs)} repairs by its mean"
+        if len(repairs) > 1
+        else "the only repair here"
+    )
     how = f"; {100 * level:.3g} % interval" if difference.half_width else ""
     if len(repairs) > 1 and how:
         how += f", Bonferroni over the {len(repairs)}, as the best was chosen on the same test data"
@@ -144,7 +188,9 @@ def _against_repairs(table: SwapTable, scale: Scale) -> str:
 
 
 def _losses(change: Estimate, quality: Quality) -> tuple[float, float]:
-    """The interval of a change as an interval of the loss; NaN, which no number is below or above, without one."""
+    """The interval of a change as an interval of the loss; NaN, which no number is below or
+    above, without one.
+    """
     if change.low is None or change.high is None:
         return math.nan, math.nan
     low, high = sorted((quality.loss(change.low), quality.loss(change.high)))

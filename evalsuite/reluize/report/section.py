@@ -1,4 +1,6 @@
-"""The report's sections on ReLU-izing: before and after the swap, and the learnt hardness with its figures."""
+"""The report's sections on ReLU-izing: before and after the swap, and the learnt hardness with
+its figures.
+"""
 
 from __future__ import annotations
 
@@ -34,18 +36,32 @@ Course = dict[float, dict[int, float]]
 _OF_LAYERS = ("hardness", "learnt_hardness", "hardness_drift", "hardness_spread")
 # Okabe and Ito's colours and some more; black is the baseline's.
 _LOOKS = {
-    "gelu": ("#222222", "o"), "gelu-swap": ("#E69F00", "s"), "lambda-gelu": ("#56B4E9", "^"),
-    "annealed": ("#009E73", "D"), "relu": ("#CC79A7", "v"), "swap-refit": ("#0072B2", "P"),
-    "swap-recalibrated": ("#D55E00", "X"), "swap-finetuned": ("#8C6D1F", "<"), "post-hoc": ("#6A51A3", ">"),
-    "hard-switch": ("#7F7F7F", "h"), "lambda-gelu-swap": ("#0B6E99", "d"), "swish-annealed": ("#6B8E23", "p"),
-    "prelu": ("#A61E4D", "H"), "prelu-swap": ("#F08C7A", "*"),
-}  # fmt: skip
+    "gelu": ("#222222", "o"),
+    "gelu-swap": ("#E69F00", "s"),
+    "lambda-gelu": ("#56B4E9", "^"),
+    "annealed": ("#009E73", "D"),
+    "relu": ("#CC79A7", "v"),
+    "swap-refit": ("#0072B2", "P"),
+    "swap-recalibrated": ("#D55E00", "X"),
+    "swap-finetuned": ("#8C6D1F", "<"),
+    "post-hoc": ("#6A51A3", ">"),
+    "hard-switch": ("#7F7F7F", "h"),
+    "lambda-gelu-swap": ("#0B6E99", "d"),
+    "swish-annealed": ("#6B8E23", "p"),
+    "prelu": ("#A61E4D", "H"),
+    "prelu-swap": ("#F08C7A", "*"),
+}
 
 
 def _swap(run: Run) -> Part:
     tables = swap_tables(run.measured, run.baseline)
     findings = [*filter(None, map(pattern_finding, tables))]
-    return Part.of(findings, map(swap_grid, tables), rule=NOTES["pattern rule"] if findings else "", tables=tables)
+    return Part.of(
+        findings,
+        map(swap_grid, tables),
+        rule=NOTES["pattern rule"] if findings else "",
+        tables=tables,
+    )
 
 
 def _hardness(run: Run) -> Part:
@@ -56,7 +72,10 @@ def _hardness(run: Run) -> Part:
     found = relations(run.measured, run.glances)
     drawings: list[Drawing] = []
     for workload in run.measured.workloads:
-        drawings += [profile_figure(run.measured, workload), order_figure(run.measured, workload, orders)]
+        drawings += [
+            profile_figure(run.measured, workload),
+            order_figure(run.measured, workload, orders),
+        ]
     question = "Does the drift of the hardness go with the metrics of the same networks?"
     findings = [Finding(question, relations_told(found), ())] if found else []
     details = [drift_grid(run.measured), *relation_grids(found)]
@@ -69,11 +88,14 @@ def profile_figure(measured: Measured, workload: str) -> Drawing:
 
     name, title = f"hardness-{workload}", f"Hardness profile, {workload}"
     caption = (
-        "λ of each layer over training (log scale), from the first layer (dark) to the last (light): the mean over "
-        "seeds, and a thin line for each seed. Each panel has its own axis."
+        "λ of each layer over training (log scale), from the first layer (dark) to the last"
+        " (light): the mean over seeds, and a thin line for each seed. Each panel has its own axis."
     )
-    shown = {variant: courses for variant in learners(measured, workload)
-             if (courses := _courses(measured, workload, variant))}  # fmt: skip
+    shown = {
+        variant: courses
+        for variant in learners(measured, workload)
+        if (courses := _courses(measured, workload, variant))
+    }
     if not shown:
         return Drawing(name, title, caption, reason="no variant here learnt a lambda")
     layers = list(dict.fromkeys(layer for courses in shown.values() for layer in courses))
@@ -82,8 +104,15 @@ def profile_figure(measured: Measured, workload: str) -> Drawing:
         for axes, (variant, courses) in zip(figure.grid.flat, shown.items(), strict=False):
             for layer, course in courses.items():
                 _course(axes, course, colours[layer])
-            _log_lambda(axes, [value for course in courses.values() for each in course.values()
-                               for value in each.values()])  # fmt: skip
+            _log_lambda(
+                axes,
+                [
+                    value
+                    for course in courses.values()
+                    for each in course.values()
+                    for value in each.values()
+                ],
+            )
             axes.set_title(variant)
             axes.set_xlim(0, 1)
             axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25", "50", "75", "100 %"])
@@ -92,18 +121,32 @@ def profile_figure(measured: Measured, workload: str) -> Drawing:
             axes.set_ylabel("λ")
         step = -(-len(layers) // _NAMED)
         named = [layer for i, layer in enumerate(layers) if i % step == 0 or i == len(layers) - 1]
-        handles = [Line2D([], [], color=colours[layer], linewidth=2, label=short(layer)) for layer in named]
-        figure.figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), columnspacing=1.2,
-                             handlelength=1.2, title="layer", title_fontsize=8, alignment="left")  # fmt: skip
-    return Drawing(name, title, caption, f"{title}: {', '.join(shown)}; {len(layers)} layers.", figure.svg)
+        handles = [
+            Line2D([], [], color=colours[layer], linewidth=2, label=short(layer)) for layer in named
+        ]
+        figure.figure.legend(
+            handles=handles,
+            loc="outside upper left",
+            ncols=len(handles),
+            columnspacing=1.2,
+            handlelength=1.2,
+            title="layer",
+            title_fontsize=8,
+            alignment="left",
+        )
+    return Drawing(
+        name, title, caption, f"{title}: {', '.join(shown)}; {len(layers)} layers.", figure.svg
+    )
 
 
 def order_figure(measured: Measured, workload: str, orders: Sequence[LayerOrder]) -> Drawing:
-    """The learnt lambda by layer: a line per seed, a panel per variant, with the seeds' agreement on the order."""
+    """The learnt lambda by layer: a line per seed, a panel per variant, with the seeds'
+    agreement on the order.
+    """
     name, title = f"layer-order-{workload}", f"Layer order of the learnt hardness, {workload}"
     caption = (
-        "λ when learning ended, by layer from first to last: a thin line for each seed, the mean in bold. ρ is the "
-        "mean rank correlation between pairs of seeds with its 95 % interval."
+        "λ when learning ended, by layer from first to last: a thin line for each seed, the mean in"
+        " bold. ρ is the mean rank correlation between pairs of seeds with its 95 % interval."
     )
     own = [each for each in orders if each.workload == workload]
     if not own:
@@ -119,7 +162,9 @@ def order_figure(measured: Measured, workload: str, orders: Sequence[LayerOrder]
             axes.text(0, 1.03, told, transform=axes.transAxes, fontsize=7.5, color=MUTED_COLOUR)
         for axes in figure.grid[:, 0]:
             axes.set_ylabel("learnt λ")
-    return Drawing(name, title, caption, f"{title}: {', '.join(each.variant for each in own)}.", figure.svg)
+    return Drawing(
+        name, title, caption, f"{title}: {', '.join(each.variant for each in own)}.", figure.svg
+    )
 
 
 def depth_colours(layers: Sequence[str]) -> dict[str, Any]:
@@ -127,7 +172,9 @@ def depth_colours(layers: Sequence[str]) -> dict[str, Any]:
     import matplotlib as mpl
 
     scale = mpl.colormaps["viridis"]
-    return {layer: scale(0.05 + 0.8 * i / max(1, len(layers) - 1)) for i, layer in enumerate(layers)}
+    return {
+        layer: scale(0.05 + 0.8 * i / max(1, len(layers) - 1)) for i, layer in enumerate(layers)
+    }
 
 
 def _courses(measured: Measured, workload: str, variant: str) -> dict[str, Course]:
@@ -143,7 +190,9 @@ def _course(axes: Any, course: Course, colour: Any) -> None:
     every = sorted(course)
     for seed in sorted({seed for values in course.values() for seed in values}):
         places = [progress for progress in every if seed in course[progress]]
-        axes.plot(places, [course[each][seed] for each in places], color=colour, linewidth=0.6, alpha=0.4)
+        axes.plot(
+            places, [course[each][seed] for each in places], color=colour, linewidth=0.6, alpha=0.4
+        )
     means = [math.fsum(course[each].values()) / len(course[each]) for each in every]
     axes.plot(every, means, color=colour, linewidth=1.5)
 
@@ -153,12 +202,26 @@ def _learnt(axes: Any, layers: Mapping[str, Mapping[int, float]]) -> None:
     colours = depth_colours(names)
     places = range(len(names))
     for seed in sorted({seed for values in layers.values() for seed in values}):
-        axes.plot(places, [layers[name].get(seed, math.nan) for name in names], color=MUTED_COLOUR, linewidth=0.7,
-                  alpha=0.6, marker=".", markersize=3)  # fmt: skip
+        axes.plot(
+            places,
+            [layers[name].get(seed, math.nan) for name in names],
+            color=MUTED_COLOUR,
+            linewidth=0.7,
+            alpha=0.6,
+            marker=".",
+            markersize=3,
+        )
     means = [math.fsum(layers[name].values()) / len(layers[name]) for name in names]
     axes.plot(places, means, color=INK_COLOUR, linewidth=1.3)
     for place, name, mean in zip(places, names, means, strict=True):
-        axes.plot([place], [mean], color=colours[name], marker="o", markersize=5.5, markeredgecolor="white")
+        axes.plot(
+            [place],
+            [mean],
+            color=colours[name],
+            marker="o",
+            markersize=5.5,
+            markeredgecolor="white",
+        )
     step = -(-len(names) // _NAMED)
     shown = list(places)[::step]
     axes.set_xticks(shown, [short(names[place]) for place in shown], fontsize=7)
@@ -168,7 +231,9 @@ def _learnt(axes: Any, layers: Mapping[str, Mapping[int, float]]) -> None:
 
 
 def short(layer: str) -> str:
-    """The last parts of a dotted path, if it is long: "blocks.0.feed_forward.activation" -> "blocks.0…"."""
+    """The last parts of a dotted path, if it is long: "blocks.0.feed_forward.activation" ->
+    "blocks.0…".
+    """
     return layer if len(layer) <= 9 else ".".join(layer.split(".")[:2]) + "…"
 
 
@@ -211,7 +276,12 @@ HARDNESS = Section(
     question="Do seeds agree on which layers want a hard activation?",
     stages=(),
     part=_hardness,
-    terms={"λ": "The hardness of a λ-GELU: 1 is GELU, and the larger it is the closer the activation is to ReLU."},
+    terms={
+        "λ": (
+            "The hardness of a λ-GELU: 1 is GELU, and the larger it is the closer the activation is"
+            " to ReLU."
+        )
+    },
     unlisted=lambda compared: compared["metric"].isin(_OF_LAYERS),
     drawn=(PROFILE,),
 )

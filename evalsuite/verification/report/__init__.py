@@ -1,1 +1,3 @@
-"""What verification brings to a report: verdicts of single samples, and pictures of counterexamples."""
+"""What verification brings to a report: verdicts of single samples, and pictures of
+counterexamples.
+"""

@@ -1,4 +1,6 @@
-"""Counterexamples as pictures: the images that verifiers kept, with the difference that they make."""
+"""Counterexamples as pictures: the images that verifiers kept, with the difference that they
+make.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,12 @@ from evalsuite.results import DamagedResults
 
 
 def counterexample_pictures(folder: Path, metrics: Sequence[str]) -> list[Picture]:
-    """A picture of each radius of the file in `folder`: its first counterexample to a sample that was classified right.
+    """A picture of each radius of the file in `folder`: its first counterexample to a sample that
+    was classified right.
 
     Args:
-        folder: of a job's artefacts; without the file, and of inputs that are no images, there are none.
+        folder: of a job's artefacts; without the file, and of inputs that are no images, there are
+            none.
         metrics: those in whose lines the pictures belong.
 
     Raises:
@@ -34,7 +38,8 @@ def counterexample_pictures(folder: Path, metrics: Sequence[str]) -> list[Pictur
         raise DamagedResults(f"{path}: not JSON ({error}); run the recipe again") from error
     first: dict[float, Mapping[str, Any]] = {}
     for each in entries:
-        # Older files have no clean input, intervals no label; what was wrong from the start needs no picture.
+        # Older files have no clean input, intervals no label; what was wrong from the start needs
+        # no picture.
         if each.get("picture") and each.get("clean_class") == each.get("label", -1):
             first.setdefault(each["eps"], each)
     return [_picture(each, metrics) for each in first.values()]
@@ -53,21 +58,37 @@ def _picture(entry: Mapping[str, Any], metrics: Sequence[str]) -> Picture:
     low = min(clean.min(), found.min())
     span = (max(clean.max(), found.max()) - low) or 1.0
     difference = (found - clean) / span
-    # A power of two that brings the largest difference to between a quarter and half of the scale, but for rounding.
+    # A power of two that brings the largest difference to between a quarter and half of the scale,
+    # but for rounding.
     times = 2.0 ** math.floor(math.log2(0.5 / (float(np.abs(difference).max()) or 0.5)) + 0.01)
     sample, size = entry["sample"], f"{clean.shape[1]} × {clean.shape[0]} pixels"
     shares = ((clean - low) / span, (found - low) / span, 0.5 + times * difference)
-    pixels = [np.rint(255 * each.clip(0, 1)).astype(np.uint8) for each in shares]  # What lies outside is cut off.
+    # What lies outside is cut off.
+    pixels = [np.rint(255 * each.clip(0, 1)).astype(np.uint8) for each in shares]
     before, after = (f"class\N{NO-BREAK SPACE}{entry[name]}" for name in ("clean_class", "class"))
     return Picture(
         metrics=tuple(metrics),
         setting={"eps": str(entry["eps"])},
-        text=f"test sample {sample} is of class {entry['label']}, and an input within ε = {entry['eps']:g} of it is "
-        f"given {after}. Both have one scale, from the least value in them to the greatest.",
-        images=(
-            (f"clean: {before}", f"Test sample {sample} as it is, {size}, given {before}.", pixels[0]),
-            (f"adversarial: {after}", f"The input found near test sample {sample}, given {after}.", pixels[1]),
-            (f"difference ×\N{NO-BREAK SPACE}{times:g}, grey is none",
-             f"The second less the first, times {times:g}, around grey.", pixels[2]),
+        text=(
+            f"test sample {sample} is of class {entry['label']}, and an input within ε ="
+            f" {entry['eps']:g} of it is given {after}. Both have one scale, from the least value"
+            " in them to the greatest."
         ),
-    )  # fmt: skip
+        images=(
+            (
+                f"clean: {before}",
+                f"Test sample {sample} as it is, {size}, given {before}.",
+                pixels[0],
+            ),
+            (
+                f"adversarial: {after}",
+                f"The input found near test sample {sample}, given {after}.",
+                pixels[1],
+            ),
+            (
+                f"difference ×\N{NO-BREAK SPACE}{times:g}, grey is none",
+                f"The second less the first, times {times:g}, around grey.",
+                pixels[2],
+            ),
+        ),
+    )

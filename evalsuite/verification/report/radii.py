@@ -35,7 +35,9 @@ def radius_text(eps: float) -> str:
     return f"{eps:.4g}"
 
 
-def radius_axis(axes: Any, radii: Sequence[float], text: Callable[[float], str] = radius_text) -> None:
+def radius_axis(
+    axes: Any, radii: Sequence[float], text: Callable[[float], str] = radius_text
+) -> None:
     """A tick at each radius, and as many labels as there is room for; the largest has one.
 
     Example: docs/reference.md#figures
@@ -46,15 +48,20 @@ def radius_axis(axes: Any, radii: Sequence[float], text: Callable[[float], str] 
         axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
     every = -(-len(radii) // _MOST_LABELS)
-    labels = [text(each) if (len(radii) - 1 - i) % every == 0 else "" for i, each in enumerate(radii)]
+    labels = [
+        text(each) if (len(radii) - 1 - i) % every == 0 else "" for i, each in enumerate(radii)
+    ]
     axes.set_xticks(radii, labels, fontsize=7)
 
 
 def shifted_radius(radii: Sequence[float], share: float) -> Callable[[float], float]:
-    """What moves a radius by a share of the least distance between two of them, as they lie on their axis.
+    """What moves a radius by a share of the least distance between two of them, as they lie on
+    their axis.
 
     Example: docs/reference.md#figures
     """
     log = is_geometric(radii)
-    shift = share * min((math.log(b / a) if log else b - a for a, b in pairwise(radii)), default=0.0)
+    shift = share * min(
+        (math.log(b / a) if log else b - a for a, b in pairwise(radii)), default=0.0
+    )
     return lambda eps: eps * math.exp(shift) if log else eps + shift

@@ -1,6 +1,7 @@
 """The report's section on networks in float: whether they are as good as the baseline's.
 
-And which layers to give ReLU first: a table for each network whose layers were replaced one after the other.
+And which layers to give ReLU first: a table for each network whose layers were replaced one after
+the other.
 """
 
 from __future__ import annotations
@@ -30,21 +31,28 @@ from evalsuite import (
 from pipelines.accuracy import AT, ORDERS
 
 NOTE = (
-    "The task's first metric on the test data with ReLU in so many layers, mean over seeds ± half the 95 % interval. "
-    "By hardness: first the layer whose gate is the hardest, and so the nearest to ReLU. By sensitivity: first the "
-    "layer whose replacement alone raises the loss on the validation data least. At random: the mean over sets of "
-    "layers. None and all are the same network in every order."
+    "The task's first metric on the test data with ReLU in so many layers, mean over seeds ± half"
+    " the 95 % interval. By hardness: first the layer whose gate is the hardest, and so the nearest"
+    " to ReLU. By sensitivity: first the layer whose replacement alone raises the loss on the"
+    " validation data least. At random: the mean over sets of layers. None and all are the same"
+    " network in every order."
 )
 
 
 def order_grids(run: Run, stage: str) -> list[Grid]:
     """One for each workload of which a network was replaced layer by layer."""
     metrics = [name for name in run.frame["metric"].unique() if str(name).endswith(AT.format(""))]
-    heads = ("network", "layers with ReLU", *(f"by {order}" if order != "random" else "at random" for order in ORDERS))
+    heads = (
+        "network",
+        "layers with ReLU",
+        *(f"by {order}" if order != "random" else "at random" for order in ORDERS),
+    )
     found = []
     for workload in run.workloads:
         sheet = Sheet()
-        for step, variant, metric in product(run.measured.steps(workload, stage), run.variants, metrics):
+        for step, variant, metric in product(
+            run.measured.steps(workload, stage), run.variants, metrics
+        ):
             _add(sheet, run, (workload, variant, step, metric))
         caption = f"{workload}, ReLU in some of the layers"
         if grid := sheet.grid(f"{workload}-partial-swaps", caption, heads, NOTE):
@@ -60,14 +68,28 @@ def _add(sheet: Sheet, run: Run, place: tuple[str, str, str, str]) -> None:
         cells: list[GridCell] = []
         columns: dict[str, Any] = {}
         for order in ORDERS:
-            values = next((run.measured.values(*place, text) for text, each in keys.items()
-                           if each == {"layers": str(layers), "order": order}), {})  # fmt: skip
+            values = next(
+                (
+                    run.measured.values(*place, text)
+                    for text, each in keys.items()
+                    if each == {"layers": str(layers), "order": order}
+                ),
+                {},
+            )
             found = mean_interval(list(values.values())) if values else None
             columns |= estimate_columns(order, found)
             cells.append(_cell(found, percent=unit == "fraction"))
         sheet.add(place[1], str(layers), *cells)
-        sheet.lines.append({"workload": place[0], "variant": place[1], "step": place[2], "metric": place[3],
-                            "layers": layers, **columns})  # fmt: skip
+        sheet.lines.append(
+            {
+                "workload": place[0],
+                "variant": place[1],
+                "step": place[2],
+                "metric": place[3],
+                "layers": layers,
+                **columns,
+            }
+        )
 
 
 def _cell(found: Estimate | None, *, percent: bool) -> GridCell:
@@ -80,13 +102,16 @@ def _cell(found: Estimate | None, *, percent: bool) -> GridCell:
 
 STAGE = "accuracy"
 
-_KNOWN = (("F1 score", "f1_micro", "fraction", 0.005), ("explained variance", "r2", "share", 0.01),
-          ("cosine to the original", "cosine", "cosine", 0.01))  # fmt: skip
+_KNOWN = (
+    ("F1 score", "f1_micro", "fraction", 0.005),
+    ("explained variance", "r2", "share", 0.01),
+    ("cosine to the original", "cosine", "cosine", 0.01),
+)
 
 
 def _accuracy(run: Run, workload: str, variant: str) -> Evidence | None:
-    """Not asked of language models, whose quality is bits per byte: the next token's accuracy is no accuracy beside
-    those of classifiers.
+    """Not asked of language models, whose quality is bits per byte: the next token's accuracy is no
+    accuracy beside those of classifiers.
     """
     rows = run.measured.frame
     language = (rows["workload"] == workload) & (rows["metric"] == "bits_per_byte")
@@ -94,7 +119,9 @@ def _accuracy(run: Run, workload: str, variant: str) -> Evidence | None:
 
 
 def _own_task(run: Run, workload: str, variant: str) -> Evidence | None:
-    """Of a task that no other question knows: its headline, where that is a fraction and better higher."""
+    """Of a task that no other question knows: its headline, where that is a fraction and better
+    higher.
+    """
     step, rows = run.measured.step(workload, STAGE), run.measured.frame
     own = rows[(rows["workload"] == workload) & (rows["step"] == step) & (rows["metric"] != "")]
     known = {"accuracy", "bits_per_byte", "bits_per_token", *(metric for _, metric, *_ in _KNOWN)}
@@ -104,26 +131,53 @@ def _own_task(run: Run, workload: str, variant: str) -> Evidence | None:
     if (first["unit"], first["direction"]) != ("fraction", Direction.HIGHER.value):
         return None
     label = str(first["metric"]).replace("_", " ")
-    return Evidence(paired_test(run, workload, variant, step, (first["metric"],), first["setting"], label))
+    return Evidence(
+        paired_test(run, workload, variant, step, (first["metric"],), first["setting"], label)
+    )
 
 
 SECTION = Section(
     title="Quality in float",
-    question="Is a network of another activation as good as the baseline's, before any toolchain touches it?",
+    question=(
+        "Is a network of another activation as good as the baseline's, before any toolchain"
+        " touches it?"
+    ),
     stages=(STAGE, "export"),
     part=lambda run: Part(grids=order_grids(run, STAGE)),
     endpoints=(
         Endpoint("accuracy in float", _accuracy, "fraction", Direction.HIGHER, 0.005),
-        Endpoint("bits per byte in float", first_step(STAGE, ("bits_per_byte",)), "bits", Direction.LOWER, 0.01),
+        Endpoint(
+            "bits per byte in float",
+            first_step(STAGE, ("bits_per_byte",)),
+            "bits",
+            Direction.LOWER,
+            0.01,
+        ),
         *(
-            Endpoint(f"{name} in float", first_step(STAGE, (metric,)), unit, Direction.HIGHER, margin, instead=True)
+            Endpoint(
+                f"{name} in float",
+                first_step(STAGE, (metric,)),
+                unit,
+                Direction.HIGHER,
+                margin,
+                instead=True,
+            )
             for name, metric, unit, margin in _KNOWN
         ),
-        Endpoint("the task's own share in float", _own_task, "fraction", Direction.HIGHER, 0.005, instead=True),
+        Endpoint(
+            "the task's own share in float",
+            _own_task,
+            "fraction",
+            Direction.HIGHER,
+            0.005,
+            instead=True,
+        ),
     ),
     forms=(
         Form("float", STAGE, ("bits_per_byte", "accuracy", *(metric for _, metric, *_ in _KNOWN))),
-        Form("float", "export", size="model_bytes", times="relative_latency", setting={"batch": "1"}),
+        Form(
+            "float", "export", size="model_bytes", times="relative_latency", setting={"batch": "1"}
+        ),
     ),
     headlines=(
         Headline(STAGE, "bits_per_byte"),

@@ -1,4 +1,6 @@
-"""The report's section on certified robustness, with its figures: accuracy over the radius, and widths by layer."""
+"""The report's section on certified robustness, with its figures: accuracy over the radius, and
+widths by layer.
+"""
 
 from __future__ import annotations
 
@@ -64,21 +66,38 @@ def _part(run: Run) -> Part:
     tables = run.once(bounds_tables)
     if not tables:
         return Part()
-    found, turned, radii = heights(tables, run.screen), heights(tables, turned=True), radius_gaps(tables, run.screen)
-    findings = [overall(tables, found, turned, radii), *(finding(table, found, radii) for table in tables)]
+    found, turned, radii = (
+        heights(tables, run.screen),
+        heights(tables, turned=True),
+        radius_gaps(tables, run.screen),
+    )
+    findings = [
+        overall(tables, found, turned, radii),
+        *(finding(table, found, radii) for table in tables),
+    ]
     drawings: list[Drawing] = []
     for workload in dict.fromkeys(table.workload for table in tables):
         own = [table for table in tables if table.workload == workload]
-        drawings += [*certified_curves(own), *(each for table in own for each in _width_figures(table))]
-    return Part.of(findings, grids(tables, found, radii), details(tables, found), drawings, rule=NOTES["rule"],
-                   tables=tables)  # fmt: skip
+        drawings += [
+            *certified_curves(own),
+            *(each for table in own for each in _width_figures(table)),
+        ]
+    return Part.of(
+        findings,
+        grids(tables, found, radii),
+        details(tables, found),
+        drawings,
+        rule=NOTES["rule"],
+        tables=tables,
+    )
 
 
 def certified_curves(tables: Sequence[BoundsTable]) -> list[Drawing]:
-    """Certified accuracy over eps, a panel per method, with the attack's upper limit: figures of each step.
+    """Certified accuracy over eps, a panel per method, with the attack's upper limit: figures of
+    each step.
 
-    Steps of a workload have figures of their own: their radii, and the norms they are in, may differ. Of many variants
-    there are several figures.
+    Steps of a workload have figures of their own: their radii, and the norms they are in, may
+    differ. Of many variants there are several figures.
     """
     certified = [each for each in tables if each.methods]
     balls = [each.ball for each in certified]
@@ -94,20 +113,33 @@ def certified_curves(tables: Sequence[BoundsTable]) -> list[Drawing]:
 
 def _certified(table: BoundsTable, variants: Sequence[str], name: str, title: str) -> Drawing:
     places = [place for variant, place in table.found if variant in variants]
-    eps = {metric: {place.eps for place in places if place.metric == metric} for metric in (M.CERTIFIED, M.ATTACKED)}
+    eps = {
+        metric: {place.eps for place in places if place.metric == metric}
+        for metric in (M.CERTIFIED, M.ATTACKED)
+    }
     radii = [each for each in table.radii if each in eps[M.CERTIFIED] | eps[M.ATTACKED]]
     caption = NOTES["curves figure"] + " ε is on a log scale." * is_geometric(radii)
     if len(eps[M.CERTIFIED]) < 2:
-        return Drawing(name, title, caption, reason="certified_accuracy needs values at two eps at least")
+        return Drawing(
+            name, title, caption, reason="certified_accuracy needs values at two eps at least"
+        )
     methods = dict.fromkeys(place.method for place in places if place.metric == M.CERTIFIED)
     shown = [(method, M.CERTIFIED, method) for method in methods]
     columns = min(3 if len(radii) <= _FEW_RADII else 2, len(shown))
     tightest = by_tightness(methods)[-1]
-    if len(shown) % columns and any((place.metric, place.method) == (M.UNDECIDED, tightest) for place in places):
+    if len(shown) % columns and any(
+        (place.metric, place.method) == (M.UNDECIDED, tightest) for place in places
+    ):
         shown.append((f"undecided by {tightest}", M.UNDECIDED, tightest))  # There is a place left.
         caption += f" The last panel: what PGD did not break and {tightest} did not prove."
     with panels(
-        len(shown), columns, 2.35 if columns > 2 else 2.6, variants, more=0.3, sharex=True, sharey=True
+        len(shown),
+        columns,
+        2.35 if columns > 2 else 2.6,
+        variants,
+        more=0.3,
+        sharex=True,
+        sharey=True,
     ) as figure:
         for axes, (told, metric, method) in zip(figure.grid.flat, shown, strict=False):
             radius_axis(axes, radii)
@@ -121,25 +153,41 @@ def _certified(table: BoundsTable, variants: Sequence[str], name: str, title: st
             axes.tick_params(labelbottom=True)
         for axes in figure.grid[:, 0]:
             axes.set_ylabel("% of samples")
-    return Drawing(name, title, caption, f"{title}: {len(shown)} methods; the numbers are in the tables.", figure.svg)
+    return Drawing(
+        name,
+        title,
+        caption,
+        f"{title}: {len(shown)} methods; the numbers are in the tables.",
+        figure.svg,
+    )
 
 
 def _points(table: BoundsTable, variants: Sequence[str], metric: str, method: str = "") -> Points:
     places = [(eps, Place(metric, eps, method)) for eps in table.radii]
     return {
-        variant: [(eps, mean) for eps, place in places
-                  if (variant, place) in table.found and (mean := table.compared(variant, place).mean)]
+        variant: [
+            (eps, mean)
+            for eps, place in places
+            if (variant, place) in table.found and (mean := table.compared(variant, place).mean)
+        ]
         for variant in variants
-    }  # fmt: skip
+    }
 
 
 def _curves(axes: Any, points: Points, radii: Sequence[float], *, dashed: bool) -> None:
     known, part = looks(list(points)), 14 if len(points) < 5 else 8
-    for (variant, curve), place in zip(points.items(), shifts(len(points), len(points)), strict=True):
+    for (variant, curve), place in zip(
+        points.items(), shifts(len(points), len(points)), strict=True
+    ):
         if dashed:
             heights = [100 * mean.mean for _, mean in curve]
-            axes.plot([eps for eps, _ in curve], heights, color=known[variant].colour, linestyle=(0, (3, 2)),
-                      linewidth=0.9)  # fmt: skip
+            axes.plot(
+                [eps for eps, _ in curve],
+                heights,
+                color=known[variant].colour,
+                linestyle=(0, (3, 2)),
+                linewidth=0.9,
+            )
         else:
             across = shifted_radius(radii, place / part)
             shown = [(across(eps), mean) for eps, mean in curve]
@@ -147,7 +195,9 @@ def _curves(axes: Any, points: Points, radii: Sequence[float], *, dashed: bool) 
 
 
 def _width_figures(table: BoundsTable) -> list[Drawing]:
-    """Widths by layer at one or two radii, of the tightest method that has them; none where no layer was measured."""
+    """Widths by layer at one or two radii, of the tightest method that has them; none where no
+    layer was measured.
+    """
     methods = table.methods_of(M.LAYER_WIDTH)
     if not methods:
         return []
@@ -155,13 +205,21 @@ def _width_figures(table: BoundsTable) -> list[Drawing]:
     radii = shown_radii(table.radii_of(M.LAYER_WIDTH, method))
 
     def widths(variant: str, eps: float) -> dict[str, Estimate]:
-        found = {each: table.compared(variant, Place(M.LAYER_WIDTH, eps, method, each)).mean for each in table.layers}
+        found = {
+            each: table.compared(variant, Place(M.LAYER_WIDTH, eps, method, each)).mean
+            for each in table.layers
+        }
         return {layer: mean for layer, mean in found.items() if mean is not None}
 
     def draw(variants: Sequence[str], name: str, title: str) -> Drawing:
         with panels(len(radii), len(radii), 2.5, variants, sharey=True) as figure:
             for axes, eps in zip(figure.grid.flat, radii, strict=True):
-                layer_marks(axes, table.layers, {each: widths(each, eps) for each in variants}, looks(variants))
+                layer_marks(
+                    axes,
+                    table.layers,
+                    {each: widths(each, eps) for each in variants},
+                    looks(variants),
+                )
                 name_layers(axes, table.layers, _FITTING)
                 axes.set_xlabel("layer", fontsize=7.5, color=MUTED_COLOUR)
                 axes.set_title(f"ε = {radius_text(eps)}")
@@ -193,20 +251,30 @@ def _radius(run: Run, workload: str, variant: str) -> Evidence | None:
     lacking = variant if not own else table.baseline
     reason = f"{lacking}: {table.reason(lacking, M.RADIUS)}" if not (own and other) else ""
     told = run.measured.settings(workload, variant, table.step, M.RADIUS)
-    setting = next((text for text, keys in told.items() if keys.get("method", "") == place.method), "")
+    setting = next(
+        (text for text, keys in told.items() if keys.get("method", "") == place.method), ""
+    )
     label = f"mean over the samples, {place.method}, {table.ball}"
     return Evidence(Contrast(label, own, other, reason, place=(table.step, M.RADIUS, setting)))
 
 
 def _certified_more(run: Run, workload: str, variant: str) -> Evidence | None:
-    """How much higher the certified curve of the tightest method lies, and each of its ε; of runs without radii."""
+    """How much higher the certified curve of the tightest method lies, and each of its ε; of
+    runs without radii.
+    """
     tables = run.once(bounds_tables)
     table = first_table(tables, workload)
     if table is None or any(each.radius_place for each in tables):
         return None
     places = [Place(M.CERTIFIED, eps, table.tightest) for eps in table.radii]
-    family = [Contrast(f"ε = {radius_text(place.eps or 0.0)}", table.values(variant, place),
-                       table.values(table.baseline, place)) for place in places]  # fmt: skip
+    family = [
+        Contrast(
+            f"ε = {radius_text(place.eps or 0.0)}",
+            table.values(variant, place),
+            table.values(table.baseline, place),
+        )
+        for place in places
+    ]
     if len(family) == 1:
         return Evidence(family[0])
     area = height(table, table.tightest, variant)
@@ -218,7 +286,9 @@ def _attacked(run: Run, workload: str, variant: str) -> Evidence | None:
     """What the attack did not break, the mean over the radii, and each of them."""
     tables = run.once(bounds_tables)
     table = first_table(tables, workload)
-    if table is None or not any(place.metric == M.ATTACKED for each in tables for _, place in each.found):
+    if table is None or not any(
+        place.metric == M.ATTACKED for each in tables for _, place in each.found
+    ):
         return None
     tests = []
     for eps in table.radii:
@@ -228,18 +298,25 @@ def _attacked(run: Run, workload: str, variant: str) -> Evidence | None:
         reason = "" if own and other else f"{lacking}: {table.reason(lacking, M.ATTACKED)}"
         tests.append(Contrast(f"ε = {radius_text(eps)}", own, other, reason))
     if not tests:
-        return Evidence(Contrast("mean over ε, PGD", reason=f"{variant}: {table.reason(variant, M.ATTACKED)}"))
+        return Evidence(
+            Contrast("mean over ε, PGD", reason=f"{variant}: {table.reason(variant, M.ATTACKED)}")
+        )
     return Evidence(replace(mean_test(tests), label=f"mean over ε, PGD, {table.ball}"), tests)
 
 
 def _layers(compared: pd.DataFrame) -> pd.Series[bool]:
     """Lines of single layers, which have a figure and tables."""
-    return compared["metric"].isin((M.LAYER_WIDTH, M.LAYER_UNSTABLE, M.LAYER_OFF)) & (compared["stage"] == STAGE)
+    return compared["metric"].isin((M.LAYER_WIDTH, M.LAYER_UNSTABLE, M.LAYER_OFF)) & (
+        compared["stage"] == STAGE
+    )
 
 
 SECTION = Section(
     title="Certified robustness",
-    question="For how many samples does bound propagation prove that no input near them is another class?",
+    question=(
+        "For how many samples does bound propagation prove that no input near them is another"
+        " class?"
+    ),
     stages=(STAGE,),
     part=_part,
     endpoints=(
@@ -248,15 +325,26 @@ SECTION = Section(
         Endpoint(OVER_RADII, _certified_more, "fraction", Direction.HIGHER, 0.01, instead=True),
         Endpoint("accuracy under attack", _attacked, "fraction", Direction.HIGHER, 0.01),
     ),
-    headlines=tuple(Headline(STAGE, metric, wanted=("method", TIGHTNESS[::-1])) for metric in (M.RADIUS, M.CERTIFIED)),
+    headlines=tuple(
+        Headline(STAGE, metric, wanted=("method", TIGHTNESS[::-1]))
+        for metric in (M.RADIUS, M.CERTIFIED)
+    ),
     terms={
-        "certified accuracy": "The share of test samples whose class is proven for every input of a ball around them.",
-        "PGD accuracy": "The share of test samples whose class an attack by projected gradient descent did not change: "
-        "an upper limit of what is robust.",
-        "certified radius": "The radius of the largest ball around a sample in which its class was proven.",
+        "certified accuracy": (
+            "The share of test samples whose class is proven for every input of a ball around them."
+        ),
+        "PGD accuracy": (
+            "The share of test samples whose class an attack by projected gradient descent did not"
+            " change: an upper limit of what is robust."
+        ),
+        "certified radius": (
+            "The radius of the largest ball around a sample in which its class was proven."
+        ),
         "alpha-CROWN": NOTES["alpha-CROWN"],
         "ε": "The radius of a ball around a sample, in the unit of the inputs.",
-        "unstable neuron": "One whose input may be of either sign in a ball: where a ReLU is not linear.",
+        "unstable neuron": (
+            "One whose input may be of either sign in a ball: where a ReLU is not linear."
+        ),
     },
     spelled={"pgd": "PGD"},
     kept=_layers,

@@ -1,6 +1,8 @@
-"""Certified robustness of each variant: its bounds steps by radius, method and layer, each paired with the baseline.
+"""Certified robustness of each variant: its bounds steps by radius, method and layer, each paired
+with the baseline.
 
-And what a variant gains over the baseline as one number: mean certified radius, and mean height of its curve.
+And what a variant gains over the baseline as one number: mean certified radius, and mean height of
+its curve.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from typing import Any
 
@@ -54,14 +56,26 @@ _NEITHER = (M.UNDECIDED, M.UNSTABLE, M.LAYER_UNSTABLE, M.LAYER_OFF, M.SECONDS, M
 _WAYS = {M.WIDTH: -1, M.LAYER_WIDTH: -1, **dict.fromkeys(_NEITHER, 0)}
 METRICS = (M.CERTIFIED, M.ATTACKED, M.RADIUS, M.MEDIAN, M.CLEAN, *_WAYS)
 # From loose to tight.
-TIGHTNESS = ("graph-ibp", "ibp", "forward", "crown-ibp", "graph-zonotope", "graph-crown", "crown", "alpha-crown")
-AVERAGE, OVER_RADII = "mean certified radius", "certified accuracy"  # Questions: by radii, else by their curve.
+TIGHTNESS = (
+    "graph-ibp",
+    "ibp",
+    "forward",
+    "crown-ibp",
+    "graph-zonotope",
+    "graph-crown",
+    "crown",
+    "alpha-crown",
+)
+# Questions: by radii, else by their curve.
+AVERAGE, OVER_RADII = "mean certified radius", "certified accuracy"
 ATTACK = "pgd"  # Stands for the curve of what the attack did not break.
 
 
 @dataclass(frozen=True)
 class Place:
-    """Which number of a bounds step: `eps` is None where it is of all radii, `layer` empty where of none."""
+    """Which number of a bounds step: `eps` is None where it is of all radii, `layer` empty where
+    of none.
+    """
 
     metric: str
     eps: float | None = None
@@ -73,9 +87,9 @@ class Place:
 class BoundsTable(StepTable):
     """One bounds step of one workload; also one of which every job failed.
 
-    `methods` go from loose to tight, `radii` from small to large; both are empty where no job gave a value. `norm` is
-    that of the balls. `after` names the step whose networks are measured, empty for networks as trained. `label` tells
-    the table from the others of the report.
+    `methods` go from loose to tight, `radii` from small to large; both are empty where no job gave
+    a value. `norm` is that of the balls. `after` names the step whose networks are measured, empty
+    for networks as trained. `label` tells the table from the others of the report.
     """
 
     step: str
@@ -90,7 +104,9 @@ class BoundsTable(StepTable):
 
     @cached_property
     def methods(self) -> tuple[str, ...]:
-        return tuple(by_tightness({place.method for _, place in self.found if place.metric == M.CERTIFIED}))
+        return tuple(
+            by_tightness({place.method for _, place in self.found if place.metric == M.CERTIFIED})
+        )
 
     @cached_property
     def radii(self) -> tuple[float, ...]:
@@ -114,11 +130,18 @@ class BoundsTable(StepTable):
         return tuple(dict.fromkeys(place.layer for _, place in self.found if place.layer))
 
     def methods_of(self, metric: str) -> list[str]:
-        return [each for each in by_tightness({place.method for _, place in self.found if place.metric == metric})
-                if each]  # fmt: skip
+        return [
+            each
+            for each in by_tightness(
+                {place.method for _, place in self.found if place.metric == metric}
+            )
+            if each
+        ]
 
     def radii_of(self, metric: str, method: str) -> list[float]:
-        own = {place.eps for _, place in self.found if (place.metric, place.method) == (metric, method)}
+        own = {
+            place.eps for _, place in self.found if (place.metric, place.method) == (metric, method)
+        }
         return sorted(each for each in own if each is not None)
 
     @property
@@ -129,17 +152,27 @@ class BoundsTable(StepTable):
 
     @property
     def remarks(self) -> list[str]:
-        """What the stage says of accuracies and radii that it gave, such as properties not tried in time and radii that
-        end at the grid's end; remarks that differ in numbers alone are one.
+        """What the stage says of accuracies and radii that it gave, such as properties not tried in
+        time and radii that end at the grid's end; remarks that differ in numbers alone are one.
         """
         rows = self.measured.frame
-        rows = rows[(rows["workload"] == self.workload) & (rows["step"] == self.step) & rows["value"].notna()]
+        rows = rows[
+            (rows["workload"] == self.workload)
+            & (rows["step"] == self.step)
+            & rows["value"].notna()
+        ]
         rows = rows[rows["metric"].isin((M.CERTIFIED, M.ATTACKED, M.RADIUS))]
-        told = rows.loc[rows["reason"] != "", ["variant", "metric", "reason"]].itertuples(index=False, name=None)
-        found = grouped(((metric, re.sub(r"[0-9]+", "0", text)), f"{name}: {text}") for name, metric, text in told)
+        told = rows.loc[rows["reason"] != "", ["variant", "metric", "reason"]].itertuples(
+            index=False, name=None
+        )
+        found = grouped(
+            ((metric, re.sub(r"[0-9]+", "0", text)), f"{name}: {text}")
+            for name, metric, text in told
+        )
         totals = rows["metric"].value_counts()
         return [
-            f"{len(told)} of {totals[name]} values of {name.replace('_', ' ')} have a remark like this: {told[0]}."
+            f"{len(told)} of {totals[name]} values of {name.replace('_', ' ')} have a remark like"
+            f" this: {told[0]}."
             for (name, _), told in found.items()
         ]
 
@@ -156,50 +189,100 @@ class BoundsTable(StepTable):
         return dict(own or {})
 
     def compared(self, variant: str, place: Place) -> Compared:
-        magnitude = 1.0 if place.metric == M.UNDECIDED else None  # It is itself a difference of fractions.
-        return self.pair(variant, lambda name: self.values(name, place), lambda name: self.reason(name, place.metric),
-                         _WAYS.get(place.metric, 1), magnitude)  # fmt: skip
+        # It is itself a difference of fractions.
+        magnitude = 1.0 if place.metric == M.UNDECIDED else None
+        return self.pair(
+            variant,
+            lambda name: self.values(name, place),
+            lambda name: self.reason(name, place.metric),
+            _WAYS.get(place.metric, 1),
+            magnitude,
+        )
 
-    def numbers(self, sheet: Sheet, rows: Iterable[tuple[Sequence[GridCell | str], Place]],
-                scale: Scale | str = "fraction", show: Callable[..., GridCell] = compared_cell) -> None:  # fmt: skip
-        """Rows of one number of each variant, with their exact numbers; none where no variant has it."""
+    def numbers(
+        self,
+        sheet: Sheet,
+        rows: Iterable[tuple[Sequence[GridCell | str], Place]],
+        scale: Scale | str = "fraction",
+        show: Callable[..., GridCell] = compared_cell,
+    ) -> None:
+        """Rows of one number of each variant, with their exact numbers; none where no variant
+        has it.
+        """
         for heads, place in rows:
             cells = [self.compared(name, place) for name in self.variants]
-            self.row(sheet, heads, cells, scale, show, lambda cell, place=place: self.line(place, cell))  # type: ignore[misc]
+            self.row(sheet, heads, cells, scale, show, partial(self.line, place))
 
     def line(self, place: Place, cell: Compared) -> dict[str, Any]:
-        """The numbers of a cell, not rounded, with where they are from, as a row of the table's data file."""
+        """The numbers of a cell, not rounded, with where they are from, as a row of the table's
+        data file.
+        """
         return {
-            "workload": self.workload, "step": self.step, "norm": self.norm, "after": self.after,
-            "metric": place.metric, "eps": place.eps, "method": place.method, "layer": place.layer,
-            "variant": cell.variant, "baseline": self.baseline, **compared_columns(cell),
+            "workload": self.workload,
+            "step": self.step,
+            "norm": self.norm,
+            "after": self.after,
+            "metric": place.metric,
+            "eps": place.eps,
+            "method": place.method,
+            "layer": place.layer,
+            "variant": cell.variant,
+            "baseline": self.baseline,
+            **compared_columns(cell),
             **estimate_columns("ratio", cell.ratio),
-        }  # fmt: skip
+        }
 
 
 def by_tightness(methods: Iterable[str]) -> list[str]:
     """From loose to tight; methods of other stages come first, by name."""
-    return sorted(methods, key=lambda each: (TIGHTNESS.index(each) if each in TIGHTNESS else -1, each))
+    return sorted(
+        methods, key=lambda each: (TIGHTNESS.index(each) if each in TIGHTNESS else -1, each)
+    )
 
 
 def bounds_tables(run: Run) -> list[BoundsTable]:
     measured, made = run.measured, []
-    for workload, step in [(each, step) for each in measured.workloads for step in measured.steps(each, STAGE)]:
+    for workload, step in [
+        (each, step) for each in measured.workloads for step in measured.steps(each, STAGE)
+    ]:
         found: dict[tuple[str, Place], Values] = {}
         norms = []
         for variant, metric in product(measured.variants, METRICS):
             for text, keys in measured.settings(workload, variant, step, metric).items():
                 eps = number_of(keys.get("eps"))
-                place = Place(metric, None if math.isnan(eps) else eps, keys.get("method", ""), keys.get("layer", ""))
+                place = Place(
+                    metric,
+                    None if math.isnan(eps) else eps,
+                    keys.get("method", ""),
+                    keys.get("layer", ""),
+                )
                 found[variant, place] = measured.values(workload, variant, step, metric, text)
                 norms += [keys["norm"]] if "norm" in keys else []
-        norms.append(str(measured.options[step].get("norm") or "linf"))  # Of a step without a value.
-        made.append(BoundsTable(measured=measured, workload=workload, baseline=run.baseline, step=step, label=workload,
-                                norm=norms[0], after=run.record.after.get(step, ""), found=found))  # fmt: skip
-    # Labels tell tables apart: workload, norm, what the step follows, and its name where these are not enough.
+        # Of a step without a value.
+        norms.append(str(measured.options[step].get("norm") or "linf"))
+        made.append(
+            BoundsTable(
+                measured=measured,
+                workload=workload,
+                baseline=run.baseline,
+                step=step,
+                label=workload,
+                norm=norms[0],
+                after=run.record.after.get(step, ""),
+                found=found,
+            )
+        )
+    # Labels tell tables apart: workload, norm, what the step follows, and its name where these are
+    # not enough.
     counts = Counter(each.workload for each in made)
-    told = [[each.workload, *[each.ball] * (each.norm == "l2" or counts[each.workload] > 1),
-             *[f"after {each.after}"] * bool(each.after)] for each in made]  # fmt: skip
+    told = [
+        [
+            each.workload,
+            *[each.ball] * (each.norm == "l2" or counts[each.workload] > 1),
+            *[f"after {each.after}"] * bool(each.after),
+        ]
+        for each in made
+    ]
     every = labels(told, [each.step for each in made])
     return [replace(each, label=label) for each, label in zip(made, every, strict=True)]
 
@@ -211,9 +294,11 @@ def first_table(tables: Sequence[BoundsTable], workload: str) -> BoundsTable | N
 
 @dataclass(frozen=True, kw_only=True)
 class RadiusGap(Area):
-    """Of the mean certified radius of one variant on one table, the section's primary number: in the input's units.
+    """Of the mean certified radius of one variant on one table, the section's primary number: in
+    the input's units.
 
-    `p_holm` is the decision matrix's; of what it does not ask, Holm's over such radii of the same norm in the report.
+    `p_holm` is the decision matrix's; of what it does not ask, Holm's over such radii of the same
+    norm in the report.
     """
 
     table: BoundsTable
@@ -233,20 +318,27 @@ class RadiusGap(Area):
 
 @dataclass(frozen=True, kw_only=True)
 class Height(Area):
-    """Of the curve of a method; the least and greatest radius are its ends. Holm's p is of a `family`."""
+    """Of the curve of a method; the least and greatest radius are its ends. Holm's p is of a
+    `family`.
+    """
 
     table: BoundsTable
     method: str
 
     @property
     def family(self) -> tuple[str, str]:
-        """Method and norm: each method asks the same question with another tool, another norm asks another question."""
+        """Method and norm: each method asks the same question with another tool, another norm
+        asks another question.
+        """
         return self.method, self.table.norm
 
 
-def _decided(screen: Screen | None, tables: Sequence[BoundsTable], question: str
-             ) -> Callable[[RadiusGap | Height], float | None]:  # fmt: skip
-    """The p value by which the decision matrix reads a number of a table; None of what it does not ask."""
+def _decided(
+    screen: Screen | None, tables: Sequence[BoundsTable], question: str
+) -> Callable[[RadiusGap | Height], float | None]:
+    """The p value by which the decision matrix reads a number of a table; None of what it does
+    not ask.
+    """
 
     def known(each: RadiusGap | Height) -> float | None:
         cell = (screen or {}).get((question, each.table.workload, each.variant))
@@ -258,16 +350,30 @@ def _decided(screen: Screen | None, tables: Sequence[BoundsTable], question: str
 
 def radius_gaps(tables: Sequence[BoundsTable], screen: Screen | None = None) -> list[RadiusGap]:
     """One for each table with radii and each variant but the baseline."""
-    cells = [(table, table.compared(name, table.radius_place)) for table in tables if table.radius_place
-             for name in table.others]  # fmt: skip
-    found = [RadiusGap(variant=cell.variant, values=cell.values, other=cell.other, reason=cell.reason, table=table)
-             for table, cell in cells]  # fmt: skip
+    cells = [
+        (table, table.compared(name, table.radius_place))
+        for table in tables
+        if table.radius_place
+        for name in table.others
+    ]
+    found = [
+        RadiusGap(
+            variant=cell.variant,
+            values=cell.values,
+            other=cell.other,
+            reason=cell.reason,
+            table=table,
+        )
+        for table, cell in cells
+    ]
     return holm_areas(found, lambda each: each.table.norm, _decided(screen, tables, AVERAGE))
 
 
-def heights(tables: Sequence[BoundsTable], screen: Screen | None = None, *, turned: bool = False) -> list[Height]:
-    """One for each table, method and variant but the baseline, and of PGD's curve; Holm's p within each family, but
-    what the screen asks has its p.
+def heights(
+    tables: Sequence[BoundsTable], screen: Screen | None = None, *, turned: bool = False
+) -> list[Height]:
+    """One for each table, method and variant but the baseline, and of PGD's curve; Holm's p within
+    each family, but what the screen asks has its p.
 
     `turned`: over the other axis, see `height`.
     """
@@ -282,28 +388,45 @@ def heights(tables: Sequence[BoundsTable], screen: Screen | None = None, *, turn
         for variant in table.others
     ]
     known = _decided(screen, tables, OVER_RADII)
-    return holm_areas(found, lambda each: each.family,
-                      lambda each: known(each) if each.method == each.table.tightest else None)  # fmt: skip
+    return holm_areas(
+        found,
+        lambda each: each.family,
+        lambda each: known(each) if each.method == each.table.tightest else None,
+    )
 
 
 def height(table: BoundsTable, method: str, variant: str, *, turned: bool = False) -> Height:
-    """How much higher a variant's curve lies, over the logarithm of the radius where the radii are geometric.
+    """How much higher a variant's curve lies, over the logarithm of the radius where the radii are
+    geometric.
 
-    `turned` takes the radius where that is its logarithm, and the reverse: a mean height depends on the axis. The
-    scale is the grid's own: the recipe spaces radii as it wants them weighed. Over a geometric grid an area over the
-    radius itself would be the largest radius's for the most part, where little is certified of any network.
+    `turned` takes the radius where that is its logarithm, and the reverse: a mean height depends on
+    the axis. The scale is the grid's own: the recipe spaces radii as it wants them weighed. Over a
+    geometric grid an area over the radius itself would be the largest radius's for the most part,
+    where little is certified of any network.
     """
     metric, of = (M.ATTACKED, "") if method == ATTACK else (M.CERTIFIED, method)
     told = {
-        "own": table.reason(variant, metric), "other": f"the baseline has no curve of {method}",
-        "seed": "no seed in common with the baseline", "range": "one radius is no curve",
+        "own": table.reason(variant, metric),
+        "other": f"the baseline has no curve of {method}",
+        "seed": "no seed in common with the baseline",
+        "range": "one radius is no curve",
         "point": "one radius is no curve",
-    }  # fmt: skip
+    }
 
     def curve(name: str) -> dict[float, dict[int, Point]]:
-        return {eps: {seed: (eps, value) for seed, value in table.values(name, Place(metric, eps, of)).items()}
-                for eps in table.radii}  # fmt: skip
+        return {
+            eps: {
+                seed: (eps, value)
+                for seed, value in table.values(name, Place(metric, eps, of)).items()
+            }
+            for eps in table.radii
+        }
 
     found = Height(variant=variant, table=table, method=method)
-    return measured_area(found, curve(variant), curve(table.baseline), told.__getitem__,
-                         logarithmic=table.logarithmic != turned)  # fmt: skip
+    return measured_area(
+        found,
+        curve(variant),
+        curve(table.baseline),
+        told.__getitem__,
+        logarithmic=table.logarithmic != turned,
+    )

@@ -1,8 +1,10 @@
-"""Hidden layers behind a norm, as in transformers: two linear layers with an activation between, in any network.
+"""Hidden layers behind a norm, as in transformers: two linear layers with an activation between, in
+any network.
 
-What a LayerNorm gives before its weight lies in a ball, whatever it is given: d entries whose sum is 0, and whose
-squares sum up to less than d. So what a linear layer makes of it has bounds in closed form, by Cauchy and Schwarz, that
-hold for every input of the network: of text as of pictures.
+What a LayerNorm gives before its weight lies in a ball, whatever it is given: d entries whose sum
+is 0, and whose squares sum up to less than d. So what a linear layer makes of it has bounds in
+closed form, by Cauchy and Schwarz, that hold for every input of the network: of text as of
+pictures.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ _ROUNDED = 64 * torch.finfo(torch.float64).eps
 
 
 def read_behind_norms(module: nn.Module, example: Inputs) -> tuple[Layers, list[UnitBounds]]:
-    """The hidden layers of a network that is no chain, and bounds of what activations take: infinite without a norm.
+    """The hidden layers of a network that is no chain, and bounds of what activations take:
+    infinite without a norm.
 
     Raises:
         Unsupported: the network cannot be read, or no activation stands between two linear layers.
@@ -41,13 +44,30 @@ def read_behind_norms(module: nn.Module, example: Inputs) -> tuple[Layers, list[
             continue
         (producer, layer), consumer = found
         norm = _norm_before(module, producer)
-        anything = [torch.full((1, layer.out_features), end, dtype=torch.float64) for end in (-inf, inf)]
+        anything = [
+            torch.full((1, layer.out_features), end, dtype=torch.float64) for end in (-inf, inf)
+        ]
         name, reached = ("", anything) if norm is None else (norm[0], _reached(norm[1], layer))
         shape, place = (layer.out_features,), (str(producer.target), str(consumer.target))
-        hidden.append(Hidden(len(bounds), place[0], (), path, relu[path], (), place[1], shape, plain=True, norm=name))
+        hidden.append(
+            Hidden(
+                len(bounds),
+                place[0],
+                (),
+                path,
+                relu[path],
+                (),
+                place[1],
+                shape,
+                plain=True,
+                norm=name,
+            )
+        )
         bounds.append(UnitBounds(path, *reached))
     if not hidden:
-        raise Unsupported("no activation stands between two linear layers alone: no units to remove")
+        raise Unsupported(
+            "no activation stands between two linear layers alone: no units to remove"
+        )
     return Layers(hidden, kept_whole, sum(each.units for each in hidden), chain=False), bounds
 
 
@@ -58,21 +78,29 @@ def _layer(module: nn.Module, node: object) -> nn.Module | None:
     return dict(module.named_modules()).get(str(node.target))
 
 
-def _around(module: nn.Module, node: fx.Node, times: Counter[str]) -> tuple[tuple[fx.Node, nn.Linear], fx.Node] | str:
+def _around(
+    module: nn.Module, node: fx.Node, times: Counter[str]
+) -> tuple[tuple[fx.Node, nn.Linear], fx.Node] | str:
     """The linear layer before an activation, and the one behind it, or why its units stay."""
     before, after = node.args[0], next(iter(node.users))
     producer, consumer = _layer(module, before), _layer(module, after)
     layer = module.get_submodule(str(node.target))
     if any(each.numel() > 1 for each in [*layer.parameters(), *layer.buffers()]):
         return "its activation has parameters per channel"
-    if not isinstance(before, fx.Node) or type(producer) is not nn.Linear or type(consumer) is not nn.Linear:
+    if (
+        not isinstance(before, fx.Node)
+        or type(producer) is not nn.Linear
+        or type(consumer) is not nn.Linear
+    ):
         return "it does not stand between two linear layers"
     if len(before.users) > 1 or len(node.users) > 1:
         return "something else takes its units too"
     if any(times[str(each.target)] > 1 for each in (before, node, after)):
         return "its layers are applied more than once"
     owned = [id(value) for each in module.modules() for value in each._parameters.values()]
-    if any(owned.count(id(value)) > 1 for each in (producer, consumer) for value in each.parameters()):
+    if any(
+        owned.count(id(value)) > 1 for each in (producer, consumer) for value in each.parameters()
+    ):
         return "its layers share parameters with others"
     return (before, producer), after
 
@@ -87,18 +115,23 @@ def _norm_before(module: nn.Module, linear: fx.Node) -> tuple[str, nn.LayerNorm]
 
 
 def _numbers(norm: nn.LayerNorm, linear: nn.Linear) -> tuple[torch.Tensor, ...]:
-    """Weight of the linear layer, scale and shift of the norm, and the layer's offset, in float64."""
+    """Weight of the linear layer, scale and shift of the norm, and the layer's offset, in
+    float64.
+    """
     weight = linear.weight.detach().double()
     count, units = weight.shape[1], len(weight)
     given = (
-        (norm.weight, weight.new_ones(count)), (norm.bias, weight.new_zeros(count)),
+        (norm.weight, weight.new_ones(count)),
+        (norm.bias, weight.new_zeros(count)),
         (linear.bias, weight.new_zeros(units)),
-    )  # fmt: skip
+    )
     return weight, *(default if held is None else held.detach().double() for held, default in given)
 
 
 def _reached(norm: nn.LayerNorm, linear: nn.Linear) -> list[torch.Tensor]:
-    """What a linear layer makes of a norm's outputs at the least and at the most, each (1, units), rounded outward."""
+    """What a linear layer makes of a norm's outputs at the least and at the most, each (1,
+    units), rounded outward.
+    """
     weight, scale, shift, offset = _numbers(norm, linear)
     scaled = weight * scale
     away = (scaled - scaled.mean(1, keepdim=True)).norm(dim=1) * weight.shape[1] ** 0.5
@@ -109,7 +142,9 @@ def _reached(norm: nn.LayerNorm, linear: nn.Linear) -> list[torch.Tensor]:
 
 
 def never_positive(norm: nn.LayerNorm, linear: nn.Linear, unit: int) -> bool:
-    """Whether a unit of the linear layer is at most 0 for whatever the norm is given, in exact arithmetic."""
+    """Whether a unit of the linear layer is at most 0 for whatever the norm is given, in exact
+    arithmetic.
+    """
     matrix, *norms, offset = _numbers(norm, linear)
     weight, scale, shift = (fractions(each) for each in (matrix[unit], *norms))
     middle = sum((a * b for a, b in zip(weight, shift, strict=True)), Fraction(offset[unit].item()))

@@ -33,9 +33,15 @@ def dependent_rows(rows: torch.Tensor) -> dict[int, dict[int, float]]:
     kept = rows[basis]
     shares = torch.linalg.lstsq(kept.T, rows[dependent].T, driver="gelsd").solution.T
     remainders = (rows[dependent] - shares @ kept).norm(dim=1)
-    fine = (remainders <= _REMAINDER * rows[dependent].norm(dim=1)) & (shares.abs().amax(1) <= _GREATEST)
+    fine = (remainders <= _REMAINDER * rows[dependent].norm(dim=1)) & (
+        shares.abs().amax(1) <= _GREATEST
+    )
     return {
-        row: {other: float(share) for other, share in zip(basis, shares[at], strict=True) if share != 0}
+        row: {
+            other: float(share)
+            for other, share in zip(basis, shares[at], strict=True)
+            if share != 0
+        }
         for at, row in enumerate(dependent)
         if bool(fine[at])
     }
@@ -73,8 +79,8 @@ class Removal:
     """One unit of a hidden layer, by its index there.
 
     Args:
-        value: what it contributes instead: the output of a constant unit, 0 of an off or unused one; of a duplicate or
-            merged one the constant that is left beside `shares`.
+        value: what it contributes instead: the output of a constant unit, 0 of an off or unused
+            one; of a duplicate or merged one the constant that is left beside `shares`.
         shares: other units -> how many times their output is in this unit's.
     """
 
@@ -86,7 +92,8 @@ class Removal:
 
 @torch.no_grad()
 def removable(module: nn.Module, hidden: Hidden, bounds: UnitBounds) -> list[Removal]:
-    """The units of a hidden layer of `module`, float64 in eval mode, that can go, in ascending order.
+    """The units of a hidden layer of `module`, float64 in eval mode, that can go, in ascending
+    order.
 
     Args:
         bounds: of the activation's inputs over the input domain, one box.
@@ -108,14 +115,20 @@ def removable(module: nn.Module, hidden: Hidden, bounds: UnitBounds) -> list[Rem
         found |= _duplicates(module, hidden, others)
         # A unit that took over a duplicate's part can leave in the next round only.
         heirs = {other for each in found.values() for other in each.shares}
-        on = [unit for unit in others if unit not in found and unit not in heirs and bool((lower[unit] >= 0).all())]
+        on = [
+            unit
+            for unit in others
+            if unit not in found and unit not in heirs and bool((lower[unit] >= 0).all())
+        ]
         if hidden.relu and isinstance(weighted(module, hidden.producer), nn.Linear):
             found |= _merged(module, hidden, on)
     return [found[unit] for unit in sorted(found)]
 
 
 def _constants(module: nn.Module, hidden: Hidden) -> dict[int, float]:
-    """Units whose incoming weights are 0, perhaps by a BatchNorm's weight that is 0, and their outputs."""
+    """Units whose incoming weights are 0, perhaps by a BatchNorm's weight that is 0, and their
+    outputs.
+    """
     producer = weighted(module, hidden.producer)
     zero = (producer.weight.flatten(1) == 0).all(1)
     for path in hidden.norms:
@@ -164,16 +177,24 @@ def _merged(module: nn.Module, hidden: Hidden, on: list[int]) -> dict[int, Remov
     found = {}
     for unit, shares in dependent_rows(rows[on]).items():
         named = {on[other]: share for other, share in shares.items()}
-        constant = float(offsets[on[unit]]) - sum(share * float(offsets[other]) for other, share in named.items())
+        constant = float(offsets[on[unit]]) - sum(
+            share * float(offsets[other]) for other, share in named.items()
+        )
         found[on[unit]] = Removal(on[unit], Kind.MERGED, constant, named)
     return found
 
 
 def preactivation(module: nn.Module, hidden: Hidden) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows (units, inputs) and offsets (units,) of what a Linear and the BatchNorms behind it compute."""
+    """Rows (units, inputs) and offsets (units,) of what a Linear and the BatchNorms behind it
+    compute.
+    """
     producer = weighted(module, hidden.producer)
     rows = producer.weight.detach().double()
-    offsets = torch.zeros(len(rows), dtype=torch.float64) if producer.bias is None else producer.bias.detach().double()
+    offsets = (
+        torch.zeros(len(rows), dtype=torch.float64)
+        if producer.bias is None
+        else producer.bias.detach().double()
+    )
     for path in hidden.norms:
         layer = copy.deepcopy(norm(module, path)).double().eval()
         assert layer.running_var is not None

@@ -18,10 +18,14 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 NUMBERS = ("weight", "bias", "running_mean", "running_var")  # of a norm, for each of its features
 _WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d)
 UNCHANGED = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d)
-# Layer to the dimensions of what it takes for one sample; of fewer, it takes the batch for channels.
+# Layer to the dimensions of what it takes for one sample; of fewer, it takes the batch for
+# channels.
 _POOLS: dict[type[nn.Module], int] = {
-    nn.AvgPool1d: 2, nn.AdaptiveAvgPool1d: 2, nn.AvgPool2d: 3, nn.AdaptiveAvgPool2d: 3
-}  # fmt: skip
+    nn.AvgPool1d: 2,
+    nn.AdaptiveAvgPool1d: 2,
+    nn.AvgPool2d: 3,
+    nn.AdaptiveAvgPool2d: 3,
+}
 _DIMENSIONS: dict[type[nn.Module], int] = {nn.Linear: 1, nn.Conv1d: 2, nn.Conv2d: 3}
 
 
@@ -35,7 +39,8 @@ class Hidden:
         norms: of the BatchNorms between producer and activation.
         activation: of the activation.
         relu: whether it is ReLU.
-        between: of the layers from the activation to the consumer: pooling, BatchNorm, flattening, dropout.
+        between: of the layers from the activation to the consumer: pooling, BatchNorm, flattening,
+            dropout.
         consumer: of the Linear or Conv that reads them.
         shape: of the activation, (units,) or (channels, *positions).
         plain: whether a unit reaches the consumer through the same map as every other unit.
@@ -61,7 +66,8 @@ class Hidden:
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """The hidden layers whose units can be removed, the others by path with the reason, and the number of all units.
+    """The hidden layers whose units can be removed, the others by path with the reason, and the
+    number of all units.
 
     `chain`: whether they are those of a chain of layers.
     """
@@ -102,7 +108,9 @@ def read_layers(module: nn.Module, input_shape: tuple[int, ...]) -> Layers:
     """
     exact = copy.deepcopy(module).double().eval()
     leaves = list(_leaves(exact, input_shape))
-    owners = Counter(id(each) for leaf in leaves for each in (*leaf.layer.parameters(), *leaf.layer.buffers()))
+    owners = Counter(
+        id(each) for leaf in leaves for each in (*leaf.layer.parameters(), *leaf.layer.buffers())
+    )
     if any(count > 1 for count in owners.values()):
         raise Unsupported("layers share parameters, so that a unit of one is a unit of another")
     is_relu = {id(each.module): each.traits.name == RELU.name for each in census(exact)}
@@ -127,7 +135,9 @@ def _leaves(module: nn.Module, input_shape: tuple[int, ...]) -> Iterator[_Leaf]:
 
 
 def in_order(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """The layers of an nn.Sequential, nested or not, by dotted path, as often as they are applied."""
+    """The layers of an nn.Sequential, nested or not, by dotted path, as often as they are
+    applied.
+    """
     if not isinstance(module, nn.Sequential):
         yield path, module
         return
@@ -149,22 +159,35 @@ def _hidden(leaves: list[_Leaf], at: int, index: int, *, relu: bool) -> Hidden |
     if producer < 0 or not _is_whole(leaves[producer], leaves[producer].after):
         return "what is before it is no Linear on vectors and no ungrouped Conv"
     end = at + 1
-    while end < len(leaves) and isinstance(leaves[end].layer, (*NORMS, *UNCHANGED, *_POOLS.keys(), nn.Flatten)):
+    while end < len(leaves) and isinstance(
+        leaves[end].layer, (*NORMS, *UNCHANGED, *_POOLS.keys(), nn.Flatten)
+    ):
         if isinstance(leaves[end].layer, nn.Flatten) and len(leaves[end].after) != 1:
             return f"{leaves[end].path} flattens only a part of the dimensions"
         end += 1
     if end == len(leaves) or not _is_whole(leaves[end], leaves[end].before):
         return "what is behind it is no Linear on vectors and no ungrouped Conv"
     between = leaves[at + 1 : end]
-    if any(isinstance(each.layer, tuple(_POOLS)) and _POOLS[type(each.layer)] != len(each.before) for each in between):
+    if any(
+        isinstance(each.layer, tuple(_POOLS)) and _POOLS[type(each.layer)] != len(each.before)
+        for each in between
+    ):
         return "pooling behind it mixes its units"
     return Hidden(
-        index, leaves[producer].path, tuple(reversed(norms)), leaf.path, relu,
-        tuple(each.path for each in between), leaves[end].path, leaf.before,
+        index,
+        leaves[producer].path,
+        tuple(reversed(norms)),
+        leaf.path,
+        relu,
+        tuple(each.path for each in between),
+        leaves[end].path,
+        leaf.before,
         not any(isinstance(each.layer, NORMS) for each in between),
-    )  # fmt: skip
+    )
 
 
 def _is_whole(leaf: _Leaf, shape: tuple[int, ...]) -> bool:
-    """Whether the layer has weights, and each of its units or channels is one index of the first dimension."""
+    """Whether the layer has weights, and each of its units or channels is one index of the first
+    dimension.
+    """
     return _DIMENSIONS.get(type(leaf.layer)) == len(shape) and getattr(leaf.layer, "groups", 1) == 1

@@ -51,7 +51,9 @@ _VERDICTS = (Verdict.HOLDS, Verdict.VIOLATED, Verdict.TIMEOUT, Verdict.UNSUPPORT
 
 
 def measure(options: ExactPrune, network: Network, bench: Bench) -> Outcome:
-    """See `ExactPrune.run`. Raises Unsupported where float32 parameters cannot hold what moves into the next layer."""
+    """See `ExactPrune.run`. Raises Unsupported where float32 parameters cannot hold what moves
+    into the next layer.
+    """
     deadline = time.monotonic() + _SOLVING_SHARE * bench.time_limit
     module, read = _reader(network, bench)
     given = fold_hardness(module, network.example(2))
@@ -61,13 +63,17 @@ def measure(options: ExactPrune, network: Network, bench: Bench) -> Outcome:
     tolerance = _TOLERANCE * max(1.0, size)
     if not error <= tolerance:
         raise Unsupported(
-            f"removing {len(removed.claims)} units changes logits by {error:.3g}, above {tolerance:.3g}:"
-            " what would move into the next layer is too large, or too small, for float32 parameters"
+            f"removing {len(removed.claims)} units changes logits by {error:.3g}, above"
+            f" {tolerance:.3g}: what would move into the next layer is too large, or too small, for"
+            " float32 parameters"
         )
     prover = Prover(
-        bench.data.domain, tolerance=tolerance, neurons=options.max_neurons, seconds=options.query_time_limit,
+        bench.data.domain,
+        tolerance=tolerance,
+        neurons=options.max_neurons,
+        seconds=options.query_time_limit,
         deadline=deadline,
-    )  # fmt: skip
+    )
     units = [prover.unit(each) for each in removed.claims]
     _check(removed, units)
     metrics = [
@@ -81,11 +87,17 @@ def measure(options: ExactPrune, network: Network, bench: Bench) -> Outcome:
         Metric("training_epochs", options.epochs, "count", Direction.NEUTRAL),
     ]
     path = _write(removed, units, bench.folder / "units.json")
-    return Outcome(metrics, {"units": path}, dataclasses.replace(network, module=removed.module, unswapped=None))
+    return Outcome(
+        metrics,
+        {"units": path},
+        dataclasses.replace(network, module=removed.module, unswapped=None),
+    )
 
 
 def _reader(network: Network, bench: Bench) -> tuple[nn.Module, Read]:
-    """The network as it is read, and what reads it: as a chain of layers, or else what stands behind norms."""
+    """The network as it is read, and what reads it: as a chain of layers, or else what stands
+    behind norms.
+    """
     refusal = "tokens are no inputs of a chain of layers"
     if network.vocabulary is None:
         try:
@@ -111,18 +123,24 @@ def _trained(options: ExactPrune, given: nn.Module, bench: Bench, read: Read) ->
     return trained
 
 
-def train(module: nn.Module, layers: Layers, fine_tune: FineTune, *, epochs: int, proximal: float) -> None:
-    """Train `module` in place; after each step the proximal operator of the L1 norm acts on the hidden layers' weights.
+def train(
+    module: nn.Module, layers: Layers, fine_tune: FineTune, *, epochs: int, proximal: float
+) -> None:
+    """Train `module` in place; after each step the proximal operator of the L1 norm acts on the
+    hidden layers' weights.
 
-    That drives incoming weights to exactly 0 (arXiv 2001.00218 and 2102.07804 train with an L1 penalty, whose gradient
-    never arrives there): soft-thresholding by rate * strength, Parikh & Boyd 2014, section 6.5.2. Biases are left
-    alone: a unit with a bias only is constant.
+    That drives incoming weights to exactly 0 (arXiv 2001.00218 and 2102.07804 train with an L1
+    penalty, whose gradient never arrives there): soft-thresholding by rate * strength, Parikh &
+    Boyd 2014, section 6.5.2. Biases are left alone: a unit with a bias only is constant.
 
     Args:
         layers: of `module`.
         proximal: the strength; 0 trains the same way without it.
     """
-    weights = [weighted(module, path).weight for path in dict.fromkeys(each.producer for each in layers.hidden)]
+    weights = [
+        weighted(module, path).weight
+        for path in dict.fromkeys(each.producer for each in layers.hidden)
+    ]
 
     @torch.no_grad()
     def shrink(rate: float) -> None:
@@ -137,11 +155,15 @@ def _check(removed: Removed, proofs: list[Proof]) -> None:
     for claim, proof in zip(removed.claims, proofs, strict=True):
         if proof.verdict is Verdict.VIOLATED and claim.removal.kind is not Kind.MERGED:
             where = f"unit {claim.unit} of {claim.hidden.producer}"
-            raise RuntimeError(f"{where}: {claim.removal.kind.value} by its bounds, but the solver refutes it")
+            raise RuntimeError(
+                f"{where}: {claim.removal.kind.value} by its bounds, but the solver refutes it"
+            )
 
 
 def _inputs(bench: Bench) -> Iterator[torch.Tensor]:
-    """Test inputs, then corners and random points of the domain, in batches: float64; or tokens, also random ones."""
+    """Test inputs, then corners and random points of the domain, in batches: float64; or tokens,
+    also random ones.
+    """
     low, high = bench.data.domain
     shape = bench.data.input_shape
     generator = torch.Generator().manual_seed(bench.seed)
@@ -158,22 +180,33 @@ def _inputs(bench: Bench) -> Iterator[torch.Tensor]:
 
 
 @torch.no_grad()
-def _compare(before: nn.Module, after: nn.Module, inputs: Iterable[torch.Tensor]) -> tuple[float, float]:
+def _compare(
+    before: nn.Module, after: nn.Module, inputs: Iterable[torch.Tensor]
+) -> tuple[float, float]:
     """The greatest change of a logit, and the greatest logit, both by magnitude."""
     copies = [copy.deepcopy(each).double().eval() for each in (before, after)]
     change = size = torch.zeros((), dtype=torch.float64)
     for each in inputs:
         first, second = (module(each) for module in copies)
         # A NaN stays one, and is no change within any tolerance.
-        change, size = torch.maximum(change, (first - second).abs().max()), torch.maximum(size, first.abs().max())
+        change, size = (
+            torch.maximum(change, (first - second).abs().max()),
+            torch.maximum(size, first.abs().max()),
+        )
     return float(change), float(size)
 
 
 def _counts(removed: Removed) -> list[Metric]:
     kinds = Counter(claim.removal.kind for claim in removed.claims)
     total, gone = removed.layers.units, len(removed.claims)
-    whole = "; ".join(f"all units of {path} stay: {why}" for path, why in removed.layers.kept_whole.items())
-    border = f"{removed.unfolded} constant channels stay: a padded convolution reads them" if removed.unfolded else ""
+    whole = "; ".join(
+        f"all units of {path} stay: {why}" for path, why in removed.layers.kept_whole.items()
+    )
+    border = (
+        f"{removed.unfolded} constant channels stay: a padded convolution reads them"
+        if removed.unfolded
+        else ""
+    )
     relu = any(each.relu for each in removed.layers.hidden)
     reasons = {
         Kind.CONSTANT: border,
@@ -182,33 +215,52 @@ def _counts(removed: Removed) -> list[Metric]:
     }
     return [
         *(
-            Metric(f"{kind.value}_units", kinds[kind], "count", Direction.NEUTRAL, reason=reasons.get(kind, ""))
+            Metric(
+                f"{kind.value}_units",
+                kinds[kind],
+                "count",
+                Direction.NEUTRAL,
+                reason=reasons.get(kind, ""),
+            )
             for kind in Kind
         ),
         Metric("removed_units", gone, "count", Direction.HIGHER),
         Metric("hidden_units", total, "count", Direction.NEUTRAL, reason=whole),
         Metric("removed_share", gone / total, "share", Direction.HIGHER),
-    ]  # fmt: skip
+    ]
 
 
 def _equality(method: str, proof: Proof) -> Metric:
     return Metric(
-        "equality", None, "verdict", Direction.NEUTRAL, {"method": method}, verdict=proof.verdict, reason=proof.reason
+        "equality",
+        None,
+        "verdict",
+        Direction.NEUTRAL,
+        {"method": method},
+        verdict=proof.verdict,
+        reason=proof.reason,
     )
 
 
 def _proven(original: nn.Module, removed: Removed, bench: Bench, tolerance: float) -> list[Metric]:
-    """The proven bound of any logit's change over the domain, and whether it is within the tolerance."""
+    """The proven bound of any logit's change over the domain, and whether it is within the
+    tolerance.
+    """
     try:
         if removed.claims and not removed.layers.chain:
-            raise Unsupported("units are proven one by one; bounds of such a network over all its inputs say nothing")
+            raise Unsupported(
+                "units are proven one by one; bounds of such a network over all its inputs say"
+                " nothing"
+            )
         bound = difference_bound(original, removed, bench.data.input_shape, bench.data.domain)
     except Unsupported as reason:
         row = Metric("equality_bound", None, "logit", Direction.LOWER, reason=str(reason))
         return [row, _equality("bounds", Proof(Verdict.UNSUPPORTED, str(reason)))]
     proof = Proof(Verdict.HOLDS, "" if removed.claims else NOTHING_REMOVED)
     if not bound <= tolerance:
-        proof = Proof(Verdict.UNKNOWN, f"the proven bound {bound:.3g} is above the tolerance {tolerance:.3g}")
+        proof = Proof(
+            Verdict.UNKNOWN, f"the proven bound {bound:.3g} is above the tolerance {tolerance:.3g}"
+        )
     return [Metric("equality_bound", bound, "logit", Direction.LOWER), _equality("bounds", proof)]
 
 
@@ -219,14 +271,27 @@ def _unit_proofs(proofs: list[Proof]) -> list[Metric]:
         text = "; ".join(f"{count} x {reason}" for reason, count in sorted(reasons.items()))
         count = sum(each.verdict is verdict for each in proofs)
         metrics.append(
-            Metric("unit_proofs", count, "count", Direction.NEUTRAL, {"verdict": verdict.value}, reason=text)
+            Metric(
+                "unit_proofs",
+                count,
+                "count",
+                Direction.NEUTRAL,
+                {"verdict": verdict.value},
+                reason=text,
+            )
         )
     return metrics
 
 
-def _scores(given: nn.Module, original: nn.Module, narrowed: nn.Module, bench: Bench) -> list[Metric]:
+def _scores(
+    given: nn.Module, original: nn.Module, narrowed: nn.Module, bench: Bench
+) -> list[Metric]:
     start, before, after = scores([given, original, narrowed], bench.data.test, batch=_BATCH)
-    return [before.named("{}_before_removal"), after.headline, worsening(start.headline, after.headline)]
+    return [
+        before.named("{}_before_removal"),
+        after.headline,
+        worsening(start.headline, after.headline),
+    ]
 
 
 def _write(removed: Removed, proofs: list[Proof], path: Path) -> Path:
@@ -241,5 +306,7 @@ def _write(removed: Removed, proofs: list[Proof], path: Path) -> Path:
         for claim, proof in zip(removed.claims, proofs, strict=True)
     ]
     kept_whole = removed.layers.kept_whole
-    path.write_text(json.dumps({"removed": units, "kept_whole": kept_whole}, indent=1), encoding="utf-8")
+    path.write_text(
+        json.dumps({"removed": units, "kept_whole": kept_whole}, indent=1), encoding="utf-8"
+    )
     return path

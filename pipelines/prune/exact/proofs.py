@@ -15,7 +15,15 @@ from evalsuite import Unsupported, Verdict, certify_swap
 from pipelines.prune.exact.behind_norms import never_positive
 from pipelines.prune.exact.kinds import Kind
 from pipelines.prune.exact.layers import NUMBERS, norm, weighted
-from pipelines.prune.exact.questions import Affine, Interval, Question, box_of, fractions, read_affine, rectified
+from pipelines.prune.exact.questions import (
+    Affine,
+    Interval,
+    Question,
+    box_of,
+    fractions,
+    read_affine,
+    rectified,
+)
 from pipelines.prune.exact.removing import Claim, Removed, padded_back
 
 NOTHING_REMOVED = "nothing is removed: the parameters are the same"
@@ -35,13 +43,20 @@ class Prover:
     Args:
         seconds: the most for each question.
         domain: of every input.
-        tolerance: how far what the rounding of shares and of the network handed on moves a value may be.
+        tolerance: how far what the rounding of shares and of the network handed on moves a value
+            may be.
         neurons: the most hidden units that a question may depend on.
         deadline: on the clock of `time.monotonic`.
     """
 
     def __init__(
-        self, domain: tuple[float, float], *, tolerance: float, neurons: int, seconds: float, deadline: float
+        self,
+        domain: tuple[float, float],
+        *,
+        tolerance: float,
+        neurons: int,
+        seconds: float,
+        deadline: float,
     ) -> None:
         self._domain = domain
         self._tolerance = Fraction(tolerance)
@@ -51,22 +66,33 @@ class Prover:
         self._maps: dict[tuple[int, int], list[Affine] | str] = {}
 
     def unit(self, claim: Claim) -> Proof:
-        """Whether the unit's claim holds, in exact arithmetic of the parameters before its removal."""
+        """Whether the unit's claim holds, in exact arithmetic of the parameters before its
+        removal.
+        """
         seconds = self._left()
         if seconds <= 0:
             return Proof(Verdict.TIMEOUT, "the job's time limit is near")
         kind = claim.removal.kind
         if kind is Kind.OFF and claim.hidden.norm:
-            norm, layer = (claim.module.get_submodule(path) for path in (claim.hidden.norm, claim.hidden.producer))
+            norm, layer = (
+                claim.module.get_submodule(path)
+                for path in (claim.hidden.norm, claim.hidden.producer)
+            )
             assert isinstance(norm, nn.LayerNorm)
             assert isinstance(layer, nn.Linear)
-            return Proof(Verdict.HOLDS if never_positive(norm, layer, claim.removal.unit) else Verdict.VIOLATED)
+            return Proof(
+                Verdict.HOLDS
+                if never_positive(norm, layer, claim.removal.unit)
+                else Verdict.VIOLATED
+            )
         if kind is Kind.OFF:
             return self._signs(claim, [claim.removal.unit], seconds, on=False)
         if kind is not Kind.MERGED:
             return _of_weights(claim, seconds)
         found = self._signs(claim, [claim.removal.unit, *claim.removal.shares], seconds, on=True)
-        return found if found.verdict is not Verdict.HOLDS else self._dependence(claim, self._left())
+        return (
+            found if found.verdict is not Verdict.HOLDS else self._dependence(claim, self._left())
+        )
 
     def _left(self) -> float:
         return min(self._seconds, self._deadline - time.monotonic())
@@ -90,7 +116,9 @@ class Prover:
         return _said(question.never(*((term < 0) if on else (term > 0) for term in terms)), seconds)
 
     def _dependence(self, claim: Claim, seconds: float) -> Proof:
-        """That the unit's input is the sum of its shares and its constant, for what its layer can be given."""
+        """That the unit's input is the sum of its shares and its constant, for what its layer
+        can be given.
+        """
         maps = self._prefix(claim)
         if isinstance(maps, Proof):
             return maps
@@ -100,10 +128,15 @@ class Prover:
         for map_ in maps[:-1]:
             inputs = rectified(map_.intervals(inputs))
         last, removal = maps[-1], claim.removal
-        weight, bias = list(last.weight[removal.unit]), last.bias[removal.unit] - Fraction(removal.value)
+        weight, bias = (
+            list(last.weight[removal.unit]),
+            last.bias[removal.unit] - Fraction(removal.value),
+        )
         for other, share in removal.shares.items():
             exact = Fraction(share)
-            weight = [mine - exact * its for mine, its in zip(weight, last.weight[other], strict=True)]
+            weight = [
+                mine - exact * its for mine, its in zip(weight, last.weight[other], strict=True)
+            ]
             bias -= exact * last.bias[other]
         question = Question(inputs, seconds)
         left = question.weighted(weight, question.inputs, bias)
@@ -111,7 +144,9 @@ class Prover:
         return _said(question.never(left > most, left < -most), seconds)
 
     def network(self, original: nn.Module, removed: Removed) -> Proof:
-        """Whether the logits before and after differ by at most the tolerance, anywhere in the domain."""
+        """Whether the logits before and after differ by at most the tolerance, anywhere in the
+        domain.
+        """
         if not removed.claims:
             return Proof(Verdict.HOLDS, NOTHING_REMOVED)
         before, after = read_affine(original, -1), read_affine(removed.module, -1)
@@ -125,7 +160,9 @@ class Prover:
             if seconds <= 0:
                 return Proof(Verdict.TIMEOUT, "the job's time limit is near")
             question = Question(box_of(self._domain, len(before[0].weight[0])), seconds)
-            (first,), (second,) = (question.after([*maps[:-1], maps[-1].rows(logit)]) for maps in (before, after))
+            (first,), (second,) = (
+                question.after([*maps[:-1], maps[-1].rows(logit)]) for maps in (before, after)
+            )
             most = question.number(self._tolerance)
             found = _said(question.never(first - second > most, second - first > most), seconds)
             if found.verdict is not Verdict.HOLDS:
@@ -136,11 +173,16 @@ class Prover:
 def _refused(neurons: int, most: int) -> Proof | None:
     if neurons <= most:
         return None
-    return Proof(Verdict.UNSUPPORTED, f"it depends on {neurons} hidden units; max_neurons allows {most}")
+    return Proof(
+        Verdict.UNSUPPORTED, f"it depends on {neurons} hidden units; max_neurons allows {most}"
+    )
 
 
 def _said(verdict: Verdict, seconds: float) -> Proof:
-    reasons = {Verdict.TIMEOUT: f"not decided in {seconds:.3g} s of solver", Verdict.VIOLATED: "an input refutes it"}
+    reasons = {
+        Verdict.TIMEOUT: f"not decided in {seconds:.3g} s of solver",
+        Verdict.VIOLATED: "an input refutes it",
+    }
     return Proof(verdict, reasons.get(verdict, ""))
 
 
@@ -160,7 +202,9 @@ def _difference(claim: Claim) -> torch.Tensor:
     unit = claim.removal.unit
     if claim.removal.kind is Kind.CONSTANT:
         # BatchNorm also divides by a root, which is above 0.
-        signs = [float(each.weight.detach()[unit].sign()) for each in norms if each.weight is not None]
+        signs = [
+            float(each.weight.detach()[unit].sign()) for each in norms if each.weight is not None
+        ]
         return producer.weight.detach()[unit].flatten() * prod(signs)
     tensors = [producer.bias, *(getattr(each, name) for each in norms for name in NUMBERS)]
     columns = [each.detach()[:, None] for each in tensors if each is not None]
@@ -177,7 +221,8 @@ def _outgoing(claim: Claim) -> torch.Tensor:
 def difference_bound(
     original: nn.Module, removed: Removed, input_shape: tuple[int, ...], domain: tuple[float, float]
 ) -> float:
-    """What no logit's change can exceed, anywhere in the domain: sound, by the bounds of the two networks' difference.
+    """What no logit's change can exceed, anywhere in the domain: sound, by the bounds of the two
+    networks' difference.
 
     Raises:
         Unsupported: an operation has no sound bounds, by its dotted path.

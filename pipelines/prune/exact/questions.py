@@ -1,6 +1,7 @@
 """Questions to Z3 in linear real arithmetic: is there an input for which a claim is wrong?
 
-They are of networks of Linear layers and ReLU over the rationals: the exact values of their float parameters.
+They are of networks of Linear layers and ReLU over the rationals: the exact values of their float
+parameters.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ class Affine:
     def of(layer: nn.Linear) -> Affine:
         """The layer's parameters as exact fractions."""
         weight = [fractions(row) for row in layer.weight.detach()]
-        return Affine(weight, [Fraction(0)] * len(weight) if layer.bias is None else fractions(layer.bias.detach()))
+        return Affine(
+            weight,
+            [Fraction(0)] * len(weight) if layer.bias is None else fractions(layer.bias.detach()),
+        )
 
     def rows(self, *which: int) -> Affine:
         """The map to some of the outputs."""
@@ -59,7 +63,8 @@ def fractions(values: torch.Tensor) -> list[Fraction]:
 
 
 def read_affine(module: nn.Module, activation: int) -> list[Affine] | str:
-    """The maps up to activation number `activation`, ReLU between each two, or why there are none over the rationals.
+    """The maps up to activation number `activation`, ReLU between each two, or why there are none
+    over the rationals.
 
     With -1, all of the network's maps.
     """
@@ -76,7 +81,10 @@ def read_affine(module: nn.Module, activation: int) -> list[Affine] | str:
                 return maps
             seen, opened = seen + 1, True
         elif isinstance(layer, (nn.Linear, nn.ReLU)):
-            return f"layer '{path}' follows another of its kind: only Linear and ReLU in turn are read exactly"
+            return (
+                f"layer '{path}' follows another of its kind: only Linear and ReLU in turn are read"
+                " exactly"
+            )
         elif isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)):
             return f"layer '{path}': the square root in BatchNorm is no rational number"
         else:
@@ -84,8 +92,8 @@ def read_affine(module: nn.Module, activation: int) -> list[Affine] | str:
     return maps
 
 
-# Z3's limits are unsigned 32-bit numbers. A core makes more steps than that a second, so that on a usual machine the
-# count stops a question and not the clock: the same verdicts everywhere.
+# Z3's limits are unsigned 32-bit numbers. A core makes more steps than that a second, so that on a
+# usual machine the count stops a question and not the clock: the same verdicts everywhere.
 _STEPS_A_SECOND = 200_000
 _MOST = 2**32 - 1
 
@@ -105,7 +113,10 @@ class Question:
         self._solver.set("rlimit", min(max(1, int(seconds * _STEPS_A_SECOND)), _MOST))
         self._solver.set("timeout", min(max(1, int(seconds * 1000)), _MOST))
         self._known: dict[int, tuple[z3.ArithRef, z3.ArithRef]] = {}
-        self._box, self.inputs = list(box), [z3.Real(f"x{index}", self._context) for index in range(len(box))]
+        self._box, self.inputs = (
+            list(box),
+            [z3.Real(f"x{index}", self._context) for index in range(len(box))],
+        )
         for term, (low, high) in zip(self.inputs, box, strict=True):
             self._solver.add(term >= self.number(low), term <= self.number(high))
 
@@ -113,9 +124,15 @@ class Question:
         """The number as a term of the solver."""
         return z3.RealVal(f"{value.numerator}/{value.denominator}", self._context)
 
-    def weighted(self, weights: Sequence[Fraction], terms: Sequence[z3.ArithRef], constant: Fraction) -> z3.ArithRef:
+    def weighted(
+        self, weights: Sequence[Fraction], terms: Sequence[z3.ArithRef], constant: Fraction
+    ) -> z3.ArithRef:
         """The sum of the terms, each times its weight, and of the constant."""
-        parts = [self.number(weight) * term for weight, term in zip(weights, terms, strict=True) if weight]
+        parts = [
+            self.number(weight) * term
+            for weight, term in zip(weights, terms, strict=True)
+            if weight
+        ]
         return z3.Sum([self.number(constant), *parts])
 
     def _relu(self, term: z3.ArithRef, interval: Interval) -> z3.ArithRef:
@@ -141,7 +158,10 @@ class Question:
             if at:
                 terms = [self._relu(*each) for each in zip(terms, intervals, strict=True)]
                 intervals = rectified(intervals)
-            terms = [self.weighted(row, terms, bias) for row, bias in zip(map_.weight, map_.bias, strict=True)]
+            terms = [
+                self.weighted(row, terms, bias)
+                for row, bias in zip(map_.weight, map_.bias, strict=True)
+            ]
             intervals = map_.intervals(intervals)
         return terms
 

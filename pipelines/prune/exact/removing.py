@@ -22,11 +22,13 @@ _UNIFORM = 1e-12
 
 
 @torch.no_grad()
-def foldable(module: nn.Module, hidden: Hidden, removals: list[Removal]) -> tuple[list[Removal], int]:
+def foldable(
+    module: nn.Module, hidden: Hidden, removals: list[Removal]
+) -> tuple[list[Removal], int]:
     """Those of `removals` whose constants the next layer's bias can take, and how many it cannot.
 
-    A convolution pads with zeros, so that behind it a channel that is constant, but not 0, is another value at the
-    border than inside.
+    A convolution pads with zeros, so that behind it a channel that is constant, but not 0, is
+    another value at the border than inside.
 
     Args:
         module: in float64 and eval mode.
@@ -35,8 +37,14 @@ def foldable(module: nn.Module, hidden: Hidden, removals: list[Removal]) -> tupl
     if isinstance(consumer, nn.Linear):
         return removals, 0
     values = _at_consumer(module, hidden, removals)
-    padded = consumer.padding == "same" if isinstance(consumer.padding, str) else any(consumer.padding)
-    stay = [each for each in removals if _folds(values[each.unit], consumer.weight[:, each.unit], padded=padded)]
+    padded = (
+        consumer.padding == "same" if isinstance(consumer.padding, str) else any(consumer.padding)
+    )
+    stay = [
+        each
+        for each in removals
+        if _folds(values[each.unit], consumer.weight[:, each.unit], padded=padded)
+    ]
     return stay, len(removals) - len(stay)
 
 
@@ -87,7 +95,10 @@ def _features(count: int, hidden: Hidden, units: torch.Tensor) -> torch.Tensor:
 
 def _normed(module: nn.Module, hidden: Hidden) -> list[str]:
     """The BatchNorms of the units, before the activation and behind it."""
-    return [*hidden.norms, *(path for path in hidden.between if isinstance(module.get_submodule(path), NORMS))]
+    return [
+        *hidden.norms,
+        *(path for path in hidden.between if isinstance(module.get_submodule(path), NORMS)),
+    ]
 
 
 def _fold(module: nn.Module, hidden: Hidden, removals: list[Removal]) -> None:
@@ -97,10 +108,15 @@ def _fold(module: nn.Module, hidden: Hidden, removals: list[Removal]) -> None:
     values = _at_consumer(module, hidden, removals)
     if not isinstance(consumer, nn.Linear):
         values = values[:, :1].expand(-1, weight.shape[2])
-    bias = torch.zeros(len(weight), dtype=torch.float64) if consumer.bias is None else consumer.bias.clone()
+    bias = (
+        torch.zeros(len(weight), dtype=torch.float64)
+        if consumer.bias is None
+        else consumer.bias.clone()
+    )
     moved = weight.clone()
     for each in removals:
-        # An unused unit's consumer has zeros for it; behind a BatchNorm its value would not be its own.
+        # An unused unit's consumer has zeros for it; behind a BatchNorm its value would not be its
+        # own.
         if each.kind is not Kind.UNUSED:
             bias += weight[:, each.unit] @ values[each.unit]
         for other, share in each.shares.items():
@@ -116,7 +132,8 @@ def _fold(module: nn.Module, hidden: Hidden, removals: list[Removal]) -> None:
 def padded_back(
     original: nn.Module, narrowed: nn.Module, kept: dict[str, list[int]], hidden: list[Hidden]
 ) -> nn.Module:
-    """The narrowed network's function in the original's shapes: removed units are computed, but nothing reads them.
+    """The narrowed network's function in the original's shapes: removed units are computed, but
+    nothing reads them.
 
     Args:
         original: the network before any removal.
@@ -190,7 +207,8 @@ class Removed:
 
 
 def reads_chain(input_shape: tuple[int, ...], domain: tuple[float, float]) -> Read:
-    """Reads the hidden layers of an nn.Sequential, and bounds of what each activation takes, for inputs in `domain`.
+    """Reads the hidden layers of an nn.Sequential, and bounds of what each activation takes, for
+    inputs in `domain`.
 
     It raises Unsupported: a layer or an activation without sound bounds, or shared parameters.
     """
@@ -199,15 +217,21 @@ def reads_chain(input_shape: tuple[int, ...], domain: tuple[float, float]) -> Re
     def read(module: nn.Module) -> tuple[Layers, list[UnitBounds]]:
         bounds = preactivation_bounds(module, lower, upper)
         present = read_layers(module, input_shape)
-        if any(each.index >= len(bounds) or bounds[each.index].path != each.activation for each in present.hidden):
-            raise Unsupported("its activations are not the layers in a row whose inputs are bounded")
+        if any(
+            each.index >= len(bounds) or bounds[each.index].path != each.activation
+            for each in present.hidden
+        ):
+            raise Unsupported(
+                "its activations are not the layers in a row whose inputs are bounded"
+            )
         return present, bounds
 
     return read
 
 
 def remove_all(module: nn.Module, read: Read) -> Removed:
-    """A copy of `module` without the units that provably do nothing for any input that `read` bounds.
+    """A copy of `module` without the units that provably do nothing for any input that `read`
+    bounds.
 
     Args:
         module: what `read` reads.
@@ -225,7 +249,10 @@ def remove_all(module: nn.Module, read: Read) -> Removed:
         layers = layers or present
         kept = kept or {each.producer: list(range(each.units)) for each in present.hidden}
         exact = copy.deepcopy(narrowed).double()
-        chosen = [foldable(exact, each, removable(exact, each, bounds[each.index])) for each in present.hidden]
+        chosen = [
+            foldable(exact, each, removable(exact, each, bounds[each.index]))
+            for each in present.hidden
+        ]
         unfolded = sum(stay for _, stay in chosen)
         if not any(found for found, _ in chosen):
             return Removed(narrowed, layers, kept, claims, unfolded)
@@ -234,7 +261,9 @@ def remove_all(module: nn.Module, read: Read) -> Removed:
             if not found:
                 continue
             units = kept[hidden.producer]
-            claims += [Claim(before, present.hidden, hidden, each, units[each.unit]) for each in found]
+            claims += [
+                Claim(before, present.hidden, hidden, each, units[each.unit]) for each in found
+            ]
             gone = {each.unit for each in found}
             kept[hidden.producer] = [unit for at, unit in enumerate(units) if at not in gone]
             remove(exact, hidden, found)

@@ -19,8 +19,11 @@ from evalsuite import (
 )
 from pipelines.prune.report.tables import ACCURACY, EXACT, STAGE
 
-_NAMES = {"integer_accuracy": "accuracy (integers only)", "runtime_accuracy": "accuracy (ONNX Runtime)",
-          "model_bytes": "file size"}  # fmt: skip
+_NAMES = {
+    "integer_accuracy": "accuracy (integers only)",
+    "runtime_accuracy": "accuracy (ONNX Runtime)",
+    "model_bytes": "file size",
+}
 _ACCURACIES = ("integer_accuracy", "runtime_accuracy", ACCURACY)  # The one wanted most first.
 _SHOWN = (*_ACCURACIES, "certified_accuracy", "verified_accuracy", "model_bytes")
 _LOWER = ("model_bytes",)
@@ -47,10 +50,16 @@ class Chain:
         return any(self.stages.get(each) in (STAGE, EXACT) for each in self.links(step))
 
     def twin(self, step: str) -> str:
-        """The one step that does the same on the unpruned network; empty where there is none, or more than one."""
+        """The one step that does the same on the unpruned network; empty where there is none, or
+        more than one.
+        """
         does = self._does(step)
         if not does:
-            same = [each for each, stage in self.stages.items() if stage == ACCURACY and not self._after.get(each)]
+            same = [
+                each
+                for each, stage in self.stages.items()
+                if stage == ACCURACY and not self._after.get(each)
+            ]
             return same[0] if same else ""
         same = [each for each in self.stages if not self.pruned(each) and self._does(each) == does]
         return same[0] if len(same) == 1 else ""
@@ -58,14 +67,19 @@ class Chain:
     def _does(self, step: str) -> list[tuple[Any, ...]]:
         """What the links do that do not prune."""
         return [
-            (self.stages.get(each), sorted((name, str(value)) for name, value in self._options.get(each, {}).items()))
+            (
+                self.stages.get(each),
+                sorted((name, str(value)) for name, value in self._options.get(each, {}).items()),
+            )
             for each in self.links(step)
             if self.stages.get(each) not in (STAGE, EXACT)
         ]
 
 
 def chain_grid(run: Run, workload: str) -> Grid | None:
-    """A row per metric of each link, from the pruned network on; None where nothing follows a step that prunes."""
+    """A row per metric of each link, from the pruned network on; None where nothing follows a
+    step that prunes.
+    """
     measured, chain = run.measured, Chain(run, workload)
     ends = [step for step in chain.stages if chain.pruned(step) and len(chain.links(step)) > 1]
     shown = dict.fromkeys(link for step in ends for link in chain.links(step) if chain.pruned(link))
@@ -76,27 +90,45 @@ def chain_grid(run: Run, workload: str) -> Grid | None:
             cells = []
             for variant in variants:
                 values, other = (
-                    measured.values(workload, variant, each, metric, setting) if each else {} for each in (step, twin)
+                    measured.values(workload, variant, each, metric, setting) if each else {}
+                    for each in (step, twin)
                 )
-                cell = Compared(variant, values, other, reason=measured.reason(workload, variant, step, metric))
+                cell = Compared(
+                    variant, values, other, reason=measured.reason(workload, variant, step, metric)
+                )
                 cells.append(_cell(cell, metric))
                 sheet.lines.append(
-                    {"workload": workload, "step": step, "chain": " → ".join(chain.links(step)), "metric": metric,
-                     "setting": setting, "variant": variant, "seeds": len(values),
-                     **estimate_columns("value", cell.mean), "unpruned_step": twin,
-                     **estimate_columns("difference", cell.difference)}
-                )  # fmt: skip
-            what = _NAMES.get(metric, metric.replace("_", " ")) + (f", {setting.replace('=', ' ')}" if setting else "")
+                    {
+                        "workload": workload,
+                        "step": step,
+                        "chain": " → ".join(chain.links(step)),
+                        "metric": metric,
+                        "setting": setting,
+                        "variant": variant,
+                        "seeds": len(values),
+                        **estimate_columns("value", cell.mean),
+                        "unpruned_step": twin,
+                        **estimate_columns("difference", cell.difference),
+                    }
+                )
+            what = _NAMES.get(metric, metric.replace("_", " ")) + (
+                f", {setting.replace('=', ' ')}" if setting else ""
+            )
             to = twin if any(cell.detail for cell in cells) else "–"
             sheet.add(" → ".join(chain.links(step)), what, to, *cells)
     heads = ("chain", "metric", "Δ to", *variants)
     return sheet.grid(
-        f"{workload}-pruning-chains", f"{workload}, steps that follow pruning", heads, notes(__name__)["chains"]
+        f"{workload}-pruning-chains",
+        f"{workload}, steps that follow pruning",
+        heads,
+        notes(__name__)["chains"],
     )
 
 
 def _metrics(measured: Measured, workload: str, step: str) -> Iterator[tuple[str, str]]:
-    """The metrics to show of a step, with their settings: one accuracy, what is verified, and the size."""
+    """The metrics to show of a step, with their settings: one accuracy, what is verified, and
+    the size.
+    """
     accuracy = False
     for metric in _SHOWN:
         settings = dict.fromkeys(
@@ -108,7 +140,9 @@ def _metrics(measured: Measured, workload: str, step: str) -> Iterator[tuple[str
         if metric in _ACCURACIES and (accuracy or not settings):
             continue
         accuracy = accuracy or metric in _ACCURACIES
-        chosen = [text for text, method in settings if method in _METHODS] or [text for text, _ in settings]
+        chosen = [text for text, method in settings if method in _METHODS] or [
+            text for text, _ in settings
+        ]
         yield from ((metric, text) for text in chosen)
 
 
@@ -117,7 +151,9 @@ def _cell(cell: Compared, metric: str) -> GridCell:
     if mean is None:
         return GridCell(cell.reason, tone="lack")
     scale = common_scale([cell], "bytes" if metric in _LOWER else "fraction")
-    text = scale.number(mean.mean) + (f" ± {scale.number(mean.half_width)}" if mean.half_width else "")
+    text = scale.number(mean.mean) + (
+        f" ± {scale.number(mean.half_width)}" if mean.half_width else ""
+    )
     told = f"Δ {interval_text(change, scale)}" if change else ""
     tone = ""
     # A size is the same in every seed, and that is no chance; an accuracy that is may be.

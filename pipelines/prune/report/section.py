@@ -73,17 +73,26 @@ def _part(run: Run) -> Part:
     grids.append(area_grid(found, run.baseline))
     grids += [chain_grid(run, each) for each in run.measured.workloads]
     details += [exact_grid(run, each) for each in run.measured.workloads]
-    told = [finding(table, [each for each in found if each.workload == table.workload]) for table in tables]
+    told = [
+        finding(table, [each for each in found if each.workload == table.workload])
+        for table in tables
+    ]
     drawings = [drawing for table in tables for drawing in pareto_figures(table)]
     return Part.of(
-        [overall(tables), *told], grids, details, drawings, rule=NOTES["rule"] if tables else "", tables=tables
+        [overall(tables), *told],
+        grids,
+        details,
+        drawings,
+        rule=NOTES["rule"] if tables else "",
+        tables=tables,
     )
 
 
 def _at_equal(axis: Axis, quality: str = ACCURACY) -> Measure:
     """How much higher the curve of a quality over a cost lies, and over MACs each sparsity.
 
-    Of one sparsity it is the quality there: between that and the unpruned network nothing would be deployed.
+    Of one sparsity it is the quality there: between that and the unpruned network nothing would be
+    deployed.
     """
 
     def measure(run: Run, workload: str, variant: str) -> Evidence | None:
@@ -93,14 +102,26 @@ def _at_equal(axis: Axis, quality: str = ACCURACY) -> Measure:
         sweep = table.sweeps[0]
         area = sweep_area(table, sweep, variant, axis, quality)
         primary = Contrast(f"mean over the {axis.label}", area.values, area.other, area.reason, 1.0)
-        # At equal latency variants differ in sparsity: their accuracy at one sparsity says nothing against it.
+        # At equal latency variants differ in sparsity: their accuracy at one sparsity says nothing
+        # against it.
         alike = sweep.treatments if axis == MACS else ()
         cells = [(each.share, table.paired(each.step, variant, quality)) for each in alike]
         if len(cells) == 1:
             ((share, cell),) = cells
-            reason = cell.reason or f"{table.baseline}: {table.paired(alike[0].step, table.baseline, quality).reason}"
-            return Evidence(Contrast(f"{share} removed", cell.values, cell.other, "" if cell.difference else reason))
-        return Evidence(primary, [Contrast(share, each.values, each.other) for share, each in cells if each.difference])
+            reason = (
+                cell.reason
+                or f"{table.baseline}:"
+                f" {table.paired(alike[0].step, table.baseline, quality).reason}"
+            )
+            return Evidence(
+                Contrast(
+                    f"{share} removed", cell.values, cell.other, "" if cell.difference else reason
+                )
+            )
+        return Evidence(
+            primary,
+            [Contrast(share, each.values, each.other) for share, each in cells if each.difference],
+        )
 
     return measure
 
@@ -135,43 +156,67 @@ def pareto_figures(table: PruningTable) -> list[Drawing]:
 
 
 def front(spots: Sequence[Spot]) -> list[Spot]:
-    """Those that no other beats: none is at most as costly and at least as accurate, and better in one of the two."""
+    """Those that no other beats: none is at most as costly and at least as accurate, and better
+    in one of the two.
+    """
     places = {(each.x, each.accuracy.mean) for each in spots}
-    return [each for each in spots if not any(x <= each.x and y >= each.accuracy.mean
-                                              for x, y in places - {(each.x, each.accuracy.mean)})]  # fmt: skip
+    return [
+        each
+        for each in spots
+        if not any(
+            x <= each.x and y >= each.accuracy.mean
+            for x, y in places - {(each.x, each.accuracy.mean)}
+        )
+    ]
 
 
-def _pareto(table: PruningTable, sweep: Sweep, variants: Sequence[str], name: str, title: str) -> Drawing:
+def _pareto(
+    table: PruningTable, sweep: Sweep, variants: Sequence[str], name: str, title: str
+) -> Drawing:
     caption = NOTES["figure"].format(
         zero=NOTES["control"] if sweep.control else "At 0, where shown: the networks as trained."
     )
     shown = _panels(table, sweep, variants)
     if not shown:
-        return Drawing(name, title, caption, reason="it takes two sparsities with an accuracy and a cost")
+        return Drawing(
+            name, title, caption, reason="it takes two sparsities with an accuracy and a cost"
+        )
     with panels(len(shown), min(len(shown), 2), 2.7, variants, more=0.4) as figure:
         for axes, panel in zip(figure.grid.flat, shown, strict=False):
             _draw(axes, panel, looks(variants))
         for axes in figure.grid[:, 0]:
             axes.set_ylabel("accuracy, %")
     told = "; ".join(panel.title for panel in shown)
-    return Drawing(name, title, caption, f"{title}: {told}; the numbers are in the tables.", figure.svg)
+    return Drawing(
+        name, title, caption, f"{title}: {told}; the numbers are in the tables.", figure.svg
+    )
 
 
 def _panels(table: PruningTable, sweep: Sweep, variants: Sequence[str]) -> list[_Panel]:
     """Those with points that differ in cost; before fine-tuning only where there was some."""
     tuned = sweep.tuned
     told = "fine-tuned" if tuned else "not fine-tuned"
-    wanted = [(f"{told}, batch 64", FAST, ACCURACY), (f"{told}, batch 1", SINGLE, ACCURACY), (told, MACS, ACCURACY)]
+    wanted = [
+        (f"{told}, batch 64", FAST, ACCURACY),
+        (f"{told}, batch 1", SINGLE, ACCURACY),
+        (told, MACS, ACCURACY),
+    ]
     wanted += [("before fine-tuning", MACS, BEFORE)] if tuned else []
     found = [
-        _Panel(title, axis, _spots(table, sweep, variants, axis, metric),
-               _unpruned(table, sweep, variants, axis) if metric == ACCURACY else [])
+        _Panel(
+            title,
+            axis,
+            _spots(table, sweep, variants, axis, metric),
+            _unpruned(table, sweep, variants, axis) if metric == ACCURACY else [],
+        )
         for title, axis, metric in wanted
-    ]  # fmt: skip
+    ]
     return [panel for panel in found if len({each.label for each in panel.spots}) > 1]
 
 
-def _spots(table: PruningTable, sweep: Sweep, variants: Sequence[str], axis: Axis, metric: str) -> list[Spot]:
+def _spots(
+    table: PruningTable, sweep: Sweep, variants: Sequence[str], axis: Axis, metric: str
+) -> list[Spot]:
     found = []
     for variant in variants:
         for step, (treatment, points) in curve_points(table, sweep, variant, axis).items():
@@ -182,12 +227,16 @@ def _spots(table: PruningTable, sweep: Sweep, variants: Sequence[str], axis: Axi
             if seeds:
                 x = sum(points[seed][0] for seed in seeds) / len(seeds)
                 label = "0 %" if treatment is None else treatment.share
-                found.append(Spot(variant, label, x, mean_interval([heights[seed] for seed in seeds])))
+                found.append(
+                    Spot(variant, label, x, mean_interval([heights[seed] for seed in seeds]))
+                )
     return found
 
 
 def _unpruned(table: PruningTable, sweep: Sweep, variants: Sequence[str], axis: Axis) -> list[Spot]:
-    """The networks as trained at the cost of the control, which has their shape; without a control they are at 0."""
+    """The networks as trained at the cost of the control, which has their shape; without a
+    control they are at 0.
+    """
     found: list[Spot] = []
     if sweep.control is None or not table.unpruned:
         return found
@@ -203,35 +252,69 @@ def _unpruned(table: PruningTable, sweep: Sweep, variants: Sequence[str], axis: 
 def _draw(axes: Any, panel: _Panel, known: Mapping[str, Look]) -> None:
     best = {id(each) for each in front(panel.spots)}
     for variant, look in known.items():
-        own = sorted((each for each in panel.spots if each.variant == variant), key=lambda each: each.x)
+        own = sorted(
+            (each for each in panel.spots if each.variant == variant), key=lambda each: each.x
+        )
         heights = [100 * each.accuracy.mean for each in own]
         axes.plot([each.x for each in own], heights, color=look.colour, linewidth=0.8, alpha=0.75)
         for filled in (False, True):
             shown = [each for each in own if (id(each) in best) is filled]
-            points, face = [(each.x, each.accuracy) for each in shown], look.colour if filled else "white"
-            mean_marks(axes, points, look, linestyle="none", markersize=4.6, elinewidth=0.7, markeredgewidth=0.9,
-                       markerfacecolor=face)  # fmt: skip
+            points, face = (
+                [(each.x, each.accuracy) for each in shown],
+                look.colour if filled else "white",
+            )
+            mean_marks(
+                axes,
+                points,
+                look,
+                linestyle="none",
+                markersize=4.6,
+                elinewidth=0.7,
+                markeredgewidth=0.9,
+                markerfacecolor=face,
+            )
         dashes = [each for each in panel.unpruned if each.variant == variant]
-        axes.plot([each.x for each in dashes], [100 * each.accuracy.mean for each in dashes], color=look.colour,
-                  linestyle="none", marker="_", markersize=13, markeredgewidth=1.4, zorder=4)  # fmt: skip
+        axes.plot(
+            [each.x for each in dashes],
+            [100 * each.accuracy.mean for each in dashes],
+            color=look.colour,
+            linestyle="none",
+            marker="_",
+            markersize=13,
+            markeredgewidth=1.4,
+            zorder=4,
+        )
     _limits(axes, panel)
     _name_shares(axes, panel.spots)
     axes.set_title(panel.title)
     axes.set_xlabel(panel.axis.label, fontsize=7.5, color=MUTED_COLOUR)
     axes.text(
-        0.02, 0.97, "↖ better", transform=axes.transAxes, va="top", color=MUTED_COLOUR, fontsize=7, style="italic"
+        0.02,
+        0.97,
+        "↖ better",
+        transform=axes.transAxes,
+        va="top",
+        color=MUTED_COLOUR,
+        fontsize=7,
+        style="italic",
     )
 
 
 def _limits(axes: Any, panel: _Panel) -> None:
-    """The scale that areas are over, with plain numbers; heights by the means: a wide interval flattens no curve."""
+    """The scale that areas are over, with plain numbers; heights by the means: a wide interval
+    flattens no curve.
+    """
     from matplotlib.ticker import NullLocator
 
     low, high = min(each.x for each in panel.spots), max(each.x for each in panel.spots)
     if panel.axis.logarithmic:
         axes.set_xscale("log")
         axes.set_xlim(low * (low / high) ** 0.08 / 1.02, high * (high / low) ** 0.08 * 1.02)
-        ticks = [each for each in (_FINE if high / low < _NARROW else _COARSE) if low / 1.1 <= each <= high * 1.1]
+        ticks = [
+            each
+            for each in (_FINE if high / low < _NARROW else _COARSE)
+            if low / 1.1 <= each <= high * 1.1
+        ]
         ticks = ticks if len(ticks) > 1 else [low, high]
         axes.set_xticks(ticks, [f"{each:.2g}" for each in ticks])
         axes.xaxis.set_minor_locator(NullLocator())
@@ -240,28 +323,42 @@ def _limits(axes: Any, panel: _Panel) -> None:
     bottom, top = (100 * end(each.accuracy.mean for each in panel.spots) for end in (min, max))
     room = max(0.5, 0.25 * (top - bottom))
     reach = max(100 * (each.accuracy.half_width or 0.0) for each in panel.spots)
-    axes.set_ylim(bottom - min(room, reach + 0.4 * room), min(100.5, top + min(room, reach + 0.6 * room)))
+    axes.set_ylim(
+        bottom - min(room, reach + 0.4 * room), min(100.5, top + min(room, reach + 0.6 * room))
+    )
     axes.grid()
 
 
 def _name_shares(axes: Any, spots: Sequence[Spot]) -> None:
-    """Each sparsity once, below the lowest of its points, from the greatest on; none over another."""
+    """Each sparsity once, below the lowest of its points, from the greatest on; none over
+    another.
+    """
     taken: list[tuple[float, float]] = []
     for label in reversed(dict.fromkeys(each.label for each in spots)):
-        lowest = min((each for each in spots if each.label == label), key=lambda each: each.accuracy.mean)
+        lowest = min(
+            (each for each in spots if each.label == label), key=lambda each: each.accuracy.mean
+        )
         place = (lowest.x, 100 * lowest.accuracy.mean)
         x, y = axes.transAxes.inverted().transform(axes.transData.transform(place))
         text = label.removesuffix(" %")
         if all(abs(x - a) > 0.018 * (1 + len(text)) or abs(y - b) > _TALL for a, b in taken):
             taken.append((x, y))
             axes.annotate(
-                text, place, xytext=(3, -8), textcoords="offset points", fontsize=6.5, color=INK_COLOUR, zorder=5
+                text,
+                place,
+                xytext=(3, -8),
+                textcoords="offset points",
+                fontsize=6.5,
+                color=INK_COLOUR,
+                zorder=5,
             )
 
 
 SECTION = Section(
     title="Pruning",
-    question="What does removing channels, heads and units cost in accuracy, and buy in speed and size?",
+    question=(
+        "What does removing channels, heads and units cost in accuracy, and buy in speed and size?"
+    ),
     stages=(STAGE, EXACT),
     part=_part,
     endpoints=(

@@ -1,4 +1,5 @@
-"""What pruning costs each variant: its steps as sweeps and as treatments, each paired with the baseline.
+"""What pruning costs each variant: its steps as sweeps and as treatments, each paired with the
+baseline.
 
 And the area between a variant's curve of accuracy over cost and the baseline's, paired by seed.
 """
@@ -9,13 +10,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evalsuite import Area, Compared, Point, Run, Screen, StepTable, grouped, holm_areas, measured_area
+from evalsuite import (
+    Area,
+    Compared,
+    Point,
+    Run,
+    Screen,
+    StepTable,
+    grouped,
+    holm_areas,
+    measured_area,
+)
 
 STAGE, EXACT = "prune", "exact-prune"
 ACCURACY = "accuracy"  # The metric, and the stage that measures it of networks as trained.
 BITS = "bits_per_byte"  # The quality of a language model.
 BEFORE = "accuracy_before_tuning"
-_NAMED = ("importance", "scope")  # Told of every treatment; other options where treatments differ in them.
+# Told of every treatment; other options where treatments differ in them.
+_NAMED = ("importance", "scope")
 _NO_METHOD = ("sparsity", "control")
 _ALIKE = "alike"  # Of heads that lose the same share as the channels: a sweep goes over both.
 _OF_CONTROLS = ("fine_tune_epochs", "distill")  # All that matters where no channel is removed.
@@ -24,11 +36,12 @@ Options = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Treatment:
-    """One prune step. Without recorded options `sparsity` is None and the step's own name stands for all.
+    """One prune step. Without recorded options `sparsity` is None and the step's own name stands
+    for all.
 
-    `method` says in words what treatments of one sweep have in common and others have not, `key` all their options
-    but the sparsity. `tuned`: it is fine-tuned, as far as is known. A `control` removes nothing, at sparsity 0: it is
-    only fine-tuned.
+    `method` says in words what treatments of one sweep have in common and others have not, `key`
+    all their options but the sparsity. `tuned`: it is fine-tuned, as far as is known. A `control`
+    removes nothing, at sparsity 0: it is only fine-tuned.
     """
 
     step: str
@@ -46,7 +59,9 @@ class Treatment:
 
     @property
     def label(self) -> str:
-        """The sparsity and the method, as "50 %, l2, local"; of a control "0 %, only fine-tuned"."""
+        """The sparsity and the method, as "50 %, l2, local"; of a control "0 %, only
+        fine-tuned".
+        """
         if self.control:
             return f"{self.share}, only fine-tuned"
         return ", ".join(part for part in (self.share, self.method) if part)
@@ -54,7 +69,9 @@ class Treatment:
 
 @dataclass(frozen=True)
 class Sweep:
-    """The treatments of one method from the least sparsity to the greatest, and the control tuned as they are."""
+    """The treatments of one method from the least sparsity to the greatest, and the control
+    tuned as they are.
+    """
 
     method: str
     treatments: tuple[Treatment, ...]
@@ -66,7 +83,9 @@ class Sweep:
 
     @property
     def tuned(self) -> bool:
-        """Whether any of its treatments is fine-tuned, as far as is known; the control does not count."""
+        """Whether any of its treatments is fine-tuned, as far as is known; the control does not
+        count.
+        """
         return any(each.tuned for each in self.treatments)
 
 
@@ -74,8 +93,8 @@ class Sweep:
 class PruningTable(StepTable):
     """The prune steps of one workload that take networks as trained.
 
-    `unpruned` is the step that measured the accuracy of the same networks; empty where there is none. `shared` tells
-    the options that all treatments have.
+    `unpruned` is the step that measured the accuracy of the same networks; empty where there is
+    none. `shared` tells the options that all treatments have.
     """
 
     treatments: tuple[Treatment, ...]
@@ -87,7 +106,11 @@ class PruningTable(StepTable):
     def quality(self) -> str:
         """What the networks are judged by: bits per byte where they have them, else accuracy."""
         steps = (each.step for each in self.treatments)
-        return BITS if any(self.values(step, name, BITS) for step in steps for name in self.variants) else ACCURACY
+        return (
+            BITS
+            if any(self.values(step, name, BITS) for step in steps for name in self.variants)
+            else ACCURACY
+        )
 
     @property
     def tuned(self) -> bool:
@@ -98,8 +121,11 @@ class PruningTable(StepTable):
         return self.measured.values(self.workload, variant, step, metric, setting)
 
     def paired(self, step: str, variant: str, metric: str = ACCURACY) -> Compared:
-        return self.pair(variant, lambda name: self.values(step, name, metric),
-                         lambda name: self.measured.reason(self.workload, name, step, metric))  # fmt: skip
+        return self.pair(
+            variant,
+            lambda name: self.values(step, name, metric),
+            lambda name: self.measured.reason(self.workload, name, step, metric),
+        )
 
     def against(self, step: str, reference: str, variant: str, metric: str = ACCURACY) -> Compared:
         """A cell with its difference to another step on networks of the same variant."""
@@ -110,7 +136,9 @@ class PruningTable(StepTable):
 
 
 def pruning_tables(run: Run) -> list[PruningTable]:
-    """A table for each workload with a prune step; steps that follow another are links of chains and left out here."""
+    """A table for each workload with a prune step; steps that follow another are links of chains
+    and left out here.
+    """
     measured = run.measured
     found = []
     for workload in measured.workloads:
@@ -118,10 +146,17 @@ def pruning_tables(run: Run) -> list[PruningTable]:
         if not steps:
             continue
         treatments, shared = _treatments(steps, measured.options)
-        found.append(PruningTable(
-            measured=measured, workload=workload, baseline=run.baseline, treatments=treatments, shared=shared,
-            sweeps=_sweeps(treatments), unpruned=measured.step(workload, ACCURACY),
-        ))  # fmt: skip
+        found.append(
+            PruningTable(
+                measured=measured,
+                workload=workload,
+                baseline=run.baseline,
+                treatments=treatments,
+                shared=shared,
+                sweeps=_sweeps(treatments),
+                unpruned=measured.step(workload, ACCURACY),
+            )
+        )
     return found
 
 
@@ -145,10 +180,11 @@ def _treatments(steps: Sequence[str], recorded: Options) -> tuple[tuple[Treatmen
     shared = [_words(name, known[0].get(name)) for name in names if name not in told]
     labels = [each.label for each in apart]
     apart = [
-        replace(each, method=f"{each.method}, {each.step}".removeprefix(", ")) if labels.count(each.label) > 1
-        and not each.control and each.key else each
+        replace(each, method=f"{each.method}, {each.step}".removeprefix(", "))
+        if labels.count(each.label) > 1 and not each.control and each.key
+        else each
         for each in apart
-    ]  # fmt: skip
+    ]
     return tuple(apart), ", ".join(word for word in shared if word)
 
 
@@ -157,7 +193,9 @@ def _treatment(step: str, options: Mapping[str, Any]) -> Treatment:
     if sparsity is None:
         return Treatment(step)
     epochs = number(options.get("fine_tune_epochs"))
-    control = str(options.get("control")) == "True" or (sparsity == 0 and not number(options.get("heads")))
+    control = str(options.get("control")) == "True" or (
+        sparsity == 0 and not number(options.get("heads"))
+    )
     wanted = _OF_CONTROLS if control else [name for name in options if name not in _NO_METHOD]
     key = tuple(sorted((name, str(options.get(name))) for name in wanted))
     importance = "" if control else str(options.get("importance") or "")
@@ -166,12 +204,16 @@ def _treatment(step: str, options: Mapping[str, Any]) -> Treatment:
 
 
 def _sweeps(treatments: Sequence[Treatment]) -> tuple[Sweep, ...]:
-    """The methods with several sparsities, the longest first; for want of one, that of the first treatment."""
+    """The methods with several sparsities, the longest first; for want of one, that of the first
+    treatment.
+    """
     found = []
     for key, own in grouped((each.key, each) for each in treatments if not each.control).items():
         wanted = tuple(sorted((name, str(dict(key).get(name))) for name in _OF_CONTROLS))
         control = next((each for each in treatments if each.control and each.key == wanted), None)
-        ordered = tuple(sorted(own, key=lambda each: -1.0 if each.sparsity is None else each.sparsity))
+        ordered = tuple(
+            sorted(own, key=lambda each: -1.0 if each.sparsity is None else each.sparsity)
+        )
         found.append(Sweep(own[0].method, ordered, control))
     several = [each for each in found if len({one.share for one in each.treatments}) > 1]
     return tuple(sorted(several, key=lambda each: -len(each.treatments)) or found[:1])
@@ -213,17 +255,23 @@ class Axis:
 
 
 MACS = Axis("mac_fraction", "", "share of MACs left")
-FAST = Axis("relative_latency", "batch=64", "relative latency, batch 64", logarithmic=True, timing=True)
+FAST = Axis(
+    "relative_latency", "batch=64", "relative latency, batch 64", logarithmic=True, timing=True
+)
 QUESTIONS = {
     MACS: "accuracy of pruned networks at equal MACs",
     FAST: "accuracy of pruned networks at equal latency in ONNX Runtime",
-}  # fmt: skip
-SINGLE = Axis("relative_latency", "batch=1", "relative latency, batch 1", logarithmic=True, timing=True)
+}
+SINGLE = Axis(
+    "relative_latency", "batch=1", "relative latency, batch 1", logarithmic=True, timing=True
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepArea(Area):
-    """Of one sweep of a workload over one cost; `decided`: the decision matrix asks it, and `p_holm` is its p."""
+    """Of one sweep of a workload over one cost; `decided`: the decision matrix asks it, and
+    `p_holm` is its p.
+    """
 
     workload: str
     method: str
@@ -234,10 +282,11 @@ class SweepArea(Area):
 def curve_points(
     table: PruningTable, sweep: Sweep, variant: str, axis: Axis, quality: str = ACCURACY
 ) -> dict[str, tuple[Treatment | None, dict[int, Point]]]:
-    """Step -> its treatment, and seed -> (cost, accuracy); from no sparsity up, with the network's own place at 0.
+    """Step -> its treatment, and seed -> (cost, accuracy); from no sparsity up, with the network's
+    own place at 0.
 
-    That place is the control's, which was fine-tuned like the others; without one it is the unpruned network's, whose
-    share of MACs is 1 and whose latency nobody measured.
+    That place is the control's, which was fine-tuned like the others; without one it is the
+    unpruned network's, whose share of MACs is 1 and whose latency nobody measured.
     """
     found: dict[str, tuple[Treatment | None, dict[int, Point]]] = {}
     if sweep.control is None and table.unpruned and axis == MACS:
@@ -246,8 +295,14 @@ def curve_points(
     for each in sweep.every:
         costs = table.values(each.step, variant, axis.metric, axis.setting)
         heights = table.values(each.step, variant, quality)
-        found[each.step] = (each, {seed: (costs[seed], heights[seed]) for seed in sorted(costs.keys() & heights.keys())
-                                   if costs[seed] > 0})  # fmt: skip
+        found[each.step] = (
+            each,
+            {
+                seed: (costs[seed], heights[seed])
+                for seed in sorted(costs.keys() & heights.keys())
+                if costs[seed] > 0
+            },
+        )
     return found
 
 
@@ -257,8 +312,11 @@ def areas(tables: Sequence[PruningTable], screen: Screen | None = None) -> list[
     The first sweep's have the decision matrix's p, the others Holm's over all of them.
     """
     # Of a single sparsity the matrix asks for the quality there, and for no area.
-    first = {table.workload: table.sweeps[0].method for table in reversed(tables)
-             if table.sweeps and len(table.sweeps[0].treatments) > 1}  # fmt: skip
+    first = {
+        table.workload: table.sweeps[0].method
+        for table in reversed(tables)
+        if table.sweeps and len(table.sweeps[0].treatments) > 1
+    }
     p = {place: cell.p_adjusted for place, cell in (screen or {}).items()}
 
     def known(area: SweepArea) -> float | None:
@@ -272,20 +330,30 @@ def areas(tables: Sequence[PruningTable], screen: Screen | None = None) -> list[
         for axis in (MACS, FAST)
         for variant in table.others
     ]
-    return [replace(each, decided=known(each) is not None) for each in holm_areas(found, known=known)]
+    return [
+        replace(each, decided=known(each) is not None) for each in holm_areas(found, known=known)
+    ]
 
 
-def sweep_area(table: PruningTable, sweep: Sweep, variant: str, axis: Axis, quality: str = ACCURACY) -> SweepArea:
-    """How much higher the variant's curve lies than the baseline's: of accuracy, or of another quality."""
+def sweep_area(
+    table: PruningTable, sweep: Sweep, variant: str, axis: Axis, quality: str = ACCURACY
+) -> SweepArea:
+    """How much higher the variant's curve lies than the baseline's: of accuracy, or of another
+    quality.
+    """
     told = {
         "own": f"no accuracy was measured beside the {axis.label}",
         "other": f"the baseline has no accuracy beside the {axis.label}",
-        "seed": "no seed in common with the baseline", "range": "the curves have no range in common",
+        "seed": "no seed in common with the baseline",
+        "range": "the curves have no range in common",
         "point": "one point is no curve",
-    }  # fmt: skip
+    }
     area = SweepArea(variant=variant, workload=table.workload, method=sweep.method, axis=axis)
     own, other = (
-        {step: points for step, (_, points) in curve_points(table, sweep, name, axis, quality).items()}
+        {
+            step: points
+            for step, (_, points) in curve_points(table, sweep, name, axis, quality).items()
+        }
         for name in (variant, table.baseline)
     )
     return measured_area(area, own, other, told.__getitem__, logarithmic=axis.logarithmic)

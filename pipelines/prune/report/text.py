@@ -1,4 +1,6 @@
-"""Pruned networks as text: accuracy and cost by sparsity, treatments of equal sparsity, areas between curves."""
+"""Pruned networks as text: accuracy and cost by sparsity, treatments of equal sparsity, areas
+between curves.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +43,15 @@ _SHARED = (
 def table_scale(table: PruningTable, metrics: Sequence[str] = (ACCURACY, BEFORE)) -> Scale:
     places = [(each.step, metric) for metric in metrics for each in table.treatments]
     places += [(table.unpruned, ACCURACY)] if table.unpruned else []
-    return common_scale([table.paired(step, name, metric) for step, metric in places for name in table.variants])
+    return common_scale(
+        [table.paired(step, name, metric) for step, metric in places for name in table.variants]
+    )
 
 
 def swept(table: PruningTable) -> list[Treatment]:
-    """What the sweeps show: each control once, before the first sweep that has it, and the sweeps' treatments."""
+    """What the sweeps show: each control once, before the first sweep that has it, and the
+    sweeps' treatments.
+    """
     return list({each.step: each for sweep in table.sweeps for each in sweep.every}.values())
 
 
@@ -59,7 +65,9 @@ def accuracy_grid(table: PruningTable, metric: str = ACCURACY) -> Grid | None:
         sheet.add(label, *(compared_cell(each, table, scale) for each in cells))
         sheet.lines += [_line(table, treatment, each, label) for each in cells]
     how = _HOW[metric] if table.tuned else "not fine-tuned"
-    told = ", ".join(part for part in (table.sweeps[0].method if not several else "", table.shared) if part)
+    told = ", ".join(
+        part for part in (table.sweeps[0].method if not several else "", table.shared) if part
+    )
     return sheet.grid(
         f"{table.workload}-pruned" + ("-before-tuning" if metric == BEFORE else ""),
         f"{table.workload}, accuracy of pruned networks {how} (%, Δ in pp; {table.seeds_text})",
@@ -68,29 +76,45 @@ def accuracy_grid(table: PruningTable, metric: str = ACCURACY) -> Grid | None:
     )
 
 
-def _line(table: PruningTable, treatment: Treatment, cell: Compared, label: str, reference: str = "") -> dict[str, Any]:
+def _line(
+    table: PruningTable, treatment: Treatment, cell: Compared, label: str, reference: str = ""
+) -> dict[str, Any]:
     return {
-        "workload": table.workload, "step": treatment.step, "treatment": label, "sparsity": treatment.sparsity,
-        "method": treatment.method, "control": treatment.control, "variant": cell.variant,
-        "compared_with": reference or table.baseline, **compared_columns(cell, "accuracy"),
-    }  # fmt: skip
+        "workload": table.workload,
+        "step": treatment.step,
+        "treatment": label,
+        "sparsity": treatment.sparsity,
+        "method": treatment.method,
+        "control": treatment.control,
+        "variant": cell.variant,
+        "compared_with": reference or table.baseline,
+        **compared_columns(cell, "accuracy"),
+    }
 
 
 def equals(table: PruningTable) -> list[list[Treatment]]:
     """Treatments of equal sparsity, where there are several: the recipe's first leads its group."""
     groups = grouped(
-        (each.sparsity, each) for each in table.treatments if each.sparsity is not None and not each.control
+        (each.sparsity, each)
+        for each in table.treatments
+        if each.sparsity is not None and not each.control
     )
-    return [group for _, group in sorted(groups.items(), key=lambda each: each[0]) if len(group) > 1]
+    return [
+        group for _, group in sorted(groups.items(), key=lambda each: each[0]) if len(group) > 1
+    ]
 
 
 def treatments_grid(table: PruningTable, metric: str = ACCURACY) -> Grid | None:
-    """A row per treatment of equal sparsity, paired with the first of them within each variant; None without any."""
+    """A row per treatment of equal sparsity, paired with the first of them within each variant;
+    None without any.
+    """
     scale, sheet, tested = table_scale(table, (metric,)), Sheet(), list[Compared]()
     for first, *rest in equals(table):
         for each in (first, *rest):
             cells = [table.against(each.step, first.step, name, metric) for name in table.variants]
-            sheet.add(each.label, *(compared_cell(cell, table, scale, alone=True) for cell in cells))
+            sheet.add(
+                each.label, *(compared_cell(cell, table, scale, alone=True) for cell in cells)
+            )
             sheet.lines += [_line(table, each, cell, each.label, first.step) for cell in cells]
             tested += [cell for cell in cells if cell.bracketed]
     count = sum(cell.resolved for cell in tested)
@@ -98,62 +122,93 @@ def treatments_grid(table: PruningTable, metric: str = ACCURACY) -> Grid | None:
     after = f", {after_holm(cell.p for cell in tested)}" if count else ""
     return sheet.grid(
         f"{table.workload}-pruning-treatments" + ("-before-tuning" if metric == BEFORE else ""),
-        f"{table.workload}, treatments at equal sparsity, accuracy {_HOW[metric]} (%, Δ in pp to the first line of a "
-        "sparsity, same variant)",
+        f"{table.workload}, treatments at equal sparsity, accuracy {_HOW[metric]} (%, Δ in pp to"
+        " the first line of a sparsity, same variant)",
         ("treatment", *table.variants),
         NOTES["treatments"].format(count=len(tested), resolved=told, after=after),
     )
 
 
 def area_grid(found: Sequence[SweepArea], baseline: str) -> Grid | None:
-    """Areas of all workloads; a row per workload, sweep and axis, a column per variant. None without any."""
+    """Areas of all workloads; a row per workload, sweep and axis, a column per variant. None
+    without any.
+    """
     several = len({each.method for each in found}) > 1
 
     def heads(area: SweepArea) -> tuple[str, str]:
         name = f"{area.workload}, {area.method}" if several else area.workload
         return name, area.axis.label + (" (timing)" if area.axis.timing else "")
 
-    sheet, variants = areas_sheet(found, heads, lambda each: f"{each.low:.2f} to {each.high:.2f}", _detail)
+    sheet, variants = areas_sheet(
+        found, heads, lambda each: f"{each.low:.2f} to {each.high:.2f}", _detail
+    )
     sheet.lines = [
-        {"workload": each.workload, "method": each.method, "variant": each.variant, "baseline": baseline,
-         "over": each.axis.metric, "setting": each.axis.setting, "logarithmic": each.axis.logarithmic,
-         "timing": each.axis.timing, **area_columns(each, "area")}
+        {
+            "workload": each.workload,
+            "method": each.method,
+            "variant": each.variant,
+            "baseline": baseline,
+            "over": each.axis.metric,
+            "setting": each.axis.setting,
+            "logarithmic": each.axis.logarithmic,
+            "timing": each.axis.timing,
+            **area_columns(each, "area"),
+        }
         for each in found
-    ]  # fmt: skip
+    ]
     return sheet.grid(
         "pruning-areas",
-        f"Area between the accuracy curves and {baseline}'s (pp; above 0 the variant is more accurate at equal cost)",
+        f"Area between the accuracy curves and {baseline}'s (pp; above 0 the variant is more"
+        " accurate at equal cost)",
         ("workload", "over", "range", *variants),
-        NOTES["areas"].format(baseline=baseline, count=sum(each.p is not None and not each.decided for each in found)),
+        NOTES["areas"].format(
+            baseline=baseline, count=sum(each.p is not None and not each.decided for each in found)
+        ),
     )
 
 
 def _detail(area: SweepArea) -> str:
-    p = "" if area.p is None or area.p_holm is None else f" p {p_text(area.p)}, Holm {p_text(area.p_holm)}"
+    p = (
+        ""
+        if area.p is None or area.p_holm is None
+        else f" p {p_text(area.p)}, Holm {p_text(area.p_holm)}"
+    )
     return f"{p}, n = {len(area.values)}"
 
 
 def cost_grid(table: PruningTable) -> Grid | None:
     """A row per sparsity; None where nothing was measured."""
     treatments, sheet, columns = swept(table), Sheet(), []
-    batches = list(dict.fromkeys(text for each in (RATIO, RELATIVE) for text in _settings(table, each)))
+    batches = list(
+        dict.fromkeys(text for each in (RATIO, RELATIVE) for text in _settings(table, each))
+    )
     shared = [(*each, "") for each in _SHARED]
-    shared += [(PEAK, f"peak memory, {batch.replace('=', ' ')}", "bytes", batch) for batch in _settings(table, PEAK)]
+    shared += [
+        (PEAK, f"peak memory, {batch.replace('=', ' ')}", "bytes", batch)
+        for batch in _settings(table, PEAK)
+    ]
     for metric, title, unit, setting in shared:
         cells = [_shared(table, each, metric, setting, unit) for each in treatments]
         if any(cell.text not in ("", "0") for cell in cells):
             columns.append((title, cells))
     if batches:
         told = ", ".join(batch.replace("=", " ") for batch in batches)
-        columns += [(f"{name}, {told}", [_latency(table, each, name, batches) for each in treatments])
-                    for name in table.variants]  # fmt: skip
+        columns += [
+            (f"{name}, {told}", [_latency(table, each, name, batches) for each in treatments])
+            for name in table.variants
+        ]
     if not columns:
         return None
     for i, each in enumerate(treatments):
         sheet.add(_row_name(table, each), *(cells[i] for _, cells in columns))
         sheet.lines += [_cost_line(table, each, name) for name in table.variants]
     heads = ("sparsity", *(title for title, _ in columns))
-    return sheet.grid(f"{table.workload}-pruning-cost", f"{table.workload}, what pruning buys", heads, NOTES["cost"])
+    return sheet.grid(
+        f"{table.workload}-pruning-cost",
+        f"{table.workload}, what pruning buys",
+        heads,
+        NOTES["cost"],
+    )
 
 
 def _row_name(table: PruningTable, treatment: Treatment) -> str:
@@ -161,14 +216,18 @@ def _row_name(table: PruningTable, treatment: Treatment) -> str:
 
 
 def _settings(table: PruningTable, metric: str) -> list[str]:
-    return table.measured.every_setting(table.workload, [each.step for each in swept(table)], metric)
+    return table.measured.every_setting(
+        table.workload, [each.step for each in swept(table)], metric
+    )
 
 
 def _mean(values: Mapping[int, float]) -> float | None:
     return sum(values.values()) / len(values) if values else None
 
 
-def _shared(table: PruningTable, treatment: Treatment, metric: str, setting: str, unit: str) -> GridCell:
+def _shared(
+    table: PruningTable, treatment: Treatment, metric: str, setting: str, unit: str
+) -> GridCell:
     means = [_mean(table.values(treatment.step, name, metric, setting)) for name in table.variants]
     known = [each for each in means if each is not None]
     if not known:
@@ -179,12 +238,22 @@ def _shared(table: PruningTable, treatment: Treatment, metric: str, setting: str
     return GridCell((low if low == high else f"{low} to {high}") + label, sort=repr(min(known)))
 
 
-def _latency(table: PruningTable, treatment: Treatment, variant: str, batches: Sequence[str]) -> GridCell:
-    means = [[_mean(table.values(treatment.step, variant, metric, batch)) for metric in (RATIO, RELATIVE)]
-             for batch in batches]  # fmt: skip
+def _latency(
+    table: PruningTable, treatment: Treatment, variant: str, batches: Sequence[str]
+) -> GridCell:
+    means = [
+        [
+            _mean(table.values(treatment.step, variant, metric, batch))
+            for metric in (RATIO, RELATIVE)
+        ]
+        for batch in batches
+    ]
     first = next((ratio for ratio, _ in means if ratio is not None), None)
-    parts = [("–" if ratio is None else f"×{ratio:.2f}") + ("" if relative is None else f" ({relative:.2f})")
-             for ratio, relative in means]  # fmt: skip
+    parts = [
+        ("–" if ratio is None else f"×{ratio:.2f}")
+        + ("" if relative is None else f" ({relative:.2f})")
+        for ratio, relative in means
+    ]
     if all(part == "–" for part in parts):
         reason = table.measured.reason(table.workload, variant, treatment.step, RATIO)
         return GridCell(reason, tone="lack")
@@ -194,13 +263,23 @@ def _latency(table: PruningTable, treatment: Treatment, variant: str, batches: S
 def _cost_line(table: PruningTable, treatment: Treatment, variant: str) -> dict[str, Any]:
     """All that was measured of it besides accuracies, with intervals."""
     line: dict[str, Any] = {
-        "workload": table.workload, "step": treatment.step, "treatment": treatment.label,
-        "sparsity": treatment.sparsity, "variant": variant,
-    }  # fmt: skip
-    wanted = [(metric, "") for metric in ("parameters", "macs", *(each[0] for each in _SHARED), "equality_error")]
-    wanted += [(metric, text) for metric in (RATIO, RELATIVE, PEAK) for text in _settings(table, metric)]
+        "workload": table.workload,
+        "step": treatment.step,
+        "treatment": treatment.label,
+        "sparsity": treatment.sparsity,
+        "variant": variant,
+    }
+    wanted = [
+        (metric, "")
+        for metric in ("parameters", "macs", *(each[0] for each in _SHARED), "equality_error")
+    ]
+    wanted += [
+        (metric, text) for metric in (RATIO, RELATIVE, PEAK) for text in _settings(table, metric)
+    ]
     for metric, setting in wanted:
         values = table.values(treatment.step, variant, metric, setting)
         if values:
-            line |= estimate_columns(f"{metric} {setting}".strip(), mean_interval(list(values.values())))
+            line |= estimate_columns(
+                f"{metric} {setting}".strip(), mean_interval(list(values.values()))
+            )
     return line

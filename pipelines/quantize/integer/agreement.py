@@ -1,4 +1,6 @@
-"""Where the fake-quantized network and the integer-only one differ, and whether every difference is a rounding tie."""
+"""Where the fake-quantized network and the integer-only one differ, and whether every difference
+is a rounding tie.
+"""
 
 from __future__ import annotations
 
@@ -31,17 +33,19 @@ def tensor_of(quantizer: str) -> str:
 
 
 def in_float64(quantized: fx.GraphModule, network: IntegerNetwork) -> fx.GraphModule:
-    """A copy of the fake-quantized network that computes in float64, with the grids, integer weights and biases it has.
+    """A copy of the fake-quantized network that computes in float64, with the grids, integer
+    weights and biases it has.
 
-    It is Brevitas' own code. Float32 decides by its rounding errors what lies nearly half-way between two integers;
-    here nothing that the network defines is decided so.
+    It is Brevitas' own code. Float32 decides by its rounding errors what lies nearly half-way
+    between two integers; here nothing that the network defines is decided so.
 
     Args:
         quantized: stays as it is.
         network: what `lower` made of it: the biases are its integers.
 
     Raises:
-        RuntimeError: a layer keeps its scale in a way that is not known here, so that its integers would move.
+        RuntimeError: a layer keeps its scale in a way that is not known here, so that its integers
+            would move.
     """
     exact = copy.deepcopy(quantized).double()
     biases = {each.name: each for each in network.operations if isinstance(each, Weighted)}
@@ -49,18 +53,22 @@ def in_float64(quantized: fx.GraphModule, network: IntegerNetwork) -> fx.GraphMo
         twin: Any = exact.get_submodule(name)
         if isinstance(layer, QuantIdentity):
             grid, kernel = grid_of(layer), kernel_of(twin)
-            # Brevitas keeps a grid's reach and its zero, both as real numbers, and divides: in float64, once more.
+            # Brevitas keeps a grid's reach and its zero, both as real numbers, and divides: in
+            # float64, once more.
             reach = _reach(kernel, torch.tensor(grid.scale, dtype=torch.float64), grid.high)
             kernel.scaling_impl.value.data.copy_(reach)
             kernel.zero_point_impl.value.data.fill_(grid.scale * grid.zero_point)
             if grid_of(twin) != grid:
-                raise RuntimeError(f"{name}: in float64 its grid became {grid_of(twin)} instead of {grid}")
+                raise RuntimeError(
+                    f"{name}: in float64 its grid became {grid_of(twin)} instead of {grid}"
+                )
         elif isinstance(layer, COMPUTE):
             weight = layer.quant_weight()
             scale, integers, kernel = weight.scale.double(), weight.int(), kernel_of(twin)
             for part in twin.weight_quant.modules():
                 if hasattr(part, "min_val"):
-                    part.min_val = 0.0  # a limit that float32 rounded would lift the scales that it made a little
+                    # a limit that float32 rounded would lift the scales that it made a little
+                    part.min_val = 0.0
             value = kernel.scaling_impl.value
             value.data = _reach(kernel, scale.view_as(value), 2 ** (int(weight.bit_width) - 1) - 1)
             twin.weight.data = integers * scale
@@ -73,12 +81,17 @@ def in_float64(quantized: fx.GraphModule, network: IntegerNetwork) -> fx.GraphMo
 
 
 def _reach(kernel: Any, scale: torch.Tensor, greatest: int) -> torch.Tensor:
-    """What Brevitas keeps to find `scale` again: that of the greatest integer, or the logarithm of the next power's."""
+    """What Brevitas keeps to find `scale` again: that of the greatest integer, or the logarithm
+    of the next power's.
+    """
     return kept_length(kernel, scale * (greatest + is_power_of_two(kernel)))
 
 
 def real_steps(
-    quantized: fx.GraphModule, network: IntegerNetwork, integers: dict[str, Integers], inputs: torch.Tensor
+    quantized: fx.GraphModule,
+    network: IntegerNetwork,
+    integers: dict[str, Integers],
+    inputs: torch.Tensor,
 ) -> dict[str, npt.NDArray[np.float64]]:
     """What each quantizer rounds, in steps of its grid, in float64.
 
@@ -110,9 +123,9 @@ TIE = 1e-4
 class Disagreement:
     """At one quantizer, given the same integers before it.
 
-    `distance` is the greatest distance of a differing element's real value to the tie between its two integers, in
-    steps of the grid; `unexplained` counts those not nearer than `TIE`, or more than one step apart. `first` is the
-    index of the first.
+    `distance` is the greatest distance of a differing element's real value to the tie between its
+    two integers, in steps of the grid; `unexplained` counts those not nearer than `TIE`, or more
+    than one step apart. `first` is the index of the first.
     """
 
     layer: str
@@ -127,9 +140,9 @@ class Disagreement:
     def describe(self) -> str:
         """The agreement in one line, for people."""
         return (
-            f"{self.layer}: {self.differing} of {self.elements} integers, first at {list(self.first)}:"
-            f" {self.fake_quantized} fake-quantized, {self.integer} in integers;"
-            f" farthest from a tie {self.distance:.1e}"
+            f"{self.layer}: {self.differing} of {self.elements} integers, first at"
+            f" {list(self.first)}: {self.fake_quantized} fake-quantized, {self.integer} in"
+            f" integers; farthest from a tie {self.distance:.1e}"
         )
 
 
@@ -137,8 +150,8 @@ class Disagreement:
 class IntegerAgreement:
     """Of the integer logits with those of the fake-quantized network, as integers on the same grid.
 
-    `predictions` are one of each sample, or of each of its positions. `disagreements` are of the samples whose logits
-    differ, in the network's order.
+    `predictions` are one of each sample, or of each of its positions. `disagreements` are of the
+    samples whose logits differ, in the network's order.
     """
 
     predictions: int
@@ -168,19 +181,22 @@ def compare(
     diagnose: bool = True,
     chunk: int = 500,
 ) -> IntegerAgreement:
-    """Run both on `inputs` (samples, *input_shape); where logits differ, compare quantizer by quantizer.
+    """Run both on `inputs` (samples, *input_shape); where logits differ, compare quantizer by
+    quantizer.
 
-    For that each quantizer is given the integers that the fake-quantized network computed before it, so that a
-    difference is its own and not carried over; its real value is computed in float64.
+    For that each quantizer is given the integers that the fake-quantized network computed before
+    it, so that a difference is its own and not carried over; its real value is computed in float64.
 
     Args:
         quantized: stays as it is.
         network: what `lower` made of it.
         inputs: float32.
-        precision: that Brevitas computes in: float32, or float64, in which rounding errors decide no tie. What is left
-            there comes of factors that `Dyadic` rounds: behind an average over 6 places a tie is none for the integers.
-        diagnose: whether to look for the quantizers at which they differ. A sample whose logits agree is not looked
-            at: an integer inside that differs without a trace in them is not found.
+        precision: that Brevitas computes in: float32, or float64, in which rounding errors decide
+            no tie. What is left there comes of factors that `Dyadic` rounds: behind an average over
+            6 places a tie is none for the integers.
+        diagnose: whether to look for the quantizers at which they differ. A sample whose logits
+            agree is not looked at: an integer inside that differs without a trace in them is not
+            found.
         chunk: samples at a time, at most.
 
     Raises:
@@ -192,7 +208,11 @@ def compare(
     found: dict[str, Disagreement] = {}
     for part in pieces(inputs, at_a_time(quantized, chunk)):
         integer = executor(part.numpy())  # first: it says what is wrong with the inputs
-        made = recorded_integers(quantized, part) if exact is None else _exact_integers(exact, network, part)
+        made = (
+            recorded_integers(quantized, part)
+            if exact is None
+            else _exact_integers(exact, network, part)
+        )
         fake = _integers_of(network.operations[-1].name, network, made)
         alike = fake.argmax(-1) == integer.argmax(-1)
         predictions += alike.size
@@ -208,30 +228,43 @@ def compare(
 
 
 def _integers_of(name: str, network: IntegerNetwork, made: dict[str, Integers]) -> Integers:
-    """As a quantizer made them, or by the layers that keep the grid behind one: pools and flattening."""
+    """As a quantizer made them, or by the layers that keep the grid behind one: pools and
+    flattening.
+    """
     if name in made:
         return made[name]
     operation = next(each for each in network.operations if each.name == name)
-    return operation.apply([_integers_of(each, network, made) for each in operation.inputs], network.rounding)
+    return operation.apply(
+        [_integers_of(each, network, made) for each in operation.inputs], network.rounding
+    )
 
 
-def _exact_integers(exact: fx.GraphModule, network: IntegerNetwork, inputs: torch.Tensor) -> dict[str, Integers]:
-    """The input, which is float32, is quantized in float32, as both networks do; tokens stay what they are."""
+def _exact_integers(
+    exact: fx.GraphModule, network: IntegerNetwork, inputs: torch.Tensor
+) -> dict[str, Integers]:
+    """The input, which is float32, is quantized in float32, as both networks do; tokens stay
+    what they are.
+    """
     if network.tokens:
         return recorded_integers(exact, inputs)
     first = quantize(inputs.numpy(), network.input, "the inputs")
-    return recorded_integers(exact, torch.from_numpy(network.input.scale * (first - network.input.zero_point)))
+    return recorded_integers(
+        exact, torch.from_numpy(network.input.scale * (first - network.input.zero_point))
+    )
 
 
 def recorded_integers(quantized: fx.GraphModule, inputs: torch.Tensor) -> dict[str, Integers]:
-    """The integers that every quantizer of the fake-quantized network makes of `inputs`, (batch, ...): int64 by its
-    name, the input's by `INPUT`.
+    """The integers that every quantizer of the fake-quantized network makes of `inputs`, (batch,
+    ...): int64 by its name, the input's by `INPUT`.
     """
     return {tensor_of(name): each.integers for name, each in in_brevitas(quantized, inputs).items()}
 
 
 def _local_differences(
-    quantized: fx.GraphModule, network: IntegerNetwork, inputs: torch.Tensor, made: dict[str, Integers]
+    quantized: fx.GraphModule,
+    network: IntegerNetwork,
+    inputs: torch.Tensor,
+    made: dict[str, Integers],
 ) -> list[Disagreement]:
     steps = real_steps(quantized, network, made, inputs)
     tensors = {INPUT: inputs.numpy() if network.tokens else made[INPUT]}
@@ -240,20 +273,31 @@ def _local_differences(
         local = operation.apply([tensors[name] for name in operation.inputs], network.rounding)
         tensors[operation.name] = made.get(operation.name, local)
         if operation.name in made and not np.array_equal(local, made[operation.name]):
-            found.append(_disagreement(operation.name, made[operation.name], local, steps[operation.name]))
+            found.append(
+                _disagreement(operation.name, made[operation.name], local, steps[operation.name])
+            )
     return found
 
 
-def _disagreement(name: str, fake: Integers, integer: Integers, steps: npt.NDArray[np.float64]) -> Disagreement:
+def _disagreement(
+    name: str, fake: Integers, integer: Integers, steps: npt.NDArray[np.float64]
+) -> Disagreement:
     wrong = fake != integer
-    # The tie between these two: near some other lies, by chance, also what was clipped, or wrong by many steps.
+    # The tie between these two: near some other lies, by chance, also what was clipped, or wrong by
+    # many steps.
     distance = np.abs(steps - (fake + integer) / 2)[wrong]
     apart = np.abs(fake - integer)[wrong]
     first = tuple(int(each) for each in np.argwhere(wrong)[0])
     return Disagreement(
-        name, wrong.size, int(wrong.sum()), float(distance.max()), int((~(distance < TIE) | (apart > 1)).sum()),
-        first, int(fake[first]), int(integer[first]),
-    )  # fmt: skip
+        name,
+        wrong.size,
+        int(wrong.sum()),
+        float(distance.max()),
+        int((~(distance < TIE) | (apart > 1)).sum()),
+        first,
+        int(fake[first]),
+        int(integer[first]),
+    )
 
 
 def _merge(found: dict[str, Disagreement], more: list[Disagreement]) -> None:
@@ -261,5 +305,8 @@ def _merge(found: dict[str, Disagreement], more: list[Disagreement]) -> None:
     for each in more:
         old = found.setdefault(each.layer, each)
         if old is not each:
-            sums = {name: getattr(old, name) + getattr(each, name) for name in ("elements", "differing", "unexplained")}
+            sums = {
+                name: getattr(old, name) + getattr(each, name)
+                for name in ("elements", "differing", "unexplained")
+            }
             found[each.layer] = replace(old, distance=max(old.distance, each.distance), **sums)

@@ -22,10 +22,11 @@ _MOST_PROGRAMS = 4
 
 
 class Executor:
-    """Runs `network`; `checked` runs every operation on int64 with its overflow checks, else the fast kernels run.
+    """Runs `network`; `checked` runs every operation on int64 with its overflow checks, else the
+    fast kernels run.
 
-    Both give the same integers, whatever the number of threads and however the inputs are split into batches. Safe to
-    call from several threads at once: each has work buffers of its own.
+    Both give the same integers, whatever the number of threads and however the inputs are split
+    into batches. Safe to call from several threads at once: each has work buffers of its own.
 
     Raises:
         OverflowError: the accumulators are not proven to fit into 32 bits.
@@ -45,8 +46,8 @@ class Executor:
         """The input's integers, in the type that the ONNX file takes; tokens are integers already.
 
         Raises:
-            ValueError: an input is not finite, a token is none of the network's, or the shape is not
-                (batch, *input_shape).
+            ValueError: an input is not finite, a token is none of the network's, or the shape is
+                not (batch, *input_shape).
         """
         self._check_shape(inputs)
         if self.network.tokens:
@@ -74,12 +75,17 @@ class Executor:
         self._check(integers)
         tensors = {INPUT: integers.astype(np.int64)}
         for each in self.network.operations:
-            tensors[each.name] = each.apply([tensors[name] for name in each.inputs], self.network.rounding)
+            tensors[each.name] = each.apply(
+                [tensors[name] for name in each.inputs], self.network.rounding
+            )
         return tensors
 
     def _check_shape(self, inputs: npt.NDArray[Any]) -> None:
         if inputs.ndim == 0 or inputs.shape[1:] != self.network.input_shape or not len(inputs):
-            raise ValueError(f"inputs must be (batch, {self.network.input_shape}), at least one; got {inputs.shape}")
+            raise ValueError(
+                f"inputs must be (batch, {self.network.input_shape}), at least one; got"
+                f" {inputs.shape}"
+            )
 
     def _check(self, integers: Integers) -> None:
         self._check_shape(integers)
@@ -91,11 +97,16 @@ class Executor:
             return
         low, high = int(integers.min()), int(integers.max())
         if low < grid.low or high > grid.high:
-            raise ValueError(f"inputs reach from {low} to {high}, outside the input's grid [{grid.low}, {grid.high}]")
+            raise ValueError(
+                f"inputs reach from {low} to {high}, outside the input's grid [{grid.low},"
+                f" {grid.high}]"
+            )
 
 
 def _fused(operations: Sequence[Operation]) -> list[Operation]:
-    """A ReLU beside a requantization becomes the lower end of its clip: rounding keeps the order and 0."""
+    """A ReLU beside a requantization becomes the lower end of its clip: rounding keeps the order
+    and 0.
+    """
     readers = Counter(name for each in operations for name in each.inputs)
     fused: dict[str, Any] = {}
 
@@ -104,12 +115,22 @@ def _fused(operations: Sequence[Operation]) -> list[Operation]:
 
     for each in operations:
         before = fused.get(each.inputs[0]) if each.inputs and readers[each.inputs[0]] == 1 else None
-        if isinstance(each, Requantize) and isinstance(before, Rectify) and before.zero_point == each.zero_point:
-            fused[each.name] = replace(each, inputs=fused.pop(before.name).inputs, output=rectified(each.output))
-        elif isinstance(each, Rectify) and isinstance(before, Requantize) and (
-            each.zero_point == before.output.zero_point
-        ):  # fmt: skip
-            fused[each.name] = replace(fused.pop(before.name), name=each.name, output=rectified(before.output))
+        if (
+            isinstance(each, Requantize)
+            and isinstance(before, Rectify)
+            and before.zero_point == each.zero_point
+        ):
+            fused[each.name] = replace(
+                each, inputs=fused.pop(before.name).inputs, output=rectified(each.output)
+            )
+        elif (
+            isinstance(each, Rectify)
+            and isinstance(before, Requantize)
+            and (each.zero_point == before.output.zero_point)
+        ):
+            fused[each.name] = replace(
+                fused.pop(before.name), name=each.name, output=rectified(before.output)
+            )
         else:
             fused[each.name] = each
     return list(fused.values())
@@ -121,7 +142,9 @@ class _Fast:
     def __init__(self, network: IntegerNetwork, ranges: Ranges) -> None:
         operations = _fused(network.operations)
         of = Preparation(operations, ranges.spans, ranges.sums, network.rounding)
-        of.slots[INPUT] = of.slot(INPUT, of.read_by(INPUT, "slides", any), of.offset(INPUT, network.input))
+        of.slots[INPUT] = of.slot(
+            INPUT, of.read_by(INPUT, "slides", any), of.offset(INPUT, network.input)
+        )
         self.given = of.slots[INPUT]
         self.kernels: dict[str, tuple[Kernel, tuple[str, ...]]] = {}
         widest = max(1, int(np.prod(self.given.shape)))

@@ -1,4 +1,5 @@
-"""Integers on grids, and exact arithmetic on them: what operations, proofs and the ONNX writer share.
+"""Integers on grids, and exact arithmetic on them: what operations, proofs and the ONNX writer
+share.
 
 Source: arXiv 1712.05877, section 2; arXiv 2011.10680 for dyadic rescaling.
 """
@@ -27,10 +28,11 @@ HIGH_BITS = 31
 class Rounding(str, Enum):
     """How a rescaled integer is rounded.
 
-    `HALF_EVEN` sends a tie to the even integer of the output's grid: the zero point is added before rounding, as
-    Brevitas does (ONNX's QuantizeLinear adds it behind, which differs at ties where the zero point is odd).
-    `HALF_UP` rounds ties towards plus infinity. `GEMMLOWP` rounds twice (arXiv 1712.05877, appendix B): a doubling
-    high multiplication to 31 fractional bits, ties up, then a division by a power of two, half away from zero.
+    `HALF_EVEN` sends a tie to the even integer of the output's grid: the zero point is added before
+    rounding, as Brevitas does (ONNX's QuantizeLinear adds it behind, which differs at ties where
+    the zero point is odd). `HALF_UP` rounds ties towards plus infinity. `GEMMLOWP` rounds twice
+    (arXiv 1712.05877, appendix B): a doubling high multiplication to 31 fractional bits, ties up,
+    then a division by a power of two, half away from zero.
     """
 
     HALF_EVEN = "half-even"
@@ -55,7 +57,9 @@ class Grid:
 
     @property
     def storage(self) -> npt.DTypeLike:
-        """8 bits where they hold the grid; else 32, as ONNX Runtime compares and adds no 16-bit integers."""
+        """8 bits where they hold the grid; else 32, as ONNX Runtime compares and adds no 16-bit
+        integers.
+        """
         for dtype in (np.uint8, np.int8):
             if np.iinfo(dtype).min <= self.low and self.high <= np.iinfo(dtype).max:
                 return dtype
@@ -72,7 +76,9 @@ class Grid:
 
     @classmethod
     def over(cls, lower: float, upper: float, bits: int) -> Grid:
-        """The finest unsigned grid of `bits` bits that holds the real numbers from `lower` to `upper`, and 0."""
+        """The finest unsigned grid of `bits` bits that holds the real numbers from `lower` to
+        `upper`, and 0.
+        """
         high, lower, upper = 2**bits - 1, min(lower, 0.0), max(upper, 0.0)
         if lower == upper:
             return cls(1.0, 0, 0, high)
@@ -85,9 +91,11 @@ class Grid:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dyadic:
-    """Factors multiplier x 2^-shift, one for all channels or one per channel: int64 arrays of the same shape (n,).
+    """Factors multiplier x 2^-shift, one for all channels or one per channel: int64 arrays of the
+    same shape (n,).
 
-    0 <= multiplier < 2^31 and 0 <= shift <= 62, so that a 32-bit integer times a multiplier fits into 64 bits.
+    0 <= multiplier < 2^31 and 0 <= shift <= 62, so that a 32-bit integer times a multiplier fits
+    into 64 bits.
     """
 
     multiplier: npt.NDArray[np.int64]
@@ -95,8 +103,9 @@ class Dyadic:
 
     @classmethod
     def nearest(cls, factors: npt.ArrayLike) -> Dyadic:
-        """The nearest factors; relative error at most 2^-31 unless a factor is below 2^-32. Exact for powers of two,
-        not for the 1/6 of an average: a product that should lie half-way between two integers then lies beside it.
+        """The nearest factors; relative error at most 2^-31 unless a factor is below 2^-32. Exact
+        for powers of two, not for the 1/6 of an average: a product that should lie half-way between
+        two integers then lies beside it.
 
         Raises:
             ValueError: a factor is negative, not finite, or not below 2^30.
@@ -109,7 +118,9 @@ class Dyadic:
         shift = np.clip(MULTIPLIER_BITS - exponent.astype(np.int64), 0, GREATEST_SHIFT)
         multiplier = np.rint(np.ldexp(real, shift)).astype(np.int64)
         carried = multiplier == 2**MULTIPLIER_BITS  # the mantissa rounded up to 1
-        return cls(np.where(carried, multiplier // 2, multiplier), np.where(carried, shift - 1, shift))
+        return cls(
+            np.where(carried, multiplier // 2, multiplier), np.where(carried, shift - 1, shift)
+        )
 
     @property
     def factors(self) -> npt.NDArray[np.float64]:
@@ -136,15 +147,20 @@ class OnGrid:
 
 
 def rescale(
-    integers: Integers, multiplier: npt.ArrayLike, shift: npt.ArrayLike, rounding: Rounding, zero_point: int = 0
+    integers: Integers,
+    multiplier: npt.ArrayLike,
+    shift: npt.ArrayLike,
+    rounding: Rounding,
+    zero_point: int = 0,
 ) -> Integers:
     """round(integers x multiplier x 2^-shift), int64; the three arrays broadcast.
 
     A tie to even is one that makes the result + `zero_point` even.
 
-    The products must fit into 63 bits and 0 <= shift <= 62: `prove_ranges` proves it. gemmlowp rounds twice: its high
-    multiplication rounds ties up, its division by a power of two half away from zero. For a shift below 31 it shifts
-    left before the multiplication, so that one rounding is left.
+    The products must fit into 63 bits and 0 <= shift <= 62: `prove_ranges` proves it. gemmlowp
+    rounds twice: its high multiplication rounds ties up, its division by a power of two half away
+    from zero. For a shift below 31 it shifts left before the multiplication, so that one rounding
+    is left.
     """
     product = np.asarray(integers, dtype=np.int64) * np.asarray(multiplier, dtype=np.int64)
     places = np.asarray(shift, dtype=np.int64)
@@ -154,21 +170,29 @@ def rescale(
     return shift_right(shift_right(product, high, Rounding.HALF_UP), places - high, rounding)
 
 
-def shift_right(integers: Integers, shift: npt.ArrayLike, rounding: Rounding, zero_point: int = 0) -> Integers:
-    """round(integers x 2^-shift), int64, rounded once; half away from zero under `Rounding.GEMMLOWP`.
+def shift_right(
+    integers: Integers, shift: npt.ArrayLike, rounding: Rounding, zero_point: int = 0
+) -> Integers:
+    """round(integers x 2^-shift), int64, rounded once; half away from zero under
+    `Rounding.GEMMLOWP`.
 
     |integers| < 2^63 and 0 <= shift <= 62; both broadcast. `zero_point`: see `rescale`.
     """
     places = np.asarray(shift, dtype=np.int64)
     if rounding is Rounding.GEMMLOWP:
-        return np.asarray(np.sign(integers) * shift_right(np.abs(integers), places, Rounding.HALF_UP))
+        return np.asarray(
+            np.sign(integers) * shift_right(np.abs(integers), places, Rounding.HALF_UP)
+        )
     floor = np.asarray(integers, dtype=np.int64) >> places
-    # Twice the remainder against the divisor, not the remainder against its half: a shift of 0 has no half.
+    # Twice the remainder against the divisor, not the remainder against its half: a shift of 0 has
+    # no half.
     twice = (integers - (floor << places)) << 1
     divisor = np.int64(1) << places
     if rounding is Rounding.HALF_UP:
         return np.asarray(floor + (twice >= divisor))
-    return np.asarray(floor + ((twice > divisor) | ((twice == divisor) & ((floor + zero_point) & 1 == 1))))
+    return np.asarray(
+        floor + ((twice > divisor) | ((twice == divisor) & ((floor + zero_point) & 1 == 1)))
+    )
 
 
 def square_root(values: Integers) -> Integers:
@@ -183,19 +207,25 @@ def divided(values: Integers, by: Integers) -> Integers:
     return np.asarray(np.sign(values) * ((2 * np.abs(values) + by) // (2 * by)))
 
 
-def quantize(values: npt.NDArray[Any], grid: Grid, what: str, kind: npt.DTypeLike = np.int64) -> Integers:
-    """The integers of real values, of their shape: clip(round half even(values / scale + zero_point), low, high), in
-    the float32 steps of Brevitas.
+def quantize(
+    values: npt.NDArray[Any], grid: Grid, what: str, kind: npt.DTypeLike = np.int64
+) -> Integers:
+    """The integers of real values, of their shape: clip(round half even(values / scale +
+    zero_point), low, high), in the float32 steps of Brevitas.
 
     Raises:
         ValueError: some of the values are not finite; `what` names them.
     """
     real = np.asarray(values, dtype=np.float32)
-    # A quotient or a sum beyond float32 is infinite: the clip takes the one rightly, the other asks for a closer look.
+    # A quotient or a sum beyond float32 is infinite: the clip takes the one rightly, the other asks
+    # for a closer look.
     with np.errstate(over="ignore", invalid="ignore"):
         if not np.isfinite(real.sum()) and not (finite := np.isfinite(real)).all():
             bad = real.size - int(finite.sum())
-            raise ValueError(f"{what}: {bad} of {real.size} values are NaN or infinite; integers have no such values")
+            raise ValueError(
+                f"{what}: {bad} of {real.size} values are NaN or infinite; integers have no such"
+                " values"
+            )
         steps = real / np.float32(grid.scale)
         steps += np.float32(grid.zero_point)
     np.rint(steps, steps)

@@ -14,7 +14,13 @@ import torch
 from pipelines.quantize.integer.grids import Dyadic, Grid, OnGrid
 from pipelines.quantize.integer.operation import Operation
 from pipelines.quantize.integer.pointwise import Add, Affine, Requantize
-from pipelines.quantize.integer.transformer import OCTAVE, QUOTIENT_BITS, Divide, Exponential, powers
+from pipelines.quantize.integer.transformer import (
+    OCTAVE,
+    QUOTIENT_BITS,
+    Divide,
+    Exponential,
+    powers,
+)
 
 Real = npt.NDArray[np.float64]
 FINE, COARSE = 16, 8
@@ -24,7 +30,9 @@ _MULTIPLIER_BITS, _TOTAL_BITS = 30, 61
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """32-bit integers whose real value is scale x integer, within `ends`; none is beyond `greatest`."""
+    """32-bit integers whose real value is scale x integer, within `ends`; none is beyond
+    `greatest`.
+    """
 
     name: str
     scale: float
@@ -56,8 +64,9 @@ class Added:
 class Moved:
     """Integers that are moved, not yet in one block.
 
-    `numbers` are of two samples, in the layout that the moves make: from 1 on, where each number comes from among the
-    sources of the first sample and then of the second; 0 where `constants`, of the same shape, stand instead.
+    `numbers` are of two samples, in the layout that the moves make: from 1 on, where each number
+    comes from among the sources of the first sample and then of the second; 0 where `constants`, of
+    the same shape, stand instead.
     """
 
     sources: tuple[OnGrid | Raw, ...]
@@ -68,7 +77,9 @@ class Moved:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shares:
-    """Not yet computed: the softmax of source x factor over the last dimension, where `keep` lets it count."""
+    """Not yet computed: the softmax of source x factor over the last dimension, where `keep`
+    lets it count.
+    """
 
     source: OnGrid | Raw
     factor: float
@@ -88,7 +99,8 @@ Held = OnGrid | Raw | Scaled | Added | Moved | Shares | Fixed
 class Holding:
     """Operations under construction, each under the name of the part and a number.
 
-    `inserted` names the tensors on grids that the float part does not have, `normed` those that a norm made.
+    `inserted` names the tensors on grids that the float part does not have, `normed` those that a
+    norm made.
     """
 
     def __init__(self, name: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -114,7 +126,9 @@ class Holding:
             case OnGrid() | Raw():
                 return self._shapes[held.name]
             case Scaled():
-                return np.broadcast_shapes(self.shape(held.source), held.factor.shape, held.offset.shape)
+                return np.broadcast_shapes(
+                    self.shape(held.source), held.factor.shape, held.offset.shape
+                )
             case Added():
                 return np.broadcast_shapes(*(self.shape(each) for each in held.terms))
             case Moved():
@@ -143,14 +157,19 @@ class Holding:
         octaves = Dyadic.nearest(held.factor * held.source.scale * math.log2(math.e) * OCTAVE)
         grid = Grid(1.0, 0, 0, 2**bits - 1)
         name = self.add(
-            Exponential, held.source.name, factor=octaves, table=powers(grid.high), output=grid, keep=held.keep
+            Exponential,
+            held.source.name,
+            factor=octaves,
+            table=powers(grid.high),
+            output=grid,
+            keep=held.keep,
         )
         self.inserted.append(name)
         return OnGrid(name, grid)
 
     def reach(self, held: Held) -> tuple[float, float]:
-        """The least and the greatest real value that the value may have. Raises ValueError where it is a mask or a
-        constant, which have no such ends.
+        """The least and the greatest real value that the value may have. Raises ValueError where it
+        is a mask or a constant, which have no such ends.
         """
         match held:
             case OnGrid(_, grid):
@@ -164,7 +183,9 @@ class Holding:
                 return float(np.minimum(*ends).min()), float(np.maximum(*ends).max())
             case Added():
                 pairs = [
-                    self.reach(each) if sign > 0 else tuple(-end for end in reversed(self.reach(each)))
+                    self.reach(each)
+                    if sign > 0
+                    else tuple(-end for end in reversed(self.reach(each)))
                     for each, sign in zip(held.terms, held.signs, strict=True)
                 ]
                 return sum(each[0] for each in pairs), sum(each[1] for each in pairs)
@@ -173,7 +194,9 @@ class Holding:
         raise ValueError("needs numbers where there is a mask or a constant")
 
     def grid(self, held: Held, bits: int) -> OnGrid:
-        """The value on a grid of at most `bits` bits; itself, where it is on such a grid already."""
+        """The value on a grid of at most `bits` bits; itself, where it is on such a grid
+        already.
+        """
         if isinstance(held, OnGrid) and held.grid.high - held.grid.low < 2**bits:
             return held
         return self.onto(held, Grid.over(*self.reach(held), bits))
@@ -200,7 +223,9 @@ class Holding:
     def _computed(self, held: Held, grid: Grid) -> str:
         match held:
             case OnGrid() | Raw():
-                return self._rescaled(held.name, _zero_point(held), Dyadic.nearest(held.scale / grid.scale), grid)
+                return self._rescaled(
+                    held.name, _zero_point(held), Dyadic.nearest(held.scale / grid.scale), grid
+                )
             case Scaled():
                 return self._affine(held, grid)
             case Added():
@@ -208,11 +233,15 @@ class Holding:
             case Shares():
                 weights = self.weights(held, FINE)
                 divided = self.add(Divide, weights.name, weights.name, weights=weights.grid)
-                return self._rescaled(divided, 0, Dyadic.nearest(1 / 2**QUOTIENT_BITS / grid.scale), grid)
+                return self._rescaled(
+                    divided, 0, Dyadic.nearest(1 / 2**QUOTIENT_BITS / grid.scale), grid
+                )
         raise ValueError("gives the same for all inputs")
 
     def _rescaled(self, name: str, zero_point: int, factor: Dyadic, grid: Grid) -> str:
-        return self.add(Requantize, name, zero_point=zero_point, factor=factor, axis=-1, output=grid)
+        return self.add(
+            Requantize, name, zero_point=zero_point, factor=factor, axis=-1, output=grid
+        )
 
     def _affine(self, held: Scaled, grid: Grid) -> str:
         source = held.source
@@ -224,14 +253,25 @@ class Holding:
         shift = min(_MULTIPLIER_BITS - math.frexp(most)[1], _TOTAL_BITS - math.frexp(total)[1], 62)
         if shift < 0:
             raise ValueError(f"scales by {most:.3g} steps of the grid behind it: beyond 64 bits")
-        multiplier, shifted = (np.rint(np.ldexp(each, shift)).astype(np.int64) for each in (factor, offset))
-        constants = {"zero_point": _zero_point(source), "multiplier": multiplier, "offset": shifted, "shift": shift}
+        multiplier, shifted = (
+            np.rint(np.ldexp(each, shift)).astype(np.int64) for each in (factor, offset)
+        )
+        constants = {
+            "zero_point": _zero_point(source),
+            "multiplier": multiplier,
+            "offset": shifted,
+            "shift": shift,
+        }
         return self.add(Affine, source.name, **constants, output=grid)
 
     def _added(self, held: Added, grid: Grid) -> str:
         terms = [self.fine(each) for each in held.terms]
         return self.add(
-            Add.of, *(each.name for each in terms), grids=[each.grid for each in terms], signs=held.signs, output=grid
+            Add.of,
+            *(each.name for each in terms),
+            grids=[each.grid for each in terms],
+            signs=held.signs,
+            output=grid,
         )
 
 
@@ -250,7 +290,11 @@ def needed(operations: list[Operation]) -> list[Operation]:
 
 
 def product_of(name: str, first: Grid, second: Grid, terms: int) -> Raw:
-    """The sum of `terms` products, each of a value on either grid, as 32-bit integers with their range."""
+    """The sum of `terms` products, each of a value on either grid, as 32-bit integers with their
+    range.
+    """
     corners = terms * np.outer(first.ends, second.ends)
     greatest = terms * (first.high - first.low) * (second.high - second.low)
-    return Raw(name, first.scale * second.scale, (float(corners.min()), float(corners.max())), greatest)
+    return Raw(
+        name, first.scale * second.scale, (float(corners.min()), float(corners.max())), greatest
+    )

@@ -17,9 +17,11 @@ from pipelines.quantize.threads import one_thread
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Island(Operation):
-    """Float arithmetic between integer parts: `module` takes the real values of the inputs, float32, and its result
-    is quantized to `output`. The inputs at the places `tokens` it takes as the integers that they are, int64. `reason`
-    is why it has no integer form; "" where it was left in float by choice."""
+    """Float arithmetic between integer parts: `module` takes the real values of the inputs,
+    float32, and its result is quantized to `output`. The inputs at the places `tokens` it takes as
+    the integers that they are, int64. `reason` is why it has no integer form; "" where it was left
+    in float by choice.
+    """
 
     grids: tuple[Grid, ...]
     module: nn.Module
@@ -28,37 +30,52 @@ class Island(Operation):
     reason: str = ""
 
     def shape(self, given: Sequence[Shape]) -> Shape:
-        zeros = [np.full((1, *each), grid.zero_point) for each, grid in zip(given, self.grids, strict=True)]
+        zeros = [
+            np.full((1, *each), grid.zero_point)
+            for each, grid in zip(given, self.grids, strict=True)
+        ]
         with torch.no_grad():
             return tuple(self.module(*self.given(zeros)).shape[1:])
 
     def apply(self, given: Sequence[Integers], rounding: Rounding = Rounding.HALF_EVEN) -> Integers:
-        """Inputs go through the module one at a time on one thread, laid out alike whatever made them: a matrix product
-        of another batch, thread count or layout may round otherwise.
+        """Inputs go through the module one at a time on one thread, laid out alike whatever made
+        them: a matrix product of another batch, thread count or layout may round otherwise.
         """
         real = self.given(given)
         with one_thread(), torch.no_grad():
             made = [self.module(*(each[i : i + 1] for each in real)) for i in range(len(real[0]))]
-        return quantize(torch.cat(made).numpy(), self.output, f"the results of float island {self.name}")
+        return quantize(
+            torch.cat(made).numpy(), self.output, f"the results of float island {self.name}"
+        )
 
     def span(self, given: Sequence[Span], known: Known) -> Span:
         """It may make any integer of its grid."""
-        return Span.of_grid(self.output, self.apply_sample([each.lower for each in given], known.rounding).shape)
+        return Span.of_grid(
+            self.output, self.apply_sample([each.lower for each in given], known.rounding).shape
+        )
 
     def given(self, integers: Sequence[Integers]) -> list[torch.Tensor]:
         """What the module is given for these integers."""
         found = []
         for place, (x, grid) in enumerate(zip(integers, self.grids, strict=True)):
-            centred = np.ascontiguousarray(x - grid.zero_point, dtype=np.float32) * np.float32(grid.scale)
-            found.append(torch.from_numpy(np.asarray(x, dtype=np.int64) if place in self.tokens else centred))
+            centred = np.ascontiguousarray(x - grid.zero_point, dtype=np.float32) * np.float32(
+                grid.scale
+            )
+            found.append(
+                torch.from_numpy(np.asarray(x, dtype=np.int64) if place in self.tokens else centred)
+            )
         return found
 
 
 def carve(
-    quantized: fx.GraphModule, last: fx.Node, on_grid: Callable[[fx.Node], OnGrid | None], name: str, grid: Grid
+    quantized: fx.GraphModule,
+    last: fx.Node,
+    on_grid: Callable[[fx.Node], OnGrid | None],
+    name: str,
+    grid: Grid,
 ) -> tuple[Island, list[tuple[int, ...]]]:
-    """The float nodes that `last` needs, back to the integers from which they are made, as one operation; and the
-    shapes of one sample of those.
+    """The float nodes that `last` needs, back to the integers from which they are made, as one
+    operation; and the shapes of one sample of those.
 
     Args:
         quantized: whose graph `last` is of; the layers that the island takes are copied.
@@ -76,7 +93,11 @@ def carve(
             held = on_grid(node)
             if held is not None:
                 # fx wants every placeholder before all else.
-                with graph.inserting_after(made[[*sources][-1]]) if sources else graph.inserting_before(None):
+                with (
+                    graph.inserting_after(made[[*sources][-1]])
+                    if sources
+                    else graph.inserting_before(None)
+                ):
                     made[node] = graph.placeholder(f"integers_{len(sources) + 1}")
                 sources[node] = held
             else:
@@ -86,7 +107,8 @@ def carve(
         return made[node]
 
     graph.output(copy_of(last))
-    # Holds, and so copies, what the nodes call and read by name, and nothing else: a network has many islands.
+    # Holds, and so copies, what the nodes call and read by name, and nothing else: a network has
+    # many islands.
     module = copy.deepcopy(fx.GraphModule(quantized, graph)).eval()
     island = Island(
         name,

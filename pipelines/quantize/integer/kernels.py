@@ -1,9 +1,11 @@
-"""Fast operations of an integer-only network: integers kept in floats where ranges prove float arithmetic exact.
+"""Fast operations of an integer-only network: integers kept in floats where ranges prove float
+arithmetic exact.
 
-A kernel holds prepared constants; `bind` ties it to the buffers of one batch size and gives the calls that fill them.
-Convolutions and pools read their input through a sliding window.
-Stored tensors are (batch, *places, channels) if channels are last, else in the network's order, and hold integer -
-offset. Sums are exact in any order because every partial sum is an integer below 2^24 (float32) or 2^53 (float64).
+A kernel holds prepared constants; `bind` ties it to the buffers of one batch size and gives the
+calls that fill them. Convolutions and pools read their input through a sliding window. Stored
+tensors are (batch, *places, channels) if channels are last, else in the network's order, and hold
+integer - offset. Sums are exact in any order because every partial sum is an integer below 2^24
+(float32) or 2^53 (float64).
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ def pad(x: Array, padding: Padding, value: int) -> Array:
     return np.pad(x, ((0, 0), (0, 0), *padding), constant_values=value)
 
 
-def windows(x: Array, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Array:
+def windows(
+    x: Array, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> Array:
     """View (batch, channels, *places, *kernel) of `x` (batch, channels, *places before)."""
     reach = tuple(d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True))
     view = sliding_window_view(x, reach, axis=tuple(range(2, x.ndim)))
@@ -55,12 +59,19 @@ class Padded:
     @property
     def takes_results(self) -> bool:
         """Whether the producer may write straight into the padded buffer."""
-        return self.source.last and self.source.offset == self.zero_point and any(map(any, self.padding))
+        return (
+            self.source.last
+            and self.source.offset == self.zero_point
+            and any(map(any, self.padding))
+        )
 
     def buffer(self, batch: int) -> Array:
         """(batch, *padded places, channels), the edges filled."""
         *places, channels = self._shape
-        edged = [length + before + after for length, (before, after) in zip(places, self.padding, strict=True)]
+        edged = [
+            length + before + after
+            for length, (before, after) in zip(places, self.padding, strict=True)
+        ]
         return np.full((batch, *edged, channels), self.fill, np.float32)
 
     def interior(self, buffer: Array) -> Array:
@@ -98,8 +109,11 @@ def _each_place(padded: Array, window: Window) -> list[Array]:
     return [view[(slice(None),) * (1 + rank) + place] for place in product(*map(range, window[0]))]
 
 
-def correlation(padded: Padded, weight: Array, window: Window, given: Sequence[Array], room: Room) -> Bound:
-    """Convolution as one matrix product per group over copied windows; a constant column carries the bias.
+def correlation(
+    padded: Padded, weight: Array, window: Window, given: Sequence[Array], room: Room
+) -> Bound:
+    """Convolution as one matrix product per group over copied windows; a constant column carries
+    the bias.
 
     `weight` is (groups, window + 1, out / groups), a window being (*kernel, channels of the group).
     """
@@ -110,30 +124,46 @@ def correlation(padded: Padded, weight: Array, window: Window, given: Sequence[A
     rows = int(np.prod(shape))
     view = view.reshape(*view.shape[:-1], groups, -1) if groups > 1 else view[..., None, :]
     by_group = np.moveaxis(view, -2, 0)
-    # The copy runs along the innermost dimension: the window's row, or the output's row where that is longer.
+    # The copy runs along the innermost dimension: the window's row, or the output's row where that
+    # is longer.
     if view.shape[-1] * window[0][-1] >= view.shape[rank]:
         columns = np.ones((groups, rows, size), weight.dtype)
-        copy = partial(np.copyto, _split(columns[..., :-1], (groups, *by_group.shape[1:])), by_group)
+        copy = partial(
+            np.copyto, _split(columns[..., :-1], (groups, *by_group.shape[1:])), by_group
+        )
     else:
         block = np.ones((groups, size, rows), weight.dtype)
         dims = range(1, by_group.ndim)
         turned = by_group.transpose(0, *dims[1 + rank :], *dims[: 1 + rank])
-        columns, copy = block.transpose(0, 2, 1), partial(np.copyto, _split(block[:, :-1], turned.shape), turned)
+        columns, copy = (
+            block.transpose(0, 2, 1),
+            partial(np.copyto, _split(block[:, :-1], turned.shape), turned),
+        )
     out = np.empty((rows, groups, made), weight.dtype)
-    product_of = (columns[0], weight[0], out[:, 0]) if groups == 1 else (columns, weight, out.transpose(1, 0, 2))
+    product_of = (
+        (columns[0], weight[0], out[:, 0])
+        if groups == 1
+        else (columns, weight, out.transpose(1, 0, 2))
+    )
     return out.reshape(*shape, groups * made), [*steps, copy, partial(np.matmul, *product_of)]
 
 
 def _split(block: Array, shape: tuple[int, ...]) -> Array:
-    """A view of `block` in another shape. Raises ValueError where the reshape would have to copy."""
+    """A view of `block` in another shape. Raises ValueError where the reshape would have to
+    copy.
+    """
     view = block.reshape(shape)
     if not np.may_share_memory(view, block):
         raise ValueError(f"a block of shape {block.shape} has no view of shape {shape}")
     return view
 
 
-def depthwise(padded: Padded, weight: Array, bias: Array, window: Window, given: Sequence[Array], room: Room) -> Bound:
-    """Convolution with one weight per channel and window place: `weight` (window, channels), `bias` (channels,)."""
+def depthwise(
+    padded: Padded, weight: Array, bias: Array, window: Window, given: Sequence[Array], room: Room
+) -> Bound:
+    """Convolution with one weight per channel and window place: `weight` (window, channels),
+    `bias` (channels,).
+    """
     x, steps = padded.bind(given[0], room)
     views = _each_place(x, window)
     length = views[0].shape[-2]
@@ -147,7 +177,9 @@ def depthwise(padded: Padded, weight: Array, bias: Array, window: Window, given:
     return out, [*steps, partial(np.add, out, bias, out)]
 
 
-def pool(padded: Padded, join: np.ufunc, kind: Any, window: Window, given: Sequence[Array], room: Room) -> Bound:
+def pool(
+    padded: Padded, join: np.ufunc, kind: Any, window: Window, given: Sequence[Array], room: Room
+) -> Bound:
     """The sum (`join` np.add) or the greatest (np.maximum) of each window, in the type `kind`."""
     x, steps = padded.bind(given[0], room)
     views = _each_place(x, window)
@@ -170,7 +202,8 @@ SINGLE_LIMIT = 2**24
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slot:
-    """How a tensor is stored: shape of one sample, whether its channels are last, and what is subtracted from it.
+    """How a tensor is stored: shape of one sample, whether its channels are last, and what is
+    subtracted from it.
 
     `order` gives the network's index of every stored feature, where they differ.
     """
@@ -191,7 +224,9 @@ class Slot:
 
 @dataclass(slots=True, eq=False)
 class Room:
-    """The buffers of one batch size: `destination` is where a kernel's reader wants its result, if it cares."""
+    """The buffers of one batch size: `destination` is where a kernel's reader wants its result,
+    if it cares.
+    """
 
     batch: int
     destination: Array | None = None
@@ -222,10 +257,17 @@ class Kernel:
 
 
 class Preparation:
-    """How tensors are stored so that their readers are fast; `slots` grows as operations are prepared in order."""
+    """How tensors are stored so that their readers are fast; `slots` grows as operations are
+    prepared in order.
+    """
 
-    def __init__(self, operations: Sequence[Operation], spans: Mapping[str, Span], sums: Mapping[str, Sum],
-                 rounding: Rounding) -> None:  # fmt: skip
+    def __init__(
+        self,
+        operations: Sequence[Operation],
+        spans: Mapping[str, Span],
+        sums: Mapping[str, Sum],
+        rounding: Rounding,
+    ) -> None:
         self.spans, self.rounding = spans, rounding
         self._sums = sums
         self.slots: dict[str, Slot] = {}
@@ -235,7 +277,9 @@ class Preparation:
                 self._readers.setdefault(name, []).append(each)
 
     def read_by(self, name: str, trait: str, some: Callable[[list[bool]], bool] = all) -> bool:
-        """Whether all that read a tensor have a trait, or others than all; not where nothing reads it."""
+        """Whether all that read a tensor have a trait, or others than all; not where nothing
+        reads it.
+        """
         readers = self._readers.get(name, [])
         return bool(readers) and some([getattr(each, trait) for each in readers])
 
@@ -246,7 +290,9 @@ class Preparation:
         return Slot((*shape[1:], shape[0]) if last else shape, last, offset)
 
     def offset(self, name: str, grid: Grid) -> int:
-        """Readers multiply integer - zero point, tables index integer - low: what all readers want is stored."""
+        """Readers multiply integer - zero point, tables index integer - low: what all readers
+        want is stored.
+        """
         return grid.low if self.read_by(name, "looks_up") else grid.zero_point
 
     def kind(self, name: str) -> Any:
@@ -274,7 +320,9 @@ def dense(source: Slot, weight: Array, bias: Array, given: Sequence[Array], room
 
 
 def floor(least: int, given: Sequence[Array], room: Room) -> Bound:
-    """The elementwise maximum of a stored tensor and `least`: a ReLU that is not fused into another operation."""
+    """The elementwise maximum of a stored tensor and `least`: a ReLU that is not fused into
+    another operation.
+    """
     out = np.empty_like(given[0])
     return out, [partial(np.maximum, given[0], given[0].dtype.type(least), out=out)]
 
@@ -296,12 +344,20 @@ def lookup(table: Array, start: int, given: Sequence[Array], room: Room) -> Boun
     if out.flags.c_contiguous:
         return out, [*steps, partial(np.take, table, index, out=out, mode="clip")]
     block = np.empty(out.shape, np.float32)
-    steps += [partial(np.take, table, index, out=block, mode="clip"), partial(np.copyto, out, block)]
+    steps += [
+        partial(np.take, table, index, out=block, mode="clip"),
+        partial(np.copyto, out, block),
+    ]
     return out, steps
 
 
 def checked(
-    operation: Operation, sources: Sequence[Slot], rounding: Rounding, made: Slot, given: Sequence[Array], room: Room
+    operation: Operation,
+    sources: Sequence[Slot],
+    rounding: Rounding,
+    made: Slot,
+    given: Sequence[Array],
+    room: Room,
 ) -> Bound:
     """Any operation by its definition: where no faster way is proven exact."""
     out = np.empty((room.batch, *made.shape), np.float64)

@@ -1,4 +1,6 @@
-"""Operations of layers on integers: linear layers, convolutions, pools, flattening and other moves."""
+"""Operations of layers on integers: linear layers, convolutions, pools, flattening and other
+moves.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,15 @@ from pipelines.quantize.integer.kernels import (
     windows,
 )
 from pipelines.quantize.integer.onnx_nodes import Nodes, Tensor
-from pipelines.quantize.integer.operation import INT64, Known, Operation, Span, Sum, along, kind_of_sums
+from pipelines.quantize.integer.operation import (
+    INT64,
+    Known,
+    Operation,
+    Span,
+    Sum,
+    along,
+    kind_of_sums,
+)
 
 _WEIGHT_OFFSET = 128
 
@@ -49,7 +59,9 @@ class Weighted(Operation):
     """Along which the outputs lie."""
 
     def products(self, x: Integers, weight: Integers) -> Integers:
-        """The sums, (batch, ...), of `x`, whose zero point is 0, with any weight of that shape, in the type of both."""
+        """The sums, (batch, ...), of `x`, whose zero point is 0, with any weight of that shape,
+        in the type of both.
+        """
         raise NotImplementedError
 
     def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
@@ -75,7 +87,8 @@ class Weighted(Operation):
 
     def sums(self, given: Sequence[Span]) -> Sum:
         zero = self.input.zero_point
-        # A term lies between its least and greatest product; where both have one sign, leaving it out gives 0.
+        # A term lies between its least and greatest product; where both have one sign, leaving it
+        # out gives 0.
         ends = np.minimum(given[0].lower - zero, 0), np.maximum(given[0].upper - zero, 0)
         least, greatest, bias = self._ends(*ends)
         low, high = (least + np.minimum(bias, 0)).min(), (greatest + np.maximum(bias, 0)).max()
@@ -87,15 +100,19 @@ class Weighted(Operation):
     def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
         """The weights are written as uint8 with zero point 128.
 
-        On x86 processors without VNNI the kernel for uint8 x int8 adds pairs of products in 16 bits and saturates
-        there; the one for uint8 x uint8 widens first and is exact everywhere. A padded place gets x's zero point.
+        On x86 processors without VNNI the kernel for uint8 x int8 adds pairs of products in 16 bits
+        and saturates there; the one for uint8 x uint8 widens first and is exact everywhere. A
+        padded place gets x's zero point.
         """
         x, zero_point = given[0], self.input.zero_point
         data, zero = nodes.unsigned(x, zero_point)
         offset = nodes.constant(_WEIGHT_OFFSET, np.uint8)
         terms = self.weight.reshape(len(self.weight), -1).astype(np.int64)
         ends = np.stack([terms * (end - zero_point) for end in (x.low, x.high)])
-        low, high = int((ends.min(0).sum(1) + self.bias).min()), int((ends.max(0).sum(1) + self.bias).max())
+        low, high = (
+            int((ends.min(0).sum(1) + self.bias).min()),
+            int((ends.max(0).sum(1) + self.bias).max()),
+        )
         made = self._write(nodes, data, self.weight.astype(np.int64) + _WEIGHT_OFFSET, zero, offset)
         bias = self.bias.reshape(-1, *(1,) * (self.weight.ndim - 2))
         return Tensor(nodes.add("Add", made, nodes.constant(bias, np.int32)), np.int32, low, high)
@@ -106,7 +123,9 @@ class Weighted(Operation):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Linear(Weighted):
-    """Accumulators (x - input.zero_point) @ weight.T + bias over the last dimension; `weight` is (out, in)."""
+    """Accumulators (x - input.zero_point) @ weight.T + bias over the last dimension; `weight` is
+    (out, in).
+    """
 
     axis: ClassVar[int] = -1
     permutes: ClassVar[bool] = True
@@ -134,8 +153,8 @@ class Linear(Weighted):
 class Convolution(Weighted):
     """Accumulators of a cross-correlation over one or two dimensions; channels are dimension 1.
 
-    `weight` is (out, in / groups, *kernel); a padded place holds input.zero_point, real 0. `padding` gives for each
-    dimension what is added before and after.
+    `weight` is (out, in / groups, *kernel); a padded place holds input.zero_point, real 0.
+    `padding` gives for each dimension what is added before and after.
     """
 
     stride: tuple[int, ...]
@@ -146,41 +165,60 @@ class Convolution(Weighted):
 
     def shape(self, given: Sequence[Shape]) -> Shape:
         self.require(given[0][0] == self.weight.shape[1] * self.groups, given[0])
-        return (self.weight.shape[0], *_places(self, given[0], self.weight.shape[2:], self.dilation))
+        return (
+            self.weight.shape[0],
+            *_places(self, given[0], self.weight.shape[2:], self.dilation),
+        )
 
     def products(self, x: Integers, weight: Integers) -> Integers:
         view = windows(pad(x, self.padding, 0), weight.shape[2:], self.stride, self.dilation)
         rank, share, made = len(self.stride), weight.shape[1], len(weight) // self.groups
         contracted = (1, *range(2 + rank, 2 + 2 * rank)), tuple(range(1, 2 + rank))
         parts = [
-            np.tensordot(view[:, g * share : (g + 1) * share], weight[g * made : (g + 1) * made], contracted)
+            np.tensordot(
+                view[:, g * share : (g + 1) * share], weight[g * made : (g + 1) * made], contracted
+            )
             for g in range(self.groups)
         ]
         return np.moveaxis(np.concatenate(parts, axis=-1), -1, 1)
 
     def _write(self, nodes: Nodes, data: str, raised: Integers, zero: str, offset: str) -> str:
         return nodes.add(
-            "ConvInteger", data, nodes.constant(raised, np.uint8), zero, offset, strides=self.stride,
-            pads=_pads(self.padding), dilations=self.dilation, group=self.groups,
-        )  # fmt: skip
+            "ConvInteger",
+            data,
+            nodes.constant(raised, np.uint8),
+            zero,
+            offset,
+            strides=self.stride,
+            pads=_pads(self.padding),
+            dilations=self.dilation,
+            group=self.groups,
+        )
 
     def prepare(self, of: Preparation, source: Slot) -> Kernel:
         slot, kind = of.slot(self.name, True, 0), of.kind(self.name)
         padded = Padded(self.name, source, self.input.zero_point, self.padding)
         made, share, *kernel = self.weight.shape
         window = tuple(kernel), self.stride, self.dilation
-        weight, bias = np.moveaxis(self.weight.astype(kind), 1, -1).reshape(made, -1), self.bias.astype(kind)
+        weight, bias = (
+            np.moveaxis(self.weight.astype(kind), 1, -1).reshape(made, -1),
+            self.bias.astype(kind),
+        )
         if share == 1 and made == self.groups > 1:
             constants = np.ascontiguousarray(weight.T), bias
             return Kernel(slot, partial(depthwise, padded, *constants, window), padded)
-        rows = np.concatenate([weight, bias[:, None]], axis=1).reshape(self.groups, made // self.groups, -1)
+        rows = np.concatenate([weight, bias[:, None]], axis=1).reshape(
+            self.groups, made // self.groups, -1
+        )
         columns = np.ascontiguousarray(rows.transpose(0, 2, 1))
         return Kernel(slot, partial(correlation, padded, columns, window), padded, columns.shape[1])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SumPool(Operation):
-    """Accumulators: the sum of x - input.zero_point over each window; an average is its rescaling by 1 / places."""
+    """Accumulators: the sum of x - input.zero_point over each window; an average is its
+    rescaling by 1 / places.
+    """
 
     input: Grid
     kernel: tuple[int, ...]
@@ -215,7 +253,9 @@ class SumPool(Operation):
         data, zero = nodes.unsigned(x, zero_point)
         ones = nodes.constant(np.ones((channels, 1, *self.kernel)), np.uint8)
         pads, places = _pads(self.padding), math.prod(self.kernel)
-        made = nodes.add("ConvInteger", data, ones, zero, strides=self.stride, pads=pads, group=channels)
+        made = nodes.add(
+            "ConvInteger", data, ones, zero, strides=self.stride, pads=pads, group=channels
+        )
         return Tensor(made, np.int32, places * (x.low - zero_point), places * (x.high - zero_point))
 
     def prepare(self, of: Preparation, source: Slot) -> Kernel:
@@ -250,13 +290,19 @@ class MaxPool(Operation):
         if x.dtype == np.int32:
             return replace(x, name=self._max_of_slices(nodes, x))
         made = nodes.add(
-            "MaxPool", x.name, kernel_shape=self.kernel, strides=self.stride, pads=_pads(self.padding),
+            "MaxPool",
+            x.name,
+            kernel_shape=self.kernel,
+            strides=self.stride,
+            pads=_pads(self.padding),
             dilations=self.dilation,
-        )  # fmt: skip
+        )
         return replace(x, name=made)
 
     def _max_of_slices(self, nodes: Nodes, x: Tensor) -> str:
-        """MaxPool of ONNX takes 8-bit integers and floats only; wider ones are compared slice by slice."""
+        """MaxPool of ONNX takes 8-bit integers and floats only; wider ones are compared slice by
+        slice.
+        """
         pads = np.array([(0, 0), (0, 0), *self.padding])
         lowest = nodes.constant(np.iinfo(np.int32).min, np.int32)
         padded = nodes.add("Pad", x.name, nodes.constant(pads.T.ravel(), np.int64), lowest)
@@ -293,20 +339,29 @@ class Flatten(Operation):
         return replace(given[0], name=nodes.add("Flatten", given[0].name, axis=1))
 
     def prepare(self, of: Preparation, source: Slot) -> Kernel:
-        """Linear layers take the features in the order in which they are stored, and permute their weights."""
-        keep, slot = source.last and of.read_by(self.name, "permutes"), of.slot(self.name, False, source.offset)
+        """Linear layers take the features in the order in which they are stored, and permute
+        their weights.
+        """
+        keep, slot = (
+            source.last and of.read_by(self.name, "permutes"),
+            of.slot(self.name, False, source.offset),
+        )
         if keep:
-            places = np.arange(int(np.prod(source.shape))).reshape(source.shape[-1], *source.shape[:-1])
+            places = np.arange(int(np.prod(source.shape))).reshape(
+                source.shape[-1], *source.shape[:-1]
+            )
             slot = replace(slot, order=np.moveaxis(places, 0, -1).ravel())
         return Kernel(slot, partial(flattening, source, keep))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrange(Operation):
-    """Moves integers of one grid: element i of one sample's result is element `indices`.flat[i] of what it reads.
+    """Moves integers of one grid: element i of one sample's result is element `indices`.flat[i] of
+    what it reads.
 
-    That is the inputs, flattened, one behind the other, and `fill` behind them all. Reshaping, transposing, slicing,
-    repeating, padding and concatenating are all of this kind. `indices` has the result's shape.
+    That is the inputs, flattened, one behind the other, and `fill` behind them all. Reshaping,
+    transposing, slicing, repeating, padding and concatenating are all of this kind. `indices` has
+    the result's shape.
     """
 
     indices: Integers
@@ -340,12 +395,16 @@ class Arrange(Operation):
         return Tensor(made, dtype, low, high)
 
 
-def _places(of: Convolution | MaxPool | SumPool, shape: Shape, kernel: Shape, dilation: Shape) -> Shape:
+def _places(
+    of: Convolution | MaxPool | SumPool, shape: Shape, kernel: Shape, dilation: Shape
+) -> Shape:
     """At how many places along each dimension a window fits."""
     of.require(len(shape) == 1 + len(kernel), shape)
     found = tuple(
         (length + sum(pads) - spacing * (width - 1) - 1) // stride + 1
-        for length, pads, spacing, width, stride in zip(shape[1:], of.padding, dilation, kernel, of.stride, strict=True)
+        for length, pads, spacing, width, stride in zip(
+            shape[1:], of.padding, dilation, kernel, of.stride, strict=True
+        )
     )
     of.require(min(found) >= 1, shape)
     return found

@@ -1,4 +1,6 @@
-"""From the fake-quantized network to the integer-only one: the same integers, without a float in between."""
+"""From the fake-quantized network to the integer-only one: the same integers, without a float in
+between.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,14 @@ from pipelines.quantize.integer.operation import Operation
 from pipelines.quantize.integer.parts import in_integers
 from pipelines.quantize.integer.pointwise import Add, Rectify, Requantize
 from pipelines.quantize.integer.smooth import make_polynomial, make_table, smooth_input_grid
-from pipelines.quantize.placement import COMPUTE, FLOAT_COMPUTE, Value, is_activation, is_pool, keeps_grid
+from pipelines.quantize.placement import (
+    COMPUTE,
+    FLOAT_COMPUTE,
+    Value,
+    is_activation,
+    is_pool,
+    keeps_grid,
+)
 from pipelines.quantize.tracing import Add as FloatAdd
 from pipelines.quantize.tracing import Reshape, layer_of
 
@@ -35,7 +44,9 @@ _INPUT_BITS: dict[Smooth, int] = {"table": 8, "polynomial": 16}
 
 @dataclass(frozen=True, slots=True)
 class _Accumulated:
-    """Accumulators: real = scale x integer, one scale per index of dimension `axis`, or one for all."""
+    """Accumulators: real = scale x integer, one scale per index of dimension `axis`, or one for
+    all.
+    """
 
     name: str
     scale: npt.NDArray[np.float64]
@@ -80,29 +91,33 @@ def lower(
 ) -> IntegerNetwork:
     """The integer-only network of a calibrated `quantized`, which `place` made.
 
-    ReLU is part of the requantization behind it: its grid begins at 0. Another activation is a table or a polynomial;
-    where its input has no grid, one is inserted, of 8 bits for a table and 16 for a polynomial.
+    ReLU is part of the requantization behind it: its grid begins at 0. Another activation is a
+    table or a polynomial; where its input has no grid, one is inserted, of 8 bits for a table and
+    16 for a polynomial.
 
     Args:
         quantized: stays as it is.
         input_shape: of one input.
         smooth: how activations that are not ReLU are computed.
         rounding: of every rescaling.
-        islands: whether norms, attention and what else the fake-quantized network computes in float stay float islands.
-            Otherwise only those do that have no integer form.
+        islands: whether norms, attention and what else the fake-quantized network computes in float
+            stay float islands. Otherwise only those do that have no integer form.
         tokens: how many there are, where the input is tokens.
 
     Raises:
-        Unsupported: a layer was left in float, an activation has no integer form, a rescaling is beyond its factors,
-            or a quantized tensor is not of one sample after the other.
+        Unsupported: a layer was left in float, an activation has no integer form, a rescaling is
+            beyond its factors, or a quantized tensor is not of one sample after the other.
     """
     first = next(node for node in quantized.graph.nodes if node.op == "placeholder")
     # A layer that was left in float has a reason of its own.
-    on_grid = any(isinstance(layer_of(quantized, user), (QuantIdentity, *FLOAT_COMPUTE)) for user in first.users)
+    on_grid = any(
+        isinstance(layer_of(quantized, user), (QuantIdentity, *FLOAT_COMPUTE))
+        for user in first.users
+    )
     if tokens is None and not on_grid:
         raise Unsupported(
-            f"its input {first.name!r} is on no grid: several inputs go into float islands; integers take one input, of"
-            " real numbers or of tokens"
+            f"its input {first.name!r} is on no grid: several inputs go into float islands;"
+            " integers take one input, of real numbers or of tokens"
         )
     kind = torch.float32 if tokens is None else torch.int64
     _check_batch_first(quantized, torch.zeros(2, *input_shape, dtype=kind))
@@ -110,19 +125,35 @@ def lower(
 
 
 def grid_of(layer: QuantIdentity) -> Grid:
-    """The grid of a calibrated quantizer. Raises RuntimeError where its zero point is no integer."""
+    """The grid of a calibrated quantizer. Raises RuntimeError where its zero point is no
+    integer.
+    """
     quantizer = layer.act_quant
     zero_point = quantizer.zero_point().item()
     if zero_point != round(zero_point):
         raise RuntimeError(f"the zero point {zero_point} is no integer")
-    return Grid(float(quantizer.scale().item()), int(zero_point), 0, 2 ** int(quantizer.bit_width().item()) - 1)
+    return Grid(
+        float(quantizer.scale().item()),
+        int(zero_point),
+        0,
+        2 ** int(quantizer.bit_width().item()) - 1,
+    )
 
 
 class _Lowering:
-    """Follows the graph; what a node holds becomes operations when a quantizer asks for its integers."""
+    """Follows the graph; what a node holds becomes operations when a quantizer asks for its
+    integers.
+    """
 
-    def __init__(self, quantized: fx.GraphModule, smooth: Smooth, islands: bool, tokens: int | None) -> None:
-        self._quantized, self._smooth, self._islands, self._tokens = quantized, smooth, islands, tokens
+    def __init__(
+        self, quantized: fx.GraphModule, smooth: Smooth, islands: bool, tokens: int | None
+    ) -> None:
+        self._quantized, self._smooth, self._islands, self._tokens = (
+            quantized,
+            smooth,
+            islands,
+            tokens,
+        )
         self._targets = {str(node.target) for node in quantized.graph.nodes}
         self._held: dict[fx.Node, _Held] = {}
         self._operations: list[Operation] = []
@@ -146,12 +177,19 @@ class _Lowering:
         if first is None or self._output is None or not self._operations:
             raise Unsupported("the network's input is not quantized")
         return IntegerNetwork(
-            first.grid, input_shape, tuple(self._operations), self._output.grid, rounding, tuple(self._inserted),
+            first.grid,
+            input_shape,
+            tuple(self._operations),
+            self._output.grid,
+            rounding,
+            tuple(self._inserted),
             self._tokens is not None,
-        )  # fmt: skip
+        )
 
     def _hold(self, node: fx.Node, layer: nn.Module | None) -> _Held:
-        """What the node's tensor holds: floats, integers on a grid, or a sum that is not rounded yet."""
+        """What the node's tensor holds: floats, integers on a grid, or a sum that is not rounded
+        yet.
+        """
         held: _Held = _Float(node)
         if isinstance(layer, QuantIdentity):
             held = self._gridded(self._held_by_first(node), grid_of(layer), str(node.target))
@@ -160,28 +198,39 @@ class _Lowering:
         elif isinstance(layer, COMPUTE):
             held = self._accumulate(node, layer)
         elif isinstance(layer, FLOAT_COMPUTE):
-            raise Unsupported(f"{node.target} was left in float: the network is not quantized as a whole")
+            raise Unsupported(
+                f"{node.target} was left in float: the network is not quantized as a whole"
+            )
         elif isinstance(layer, FloatAdd):
-            held = _Sum(tuple(self._on_grid(each) for each in node.args if isinstance(each, fx.Node)))
+            held = _Sum(
+                tuple(self._on_grid(each) for each in node.args if isinstance(each, fx.Node))
+            )
         elif layer is not None and self._given_integers(node) and keeps_grid(layer):
             held = self._keep(node, layer)
         elif layer is not None and is_pool(layer):
             held = self._sum_windows(node, layer)
-        elif layer is not None and is_activation(layer) and not isinstance(self._held_by_first(node), _Float):
+        elif (
+            layer is not None
+            and is_activation(layer)
+            and not isinstance(self._held_by_first(node), _Float)
+        ):
             held = self._activated(node, layer)
         return held
 
     def _accumulate(self, node: fx.Node, layer: Any) -> _Accumulated:
         """The sums of a quantized linear or convolutional layer.
 
-        Brevitas rounds the bias in the scale of the accumulator, which it takes from a quantized input.
+        Brevitas rounds the bias in the scale of the accumulator, which it takes from a quantized
+        input.
         """
         (before,) = node.all_input_nodes
         source, weight = self._on_grid(before), layer.quant_weight()
         integers = weight.int(float_datatype=False).numpy().astype(np.int8)
         bias = np.zeros(len(integers), dtype=np.int32)
         if layer.bias is not None:
-            given = quantizer_of(self._quantized, before)(torch.zeros((1,) * len(node.meta["shape"])))
+            given = quantizer_of(self._quantized, before)(
+                torch.zeros((1,) * len(node.meta["shape"]))
+            )
             bias = _bias_integers(layer.bias_quant(layer.bias, given, weight))
         scale = source.grid.scale * weight.scale.double().flatten().numpy()
         constants = str(node.target), (source.name,), source.grid, integers, bias, scale
@@ -192,45 +241,58 @@ class _Lowering:
         return _Accumulated(self._append(Convolution(*constants, *window, layer.groups)), scale, 1)
 
     def _keep(self, node: fx.Node, layer: nn.Module) -> OnGrid:
-        """Of a layer that moves or chooses among the integers of its input: flattening or a maximum."""
+        """Of a layer that moves or chooses among the integers of its input: flattening or a
+        maximum.
+        """
         name, source = str(node.target), self._on_grid(node.all_input_nodes[0])
         if isinstance(layer, Reshape):
             return OnGrid(self._append(Flatten(name, (source.name,))), source.grid)
         rank = 1 if isinstance(layer, nn.MaxPool1d) else 2
         kernel, stride, padding, dilation = (
-            _ints(getattr(layer, key), rank) for key in ("kernel_size", "stride", "padding", "dilation")
+            _ints(getattr(layer, key), rank)
+            for key in ("kernel_size", "stride", "padding", "dilation")
         )
         pool = MaxPool(name, (source.name,), kernel, stride, _both(padding), dilation)
         return OnGrid(self._append(pool), source.grid)
 
     def _sum_windows(self, node: fx.Node, layer: nn.Module) -> _Accumulated:
-        """Of an average pool of maps of a size, or over all of each: sums in steps of scale / places."""
+        """Of an average pool of maps of a size, or over all of each: sums in steps of scale /
+        places.
+        """
         (before,) = node.all_input_nodes
         source, spatial = self._on_grid(before), before.meta["shape"][2:]
         kernel, stride, padding = spatial, spatial, (0,) * len(spatial)
         if not isinstance(layer, (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)):
             kernel, stride, padding = (
-                _ints(getattr(layer, key), len(spatial)) for key in ("kernel_size", "stride", "padding")
+                _ints(getattr(layer, key), len(spatial))
+                for key in ("kernel_size", "stride", "padding")
             )
         places = getattr(layer, "divisor_override", None) or math.prod(kernel)
-        pool = SumPool(str(node.target), (source.name,), source.grid, kernel, stride, _both(padding))
+        pool = SumPool(
+            str(node.target), (source.name,), source.grid, kernel, stride, _both(padding)
+        )
         return _Accumulated(self._append(pool), np.array([source.grid.scale / places]), 1)
 
     def _activated(self, node: fx.Node, layer: nn.Module) -> _Activated:
         row = census(layer, gates=True)[0].traits
-        if not row.matches(layer):  # a third party's, known by its values: without parameters, and at lambda = 1
+        # a third party's, known by its values: without parameters, and at lambda = 1
+        if not row.matches(layer):
             return _Activated(str(node.target), self._held_by_first(node), row, torch.ones(()))
         try:
             of_layer = row.of(layer)
         except ValueError as error:  # parameters per channel
             raise Unsupported(f"{node.target}: {error}") from error
-        return _Activated(str(node.target), self._held_by_first(node), of_layer, row.hardness(layer))
+        return _Activated(
+            str(node.target), self._held_by_first(node), of_layer, row.hardness(layer)
+        )
 
     def _held_by_first(self, node: fx.Node) -> _Held:
         return self._held[node.all_input_nodes[0]]
 
     def _given_integers(self, node: fx.Node) -> bool:
-        """Whether the layer is given integers, and not the dequantized values that an island reads."""
+        """Whether the layer is given integers, and not the dequantized values that an island
+        reads.
+        """
         source = layer_of(self._quantized, node.all_input_nodes[0])
         return not isinstance(source, Value) and isinstance(self._held_by_first(node), OnGrid)
 
@@ -240,7 +302,9 @@ class _Lowering:
 
     def _on_grid(self, node: fx.Node) -> OnGrid:
         if (held := self._held_on_grid(node)) is None:
-            raise Unsupported(f"{node.name} is not on a grid: the network is not quantized as a whole")
+            raise Unsupported(
+                f"{node.name} is not on a grid: the network is not quantized as a whole"
+            )
         return held
 
     def _append(self, operation: Operation) -> str:
@@ -256,12 +320,17 @@ class _Lowering:
         return OnGrid(self._append(operation), grid)
 
     def _compute(self, held: _Held, grid: Grid, name: str) -> Operation:
-        """A float part is computed in integers where all of it has such a form, else as an island."""
+        """A float part is computed in integers where all of it has such a form, else as an
+        island.
+        """
         if isinstance(held, _Activated):
             return self._activate(held, grid, name)
         if isinstance(held, _Sum):
             return Add.of(
-                name, tuple(term.name for term in held.terms), grids=[term.grid for term in held.terms], output=grid
+                name,
+                tuple(term.name for term in held.terms),
+                grids=[term.grid for term in held.terms],
+                output=grid,
             )
         if isinstance(held, _Float):
             island, shapes = carve(self._quantized, held.node, self._held_on_grid, name, grid)
@@ -274,27 +343,38 @@ class _Lowering:
             self._operations += part.operations[:-1]
             self._inserted += part.inserted
             return part.operations[-1]
-        zero_point, axis = (0, held.axis) if isinstance(held, _Accumulated) else (held.grid.zero_point, -1)
-        return Requantize(name, (held.name,), zero_point, Dyadic.nearest(held.scale / grid.scale), axis, grid)
+        zero_point, axis = (
+            (0, held.axis) if isinstance(held, _Accumulated) else (held.grid.zero_point, -1)
+        )
+        return Requantize(
+            name, (held.name,), zero_point, Dyadic.nearest(held.scale / grid.scale), axis, grid
+        )
 
     def _activate(self, held: _Activated, grid: Grid, name: str) -> Operation:
         if held.row.name == RELU.name:
-            # Rounding is monotone and keeps 0, so ReLU may follow it; where the grid begins at 0 its clipping is ReLU.
+            # Rounding is monotone and keeps 0, so ReLU may follow it; where the grid begins at 0
+            # its clipping is ReLU.
             if grid.zero_point == grid.low:
                 return self._compute(held.source, grid, name)
             before = self._gridded(held.source, grid, f"{name}_before")
             return Rectify(name, (before.name,), grid.zero_point)
-        ends_at_6 = grid.zero_point == grid.low and round(6 / grid.scale) >= grid.high - grid.zero_point
+        ends_at_6 = (
+            grid.zero_point == grid.low and round(6 / grid.scale) >= grid.high - grid.zero_point
+        )
         if held.row.name == RELU6.name and ends_at_6:
             return self._compute(held.source, grid, name)  # the grid's clipping is that of ReLU6
         if held.hardness.numel() != 1:
             raise Unsupported(f"{held.name}: lambda per channel has no single table or polynomial")
         hardness = float(held.hardness)
-        source = held.source if isinstance(held.source, OnGrid) else self._insert(held, hardness, grid)
+        source = (
+            held.source if isinstance(held.source, OnGrid) else self._insert(held, hardness, grid)
+        )
         if self._smooth == "table":
             return make_table(name, (source.name,), held.row, hardness, source.grid, grid)
         if held.row.name not in (GELU.name, LAMBDA_GELU.name):
-            raise Unsupported(f"{held.name}: the integer polynomial is of GELU, not of {held.row.name}")
+            raise Unsupported(
+                f"{held.name}: the integer polynomial is of GELU, not of {held.row.name}"
+            )
         return make_polynomial(name, (source.name,), hardness, source.grid, grid)
 
     def _insert(self, held: _Activated, hardness: float, grid: Grid) -> OnGrid:
@@ -303,11 +383,17 @@ class _Lowering:
         while name in self._targets or f"quantize_{name}" in self._targets:
             name = f"{name}_"
         self._inserted.append(name)
-        return self._gridded(held.source, smooth_input_grid(hardness, grid, _INPUT_BITS[self._smooth], held.row), name)
+        return self._gridded(
+            held.source,
+            smooth_input_grid(hardness, grid, _INPUT_BITS[self._smooth], held.row),
+            name,
+        )
 
 
 def _bias_integers(bias: QuantTensor) -> npt.NDArray[np.int32]:
-    """From value and scale: of integers in the millions, whose quotient float32 rounds, Brevitas says "not valid"."""
+    """From value and scale: of integers in the millions, whose quotient float32 rounds, Brevitas
+    says "not valid".
+    """
     steps = (bias.value.double() / bias.scale.double().flatten()).round().numpy()
     limits = np.iinfo(np.int32)
     return np.asarray(np.clip(steps, limits.min, limits.max).astype(np.int32))
@@ -323,14 +409,21 @@ def _both(padding: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
 
 
 def _check_batch_first(quantized: fx.GraphModule, two: torch.Tensor) -> None:
-    """Raise Unsupported unless dimension 0 of every quantized tensor counts the samples, as the operations take it."""
-    shapes = {str(node.target): node.meta["shape"] for node in quantized.graph.nodes if node.op == "call_module"}
+    """Raise Unsupported unless dimension 0 of every quantized tensor counts the samples, as the
+    operations take it.
+    """
+    shapes = {
+        str(node.target): node.meta["shape"]
+        for node in quantized.graph.nodes
+        if node.op == "call_module"
+    }
 
     def see(name: str, _layer: nn.Module, _given: torch.Tensor, made: torch.Tensor) -> None:
         if tuple(made.shape) != (2, *shapes[name][1:]):
             raise Unsupported(
-                f"{name}: of one sample its tensor is {shapes[name]}, of two {tuple(made.shape)}; the integer network"
-                " takes tensors whose dimension 0 counts the samples: write the layers before it so (batch_first=True)"
+                f"{name}: of one sample its tensor is {shapes[name]}, of two {tuple(made.shape)};"
+                " the integer network takes tensors whose dimension 0 counts the samples: write"
+                " the layers before it so (batch_first=True)"
             )
 
     with torch.no_grad():

@@ -1,8 +1,9 @@
-"""An integer-only network: its operations, their shapes, what they cost, the proof that nothing overflows; and as ONNX.
+"""An integer-only network: its operations, their shapes, what they cost, the proof that nothing
+overflows; and as ONNX.
 
-No tensor in the file holds a float. ONNX Runtime 1.31 runs it with MatMulInteger, ConvInteger, MaxPool on 8-bit
-integers, and elementwise int32, int64 and uint64 kernels. The file is for checking and for exchange: 64-bit elementwise
-arithmetic is not what a fast kernel does.
+No tensor in the file holds a float. ONNX Runtime 1.31 runs it with MatMulInteger, ConvInteger,
+MaxPool on 8-bit integers, and elementwise int32, int64 and uint64 kernels. The file is for checking
+and for exchange: 64-bit elementwise arithmetic is not what a fast kernel does.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ _RESCALED_BITS = 63
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IntegerNetwork:
-    """Operations in the order in which they run; `input` quantizes what comes in, the last operation makes the logits.
+    """Operations in the order in which they run; `input` quantizes what comes in, the last
+    operation makes the logits.
 
-    `input_shape` is that of one input. `inserted` names the grids that the fake-quantized network does not have. The
-    input may be tokens, which are integers already, from 0 on.
+    `input_shape` is that of one input. `inserted` names the grids that the fake-quantized network
+    does not have. The input may be tokens, which are integers already, from 0 on.
     """
 
     input: Grid
@@ -52,25 +54,28 @@ def shapes(network: IntegerNetwork) -> dict[str, Shape]:
     """The shape of each tensor by its name, without the batch.
 
     Raises:
-        ValueError: an operation has no output for such an input, or reads a tensor that is not made before it.
+        ValueError: an operation has no output for such an input, or reads a tensor that is not made
+            before it.
     """
     found: dict[str, Shape] = {INPUT: network.input_shape}
     for each in network.operations:
         if missing := [name for name in each.inputs if name not in found]:
-            raise ValueError(f"{each.name!r} reads {missing[0]!r}, which no operation before it makes")
+            raise ValueError(
+                f"{each.name!r} reads {missing[0]!r}, which no operation before it makes"
+            )
         found[each.name] = each.shape([found[name] for name in each.inputs])
     return found
 
 
 def count_operations(network: IntegerNetwork) -> dict[str, int]:
-    """Scalar integer operations per sample: "multiply_accumulate" of the layers, and for every other kind that occurs
-    the number that its elements cost, by the lower-case name of the kind.
+    """Scalar integer operations per sample: "multiply_accumulate" of the layers, and for every
+    other kind that occurs the number that its elements cost, by the lower-case name of the kind.
 
-    "rectify": one maximum. "table" and "embedding": look-ups. "requantize", "add", "affine" and "polynomial": what
-    multiplications, additions, shifts, comparisons and masks they take in the network's rounding mode (see SCALE_DOWN,
-    CLAMP, POLYNOMIAL).
-    "sumpool" and "sumover": additions, padded places included. "maxpool": maxima. "product": one multiplication.
-    "normalize", "exponential" and "divide": see NORMALIZE, EXPONENTIAL and DIVISION. Conversions between widths,
+    "rectify": one maximum. "table" and "embedding": look-ups. "requantize", "add", "affine" and
+    "polynomial": what multiplications, additions, shifts, comparisons and masks they take in the
+    network's rounding mode (see SCALE_DOWN, CLAMP, POLYNOMIAL). "sumpool" and "sumover": additions,
+    padded places included. "maxpool": maxima. "product": one multiplication. "normalize",
+    "exponential" and "divide": see NORMALIZE, EXPONENTIAL and DIVISION. Conversions between widths,
     moving data and the bias, with which an accumulator starts, are free.
 
     Raises:
@@ -78,12 +83,15 @@ def count_operations(network: IntegerNetwork) -> dict[str, int]:
     """
     if network.islands:
         raise ValueError(
-            f"float islands have no integer operations to count: {[each.name for each in network.islands]}"
+            "float islands have no integer operations to count:"
+            f" {[each.name for each in network.islands]}"
         )
     made = shapes(network)
     counts = {"multiply_accumulate": 0}
     for each in network.operations:
-        cost = each.count([made[name] for name in each.inputs], math.prod(made[each.name]), network.rounding)
+        cost = each.count(
+            [made[name] for name in each.inputs], math.prod(made[each.name]), network.rounding
+        )
         if cost is not None:
             kind = each.kind or type(each).__name__.lower()
             counts[kind] = counts.get(kind, 0) + cost
@@ -92,14 +100,17 @@ def count_operations(network: IntegerNetwork) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranges:
-    """`spans` by tensor, `INPUT` included; `sums` by operation that accumulates: layers, pools, sums, products."""
+    """`spans` by tensor, `INPUT` included; `sums` by operation that accumulates: layers, pools,
+    sums, products.
+    """
 
     spans: dict[str, Span]
     sums: dict[str, Sum]
 
 
 def prove_ranges(network: IntegerNetwork, *, width: int = ACCUMULATOR_BITS) -> Ranges:
-    """What each tensor can hold, and the proof that accumulators fit into `width` bits and rescaling into 64.
+    """What each tensor can hold, and the proof that accumulators fit into `width` bits and
+    rescaling into 64.
 
     Raises:
         OverflowError: they do not; names the operation, the width that it needs and what to do.
@@ -109,9 +120,14 @@ def prove_ranges(network: IntegerNetwork, *, width: int = ACCUMULATOR_BITS) -> R
 
 
 def prove_operations(
-    operations: Sequence[Operation], spans: Mapping[str, Span], rounding: Rounding, *, width: int = ACCUMULATOR_BITS
+    operations: Sequence[Operation],
+    spans: Mapping[str, Span],
+    rounding: Rounding,
+    *,
+    width: int = ACCUMULATOR_BITS,
 ) -> Ranges:
-    """As `prove_ranges`, of operations that read tensors with these `spans`, which stay as they are.
+    """As `prove_ranges`, of operations that read tensors with these `spans`, which stay as they
+    are.
 
     Raises:
         OverflowError: see `prove_ranges`.
@@ -123,18 +139,23 @@ def prove_operations(
         given = [spans[name] for name in each.inputs]
         if (bits := each.rescaling_bits(given)) > _RESCALED_BITS:
             raise OverflowError(
-                f"{each.name}: its rescaling needs {bits + 1} bits, more than 64; take smaller multipliers"
+                f"{each.name}: its rescaling needs {bits + 1} bits, more than 64; take smaller"
+                " multipliers"
             )
         found, limit = each.sums(given), width
         if found is not None:
             sums[each.name] = found
         spans[each.name] = span = each.span(given, known)
         if each.divides:
-            found, limit = Sum(min(0, span.ends[0]), max(0, span.ends[1])), max(width, ACCUMULATOR_BITS)
+            found, limit = (
+                Sum(min(0, span.ends[0]), max(0, span.ends[1])),
+                max(width, ACCUMULATOR_BITS),
+            )
         if found is not None and found.bits > limit:
             raise OverflowError(
-                f"{each.name}: its accumulators need {found.bits} bits, more than {limit} (partial sums reach "
-                f"from {found.least} to {found.greatest}); lower this layer's weight_bits or act_bits, or split it"
+                f"{each.name}: its accumulators need {found.bits} bits, more than {limit} (partial"
+                f" sums reach from {found.least} to {found.greatest}); lower this layer's"
+                " weight_bits or act_bits, or split it"
             )
     return Ranges(spans, sums)
 
@@ -142,17 +163,21 @@ def prove_operations(
 # BitwiseAnd came with opset 18; opset 20 and IR 9 are what the other files of the stage have.
 _OPSET, _IR = 20, 9
 _LOGITS = "logits"
-_FLOATS = {kind for name, kind in onnx.TensorProto.DataType.items() if "FLOAT" in name or "COMPLEX" in name}
+_FLOATS = {
+    kind for name, kind in onnx.TensorProto.DataType.items() if "FLOAT" in name or "COMPLEX" in name
+}
 _FLOATS.add(onnx.TensorProto.DOUBLE)
 
 
 def write_integer_onnx(network: IntegerNetwork, path: Path) -> onnx.ModelProto:
-    """Write `network` to `path` and return it: input "input" (batch, *input_shape), output "logits" int32.
+    """Write `network` to `path` and return it: input "input" (batch, *input_shape), output "logits"
+    int32.
 
     The input is uint8 where its grid fits, else int32, as of tokens of a large vocabulary.
 
-    The logits are integers of the output's grid. Scales and zero points of input and output, and the rounding, stand
-    as text in the file's metadata. The name of every node starts with that of its operation.
+    The logits are integers of the output's grid. Scales and zero points of input and output, and
+    the rounding, stand as text in the file's metadata. The name of every node starts with that of
+    its operation.
 
     Raises:
         Unsupported: the network has float islands, or negative integers for its input.
@@ -164,20 +189,32 @@ def write_integer_onnx(network: IntegerNetwork, path: Path) -> onnx.ModelProto:
         named = ", ".join(repr(each.name) for each in network.islands)
         raise Unsupported(f"an ONNX graph of integers only cannot hold float islands: {named}")
     if network.input.low < 0:
-        raise Unsupported(f"the input must be unsigned integers, not [{network.input.low}, {network.input.high}]")
+        raise Unsupported(
+            f"the input must be unsigned integers, not [{network.input.low}, {network.input.high}]"
+        )
     given = network.input.storage
     nodes = Nodes("", shapes(network), network.rounding)
     tensors = {INPUT: Tensor(INPUT, given, network.input.low, network.input.high)}
     for operation in network.operations:
         nodes.layer = operation.name
-        tensors[operation.name] = operation.write(nodes, [tensors[name] for name in operation.inputs])
+        tensors[operation.name] = operation.write(
+            nodes, [tensors[name] for name in operation.inputs]
+        )
     last = network.operations[-1].name
     nodes.layer = "output"
     nodes.add("Cast", tensors[last].name, output=_LOGITS, to=onnx.TensorProto.INT32)
-    model = _model(nodes, helper.np_dtype_to_tensor_dtype(np.dtype(given)), network.input_shape, nodes.shapes[last])
+    model = _model(
+        nodes,
+        helper.np_dtype_to_tensor_dtype(np.dtype(given)),
+        network.input_shape,
+        nodes.shapes[last],
+    )
     texts = {"rounding": network.rounding.value}
     for end, grid in (("input", network.input), ("output", network.output)):
-        texts |= {f"{end}_scale": repr(float(grid.scale)), f"{end}_zero_point": str(grid.zero_point)}
+        texts |= {
+            f"{end}_scale": repr(float(grid.scale)),
+            f"{end}_zero_point": str(grid.zero_point),
+        }
     helper.set_model_props(model, texts)
     if floats := float_tensors(model):
         raise RuntimeError(f"an integer-only graph has tensors of floats: {', '.join(floats)}")
@@ -186,16 +223,29 @@ def write_integer_onnx(network: IntegerNetwork, path: Path) -> onnx.ModelProto:
 
 
 def float_tensors(model: onnx.ModelProto) -> list[str]:
-    """The names of all tensors that hold floats or whose type cannot be inferred, sorted. Sub-graphs are not entered.
+    """The names of all tensors that hold floats or whose type cannot be inferred, sorted.
+    Sub-graphs are not entered.
 
     Raises:
         onnx.shape_inference.InferenceError: the types do not fit.
     """
-    graph = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True).graph
-    types = {each.name: each.type.tensor_type.elem_type for each in (*graph.input, *graph.output, *graph.value_info)}
+    graph = onnx.shape_inference.infer_shapes(
+        model, check_type=True, strict_mode=True, data_prop=True
+    ).graph
+    types = {
+        each.name: each.type.tensor_type.elem_type
+        for each in (*graph.input, *graph.output, *graph.value_info)
+    }
     types |= {each.name: each.data_type for each in graph.initializer}
-    untyped = {name for node in graph.node for name in (*node.input, *node.output) if name and not types.get(name)}
-    attributes = {node.name for node in graph.node for each in node.attribute if each.t.data_type in _FLOATS}
+    untyped = {
+        name
+        for node in graph.node
+        for name in (*node.input, *node.output)
+        if name and not types.get(name)
+    }
+    attributes = {
+        node.name for node in graph.node for each in node.attribute if each.t.data_type in _FLOATS
+    }
     return sorted({name for name, kind in types.items() if kind in _FLOATS} | untyped | attributes)
 
 
@@ -207,6 +257,8 @@ def _model(nodes: Nodes, given: int, input_shape: Shape, output_shape: Shape) ->
         [helper.make_tensor_value_info(_LOGITS, onnx.TensorProto.INT32, ["batch", *output_shape])],
         nodes.constants,
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR
+    )
     onnx.checker.check_model(model, full_check=True)
     return model

@@ -1,8 +1,10 @@
-"""ONNX nodes under construction, and arithmetic on wide integers: multiplication by 2^-shift, rounded, and clipping.
+"""ONNX nodes under construction, and arithmetic on wide integers: multiplication by 2^-shift,
+rounded, and clipping.
 
-A wide integer is a signed one of 64 bits, held as uint64 modulo 2^64. Sums and products are the same either way, but
-ONNX shifts unsigned integers only, and on x86 ONNX Runtime 1.31 compares signed ones wrongly: its Clip, Min, Max and
-Sign of int64 take 2^31 <= |x| < 2^32 for numbers of the other sign (a fault of its Eigen, microsoft/onnxruntime#32475).
+A wide integer is a signed one of 64 bits, held as uint64 modulo 2^64. Sums and products are the
+same either way, but ONNX shifts unsigned integers only, and on x86 ONNX Runtime 1.31 compares
+signed ones wrongly: its Clip, Min, Max and Sign of int64 take 2^31 <= |x| < 2^32 for numbers of the
+other sign (a fault of its Eigen, microsoft/onnxruntime#32475).
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ _NEWTON = 6  # 1, 1/4, 1/40, 3e-4, 5e-8, 1e-15: below 2^-31 after five
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor of the graph: its name there, what it is stored as, and the range of its integers."""
+    """A tensor of the graph: its name there, what it is stored as, and the range of its
+    integers.
+    """
 
     name: str
     dtype: npt.DTypeLike
@@ -46,7 +50,9 @@ class Nodes:
     constants: list[onnx.TensorProto] = field(default_factory=list)
 
     def add(self, operator: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        """Append a node named "layer/Operator_number" and return the name of what it makes, by default its own."""
+        """Append a node named "layer/Operator_number" and return the name of what it makes, by
+        default its own.
+        """
         name = f"{self.layer}/{operator}_{len(self.nodes)}"
         made = output or name
         self.nodes.append(helper.make_node(operator, list(inputs), [made], name=name, **attributes))
@@ -76,7 +82,9 @@ class Nodes:
         return self.add("Sub", wide, self.wide(zero_point)) if zero_point else wide
 
     def wide(self, value: int | Integers) -> str:
-        """A constant of wide integers; the value may be outside 64 bits, where it is taken modulo 2^64."""
+        """A constant of wide integers; the value may be outside 64 bits, where it is taken
+        modulo 2^64.
+        """
         return self.constant(np.asarray(value).astype(object) % 2**64, np.uint64)
 
     def clipped(self, value: str, output: Grid) -> Tensor:
@@ -92,14 +100,20 @@ class Nodes:
         return self.cast(self.cast(wide, np.int64), dtype)
 
     def times(self, value: str, factor: Dyadic, places: Shape, output: Grid) -> Tensor:
-        """The dyadic factors, brought into the shape `places`, times a value of 32 bits: |product| < 2^62."""
+        """The dyadic factors, brought into the shape `places`, times a value of 32 bits:
+        |product| < 2^62.
+        """
         product = self.add("Mul", value, self.wide(factor.multiplier.reshape(places)))
-        scaled = self.rescaled(product, factor.shift.reshape(places), self.rounding, output.zero_point)
+        scaled = self.rescaled(
+            product, factor.shift.reshape(places), self.rounding, output.zero_point
+        )
         return self.clipped(scaled, output)
 
     def shifted(self, total: str, shift: int, output: Grid) -> Tensor:
         """total x 2^-shift, rounded once, on the grid."""
-        return self.clipped(self.rounded(total, np.array(shift), self.rounding, output.zero_point), output)
+        return self.clipped(
+            self.rounded(total, np.array(shift), self.rounding, output.zero_point), output
+        )
 
     def centred(self, x: Tensor, zero_point: int) -> str:
         """The int32 tensor x - zero_point."""
@@ -107,23 +121,31 @@ class Nodes:
         return self.add("Sub", wide, self.constant(zero_point, np.int32)) if zero_point else wide
 
     def total(self, wide: str) -> str:
-        """The sum along the last dimension, wide, which stays with size 1; ReduceSum takes signed integers only."""
+        """The sum along the last dimension, wide, which stays with size 1; ReduceSum takes
+        signed integers only.
+        """
         axes = self.constant([-1], np.int64)
-        return self.cast(self.add("ReduceSum", self.cast(wide, np.int64), axes, keepdims=1), np.uint64)
+        return self.cast(
+            self.add("ReduceSum", self.cast(wide, np.int64), axes, keepdims=1), np.uint64
+        )
 
     def unsigned(self, x: Tensor, zero_point: int) -> tuple[str, str]:
-        """The tensor `x` as uint8, and its zero point as a constant: the names of both. Raises ValueError where the
-        integers of `x` do not fit into 8 bits.
+        """The tensor `x` as uint8, and its zero point as a constant: the names of both. Raises
+        ValueError where the integers of `x` do not fit into 8 bits.
         """
         if x.dtype == np.uint8:
             return x.name, self.constant(zero_point, np.uint8)
         if x.high - x.low > np.iinfo(np.uint8).max:
-            raise ValueError(f"{self.layer!r} takes 8-bit integers, but its input is in [{x.low}, {x.high}]")
+            raise ValueError(
+                f"{self.layer!r} takes 8-bit integers, but its input is in [{x.low}, {x.high}]"
+            )
         moved = self.add("Sub", self.cast(x.name, np.int32), self.constant(x.low, np.int32))
         return self.cast(moved, np.uint8), self.constant(zero_point - x.low, np.uint8)
 
     def rescaled(self, value: str, shift: Integers, rounding: Rounding, zero_point: int = 0) -> str:
-        """value x 2^-shift, wide, rounded as a product with a multiplier is: twice under `Rounding.GEMMLOWP`."""
+        """value x 2^-shift, wide, rounded as a product with a multiplier is: twice under
+        `Rounding.GEMMLOWP`.
+        """
         if rounding is not Rounding.GEMMLOWP:
             return self.rounded(value, shift, rounding, zero_point)
         first = np.minimum(shift, HIGH_BITS)
@@ -133,8 +155,9 @@ class Nodes:
     def rounded(self, value: str, shift: Integers, rounding: Rounding, zero_point: int = 0) -> str:
         """value x 2^-shift, wide, rounded once; half away from zero under `Rounding.GEMMLOWP`.
 
-        A tie to even is one that makes the result + zero_point even. The result is without the zero point.
-        0 <= shift <= 62 of a shape that broadcasts to that of the value; |value| + 2^(shift - 1) < 2^63.
+        A tie to even is one that makes the result + zero_point even. The result is without the zero
+        point. 0 <= shift <= 62 of a shape that broadcasts to that of the value; |value| + 2^(shift
+        - 1) < 2^63.
         """
         if rounding is not Rounding.GEMMLOWP:
             return self._shift(value, shift, zero_point if rounding is Rounding.HALF_EVEN else None)
@@ -148,7 +171,9 @@ class Nodes:
 
     def floor(self, value: str, shift: Integers) -> str:
         """The greatest integer not above value x 2^-shift, wide."""
-        return self._lowered(self.add("BitShift", self._raised(value), self.wide(shift), direction="RIGHT"), shift)
+        return self._lowered(
+            self.add("BitShift", self._raised(value), self.wide(shift), direction="RIGHT"), shift
+        )
 
     def divided(self, value: str, by: str) -> str:
         """value / by, wide, rounded half away from zero; by > 0 and 2 |value| + by < 2^63."""
@@ -160,9 +185,10 @@ class Nodes:
     def square_root(self, value: str) -> str:
         """floor(sqrt(value)), wide, of 1 <= value < 2^62 with a last dimension of size 1.
 
-        Newton's x <- (x + value div x) div 2 from the power of two 2^c with 2^(c - 1) <= sqrt(value) < 2^c: it never
-        goes below the root's floor, and its relative error, at most 1, falls by e -> e^2 / 2, so that six steps end at
-        the floor or at one more, which its square tells.
+        Newton's x <- (x + value div x) div 2 from the power of two 2^c with 2^(c - 1) <=
+        sqrt(value) < 2^c: it never goes below the root's floor, and its relative error, at most 1,
+        falls by e -> e^2 / 2, so that six steps end at the floor or at one more, which its square
+        tells.
         """
         pairs = self.add("BitShift", value, self.wide(2 * np.arange(31)), direction="RIGHT")
         filled = self.cast(self.add("Cast", pairs, to=onnx.TensorProto.BOOL), np.int64)
@@ -171,14 +197,15 @@ class Nodes:
         for _ in range(_NEWTON):
             summed = self.add("Add", x, self.add("Div", value, x))
             x = self.add("BitShift", summed, self.wide(1), direction="RIGHT")
-        beyond = self.add("Sub", value, self.add("Mul", x, x))  # below 0, so with its highest bit, where x is too great
+        # below 0, so with its highest bit, where x is too great
+        beyond = self.add("Sub", value, self.add("Mul", x, x))
         return self.add("Sub", x, self.add("BitShift", beyond, self.wide(63), direction="RIGHT"))
 
     def _raised(self, value: str) -> str:
         """value + 2^63: not negative, so that it can be shifted and compared.
 
-        2^63 is a multiple of 2^(shift + 1), so neither the bits that are shifted out nor the parity of the quotient
-        change.
+        2^63 is a multiple of 2^(shift + 1), so neither the bits that are shifted out nor the parity
+        of the quotient change.
         """
         return self.add("Add", value, self.wide(_RAISE))
 
@@ -186,10 +213,11 @@ class Nodes:
         return self.add("Sub", shifted, self.wide(_RAISE >> shift.astype(object)))
 
     def _shift(self, value: str, shift: Integers, zero_point: int | None) -> str:
-        """Rounded half up by (u + half) >> shift on the raised value u, or half to even if there is a zero point.
+        """Rounded half up by (u + half) >> shift on the raised value u, or half to even if there is
+        a zero point.
 
-        Half to even: u + half - 1, and 1 more where the quotient's floor + zero point is odd, carries exactly when it
-        should.
+        Half to even: u + half - 1, and 1 more where the quotient's floor + zero point is odd,
+        carries exactly when it should.
         """
         raised, by = self._raised(value), self.wide(shift)
         half = np.where(shift > 0, 2 ** np.maximum(shift - 1, 0), 0)

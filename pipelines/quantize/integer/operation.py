@@ -1,10 +1,11 @@
 """What an operation of an integer-only network tells of itself.
 
-An operation names the tensors that it reads and the one that it makes. A tensor holds either integers of a `Grid`, at
-most 8 bits wide (16 before an integer polynomial and inside of norms and attention), or 32-bit accumulators, whose real
-value is integer x scale with one scale per channel or one for all. Its ranges are proven by interval arithmetic place
-by place, in exact integers (float64 where every partial sum stays below 2^53). For sums the bounds hold for any partial
-sum in any order too: the negative parts of all terms together, and the positive ones.
+An operation names the tensors that it reads and the one that it makes. A tensor holds either
+integers of a `Grid`, at most 8 bits wide (16 before an integer polynomial and inside of norms and
+attention), or 32-bit accumulators, whose real value is integer x scale with one scale per channel
+or one for all. Its ranges are proven by interval arithmetic place by place, in exact integers
+(float64 where every partial sum stays below 2^53). For sums the bounds hold for any partial sum in
+any order too: the negative parts of all terms together, and the positive ones.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ INT64 = np.iinfo(np.int64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Span:
-    """Least and greatest integer at each place of one sample's tensor: int64 arrays of its shape."""
+    """Least and greatest integer at each place of one sample's tensor: int64 arrays of its
+    shape.
+    """
 
     lower: Integers
     upper: Integers
@@ -55,7 +58,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """Least and greatest value of any partial sum, in any order, of an operation's accumulators; 0 is one of them."""
+    """Least and greatest value of any partial sum, in any order, of an operation's accumulators;
+    0 is one of them.
+    """
 
     least: int
     greatest: int
@@ -63,12 +68,17 @@ class Sum:
     @property
     def bits(self) -> int:
         """The width of the two's complement integers that hold all of them."""
-        return max((-self.least - 1).bit_length() if self.least < 0 else 0, self.greatest.bit_length()) + 1
+        return (
+            max((-self.least - 1).bit_length() if self.least < 0 else 0, self.greatest.bit_length())
+            + 1
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Known:
-    """What is known where a span is proven: the operations that make tensors, and the spans of those before."""
+    """What is known where a span is proven: the operations that make tensors, and the spans of
+    those before.
+    """
 
     makers: Mapping[str, Operation]
     spans: Mapping[str, Span]
@@ -84,7 +94,8 @@ class Operation:
 
     name: str
     inputs: tuple[str, ...]
-    divides: ClassVar[bool] = False  # so that its results must fit into 32 bits, whatever accumulators may have
+    # so that its results must fit into 32 bits, whatever accumulators may have
+    divides: ClassVar[bool] = False
     looks_up: ClassVar[bool] = False
     slides: ClassVar[bool] = False  # a window over places
     permutes: ClassVar[bool] = False  # takes features in any order
@@ -100,7 +111,8 @@ class Operation:
         return given[0]
 
     def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
-        """The tensor, int64, that it makes: arrays are (batch, ...), in the order of its definition.
+        """The tensor, int64, that it makes: arrays are (batch, ...), in the order of its
+        definition.
 
         Raises:
             OverflowError: an accumulator does not fit into 32 bits.
@@ -117,11 +129,14 @@ class Operation:
         return None
 
     def rescaling_bits(self, given: Sequence[Span]) -> int:
-        """Bits, without the sign, of the greatest product that it rescales; 0 where it rescales nothing."""
+        """Bits, without the sign, of the greatest product that it rescales; 0 where it rescales
+        nothing.
+        """
         return 0
 
     def span(self, given: Sequence[Span], known: Known) -> Span:
-        """What it can make. Most are monotone in what they read: pools, flattening, moves, ReLU, rescaling.
+        """What it can make. Most are monotone in what they read: pools, flattening, moves, ReLU,
+        rescaling.
 
         Raises:
             ValueError: it relies on what it reads, and reads something else.
@@ -130,7 +145,9 @@ class Operation:
         return Span(make([each.lower for each in given]), make([each.upper for each in given]))
 
     def count(self, given: Sequence[Shape], made: int, rounding: Rounding) -> int | None:
-        """How many scalar operations `made` elements cost; None where it is free. See `count_operations`."""
+        """How many scalar operations `made` elements cost; None where it is free. See
+        `count_operations`.
+        """
         return None
 
     def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
@@ -142,7 +159,8 @@ class Operation:
         raise TypeError(f"{self.name!r}: no ONNX nodes are known for a {type(self).__name__}")
 
     def prepare(self, of: Preparation, source: Slot) -> Kernel:
-        """A fast kernel that gives the integers of `apply`, by which it is run where no faster way is proven exact.
+        """A fast kernel that gives the integers of `apply`, by which it is run where no faster way
+        is proven exact.
 
         `source` says how its first input is stored.
         """
@@ -154,23 +172,34 @@ class Operation:
     def require(self, holds: bool, shape: Shape) -> None:
         """Raise ValueError, naming the shape, unless something holds."""
         if not holds:
-            raise ValueError(f"{self.name!r} ({type(self).__name__}) cannot take an input of shape {shape}")
+            raise ValueError(
+                f"{self.name!r} ({type(self).__name__}) cannot take an input of shape {shape}"
+            )
 
     def accumulators(self, values: Integers) -> Integers:
         """The values. Raises OverflowError where they do not fit into 32 bits."""
         if values.size and not (INT32.min <= values.min() and values.max() <= INT32.max):
-            raise OverflowError(f"{self.name}: an accumulator is {values.min()} or {values.max()}, outside 32 bits")
+            raise OverflowError(
+                f"{self.name}: an accumulator is {values.min()} or {values.max()}, outside 32 bits"
+            )
         return values
 
     def factors(self, values: Integers, multiplier: Integers) -> Integers:
-        """The values. Raises OverflowError where they, times the multiplier, do not fit into 64 bits."""
+        """The values. Raises OverflowError where they, times the multiplier, do not fit into 64
+        bits.
+        """
         if values.size and int(np.abs(values).max()) * int(np.max(multiplier)) > INT64.max:
-            raise OverflowError(f"{self.name}: {np.abs(values).max()} times its multiplier does not fit into 64 bits")
+            raise OverflowError(
+                f"{self.name}: {np.abs(values).max()} times its multiplier does not fit into 64"
+                " bits"
+            )
         return values
 
 
 def along(values: npt.NDArray[np.generic], axis: int, rank: int) -> Integers:
-    """`values` (n,) shaped to broadcast along dimension `axis` of an array of `rank` dimensions; one value fits all."""
+    """`values` (n,) shaped to broadcast along dimension `axis` of an array of `rank` dimensions;
+    one value fits all.
+    """
     shape = [1] * rank
     shape[axis if len(values) > 1 else 0] = len(values)
     return values.reshape(shape)
@@ -182,9 +211,14 @@ def every(low: int, high: int) -> Integers:
 
 
 def kind_of_sums(first: Integers, second: Integers, terms: int) -> npt.DTypeLike:
-    """The type in which to sum products: float64, for which there are fast kernels, where it cannot round a sum.
+    """The type in which to sum products: float64, for which there are fast kernels, where it cannot
+    round a sum.
 
     Python's integers are for what 64 bits might not hold.
     """
-    reach = terms * int(np.abs(first).max(initial=0)) * int(np.abs(second.astype(np.int64)).max(initial=0))
+    reach = (
+        terms
+        * int(np.abs(first).max(initial=0))
+        * int(np.abs(second.astype(np.int64)).max(initial=0))
+    )
     return np.float64 if reach < 2**53 else np.int64 if reach < 2**63 else object

@@ -1,8 +1,10 @@
-"""Float parts of a quantized network in integers: norms, attention, products, sums with constants, moves.
+"""Float parts of a quantized network in integers: norms, attention, products, sums with constants,
+moves.
 
-A part is what the fake-quantized network computes in float between two quantizers. Its graph is read as any network's
-is; each of its values becomes integers of a grid or accumulators, and only what no 8 bits can hold is put on a finer
-grid of 16, over all that the value can be, so that nothing in it is clipped.
+A part is what the fake-quantized network computes in float between two quantizers. Its graph is
+read as any network's is; each of its values becomes integers of a grid or accumulators, and only
+what no 8 bits can hold is put on a finer grid of 16, over all that the value can be, so that
+nothing in it is clipped.
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ from pipelines.quantize.integer.transformer import (
 
 _FACTOR = 15  # bits of a factor, so that two of them are accumulators of 32
 _DRAWN = 32  # samples on which a part is compared with its float form
-_GREATEST, _MEAN = 8 / 255, 0.5 / 255  # of the output's range: rounding inside a part comes to 1 or 2 of 255
+# of the output's range: rounding inside a part comes to 1 or 2 of 255
+_GREATEST, _MEAN = 8 / 255, 0.5 / 255
 _VANISHED = 30 * math.log(2)  # below the greatest score: no weight of 16 bits shows it
 moving, ops = graph.moving, graph.operations
 
@@ -101,13 +104,16 @@ def in_integers(island: Island, shapes: Sequence[tuple[int, ...]]) -> Part:
         }
         prove_operations(made.operations, spans, Rounding.HALF_EVEN)
         _check_near(island, integers, read, shapes)
-    except (ValueError, RuntimeError, OverflowError, IndexError) as error:  # what torch raises of odd shapes too
+    # what torch raises of odd shapes too
+    except (ValueError, RuntimeError, OverflowError, IndexError) as error:
         raise Unsupported(f"{island.name}: {error}") from error
     return made
 
 
 def _drawn(grid: Grid, shape: tuple[int, ...]) -> Integers:
-    """Samples of a grid: its ends, its zero, and numbers around that, spread widely in some and hardly in others."""
+    """Samples of a grid: its ends, its zero, and numbers around that, spread widely in some and
+    hardly in others.
+    """
     generator = np.random.default_rng(0)
     size = (grid.high - grid.low) * generator.random((_DRAWN, *(1 for _ in shape))) ** 3
     drawn = grid.zero_point + size * generator.standard_normal((_DRAWN, *shape))
@@ -116,8 +122,11 @@ def _drawn(grid: Grid, shape: tuple[int, ...]) -> Integers:
     return np.clip(np.rint(drawn), grid.low, grid.high).astype(np.int64)
 
 
-def _check_near(island: Island, integers: list[Integers], read: graph.Graph, shapes: Sequence[tuple[int, ...]]) -> None:
-    """Raise Unsupported where integers and floats differ by more than the part's own rounding comes to.
+def _check_near(
+    island: Island, integers: list[Integers], read: graph.Graph, shapes: Sequence[tuple[int, ...]]
+) -> None:
+    """Raise Unsupported where integers and floats differ by more than the part's own rounding comes
+    to.
 
     Both are told on a grid of 16 bits over the output's, on which a step of few bits hides nothing.
     """
@@ -128,19 +137,24 @@ def _check_near(island: Island, integers: list[Integers], read: graph.Graph, sha
         tensors[each.name] = each.apply([tensors[name] for name in each.inputs], Rounding.HALF_EVEN)
     found, wanted = tensors[island.name], fine.apply(integers)
     if found.shape != wanted.shape:
-        raise ValueError(f"on integers it gives {found.shape[1:]} of a sample, in float {wanted.shape[1:]}")
+        raise ValueError(
+            f"on integers it gives {found.shape[1:]} of a sample, in float {wanted.shape[1:]}"
+        )
     off = np.abs(found - wanted) / (fine.output.high - fine.output.low)
     if off.max(initial=0) > _GREATEST or off.mean() > _MEAN:
         raise Unsupported(
-            f"{island.name}: on integers it lies {off.max():.1%} of its range from what it is in float, and"
-            f" {off.mean():.2%} on average, of which {_GREATEST:.1%} and {_MEAN:.2%} are allowed"
+            f"{island.name}: on integers it lies {off.max():.1%} of its range from what it is in"
+            f" float, and {off.mean():.2%} on average, of which {_GREATEST:.1%} and {_MEAN:.2%} are"
+            " allowed"
         )
 
 
 class _Writer(Holding):
     """Follows the graph; a value becomes operations when another asks for its integers."""
 
-    def __init__(self, read: graph.Graph, island: Island, shapes: Sequence[tuple[int, ...]]) -> None:
+    def __init__(
+        self, read: graph.Graph, island: Island, shapes: Sequence[tuple[int, ...]]
+    ) -> None:
         super().__init__(island.name, dict(zip(island.inputs, shapes, strict=True)))
         self._graph, self._island = read, island
         self._held: dict[int, Held] = {}
@@ -172,7 +186,11 @@ class _Writer(Holding):
             isinstance(each, Fixed) for each in given[:-1]
         ):
             # The last operand only tells the batch: constants of a batch are those of two samples.
-            return Fixed(operation(*(each.value for each in given[:-1] if isinstance(each, Fixed)), torch.zeros(2)))
+            return Fixed(
+                operation(
+                    *(each.value for each in given[:-1] if isinstance(each, Fixed)), torch.zeros(2)
+                )
+            )
         if isinstance(operation, moving.Gather) and isinstance(given[0], Fixed):
             return self._embedded(operation, given)
         if operation.moves:
@@ -187,7 +205,9 @@ class _Writer(Holding):
                 return self._multiplied(node, [given[0], given[0]])
             case ops.Quotient() if isinstance(given[1], Fixed):
                 with np.errstate(divide="ignore"):
-                    return self._scaled(given[0], 1 / _of_sample(given[1].value, node), np.zeros(()))
+                    return self._scaled(
+                        given[0], 1 / _of_sample(given[1].value, node), np.zeros(())
+                    )
             case ops.Where() if isinstance(given[0], Fixed):
                 return self._chosen(node, _of_sample(given[0].value, node) > 0, given[1:])
             case ops.MatMul():
@@ -203,7 +223,9 @@ class _Writer(Holding):
         match operation:
             case ops.Reduction() if operation.name in ("mean", "sum") and 0 not in operation.axes:
                 return self._reduced(node, operation, held)
-            case ops.MaxPool() if not operation.ceil and len(operation.kernel) == len(node.shape) - 2:
+            case ops.MaxPool() if (
+                not operation.ceil and len(operation.kernel) == len(node.shape) - 2
+            ):
                 return self._greatest(operation, held)
             case ops.AveragePool() if (
                 not operation.ceil
@@ -217,7 +239,11 @@ class _Writer(Holding):
         """Rows of a constant table by tokens; on a grid of 16 bits over the whole of it."""
         table, tokens = given
         tokens = self._settled(tokens)
-        if operation.axes != (0,) or not isinstance(tokens, OnGrid) or self._tokens.get(tokens.name) != tokens.grid:
+        if (
+            operation.axes != (0,)
+            or not isinstance(tokens, OnGrid)
+            or self._tokens.get(tokens.name) != tokens.grid
+        ):
             raise ValueError("looks up what are no tokens, or along another axis than the first")
         assert isinstance(table, Fixed)
         rows = table.value.double().numpy()
@@ -225,7 +251,9 @@ class _Writer(Holding):
             raise ValueError(f"has a table of {rows.shape} for tokens up to {tokens.grid.high}")
         grid = Grid.over(float(rows.min()), float(rows.max()), FINE)
         integers = np.rint(rows / grid.scale).astype(np.int64) + grid.zero_point
-        name = self.add(Embedding, tokens.name, table=np.clip(integers, grid.low, grid.high), output=grid)
+        name = self.add(
+            Embedding, tokens.name, table=np.clip(integers, grid.low, grid.high), output=grid
+        )
         self.inserted.append(name)
         return OnGrid(name, grid)
 
@@ -268,14 +296,22 @@ class _Writer(Holding):
             raise ValueError(f"moves numbers in a way that is not followed: {error}") from error
 
     def _of_two(self, index: int, held: Fixed) -> tuple[torch.Tensor, torch.Tensor]:
-        """A constant among the numbers of two samples, which has none, and among their constants; indices in both."""
+        """A constant among the numbers of two samples, which has none, and among their
+        constants; indices in both.
+        """
         value = held.value
         if self._graph.nodes[index].shape[:1] == (-1,):
             value = value.expand(2, *value.shape[1:])
-        return (torch.zeros_like(value).double(), value.double()) if value.is_floating_point() else (value, value)
+        return (
+            (torch.zeros_like(value).double(), value.double())
+            if value.is_floating_point()
+            else (value, value)
+        )
 
     def _numbered(self, indices: list[int]) -> Moved:
-        """Nothing moved yet: the integers of these values on one grid, one sample behind the other."""
+        """Nothing moved yet: the integers of these values on one grid, one sample behind the
+        other.
+        """
         sources = self._alike([self._settled(self._held[index]) for index in indices])
         total = sum(math.prod(self._shape(index)) for index in indices)
         numbers = torch.arange(1, 2 * total + 1, dtype=torch.float64).reshape(2, total)
@@ -292,11 +328,17 @@ class _Writer(Holding):
     def _arranged(self, held: Moved) -> OnGrid | Raw | Scaled:
         numbers, constants, source = held.numbers.long(), held.constants, held.sources[0]
         if len(numbers) != 2 or numbers.ndim < 2:
-            raise ValueError("needs integers of which the first dimension does not count the samples")
-        empty, (first, second) = numbers == 0, numbers
-        if not bool(((second == first + held.total) | (empty[0] & empty[1])).all()) or int(first.max()) > held.total:
             raise ValueError(
-                "moves numbers across samples, or needs them where the first dimension does not count those"
+                "needs integers of which the first dimension does not count the samples"
+            )
+        empty, (first, second) = numbers == 0, numbers
+        if (
+            not bool(((second == first + held.total) | (empty[0] & empty[1])).all())
+            or int(first.max()) > held.total
+        ):
+            raise ValueError(
+                "moves numbers across samples, or needs them where the first dimension does not"
+                " count those"
             )
         if not torch.equal(constants[0], constants[1]):
             raise ValueError("has constants that differ between the samples of a batch")
@@ -372,25 +414,37 @@ class _Writer(Holding):
         name = self.add(MatrixProduct, left.name, right.name, first=left.grid, second=right.grid)
         if not isinstance(first, Shares):
             return product_of(name, left.grid, right.grid, terms)
-        # A weighted mean of the values: nothing lies beyond them, though intervals see no more than the sum of weights.
+        # A weighted mean of the values: nothing lies beyond them, though intervals see no more than
+        # the sum of weights.
         made = self.add(Divide, name, left.name, weights=left.grid)
-        return Raw(made, right.scale / 2**QUOTIENT_BITS, right.grid.ends, terms * 2**QUOTIENT_BITS * right.greatest)
+        return Raw(
+            made,
+            right.scale / 2**QUOTIENT_BITS,
+            right.grid.ends,
+            terms * 2**QUOTIENT_BITS * right.greatest,
+        )
 
     def _eight_bits(self, held: Held) -> OnGrid:
         """On a grid of 8 bits; a normalised value reaches too far beyond what it usually is."""
         made = self.grid(held, COARSE)
         if made.name in self.normed:
             raise ValueError(
-                "multiplies matrices of normalised numbers, which the fake-quantized network has on no grid"
+                "multiplies matrices of normalised numbers, which the fake-quantized network has on"
+                " no grid"
             )
         return made
 
     def _softmax(self, held: Held) -> Held:
-        """Where constants are added or chosen, as masks are: only what can show in a weight of 16 bits counts."""
+        """Where constants are added or chosen, as masks are: only what can show in a weight of
+        16 bits counts.
+        """
         if not isinstance(held, Scaled):
             return Shares(held if isinstance(held, OnGrid | Raw) else self.fine(held), 1.0, None)
         shape = self.shape(held)
-        ends = [np.broadcast_to(held.factor * end + held.offset, shape) for end in self.reach(held.source)]
+        ends = [
+            np.broadcast_to(held.factor * end + held.offset, shape)
+            for end in self.reach(held.source)
+        ]
         lower, upper = np.minimum(*ends), np.maximum(*ends)
         best = lower.max(-1, keepdims=True)
         if not np.isfinite(best).all():
@@ -399,21 +453,35 @@ class _Writer(Holding):
         factor, offset = (np.broadcast_to(each, shape) for each in (held.factor, held.offset))
         counted = None if keep.all() else keep
         # A softmax does not see what is added to a whole row.
-        offset = np.where(keep, offset - np.where(keep, offset, -np.inf).max(-1, keepdims=True), 0.0)
+        offset = np.where(
+            keep, offset - np.where(keep, offset, -np.inf).max(-1, keepdims=True), 0.0
+        )
         alike = float(factor[keep][0])
-        if (factor[keep] == alike).all() and alike > 0 and not offset.any() and self.shape(held.source) == shape:
+        if (
+            (factor[keep] == alike).all()
+            and alike > 0
+            and not offset.any()
+            and self.shape(held.source) == shape
+        ):
             return Shares(held.source, alike, counted)
-        return Shares(self.fine(Scaled(held.source, np.where(keep, factor, 0.0), offset)), 1.0, counted)
+        return Shares(
+            self.fine(Scaled(held.source, np.where(keep, factor, 0.0), offset)), 1.0, counted
+        )
 
     def _normalized(self, node: graph.Node, operation: Any, held: Held) -> Held:
         size, centred = self._shape(node.sources[0])[-1], isinstance(operation, ops.LayerNorm)
         if centred and isinstance(held, Scaled) and not np.isinf(held.offset).any():
             offset = held.offset  # of which a norm does not see the mean
-            held = replace(held, offset=offset - offset.mean(-1, keepdims=True) if offset.ndim else np.zeros(()))
+            held = replace(
+                held,
+                offset=offset - offset.mean(-1, keepdims=True) if offset.ndim else np.zeros(()),
+            )
         for bits in range(FINE, COARSE - 1, -1):
             source = self.grid(held, bits)
             try:
-                made = Normalize.of(node.name, "", source.grid, size, centred=centred, epsilon=operation.eps)
+                made = Normalize.of(
+                    node.name, "", source.grid, size, centred=centred, epsilon=operation.eps
+                )
                 break
             except ValueError:
                 if bits == COARSE:
@@ -435,24 +503,41 @@ class _Writer(Holding):
     def _reduced(self, node: graph.Node, operation: Any, held: Held) -> Held:
         source, shape = self.grid(held, FINE), self._shape(node.sources[0])
         dimensions = tuple(each - 1 for each in operation.axes)
-        name = self.add(SumOver, source.name, input=source.grid, dimensions=dimensions, keep=operation.keeps)
+        name = self.add(
+            SumOver, source.name, input=source.grid, dimensions=dimensions, keep=operation.keeps
+        )
         places = math.prod(shape[each] for each in dimensions)
         return _mean(name, source, places, 1 if operation.name == "sum" else places)
 
     def _greatest(self, operation: Any, held: Held) -> Held:
         source, padding = self.grid(held, FINE), tuple((each, each) for each in operation.padding)
         name = self.add(
-            MaxPool, source.name, kernel=operation.kernel, stride=operation.stride, padding=padding,
+            MaxPool,
+            source.name,
+            kernel=operation.kernel,
+            stride=operation.stride,
+            padding=padding,
             dilation=operation.dilation,
-        )  # fmt: skip
+        )
         return replace(source, name=name)
 
     def _averaged(self, operation: Any, held: Held) -> Held:
         if not isinstance(held, OnGrid) or held.greatest >= 2**COARSE:
-            raise ValueError("averages windows of numbers that the fake-quantized network has on no grid of 8 bits")
-        padding, places = tuple((each, each) for each in operation.padding), math.prod(operation.kernel)
+            raise ValueError(
+                "averages windows of numbers that the fake-quantized network has on no grid of 8"
+                " bits"
+            )
+        padding, places = (
+            tuple((each, each) for each in operation.padding),
+            math.prod(operation.kernel),
+        )
         name = self.add(
-            SumPool, held.name, input=held.grid, kernel=operation.kernel, stride=operation.stride, padding=padding
+            SumPool,
+            held.name,
+            input=held.grid,
+            kernel=operation.kernel,
+            stride=operation.stride,
+            padding=padding,
         )
         return _mean(name, held, places, operation.divisor or places)
 
@@ -460,7 +545,12 @@ class _Writer(Holding):
 def _mean(name: str, source: OnGrid, places: int, share: int) -> Raw:
     """The sum of so many places over `share`."""
     lower, upper = source.grid.ends
-    return Raw(name, source.scale / share, (lower * places / share, upper * places / share), places * source.greatest)
+    return Raw(
+        name,
+        source.scale / share,
+        (lower * places / share, upper * places / share),
+        places * source.greatest,
+    )
 
 
 def _of_sample(value: torch.Tensor, node: graph.Node) -> Real:
@@ -475,5 +565,7 @@ def _of_sample(value: torch.Tensor, node: graph.Node) -> Real:
     if array.ndim < len(node.shape):
         return array
     if array.shape[0] != 1 and not (array.shape[0] == 2 and np.array_equal(array[0], array[1])):
-        raise ValueError(f"has a constant of {array.shape}, which differs between the samples of a batch")
+        raise ValueError(
+            f"has a constant of {array.shape}, which differs between the samples of a batch"
+        )
     return np.asarray(array[0])

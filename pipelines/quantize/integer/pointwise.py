@@ -11,24 +11,41 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.quantize.integer.grids import Dyadic, Grid, Integers, Rounding, Shape, rescale, shift_right
+from pipelines.quantize.integer.grids import (
+    Dyadic,
+    Grid,
+    Integers,
+    Rounding,
+    Shape,
+    rescale,
+    shift_right,
+)
 from pipelines.quantize.integer.kernels import Kernel, Preparation, Slot, floor, lookup
 from pipelines.quantize.integer.onnx_nodes import Nodes, Tensor
 from pipelines.quantize.integer.operation import Known, Operation, Span, along, every
-from pipelines.quantize.integer.rounding import DOUBLE_BITS, Ends, float_factors, rescaling, smooth, weighted_sum
+from pipelines.quantize.integer.rounding import (
+    DOUBLE_BITS,
+    Ends,
+    float_factors,
+    rescaling,
+    smooth,
+    weighted_sum,
+)
 
 SCALE_DOWN = {Rounding.HALF_EVEN: 5, Rounding.HALF_UP: 2, Rounding.GEMMLOWP: 8}
 """Scalar operations of one multiplication by 2^-shift, rounded.
 
-Half up: add half, shift. Half to even: shift, mask the lowest bit, add it, add half - 1, shift. gemmlowp: twice half
-up on the absolute value, and the sign put back.
+Half up: add half, shift. Half to even: shift, mask the lowest bit, add it, add half - 1, shift.
+gemmlowp: twice half up on the absolute value, and the sign put back.
 """
 CLAMP = 3
 """Add the zero point, maximum, minimum."""
 POLYNOMIAL = 10
-"""Subtract the zero point, |q|, minimum, subtract the limit, square, subtract from the constant, multiply by the sign,
-shift, add one, multiply by q; the rescaling comes on top."""
-_SUM_BITS = 30  # of a residual sum's greatest multiplier: two products of 31 and 16 bits and their sum fit into 64
+"""Subtract the zero point, |q|, minimum, subtract the limit, square, subtract from the constant,
+multiply by the sign, shift, add one, multiply by q; the rescaling comes on top.
+"""
+# of a residual sum's greatest multiplier: two products of 31 and 16 bits and their sum fit into 64
+_SUM_BITS = 30
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,10 +69,14 @@ class Rectify(Operation):
         return Kernel(replace(source), partial(floor, self.zero_point - source.offset))
 
 
-def _stored(output: Grid, name: str, of: Preparation, source: Slot, before: int) -> tuple[Slot, Ends]:
+def _stored(
+    output: Grid, name: str, of: Preparation, source: Slot, before: int
+) -> tuple[Slot, Ends]:
     """How a rescaled tensor of the source's shape is stored, and the end of its computation."""
     slot = replace(source, offset=of.offset(name, output))
-    return slot, Ends(output.zero_point - slot.offset, output.low - slot.offset, output.high - slot.offset, before)
+    return slot, Ends(
+        output.zero_point - slot.offset, output.low - slot.offset, output.high - slot.offset, before
+    )
 
 
 def _float_factors(
@@ -80,9 +101,13 @@ class Requantize(Operation):
 
     def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
         x = given[0].astype(np.int64) - self.zero_point
-        multiplier, shift = (along(each, self.axis, x.ndim) for each in (self.factor.multiplier, self.factor.shift))
+        multiplier, shift = (
+            along(each, self.axis, x.ndim) for each in (self.factor.multiplier, self.factor.shift)
+        )
         zero_point = self.output.zero_point
-        return self.output.clip(rescale(self.factors(x, multiplier), multiplier, shift, rounding, zero_point))
+        return self.output.clip(
+            rescale(self.factors(x, multiplier), multiplier, shift, rounding, zero_point)
+        )
 
     def rescaling_bits(self, given: Sequence[Span]) -> int:
         return (given[0].reach(self.zero_point) * int(self.factor.multiplier.max())).bit_length()
@@ -93,13 +118,19 @@ class Requantize(Operation):
     def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
         rank, count = 1 + len(nodes.shapes[self.name]), len(self.factor.shift)
         places = () if count == 1 else (count, *(1,) * (rank - 1 - self.axis % rank))
-        return nodes.times(nodes.widened(given[0].name, self.zero_point), self.factor, places, self.output)
+        return nodes.times(
+            nodes.widened(given[0].name, self.zero_point), self.factor, places, self.output
+        )
 
     def prepare(self, of: Preparation, source: Slot) -> Kernel:
         span = of.spans[self.inputs[0]]
         low, high = span.lower - self.zero_point, span.upper - self.zero_point
         axis = self.axis % (low.ndim + 1) - 1
-        others = tuple(i for i in range(low.ndim) if i != axis) if len(self.factor.multiplier) > 1 else None
+        others = (
+            tuple(i for i in range(low.ndim) if i != axis)
+            if len(self.factor.multiplier) > 1
+            else None
+        )
         bounds = np.atleast_1d(low.min(others)), np.atleast_1d(high.max(others))
         proven = _float_factors(self.factor, bounds, self.output, of.rounding)
         if proven is None:
@@ -114,7 +145,8 @@ class Requantize(Operation):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Add(Operation):
-    """clip(round(sum over i of (x_i - zero_points[i]) x multipliers[i] x 2^-shift + output.zero_point)).
+    """clip(round(sum over i of (x_i - zero_points[i]) x multipliers[i] x 2^-shift +
+    output.zero_point)).
 
     One rounding of the whole sum, which fits into 64 bits.
     """
@@ -126,7 +158,13 @@ class Add(Operation):
 
     @classmethod
     def of(
-        cls, name: str, inputs: tuple[str, ...], *, grids: Sequence[Grid], output: Grid, signs: Sequence[int] = ()
+        cls,
+        name: str,
+        inputs: tuple[str, ...],
+        *,
+        grids: Sequence[Grid],
+        output: Grid,
+        signs: Sequence[int] = (),
     ) -> Add:
         """The sum of tensors on `grids`, each times its sign, 1 by default.
 
@@ -135,19 +173,28 @@ class Add(Operation):
         """
         factors = [grid.scale / output.scale for grid in grids]
         if max(factors) >= 2**_SUM_BITS:
-            raise ValueError(f"a term of a sum has {max(factors):.3g} times its scale, at least 2^{_SUM_BITS}")
+            raise ValueError(
+                f"a term of a sum has {max(factors):.3g} times its scale, at least 2^{_SUM_BITS}"
+            )
         shift = min(62, _SUM_BITS - math.frexp(max(factors))[1])
         pairs = zip(factors, signs or [1] * len(factors), strict=True)
         multipliers = tuple(sign * round(math.ldexp(factor, shift)) for factor, sign in pairs)
-        return cls(name, inputs, tuple(grid.zero_point for grid in grids), multipliers, shift, output)
+        return cls(
+            name, inputs, tuple(grid.zero_point for grid in grids), multipliers, shift, output
+        )
 
     def shape(self, given: Sequence[Shape]) -> Shape:
         return broadcast(self, given)
 
     def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
         terms = zip(given, self.zero_points, self.multipliers, strict=True)
-        total = sum((self.factors(x.astype(np.int64) - z, np.abs(m)) * m for x, z, m in terms), start=np.int64(0))
-        return self.output.clip(shift_right(np.asarray(total), self.shift, rounding, self.output.zero_point))
+        total = sum(
+            (self.factors(x.astype(np.int64) - z, np.abs(m)) * m for x, z, m in terms),
+            start=np.int64(0),
+        )
+        return self.output.clip(
+            shift_right(np.asarray(total), self.shift, rounding, self.output.zero_point)
+        )
 
     def rescaling_bits(self, given: Sequence[Span]) -> int:
         terms = zip(given, self.zero_points, self.multipliers, strict=True)
@@ -167,13 +214,22 @@ class Add(Operation):
 
     def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
         parts = list(zip(given, self.zero_points, self.multipliers, strict=True))
-        greatest = sum(max(x.high - zero, zero - x.low) * abs(multiplier) for x, zero, multiplier in parts)
+        greatest = sum(
+            max(x.high - zero, zero - x.low) * abs(multiplier) for x, zero, multiplier in parts
+        )
         if greatest + 2**self.shift // 2 >= 2**63:
-            raise ValueError(f"{self.name!r}: a sum up to {greatest} and its rounding may not fit into 64 bits")
+            raise ValueError(
+                f"{self.name!r}: a sum up to {greatest} and its rounding may not fit into 64 bits"
+            )
         products = [
-            nodes.add("Mul", nodes.widened(x.name, zero), nodes.wide(multiplier)) for x, zero, multiplier in parts
+            nodes.add("Mul", nodes.widened(x.name, zero), nodes.wide(multiplier))
+            for x, zero, multiplier in parts
         ]
-        return nodes.shifted(reduce(lambda one, other: nodes.add("Add", one, other), products), self.shift, self.output)
+        return nodes.shifted(
+            reduce(lambda one, other: nodes.add("Add", one, other), products),
+            self.shift,
+            self.output,
+        )
 
     def prepare(self, of: Preparation, source: Slot) -> Kernel:
         sources, odd = [of.slots[each] for each in self.inputs], self.output.zero_point & 1
@@ -191,7 +247,9 @@ class Add(Operation):
 
 
 def broadcast(of: Operation, shapes: Sequence[Shape]) -> Shape:
-    """The shape that all of them broadcast to. Raises ValueError, naming the operation, where there is none."""
+    """The shape that all of them broadcast to. Raises ValueError, naming the operation, where
+    there is none.
+    """
     try:
         return tuple(np.broadcast_shapes(*shapes))
     except ValueError:
@@ -203,8 +261,8 @@ def broadcast(of: Operation, shapes: Sequence[Shape]) -> Shape:
 class Affine(Operation):
     """clip(round(((x - zero_point) multiplier + offset) 2^-shift + output.zero_point)).
 
-    `multiplier` and `offset` are int64 and broadcast to one sample's tensor: what a norm scales and shifts by, or a
-    constant that is added. One rounding of the whole, which fits into 64 bits.
+    `multiplier` and `offset` are int64 and broadcast to one sample's tensor: what a norm scales and
+    shifts by, or a constant that is added. One rounding of the whole, which fits into 64 bits.
     """
 
     zero_point: int
@@ -227,15 +285,21 @@ class Affine(Operation):
 
     def span(self, given: Sequence[Span], known: Known) -> Span:
         """Monotone at each place, upward or downward."""
-        ends = [self.apply_sample([end], known.rounding) for end in (given[0].lower, given[0].upper)]
+        ends = [
+            self.apply_sample([end], known.rounding) for end in (given[0].lower, given[0].upper)
+        ]
         return Span(np.minimum(*ends), np.maximum(*ends))
 
     def count(self, given: Sequence[Shape], made: int, rounding: Rounding) -> int:
         return made * ((self.zero_point != 0) + 2 + SCALE_DOWN[rounding] + CLAMP)
 
     def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
-        product = nodes.add("Mul", nodes.widened(given[0].name, self.zero_point), nodes.wide(self.multiplier))
-        return nodes.shifted(nodes.add("Add", product, nodes.wide(self.offset)), self.shift, self.output)
+        product = nodes.add(
+            "Mul", nodes.widened(given[0].name, self.zero_point), nodes.wide(self.multiplier)
+        )
+        return nodes.shifted(
+            nodes.add("Add", product, nodes.wide(self.offset)), self.shift, self.output
+        )
 
 
 def _magnitude(values: Integers) -> int:
@@ -252,15 +316,24 @@ class Smooth(Operation):
     def span(self, given: Sequence[Span], known: Known) -> Span:
         span, (low, high) = given[0], given[0].ends
         image = self.apply_sample([every(low, high)], known.rounding)
-        pairs, where = np.unique(np.stack([span.lower.ravel(), span.upper.ravel()]), axis=1, return_inverse=True)
-        ends = np.array([(image[a - low : b - low + 1].min(), image[a - low : b - low + 1].max()) for a, b in pairs.T])
+        pairs, where = np.unique(
+            np.stack([span.lower.ravel(), span.upper.ravel()]), axis=1, return_inverse=True
+        )
+        ends = np.array(
+            [
+                (image[a - low : b - low + 1].min(), image[a - low : b - low + 1].max())
+                for a, b in pairs.T
+            ]
+        )
         lower, upper = ends[where.ravel()].T
         return Span(lower.reshape(span.lower.shape), upper.reshape(span.lower.shape))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table(Smooth):
-    """table[x - input.low]: any activation, looked up. `table` is uint8 (input.high - input.low + 1,)."""
+    """table[x - input.low]: any activation, looked up. `table` is uint8 (input.high - input.low
+    + 1,).
+    """
 
     table: npt.NDArray[np.uint8]
     output: Grid
@@ -287,13 +360,15 @@ class Table(Smooth):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Polynomial(Smooth):
-    """x Phi(lambda x) by the integer polynomial of I-BERT (arXiv 2101.01321, section 3.4), of x on the grid `input`.
+    """x Phi(lambda x) by the integer polynomial of I-BERT (arXiv 2101.01321, section 3.4), of x on
+    the grid `input`.
 
-    With q = x - input.zero_point: t = min(|q|, limit) - limit and e = floor(sign(q) (constant - t^2) / 2^shift),
-    sign(0) = 0, is the error function of lambda x / sqrt(2) in steps of 1 / one: `constant` is the inverse of the
-    paper's scale -a E^2, with the sign of its negative a turned round, and constant = one 2^shift, so that
-    -one <= e <= one. Then q (e + one) is rescaled by `factor`, in the network's rounding mode, and clipped to `output`.
-    limit < 2^31 and constant < 2^63; q (e + one) fits into 32 bits. All the rest fits into 64.
+    With q = x - input.zero_point: t = min(|q|, limit) - limit and e = floor(sign(q) (constant -
+    t^2) / 2^shift), sign(0) = 0, is the error function of lambda x / sqrt(2) in steps of 1 / one:
+    `constant` is the inverse of the paper's scale -a E^2, with the sign of its negative a turned
+    round, and constant = one 2^shift, so that -one <= e <= one. Then q (e + one) is rescaled by
+    `factor`, in the network's rounding mode, and clipped to `output`. limit < 2^31 and constant <
+    2^63; q (e + one) fits into 32 bits. All the rest fits into 64.
     """
 
     limit: int
@@ -311,9 +386,15 @@ class Polynomial(Smooth):
         return np.asarray(q * ((error >> self.shift) + self.one))
 
     def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
-        product, (multiplier,), (shift,) = self.product(given[0]), self.factor.multiplier, self.factor.shift
+        product, (multiplier,), (shift,) = (
+            self.product(given[0]),
+            self.factor.multiplier,
+            self.factor.shift,
+        )
         product = self.factors(product, multiplier)
-        return self.output.clip(rescale(product, multiplier, shift, rounding, self.output.zero_point))
+        return self.output.clip(
+            rescale(product, multiplier, shift, rounding, self.output.zero_point)
+        )
 
     def rescaling_bits(self, given: Sequence[Span]) -> int:
         product = self.product(every(*given[0].ends))
@@ -341,4 +422,7 @@ class Polynomial(Smooth):
             return Operation.prepare(self, of, source)
         found, before = proven
         slot, ends = _stored(self.output, self.name, of, source, before)
-        return Kernel(slot, partial(smooth, self, source.offset - self.input.zero_point, float(found[0]), ends))
+        return Kernel(
+            slot,
+            partial(smooth, self, source.offset - self.input.zero_point, float(found[0]), ends),
+        )

@@ -26,9 +26,11 @@ _NEAR = 8
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """What a stored result has more than the rounded product, and the stored integers that it is clipped to.
+    """What a stored result has more than the rounded product, and the stored integers that it is
+    clipped to.
 
-    `before` of `start` is added before rounding: 1 where a tie must go to the odd product, 0 elsewhere.
+    `before` of `start` is added before rounding: 1 where a tie must go to the odd product, 0
+    elsewhere.
     """
 
     start: int
@@ -37,7 +39,9 @@ class Ends:
     before: int = 0
 
     def finish(self, scaled: Array, steps: list[Step], room: Room) -> Bound:
-        """`steps`, then rounding and clipping of `scaled` (batch, ...), a float buffer, to float32."""
+        """`steps`, then rounding and clipping of `scaled` (batch, ...), a float buffer, to
+        float32.
+        """
         kind = scaled.dtype.type
         out = room.place(scaled.shape[1:])
         if self.before:
@@ -50,7 +54,10 @@ class Ends:
             narrow = np.empty(scaled.shape, np.float32)
             steps.append(partial(np.copyto, narrow, scaled, casting="unsafe"))
             scaled = narrow
-        return out, [*steps, partial(np.clip, scaled, np.float32(self.low), np.float32(self.high), out)]
+        return out, [
+            *steps,
+            partial(np.clip, scaled, np.float32(self.low), np.float32(self.high), out),
+        ]
 
 
 def rescaling(factors: Array, centre: int, ends: Ends, given: Sequence[Array], room: Room) -> Bound:
@@ -70,19 +77,28 @@ def rescaling(factors: Array, centre: int, ends: Ends, given: Sequence[Array], r
     return ends.finish(scaled, steps, room)
 
 
-def weighted_sum(factors: tuple[float, ...], constant: float, ends: Ends, given: Sequence[Array], room: Room) -> Bound:
+def weighted_sum(
+    factors: tuple[float, ...], constant: float, ends: Ends, given: Sequence[Array], room: Room
+) -> Bound:
     """clip(round(sum of x_i factor_i + constant)), in float64."""
     total, term = np.empty(given[0].shape), np.empty(given[0].shape)
     steps: list[Step] = [partial(np.multiply, given[0], np.float64(factors[0]), total)]
     for x, factor in zip(given[1:], factors[1:], strict=True):
-        steps += [partial(np.multiply, x, np.float64(factor), term), partial(np.add, total, term, total)]
+        steps += [
+            partial(np.multiply, x, np.float64(factor), term),
+            partial(np.add, total, term, total),
+        ]
     if constant:
         steps.append(partial(np.add, total, constant, total))
     return ends.finish(total, steps, room)
 
 
-def smooth(of: Polynomial, centre: int, factor: float, ends: Ends, given: Sequence[Array], room: Room) -> Bound:
-    """The integer polynomial in float64: all products are integers below 2^53, and quotients are by powers of two."""
+def smooth(
+    of: Polynomial, centre: int, factor: float, ends: Ends, given: Sequence[Array], room: Room
+) -> Bound:
+    """The integer polynomial in float64: all products are integers below 2^53, and quotients are
+    by powers of two.
+    """
     x = given[0]
     q, t = np.empty(x.shape), np.empty(x.shape)
     steps: list[Step] = [
@@ -109,13 +125,19 @@ def _times_sign(values: Array, signs: Array) -> None:
 
 
 def float_factors(
-    factor: Dyadic, ends: tuple[Integers, Integers], levels: Integers, rounding: Rounding, zero_point: int = 0
+    factor: Dyadic,
+    ends: tuple[Integers, Integers],
+    levels: Integers,
+    rounding: Rounding,
+    zero_point: int = 0,
 ) -> tuple[Array, int] | None:
-    """Factors, (n,), float32 if such are found, else float64, and the `before` of `Ends`, that round to the integers.
+    """Factors, (n,), float32 if such are found, else float64, and the `before` of `Ends`, that
+    round to the integers.
 
-    Both maps rise with x, so they agree, as far as the clip shows, on all integers of a range as soon as they cross
-    every level at the same x: that is checked for each channel and level, whatever the rounding. Where no factor near
-    the exact one passes, float64 is still exact for ties to even if all products fit into its 53 bits.
+    Both maps rise with x, so they agree, as far as the clip shows, on all integers of a range as
+    soon as they cross every level at the same x: that is checked for each channel and level,
+    whatever the rounding. Where no factor near the exact one passes, float64 is still exact for
+    ties to even if all products fit into its 53 bits.
 
     Args:
         factor: n channels.
@@ -128,7 +150,11 @@ def float_factors(
         None if nothing is proven.
     """
     widest = max(int(np.abs(end).max()) for end in ends)
-    crossings = _crossings(factor, ends, levels, rounding, zero_point) if 0 < len(levels) <= _MOST_LEVELS else None
+    crossings = (
+        _crossings(factor, ends, levels, rounding, zero_point)
+        if 0 < len(levels) <= _MOST_LEVELS
+        else None
+    )
     odd = zero_point & 1 if rounding is Rounding.HALF_EVEN else 0
     for before in range(odd + 1):
         for kind, limit in ((np.float32, SINGLE_LIMIT), (np.float64, 2**DOUBLE_BITS)):
@@ -142,7 +168,9 @@ def float_factors(
 
 
 def _search(nearest: Array, crossings: _Crossings, levels: Integers, before: int) -> Array | None:
-    """For each channel the float nearest to the factor that crosses all levels where it must; None if one has none."""
+    """For each channel the float nearest to the factor that crosses all levels where it must;
+    None if one has none.
+    """
     bits: Integers = nearest.view(np.int32 if nearest.dtype == np.float32 else np.int64)
     chosen, missing = nearest.copy(), np.ones(len(nearest), dtype=bool)
     for steps in sorted(range(-_NEAR, _NEAR + 1), key=abs):
@@ -158,7 +186,8 @@ def _search(nearest: Array, crossings: _Crossings, levels: Integers, before: int
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Crossings:
-    """Per channel and level the least x of the range that reaches it, and the one before; (n, levels) each.
+    """Per channel and level the least x of the range that reaches it, and the one before; (n,
+    levels) each.
 
     `within` tells whether any does, `below` whether the range has one before.
     """
@@ -168,19 +197,29 @@ class _Crossings:
     within: npt.NDArray[np.bool_]
     below: npt.NDArray[np.bool_]
 
-    def agree(self, rows: npt.NDArray[np.bool_], factors: Array, levels: Integers, before: int) -> Array:
+    def agree(
+        self, rows: npt.NDArray[np.bool_], factors: Array, levels: Integers, before: int
+    ) -> Array:
         """Which of the channels `rows` cross all levels there, in the type of `factors`."""
         added = factors.dtype.type(before)
-        above = np.rint(self.reached[rows].astype(factors.dtype) * factors + added) - added >= levels
+        above = (
+            np.rint(self.reached[rows].astype(factors.dtype) * factors + added) - added >= levels
+        )
         under = np.rint(self.before[rows].astype(factors.dtype) * factors + added) - added < levels
         return np.asarray(((above == self.within[rows]) & (under == self.below[rows])).all(1))
 
 
 def _crossings(
-    factor: Dyadic, ends: tuple[Integers, Integers], levels: Integers, rounding: Rounding, zero_point: int
+    factor: Dyadic,
+    ends: tuple[Integers, Integers],
+    levels: Integers,
+    rounding: Rounding,
+    zero_point: int,
 ) -> _Crossings | None:
     multiplier, shift = factor.multiplier[:, None], factor.shift[:, None]
-    exact = partial(rescale, multiplier=multiplier, shift=shift, rounding=rounding, zero_point=zero_point)
+    exact = partial(
+        rescale, multiplier=multiplier, shift=shift, rounding=rounding, zero_point=zero_point
+    )
     least, most = ends[0][:, None], ends[1][:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
         guess = np.nan_to_num(np.ceil((levels - 0.5) / factor.factors[:, None]))

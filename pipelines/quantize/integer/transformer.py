@@ -1,9 +1,10 @@
-"""The operations of an integer-only network that transformers need: products of tensors, norms, softmax, look-ups.
+"""The operations of an integer-only network that transformers need: products of tensors, norms,
+softmax, look-ups.
 
-Sources: integer
-norms by Newton's square root and a softmax on integers, arXiv 2101.01321, sections 3.5 and 3.6; powers of two by shift,
-arXiv 2207.01405. Unlike both, powers come from a table of 1,024 entries, and weights are divided by their sum only
-behind the product with the values, so that what 8 bits round away of a weight takes nothing from their sum.
+Sources: integer norms by Newton's square root and a softmax on integers, arXiv 2101.01321, sections
+3.5 and 3.6; powers of two by shift, arXiv 2207.01405. Unlike both, powers come from a table of
+1,024 entries, and weights are divided by their sum only behind the product with the values, so that
+what 8 bits round away of a weight takes nothing from their sum.
 """
 
 from __future__ import annotations
@@ -40,9 +41,13 @@ QUOTIENT_BITS = 12  # of the fraction of a weighted mean, in steps of the values
 DIVISION = 5
 """|x|, twice, half of the divisor, the quotient, the sign."""
 EXPONENTIAL = 8
-"""The maximum, a subtraction, remainder and quotient by 1,024, a look-up, a shift, half, a shift; and a rescaling."""
+"""The maximum, a subtraction, remainder and quotient by 1,024, a look-up, a shift, half, a
+shift; and a rescaling.
+"""
 NORMALIZE = 4 + DIVISION
-"""n x, its sum, their difference, its square and the sum of those, the numerator; the root is one for all elements."""
+"""n x, its sum, their difference, its square and the sum of those, the numerator; the root is
+one for all elements.
+"""
 
 
 def powers(greatest: int) -> npt.NDArray[np.int64]:
@@ -73,7 +78,9 @@ class Embedding(Operation):
 
     def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
         dtype = self.output.storage
-        made = nodes.add("Gather", nodes.constant(self.table, dtype), nodes.cast(given[0].name, np.int32), axis=0)
+        made = nodes.add(
+            "Gather", nodes.constant(self.table, dtype), nodes.cast(given[0].name, np.int32), axis=0
+        )
         return Tensor(made, dtype, self.output.low, self.output.high)
 
 
@@ -109,7 +116,9 @@ class _Pair(Operation):
         return made * self._terms(given[0])
 
     def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
-        corners = self._corners([(x.low, x.high) for x in given], self._terms(nodes.shapes[self.inputs[0]]))
+        corners = self._corners(
+            [(x.low, x.high) for x in given], self._terms(nodes.shapes[self.inputs[0]])
+        )
         return Tensor(self._write(nodes, *given), np.int32, min(corners), max(corners))
 
     def _write(self, nodes: Nodes, x: Tensor, y: Tensor) -> str:
@@ -118,7 +127,9 @@ class _Pair(Operation):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MatrixProduct(_Pair):
-    """Accumulators (x - first.zero_point) @ (y - second.zero_point) of two tensors, over their last two dimensions."""
+    """Accumulators (x - first.zero_point) @ (y - second.zero_point) of two tensors, over their
+    last two dimensions.
+    """
 
     kind: ClassVar[str] = "multiply_accumulate"
 
@@ -130,7 +141,9 @@ class MatrixProduct(_Pair):
     def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
         first, second = self._centred(given)
         kind = kind_of_sums(first, second, first.shape[-1])
-        return self.accumulators(np.asarray((first.astype(kind) @ second.astype(kind)).astype(np.int64)))
+        return self.accumulators(
+            np.asarray((first.astype(kind) @ second.astype(kind)).astype(np.int64))
+        )
 
     def _terms(self, first: Shape) -> int:
         return first[-1]
@@ -145,7 +158,9 @@ class MatrixProduct(_Pair):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Product(_Pair):
-    """Accumulators (x - first.zero_point) (y - second.zero_point), element by element; shapes broadcast."""
+    """Accumulators (x - first.zero_point) (y - second.zero_point), element by element; shapes
+    broadcast.
+    """
 
     def shape(self, given: Sequence[Shape]) -> Shape:
         return broadcast(self, given)
@@ -155,12 +170,16 @@ class Product(_Pair):
         return self.accumulators(first * second)
 
     def _write(self, nodes: Nodes, x: Tensor, y: Tensor) -> str:
-        return nodes.add("Mul", nodes.centred(x, self.first.zero_point), nodes.centred(y, self.second.zero_point))
+        return nodes.add(
+            "Mul", nodes.centred(x, self.first.zero_point), nodes.centred(y, self.second.zero_point)
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SumOver(Operation):
-    """Accumulators: the sum of x - input.zero_point over dimensions of one sample; `keep` leaves them, of size 1."""
+    """Accumulators: the sum of x - input.zero_point over dimensions of one sample; `keep` leaves
+    them, of size 1.
+    """
 
     input: Grid
     dimensions: tuple[int, ...]
@@ -168,11 +187,17 @@ class SumOver(Operation):
 
     def shape(self, given: Sequence[Shape]) -> Shape:
         summed = set(self.dimensions)
-        return tuple(1 if at in summed else size for at, size in enumerate(given[0]) if self.keep or at not in summed)
+        return tuple(
+            1 if at in summed else size
+            for at, size in enumerate(given[0])
+            if self.keep or at not in summed
+        )
 
     def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
         axes = tuple(1 + each for each in self.dimensions)
-        return self.accumulators((given[0].astype(np.int64) - self.input.zero_point).sum(axes, keepdims=self.keep))
+        return self.accumulators(
+            (given[0].astype(np.int64) - self.input.zero_point).sum(axes, keepdims=self.keep)
+        )
 
     def sums(self, given: Sequence[Span]) -> Sum:
         zero, total = self.input.zero_point, partial(np.sum, axis=self.dimensions)
@@ -180,9 +205,16 @@ class SumOver(Operation):
         return Sum(int(total(ends[0]).min()), int(total(ends[1]).max()))
 
     def span(self, given: Sequence[Span], known: Known) -> Span:
-        """Without the check of 32 bits that `apply` makes: the proof tells which width the sum needs."""
+        """Without the check of 32 bits that `apply` makes: the proof tells which width the sum
+        needs.
+        """
         total = partial(np.sum, axis=self.dimensions, keepdims=self.keep)
-        return Span(*(np.asarray(total(end - self.input.zero_point)) for end in (given[0].lower, given[0].upper)))
+        return Span(
+            *(
+                np.asarray(total(end - self.input.zero_point))
+                for end in (given[0].lower, given[0].upper)
+            )
+        )
 
     def count(self, given: Sequence[Shape], made: int, rounding: Rounding) -> int:
         return math.prod(given[0]) - made
@@ -199,9 +231,10 @@ class SumOver(Operation):
 class Normalize(Operation):
     """x over the root of its mean square, in steps of 2^-14, over the last dimension of n elements.
 
-    d is n x - sum x (`centred`: the mean is taken away first, as LayerNorm does) or x - input.zero_point (RMSNorm), and
-    R = floor(sqrt(max(1, 4^precision sum d^2 + epsilon))): d `numerator` / R, rounded half away from zero. With
-    numerator = sqrt(n) 2^(14 + precision), rounded, only that and R's floor are inexact: by 1 / R at most, relatively.
+    d is n x - sum x (`centred`: the mean is taken away first, as LayerNorm does) or x -
+    input.zero_point (RMSNorm), and R = floor(sqrt(max(1, 4^precision sum d^2 + epsilon))): d
+    `numerator` / R, rounded half away from zero. With numerator = sqrt(n) 2^(14 + precision),
+    rounded, only that and R's floor are inexact: by 1 / R at most, relatively.
     """
 
     input: Grid
@@ -213,7 +246,9 @@ class Normalize(Operation):
     divides: ClassVar[bool] = True
 
     @classmethod
-    def of(cls, name: str, source: str, input: Grid, size: int, *, centred: bool, epsilon: float) -> Normalize:
+    def of(
+        cls, name: str, source: str, input: Grid, size: int, *, centred: bool, epsilon: float
+    ) -> Normalize:
         """The finest whose numbers fit into 64 bits.
 
         Raises:
@@ -225,28 +260,49 @@ class Normalize(Operation):
         bits = (size * greatest**2 + math.ceil(shared)).bit_length()
         precision = (62 - bits) // 2
         if precision < 0:
-            raise ValueError(f"{name!r}: sums of {size} squares of such integers need {bits} bits, more than 62")
+            raise ValueError(
+                f"{name!r}: sums of {size} squares of such integers need {bits} bits, more than 62"
+            )
         numerator = round(math.sqrt(size) * 2 ** (NORM_BITS + precision))
         if 2 * greatest * numerator + 2**33 >= 2**63:
             raise ValueError(f"{name!r}: quotients of {size} such integers exceed 64 bits")
-        return cls(name, (source,), input, size, centred, round(shared * 4**precision), precision, numerator)
+        return cls(
+            name,
+            (source,),
+            input,
+            size,
+            centred,
+            round(shared * 4**precision),
+            precision,
+            numerator,
+        )
 
     @property
     def greatest(self) -> int:
-        """No result is beyond it: |d| 2^precision < R + 1, and where d is not 0, R >= 2^precision."""
+        """No result is beyond it: |d| 2^precision < R + 1, and where d is not 0, R >=
+        2^precision.
+        """
         return math.ceil(self.numerator / 2.0**self.precision * (1 + 2.0**-self.precision)) + 1
 
     def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
         x = given[0].astype(np.int64)
-        d = x * x.shape[-1] - x.sum(-1, keepdims=True) if self.centred else x - self.input.zero_point
-        squares = np.maximum(((d * d).sum(-1, keepdims=True) << 2 * self.precision) + self.epsilon, 1)
+        d = (
+            x * x.shape[-1] - x.sum(-1, keepdims=True)
+            if self.centred
+            else x - self.input.zero_point
+        )
+        squares = np.maximum(
+            ((d * d).sum(-1, keepdims=True) << 2 * self.precision) + self.epsilon, 1
+        )
         return self.accumulators(divided(d * self.numerator, square_root(squares)))
 
     def span(self, given: Sequence[Span], known: Known) -> Span:
         """What no normalised value exceeds; its intervals alone would say more."""
         shape, (low, high), grid = given[0].lower.shape, given[0].ends, self.input
         if shape[-1] != self.size or low < grid.low or high > grid.high:
-            raise ValueError(f"{self.name!r} norms {self.size} integers of {grid}, not {shape[-1]} up to {high}")
+            raise ValueError(
+                f"{self.name!r} norms {self.size} integers of {grid}, not {shape[-1]} up to {high}"
+            )
         return Span.filled(shape, -self.greatest, self.greatest)
 
     def count(self, given: Sequence[Shape], made: int, rounding: Rounding) -> int:
@@ -254,12 +310,19 @@ class Normalize(Operation):
 
     def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
         if self.centred:
-            size, wide = nodes.wide(nodes.shapes[self.inputs[0]][-1]), nodes.widened(given[0].name, 0)
+            size, wide = (
+                nodes.wide(nodes.shapes[self.inputs[0]][-1]),
+                nodes.widened(given[0].name, 0),
+            )
             d = nodes.add("Sub", nodes.add("Mul", wide, size), nodes.total(wide))
         else:
             d = nodes.widened(given[0].name, self.input.zero_point)
-        squares = nodes.add("Mul", nodes.total(nodes.add("Mul", d, d)), nodes.wide(4**self.precision))
-        squares = nodes.add("Max", nodes.add("Add", squares, nodes.wide(self.epsilon)), nodes.wide(1))
+        squares = nodes.add(
+            "Mul", nodes.total(nodes.add("Mul", d, d)), nodes.wide(4**self.precision)
+        )
+        squares = nodes.add(
+            "Max", nodes.add("Add", squares, nodes.wide(self.epsilon)), nodes.wide(1)
+        )
         root = nodes.square_root(squares)
         made = nodes.divided(nodes.add("Mul", d, nodes.wide(self.numerator)), root)
         return Tensor(nodes.narrowed(made, np.int32), np.int32, -self.greatest, self.greatest)
@@ -269,9 +332,10 @@ class Normalize(Operation):
 class Exponential(Operation):
     """exp of accumulators, `output.high` for the greatest of each row: softmax before its division.
 
-    t = round((max x - x) factor) counts parts of an octave, 1,024 of them; with p = floor(table[t mod 1024] /
-    2^(t div 1024)) the weight is round(p / 2^16). An exact weight is off by half, and by 0.04 % of the weight. Where
-    `keep`, which broadcasts to one sample, is false, the weight is 0 and x does not count, as under a causal mask.
+    t = round((max x - x) factor) counts parts of an octave, 1,024 of them; with p = floor(table[t
+    mod 1024] / 2^(t div 1024)) the weight is round(p / 2^16). An exact weight is off by half, and
+    by 0.04 % of the weight. Where `keep`, which broadcasts to one sample, is false, the weight is 0
+    and x does not count, as under a causal mask.
     """
 
     factor: Dyadic
@@ -285,7 +349,11 @@ class Exponential(Operation):
         return given[0]
 
     def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
-        x, (multiplier,), (shift,) = given[0].astype(np.int64), self.factor.multiplier, self.factor.shift
+        x, (multiplier,), (shift,) = (
+            given[0].astype(np.int64),
+            self.factor.multiplier,
+            self.factor.shift,
+        )
         keep = True if self.keep is None else self.keep
         below = np.where(keep, np.where(keep, x, INT32.min).max(-1, keepdims=True) - x, 0)
         parts = rescale(self.factors(below, multiplier), multiplier, shift, rounding)
@@ -294,7 +362,9 @@ class Exponential(Operation):
 
     def rescaling_bits(self, given: Sequence[Span]) -> int:
         low, high = given[0].ends
-        return int((high - low) * int(self.factor.multiplier[0]) + 2 ** int(self.factor.shift[0])).bit_length()
+        return int(
+            (high - low) * int(self.factor.multiplier[0]) + 2 ** int(self.factor.shift[0])
+        ).bit_length()
 
     def span(self, given: Sequence[Span], known: Known) -> Span:
         return Span.of_grid(self.output, given[0].lower.shape)
@@ -311,7 +381,9 @@ class Exponential(Operation):
         product = nodes.add("Mul", below, nodes.wide(multiplier))
         parts = nodes.rescaled(product, np.array(int(factor.shift[0])), nodes.rounding)
         index = nodes.cast(nodes.add("BitwiseAnd", parts, nodes.wide(OCTAVE - 1)), np.int64)
-        octaves = nodes.add("BitShift", parts, nodes.wide(OCTAVE.bit_length() - 1), direction="RIGHT")
+        octaves = nodes.add(
+            "BitShift", parts, nodes.wide(OCTAVE.bit_length() - 1), direction="RIGHT"
+        )
         octaves = nodes.add("Min", octaves, nodes.wide(63))
         power = nodes.add("Gather", nodes.wide(self.table), index, axis=0)
         shifted = nodes.add("BitShift", power, octaves, direction="RIGHT")
@@ -332,8 +404,9 @@ class Exponential(Operation):
 class Divide(Operation):
     """x 2^12 over the sum of the weights along the last dimension, rounded half away from zero.
 
-    Inputs: x, and the weights on the grid `weights` that `Exponential` made, whose sum is `weights.high` at least; x is
-    the product of these weights with a matrix, so that what comes out is a mean, or the weights themselves.
+    Inputs: x, and the weights on the grid `weights` that `Exponential` made, whose sum is
+    `weights.high` at least; x is the product of these weights with a matrix, so that what comes out
+    is a mean, or the weights themselves.
     """
 
     weights: Grid
@@ -342,21 +415,35 @@ class Divide(Operation):
     def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
         total = given[1].astype(np.int64).sum(-1, keepdims=True)
         if total.size and total.min() < (greatest := self.weights.high):
-            raise ValueError(f"{self.name}: weights sum to {total.min()}, where the greatest alone is {greatest}")
+            raise ValueError(
+                f"{self.name}: weights sum to {total.min()}, where the greatest alone is {greatest}"
+            )
         return self.accumulators(divided(given[0].astype(np.int64) << QUOTIENT_BITS, total))
 
     def span(self, given: Sequence[Span], known: Known) -> Span:
-        """A mean lies between the least and the greatest of what is averaged, and no weight is more than their sum."""
+        """A mean lies between the least and the greatest of what is averaged, and no weight is
+        more than their sum.
+        """
         numerator, weights = self.inputs
         product = known.makers.get(numerator)
         if not isinstance(known.makers.get(weights), Exponential):
-            raise ValueError(f"{self.name!r} divides by {weights!r}, which are no weights of a softmax")
+            raise ValueError(
+                f"{self.name!r} divides by {weights!r}, which are no weights of a softmax"
+            )
         if numerator == weights:
             low, high = 0, 1
-        elif isinstance(product, MatrixProduct) and product.inputs[0] == weights and product.first.zero_point == 0:
-            low, high = (end - product.second.zero_point for end in known.spans[product.inputs[1]].ends)
+        elif (
+            isinstance(product, MatrixProduct)
+            and product.inputs[0] == weights
+            and product.first.zero_point == 0
+        ):
+            low, high = (
+                end - product.second.zero_point for end in known.spans[product.inputs[1]].ends
+            )
         else:
-            raise ValueError(f"{self.name!r} divides {numerator!r}, which its weights did not weigh")
+            raise ValueError(
+                f"{self.name!r} divides {numerator!r}, which its weights did not weigh"
+            )
         return Span.filled(given[0].lower.shape, low << QUOTIENT_BITS, high << QUOTIENT_BITS)
 
     def count(self, given: Sequence[Shape], made: int, rounding: Rounding) -> int:
@@ -367,5 +454,6 @@ class Divide(Operation):
         total = nodes.total(nodes.widened(weights.name, 0))
         raised = nodes.add("Mul", nodes.widened(x.name, 0), nodes.wide(2**QUOTIENT_BITS))
         made = nodes.narrowed(nodes.divided(raised, total), np.int32)
-        reach = (max(-x.low, x.high) << QUOTIENT_BITS) // self.weights.high + 1  # more than `prove_ranges` proves
+        # more than `prove_ranges` proves
+        reach = (max(-x.low, x.high) << QUOTIENT_BITS) // self.weights.high + 1
         return Tensor(made, np.int32, -reach, reach)

@@ -1,6 +1,7 @@
 """The section of the report on quantization: its endpoints, and its figures.
 
-These are accuracy by bit width, what quantizing each layer costs, and how wide its accumulator must be.
+These are accuracy by bit width, what quantizing each layer costs, and how wide its accumulator must
+be.
 """
 
 from __future__ import annotations
@@ -79,14 +80,29 @@ def _part(run: Run) -> Part:
     tables = run.once(quantization_tables)
     grids = [grid(table) for table in tables for grid in (accuracy_grid, coverage_grid)]
     details = [grid(table) for table in tables for grid in (checks_grid, mixed_grid)]
-    drawings = [drawing for table in tables for figures in (bit_widths, layer_figures) for drawing in figures(table)]
+    drawings = [
+        drawing
+        for table in tables
+        for figures in (bit_widths, layer_figures)
+        for drawing in figures(table)
+    ]
     placements = {each.placement for table in tables for each in table.treatments}
     told = [overall(tables), *map(finding, tables)]
-    return Part.of(told, grids, details, drawings, rule=NOTES["rule"] if len(placements) > 1 else "", tables=tables)
+    return Part.of(
+        told,
+        grids,
+        details,
+        drawings,
+        rule=NOTES["rule"] if len(placements) > 1 else "",
+        tables=tables,
+    )
 
 
-def _of_width(bits: int, metric: str = "", settings: Mapping[str, str] = _PLAIN, quality: str = "accuracy") -> Measure:
-    """Of networks quantized after training to so many bits, the mean over such steps, and each of them.
+def _of_width(
+    bits: int, metric: str = "", settings: Mapping[str, str] = _PLAIN, quality: str = "accuracy"
+) -> Measure:
+    """Of networks quantized after training to so many bits, the mean over such steps, and each of
+    them.
 
     Args:
         bits: of weights and of activations.
@@ -96,11 +112,15 @@ def _of_width(bits: int, metric: str = "", settings: Mapping[str, str] = _PLAIN,
     """
 
     def measure(run: Run, workload: str, variant: str) -> Evidence | None:
-        table = next((each for each in run.once(quantization_tables) if each.workload == workload), None)
+        table = next(
+            (each for each in run.once(quantization_tables) if each.workload == workload), None
+        )
         chosen = [
-            each for each in (table.treatments if table else ())
-            if each.weight_bits == each.act_bits == bits and not (each.epochs or each.after or each.budget)
-        ]  # fmt: skip
+            each
+            for each in (table.treatments if table else ())
+            if each.weight_bits == each.act_bits == bits
+            and not (each.epochs or each.after or each.budget)
+        ]
         if table is None or not chosen or (not metric and table.quality.metric != quality):
             return None
         tests = []
@@ -108,20 +128,32 @@ def _of_width(bits: int, metric: str = "", settings: Mapping[str, str] = _PLAIN,
             cell = table.cell(each, variant)
             other = f"{table.baseline}: {table.cell(each, table.baseline).reason}"
             if not metric:
-                tests.append(Contrast(each.label, cell.values, cell.other, other if cell.mean else cell.reason))
+                tests.append(
+                    Contrast(
+                        each.label, cell.values, cell.other, other if cell.mean else cell.reason
+                    )
+                )
             else:
-                tests += [paired_test(run, workload, variant, each.step, (metric,), setting, each.label + told)
-                          for setting, told in settings.items()]  # fmt: skip
+                tests += [
+                    paired_test(
+                        run, workload, variant, each.step, (metric,), setting, each.label + told
+                    )
+                    for setting, told in settings.items()
+                ]
         return Evidence(mean_test(tests), [each for each in tests if each.own and each.other])
 
     return measure
 
 
-_TIMED = _of_width(8, LATENCY, {f"batch={batch}, precision=int8": f", batch {batch}" for batch in (1, 64)})
+_TIMED = _of_width(
+    8, LATENCY, {f"batch={batch}, precision=int8": f", batch {batch}" for batch in (1, 64)}
+)
 
 
 def _int8_latency(run: Run, workload: str, variant: str) -> Evidence | None:
-    """Both arms over the same network with one yardstick's activation; None of a run that was not timed so."""
+    """Both arms over the same network with one yardstick's activation; None of a run that was
+    not timed so.
+    """
     rows = run.measured.frame
     timed = (rows["stage"] == STAGE) & (rows["metric"] == LATENCY)
     return _TIMED(run, workload, variant) if timed.any() else None
@@ -135,16 +167,20 @@ def _kept(compared: pd.DataFrame) -> pd.Series[bool]:
 
 
 def layer_figures(table: QuantizationTable) -> list[Drawing]:
-    """Loss of each layer alone and of all but it, and bits that each layer's accumulator needs; none of what no step
-    measured by layer.
+    """Loss of each layer alone and of all but it, and bits that each layer's accumulator needs;
+    none of what no step measured by layer.
     """
 
     def losses(shown: Sequence[Treatment], variants: Sequence[str]) -> str:
-        halves = [each for each in _HALVES if any(_layers(table, each, step, variants) for step in shown)]
+        halves = [
+            each for each in _HALVES if any(_layers(table, each, step, variants) for step in shown)
+        ]
         if not halves:
             return ""
         count = len(halves) * len(shown)
-        with panels(count, len(shown), 1.95, variants, more=0.35, sharey="row", sharex="col") as figure:
+        with panels(
+            count, len(shown), 1.95, variants, more=0.35, sharey="row", sharex="col"
+        ) as figure:
             for axes_row, metric in zip(figure.grid, halves, strict=True):
                 for axes, treatment in zip(axes_row, shown, strict=True):
                     _panel(axes, _layers(table, metric, treatment, variants), variants)
@@ -161,47 +197,75 @@ def layer_figures(table: QuantizationTable) -> list[Drawing]:
                 axes.set_ylim(0, max(34.0, axes.get_ylim()[1]))
                 axes.set_yticks([0, 8, 16, 24, 32])
                 for bits in (16, 32):
-                    axes.axhline(bits, color=MUTED_COLOUR, linewidth=0.9, linestyle=(0, (1, 2)), zorder=0)
+                    axes.axhline(
+                        bits, color=MUTED_COLOUR, linewidth=0.9, linestyle=(0, (1, 2)), zorder=0
+                    )
             figure.grid.flat[0].set_ylabel("accumulator, bits")
             _titles(figure.grid, shown)
         return figure.svg
 
-    def drawing(draw: Callable[..., str], note: str, shown: Sequence[Treatment], variants: Sequence[str], name: str,
-                title: str) -> Drawing:  # fmt: skip
+    def drawing(
+        draw: Callable[..., str],
+        note: str,
+        shown: Sequence[Treatment],
+        variants: Sequence[str],
+        name: str,
+        title: str,
+    ) -> Drawing:
         if svg := draw(shown, variants):
             alt = f"{title}: {'; '.join(each.label for each in shown)}."
             return Drawing(name, title, NOTES[note], alt, svg)
-        return Drawing(name, title, NOTES[note], reason="none of these variants has losses by layer")
+        return Drawing(
+            name, title, NOTES[note], reason="none of these variants has losses by layer"
+        )
 
-    kinds = (("sensitivity", "Sensitivity of layers", losses, "losses figure", (ONE_ALONE, ALL_BUT_ONE)),
-             ("accumulators", "Accumulator width", accumulators, "accumulators figure", (ACCUMULATOR,)))  # fmt: skip
+    kinds = (
+        ("sensitivity", "Sensitivity of layers", losses, "losses figure", (ONE_ALONE, ALL_BUT_ONE)),
+        ("accumulators", "Accumulator width", accumulators, "accumulators figure", (ACCUMULATOR,)),
+    )
     return [
-        each for name, title, draw, note, metrics in kinds if (shown := _shown(table, metrics))
-        for each in drawings_by_group(partial(drawing, draw, note, shown), table.variants, f"{name}-{table.workload}",
-                                      f"{title}, {table.workload}")
-    ]  # fmt: skip
+        each
+        for name, title, draw, note, metrics in kinds
+        if (shown := _shown(table, metrics))
+        for each in drawings_by_group(
+            partial(drawing, draw, note, shown),
+            table.variants,
+            f"{name}-{table.workload}",
+            f"{title}, {table.workload}",
+        )
+    ]
 
 
 def _shown(table: QuantizationTable, metrics: Sequence[str]) -> list[Treatment]:
-    """Treatments with values by layer: of one method and placement, from the widest to the narrowest, few enough."""
+    """Treatments with values by layer: of one method and placement, from the widest to the
+    narrowest, few enough.
+    """
     for treatments in table.panels.values():
         single = [each for each in treatments if not each.budget] or treatments
         found = [
-            each for each in single
-            if any(table.measured.layers(table.workload, name, metric, each.step)
-                   for name in table.variants for metric in metrics)
-        ]  # fmt: skip
+            each
+            for each in single
+            if any(
+                table.measured.layers(table.workload, name, metric, each.step)
+                for name in table.variants
+                for metric in metrics
+            )
+        ]
         if found:
             return found if len(found) <= _PANELS else [found[0], found[len(found) // 2], found[-1]]
     return []
 
 
-def _layers(table: QuantizationTable, metric: str, treatment: Treatment, variants: Sequence[str]) -> Layers:
+def _layers(
+    table: QuantizationTable, metric: str, treatment: Treatment, variants: Sequence[str]
+) -> Layers:
     found = {}
     for variant in variants:
         layers = table.measured.layers(table.workload, variant, metric, treatment.step)
         if layers:
-            found[variant] = {name: mean_interval(list(values.values())) for name, values in layers.items()}
+            found[variant] = {
+                name: mean_interval(list(values.values())) for name, values in layers.items()
+            }
     return found
 
 
@@ -219,14 +283,28 @@ def _titles(grid: Any, shown: Sequence[Treatment]) -> None:
 
 
 def bit_widths(table: QuantizationTable) -> list[Drawing]:
-    """Quality in float and from wide to narrow, a panel per method and placement; a figure per few variants."""
-    name, title = f"quantization-{table.workload}", f"{table.quality.words.capitalize()} by bit width, {table.workload}"
+    """Quality in float and from wide to narrow, a panel per method and placement; a figure per
+    few variants.
+    """
+    name, title = (
+        f"quantization-{table.workload}",
+        f"{table.quality.words.capitalize()} by bit width, {table.workload}",
+    )
     return drawings_by_group(partial(_bit_widths, table), table.variants, name, title)
 
 
-def _bit_widths(table: QuantizationTable, variants: Sequence[str], name: str, title: str) -> Drawing:
-    if sum(any(table.cell(each, variant).mean for variant in variants) for each in table.treatments) < 2:
-        return Drawing(name, title, NOTES["widths figure"], reason="it takes two quantize steps with a value")
+def _bit_widths(
+    table: QuantizationTable, variants: Sequence[str], name: str, title: str
+) -> Drawing:
+    if (
+        sum(
+            any(table.cell(each, variant).mean for variant in variants) for each in table.treatments
+        )
+        < 2
+    ):
+        return Drawing(
+            name, title, NOTES["widths figure"], reason="it takes two quantize steps with a value"
+        )
     plain = any(table.plain[variant].mean for variant in variants)
     shown = table.panels
     columns = 2 if len(shown) in (2, 4) else min(3, len(shown))
@@ -236,10 +314,23 @@ def _bit_widths(table: QuantizationTable, variants: Sequence[str], name: str, ti
             for variant, shift in zip(variants, shifts(len(variants), 0.6), strict=True):
                 cells = [(each.width, table.cell(each, variant)) for each in treatments]
                 course = [*([("float", table.plain[variant])] if plain else []), *cells]
-                _course(axes, course, places, shift, looks(variants)[variant], table.quality, joined=bool(panel))
+                _course(
+                    axes,
+                    course,
+                    places,
+                    shift,
+                    looks(variants)[variant],
+                    table.quality,
+                    joined=bool(panel),
+                )
             axes.set_title(panel)
             ticks = [place.replace(" (", "\n(") for place in places]
-            axes.set_xticks(range(len(places)), ticks, color=INK_COLOUR, fontsize=7.5 if len(places) < 6 else 6.5)
+            axes.set_xticks(
+                range(len(places)),
+                ticks,
+                color=INK_COLOUR,
+                fontsize=7.5 if len(places) < 6 else 6.5,
+            )
             axes.set_xlim(-0.5, len(places) - 0.5)
             axes.grid(axis="y")
             axes.tick_params(axis="x", length=0)
@@ -262,16 +353,25 @@ def _course(
     shown = [(places.index(place) + shift, cell.mean) for place, cell in course if cell.mean]
     mean_marks(axes, shown, look, quality.factor, markersize=3.8, elinewidth=1.1, linestyle="none")
     if joined:  # What has mixed widths has no place between the others.
-        curve = [(places.index(place) + shift, cell.mean) for place, cell in course
-                 if cell.mean and not cell.treatment.budget]  # fmt: skip
+        curve = [
+            (places.index(place) + shift, cell.mean)
+            for place, cell in course
+            if cell.mean and not cell.treatment.budget
+        ]
         axes.plot(
-            [x for x, _ in curve], [quality.factor * mean.mean for _, mean in curve], color=look.colour, linewidth=0.9
+            [x for x, _ in curve],
+            [quality.factor * mean.mean for _, mean in curve],
+            color=look.colour,
+            linewidth=0.9,
         )
 
 
 SECTION = Section(
     title="Quantization",
-    question="What does computing in integers of few bits cost in accuracy, and how much of a network does so?",
+    question=(
+        "What does computing in integers of few bits cost in accuracy, and how much of a network"
+        " does so?"
+    ),
     stages=(STAGE,),
     part=_part,
     endpoints=(
@@ -347,12 +447,19 @@ SECTION = Section(
     of_task=(STAGE,),
     terms={
         "W8A8": "8 bits a weight, 8 bits an activation.",
-        "PTQ, QAT": "Quantization after training, without and with training that goes on in low precision.",
-        "placement": "Where quantizers stand: behind activations (post), or before and behind them (pre+post).",
+        "PTQ, QAT": (
+            "Quantization after training, without and with training that goes on in low precision."
+        ),
+        "placement": (
+            "Where quantizers stand: behind activations (post), or before and behind them"
+            " (pre+post)."
+        ),
         "accumulator": "The integer in which a layer sums its products.",
         "integer MACs": "Multiply-accumulates that ONNX Runtime executed in integers.",
-        TIMES: "Over that of the same network with the yardstick's activation "
-        "(GELU) in each place, quantized alike and timed in turn; the mean over batches of 1 and 64.",
+        TIMES: (
+            "Over that of the same network with the yardstick's activation (GELU) in each place,"
+            " quantized alike and timed in turn; the mean over batches of 1 and 64."
+        ),
     },
     spelled={"mac": "MAC"},
     kept=_kept,

@@ -1,4 +1,6 @@
-"""What quantization costs each variant: quality by bit width, method and placement, paired with the baseline."""
+"""What quantization costs each variant: quality by bit width, method and placement, paired with
+the baseline.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from evalsuite import Compared, Direction, Measured, Run, StepTable, grouped, nu
 
 STAGE = "quantize"
 ACCURACY = "accuracy"  # The stage that measures networks as trained.
-# What a quality is of, the one wanted most first: arithmetic on integers only, ONNX Runtime's, simulated integers.
+# What a quality is of, the one wanted most first: arithmetic on integers only, ONNX Runtime's,
+# simulated integers.
 _SOURCES = {"integer_": "integers only", "runtime_": "ONNX Runtime", "": "Brevitas"}
 ONE_ALONE, ALL_BUT_ONE = "layer_alone_loss", "layer_spared_loss"
 CHOSEN, ACCUMULATOR = "chosen_weight_bits", "accumulator_bits"
@@ -20,7 +23,9 @@ TOLD = "chosen_treatment"  # Text in the place of a reason, and no measurement.
 
 @dataclass(frozen=True)
 class Quality:
-    """The number by which a task judges a network: the name of its metric, its unit, and which way is better."""
+    """The number by which a task judges a network: the name of its metric, its unit, and which
+    way is better.
+    """
 
     metric: str = "accuracy"
     unit: str = "fraction"
@@ -38,7 +43,9 @@ class Quality:
 
     @property
     def factor(self) -> float:
-        """What its values are multiplied by where they are drawn: fractions are shown in percent."""
+        """What its values are multiplied by where they are drawn: fractions are shown in
+        percent.
+        """
         return 100.0 if self.unit == "fraction" else 1.0
 
     @property
@@ -49,11 +56,13 @@ class Quality:
 
 @dataclass(frozen=True)
 class Treatment:
-    """One quantize step. Without recorded bit widths, `weight_bits` is None and the step's own name stands for all.
+    """One quantize step. Without recorded bit widths, `weight_bits` is None and the step's own name
+    stands for all.
 
-    `epochs` of quantization-aware training, 0 for post-training quantization. `more` tells the treatment from others
-    of the same widths, method and placement. `budget` is the share of the 8-bit weights' bytes that layers of different
-    widths must keep to, empty where all have the same.
+    `epochs` of quantization-aware training, 0 for post-training quantization. `more` tells the
+    treatment from others of the same widths, method and placement. `budget` is the share of the
+    8-bit weights' bytes that layers of different widths must keep to, empty where all have the
+    same.
     """
 
     step: str
@@ -67,7 +76,9 @@ class Treatment:
 
     @property
     def width(self) -> str:
-        """The bit widths in short, as "W8A8" or "mixed A8 (≤ 50 %)"; the step's name where they were not recorded."""
+        """The bit widths in short, as "W8A8" or "mixed A8 (≤ 50 %)"; the step's name where they
+        were not recorded.
+        """
         if self.weight_bits is None:
             return self.step
         if self.budget:
@@ -80,7 +91,9 @@ class Treatment:
         if self.weight_bits is None:
             return ""
         trained = f"QAT {self.epochs} epoch{'s' * (self.epochs != 1)}" if self.epochs else "PTQ"
-        return ", ".join(part for part in (trained, self.after and f"after {self.after}", self.more) if part)
+        return ", ".join(
+            part for part in (trained, self.after and f"after {self.after}", self.more) if part
+        )
 
     @property
     def panel(self) -> str:
@@ -94,7 +107,9 @@ class Treatment:
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """Wide before narrow, trained after untrained; mixed and unknown widths last, in the recipe's order."""
+        """Wide before narrow, trained after untrained; mixed and unknown widths last, in the
+        recipe's order.
+        """
         if self.weight_bits is None or self.act_bits is None:
             return (2, 0, 0, 0, "", "", "")
         bits = (bool(self.budget), -self.weight_bits, -self.act_bits)
@@ -114,7 +129,8 @@ class Quantized(Compared):
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizationTable(StepTable):
-    """The quantize steps of one workload: `cells` by step and variant, `plain` the same networks in float.
+    """The quantize steps of one workload: `cells` by step and variant, `plain` the same networks in
+    float.
 
     `quality` is the task's, and `metric` that of its sources which most cells are of.
     """
@@ -133,12 +149,16 @@ class QuantizationTable(StepTable):
     def cell(self, treatment: Treatment, variant: str) -> Quantized:
         return self.cells[treatment.step, variant]
 
-    def values(self, treatment: Treatment, variant: str, metric: str, setting: str = "") -> dict[int, float]:
+    def values(
+        self, treatment: Treatment, variant: str, metric: str, setting: str = ""
+    ) -> dict[int, float]:
         return self.measured.values(self.workload, variant, treatment.step, metric, setting)
 
     @property
     def panels(self) -> dict[str, list[Treatment]]:
-        """Method and placement -> its treatments from wide to narrow; those of unknown widths together."""
+        """Method and placement -> its treatments from wide to narrow; those of unknown widths
+        together.
+        """
         return grouped((each.panel, each) for each in self.treatments)
 
 
@@ -152,7 +172,9 @@ def quantization_tables(run: Run) -> list[QuantizationTable]:
         treatments = _treatments(steps, measured.options, run.record.after)
         quality = _quality(measured, workload)
         cells = {
-            (each.step, name): _cell(measured, workload, name, baseline, each, quality, tuple(quality.sources))
+            (each.step, name): _cell(
+                measured, workload, name, baseline, each, quality, tuple(quality.sources)
+            )
             for each in treatments
             for name in measured.variants
         }
@@ -163,15 +185,25 @@ def quantization_tables(run: Run) -> list[QuantizationTable]:
         }
         metrics = [each.metric for each in cells.values() if each.mean]
         usual = max(quality.sources, key=metrics.count)
-        found.append(QuantizationTable(
-            measured=measured, workload=workload, baseline=baseline, treatments=treatments, cells=cells, plain=plain,
-            metric=usual, quality=quality,
-        ))  # fmt: skip
+        found.append(
+            QuantizationTable(
+                measured=measured,
+                workload=workload,
+                baseline=baseline,
+                treatments=treatments,
+                cells=cells,
+                plain=plain,
+                metric=usual,
+                quality=quality,
+            )
+        )
     return found
 
 
 def _quality(measured: Measured, workload: str) -> Quality:
-    """The headline of the workload's task: what the quantized networks' own, integer and runtime rows are all of."""
+    """The headline of the workload's task: what the quantized networks' own, integer and runtime
+    rows are all of.
+    """
     rows = measured.frame
     rows = rows[(rows["workload"] == workload) & (rows["stage"] == STAGE) & (rows["metric"] != "")]
     names = list(dict.fromkeys(rows["metric"]))
@@ -208,8 +240,15 @@ def _cell(
     if metric != first and not told:
         lacking = measured.reason(workload, baseline, step, first)
         told = "" if lacking.startswith("absent") else f"{baseline}: {lacking}"
-    return Quantized(variant, own[metric], other[metric] if variant != baseline else {}, quality.way,
-                     reason="" if metric == first else told, treatment=treatment, metric=metric)  # fmt: skip
+    return Quantized(
+        variant,
+        own[metric],
+        other[metric] if variant != baseline else {},
+        quality.way,
+        reason="" if metric == first else told,
+        treatment=treatment,
+        metric=metric,
+    )
 
 
 def _treatments(
@@ -222,11 +261,20 @@ def _treatments(
         names = dict.fromkeys(name for known in alike for name in known)
         differing = [name for name in names if len({str(known.get(name)) for known in alike}) > 1]
         told.setdefault(each.method, {}).update(dict.fromkeys(differing))
-    # What sets two apart is told of all that are trained alike: a curve over widths is of one treatment.
-    texts = [[_option_text(name, options[each.step].get(name)) for name in told[each.method]] for each in made]
-    apart = [replace(each, more=", ".join(filter(None, own))) for each, own in zip(made, texts, strict=True)]
+    # What sets two apart is told of all that are trained alike: a curve over widths is of one
+    # treatment.
+    texts = [
+        [_option_text(name, options[each.step].get(name)) for name in told[each.method]]
+        for each in made
+    ]
+    apart = [
+        replace(each, more=", ".join(filter(None, own)))
+        for each, own in zip(made, texts, strict=True)
+    ]
     labels = [each.label for each in apart]
-    apart = [replace(each, more=each.step) if labels.count(each.label) > 1 else each for each in apart]
+    apart = [
+        replace(each, more=each.step) if labels.count(each.label) > 1 else each for each in apart
+    ]
     return tuple(sorted(apart, key=lambda each: each.order))
 
 
@@ -236,7 +284,15 @@ def _treatment(step: str, options: Mapping[str, Any], after: str) -> Treatment:
         return Treatment(step)
     epochs, placement = _whole(options.get("qat_epochs")) or 0, str(options.get("placement") or "")
     share = number_of(str(options.get("size_budget")))
-    return Treatment(step, weights, activations, epochs, placement, after, f"{100 * share:g} %" if share < 1 else "")
+    return Treatment(
+        step,
+        weights,
+        activations,
+        epochs,
+        placement,
+        after,
+        f"{100 * share:g} %" if share < 1 else "",
+    )
 
 
 def _whole(value: object) -> int | None:

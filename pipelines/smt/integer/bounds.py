@@ -1,10 +1,12 @@
-"""Bounds of linear functions of an integer network's outputs over a region: exact ones, in integers times 2^-bits.
+"""Bounds of linear functions of an integer network's outputs over a region: exact ones, in integers
+times 2^-bits.
 
-A row q . a over the outputs a = f(z) of a layer is at least p . z + r for any p, with r the sum over neurons of the
-least q f(z) - p z among the integers z in the neuron's interval, which the runs of f give exactly, rounding, clipping
-and all. p . z is a row over the outputs of the layer before, and so on back to the inputs: the Lagrangian bound of the
-network whose constraints z = W a + b are priced at p. Every p is sound; CROWN (arXiv 1811.00866) and the duals of a
-linear program over the functions' convex hulls are good choices. Of the program, nothing is believed.
+A row q . a over the outputs a = f(z) of a layer is at least p . z + r for any p, with r the sum
+over neurons of the least q f(z) - p z among the integers z in the neuron's interval, which the runs
+of f give exactly, rounding, clipping and all. p . z is a row over the outputs of the layer before,
+and so on back to the inputs: the Lagrangian bound of the network whose constraints z = W a + b are
+priced at p. Every p is sound; CROWN (arXiv 1811.00866) and the duals of a linear program over the
+functions' convex hulls are good choices. Of the program, nothing is believed.
 """
 
 from __future__ import annotations
@@ -22,20 +24,25 @@ from pipelines.smt.search.program import Model, Walls
 
 BITS = 32
 _ROOM = 2.0**62
-_PRICE_LIMIT = 16.0  # of a program, in logits, for a step by which an accumulator misses its definition
+# of a program, in logits, for a step by which an accumulator misses its definition
+_PRICE_LIMIT = 16.0
 _FACETS = 4  # below each output, and above
 _NONE = -1
 
 Tree = dict[str, Any]
-"""A split, by "neuron" [layer, index] or "input" [index], at "cut", with the trees "low" and "high"; or what proves a
-part: "prices", a list for each layer, or "points", the number of inputs that were tried one by one."""
+"""A split, by "neuron" [layer, index] or "input" [index], at "cut", with the trees "low" and
+"high"; or what proves a part: "prices", a list for each layer, or "points", the number of inputs
+that were tried one by one.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Region:
-    """A part of a box: the inputs' integers, (inputs,) each, and each layer's functions on their neurons' intervals.
+    """A part of a box: the inputs' integers, (inputs,) each, and each layer's functions on their
+    neurons' intervals.
 
-    The intervals hold all accumulators of the inputs in question; those of split neurons hold the split ones only.
+    The intervals hold all accumulators of the inputs in question; those of split neurons hold the
+    split ones only.
     """
 
     lower: Integers
@@ -46,7 +53,9 @@ class Region:
         """With another interval of one neuron."""
         row = list(self.runs[layer])
         row[neuron] = row[neuron].within(lower, upper)
-        return Region(self.lower, self.upper, (*self.runs[:layer], tuple(row), *self.runs[layer + 1 :]))
+        return Region(
+            self.lower, self.upper, (*self.runs[:layer], tuple(row), *self.runs[layer + 1 :])
+        )
 
     def cut(self, index: int, lower: int, upper: int) -> Region:
         """With another interval of one input."""
@@ -60,47 +69,65 @@ class TooWide(ArithmeticError):
 
 
 def least_values(
-    layers: Sequence[Layer], region: Region, rows: Integers, prices: Sequence[Integers] | None = None
+    layers: Sequence[Layer],
+    region: Region,
+    rows: Integers,
+    prices: Sequence[Integers] | None = None,
 ) -> tuple[Integers, list[Integers]]:
-    """A lower bound, times 2^BITS, of each row (rows, neurons), times 2^BITS, over the last layer's outputs.
+    """A lower bound, times 2^BITS, of each row (rows, neurons), times 2^BITS, over the last layer's
+    outputs.
 
-    `prices` are each layer's p, times 2^BITS, (neurons,) or of each row; by default those of the hulls' lines. What was
-    taken is the second result, each (rows, neurons).
+    `prices` are each layer's p, times 2^BITS, (neurons,) or of each row; by default those of the
+    hulls' lines. What was taken is the second result, each (rows, neurons).
 
     Raises:
         TooWide: the numbers are too large.
     """
-    # Two sums of each layer and one of the inputs are added, each of which then is within this part of the room.
+    # Two sums of each layer and one of the inputs are added, each of which then is within this part
+    # of the room.
     share = 4 * (len(layers) + 3)
     total, taken = np.zeros(len(rows), dtype=np.int64), list[Integers]()
     for depth in range(len(layers) - 1, -1, -1):
         layer, runs = layers[depth], region.runs[depth]
-        slopes = _by_lines(runs, rows) if prices is None else np.broadcast_to(prices[depth], (len(rows), len(runs)))
+        slopes = (
+            _by_lines(runs, rows)
+            if prices is None
+            else np.broadcast_to(prices[depth], (len(rows), len(runs)))
+        )
         taken.insert(0, slopes)
         _check_room(rows, [max(map(abs, each.range)) for each in runs], share)
         _check_room(slopes, [max(abs(each.lower), abs(each.upper)) for each in runs], share)
         _check_room(slopes, np.abs(layer.bias), share)
         _check_room(slopes, np.abs(layer.weight).max(1), share)
-        total += sum(each.least(rows[:, i], slopes[:, i]) for i, each in enumerate(runs)) + slopes @ layer.bias
+        total += (
+            sum(each.least(rows[:, i], slopes[:, i]) for i, each in enumerate(runs))
+            + slopes @ layer.bias
+        )
         rows = slopes @ layer.weight
     _check_room(rows, np.maximum(np.abs(region.lower), np.abs(region.upper)), share)
     return np.asarray(total + np.minimum(rows * region.lower, rows * region.upper).sum(1)), taken
 
 
 def _by_lines(runs: Sequence[Runs], rows: Integers) -> Integers:
-    """CROWN's choice: the slope of the hull's facet below the middle of the interval, or above it."""
+    """CROWN's choice: the slope of the hull's facet below the middle of the interval, or above
+    it.
+    """
     below = np.array([each.hull.slope_below for each in runs])
     above = np.array([each.hull.slope_above for each in runs])
     return np.asarray(np.rint(rows * np.where(rows > 0, below, above)).astype(np.int64))
 
 
 def _check_room(rows: Integers, sizes: npt.ArrayLike, share: int) -> None:
-    if (np.abs(rows.astype(np.float64)) @ np.asarray(sizes, dtype=np.float64)).max(initial=0) * share >= _ROOM:
+    if (np.abs(rows.astype(np.float64)) @ np.asarray(sizes, dtype=np.float64)).max(
+        initial=0
+    ) * share >= _ROOM:
         raise TooWide
 
 
 def enter(network: IntegerNetwork, lower: Integers, upper: Integers) -> Region:
-    """The region of a whole box: intervals by interval arithmetic, exact per neuron, met with linear bounds."""
+    """The region of a whole box: intervals by interval arithmetic, exact per neuron, met with
+    linear bounds.
+    """
     region = Region(lower, upper, ())
     low, high = lower, upper
     for depth, layer in enumerate(network.layers):
@@ -132,25 +159,37 @@ def margin_rows(classes: int, label: int, others: Sequence[int]) -> Integers:
     return rows
 
 
-def margins(network: IntegerNetwork, region: Region, label: int, others: Sequence[int]) -> tuple[Integers, list[Tree]]:
-    """The least integer that each margin may be, (others,): label's logit minus the other's; and the proofs of that.
+def margins(
+    network: IntegerNetwork, region: Region, label: int, others: Sequence[int]
+) -> tuple[Integers, list[Tree]]:
+    """The least integer that each margin may be, (others,): label's logit minus the other's; and
+    the proofs of that.
 
-    By the hulls' lines, or where that is too wide by intervals alone, which is what prices of 0 give.
+    By the hulls' lines, or where that is too wide by intervals alone, which is what prices of 0
+    give.
     """
     try:
-        least, taken = least_values(network.layers, region, margin_rows(network.classes, label, others))
+        least, taken = least_values(
+            network.layers, region, margin_rows(network.classes, label, others)
+        )
     except TooWide:
         ranges, none = (
             [each.range for each in region.runs[-1]],
             {"prices": [[0] * len(each.bias) for each in network.layers]},
         )
-        return np.array([ranges[label][0] - ranges[other][1] for other in others]), [none] * len(others)
-    return np.asarray(-(-least >> BITS)), [{"prices": [each[i].tolist() for each in taken]} for i in range(len(others))]
+        return np.array([ranges[label][0] - ranges[other][1] for other in others]), [none] * len(
+            others
+        )
+    return np.asarray(-(-least >> BITS)), [
+        {"prices": [each[i].tolist() for each in taken]} for i in range(len(others))
+    ]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Guide:
-    """A solution: the inputs, (inputs,), and per layer the accumulators (NaN where left out), outputs and prices."""
+    """A solution: the inputs, (inputs,), and per layer the accumulators (NaN where left out),
+    outputs and prices.
+    """
 
     inputs: Floats
     sums: list[Floats]
@@ -159,15 +198,18 @@ class Guide:
 
 
 class HullProgram(Model):
-    """The program of one row over the outputs of the last layer, on regions inside the one it is made for.
+    """The program of one row over the outputs of the last layer, on regions inside the one it is
+    made for.
 
-    t are the free inputs, z the accumulators and a the outputs of the neurons that are not constant in the whole
-    region. What misses a definition has a price: a region that is empty then has a bound that proves it.
+    t are the free inputs, z the accumulators and a the outputs of the neurons that are not constant
+    in the whole region. What misses a definition has a price: a region that is empty then has a
+    bound that proves it.
     """
 
     def __init__(self, layers: tuple[Layer, ...], region: Region, row: Integers) -> None:
         self._region, self._free_inputs = region, np.flatnonzero(region.lower < region.upper)
-        # Per layer the number of each neuron in the program, and which layer and neuron each number is.
+        # Per layer the number of each neuron in the program, and which layer and neuron each number
+        # is.
         self._places: list[Integers] = []
         self._numbers: list[tuple[int, int]] = []
         for depth, runs in enumerate(region.runs):
@@ -197,7 +239,9 @@ class HullProgram(Model):
         moved = (region.lower != self._region.lower) | (region.upper != self._region.upper)
         for column in np.flatnonzero(moved[self._free_inputs]).tolist():
             index = self._free_inputs[column]
-            self._model.changeColBounds(column, float(region.lower[index]), float(region.upper[index]))
+            self._model.changeColBounds(
+                column, float(region.lower[index]), float(region.upper[index])
+            )
         pairs = enumerate(zip(self._kept(region), self._kept(self._region), strict=True))
         changed = [(number, runs) for number, (runs, old) in pairs if runs is not old]
         self.move([number for number, _ in changed], _walls([runs for _, runs in changed]))
@@ -214,7 +258,9 @@ class HullProgram(Model):
             missing = place == _NONE
             sums.append(np.where(missing, np.nan, np.append(z, 0.0)[place]))
             outputs.append(np.where(missing, _constants(runs), np.append(a, 0.0)[place]))
-            prices.append(np.rint(np.where(missing, 0.0, duals[place]) * 2.0**BITS).astype(np.int64))
+            prices.append(
+                np.rint(np.where(missing, 0.0, duals[place]) * 2.0**BITS).astype(np.int64)
+            )
         return Guide(point, sums, outputs, prices)
 
     def _kept(self, region: Region) -> list[Runs]:
@@ -227,7 +273,9 @@ def _constants(runs: Sequence[Runs]) -> Floats:
 
 def _walls(runs: Sequence[Runs]) -> Walls:
     """Some lines below, then as many above, spread over the arguments."""
-    ends = np.array([(each.lower, each.upper, *each.range) for each in runs], dtype=float).reshape(-1, 4)
+    ends = np.array([(each.lower, each.upper, *each.range) for each in runs], dtype=float).reshape(
+        -1, 4
+    )
     lower, upper, least, most = ends.T
     lines = np.zeros((len(runs), 2 * _FACETS, 2))
     for each, own in zip(runs, lines, strict=True):

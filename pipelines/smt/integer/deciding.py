@@ -1,4 +1,6 @@
-"""The decision of one query: falsifier, exact bounds, then branch and bound. And properties of VNN-LIB files so."""
+"""The decision of one query: falsifier, exact bounds, then branch and bound. And properties of
+VNN-LIB files so.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,16 @@ import numpy as np
 import onnx
 import torch
 
-from evalsuite import INTEGER_PROOF, Answer, Question, Specification, Unsupported, Verdict, Verification, Witnesses
+from evalsuite import (
+    INTEGER_PROOF,
+    Answer,
+    Question,
+    Specification,
+    Unsupported,
+    Verdict,
+    Verification,
+    Witnesses,
+)
 from pipelines.smt.integer.bounds import Region, Tree, enter, margins
 from pipelines.smt.integer.network import IntegerNetwork, Integers, Query
 from pipelines.smt.integer.reading import read_integer_onnx
@@ -27,11 +38,18 @@ _MOST_NODES = 100_000
 
 
 def decide(
-    network: IntegerNetwork, query: Query, *, seconds: float, seed: int = 0, most_nodes: int = _MOST_NODES
+    network: IntegerNetwork,
+    query: Query,
+    *,
+    seconds: float,
+    seed: int = 0,
+    most_nodes: int = _MOST_NODES,
 ) -> Settled:
-    """Whether the class can change in the box, within `seconds` and `most_nodes` regions, which count as nodes.
+    """Whether the class can change in the box, within `seconds` and `most_nodes` regions, which
+    count as nodes.
 
-    A counterexample is of integers, (inputs,). The verdict is unknown where so many regions do not suffice.
+    A counterexample is of integers, (inputs,). The verdict is unknown where so many regions do not
+    suffice.
 
     Raises:
         ValueError: label or box are not of this network.
@@ -43,15 +61,26 @@ def decide(
     others = [each for each in range(network.classes) if each != query.label]
     least, by_bounds = margins(network, region, query.label, others)
     is_open = least < np.array([query.needed(each) for each in others])
-    trees = {other: tree for other, tree, left in zip(others, by_bounds, is_open, strict=True) if not left}
+    trees = {
+        other: tree
+        for other, tree, left in zip(others, by_bounds, is_open, strict=True)
+        if not left
+    }
 
     def settled(verdict: Verdict, reason: str, found: Integers | None = None) -> Settled:
         return Settled(
-            verdict, reason, nodes=most_nodes - limits.nodes,
+            verdict,
+            reason,
+            nodes=most_nodes - limits.nodes,
             counterexample=None if found is None else torch.from_numpy(found),
-            proof=partial(_proof_of, network, query, region, trees) if verdict is Verdict.HOLDS else None,
-            seconds=time.monotonic() - started, clocked=verdict is Verdict.TIMEOUT,
-        )  # fmt: skip
+            proof=(
+                partial(_proof_of, network, query, region, trees)
+                if verdict is Verdict.HOLDS
+                else None
+            ),
+            seconds=time.monotonic() - started,
+            clocked=verdict is Verdict.TIMEOUT,
+        )
 
     if not is_open.any():
         return settled(Verdict.HOLDS, "bounds")
@@ -79,7 +108,8 @@ def decide(
 def _proof_of(
     network: IntegerNetwork, query: Query, region: Region, trees: Mapping[int, Tree], content: bytes
 ) -> dict[str, Any]:
-    """The proof that the label keeps its margin over each of the other classes, by tree, in the box of the region.
+    """The proof that the label keeps its margin over each of the other classes, by tree, in the box
+    of the region.
 
     `content` is the ONNX file. The slopes are those by which the region's intervals were bounded.
     """
@@ -89,27 +119,41 @@ def _proof_of(
         "format": INTEGER_PROOF,
         "network": {"sha256": hashlib.sha256(content).hexdigest(), "sizes": sizes},
         "box": {"lower": query.lower.tolist(), "upper": query.upper.tolist()},
-        "rows": [{"coefficients": {str(query.label): 1, str(i): -1}, "at_least": query.needed(i)} for i in trees],
-        "slopes": [[[each.slope_below for each in own], [each.slope_above for each in own]] for own in hulls],
+        "rows": [
+            {"coefficients": {str(query.label): 1, str(i): -1}, "at_least": query.needed(i)}
+            for i in trees
+        ],
+        "slopes": [
+            [[each.slope_below for each in own], [each.slope_above for each in own]]
+            for own in hulls
+        ],
         "trees": list(trees.values()),
     }
 
 
 def is_integer(content: bytes) -> bool:
-    """Whether the bytes are an ONNX file whose input holds 8-bit integers; others say what is no ONNX file."""
+    """Whether the bytes are an ONNX file whose input holds 8-bit integers; others say what is no
+    ONNX file.
+    """
     try:
         inputs = onnx.load_model_from_string(content).graph.input
     except Exception:  # what onnx raises for malformed files is for it to choose
         return False
-    return any(each.type.tensor_type.elem_type in (onnx.TensorProto.UINT8, onnx.TensorProto.INT8) for each in inputs)
+    return any(
+        each.type.tensor_type.elem_type in (onnx.TensorProto.UINT8, onnx.TensorProto.INT8)
+        for each in inputs
+    )
 
 
 def answer_integers(question: Question) -> Verification:
-    """Decide whether integers of the property's box have outputs that satisfy one of its constraints.
+    """Decide whether integers of the property's box have outputs that satisfy one of its
+    constraints.
 
     Raises:
-        Unsupported: the network is not read; the property is not that one output is the greatest throughout one box.
-        ValueError: the file is none; the property has other numbers of X and Y, or no integers in its box.
+        Unsupported: the network is not read; the property is not that one output is the greatest
+            throughout one box.
+        ValueError: the file is none; the property has other numbers of X and Y, or no integers in
+            its box.
     """
     content, specification = question.content, question.specification
     try:
@@ -125,28 +169,48 @@ def answer_integers(question: Question) -> Verification:
         kind = torch.uint8 if network.input.low == 0 else torch.int8
         witness = Witnesses(specification, content).witness(found.counterexample.to(kind))
         if witness is None:
-            raise Unsupported(f"{question.onnx}: ONNX Runtime computes something else than the integers that were read")
+            raise Unsupported(
+                f"{question.onnx}: ONNX Runtime computes something else than the integers that were"
+                " read"
+            )
     if found.proof is not None:
         checked_text(found.proof(content), content)
     proofs = () if found.proof is None else (partial(proof_text, found.proof, content),)
     return Verification(
-        Answer.of(found.verdict), witness, found.reason, found.nodes or 0, proofs=proofs, of_reals=False
+        Answer.of(found.verdict),
+        witness,
+        found.reason,
+        found.nodes or 0,
+        proofs=proofs,
+        of_reals=False,
     )
 
 
 def _query(specification: Specification) -> Query:
-    """The property that every case's constraint Y_label <= Y_other can't be satisfied, in the one box of all cases."""
+    """The property that every case's constraint Y_label <= Y_other can't be satisfied, in the
+    one box of all cases.
+    """
     boxes, labels = {case.box for case in specification.cases}, set()
     for case in specification.cases:
         one = case.constraints[0] if len(case.constraints) == 1 else None
         terms = {} if one is None else {factor: index for index, factor in one.terms}
-        if one is None or one.bound or one.strict or set(terms) != {Fraction(1), Fraction(-1)} or len(one.terms) != 2:
-            raise Unsupported("of an integer network a disjunct must be one constraint (<= Y_i Y_j), for one label i")
+        if (
+            one is None
+            or one.bound
+            or one.strict
+            or set(terms) != {Fraction(1), Fraction(-1)}
+            or len(one.terms) != 2
+        ):
+            raise Unsupported(
+                "of an integer network a disjunct must be one constraint (<= Y_i Y_j), for one"
+                " label i"
+            )
         labels.add(terms[Fraction(1)])
     outputs = {index for case in specification.cases for index, _ in case.constraints[0].terms}
     if len(boxes) != 1 or len(labels) != 1 or outputs != set(range(specification.outputs)):
         raise Unsupported(
-            "of an integer network a property must say, in one box, that one output Y_i is greater than every other"
+            "of an integer network a property must say, in one box, that one output Y_i is greater"
+            " than every other"
         )
     (box,), (label,) = boxes, labels
     lower, upper = map(math.ceil, box.lower), map(math.floor, box.upper)

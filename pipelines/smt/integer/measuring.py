@@ -1,4 +1,6 @@
-"""Metrics of an integer network: exact verdicts, and whether it gives the class of the float network it came from."""
+"""Metrics of an integer network: exact verdicts, and whether it gives the class of the float
+network it came from.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,13 @@ from evalsuite import (
     open_onnx,
 )
 from pipelines.smt.integer.deciding import decide
-from pipelines.smt.integer.network import IntegerNetwork, Integers, Query, box_of_property, box_of_steps
+from pipelines.smt.integer.network import (
+    IntegerNetwork,
+    Integers,
+    Query,
+    box_of_property,
+    box_of_steps,
+)
 from pipelines.smt.integer.reading import read_integer_onnx, replayed
 from pipelines.smt.integer.search import attack
 from pipelines.smt.methods import LATE, Limits, Method, Settled, check_size
@@ -39,19 +47,21 @@ if TYPE_CHECKING:
     from pipelines.smt import Smt
 
 COUNTEREXAMPLES = "integer_counterexamples.json"
-# Nodes per second of the limit. A core makes about twice as many of 64 inputs and 16 neurons, so that on a usual
-# machine the count ends a query and not the clock.
+# Nodes per second of the limit. A core makes about twice as many of 64 inputs and 16 neurons, so
+# that on a usual machine the count ends a query and not the clock.
 _RATE = 300
 # Inputs that are compared: random ones of a box, and on a line.
 _SAMPLES, _ON_LINE = 4096, 512
 
 
 class SameClass(Method):
-    """Whether the class is the same for every real input of a box, which the integer network first rounds.
+    """Whether the class is the same for every real input of a box, which the integer network first
+    rounds.
 
-    It holds if both provably give the class of the box's middle throughout. Where the float network's class changes
-    in the box, both would have to change at the same inputs, which is not proven here: then it is violated, by a
-    float32 input with two classes (in float32, and in integers), or unknown. Of equal logits the first counts.
+    It holds if both provably give the class of the box's middle throughout. Where the float
+    network's class changes in the box, both would have to change at the same inputs, which is not
+    proven here: then it is violated, by a float32 input with two classes (in float32, and in
+    integers), or unknown. Of equal logits the first counts.
     """
 
     name = "float and integer"
@@ -60,7 +70,9 @@ class SameClass(Method):
         self.network, self.quantized, self.limits = network, quantized, limits
 
     def metrics(self, bench: Bench, radius: int, samples: int) -> list[Metric]:
-        """Verdicts and their shares, for boxes of `radius` steps of the input's grid around the first samples."""
+        """Verdicts and their shares, for boxes of `radius` steps of the input's grid around the
+        first samples.
+        """
         eps = radius * self.quantized.input.scale
         setting: Setting = {"eps": eps, "steps": radius, "method": self.name}
         settled = [self.settle(each, None) for each in bench.properties(eps, samples)]
@@ -70,22 +82,36 @@ class SameClass(Method):
             "class_undecided_fraction": (UNDECIDED, Direction.LOWER),
         }
         about = [
-            Metric("same_class", None, "verdict", Direction.NEUTRAL, setting, sample=sample, verdict=each.verdict,
-                   reason=each.reason) for sample, each in enumerate(settled)
-        ]  # fmt: skip
+            Metric(
+                "same_class",
+                None,
+                "verdict",
+                Direction.NEUTRAL,
+                setting,
+                sample=sample,
+                verdict=each.verdict,
+                reason=each.reason,
+            )
+            for sample, each in enumerate(settled)
+        ]
         return about + shares(settled, told, setting)
 
     def query(self, property_: Property, suspect: torch.Tensor | None, seconds: float) -> Settled:
         """Of real arithmetic on the float32 weights. No suspect is looked at.
 
         Raises:
-            Unsupported: the networks' inputs or logits differ in number, or the property is an L2 ball.
+            Unsupported: the networks' inputs or logits differ in number, or the property is an L2
+                ball.
         """
         if property_.center is not None:
-            raise Unsupported("equality of classes is decided on boxes, and this property is an L2 ball")
+            raise Unsupported(
+                "equality of classes is decided on boxes, and this property is an L2 ball"
+            )
         sizes = self.quantized.inputs, self.quantized.classes
         if sizes != (property_.lower.numel(), self.network.classes):
-            raise Unsupported(f"{sizes[0]} integer inputs and {sizes[1]} logits against another network")
+            raise Unsupported(
+                f"{sizes[0]} integer inputs and {sizes[1]} logits against another network"
+            )
         deadline = time.monotonic() + seconds
         both = _Both(self.network, self.quantized, property_)
         label = int(both.classes(both.middle[None])[0][0])
@@ -96,10 +122,15 @@ class SameClass(Method):
             return Settled(Verdict.VIOLATED, "two classes at a float32 input", counterexample=point)
         try:
             if not _float_class_proven(self.network, asked, deadline):
-                reason = f"bounds, without a search, do not prove the float network to give class {label}"
+                reason = (
+                    "bounds, without a search, do not prove the float network to give class"
+                    f" {label}"
+                )
                 return Settled(Verdict.UNKNOWN, f"{reason} in the whole box")
         except OutOfTimeError:
-            return Settled(Verdict.TIMEOUT, f"time limit of {seconds:.3g} s reached before any bound")
+            return Settled(
+                Verdict.TIMEOUT, f"time limit of {seconds:.3g} s reached before any bound"
+            )
         found = decide(self.quantized, query, seconds=max(deadline - time.monotonic(), 1e-3))
         if found.counterexample is None:
             return found
@@ -111,13 +142,17 @@ class SameClass(Method):
 
 
 def _float_class_proven(network: Network, asked: Property, deadline: float) -> bool:
-    """By exact bounds where all activations are ReLU, else by sound lines in float64; in real arithmetic."""
+    """By exact bounds where all activations are ReLU, else by sound lines in float64; in real
+    arithmetic.
+    """
     try:
         exact = read(network)
     except Unsupported:
         labels = torch.tensor([asked.label])
         try:
-            found = certify_swap(network.module, asked.lower[None], asked.upper[None], labels=labels)
+            found = certify_swap(
+                network.module, asked.lower[None], asked.upper[None], labels=labels
+            )
         except Unsupported:
             return False
         return bool(found.certified_before[0])
@@ -125,7 +160,9 @@ def _float_class_proven(network: Network, asked: Property, deadline: float) -> b
 
 
 class _Both:
-    """The two networks on float32 inputs of the box, whose ends are `lower` and `upper`, of the shape of an input."""
+    """The two networks on float32 inputs of the box, whose ends are `lower` and `upper`, of the
+    shape of an input.
+    """
 
     def __init__(self, network: Network, quantized: IntegerNetwork, box: Property) -> None:
         self.network, self.quantized, self.box = network, quantized, box
@@ -137,7 +174,9 @@ class _Both:
     def classes(self, points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The float network's and the integer network's, (points,) each."""
         integers = self.quantized.input.integers(points.flatten(1).numpy())
-        return self.network.module(points).argmax(1), torch.from_numpy(self.quantized.logits(integers).argmax(1))
+        return self.network.module(points).argmax(1), torch.from_numpy(
+            self.quantized.logits(integers).argmax(1)
+        )
 
     def differ(self, points: torch.Tensor) -> torch.Tensor:
         """At which of the points the networks give different classes, (points,) bool."""
@@ -146,13 +185,17 @@ class _Both:
 
     def real(self, integers: Integers) -> torch.Tensor | None:
         """A float32 input of the box that rounds to `integers`, or None."""
-        near = torch.from_numpy(self.quantized.input.real(integers)).float().reshape(self.lower.shape)
+        near = (
+            torch.from_numpy(self.quantized.input.real(integers)).float().reshape(self.lower.shape)
+        )
         point = near.clamp(self.lower, self.upper)
         back = self.quantized.input.integers(point.flatten().numpy())
         return point if self.box.contains(point) and np.array_equal(back, integers) else None
 
     def differing(self, asked: Property, query: Query, deadline: float) -> torch.Tensor | None:
-        """An input with two classes: random ones, then on the lines from the middle to inputs of another class."""
+        """An input with two classes: random ones, then on the lines from the middle to inputs of
+        another class.
+        """
         if bool((self.lower > self.upper).any()):
             return None
         shape, seed = self.lower.shape, self.box.sample
@@ -174,14 +217,17 @@ class _Both:
 
 
 def measure_integer(options: Smt, network: Network, bench: Bench, deadline: float) -> Outcome:
-    """Exact verdicts of the integer-only network; counterexamples and checked proofs go to the bench's folder.
+    """Exact verdicts of the integer-only network; counterexamples and checked proofs go to the
+    bench's folder.
 
-    A sample's class holds at a radius if its label's logit is the greatest for every integer input that lies within
-    so many steps of the grid around the sample's, clipped to the data's domain: a tie violates. Nothing is rounded on
-    the way. Every counterexample is run in ONNX Runtime on the file.
+    A sample's class holds at a radius if its label's logit is the greatest for every integer input
+    that lies within so many steps of the grid around the sample's, clipped to the data's domain: a
+    tie violates. Nothing is rounded on the way. Every counterexample is run in ONNX Runtime on the
+    file.
 
     Raises:
-        Unsupported: there is no ONNX file of integers throughout, or a node in it has no exact reading, by name.
+        Unsupported: there is no ONNX file of integers throughout, or a node in it has no exact
+            reading, by name.
         RuntimeError: ONNX Runtime gives a counterexample the label, which is a bug.
     """
     source = network.integer or network.deployed
@@ -190,13 +236,30 @@ def measure_integer(options: Smt, network: Network, bench: Bench, deadline: floa
     given = read_integer_onnx(content)
     check_size(options, given.inputs, given.neurons)
     if (given.inputs, given.classes) != (int(np.prod(network.input_shape)), network.classes):
-        raise Unsupported(f"the file has {given.inputs} inputs and {given.classes} logits, unlike the network")
-    evidence, limits = Evidence(bench.folder, lambda: content, deadline), Limits(options.integer_time_limit, deadline)
+        raise Unsupported(
+            f"the file has {given.inputs} inputs and {given.classes} logits, unlike the network"
+        )
+    evidence, limits = (
+        Evidence(bench.folder, lambda: content, deadline),
+        Limits(options.integer_time_limit, deadline),
+    )
     session, test = open_onnx(content), bench.data.test
     samples = range(min(options.samples, len(test)))
-    points = [(given.input.integers(test.inputs[i].numpy().ravel()), int(test.targets[i])) for i in samples]
-    right = [bool(given.margins(center[None], label)[0] > 0) for center, label in points]  # a tie is an error
-    metrics = [Metric("clean_accuracy", float(np.mean(right)), "fraction", Direction.HIGHER, {"method": "integer"})]
+    points = [
+        (given.input.integers(test.inputs[i].numpy().ravel()), int(test.targets[i]))
+        for i in samples
+    ]
+    # a tie is an error
+    right = [bool(given.margins(center[None], label)[0] > 0) for center, label in points]
+    metrics = [
+        Metric(
+            "clean_accuracy",
+            float(np.mean(right)),
+            "fraction",
+            Direction.HIGHER,
+            {"method": "integer"},
+        )
+    ]
     written: list[dict[str, Any]] = []
 
     def settled(sample: int, radius: int) -> Settled:
@@ -204,11 +267,20 @@ def measure_integer(options: Smt, network: Network, bench: Bench, deadline: floa
         if left <= 0:
             return LATE
         query = box_of_steps(given, *points[sample], radius, bench.data.domain)
-        return decide(given, query, seconds=left, seed=bench.seed, most_nodes=math.ceil(limits.seconds * _RATE))
+        return decide(
+            given,
+            query,
+            seconds=left,
+            seed=bench.seed,
+            most_nodes=math.ceil(limits.seconds * _RATE),
+        )
 
     for radius in options.steps:
         setting: Setting = {"eps": radius * given.input.scale, "steps": radius, "method": "integer"}
-        found = [evidence.check(f"steps-{radius}/sample-{sample}", settled(sample, radius)) for sample in samples]
+        found = [
+            evidence.check(f"steps-{radius}/sample-{sample}", settled(sample, radius))
+            for sample in samples
+        ]
         metrics += [*rows(samples, found, limits.seconds, setting), *evidence.metrics(setting)]
         if options.same_class:
             metrics += SameClass(network, given, limits).metrics(bench, radius, len(samples))
@@ -216,7 +288,9 @@ def measure_integer(options: Smt, network: Network, bench: Bench, deadline: floa
             if each.counterexample is not None:
                 label = points[sample][1]
                 about = {"sample": sample, "steps": radius, "eps": setting["eps"], "label": label}
-                written.append({**about, **_found(given, session, each.counterexample, sample, label)})
+                written.append(
+                    {**about, **_found(given, session, each.counterexample, sample, label)}
+                )
     path = bench.folder / COUNTEREXAMPLES
     path.write_text(json.dumps(written), encoding="utf-8")
     return Outcome(metrics, {"counterexamples": path})

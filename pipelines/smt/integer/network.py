@@ -1,4 +1,6 @@
-"""An integer network: integer affine layers, and after each a function of one integer per neuron."""
+"""An integer network: integer affine layers, and after each a function of one integer per
+neuron.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,12 @@ _APART = 2**33  # between the keys of two neurons, whose accumulators fit into 3
 
 
 class Hull(NamedTuple):
-    """The lines that bound a function on its arguments: y >= slope z + intercept ("below"), or <= ("above").
+    """The lines that bound a function on its arguments: y >= slope z + intercept ("below"), or <=
+    ("above").
 
-    They are the facets of the convex hull of its graph, with their right ends, in floats: guides, not bounds.
-    `slope_below` and `slope_above` are those of the facets over the middle of the arguments.
+    They are the facets of the convex hull of its graph, with their right ends, in floats: guides,
+    not bounds. `slope_below` and `slope_above` are those of the facets over the middle of the
+    arguments.
     """
 
     below: list[Facet]
@@ -57,7 +61,9 @@ def _facets(x: Floats, y: Floats) -> list[Facet]:
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """f(z) = values[i] for firsts[i] <= z <= lasts[i]; the runs are adjacent and ascending, neighbours differ."""
+    """f(z) = values[i] for firsts[i] <= z <= lasts[i]; the runs are adjacent and ascending,
+    neighbours differ.
+    """
 
     firsts: Integers
     lasts: Integers
@@ -91,11 +97,15 @@ class Runs:
         values, middle = np.repeat(self.values, 2).astype(float), (z[0] + z[-1]) / 2
         below = _facets(z, values)
         above = [(-slope, -intercept, end) for slope, intercept, end in _facets(z, -values)]
-        slopes = [next(slope for slope, _, end in lines if end >= middle) for lines in (below, above)]
+        slopes = [
+            next(slope for slope, _, end in lines if end >= middle) for lines in (below, above)
+        ]
         return Hull(below, above, *slopes)
 
     def within(self, lower: int, upper: int) -> Runs:
-        """The runs of the arguments in [lower, upper], an interval inside this one's own; remembered."""
+        """The runs of the arguments in [lower, upper], an interval inside this one's own;
+        remembered.
+        """
         if lower == self.lower and upper == self.upper:
             return self
         if (lower, upper) not in self._parts:
@@ -107,7 +117,8 @@ class Runs:
         return self._parts[lower, upper]
 
     def farthest(self, z: float, *, above: bool) -> int:
-        """The last argument of the run behind which to cut: where f is farthest from the facet over z.
+        """The last argument of the run behind which to cut: where f is farthest from the facet over
+        z.
 
         The function must not be constant.
         """
@@ -125,13 +136,16 @@ class Runs:
         return np.asarray(self.values[np.searchsorted(self.lasts, z)])
 
     def least(self, factors: Integers, slopes: Integers) -> Integers:
-        """min over z of factor f(z) - slope z, exactly, for each pair (rows,): a run's line is least at one end."""
+        """min over z of factor f(z) - slope z, exactly, for each pair (rows,): a run's line is
+        least at one end.
+        """
         ends = np.where(slopes[:, None] > 0, self.lasts, self.firsts)
         return np.asarray((factors[:, None] * self.values - slopes[:, None] * ends).min(1))
 
 
 def tabulate(function: Function, lower: Integers, upper: Integers) -> list[Runs]:
-    """The runs of every neuron's function on [lower, upper], each (neurons,): by computing it at each integer.
+    """The runs of every neuron's function on [lower, upper], each (neurons,): by computing it at
+    each integer.
 
     Raises:
         Unsupported: an interval holds more than 2^24 integers.
@@ -142,7 +156,9 @@ def tabulate(function: Function, lower: Integers, upper: Integers) -> list[Runs]
     found: list[list[tuple[Integers, Integers]]] = [[] for _ in lower]
     previous = None
     for start in range(0, length, _CHUNK):
-        arguments = np.minimum(lower + np.arange(start, min(start + _CHUNK, length))[:, None], upper)
+        arguments = np.minimum(
+            lower + np.arange(start, min(start + _CHUNK, length))[:, None], upper
+        )
         made = function(arguments)
         before = made[:1] - 1 if previous is None else previous  # the first argument starts a run
         changes = np.diff(made, axis=0, prepend=before) != 0
@@ -159,10 +175,11 @@ def tabulate(function: Function, lower: Integers, upper: Integers) -> list[Runs]
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """x -> f(weight x + bias): `weight` (neurons, inputs), `bias` (neurons,), int64, f a function for each neuron.
+    """x -> f(weight x + bias): `weight` (neurons, inputs), `bias` (neurons,), int64, f a function
+    for each neuron.
 
-    `runs` are these functions, tables of all arguments, the accumulators, that any input of the network gives; they fit
-    into 32 bits.
+    `runs` are these functions, tables of all arguments, the accumulators, that any input of the
+    network gives; they fit into 32 bits.
     """
 
     weight: Integers
@@ -177,12 +194,16 @@ class Layer:
 
     @cached_property
     def _table(self) -> tuple[Integers, Integers]:
-        """Of all neurons together, the last argument of each run, raised by the neuron, and its value."""
+        """Of all neurons together, the last argument of each run, raised by the neuron, and its
+        value.
+        """
         keys = [each.lasts + _APART * index for index, each in enumerate(self.runs)]
         return np.concatenate(keys), np.concatenate([each.values for each in self.runs])
 
     def accumulate(self, x: Integers) -> Integers:
-        """weight x + bias of (points, inputs), exactly: all sums are below 2^31, so float64 holds them."""
+        """weight x + bias of (points, inputs), exactly: all sums are below 2^31, so float64
+        holds them.
+        """
         made = x.astype(np.float64) @ self.weight.T.astype(np.float64)
         return np.asarray(made.astype(np.int64) + self.bias)
 
@@ -197,8 +218,12 @@ class Grid:
     high: int
 
     def integers(self, real: npt.ArrayLike) -> Integers:
-        """The grid's nearest integers, in float32; a tie goes to the even integer, the zero point added before."""
-        steps = np.asarray(real, dtype=np.float32) / np.float32(self.scale) + np.float32(self.zero_point)
+        """The grid's nearest integers, in float32; a tie goes to the even integer, the zero
+        point added before.
+        """
+        steps = np.asarray(real, dtype=np.float32) / np.float32(self.scale) + np.float32(
+            self.zero_point
+        )
         return np.asarray(np.clip(np.rint(steps), self.low, self.high).astype(np.int64))
 
     def real(self, integers: Integers) -> Floats:
@@ -208,7 +233,9 @@ class Grid:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IntegerNetwork:
-    """Layers in order; the last one makes the logits. Inputs are the integers of the grid `input`, flattened."""
+    """Layers in order; the last one makes the logits. Inputs are the integers of the grid
+    `input`, flattened.
+    """
 
     layers: tuple[Layer, ...]
     input: Grid
@@ -245,10 +272,11 @@ class IntegerNetwork:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Query:
-    """Whether, for all integer inputs lower <= x <= upper, each (inputs,), `label` has the greatest logit.
+    """Whether, for all integer inputs lower <= x <= upper, each (inputs,), `label` has the greatest
+    logit.
 
-    As in the rest of the suite it must be greater than every other: a tie violates. With `first_wins` a tie goes to
-    the class of the lower index, as argmax has it.
+    As in the rest of the suite it must be greater than every other: a tie violates. With
+    `first_wins` a tie goes to the class of the lower index, as argmax has it.
     """
 
     lower: Integers
@@ -260,7 +288,10 @@ class Query:
         if self.lower.shape != self.upper.shape or self.lower.ndim != 1:
             raise ValueError(f"a box of {self.lower.shape} and {self.upper.shape} integers")
         if (self.lower > self.upper).any():
-            raise ValueError(f"the box is empty: input {int(np.argmax(self.lower > self.upper))} has lower > upper")
+            raise ValueError(
+                f"the box is empty: input {int(np.argmax(self.lower > self.upper))} has lower >"
+                " upper"
+            )
 
     @property
     def points(self) -> int:
@@ -270,19 +301,27 @@ class Query:
     def check(self, network: IntegerNetwork) -> None:
         """Raises ValueError where label or box are not of this network."""
         if network.classes < 2:
-            raise ValueError("a network with one output is robust to everything: there is no other class")
+            raise ValueError(
+                "a network with one output is robust to everything: there is no other class"
+            )
         if not 0 <= self.label < network.classes:
             raise ValueError(f"label must be >= 0 and < {network.classes}, got {self.label}")
         if len(self.lower) != network.inputs:
-            raise ValueError(f"a box of {len(self.lower)} integers, for a network of {network.inputs} inputs")
+            raise ValueError(
+                f"a box of {len(self.lower)} integers, for a network of {network.inputs} inputs"
+            )
         grid = network.input
         outside = np.flatnonzero((self.lower < grid.low) | (self.upper > grid.high))
         if len(outside):
             ends = f"[{self.lower[outside[0]]}, {self.upper[outside[0]]}]"
-            raise ValueError(f"input {outside[0]}: {ends} is not within the grid's [{grid.low}, {grid.high}]")
+            raise ValueError(
+                f"input {outside[0]}: {ends} is not within the grid's [{grid.low}, {grid.high}]"
+            )
 
     def needed(self, other: int) -> int:
-        """The least difference of logits, the label's minus that of class `other`, that keeps the class."""
+        """The least difference of logits, the label's minus that of class `other`, that keeps
+        the class.
+        """
         return 0 if self.first_wins and self.label < other else 1
 
     def violated_by(self, network: IntegerNetwork, points: Integers) -> Integers:
@@ -312,7 +351,8 @@ class Query:
 def box_of_steps(
     network: IntegerNetwork, center: Integers, label: int, steps: int, domain: tuple[float, float]
 ) -> Query:
-    """All inputs within `steps` of the integer input `center`, and within the integers of the domain.
+    """All inputs within `steps` of the integer input `center`, and within the integers of the
+    domain.
 
     Raises:
         ValueError: steps < 0, or the center lies outside of the domain.
@@ -324,13 +364,18 @@ def box_of_steps(
     return Query(lower, upper, label)
 
 
-def box_of_property(network: IntegerNetwork, property_: Property, *, first_wins: bool = False) -> Query:
-    """All integer inputs to which some real input of the box is rounded: rounding is monotone, so they are a box.
+def box_of_property(
+    network: IntegerNetwork, property_: Property, *, first_wins: bool = False
+) -> Query:
+    """All integer inputs to which some real input of the box is rounded: rounding is monotone, so
+    they are a box.
 
     Raises:
         ValueError: the property is of an L2 ball.
     """
     if property_.center is not None:
         raise ValueError("an L2 ball is no box of integers")
-    lower, upper = (network.input.integers(each.numpy().ravel()) for each in (property_.lower, property_.upper))
+    lower, upper = (
+        network.input.integers(each.numpy().ravel()) for each in (property_.lower, property_.upper)
+    )
     return Query(lower, upper, property_.label, first_wins)

@@ -1,8 +1,10 @@
-"""An integer network from an ONNX file without floats, as `quantize` writes it: a chain of integer matrix products.
+"""An integer network from an ONNX file without floats, as `quantize` writes it: a chain of integer
+matrix products.
 
-Between two products every node acts on single integers, in the type that the file states, modulo 2^bits. Whatever a
-file builds of them (a requantization in any rounding mode, a table, a polynomial) is a function of one integer, and is
-tabulated by ONNX's own reference: nothing here knows what a requantization is.
+Between two products every node acts on single integers, in the type that the file states, modulo
+2^bits. Whatever a file builds of them (a requantization in any rounding mode, a table, a
+polynomial) is a function of one integer, and is tabulated by ONNX's own reference: nothing here
+knows what a requantization is.
 """
 
 from __future__ import annotations
@@ -23,16 +25,30 @@ from pipelines.smt.integer.network import Function, Grid, IntegerNetwork, Intege
 
 _ACCUMULATOR_BITS = 32
 _COMPARED = 32
-_ELEMENTWISE = {"Add", "Sub", "Mul", "Max", "Min", "BitwiseAnd", "BitShift", "Clip", "Gather", "Cast", "Identity"}
+_ELEMENTWISE = {
+    "Add",
+    "Sub",
+    "Mul",
+    "Max",
+    "Min",
+    "BitwiseAnd",
+    "BitShift",
+    "Clip",
+    "Gather",
+    "Cast",
+    "Identity",
+}
 
 
 def read_integer_onnx(source: Path | bytes) -> IntegerNetwork:
     """The network of an ONNX file whose tensors are integers, dense layers one after the other.
 
-    The input is one tensor (batch, *shape) of 8-bit integers; the file's metadata gives its scale and zero point.
+    The input is one tensor (batch, *shape) of 8-bit integers; the file's metadata gives its scale
+    and zero point.
 
     Raises:
-        Unsupported: a node has another form, by name; or the file holds floats, as one with QuantizeLinear does.
+        Unsupported: a node has another form, by name; or the file holds floats, as one with
+            QuantizeLinear does.
         ValueError: the file cannot be read.
     """
     content = source if isinstance(source, bytes) else source.read_bytes()
@@ -56,55 +72,84 @@ def _compare(network: IntegerNetwork, content: bytes) -> None:
         session = open_onnx(content)
         found = [replayed(session, network, each) for each in points]
     except Exception as error:  # of ONNX Runtime, which documents none
-        raise Unsupported(f"ONNX Runtime does not run the file: {' '.join(str(error).split())[:300]}") from error
+        raise Unsupported(
+            f"ONNX Runtime does not run the file: {' '.join(str(error).split())[:300]}"
+        ) from error
     for computed, expected in zip(found, network.logits(points), strict=True):
         if not np.array_equal(computed, expected):
-            raise Unsupported(f"ONNX Runtime computes {computed[:8]}, and the file's nodes {expected[:8]}")
+            raise Unsupported(
+                f"ONNX Runtime computes {computed[:8]}, and the file's nodes {expected[:8]}"
+            )
 
 
 def replayed(session: InferenceSession, network: IntegerNetwork, point: Integers) -> Integers:
     """The logits, (classes,), that ONNX Runtime gives integers, (inputs,)."""
     given = torch.from_numpy(point).to(torch.uint8 if network.input.low == 0 else torch.int8)
-    return run_onnx(session, given.reshape(1, *network.input_shape)).numpy().astype(np.int64).ravel()
+    return (
+        run_onnx(session, given.reshape(1, *network.input_shape)).numpy().astype(np.int64).ravel()
+    )
 
 
 def _refuse_floats(model: onnx.ModelProto) -> None:
     if model.functions:
         raise Unsupported(f"the file defines functions of its own, as {model.functions[0].name!r}")
-    floating = {"QuantizeLinear", "DequantizeLinear", "QLinearMatMul", "QLinearConv", "DynamicQuantizeLinear"}
+    floating = {
+        "QuantizeLinear",
+        "DequantizeLinear",
+        "QLinearMatMul",
+        "QLinearConv",
+        "DynamicQuantizeLinear",
+    }
     for node in model.graph.node:
         if node.domain not in ("", "ai.onnx"):
-            raise Unsupported(f"node {node.name!r} is {node.domain}.{node.op_type}: only ONNX's own operators are read")
+            raise Unsupported(
+                f"node {node.name!r} is {node.domain}.{node.op_type}: only ONNX's own operators are"
+                " read"
+            )
         if node.op_type in floating:
             raise Unsupported(
-                f"node {node.name!r} ({node.op_type}) rescales in floats, whose rounding depends on the kernel that"
-                " ONNX Runtime chooses; only a network of integers throughout is verified exactly"
+                f"node {node.name!r} ({node.op_type}) rescales in floats, whose rounding depends on"
+                " the kernel that ONNX Runtime chooses; only a network of integers throughout is"
+                " verified exactly"
             )
     for tensor in model.graph.initializer:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             raise Unsupported(f"constant {tensor.name!r} lies outside the file")
         if np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type)).kind not in "iub":
-            raise Unsupported(f"constant {tensor.name!r} holds {onnx.TensorProto.DataType.Name(tensor.data_type)}")
+            raise Unsupported(
+                f"constant {tensor.name!r} holds {onnx.TensorProto.DataType.Name(tensor.data_type)}"
+            )
 
 
 class _Reader:
-    """Follows the nodes; `source` is the tensor that the elementwise nodes since the last layer compute on."""
+    """Follows the nodes; `source` is the tensor that the elementwise nodes since the last layer
+    compute on.
+    """
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.model, graph = model, model.graph
         self.layers, self.between = list[Layer](), list[onnx.NodeProto]()
-        self.constants: dict[str, Any] = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
+        self.constants: dict[str, Any] = {
+            each.name: numpy_helper.to_array(each) for each in graph.initializer
+        }
         inputs = [each for each in graph.input if each.name not in self.constants]
         if len(inputs) != 1 or len(graph.output) != 1:
-            raise Unsupported(f"{len(inputs)} inputs and {len(graph.output)} outputs; there must be one of each")
+            raise Unsupported(
+                f"{len(inputs)} inputs and {len(graph.output)} outputs; there must be one of each"
+            )
         (given,) = inputs
         shape = tuple(each.dim_value for each in given.type.tensor_type.shape.dim)[1:]
         kind = np.dtype(helper.tensor_dtype_to_np_dtype(given.type.tensor_type.elem_type))
         if kind not in (np.uint8, np.int8) or not shape or min(shape) < 1:
-            raise Unsupported(f"the input holds {kind} of shape {shape}, not 8-bit integers of a known shape")
+            raise Unsupported(
+                f"the input holds {kind} of shape {shape}, not 8-bit integers of a known shape"
+            )
         limits, size = np.iinfo(kind), int(np.prod(shape))
         self.shape, self.low, self.high = shape, int(limits.min), int(limits.max)
-        self.lower, self.upper = np.full(size, self.low, np.int64), np.full(size, self.high, np.int64)
+        self.lower, self.upper = (
+            np.full(size, self.low, np.int64),
+            np.full(size, self.high, np.int64),
+        )
         self.source, self.flat, self.current = given.name, len(shape) == 1, {given.name}
         self.pending: tuple[str, Integers, Integers] | None = None
 
@@ -115,38 +160,63 @@ class _Reader:
         self._close(self.model.graph.output[0].name)
         said = {each.key: each.value for each in self.model.metadata_props}
         try:
-            grid = Grid(float(said["input_scale"]), int(said["input_zero_point"]), self.low, self.high)
+            grid = Grid(
+                float(said["input_scale"]), int(said["input_zero_point"]), self.low, self.high
+            )
         except (KeyError, ValueError) as error:
-            raise Unsupported("the file's metadata does not say the input's scale and zero point") from error
+            raise Unsupported(
+                "the file's metadata does not say the input's scale and zero point"
+            ) from error
         if not (np.isfinite(grid.scale) and grid.scale > 0):
             raise Unsupported(f"the input's scale is {grid.scale}")
         return IntegerNetwork(tuple(self.layers), grid, self.shape)
 
     def _take(self, node: onnx.NodeProto) -> None:
-        if node.op_type in ("Flatten", "Reshape") and self.pending is None and self.source == node.input[0]:
+        if (
+            node.op_type in ("Flatten", "Reshape")
+            and self.pending is None
+            and self.source == node.input[0]
+        ):
             self._flatten(node)
         elif node.op_type == "MatMulInteger":
             self._product(node)
         elif node.op_type in _ELEMENTWISE:
             computed = [name for name in node.input if name and name not in self.constants]
             if not computed or not self.current.issuperset(computed):
-                raise Unsupported(f"node {node.name!r} ({node.op_type}) joins results of different layers")
+                raise Unsupported(
+                    f"node {node.name!r} ({node.op_type}) joins results of different layers"
+                )
             self._check(node)
             self.between.append(node)
             self.current.add(node.output[0])
         else:
-            raise Unsupported(f"node {node.name!r}: {node.op_type} is not a dense layer nor acts on single integers")
+            raise Unsupported(
+                f"node {node.name!r}: {node.op_type} is not a dense layer nor acts on single"
+                " integers"
+            )
 
     def _check(self, node: onnx.NodeProto) -> None:
         """Raise Unsupported where the node has no exact meaning on single integers."""
-        said, constants = _attributes(node), [self.constants.get(name) for name in (*node.input, "")]
-        if node.op_type == "Cast" and np.dtype(helper.tensor_dtype_to_np_dtype(said["to"])).kind not in "iu":
-            raise Unsupported(f"node {node.name!r} casts to floats: an integer network holds integers only")
+        said, constants = (
+            _attributes(node),
+            [self.constants.get(name) for name in (*node.input, "")],
+        )
+        if (
+            node.op_type == "Cast"
+            and np.dtype(helper.tensor_dtype_to_np_dtype(said["to"])).kind not in "iu"
+        ):
+            raise Unsupported(
+                f"node {node.name!r} casts to floats: an integer network holds integers only"
+            )
         table, places = constants[:2]
-        if node.op_type == "Gather" and (said.get("axis", 0) != 0 or table is None or table.ndim != 1):
+        if node.op_type == "Gather" and (
+            said.get("axis", 0) != 0 or table is None or table.ndim != 1
+        ):
             raise Unsupported(f"node {node.name!r}: a table is a constant of one dimension")
         if node.op_type == "BitShift" and (places is None or (places >= 8 * places.itemsize).any()):
-            raise Unsupported(f"node {node.name!r} shifts by other than constants, or beyond its bits")
+            raise Unsupported(
+                f"node {node.name!r} shifts by other than constants, or beyond its bits"
+            )
 
     def _flatten(self, node: onnx.NodeProto) -> None:
         if node.op_type == "Flatten" and _attributes(node).get("axis", 1) != 1:
@@ -154,21 +224,29 @@ class _Reader:
         if node.op_type == "Reshape":
             target = self.constants.get(node.input[1])
             if target is None or len(target) != 2 or target[1] not in (-1, len(self.lower)):
-                raise Unsupported(f"node {node.name!r} reshapes to something else than (batch, features)")
+                raise Unsupported(
+                    f"node {node.name!r} reshapes to something else than (batch, features)"
+                )
         self.source, self.flat = node.output[0], True
         self.current = {self.source}
 
     def _product(self, node: onnx.NodeProto) -> None:
         data, matrix, *zeros = node.input
         if not self.flat or data not in self.current:
-            raise Unsupported(f"node {node.name!r} does not take the result of the layer before it as a vector")
+            raise Unsupported(
+                f"node {node.name!r} does not take the result of the layer before it as a vector"
+            )
         if any(name and name not in self.constants for name in (matrix, *zeros)):
-            raise Unsupported(f"node {node.name!r} has weights or zero points that are no constants")
+            raise Unsupported(
+                f"node {node.name!r} has weights or zero points that are no constants"
+            )
         self._close(data)
         zero, offset = [*(self._constant(name) for name in zeros), np.int64(0), np.int64(0)][:2]
         weight = (self.constants[matrix].astype(np.int64) - offset).T
         if zero.size != 1 or weight.ndim != 2 or weight.shape[1] != len(self.lower):
-            raise Unsupported(f"node {node.name!r} multiplies {len(self.lower)} numbers by {weight.shape}")
+            raise Unsupported(
+                f"node {node.name!r} multiplies {len(self.lower)} numbers by {weight.shape}"
+            )
         weight = np.ascontiguousarray(weight)
         self.pending = node.name or node.output[0], weight, -int(zero.ravel()[0]) * weight.sum(1)
         self.source = node.output[0]
@@ -178,7 +256,9 @@ class _Reader:
         return self.constants[name].astype(np.int64) if name else np.int64(0)
 
     def _close(self, result: str) -> None:
-        """End the layer that began with the last product; its function's result is the tensor `result`."""
+        """End the layer that began with the last product; its function's result is the tensor
+        `result`.
+        """
         if self.pending is None:
             if result != self.source or self.between:
                 raise Unsupported("the input is computed on before the first layer")
@@ -202,7 +282,9 @@ class _Reader:
         given, made = ([onnx.ValueInfoProto(name=each)] for each in (source, result))
         held = [each for each in self.model.graph.initializer if each.name in taken]
         graph = helper.make_graph(self.between, "between", given, made, held)
-        evaluator = ReferenceEvaluator(helper.make_model(graph, opset_imports=self.model.opset_import))
+        evaluator = ReferenceEvaluator(
+            helper.make_model(graph, opset_imports=self.model.opset_import)
+        )
 
         def function(sums: Integers) -> Integers:
             try:
@@ -210,7 +292,9 @@ class _Reader:
                     (found,) = evaluator.run(None, {source: sums.astype(np.int32)})
                 return np.asarray(np.broadcast_to(found, sums.shape).astype(np.int64))
             except Exception as error:  # of ONNX's reference, which documents none
-                raise Unsupported(f"the reference does not compute what follows {source!r}: {error}") from error
+                raise Unsupported(
+                    f"the reference does not compute what follows {source!r}: {error}"
+                ) from error
 
         return function
 

@@ -1,4 +1,6 @@
-"""Branch and bound on neurons' intervals and inputs: the bounds are exact, linear programs only say where to look."""
+"""Branch and bound on neurons' intervals and inputs: the bounds are exact, linear programs only
+say where to look.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,16 @@ from itertools import count
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.smt.integer.bounds import BITS, Guide, HullProgram, Region, TooWide, Tree, least_values, margin_rows
+from pipelines.smt.integer.bounds import (
+    BITS,
+    Guide,
+    HullProgram,
+    Region,
+    TooWide,
+    Tree,
+    least_values,
+    margin_rows,
+)
 from pipelines.smt.integer.network import IntegerNetwork, Integers, Query
 from pipelines.smt.search.exploring import Finding, Limits
 
@@ -27,10 +38,14 @@ _GREATEST_GAIN = 2**BITS
 _FEW = 1024  # parts of so few inputs are evaluated rather than bounded
 
 
-def attack(network: IntegerNetwork, query: Query, *, seed: int, deadline: float = math.inf) -> Integers | None:
-    """A point (inputs,) of the box with another class, or None, which proves nothing; nothing new after `deadline`.
+def attack(
+    network: IntegerNetwork, query: Query, *, seed: int, deadline: float = math.inf
+) -> Integers | None:
+    """A point (inputs,) of the box with another class, or None, which proves nothing; nothing new
+    after `deadline`.
 
-    It starts at the middle and at random points, and takes each other class in turn, the nearest first.
+    It starts at the middle and at random points, and takes each other class in turn, the nearest
+    first.
     """
     generator = np.random.default_rng(seed)
     middle = (query.lower + query.upper) // 2
@@ -57,7 +72,9 @@ def first_violation(network: IntegerNetwork, query: Query, points: Integers) -> 
 def descend(
     network: IntegerNetwork, query: Query, other: int, start: Integers, deadline: float = math.inf
 ) -> Integers | None:
-    """From `start` towards inputs whose logit of class `other` is greatest; a point of another class, or None."""
+    """From `start` towards inputs whose logit of class `other` is greatest; a point of another
+    class, or None.
+    """
     x, best = start, float(_smooth_margins(network, start[None], query.label)[0, other])
     free = np.flatnonzero(query.lower < query.upper)
     at = np.arange(len(free))
@@ -75,9 +92,12 @@ def descend(
             better = np.where(lower <= upper, at, len(free) + at)[np.minimum(lower, upper) < best]
             leap = x + (moves[better] - x).sum(0)
             moves = np.concatenate([leap[None], moves])
-            margins = np.append(_smooth_margins(network, leap[None], query.label)[:, other], margins)
+            margins = np.append(
+                _smooth_margins(network, leap[None], query.label)[:, other], margins
+            )
         chosen = int(margins.argmin())
-        # Plateaus of the rounded network are sloped by interpolation: what does not gain is at an end.
+        # Plateaus of the rounded network are sloped by interpolation: what does not gain is at an
+        # end.
         if not margins[chosen] < best:
             return None
         x, best = moves[chosen], float(margins[chosen])
@@ -88,19 +108,27 @@ def descend(
     return None
 
 
-def _smooth_margins(network: IntegerNetwork, points: Integers, label: int) -> npt.NDArray[np.float64]:
-    """The label's logit minus each, (points, classes), the last rounding replaced by interpolation."""
+def _smooth_margins(
+    network: IntegerNetwork, points: Integers, label: int
+) -> npt.NDArray[np.float64]:
+    """The label's logit minus each, (points, classes), the last rounding replaced by
+    interpolation.
+    """
     *hidden, last = network.layers
     for layer in hidden:
         points = layer(points)
     pairs = zip(last.accumulate(points).T, last.runs, strict=True)
-    logits = np.stack([np.interp(sums, (f.firsts + f.lasts) / 2, f.values) for sums, f in pairs], axis=1)
+    logits = np.stack(
+        [np.interp(sums, (f.firsts + f.lasts) / 2, f.values) for sums, f in pairs], axis=1
+    )
     return np.asarray(logits[:, [label]] - logits)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Node:
-    """A region, an exact bound of the row times 2^BITS, the program's solution, and the proof as far as it is known."""
+    """A region, an exact bound of the row times 2^BITS, the program's solution, and the proof as
+    far as it is known.
+    """
 
     region: Region
     bound: int
@@ -116,7 +144,8 @@ class _Node:
 class Search:
     """Whether the label keeps its margin over class `other` in the region, the box's.
 
-    Worst region first. Regions that are proven are dropped; others are split where that raises the bounds most.
+    Worst region first. Regions that are proven are dropped; others are split where that raises the
+    bounds most.
 
     Args:
         network: whose class is asked for.
@@ -128,7 +157,13 @@ class Search:
     """
 
     def __init__(
-        self, network: IntegerNetwork, query: Query, region: Region, other: int, least: int, limits: Limits
+        self,
+        network: IntegerNetwork,
+        query: Query,
+        region: Region,
+        other: int,
+        least: int,
+        limits: Limits,
     ) -> None:
         self._network, self._limits, self._query, self._other = network, limits, query, other
         self._row = margin_rows(network.classes, query.label, [other])
@@ -136,13 +171,16 @@ class Search:
         self._generator, self._seeks = np.random.default_rng(other), count()
         self._program = HullProgram(network.layers, region, self._row[0])
         self._root = self._node(region, None)
-        self.tree = self._root.tree  # the proof where it holds: the splits, and what proves each part
+        # the proof where it holds: the splits, and what proves each part
+        self.tree = self._root.tree
         self.counterexample: Integers | None = None
 
     def run(self) -> Finding:
         """Split until every part is proven, a counterexample is found, or a limit is reached."""
         known, order = self.least, count()
-        queue = [(self._root.bound, next(order), self._root)] if self._root.least < self._needed else []
+        queue = (
+            [(self._root.bound, next(order), self._root)] if self._root.least < self._needed else []
+        )
         while queue:
             node = queue[0][2]
             self.least = max(known, node.least)
@@ -164,7 +202,9 @@ class Search:
         return Finding.POSITIVE
 
     def _enumerated(self, box: Query) -> Integers | None:
-        """An input of the part without the margin that is needed, which violates the query; None if all have it."""
+        """An input of the part without the margin that is needed, which violates the query; None
+        if all have it.
+        """
         points = box.all_points()
         logits = self._network.logits(points)
         low = np.flatnonzero(logits[:, box.label] - logits[:, self._other] < self._needed)
@@ -175,7 +215,11 @@ class Search:
         floors = np.floor(solution.inputs + 1e-9)
         chance = self._generator.random((_ROUNDINGS, len(floors))) < solution.inputs - floors
         nearest = np.rint(solution.inputs)[None]
-        points = np.concatenate([nearest, floors + chance]).clip(self._query.lower, self._query.upper).astype(np.int64)
+        points = (
+            np.concatenate([nearest, floors + chance])
+            .clip(self._query.lower, self._query.upper)
+            .astype(np.int64)
+        )
         found = first_violation(self._network, self._query, points)
         if found is None and next(self._seeks) % _DEAR == 0:
             found = descend(self._network, self._query, self._other, points[0])
@@ -196,7 +240,9 @@ class Search:
         return node
 
     def _children(self, node: _Node) -> list[_Node]:
-        """Two parts that together hold every input of the node: of the most promising splits the best one."""
+        """Two parts that together hold every input of the node: of the most promising splits the
+        best one.
+        """
         best, split, part = list[_Node](), Tree(), node.region
         for depth, neuron, cut in self._candidates(node)[:_TRIED]:
             runs = part.runs[depth][neuron]
@@ -218,20 +264,27 @@ class Search:
     def _candidates(self, node: _Node) -> list[tuple[int, int, int]]:
         """Layer, neuron, and the accumulator behind which to split, the most promising first.
 
-        The gap between an output of the program and the network's, times how much a step of it changes the margin by
-        the program's prices. An output that is right may still be one of several: those come behind.
+        The gap between an output of the program and the network's, times how much a step of it
+        changes the margin by the program's prices. An output that is right may still be one of
+        several: those come behind.
         """
         found, solution = list[tuple[float, tuple[int, int, int]]](), node.solution
         if solution is None:
             return []
         effects = typical = np.abs(self._row[0].astype(float) / 2.0**BITS)
         for depth in reversed(range(len(self._network.layers))):
-            layer, sums, outputs = self._network.layers[depth], solution.sums[depth], solution.outputs[depth]
+            layer, sums, outputs = (
+                self._network.layers[depth],
+                solution.sums[depth],
+                solution.outputs[depth],
+            )
             for neuron in np.flatnonzero(~np.isnan(sums)).tolist():
                 runs = node.region.runs[depth][neuron]
                 if not runs.constant:
                     z = min(max(float(sums[neuron]), runs.lower), runs.upper)
-                    gaps = outputs[neuron] - runs.at([int(np.floor(z)), min(int(np.floor(z)) + 1, runs.upper)])
+                    gaps = outputs[neuron] - runs.at(
+                        [int(np.floor(z)), min(int(np.floor(z)) + 1, runs.upper)]
+                    )
                     gap = float(gaps[np.argmin(np.abs(gaps))])
                     score = (effects[neuron] + _DOUBT * typical[neuron]) * (abs(gap) + _DOUBT)
                     found.append((score, (depth, neuron, runs.farthest(z, above=gap > 0))))
@@ -256,6 +309,8 @@ class Search:
 
 
 def _gain(node: _Node, children: list[_Node]) -> float:
-    """How much a split raises the bounds: the product of both, so that neither child is left as it was."""
+    """How much a split raises the bounds: the product of both, so that neither child is left as
+    it was.
+    """
     raised = [min(each.bound - node.bound, _GREATEST_GAIN) / 2.0**BITS for each in children]
     return float((raised[0] + _NEGLIGIBLE) * (raised[1] + _NEGLIGIBLE))

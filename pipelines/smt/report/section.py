@@ -1,4 +1,6 @@
-"""The report's section on exact verification, with its figure: verified accuracy by radius, questions over time."""
+"""The report's section on exact verification, with its figure: verified accuracy by radius,
+questions over time.
+"""
 
 from __future__ import annotations
 
@@ -80,22 +82,34 @@ def _part(run: Run) -> Part:
         grids += [agreement_grid(agreement)] if agreement else []
     findings = [overall(tables), *(finding(table, found, agreements) for table in tables)]
     drawings = [drawing for table in tables for drawing in exact_figures(table)]
-    return Part.of(findings, grids, (), drawings, rule=NOTES["rule"] if tables else "", tables=tables)
+    return Part.of(
+        findings, grids, (), drawings, rule=NOTES["rule"] if tables else "", tables=tables
+    )
 
 
 def _over_radii(metric: str) -> Measure:
     """The mean over all radii of the first step on networks as trained, and each radius."""
 
     def measure(run: Run, workload: str, variant: str) -> Evidence | None:
-        table = next((each for each in run.once(exact_tables)
-                      if each.workload == workload and not each.after and each.method != AGREEMENT), None)  # fmt: skip
+        table = next(
+            (
+                each
+                for each in run.once(exact_tables)
+                if each.workload == workload and not each.after and each.method != AGREEMENT
+            ),
+            None,
+        )
         if table is None:
             return None
         names = (variant, run.baseline)
         lacking = next((name for name in names if not table.over_radii(name, metric)), "")
         reason = f"{lacking}: {table.reason(lacking, metric)}" if lacking else ""
         family = [
-            _contrast(table.radius(at), table.ends(variant, metric, at), table.ends(run.baseline, metric, at))
+            _contrast(
+                table.radius(at),
+                table.ends(variant, metric, at),
+                table.ends(run.baseline, metric, at),
+            )
             for at in table.radii
         ]
         own_means, other_means = (table.mean_ends(name, metric) for name in names)
@@ -112,11 +126,20 @@ def _contrast(label: str, own: _Ends, other: _Ends, reason: str = "") -> Contras
     """Of numbers between two ends; of numbers alone, where nothing was left open."""
     if own[0] == own[1] and other[0] == other[1]:
         return Contrast(label, own[0], other[0], reason, 1.0)
-    return Contrast(f"{label}, open questions counted both ways", own[0], other[0], reason, 1.0, own[1], other[1])
+    return Contrast(
+        f"{label}, open questions counted both ways",
+        own[0],
+        other[0],
+        reason,
+        1.0,
+        own[1],
+        other[1],
+    )
 
 
 def _bracketed(compared: pd.DataFrame) -> pd.Series[bool]:
-    """Lines of one end of a distance or share, and of radii in grid steps: their tables have both ends, and the steps.
+    """Lines of one end of a distance or share, and of radii in grid steps: their tables have both
+    ends, and the steps.
 
     The ε of grid steps are each network's own, so equal ones pair nothing.
     """
@@ -130,7 +153,8 @@ def _bracketed(compared: pd.DataFrame) -> pd.Series[bool]:
 
 
 def exact_figures(table: ExactTable) -> list[Drawing]:
-    """Verified accuracy over the radius beside the questions decided over time; a panel without data is left out.
+    """Verified accuracy over the radius beside the questions decided over time; a panel without
+    data is left out.
 
     There is none at all where there are not two radii and single questions were not timed.
     """
@@ -140,9 +164,13 @@ def exact_figures(table: ExactTable) -> list[Drawing]:
         return []
     told = []
     if _accuracies in shown:
-        bounds = any(table.values(each, BOUNDS, at) for each in table.variants for at in table.radii)
+        bounds = any(
+            table.values(each, BOUNDS, at) for each in table.variants for at in table.radii
+        )
         left = any(table.counted(each).open for each in table.variants)
-        told.append(NOTES["accuracy panel"] + NOTES["by bounds"] * bounds + NOTES["not violated"] * left)
+        told.append(
+            NOTES["accuracy panel"] + NOTES["by bounds"] * bounds + NOTES["not violated"] * left
+        )
         told += ["The radius is on a log scale"] if is_geometric(table.radii) else []
     caption = ". ".join(told + [NOTES["time panel"]] * (_cactus in shown)) + "."
 
@@ -152,7 +180,9 @@ def exact_figures(table: ExactTable) -> list[Drawing]:
                 panel(axes, table, looks(variants))
         return Drawing(name, title, caption, f"{title}; the numbers are in the tables.", figure.svg)
 
-    return drawings_by_group(draw, table.variants, f"exact-{table.name}", f"Exact verification, {table.label}")
+    return drawings_by_group(
+        draw, table.variants, f"exact-{table.name}", f"Exact verification, {table.label}"
+    )
 
 
 def curve_points(times: Sequence[tuple[float, bool]]) -> tuple[list[int], list[float]]:
@@ -170,18 +200,44 @@ def _cactus(axes: Any, table: ExactTable, known: Mapping[str, Look]) -> None:
         if not counts:
             continue
         axes.plot(counts, seconds, color=look.colour, linewidth=1.2)
-        axes.plot(counts[-1:], seconds[-1:], color=look.colour, marker=look.marker, markersize=4.5, linestyle="none")
+        axes.plot(
+            counts[-1:],
+            seconds[-1:],
+            color=look.colour,
+            marker=look.marker,
+            markersize=4.5,
+            linestyle="none",
+        )
     asked = max(len(times) for times in table.times.values())
     axes.axvline(asked, color=MUTED_COLOUR, linewidth=0.7, linestyle=(0, (1, 2)))
-    axes.annotate("all asked", (asked, 0), xycoords=("data", "axes fraction"), xytext=(-3, 3), fontsize=7,
-                  textcoords="offset points", ha="right", va="bottom", color=MUTED_COLOUR, rotation=90)  # fmt: skip
+    axes.annotate(
+        "all asked",
+        (asked, 0),
+        xycoords=("data", "axes fraction"),
+        xytext=(-3, 3),
+        fontsize=7,
+        textcoords="offset points",
+        ha="right",
+        va="bottom",
+        color=MUTED_COLOUR,
+        rotation=90,
+    )
     if table.limit is not None:
         axes.axhline(table.limit, color=MUTED_COLOUR, linewidth=0.7, linestyle=(0, (3, 2)))
-        axes.annotate(f"limit {table.limit:g} s", (0, table.limit), xycoords=("axes fraction", "data"), xytext=(3, 2),
-                      textcoords="offset points", fontsize=7, color=MUTED_COLOUR)  # fmt: skip
+        axes.annotate(
+            f"limit {table.limit:g} s",
+            (0, table.limit),
+            xycoords=("axes fraction", "data"),
+            xytext=(3, 2),
+            textcoords="offset points",
+            fontsize=7,
+            color=MUTED_COLOUR,
+        )
     axes.set_xlim(0, asked * 1.02)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-    log_heights(axes, lambda value: f"{value:g}" if value >= 0.01 else power_text(value), numticks=8)
+    log_heights(
+        axes, lambda value: f"{value:g}" if value >= 0.01 else power_text(value), numticks=8
+    )
     axes.grid(axis="y")
     axes.set_xlabel("questions decided")
     axes.set_ylabel("seconds")
@@ -191,14 +247,27 @@ def _accuracies(axes: Any, table: ExactTable, known: Mapping[str, Look]) -> None
     for (variant, look), place in zip(known.items(), shifts(len(known), len(known)), strict=True):
         across = shifted_radius(table.radii, place / 18)
 
-        def course(metric: str, variant: str = variant, across: Callable[[float], float] = across) -> Points:
-            values = {each: list(table.values(variant, metric, each).values()) for each in table.radii}
-            return [(across(each), mean_interval(own, magnitude=1.0)) for each, own in values.items() if own]
+        def course(
+            metric: str, variant: str = variant, across: Callable[[float], float] = across
+        ) -> Points:
+            values = {
+                each: list(table.values(variant, metric, each).values()) for each in table.radii
+            }
+            return [
+                (across(each), mean_interval(own, magnitude=1.0))
+                for each, own in values.items()
+                if own
+            ]
 
         for metric, dash, gap in ((BOUNDS, 3.0, 2.0), (UPPER, 1.0, 1.5)):
             points = course(metric) if metric == BOUNDS or table.counted(variant).open else []
-            axes.plot([x for x, _ in points], [100 * mean.mean for _, mean in points], color=look.colour,
-                      linestyle=(0, (dash, gap)), linewidth=0.9)  # fmt: skip
+            axes.plot(
+                [x for x, _ in points],
+                [100 * mean.mean for _, mean in points],
+                color=look.colour,
+                linestyle=(0, (dash, gap)),
+                linewidth=0.9,
+            )
         mean_marks(axes, course(VERIFIED), look, markersize=3.8, elinewidth=0.8, linewidth=1.1)
     radius_axis(axes, table.radii, "{:g}".format if table.stepped else radius_text)
     axes.set_ylim(-3, 103)
@@ -209,23 +278,37 @@ def _accuracies(axes: Any, table: ExactTable, known: Mapping[str, Look]) -> None
 
 SECTION = Section(
     title="Exact verification",
-    question="For how many samples is it decided, without any gap, whether an input near them is another class?",
+    question=(
+        "For how many samples is it decided, without any gap, whether an input near them is another"
+        " class?"
+    ),
     stages=(STAGE,),
     part=_part,
     endpoints=(
-        Endpoint("accuracy verified exactly", _over_radii(VERIFIED), "fraction", Direction.HIGHER, 0.01),
-        Endpoint("questions left undecided", _over_radii(UNDECIDED), "fraction", Direction.LOWER, 0.01),
+        Endpoint(
+            "accuracy verified exactly", _over_radii(VERIFIED), "fraction", Direction.HIGHER, 0.01
+        ),
+        Endpoint(
+            "questions left undecided", _over_radii(UNDECIDED), "fraction", Direction.LOWER, 0.01
+        ),
     ),
     headlines=(
         Headline(STAGE, VERIFIED),
         Headline(STAGE, UNDECIDED, figure=False),
     ),
     terms={
-        "verified accuracy": "The share of samples whose class is proven for every input of a ball around them.",
+        "verified accuracy": (
+            "The share of samples whose class is proven for every input of a ball around them."
+        ),
         "exactness gap": "What a search proves beyond what bounds alone prove.",
-        "PAR-2": "Seconds of a question; one left open counts twice, at its limit where that is of seconds.",
+        "PAR-2": (
+            "Seconds of a question; one left open counts twice, at its limit where that is of"
+            " seconds."
+        ),
         "counterexample": "An input of a ball that the network gives another class.",
-        "both ways": "Open questions answered against a variant and for the baseline, and the reverse.",
+        "both ways": (
+            "Open questions answered against a variant and for the baseline, and the reverse."
+        ),
     },
     kept=_bracketed,
     pictures=lambda folder: counterexample_pictures(folder, (VERIFIED, VIOLATED, UNDECIDED)),

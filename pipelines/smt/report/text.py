@@ -1,4 +1,6 @@
-"""Exact verification as text: verdicts and shares at each radius, minimal distances, what it cost, checked proofs."""
+"""Exact verification as text: verdicts and shares at each radius, minimal distances, what it
+cost, checked proofs.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,10 @@ def tested(table: ExactTable, variant: str, metric: str) -> list[tuple[float, Br
 
 def counted_text(brackets: Sequence[Bracket], words: tuple[str, str] = ("higher", "lower")) -> str:
     """ "10 (5 higher and 5 lower) resolved, none after Holm's adjustment for all 99"."""
-    more, less = (sum(each.resolved and each.higher == higher for each in brackets) for higher in (True, False))
+    more, less = (
+        sum(each.resolved and each.higher == higher for each in brackets)
+        for higher in (True, False)
+    )
     if not more + less:
         return "none resolved"
     adjusted = after_holm(each.p for each in brackets)
@@ -78,9 +83,14 @@ def counted_text(brackets: Sequence[Bracket], words: tuple[str, str] = ("higher"
 
 
 def asked_text(
-    table: ExactTable, metric: str, what: str = "share", words: tuple[str, str] = ("higher", "lower")
+    table: ExactTable,
+    metric: str,
+    what: str = "share",
+    words: tuple[str, str] = ("higher", "lower"),
 ) -> str:
-    """ "3 testable differences to gelu's share, ...": see `counted_text`; empty where none can be tested."""
+    """ "3 testable differences to gelu's share, ...": see `counted_text`; empty where none can
+    be tested.
+    """
     found = [each for name in table.others for _, each in tested(table, name, metric)]
     if not found:
         return ""
@@ -89,23 +99,35 @@ def asked_text(
 
 
 def verified_grid(table: ExactTable) -> Grid | None:
-    """Verified accuracy, its upper limit and what bounds prove alone, at each radius; None where none was measured."""
+    """Verified accuracy, its upper limit and what bounds prove alone, at each radius; None where
+    none was measured.
+    """
     places: list[tuple[str, float | None, str]] = []
     if any(table.values(each, CLEAN) for each in table.variants):
         places.append((CLEAN, None, "correct"))
     for radius in table.radii:
         places.append((VERIFIED, radius, "verified"))
-        if any(value > 0 for each in table.variants for value in table.values(each, UNDECIDED, radius).values()):
+        if any(
+            value > 0
+            for each in table.variants
+            for value in table.values(each, UNDECIDED, radius).values()
+        ):
             places += [(UPPER, radius, "not violated"), (UNDECIDED, radius, "undecided")]
         if any(table.values(each, BOUNDS, radius) for each in table.variants):
             places += [(BOUNDS, radius, "by bounds alone"), (GAP, radius, "gap")]
-    return compared_grid(table, f"{table.name}-verified", "verified accuracy", NOTES["shares"], places)
+    return compared_grid(
+        table, f"{table.name}-verified", "verified accuracy", NOTES["shares"], places
+    )
 
 
 def compared_grid(
-    table: ExactTable, name: str, told: str, note: str, places: Sequence[tuple[str, float | None, str]],
+    table: ExactTable,
+    name: str,
+    told: str,
+    note: str,
+    places: Sequence[tuple[str, float | None, str]],
     unless_0: Sequence[str] = (),
-) -> Grid | None:  # fmt: skip
+) -> Grid | None:
     """Fractions with their differences, all on one scale; None where there is none.
 
     Args:
@@ -116,8 +138,10 @@ def compared_grid(
         places: a row each: the metric, the radius or None, and the samples' name.
         unless_0: metrics that have no row at a radius where all variants have 0.
     """
-    made = [(metric, at, kind, [_certain(table, each, metric, at) for each in table.variants])
-            for metric, at, kind in places]  # fmt: skip
+    made = [
+        (metric, at, kind, [_certain(table, each, metric, at) for each in table.variants])
+        for metric, at, kind in places
+    ]
     made = [row for row in made if any(cell.mean for cell in row[3])]
     sheet, scale = Sheet(), common_scale([cell for *_, cells in made for cell in cells])
     for metric, at, kind, cells in made:
@@ -126,11 +150,15 @@ def compared_grid(
             head = GridCell("–", sort="-1") if at is None else radius_cell(table, at)
             table.row(sheet, (head, kind), cells, scale)
     heads = ("grid steps (ε)" if table.stepped else "ε", "samples", *table.variants)
-    return sheet.grid(name, f"{table.label}, {told} (%, Δ in pp)", heads, note.format(baseline=table.baseline))
+    return sheet.grid(
+        name, f"{table.label}, {told} (%, Δ in pp)", heads, note.format(baseline=table.baseline)
+    )
 
 
 def _certain(table: ExactTable, variant: str, metric: str, at: float | None) -> Compared:
-    """A number that is neither better nor worse where what was left open may turn its difference."""
+    """A number that is neither better nor worse where what was left open may turn its
+    difference.
+    """
     cell, end = table.compared(variant, metric, at), _END_OF.get(metric)
     if end is None or variant == table.baseline or table.bracket(variant, end, at).resolved:
         return cell
@@ -138,7 +166,9 @@ def _certain(table: ExactTable, variant: str, metric: str, at: float | None) -> 
 
 
 def alike(rows: Iterable[Sequence[Compared]]) -> bool:
-    """Whether in each row, the baseline's cell first, every variant has the baseline's number in every seed."""
+    """Whether in each row, the baseline's cell first, every variant has the baseline's number in
+    every seed.
+    """
 
     def equal(cell: Compared, base: Compared) -> bool:
         gap = cell.difference
@@ -149,32 +179,48 @@ def alike(rows: Iterable[Sequence[Compared]]) -> bool:
 
 
 def agreement_of(table: ExactTable, agreements: Sequence[ExactTable]) -> ExactTable | None:
-    """What the step of a table of integer networks says of their classes; None where it was not asked."""
+    """What the step of a table of integer networks says of their classes; None where it was not
+    asked.
+    """
     place = (table.workload, table.step)
-    return next((each for each in agreements if table.stepped and (each.workload, each.step) == place), None)
+    return next(
+        (each for each in agreements if table.stepped and (each.workload, each.step) == place), None
+    )
 
 
 def agreement_grid(table: ExactTable) -> Grid | None:
     """The shares at each radius; None where there are none."""
     kinds = ((SAME, "same class"), (OTHER, "another class"), (CLASS_OPEN, "undecided"))
-    places: list[tuple[str, float | None, str]] = [(metric, at, name) for at in table.radii for metric, name in kinds]
+    places: list[tuple[str, float | None, str]] = [
+        (metric, at, name) for at in table.radii for metric, name in kinds
+    ]
     told = "same class as the float network"
     return compared_grid(
-        table, f"{table.workload}-{table.step}-same-class", told, NOTES["agreement"], places, (OTHER, CLASS_OPEN)
+        table,
+        f"{table.workload}-{table.step}-same-class",
+        told,
+        NOTES["agreement"],
+        places,
+        (OTHER, CLASS_OPEN),
     )
 
 
 def distances(tables: Sequence[ExactTable]) -> list[tuple[ExactTable, Bracket]]:
-    """Where a variant's mean distance lies against the baseline's; Holm's p is over all of the report.
+    """Where a variant's mean distance lies against the baseline's; Holm's p is over all of the
+    report.
 
     One for each table with distances and each variant but the baseline.
     """
-    asked = [(table, variant) for table in tables if table.has(DISTANCE) for variant in table.others]
+    asked = [
+        (table, variant) for table in tables if table.has(DISTANCE) for variant in table.others
+    ]
     found = adjusted([table.bracket(variant, DISTANCE) for table, variant in asked])
     return [(table, each) for (table, _), each in zip(asked, found, strict=True)]
 
 
-def distance_grid(tables: Sequence[ExactTable], found: Sequence[tuple[ExactTable, Bracket]]) -> Grid | None:
+def distance_grid(
+    tables: Sequence[ExactTable], found: Sequence[tuple[ExactTable, Bracket]]
+) -> Grid | None:
     """Both ends of the distances, of all workloads; None where none was measured."""
     sheet = Sheet()
     for table in tables:
@@ -183,7 +229,10 @@ def distance_grid(tables: Sequence[ExactTable], found: Sequence[tuple[ExactTable
             cells = [table.compared(each, metric) for each in table.variants]
             if table.row(sheet, (table.label, told), cells, "input", partial(_distance_cell, own)):
                 p = {name: each.p_holm for name, each in own.items() if metric == DISTANCE}
-                sheet.lines += [{**table.line(metric, None, cell), "p_holm": p.get(cell.variant)} for cell in cells]
+                sheet.lines += [
+                    {**table.line(metric, None, cell), "p_holm": p.get(cell.variant)}
+                    for cell in cells
+                ]
     if not sheet.rows:
         return None
     count = sum(each.p is not None for _, each in found)
@@ -191,19 +240,32 @@ def distance_grid(tables: Sequence[ExactTable], found: Sequence[tuple[ExactTable
     tests = NOTES["distance tests"].format(count=told) if count else ""
     heads, baseline = ("workload", "end", *tables[0].variants), tables[0].baseline
     note = NOTES["distances"].format(baseline=baseline, tests=tests)
-    return sheet.grid("adversarial-distance", "Minimal adversarial distance (units of the input)", heads, note)
+    return sheet.grid(
+        "adversarial-distance", "Minimal adversarial distance (units of the input)", heads, note
+    )
 
 
-def _distance_cell(own: Mapping[str, Bracket], cell: Compared, table: ExactTable, scale: Scale) -> GridCell:
+def _distance_cell(
+    own: Mapping[str, Bracket], cell: Compared, table: ExactTable, scale: Scale
+) -> GridCell:
     bracket = own.get(cell.variant)
-    more = [f"p {p_text(bracket.p_holm)}"] if bracket is not None and bracket.p_holm is not None else []
+    more = (
+        [f"p {p_text(bracket.p_holm)}"]
+        if bracket is not None and bracket.p_holm is not None
+        else []
+    )
     text = compared_cell(cell, table, scale, more)
     # The bracket's tone is adjusted already.
-    return text if text.tone == "lack" else replace(text, tone=bracket.tone if bracket else "", difference=None)
+    return (
+        text
+        if text.tone == "lack"
+        else replace(text, tone=bracket.tone if bracket else "", difference=None)
+    )
 
 
 def cost_grids(tables: Sequence[ExactTable]) -> list[Grid | None]:
-    """A row per workload and variant; a table each for networks as trained, for those after a step, and for integers.
+    """A row per workload and variant; a table each for networks as trained, for those after a step,
+    and for integers.
 
     Columns of which nothing is known are left out.
     """
@@ -218,14 +280,25 @@ def _cost_grid(tables: Sequence[ExactTable], kind: str, place: int) -> Grid | No
             if not table.counted(variant).total:
                 continue
             line = _costs(table, variant)
-            sheet.lines.append({"workload": table.workload, "step": table.step, "after": table.after,
-                                "method": table.method, "variant": variant, **line})  # fmt: skip
+            sheet.lines.append(
+                {
+                    "workload": table.workload,
+                    "step": table.step,
+                    "after": table.after,
+                    "method": table.method,
+                    "variant": variant,
+                    **line,
+                }
+            )
             made.append((table.workload, variant, [_told(line, each) for each in _COLUMNS]))
     known = [i for i, _ in enumerate(_COLUMNS) if any(cells[i].text != "–" for *_, cells in made)]
     for workload, variant, cells in made:
         sheet.add(workload, variant, *(cells[i] for i in known))
     heads = ("workload", "variant", *(_COLUMNS[i] for i in known))
-    name, caption = "exact-cost" + (f"-{place}" if place else ""), f"What was decided, by what, and what it cost{kind}"
+    name, caption = (
+        "exact-cost" + (f"-{place}" if place else ""),
+        f"What was decided, by what, and what it cost{kind}",
+    )
     return sheet.grid(name, caption, heads, NOTES["cost"])
 
 
@@ -253,7 +326,11 @@ def _costs(table: ExactTable, variant: str) -> dict[str, float | None]:
 def _told(line: Mapping[str, float | None], name: str) -> GridCell:
     if name == _SPLIT:
         parts = [line[each] for each in ("by bounds", "by attack", "by search")]
-        return GridCell("–" if None in parts else " · ".join(f"{each:,.0f}" for each in parts if each is not None))
+        return GridCell(
+            "–"
+            if None in parts
+            else " · ".join(f"{each:,.0f}" for each in parts if each is not None)
+        )
     value = line[name]
     if value is None:
         return GridCell("–")
@@ -262,7 +339,9 @@ def _told(line: Mapping[str, float | None], name: str) -> GridCell:
     text = scale_of("count", [value]).number(value)
     asked = line["questions"]
     if name == "decided" and asked:
-        return GridCell(f"{text} of {asked:,.0f}", f"({percent_text(value / asked)})", repr(value / asked))
+        return GridCell(
+            f"{text} of {asked:,.0f}", f"({percent_text(value / asked)})", repr(value / asked)
+        )
     return GridCell(text, sort=repr(value))
 
 
@@ -278,7 +357,11 @@ def proofs_grid(tables: Sequence[ExactTable]) -> Grid | None:
     for table in (each for each in tables if each.has(PROOFS)):
         cells = []
         for variant in table.variants:
-            found, size, holds = checked(table, variant), _bytes(table, variant), table.counted(variant).holds
+            found, size, holds = (
+                checked(table, variant),
+                _bytes(table, variant),
+                table.counted(variant).holds,
+            )
             if not table.counted(variant).total:
                 cells.append(GridCell(table.reason(variant), tone="lack"))
                 continue
@@ -287,26 +370,48 @@ def proofs_grid(tables: Sequence[ExactTable]) -> Grid | None:
             told = f"{found or 'none'} of {holds}" if holds else "–"
             mean = f"mean {scaled_text(size / found, 'bytes')}" if found and size else ""
             cells.append(GridCell(told, mean, repr(found)))
-            sheet.lines.append({"workload": table.workload, "step": table.step, "after": table.after,
-                                "variant": variant, "holds": holds, "checked": found, "bytes": size})  # fmt: skip
+            sheet.lines.append(
+                {
+                    "workload": table.workload,
+                    "step": table.step,
+                    "after": table.after,
+                    "variant": variant,
+                    "holds": holds,
+                    "checked": found,
+                    "bytes": size,
+                }
+            )
         sheet.add(table.label, *cells)
     told_once = grouped(dict.fromkeys(lacks)).items()
-    note = " ".join([NOTES["proofs"], *(f"None of {listed(names)}: {why}." for why, names in told_once)])
+    note = " ".join(
+        [NOTES["proofs"], *(f"None of {listed(names)}: {why}." for why, names in told_once)]
+    )
     heads = ("workload", *(tables[0].variants if tables else ()))
     return sheet.grid("exact-proofs", "Proofs: samples that hold with a checked proof", heads, note)
 
 
 def checked(table: ExactTable, variant: str) -> int:
     """How many proofs of a variant were checked, over all seeds and radii."""
-    return round(math.fsum(each for at in (*table.radii, None) for each in table.values(variant, PROOFS, at).values()))
+    return round(
+        math.fsum(
+            each
+            for at in (*table.radii, None)
+            for each in table.values(variant, PROOFS, at).values()
+        )
+    )
 
 
 def proofs_lack(table: ExactTable, variant: str) -> str:
     """Why no proof of a variant was checked; empty where no row says so."""
-    return table.measured.reasons.get((table.workload, variant, table.step, PROOFS), "").partition(": ")[2]
+    return table.measured.reasons.get((table.workload, variant, table.step, PROOFS), "").partition(
+        ": "
+    )[2]
 
 
 def _bytes(table: ExactTable, variant: str) -> float:
     """Of all checked proofs together: a row has the mean of those of one seed and radius."""
-    return math.fsum(mean * table.values(variant, PROOFS, at).get(seed, 0.0) for at in (*table.radii, None)
-                     for seed, mean in table.values(variant, PROOF_BYTES, at).items())  # fmt: skip
+    return math.fsum(
+        mean * table.values(variant, PROOFS, at).get(seed, 0.0)
+        for at in (*table.radii, None)
+        for seed, mean in table.values(variant, PROOF_BYTES, at).items()
+    )

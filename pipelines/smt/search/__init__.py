@@ -1,1 +1,3 @@
-"""Branch and bound over parts of a box: linear programs guide it, exact arithmetic decides, proof files say why."""
+"""Branch and bound over parts of a box: linear programs guide it, exact arithmetic decides,
+proof files say why.
+"""

@@ -1,7 +1,9 @@
-"""The decision of one question by branch and bound: every margin of its open rows, the least one first.
+"""The decision of one question by branch and bound: every margin of its open rows, the least one
+first.
 
-Of a ReLU network parts of the box are given by phases of neurons, and of curved activations, as GELU, by intervals of
-their inputs. `holds` is proven of the network over the reals with its exact float32 weights, in exact arithmetic.
+Of a ReLU network parts of the box are given by phases of neurons, and of curved activations, as
+GELU, by intervals of their inputs. `holds` is proven of the network over the reals with its exact
+float32 weights, in exact arithmetic.
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ class Decided:
 
     @property
     def margin(self) -> Fraction | None:
-        """The best exact lower bound of the least row: > 0 is a proof. None: there was no time for any."""
+        """The best exact lower bound of the least row: > 0 is a proof. None: there was no time
+        for any.
+        """
         return min((tree.bound() for tree in self.trees), default=None)
 
     @property
@@ -63,9 +67,15 @@ class Decided:
 
 
 def decide_rows(
-    asked: Asked, suspects: Suspects, *, seconds: float, nodes: int = _MOST_NODES, known: torch.Tensor | None = None
+    asked: Asked,
+    suspects: Suspects,
+    *,
+    seconds: float,
+    nodes: int = _MOST_NODES,
+    known: torch.Tensor | None = None,
 ) -> Decided:
-    """Whether every row is > 0 in the box; `known` is a confirmed counterexample: then only bounds are computed.
+    """Whether every row is > 0 in the box; `known` is a confirmed counterexample: then only bounds
+    are computed.
 
     Raises:
         ValueError: a limit is not > 0, there are no rows, or the box is not of this network.
@@ -76,38 +86,59 @@ def decide_rows(
     if nodes < 1:
         raise ValueError(f"nodes must be >= 1, got {nodes}")
     if not asked.rows.bias.shape[0]:
-        raise ValueError("there is no row to prove: a network with one output is robust to everything")
+        raise ValueError(
+            "there is no row to prove: a network with one output is robust to everything"
+        )
     started = time.monotonic()
     limits, space = Limits(started + seconds, nodes), None
     ended: _Ended | None = None if known is None else (Verdict.VIOLATED, "falsifier", known)
     try:
         space = space_of(reduce(asked, limits.deadline))
     except OutOfTimeError:
-        # As of ReLU networks by interval arithmetic. Not proven even if that proves it: a proof file has the bounds
-        # that were not reached.
-        trees = [] if asked.network.curves else [Node[Any](None, each) for each in bound_rows(asked).fractions()]
+        # As of ReLU networks by interval arithmetic. Not proven even if that proves it: a proof
+        # file has the bounds that were not reached.
+        trees = (
+            []
+            if asked.network.curves
+            else [Node[Any](None, each) for each in bound_rows(asked).fractions()]
+        )
         ended = ended or (Verdict.TIMEOUT, Finding.OUT_OF_TIME.value, None)
     else:
-        trees = [Node[Any](space.root, least, closed=least > 0) for least in space.reduced.least.fractions()]
+        trees = [
+            Node[Any](space.root, least, closed=least > 0)
+            for least in space.reduced.least.fractions()
+        ]
         if ended is not None and all(tree.closed for tree in trees):
-            raise RuntimeError("the margins are proven positive by bounds, but a counterexample is confirmed")
+            raise RuntimeError(
+                "the margins are proven positive by bounds, but a counterexample is confirmed"
+            )
         ended = ended or _searched(space, trees, suspects, limits)
     verdict, reason, found = ended
     spent = nodes - limits.nodes, 0 if space is None else space.calls, time.monotonic() - started
     return Decided(verdict, reason, asked, space, tuple(trees), found, *spent)
 
 
-@np.errstate(all="ignore")  # Beyond float64 the linear programs are no guide; nothing else rests on them.
-def _searched(space: PhaseSpace | IntervalSpace, trees: list[Node[Any]], suspects: Suspects, limits: Limits) -> _Ended:
-    """First the roots of all open margins, as one of them may be violated; then each tree to its end."""
+# Beyond float64 the linear programs are no guide; nothing else rests on them.
+@np.errstate(all="ignore")
+def _searched(
+    space: PhaseSpace | IntervalSpace, trees: list[Node[Any]], suspects: Suspects, limits: Limits
+) -> _Ended:
+    """First the roots of all open margins, as one of them may be violated; then each tree to its
+    end.
+    """
     if all(tree.closed for tree in trees):
         return Verdict.HOLDS, "bounds", None
     if (neurons := space.reduced.neurons) > _MOST_NEURONS:
         return Verdict.UNKNOWN, TOO_MANY.format(neurons, _MOST_NEURONS), None
     descent = Descent(space.reduced)
-    order = sorted((row for row, tree in enumerate(trees) if not tree.closed), key=lambda row: trees[row].proven)
+    order = sorted(
+        (row for row, tree in enumerate(trees) if not tree.closed),
+        key=lambda row: trees[row].proven,
+    )
     kind: Any = PhaseSearch if isinstance(space, PhaseSpace) else Exploration
-    searches: list[Exploration[Any]] = [kind(space, trees[row], row, descent, suspects) for row in order]
+    searches: list[Exploration[Any]] = [
+        kind(space, trees[row], row, descent, suspects) for row in order
+    ]
     findings: list[Finding | None] = []
     for step in ("start", "run"):
         for each in searches:

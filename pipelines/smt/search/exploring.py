@@ -1,10 +1,11 @@
 """The search over the parts of a box for one margin: best first, anytime.
 
-A neuron to split is chosen by strong branching (doi 10.1016/j.orl.2004.04.002) among the first few candidates: the
-programs of both halves are solved, and those of the best one are the search's next programs anyway. Of ReLU networks
-the search is complete, also where floats cannot tell; and what programs leave open where hundreds of neurons are open
-is searched in batches: the dual ascent of `evalsuite.verify` finds nearly the same multipliers of many parts at once,
-in float32, and `certify` takes them as it takes a program's.
+A neuron to split is chosen by strong branching (doi 10.1016/j.orl.2004.04.002) among the first few
+candidates: the programs of both halves are solved, and those of the best one are the search's next
+programs anyway. Of ReLU networks the search is complete, also where floats cannot tell; and what
+programs leave open where hundreds of neurons are open is searched in batches: the dual ascent of
+`evalsuite.verify` finds nearly the same multipliers of many parts at once, in float32, and
+`certify` takes them as it takes a program's.
 """
 
 from __future__ import annotations
@@ -27,15 +28,18 @@ from pipelines.smt.reduction import Phases, Reduced
 from pipelines.smt.search.program import Optimum, solve_vertex
 from pipelines.smt.search.space import Node, Part, PhaseSpace, Space, Suspects, held
 
-# Duals are rounded to the first number of binary places, and where that loses a bound above 0, to the others.
+# Duals are rounded to the first number of binary places, and where that loses a bound above 0, to
+# the others.
 _DUAL_BITS = (12, 24, 44)
 _VERTEX_BITS = (24, 48, 96, 192, 384)
 _TRIED = 3
 _LARGEST = 1e250
-# A part without inputs shows by a value > 0 only if the price of missing a definition is high enough.
+# A part without inputs shows by a value > 0 only if the price of missing a definition is high
+# enough.
 _HIGH_PRICE = 2.0**12
-# Programs have better multipliers, and find parts that are empty, where an ascent may split on to the last neuron.
-# Beyond so many open neurons they cost too much, and only so many of them are solved.
+# Programs have better multipliers, and find parts that are empty, where an ascent may split on to
+# the last neuron. Beyond so many open neurons they cost too much, and only so many of them are
+# solved.
 _DEAR, _PROGRAMS = 64, 64
 _BATCH = 64
 
@@ -59,7 +63,9 @@ class Limits:
     nodes: int
 
     def reached(self) -> Finding | None:
-        """Out of nodes, which are the same everywhere, out of time, or None while the search may go on."""
+        """Out of nodes, which are the same everywhere, out of time, or None while the search may
+        go on.
+        """
         if self.nodes <= 0:
             return Finding.OUT_OF_NODES
         return Finding.OUT_OF_TIME if time.monotonic() >= self.deadline else None
@@ -78,15 +84,22 @@ def rounded(duals: Floats) -> Iterator[Dyadic | None]:
 
 
 class Descent:
-    """A quick falsifier from where the relaxation is least: corners of the box, down the margin's slope.
+    """A quick falsifier from where the relaxation is least: corners of the box, down the margin's
+    slope.
 
     Its points have a small margin in float64: they are suspects only.
     """
 
     def __init__(self, reduced: Reduced) -> None:
         asked, self._free = reduced.asked, reduced.free
-        self._network, self._lower, self._upper = asked.network, asked.lower.floats(), asked.upper.floats()
-        *self._hidden, self._last = [(each.weight.floats(), each.bias.floats()) for each in asked.network.maps]
+        self._network, self._lower, self._upper = (
+            asked.network,
+            asked.lower.floats(),
+            asked.upper.floats(),
+        )
+        *self._hidden, self._last = [
+            (each.weight.floats(), each.bias.floats()) for each in asked.network.maps
+        ]
         self._rows, self._constants = asked.rows.weight.floats(), asked.rows.bias.floats()
 
     def at(self, offsets: Floats) -> Floats:
@@ -108,7 +121,8 @@ class Descent:
                 return
             point = following
 
-    @np.errstate(over="ignore", invalid="ignore")  # Beyond float64 it is no guide, and nothing else rests on it.
+    # Beyond float64 it is no guide, and nothing else rests on it.
+    @np.errstate(over="ignore", invalid="ignore")
     def _slope(self, point: Floats, row: int) -> tuple[float, Floats]:
         steep = []
         for depth, (weight, bias) in enumerate(self._hidden):
@@ -116,14 +130,18 @@ class Descent:
             point, slope = self._network.activated(depth, state)
             steep.append(slope)
         weight, bias = self._last
-        value, slope = float(self._rows[row] @ (weight @ point + bias) + self._constants[row]), self._rows[row] @ weight
+        value, slope = (
+            float(self._rows[row] @ (weight @ point + bias) + self._constants[row]),
+            self._rows[row] @ weight,
+        )
         for (weight, _), factor in zip(reversed(self._hidden), reversed(steep), strict=True):
             slope = (slope * factor) @ weight
         return value, slope
 
 
 class Exploration(Generic[Part]):
-    """One margin: `tree` is what was proven so far, whenever asked. `space` is aimed at it during calls.
+    """One margin: `tree` is what was proven so far, whenever asked. `space` is aimed at it during
+    calls.
 
     A subclass may decide what cannot be split.
 
@@ -138,7 +156,9 @@ class Exploration(Generic[Part]):
     steps: ClassVar[tuple[int, int]] = 20, 2
     """Of the falsifier, at the root and below it."""
 
-    def __init__(self, space: Space[Part], tree: Node[Part], row: int, descent: Descent, judge: Suspects) -> None:
+    def __init__(
+        self, space: Space[Part], tree: Node[Part], row: int, descent: Descent, judge: Suspects
+    ) -> None:
         self.space, self.tree, self.row = space, tree, row
         self._descent, self._judge = descent, judge
         self.counterexample: torch.Tensor | None = None
@@ -148,13 +168,15 @@ class Exploration(Generic[Part]):
     def settle(self, node: Node[Part], limits: Limits) -> Finding | None:
         """Decide a part that cannot be split; None where it is closed by that.
 
-        Of curved activations its relaxation is as tight as floats let it be, and the optimum no counterexample: too
-        close to tell.
+        Of curved activations its relaxation is as tight as floats let it be, and the optimum no
+        counterexample: too close to tell.
         """
         return Finding.NUMERICAL
 
     def start(self, limits: Limits) -> Finding | None:
-        """The root's program and the falsifier from its optimum; None where that decides nothing."""
+        """The root's program and the falsifier from its optimum; None where that decides
+        nothing.
+        """
         self.space.aim(self.row)
         found = self.space.solve(self.tree.part, limits.deadline)
         if found is None:
@@ -182,7 +204,9 @@ class Exploration(Generic[Part]):
 
     def violated_at(self, offsets: Floats, *, root: bool = False) -> bool:
         """Whether there is a counterexample at or near t = `offsets`, which then is kept."""
-        suspects = self._descent.suspects(self._descent.at(offsets), self.row, self.steps[0 if root else 1])
+        suspects = self._descent.suspects(
+            self._descent.at(offsets), self.row, self.steps[0 if root else 1]
+        )
         judged = (self._judge.confirmed(point) for point in suspects)
         self.counterexample = next((each for each in judged if each is not None), None)
         return self.counterexample is not None
@@ -192,7 +216,9 @@ class Exploration(Generic[Part]):
         return [node for _, _, node, _ in sorted(self._open, key=lambda each: each[:2])]
 
     def close(self, node: Node[Part], choices: Iterable[Dyadic | None]) -> bool:
-        """Close the node by the first multipliers whose exact bound is > 0; whether there are any."""
+        """Close the node by the first multipliers whose exact bound is > 0; whether there are
+        any.
+        """
         for chosen in choices:
             least = self.space.certify(node.part, chosen)
             if least > 0:
@@ -221,7 +247,9 @@ class Exploration(Generic[Part]):
         limits.nodes -= 2
         _, node.split, (one, other), optima = best
         # What the halves start from, should they stay open.
-        node.proven = max(node.proven, self.space.certify(node.part, multipliers(found.duals, _DUAL_BITS[0])))
+        node.proven = max(
+            node.proven, self.space.certify(node.part, multipliers(found.duals, _DUAL_BITS[0]))
+        )
         node.halves = Node(one, node.proven), Node(other, node.proven)
         for half, optimum in zip(node.halves, optima, strict=True):
             self._add(half, optimum)
@@ -245,16 +273,28 @@ class PhaseSearch(Exploration[Phases]):
 
     steps = 12, 1
 
-    def __init__(self, space: PhaseSpace, tree: Node[Phases], row: int, descent: Descent, judge: Suspects) -> None:
+    def __init__(
+        self, space: PhaseSpace, tree: Node[Phases], row: int, descent: Descent, judge: Suspects
+    ) -> None:
         super().__init__(space, tree, row, descent, judge)
         self._phases, self._reduced = space, space.reduced
 
     def start(self, limits: Limits) -> Finding | None:
-        """Without unstable neurons the margin is affine, and its bound is its minimum, at a corner."""
+        """Without unstable neurons the margin is affine, and its bound is its minimum, at a
+        corner.
+        """
         if len(self.tree.part):
             return super().start(limits)
-        factors, widths = self._reduced.margins[self.row].fractions()[1:], self._reduced.widths.fractions()
-        return self._judged([width if each < 0 else Fraction(0) for each, width in zip(factors, widths, strict=True)])
+        factors, widths = (
+            self._reduced.margins[self.row].fractions()[1:],
+            self._reduced.widths.fractions(),
+        )
+        return self._judged(
+            [
+                width if each < 0 else Fraction(0)
+                for each, width in zip(factors, widths, strict=True)
+            ]
+        )
 
     def run(self, limits: Limits) -> Finding:
         """Programs, and where they are dear, ascents of what the first of them leave open."""
@@ -270,7 +310,9 @@ class PhaseSearch(Exploration[Phases]):
         return Ascent(self, dual, limits).run()
 
     def settle(self, node: Node[Phases], limits: Limits) -> Finding | None:
-        """All phases are fixed, and the program could not tell: a higher price, then the rationals."""
+        """All phases are fixed, and the program could not tell: a higher price, then the
+        rationals.
+        """
         self._phases.aim(self.row, _HIGH_PRICE)
         found = self._phases.solve(node.part, limits.deadline)
         self._phases.aim(self.row)
@@ -289,7 +331,9 @@ class PhaseSearch(Exploration[Phases]):
         point = self._reduced.point(offsets)
         asked = self._reduced.asked
         if asked.value(self.row, asked.network.logits(point)) > 0:
-            raise RuntimeError("the rational optimum of a part of the box is not the network's margin there")
+            raise RuntimeError(
+                "the rational optimum of a part of the box is not the network's margin there"
+            )
         self.counterexample = self._judge.near(point)
         return Finding.EXACT_ONLY if self.counterexample is None else Finding.VIOLATED
 
@@ -297,7 +341,8 @@ class PhaseSearch(Exploration[Phases]):
 class Ascent(Branching[Finding]):
     """What a search left open of its margin, in batches. A part's tag is the place of its node.
 
-    What stays open keeps the exact bound of the leaf that it began with: to compute more takes as long as to close.
+    What stays open keeps the exact bound of the leaf that it began with: to compute more takes as
+    long as to close.
 
     Args:
         search: what closes and settles the parts.
@@ -347,7 +392,9 @@ class Ascent(Branching[Finding]):
     def settled(self, part: Parts, tag: torch.Tensor) -> Finding | None:
         return self._search.settle(self._nodes[int(tag)], self._limits)
 
-    def halves(self, tags: torch.Tensor, neurons: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def halves(
+        self, tags: torch.Tensor, neurons: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         made: tuple[list[int], list[int]] = [], []
         for tag, neuron in zip(tags.tolist(), neurons.tolist(), strict=True):
             node = self._nodes[tag]

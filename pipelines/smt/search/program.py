@@ -1,13 +1,13 @@
 """Linear programs over the part of a box: they guide a search and prove nothing.
 
-Minimise a margin over t, z and a: t in the box, z the neurons' inputs by their definitions, and their outputs a between
-lines below and lines above. A definition may be missed at a price per unit, so that every program has a solution and
-bounded duals. Parts of the box differ in bounds and lines only: HiGHS (doi 10.1007/s12532-017-0130-5) continues with
-the dual simplex from the basis before.
+Minimise a margin over t, z and a: t in the box, z the neurons' inputs by their definitions, and
+their outputs a between lines below and lines above. A definition may be missed at a price per unit,
+so that every program has a solution and bounded duals. Parts of the box differ in bounds and lines
+only: HiGHS (doi 10.1007/s12532-017-0130-5) continues with the dual simplex from the basis before.
 
-Where every phase of a part is fixed, the network is affine, and its program is solved over the rationals too: floats
-propose the optimal basis; primal and dual are then computed exactly from it, and checked: a value that comes out is the
-optimum, to the last digit, also where the margin is 0.
+Where every phase of a part is fixed, the network is affine, and its program is solved over the
+rationals too: floats propose the optimal basis; primal and dual are then computed exactly from it,
+and checked: a value that comes out is the optimum, to the last digit, also where the margin is 0.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ from pipelines.smt.dyadic import Dyadic, Floats, end_to_end
 from pipelines.smt.reduction import Phases, Places, Reduced
 
 Ends = tuple[Floats, Floats]
-# A definition's multiplier is a sensitivity of the margin; these are many times the margin's own coefficients.
+# A definition's multiplier is a sensitivity of the margin; these are many times the margin's own
+# coefficients.
 _PRICE = 256.0
 
 
 class Walls(NamedTuple):
-    """Bounds and lines of neurons: z in [lower, upper], a in [least, most], each (neurons,), and lines that start at 0
-    and `starts` and rise by `slopes`, each (lines, neurons): the first half of them below a, the others above.
+    """Bounds and lines of neurons: z in [lower, upper], a in [least, most], each (neurons,), and
+    lines that start at 0 and `starts` and rise by `slopes`, each (lines, neurons): the first half
+    of them below a, the others above.
     """
 
     lower: Floats
@@ -55,29 +57,45 @@ class Model:
         rows: the places of the lines behind the definitions, (lines, neurons).
     """
 
-    def __init__(self, inputs: Ends, forms: Floats, constants: Floats, walls: Walls, rows: Places) -> None:
+    def __init__(
+        self, inputs: Ends, forms: Floats, constants: Floats, walls: Walls, rows: Places
+    ) -> None:
         (count, columns), half = forms.shape, len(rows) // 2
-        self._free, self._neurons, self._walls, self._rows = columns - count, count, walls, count + rows
+        self._free, self._neurons, self._walls, self._rows = (
+            columns - count,
+            count,
+            walls,
+            count + rows,
+        )
         ones, own = np.ones(count), np.arange(count)
         # Rows, columns and values of each part: a matrix in full would take gigabytes.
         held, sloped = np.nonzero(forms), np.nonzero(walls.slopes)
         columns = np.where(held[1] < self._free, held[1], held[1] + count)
         z, a = self._free + own, self._free + count + own
-        parts = [(held[0], columns, -forms[held]), (own, z, ones), (own, a + count, ones), (own, a + 2 * count, -ones)]
+        parts = [
+            (held[0], columns, -forms[held]),
+            (own, z, ones),
+            (own, a + count, ones),
+            (own, a + 2 * count, -ones),
+        ]
         parts.append((self._rows[sloped], z[sloped[1]], -walls.slopes[sloped]))
         parts += [(each, a, ones) for each in self._rows]
         at, places, values = (np.concatenate(each) for each in zip(*parts, strict=True))
         endless = np.full(2 * count, highspy.kHighsInf)
         low = np.concatenate([inputs[0], walls.lower, walls.least, 0 * ones, 0 * ones])
         high = np.concatenate([inputs[1], walls.upper, walls.most, endless])
-        least, most = (np.concatenate([constants, np.full(rows.size, end)]) for end in (-np.inf, np.inf))
+        least, most = (
+            np.concatenate([constants, np.full(rows.size, end)]) for end in (-np.inf, np.inf)
+        )
         least[self._rows[:half]], most[self._rows[half:]] = walls.starts[:half], walls.starts[half:]
         self._model = model_of(np.zeros(len(low)), (low, high), (least, most), at, places, values)
         self.calls = 0
 
     def pay(self, inputs: Floats, outputs: Floats, missed: float) -> None:
         """Minimise these factors times t and a from now on, and the price of what is missed."""
-        costs = np.concatenate([inputs, np.zeros(self._neurons), outputs, np.full(2 * self._neurons, missed)])
+        costs = np.concatenate(
+            [inputs, np.zeros(self._neurons), outputs, np.full(2 * self._neurons, missed)]
+        )
         self._model.changeColsCost(len(costs), np.arange(len(costs), dtype=np.int32), costs)
 
     def move(self, neurons: Sequence[int], walls: Walls) -> None:
@@ -95,14 +113,20 @@ class Model:
             own[..., neurons] = new
 
     def optimum(self, deadline: float) -> tuple[float, list[Floats], Floats] | None:
-        """The least value; t, z and a there; and the duals of the definitions. None: not in time, or HiGHS fails."""
+        """The least value; t, z and a there; and the duals of the definitions. None: not in
+        time, or HiGHS fails.
+        """
         found = is_solved(self._model, deadline)
         self.calls += found is not None
         if not found:
             return None
         solution, ends = self._model.getSolution(), self._free + self._neurons * np.arange(3)
         value = self._model.getInfo().objective_function_value
-        return value, np.split(np.asarray(solution.col_value), ends)[:3], np.asarray(solution.row_dual[: self._neurons])
+        return (
+            value,
+            np.split(np.asarray(solution.col_value), ends)[:3],
+            np.asarray(solution.row_dual[: self._neurons]),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,16 +149,20 @@ class Optimum:
 
 
 class Program(Model):
-    """Programs of one network on one box, in units in which every width is about 1: HiGHS has absolute tolerances.
+    """Programs of one network on one box, in units in which every width is about 1: HiGHS has
+    absolute tolerances.
 
     Args:
         widths: of the free inputs, (free inputs,).
-        forms: the definitions of z over the columns [1, t, a of the layers before], a part for each layer.
+        forms: the definitions of z over the columns [1, t, a of the layers before], a part for each
+            layer.
         margins: over all columns, (rows, 1 + free inputs + neurons).
         walls: to start with.
     """
 
-    def __init__(self, widths: Floats, forms: Sequence[Dyadic], margins: Floats, walls: Walls) -> None:
+    def __init__(
+        self, widths: Floats, forms: Sequence[Dyadic], margins: Floats, walls: Walls
+    ) -> None:
         self._margins, spans = margins, walls.upper - walls.lower
         self._widths, self._spans = widths, np.where(spans > 0, spans, 1.0)
         self._columns, start = np.concatenate([widths, self._spans]), 0
@@ -142,7 +170,10 @@ class Program(Model):
         for part in forms:
             self._forms[start : start + part.shape[0], : part.shape[1]] = part.floats()
             start += part.shape[0]
-        scaled, ends = self._forms[:, 1:] * self._columns / self._spans[:, None], (0 * widths, np.ones(len(widths)))
+        scaled, ends = (
+            self._forms[:, 1:] * self._columns / self._spans[:, None],
+            (0 * widths, np.ones(len(widths))),
+        )
         rows = np.arange(2 * len(spans)).reshape(2, len(spans))
         super().__init__(ends, scaled, self._forms[:, 0] / self._spans, self._scaled(walls), rows)
 
@@ -158,7 +189,8 @@ class Program(Model):
         """The optimum between these walls; None where there is none in time, or HiGHS fails."""
         walls = self._scaled(walls)
         differ = [
-            (new != old).any(0) if new.ndim > 1 else new != old for new, old in zip(walls, self._walls, strict=True)
+            (new != old).any(0) if new.ndim > 1 else new != old
+            for new, old in zip(walls, self._walls, strict=True)
         ]
         changed = np.flatnonzero(np.any(differ, axis=0)).tolist()
         self.move(changed, Walls(*(each[..., changed] for each in walls)))
@@ -167,12 +199,17 @@ class Program(Model):
             return None
         value, (offsets, inputs, outputs), duals = found
         return Optimum(
-            value * self._scale + self._offset, offsets * self._widths, inputs * self._spans, outputs * self._spans,
+            value * self._scale + self._offset,
+            offsets * self._widths,
+            inputs * self._spans,
+            outputs * self._spans,
             duals * (self._scale / self._spans),
-        )  # fmt: skip
+        )
 
     def coefficients(self, duals: Floats) -> Floats:
-        """What the margin and the definitions of later neurons make of each output a, (neurons,)."""
+        """What the margin and the definitions of later neurons make of each output a,
+        (neurons,).
+        """
         return np.asarray(self._costs[self._free :] + duals @ self._forms[:, 1 + self._free :])
 
     def _scaled(self, walls: Walls) -> Walls:
@@ -181,26 +218,41 @@ class Program(Model):
         return Walls(lower, upper, least, most, walls.slopes, walls.starts / self._spans)
 
 
-def model_of(cost: Floats, columns: Ends, rows: Ends, at: Places, places: Places, values: Floats) -> highspy.Highs:
-    """The least cost @ x, where x and the rows of a matrix lie between their ends: its `values` stand in the rows `at`
-    and the columns `places`. One thread, no output, and no presolve, which would throw the basis away.
+def model_of(
+    cost: Floats, columns: Ends, rows: Ends, at: Places, places: Places, values: Floats
+) -> highspy.Highs:
+    """The least cost @ x, where x and the rows of a matrix lie between their ends: its `values`
+    stand in the rows `at` and the columns `places`. One thread, no output, and no presolve, which
+    would throw the basis away.
     """
     model, program = highspy.Highs(), highspy.HighsLp()  # type: ignore[no-untyped-call]
-    for name, value in (("output_flag", False), ("threads", 1), ("presolve", "off"), ("solver", "simplex")):
+    for name, value in (
+        ("output_flag", False),
+        ("threads", 1),
+        ("presolve", "off"),
+        ("solver", "simplex"),
+    ):
         model.setOptionValue(name, value)
     order = np.lexsort((places, at))
     program.num_col_, program.num_row_, program.col_cost_ = len(cost), len(rows[0]), cost
     program.col_lower_, program.col_upper_ = columns
     program.row_lower_, program.row_upper_ = rows
     program.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    program.a_matrix_.start_ = np.searchsorted(at[order], np.arange(len(rows[0]) + 1)).astype(np.int32)
-    program.a_matrix_.index_, program.a_matrix_.value_ = places[order].astype(np.int32), values[order]
+    program.a_matrix_.start_ = np.searchsorted(at[order], np.arange(len(rows[0]) + 1)).astype(
+        np.int32
+    )
+    program.a_matrix_.index_, program.a_matrix_.value_ = (
+        places[order].astype(np.int32),
+        values[order],
+    )
     model.passModel(program)
     return model
 
 
 def is_solved(model: highspy.Highs, deadline: float) -> bool | None:
-    """Whether the optimum is found, on the clock of `time.monotonic`; None where there is no time to look for it."""
+    """Whether the optimum is found, on the clock of `time.monotonic`; None where there is no
+    time to look for it.
+    """
     seconds = deadline - time.monotonic()
     if seconds <= 0:
         return None
@@ -214,7 +266,9 @@ Exact = NDArray[np.object_]  # of fractions
 
 @dataclass(frozen=True, slots=True)
 class Vertex:
-    """The optimum: its value, the offsets t, and p of each unstable neuron that proves the value."""
+    """The optimum: its value, the offsets t, and p of each unstable neuron that proves the
+    value.
+    """
 
     value: Fraction
     offsets: list[Fraction]
@@ -227,10 +281,13 @@ class Vertex:
         return Dyadic(units, bits)
 
 
-def solve_vertex(reduced: Reduced, row: int, phases: Phases, deadline: float = math.inf) -> Vertex | None:
+def solve_vertex(
+    reduced: Reduced, row: int, phases: Phases, deadline: float = math.inf
+) -> Vertex | None:
     """The least margin where all phases are fixed.
 
-    None where no input has them, floats propose no optimal basis, or the time, on the clock of `time.monotonic`, is up.
+    None where no input has them, floats propose no optimal basis, or the time, on the clock of
+    `time.monotonic`, is up.
     """
     inputs, margin = _affine(reduced, row, phases)
     widths = _exactly(reduced.widths)
@@ -248,7 +305,11 @@ def solve_vertex(reduced: Reduced, row: int, phases: Phases, deadline: float = m
     duals[active] = found
     if not _is_optimal(inputs, margin, widths, phases, point, duals):
         return None
-    return Vertex(margin[0] + margin[1:] @ point, point.tolist(), _slopes(reduced, row, phases, duals).tolist())
+    return Vertex(
+        margin[0] + margin[1:] @ point,
+        point.tolist(),
+        _slopes(reduced, row, phases, duals).tolist(),
+    )
 
 
 def _zeros(*shape: int) -> Exact:
@@ -263,7 +324,9 @@ def _exactly(values: Dyadic) -> Exact:
 
 
 def _affine(reduced: Reduced, row: int, phases: Phases) -> tuple[Exact, Exact]:
-    """z of each unstable neuron, (neurons, 1 + inputs), and the margin, (1 + inputs,), over [1, t]."""
+    """z of each unstable neuron, (neurons, 1 + inputs), and the margin, (1 + inputs,), over [1,
+    t].
+    """
     width = 1 + len(reduced.free)
     inputs, outputs = [Dyadic.zeros(0, width)], Dyadic.zeros(0, width)
 
@@ -280,18 +343,31 @@ def _affine(reduced: Reduced, row: int, phases: Phases) -> tuple[Exact, Exact]:
 def _basis(
     inputs: Exact, margin: Exact, widths: Exact, phases: Phases, deadline: float
 ) -> tuple[Exact, Places, Places] | None:
-    """Each t's end of the box, 0 where it lies between; which those are; and the neurons with z = 0."""
-    # In units in which widths and rows are about 1: HiGHS has absolute tolerances, and bases have no units.
-    matrix = np.array([_scaled(form, widths) for form in inputs]).reshape(len(inputs), 1 + len(widths))
+    """Each t's end of the box, 0 where it lies between; which those are; and the neurons with z
+    = 0.
+    """
+    # In units in which widths and rows are about 1: HiGHS has absolute tolerances, and bases have
+    # no units.
+    matrix = np.array([_scaled(form, widths) for form in inputs]).reshape(
+        len(inputs), 1 + len(widths)
+    )
     endless = np.full(len(inputs), highspy.kHighsInf)
-    rows = np.where(phases > 0, -matrix[:, 0], -endless), np.where(phases > 0, endless, -matrix[:, 0])
+    rows = (
+        np.where(phases > 0, -matrix[:, 0], -endless),
+        np.where(phases > 0, endless, -matrix[:, 0]),
+    )
     ends, (at, places) = (np.zeros(len(widths)), np.ones(len(widths))), np.nonzero(matrix[:, 1:])
-    model = model_of(np.array(_scaled(margin, widths)[1:]), ends, rows, at, places, matrix[at, 1 + places])
+    model = model_of(
+        np.array(_scaled(margin, widths)[1:]), ends, rows, at, places, matrix[at, 1 + places]
+    )
     if not is_solved(model, deadline):
         return None
     basis = model.getBasis()
     basic, upper = highspy.HighsBasisStatus.kBasic, highspy.HighsBasisStatus.kUpper
-    point, at_upper = _zeros(len(widths)), np.flatnonzero([status == upper for status in basis.col_status])
+    point, at_upper = (
+        _zeros(len(widths)),
+        np.flatnonzero([status == upper for status in basis.col_status]),
+    )
     point[at_upper] = widths[at_upper]
     moving = np.flatnonzero([status == basic for status in basis.col_status])
     return point, moving, np.flatnonzero([status != basic for status in basis.row_status])
@@ -304,7 +380,9 @@ def _scaled(form: Exact, widths: Exact) -> list[float]:
 
 
 def _solve(matrix: Exact, right: Exact, deadline: float) -> Exact | None:
-    """The solution of a square system by elimination; None where it is singular, or the time is up."""
+    """The solution of a square system by elimination; None where it is singular, or the time is
+    up.
+    """
     rows = np.concatenate([matrix, right[:, None]], axis=1)
     for column in range(len(rows)):
         pivots = column + np.flatnonzero(rows[column:, column])
@@ -320,8 +398,12 @@ def _solve(matrix: Exact, right: Exact, deadline: float) -> Exact | None:
     return np.asarray(rows[:, -1])
 
 
-def _is_optimal(inputs: Exact, margin: Exact, widths: Exact, phases: Phases, point: Exact, duals: Exact) -> bool:
-    """Feasible in box and phases, with duals of the right sign and no reduced cost that asks for another end."""
+def _is_optimal(
+    inputs: Exact, margin: Exact, widths: Exact, phases: Phases, point: Exact, duals: Exact
+) -> bool:
+    """Feasible in box and phases, with duals of the right sign and no reduced cost that asks for
+    another end.
+    """
     values, costs = inputs[:, 0] + inputs[:, 1:] @ point, margin[1:] - duals @ inputs[:, 1:]
     feasible = ((point >= 0) & (point <= widths)).all() and (values * phases >= 0).all()
     at_an_end = ((costs <= 0) | (point == 0)) & ((costs >= 0) | (point == widths))

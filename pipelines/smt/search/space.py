@@ -1,7 +1,8 @@
-"""What the search splits: the parts of a box, their programs and their exact bounds, for one margin at a time.
+"""What the search splits: the parts of a box, their programs and their exact bounds, for one margin
+at a time.
 
-Of a ReLU network parts are given by phases of neurons, and of curved activations, as GELU, by intervals of their
-inputs, with sound lines on each.
+Of a ReLU network parts are given by phases of neurons, and of curved activations, as GELU, by
+intervals of their inputs, with sound lines on each.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from pipelines.smt.exact_network import Intervals
 from pipelines.smt.reduction import Layer, Phases, Reduced, least_values
 from pipelines.smt.search.program import Optimum, Program, Walls
 
-# Narrower intervals, relative to their ends, are not split: their lines are as good as rounding lets them be.
+# Narrower intervals, relative to their ends, are not split: their lines are as good as rounding
+# lets them be.
 _NARROW = 1e-9
 # How near to an end of its interval a split may be, as a part of the width.
 _EDGE = 0.25
@@ -38,7 +40,9 @@ class Suspects(Protocol):
         ...
 
     def near(self, point: Sequence[Fraction], /) -> torch.Tensor | None:
-        """A counterexample at the rational `point`, whose exact margin is not positive, or close to it."""
+        """A counterexample at the rational `point`, whose exact margin is not positive, or close
+        to it.
+        """
         ...
 
 
@@ -123,7 +127,9 @@ class Space(ABC, Generic[Part]):
 
     @abstractmethod
     def candidates(self, part: Part, found: Optimum) -> list[int]:
-        """Neurons to split, the most promising first; empty where there is nothing left to split."""
+        """Neurons to split, the most promising first; empty where there is nothing left to
+        split.
+        """
 
     @abstractmethod
     def halves(self, part: Part, neuron: int, found: Optimum) -> tuple[Part, Part]:
@@ -140,23 +146,34 @@ def held(phases: Phases, neuron: int) -> tuple[Phases, Phases]:
 class PhaseSpace(Space[Phases]):
     """Of a ReLU network: neurons that are on or off.
 
-    `candidates` are scored by what the relaxation gains: an output's coefficient times the gap between a and max(z, 0),
-    as in BaBSR (arXiv 1909.06588, section 5).
+    `candidates` are scored by what the relaxation gains: an output's coefficient times the gap
+    between a and max(z, 0), as in BaBSR (arXiv 1909.06588, section 5).
     """
 
     def __init__(self, reduced: Reduced) -> None:
         super().__init__(reduced, np.zeros(reduced.neurons, dtype=np.int8))
-        self._lower = np.concatenate([np.zeros(0), *(each.lower.floats() for each in reduced.layers)])
-        self._upper = np.concatenate([np.zeros(0), *(each.upper.floats() for each in reduced.layers)])
+        self._lower = np.concatenate(
+            [np.zeros(0), *(each.lower.floats() for each in reduced.layers)]
+        )
+        self._upper = np.concatenate(
+            [np.zeros(0), *(each.upper.floats() for each in reduced.layers)]
+        )
         with np.errstate(all="ignore"):  # beyond float64 programs are no guide
             self._slopes = self._upper / (self._upper - self._lower)
 
     @cached_property
     def dual(self) -> Dual | None:
-        """Of all margins, where many programs would be too dear; None where numbers are beyond what it takes."""
-        layers = [(each.forms.floats(), each.lower.floats(), each.upper.floats()) for each in self.reduced.layers]
+        """Of all margins, where many programs would be too dear; None where numbers are beyond
+        what it takes.
+        """
+        layers = [
+            (each.forms.floats(), each.lower.floats(), each.upper.floats())
+            for each in self.reduced.layers
+        ]
         try:
-            return dual_of_forms(self.reduced.widths.floats(), layers, self.reduced.margins.floats())
+            return dual_of_forms(
+                self.reduced.widths.floats(), layers, self.reduced.margins.floats()
+            )
         except Unsupported:
             return None
 
@@ -180,7 +197,9 @@ class PhaseSpace(Space[Phases]):
         on, off = part > 0, part < 0
         lower, upper = np.where(on, 0.0, self._lower), np.where(off, 0.0, self._upper)
         none: Floats = np.zeros(len(part))
-        slopes = np.stack([np.where(off, 0.0, 1.0), np.where(on, 1.0, np.where(off, 0.0, self._slopes))])
+        slopes = np.stack(
+            [np.where(off, 0.0, 1.0), np.where(on, 1.0, np.where(off, 0.0, self._slopes))]
+        )
         starts = np.stack([none, np.where(part == 0, -self._slopes * self._lower, 0.0)])
         return Walls(lower, upper, none, upper, slopes, starts)
 
@@ -189,7 +208,10 @@ class IntervalSpace(Space[Intervals]):
     """Of a network with curves: intervals of their inputs."""
 
     def __init__(self, reduced: Reduced) -> None:
-        ends = ([np.zeros(0), *(getattr(each, name).floats() for each in reduced.layers)] for name in Intervals._fields)
+        ends = (
+            [np.zeros(0), *(getattr(each, name).floats() for each in reduced.layers)]
+            for name in Intervals._fields
+        )
         super().__init__(reduced, Intervals(*map(np.concatenate, ends)))
         self._curves = list(zip(reduced.places, reduced.asked.network.curves, strict=True))
 
@@ -202,14 +224,21 @@ class IntervalSpace(Space[Intervals]):
 
     def walls(self, part: Intervals) -> Walls:
         endless = np.full(len(part.lower), np.inf)
-        slopes, starts = np.stack([part.below, part.above]), np.stack([part.below_start, part.above_start])
+        slopes, starts = (
+            np.stack([part.below, part.above]),
+            np.stack([part.below_start, part.above_start]),
+        )
         return Walls(part.lower, part.upper, -endless, endless, slopes, starts)
 
     def candidates(self, part: Intervals, found: Optimum) -> list[int]:
         """By an output's coefficient times its distance from the curve."""
         factors = self.program.coefficients(found.duals)
-        values = np.concatenate([np.zeros(0), *(curve.value(found.inputs[place]) for place, curve in self._curves)])
-        gains = np.where(factors > 0, values - found.outputs, found.outputs - values) * np.abs(factors)
+        values = np.concatenate(
+            [np.zeros(0), *(curve.value(found.inputs[place]) for place, curve in self._curves)]
+        )
+        gains = np.where(factors > 0, values - found.outputs, found.outputs - values) * np.abs(
+            factors
+        )
         reach = np.maximum(np.abs(part.lower), np.abs(part.upper))
         gains[part.upper - part.lower <= _NARROW * reach] = 0.0
         order = np.argsort(-gains, kind="stable")
@@ -223,7 +252,10 @@ class IntervalSpace(Space[Intervals]):
         ends = np.array([low, middle]), np.array([middle, high])
         curve = next(curve for place, curve in self._curves if neuron < place.stop)
         both = curve.lines(*ends)
-        halves = Intervals(*(each.copy() for each in part)), Intervals(*(each.copy() for each in part))
+        halves = (
+            Intervals(*(each.copy() for each in part)),
+            Intervals(*(each.copy() for each in part)),
+        )
         for i, half in enumerate(halves):
             for each, new in zip(half, both, strict=True):
                 each[neuron] = new[i]

@@ -1,4 +1,6 @@
-"""The report's section on the certificate of the swap: its figure is what the swap can change of the outputs."""
+"""The report's section on the certificate of the swap: its figure is what the swap can change of
+the outputs.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,10 @@ from evalsuite import (
 STAGE = "swap-certificate"
 CERTIFIED, OBSERVED = "certified_disruption", "observed_disruption"
 SWEEP = "hardness="  # In the settings of the measurements over lambda, which are drawn.
-TARGET = 160.0  # lambda at which the integrated distance to ReLU is below 0.005: the paper's end of hardening.
-_SHOWN = ("annealed", "gelu-swap", "lambda-gelu", "post-hoc", "gelu")  # In this order, at most `_PANELS` of them.
+# lambda at which the integrated distance to ReLU is below 0.005: the paper's end of hardening.
+TARGET = 160.0
+# In this order, at most `_PANELS` of them.
+_SHOWN = ("annealed", "gelu-swap", "lambda-gelu", "post-hoc", "gelu")
 _PANELS = 3
 _COLOURS = ("#0072B2", "#009E73", "#E69F00", "#D55E00", "#6A51A3")
 Curve = dict[float, list[float]]
@@ -31,16 +35,21 @@ Curves = dict[tuple[str, str], Curve]
 
 
 def disruption_figure(measured: Measured, workload: str) -> Drawing:
-    """Certified bound and observed |f_lambda - f_ReLU| over lambda, a panel per variant, a colour per eps."""
+    """Certified bound and observed |f_lambda - f_ReLU| over lambda, a panel per variant, a
+    colour per eps.
+    """
     name, title = f"disruption-{workload}", f"Certified against observed disruption, {workload}"
     caption = (
-        "The greatest change of any output when ReLU replaces activations of hardness λ, in boxes of radius ε around "
-        "test samples: solid, the proven bound; dashed, the greatest that a search found. Mean over samples and seeds; "
-        f"both axes are logarithmic. Dotted: λ = {TARGET:g}."
+        "The greatest change of any output when ReLU replaces activations of hardness λ, in boxes"
+        " of radius ε around test samples: solid, the proven bound; dashed, the greatest that a"
+        " search found. Mean over samples and seeds; both axes are logarithmic. Dotted: λ ="
+        f" {TARGET:g}."
     )
     step = measured.step(workload, STAGE)
     # The variants of most interest first.
-    order = sorted(measured.variants, key=lambda name: _SHOWN.index(name) if name in _SHOWN else len(_SHOWN))
+    order = sorted(
+        measured.variants, key=lambda name: _SHOWN.index(name) if name in _SHOWN else len(_SHOWN)
+    )
     every_panel = {variant: _curves(measured, workload, variant, step) for variant in order}
     shown = dict([each for each in every_panel.items() if each[1]][:_PANELS])
     if not shown:
@@ -53,7 +62,9 @@ def disruption_figure(measured: Measured, workload: str) -> Drawing:
             axes.set_title(variant)
         figure.grid.flat[0].set_ylabel("largest |change| of an output")
         _legend(figure.figure, colours)
-    return Drawing(name, title, caption, f"{title}: {', '.join(shown)}; ε = {', '.join(every)}.", figure.svg)
+    return Drawing(
+        name, title, caption, f"{title}: {', '.join(shown)}; ε = {', '.join(every)}.", figure.svg
+    )
 
 
 def _curves(measured: Measured, workload: str, variant: str, step: str) -> Curves:
@@ -76,13 +87,21 @@ def _panel(axes: Any, curves: Curves, colours: Mapping[str, str]) -> None:
         every = sorted(curve)
         means = [math.fsum(curve[each]) / len(curve[each]) for each in every]
         dashed = metric == OBSERVED
-        axes.plot(every, means, color=colours[eps], linewidth=1.0 if dashed else 1.5,
-                  linestyle=(0, (3, 2)) if dashed else "-", marker="." if dashed else "o", markersize=3)  # fmt: skip
+        axes.plot(
+            every,
+            means,
+            color=colours[eps],
+            linewidth=1.0 if dashed else 1.5,
+            linestyle=(0, (3, 2)) if dashed else "-",
+            marker="." if dashed else "o",
+            markersize=3,
+        )
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("λ")
     axes.grid()
-    # Numbers on the axis of lambda, powers of ten on the other: as text, since formulas are not set.
+    # Numbers on the axis of lambda, powers of ten on the other: as text, since formulas are not
+    # set.
     hardness = [each for curve in curves.values() for each in curve]
     low, high = min(hardness), max([*hardness, TARGET])
     ticks = [each for each in (1, 3, 10, 40, 160, 640, 2500, 10000) if low <= each <= high]
@@ -97,13 +116,39 @@ def _legend(figure: Any, colours: Mapping[str, str]) -> None:
     from matplotlib.lines import Line2D
 
     handles = [
-        Line2D([], [], color=colour, linewidth=2, label=f"ε = {number_of(eps):.6g}" if eps else "all inputs")
+        Line2D(
+            [],
+            [],
+            color=colour,
+            linewidth=2,
+            label=f"ε = {number_of(eps):.6g}" if eps else "all inputs",
+        )
         for eps, colour in colours.items()
     ]
-    handles.append(Line2D([], [], color=MUTED_COLOUR, linewidth=1.5, marker="o", markersize=3, label="certified"))
-    handles.append(Line2D([], [], color=MUTED_COLOUR, linewidth=1, linestyle=(0, (3, 2)), marker=".", markersize=3,
-                          label="observed"))  # fmt: skip
-    figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), columnspacing=1.3, handlelength=1.6)
+    handles.append(
+        Line2D(
+            [], [], color=MUTED_COLOUR, linewidth=1.5, marker="o", markersize=3, label="certified"
+        )
+    )
+    handles.append(
+        Line2D(
+            [],
+            [],
+            color=MUTED_COLOUR,
+            linewidth=1,
+            linestyle=(0, (3, 2)),
+            marker=".",
+            markersize=3,
+            label="observed",
+        )
+    )
+    figure.legend(
+        handles=handles,
+        loc="outside upper left",
+        ncols=len(handles),
+        columnspacing=1.3,
+        handlelength=1.6,
+    )
 
 
 def _part(run: Run) -> Part:
@@ -120,6 +165,13 @@ SECTION = Section(
         Headline(STAGE, "swap_kept", wanted=("eps", ("0.01",))),
         Headline(STAGE, "certified_disruption", wanted=("eps", ("0.01",)), figure=False),
     ),
-    terms={"disruption": "The greatest change of any output when ReLU replaces the activations, in a ball of inputs."},
-    unlisted=lambda compared: (compared["stage"] == STAGE) & compared["setting"].str.contains(SWEEP, regex=False),
+    terms={
+        "disruption": (
+            "The greatest change of any output when ReLU replaces the activations, in a ball of"
+            " inputs."
+        )
+    },
+    unlisted=lambda compared: (
+        (compared["stage"] == STAGE) & compared["setting"].str.contains(SWEEP, regex=False)
+    ),
 )

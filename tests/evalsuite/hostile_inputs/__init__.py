@@ -1,7 +1,8 @@
-"""Hostile inputs for every command: files that are damaged, that promise too much, or that nobody would write.
+"""Hostile inputs for every command: files that are damaged, that promise too much, or that nobody
+would write.
 
-A case is a command line and what writes its files. The same cases are made each time. Every file that could run code
-names `PAYLOAD`, which no case may leave behind.
+A case is a command line and what writes its files. The same cases are made each time. Every file
+that could run code names `PAYLOAD`, which no case may leave behind.
 """
 
 from hostile_inputs.arrays import heads

@@ -15,11 +15,34 @@ from hostile_inputs.cases import Case, Payload, init, writing
 
 
 def heads() -> Iterator[Case]:
-    shapes: tuple[Any, ...] = ((1 << 40, 4), (1 << 62,), (-1, 4), (0, 4), (60,), (), (60, 0), (60, 4, 1 << 30), ("a",))
-    kinds: tuple[Any, ...] = ("<f4", ">f8", "<i8", "|O", "<U4", "|S3", "<M8[s]", "<c8", "<f2", "|V5", [("a", "<f4")])
+    shapes: tuple[Any, ...] = (
+        (1 << 40, 4),
+        (1 << 62,),
+        (-1, 4),
+        (0, 4),
+        (60,),
+        (),
+        (60, 0),
+        (60, 4, 1 << 30),
+        ("a",),
+    )
+    kinds: tuple[Any, ...] = (
+        "<f4",
+        ">f8",
+        "<i8",
+        "|O",
+        "<U4",
+        "|S3",
+        "<M8[s]",
+        "<c8",
+        "<f2",
+        "|V5",
+        [("a", "<f4")],
+    )
     for shape in shapes:
         for kind in kinds:
-            head = f"{{'descr': {kind!r}, 'fortran_order': False, 'shape': {shape!r}, }}".encode().ljust(117) + b"\n"
+            header = f"{{'descr': {kind!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
+            head = header.encode().ljust(117) + b"\n"
             array = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head + bytes(960)
             content = _zip({"x.npy": array, "y.npy": sound.zipped("y.npy")})
             yield Case(f"head {shape} {kind}", init("d.npz"), writing(d__npz=content))
@@ -27,7 +50,9 @@ def heads() -> Iterator[Case]:
     np.savez(stream, x=np.array([Payload()], dtype=object), y=np.arange(1))
     yield Case("pickled array", init("d.npz"), writing(d__npz=stream.getvalue()))
     for name in ("x.npy", "../x.npy", "/x.npy", "", "x" * 5000 + ".npy"):
-        yield Case(f"archive {name[:9]}", init("d.npz"), writing(d__npz=_zip({name: b"abc", "y.npy": b""})))
+        yield Case(
+            f"archive {name[:9]}", init("d.npz"), writing(d__npz=_zip({name: b"abc", "y.npy": b""}))
+        )
 
 
 def _zip(entries: dict[str, bytes]) -> bytes:

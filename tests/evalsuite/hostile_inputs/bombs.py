@@ -33,7 +33,9 @@ ENDLESS = (
 
 _RECIPE = """
 name: bomb
-workloads: [{use: own, name: net, data: b.parquet, model: "net.py:net", start: scratch, epochs: 1, learning_rate: 0.01}]
+workloads:
+  - {use: own, name: net, data: b.parquet, model: "net.py:net", start: scratch,
+     epochs: 1, learning_rate: 0.01}
 variants: [gelu]
 seeds: [0]
 steps: [accuracy]
@@ -41,7 +43,10 @@ steps: [accuracy]
 
 
 def bombs() -> Iterator[Case]:
-    node, files = helper.make_node, {"n__onnx": sound.onnx_file(), "p__vnnlib": sound.PROPERTY, "d__npz": sound.npz()}
+    node, files = (
+        helper.make_node,
+        {"n__onnx": sound.onnx_file(), "p__vnnlib": sound.PROPERTY, "d__npz": sound.npz()},
+    )
 
     def alone(name: str, words: Iterable[str], **more: Content) -> Case:
         return Case(f"bomb: {name}", tuple(words), writing(**{**files, **more}), alone=True)
@@ -56,7 +61,9 @@ def bombs() -> Iterator[Case]:
         words = (command, "r.yaml", "--out", "out", "--cache", "cache")
         yield alone(f"table, {command}", words, b__parquet=_long_table, r__yaml=_RECIPE)
     record = json.dumps(sound.run()[1])
-    yield alone("results", READERS["query"], run_of_results__parquet=_long_results, run_of_run__json=record)
+    yield alone(
+        "results", READERS["query"], run_of_results__parquet=_long_results, run_of_run__json=record
+    )
     for side in (20_000, 60_000):
         image = partial(_flat_image, side)
         pictures = {f"d_of_{label}_of_{place}__png": image for label in "ab" for place in range(2)}
@@ -65,7 +72,10 @@ def bombs() -> Iterator[Case]:
     nodes = [node("Expand", ["x", "c"], ["h"]), node("ReduceSum", ["h"], ["y"])]
     total = node("ReduceSum", ["h"], ["s"], keepdims=0)
     filled = [node("ConstantOfShape", ["c"], ["h"]), total, node("Add", ["x", "s"], ["y"])]
-    for name, model in (("expanded", sound.onnx_model(nodes, [sizes])), ("filled", sound.onnx_model(filled, [sizes]))):
+    for name, model in (
+        ("expanded", sound.onnx_model(nodes, [sizes])),
+        ("filled", sound.onnx_model(filled, [sizes])),
+    ):
         content = model.SerializeToString()
         yield alone(f"{name} network", verify("n.onnx"), n__onnx=content)
         for command in ("init", "check"):
@@ -84,7 +94,10 @@ def bombs() -> Iterator[Case]:
 def _wide() -> bytes:
     """A table of 100,000 columns."""
     head = ",".join(f"c{i}" for i in range(100_000)) + ",label\n"
-    lines = (",".join(str((place * i) % 7) for i in range(100_000)) + f",{place % 3}\n" for place in range(12))
+    lines = (
+        ",".join(str((place * i) % 7) for i in range(100_000)) + f",{place % 3}\n"
+        for place in range(12)
+    )
     return (head + "".join(lines)).encode()
 
 
@@ -108,8 +121,15 @@ def _packed() -> bytes:
 
 @cache
 def _archive(size: int, stated: int = 0) -> bytes:
-    """An array of so many bytes of zeros in a zip archive, whose directory may say that it has `stated`."""
-    head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({size // 16}, 4), }}".encode().ljust(117) + b"\n"
+    """An array of so many bytes of zeros in a zip archive, whose directory may say that it has
+    `stated`.
+    """
+    head = (
+        f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({size // 16}, 4), }}".encode().ljust(
+            117
+        )
+        + b"\n"
+    )
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         with archive.open("x.npy", "w", force_zip64=True) as file:
@@ -125,10 +145,17 @@ def _archive(size: int, stated: int = 0) -> bytes:
 @cache
 def _flat_image(side: int) -> bytes:
     def chunk(name: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+        return (
+            struct.pack(">I", len(content))
+            + name
+            + content
+            + struct.pack(">I", zlib.crc32(name + content))
+        )
 
     packer = zlib.compressobj(1)
     line = bytes(1 + side // 8)
     pixels = b"".join([*(packer.compress(line) for _ in range(side)), packer.flush()])
     head = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+    )

@@ -20,7 +20,9 @@ Content = bytes | str | Callable[[], bytes]
 
 @dataclass(frozen=True)
 class Case:
-    """A command line in a folder that `write` fills. `alone`: it needs a process that is watched."""
+    """A command line in a folder that `write` fills. `alone`: it needs a process that is
+    watched.
+    """
 
     name: str
     words: tuple[str, ...]
@@ -83,7 +85,9 @@ def verify(network: str, prop: str = "p.vnnlib", *more: str) -> tuple[str, ...]:
 
 
 def writing(**files: Content) -> Write:
-    """Write these files, or what a function gives; in names `__` stands for a dot, `_of_` for a slash."""
+    """Write these files, or what a function gives; in names `__` stands for a dot, `_of_` for a
+    slash.
+    """
 
     def write(folder: Path) -> None:
         (folder / "net.py").write_text(NET)
@@ -91,7 +95,9 @@ def writing(**files: Content) -> Write:
             path = folder / name.replace("_of_", "/").replace("__", ".")
             path.parent.mkdir(parents=True, exist_ok=True)
             content = content() if callable(content) else content
-            path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
+            path.write_bytes(
+                content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass")
+            )
 
     return write
 
@@ -109,7 +115,9 @@ def mutations(content: bytes, count: int, seed: int) -> Iterator[bytes]:
             for _ in range(1 + number // 6):
                 changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
         elif kind == 2:
-            changed[place : place + 8] = draw.choice((b"\xff" * 8, bytes(8), b"\x7f" + b"\xff" * 7, draw.randbytes(8)))
+            changed[place : place + 8] = draw.choice(
+                (b"\xff" * 8, bytes(8), b"\x7f" + b"\xff" * 7, draw.randbytes(8))
+            )
         elif kind == 3:
             changed[place:place] = changed[place:other]
         elif kind == 4:
@@ -122,7 +130,13 @@ def mutations(content: bytes, count: int, seed: int) -> Iterator[bytes]:
 def paths(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Where values lie in a tree of JSON."""
     yield path
-    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    items = (
+        tree.items()
+        if isinstance(tree, dict)
+        else enumerate(tree)
+        if isinstance(tree, list)
+        else ()
+    )
     for key, value in items:
         yield from paths(value, (*path, key))
 

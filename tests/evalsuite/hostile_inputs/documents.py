@@ -55,7 +55,11 @@ def settings() -> Iterator[Case]:
     )
     for name in names:
         for number, value in enumerate(values):
-            yield Case(f"--set {name} {number}", init("d.npz", "--set", f"{name}={value}"), writing(d__npz=sound.npz()))
+            yield Case(
+                f"--set {name} {number}",
+                init("d.npz", "--set", f"{name}={value}"),
+                writing(d__npz=sound.npz()),
+            )
     for odd in ("", "=", "=1", "data", "data.=1", ".=1", "data..=1"):
         yield Case(f"--set {odd}", init("d.npz", "--set", odd), writing(d__npz=sound.npz()))
 
@@ -72,7 +76,9 @@ def documents() -> Iterator[Case]:
     draw, places = random.Random(12), list(paths(recipe))
     for number in range(60):
         text = _yaml(replaced(recipe, draw.choice(places), draw.choice(ODD)))
-        yield Case(f"recipe {number}", ("plan", "r.yaml", "--cache", "cache"), writing(r__yaml=text))
+        yield Case(
+            f"recipe {number}", ("plan", "r.yaml", "--cache", "cache"), writing(r__yaml=text)
+        )
     odd = (
         "[" * 20_000,
         "a: " * 3000,
@@ -80,13 +86,26 @@ def documents() -> Iterator[Case]:
         "!!python/object/apply:os.system ['touch " + PAYLOAD + "']",
         "\x00",
         "",
-        "a: &a [1,1,1,1,1,1,1,1,1]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: [*b,*b,*b,*b,*b,*b,*b]\n" * 2,
+        "a: &a [1,1,1,1,1,1,1,1,1]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: [*b,*b,*b,*b,*b,*b,*b]\n"
+        * 2,
     )
     results, record = sound.run()
-    for number, text in enumerate((*odd, *(f"gates: [{{metric: {json.dumps(value)}, margin: 1}}]" for value in ODD))):
-        yield Case(f"odd recipe {number}", ("plan", "r.yaml", "--cache", "cache"), writing(r__yaml=text))
-        files = {"g__yaml": text, "run_of_results__parquet": results, "run_of_run__json": json.dumps(record)}
-        yield Case(f"gates {number}", ("compare", "run", "run", "--gate", "g.yaml", "--out", "out"), writing(**files))
+    for number, text in enumerate(
+        (*odd, *(f"gates: [{{metric: {json.dumps(value)}, margin: 1}}]" for value in ODD))
+    ):
+        yield Case(
+            f"odd recipe {number}", ("plan", "r.yaml", "--cache", "cache"), writing(r__yaml=text)
+        )
+        files = {
+            "g__yaml": text,
+            "run_of_results__parquet": results,
+            "run_of_run__json": json.dumps(record),
+        }
+        yield Case(
+            f"gates {number}",
+            ("compare", "run", "run", "--gate", "g.yaml", "--out", "out"),
+            writing(**files),
+        )
 
 
 def _yaml(tree: Any) -> str:

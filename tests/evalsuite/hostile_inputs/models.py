@@ -15,7 +15,9 @@ from hostile_inputs.cases import ODD, PAYLOAD, WEIGHTS, Case, Payload, mutations
 
 
 def weights() -> Iterator[Case]:
-    for seed, (kind, form) in enumerate((("pt", "pt"), ("pth", "old"), ("safetensors", "safetensors"))):
+    for seed, (kind, form) in enumerate(
+        (("pt", "pt"), ("pth", "old"), ("safetensors", "safetensors"))
+    ):
         for number, damaged in enumerate(mutations(sound.state(form), 18, seed)):
             files = {"d__npz": sound.npz(), f"w__{kind}": damaged}
             yield Case(f"weights {form} {number}", (*WEIGHTS, f"w.{kind}"), writing(**files))
@@ -40,7 +42,11 @@ def weights() -> Iterator[Case]:
     for number, value in enumerate(odd):
         stream = io.BytesIO()
         torch.save(value, stream)
-        yield Case(f"state {number}", (*WEIGHTS, "w.pt"), writing(d__npz=sound.npz(), w__pt=stream.getvalue()))
+        yield Case(
+            f"state {number}",
+            (*WEIGHTS, "w.pt"),
+            writing(d__npz=sound.npz(), w__pt=stream.getvalue()),
+        )
     for number, head in enumerate(
         (
             b"{}",
@@ -73,29 +79,62 @@ CONFIG: dict[str, Any] = {
 
 
 def hugging(folder: str) -> tuple[str, ...]:
-    return ("init", f"hf:{folder}", "--quick", "--stages", "accuracy", "--start", "scratch", "--data", "t.jsonl")
+    return (
+        "init",
+        f"hf:{folder}",
+        "--quick",
+        "--stages",
+        "accuracy",
+        "--start",
+        "scratch",
+        "--data",
+        "t.jsonl",
+    )
 
 
 def models() -> Iterator[Case]:
     """Folders of Hugging Face, with other words in their files and with code of their own."""
-    texts = "\n".join(json.dumps({"text": f"word {place}", "label": "abc"[place % 3]}) for place in range(30))
+    texts = "\n".join(
+        json.dumps({"text": f"word {place}", "label": "abc"[place % 3]}) for place in range(30)
+    )
     code = f"import os\nos.system('touch {PAYLOAD}')\n"
 
     def case(name: str, config: Any, **files: str) -> Case:
-        written = {"hf_of_config__json": config if isinstance(config, str) else json.dumps(config), **files}
+        written = {
+            "hf_of_config__json": config if isinstance(config, str) else json.dumps(config),
+            **files,
+        }
         return Case(name, hugging("hf"), writing(t__jsonl=texts, **written))
 
-    keys = ("model_type", "hidden_size", "num_attention_heads", "architectures", "id2label", "hidden_act", "vocab_size")
+    keys = (
+        "model_type",
+        "hidden_size",
+        "num_attention_heads",
+        "architectures",
+        "id2label",
+        "hidden_act",
+        "vocab_size",
+    )
     small = [value for value in ODD if not (isinstance(value, int) and value > 1000)]
     for key in keys:
         for number, value in enumerate(small):
             yield case(f"config {key} {number}", {**CONFIG, key: value})
     for number, value in enumerate((*small, "not json")):
         yield case(f"config {number}", value)
-        yield case(f"tokenizer settings {number}", CONFIG, hf_of_tokenizer_config__json=json.dumps(value))
+        yield case(
+            f"tokenizer settings {number}", CONFIG, hf_of_tokenizer_config__json=json.dumps(value)
+        )
         yield case(f"tokenizer {number}", CONFIG, hf_of_tokenizer__json=json.dumps(value))
     yield case("config deep", "[" * 100_000)
     automatic = {"AutoConfig": "own.Config", "AutoModelForSequenceClassification": "own.Model"}
-    yield case("code of a model", {**CONFIG, "auto_map": automatic, "model_type": "own"}, hf_of_own__py=code)
-    tokenizer = json.dumps({"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", None]}})
-    yield case("code of a tokenizer", CONFIG, hf_of_own__py=code, hf_of_tokenizer_config__json=tokenizer)
+    yield case(
+        "code of a model",
+        {**CONFIG, "auto_map": automatic, "model_type": "own"},
+        hf_of_own__py=code,
+    )
+    tokenizer = json.dumps(
+        {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", None]}}
+    )
+    yield case(
+        "code of a tokenizer", CONFIG, hf_of_own__py=code, hf_of_tokenizer_config__json=tokenizer
+    )

@@ -35,7 +35,9 @@ def runs() -> Iterator[Case]:
         for number, odd in enumerate(_odd_columns(table[name])):
             changed = table.set_column(place, name, odd)
             yield case(f"{name} {number}", sound.as_parquet(changed), readers[(place + number) % 4])
-        yield case(f"without {name}", sound.as_parquet(table.drop_columns([name])), readers[place % 4])
+        yield case(
+            f"without {name}", sound.as_parquet(table.drop_columns([name])), readers[place % 4]
+        )
     for number, damaged in enumerate(mutations(results, 36, 10)):
         yield case(f"damaged {number}", damaged, readers[number % 4])
     for name, content in (
@@ -66,7 +68,11 @@ STATEMENTS = (
 def statements() -> Iterator[Case]:
     results, _ = sound.run()
     for number, statement in enumerate(STATEMENTS):
-        yield Case(f"statement {number}", ("query", statement, "run"), writing(run_of_results__parquet=results))
+        yield Case(
+            f"statement {number}",
+            ("query", statement, "run"),
+            writing(run_of_results__parquet=results),
+        )
 
 
 def _odd_columns(column: pa.ChunkedArray) -> Iterator[pa.Array]:
@@ -91,11 +97,25 @@ def records() -> Iterator[Case]:
     results, record = sound.run()
     readers = list(READERS)
     place = 0
-    for key in (*record, "recipe_text", "steps", "data", "machine", "versions", "finished", "checksum", "results"):
+    for key in (
+        *record,
+        "recipe_text",
+        "steps",
+        "data",
+        "machine",
+        "versions",
+        "finished",
+        "checksum",
+        "results",
+    ):
         for number, value in enumerate(ODD):
             place += 1
             text = json.dumps({**record, key: value})
-            files = {"run_of_results__parquet": results, "run_of_run__json": text, "run_of_journal__jsonl": text}
+            files = {
+                "run_of_results__parquet": results,
+                "run_of_run__json": text,
+                "run_of_journal__jsonl": text,
+            }
             yield Case(f"record {key} {number}", READERS[readers[place % 4]], writing(**files))
     for number, text in enumerate(("", "[" * 100_000, "null", "[]", "{", "9" * 10_000, "\x00")):
         for command in readers:

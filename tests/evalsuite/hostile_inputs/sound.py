@@ -25,7 +25,10 @@ from torch import nn
 @cache
 def rows() -> list[dict[str, Any]]:
     draw = random.Random(0)
-    return [{**{f"c{i}": round(draw.random(), 4) for i in range(4)}, "label": place % 3} for place in range(60)]
+    return [
+        {**{f"c{i}": round(draw.random(), 4) for i in range(4)}, "label": place % 3}
+        for place in range(60)
+    ]
 
 
 @cache
@@ -109,7 +112,9 @@ def onnx_model(
 @cache
 def onnx_file() -> bytes:
     numbers = np.random.default_rng(0).normal(size=(8, 4)).astype("f4"), np.ones((3, 8), "f4")
-    constants = [onnx.numpy_helper.from_array(each, name) for each, name in zip(numbers, "ab", strict=True)]
+    constants = [
+        onnx.numpy_helper.from_array(each, name) for each, name in zip(numbers, "ab", strict=True)
+    ]
     nodes = [
         helper.make_node("Gemm", ["x", "a"], ["h"], transB=1),
         helper.make_node("Relu", ["h"], ["r"]),
@@ -126,7 +131,9 @@ PROPERTY = f"{DECLARED}{BOX}(assert (<= Y_0 Y_1))\n"
 
 @cache
 def proof() -> bytes:
-    """A proof of the network, as `verify --proof` writes it; it says that an output stays below a million."""
+    """A proof of the network, as `verify --proof` writes it; it says that an output stays below
+    a million.
+    """
     from evalsuite.verification.cascade import verify
 
     with TemporaryDirectory() as name:
@@ -144,6 +151,13 @@ def run() -> tuple[bytes, dict[str, Any]]:
     with TemporaryDirectory() as name:
         folder = Path(name)
         write_run(folder, [row for row in sample_rows() if row.step in ("train", "accuracy")])
-        record = {"name": "demo", "baseline": "gelu", "workloads": ["digits-mlp", "digits-cnn"], "seeds": [0, 1, 2]}
+        record = {
+            "name": "demo",
+            "baseline": "gelu",
+            "workloads": ["digits-mlp", "digits-cnn"],
+            "seeds": [0, 1, 2],
+        }
         known = folder / "run.json"
-        return (folder / "results.parquet").read_bytes(), json.loads(known.read_text()) if known.exists() else record
+        return (folder / "results.parquet").read_bytes(), json.loads(
+            known.read_text()
+        ) if known.exists() else record

@@ -1,4 +1,6 @@
-"""`prune`: narrower networks that equal the zeroed one, and what torch-pruning gets wrong without a word."""
+"""`prune`: narrower networks that equal the zeroed one, and what torch-pruning gets wrong
+without a word.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,16 @@ from pipelines.prune.size import parameters_of
 
 HALF = Selection(0.5)
 SHAPES = {
-    "digits-mlp": (64,), "digits-cnn": (1, 8, 8), "digits-resnet": (1, 8, 8), "mnist-cnn": (1, 28, 28),
-    "fashion-mlp": (784,), "adult-mlp": None, "digits-vit": (1, 8, 8), "text-gpt": (16,), "text-gpt-geglu": (16,),
-}  # fmt: skip
+    "digits-mlp": (64,),
+    "digits-cnn": (1, 8, 8),
+    "digits-resnet": (1, 8, 8),
+    "mnist-cnn": (1, 28, 28),
+    "fashion-mlp": (784,),
+    "adult-mlp": None,
+    "digits-vit": (1, 8, 8),
+    "text-gpt": (16,),
+    "text-gpt-geglu": (16,),
+}
 
 
 def on(inputs: torch.Tensor) -> Probe:
@@ -57,7 +66,9 @@ def checked(module: nn.Module, probe: Probe, selection: Selection) -> Pruned:
 
 
 def built(name: str, activation: Callable[[int], nn.Module]) -> tuple[nn.Module, Probe]:
-    """The workload's module, untrained, but with a BatchNorm that is not the identity; inputs it takes."""
+    """The workload's module, untrained, but with a BatchNorm that is not the identity; inputs it
+    takes.
+    """
     torch.manual_seed(0)
     module = load("workloads", name).target().build(activation).eval()
     for norm in module.modules():
@@ -134,7 +145,9 @@ def test_the_least_important_channels_go(
 
 def test_random_pruning_follows_its_seed() -> None:
     module, probe = mlp(8, 64, 4), on(torch.rand(3, 8))
-    removed = [prune(module, probe, Selection(0.5, "random", seed=seed)).removed["0"] for seed in (0, 0, 1)]
+    removed = [
+        prune(module, probe, Selection(0.5, "random", seed=seed)).removed["0"] for seed in (0, 0, 1)
+    ]
     assert removed[0] == removed[1]
     assert removed[0] != removed[2]
 
@@ -142,10 +155,16 @@ def test_random_pruning_follows_its_seed() -> None:
 @pytest.mark.parametrize(
     ("sparsity", "round_to", "channels", "kept"),
     [
-        (0.5, 1, 32, 16), (0.5, 8, 30, 16), (0.9, 8, 32, 8), (0.29, 1, 100, 71), (0.5, 64, 32, 32),
-        (0.99, 1, 4, 1), (0.0, 1, 5, 5), (0.5, 1, 5, 3),
+        (0.5, 1, 32, 16),
+        (0.5, 8, 30, 16),
+        (0.9, 8, 32, 8),
+        (0.29, 1, 100, 71),
+        (0.5, 64, 32, 32),
+        (0.99, 1, 4, 1),
+        (0.0, 1, 5, 5),
+        (0.5, 1, 5, 3),
     ],
-)  # fmt: skip
+)
 def test_how_many_channels_stay(sparsity: float, round_to: int, channels: int, kept: int) -> None:
     selection = Selection(sparsity, round_to=round_to)
     assert selection.kept(channels) == kept
@@ -157,14 +176,25 @@ def test_how_many_channels_stay(sparsity: float, round_to: int, channels: int, k
 
 
 def ranked_together(module: nn.Sequential, sparsity: float) -> dict[str, list[int]]:
-    """Global pruning of an MLP by l2 and by hand: the least of |row| / mean |row|, one row of each layer stays."""
-    layers = {path: layer for path, layer in module.named_children() if isinstance(layer, nn.Linear)}
+    """Global pruning of an MLP by l2 and by hand: the least of |row| / mean |row|, one row of
+    each layer stays.
+    """
+    layers = {
+        path: layer for path, layer in module.named_children() if isinstance(layer, nn.Linear)
+    }
     del layers[str(len(module) - 1)]
     rows = {path: layer.weight.detach().double().norm(dim=1) for path, layer in layers.items()}
-    ranked = sorted((value / row.mean(), path, unit) for path, row in rows.items() for unit, value in enumerate(row))
+    ranked = sorted(
+        (value / row.mean(), path, unit)
+        for path, row in rows.items()
+        for unit, value in enumerate(row)
+    )
     removed: dict[str, list[int]] = {path: [] for path in rows}
     for _, path, unit in ranked:
-        if sum(map(len, removed.values())) < int(sparsity * len(ranked)) and len(removed[path]) < len(rows[path]) - 1:
+        if (
+            sum(map(len, removed.values())) < int(sparsity * len(ranked))
+            and len(removed[path]) < len(rows[path]) - 1
+        ):
             removed[path].append(unit)
     return {path: sorted(units) for path, units in removed.items() if units}
 
@@ -188,7 +218,9 @@ def test_global_ranking(sparsity: float) -> None:
 @settings(max_examples=150, deadline=None)
 def test_global_counts(groups: list[list[float]], sparsity: float, round_to: int) -> None:
     budget = share_of(sum(map(len, groups)), sparsity)
-    counts = counts_of_all([torch.tensor(each, dtype=torch.float64) for each in groups], budget, round_to)
+    counts = counts_of_all(
+        [torch.tensor(each, dtype=torch.float64) for each in groups], budget, round_to
+    )
     left = int(sparsity * sum(map(len, groups)) + 1e-9) - sum(counts)
     assert left >= 0
     for group, count in zip(groups, counts, strict=True):
@@ -201,8 +233,11 @@ def test_global_counts(groups: list[list[float]], sparsity: float, round_to: int
 
 
 def test_equal_scores_leave_multiples_too() -> None:
-    # The mean of five times 0.1 is not that of two: rounding must not put a later block before the first.
-    for size, value, sparsity in itertools.product((7, 12, 19, 22), (0.1, 0.7), (0.3, 0.4, 0.5, 0.6, 0.7)):
+    # The mean of five times 0.1 is not that of two: rounding must not put a later block before the
+    # first.
+    for size, value, sparsity in itertools.product(
+        (7, 12, 19, 22), (0.1, 0.7), (0.3, 0.4, 0.5, 0.6, 0.7)
+    ):
         scores = torch.full((size,), value, dtype=torch.float64)
         (count,) = counts_of_all([scores], share_of(size, sparsity), 5)
         assert count == 0 or (size - count) % 5 == 0
@@ -216,8 +251,12 @@ def test_rounds_end_where_one_round_does() -> None:
         gone: dict[str, int] = {}
         narrow: nn.Module = module
         for done, sparsity in enumerate((0.2, 0.4, 0.6)):
-            pruned = checked(narrow, probe, Selection(sparsity, "l2", scope, gone=gone, last=done == 2))
-            gone = {path: gone.get(path, 0) + len(pruned.removed.get(path, [])) for path in ("0", "2")}
+            pruned = checked(
+                narrow, probe, Selection(sparsity, "l2", scope, gone=gone, last=done == 2)
+            )
+            gone = {
+                path: gone.get(path, 0) + len(pruned.removed.get(path, [])) for path in ("0", "2")
+            }
             narrow = pruned.module
         once = prune(module, probe, Selection(0.6, "l2", scope)).removed
         assert sum(gone.values()) == sum(map(len, once.values()))
@@ -241,7 +280,10 @@ def test_layers_that_are_too_narrow_are_named(scope: str) -> None:
     assert note.startswith("2 keeps all its 8 channels")
     assert "round_to = 8" in note
     for selection, text in (
-        (Selection(0.1, scope=scope), r"sparsity 0\.1 removes no channel: layers are at most 8 wide"),
+        (
+            Selection(0.1, scope=scope),
+            r"sparsity 0\.1 removes no channel: layers are at most 8 wide",
+        ),
         (Selection(0.5, scope=scope, round_to=8), r"removes no channel.*lower round_to \(8\)"),
     ):
         with pytest.raises(Unsupported, match=text):
@@ -258,9 +300,14 @@ def test_a_residual_network_keeps_its_function(importance: str) -> None:
 
     torch.manual_seed(0)
     module = Written(
-        forward, stem=nn.Conv2d(1, 8, 3), first=nn.Conv2d(8, 12, 3, padding=1), second=nn.Conv2d(12, 8, 1),
-        norm=nn.BatchNorm2d(12), act=nn.GELU(), head=nn.Linear(8 * 36, 10),
-    ).eval()  # fmt: skip
+        forward,
+        stem=nn.Conv2d(1, 8, 3),
+        first=nn.Conv2d(8, 12, 3, padding=1),
+        second=nn.Conv2d(12, 8, 1),
+        norm=nn.BatchNorm2d(12),
+        act=nn.GELU(),
+        head=nn.Linear(8 * 36, 10),
+    ).eval()
     with torch.no_grad():
         module.norm.bias.add_(0.7)
         module.norm.running_mean.add_(0.3)
@@ -274,23 +321,71 @@ def test_a_residual_network_keeps_its_function(importance: str) -> None:
     ("layers", "shape", "removed"),
     [
         (lambda: [nn.Conv1d(1, 8, 2), nn.ReLU(), nn.Flatten(), nn.Linear(56, 3)], (1, 8), {"0": 4}),
-        (lambda: [nn.ConvTranspose2d(1, 6, 2), nn.ReLU(), nn.ConvTranspose2d(6, 4, 2), nn.GELU(), nn.Flatten(),
-                  nn.Linear(96, 3)], (1, 2, 4), {"0": 3, "2": 2}),
-        (lambda: [nn.Conv3d(1, 6, 2), nn.PReLU(), nn.Flatten(), nn.Linear(6, 3)], (1, 2, 2, 2), {"0": 3}),
-        (lambda: [nn.Conv2d(1, 6, 2), nn.PReLU(6), nn.Flatten(), nn.Linear(18, 3)], (1, 2, 4), {"0": 3}),
-        (lambda: [nn.Linear(8, 6), nn.BatchNorm1d(6, affine=False), nn.ReLU(), nn.Linear(6, 3)], (8,),
-         {"0": 3, "1": 3}),
+        (
+            lambda: [
+                nn.ConvTranspose2d(1, 6, 2),
+                nn.ReLU(),
+                nn.ConvTranspose2d(6, 4, 2),
+                nn.GELU(),
+                nn.Flatten(),
+                nn.Linear(96, 3),
+            ],
+            (1, 2, 4),
+            {"0": 3, "2": 2},
+        ),
+        (
+            lambda: [nn.Conv3d(1, 6, 2), nn.PReLU(), nn.Flatten(), nn.Linear(6, 3)],
+            (1, 2, 2, 2),
+            {"0": 3},
+        ),
+        (
+            lambda: [nn.Conv2d(1, 6, 2), nn.PReLU(6), nn.Flatten(), nn.Linear(18, 3)],
+            (1, 2, 4),
+            {"0": 3},
+        ),
+        (
+            lambda: [nn.Linear(8, 6), nn.BatchNorm1d(6, affine=False), nn.ReLU(), nn.Linear(6, 3)],
+            (8,),
+            {"0": 3, "1": 3},
+        ),
         # torch's layer of transformers loses hidden units alone.
-        (lambda: [nn.Linear(5, 16), nn.TransformerEncoderLayer(16, 4, 32, activation=nn.GELU(), batch_first=True),
-                  nn.Linear(16, 3)], (6, 5), {"1.linear1": 16}),
+        (
+            lambda: [
+                nn.Linear(5, 16),
+                nn.TransformerEncoderLayer(16, 4, 32, activation=nn.GELU(), batch_first=True),
+                nn.Linear(16, 3),
+            ],
+            (6, 5),
+            {"1.linear1": 16},
+        ),
         # Features side by side are pruned each by itself.
-        (lambda: [Written(lambda net, x: torch.cat([net.act(net.left(x)), net.act(net.right(x))], 1),
-                          left=nn.Linear(8, 32), right=nn.Linear(8, 10), act=nn.GELU()), nn.Linear(42, 3)],
-         (8,), {"0.left": 16, "0.right": 5}),
+        (
+            lambda: [
+                Written(
+                    lambda net, x: torch.cat([net.act(net.left(x)), net.act(net.right(x))], 1),
+                    left=nn.Linear(8, 32),
+                    right=nn.Linear(8, 10),
+                    act=nn.GELU(),
+                ),
+                nn.Linear(42, 3),
+            ],
+            (8,),
+            {"0.left": 16, "0.right": 5},
+        ),
     ],
-    ids=["conv1d", "transposed", "conv3d-prelu", "prelu-per-channel", "unscaled-norm", "encoder", "concatenated"],
-)  # fmt: skip
-def test_other_layers(layers: Callable[[], list[nn.Module]], shape: tuple[int, ...], removed: dict[str, int]) -> None:
+    ids=[
+        "conv1d",
+        "transposed",
+        "conv3d-prelu",
+        "prelu-per-channel",
+        "unscaled-norm",
+        "encoder",
+        "concatenated",
+    ],
+)
+def test_other_layers(
+    layers: Callable[[], list[nn.Module]], shape: tuple[int, ...], removed: dict[str, int]
+) -> None:
     torch.manual_seed(0)
     pruned = checked(nn.Sequential(*layers()).eval(), on(torch.rand(4, *shape)), HALF)
     assert {path: len(lost) for path, lost in pruned.removed.items()} == removed
@@ -312,16 +407,22 @@ def lambda_block(channels: int | None, dimension: int = 1, *, buffer: bool = Fal
         activation.s = nn.Parameter(value)
     return Written(
         lambda net, x: net.head(net.activation(net.hidden(x))),
-        hidden=nn.Linear(64, 16), head=nn.Linear(16, 10), activation=activation,
-    ).eval()  # fmt: skip
+        hidden=nn.Linear(64, 16),
+        head=nn.Linear(16, 10),
+        activation=activation,
+    ).eval()
 
 
 @pytest.mark.parametrize(("channels", "dimension"), [(None, 1), (16, 1), (16, -1)])
 @pytest.mark.parametrize("state", ["trained", "frozen", "buffer"])
-def test_an_unfolded_lambda_is_pruned_with_its_channels(channels: int | None, dimension: int, state: str) -> None:
+def test_an_unfolded_lambda_is_pruned_with_its_channels(
+    channels: int | None, dimension: int, state: str
+) -> None:
     module = lambda_block(channels, dimension, buffer=state == "buffer")
     module.activation.s.requires_grad_(state == "trained")
-    pruned = checked(module, on(torch.rand(9, 64) if dimension == 1 else torch.rand(3, 5, 64)), HALF)
+    pruned = checked(
+        module, on(torch.rand(9, 64) if dimension == 1 else torch.rand(3, 5, 64)), HALF
+    )
     assert pruned.module.hidden.out_features == 8
     assert pruned.module.activation.s.shape == (() if channels is None else (8,))
     assert pruned.module.activation.s.requires_grad is (state == "trained")
@@ -330,7 +431,8 @@ def test_an_unfolded_lambda_is_pruned_with_its_channels(channels: int | None, di
 
 
 def test_one_lambda_before_a_flattened_image() -> None:
-    # torch-pruning asks the last input of an operation, here the lambda, for the image's number of channels.
+    # torch-pruning asks the last input of an operation, here the lambda, for the image's number of
+    # channels.
     module = chain(nn.Conv2d(1, 12, 3), LambdaGELU(), nn.Flatten(), nn.Linear(48, 3))
     assert checked(module, on(torch.rand(3, 1, 4, 4)), HALF).module[3].in_features == 24
 
@@ -359,7 +461,8 @@ def heads() -> nn.Module:
 
     def run(net: Any, x: torch.Tensor) -> torch.Tensor:
         query, key, value = (
-            net.act(layer(x)).unflatten(-1, (4, 4)).transpose(1, 2) for layer in (net.query, net.key, net.value)
+            net.act(layer(x)).unflatten(-1, (4, 4)).transpose(1, 2)
+            for layer in (net.query, net.key, net.value)
         )
         mixed = functional.scaled_dot_product_attention(query, key, value)
         return net.down(net.act(net.up(x + net.out(mixed.transpose(1, 2).flatten(-2)))))
@@ -371,9 +474,14 @@ def heads() -> nn.Module:
 def images() -> nn.Module:
     """A linear layer makes an image; a convolution takes it."""
     return Written(
-        lambda net, x: net.head(net.act(net.convolution(net.act(net.make(x)).unflatten(1, (8, 2, 2)))).flatten(1)),
-        make=nn.Linear(16, 32), convolution=nn.Conv2d(8, 8, 2), head=nn.Linear(8, 3), act=nn.ReLU(),
-    )  # fmt: skip
+        lambda net, x: net.head(
+            net.act(net.convolution(net.act(net.make(x)).unflatten(1, (8, 2, 2)))).flatten(1)
+        ),
+        make=nn.Linear(16, 32),
+        convolution=nn.Conv2d(8, 8, 2),
+        head=nn.Linear(8, 3),
+        act=nn.ReLU(),
+    )
 
 
 def chunked() -> nn.Module:
@@ -390,15 +498,19 @@ def features() -> nn.Module:
     """Hidden units are outputs too."""
     return Written(
         lambda net, x: torch.cat([net.head(hidden := net.act(net.hidden(x))), hidden], 1),
-        hidden=nn.Linear(16, 32), act=nn.GELU(), head=nn.Linear(32, 3),
-    )  # fmt: skip
+        hidden=nn.Linear(16, 32),
+        act=nn.GELU(),
+        head=nn.Linear(32, 3),
+    )
 
 
 def recurrent() -> nn.Module:
     return Written(
         lambda net, x: net.recurrent(net.act(net.hidden(x)))[0],
-        hidden=nn.Linear(16, 12), act=nn.ReLU(), recurrent=nn.LSTM(12, 6, batch_first=True),
-    )  # fmt: skip
+        hidden=nn.Linear(16, 12),
+        act=nn.ReLU(),
+        recurrent=nn.LSTM(12, 6, batch_first=True),
+    )
 
 
 def tied() -> nn.Sequential:
@@ -418,18 +530,37 @@ def twice() -> nn.Sequential:
         (chunked, (16,), "hidden keeps its channels: a split couples them"),
         (features, (16,), "hidden keeps its channels: they are outputs of the network"),
         (recurrent, (5, 16), r"hidden keeps its channels: recurrent \(LSTM\) mixes them"),
-        (tied, (16,), "0 keeps its channels: 0 shares its weight with 2.weight; 2 keeps.*with 0.weight"),
-        (twice, (16,), "0 keeps its channels: 0 is called more than once"),
-        (lambda: chain(nn.Linear(16, 6), nn.ReLU(), nn.Flatten(), nn.Linear(30, 3)), (5, 16), "a reshape regroups"),
         (
-            lambda: chain(parametrizations.weight_norm(nn.Linear(16, 8)), nn.ReLU(), nn.Linear(8, 3)),
+            tied,
             (16,),
-            "0 computes its weights from others; call torch.nn.utils.parametrize.remove_parametrizations first",
+            "0 keeps its channels: 0 shares its weight with 2.weight; 2 keeps.*with 0.weight",
+        ),
+        (twice, (16,), "0 keeps its channels: 0 is called more than once"),
+        (
+            lambda: chain(nn.Linear(16, 6), nn.ReLU(), nn.Flatten(), nn.Linear(30, 3)),
+            (5, 16),
+            "a reshape regroups",
+        ),
+        (
+            lambda: chain(
+                parametrizations.weight_norm(nn.Linear(16, 8)), nn.ReLU(), nn.Linear(8, 3)
+            ),
+            (16,),
+            (
+                "0 computes its weights from others; call"
+                " torch.nn.utils.parametrize.remove_parametrizations first"
+            ),
         ),
         (lambda: chain(nn.Linear(16, 8), nn.ReLU()), (16,), "they are outputs of the network"),
-        (lambda: chain(nn.Linear(16, 8), nn.ReLU(), nn.BatchNorm1d(8)), (16,), "they are outputs of the network"),
         (
-            lambda: chain(nn.Conv1d(1, 8, 3), nn.GroupNorm(2, 8), nn.ReLU(), nn.Flatten(), nn.Linear(112, 3)),
+            lambda: chain(nn.Linear(16, 8), nn.ReLU(), nn.BatchNorm1d(8)),
+            (16,),
+            "they are outputs of the network",
+        ),
+        (
+            lambda: chain(
+                nn.Conv1d(1, 8, 3), nn.GroupNorm(2, 8), nn.ReLU(), nn.Flatten(), nn.Linear(112, 3)
+            ),
             (1, 16),
             r"0 keeps its channels: 1 \(GroupNorm\) mixes them",
         ),
@@ -448,22 +579,50 @@ def test_what_cannot_be_pruned_is_refused_with_its_reason(
         (heads, (5, 16), {"up"}, "query keeps its channels: a reshape regroups them"),
         (images, (16,), {"convolution"}, "make keeps its channels: a reshape regroups them"),
         (
-            lambda: chain(nn.Linear(16, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 12), nn.ReLU(),
-                          nn.Linear(12, 4)),
-            (16,), {"3"}, "0 keeps its channels: 1 (LayerNorm) mixes them",
+            lambda: chain(
+                nn.Linear(16, 16),
+                nn.LayerNorm(16),
+                nn.GELU(),
+                nn.Linear(16, 12),
+                nn.ReLU(),
+                nn.Linear(12, 4),
+            ),
+            (16,),
+            {"3"},
+            "0 keeps its channels: 1 (LayerNorm) mixes them",
         ),
         (
-            lambda: chain(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=2), nn.ReLU(), nn.Conv2d(8, 8, 1),
-                          nn.Conv2d(8, 8, 3, groups=8), nn.ReLU(), nn.Flatten(), nn.Linear(32, 4)),
-            (1, 8, 8), {"4", "5"}, "0 keeps its channels: 2 is a convolution with groups=2",
+            lambda: chain(
+                nn.Conv2d(1, 8, 3),
+                nn.ReLU(),
+                nn.Conv2d(8, 8, 3, groups=2),
+                nn.ReLU(),
+                nn.Conv2d(8, 8, 1),
+                nn.Conv2d(8, 8, 3, groups=8),
+                nn.ReLU(),
+                nn.Flatten(),
+                nn.Linear(32, 4),
+            ),
+            (1, 8, 8),
+            {"4", "5"},
+            "0 keeps its channels: 2 is a convolution with groups=2",
         ),
         (
-            lambda: chain(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 8, 1, groups=4), nn.ReLU(), nn.Conv2d(8, 6, 3), nn.ReLU(),
-                          nn.Flatten(), nn.Linear(96, 2)),
-            (1, 8, 8), {"3"}, "1 keeps its channels: 1 is a convolution with groups=4",
+            lambda: chain(
+                nn.Conv2d(1, 4, 3),
+                nn.Conv2d(4, 8, 1, groups=4),
+                nn.ReLU(),
+                nn.Conv2d(8, 6, 3),
+                nn.ReLU(),
+                nn.Flatten(),
+                nn.Linear(96, 2),
+            ),
+            (1, 8, 8),
+            {"3"},
+            "1 keeps its channels: 1 is a convolution with groups=4",
         ),
     ],
-)  # fmt: skip
+)
 def test_the_rest_of_the_network_is_pruned(
     make: Callable[[], nn.Module], shape: tuple[int, ...], pruned_layers: set[str], note: str
 ) -> None:
@@ -474,10 +633,20 @@ def test_the_rest_of_the_network_is_pruned(
 
 def test_a_depthwise_convolution_follows() -> None:
     module = chain(
-        nn.Conv2d(1, 8, 1), nn.Conv2d(8, 8, 3, groups=8), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(32, 4)
+        nn.Conv2d(1, 8, 1),
+        nn.Conv2d(8, 8, 3, groups=8),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(32, 4),
     )
     pruned = checked(module, on(torch.rand(4, 1, 4, 4)), Selection(0.25))
-    assert pruned.module[1].groups == pruned.module[1].in_channels == pruned.module[0].out_channels == 6
+    assert (
+        pruned.module[1].groups
+        == pruned.module[1].in_channels
+        == pruned.module[0].out_channels
+        == 6
+    )
 
 
 @pytest.mark.parametrize(
@@ -485,7 +654,8 @@ def test_a_depthwise_convolution_follows() -> None:
     [
         (lambda: tied().requires_grad_(False), "every parameter is frozen; set requires_grad"),
         (lambda: chain(nn.Linear(16, 3)), "no activation module found"),
-        (lambda: mlp(15, 8, 3), "cannot follow the network: RuntimeError: mat1 and mat2"),  # its own error
+        # its own error
+        (lambda: mlp(15, 8, 3), "cannot follow the network: RuntimeError: mat1 and mat2"),
     ],
 )
 def test_networks_without_anything_to_prune(make: Callable[[], nn.Module], reason: str) -> None:

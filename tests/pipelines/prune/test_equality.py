@@ -27,7 +27,9 @@ def without(module: nn.Sequential, units: list[int]) -> Pruned:
     """Removed by hand."""
     kept = [each for each in range(6) if each not in units]
     narrow = copy.deepcopy(module)
-    narrow[0].weight, narrow[0].bias = (nn.Parameter(each[kept]) for each in (module[0].weight, module[0].bias))
+    narrow[0].weight, narrow[0].bias = (
+        nn.Parameter(each[kept]) for each in (module[0].weight, module[0].bias)
+    )
     narrow[2].weight = nn.Parameter(module[2].weight[:, kept])
     return Pruned(narrow, {"0": units})
 
@@ -40,7 +42,12 @@ def test_outputs_and_inputs_of_any_kind() -> None:
         assert equality_error(module, pruned, lambda each, x=x: each(x)) < 1e-15
     # Inputs by name, and of a part of the network, are cast.
     assert equality_error(module, pruned, lambda each: each(input=inputs)) < 1e-15
-    assert equality_error(nn.ModuleDict({"inner": module}), wrapped, lambda each: each["inner"](inputs)) < 1e-15
+    assert (
+        equality_error(
+            nn.ModuleDict({"inner": module}), wrapped, lambda each: each["inner"](inputs)
+        )
+        < 1e-15
+    )
     # Tokens stay integers.
     table, tokens = nn.Embedding(9, 8), torch.randint(9, (3, 5))
     narrow = Pruned(nn.Sequential(copy.deepcopy(table), *pruned.module), {"1": [1, 4]})
@@ -97,12 +104,16 @@ def test_another_shape_or_a_crash_is_explained() -> None:
     pruned.module[2].weight, pruned.module[2].bias = (
         nn.Parameter(each[:3]) for each in (pruned.module[2].weight, pruned.module[2].bias)
     )
-    with pytest.raises(Unsupported, match=r"changed the outputs: shape \(5, 3\) instead of \(5, 4\)"):
+    with pytest.raises(
+        Unsupported, match=r"changed the outputs: shape \(5, 3\) instead of \(5, 4\)"
+    ):
         equality_error(module, pruned, lambda each: each(inputs))
     pruned.module[2] = nn.Linear(6, 4)
     with pytest.raises(Unsupported, match="the pruned network does not run: RuntimeError: mat1"):
         equality_error(module, pruned, lambda each: each(inputs))
-    with pytest.raises(Unsupported, match="the network does not run in float64: RuntimeError: mat1"):
+    with pytest.raises(
+        Unsupported, match="the network does not run in float64: RuntimeError: mat1"
+    ):
         equality_error(module, pruned, lambda each: each(torch.rand(5, 7)))
 
 
@@ -116,7 +127,11 @@ def test_an_activation_that_is_not_zero_at_zero_is_seen() -> None:
 def test_neither_network_changes() -> None:
     module = mlp().train()
     pruned = without(module, [1])
-    equality_error(module, pruned, lambda each: each(torch.rand(5, 8, generator=torch.Generator().manual_seed(0))))
+    equality_error(
+        module,
+        pruned,
+        lambda each: each(torch.rand(5, 8, generator=torch.Generator().manual_seed(0))),
+    )
     for each in (module, pruned.module):
         assert each.training
         assert each[0].weight.dtype == torch.float32

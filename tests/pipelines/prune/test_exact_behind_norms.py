@@ -1,4 +1,6 @@
-"""Units of transformers that provably do nothing: bounds of what a norm gives, planted units, and the stage's rows."""
+"""Units of transformers that provably do nothing: bounds of what a norm gives, planted units,
+and the stage's rows.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ Make = Callable[[], nn.Module]
 
 
 def gpt(activation: Make = nn.ReLU) -> nn.Module:
-    return GPT(VOCABULARY, POSITIONS, WIDTH, 2, feed_forwards(2, WIDTH, HIDDEN, lambda _: activation())).eval()
+    return GPT(
+        VOCABULARY, POSITIONS, WIDTH, 2, feed_forwards(2, WIDTH, HIDDEN, lambda _: activation())
+    ).eval()
 
 
 def tokens_of(count: int) -> torch.Tensor:
@@ -39,11 +43,18 @@ def test_bounds_behind_a_norm_are_met_and_not_passed() -> None:
             each.weight.copy_(torch.randn(WIDTH))
             each.bias.copy_(torch.randn(WIDTH))
     layers, bounds = read_behind_norms(module, tokens_of(2))
-    assert [each.norm for each in layers.hidden] == [f"blocks.{i}.norm_feed_forward" for i in range(2)]
-    assert [each.path for each in bounds] == [f"blocks.{i}.feed_forward.activation" for i in range(2)]
+    assert [each.norm for each in layers.hidden] == [
+        f"blocks.{i}.norm_feed_forward" for i in range(2)
+    ]
+    assert [each.path for each in bounds] == [
+        f"blocks.{i}.feed_forward.activation" for i in range(2)
+    ]
     assert layers.units == 2 * HIDDEN
     for hidden, found in zip(layers.hidden, bounds, strict=True):
-        norm, linear = (copy.deepcopy(module.get_submodule(path)).double() for path in (hidden.norm, hidden.producer))
+        norm, linear = (
+            copy.deepcopy(module.get_submodule(path)).double()
+            for path in (hidden.norm, hidden.producer)
+        )
         # Of whatever vectors: also those that drive each unit to its ends.
         scaled = linear.weight * norm.weight
         x = torch.cat([torch.randn(20_000, WIDTH).double() * 1e3, scaled * 1e6, -scaled * 1e6])
@@ -57,14 +68,17 @@ def test_bounds_behind_a_norm_are_met_and_not_passed() -> None:
 def test_a_unit_is_off_where_no_vector_reaches_it() -> None:
     norm, linear = nn.LayerNorm(2), nn.Linear(2, 1)
     norm.weight.copy_(torch.ones(2))
-    linear.weight.copy_(torch.tensor([[3.0, -1.0]]))  # behind the mean (2, -2): at most sqrt(2) sqrt(8) = 4
+    # behind the mean (2, -2): at most sqrt(2) sqrt(8) = 4
+    linear.weight.copy_(torch.tensor([[3.0, -1.0]]))
     for bias, off in ((-4.0, True), (-3.99, False), (4.0, False), (-5.0, True)):
         linear.bias.fill_(bias)
         assert never_positive(norm, linear, 0) == off
 
 
 def planted(module: nn.Module) -> nn.Module:
-    """In each feed-forward part a constant unit, an unused one, one that is off, and a duplicate."""
+    """In each feed-forward part a constant unit, an unused one, one that is off, and a
+    duplicate.
+    """
     for block in module.blocks:
         up, down = block.feed_forward.up, block.feed_forward.down
         up.weight[1] = 0.0
@@ -105,19 +119,29 @@ def of_pictures(module: nn.Module, folder: Path) -> tuple[Network, Bench]:
 
 
 def vit() -> nn.Module:
-    return VisionTransformer(8, 4, WIDTH, 2, feed_forwards(2, WIDTH, HIDDEN, lambda _: nn.ReLU()), 10).eval()
+    return VisionTransformer(
+        8, 4, WIDTH, 2, feed_forwards(2, WIDTH, HIDDEN, lambda _: nn.ReLU()), 10
+    ).eval()
 
 
 @pytest.mark.parametrize(("make", "bench_of"), [(gpt, of_tokens), (vit, of_pictures)])
 def test_the_stage_measures_transformers(
-    make: Callable[[], nn.Module], bench_of: Callable[[nn.Module, Path], tuple[Network, Bench]], tmp_path: Path
+    make: Callable[[], nn.Module],
+    bench_of: Callable[[nn.Module, Path], tuple[Network, Bench]],
+    tmp_path: Path,
 ) -> None:
     network, bench = bench_of(planted(make()), tmp_path)
     outcome = ExactPrune().run(network, bench)
     found = rows(outcome.metrics)
     assert (found["hidden_units"], found["removed_units"]) == (2 * HIDDEN, 8)
-    assert [found[f"{kind}_units"] for kind in ("constant", "unused", "off", "duplicate", "merged")] == [2, 2, 2, 2, 0]
-    proofs = {each.setting["verdict"]: each.value for each in outcome.metrics if each.name == "unit_proofs"}
+    assert [
+        found[f"{kind}_units"] for kind in ("constant", "unused", "off", "duplicate", "merged")
+    ] == [2, 2, 2, 2, 0]
+    proofs = {
+        each.setting["verdict"]: each.value
+        for each in outcome.metrics
+        if each.name == "unit_proofs"
+    }
     assert proofs == {"holds": 8, "violated": 0, "timeout": 0, "unsupported": 0}
     assert found["equality_error"] is not None
     assert found["equality_error"] < 1e-6
@@ -127,7 +151,8 @@ def test_the_stage_measures_transformers(
     handed = outcome.network
     assert handed is not None
     torch.testing.assert_close(
-        handed.module(bench.data.test.inputs[torch.arange(6)]), network.module(bench.data.test.inputs[torch.arange(6)])
+        handed.module(bench.data.test.inputs[torch.arange(6)]),
+        network.module(bench.data.test.inputs[torch.arange(6)]),
     )
 
 
@@ -155,7 +180,9 @@ def test_a_shared_matrix_keeps_its_units() -> None:
 
 @pytest.mark.parametrize("call", [added, twice])
 def test_what_others_take_stays(call: Callable[[Written, torch.Tensor], torch.Tensor]) -> None:
-    """An activation that is no unit's alone: added to its input, or of a layer that is applied twice."""
+    """An activation that is no unit's alone: added to its input, or of a layer that is applied
+    twice.
+    """
     layers = {"table": nn.Embedding(11, 4), "up": nn.Linear(4, 4), "down": nn.Linear(4, 4)}
     with pytest.raises(Unsupported, match="no activation stands between two linear layers alone"):
         read_behind_norms(Written(call, **layers, activation=nn.ReLU()).eval(), tokens_of(2))

@@ -1,4 +1,6 @@
-"""Proofs: the solver agrees with planted truth, refutes planted falsehood, and says what it cannot decide."""
+"""Proofs: the solver agrees with planted truth, refutes planted falsehood, and says what it
+cannot decide.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,16 @@ pytestmark = pytest.mark.usefixtures("by_hand")
 DOMAIN = (0.0, 1.0)
 
 
-def prover(*, seconds: float = 5.0, neurons: int = 64, tolerance: float = 1e-6, left: float = 60.0) -> Prover:
-    return Prover(DOMAIN, tolerance=tolerance, neurons=neurons, seconds=seconds, deadline=time.monotonic() + left)
+def prover(
+    *, seconds: float = 5.0, neurons: int = 64, tolerance: float = 1e-6, left: float = 60.0
+) -> Prover:
+    return Prover(
+        DOMAIN,
+        tolerance=tolerance,
+        neurons=neurons,
+        seconds=seconds,
+        deadline=time.monotonic() + left,
+    )
 
 
 def claim(module: nn.Module, layer: int, removal: Removal, shape: tuple[int, ...] = (3,)) -> Claim:
@@ -36,9 +46,13 @@ def claim(module: nn.Module, layer: int, removal: Removal, shape: tuple[int, ...
 
 @pytest.fixture
 def module() -> nn.Sequential:
-    """3-8-6-2: of the first layer 0 is constant, 1 off, 2 unused, 3 = 4, 5 to 7 on; 7 = 5 + 2 * 6 - 0.5."""
+    """3-8-6-2: of the first layer 0 is constant, 1 off, 2 unused, 3 = 4, 5 to 7 on; 7 = 5 + 2 *
+    6 - 0.5.
+    """
     torch.manual_seed(0)
-    made = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2)).eval()
+    made = nn.Sequential(
+        nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2)
+    ).eval()
     first, second = made[0], made[2]
     for layer in (first, second):
         layer.weight.copy_((layer.weight * 16).round() / 16)
@@ -72,7 +86,9 @@ FALSE = (
 
 
 @pytest.mark.parametrize("removal", TRUE + FALSE, ids=lambda each: f"{each.kind.value} {each.unit}")
-def test_what_is_true_holds_and_what_is_false_is_violated(module: nn.Sequential, removal: Removal) -> None:
+def test_what_is_true_holds_and_what_is_false_is_violated(
+    module: nn.Sequential, removal: Removal
+) -> None:
     proof = prover().unit(claim(module, 0, removal))
     assert proof.verdict is (Verdict.HOLDS if removal in TRUE else Verdict.VIOLATED)
     assert removal in TRUE or proof.reason
@@ -84,10 +100,15 @@ def test_a_wrong_by_the_least_bit_is_found(module: nn.Sequential) -> None:
     module[0].weight[4, 0] += 2.0**-20
     assert prover().unit(claim(module, 0, Removal(1, Kind.OFF))).verdict is Verdict.VIOLATED
     assert prover().unit(claim(module, 0, Removal(0, Kind.CONSTANT))).verdict is Verdict.VIOLATED
-    assert prover().unit(claim(module, 0, Removal(4, Kind.DUPLICATE, shares={3: 1.0}))).verdict is Verdict.VIOLATED
+    assert (
+        prover().unit(claim(module, 0, Removal(4, Kind.DUPLICATE, shares={3: 1.0}))).verdict
+        is Verdict.VIOLATED
+    )
 
 
-@pytest.mark.parametrize(("bias", "verdict"), [(-1.75, Verdict.HOLDS), (-1.7421875, Verdict.VIOLATED)])
+@pytest.mark.parametrize(
+    ("bias", "verdict"), [(-1.75, Verdict.HOLDS), (-1.7421875, Verdict.VIOLATED)]
+)
 def test_the_upper_corner_counts(module: nn.Sequential, bias: float, verdict: Verdict) -> None:
     module[0].weight[1], module[0].bias[1] = torch.tensor([1.0, 0.5, 0.25]), bias
     assert prover().unit(claim(module, 0, Removal(1, Kind.OFF))).verdict is verdict
@@ -99,7 +120,8 @@ def test_second_layer_units_through_the_relus_before(module: nn.Sequential) -> N
     assert prover().unit(claim(module, 1, Removal(0, Kind.OFF))).verdict is Verdict.HOLDS
     module[2].bias[0] = 0.1
     assert prover().unit(claim(module, 1, Removal(0, Kind.OFF))).verdict is Verdict.VIOLATED
-    module[2].weight[0] *= 0.5  # relu(z) - relu(z') with z' = z + 1/64: at most 0.1 - 1.5 / 64 is left
+    # relu(z) - relu(z') with z' = z + 1/64: at most 0.1 - 1.5 / 64 is left
+    module[2].weight[0] *= 0.5
     module[0].bias[4] += 1 / 64
     module[2].bias[0] = 0.0
     assert prover().unit(claim(module, 1, Removal(0, Kind.OFF))).verdict is Verdict.HOLDS
@@ -138,14 +160,18 @@ def test_what_is_not_decided_says_so(module: nn.Sequential) -> None:
     assert short.verdict is Verdict.TIMEOUT
     assert "not decided in" in short.reason
     few = prover(neurons=4)
-    assert few.network(module, removed).reason == "it depends on 14 hidden units; max_neurons allows 4"
+    assert (
+        few.network(module, removed).reason == "it depends on 14 hidden units; max_neurons allows 4"
+    )
     assert few.unit(claim(module, 1, Removal(0, Kind.OFF))).verdict is Verdict.UNSUPPORTED
     assert few.unit(off).verdict is Verdict.HOLDS  # of the first layer: no unit is before it
 
 
 @pytest.mark.timeout(60)
 def test_the_clock_stops_a_hard_question() -> None:
-    module = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 2)).eval()
+    module = nn.Sequential(
+        nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 2)
+    ).eval()
     bound = 0.5 * float(module[2].weight[0].abs().sum())
     module[2].bias[0] = -0.2 * bound
     found = prover(seconds=0.5).unit(claim(module, 1, Removal(0, Kind.OFF), (64,)))
@@ -155,18 +181,33 @@ def test_the_clock_stops_a_hard_question() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_terms_compute_what_torch_computes(seed: int) -> None:
     torch.manual_seed(seed)
-    module = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1)).double()
+    module = nn.Sequential(
+        nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1)
+    ).double()
     maps = read_affine(module, -1)
     assert not isinstance(maps, str)
     point = torch.rand(2, dtype=torch.float64)
     logit = Fraction(module(point[None]).item())
-    for shift, verdict in ((Fraction(-1, 10**9), Verdict.VIOLATED), (Fraction(1, 10**9), Verdict.HOLDS)):
+    for shift, verdict in (
+        (Fraction(-1, 10**9), Verdict.VIOLATED),
+        (Fraction(1, 10**9), Verdict.HOLDS),
+    ):
         question = Question(box_of(DOMAIN, 2), 5.0)
         (output,) = question.after(maps)
-        assert question.never(z3.And(*there_in(question, point), output > question.number(logit + shift))) is verdict
+        assert (
+            question.never(
+                z3.And(*there_in(question, point), output > question.number(logit + shift))
+            )
+            is verdict
+        )
         question = Question(box_of(DOMAIN, 2), 5.0)
         (output,) = question.after(maps)
-        assert question.never(z3.And(*there_in(question, point), output < question.number(logit - shift))) is verdict
+        assert (
+            question.never(
+                z3.And(*there_in(question, point), output < question.number(logit - shift))
+            )
+            is verdict
+        )
 
 
 def there_in(question: Question, point: torch.Tensor) -> list[z3.BoolRef]:
@@ -178,8 +219,14 @@ def there_in(question: Question, point: torch.Tensor) -> list[z3.BoolRef]:
     ("layers", "text"),
     [
         ([nn.Linear(2, 2), nn.GELU(), nn.Linear(2, 2)], "'1' .GELU.: only Linear and ReLU"),
-        ([nn.Linear(2, 2), nn.BatchNorm1d(2), nn.ReLU(), nn.Linear(2, 2)], "'1': the square root in BatchNorm"),
-        ([nn.Linear(2, 2), nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)], "'1' follows another of its kind"),
+        (
+            [nn.Linear(2, 2), nn.BatchNorm1d(2), nn.ReLU(), nn.Linear(2, 2)],
+            "'1': the square root in BatchNorm",
+        ),
+        (
+            [nn.Linear(2, 2), nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)],
+            "'1' follows another of its kind",
+        ),
     ],
 )
 def test_what_has_no_exact_encoding_is_unsupported(layers: list[nn.Module], text: str) -> None:
@@ -211,7 +258,7 @@ def test_differences_of_gelu_networks_are_bounded_too() -> None:
 def test_claims_about_weights_need_no_relu() -> None:
     module = nn.Sequential(
         nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.GELU(), nn.Flatten(), nn.Linear(12, 2)
-    ).eval()  # fmt: skip
+    ).eval()
     module[1].weight[0] = 0.0
     module[0].weight[2], module[0].bias[2] = module[0].weight[1], module[0].bias[1]
     for removal, verdict in (

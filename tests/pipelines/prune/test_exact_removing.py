@@ -21,9 +21,16 @@ pytestmark = pytest.mark.usefixtures("by_hand")
 DOMAIN = (0.0, 1.0)
 
 
-def change(module: nn.Module, removed: Removed, shape: tuple[int, ...], domain: tuple[float, float] = DOMAIN) -> float:
+def change(
+    module: nn.Module,
+    removed: Removed,
+    shape: tuple[int, ...],
+    domain: tuple[float, float] = DOMAIN,
+) -> float:
     """The greatest change of an output over random points and corners, in float64."""
-    points = torch.rand(600, *shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    points = torch.rand(
+        600, *shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
     points[:200] = points[:200].round()
     points = domain[0] + (domain[1] - domain[0]) * points
     before, after = (copy.deepcopy(each).double().eval() for each in (module, removed.module))
@@ -53,7 +60,9 @@ def mlp(*widths: int, activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Seque
 
 
 def planted(activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Sequential:
-    """3-10-6-2: unit 0 constant, 1 off, 2 unused, 3 and 4 duplicates, 5 to 9 on, of which 3 span; 2 of 6 constant."""
+    """3-10-6-2: unit 0 constant, 1 off, 2 unused, 3 and 4 duplicates, 5 to 9 on, of which 3
+    span; 2 of 6 constant.
+    """
     module = mlp(3, 10, 6, 2, activation=activation)
     first, second = module[0], module[2]
     first.weight[0], first.bias[0] = 0.0, 0.7
@@ -70,7 +79,12 @@ def test_planted_units_are_found_and_the_function_stays() -> None:
     module = planted()
     removed = checked(module, (3,))
     found = kinds(removed)["0"]
-    assert {unit: found[unit] for unit in (0, 1, 2, 4)} == {0: "constant", 1: "off", 2: "unused", 4: "duplicate"}
+    assert {unit: found[unit] for unit in (0, 1, 2, 4)} == {
+        0: "constant",
+        1: "off",
+        2: "unused",
+        4: "duplicate",
+    }
     assert Counter(found.values())["merged"] == 2
     assert {unit for unit, kind in found.items() if kind == "merged"} < {5, 6, 7, 8, 9}
     assert 3 not in found
@@ -81,11 +95,16 @@ def test_planted_units_are_found_and_the_function_stays() -> None:
 
 
 @pytest.mark.parametrize("activation", [nn.GELU, nn.SiLU, lambda: LambdaGELU(hardness=2.5)])
-def test_smooth_activations_lose_constants_unused_and_duplicates_only(activation: Callable[[], nn.Module]) -> None:
+def test_smooth_activations_lose_constants_unused_and_duplicates_only(
+    activation: Callable[[], nn.Module],
+) -> None:
     module = planted(activation)
     folded = fold_hardness(module)
     removed = remove_all(folded, reads_chain((3,), DOMAIN))
-    assert kinds(removed) == {"0": {0: "constant", 2: "unused", 4: "duplicate"}, "2": {2: "constant"}}
+    assert kinds(removed) == {
+        "0": {0: "constant", 2: "unused", 4: "duplicate"},
+        "2": {2: "constant"},
+    }
     assert change(folded, removed, (3,)) < 1e-6
     assert change(module, removed, (3,)) < 1e-5
 
@@ -96,7 +115,9 @@ def test_a_constant_counts_with_the_output_of_its_activation() -> None:
     module[2].weight[0, 0], module[2].bias[0] = 2.0, 0.5
     removed = remove_all(module, reads_chain((2,), DOMAIN))
     # gelu(1) = 0.8413447
-    assert float(removed.module[2].bias.detach()) == pytest.approx(0.5 + 2 * 0.8413447460685429, abs=1e-6)
+    assert float(removed.module[2].bias.detach()) == pytest.approx(
+        0.5 + 2 * 0.8413447460685429, abs=1e-6
+    )
 
 
 def test_what_a_removal_makes_constant_or_unused_goes_too() -> None:
@@ -132,7 +153,9 @@ def test_a_bound_of_exactly_0_is_removed_or_kept_but_never_wrong() -> None:
 def test_units_of_random_networks_go_only_with_the_function_kept(seed: int) -> None:
     torch.manual_seed(seed)
     activation = nn.ReLU if seed % 3 else nn.GELU
-    module = nn.Sequential(nn.Linear(3, 9), activation(), nn.Linear(9, 7), activation(), nn.Linear(7, 2)).eval()
+    module = nn.Sequential(
+        nn.Linear(3, 9), activation(), nn.Linear(9, 7), activation(), nn.Linear(7, 2)
+    ).eval()
     for layer in (module[0], module[2]):
         layer.bias.add_(torch.randn_like(layer.bias))
         layer.weight.mul_((torch.rand_like(layer.weight) > 0.6).float())
@@ -161,10 +184,16 @@ def test_a_layer_keeps_one_unit() -> None:
 def convolutions(padding: int, activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Sequential:
     torch.manual_seed(0)
     module = nn.Sequential(
-        nn.Conv2d(1, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), activation(),
-        nn.Conv2d(4, 3, 3, padding=padding, bias=False), nn.BatchNorm2d(3), activation(),
-        nn.AvgPool2d(2), nn.Flatten(), nn.Linear(3 * (9 if padding else 4), 2),
-    )  # fmt: skip
+        nn.Conv2d(1, 4, 3, padding=1, bias=False),
+        nn.BatchNorm2d(4),
+        activation(),
+        nn.Conv2d(4, 3, 3, padding=padding, bias=False),
+        nn.BatchNorm2d(3),
+        activation(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(3 * (9 if padding else 4), 2),
+    )
     module(torch.randn(64, 1, 6, 6))
     for at in (1, 4):
         module[at].weight.copy_(1 + torch.rand_like(module[at].weight))
@@ -173,7 +202,9 @@ def convolutions(padding: int, activation: Callable[[], nn.Module] = nn.ReLU) ->
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU])
-def test_a_constant_channel_is_another_value_where_zeros_are_padded(activation: Callable[[], nn.Module]) -> None:
+def test_a_constant_channel_is_another_value_where_zeros_are_padded(
+    activation: Callable[[], nn.Module],
+) -> None:
     for padding, folded in ((0, True), (1, False)):
         module = convolutions(padding, activation)
         module[1].weight[2] = 0.0  # BatchNorm makes channel 2 the constant 0.8
@@ -212,7 +243,9 @@ def of_another_value(module: nn.Sequential) -> None:
     ],
 )
 def test_channels_behind_a_batchnorm(
-    plant: Callable[[nn.Sequential], None], found: dict[str, dict[int, str]], widths: tuple[int, int]
+    plant: Callable[[nn.Sequential], None],
+    found: dict[str, dict[int, str]],
+    widths: tuple[int, int],
 ) -> None:
     module = convolutions(1)
     plant(module)
@@ -226,9 +259,10 @@ def test_channels_behind_a_batchnorm(
 def test_padded_pooling_makes_a_constant_channel_uneven(linear: bool) -> None:
     consumer = [nn.Flatten(), nn.Linear(3 * 16, 2)] if linear else [nn.Conv2d(3, 2, 2)]
     module = nn.Sequential(
-        nn.Sequential(nn.Conv2d(1, 3, 3, padding="same"), nn.GELU()), nn.AvgPool2d(3, 1, padding=1),
+        nn.Sequential(nn.Conv2d(1, 3, 3, padding="same"), nn.GELU()),
+        nn.AvgPool2d(3, 1, padding=1),
         nn.Sequential(*consumer, nn.Identity()),
-    ).eval()  # fmt: skip
+    ).eval()
     module[0][0].weight[1], module[0][0].bias[1] = 0.0, 1.0
     removed = checked(module, (1, 4, 4))
     assert kinds(removed) == ({"0.0": {1: "constant"}} if linear else {})
@@ -245,9 +279,15 @@ def test_pooling_that_takes_units_for_positions_is_left_alone() -> None:
 
 def test_sequences() -> None:
     module = nn.Sequential(
-        nn.Conv1d(2, 4, 3), nn.BatchNorm1d(4), nn.ReLU(), nn.Conv1d(4, 3, 2, stride=2), nn.ReLU(),
-        nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(3, 2),
-    ).eval()  # fmt: skip
+        nn.Conv1d(2, 4, 3),
+        nn.BatchNorm1d(4),
+        nn.ReLU(),
+        nn.Conv1d(4, 3, 2, stride=2),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool1d(1),
+        nn.Flatten(),
+        nn.Linear(3, 2),
+    ).eval()
     module[0].weight[2], module[1].bias[2] = 0.0, 2.0
     module[3].bias[1:] = 1.0
     module[3].weight[0], module[3].bias[0] = -module[3].weight[0].abs(), -0.1
@@ -297,7 +337,10 @@ def test_duplicates_of_units_that_could_be_merged(seed: int) -> None:
     module[0].weight.copy_(torch.cat([distinct, distinct[torch.randint(4, (4,))]]))
     module[0].bias.fill_(1.0)
     removed = checked(module, (3,), 1e-5)
-    assert Counter(each.removal.kind.value for each in removed.claims) == {"duplicate": 4, "merged": 1}
+    assert Counter(each.removal.kind.value for each in removed.claims) == {
+        "duplicate": 4,
+        "merged": 1,
+    }
     assert removed.module[0].out_features == 3
 
 
@@ -305,7 +348,7 @@ def test_duplicates_of_units_that_could_be_merged(seed: int) -> None:
 def test_shared_layers_are_refused(layer: nn.Module) -> None:
     module = nn.Sequential(
         nn.Linear(4, 4), layer, nn.ReLU(), nn.Linear(4, 4), layer, nn.ReLU(), nn.Linear(4, 2)
-    ).eval()  # fmt: skip
+    ).eval()
     module[0].weight[1] = 0.0
     with pytest.raises(Unsupported, match="share"):
         remove_all(module, reads_chain((4,), DOMAIN))
@@ -313,7 +356,12 @@ def test_shared_layers_are_refused(layer: nn.Module) -> None:
 
 def test_layers_that_stay_whole_say_why() -> None:
     module = nn.Sequential(
-        nn.ReLU(), nn.Conv2d(2, 4, 3, groups=2), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3), nn.ReLU()
+        nn.ReLU(),
+        nn.Conv2d(2, 4, 3, groups=2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(16, 3),
+        nn.ReLU(),
     ).eval()
     module[1].weight[1] = 0.0
     module[4].weight[1] = 0.0
@@ -353,7 +401,11 @@ def without_duplicates() -> nn.Sequential:
 @pytest.mark.parametrize(
     ("make", "shape", "most"),
     # Of duplicates that are neither on nor off the bounds do not see that they cancel.
-    [(planted, (3,), 1.0), (without_duplicates, (3,), 1e-6), (narrowed_convolutions, (1, 6, 6), 1e-6)],
+    [
+        (planted, (3,), 1.0),
+        (without_duplicates, (3,), 1e-6),
+        (narrowed_convolutions, (1, 6, 6), 1e-6),
+    ],
 )
 def test_padded_back_is_the_narrowed_network(
     make: Callable[[], nn.Sequential], shape: tuple[int, ...], most: float
@@ -365,7 +417,9 @@ def test_padded_back_is_the_narrowed_network(
     shapes = {name: each.shape for name, each in padded.named_parameters()}
     assert all(shapes[name] == each.shape for name, each in module.named_parameters())
     assert change(padded, removed, shape) < 1e-13
-    bound = certify_swap(module, torch.zeros(1, *shape), torch.ones(1, *shape), swapped=padded).disruption
+    bound = certify_swap(
+        module, torch.zeros(1, *shape), torch.ones(1, *shape), swapped=padded
+    ).disruption
     assert change(module, removed, shape) <= float(bound) < most
 
 

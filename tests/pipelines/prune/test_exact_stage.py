@@ -1,4 +1,6 @@
-"""The stage `exact-prune`: really trained networks, planted units, saving, refusals and its rows."""
+"""The stage `exact-prune`: really trained networks, planted units, saving, refusals and its
+rows.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ KINDS = ("constant_units", "unused_units", "off_units", "duplicate_units", "merg
 
 
 def row(outcome: Outcome, name: str, **setting: str) -> Metric:
-    (found,) = [each for each in outcome.metrics if each.name == name and dict(each.setting) == setting]
+    (found,) = [
+        each for each in outcome.metrics if each.name == name and dict(each.setting) == setting
+    ]
     return found
 
 
@@ -80,7 +84,9 @@ def test_digits_mlp(network: MakeNetwork, bench: MakeBench, tmp_path: Path, vari
     assert value(outcome, "macs") == 64 * narrow + narrow * 32 + 320
     test = there.data.test
     with torch.no_grad():
-        right = (outcome.network.module(test.inputs).argmax(1) == test.targets).double().mean().item()
+        right = (
+            (outcome.network.module(test.inputs).argmax(1) == test.targets).double().mean().item()
+        )
     assert value(outcome, "accuracy") == right == value(outcome, "accuracy_before_removal")
     assert value(outcome, "accuracy_drop") == 0
     written = json.loads(outcome.artefacts["units"].read_text())
@@ -109,7 +115,9 @@ def test_digits_cnn_and_its_padding(network: MakeNetwork, bench: MakeBench, tmp_
     save_network(outcome.network, tmp_path / "saved", DigitsCNN())
 
 
-def test_proximal_training_makes_units_that_do_nothing(network: MakeNetwork, bench: MakeBench) -> None:
+def test_proximal_training_makes_units_that_do_nothing(
+    network: MakeNetwork, bench: MakeBench
+) -> None:
     trained, there = network("digits-mlp", "relu"), bench("digits-mlp")
     stage = ExactPrune(proximal=2.0, epochs=15, max_neurons=0)
     outcome = stage.run(trained, there)
@@ -121,14 +129,20 @@ def test_proximal_training_makes_units_that_do_nothing(network: MakeNetwork, ben
     control = dataclasses.replace(stage, proximal=0.0, epochs=1).run(trained, there)
     assert [value(control, name) for name in KINDS] == [0, 0, 0, 0, 0]
     assert value(control, "equality_bound") == 0
-    assert {row(control, "equality", method=each).verdict for each in ("bounds", "smt")} == {Verdict.HOLDS}
-    zeros = [float((each.network.module[0].weight == 0).double().mean()) for each in (outcome, control)]
+    assert {row(control, "equality", method=each).verdict for each in ("bounds", "smt")} == {
+        Verdict.HOLDS
+    }
+    zeros = [
+        float((each.network.module[0].weight == 0).double().mean()) for each in (outcome, control)
+    ]
     assert zeros[0] > 0.1
     assert zeros[1] == 0.0
 
 
 @pytest.mark.slow
-def test_a_long_gentle_training_costs_little_accuracy(network: MakeNetwork, bench: MakeBench) -> None:
+def test_a_long_gentle_training_costs_little_accuracy(
+    network: MakeNetwork, bench: MakeBench
+) -> None:
     trained, there = network("digits-mlp", "relu", epochs=20), bench("digits-mlp", epochs=20)
     outcome = ExactPrune(proximal=0.3, epochs=100).run(trained, there)
     assert value(outcome, "removed_units") >= 4
@@ -140,15 +154,22 @@ def test_the_threshold_is_that_of_the_learning_rate(network: MakeNetwork) -> Non
     module = copy.deepcopy(network("digits-mlp", "gelu").module)
     before = copy.deepcopy(module.state_dict())
 
-    def fine_tune(module: nn.Module, epochs: int, /, *, teacher: object = None, after_step: object = None) -> None:
+    def fine_tune(
+        module: nn.Module, epochs: int, /, *, teacher: object = None, after_step: object = None
+    ) -> None:
         assert epochs == 3
         after_step(0.01)
 
     train(module, read_layers(module, (64,)), fine_tune, epochs=3, proximal=2.0)
     weight = before["0.weight"]
-    torch.testing.assert_close(module[0].weight.detach(), torch.where(
-        weight > 0.02, weight - 0.02, torch.where(weight < -0.02, weight + 0.02, torch.zeros(()))
-    ))  # fmt: skip
+    torch.testing.assert_close(
+        module[0].weight.detach(),
+        torch.where(
+            weight > 0.02,
+            weight - 0.02,
+            torch.where(weight < -0.02, weight + 0.02, torch.zeros(())),
+        ),
+    )
     for name in ("0.bias", "2.bias", "4.weight", "4.bias"):
         assert torch.equal(module.state_dict()[name], before[name])
     assert not torch.equal(module.state_dict()["2.weight"], before["2.weight"])
@@ -157,11 +178,14 @@ def test_the_threshold_is_that_of_the_learning_rate(network: MakeNetwork) -> Non
 def test_coarse_parameters_are_refused(network: MakeNetwork, bench: MakeBench) -> None:
     trained = with_planted_units(network("digits-mlp", "gelu"), "0")
     with torch.no_grad():
-        # 10000 in each unit of the second layer, where float32 has steps of 1e-3; the logits take it away again.
+        # 10000 in each unit of the second layer, where float32 has steps of 1e-3; the logits take
+        # it away again.
         trained.module[0].bias[1] = 1e4
         trained.module[2].weight[:, 1] = 1.0
         trained.module[4].weight.copy_(0.1 * torch.tensor([1.0, -1.0]).repeat(10, 16))
-    with pytest.raises(Unsupported, match=r"removing 2 units changes logits by .* for float32 parameters"):
+    with pytest.raises(
+        Unsupported, match=r"removing 2 units changes logits by .* for float32 parameters"
+    ):
         ExactPrune().run(trained, bench("digits-mlp"))
 
 
@@ -169,7 +193,9 @@ def test_a_contradiction_of_bounds_and_solver_is_a_bug(network: MakeNetwork) -> 
     trained = with_planted_units(network("digits-mlp", "gelu"), "0")
     removed = remove_all(trained.module, reads_chain((64,), (0.0, 1.0)))
     proofs = [Proof(Verdict.HOLDS), Proof(Verdict.VIOLATED, "an input refutes it")]
-    with pytest.raises(RuntimeError, match="unit 4 of 0: constant by its bounds, but the solver refutes it"):
+    with pytest.raises(
+        RuntimeError, match="unit 4 of 0: constant by its bounds, but the solver refutes it"
+    ):
         _check(removed, proofs)
     merged = dataclasses.replace(removed.claims[1], removal=Removal(4, Kind.MERGED, 0.0, {0: 1.0}))
     _check(dataclasses.replace(removed, claims=[removed.claims[0], merged]), proofs)

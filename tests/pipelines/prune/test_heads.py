@@ -30,7 +30,8 @@ IMPORTANCES = ("l1", "l2", "group_norm", "taylor", "hessian", "activation")
 def built(workload: str) -> nn.Module:
     torch.manual_seed(0)
     module: nn.Module = load("workloads", workload).target().build(lambda _hidden: nn.GELU())
-    for each in module.parameters():  # biases too: at their initial 0, a wrongly cut one would not show
+    # biases too: at their initial 0, a wrongly cut one would not show
+    for each in module.parameters():
         each += 0.1 * torch.randn_like(each)
     return module
 
@@ -53,7 +54,9 @@ def probe_of(workload: str) -> Probe:
 
 
 def zeroed_error(unpruned: nn.Module, pruned: Pruned, inputs: torch.Tensor) -> float:
-    """Max |pruned - unpruned with the rows of `removed` set to 0|, in float64: knows nothing of heads."""
+    """Max |pruned - unpruned with the rows of `removed` set to 0|, in float64: knows nothing of
+    heads.
+    """
     zeroed = copy.deepcopy(unpruned).double()
     narrow = copy.deepcopy(pruned.module).double()
     inputs = inputs.double() if inputs.is_floating_point() else inputs
@@ -97,23 +100,44 @@ class TestFinding:
     def test_an_unknown_attention_is_named(self) -> None:
         module = nn.ModuleDict({"known": attention_alone(), "other": nn.MultiheadAttention(8, 2)})
         assert [each.path for each in find_attentions(module)] == ["known"]
-        assert unknown_attentions(module) == ["other: MultiheadAttention is laid out in no known way"]
+        assert unknown_attentions(module) == [
+            "other: MultiheadAttention is laid out in no known way"
+        ]
 
     @pytest.mark.parametrize(
         ("change", "told"),
         [
             # Fewer keys than queries.
-            (lambda it: setattr(it, "k_proj", nn.Linear(WIDTH, WIDTH // 2)), "k_proj makes 6 channels for the 12"),
-            (lambda it: setattr(it.k_proj, "weight", it.q_proj.weight), "q_proj shares its weights with another layer"),
-            (lambda it: setattr(it, "heat", nn.Parameter(torch.ones(HEADS))), "heat may hold a share for each head"),
-            (lambda it: setattr(it, "num_attention_heads", 3),
-             "num_attention_heads is 3, but the sizes of the layers say 4"),
-            (lambda it: setattr(it, "head_dim", 5), "o_proj reads 12 channels, no multiple of head_dim = 5"),
+            (
+                lambda it: setattr(it, "k_proj", nn.Linear(WIDTH, WIDTH // 2)),
+                "k_proj makes 6 channels for the 12",
+            ),
+            (
+                lambda it: setattr(it.k_proj, "weight", it.q_proj.weight),
+                "q_proj shares its weights with another layer",
+            ),
+            (
+                lambda it: setattr(it, "heat", nn.Parameter(torch.ones(HEADS))),
+                "heat may hold a share for each head",
+            ),
+            (
+                lambda it: setattr(it, "num_attention_heads", 3),
+                "num_attention_heads is 3, but the sizes of the layers say 4",
+            ),
+            (
+                lambda it: setattr(it, "head_dim", 5),
+                "o_proj reads 12 channels, no multiple of head_dim = 5",
+            ),
             # A quantized or parametrized layer.
-            (lambda it: parametrizations.weight_norm(it.v_proj), "v_proj is a ParametrizedLinear, not a Linear"),
+            (
+                lambda it: parametrizations.weight_norm(it.v_proj),
+                "v_proj is a ParametrizedLinear, not a Linear",
+            ),
         ],
-    )  # fmt: skip
-    def test_one_whose_heads_cannot_be_removed_says_why(self, change: Callable[[nn.Module], object], told: str) -> None:
+    )
+    def test_one_whose_heads_cannot_be_removed_says_why(
+        self, change: Callable[[nn.Module], object], told: str
+    ) -> None:
         attention = Split()
         change(attention)
         assert find_attentions(attention) == []
@@ -125,7 +149,9 @@ class TestFinding:
         second.o_proj = first.o_proj
         both = nn.Sequential(first, second)
         assert find_attentions(both) == []
-        assert unknown_attentions(both) == [f"{index}: shares a layer with another attention" for index in (0, 1)]
+        assert unknown_attentions(both) == [
+            f"{index}: shares a layer with another attention" for index in (0, 1)
+        ]
 
     def test_a_description_that_is_none(self) -> None:
         with pytest.raises(ValueError, match="the indices of out must be 2 disjoint heads"):
@@ -133,13 +159,17 @@ class TestFinding:
 
 
 class Split(nn.Module):
-    """Query, key and value of their own, and an attribute for the number of heads, which the forward pass reads."""
+    """Query, key and value of their own, and an attribute for the number of heads, which the
+    forward pass reads.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.num_attention_heads, self.head_dim = HEADS, WIDTH // HEADS
-        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (
+            nn.Linear(WIDTH, WIDTH) for _ in range(4)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         query, key, value = (
@@ -160,16 +190,23 @@ class TestRemoving:
         # Zeroing the same rows changes the outputs at all: else equality would mean nothing.
         assert float((module(inputs) - pruned.module(inputs)).abs().max()) > 1e-2
         attentions = find_attentions(module)
-        assert [each.heads for each in find_attentions(pruned.module)] == [4 - gone] * len(attentions)
+        assert [each.heads for each in find_attentions(pruned.module)] == [4 - gone] * len(
+            attentions
+        )
         size, width = attentions[0].head_size, 4 * attentions[0].head_size
-        fewer = sum(map(torch.numel, module.parameters())) - sum(map(torch.numel, pruned.module.parameters()))
+        fewer = sum(map(torch.numel, module.parameters())) - sum(
+            map(torch.numel, pruned.module.parameters())
+        )
         assert fewer == len(attentions) * gone * size * (4 * width + 3)
         assert {len(rows) for rows in pruned.removed.values()} == {3 * gone * size}
         assert not pruned.module.training
 
     @pytest.mark.slow
     def test_onnx_runtime_computes_the_same(self, tmp_path: Path) -> None:
-        pruned, inputs = prune_heads(built("digits-vit"), probe_of("digits-vit"), HALF).module, inputs_of("digits-vit")
+        pruned, inputs = (
+            prune_heads(built("digits-vit"), probe_of("digits-vit"), HALF).module,
+            inputs_of("digits-vit"),
+        )
         export_onnx(pruned, (1, 8, 8), tmp_path / "pruned.onnx")
         outputs = torch.as_tensor(run_onnx(open_onnx(tmp_path / "pruned.onnx"), inputs))
         assert torch.allclose(outputs, pruned(inputs), atol=1e-5)
@@ -189,10 +226,14 @@ class TestRemoving:
         module.get_submodule("blocks.0.attention.project_in").weight.requires_grad_(False)
         before = copy.deepcopy(module.state_dict())
         for importance in IMPORTANCES:
-            pruned = prune_heads(module, probe_of("digits-vit"), Selection(0, importance, head_sparsity=0.5))
+            pruned = prune_heads(
+                module, probe_of("digits-vit"), Selection(0, importance, head_sparsity=0.5)
+            )
         assert all(torch.equal(before[name], each) for name, each in module.state_dict().items())
         assert module.training
-        assert all(each.grad is None for each in [*module.parameters(), *pruned.module.parameters()])
+        assert all(
+            each.grad is None for each in [*module.parameters(), *pruned.module.parameters()]
+        )
         assert not any(each._forward_pre_hooks for each in pruned.module.modules())
         frozen = [name for name, each in pruned.module.named_parameters() if not each.requires_grad]
         assert frozen == ["blocks.0.attention.project_in.weight"]
@@ -211,7 +252,9 @@ class TestWrongRegrouping:
         module = attention_alone()
         (found,) = find_attentions(module)
         columns = tuple(tuple(range(head, WIDTH, HEADS)) for head in range(HEADS))
-        rows = tuple(tuple(start + column for start in (0, 12, 24) for column in head) for head in columns)
+        rows = tuple(
+            tuple(start + column for start in (0, 12, 24) for column in head) for head in columns
+        )
         wrong = dataclasses.replace(found, rows={"project_in": rows}, columns=columns)
         with pytest.raises(Unsupported, match="heads of the module: removing channels changed"):
             prune_heads(module, probe_alone(), Selection(0, head_sparsity=0.25), [wrong])
@@ -227,9 +270,13 @@ class TestWrongRegrouping:
 
 
 class TestImportance:
-    def scores(self, module: nn.Module, importance: str, probe: Probe | None = None, seed: int = 0) -> torch.Tensor:
+    def scores(
+        self, module: nn.Module, importance: str, probe: Probe | None = None, seed: int = 0
+    ) -> torch.Tensor:
         selection = Selection(0, importance, seed=seed)
-        return head_scores(module.eval(), find_attentions(module), probe or probe_alone(), selection)[0]
+        return head_scores(
+            module.eval(), find_attentions(module), probe or probe_alone(), selection
+        )[0]
 
     @pytest.mark.parametrize("importance", IMPORTANCES)
     def test_a_faint_head_goes_first(self, importance: str) -> None:
@@ -244,12 +291,18 @@ class TestImportance:
     def test_norms(self) -> None:
         module = attention_alone()
         weights = [
-            torch.cat([module.project_in.weight.view(3, 4, 3, WIDTH)[:, head].flatten(),
-                       module.project_out.weight[:, 3 * head : 3 * head + 3].flatten()])
+            torch.cat(
+                [
+                    module.project_in.weight.view(3, 4, 3, WIDTH)[:, head].flatten(),
+                    module.project_out.weight[:, 3 * head : 3 * head + 3].flatten(),
+                ]
+            )
             for head in range(HEADS)
-        ]  # fmt: skip
+        ]
         for importance, order in (("l1", 1), ("l2", 2), ("group_norm", 2)):
-            expected = torch.stack([torch.linalg.vector_norm(each.double(), order) for each in weights])
+            expected = torch.stack(
+                [torch.linalg.vector_norm(each.double(), order) for each in weights]
+            )
             assert torch.allclose(self.scores(module, importance), expected)
 
     def test_the_gate_s_derivative_of_each_sample(self) -> None:
@@ -257,21 +310,31 @@ class TestImportance:
 
         def losses(gates: list[float]) -> torch.Tensor:
             gated = copy.deepcopy(module)
-            gated.project_out.weight *= torch.tensor(gates, dtype=torch.float64).repeat_interleave(3)
+            gated.project_out.weight *= torch.tensor(gates, dtype=torch.float64).repeat_interleave(
+                3
+            )
             return gated(tokens().double()).sin().sum((1, 2))
 
         step = 1e-5
         slopes = []
         for head in range(HEADS):
-            up, down = ([1 + sign * step * (each == head) for each in range(HEADS)] for sign in (1, -1))
+            up, down = (
+                [1 + sign * step * (each == head) for each in range(HEADS)] for sign in (1, -1)
+            )
             slopes.append((losses(up) - losses(down)) / (2 * step))
         derivative = torch.stack(slopes, 1)  # (samples, heads)
         probe = Probe(
             lambda each: each(tokens().double()),
-            lambda each: (each(batch).sin().sum((1, 2)) for batch in torch.split(tokens().double(), 4)),
+            lambda each: (
+                each(batch).sin().sum((1, 2)) for batch in torch.split(tokens().double(), 4)
+            ),
         )
-        assert torch.allclose(self.scores(module, "taylor", probe), derivative.abs().mean(0), atol=1e-7)
-        assert torch.allclose(self.scores(module, "hessian", probe), derivative.square().mean(0), atol=1e-6)
+        assert torch.allclose(
+            self.scores(module, "taylor", probe), derivative.abs().mean(0), atol=1e-7
+        )
+        assert torch.allclose(
+            self.scores(module, "hessian", probe), derivative.square().mean(0), atol=1e-6
+        )
         assert (
             derivative.mean(0).abs() < derivative.abs().mean(0) - 1e-3
         ).any()  # the mean first would be another score
@@ -296,14 +359,19 @@ class TestImportance:
         ("importance", "losses", "told"),
         [
             ("bn_scale", None, "'bn_scale' does not rank attention heads"),
-            *((name, None, "needs calibration data") for name in ("taylor", "hessian", "activation")),
+            *(
+                (name, None, "needs calibration data")
+                for name in ("taylor", "hessian", "activation")
+            ),
             ("taylor", lambda _module: iter(()), "no batch of calibration data"),
             ("activation", lambda _module: iter(()), "never ran"),
         ],
     )
     def test_what_cannot_be_known_is_refused(self, importance: str, losses: Any, told: str) -> None:
         with pytest.raises(Unsupported, match=told):
-            self.scores(attention_alone(), importance, Probe(lambda module: module(tokens()), losses))
+            self.scores(
+                attention_alone(), importance, Probe(lambda module: module(tokens()), losses)
+            )
 
     @pytest.mark.parametrize("importance", ["taylor", "activation"])
     def test_an_attention_that_never_runs(self, importance: str) -> None:
@@ -337,7 +405,9 @@ class TestImportance:
 
 class TestShares:
     def two(self) -> nn.Module:
-        """The second attention has weights 100 times as large: only shares of its own mean compare with the first's."""
+        """The second attention has weights 100 times as large: only shares of its own mean
+        compare with the first's.
+        """
         first, second = attention_alone(0), attention_alone(1)
         scale_heads(first, [1, 2, 3, 4])
         scale_heads(second, [100, 1000, 1100, 1200])
@@ -350,27 +420,41 @@ class TestShares:
 
     def test_local_and_global(self) -> None:
         assert self.left(self.two(), head_sparsity=0.25) == [3, 3]
-        # Relative to their means: 0.4 0.8 1.2 1.6 and 0.12 1.18 1.29 1.41; without the division the first loses three.
+        # Relative to their means: 0.4 0.8 1.2 1.6 and 0.12 1.18 1.29 1.41; without the division the
+        # first loses three.
         assert self.left(self.two(), head_sparsity=0.375, scope="global") == [2, 3]
 
     def test_one_head_stays(self) -> None:
         assert self.left(self.two(), head_sparsity=0.99) == [1, 1]
         assert self.left(self.two(), head_sparsity=0.99, scope="global") == [1, 1]
-        pruned = prune_heads(self.two(), probe_alone(), Selection(0, scope="global", head_sparsity=0.99))
+        pruned = prune_heads(
+            self.two(), probe_alone(), Selection(0, scope="global", head_sparsity=0.99)
+        )
         assert pruned.notes == ["head_sparsity 0.99 removes 6 of 8 heads: each attention keeps one"]
 
     @pytest.mark.parametrize(
         ("module", "selection", "reason"),
         [
-            *((attention_alone(), Selection(0.5, scope=scope, head_sparsity=0.2),
-               r"head_sparsity 0.2 removes no head: attentions have at most 4") for scope in ("local", "global")),
+            *(
+                (
+                    attention_alone(),
+                    Selection(0.5, scope=scope, head_sparsity=0.2),
+                    r"head_sparsity 0.2 removes no head: attentions have at most 4",
+                )
+                for scope in ("local", "global")
+            ),
             (attention_alone().requires_grad_(False), HALF, "every parameter is frozen"),
             (nn.Linear(WIDTH, 2), HALF, "^no attention whose heads can be removed$"),
-            (nn.ModuleDict({"inner": nn.MultiheadAttention(8, 2)}), HALF,
-             "inner: MultiheadAttention is laid out in no known way"),
+            (
+                nn.ModuleDict({"inner": nn.MultiheadAttention(8, 2)}),
+                HALF,
+                "inner: MultiheadAttention is laid out in no known way",
+            ),
         ],
-    )  # fmt: skip
-    def test_where_no_head_can_go(self, module: nn.Module, selection: Selection, reason: str) -> None:
+    )
+    def test_where_no_head_can_go(
+        self, module: nn.Module, selection: Selection, reason: str
+    ) -> None:
         with pytest.raises(Unsupported, match=reason):
             prune_heads(module, probe_alone(), selection)
 
@@ -388,5 +472,8 @@ class TestShares:
 def scale_heads(module: SelfAttention, factors: list[float]) -> None:
     """Weights of the same size in every head, times the head's factor."""
     by_head = torch.tensor(factors, dtype=torch.float32).repeat_interleave(3)
-    for layer, scale in ((module.project_in, by_head.repeat(3)[:, None]), (module.project_out, by_head)):
+    for layer, scale in (
+        (module.project_in, by_head.repeat(3)[:, None]),
+        (module.project_out, by_head),
+    ):
         layer.weight.copy_(layer.weight.sign() * scale)

@@ -1,4 +1,6 @@
-"""Hugging Face models from local configurations: GPT-2's transposed layers, feed-forward units and whole heads."""
+"""Hugging Face models from local configurations: GPT-2's transposed layers, feed-forward units
+and whole heads.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,12 @@ transformers = pytest.importorskip("transformers")
 Conv1D = transformers.pytorch_utils.Conv1D
 
 WIDTH, HIDDEN, HEADS, SIZE, VOCABULARY = 32, 40, 4, 8, 50
-SHAPE = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": HEADS, "intermediate_size": HIDDEN}
+SHAPE = {
+    "hidden_size": WIDTH,
+    "num_hidden_layers": 2,
+    "num_attention_heads": HEADS,
+    "intermediate_size": HIDDEN,
+}
 IMPLEMENTATIONS = ("eager", "sdpa")
 Run = Callable[[nn.Module], torch.Tensor]
 
@@ -50,7 +57,9 @@ def text(module: nn.Module) -> torch.Tensor:
 
 
 def causal(module: nn.Module) -> torch.Tensor:
-    """Without the cache of keys and values, which torch-pruning cannot follow: it starts without elements."""
+    """Without the cache of keys and values, which torch-pruning cannot follow: it starts without
+    elements.
+    """
     return module(**tokens(), use_cache=False).logits  # type: ignore[no-any-return]
 
 
@@ -62,19 +71,40 @@ def embeddings(module: nn.Module) -> torch.Tensor:
     return module(pixel_values=pixels()).pooler_output  # type: ignore[no-any-return]
 
 
-TEXT, PICTURES = {"vocab_size": VOCABULARY, "max_position_embeddings": 8}, {"image_size": 16, "patch_size": 4}
+TEXT, PICTURES = (
+    {"vocab_size": VOCABULARY, "max_position_embeddings": 8},
+    {"image_size": 16, "patch_size": 4},
+)
 # Configuration, its options, model and how it is run.
 MODELS: dict[str, tuple[str, dict[str, int], str, Run]] = {
-    "bert": ("BertConfig", {**SHAPE, **TEXT, "num_labels": 3}, "BertForSequenceClassification", text),
+    "bert": (
+        "BertConfig",
+        {**SHAPE, **TEXT, "num_labels": 3},
+        "BertForSequenceClassification",
+        text,
+    ),
     "gpt2": (
         "GPT2Config",
-        {"vocab_size": VOCABULARY, "n_positions": 16, "n_embd": WIDTH, "n_inner": HIDDEN, "n_layer": 2,
-         "n_head": HEADS, "bos_token_id": 0, "eos_token_id": 0},
+        {
+            "vocab_size": VOCABULARY,
+            "n_positions": 16,
+            "n_embd": WIDTH,
+            "n_inner": HIDDEN,
+            "n_layer": 2,
+            "n_head": HEADS,
+            "bos_token_id": 0,
+            "eos_token_id": 0,
+        },
         "GPT2LMHeadModel",
         causal,
     ),
-    "vit": ("ViTConfig", {**SHAPE, **PICTURES, "num_labels": 3}, "ViTForImageClassification", images),
-}  # fmt: skip
+    "vit": (
+        "ViTConfig",
+        {**SHAPE, **PICTURES, "num_labels": 3},
+        "ViTForImageClassification",
+        images,
+    ),
+}
 MORE: dict[str, tuple[str, dict[str, int], str, Run]] = {
     "distilbert": (
         "DistilBertConfig",
@@ -102,7 +132,9 @@ def new(name: str, implementation: str = "sdpa", **more: int) -> nn.Module:
 
 @cache
 def made(name: str, implementation: str = "sdpa") -> tuple[nn.Module, Probe]:
-    """In training mode, with weights large enough that heads and biases matter; GPT-2 is converted."""
+    """In training mode, with weights large enough that heads and biases matter; GPT-2 is
+    converted.
+    """
     torch.manual_seed(0)
     module, run = new(name, implementation).train(), (MODELS | MORE)[name][3]
     with torch.no_grad():
@@ -128,7 +160,8 @@ def both(name: str, selection: Selection, implementation: str = "sdpa") -> tuple
 def test_units_and_heads(name: str, implementation: str) -> None:
     module, pruned = both(name, Selection(0.5, head_sparsity=0.5), implementation)
     assert equality_error(module, pruned, MODELS[name][3]) <= 1e-6
-    # In each of 2 layers: 20 units with a row, a bias and a column; 2 heads with rows, biases and columns.
+    # In each of 2 layers: 20 units with a row, a bias and a column; 2 heads with rows, biases and
+    # columns.
     fewer = 2 * (20 * (2 * WIDTH + 1) + 2 * SIZE * (4 * WIDTH + 3))
     assert parameters_of(pruned.module) == parameters_of(module) - fewer
     assert [each.heads for each in find_attentions(pruned.module)] == [2, 2]
@@ -155,20 +188,32 @@ def test_units_alone(name: str, importance: str) -> None:
     assert parameters_of(module) - parameters_of(pruned.module) == 2 * 20 * (2 * WIDTH + 1)
     if name == "masked":
         assert "LayerNorm) mixes them" in pruned.notes[0]
-        assert pruned.module.cls.predictions.decoder.weight is pruned.module.bert.embeddings.word_embeddings.weight
+        assert (
+            pruned.module.cls.predictions.decoder.weight
+            is pruned.module.bert.embeddings.word_embeddings.weight
+        )
 
 
 @pytest.mark.parametrize(
     ("name", "implementation", "selection", "left"),
     [
-        *((name, "sdpa", Selection(0, importance, scope="global", head_sparsity=0.5), 4)
-          for name in MODELS for importance in ("taylor", "hessian", "activation", "random")),
-        *((name, "sdpa", Selection(0, head_sparsity=gone / HEADS), 2 * (HEADS - gone))
-          for name in MODELS for gone in range(1, HEADS)),
-        *((name, implementation, Selection(0, "taylor", head_sparsity=0.25), 6)
-          for name in MORE for implementation in IMPLEMENTATIONS),
+        *(
+            (name, "sdpa", Selection(0, importance, scope="global", head_sparsity=0.5), 4)
+            for name in MODELS
+            for importance in ("taylor", "hessian", "activation", "random")
+        ),
+        *(
+            (name, "sdpa", Selection(0, head_sparsity=gone / HEADS), 2 * (HEADS - gone))
+            for name in MODELS
+            for gone in range(1, HEADS)
+        ),
+        *(
+            (name, implementation, Selection(0, "taylor", head_sparsity=0.25), 6)
+            for name in MORE
+            for implementation in IMPLEMENTATIONS
+        ),
     ],
-)  # fmt: skip
+)
 def test_heads_alone(name: str, implementation: str, selection: Selection, left: int) -> None:
     module, probe = made(name, implementation)
     pruned = prune_heads(module, probe, selection)
@@ -193,9 +238,15 @@ def test_gpt2_still_generates() -> None:
 
 def test_gpt2_unconverted_says_what_to_do() -> None:
     module = new("gpt2")
-    with pytest.raises(Unsupported, match=r"h\.0\.attn: c_attn is a Conv1D, .*convert it with conv1d_to_linear first"):
+    with pytest.raises(
+        Unsupported,
+        match=r"h\.0\.attn: c_attn is a Conv1D, .*convert it with conv1d_to_linear first",
+    ):
         prune_heads(module, Probe(causal), Selection(0, head_sparsity=0.5))
-    with pytest.raises(Unsupported, match=r"transformer\.h\.0.* Conv1D, not Linear; convert .*conv1d_to_linear first"):
+    with pytest.raises(
+        Unsupported,
+        match=r"transformer\.h\.0.* Conv1D, not Linear; convert .*conv1d_to_linear first",
+    ):
         prune(module, Probe(causal), Selection(0.5))
 
 
@@ -204,9 +255,13 @@ def test_the_stage_converts_gpt2_by_itself(tmp_path: Path) -> None:
     tokens = torch.randint(VOCABULARY, (24, 7), generator=torch.Generator().manual_seed(0))
     part = Split(tokens, tokens)
     bench = bench_of(part, VOCABULARY, tmp_path, vocabulary=VOCABULARY)
-    module = Written(lambda net, x: net.model(input_ids=x, use_cache=False).logits, model=new("gpt2")).eval()
+    module = Written(
+        lambda net, x: net.model(input_ids=x, use_cache=False).logits, model=new("gpt2")
+    ).eval()
     subject = Network("gpt2", module, (7,), VOCABULARY, vocabulary=VOCABULARY)
-    found = {each.name: each.value for each in Prune(fine_tune_epochs=0).run(subject, bench).metrics}
+    found = {
+        each.name: each.value for each in Prune(fine_tune_epochs=0).run(subject, bench).metrics
+    }
     assert found["parameter_fraction"] < 0.9
     assert found["equality_error"] <= 1e-6
 
@@ -221,9 +276,13 @@ def test_attributes_of_bert() -> None:
 def test_fewer_key_heads_and_relative_positions_are_refused() -> None:
     grouped = new("llama", num_key_value_heads=2)
     assert find_attentions(grouped) == []
-    assert unknown_attentions(grouped)[1].startswith("model.layers.1.self_attn: k_proj makes 16 channels for the 32")
+    assert unknown_attentions(grouped)[1].startswith(
+        "model.layers.1.self_attn: k_proj makes 16 channels for the 32"
+    )
     t5 = transformers.T5ForConditionalGeneration(
-        transformers.T5Config(vocab_size=VOCABULARY, d_model=16, d_kv=8, d_ff=8, num_layers=1, num_heads=2)
+        transformers.T5Config(
+            vocab_size=VOCABULARY, d_model=16, d_kv=8, d_ff=8, num_layers=1, num_heads=2
+        )
     )
     assert find_attentions(t5) == []
     assert [each.partition(":")[0] for each in unknown_attentions(t5)] == [
@@ -240,9 +299,12 @@ def test_no_attention_is_left_unknown() -> None:
 
 def test_a_classifier_that_takes_a_mapping_loses_units_and_heads(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    config = transformers.BertConfig(**SHAPE, vocab_size=VOCABULARY, initializer_range=0.5, num_labels=3)
+    config = transformers.BertConfig(
+        **SHAPE, vocab_size=VOCABULARY, initializer_range=0.5, num_labels=3
+    )
     adapter = Written(
-        lambda net, inputs: net.model(**inputs).logits, model=transformers.BertForSequenceClassification(config)
+        lambda net, inputs: net.model(**inputs).logits,
+        model=transformers.BertForSequenceClassification(config),
     )
     part = Split(Several(tokens()), torch.tensor([0, 2, 1]))
     bench = bench_of(part, 3, tmp_path, domain=(0.0, VOCABULARY - 1.0), vocabulary=VOCABULARY)

@@ -1,4 +1,6 @@
-"""Importances against references that know nothing of groups: loops over channels, and finite differences."""
+"""Importances against references that know nothing of groups: loops over channels, and finite
+differences.
+"""
 
 from __future__ import annotations
 
@@ -41,12 +43,20 @@ def scores(module: nn.Module, probe: Probe, importance: str) -> dict[str, torch.
 
 
 def cnn() -> nn.Sequential:
-    """Two convolutions with BatchNorm that is not the identity, then a flattened image: four inputs a channel."""
+    """Two convolutions with BatchNorm that is not the identity, then a flattened image: four
+    inputs a channel.
+    """
     torch.manual_seed(0)
     module = nn.Sequential(
-        nn.Conv2d(1, 5, 3), nn.BatchNorm2d(5), nn.GELU(), nn.Conv2d(5, 6, 3, bias=False), nn.BatchNorm2d(6), nn.GELU(),
-        nn.Flatten(), nn.Linear(24, CLASSES),
-    ).eval()  # fmt: skip
+        nn.Conv2d(1, 5, 3),
+        nn.BatchNorm2d(5),
+        nn.GELU(),
+        nn.Conv2d(5, 6, 3, bias=False),
+        nn.BatchNorm2d(6),
+        nn.GELU(),
+        nn.Flatten(),
+        nn.Linear(24, CLASSES),
+    ).eval()
     with torch.no_grad():
         for norm in (module[1], module[4]):
             norm.weight.uniform_(-2, 2)
@@ -61,11 +71,18 @@ def images(count: int = 10) -> torch.Tensor:
 
 
 def tied(module: nn.Sequential, channel: int, *, second: bool) -> list[torch.Tensor]:
-    """The tensors, biases too, that vanish with a channel of `cnn()`'s first or second convolution, by hand."""
+    """The tensors, biases too, that vanish with a channel of `cnn()`'s first or second
+    convolution, by hand.
+    """
     conv, norm = (module[3], module[4]) if second else (module[0], module[1])
     own = [conv.weight[channel], norm.weight[channel], norm.bias[channel]]
     own += [] if conv.bias is None else [conv.bias[channel]]
-    return [*own, module[7].weight[:, 4 * channel : 4 * channel + 4] if second else module[3].weight[:, channel]]
+    return [
+        *own,
+        module[7].weight[:, 4 * channel : 4 * channel + 4]
+        if second
+        else module[3].weight[:, channel],
+    ]
 
 
 def test_norms_and_bn_scale_are_of_the_channel_s_own_weights() -> None:
@@ -73,7 +90,9 @@ def test_norms_and_bn_scale_are_of_the_channel_s_own_weights() -> None:
     found = {each: scores(module, probe_of(images()), each) for each in ("l1", "l2", "bn_scale")}
     for path, layer, norm in (("0", module[0], module[1]), ("3", module[3], module[4])):
         for importance, order in (("l1", 1), ("l2", 2)):
-            expected = [torch.linalg.vector_norm(each.detach().double(), order) for each in layer.weight]
+            expected = [
+                torch.linalg.vector_norm(each.detach().double(), order) for each in layer.weight
+            ]
             torch.testing.assert_close(found[importance][path], torch.stack(expected))
         assert found["bn_scale"][path].tolist() == norm.weight.detach().abs().tolist()
 
@@ -84,11 +103,17 @@ def test_the_group_norm_is_torch_pruning_s() -> None:
     graph = tp.DependencyGraph().build_dependency(module, images(2))
     reference = tp.importance.GroupMagnitudeImportance(p=2, group_reduction="sum", normalizer=None)
     for path, layer in (("0", module[0]), ("3", module[3])):
-        theirs = reference(graph.get_pruning_group(layer, tp.prune_conv_out_channels, list(range(len(layer.weight)))))
+        theirs = reference(
+            graph.get_pruning_group(
+                layer, tp.prune_conv_out_channels, list(range(len(layer.weight)))
+            )
+        )
         torch.testing.assert_close(found[path].square(), theirs.double())
 
 
-def loss_gradients(module: nn.Sequential, inputs: torch.Tensor, targets: torch.Tensor) -> nn.Sequential:
+def loss_gradients(
+    module: nn.Sequential, inputs: torch.Tensor, targets: torch.Tensor
+) -> nn.Sequential:
     """A copy whose weights hold the gradients of the mean loss."""
     module = copy.deepcopy(module)
     functional.cross_entropy(module(inputs), targets).backward()
@@ -108,21 +133,37 @@ def test_taylor_and_hessian_are_sums_of_weight_times_gradient(second: bool) -> N
     def products(batch: slice) -> list[torch.Tensor]:
         """For each channel, every weight that vanishes with it times its gradient."""
         gradients = loss_gradients(module, inputs[batch], targets[batch])
-        pairs = ((tied(each, channel, second=second) for each in (module, gradients)) for channel in channels)
-        return [torch.cat([(w * g).flatten() for w, g in zip(*pair, strict=True)]) for pair in pairs]
+        pairs = (
+            (tied(each, channel, second=second) for each in (module, gradients))
+            for channel in channels
+        )
+        return [
+            torch.cat([(w * g).flatten() for w, g in zip(*pair, strict=True)]) for pair in pairs
+        ]
 
     taylor = torch.stack([each.abs().sum() for each in products(slice(None))])
-    torch.testing.assert_close(scores(module, probe_of(inputs), "taylor")[path].float(), taylor, rtol=1e-4, atol=0)
-    each_alone = [torch.stack([each.square().sum() for each in products(slice(i, i + 1))]) for i in range(10)]
+    torch.testing.assert_close(
+        scores(module, probe_of(inputs), "taylor")[path].float(), taylor, rtol=1e-4, atol=0
+    )
+    each_alone = [
+        torch.stack([each.square().sum() for each in products(slice(i, i + 1))]) for i in range(10)
+    ]
     found = scores(module, probe_of(inputs), "hessian")[path].float()
     torch.testing.assert_close(found, torch.stack(each_alone).mean(0), rtol=1e-4, atol=1e-9)
 
 
 def test_bn_scale_without_batch_norm_names_the_layers() -> None:
     module = nn.Sequential(
-        nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 6), nn.BatchNorm1d(6, affine=False), nn.ReLU(),
-        nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, CLASSES),
-    )  # fmt: skip
+        nn.Linear(4, 8),
+        nn.BatchNorm1d(8),
+        nn.ReLU(),
+        nn.Linear(8, 6),
+        nn.BatchNorm1d(6, affine=False),
+        nn.ReLU(),
+        nn.Linear(6, 5),
+        nn.ReLU(),
+        nn.Linear(5, CLASSES),
+    )
     with pytest.raises(Unsupported, match=r"bn_scale.*none behind 3, 6$"):
         prune(module, probe_of(torch.rand(6, 4)), Selection(0.5, "bn_scale"))
 
@@ -130,10 +171,15 @@ def test_bn_scale_without_batch_norm_names_the_layers() -> None:
 def test_bn_scale_is_the_mean_where_there_are_several() -> None:
     torch.manual_seed(0)
     module = Written(
-        lambda net, x: net.head(net.activation(net.norms[0](net.left(x)) + net.norms[1](net.right(x)))),
-        left=nn.Linear(4, 6), right=nn.Linear(4, 6), head=nn.Linear(6, CLASSES),
-        norms=nn.ModuleList(nn.BatchNorm1d(6) for _ in range(2)), activation=nn.ReLU(),
-    )  # fmt: skip
+        lambda net, x: net.head(
+            net.activation(net.norms[0](net.left(x)) + net.norms[1](net.right(x)))
+        ),
+        left=nn.Linear(4, 6),
+        right=nn.Linear(4, 6),
+        head=nn.Linear(6, CLASSES),
+        norms=nn.ModuleList(nn.BatchNorm1d(6) for _ in range(2)),
+        activation=nn.ReLU(),
+    )
     with torch.no_grad():
         for norm in module.norms:
             norm.weight.uniform_(-2, 2)
@@ -147,19 +193,26 @@ def test_activation_is_the_mean_absolute_output(activation: type[nn.Module]) -> 
     torch.manual_seed(0)
     # The first activation behind a layer counts.
     module = nn.Sequential(
-        nn.Conv2d(1, 5, 3), activation(), nn.Flatten(), nn.Linear(80, 7), activation(), nn.GELU(),
+        nn.Conv2d(1, 5, 3),
+        activation(),
+        nn.Flatten(),
+        nn.Linear(80, 7),
+        activation(),
+        nn.GELU(),
         nn.Linear(7, CLASSES),
-    )  # fmt: skip
+    )
     inputs = images(10)
     found = scores(module, probe_of(inputs), "activation")
     with torch.no_grad():
         first = module[:2](inputs)
         second = module[2:5](first)
-    torch.testing.assert_close(found["0"], first.double().abs().mean((0, 2, 3)), rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(
+        found["0"], first.double().abs().mean((0, 2, 3)), rtol=1e-5, atol=1e-7
+    )
     torch.testing.assert_close(found["3"], second.double().abs().mean(0), rtol=1e-5, atol=1e-7)
 
 
-def test_activations_of_a_module_that_is_used_twice_are_told_apart_and_tokens_have_channels_last() -> None:
+def test_activations_of_a_module_used_twice_are_told_apart_and_tokens_end_in_channels() -> None:
     torch.manual_seed(0)
     shared = nn.GELU()
     module = nn.Sequential(nn.Linear(4, 4), shared, nn.Linear(4, 4), shared, nn.Linear(4, CLASSES))
@@ -178,8 +231,13 @@ def test_activations_of_a_module_that_is_used_twice_are_told_apart_and_tokens_ha
 
 
 def test_activations_that_cannot_be_told_apart_are_refused() -> None:
-    module = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, CLASSES))
-    partial = Probe(lambda module: module(torch.rand(3, 4)), lambda module: [module[:2](torch.rand(3, 4)).sum(1)])
+    module = nn.Sequential(
+        nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, CLASSES)
+    )
+    partial = Probe(
+        lambda module: module(torch.rand(3, 4)),
+        lambda module: [module[:2](torch.rand(3, 4)).sum(1)],
+    )
     with pytest.raises(Unsupported, match="another number of times"):
         scores(module, partial, "activation")
     flattened = nn.Sequential(nn.Conv2d(1, 5, 3), nn.Flatten(), nn.ReLU(), nn.Linear(80, CLASSES))
@@ -190,8 +248,12 @@ def test_activations_that_cannot_be_told_apart_are_refused() -> None:
 @pytest.mark.parametrize("importance", ["taylor", "hessian", "activation"])
 def test_no_calibration_data(importance: str) -> None:
     for losses, what in ((None, "there are none"), (lambda _: [], "there is no sample")):
-        with pytest.raises(Unsupported, match=f"importance '{importance}' needs calibration data, and {what}"):
-            prune(cnn(), Probe(lambda module: module(images(2)), losses), Selection(0.5, importance))
+        with pytest.raises(
+            Unsupported, match=f"importance '{importance}' needs calibration data, and {what}"
+        ):
+            prune(
+                cnn(), Probe(lambda module: module(images(2)), losses), Selection(0.5, importance)
+            )
 
 
 @pytest.mark.parametrize("importance", IMPORTANCES)

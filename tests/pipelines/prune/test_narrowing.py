@@ -1,4 +1,6 @@
-"""`remove` compares what it returns with the zeroed network, and says by path what it leaves whole."""
+"""`remove` compares what it returns with the zeroed network, and says by path what it leaves
+whole.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def on(inputs: torch.Tensor) -> Probe:
 def between(
     operation: Callable[[torch.Tensor], torch.Tensor], *, images: bool, taken: int = 16
 ) -> tuple[nn.Module, Probe]:
-    """first, activation, an operation on its channels, second, activation, head; inputs it takes."""
+    """first, activation, an operation on its channels, second, activation, head; inputs it
+    takes.
+    """
 
     def run(net: Any, x: torch.Tensor) -> torch.Tensor:
         x = net.act(net.second(operation(net.act(net.first(x)))))
@@ -62,7 +66,9 @@ def test_what_cannot_go_exactly_stays_whole_and_is_named(name: str, images: bool
     assert pruned.removed.keys() == {"second"}
     assert len(pruned.removed["second"]) == 6
     (note,) = pruned.notes
-    assert note.startswith("first keeps its channels: removing channels changed what the network computes by ")
+    assert note.startswith(
+        "first keeps its channels: removing channels changed what the network computes by "
+    )
     assert name in note.partition("operations on them: ")[2]
     assert pruned.equality_error == equality_error(module, pruned, probe.outputs) < 1e-12
 
@@ -77,22 +83,27 @@ def few(net: Any, x: torch.Tensor) -> torch.Tensor:
     ("call", "more", "reason"),
     [
         (
-            lambda net, x: net.head(net.act(net.hidden(x)).roll(1, 1)), {},
+            lambda net, x: net.head(net.act(net.hidden(x)).roll(1, 1)),
+            {},
             r"no prunable layer: hidden keeps its channels.*Relu, Roll.*replace the one",
         ),
         (few, {"other": (8, 16), "tail": (16, 4)}, "^hidden, other: removing channels changed"),
         # A network that differs from itself is no layer's fault.
         (
-            lambda net, x: net.head(net.act(net.hidden(x + torch.rand_like(x)))), {},
+            lambda net, x: net.head(net.act(net.hidden(x + torch.rand_like(x)))),
+            {},
             "even with nothing removed: removing channels changed",
         ),
     ],
-)  # fmt: skip
+)
 def test_where_nothing_else_is_left_to_prune_it_is_an_error(
     call: Callable[[Any, torch.Tensor], torch.Tensor], more: dict[str, tuple[int, int]], reason: str
 ) -> None:
     torch.manual_seed(0)
-    layers = {name: nn.Linear(*widths) for name, widths in {"hidden": (8, 16), "head": (16, 4), **more}.items()}
+    layers = {
+        name: nn.Linear(*widths)
+        for name, widths in {"hidden": (8, 16), "head": (16, 4), **more}.items()
+    }
     with pytest.raises(Unsupported, match=reason):
         remove(Written(call, **layers, act=nn.ReLU()).eval(), on(VECTORS), HALF)
 
@@ -106,7 +117,8 @@ def test_channels_and_heads_are_compared_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("operation", "taken"), [(nn.PixelShuffle(2), 4), (nn.PixelUnshuffle(2), 64), (nn.ChannelShuffle(4), 16)]
+    ("operation", "taken"),
+    [(nn.PixelShuffle(2), 4), (nn.PixelUnshuffle(2), 64), (nn.ChannelShuffle(4), 16)],
 )
 def test_shuffled_channels_stay_whole(operation: nn.Module, taken: int) -> None:
     pruned = remove(*between(operation, images=True, taken=taken), HALF)
@@ -116,7 +128,9 @@ def test_shuffled_channels_stay_whole(operation: nn.Module, taken: int) -> None:
 
 
 class Dense(nn.Module):
-    """A dense block of three layers, the second and third behind a BatchNorm of all that is before (DenseNet)."""
+    """A dense block of three layers, the second and third behind a BatchNorm of all that is
+    before (DenseNet).
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,15 +154,23 @@ class Dense(nn.Module):
 
 @pytest.mark.parametrize("scope", ["local", "global"])
 @pytest.mark.parametrize("importance", ["l2", "bn_scale", "taylor"])
-def test_a_batch_norm_behind_a_concatenation_loses_the_channels_of_all(importance: str, scope: str) -> None:
+def test_a_batch_norm_behind_a_concatenation_loses_the_channels_of_all(
+    importance: str, scope: str
+) -> None:
     module, probe = Dense().eval(), on(torch.rand(5, 1, 8, 8))
     pruned = remove(module, probe, Selection(0.5, importance, scope))
     assert pruned.notes == []
     assert pruned.equality_error < 1e-12
-    stem, first, second = (pruned.removed.get(each, []) for each in ("stem", "convolutions.0", "convolutions.1"))
+    stem, first, second = (
+        pruned.removed.get(each, []) for each in ("stem", "convolutions.0", "convolutions.1")
+    )
     assert len(stem) + len(first) + len(second) == 10
     # In the numbers of the unpruned network, whatever went before.
-    assert pruned.removed["norms.2"] == [*stem, *(8 + each for each in first), *(14 + each for each in second)]
+    assert pruned.removed["norms.2"] == [
+        *stem,
+        *(8 + each for each in first),
+        *(14 + each for each in second),
+    ]
     assert pruned.module.get_submodule("norms.2").num_features == 10
 
 
@@ -162,7 +184,9 @@ def test_a_dense_block_in_rounds() -> None:
 
 
 def attended(*, greatest: bool = True, late: bool = True) -> nn.Module:
-    """Spatial attention: what a convolution makes of mean and maximum over the channels multiplies them (CBAM)."""
+    """Spatial attention: what a convolution makes of mean and maximum over the channels
+    multiplies them (CBAM).
+    """
 
     def run(net: Any, x: torch.Tensor) -> torch.Tensor:
         x = net.act(net.first(x))
@@ -172,14 +196,26 @@ def attended(*, greatest: bool = True, late: bool = True) -> nn.Module:
 
     torch.manual_seed(0)
     attend = {"attend": nn.Conv2d(2 if greatest else 1, 1, 3, padding=1)}
-    layers = {"first": nn.Conv2d(1, 16, 3), "second": nn.Conv2d(16, 12, 3), "head": nn.Linear(12, 4)}
-    return Written(run, **(layers | attend if late else attend | layers), gate=nn.GELU(), act=nn.ReLU()).eval()
+    layers = {
+        "first": nn.Conv2d(1, 16, 3),
+        "second": nn.Conv2d(16, 12, 3),
+        "head": nn.Linear(12, 4),
+    }
+    return Written(
+        run, **(layers | attend if late else attend | layers), gate=nn.GELU(), act=nn.ReLU()
+    ).eval()
 
 
 @pytest.mark.parametrize(
     ("options", "note"),
     [
-        ({}, "first keeps its channels: attend takes 2 for these 16; an operation between them regroups or reduces"),
+        (
+            {},
+            (
+                "first keeps its channels: attend takes 2 for these 16; an operation between them"
+                " regroups or reduces"
+            ),
+        ),
         ({"greatest": False}, "first keeps its channels: attend takes 1 for these 16"),
         ({"late": False}, "attend keeps its channels: first makes 16 for these 1"),
     ],
@@ -206,10 +242,15 @@ HOOKS = {
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("cure", HOOKS)
-def test_weights_that_a_hook_computes_are_refused_with_the_cure(bench: MakeBench, cure: str) -> None:
+def test_weights_that_a_hook_computes_are_refused_with_the_cure(
+    bench: MakeBench, cure: str
+) -> None:
     module, probe = hidden_by(HOOKS[cure]), on(torch.rand(5, 64))
     for selection in (HALF, Selection(0, head_sparsity=0.5)):
-        with pytest.raises(Unsupported, match=f"^0: .* computes its weights before each call; call {cure} on it first"):
+        with pytest.raises(
+            Unsupported,
+            match=f"^0: .* computes its weights before each call; call {cure} on it first",
+        ):
             remove(module, probe, selection)
     with pytest.raises(Unsupported, match=f"call {cure} on it first"):
         Prune(fine_tune_epochs=0).run(Network("hooked", module, (64,), 10), bench("digits-mlp"))
@@ -221,23 +262,35 @@ def test_weights_that_a_hook_computes_are_refused_with_the_cure(bench: MakeBench
 def test_a_parametrized_layer_stays_whole_with_the_cure() -> None:
     pruned = remove(hidden_by(parametrizations.weight_norm), on(torch.rand(5, 64)), HALF)
     assert pruned.removed.keys() == {"2"}
-    assert pruned.notes[0].startswith("0 keeps its channels: 0 computes its weights from others; call torch.nn.utils.p")
+    assert pruned.notes[0].startswith(
+        "0 keeps its channels: 0 computes its weights from others; call torch.nn.utils.p"
+    )
 
 
 def test_padding_counts_in_no_score(bench: MakeBench) -> None:
     """Each sample alone, its padding cut off, is what the scores must be."""
     torch.manual_seed(0)
-    module, lengths = nn.Sequential(nn.Embedding(9, 6), nn.ReLU(), nn.Linear(6, 9)).eval(), (5, 2, 0)
+    module, lengths = (
+        nn.Sequential(nn.Embedding(9, 6), nn.ReLU(), nn.Linear(6, 9)).eval(),
+        (5, 2, 0),
+    )
     inputs, targets = torch.randint(9, (3, 5)), torch.randint(9, (3, 5))
     for row, length in zip(targets, lengths, strict=True):
         row[length:] = -100
-    logits = [module(inputs[each : each + 1, :length]).flatten(0, 1) for each, length in enumerate(lengths[:2])]
+    logits = [
+        module(inputs[each : each + 1, :length]).flatten(0, 1)
+        for each, length in enumerate(lengths[:2])
+    ]
     wanted = [targets[each, :length] for each, length in enumerate(lengths[:2])]
     losses = [nn.functional.cross_entropy(*each) for each in zip(logits, wanted, strict=True)]
     padded, there = Split(inputs, targets), bench("digits-mlp")
-    probe = probe_of(dataclasses.replace(there, data=dataclasses.replace(there.data, calibration=padded)))
+    probe = probe_of(
+        dataclasses.replace(there, data=dataclasses.replace(there.data, calibration=padded))
+    )
     assert probe.losses is not None
-    assert torch.cat(list(probe.losses(module))).tolist() == pytest.approx([each.item() for each in losses])
+    assert torch.cat(list(probe.losses(module))).tolist() == pytest.approx(
+        [each.item() for each in losses]
+    )
     accuracy, nll = score(module, padded).metrics
     assert nll.value == pytest.approx((losses[0].item() * 5 + losses[1].item() * 2) / 7)
     right = torch.cat([each.argmax(1) for each in logits]) == torch.cat(wanted)

@@ -1,4 +1,6 @@
-"""`prune`: narrower networks that equal the zeroed one, and what torch-pruning would get silently wrong."""
+"""`prune`: narrower networks that equal the zeroed one, and what torch-pruning would get
+silently wrong.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,10 @@ def values(outcome: Outcome) -> dict[str, float | None]:
 
 @pytest.mark.parametrize(
     ("workload", "kind", "variant"),
-    [("digits-mlp", DigitsMLP, "gelu"), *(("digits-cnn", DigitsCNN, variant) for variant in VARIANTS)],
+    [
+        ("digits-mlp", DigitsMLP, "gelu"),
+        *(("digits-cnn", DigitsCNN, variant) for variant in VARIANTS),
+    ],
 )
 @pytest.mark.slow
 def test_every_variant(
@@ -56,7 +61,9 @@ def test_every_variant(
         right = handed_on.module(there.data.test.inputs).argmax(1) == there.data.test.targets
         unpruned = trained.module(there.data.test.inputs).argmax(1) == there.data.test.targets
     assert found["accuracy"] == right.double().mean().item()
-    assert found["accuracy_drop"] == pytest.approx((unpruned.double().mean() - right.double().mean()).item())
+    assert found["accuracy_drop"] == pytest.approx(
+        (unpruned.double().mean() - right.double().mean()).item()
+    )
     save_network(handed_on, tmp_path / "saved", kind())
     restored = load_network(tmp_path / "saved", kind(), there.data)
     difference = restored.module(there.data.test.inputs) - handed_on.module(there.data.test.inputs)
@@ -69,10 +76,14 @@ def test_half_of_the_mlp_by_hand(network: MakeNetwork, bench: MakeBench) -> None
     found = values(outcome)
     assert found["parameters"] == 65 * 16 + 17 * 16 + 17 * 10
     assert found["macs"] == 64 * 16 + 16 * 16 + 16 * 10
-    assert found["mac_fraction"] == pytest.approx((64 * 16 + 16 * 16 + 16 * 10) / (64 * 32 + 32 * 32 + 32 * 10))
+    assert found["mac_fraction"] == pytest.approx(
+        (64 * 16 + 16 * 16 + 16 * 10) / (64 * 32 + 32 * 32 + 32 * 10)
+    )
     assert found["accuracy"] == found["accuracy_before_tuning"]
     for name in ("latency_ratio", "relative_latency"):
-        ratios = {metric.setting["batch"]: metric for metric in outcome.metrics if metric.name == name}
+        ratios = {
+            metric.setting["batch"]: metric for metric in outcome.metrics if metric.name == name
+        }
         assert set(ratios) == {1, 64}
         assert all(metric.timing and metric.value is not None for metric in ratios.values())
 
@@ -93,10 +104,17 @@ def test_the_control_is_only_fine_tuned(network: MakeNetwork, bench: MakeBench) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scope", ["local", "global"])
-def test_rounds_end_at_the_widths_of_one_round(network: MakeNetwork, bench: MakeBench, scope: str) -> None:
+def test_rounds_end_at_the_widths_of_one_round(
+    network: MakeNetwork, bench: MakeBench, scope: str
+) -> None:
     trained, there = network("digits-cnn", "gelu"), bench("digits-cnn")
     one, several = (
-        narrow(trained.module, probe_of(there), there, Prune(0.3, scope=scope, rounds=rounds, fine_tune_epochs=3))
+        narrow(
+            trained.module,
+            probe_of(there),
+            there,
+            Prune(0.3, scope=scope, rounds=rounds, fine_tune_epochs=3),
+        )
         for rounds in (1, 3)
     )
     assert one.channels == several.channels > 0
@@ -115,13 +133,17 @@ def test_a_round_that_is_too_small_for_a_channel_waits_for_the_next(bench: MakeB
 def test_the_teacher_is_the_unpruned_network(network: MakeNetwork, bench: MakeBench) -> None:
     trained, there = network("digits-mlp", "relu"), bench("digits-mlp")
     taught, untaught = (
-        narrow(trained.module, probe_of(there), there, Prune(0.6, fine_tune_epochs=5, distill=distill))
+        narrow(
+            trained.module, probe_of(there), there, Prune(0.6, fine_tune_epochs=5, distill=distill)
+        )
         for distill in (True, False)
     )
 
     def divergence(module: nn.Module) -> float:
         with torch.no_grad():
-            mine, whole = (each(there.data.train.inputs).log_softmax(1) for each in (module, trained.module))
+            mine, whole = (
+                each(there.data.train.inputs).log_softmax(1) for each in (module, trained.module)
+            )
         return nn.functional.kl_div(mine, whole, log_target=True, reduction="batchmean").item()
 
     assert torch.equal(taught.untuned[0].weight, untaught.untuned[0].weight)
@@ -129,9 +151,13 @@ def test_the_teacher_is_the_unpruned_network(network: MakeNetwork, bench: MakeBe
 
 
 @pytest.mark.slow
-def test_units_and_heads_of_a_transformer(network: MakeNetwork, bench: MakeBench, tmp_path: Path) -> None:
+def test_units_and_heads_of_a_transformer(
+    network: MakeNetwork, bench: MakeBench, tmp_path: Path
+) -> None:
     trained, there = network("digits-vit", "gelu", epochs=1), bench("digits-vit", epochs=1)
-    outcome = Prune(sparsity=0.5, heads=0.5, importance="taylor", fine_tune_epochs=0).run(trained, there)
+    outcome = Prune(sparsity=0.5, heads=0.5, importance="taylor", fine_tune_epochs=0).run(
+        trained, there
+    )
     found = values(outcome)
     # Of each of two blocks 48 of 96 units, and 2 of 4 heads of 12.
     assert (found["removed_channels"], found["removed_heads"]) == (96, 4)
@@ -147,28 +173,43 @@ def test_units_and_heads_of_a_transformer(network: MakeNetwork, bench: MakeBench
 
 def test_heads_alone(network: MakeNetwork, bench: MakeBench) -> None:
     trained, there = network("digits-vit", "gelu", epochs=1), bench("digits-vit", epochs=1)
-    made = narrow(trained.module, probe_of(there), there, Prune(sparsity=0, heads=0.25, fine_tune_epochs=0))
+    made = narrow(
+        trained.module, probe_of(there), there, Prune(sparsity=0, heads=0.25, fine_tune_epochs=0)
+    )
     assert (made.channels, made.heads) == (0, 2)
 
 
 def layers(call: Callable[[Any, torch.Tensor], torch.Tensor]) -> nn.Module:
     torch.manual_seed(0)
-    return Written(call, hidden=nn.Linear(64, 8), activation=nn.ReLU(), head=nn.Linear(8, 10)).eval()
+    return Written(
+        call, hidden=nn.Linear(64, 8), activation=nn.ReLU(), head=nn.Linear(8, 10)
+    ).eval()
 
 
 @pytest.mark.parametrize(
     ("make", "options", "reason"),
     [
         (lambda: mlp(64, 8, 10).requires_grad_(False), {}, "every parameter is frozen"),
-        (lambda: nn.Sequential(nn.ReLU(), nn.AdaptiveAvgPool1d(10)), {}, "cannot follow the network|no prunable layer"),
+        (
+            lambda: nn.Sequential(nn.ReLU(), nn.AdaptiveAvgPool1d(10)),
+            {},
+            "cannot follow the network|no prunable layer",
+        ),
         # Sorting gives the channels new places, which torch-pruning does not see.
         (
-            lambda: layers(lambda net, x: net.head(net.activation(net.hidden(x)).sort(dim=1).values)), {},
+            lambda: layers(
+                lambda net, x: net.head(net.activation(net.hidden(x)).sort(dim=1).values)
+            ),
+            {},
             "changed what the network computes",
         ),
-        (lambda: mlp(64, 8, 10), {"sparsity": 0.1}, "removes no channel: layers are at most 8 wide"),
+        (
+            lambda: mlp(64, 8, 10),
+            {"sparsity": 0.1},
+            "removes no channel: layers are at most 8 wide",
+        ),
     ],
-)  # fmt: skip
+)
 def test_networks_that_cannot_be_pruned_say_why(
     bench: MakeBench, make: Callable[[], nn.Module], options: dict[str, float], reason: str
 ) -> None:
@@ -180,7 +221,13 @@ def test_networks_that_cannot_be_pruned_say_why(
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"sparsity": 0}, r"sparsity must be in \(0, 1\), got 0; to remove nothing and only fine-tune, set control"),
+        (
+            {"sparsity": 0},
+            (
+                r"sparsity must be in \(0, 1\), got 0; to remove nothing and only fine-tune, set"
+                r" control"
+            ),
+        ),
         ({"sparsity": 1.0}, r"sparsity must be in \(0, 1\), got 1.0"),
         ({"sparsity": -0.1}, r"sparsity must be in \(0, 1\), got -0.1"),
         ({"sparsity": math.nan}, r"sparsity must be in \(0, 1\), got nan"),
@@ -203,7 +250,9 @@ def test_options_are_validated(options: dict[str, object], text: str) -> None:
 
 def test_a_network_that_onnx_cannot_express_is_still_pruned(bench: MakeBench) -> None:
     module = layers(lambda net, x: torch.cumprod(net.head(net.activation(net.hidden(x))), dim=1))
-    outcome = Prune(fine_tune_epochs=0).run(Network("product", module, (64,), 10), bench("digits-mlp"))
+    outcome = Prune(fine_tune_epochs=0).run(
+        Network("product", module, (64,), 10), bench("digits-mlp")
+    )
     size = next(metric for metric in outcome.metrics if metric.name == "model_bytes")
     assert size.value is None
     assert "cannot be exported" in size.reason
@@ -213,8 +262,14 @@ def test_a_network_that_onnx_cannot_express_is_still_pruned(bench: MakeBench) ->
 
 def test_activations_that_are_functions_are_read_as_modules(bench: MakeBench) -> None:
     torch.manual_seed(0)
-    module = Written(lambda net, x: net.head(net.hidden(x).relu()), hidden=nn.Linear(64, 8), head=nn.Linear(8, 10))
-    outcome = Prune(fine_tune_epochs=0).run(Network("called", module.eval(), (64,), 10), bench("digits-mlp"))
+    module = Written(
+        lambda net, x: net.head(net.hidden(x).relu()),
+        hidden=nn.Linear(64, 8),
+        head=nn.Linear(8, 10),
+    )
+    outcome = Prune(fine_tune_epochs=0).run(
+        Network("called", module.eval(), (64,), 10), bench("digits-mlp")
+    )
     assert outcome.network.module.hidden.out_features == 4
     assert values(outcome)["equality_error"] <= 1e-6
 
@@ -235,7 +290,10 @@ def test_dropout_draws_from_the_seed(bench: MakeBench) -> None:
 
 @pytest.mark.slow
 def test_conformance(network: MakeNetwork, bench: MakeBench) -> None:
-    stage, trained = Prune(fine_tune_epochs=1, importance="random"), network("digits-cnn", "lambda-gelu")
+    stage, trained = (
+        Prune(fine_tune_epochs=1, importance="random"),
+        network("digits-cnn", "lambda-gelu"),
+    )
     assert "handed_on_network" in check_stage(stage, network=trained, bench=bench("digits-cnn"))
 
 
@@ -244,8 +302,11 @@ def test_a_regression_of_several_inputs(tmp_path: Path) -> None:
     torch.manual_seed(0)
     module = Written(
         lambda net, x: net.head(net.act(net.left(x["left"]) + net.right(x["right"]))),
-        left=nn.Linear(4, 12), right=nn.Linear(3, 12), act=nn.GELU(), head=nn.Linear(12, 2),
-    ).eval()  # fmt: skip
+        left=nn.Linear(4, 12),
+        right=nn.Linear(3, 12),
+        act=nn.GELU(),
+        head=nn.Linear(12, 2),
+    ).eval()
     inputs = {"left": torch.randn(70, 4), "right": torch.randn(70, 3)}
     targets = module(inputs).detach() + 0.25
     targets[3, 0] = math.nan
@@ -261,7 +322,10 @@ def test_a_regression_of_several_inputs(tmp_path: Path) -> None:
     assert not {"accuracy", "nll"} & set(found)
     units = {each.name: each.unit for each in outcome.metrics}
     assert units["rmse_increase"] == "m"
-    assert [each.name for each in onnx.load(str(outcome.artefacts["onnx"])).graph.input] == ["left", "right"]
+    assert [each.name for each in onnx.load(str(outcome.artefacts["onnx"])).graph.input] == [
+        "left",
+        "right",
+    ]
     assert outcome.network.module(inputs).shape == (70, 2)
 
 
@@ -271,7 +335,10 @@ def test_peaks_by_hand(tmp_path: Path) -> None:
     for batch in (1, 64):  # at the activation, its input and its output of 20 each
         assert peak_bytes(model, batch) == weights + batch * 4 * 40
     block = Written(
-        lambda net, x: x + net.down(net.act(net.up(x))), up=nn.Linear(8, 24), act=nn.ReLU(), down=nn.Linear(24, 8)
+        lambda net, x: x + net.down(net.act(net.up(x))),
+        up=nn.Linear(8, 24),
+        act=nn.ReLU(),
+        down=nn.Linear(24, 8),
     ).eval()
     model = export_onnx(block, (8,), tmp_path / "block.onnx")
     # What a residual block adds stays alive.
@@ -282,7 +349,9 @@ def test_sizes_by_hand() -> None:
     heads, positions, size = 2, 5, 4
     attention = 2 * heads * positions**2 * size + positions * 4 * 8 * 8
     fused = nn.TransformerEncoderLayer(8, heads, 16, dropout=0.0, batch_first=True)
-    convolution = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 10))
+    convolution = nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 10)
+    )
     for module, shape, macs in (
         (fused, (1, positions, 8), attention + positions * 2 * 8 * 16),
         (Attention(8, heads, causal=False), (1, positions, 8), attention),

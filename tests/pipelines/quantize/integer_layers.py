@@ -29,14 +29,21 @@ GRID = Grid(0.02, 3, 0, 255)
 
 
 def network(
-    operations: list[Operation], shape: tuple[int, ...], grid: Grid = GRID, rounding: Rounding = Rounding.HALF_EVEN
+    operations: list[Operation],
+    shape: tuple[int, ...],
+    grid: Grid = GRID,
+    rounding: Rounding = Rounding.HALF_EVEN,
 ) -> IntegerNetwork:
-    """The operations as a network; the output grid is that of the last rescaling, or a grid of accumulators."""
+    """The operations as a network; the output grid is that of the last rescaling, or a grid of
+    accumulators.
+    """
     output = getattr(operations[-1], "output", Grid(1.0, 0, -(2**31), 2**31 - 1))
     return IntegerNetwork(grid, shape, tuple(operations), output, rounding)
 
 
-def exact(value: int, shift: int, rounding: Rounding, *, twice: bool = True, zero_point: int = 0) -> int:
+def exact(
+    value: int, shift: int, rounding: Rounding, *, twice: bool = True, zero_point: int = 0
+) -> int:
     """round(value x 2^-shift) by fractions; `twice` as products are rounded by gemmlowp."""
     if rounding is Rounding.GEMMLOWP and twice:
         high = exact(value, min(shift, 31), Rounding.HALF_UP)
@@ -44,20 +51,29 @@ def exact(value: int, shift: int, rounding: Rounding, *, twice: bool = True, zer
     real = Fraction(value, 2**shift)
     if rounding is Rounding.HALF_EVEN:
         return round(real + zero_point) - zero_point
-    half_up = floor(abs(real) + Fraction(1, 2)) if rounding is Rounding.GEMMLOWP else floor(real + Fraction(1, 2))
+    half_up = (
+        floor(abs(real) + Fraction(1, 2))
+        if rounding is Rounding.GEMMLOWP
+        else floor(real + Fraction(1, 2))
+    )
     return -half_up if rounding is Rounding.GEMMLOWP and real < 0 else half_up
 
 
 def run_nodes(nodes: Nodes, made: list[str], **given: Ints) -> list[Ints]:
     """What ONNX Runtime makes of int64 inputs by these nodes: the tensors `made`."""
-    ends = [helper.make_tensor_value_info(name, TensorProto.INT64, list(each.shape)) for name, each in given.items()]
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.INT64, list(each.shape))
+        for name, each in given.items()
+    ]
     results = [onnx.ValueInfoProto(name=name) for name in made]
     graph = helper.make_graph(nodes.nodes, "test", ends, results, nodes.constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
     return open_onnx(model.SerializeToString()).run(None, given)  # type: ignore[no-any-return]
 
 
-def weights(rng: np.random.Generator, shape: tuple[int, ...], low: int = -128, high: int = 127) -> npt.NDArray[np.int8]:
+def weights(
+    rng: np.random.Generator, shape: tuple[int, ...], low: int = -128, high: int = 127
+) -> npt.NDArray[np.int8]:
     """Uniform integers, int8."""
     return rng.integers(low, high + 1, shape).astype(np.int8)
 
@@ -98,7 +114,9 @@ def convolutions(draw: st.DrawFn) -> tuple[Convolution, tuple[int, ...], int]:
 
 
 def same(net: IntegerNetwork, x: Ints) -> Ints:
-    """The fast executor's integers, which must be the checked one's, and ONNX Runtime's where there is a file."""
+    """The fast executor's integers, which must be the checked one's, and ONNX Runtime's where
+    there is a file.
+    """
     fast, checked = Executor(net).run(x), Executor(net, checked=True).run(x)
     assert fast.dtype == checked.dtype == np.int64
     np.testing.assert_array_equal(fast, checked)
@@ -117,22 +135,32 @@ def rescaled(
     return Requantize(name, (of,), zero_point, Dyadic.nearest(factors), axis, output)
 
 
-def factors(rng: np.random.Generator, count: int, reach: float, *, powers: bool) -> npt.NDArray[np.float64]:
+def factors(
+    rng: np.random.Generator, count: int, reach: float, *, powers: bool
+) -> npt.NDArray[np.float64]:
     """Random factors under which accumulators of magnitude `reach` fill and exceed 8 bits."""
     found = 200 / reach * np.exp(rng.uniform(-1, 2, count))
     return np.asarray(2.0 ** np.rint(np.log2(found)) if powers else found)
 
 
-def residual(seed: int, rounding: Rounding = Rounding.HALF_EVEN, *, powers: bool = False) -> IntegerNetwork:
-    """Convolutions with a residual addition, a table, pools, flattening and two linear layers, on (3, 9, 8)."""
+def residual(
+    seed: int, rounding: Rounding = Rounding.HALF_EVEN, *, powers: bool = False
+) -> IntegerNetwork:
+    """Convolutions with a residual addition, a table, pools, flattening and two linear layers,
+    on (3, 9, 8).
+    """
     rng = np.random.default_rng(seed)
     first, second, third = Grid(0.02, 0, 0, 255), Grid(0.03, 131, 0, 255), Grid(0.01, 7, 0, 255)
 
-    def layer(name: str, of: str, grid: Grid, made: int, share: int, groups: int = 1, stride: int = 1) -> Convolution:
+    def layer(
+        name: str, of: str, grid: Grid, made: int, share: int, groups: int = 1, stride: int = 1
+    ) -> Convolution:
         bias = rng.integers(-3000, 3000, made).astype(np.int32)
         shape = (made, share, 3, 3)
         window = (stride, stride), ((1, 1), (1, 1)), (1, 1)
-        return Convolution(name, (of,), grid, weights(rng, shape), bias, np.full(made, 0.1), *window, groups)
+        return Convolution(
+            name, (of,), grid, weights(rng, shape), bias, np.full(made, 0.1), *window, groups
+        )
 
     def factor(count: int, terms: int) -> npt.NDArray[np.float64]:
         return factors(rng, count, 255 * 60 * np.sqrt(terms), powers=powers)
@@ -151,7 +179,14 @@ def residual(seed: int, rounding: Rounding = Rounding.HALF_EVEN, *, powers: bool
         Table("c", ("b",), second, rng.integers(0, 256, 256).astype(np.uint8), third),
         layer("outer", "c", third, 8, 8),
         rescaled("d", "outer", factor(8, 72), second),
-        Add("sum", ("a", "d"), (first.zero_point, second.zero_point), (int(shares[0]), int(shares[1])), 23, third),
+        Add(
+            "sum",
+            ("a", "d"),
+            (first.zero_point, second.zero_point),
+            (int(shares[0]), int(shares[1])),
+            23,
+            third,
+        ),
         Rectify("sum.relu", ("sum",), third.zero_point),
         MaxPool("max", ("sum.relu",), (2, 3), (2, 1), ((1, 0), (1, 1)), (1, 1)),
         SumPool("pool", ("max",), third, (3, 2), (1, 2), ((1, 1), (0, 0))),

@@ -7,4 +7,8 @@ from evalsuite import Outcome
 
 def values(outcome: Outcome) -> dict[str, float]:
     """The metrics that have no setting, by name."""
-    return {each.name: each.value for each in outcome.metrics if not each.setting and each.value is not None}
+    return {
+        each.name: each.value
+        for each in outcome.metrics
+        if not each.setting and each.value is not None
+    }

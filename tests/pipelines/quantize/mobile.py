@@ -1,4 +1,6 @@
-"""A small MobileNetV3 (arXiv 1905.02244) for the tests: every kind of its blocks, written by hand."""
+"""A small MobileNetV3 (arXiv 1905.02244) for the tests: every kind of its blocks, written by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ import torch
 from torch import nn
 
 SHAPE = (3, 16, 16)
-# Kernel, expanded and made channels, whether there is a squeeze and excitation, the activation, the stride.
+# Kernel, expanded and made channels, whether there is a squeeze and excitation, the activation, the
+# stride.
 _BLOCKS: tuple[tuple[int, int, int, bool, Callable[[], nn.Module], int], ...] = (
     (3, 8, 8, True, nn.ReLU, 2),
     (3, 24, 16, False, nn.ReLU, 1),
@@ -22,7 +25,9 @@ class SqueezeExcitation(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
         squeeze, excite = nn.Conv2d(channels, 8, 1), nn.Conv2d(8, channels, 1)
-        self.weigh = nn.Sequential(nn.AdaptiveAvgPool2d(1), squeeze, nn.ReLU(), excite, nn.Hardsigmoid())
+        self.weigh = nn.Sequential(
+            nn.AdaptiveAvgPool2d(1), squeeze, nn.ReLU(), excite, nn.Hardsigmoid()
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         weights: torch.Tensor = self.weigh(x)
@@ -32,7 +37,9 @@ class SqueezeExcitation(nn.Module):
 class InvertedResidual(nn.Module):
     """Expansion, depthwise convolution, projection; with a residual where the shape stays."""
 
-    def __init__(self, given: int, block: tuple[int, int, int, bool, Callable[[], nn.Module], int]) -> None:
+    def __init__(
+        self, given: int, block: tuple[int, int, int, bool, Callable[[], nn.Module], int]
+    ) -> None:
         super().__init__()
         kernel, wide, made, excited, activation, stride = block
         layers = [*normed(given, wide), activation()] if wide != given else []
@@ -46,9 +53,14 @@ class InvertedResidual(nn.Module):
         return x + made if self.residual else made
 
 
-def normed(given: int, made: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> list[nn.Module]:
+def normed(
+    given: int, made: int, kernel: int = 1, stride: int = 1, groups: int = 1
+) -> list[nn.Module]:
     """A convolution and its norm."""
-    return [nn.Conv2d(given, made, kernel, stride, kernel // 2, groups=groups, bias=False), nn.BatchNorm2d(made)]
+    return [
+        nn.Conv2d(given, made, kernel, stride, kernel // 2, groups=groups, bias=False),
+        nn.BatchNorm2d(made),
+    ]
 
 
 def mobile() -> nn.Module:
@@ -57,7 +69,13 @@ def mobile() -> nn.Module:
     for block in _BLOCKS:
         layers.append(InvertedResidual(given, block))
         given = block[2]
-    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 64), nn.Hardswish(), nn.Linear(64, 10)]
+    head = [
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(64, 64),
+        nn.Hardswish(),
+        nn.Linear(64, 10),
+    ]
     module = nn.Sequential(*layers, *normed(given, 64), nn.Hardswish(), *head)
     for layer in module.modules():
         if isinstance(layer, nn.BatchNorm2d):

@@ -12,7 +12,12 @@ from numpy.typing import NDArray
 from torch import nn
 
 from evalsuite import Unsupported
-from pipelines.quantize.calibration import activation_range, calibrate, check_grid, weight_thresholds
+from pipelines.quantize.calibration import (
+    activation_range,
+    calibrate,
+    check_grid,
+    weight_thresholds,
+)
 from pipelines.quantize.placement import Bits, Scales, Scheme, place
 from pipelines.quantize.tracing import trace
 
@@ -20,7 +25,9 @@ Floats = NDArray[np.float64]
 
 
 def rounded(values: Floats, lower: float, upper: float, bits: int) -> Floats:
-    """What an unsigned quantizer with an integer zero point makes of them: a formula of its own, in numpy."""
+    """What an unsigned quantizer with an integer zero point makes of them: a formula of its own,
+    in numpy.
+    """
     scale = (upper - lower) / (2**bits - 1)
     zero = np.clip(np.rint(-lower / scale), 0, 2**bits - 1)
     return np.asarray((np.clip(np.rint(values / scale) + zero, 0, 2**bits - 1) - zero) * scale)
@@ -40,7 +47,11 @@ def test_mse_ranges_are_about_as_good_as_brute_force(bits: int, shape: str) -> N
         values[7] = 30
     lowest, highest = min(values.min(), 0), values.max()
     shares = np.linspace(0.02, 1, 60)
-    every = [(low * lowest, high * highest) for low in ((0, *shares) if lowest else (0,)) for high in shares]
+    every = [
+        (low * lowest, high * highest)
+        for low in ((0, *shares) if lowest else (0,))
+        for high in shares
+    ]
     best = min(squared_error(values, ends, bits) for ends in every)
     found = activation_range(torch.from_numpy(values), bits, "mse", power_of_two=False)
     widest = squared_error(values, (lowest, highest), bits)
@@ -94,7 +105,9 @@ def test_mse_thresholds_of_weights_against_brute_force(bits: int, power_of_two: 
         greatest = np.abs(row).max()
         every = 2.0 ** np.arange(-8, 8) if power_of_two else np.linspace(0.02, 1.0, 500) * greatest
         # With many steps a scale may happen to fit the very numbers, which a coarse search misses.
-        assert error(row, threshold) <= (1.03 if bits < 8 else 1.3) * min(error(row, each) for each in every)
+        assert error(row, threshold) <= (1.03 if bits < 8 else 1.3) * min(
+            error(row, each) for each in every
+        )
         assert not power_of_two or np.log2(threshold).is_integer()
 
 
@@ -127,7 +140,9 @@ def test_zero_points_are_integers_inside_and_training_mode_keeps_them(
 
     def grids() -> list[tuple[float, float]]:
         found = quantizers(quantized).values()
-        return [(each.act_quant.scale().item(), each.act_quant.zero_point().item()) for each in found]
+        return [
+            (each.act_quant.scale().item(), each.act_quant.zero_point().item()) for each in found
+        ]
 
     before = grids()
     assert len(before) == 3
@@ -148,7 +163,11 @@ def test_ranges_are_those_of_the_float_network() -> None:
         hidden = module[:2](inputs)
         logits = module(inputs)
     scales = [each.act_quant.scale().item() for each in quantizers(quantized).values()]
-    wanted = [(inputs.max() - inputs.min()) / 3, hidden.max() / 3, (logits.max() - logits.min()) / 255]
+    wanted = [
+        (inputs.max() - inputs.min()) / 3,
+        hidden.max() / 3,
+        (logits.max() - logits.min()) / 255,
+    ]
     np.testing.assert_allclose(scales, [each.item() for each in wanted], rtol=1e-5)
 
 
@@ -183,7 +202,10 @@ def test_what_has_no_range_is_named() -> None:
     [
         (torch.zeros(0, 8), "calibration set is empty"),
         (torch.full((3, 8), torch.nan), "24 values of the calibration inputs are not finite"),
-        (torch.tensor([[1.0, torch.inf, 0, 0, 0, 0, 0, -torch.inf]]), "2 values of the calibration inputs"),
+        (
+            torch.tensor([[1.0, torch.inf, 0, 0, 0, 0, 0, -torch.inf]]),
+            "2 values of the calibration inputs",
+        ),
     ],
 )
 def test_calibration_inputs_are_checked(inputs: torch.Tensor, text: str) -> None:

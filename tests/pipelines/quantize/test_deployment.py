@@ -1,4 +1,6 @@
-"""What ONNX Runtime runs, its size and latency, where it differs from Brevitas, and the QONNX file."""
+"""What ONNX Runtime runs, its size and latency, where it differs from Brevitas, and the QONNX
+file.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,14 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.filterwarnings("ignore")
 INPUTS = torch.rand(120, 1, 8, 8, generator=torch.Generator().manual_seed(7))
 # Outputs x weights behind each: stem, two blocks (the second strided, with a projection), head.
-RESNET_MACS = 64 * 16 * 9 + 2 * 64 * 16 * 16 * 9 + 16 * 32 * 16 * 9 + 16 * 32 * 32 * 9 + 16 * 32 * 16 + 32 * 10
+RESNET_MACS = (
+    64 * 16 * 9
+    + 2 * 64 * 16 * 16 * 9
+    + 16 * 32 * 16 * 9
+    + 16 * 32 * 32 * 9
+    + 16 * 32 * 16
+    + 32 * 10
+)
 
 
 def quantized(module: nn.Module, scheme: Scheme, *, even: bool = False) -> fx.GraphModule:
@@ -44,7 +53,9 @@ def quantized(module: nn.Module, scheme: Scheme, *, even: bool = False) -> fx.Gr
     return made
 
 
-def exported(module: nn.Module, scheme: Scheme, path: Path, *, even: bool = False) -> fx.GraphModule:
+def exported(
+    module: nn.Module, scheme: Scheme, path: Path, *, even: bool = False
+) -> fx.GraphModule:
     made = quantized(module, scheme, even=even)
     export_qcdq(made, (1, 8, 8), path)
     return made
@@ -79,7 +90,9 @@ def test_the_kernels_of_an_activation_that_onnx_runtime_inlines_are_counted(tmp_
 
 
 @pytest.fixture(scope="session")
-def vit(network: MakeNetwork, tmp_path_factory: pytest.TempPathFactory) -> tuple[fx.GraphModule, Path]:
+def vit(
+    network: MakeNetwork, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[fx.GraphModule, Path]:
     """A transformer with GELU at 8 bits, and its file."""
     path = tmp_path_factory.mktemp("vit") / "q.onnx"
     return exported(network("digits-vit", "gelu", epochs=1).module, Scheme(Bits(8, 8)), path), path
@@ -88,8 +101,11 @@ def vit(network: MakeNetwork, tmp_path_factory: pytest.TempPathFactory) -> tuple
 def test_a_residual_relu_network_runs_in_integers_alone(integer_resnet) -> None:
     execution = observe(integer_resnet[1], INPUTS[:1])
     assert execution.integer_kernels == {
-        "QLinearConv": 6, "QLinearAdd": 2, "QGemm": 1, "QLinearGlobalAveragePool": 1
-    }  # fmt: skip
+        "QLinearConv": 6,
+        "QLinearAdd": 2,
+        "QGemm": 1,
+        "QLinearGlobalAveragePool": 1,
+    }
     assert sum(node.macs for node in execution.nodes) == RESNET_MACS
     assert (execution.islands, execution.count("float"), execution.count("boundary")) == ([], 0, 2)
     assert execution.integer_mac_fraction == execution.integer_node_fraction == 1
@@ -110,7 +126,8 @@ def test_gelu_makes_islands_that_cost_time(tmp_path: Path) -> None:
     assert sum(execution.time_share(kind) for kind in kinds) == pytest.approx(1)
     islands = sum(island.time_share for island in execution.islands)
     assert islands == pytest.approx(execution.time_share("float"))
-    # The same five activations as above cost the ReLU network nothing; these run one erf for each of 5,120 numbers.
+    # The same five activations as above cost the ReLU network nothing; these run one erf for each
+    # of 5,120 numbers.
     assert islands > 0.02
     found = {each.name: each for each in execution_metrics(execution)}
     assert found["float_islands"].reason == "Gelu, Gelu, Gelu, Gelu, Gelu"
@@ -123,18 +140,31 @@ def test_the_islands_of_a_transformer_are_named(vit) -> None:
     execution = observe(vit[1], INPUTS[:1])
     islands = sorted(island.describe() for island in execution.islands)
     assert islands == sorted(
-        ["Add+LayerNormalization", "LayerNormalization+ReduceMean", *["LayerNormalization"] * 3, "Gelu", "Gelu"]
+        [
+            "Add+LayerNormalization",
+            "LayerNormalization+ReduceMean",
+            *["LayerNormalization"] * 3,
+            "Gelu",
+            "Gelu",
+        ]
         + ["FusedMatMul+Softmax+MatMul"] * 2
     )
     assert execution.integer_kernels == {"QGemm": 9, "QLinearAdd": 4, "QLinearConv": 1}
     linear = 16 * 2 * (48 * 144 + 48 * 48 + 2 * 48 * 96)
-    assert sum(node.macs for node in execution.nodes if node.kind == "integer") == 16 * 48 * 4 + linear + 48 * 10
-    assert sum(node.macs for node in execution.nodes if node.kind == "float") == 2 * 2 * 16 * 16 * 48
+    assert (
+        sum(node.macs for node in execution.nodes if node.kind == "integer")
+        == 16 * 48 * 4 + linear + 48 * 10
+    )
+    assert (
+        sum(node.macs for node in execution.nodes if node.kind == "float") == 2 * 2 * 16 * 16 * 48
+    )
     assert execution.count("shape") == 0
 
 
 def shape_model(index: int) -> onnx.ModelProto:
-    """input (batch, 4) float32 to logits: rows of the input times the root of a number of its own shape."""
+    """input (batch, 4) float32 to logits: rows of the input times the root of a number of its
+    own shape.
+    """
     nodes = [
         helper.make_node("Shape", ["input"], ["shape"]),
         helper.make_node("Gather", ["shape", "index"], ["size"]),
@@ -178,33 +208,67 @@ class Turned(nn.Module):
     "layers",
     [
         # The file holds shapes, for the sake of which it is run while it is written.
-        (nn.Flatten(1, 2), nn.Conv1d(8, 8, 4, padding="same", dilation=2), nn.ReLU(), nn.Flatten(), nn.Linear(64, 10)),
-        (nn.Conv2d(1, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d((1, None)), nn.Flatten(), nn.Linear(24, 10)),
-        (nn.Flatten(1, 2), Turned(), nn.Linear(8, 6), nn.ReLU(), Turned(), nn.Flatten(), nn.Linear(48, 10)),
+        (
+            nn.Flatten(1, 2),
+            nn.Conv1d(8, 8, 4, padding="same", dilation=2),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(64, 10),
+        ),
+        (
+            nn.Conv2d(1, 4, 3),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d((1, None)),
+            nn.Flatten(),
+            nn.Linear(24, 10),
+        ),
+        (
+            nn.Flatten(1, 2),
+            Turned(),
+            nn.Linear(8, 6),
+            nn.ReLU(),
+            Turned(),
+            nn.Flatten(),
+            nn.Linear(48, 10),
+        ),
     ],
     ids=["dilated", "as many places as there are", "the batch behind the positions"],
 )
-def test_layers_that_are_written_otherwise_than_torch_does(layers: tuple[nn.Module, ...], tmp_path: Path) -> None:
+def test_layers_that_are_written_otherwise_than_torch_does(
+    layers: tuple[nn.Module, ...], tmp_path: Path
+) -> None:
     made = exported(nn.Sequential(*layers).eval(), Scheme(Bits(8, 8)), tmp_path / "q.onnx")
     with torch.no_grad():
         wanted = made(INPUTS)
     found = run_onnx(open_onnx(tmp_path / "q.onnx"), INPUTS)
-    torch.testing.assert_close(found, wanted, rtol=0, atol=0.02 * wanted.abs().max().item())  # ties move by a step
+    # ties move by a step
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0.02 * wanted.abs().max().item())
 
 
 def test_a_transformer_runs_at_other_batches_than_it_was_exported_for(vit) -> None:
     made, path = vit
     session = open_onnx(path)
     whole = run_onnx(session, INPUTS)
-    parts = torch.cat([run_onnx(session, INPUTS[:1]), run_onnx(session, INPUTS[1:8]), run_onnx(session, INPUTS[8:])])
+    parts = torch.cat(
+        [
+            run_onnx(session, INPUTS[:1]),
+            run_onnx(session, INPUTS[1:8]),
+            run_onnx(session, INPUTS[8:]),
+        ]
+    )
     assert torch.equal(whole, parts)
     found = compare_layers(made, path, INPUTS)
     assert found.equal_logits > 0.95
     assert found.ties == found.origins
 
 
-def test_every_difference_from_brevitas_begins_at_a_rounding_tie(integer_resnet, tmp_path: Path) -> None:
-    of_gelu = exported(resnet(nn.GELU), Scheme(Bits(4, 4)), tmp_path / "q.onnx"), tmp_path / "q.onnx"
+def test_every_difference_from_brevitas_begins_at_a_rounding_tie(
+    integer_resnet, tmp_path: Path
+) -> None:
+    of_gelu = (
+        exported(resnet(nn.GELU), Scheme(Bits(4, 4)), tmp_path / "q.onnx"),
+        tmp_path / "q.onnx",
+    )
     for made, path in (integer_resnet, of_gelu):
         found = compare_layers(made, path, INPUTS)
         assert found.faithful
@@ -213,17 +277,22 @@ def test_every_difference_from_brevitas_begins_at_a_rounding_tie(integer_resnet,
         with torch.no_grad():
             in_brevitas = made(INPUTS)
         in_runtime = run_onnx(open_onnx(path), INPUTS)
-        # The logits are floats in both: one step apart, or equal but for the rounding of integer x scale.
+        # The logits are floats in both: one step apart, or equal but for the rounding of integer x
+        # scale.
         same = torch.isclose(in_brevitas, in_runtime, atol=1e-5).double().mean().item()
         assert found.equal_logits == pytest.approx(same)
-        assert found.equal_classes == (in_brevitas.argmax(1) == in_runtime.argmax(1)).double().mean().item()
+        assert (
+            found.equal_classes
+            == (in_brevitas.argmax(1) == in_runtime.argmax(1)).double().mean().item()
+        )
 
 
 @pytest.mark.slow
 def test_odd_zero_points_part_the_runtimes_and_even_ones_unite_them(tmp_path: Path) -> None:
     scheme, path = Scheme(Bits(8, 8), scales="power-of-two"), tmp_path / "q.onnx"
     parted, united = (
-        compare_layers(exported(resnet(nn.ReLU), scheme, path, even=even), path, INPUTS) for even in (False, True)
+        compare_layers(exported(resnet(nn.ReLU), scheme, path, even=even), path, INPUTS)
+        for even in (False, True)
     )
     assert parted.equal_logits < 0.97
     assert parted.origins == parted.ties > 5
@@ -243,9 +312,13 @@ def test_even_zero_points_move_by_one_step_and_no_other_parameter() -> None:
     assert even_zero_points(after) == []
     for name, value in before.state_dict().items():
         changed = not torch.equal(value, after.state_dict()[name])
-        assert not changed or any(name.startswith(f"{each}.") and "zero_point" in name for each in moved)
+        assert not changed or any(
+            name.startswith(f"{each}.") and "zero_point" in name for each in moved
+        )
     for name in moved:
-        old, new = (each.get_submodule(name).act_quant.zero_point().item() for each in (before, after))
+        old, new = (
+            each.get_submodule(name).act_quant.zero_point().item() for each in (before, after)
+        )
         assert abs(old - new) == 1
         assert new % 2 == 0
         assert 0 <= new <= 2 ** int(after.get_submodule(name).act_quant.bit_width().item()) - 1
@@ -283,7 +356,10 @@ def test_impossible_comparisons_are_refused(integer_resnet, tmp_path: Path) -> N
     with pytest.raises(ValueError, match="there is no input"):
         compare_layers(made, path, INPUTS[:0])
     onnx.save(shape_model(1), str(tmp_path / "float.onnx"))
-    with pytest.raises(RuntimeError, match=r"float.onnx has no node '/quantize_input/.*not the export of this network"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"float.onnx has no node '/quantize_input/.*not the export of this network",
+    ):
         compare_layers(made, tmp_path / "float.onnx", INPUTS)
 
 
@@ -307,16 +383,24 @@ def test_size_and_latency_are_against_the_float_file(integer_resnet, tmp_path: P
 def saved(node: onnx.NodeProto, weight: tuple[int, ...], path: Path) -> Path:
     """A file of one node, of images (1, 8, 8) and a weight of ones."""
     constant = numpy_helper.from_array(np.ones(weight, dtype=np.float32), "weight")
-    shapes = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["b", 1, s, s]) for name, s in
-              (("input", 8), ("logits", 9 if node.op_type == "ConvTranspose" else 8))]  # fmt: skip
+    shapes = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["b", 1, s, s])
+        for name, s in (("input", 8), ("logits", 9 if node.op_type == "ConvTranspose" else 8))
+    ]
     graph = helper.make_graph([node], "one", shapes[:1], shapes[1:], [constant])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), path)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), path
+    )
     return path
 
 
 def test_products_are_counted_or_refused(tmp_path: Path) -> None:
-    node = helper.make_node("Einsum", ["input", "weight"], ["logits"], name="sum", equation="bchw,oc->bohw")
-    with pytest.raises(RuntimeError, match="sum: the multiply-accumulates of Einsum are not counted"):
+    node = helper.make_node(
+        "Einsum", ["input", "weight"], ["logits"], name="sum", equation="bchw,oc->bohw"
+    )
+    with pytest.raises(
+        RuntimeError, match="sum: the multiply-accumulates of Einsum are not counted"
+    ):
         observe(saved(node, (1, 1), tmp_path / "s.onnx"), INPUTS[:1])
     node = helper.make_node("ConvTranspose", ["input", "weight"], ["logits"], name="up")
     (found,) = observe(saved(node, (1, 1, 2, 2), tmp_path / "u.onnx"), INPUTS[:1]).nodes
@@ -325,7 +409,11 @@ def test_products_are_counted_or_refused(tmp_path: Path) -> None:
 
 def test_an_execution_of_nothing_has_no_shares() -> None:
     empty = Execution([], [], 64)
-    for ask in (lambda: empty.integer_mac_fraction, lambda: empty.integer_node_fraction, lambda: empty.time_share("x")):
+    for ask in (
+        lambda: empty.integer_mac_fraction,
+        lambda: empty.integer_node_fraction,
+        lambda: empty.time_share("x"),
+    ):
         with pytest.raises(ValueError, match=r"^no "):
             ask()
 
@@ -360,7 +448,9 @@ def cnn(act: type[nn.Module]) -> nn.Module:
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("act", [nn.ReLU, nn.GELU])
 @pytest.mark.parametrize(("make", "shape"), [(mlp, (16,)), (cnn, (2, 8, 8))])
-def test_the_file_computes_what_brevitas_does(make: Any, shape: tuple[int, ...], act: Any, bits: int, tmp_path: Path):
+def test_the_file_computes_what_brevitas_does(
+    make: Any, shape: tuple[int, ...], act: Any, bits: int, tmp_path: Path
+):
     torch.manual_seed(0)
     inputs = torch.rand(64, *shape)
     quantized = quantize(make(act), shape, Scheme(Bits(bits, bits)), inputs)
@@ -382,35 +472,58 @@ def test_the_file_computes_what_brevitas_does(make: Any, shape: tuple[int, ...],
     assert model.ir_version <= 13
 
 
-@pytest.mark.parametrize(("bits", "clips"), [(Bits(8, 8), 0), (Bits(4, 8), 0), (Bits(8, 4), 2), (Bits(4, 4), 2)])
+@pytest.mark.parametrize(
+    ("bits", "clips"), [(Bits(8, 8), 0), (Bits(4, 8), 0), (Bits(8, 4), 2), (Bits(4, 4), 2)]
+)
 def test_a_clip_that_cannot_bind_is_not_written(
     bits: Bits, clips: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """OpenVINO computed layers behind a Clip in float32. Activations of less than 8 bits are clipped by one each."""
+    """OpenVINO computed layers behind a Clip in float32. Activations of less than 8 bits are
+    clipped by one each.
+    """
     torch.manual_seed(0)
     module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GELU(), nn.Flatten(), nn.Linear(144, 5)).eval()
     exported(module, Scheme(bits), tmp_path / "plain.onnx")
     monkeypatch.setattr(qcdq, "drop_idle_clips", lambda model: None)
     exported(module, Scheme(bits), tmp_path / "clipped.onnx")
-    with_, without = (onnx.load(str(tmp_path / f"{name}.onnx")).graph.node for name in ("clipped", "plain"))
+    with_, without = (
+        onnx.load(str(tmp_path / f"{name}.onnx")).graph.node for name in ("clipped", "plain")
+    )
     assert sum(node.op_type == "Clip" for node in with_) == clips + 2  # and one for each weight
     assert sum(node.op_type == "Clip" for node in without) == clips
-    one, other = (run_onnx(open_onnx(tmp_path / f"{name}.onnx"), INPUTS) for name in ("clipped", "plain"))
+    one, other = (
+        run_onnx(open_onnx(tmp_path / f"{name}.onnx"), INPUTS) for name in ("clipped", "plain")
+    )
     assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize(("values", "low", "high", "left"), [
-    ([-127, 127], -127, 127, 0), ([-128, 0], -127, 127, 1), ([0, 8], -8, 7, 1), ([-8, 7], -8, 7, 0),
-])  # fmt: skip
-def test_a_clip_of_a_constant_that_binds_stays(values: list[int], low: int, high: int, left: int) -> None:
-    constants = {"w": np.array(values, np.int8), "low": np.int8(low), "high": np.int8(high), "s": np.float32(0.5)}
+@pytest.mark.parametrize(
+    ("values", "low", "high", "left"),
+    [
+        ([-127, 127], -127, 127, 0),
+        ([-128, 0], -127, 127, 1),
+        ([0, 8], -8, 7, 1),
+        ([-8, 7], -8, 7, 0),
+    ],
+)
+def test_a_clip_of_a_constant_that_binds_stays(
+    values: list[int], low: int, high: int, left: int
+) -> None:
+    constants = {
+        "w": np.array(values, np.int8),
+        "low": np.int8(low),
+        "high": np.int8(high),
+        "s": np.float32(0.5),
+    }
     nodes = [
         helper.make_node("Clip", ["w", "low", "high"], ["c"]),
         helper.make_node("DequantizeLinear", ["c", "s"], ["d"]),
         helper.make_node("Add", ["x", "d"], ["y"]),
     ]
     ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in "xy"]
-    weights = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    weights = [
+        numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()
+    ]
     model = helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:], weights))
     qcdq.drop_idle_clips(model)
     assert sum(node.op_type == "Clip" for node in model.graph.node) == left

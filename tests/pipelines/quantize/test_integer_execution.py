@@ -1,4 +1,6 @@
-"""The executor against torch's layers, the fast kernels against the checked ones, and proven ranges: bit for bit."""
+"""The executor against torch's layers, the fast kernels against the checked ones, and proven
+ranges: bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from integer_layers import GRID, convolutions, factors, inputs, network, rescaled, residual, same, weights
+from integer_layers import (
+    GRID,
+    convolutions,
+    factors,
+    inputs,
+    network,
+    rescaled,
+    residual,
+    same,
+    weights,
+)
 from threadpoolctl import threadpool_limits
 from torch import nn
 
@@ -52,14 +64,20 @@ def torch_convolution(layer: Convolution, x: np.ndarray[Any, Any]) -> np.ndarray
 @settings(max_examples=60, deadline=None)
 @given(convolutions(), ROUNDINGS, st.booleans(), st.booleans(), st.sampled_from([0, 3, 128]))
 def test_convolutions_equal_torchs_and_are_rescaled(
-    case: tuple[Convolution, tuple[int, ...], int], rounding: Rounding, powers: bool, relu: bool, zero_point: int
+    case: tuple[Convolution, tuple[int, ...], int],
+    rounding: Rounding,
+    powers: bool,
+    relu: bool,
+    zero_point: int,
 ) -> None:
     layer, shape, seed = case
     rng = np.random.default_rng(seed)
     net = network([layer], shape, layer.input)
     x = inputs(rng, net)
     np.testing.assert_array_equal(same(net, x), torch_convolution(layer, x))
-    scales = factors(rng, len(layer.weight), 255 * 60 * np.sqrt(layer.weight[0].size), powers=powers)
+    scales = factors(
+        rng, len(layer.weight), 255 * 60 * np.sqrt(layer.weight[0].size), powers=powers
+    )
     operations: list[Operation] = [layer, Rectify("relu", (layer.name,), 0)] if relu else [layer]
     operations.append(rescaled("out", operations[-1].name, scales, Grid(0.03, zero_point, 0, 255)))
     same(network(operations, shape, layer.input, rounding), x)
@@ -68,19 +86,28 @@ def test_convolutions_equal_torchs_and_are_rescaled(
 @pytest.mark.parametrize("rounding", Rounding)
 @pytest.mark.parametrize("powers", [False, True])
 @pytest.mark.parametrize("seed", range(2))
-def test_a_residual_network_with_every_layer_and_its_ranges(seed: int, powers: bool, rounding: Rounding) -> None:
+def test_a_residual_network_with_every_layer_and_its_ranges(
+    seed: int, powers: bool, rounding: Rounding
+) -> None:
     net = residual(seed, rounding, powers=powers)
     x = inputs(np.random.default_rng(seed), net, 20)
     assert len(np.unique(same(net, x))) > 50
     trace, found = Executor(net, checked=True).trace(x), prove_ranges(net)
     assert [*trace] == [*found.spans] == [INPUT, *(each.name for each in net.operations)]
-    assert all(len(np.unique(trace[name])) > 20 for name in ("a", "b", "c", "d", "sum", "max", "mean", "e"))
+    assert all(
+        len(np.unique(trace[name])) > 20 for name in ("a", "b", "c", "d", "sum", "max", "mean", "e")
+    )
     for name, values in trace.items():
         assert values.shape[1:] == found.spans[name].lower.shape
         assert (values >= found.spans[name].lower).all(), name
         assert (values <= found.spans[name].upper).all(), name
     # A ReLU narrows what follows.
-    assert found.spans["stem"].ends[0] < 0 == found.spans["stem.relu"].ends[0] <= found.spans["a"].ends[0]
+    assert (
+        found.spans["stem"].ends[0]
+        < 0
+        == found.spans["stem.relu"].ends[0]
+        <= found.spans["a"].ends[0]
+    )
     assert found.spans["sum.relu"].ends[0] >= 7
     assert set(found.sums) == {"stem", "inner", "outer", "pool", "hidden", "head"}
 
@@ -106,11 +133,23 @@ def test_results_do_not_depend_on_batches_threads_or_callers() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**16), st.integers(1, 5), st.integers(0, 255), ROUNDINGS)
-def test_linear_layers_over_positions(seed: int, positions: int, zero: int, rounding: Rounding) -> None:
+def test_linear_layers_over_positions(
+    seed: int, positions: int, zero: int, rounding: Rounding
+) -> None:
     rng = np.random.default_rng(seed)
     grid = Grid(0.1, zero, 0, 255)
-    layer = Linear("fc", (INPUT,), grid, weights(rng, (6, 9)), rng.integers(-99, 99, 6).astype(np.int32), np.ones(6))
-    operations = [layer, rescaled("out", "fc", factors(rng, 6, 255 * 127, powers=False), SIGNED, axis=-1)]
+    layer = Linear(
+        "fc",
+        (INPUT,),
+        grid,
+        weights(rng, (6, 9)),
+        rng.integers(-99, 99, 6).astype(np.int32),
+        np.ones(6),
+    )
+    operations = [
+        layer,
+        rescaled("out", "fc", factors(rng, 6, 255 * 127, powers=False), SIGNED, axis=-1),
+    ]
     net = network(operations, (positions, 9), grid, rounding)
     x = inputs(rng, net)
     same(net, x)
@@ -120,13 +159,17 @@ def test_linear_layers_over_positions(seed: int, positions: int, zero: int, roun
 
 def test_wide_layers_take_float64() -> None:
     rng = np.random.default_rng(0)
-    layer = Linear("fc", (INPUT,), BYTE, weights(rng, (3, 4000), 90), np.zeros(3, np.int32), np.ones(3))
+    layer = Linear(
+        "fc", (INPUT,), BYTE, weights(rng, (3, 4000), 90), np.zeros(3, np.int32), np.ones(3)
+    )
     net = network([layer], (4000,), BYTE)
     assert prove_ranges(net).sums["fc"].greatest > 2**24
     x = rng.integers(200, 256, (5, 4000)).astype(np.uint8)
     assert (same(net, x) == x.astype(object) @ layer.weight.T.astype(object)).all()
     wide = Grid(0.1, 3, -(2**15), 2**15 - 1)
-    same(network([layer, rescaled("out", "fc", [1e-4, 2e-4, 3e-4], wide, axis=-1)], (4000,), BYTE), x)
+    same(
+        network([layer, rescaled("out", "fc", [1e-4, 2e-4, 3e-4], wide, axis=-1)], (4000,), BYTE), x
+    )
 
 
 @settings(max_examples=40, deadline=None)
@@ -148,12 +191,19 @@ def test_pools_equal_torchs(seed: int, zero: int, rounding: Rounding) -> None:
         same(network([greatest], shape, grid), x), nn.functional.max_pool2d(real, *window).numpy()
     )
     mean = rescaled("mean", "pool", [1 / float(np.prod(kernel))], grid)
-    same(network([SumPool("pool", (INPUT,), grid, *window[:2], padding), mean], shape, grid, rounding), x)  # type: ignore[arg-type]
+    same(
+        network(
+            [SumPool("pool", (INPUT,), grid, *window[:2], padding), mean], shape, grid, rounding
+        ),
+        x,
+    )  # type: ignore[arg-type]
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**16), st.integers(2, 4), st.sampled_from([20, 30, 50]), ROUNDINGS)
-def test_additions_round_the_whole_sum_once(seed: int, terms: int, shift: int, rounding: Rounding) -> None:
+def test_additions_round_the_whole_sum_once(
+    seed: int, terms: int, shift: int, rounding: Rounding
+) -> None:
     rng = np.random.default_rng(seed)
     multipliers = tuple(int(m) for m in rng.integers(0, 2 ** min(shift, 40), terms))
     zeros = tuple(int(z) for z in rng.integers(0, 256, terms))
@@ -163,7 +213,12 @@ def test_additions_round_the_whole_sum_once(seed: int, terms: int, shift: int, r
     ]
     zero = 100 + seed % 2
     output = Grid(0.1, zero, 0, 255)
-    net = network([*tables, Add("sum", tuple(names), zeros, multipliers, shift, output)], (11,), BYTE, rounding)
+    net = network(
+        [*tables, Add("sum", tuple(names), zeros, multipliers, shift, output)],
+        (11,),
+        BYTE,
+        rounding,
+    )
     x = inputs(rng, net)
     found = same(net, x)
     for place in np.ndindex(x.shape):
@@ -193,9 +248,17 @@ def test_tables_on_signed_grids() -> None:
 @pytest.mark.parametrize("rounding", Rounding)
 @pytest.mark.parametrize(
     ("limit", "constant", "shift", "high"),
-    [(300, 100_000, 4, 255), (300, 50_000, 0, 255), (1, 3, 0, 255), (40, 1600, 2, 255), (9000, 10**8, 14, 65535)],
+    [
+        (300, 100_000, 4, 255),
+        (300, 50_000, 0, 255),
+        (1, 3, 0, 255),
+        (40, 1600, 2, 255),
+        (9000, 10**8, 14, 65535),
+    ],
 )
-def test_the_polynomial_is_its_definition(limit: int, constant: int, shift: int, high: int, rounding: Rounding) -> None:
+def test_the_polynomial_is_its_definition(
+    limit: int, constant: int, shift: int, high: int, rounding: Rounding
+) -> None:
     output = Grid(0.03, 9, 0, 255)
     one = constant >> shift
     factor = Dyadic.nearest(0.9 / (2 * one))
@@ -206,18 +269,27 @@ def test_the_polynomial_is_its_definition(limit: int, constant: int, shift: int,
     for integer, value in zip((x[0] - 120).tolist(), found[0].tolist(), strict=True):
         t = min(abs(integer), limit) - limit
         error = ((integer > 0) - (integer < 0)) * (constant - t * t)
-        real = integer * ((error >> shift) + one) * Fraction(int(factor.multiplier[0]), 2 ** int(factor.shift[0]))
-        assert abs(value - min(max(real + 9, 0), 255)) <= Fraction(1, 2) + Fraction(2**30, 2 ** int(factor.shift[0]))
+        real = (
+            integer
+            * ((error >> shift) + one)
+            * Fraction(int(factor.multiplier[0]), 2 ** int(factor.shift[0]))
+        )
+        assert abs(value - min(max(real + 9, 0), 255)) <= Fraction(1, 2) + Fraction(
+            2**30, 2 ** int(factor.shift[0])
+        )
 
 
 @pytest.mark.parametrize("rounding", Rounding)
 @pytest.mark.parametrize("powers", [False, True])
-def test_float_rescaling_equals_the_exact_one_on_every_integer_of_its_range(rounding: Rounding, powers: bool) -> None:
+def test_float_rescaling_equals_the_exact_one_on_every_integer_of_its_range(
+    rounding: Rounding, powers: bool
+) -> None:
     rng = np.random.default_rng(0)
     factor = Dyadic.nearest(factors(rng, 40, 2**16, powers=powers))
     reach = rng.integers(2**14, 2**17, 40)
     x = np.arange(-(2**17), 2**17)[None]
-    low = 0 if rounding is Rounding.HALF_UP else -20  # ties of both signs cannot be rounded upwards by a nearby factor
+    # ties of both signs cannot be rounded upwards by a nearby factor
+    low = 0 if rounding is Rounding.HALF_UP else -20
     levels = np.arange(low, low + 255) + 1
     kinds = set()
     for i in range(40):
@@ -232,7 +304,9 @@ def test_float_rescaling_equals_the_exact_one_on_every_integer_of_its_range(roun
         inside = x[:, np.abs(x[0]) <= reach[i]]
         exact = rescale(inside, one.multiplier, one.shift, rounding)
         quick = np.rint(inside.astype(found.dtype) * found)
-        np.testing.assert_array_equal(np.clip(quick, low, low + 255), np.clip(exact, low, low + 255))
+        np.testing.assert_array_equal(
+            np.clip(quick, low, low + 255), np.clip(exact, low, low + 255)
+        )
     assert "float32" in kinds or rounding is Rounding.GEMMLOWP
 
 
@@ -254,7 +328,9 @@ def test_float64_serves_where_float32_rounds_across_a_level() -> None:
 
 @pytest.mark.parametrize("zero_point", [6, 7])
 def test_ties_go_to_the_even_integer_of_the_grid(zero_point: int) -> None:
-    layer = Linear("fc", (INPUT,), BYTE, np.ones((1, 1), np.int8), np.full(1, -10, np.int32), np.ones(1))
+    layer = Linear(
+        "fc", (INPUT,), BYTE, np.ones((1, 1), np.int8), np.full(1, -10, np.int32), np.ones(1)
+    )
     output = Grid(0.1, zero_point, 0, 15)
     net = network([layer, rescaled("q", "fc", [0.5], output)], (1,), BYTE)
     x = np.arange(20, dtype=np.uint8)[:, None]
@@ -263,9 +339,15 @@ def test_ties_go_to_the_even_integer_of_the_grid(zero_point: int) -> None:
 
 
 def test_saturation_at_both_ends() -> None:
-    layer = Linear("fc", (INPUT,), BYTE, np.array([[127], [-128]], np.int8), np.zeros(2, np.int32), np.ones(2))
+    layer = Linear(
+        "fc", (INPUT,), BYTE, np.array([[127], [-128]], np.int8), np.zeros(2, np.int32), np.ones(2)
+    )
     net = network([layer, rescaled("q", "fc", [1.0, 1.0], SIGNED, axis=-1)], (1,), BYTE)
-    assert same(net, np.array([[0], [1], [255]], np.uint8)).tolist() == [[0, 0], [127, -128], [127, -128]]
+    assert same(net, np.array([[0], [1], [255]], np.uint8)).tolist() == [
+        [0, 0],
+        [127, -128],
+        [127, -128],
+    ]
 
 
 def island_network() -> IntegerNetwork:
@@ -309,7 +391,10 @@ def test_an_island_that_makes_nan_is_an_error() -> None:
         Executor(net).run(inputs(np.random.default_rng(0), net))
 
 
-@given(st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=9), st.sampled_from([0.02, 1 / 255, 0.25]))
+@given(
+    st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=9),
+    st.sampled_from([0.02, 1 / 255, 0.25]),
+)
 def test_quantizing_takes_brevitas_float32_steps(values: list[float], scale: float) -> None:
     grid = Grid(scale, 7, 0, 255)
     net = network([Flatten("f", (INPUT,))], (1,), grid)
@@ -327,7 +412,9 @@ def test_inputs_that_cannot_be_are_refused() -> None:
     bad[0, 0, 0], bad[2, 1, 1] = np.nan, np.inf
     with pytest.raises(ValueError, match="the inputs: 2 of 12 values are NaN or infinite"):
         executor.quantize(bad)
-    assert executor.quantize(np.full((1, 2, 2), 3e38, np.float32)).tolist() == [[[15, 15], [15, 15]]]
+    assert executor.quantize(np.full((1, 2, 2), 3e38, np.float32)).tolist() == [
+        [[15, 15], [15, 15]]
+    ]
     for refused, text in (
         (np.zeros((3, 4), np.uint8), r"must be \(batch, \(2, 2\)\).*got \(3, 4\)"),
         (np.zeros((0, 2, 2), np.uint8), "at least one"),
@@ -339,17 +426,30 @@ def test_inputs_that_cannot_be_are_refused() -> None:
 
 
 def test_max_pooling_of_wide_integers() -> None:
-    """Accumulators and 16-bit grids are pooled too; padded places do not win though all are negative."""
+    """Accumulators and 16-bit grids are pooled too; padded places do not win though all are
+    negative.
+    """
     rng = np.random.default_rng(3)
     window = (2, 3), (2, 1), ((1, 0), (1, 1)), (2, 1)
     bias = np.full(6, -(2**20), np.int32)
     layer = Convolution(
-        "c", (INPUT,), GRID, weights(rng, (6, 1, 3, 2)), bias, np.ones(6), (1, 1), ((1, 1), (1, 1)), (1, 1), 3
+        "c",
+        (INPUT,),
+        GRID,
+        weights(rng, (6, 1, 3, 2)),
+        bias,
+        np.ones(6),
+        (1, 1),
+        ((1, 1), (1, 1)),
+        (1, 1),
+        3,
     )
     operations: list[Operation] = [
-        layer, MaxPool("a", ("c",), *window), rescaled("q", "a", [0.05] * 6, Grid(0.01, 60000, 0, 65535)),
+        layer,
+        MaxPool("a", ("c",), *window),
+        rescaled("q", "a", [0.05] * 6, Grid(0.01, 60000, 0, 65535)),
         MaxPool("b", ("q",), *window),
-    ]  # fmt: skip
+    ]
     net = network(operations, (3, 9, 8))
     assert len(np.unique(same(net, inputs(rng, net)))) > 20
 
@@ -366,7 +466,9 @@ def test_an_unknown_operation_is_named() -> None:
 
 def linear(weight: list[list[int]], bias: list[int], grid: Grid = BYTE) -> Linear:
     weights, made = np.array(weight, dtype=np.int8), len(weight)
-    return Linear("layer4.fc", (INPUT,), grid, weights, np.array(bias, dtype=np.int32), np.full(made, 0.1))
+    return Linear(
+        "layer4.fc", (INPUT,), grid, weights, np.array(bias, dtype=np.int32), np.full(made, 0.1)
+    )
 
 
 def test_hand_computed_bounds() -> None:
@@ -391,7 +493,15 @@ def test_a_sum_over_places_tells_the_width_that_it_needs() -> None:
 
 @pytest.mark.parametrize(
     ("least", "greatest", "bits"),
-    [(0, 0, 1), (-1, 0, 1), (0, 1, 2), (-128, 127, 8), (-129, 0, 9), (0, 128, 9), (-(2**31), 2**31 - 1, 32)],
+    [
+        (0, 0, 1),
+        (-1, 0, 1),
+        (0, 1, 2),
+        (-128, 127, 8),
+        (-129, 0, 9),
+        (0, 128, 9),
+        (-(2**31), 2**31 - 1, 32),
+    ],
 )
 def test_bits_are_those_of_twos_complement(least: int, greatest: int, bits: int) -> None:
     assert Sum(least, greatest).bits == bits
@@ -423,8 +533,14 @@ def test_a_single_layer_attains_its_bounds(case: tuple[Convolution, tuple[int, .
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(-128, 127), min_size=1, max_size=5), st.integers(-1000, 1000), st.integers(0, 255))
-def test_partial_sums_in_any_order_are_bounded_and_the_bounds_attained(row: list[int], bias: int, zero: int) -> None:
+@given(
+    st.lists(st.integers(-128, 127), min_size=1, max_size=5),
+    st.integers(-1000, 1000),
+    st.integers(0, 255),
+)
+def test_partial_sums_in_any_order_are_bounded_and_the_bounds_attained(
+    row: list[int], bias: int, zero: int
+) -> None:
     grid = Grid(0.1, zero, 0, 255)
     found = prove_ranges(network([linear([row], [bias], grid)], (len(row),), grid))
     ends = [[w * (0 - zero), w * (255 - zero)] for w in row]
@@ -434,7 +550,10 @@ def test_partial_sums_in_any_order_are_bounded_and_the_bounds_attained(row: list
         for size in range(len(values) + 1)
         for part in itertools.combinations(values, size)
     ]
-    assert (min(reached), max(reached)) == (found.sums["layer4.fc"].least, found.sums["layer4.fc"].greatest)
+    assert (min(reached), max(reached)) == (
+        found.sums["layer4.fc"].least,
+        found.sums["layer4.fc"].greatest,
+    )
 
 
 def dense(features: int, weight: int = 127, bias: int = 0) -> Linear:
@@ -450,7 +569,9 @@ def test_a_layer_that_may_exceed_its_width_is_refused_and_one_just_inside_is_not
     assert Executor(net).run(full) == Executor(net, checked=True).run(full) == 2**31 - 1
     for wide in (dense(inside, bias=spare + 1), dense(inside + 1), dense(inside + 1, weight=-128)):
         features = wide.weight.shape[1]
-        with pytest.raises(OverflowError, match=r"layer4\.fc: its accumulators need 33 bits, more than 32 .* lower"):
+        with pytest.raises(
+            OverflowError, match=r"layer4\.fc: its accumulators need 33 bits, more than 32 .* lower"
+        ):
             Executor(network([wide], (features,), BYTE))
     narrow = network([dense(4)], (4,), BYTE)
     assert prove_ranges(narrow, width=18).sums["layer4.fc"].greatest == 4 * 255 * 127
@@ -461,9 +582,21 @@ def test_a_layer_that_may_exceed_its_width_is_refused_and_one_just_inside_is_not
 def test_rescaling_that_exceeds_64_bits_is_refused() -> None:
     factor = Dyadic(np.array([2**31 - 1]), np.array([40]))
     for operation, grid, text in (
-        (Requantize("q", (INPUT,), 0, factor, 1, BYTE), Grid(0.1, 0, 0, 2**40), "q: its rescaling needs 72 bits"),
-        (Add("sum", (INPUT, INPUT), (0, 0), (2**55, 2**55), 50, BYTE), BYTE, "sum: its rescaling needs 65 bits"),
-        (Polynomial("gelu", (INPUT,), BYTE, 2**13, 2**26, 0, 2**26, factor, BYTE), BYTE, "gelu: its rescaling needs"),
+        (
+            Requantize("q", (INPUT,), 0, factor, 1, BYTE),
+            Grid(0.1, 0, 0, 2**40),
+            "q: its rescaling needs 72 bits",
+        ),
+        (
+            Add("sum", (INPUT, INPUT), (0, 0), (2**55, 2**55), 50, BYTE),
+            BYTE,
+            "sum: its rescaling needs 65 bits",
+        ),
+        (
+            Polynomial("gelu", (INPUT,), BYTE, 2**13, 2**26, 0, 2**26, factor, BYTE),
+            BYTE,
+            "gelu: its rescaling needs",
+        ),
     ):
         with pytest.raises(OverflowError, match=text):
             prove_ranges(network([operation], (2,), grid))
@@ -474,19 +607,25 @@ def by_layer(metrics: list[Metric], name: str) -> dict[object, float | None]:
 
 
 def test_widths_by_hand() -> None:
-    """x - y + 1 with x and y in [0, 255]: partial sums in [-255, 256] take 10 bits; 10 - 3 + 1 = 8 takes 5."""
+    """x - y + 1 with x and y in [0, 255]: partial sums in [-255, 256] take 10 bits; 10 - 3 + 1 =
+    8 takes 5.
+    """
     net = network([linear([[1, -1]], [1])], (2,), BYTE)
     # The chunks that inputs are run in make no difference: one of many decides.
     for x, bits in (
-        ([[10, 3], [4, 6]], 5), ([[0, 0]] * 300 + [[255, 0]], 10), ([[0, 255]] + [[0, 0]] * 300, 9),
-    ):  # fmt: skip
+        ([[10, 3], [4, 6]], 5),
+        ([[0, 0]] * 300 + [[255, 0]], 10),
+        ([[0, 255]] + [[0, 0]] * 300, 9),
+    ):
         found = accumulator_metrics(net, np.array(x, dtype=np.uint8))
         assert by_layer(found, "accumulator_bits") == {None: 10, "layer4.fc": 10}
         assert by_layer(found, "accumulator_bits_observed") == {None: bits, "layer4.fc": bits}
 
 
 def test_an_overflow_that_cannot_be_ruled_out_is_reported() -> None:
-    found = accumulator_metrics(network([dense(70_000)], (70_000,), BYTE), np.zeros((1, 70_000), dtype=np.uint8))
+    found = accumulator_metrics(
+        network([dense(70_000)], (70_000,), BYTE), np.zeros((1, 70_000), dtype=np.uint8)
+    )
     assert by_layer(found, "accumulator_bits") == {None: 33, "layer4.fc": 33}
     (observed,) = [each for each in found if each.name == "accumulator_bits_observed"]
     assert observed.value is None
@@ -496,23 +635,32 @@ def test_an_overflow_that_cannot_be_ruled_out_is_reported() -> None:
     net = network([dense(140_000), rescaling], (140_000,), BYTE)
     rows = accumulator_metrics(net, np.zeros((1, 140_000), dtype=np.uint8))
     assert [(each.name, each.value) for each in rows] == [
-        ("accumulator_bits", None), ("accumulator_bits_observed", None)
-    ]  # fmt: skip
+        ("accumulator_bits", None),
+        ("accumulator_bits_observed", None),
+    ]
     assert all(each.reason.startswith("rescaled: its rescaling needs 65 bits") for each in rows)
 
 
 def test_widths_that_cannot_be_measured() -> None:
     with pytest.raises(ValueError, match="no accumulator to measure"):
-        accumulator_metrics(network([Flatten("flat", (INPUT,))], (2,), BYTE), np.zeros((1, 2), dtype=np.uint8))
+        accumulator_metrics(
+            network([Flatten("flat", (INPUT,))], (2,), BYTE), np.zeros((1, 2), dtype=np.uint8)
+        )
     with pytest.raises(ValueError, match="at least one"):
-        accumulator_metrics(network([linear([[1, -1]], [1])], (2,), BYTE), np.zeros((0, 2), dtype=np.uint8))
+        accumulator_metrics(
+            network([linear([[1, -1]], [1])], (2,), BYTE), np.zeros((0, 2), dtype=np.uint8)
+        )
 
 
 def test_observed_widths_are_within_the_proven_ones() -> None:
     net = residual(0)
     metrics = accumulator_metrics(net, inputs(np.random.default_rng(0), net, 32))
-    proven, observed = (by_layer(metrics, name) for name in ("accumulator_bits", "accumulator_bits_observed"))
-    assert list(proven) == list(observed) == [None, "stem", "inner", "outer", "pool", "hidden", "head"]
+    proven, observed = (
+        by_layer(metrics, name) for name in ("accumulator_bits", "accumulator_bits_observed")
+    )
+    assert (
+        list(proven) == list(observed) == [None, "stem", "inner", "outer", "pool", "hidden", "head"]
+    )
     assert all(8 < observed[layer] <= bits for layer, bits in proven.items())
     for each in (proven, observed):
         assert each[None] == max(bits for layer, bits in each.items() if layer is not None)

@@ -1,4 +1,6 @@
-"""Exact rescaling, by fractions, and the ONNX graph of integer operators: bit by bit, also in ONNX Runtime."""
+"""Exact rescaling, by fractions, and the ONNX graph of integer operators: bit by bit, also in
+ONNX Runtime.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,15 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from evalsuite import GELU, Unsupported
-from pipelines.quantize.integer.grids import GREATEST_SHIFT, INPUT, Dyadic, Grid, Rounding, rescale, shift_right
+from pipelines.quantize.integer.grids import (
+    GREATEST_SHIFT,
+    INPUT,
+    Dyadic,
+    Grid,
+    Rounding,
+    rescale,
+    shift_right,
+)
 from pipelines.quantize.integer.islands import Island
 from pipelines.quantize.integer.layers import Convolution, Flatten, Linear, MaxPool, SumPool
 from pipelines.quantize.integer.network import (
@@ -43,14 +53,18 @@ SHIFTS = st.integers(0, GREATEST_SHIFT)
 
 @pytest.mark.parametrize("rounding", Rounding)
 @given(st.lists(st.tuples(INT32, FACTORS, SHIFTS), min_size=1, max_size=20), st.integers(0, 255))
-def test_rescaling_is_exact(rounding: Rounding, cases: list[tuple[int, int, int]], zero_point: int) -> None:
+def test_rescaling_is_exact(
+    rounding: Rounding, cases: list[tuple[int, int, int]], zero_point: int
+) -> None:
     """A tie to even is one of the result with its zero point; a shift alone rounds once."""
     x, multiplier, shift = (np.array(each, dtype=np.int64) for each in zip(*cases, strict=True))
     assert rescale(x, multiplier, shift, rounding, zero_point).tolist() == [
-        exact(x * multiplier, shift, rounding, zero_point=zero_point) for x, multiplier, shift in cases
+        exact(x * multiplier, shift, rounding, zero_point=zero_point)
+        for x, multiplier, shift in cases
     ]
     assert shift_right(x * multiplier, shift, rounding, zero_point).tolist() == [
-        exact(x * multiplier, shift, rounding, twice=False, zero_point=zero_point) for x, multiplier, shift in cases
+        exact(x * multiplier, shift, rounding, twice=False, zero_point=zero_point)
+        for x, multiplier, shift in cases
     ]
 
 
@@ -59,13 +73,17 @@ def test_rescaling_is_exact(rounding: Rounding, cases: list[tuple[int, int, int]
     [
         (Rounding.HALF_EVEN, [-2, -2, 0, 0, 2, 2], 0),
         (Rounding.HALF_UP, [-2, -1, 0, 1, 2, 3], 0),
-        (Rounding.GEMMLOWP, [-3, -2, -1, 1, 2, 3], 1),  # rounds twice: 0.3 is half of 0.6, and that is 1
+        # rounds twice: 0.3 is half of 0.6, and that is 1
+        (Rounding.GEMMLOWP, [-3, -2, -1, 1, 2, 3], 1),
     ],
 )
-def test_ties_go_where_the_rounding_says(rounding: Rounding, expected: list[int], less: int) -> None:
+def test_ties_go_where_the_rounding_says(
+    rounding: Rounding, expected: list[int], less: int
+) -> None:
     ties = np.array([-5, -3, -1, 1, 3, 5])
     assert shift_right(ties, 1, rounding).tolist() == expected
-    # gemmlowp's high multiplication is exact where the tie is its shift's, and rounds a tie of its own up.
+    # gemmlowp's high multiplication is exact where the tie is its shift's, and rounds a tie of its
+    # own up.
     assert rescale(2 * ties, 2**30, 32, rounding).tolist() == expected
     assert rescale(ties, 2**30, 31, Rounding.GEMMLOWP).tolist() == [-2, -1, 0, 1, 2, 3]
     assert rescale(np.array([1]), round(0.6 * 2**31), 32, rounding).tolist() == [less]
@@ -100,22 +118,34 @@ def test_rounded_shifts_equal_fractions_up_to_the_ends_of_64_bits(rounding, twic
     values += [2**62 - 1, -(2**62) + 1]
     nodes = Nodes("scaled")
     value = nodes.widened("value", 0)
-    made = nodes.cast((nodes.rescaled if twice else nodes.rounded)(value, shifts, rounding, zero_point), np.int64)
+    made = nodes.cast(
+        (nodes.rescaled if twice else nodes.rounded)(value, shifts, rounding, zero_point), np.int64
+    )
     (found,) = run_nodes(nodes, [made], value=np.array(values, dtype=np.int64)[:, None])
-    expected = [[exact(v, int(s), rounding, twice=twice, zero_point=zero_point) for s in shifts] for v in values]
+    expected = [
+        [exact(v, int(s), rounding, twice=twice, zero_point=zero_point) for s in shifts]
+        for v in values
+    ]
     assert found.tolist() == expected
 
 
-@pytest.mark.parametrize("grid", [Grid(1.0, 77, 0, 255), Grid(1.0, 0, -128, 127), Grid(1.0, -3, -(2**15), 2**15 - 1)])
+@pytest.mark.parametrize(
+    "grid", [Grid(1.0, 77, 0, 255), Grid(1.0, 0, -128, 127), Grid(1.0, -3, -(2**15), 2**15 - 1)]
+)
 def test_clipping_is_right_for_every_width_of_the_value(grid):
     """Also between 2^31 and 2^32, where ONNX Runtime compares int64 wrongly."""
     rng = np.random.default_rng(0)
     near = [sign * 2**k + d for sign in (-1, 1) for k in range(62) for d in range(-2, 3)]
-    values = np.array(near + (rng.choice([-1, 1], 3000) * 2.0 ** rng.uniform(0, 62, 3000)).astype(np.int64).tolist())
+    values = np.array(
+        near
+        + (rng.choice([-1, 1], 3000) * 2.0 ** rng.uniform(0, 62, 3000)).astype(np.int64).tolist()
+    )
     nodes = Nodes("clipped")
     made = nodes.clipped(nodes.widened("value", 0), grid)
     (found,) = run_nodes(nodes, [made.name], value=values)
-    assert found.tolist() == [min(max(v + grid.zero_point, grid.low), grid.high) for v in values.tolist()]
+    assert found.tolist() == [
+        min(max(v + grid.zero_point, grid.low), grid.high) for v in values.tolist()
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -136,11 +166,24 @@ def test_no_float_reaches_a_kernel(file, tmp_path):
     session.run(None, {"input": np.zeros((3, *network.input_shape), dtype=np.uint8)})
     events = json.loads(Path(session.end_profiling()).read_text())
     ran = [each["args"] for each in events if each["name"].endswith("_kernel_time")]
-    shapes = [shape for each in ran for part in ("input", "output") for shape in each[f"{part}_type_shape"]]
-    assert {kind for shape in shapes for kind in shape} <= {"uint8", "int8", "int32", "int64", "uint64"}
+    shapes = [
+        shape
+        for each in ran
+        for part in ("input", "output")
+        for shape in each[f"{part}_type_shape"]
+    ]
+    assert {kind for shape in shapes for kind in shape} <= {
+        "uint8",
+        "int8",
+        "int32",
+        "int64",
+        "uint64",
+    }
     operators = Counter(each["op_name"] for each in ran)
     assert operators["MatMulInteger"] == 2
-    assert operators["ConvInteger"] == sum(isinstance(each, (Convolution, SumPool)) for each in network.operations)
+    assert operators["ConvInteger"] == sum(
+        isinstance(each, (Convolution, SumPool)) for each in network.operations
+    )
     names = {each.name for each in network.operations} | {"output"}
     assert {node.name.split("/")[0] for node in onnx.load(file).graph.node} == names
 
@@ -148,8 +191,12 @@ def test_no_float_reaches_a_kernel(file, tmp_path):
 def test_float_tensors_are_found_wherever_they_hide(file):
     hidden = onnx.load(file)
     assert float_tensors(hidden) == []
-    hidden.graph.node.insert(0, helper.make_node("Cast", ["back"], ["input8"], name="down", to=TensorProto.UINT8))
-    hidden.graph.node.insert(0, helper.make_node("Cast", ["input"], ["back"], name="up", to=TensorProto.FLOAT16))
+    hidden.graph.node.insert(
+        0, helper.make_node("Cast", ["back"], ["input8"], name="down", to=TensorProto.UINT8)
+    )
+    hidden.graph.node.insert(
+        0, helper.make_node("Cast", ["input"], ["back"], name="up", to=TensorProto.FLOAT16)
+    )
     first = next(node for node in hidden.graph.node if node.op_type == "ConvInteger")
     first.input[0] = "input8"
     assert float_tensors(hidden) == ["back"]
@@ -172,16 +219,22 @@ def test_weights_at_their_ends_do_not_saturate():
     linear = Linear("fc", (INPUT,), BYTE, weight, np.zeros(4, dtype=np.int32), np.ones(4))
     network = IntegerNetwork(BYTE, (4096,), (linear,), BYTE)
     expected = 178 * weight.astype(np.int64).sum(1)  # 255 - 77, the zero point
-    assert same(network, np.full((2, 4096), 255, dtype=np.uint8)).tolist() == [expected.tolist()] * 2
+    assert (
+        same(network, np.full((2, 4096), 255, dtype=np.uint8)).tolist() == [expected.tolist()] * 2
+    )
 
 
 def test_what_the_graph_cannot_hold_is_refused_by_name(tmp_path):
     signed, wide = Grid(0.1, 0, -128, 127), Grid(0.1, 0, 0, 65535)
-    islands = tuple(Island(name, (INPUT,), (BYTE,), nn.Softmax(-1), BYTE) for name in ("attention", "norm"))
+    islands = tuple(
+        Island(name, (INPUT,), (BYTE,), nn.Softmax(-1), BYTE) for name in ("attention", "norm")
+    )
     requantize = Requantize("wide", (INPUT,), 0, Dyadic.nearest([1.0]), 1, wide)
 
     def linear(of: str, grid: Grid, features: int) -> Linear:
-        return Linear("fc", (of,), grid, np.ones((2, features), np.int8), np.zeros(2, np.int32), np.ones(2))
+        return Linear(
+            "fc", (of,), grid, np.ones((2, features), np.int8), np.zeros(2, np.int32), np.ones(2)
+        )
 
     for grid, operations, error, text in (
         (BYTE, islands, Unsupported, "'attention', 'norm'"),
@@ -189,8 +242,18 @@ def test_what_the_graph_cannot_hold_is_refused_by_name(tmp_path):
         (BYTE, (), ValueError, "without operations"),
         (BYTE, (linear(INPUT, BYTE, 5),), ValueError, r"'fc' \(Linear\).*\(4,\)"),
         (BYTE, (Flatten("fc", ("input0",)),), ValueError, "'fc' reads 'input0'"),
-        (BYTE, (Add("sum", (INPUT, INPUT), (0, 0), (2**55, 2**55), 60, BYTE),), ValueError, r"'sum'.*64 bits"),
-        (BYTE, (requantize, linear("wide", wide, 4)), ValueError, r"'fc' takes 8-bit integers.*65535"),
+        (
+            BYTE,
+            (Add("sum", (INPUT, INPUT), (0, 0), (2**55, 2**55), 60, BYTE),),
+            ValueError,
+            r"'sum'.*64 bits",
+        ),
+        (
+            BYTE,
+            (requantize, linear("wide", wide, 4)),
+            ValueError,
+            r"'fc' takes 8-bit integers.*65535",
+        ),
     ):
         with pytest.raises(error, match=text):
             write_integer_onnx(IntegerNetwork(grid, (4,), operations, grid), tmp_path / "net.onnx")
@@ -202,23 +265,41 @@ def test_the_file_is_the_same_each_time_and_tells_its_grids(file, tmp_path):
     assert file.read_bytes() == (tmp_path / "other.onnx").read_bytes()
     texts = {each.key: each.value for each in onnx.load(file).metadata_props}
     assert texts["rounding"] == "half-even"
-    assert (float(texts["input_scale"]), int(texts["input_zero_point"])) == (GRID.scale, GRID.zero_point)
+    assert (float(texts["input_scale"]), int(texts["input_zero_point"])) == (
+        GRID.scale,
+        GRID.zero_point,
+    )
     assert (float(texts["output_scale"]), int(texts["output_zero_point"])) == (1.0, 0)
 
 
 def test_operations_are_counted_by_hand():
-    """Two 3 x 3 filters over 2 channels of 6 x 5 with stride 2 make 2 x 2 x 2 places; 3 features of 8."""
+    """Two 3 x 3 filters over 2 channels of 6 x 5 with stride 2 make 2 x 2 x 2 places; 3 features
+    of 8.
+    """
     zeros = np.zeros((2, 2, 3, 3), np.int8)
     convolution = Convolution(
-        "conv", (INPUT,), BYTE, zeros, np.zeros(2, np.int32), np.ones(2), (2, 2), ((0, 0), (0, 0)), (1, 1), 1
+        "conv",
+        (INPUT,),
+        BYTE,
+        zeros,
+        np.zeros(2, np.int32),
+        np.ones(2),
+        (2, 2),
+        ((0, 0), (0, 0)),
+        (1, 1),
+        1,
     )
     half = Dyadic.nearest([0.5])
-    linear = Linear("fc", ("flat",), BYTE, np.zeros((3, 8), np.int8), np.zeros(3, np.int32), np.ones(3))
+    linear = Linear(
+        "fc", ("flat",), BYTE, np.zeros((3, 8), np.int8), np.zeros(3, np.int32), np.ones(3)
+    )
 
     def count(*activation: Operation, rounding: Rounding = Rounding.HALF_UP) -> dict[str, int]:
         flat = Flatten("flat", (activation[-1].name,))
         return count_operations(
-            IntegerNetwork(BYTE, (2, 6, 5), (convolution, *activation, flat, linear), BYTE, rounding)
+            IntegerNetwork(
+                BYTE, (2, 6, 5), (convolution, *activation, flat, linear), BYTE, rounding
+            )
         )
 
     products = {"multiply_accumulate": 8 * 18 + 24}
@@ -230,7 +311,10 @@ def test_operations_are_counted_by_hand():
     assert count(requantize, table) == products | {"requantize": 8 * 6, "table": 8}
     assert count(requantize, table, rounding=Rounding.HALF_EVEN)["requantize"] == 8 * 9
     polynomial = make_polynomial("gelu", ("grid",), 1.0, BYTE, BYTE)
-    assert count(requantize, polynomial) == products | {"requantize": 8 * 6, "polynomial": 8 * (10 + 6)}
+    assert count(requantize, polynomial) == products | {
+        "requantize": 8 * 6,
+        "polynomial": 8 * (10 + 6),
+    }
     pools = (
         requantize,
         MaxPool("max", ("grid",), (2, 1), (1, 1), ((0, 0), (0, 0)), (1, 1)),
@@ -239,9 +323,14 @@ def test_operations_are_counted_by_hand():
     network = IntegerNetwork(BYTE, (2, 6, 5), (convolution, *pools), BYTE, Rounding.HALF_UP)
     assert shapes(network)["sum"] == (2, 1, 2)
     assert count_operations(network) == {
-        "multiply_accumulate": 144, "requantize": 48, "maxpool": 4, "sumpool": 4
-    }  # fmt: skip
+        "multiply_accumulate": 144,
+        "requantize": 48,
+        "maxpool": 4,
+        "sumpool": 4,
+    }
     with pytest.raises(ValueError, match="attention"):
         count_operations(
-            IntegerNetwork(BYTE, (4,), (Island("attention", (INPUT,), (BYTE,), nn.Softmax(-1), BYTE),), BYTE)
+            IntegerNetwork(
+                BYTE, (4,), (Island("attention", (INPUT,), (BYTE,), nn.Softmax(-1), BYTE),), BYTE
+            )
         )

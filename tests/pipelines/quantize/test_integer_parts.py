@@ -1,4 +1,6 @@
-"""Norms, attention, products and moves on integers, against the same in float64 and in ONNX Runtime."""
+"""Norms, attention, products and moves on integers, against the same in float64 and in ONNX
+Runtime.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,14 @@ from pipelines.quantize.integer.network import (
 from pipelines.quantize.integer.onnx_nodes import Nodes
 from pipelines.quantize.integer.parts import Part, in_integers
 from pipelines.quantize.integer.pointwise import Affine
-from pipelines.quantize.integer.transformer import NORM_BITS, OCTAVE, Divide, Exponential, Normalize, powers
+from pipelines.quantize.integer.transformer import (
+    NORM_BITS,
+    OCTAVE,
+    Divide,
+    Exponential,
+    Normalize,
+    powers,
+)
 
 GIVEN = Grid(0.03, 117, 0, 255)
 
@@ -45,16 +54,24 @@ def attention(call: Callable[..., torch.Tensor]) -> nn.Module:
     """Three heads of one sequence: (batch, 5, 36) to (batch, 5, 12)."""
 
     def heads(_: Written, x: torch.Tensor) -> torch.Tensor:
-        query, key, value = (each.reshape(-1, 5, 3, 4).transpose(1, 2) for each in x.chunk(3, dim=-1))
+        query, key, value = (
+            each.reshape(-1, 5, 3, 4).transpose(1, 2) for each in x.chunk(3, dim=-1)
+        )
         return call(query, key, value).transpose(1, 2).flatten(-2)
 
     return Written(heads)
 
 
 def causal(_: Written, x: torch.Tensor) -> torch.Tensor:
-    """Two heads that see nothing behind them, as timm writes them: the heads of all three in one permutation."""
+    """Two heads that see nothing behind them, as timm writes them: the heads of all three in one
+    permutation.
+    """
     query, key, value = x.reshape(-1, 5, 3, 2, 6).permute(2, 0, 3, 1, 4).unbind(0)
-    return functional.scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2).flatten(-2)
+    return (
+        functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        .transpose(1, 2)
+        .flatten(-2)
+    )
 
 
 def joined(_: Written, x: torch.Tensor) -> torch.Tensor:
@@ -66,7 +83,9 @@ def joined(_: Written, x: torch.Tensor) -> torch.Tensor:
 
 def filled(net: Written, x: torch.Tensor) -> torch.Tensor:
     """Scores that are replaced where they shall not count, and what is replaced by 0."""
-    return x.masked_fill(net.mask, torch.finfo(torch.float32).min).softmax(-1) + x.masked_fill(net.mask, 0.0)
+    return x.masked_fill(net.mask, torch.finfo(torch.float32).min).softmax(-1) + x.masked_fill(
+        net.mask, 0.0
+    )
 
 
 def class_token(net: Written, x: torch.Tensor) -> torch.Tensor:
@@ -82,15 +101,23 @@ def centred(net: Written, x: torch.Tensor) -> torch.Tensor:
 
 
 def grouped(net: Written, x: torch.Tensor) -> torch.Tensor:
-    """Two heads that share keys and values, whose ranges are others than the queries'; a bias for each head."""
+    """Two heads that share keys and values, whose ranges are others than the queries'; a bias
+    for each head.
+    """
     query, key, value = x.split([16, 8, 12], dim=-1)
     query = (query * 3).reshape(-1, 5, 2, 8).transpose(1, 2)
     key, value = (each.unsqueeze(1).expand(-1, 2, -1, -1) for each in (key, value))
-    return functional.scaled_dot_product_attention(query, key, value, attn_mask=net.bias).transpose(1, 2).flatten(2)
+    return (
+        functional.scaled_dot_product_attention(query, key, value, attn_mask=net.bias)
+        .transpose(1, 2)
+        .flatten(2)
+    )
 
 
 def widened(net: Written, x: torch.Tensor) -> torch.Tensor:
-    """What only a constant of no effect makes wider, in a sum, a choice, a mask and side by side."""
+    """What only a constant of no effect makes wider, in a sum, a choice, a mask and side by
+    side.
+    """
     one = x[..., :1] + torch.zeros(36)
     chosen = torch.where(torch.ones(36) > 0, x[..., 1:2], -1e9)
     masked = x[:, :1, :36].masked_fill(~net.keep, -1e9).softmax(-1)
@@ -125,25 +152,34 @@ PARTS: dict[str, Callable[[], nn.Module]] = {
         bias=torch.randn(5, 5).masked_fill(torch.ones(5, 5).triu(1) > 0, -1e9),
     ),
     "grouped": lambda: Written(
-        grouped, bias=but_first(torch.randn(2, 5, 5).masked_fill(torch.rand(2, 5, 5) < 0.2, -torch.inf), 0.0)
+        grouped,
+        bias=but_first(
+            torch.randn(2, 5, 5).masked_fill(torch.rand(2, 5, 5) < 0.2, -torch.inf), 0.0
+        ),
     ),
     "shares": lambda: Written(lambda _, x: (3 * x).softmax(-1)),  # that no product follows
     "embedded": lambda: Written(  # behind a place that is padded for a class token
         lambda net, x: net.norm(functional.pad(x, (0, 0, 1, 0)) + net.positions),
-        positions=torch.randn(6, 36), norm=drawn(nn.LayerNorm(36)),
+        positions=torch.randn(6, 36),
+        norm=drawn(nn.LayerNorm(36)),
     ),
-    "root-mean": lambda: Written(lambda net, x: net.norm(x).mean(1) - 0.5, norm=drawn(nn.RMSNorm(36, eps=1e-5))),
+    "root-mean": lambda: Written(
+        lambda net, x: net.norm(x).mean(1) - 0.5, norm=drawn(nn.RMSNorm(36, eps=1e-5))
+    ),
     "gated": lambda: Written(
-        lambda net, x: x.chunk(2, dim=-1)[0] * net.scale * x.chunk(2, dim=-1)[1], scale=torch.linspace(-1, 2, 18)
+        lambda net, x: x.chunk(2, dim=-1)[0] * net.scale * x.chunk(2, dim=-1)[1],
+        scale=torch.linspace(-1, 2, 18),
     ),
     "joined": lambda: Written(joined),
     "residual": lambda: Written(lambda _, x: x - x.flip(1) * 0.25 + 1),
     "filled": lambda: Written(filled, mask=torch.rand(5, 36) < 0.3),
-    "class token": lambda: Written(class_token, token=torch.randn(1, 1, 36) * 0.02, norm=nn.LayerNorm(36)),
+    "class token": lambda: Written(
+        class_token, token=torch.randn(1, 1, 36) * 0.02, norm=nn.LayerNorm(36)
+    ),
     "centred": lambda: Written(centred, weight=torch.randn(36)),
     "widened": lambda: Written(widened, keep=but_first(torch.rand(3, 36) < 0.7, True)),
     "far": lambda: Written(far),
-}  # fmt: skip
+}
 SHAPE = (5, 36)
 
 
@@ -151,7 +187,13 @@ def island_of(module: nn.Module) -> Island:
     torch.manual_seed(1)
     with torch.no_grad():
         found = module(real(integers(100)).float())
-    return Island("part", (INPUT,), (GIVEN,), module.eval(), Grid.over(float(found.min()), float(found.max()), 8))
+    return Island(
+        "part",
+        (INPUT,),
+        (GIVEN,),
+        module.eval(),
+        Grid.over(float(found.min()), float(found.max()), 8),
+    )
 
 
 def integers(count: int) -> torch.Tensor:
@@ -166,7 +208,9 @@ def real(given: torch.Tensor) -> torch.Tensor:
     return GIVEN.scale * (given.double() - GIVEN.zero_point)
 
 
-def network_of(part: Part, island: Island, rounding: Rounding = Rounding.HALF_EVEN) -> IntegerNetwork:
+def network_of(
+    part: Part, island: Island, rounding: Rounding = Rounding.HALF_EVEN
+) -> IntegerNetwork:
     return IntegerNetwork(GIVEN, SHAPE, part.operations, island.output, rounding, part.inserted)
 
 
@@ -184,16 +228,23 @@ def test_a_part_in_integers_is_the_float_part_within_a_step(kind: str) -> None:
     given, output = integers(300), island.output
     found = Executor(network_of(part, island)).run(given.numpy())
     with torch.no_grad():
-        exact = copy.deepcopy(island.module).double()(real(given)).numpy() / output.scale + output.zero_point
+        exact = (
+            copy.deepcopy(island.module).double()(real(given)).numpy() / output.scale
+            + output.zero_point
+        )
     off = np.abs(found - np.clip(exact, output.low, output.high))
     # Half a step is rounding itself; weights of 8 bits average values that lie 255 steps apart.
-    assert off.max() < (1.5 if kind in ("attention", "fused", "causal", "biased", "grouped") else 1.0)
+    assert off.max() < (
+        1.5 if kind in ("attention", "fused", "causal", "biased", "grouped") else 1.0
+    )
     assert (off <= 0.51).mean() > 0.97
 
 
 @pytest.mark.parametrize("rounding", list(Rounding))
 @pytest.mark.parametrize("kind", PARTS)
-def test_executors_and_onnx_runtime_compute_the_same_bits(kind: str, rounding: Rounding, tmp_path: Path) -> None:
+def test_executors_and_onnx_runtime_compute_the_same_bits(
+    kind: str, rounding: Rounding, tmp_path: Path
+) -> None:
     made = network_of(*part_of(kind), rounding)
     torch.manual_seed(0)
     given = integers(64).numpy()
@@ -213,7 +264,9 @@ def test_executors_and_onnx_runtime_compute_the_same_bits(kind: str, rounding: R
 
 def test_what_is_no_part_of_the_fake_quantized_network_is_named() -> None:
     part, _ = part_of("attention")
-    assert [type(each).__name__ for each in part.operations if each.name in part.inserted] == ["Exponential"]
+    assert [type(each).__name__ for each in part.operations if each.name in part.inserted] == [
+        "Exponential"
+    ]
     assert part.operations[-1].name == "part"
     assert len(part_of("gated")[0].inserted) == 1  # the half that is scaled per channel
 
@@ -235,11 +288,20 @@ def normed(_: Written, x: torch.Tensor) -> torch.Tensor:
         (Written(lambda _, x: x + torch.full((36,), -torch.inf)), "not finite"),
         (Written(lambda _, x: functional.avg_pool2d(x, 2)), "no integer form"),
         (Written(lambda _, x: functional.avg_pool1d(x - 0.9 * x.flip(1), 2)), "no grid of 8 bits"),
-        (Written(lambda _, x: x.transpose(0, 1).contiguous() * 1.5), "first dimension does not count"),
+        (
+            Written(lambda _, x: x.transpose(0, 1).contiguous() * 1.5),
+            "first dimension does not count",
+        ),
         (Written(lambda _, x: x.cumsum(1)), "CumulativeSum"),
-        (Written(lambda _, x: x + torch.arange(len(x)).reshape(-1, 1, 1)), "differs between the samples"),
+        (
+            Written(lambda _, x: x + torch.arange(len(x)).reshape(-1, 1, 1)),
+            "differs between the samples",
+        ),
         (Written(lambda _, x: torch.where(x > 0, x, x * 2)), "no integer form"),
-        (Written(lambda _, x: functional.rms_norm((x * x.flip(1)).square(), (36,), eps=1e-9)), "of its range"),
+        (
+            Written(lambda _, x: functional.rms_norm((x * x.flip(1)).square(), (36,), eps=1e-9)),
+            "of its range",
+        ),
     ],
 )
 def test_what_has_no_integer_form_is_said(module: nn.Module, reason: str) -> None:
@@ -274,14 +336,19 @@ def test_two_inputs_on_other_grids_and_four_bits() -> None:
     given = [tensors[name] for name in island.inputs]
     for each in part.operations:
         tensors[each.name] = each.apply([tensors[name] for name in each.inputs], Rounding.HALF_EVEN)
-    real_inputs = [torch.from_numpy(grid.scale * (x - grid.zero_point)) for x, grid in zip(given, grids, strict=True)]
+    real_inputs = [
+        torch.from_numpy(grid.scale * (x - grid.zero_point))
+        for x, grid in zip(given, grids, strict=True)
+    ]
     exact = Both()(*real_inputs).numpy() / island.output.scale + island.output.zero_point
     assert np.abs(tensors["part"] - np.clip(exact, 0, 255)).max() < 1
 
 
 def test_tokens_are_looked_up_as_they_are() -> None:
     def looking(change: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
-        return Written(lambda net, tokens: net.table(change(tokens)), table=nn.Embedding(40, 6)).eval()
+        return Written(
+            lambda net, tokens: net.table(change(tokens)), table=nn.Embedding(40, 6)
+        ).eval()
 
     torch.manual_seed(0)
     grid, output = Grid(1.0, 0, 0, 19), Grid.over(-4, 4, 8)
@@ -292,7 +359,12 @@ def test_tokens_are_looked_up_as_they_are() -> None:
         network = IntegerNetwork(grid, (5,), part.operations, output, tokens=True)
         tokens = torch.randint(20, (30, 5))
         found = Executor(network)(tokens.numpy())
-        assert np.abs(output.scale * (found - output.zero_point) - module(tokens).detach().numpy()).max() < output.scale
+        assert (
+            np.abs(
+                output.scale * (found - output.zero_point) - module(tokens).detach().numpy()
+            ).max()
+            < output.scale
+        )
         with pytest.raises(ValueError, match="outside the input's grid"):
             Executor(network)(np.full((1, 5), 20))
     with pytest.raises(Unsupported, match="no tokens"):
@@ -304,11 +376,19 @@ def test_proofs_do_not_believe_what_an_operation_is_given() -> None:
     norm = Normalize.of("norm", INPUT, nibble, 36, centred=True, epsilon=1e-5)
     exponential = Exponential("weights", (INPUT,), Dyadic.nearest(1.0), powers(255), weights)
     shares = (exponential, Divide("shares", (INPUT, "weights"), weights))
-    affine = Affine("sum", (INPUT,), 0, np.array(2**30), np.array([np.iinfo(np.int64).min]), 30, GIVEN)
+    affine = Affine(
+        "sum", (INPUT,), 0, np.array(2**30), np.array([np.iinfo(np.int64).min]), 30, GIVEN
+    )
     for grid, shape, operations, error, text in (
         (GIVEN, SHAPE, (norm,), ValueError, "norms 36 integers"),
         (nibble, (5, 35), (norm,), ValueError, "norms 36 integers"),
-        (GIVEN, SHAPE, (Divide("shares", (INPUT, INPUT), weights),), ValueError, "no weights of a softmax"),
+        (
+            GIVEN,
+            SHAPE,
+            (Divide("shares", (INPUT, INPUT), weights),),
+            ValueError,
+            "no weights of a softmax",
+        ),
         (GIVEN, SHAPE, shares, ValueError, "did not weigh"),
         (GIVEN, SHAPE, (affine,), OverflowError, "65 bits"),
     ):
@@ -335,16 +415,26 @@ def test_powers_and_shares_are_as_exact_as_they_say(greatest: int) -> None:
     exact = greatest * np.exp(scale * (scores - scores.max(-1, keepdims=True)))
     assert (np.abs(weights - exact) <= 0.501 + 4e-4 * exact).all()
     assert (weights.max(-1) == greatest).all()
-    shares = Divide("shares", ("weights", "weights"), grid).apply([weights, weights], Rounding.HALF_EVEN)
-    assert np.abs(shares / 4096 - weights / weights.sum(-1, keepdims=True)).max() <= 0.5 / 4096 + 1e-12
+    shares = Divide("shares", ("weights", "weights"), grid).apply(
+        [weights, weights], Rounding.HALF_EVEN
+    )
+    assert (
+        np.abs(shares / 4096 - weights / weights.sum(-1, keepdims=True)).max() <= 0.5 / 4096 + 1e-12
+    )
 
 
 @pytest.mark.parametrize("centred", [True, False])
-@pytest.mark.parametrize(("size", "grid"), [(3, GIVEN), (48, GIVEN), (768, GIVEN), (768, Grid(1e-4, 30000, 0, 65535))])
+@pytest.mark.parametrize(
+    ("size", "grid"), [(3, GIVEN), (48, GIVEN), (768, GIVEN), (768, Grid(1e-4, 30000, 0, 65535))]
+)
 def test_normalised_values_are_as_exact_as_they_say(size: int, grid: Grid, centred: bool) -> None:
     generator = np.random.default_rng(0)
     spread = np.maximum(1, grid.high * generator.random((500, 1)) ** 4)
-    x = np.clip(np.rint(grid.zero_point + spread * generator.standard_normal((500, size))), grid.low, grid.high)
+    x = np.clip(
+        np.rint(grid.zero_point + spread * generator.standard_normal((500, size))),
+        grid.low,
+        grid.high,
+    )
     x[0], x[1, :] = grid.zero_point, grid.low
     x[1, 0] = grid.high
     operation = Normalize.of("norm", "x", grid, size, centred=centred, epsilon=1e-5)
@@ -352,7 +442,12 @@ def test_normalised_values_are_as_exact_as_they_say(size: int, grid: Grid, centr
     given = grid.scale * (x - grid.zero_point)
     given = given - given.mean(-1, keepdims=True) if centred else given
     exact = given / np.sqrt((given**2).mean(-1, keepdims=True) + 1e-5)
-    root = np.sqrt((given**2).mean(-1, keepdims=True)) / grid.scale * math.sqrt(size) * (size if centred else 1)
+    root = (
+        np.sqrt((given**2).mean(-1, keepdims=True))
+        / grid.scale
+        * math.sqrt(size)
+        * (size if centred else 1)
+    )
     floor = 1 / np.maximum(root * 2.0**operation.precision, 1) + 1 / operation.numerator
     assert (np.abs(found - exact) <= 0.51 / 2**NORM_BITS + 1.01 * floor * np.abs(exact)).all()
     assert np.abs(found * 2**NORM_BITS).max() <= operation.greatest
@@ -363,17 +458,31 @@ def roots() -> np.ndarray:
     drawn = generator.integers(1, 2**31, 3000)
     near = np.concatenate([drawn, 2 ** np.arange(31), [2**31 - 1, 1, 2, 3]]).astype(np.int64)
     squares = near * near
-    return np.unique(np.clip(np.concatenate([squares - 1, squares, squares + 1, squares + 2 * near]), 1, 2**62 - 1))
+    return np.unique(
+        np.clip(
+            np.concatenate([squares - 1, squares, squares + 1, squares + 2 * near]), 1, 2**62 - 1
+        )
+    )
 
 
 def test_square_roots_and_quotients_are_exact_in_onnx_runtime_too() -> None:
     nodes, values = Nodes("test"), roots()
     assert [int(each) for each in square_root(values)] == [math.isqrt(int(each)) for each in values]
-    assert divided(np.array([7, -7, 6, -6, 5]), np.array([2, 2, 4, 4, 4])).tolist() == [4, -4, 2, -2, 1]
+    assert divided(np.array([7, -7, 6, -6, 5]), np.array([2, 2, 4, 4, 4])).tolist() == [
+        4,
+        -4,
+        2,
+        -2,
+        1,
+    ]
     wide = nodes.cast("values", np.uint64)
     root = nodes.cast(nodes.square_root(wide), np.int64)
-    quotient = nodes.cast(nodes.divided(nodes.widened("numerators", 0), nodes.square_root(wide)), np.int64)
+    quotient = nodes.cast(
+        nodes.divided(nodes.widened("numerators", 0), nodes.square_root(wide)), np.int64
+    )
     numerators = np.random.default_rng(1).integers(-(2**60), 2**60, len(values))
-    found = run_nodes(nodes, [root, quotient], values=values[:, None], numerators=numerators[:, None])
+    found = run_nodes(
+        nodes, [root, quotient], values=values[:, None], numerators=numerators[:, None]
+    )
     assert np.array_equal(found[0].ravel(), square_root(values))
     assert np.array_equal(found[1].ravel(), divided(numerators, square_root(values)))

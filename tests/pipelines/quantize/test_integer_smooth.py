@@ -20,7 +20,8 @@ from pipelines.quantize.integer.grids import Grid, Rounding
 from pipelines.quantize.integer.pointwise import Polynomial
 from pipelines.quantize.integer.smooth import make_polynomial, make_table, smooth_input_grid
 
-OUTPUT = Grid(0.0217, 9, 0, 255)  # an odd numerator: no multiple of the inputs' scales below is a tie
+# an odd numerator: no multiple of the inputs' scales below is a tie
+OUTPUT = Grid(0.0217, 9, 0, 255)
 
 
 def gelu(x: float, hardness: float = 1.0) -> float:
@@ -40,15 +41,21 @@ def run(polynomial: Polynomial) -> tuple[np.ndarray, np.ndarray]:
     return grid.scale * (integers - grid.zero_point), out.scale * (made - out.zero_point)
 
 
-@pytest.mark.parametrize(("row", "hardness", "exact"), [(GELU, 1.0, gelu), (LAMBDA_GELU, 7.3, gelu), (SILU, 1.0, silu)])
-@pytest.mark.parametrize("grid", [Grid(0.0311, 100, 0, 255), Grid(0.0713, -128, -128, 127), Grid(0.4, 15, 0, 15)])
+@pytest.mark.parametrize(
+    ("row", "hardness", "exact"), [(GELU, 1.0, gelu), (LAMBDA_GELU, 7.3, gelu), (SILU, 1.0, silu)]
+)
+@pytest.mark.parametrize(
+    "grid", [Grid(0.0311, 100, 0, 255), Grid(0.0713, -128, -128, 127), Grid(0.4, 15, 0, 15)]
+)
 def test_an_entry_is_the_rounded_value_of_the_activation(row, hardness, exact, grid):
     table = make_table("act", ("x",), row, hardness, grid, OUTPUT)
     assert table.table.dtype == np.uint8
     expected = []
     for integer in range(grid.low, grid.high + 1):
         steps = exact(grid.scale * (integer - grid.zero_point), hardness) / OUTPUT.scale
-        assert abs(steps - math.floor(steps) - 0.5) > 1e-9, "a tie cannot be judged in another arithmetic"
+        assert abs(steps - math.floor(steps) - 0.5) > 1e-9, (
+            "a tie cannot be judged in another arithmetic"
+        )
         expected.append(min(max(math.floor(steps + 0.5) + OUTPUT.zero_point, 0), 255))
     assert table.table.tolist() == expected
 
@@ -71,15 +78,24 @@ def test_what_no_table_can_hold_is_refused():
 
 @pytest.mark.parametrize("hardness", [1.0, 3.0, 40.0])
 def test_the_polynomial_is_as_near_to_gelu_as_published(hardness):
-    """I-BERT states a greatest error of 0.018 (table 1); that of x Phi(lambda x) is 1 / lambda of it."""
-    output = Grid(0.0005 / hardness, 1000, 0, 65535)  # so fine that its own rounding does not matter
-    real, made = run(make_polynomial("act", ("x",), hardness, Grid(8 / 65536 / hardness, 32768, 0, 65535), output))
+    """I-BERT states a greatest error of 0.018 (table 1); that of x Phi(lambda x) is 1 / lambda
+    of it.
+    """
+    # so fine that its own rounding does not matter
+    output = Grid(0.0005 / hardness, 1000, 0, 65535)
+    real, made = run(
+        make_polynomial(
+            "act", ("x",), hardness, Grid(8 / 65536 / hardness, 32768, 0, 65535), output
+        )
+    )
     exact = real * torch.special.ndtr(torch.from_numpy(hardness * real)).numpy()
     error = np.abs(made - exact).max()
     assert 0.015 / hardness < error < 0.02 / hardness + output.scale
 
 
-@pytest.mark.parametrize(("bits", "scale"), [(8, 0.04), (8, 0.5), (8, 3.0), (16, 1e-4), (16, 0.01), (16, 2.0)])
+@pytest.mark.parametrize(
+    ("bits", "scale"), [(8, 0.04), (8, 0.5), (8, 3.0), (16, 1e-4), (16, 0.01), (16, 2.0)]
+)
 @pytest.mark.parametrize("where", [0.0, 0.4, 1.0])
 def test_the_polynomial_is_right_on_coarse_and_on_skewed_grids(bits, scale, where):
     high = 2**bits - 1
@@ -94,7 +110,9 @@ def test_the_polynomial_is_right_on_coarse_and_on_skewed_grids(bits, scale, wher
 @pytest.mark.parametrize("bits", [8, 16])
 def test_the_tails_of_the_polynomial_are_exact(bits):
     grid = Grid(24 / 2**bits, 2 ** (bits - 1), 0, 2**bits - 1)
-    real, made = run(make_polynomial("act", ("x",), 1.0, grid, Grid(grid.scale, grid.zero_point, 0, grid.high)))
+    real, made = run(
+        make_polynomial("act", ("x",), 1.0, grid, Grid(grid.scale, grid.zero_point, 0, grid.high))
+    )
     tail = 1.769 * math.sqrt(2) + grid.scale
     assert np.array_equal(made[real > tail], real[real > tail])
     assert not made[real < -tail].any()
@@ -164,10 +182,14 @@ def test_outside_the_derived_grid_every_result_is_constant(row, hardness, output
         assert outputs is RISING or ends[1] - ends[0] < 40
 
 
-@pytest.mark.parametrize("output", [Grid(0.02, 9, 0, 255), Grid(0.3, 9, 0, 15), Grid(0.001, 100, 0, 255)])
+@pytest.mark.parametrize(
+    "output", [Grid(0.02, 9, 0, 255), Grid(0.3, 9, 0, 15), Grid(0.001, 100, 0, 255)]
+)
 @pytest.mark.parametrize("hardness", [1.0, 5.0])
 def test_clipping_changes_no_result_of_the_polynomial_either(output, hardness):
-    polynomial = make_polynomial("act", ("x",), hardness, smooth_input_grid(hardness, output, 16), output)
+    polynomial = make_polynomial(
+        "act", ("x",), hardness, smooth_input_grid(hardness, output, 16), output
+    )
     made = polynomial.apply([np.array([0, polynomial.input.zero_point, 65535])], Rounding.HALF_EVEN)
     assert made.tolist() == [output.zero_point, output.zero_point, output.high]
 
@@ -175,8 +197,11 @@ def test_clipping_changes_no_result_of_the_polynomial_either(output, hardness):
 def test_the_derived_grid_is_no_wider_than_needed():
     grid = smooth_input_grid(1.0, OUTPUT, 8)
     low, high = (grid.scale * (end - grid.zero_point) for end in (0, 255))
-    half = OUTPUT.scale / 2  # f is half a step below 0, or half a step below the greatest output, where x Phi(x) is x
-    assert low == pytest.approx(float(mpmath.findroot(lambda x: x * mpmath.ncdf(x) + half, -2.6)), abs=grid.scale)
+    # f is half a step below 0, or half a step below the greatest output, where x Phi(x) is x
+    half = OUTPUT.scale / 2
+    assert low == pytest.approx(
+        float(mpmath.findroot(lambda x: x * mpmath.ncdf(x) + half, -2.6)), abs=grid.scale
+    )
     assert high == pytest.approx(OUTPUT.scale * (255 - 9) - half, abs=grid.scale)
     # An output grid without negative numbers needs no negative input.
     assert smooth_input_grid(1.0, Grid(0.02, 0, 0, 255), 8).zero_point == 0

@@ -20,7 +20,16 @@ from onnx import numpy_helper
 from torch import nn
 from written import Written
 
-from evalsuite import Bench, Direction, LambdaGELU, Network, Regression, Split, Unsupported, with_yardstick
+from evalsuite import (
+    Bench,
+    Direction,
+    LambdaGELU,
+    Network,
+    Regression,
+    Split,
+    Unsupported,
+    with_yardstick,
+)
 from evalsuite.run.making import make_bench
 from evalsuite.workloads.digits import DigitsMLP
 from pipelines.quantize import Quantize
@@ -38,8 +47,11 @@ if TYPE_CHECKING:
 
 # To quantize, a network that was swapped to ReLU is one that was trained with it.
 VARIANTS = (
-    "gelu", "lambda-gelu", "annealed", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gelu-swap", "relu")),
-)  # fmt: skip
+    "gelu",
+    "lambda-gelu",
+    "annealed",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("gelu-swap", "relu")),
+)
 GELUS = {"digits-mlp": 2, "digits-cnn": 4}
 # Multiply-accumulates at batch 1: outputs x weights behind each.
 MACS = {
@@ -64,7 +76,9 @@ def digits(module: nn.Module) -> Network:
     return Network("made", module.eval(), (1, 8, 8), 10)
 
 
-@pytest.mark.parametrize("workload", ["digits-mlp", pytest.param("digits-cnn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "workload", ["digits-mlp", pytest.param("digits-cnn", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_eight_bits_keep_the_accuracy_in_both_runtimes(
     network: MakeNetwork, bench: MakeBench, workload: str, variant: str
@@ -90,7 +104,9 @@ def test_eight_bits_keep_the_accuracy_in_both_runtimes(
 
 @pytest.mark.slow
 def test_four_bits_run(network: MakeNetwork, bench: MakeBench) -> None:
-    outcome = Quantize(weight_bits=4, act_bits=4).run(network("digits-cnn", "gelu"), bench("digits-cnn"))
+    outcome = Quantize(weight_bits=4, act_bits=4).run(
+        network("digits-cnn", "gelu"), bench("digits-cnn")
+    )
     found = values(outcome)
     assert found["runtime_agreement"] >= 0.99
     assert found["accuracy"] > 0.85
@@ -104,14 +120,19 @@ def test_four_bits_run(network: MakeNetwork, bench: MakeBench) -> None:
 
 
 @pytest.mark.slow
-def test_placement_decides_whether_convolutions_before_gelu_are_integer(network: MakeNetwork, bench: MakeBench) -> None:
+def test_placement_decides_whether_convolutions_before_gelu_are_integer(
+    network: MakeNetwork, bench: MakeBench
+) -> None:
     made, room = network("digits-cnn", "gelu"), cut(bench("digits-cnn"), 30)
-    share = next(each for each in Quantize().run(made, room).metrics if each.name == "integer_mac_fraction")
+    share = next(
+        each for each in Quantize().run(made, room).metrics if each.name == "integer_mac_fraction"
+    )
     # Only the two linear layers: their kernel may give floats, that of a convolution may not.
     assert share.value == pytest.approx((128 * 64 + 64 * 10) / MACS["digits-cnn"])
     assert share.reason.startswith("in float: Conv, Conv, Conv;")
     both, relu = (
-        values(Quantize(placement="pre+post").run(each, room)) for each in (made, network("digits-cnn", "relu"))
+        values(Quantize(placement="pre+post").run(each, room))
+        for each in (made, network("digits-cnn", "relu"))
     )
     assert both["integer_mac_fraction"] == relu["integer_mac_fraction"] == 1
     assert (both["float_islands"], relu["float_nodes"]) == (4, 0)
@@ -136,7 +157,8 @@ def test_one_linear_layer_by_hand(tmp_path: Path) -> None:
     inputs = np.array([[0.31, -0.4, 0.77], [2.0, 0.052, -3.0]])
     steps = np.clip(np.round(inputs / scale) + zero_point, 0, 255)
     expected = ((steps - zero_point) @ integers.T + bias_integers) * scale * weight_scale
-    logits = calibration.numpy() @ weight.T + bias  # the range of these gives the logits' 8-bit grid
+    # the range of these gives the logits' 8-bit grid
+    logits = calibration.numpy() @ weight.T + bias
     step = (max(0.0, logits.max()) - min(0.0, logits.min())) / 255
     offset = np.round(-min(0.0, logits.min()) / step)
     expected = (np.clip(np.round(expected / step + offset), 0, 255) - offset) * step
@@ -145,10 +167,16 @@ def test_one_linear_layer_by_hand(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
 
     export_qcdq(quantized, (3,), tmp_path / "linear.onnx")
-    stored = [numpy_helper.to_array(each) for each in onnx.load(str(tmp_path / "linear.onnx")).graph.initializer]
+    stored = [
+        numpy_helper.to_array(each)
+        for each in onnx.load(str(tmp_path / "linear.onnx")).graph.initializer
+    ]
     assert any(each.dtype == np.int8 and np.array_equal(each, integers) for each in stored)
     assert any(each.dtype == np.int32 and np.array_equal(each, bias_integers) for each in stored)
-    assert any(each.dtype == np.uint8 and each.size == 1 and int(each.item()) == zero_point for each in stored)
+    assert any(
+        each.dtype == np.uint8 and each.size == 1 and int(each.item()) == zero_point
+        for each in stored
+    )
     lowered = lower(quantized, (3,))
     first, last = lowered.operations
     assert (type(first), type(last)) == (Linear, Requantize)
@@ -188,19 +216,34 @@ def test_only_calibration_data_decide(network: MakeNetwork, bench: MakeBench) ->
 
 @pytest.mark.slow
 def test_same_seed_same_numbers_and_nothing_else_changes(
-    network: MakeNetwork, bench: MakeBench, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+    network: MakeNetwork,
+    bench: MakeBench,
+    capfd: pytest.CaptureFixture[str],
+    recwarn: pytest.WarningsRecorder,
 ) -> None:
     made, room = network("digits-mlp", "lambda-gelu"), cut(bench("digits-mlp"), 50)
     before = {name: tensor.clone() for name, tensor in made.module.state_dict().items()}
     types = [type(each) for each in made.module.modules()]
-    random, dtype, threads = torch.get_rng_state(), torch.get_default_dtype(), torch.get_num_threads()
+    random, dtype, threads = (
+        torch.get_rng_state(),
+        torch.get_default_dtype(),
+        torch.get_num_threads(),
+    )
     first, second = Quantize().run(made, room), Quantize().run(made, room)
-    assert [each for each in first.metrics if not each.timing] == [each for each in second.metrics if not each.timing]
+    assert [each for each in first.metrics if not each.timing] == [
+        each for each in second.metrics if not each.timing
+    ]
     assert torch.equal(torch.get_rng_state(), random)
     assert (torch.get_default_dtype(), torch.get_num_threads()) == (dtype, threads)
     assert [type(each) for each in made.module.modules()] == types
-    assert all(torch.equal(tensor, before[name]) for name, tensor in made.module.state_dict().items())
-    assert sorted(each.name for each in room.folder.iterdir()) == ["execution.json", "integer.onnx", "quantized.onnx"]
+    assert all(
+        torch.equal(tensor, before[name]) for name, tensor in made.module.state_dict().items()
+    )
+    assert sorted(each.name for each in room.folder.iterdir()) == [
+        "execution.json",
+        "integer.onnx",
+        "quantized.onnx",
+    ]
     assert capfd.readouterr() == ("", "")
     assert not recwarn.list
 
@@ -209,7 +252,9 @@ def test_same_seed_same_numbers_and_nothing_else_changes(
 def test_the_yardstick_is_quantized_alike(
     network: MakeNetwork, bench: MakeBench, tmp_path: Path, placement: Literal["post", "pre+post"]
 ) -> None:
-    """GELU in each place, and else the operators that the network's own file has; the baseline is its own yardstick."""
+    """GELU in each place, and else the operators that the network's own file has; the baseline
+    is its own yardstick.
+    """
     relu, room = network("digits-mlp", "relu"), bench("digits-mlp")
     inputs = torch.as_tensor(room.data.calibration.first(50))
     scheme = Scheme(Bits(8, 8), before_activations=placement == "pre+post")
@@ -217,15 +262,23 @@ def test_the_yardstick_is_quantized_alike(
     for name in ("relu", "gelu", "renamed"):
         folder = tmp_path / name
         folder.mkdir()
-        made = renamed_files(files["relu"], relu.module, "gelu", folder) if name == "renamed" else None
-        files[name] = made or yardstick_files(with_yardstick(relu.module, name), scheme, inputs, folder)
+        made = (
+            renamed_files(files["relu"], relu.module, "gelu", folder) if name == "renamed" else None
+        )
+        files[name] = made or yardstick_files(
+            with_yardstick(relu.module, name), scheme, inputs, folder
+        )
         graphs = onnx.load_from_string(files[name][0]).graph, onnx.load(str(files[name][1])).graph
         operators[name] = [[node.op_type for node in graph.node] for graph in graphs]
         # A zero point of 0 is one constant for all quantizers that have it.
-        operators[name].append(sorted({str((each.data_type, *each.dims)) for each in graphs[1].initializer}))
+        operators[name].append(
+            sorted({str((each.data_type, *each.dims)) for each in graphs[1].initializer})
+        )
     swapped = [[{"Relu": "Gelu"}.get(each, each) for each in found] for found in operators["relu"]]
     assert operators["gelu"] == operators["renamed"] == swapped
-    assert renamed_files(files["gelu"], with_yardstick(relu.module, "gelu"), "relu", tmp_path) is None
+    assert (
+        renamed_files(files["gelu"], with_yardstick(relu.module, "gelu"), "relu", tmp_path) is None
+    )
     assert [found.count("Gelu") for found in swapped[:2]] == [2, 2]
     assert "QuantizeLinear" in swapped[1]
 
@@ -238,7 +291,10 @@ def test_an_unfoldable_lambda_stays_one_island(bench: MakeBench) -> None:
     islands = next(each for each in outcome.metrics if each.name == "float_islands")
     assert (islands.value, islands.reason) == (1, "Mul+Gelu+Div")
     integer = next(each for each in outcome.metrics if each.name == "integer_accuracy")
-    assert (integer.value, integer.reason) == (None, "layer_1: lambda per channel has no single table or polynomial")
+    assert (integer.value, integer.reason) == (
+        None,
+        "layer_1: lambda per channel has no single table or polynomial",
+    )
     assert values(outcome)["runtime_agreement"] >= 0.99
 
 
@@ -264,18 +320,34 @@ def normed(features: int, *, affine: bool) -> nn.Module:
 
 def pooled() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding="same"), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(), nn.Conv2d(16, 8, 3), nn.ReLU(),
-        nn.AvgPool2d(2), nn.Flatten(), nn.Linear(8, 16, bias=False), normed(16, affine=True), nn.ReLU(),
+        nn.Conv2d(1, 16, 3, padding="same"),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Dropout(),
+        nn.Conv2d(16, 8, 3),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(8, 16, bias=False),
+        normed(16, affine=True),
+        nn.ReLU(),
         nn.Linear(16, 10),
-    )  # fmt: skip
+    )
 
 
 def folded() -> nn.Module:
-    """A dilated convolution that keeps the size, and a norm without weights behind a linear layer."""
+    """A dilated convolution that keeps the size, and a norm without weights behind a linear
+    layer.
+    """
     return nn.Sequential(
-        nn.Conv2d(1, 4, (3, 2), padding="same", dilation=(2, 3)), nn.ReLU(), nn.Flatten(), nn.Linear(256, 16),
-        normed(16, affine=False), nn.ReLU(), nn.Linear(16, 10),
-    )  # fmt: skip
+        nn.Conv2d(1, 4, (3, 2), padding="same", dilation=(2, 3)),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(256, 16),
+        normed(16, affine=False),
+        nn.ReLU(),
+        nn.Linear(16, 10),
+    )
 
 
 def encoder() -> nn.Module:
@@ -292,17 +364,25 @@ def circular() -> nn.Module:
 
 def uneven() -> nn.Module:
     """Means over windows of different sizes, which ONNX does not have."""
-    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.AdaptiveAvgPool2d((4, 3)), nn.Flatten(), nn.Linear(24, 10))
+    return nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.AdaptiveAvgPool2d((4, 3)), nn.Flatten(), nn.Linear(24, 10)
+    )
 
 
 @pytest.mark.parametrize(
-    ("make", "islands"), [(folded, 0), (pooled, 0), (attending, 0), (encoder, 0), (circular, 0), (uneven, 1)]
+    ("make", "islands"),
+    [(folded, 0), (pooled, 0), (attending, 0), (encoder, 0), (circular, 0), (uneven, 1)],
 )
 @pytest.mark.slow
-def test_layers_that_files_must_be_rewritten_for(bench: MakeBench, make: Callable[[], nn.Module], islands: int) -> None:
+def test_layers_that_files_must_be_rewritten_for(
+    bench: MakeBench, make: Callable[[], nn.Module], islands: int
+) -> None:
     torch.manual_seed(0)
     outcome = Quantize().run(digits(make()), cut(bench("digits-cnn"), 200))
-    found, reasons = values(outcome), {each.name: each.reason for each in outcome.metrics if not each.setting}
+    found, reasons = (
+        values(outcome),
+        {each.name: each.reason for each in outcome.metrics if not each.setting},
+    )
     assert ("(layer_1 (Linear): " in reasons["integer_islands"]) == (islands > 0)  # with its reason
     assert found["integer_islands"] == islands
     assert found["float_nodes"] == 0 or make is not pooled
@@ -341,16 +421,26 @@ def diverged() -> nn.Module:
     ("make", "reason"),
     [
         (lambda: nn.Conv2d(1, 1, 3), r"logits of shape \(1, 1, 6, 6\)"),
-        (lambda: nn.Sequential(nn.AdaptiveAvgPool2d((2, 5)), nn.Flatten()), "no linear or convolutional layer"),
         (
-            lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.AdaptiveMaxPool2d((4, 3)), nn.Flatten(), nn.Linear(24, 10)),
-            r"^1 .*makes \[4, 3\] of \(6, 6\) places by windows of different sizes: take a size that divides them",
+            lambda: nn.Sequential(nn.AdaptiveAvgPool2d((2, 5)), nn.Flatten()),
+            "no linear or convolutional layer",
+        ),
+        (
+            lambda: nn.Sequential(
+                nn.Conv2d(1, 2, 3), nn.AdaptiveMaxPool2d((4, 3)), nn.Flatten(), nn.Linear(24, 10)
+            ),
+            (
+                r"^1 .*makes \[4, 3\] of \(6, 6\) places by windows of different sizes: take a size"
+                r" that divides them"
+            ),
         ),
         (dead, "no range"),
         (diverged, "not finite"),
     ],
 )
-def test_what_cannot_be_quantized_says_why(bench: MakeBench, make: type[nn.Module], reason: str) -> None:
+def test_what_cannot_be_quantized_says_why(
+    bench: MakeBench, make: type[nn.Module], reason: str
+) -> None:
     with pytest.raises(Unsupported, match=reason):
         Quantize().run(digits(make()), bench("digits-cnn"))
 
@@ -363,19 +453,45 @@ def test_what_cannot_be_quantized_says_why(bench: MakeBench, make: type[nn.Modul
         (Quantize, {"learn_scales_up_to": 9}, r"learn_scales_up_to must be in \[0, 8\], got 9"),
         (Quantize, {"calibration_samples": 0}, "calibration_samples must be >= 1, got 0"),
         (Quantize, {"placement": "pre"}, "placement must be one of post, pre.post, got 'pre'"),
-        (Quantize, {"calibration": "kl"}, "calibration must be one of percentile, max, mse, got 'kl'"),
-        (Quantize, {"rounding": "up"}, "rounding must be one of half-even, half-up, gemmlowp, got 'up'"),
+        (
+            Quantize,
+            {"calibration": "kl"},
+            "calibration must be one of percentile, max, mse, got 'kl'",
+        ),
+        (
+            Quantize,
+            {"rounding": "up"},
+            "rounding must be one of half-even, half-up, gemmlowp, got 'up'",
+        ),
         (Quantize, {"scales": "dyadic"}, "scales must be one of float, power-of-two, got 'dyadic'"),
         (Quantize, {"compared_samples": -1}, "compared_samples must be >= 0, got -1"),
         (Quantize, {"qat_epochs": -1}, "qat_epochs must be >= 0, got -1"),
-        *((Quantize, {"size_budget": budget}, rf"size_budget must be in \[0.25, 1\], got {budget}: at 2 bits in every")
-          for budget in (0.0, 0.2, math.nan)),
-        (Quantize, {"tuned": True, "weight_rounding": "gptq"}, "tuned chooses weight_rounding: leave out either"),
-        (Treatment, {"calibration": "mean"}, "calibration must be one of percentile, max, mse, got 'mean'"),
+        *(
+            (
+                Quantize,
+                {"size_budget": budget},
+                rf"size_budget must be in \[0.25, 1\], got {budget}: at 2 bits in every",
+            )
+            for budget in (0.0, 0.2, math.nan)
+        ),
+        (
+            Quantize,
+            {"tuned": True, "weight_rounding": "gptq"},
+            "tuned chooses weight_rounding: leave out either",
+        ),
+        (
+            Treatment,
+            {"calibration": "mean"},
+            "calibration must be one of percentile, max, mse, got 'mean'",
+        ),
         (Treatment, {"weight_scale": "min"}, "weight_scale must be one of max, mse, got 'min'"),
-        (Treatment, {"weight_rounding": "up"}, "weight_rounding must be one of nearest, gptq, gpfq, got 'up'"),
+        (
+            Treatment,
+            {"weight_rounding": "up"},
+            "weight_rounding must be one of nearest, gptq, gpfq, got 'up'",
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_options(make: Callable[..., object], options: dict[str, object], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         make(**options)
@@ -383,23 +499,39 @@ def test_bad_options(make: Callable[..., object], options: dict[str, object], te
 
 def test_importing_the_stage_is_light() -> None:
     code = (
-        "import sys, pipelines.quantize; print([m for m in ('torch', 'brevitas', 'onnx', 'numpy') if m in sys.modules])"
+        "import sys, pipelines.quantize; print([m for m in ('torch', 'brevitas', 'onnx', 'numpy')"
+        " if m in sys.modules])"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )
 
 
 @pytest.mark.slow
 def test_every_option_has_its_rows(network: MakeNetwork, bench: MakeBench) -> None:
     stage = Quantize(
-        weight_bits=4, act_bits=4, placement="pre+post", tuned=True, qat_epochs=1, size_budget=0.4, sensitivity=True,
+        weight_bits=4,
+        act_bits=4,
+        placement="pre+post",
+        tuned=True,
+        qat_epochs=1,
+        size_budget=0.4,
+        sensitivity=True,
         qonnx=True,
-    )  # fmt: skip
+    )
     outcome = stage.run(network("digits-mlp", "gelu"), bench("digits-mlp"))
     names = {each.name: each for each in outcome.metrics}
     assert names["tuning_loss"].direction is Direction.NEUTRAL
-    assert {"chosen_treatment", "tuning_loss", "chosen_weight_bits", "layer_alone_loss", "layer_spared_loss"} <= set(
-        names
-    )
+    assert {
+        "chosen_treatment",
+        "tuning_loss",
+        "chosen_weight_bits",
+        "layer_alone_loss",
+        "layer_spared_loss",
+    } <= set(names)
     found = values(outcome)
     assert found["weight_bytes_share"] <= 0.4
     assert found["integer_agreement"] == found["integer_onnx_agreement"] == 1
@@ -408,18 +540,25 @@ def test_every_option_has_its_rows(network: MakeNetwork, bench: MakeBench) -> No
 
 
 @pytest.mark.slow
-def test_some_samples_are_enough_to_compare_networks(network: MakeNetwork, bench: MakeBench) -> None:
+def test_some_samples_are_enough_to_compare_networks(
+    network: MakeNetwork, bench: MakeBench
+) -> None:
     made, given = network("digits-mlp", "gelu"), bench("digits-mlp")
     whole, short, some = (
         {(each.name, tuple(each.setting.items())): each for each in stage.run(made, there).metrics}
         for stage, there in (
-            (Quantize(), given), (Quantize(), cut(given, 40)), (Quantize(compared_samples=40), given)
+            (Quantize(), given),
+            (Quantize(), cut(given, 40)),
+            (Quantize(compared_samples=40), given),
         )
-    )  # fmt: skip
+    )
     few = {key for key, each in some.items() if "of the first 40 test samples" in each.reason}
     assert {name for name, _ in few} == {"integer_accuracy", "rounding_accuracy"}
     assert [some[key].value for key in few] == [short[key].value for key in few]
-    of_all = [(name, ()) for name in ("accuracy", "runtime_accuracy", "integer_accuracy", "integer_onnx_agreement")]
+    of_all = [
+        (name, ())
+        for name in ("accuracy", "runtime_accuracy", "integer_accuracy", "integer_onnx_agreement")
+    ]
     assert [some[key].value for key in of_all] == [whole[key].value for key in of_all]
 
 
@@ -429,9 +568,15 @@ def test_the_rows_say_where_equalization_applies(
 ) -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), activation(), nn.Linear(8, 10)).eval()
     room = bench("digits-mlp")
-    _, rows = quantize_by(module, (1, 8, 8), room.data.calibration.inputs, room, Quantize(equalization=True))
+    _, rows = quantize_by(
+        module, (1, 8, 8), room.data.calibration.inputs, room, Quantize(equalization=True)
+    )
     (row,) = (each for each in rows if each.name == "equalized_pairs")
-    said = "layer_1 and layer_3" if pairs else "no pair of layers to equalize; scales in front of layer_2 (GELU)"
+    said = (
+        "layer_1 and layer_3"
+        if pairs
+        else "no pair of layers to equalize; scales in front of layer_2 (GELU)"
+    )
     assert row.value == pairs
     assert said in row.reason
 
@@ -443,11 +588,15 @@ def test_one_thread_or_two_give_the_same_network(network: MakeNetwork, bench: Ma
     for threads in (1, 2):
         torch.set_num_threads(threads)
         try:
-            outcome = Quantize(weight_bits=4, act_bits=4, qat_epochs=1, placement="pre+post").run(made, room)
+            outcome = Quantize(weight_bits=4, act_bits=4, qat_epochs=1, placement="pre+post").run(
+                made, room
+            )
         finally:
             torch.set_num_threads(1)
         files.append([outcome.artefacts[name].read_bytes() for name in ("quantized", "integer")])
-        rows.append({name: value for name, value in values(outcome).items() if name.startswith("integer_")})
+        rows.append(
+            {name: value for name, value in values(outcome).items() if name.startswith("integer_")}
+        )
     assert files[0] == files[1]
     assert rows[0] == rows[1]
 
@@ -457,38 +606,64 @@ def test_one_thread_or_two_give_the_same_network(network: MakeNetwork, bench: Ma
 def test_every_arm_has_the_same_rows(
     network: MakeNetwork, bench: MakeBench, placement: Literal["post", "pre+post"]
 ) -> None:
-    """A difference to the baseline takes two rows of one setting; where there is nothing to measure, one says why."""
+    """A difference to the baseline takes two rows of one setting; where there is nothing to
+    measure, one says why.
+    """
     rows, reasons = {}, {}
     for variant in ("gelu", "relu"):
-        found = Quantize(placement=placement).run(network("digits-mlp", variant), cut(bench("digits-mlp"), 50)).metrics
-        rows[variant] = {(each.name, str(dict(each.setting))) for each in found if "layer" not in each.setting}
+        found = (
+            Quantize(placement=placement)
+            .run(network("digits-mlp", variant), cut(bench("digits-mlp"), 50))
+            .metrics
+        )
+        rows[variant] = {
+            (each.name, str(dict(each.setting))) for each in found if "layer" not in each.setting
+        }
         assert all(each.reason for each in found if each.value is None)
-        latencies = [each for each in found if each.name in ("latency", "latency_ratio", "relative_latency")]
+        latencies = [
+            each for each in found if each.name in ("latency", "latency_ratio", "relative_latency")
+        ]
         assert all(each.timing and each.value and each.value > 0 for each in latencies)
         assert [each.setting["batch"] for each in latencies] == [1, 1, 64, 64, 1, 64, 1, 64]
         relative = latencies[4:]
-        assert [each.setting["precision"] for each in relative] == ["float32", "float32", "int8", "int8"]
+        assert [each.setting["precision"] for each in relative] == [
+            "float32",
+            "float32",
+            "int8",
+            "int8",
+        ]
         # Behind a semicolon a reading tells of a machine that is not quiet.
         (reasons[variant],) = {metric.reason.split("; noisy")[0] for metric in relative}
-        # Slow in float, a network gains more: its ratio is higher although quantized it is no faster.
+        # Slow in float, a network gains more: its ratio is higher although quantized it is no
+        # faster.
         directions = {each.name: each.direction for each in found}
-        assert directions["latency_ratio"] is directions["integer_latency_ratio"] is Direction.NEUTRAL
+        assert (
+            directions["latency_ratio"] is directions["integer_latency_ratio"] is Direction.NEUTRAL
+        )
         assert directions["relative_latency"] is Direction.LOWER
     assert rows["gelu"] == rows["relu"]
     assert reasons["gelu"].startswith("this network has gelu in each place")
-    assert reasons["relu"].startswith("over that of this network with gelu in each activation's place")
+    assert reasons["relu"].startswith(
+        "over that of this network with gelu in each activation's place"
+    )
 
 
 @pytest.mark.slow
 def test_islands_leave_rows_with_reasons(network: MakeNetwork, bench: MakeBench) -> None:
-    """Attention has no operator in the opset of QONNX: that file is missing, and all else is there."""
-    outcome = Quantize(qonnx=True, keep_islands=True).run(network("digits-vit", "relu", epochs=2), bench("digits-vit"))
+    """Attention has no operator in the opset of QONNX: that file is missing, and all else is
+    there.
+    """
+    outcome = Quantize(qonnx=True, keep_islands=True).run(
+        network("digits-vit", "relu", epochs=2), bench("digits-vit")
+    )
     lacking = {
         metric.name: metric.reason
         for metric in outcome.metrics
         if metric.value is None and metric.setting.get("activation") != "polynomial"
     }
-    assert lacking["qonnx"].startswith("QONNX: Exporting the operator 'aten::scaled_dot_product_attention'")
+    assert lacking["qonnx"].startswith(
+        "QONNX: Exporting the operator 'aten::scaled_dot_product_attention'"
+    )
     assert "\n" not in lacking["qonnx"]
     assert sorted(outcome.artefacts) == ["execution", "quantized"]
     found = values(outcome)
@@ -505,7 +680,10 @@ def test_islands_leave_rows_with_reasons(network: MakeNetwork, bench: MakeBench)
 @pytest.mark.slow
 def test_a_transformer_has_every_row_of_integers(network: MakeNetwork, bench: MakeBench) -> None:
     outcome = Quantize().run(network("digits-vit", "relu", epochs=2), bench("digits-vit"))
-    found, lacking = values(outcome), {each.name: each.reason for each in outcome.metrics if each.value is None}
+    found, lacking = (
+        values(outcome),
+        {each.name: each.reason for each in outcome.metrics if each.value is None},
+    )
     assert sorted(outcome.artefacts) == ["execution", "integer", "quantized"]
     assert (found["integer_islands"], found["integer_onnx_agreement"]) == (0, 1.0)
     assert abs(found["integer_accuracy"] - found["accuracy"]) <= 0.01
@@ -515,10 +693,14 @@ def test_a_transformer_has_every_row_of_integers(network: MakeNetwork, bench: Ma
 
 
 @pytest.mark.slow
-def test_samples_without_a_target_count_in_no_accuracy(network: MakeNetwork, bench: MakeBench) -> None:
+def test_samples_without_a_target_count_in_no_accuracy(
+    network: MakeNetwork, bench: MakeBench
+) -> None:
     trained, there = network("digits-mlp", "gelu"), bench("digits-mlp")
     inputs, targets = there.data.test.inputs[:200], there.data.test.targets[:200].clone()
-    whole = values(Quantize().run(trained, with_split(there, test=Split(inputs[::2], targets[::2]))))
+    whole = values(
+        Quantize().run(trained, with_split(there, test=Split(inputs[::2], targets[::2])))
+    )
     targets[1::2] = -100
     found = values(Quantize().run(trained, with_split(there, test=Split(inputs, targets))))
     names = ("accuracy", "accuracy_drop", "runtime_accuracy", "integer_accuracy")
@@ -534,7 +716,10 @@ def regression(bench: Bench) -> tuple[Network, Bench]:
     with torch.no_grad():
         parts = {
             part: Split(split.inputs, module(split.inputs) + 0.1, task)
-            for part, split in ((each, getattr(data, each)) for each in ("train", "calibration", "validation", "test"))
+            for part, split in (
+                (each, getattr(data, each))
+                for each in ("train", "calibration", "validation", "test")
+            )
         }
     made = dataclasses.replace(data, classes=2, **parts)
     trained = make_bench(DigitsMLP(epochs=1), made, seed=0, folder=bench.folder, time_limit=60.0)
@@ -545,17 +730,27 @@ def regression(bench: Bench) -> tuple[Network, Bench]:
 def test_a_regression_is_measured_by_its_own_metric(bench: MakeBench) -> None:
     network, there = regression(bench("digits-mlp"))
     outcome = Quantize(qat_epochs=1, weight_bits=3, act_bits=4).run(network, there)
-    found, units = values(outcome), {each.name: (each.unit, each.direction) for each in outcome.metrics}
+    found, units = (
+        values(outcome),
+        {each.name: (each.unit, each.direction) for each in outcome.metrics},
+    )
     for name in ("rmse", "runtime_rmse", "integer_rmse"):
         assert 0.01 < found[name] < 0.3
         assert units[name] == ("m", Direction.LOWER)
     assert found["rmse_increase"] == pytest.approx(found["rmse"] - 0.1, abs=1e-5)
     assert units["validation_loss"][0] == "loss"
-    assert not [name for name in found if "accuracy" in name or name in ("runtime_agreement", "integer_agreement")]
+    assert not [
+        name
+        for name in found
+        if "accuracy" in name or name in ("runtime_agreement", "integer_agreement")
+    ]
     assert found["runtime_equal_logits"] > 0.9
 
 
 def test_what_compares_class_probabilities_is_refused_for_other_tasks(bench: MakeBench) -> None:
     network, there = regression(bench("digits-mlp"))
-    with pytest.raises(Unsupported, match="tuned and sensitivity compare class probabilities, which a task Regression"):
+    with pytest.raises(
+        Unsupported,
+        match="tuned and sensitivity compare class probabilities, which a task Regression",
+    ):
         Quantize(tuned=True, sensitivity=True).run(network, there)

@@ -1,4 +1,6 @@
-"""Scales learnt under quantization: their gradients by hand, what becomes of them, and how the rate is chosen."""
+"""Scales learnt under quantization: their gradients by hand, what becomes of them, and how the
+rate is chosen.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,15 @@ from pipelines.quantize import Quantize
 from pipelines.quantize.integer.agreement import compare
 from pipelines.quantize.integer.lowering import lower
 from pipelines.quantize.measurement import quantize as quantize_by
-from pipelines.quantize.placement import COMPUTE, Bits, Scales, Scheme, place, quantized_layer, quantizer
+from pipelines.quantize.placement import (
+    COMPUTE,
+    Bits,
+    Scales,
+    Scheme,
+    place,
+    quantized_layer,
+    quantizer,
+)
 from pipelines.quantize.tracing import trace
 from pipelines.quantize.training import RATES, ScaleLearning, least_bits, train, train_scales
 from pipelines.quantize.treatment import Treatment, quantize
@@ -41,10 +51,14 @@ def scales_of(network: nn.Module) -> dict[str, torch.Tensor]:
     return found
 
 
-def placed(made: Network, room: Bench, bits: int = 2, scales: Scales = "float", both: bool = False) -> fx.GraphModule:
+def placed(
+    made: Network, room: Bench, bits: int = 2, scales: Scales = "float", both: bool = False
+) -> fx.GraphModule:
     scheme = Scheme(Bits(bits, bits), before_activations=both, scales=scales)
     inputs = room.data.calibration.inputs
-    return quantize(fold_hardness(made.module), made.input_shape, scheme, inputs, Treatment("mse", "mse"))
+    return quantize(
+        fold_hardness(made.module), made.input_shape, scheme, inputs, Treatment("mse", "mse")
+    )
 
 
 def ranged(scales: Scales, length: float, below: float) -> Any:
@@ -70,21 +84,34 @@ def octave_gradient(network: nn.Module, made: Callable[[], torch.Tensor]) -> tor
 
 @pytest.mark.parametrize("scales", ["float", "power-of-two"])
 def test_the_gradients_of_scales_are_lsqs(scales: Scales) -> None:
-    """arXiv 1902.08153, eq. 3, with a zero point: q - x / s inside the range, and q itself where x is clipped."""
-    layer = ranged(scales, 1.0 if scales == "power-of-two" else 1.5, 0.5)  # steps of 1/2, one of them below 0
+    """arXiv 1902.08153, eq. 3, with a zero point: q - x / s inside the range, and q itself where
+    x is clipped.
+    """
+    # steps of 1/2, one of them below 0
+    layer = ranged(scales, 1.0 if scales == "power-of-two" else 1.5, 0.5)
     x = torch.tensor([-3.0, -0.6, -0.2, 0.3, 0.9, 1.4, 7.0])
     step, zero = layer.act_quant.scale().item(), layer.act_quant.zero_point().item()
     assert (step, zero) == (0.5, 1)
     nearest = np.rint(x.numpy() / step)
     clipped = (nearest < -zero) | (nearest > 3 - zero)
-    wanted = np.where(clipped, nearest.clip(-zero, 3 - zero), nearest - x.numpy() / step).sum() * step * LOG_2
+    wanted = (
+        np.where(clipped, nearest.clip(-zero, 3 - zero), nearest - x.numpy() / step).sum()
+        * step
+        * LOG_2
+    )
     assert octave_gradient(layer, lambda: layer(x).value).item() == pytest.approx(wanted, rel=1e-5)
 
     torch.manual_seed(0)
-    linear: Any = quantized_layer(nn.Linear(6, 3, bias=False), 2, scales, "layer")  # a scale for each channel
-    steps, w = linear.quant_weight().scale.detach().flatten().numpy()[:, None], linear.weight.detach().numpy()
+    # a scale for each channel
+    linear: Any = quantized_layer(nn.Linear(6, 3, bias=False), 2, scales, "layer")
+    steps, w = (
+        linear.quant_weight().scale.detach().flatten().numpy()[:, None],
+        linear.weight.detach().numpy(),
+    )
     nearest = np.rint(w / steps)
-    of_channels = np.where(abs(nearest) > 1, nearest.clip(-1, 1), nearest - w / steps) * steps * LOG_2
+    of_channels = (
+        np.where(abs(nearest) > 1, nearest.clip(-1, 1), nearest - w / steps) * steps * LOG_2
+    )
     found = octave_gradient(linear, lambda: linear.quant_weight().value)
     np.testing.assert_allclose(found.flatten().numpy(), of_channels.sum(1), rtol=1e-4, atol=1e-6)
 
@@ -102,13 +129,16 @@ def test_steps_are_octaves_that_fall_with_the_workloads_rate(scales: Scales) -> 
         learning.step(learning_rate)
         found.append(math.log2(layer.act_quant.scale().item() / start))
     learning.finish()
-    # Powers of two begin half an octave below the next one, and so are halved once half an octave is passed.
+    # Powers of two begin half an octave below the next one, and so are halved once half an octave
+    # is passed.
     assert found == pytest.approx([-0.4, -0.6] if scales == "float" else [0, -1], abs=0.01)
     assert layer.act_quant.zero_point().item() == round(0.25 / start)
     assert math.log2(layer.act_quant.scale().item() / start) == found[-1]
 
 
-@pytest.mark.parametrize(("variant", "scales"), [("gelu", "float"), ("relu", "float"), ("gelu", "power-of-two")])
+@pytest.mark.parametrize(
+    ("variant", "scales"), [("gelu", "float"), ("relu", "float"), ("gelu", "power-of-two")]
+)
 def test_the_integer_network_reads_what_was_learnt(
     network: MakeNetwork, bench: MakeBench, variant: str, scales: Scales
 ) -> None:
@@ -118,13 +148,23 @@ def test_the_integer_network_reads_what_was_learnt(
     before, after = scales_of(calibrated), scales_of(trained)
     moved = [bool((after[name] != before[name]).any()) for name in before]
     assert all(moved) if scales == "float" else any(moved)
-    assert all(each.log2().frac().abs().max() == 0 for each in after.values()) == (scales == "power-of-two")
+    assert all(each.log2().frac().abs().max() == 0 for each in after.values()) == (
+        scales == "power-of-two"
+    )
     zero_points = [
-        [each.act_quant.zero_point().item() for each in net.modules() if isinstance(each, QuantIdentity)]
+        [
+            each.act_quant.zero_point().item()
+            for each in net.modules()
+            if isinstance(each, QuantIdentity)
+        ]
         for net in (trained, calibrated)
     ]
     assert zero_points[0] == zero_points[1]
-    assert not any(each.requires_grad for name, each in trained.named_parameters() if name.endswith("_impl.value"))
+    assert not any(
+        each.requires_grad
+        for name, each in trained.named_parameters()
+        if name.endswith("_impl.value")
+    )
     inputs = room.data.test.inputs
     agreement = compare(trained, lower(trained, made.input_shape), inputs)
     assert agreement.same_class == agreement.predictions == len(inputs)
@@ -158,7 +198,9 @@ def test_rate_0_keeps_calibrations_scales(network: MakeNetwork, bench: MakeBench
 def test_a_rate_that_diverges_is_not_chosen(network: MakeNetwork, bench: MakeBench) -> None:
     made, room = network("digits-mlp", "relu"), bench("digits-mlp")
     calibrated = placed(made, room)
-    _, (chosen, broken, kept, slow, wild) = train_scales(calibrated, room, 1, rates=[1000.0, 0.0, 0.01, 3.0])
+    _, (chosen, broken, kept, slow, wild) = train_scales(
+        calibrated, room, 1, rates=[1000.0, 0.0, 0.01, 3.0]
+    )
     assert [each.setting["scale_rate"] for each in (broken, kept, slow, wild)] == [1000, 0, 0.01, 3]
     assert broken.value is None
     assert broken.reason
@@ -169,7 +211,9 @@ def test_a_rate_that_diverges_is_not_chosen(network: MakeNetwork, bench: MakeBen
 
 
 @pytest.mark.slow
-def test_the_stage_learns_scales_where_bits_are_few_and_says_so(network: MakeNetwork, bench: MakeBench) -> None:
+def test_the_stage_learns_scales_where_bits_are_few_and_says_so(
+    network: MakeNetwork, bench: MakeBench
+) -> None:
     made, room = network("digits-mlp", "gelu"), bench("digits-mlp")
     module, inputs = fold_hardness(made.module), room.data.calibration.inputs
     rows = {}
@@ -183,7 +227,9 @@ def test_the_stage_learns_scales_where_bits_are_few_and_says_so(network: MakeNet
     chosen, *losses = rows["few"]
     assert chosen.name == "scale_learning_rate"
     assert [each.setting["scale_rate"] for each in losses] == list(RATES)
-    assert chosen.value == min(losses, key=lambda each: each.value or math.inf).setting["scale_rate"]
+    assert (
+        chosen.value == min(losses, key=lambda each: each.value or math.inf).setting["scale_rate"]
+    )
     assert RATES[0] == 0
 
 

@@ -1,4 +1,6 @@
-"""Losses of single layers, and widths chosen by them: on made networks whose most sensitive layer is known."""
+"""Losses of single layers, and widths chosen by them: on made networks whose most sensitive
+layer is known.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,10 @@ from pipelines.quantize.tracing import trace
 
 # Multiples of 1/8, so that sums are exact and equal sums are equal.
 COST = st.integers(0, 40).map(lambda eighths: eighths / 8)
+# Weights, costs at 2, 4 and 8 bits.
 LAYERS = st.lists(
     st.tuples(st.integers(1, 50), st.tuples(COST, COST, COST)), min_size=1, max_size=5
-)  # weights, costs at 2, 4 and 8 bits
+)
 
 
 def maker(traced: fx.GraphModule, inputs: torch.Tensor) -> Make:
@@ -42,7 +45,8 @@ def maker(traced: fx.GraphModule, inputs: torch.Tensor) -> Make:
 
 
 def chain(*, outlier_in: int | None = None) -> nn.Sequential:
-    """Three layers. An outlier in each channel of one of them meets only inputs that are 0: it changes no logit.
+    """Three layers. An outlier in each channel of one of them meets only inputs that are 0: it
+    changes no logit.
 
     The first input of each layer is 0 on `chain_inputs`.
     """
@@ -105,10 +109,12 @@ def test_rows_are_the_losses_of_the_networks_so_quantized() -> None:
         schemes["layer_spared", name] = Scheme(bits, layers={name: None})
     assert list(told(rows)) == [
         (f"{of}_{what}", layer) for of, layer in schemes for what in ("loss", "changes")
-    ]  # fmt: skip
+    ]
     for (of, layer), scheme in schemes.items():
         made = make(scheme)
-        assert told(rows)[f"{of}_loss", layer] == pytest.approx(divergence(module, made, inputs), rel=1e-3)
+        assert told(rows)[f"{of}_loss", layer] == pytest.approx(
+            divergence(module, made, inputs), rel=1e-3
+        )
         changed = (module(inputs).argmax(1) != made(inputs).argmax(1)).double().mean().item()
         assert told(rows)[f"{of}_changes", layer] == changed
     assert {each.direction for each in rows} == {Direction.LOWER}
@@ -119,10 +125,15 @@ def test_rows_are_the_losses_of_the_networks_so_quantized() -> None:
 def test_layers_with_groups_strides_and_a_residual_sum() -> None:
     module = Written(
         lambda net, x: net.head(net.strided(x + net.depthwise(x)).flatten(1)),
-        depthwise=nn.Conv2d(4, 4, 3, padding=1, groups=4), strided=nn.Conv2d(4, 6, 3, stride=2, bias=False),
+        depthwise=nn.Conv2d(4, 4, 3, padding=1, groups=4),
+        strided=nn.Conv2d(4, 6, 3, stride=2, bias=False),
         head=nn.Linear(6 * 9, 3),
-    )  # fmt: skip
-    assert layers_of(trace(module, (4, 8, 8))) == {"depthwise": 4 * 9, "strided": 6 * 4 * 9, "head": 54 * 3}
+    )
+    assert layers_of(trace(module, (4, 8, 8))) == {
+        "depthwise": 4 * 9,
+        "strided": 6 * 4 * 9,
+        "head": 54 * 3,
+    }
 
 
 def test_the_same_every_time_for_any_number_of_threads_and_nothing_is_touched() -> None:
@@ -134,7 +145,12 @@ def test_the_same_every_time_for_any_number_of_threads_and_nothing_is_touched() 
         for threads in (1, 2):
             torch.set_num_threads(threads)
             make = maker(traced, inputs)
-            found.append((sensitivity(make, traced, inputs, Bits(3, 3)), search(make, traced, inputs, 4, 0.4, (4, 2))))
+            found.append(
+                (
+                    sensitivity(make, traced, inputs, Bits(3, 3)),
+                    search(make, traced, inputs, 4, 0.4, (4, 2)),
+                )
+            )
             assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(1)
@@ -146,8 +162,13 @@ def test_the_same_every_time_for_any_number_of_threads_and_nothing_is_touched() 
 def test_sparing_the_only_layer_loses_nothing() -> None:
     inputs = chain_inputs()
     traced = trace(nn.Linear(8, 3), (8,))
-    found = {each.name: each.value for each in sensitivity(maker(traced, inputs), traced, inputs, Bits(2, 2))}
-    assert found["layer_spared_loss"] == found["layer_spared_changes"] == 0 < found["layer_alone_loss"]
+    found = {
+        each.name: each.value
+        for each in sensitivity(maker(traced, inputs), traced, inputs, Bits(2, 2))
+    }
+    assert (
+        found["layer_spared_loss"] == found["layer_spared_changes"] == 0 < found["layer_alone_loss"]
+    )
 
 
 def test_errors_name_their_cause() -> None:
@@ -170,15 +191,25 @@ def value_of(widths: Any, weights: list[int], costs: list[dict[int, float]]) -> 
 
 @settings(max_examples=150, deadline=None)
 @given(LAYERS, st.integers(25, 100))
-def test_the_knapsack_is_solved_exactly(drawn: list[tuple[int, tuple[float, float, float]]], percent: int) -> None:
-    weights, costs = [each for each, _ in drawn], [dict(zip((2, 4, 8), each, strict=True)) for _, each in drawn]
+def test_the_knapsack_is_solved_exactly(
+    drawn: list[tuple[int, tuple[float, float, float]]], percent: int
+) -> None:
+    weights, costs = (
+        [each for each, _ in drawn],
+        [dict(zip((2, 4, 8), each, strict=True)) for _, each in drawn],
+    )
     found = value_of(cheapest(weights, costs, percent / 100), weights, costs)
-    every = [value_of(widths, weights, costs) for widths in itertools.product((2, 4, 8), repeat=len(weights))]
+    every = [
+        value_of(widths, weights, costs)
+        for widths in itertools.product((2, 4, 8), repeat=len(weights))
+    ]
     assert found == min(each for each in every if 100 * each[1] <= percent * 8 * sum(weights))
 
 
 def test_the_budget_is_the_decimal_that_was_written() -> None:
-    """10 weights at 8 bits are 80: 0.3 of that are 24, but the float 0.3 is a little less than 3/10."""
+    """10 weights at 8 bits are 80: 0.3 of that are 24, but the float 0.3 is a little less than
+    3/10.
+    """
     assert cheapest([8, 2], [{2: 0.0, 4: 9.0}, {2: 1.0, 4: 0.0}], 0.3) == [2, 4]
     with pytest.raises(ValueError, match=r"at least 0\.5"):
         cheapest([10], [{4: 0.0, 8: 0.0}], 0.4)
@@ -189,7 +220,14 @@ def test_many_layers_of_uneven_sizes() -> None:
     sizes = torch.randint(1000, 600_000, (60,), generator=generator).tolist()
     falling = 4.0 ** torch.arange(5.0)
     costs = [
-        dict(zip((8, 6, 4, 3, 2), (falling * torch.rand((), generator=generator)).tolist(), strict=True)) for _ in sizes
+        dict(
+            zip(
+                (8, 6, 4, 3, 2),
+                (falling * torch.rand((), generator=generator)).tolist(),
+                strict=True,
+            )
+        )
+        for _ in sizes
     ]
     total, size = value_of(cheapest(sizes, costs, 0.5), sizes, costs)
     assert 2 * size <= 8 * sum(sizes)
@@ -217,7 +255,10 @@ def test_two_layers_against_all_assignments() -> None:
     }
     for budget in (0.3, 0.4, 0.55):
         plan = search(make, traced, inputs, 8, budget, widths)
-        best = min((each for each in predicted if 160 * each[0] + 100 * each[1] <= budget * 2080), key=predicted.get)
+        best = min(
+            (each for each in predicted if 160 * each[0] + 100 * each[1] <= budget * 2080),
+            key=predicted.get,
+        )
         uniform = max(width for width in widths if width <= 8 * budget)
         assert plan.uniform_bits == uniform
         assert plan.uniform_loss == pytest.approx(measured(uniform, uniform), rel=1e-3)
@@ -226,7 +267,10 @@ def test_two_layers_against_all_assignments() -> None:
         assert plan.predicted_loss == pytest.approx(predicted[expected], rel=1e-3)
         assert plan.loss == pytest.approx(measured(*expected), rel=1e-3)
         made = make(plan.scheme)
-        widths_made = [int(made.get_submodule(name).quant_weight().bit_width) for name in ("layer_0", "layer_2")]
+        widths_made = [
+            int(made.get_submodule(name).quant_weight().bit_width)
+            for name in ("layer_0", "layer_2")
+        ]
         assert widths_made == list(expected)
         assert plan.weight_bytes == -(-(160 * expected[0] + 100 * expected[1]) // 8)
         assert plan.share == (160 * expected[0] + 100 * expected[1]) / 2080
@@ -243,7 +287,9 @@ def test_bits_go_to_the_layer_with_outliers() -> None:
 
 
 def offset_by(losses: Mapping[tuple[int, ...], float], names: tuple[str, ...]) -> nn.Module:
-    """For `search`: networks that differ from the float one by an offset of a logit, given by assignment."""
+    """For `search`: networks that differ from the float one by an offset of a logit, given by
+    assignment.
+    """
 
     def make(scheme: Scheme) -> fx.GraphModule:
         key = tuple(bits.weight for name in names if (bits := scheme.of(name)))
@@ -259,9 +305,17 @@ def offset_by(losses: Mapping[tuple[int, ...], float], names: tuple[str, ...]) -
 def test_where_costs_do_not_add_up_one_width_for_all_is_taken() -> None:
     names = ("layer_0", "layer_2")
     inputs, traced = chain_inputs(), trace(two_layers(), (8,))
-    # Each layer alone at 2 bits costs nothing, and at 4 something; but 8 and 2 within half the size is impossible, and
-    # what is predicted to cost nothing, 2 and 2, costs much.
-    offsets = {(8, 8): 0.0, (8, 4): 0.1, (4, 8): 0.1, (8, 2): 0.0, (2, 8): 0.0, (2, 2): 5.0, (4, 4): 0.5}
+    # Each layer alone at 2 bits costs nothing, and at 4 something; but 8 and 2 within half the size
+    # is impossible, and what is predicted to cost nothing, 2 and 2, costs much.
+    offsets = {
+        (8, 8): 0.0,
+        (8, 4): 0.1,
+        (4, 8): 0.1,
+        (8, 2): 0.0,
+        (2, 8): 0.0,
+        (2, 2): 5.0,
+        (4, 4): 0.5,
+    }
     plan = search(offset_by(offsets, names), traced, inputs, 8, 0.5, (8, 4, 2))
     assert dict(plan.weight_bits) == dict.fromkeys(names, 4)
     assert plan.loss == plan.uniform_loss
@@ -302,13 +356,27 @@ def test_errors_name_option_and_bound(options: dict[str, object], text: str) -> 
 
 
 def test_metrics() -> None:
-    plan = Plan({"a": 4, "b": 2}, 8, 30, 0.4, 0.1, 0.2, 3, 0.3, "3 bits in every layer lose 0.3 nats, not less")
+    plan = Plan(
+        {"a": 4, "b": 2},
+        8,
+        30,
+        0.4,
+        0.1,
+        0.2,
+        3,
+        0.3,
+        "3 bits in every layer lose 0.3 nats, not less",
+    )
     found = {(each.name, each.setting.get("layer")): each for each in plan.metrics()}
     assert {key: each.value for key, each in found.items()} == {
-        ("chosen_weight_bits", "a"): 4, ("chosen_weight_bits", "b"): 2, ("weight_bytes", None): 30,
-        ("weight_bytes_share", None): 0.4, ("mixed_loss", None): 0.2, ("mixed_predicted_loss", None): 0.1,
+        ("chosen_weight_bits", "a"): 4,
+        ("chosen_weight_bits", "b"): 2,
+        ("weight_bytes", None): 30,
+        ("weight_bytes_share", None): 0.4,
+        ("mixed_loss", None): 0.2,
+        ("mixed_predicted_loss", None): 0.1,
         ("uniform_loss", None): 0.3,
-    }  # fmt: skip
+    }
     assert found["weight_bytes_share", None].unit == "share"
     assert found["mixed_loss", None].unit == "nats"
     assert found["mixed_loss", None].reason == plan.reason

@@ -40,13 +40,22 @@ def _residual(net: Written, x: torch.Tensor) -> torch.Tensor:
 def residual(forward: Callable[[Any, torch.Tensor], torch.Tensor] = _residual) -> nn.Module:
     """Two residual blocks, the second with a projection; the sum is read twice."""
     return Written(
-        forward, inner=nn.Conv2d(1, 1, 3, padding=1), norm=nn.BatchNorm2d(1), project=nn.Conv2d(1, 2, 1),
-        other=nn.Conv2d(1, 2, 3, padding=1), activation=nn.ReLU(), head=nn.Linear(2, 10),
-    )  # fmt: skip
+        forward,
+        inner=nn.Conv2d(1, 1, 3, padding=1),
+        norm=nn.BatchNorm2d(1),
+        project=nn.Conv2d(1, 2, 1),
+        other=nn.Conv2d(1, 2, 3, padding=1),
+        activation=nn.ReLU(),
+        head=nn.Linear(2, 10),
+    )
 
 
 def layers(graph: fx.GraphModule) -> list[type[nn.Module]]:
-    return [type(graph.get_submodule(node.target)) for node in graph.graph.nodes if node.op == "call_module"]
+    return [
+        type(graph.get_submodule(node.target))
+        for node in graph.graph.nodes
+        if node.op == "call_module"
+    ]
 
 
 def quantizers(quantized: fx.GraphModule) -> dict[str, int]:
@@ -62,10 +71,33 @@ def quantizers(quantized: fx.GraphModule) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("make", "wanted"),
     [
-        (functions, [nn.Conv2d, nn.GELU, nn.Conv2d, Add, nn.ReLU, nn.ReLU, nn.AdaptiveAvgPool2d, Reshape, nn.Linear]),
+        (
+            functions,
+            [
+                nn.Conv2d,
+                nn.GELU,
+                nn.Conv2d,
+                Add,
+                nn.ReLU,
+                nn.ReLU,
+                nn.AdaptiveAvgPool2d,
+                Reshape,
+                nn.Linear,
+            ],
+        ),
         (
             residual,  # whose norm is folded
-            [nn.Conv2d, Add, nn.ReLU, nn.Conv2d, nn.Conv2d, Add, nn.AdaptiveAvgPool2d, Reshape, nn.Linear],
+            [
+                nn.Conv2d,
+                Add,
+                nn.ReLU,
+                nn.Conv2d,
+                nn.Conv2d,
+                Add,
+                nn.AdaptiveAvgPool2d,
+                Reshape,
+                nn.Linear,
+            ],
         ),
     ],
 )
@@ -106,13 +138,18 @@ def test_the_given_network_stays_as_it_is() -> None:
     assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
 
 
-def small(join: Callable[[Any, torch.Tensor], torch.Tensor], features: int = 6, **more: nn.Module) -> nn.Module:
+def small(
+    join: Callable[[Any, torch.Tensor], torch.Tensor], features: int = 6, **more: nn.Module
+) -> nn.Module:
     """Convolutions and a linear layer, joined by a function."""
     first, second = nn.Conv2d(2, 6, 3, padding=1), nn.Conv2d(6, 6, 3, padding=1)
     return Written(
         lambda net, x: net.head(join(net, functional.relu(net.first(x)))),
-        first=first, second=second, head=nn.Linear(features, 4), **more,
-    )  # fmt: skip
+        first=first,
+        second=second,
+        head=nn.Linear(features, 4),
+        **more,
+    )
 
 
 def traced_alike(module: nn.Module, shape: tuple[int, ...]) -> fx.GraphModule:
@@ -155,7 +192,11 @@ def of_sizes(module: Written, x: torch.Tensor) -> torch.Tensor:
     return both.view(-1, x.size(1) + x.size(1), 36)[:, :6].mean(2)
 
 
-FLAT, POOLED, NOT_POOLED = {Reshape: 1, nn.ReLU: 1}, {nn.AdaptiveAvgPool2d: 1}, {nn.AdaptiveAvgPool2d: 0}
+FLAT, POOLED, NOT_POOLED = (
+    {Reshape: 1, nn.ReLU: 1},
+    {nn.AdaptiveAvgPool2d: 1},
+    {nn.AdaptiveAvgPool2d: 0},
+)
 
 
 @pytest.mark.parametrize(
@@ -181,32 +222,49 @@ FLAT, POOLED, NOT_POOLED = {Reshape: 1, nn.ReLU: 1}, {nn.AdaptiveAvgPool2d: 1}, 
     ],
 )
 def test_every_way_to_write_a_layer(
-    join: Callable[[Any, torch.Tensor], torch.Tensor], features: int, counts: dict[type[nn.Module], int]
+    join: Callable[[Any, torch.Tensor], torch.Tensor],
+    features: int,
+    counts: dict[type[nn.Module], int],
 ) -> None:
     graph = traced_alike(small(join, features, activation=nn.ReLU(inplace=True)), (2, 6, 6))
     assert {kind: layers(graph).count(kind) for kind in counts} == counts
     assert not any(getattr(each, "inplace", False) for each in graph.modules())
     if counts is FLAT:
-        assert all(node.op in ("placeholder", "call_module", "output") for node in graph.graph.nodes)
+        assert all(
+            node.op in ("placeholder", "call_module", "output") for node in graph.graph.nodes
+        )
 
 
 @pytest.mark.parametrize(
     ("make", "shape", "reason"),
     [
         (
-            lambda: small(lambda _, x: functional.dropout(x).mean((2, 3))), (2, 6, 6),
+            lambda: small(lambda _, x: functional.dropout(x).mean((2, 3))),
+            (2, 6, 6),
             "dropout in evaluation mode, so that it is no function of its input",
         ),
         # Of one sample, on which the network is run, a norm of vectors has no statistics.
-        *((lambda layers=layers: nn.Sequential(*layers), shape, "^1 norms by the statistics of its batch")
-          for layers, shape in (
-              ((nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4, track_running_stats=False)), (2, 6, 6)),
-              ((nn.Linear(6, 4), nn.BatchNorm1d(4, track_running_stats=False)), (6,)),
-          )),
-        (lambda: Written(lambda _, x: x if x.sum() > 0 else -x), (4,), r"torch\.export cannot capture Written"),
+        *(
+            (
+                lambda layers=layers: nn.Sequential(*layers),
+                shape,
+                "^1 norms by the statistics of its batch",
+            )
+            for layers, shape in (
+                ((nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4, track_running_stats=False)), (2, 6, 6)),
+                ((nn.Linear(6, 4), nn.BatchNorm1d(4, track_running_stats=False)), (6,)),
+            )
+        ),
+        (
+            lambda: Written(lambda _, x: x if x.sum() > 0 else -x),
+            (4,),
+            r"torch\.export cannot capture Written",
+        ),
     ],
-)  # fmt: skip
-def test_what_cannot_be_read_is_refused(make: Callable[[], nn.Module], shape: tuple[int, ...], reason: str) -> None:
+)
+def test_what_cannot_be_read_is_refused(
+    make: Callable[[], nn.Module], shape: tuple[int, ...], reason: str
+) -> None:
     with pytest.raises(Unsupported, match=reason):
         trace(make().eval(), shape)
 
@@ -214,8 +272,10 @@ def test_what_cannot_be_read_is_refused(make: Callable[[], nn.Module], shape: tu
 def test_constants_are_no_residuals() -> None:
     positions = Written(
         lambda net, x: net.head((net.embed(x) + net.positions.unsqueeze(0)).mean(1)),
-        embed=nn.Linear(6, 5), head=nn.Linear(5, 4), positions=nn.Parameter(torch.randn(3, 5)),
-    )  # fmt: skip
+        embed=nn.Linear(6, 5),
+        head=nn.Linear(5, 4),
+        positions=nn.Parameter(torch.randn(3, 5)),
+    )
     assert Add not in layers(traced_alike(positions, (3, 6)))
 
 
@@ -225,23 +285,36 @@ def test_no_name_of_a_layer_is_taken_for_a_quantizer() -> None:
         return net.quantize_head(net.head(x) + net.value_head(x))
 
     wide = {"input": nn.Linear(4, 8), "head": nn.Linear(8, 8), "value_head": nn.Linear(8, 8)}
-    module, inputs = Written(named, **wide, quantize_head=nn.Linear(8, 3)).eval(), torch.randn(60, 4)
+    module, inputs = (
+        Written(named, **wide, quantize_head=nn.Linear(8, 3)).eval(),
+        torch.randn(60, 4),
+    )
     quantized = place(trace(module, (4,)), Scheme(Bits(8, 8), before_activations=True))
     assert list(quantizers(quantized)) == [
-        "quantize_input", "quantize_layer_input", "quantize_relu", "quantize_head", "quantize_layer_value_head",
-        "quantize_add", "quantize_layer_quantize_head",
-    ]  # fmt: skip
+        "quantize_input",
+        "quantize_layer_input",
+        "quantize_relu",
+        "quantize_head",
+        "quantize_layer_value_head",
+        "quantize_add",
+        "quantize_layer_quantize_head",
+    ]
     calibrate(quantized, inputs)
     with torch.no_grad():
         assert (quantized(inputs) - module(inputs)).abs().max() < 0.05
 
 
 def test_logits_behind_flattening_have_eight_bits() -> None:
-    module = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Conv2d(4, 3, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    module = nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Conv2d(4, 3, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    )
     quantized = place(trace(module.eval(), (2, 6, 6)), Scheme(Bits(4, 4)))
     assert quantizers(quantized) == {
-        "quantize_input": 4, "quantize_layer_1": 4, "quantize_layer_2": 4, "quantize_layer_3": 8,
-    }  # fmt: skip
+        "quantize_input": 4,
+        "quantize_layer_1": 4,
+        "quantize_layer_2": 4,
+        "quantize_layer_3": 8,
+    }
 
 
 def test_a_tensor_has_one_grid_however_often_it_is_read() -> None:
@@ -262,7 +335,12 @@ def test_placement_adds_the_inputs_of_activations() -> None:
     traced = trace(nn.Sequential(nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 3)), (4,))
     post = quantizers(place(traced, Scheme(Bits(8, 8))))
     both = quantizers(place(traced, Scheme(Bits(8, 8), before_activations=True)))
-    assert list(both) == ["quantize_input", "quantize_layer_0", "quantize_layer_1", "quantize_layer_2"]
+    assert list(both) == [
+        "quantize_input",
+        "quantize_layer_0",
+        "quantize_layer_1",
+        "quantize_layer_2",
+    ]
     assert set(both) - set(post) == {"quantize_layer_0"}
 
 
@@ -283,7 +361,12 @@ def test_what_has_no_integer_form_is_an_island_between_grids() -> None:
     module = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.CELU(), nn.Linear(6, 3)).eval()
     quantized = place(trace(module, (4,)), Scheme(Bits(8, 8)))
     # The island's two layers pass floats to one another.
-    assert list(quantizers(quantized)) == ["quantize_input", "quantize_layer_0", "quantize_layer_2", "quantize_layer_3"]
+    assert list(quantizers(quantized)) == [
+        "quantize_input",
+        "quantize_layer_0",
+        "quantize_layer_2",
+        "quantize_layer_3",
+    ]
     inputs = torch.rand(50, 4)
     calibrate(quantized, inputs)
     with torch.no_grad():
@@ -297,7 +380,9 @@ def test_nothing_to_quantize() -> None:
 
 def test_what_hangs_on_a_layer_is_refused_by_path() -> None:
     def network() -> nn.Sequential:
-        return nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(), nn.ReLU(), nn.Linear(4, 3)).eval()
+        return nn.Sequential(
+            nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(), nn.ReLU(), nn.Linear(4, 3)
+        ).eval()
 
     for index in range(3):
         hooked = network()
@@ -306,7 +391,9 @@ def test_what_hangs_on_a_layer_is_refused_by_path() -> None:
             trace(hooked, (4,))
     patched = network()
     patched[2].forward = lambda x: x.clamp(-4, 4)  # type: ignore[method-assign]
-    with pytest.raises(Unsupported, match=r"^2 .Dropout. has forward hooks, or a forward of its own"):
+    with pytest.raises(
+        Unsupported, match=r"^2 .Dropout. has forward hooks, or a forward of its own"
+    ):
         trace(patched, (4,))
 
 
@@ -314,8 +401,9 @@ def test_flattening_what_is_flat_is_nothing() -> None:
     torch.manual_seed(0)
     module = Written(
         lambda net, x: net.last(functional.gelu(net.first(x.flatten(1))).view(-1, 5)),
-        first=nn.Linear(6, 5), last=nn.Linear(5, 3),
-    ).eval()  # fmt: skip
+        first=nn.Linear(6, 5),
+        last=nn.Linear(5, 3),
+    ).eval()
     inputs = torch.randn(4, 6)
     graph = trace(module, (6,))
     assert layers(graph) == [nn.Linear, nn.GELU, nn.Linear]

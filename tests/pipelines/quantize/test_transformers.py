@@ -12,7 +12,17 @@ from measured import values
 from torch import nn
 from written import Written
 
-from evalsuite import Bench, Data, Inputs, LanguageModel, Network, Split, Unsupported, open_onnx, run_onnx
+from evalsuite import (
+    Bench,
+    Data,
+    Inputs,
+    LanguageModel,
+    Network,
+    Split,
+    Unsupported,
+    open_onnx,
+    run_onnx,
+)
 from evalsuite.own.adapter import adapted
 from evalsuite.samples import Several
 from pipelines.quantize import Quantize
@@ -35,19 +45,26 @@ def images(count: int) -> torch.Tensor:
 def texts(count: int) -> dict[str, torch.Tensor]:
     """The later of eight positions are padding, for some."""
     lengths = torch.randint(3, 9, (count, 1))
-    return {"input_ids": torch.randint(1, 50, (count, 8)), "attention_mask": (torch.arange(8) < lengths).long()}
+    return {
+        "input_ids": torch.randint(1, 50, (count, 8)),
+        "attention_mask": (torch.arange(8) < lengths).long(),
+    }
 
 
 def vit() -> nn.Module:
     from transformers import ViTConfig, ViTForImageClassification
 
-    return ViTForImageClassification(ViTConfig(image_size=8, patch_size=4, num_labels=_CLASSES, **_SIZES, **_WIDTHS))
+    return ViTForImageClassification(
+        ViTConfig(image_size=8, patch_size=4, num_labels=_CLASSES, **_SIZES, **_WIDTHS)
+    )
 
 
 def bert() -> nn.Module:
     from transformers import BertConfig, BertForSequenceClassification
 
-    config = BertConfig(vocab_size=50, max_position_embeddings=16, num_labels=_CLASSES, **_SIZES, **_WIDTHS)
+    config = BertConfig(
+        vocab_size=50, max_position_embeddings=16, num_labels=_CLASSES, **_SIZES, **_WIDTHS
+    )
     return BertForSequenceClassification(config)
 
 
@@ -62,13 +79,23 @@ def spread(module: nn.Module) -> nn.Module:
 def subject(module: nn.Module, parts: list[Any], folder: Path) -> tuple[Network, Bench]:
     """The untrained network, and data whose targets are its own classes; folder is its bench's."""
     several = isinstance(parts[0], dict)
-    example: Inputs = {name: each[:4] for name, each in parts[0].items()} if several else parts[0][:4]
+    example: Inputs = (
+        {name: each[:4] for name, each in parts[0].items()} if several else parts[0][:4]
+    )
     own = adapted(module, example)
     with torch.no_grad():
         splits = [Split(Several(each) if several else each, own(each).argmax(-1)) for each in parts]
-    data = Data(*splits, domain=(0.0, 1.0), classes=_CLASSES, fingerprint="", vocabulary=50 if several else None)
+    data = Data(
+        *splits,
+        domain=(0.0, 1.0),
+        classes=_CLASSES,
+        fingerprint="",
+        vocabulary=50 if several else None,
+    )
     given = example if several else None
-    network = Network("made", own, data.input_shape, _CLASSES, vocabulary=data.vocabulary, given=given)
+    network = Network(
+        "made", own, data.input_shape, _CLASSES, vocabulary=data.vocabulary, given=given
+    )
     return network, Bench(data, 0, folder, 60.0, lambda *_, **__: None)
 
 
@@ -82,8 +109,11 @@ def test_a_vision_transformer_of_hugging_face_is_quantized(tmp_path: Path) -> No
     assert found["runtime_agreement"] >= 0.95
     assert found["integer_accuracy"] >= 0.9
     assert (found["integer_islands"], found["integer_onnx_agreement"]) == (0, 1.0)
-    errors = {each.setting["layer"]: each.value for each in outcome.metrics if "layer" in each.setting
-              and each.name == "integer_part_error"}  # fmt: skip
+    errors = {
+        each.setting["layer"]: each.value
+        for each in outcome.metrics
+        if "layer" in each.setting and each.name == "integer_part_error"
+    }
     assert any("layernorm_after" in name for name in errors)
     assert any("attention_reshape" in name for name in errors)
     assert max(errors.values()) == found["integer_part_error"] <= 3
@@ -122,12 +152,19 @@ def test_a_gpt_is_quantized_and_each_position_counts(tmp_path: Path) -> None:
     assert abs(found["bits_per_token_increase"]) < 0.1
     session = open_onnx(outcome.artefacts["quantized"])
     with torch.no_grad():
-        same = (run_onnx(session, tokens[3]).argmax(-1) == own(tokens[3]).argmax(-1)).double().mean().item()
+        same = (
+            (run_onnx(session, tokens[3]).argmax(-1) == own(tokens[3]).argmax(-1))
+            .double()
+            .mean()
+            .item()
+        )
     assert same >= 0.9
     assert found["runtime_agreement"] >= 0.95
     assert 0.9 <= found["integer_agreement"] <= 1
-    assert all((found[name] * 32 * 8) % 1 == pytest.approx(0, abs=1e-9)
-               for name in ("runtime_agreement", "integer_agreement"))  # fmt: skip
+    assert all(
+        (found[name] * 32 * 8) % 1 == pytest.approx(0, abs=1e-9)
+        for name in ("runtime_agreement", "integer_agreement")
+    )
     assert (found["integer_islands"], found["integer_onnx_agreement"]) == (0, 1.0)
     assert found["integer_bits_per_token"] == pytest.approx(found["bits_per_token"], abs=0.05)
     assert found["integer_part_error"] <= 3
@@ -137,7 +174,9 @@ def test_a_gpt_is_quantized_and_each_position_counts(tmp_path: Path) -> None:
 
 
 def _classifier_of_tokens() -> nn.Module:
-    return nn.Sequential(nn.Embedding(50, 8), nn.Flatten(), nn.Linear(64, 16), nn.GELU(), nn.Linear(16, _CLASSES))
+    return nn.Sequential(
+        nn.Embedding(50, 8), nn.Flatten(), nn.Linear(64, 16), nn.GELU(), nn.Linear(16, _CLASSES)
+    )
 
 
 def test_a_classifier_of_tokens_is_quantized(tmp_path: Path) -> None:
@@ -146,7 +185,9 @@ def test_a_classifier_of_tokens_is_quantized(tmp_path: Path) -> None:
     own = spread(_classifier_of_tokens())
     with torch.no_grad():
         splits = [Split(each, own(each).argmax(-1)) for each in parts]
-    bench = Bench(Data(*splits, (0.0, 49.0), _CLASSES, "", 50), 0, tmp_path, 60.0, lambda *_, **__: None)
+    bench = Bench(
+        Data(*splits, (0.0, 49.0), _CLASSES, "", 50), 0, tmp_path, 60.0, lambda *_, **__: None
+    )
     outcome = Quantize().run(Network("made", own, (8,), _CLASSES, vocabulary=50), bench)
     found = values(outcome)
     assert (found["integer_islands"], found["integer_onnx_agreement"]) == (0, 1.0)
@@ -172,11 +213,17 @@ def test_a_row_of_classes_for_each_position_needs_no_text(tmp_path: Path) -> Non
     torch.manual_seed(0)
     module = spread(
         nn.Sequential(
-            nn.Conv1d(2, 8, 3, padding=1), nn.GELU(), Written(lambda _, x: x.transpose(1, 2)), nn.Linear(8, _CLASSES)
+            nn.Conv1d(2, 8, 3, padding=1),
+            nn.GELU(),
+            Written(lambda _, x: x.transpose(1, 2)),
+            nn.Linear(8, _CLASSES),
         )
     )
     with torch.no_grad():
-        splits = [Split(each, module(each).argmax(-1)) for each in (torch.rand(n, 2, 6) for n in (4, 40, 4, 32))]
+        splits = [
+            Split(each, module(each).argmax(-1))
+            for each in (torch.rand(n, 2, 6) for n in (4, 40, 4, 32))
+        ]
     bench = Bench(Data(*splits, (0.0, 1.0), _CLASSES, ""), 0, tmp_path, 60.0, lambda *_, **__: None)
     found = values(Quantize().run(Network("made", module, (2, 6), _CLASSES), bench))
     assert found["accuracy"] >= 0.9
@@ -204,9 +251,19 @@ def test_layers_are_given_samples_and_positions_apart(tokens: bool) -> None:
 
     torch.manual_seed(0)
     if tokens:
-        layers = {"table": nn.Embedding(20, 8), "attention": nn.MultiheadAttention(8, 2, batch_first=True)}
-        module, inputs = Written(attending, **layers, head=nn.Linear(8, 3)), torch.randint(20, (4, 5))
-        wanted = {"attention_linear": (1, 5, 24), "attention_out_proj": (1, 5, 8), "head": (1, 5, 3)}
+        layers = {
+            "table": nn.Embedding(20, 8),
+            "attention": nn.MultiheadAttention(8, 2, batch_first=True),
+        }
+        module, inputs = (
+            Written(attending, **layers, head=nn.Linear(8, 3)),
+            torch.randint(20, (4, 5)),
+        )
+        wanted = {
+            "attention_linear": (1, 5, 24),
+            "attention_out_proj": (1, 5, 8),
+            "head": (1, 5, 3),
+        }
     else:
         linear = {"up": nn.Linear(6, 8), "down": nn.Linear(8, 6), "head": nn.Linear(6, 3)}
         module, inputs = Written(flattening, **linear), torch.randn(4, 5, 6)
@@ -214,7 +271,9 @@ def test_layers_are_given_samples_and_positions_apart(tokens: bool) -> None:
         wanted = {"up": (1, 5, 8), "down": (1, 5, 6), "head": (5, 3)}
     graph = trace(module.eval(), tuple(inputs.shape[1:]), inputs)
     torch.testing.assert_close(graph(inputs), module(inputs))
-    linear_nodes = (node for node in graph.graph.nodes if node.op == "call_module" and node.target in wanted)
+    linear_nodes = (
+        node for node in graph.graph.nodes if node.op == "call_module" and node.target in wanted
+    )
     assert {str(node.target): node.meta["shape"] for node in linear_nodes} == wanted
 
 
@@ -227,12 +286,18 @@ def test_a_forward_that_asks_for_shapes_has_its_functions_as_layers() -> None:
         return net.head(x.mean((2, 3)))
 
     torch.manual_seed(0)
-    layers = {"stem": nn.Conv2d(3, 8, 3, padding=1), "norm": nn.BatchNorm2d(8), "head": nn.Linear(8, 3)}
+    layers = {
+        "stem": nn.Conv2d(3, 8, 3, padding=1),
+        "norm": nn.BatchNorm2d(8),
+        "head": nn.Linear(8, 3),
+    }
     module, inputs = Written(checked, **layers).eval(), images(5)
     graph = trace(module, (3, 8, 8))
     torch.testing.assert_close(graph(inputs), module(inputs), rtol=1e-4, atol=1e-5)
     found = [
-        type(graph.get_submodule(str(node.target))).__name__ for node in graph.graph.nodes if node.op == "call_module"
+        type(graph.get_submodule(str(node.target))).__name__
+        for node in graph.graph.nodes
+        if node.op == "call_module"
     ]
     assert found == ["Conv2d", "GELU", "Add", "AdaptiveAvgPool2d", "Reshape", "Linear"]
     assert Add in {type(each) for each in graph.modules()}

@@ -48,10 +48,19 @@ def accuracy(module: nn.Module, split: Split) -> float:
 def convolutions() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Conv2d(1, 6, 3, padding="same", bias=False), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(6, 6, 3, groups=6, padding=1, stride=2), nn.ReLU(), nn.Conv2d(6, 8, 2, groups=2, dilation=1),
-        nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 5),
-    ).eval()  # fmt: skip
+        nn.Conv2d(1, 6, 3, padding="same", bias=False),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 6, 3, groups=6, padding=1, stride=2),
+        nn.ReLU(),
+        nn.Conv2d(6, 8, 2, groups=2, dilation=1),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(8, 12),
+        nn.ReLU(),
+        nn.Linear(12, 5),
+    ).eval()
 
 
 IMAGES = torch.rand(48, 1, 12, 12, generator=torch.Generator().manual_seed(7))
@@ -88,20 +97,27 @@ def test_equalized_networks_give_the_same_with_like_ranges() -> None:
     traced = trace(module, (1, 12, 12))
     equalized, pairs, _ = equalize(traced)
     assert pairs == (
-        ("layer_0", "layer_3"), ("layer_3", "layer_5"), ("layer_5", "layer_9"), ("layer_9", "layer_11")
-    )  # fmt: skip
+        ("layer_0", "layer_3"),
+        ("layer_3", "layer_5"),
+        ("layer_5", "layer_9"),
+        ("layer_9", "layer_11"),
+    )
     with torch.no_grad():
         wanted, got = module(IMAGES), equalized(IMAGES)
         assert (got - wanted).abs().max() < 1e-5 * wanted.abs().max()
         assert torch.equal(traced(IMAGES), wanted)
-    made, depthwise = (equalized.get_parameter(f"{name}.weight").detach().abs() for name in ("layer_0", "layer_3"))
+    made, depthwise = (
+        equalized.get_parameter(f"{name}.weight").detach().abs() for name in ("layer_0", "layer_3")
+    )
     np.testing.assert_allclose(made.amax((1, 2, 3)), depthwise.amax((1, 2, 3)), rtol=0.01)
 
 
 def residual() -> nn.Module:
     layers = {name: nn.Linear(8, 8) for name in ("first", "second", "last")}
     added = Written(lambda net, x: net.last(torch.relu(x + net.second(x))), **layers)
-    return Written(lambda net, x: net.rest(torch.relu(net.first(x))), first=nn.Linear(8, 8), rest=added)
+    return Written(
+        lambda net, x: net.rest(torch.relu(net.first(x))), first=nn.Linear(8, 8), rest=added
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,20 +125,31 @@ def residual() -> nn.Module:
     [
         (residual(), (), ""),
         # Over the last dimension, which is no channel of the convolution.
-        (nn.Sequential(nn.Unflatten(1, (1, 8)), nn.Conv1d(1, 6, 3), nn.ReLU(), nn.Linear(6, 6)), (), ""),
+        (
+            nn.Sequential(nn.Unflatten(1, (1, 8)), nn.Conv1d(1, 6, 3), nn.ReLU(), nn.Linear(6, 6)),
+            (),
+            "",
+        ),
         # Pools over features mix what the linear layer makes.
         (nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.AvgPool1d(2), nn.Linear(3, 3)), (), ""),
         (nn.Sequential(nn.Linear(8, 6), nn.GELU(), nn.Linear(6, 3)), (), f"; {STOPS}"),
         (
             nn.Sequential(nn.Linear(8, 6), nn.GELU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3)),
-            (("layer_2", "layer_4"),), STOPS,
+            (("layer_2", "layer_4"),),
+            STOPS,
         ),
     ],
-)  # fmt: skip
-def test_where_equalization_stops(module: nn.Module, pairs: tuple[tuple[str, str], ...], note: str) -> None:
-    treated = treat(trace(module, (8,)), Scheme(Bits(8, 8)), torch.rand(9, 8), Treatment(equalization=True))
+)
+def test_where_equalization_stops(
+    module: nn.Module, pairs: tuple[tuple[str, str], ...], note: str
+) -> None:
+    treated = treat(
+        trace(module, (8,)), Scheme(Bits(8, 8)), torch.rand(9, 8), Treatment(equalization=True)
+    )
     assert treated.equalized == pairs
-    assert treated.notes == (f"equalization: {'' if pairs else 'no pair of layers to equalize'}{note}",)
+    assert treated.notes == (
+        f"equalization: {'' if pairs else 'no pair of layers to equalize'}{note}",
+    )
 
 
 @torch.no_grad()
@@ -132,7 +159,8 @@ def test_where_equalization_stops(module: nn.Module, pairs: tuple[tuple[str, str
 )
 def test_rounding_by_outputs_brings_outputs_nearer(rounding: Any, options: dict[str, Any]) -> None:
     torch.manual_seed(0)
-    # Inputs that go together, as those of real layers do: independent ones leave nothing to make up for.
+    # Inputs that go together, as those of real layers do: independent ones leave nothing to make up
+    # for.
     inputs = torch.relu(torch.randn(32, 1, 9, 9) + 0.5 * torch.randn(32, 8, 9, 9))
     module = nn.Sequential(nn.Conv2d(8, 12, 3, **options))
     layer = layers(place(trace(module, (8, 9, 9)), Scheme(Bits(3, 8))))["layer_0"]
@@ -177,7 +205,9 @@ def test_gptq_gives_the_integers_of_brevitas() -> None:
 
 @torch.no_grad()
 def test_gpfq_by_hand() -> None:
-    """One sample, one output: q_1 = Q(0.6) = 1, u = -0.4 x 1, q_2 = Q(0.6 - 0.4) = 0; nearest gives 1, 1."""
+    """One sample, one output: q_1 = Q(0.6) = 1, u = -0.4 x 1, q_2 = Q(0.6 - 0.4) = 0; nearest
+    gives 1, 1.
+    """
     module = nn.Sequential(nn.Linear(3, 1, bias=False))
     module[0].weight.copy_(torch.tensor([[0.6, 0.6, 3.0]]))
     layer = layers(place(trace(module, (3,)), Scheme(Bits(3, 8))))["layer_0"]
@@ -193,13 +223,18 @@ def test_rounding_that_changes_nothing_says_so(rounding: Any) -> None:
     with torch.no_grad():
         module[0].weight.copy_(torch.tensor([[127.0, 3.0], [-5.0, 127.0]]))
     treated = treat(
-        trace(module, (2,)), Scheme(Bits(8, 8)), torch.eye(2).repeat(4, 1), Treatment(weight_rounding=rounding)
+        trace(module, (2,)),
+        Scheme(Bits(8, 8)),
+        torch.eye(2).repeat(4, 1),
+        Treatment(weight_rounding=rounding),
     )
     assert treated.rerounded == {"layer_0": 0.0}
     assert treated.notes == (f"{rounding}: no integer came out other than rounded to nearest",)
 
 
-def mean_errors(quantized: fx.GraphModule, traced: fx.GraphModule, inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+def mean_errors(
+    quantized: fx.GraphModule, traced: fx.GraphModule, inputs: torch.Tensor
+) -> dict[str, torch.Tensor]:
     """Of each channel of each layer, its mean output less that of the float network."""
     found: dict[str, torch.Tensor] = {}
     traced = copy.deepcopy(traced)
@@ -222,7 +257,8 @@ def mean_errors(quantized: fx.GraphModule, traced: fx.GraphModule, inputs: torch
 def test_corrected_biases_take_up_the_mean_error() -> None:
     traced = traced_convolutions()
     plain, corrected = (
-        treat(traced, Scheme(Bits(3, 4)), IMAGES, Treatment(bias_correction=on)).network for on in (False, True)
+        treat(traced, Scheme(Bits(3, 4)), IMAGES, Treatment(bias_correction=on)).network
+        for on in (False, True)
     )
     before, after = mean_errors(plain, traced, IMAGES), mean_errors(corrected, traced, IMAGES)
     assert len(before) == 5
@@ -246,12 +282,17 @@ def test_treatments_keep_the_grid_through_training(
     treated = treat(traced, scheme, room.data.calibration.inputs, ALL).network
     trained = train(treated, room, 2)
     assert not any(each.training for each in trained.modules())
-    weights = [[each.quant_weight() for each in layers(quantized).values()] for quantized in (treated, trained)]
+    weights = [
+        [each.quant_weight() for each in layers(quantized).values()]
+        for quantized in (treated, trained)
+    ]
     for before, after in zip(*weights, strict=True):
         assert max(each.int().abs().max() for each in (before, after)) <= 3
         assert torch.equal(before.scale, after.scale)
         assert scales == "float" or torch.equal(after.scale.log2(), after.scale.log2().round())
-    assert any(not torch.equal(before.int(), after.int()) for before, after in zip(*weights, strict=True))
+    assert any(
+        not torch.equal(before.int(), after.int()) for before, after in zip(*weights, strict=True)
+    )
 
 
 @pytest.mark.slow
@@ -284,14 +325,18 @@ def test_training_is_reproducible_and_changes_nothing_it_was_given(
     network: MakeNetwork, bench: MakeBench, rate: float
 ) -> None:
     made, room = network("digits-mlp", "relu"), bench("digits-mlp")
-    quantized = quantize(made.module, made.input_shape, Scheme(Bits(3, 3)), room.data.calibration.inputs, ALL)
+    quantized = quantize(
+        made.module, made.input_shape, Scheme(Bits(3, 3)), room.data.calibration.inputs, ALL
+    )
     before = {name: each.clone() for name, each in quantized.named_parameters()}
     learnt = [each.requires_grad for each in quantized.parameters()]
     random, threads, found = torch.get_rng_state(), torch.get_num_threads(), []
     try:
         for count, seed in ((1, 0), (2, 0), (1, 1)):
             torch.set_num_threads(count)
-            found.append(dict(train(quantized, bench("digits-mlp", seed=seed), 1, rate).named_parameters()))
+            found.append(
+                dict(train(quantized, bench("digits-mlp", seed=seed), 1, rate).named_parameters())
+            )
     finally:
         torch.set_num_threads(threads)
     first, second, other = found
@@ -306,7 +351,9 @@ def test_training_is_reproducible_and_changes_nothing_it_was_given(
 
 def test_training_that_cannot_be(network: MakeNetwork, bench: MakeBench) -> None:
     made, room = network("digits-mlp", "relu"), bench("digits-mlp")
-    quantized = quantize(made.module, made.input_shape, Scheme(Bits(4, 4)), room.data.calibration.inputs)
+    quantized = quantize(
+        made.module, made.input_shape, Scheme(Bits(4, 4)), room.data.calibration.inputs
+    )
     with pytest.raises(ValueError, match="epochs must be at least 0, got -1"):
         train(quantized, room, -1)
 
@@ -330,7 +377,10 @@ def test_divergence_against_scipy() -> None:
 @pytest.mark.slow
 def test_tuning_chooses_by_calibration_inputs_alone(network: MakeNetwork, bench: MakeBench) -> None:
     made, room = network("digits-mlp", "gelu"), bench("digits-mlp")
-    traced, inputs = trace(fold_hardness(made.module), made.input_shape), room.data.calibration.inputs
+    traced, inputs = (
+        trace(fold_hardness(made.module), made.input_shape),
+        room.data.calibration.inputs,
+    )
     tuned = tune(traced, Scheme(Bits(2, 3)), inputs)
     assert [each.treatment for each in tuned.trials] == list(CANDIDATES)
     assert len(set(CANDIDATES)) == len(CANDIDATES)
@@ -338,9 +388,14 @@ def test_tuning_chooses_by_calibration_inputs_alone(network: MakeNetwork, bench:
     assert losses[tuned.treatment] == min(losses.values())
     (unequalized,) = (each for each in tuned.trials if each.loss is None)
     assert unequalized.treatment.equalization
-    assert unequalized.reason.startswith("equalization: no pair of layers to equalize; scales in front of ")
+    assert unequalized.reason.startswith(
+        "equalization: no pair of layers to equalize; scales in front of "
+    )
     whole = treat(traced, Scheme(Bits(2, 3)), inputs, tuned.treatment).network
-    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), tuned.treated.network.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(whole.parameters(), tuned.treated.network.parameters(), strict=True)
+    )
     first = tuned.trials[0]
     halves = treat(traced, Scheme(Bits(2, 3)), inputs[::2], CANDIDATES[0]).network
     with torch.no_grad():
@@ -353,7 +408,12 @@ def test_tuning_without_a_way() -> None:
     for inputs, candidates, error, text in (
         (torch.rand(4, 8), [], ValueError, "no candidate treatment"),
         (torch.rand(0, 8), CANDIDATES, ValueError, "calibration set is empty"),
-        (torch.zeros(4, 8), CANDIDATES, Unsupported, r"no treatment can be applied: quantize_input: .* no range"),
+        (
+            torch.zeros(4, 8),
+            CANDIDATES,
+            Unsupported,
+            r"no treatment can be applied: quantize_input: .* no range",
+        ),
     ):
         with pytest.raises(error, match=text):
             tune(traced, Scheme(Bits(8, 8)), inputs, candidates)

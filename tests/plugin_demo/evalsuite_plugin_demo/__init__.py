@@ -1,1 +1,3 @@
-"""What a third party brings to evalsuite: a stage and its section, a variant, an activation and a workload."""
+"""What a third party brings to evalsuite: a stage and its section, a variant, an activation and
+a workload.
+"""

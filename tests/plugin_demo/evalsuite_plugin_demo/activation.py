@@ -1,4 +1,6 @@
-"""A third party's activation: squareplus (arXiv 2112.11687), a smooth ReLU without an exponential."""
+"""A third party's activation: squareplus (arXiv 2112.11687), a smooth ReLU without an
+exponential.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from evalsuite import Activation, unit_hardness
 
 
 def squareplus(z: torch.Tensor) -> torch.Tensor:
-    """(z + sqrt(z^2 + 4)) / 2, written so that nothing cancels for negative z; where z^2 overflows, max(z, 0)."""
+    """(z + sqrt(z^2 + 4)) / 2, written so that nothing cancels for negative z; where z^2
+    overflows, max(z, 0).
+    """
     return (z + z.abs()) / 2 + 2 / (z.abs() + (z * z + 4).sqrt())
 
 

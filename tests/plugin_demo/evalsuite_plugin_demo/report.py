@@ -37,9 +37,13 @@ def part(run: Run) -> Part:
         (GridCell(workload), GridCell(variant), GridCell(f"{100 * mean:.1f} %", sort=repr(mean)))
         for (workload, variant), mean in means.items()
     ]
-    grid = Grid("input-noise", "Accuracy under noise", ("workload", "variant", "accuracy"), tuple(rows))
+    grid = Grid(
+        "input-noise", "Accuracy under noise", ("workload", "variant", "accuracy"), tuple(rows)
+    )
     best = max(means, key=lambda place: means[place])
-    finding = Finding("input noise", f"The highest accuracy is {best[1]}'s.", (f"It was measured on {best[0]}.",))
+    finding = Finding(
+        "input noise", f"The highest accuracy is {best[1]}'s.", (f"It was measured on {best[0]}.",)
+    )
     return Part([finding], [grid], drawings=[bars(means)])
 
 
@@ -50,8 +54,16 @@ def bars(means: dict[tuple[str, str], float]) -> Drawing:
         axes = figure.grid[0, 0]
         for i, ((_, variant), mean) in enumerate(means.items()):
             axes.barh(i, 100 * mean, color=known[variant].colour)
-        axes.set_yticks(range(len(means)), [f"{variant}, {workload}" for workload, variant in means])
-    return Drawing("input-noise", "Accuracy under noise", "Means over seeds, in %.", "Bars of accuracies.", figure.svg)
+        axes.set_yticks(
+            range(len(means)), [f"{variant}, {workload}" for workload, variant in means]
+        )
+    return Drawing(
+        "input-noise",
+        "Accuracy under noise",
+        "Means over seeds, in %.",
+        "Bars of accuracies.",
+        figure.svg,
+    )
 
 
 SECTION = Section(
@@ -60,9 +72,19 @@ SECTION = Section(
     stages=(STAGE,),
     part=part,
     endpoints=(
-        Endpoint("accuracy under noise", first_step(STAGE, (METRIC,)), "fraction", Direction.HIGHER, margin=0.01),
+        Endpoint(
+            "accuracy under noise",
+            first_step(STAGE, (METRIC,)),
+            "fraction",
+            Direction.HIGHER,
+            margin=0.01,
+        ),
     ),
-    # Points of the page's plane: the file is that which `export` writes, its quality is that under noise.
-    forms=(Form("under noise", STAGE, (METRIC,)), Form("under noise", "export", size="model_bytes")),
+    # Points of the page's plane: the file is that which `export` writes, its quality is that under
+    # noise.
+    forms=(
+        Form("under noise", STAGE, (METRIC,)),
+        Form("under noise", "export", size="model_bytes"),
+    ),
     terms={"input noise": "Gaussian noise that is added to the inputs of a network."},
 )

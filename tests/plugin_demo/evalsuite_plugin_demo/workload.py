@@ -1,4 +1,6 @@
-"""A third party's workload: Wisconsin's breast cancers, 569 tumours of 30 measurements, shipped with scikit-learn."""
+"""A third party's workload: Wisconsin's breast cancers, 569 tumours of 30 measurements, shipped
+with scikit-learn.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class BreastCancerMLP(Budget):
         return sha256(packaged_file("sklearn", "datasets/data/breast_cancer.csv"))
 
     def data(self) -> Data:
-        """Inputs of shape (30,), scaled by their ranges in the training part and clipped to [0, 1]."""
+        """Inputs of shape (30,), scaled by their ranges in the training part and clipped to [0,
+        1].
+        """
         from sklearn.datasets import load_breast_cancer
 
         inputs, targets = load_breast_cancer(return_X_y=True)
