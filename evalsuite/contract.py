@@ -90,6 +90,23 @@ class Reading:
     graph: str = ""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class SampleScores:
+    """What each test sample contributes to a metric: with one network of a variant, differences are
+    tested over samples.
+
+    Args:
+        values: gives the samples' scores, float64 (samples,), whose mean is the metric's value.
+        blocks: of each sample its block, int64 (samples,), where samples depend on one another, as
+            windows of one text do; None where they do not.
+
+    Example: docs/reference.md#scores-of-single-samples
+    """
+
+    values: Callable[[], torch.Tensor]
+    blocks: torch.Tensor | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Metric:
     """One measurement of one network.
@@ -111,6 +128,8 @@ class Metric:
         timing: a clock or memory reading: not reproducible, and left out of comparisons of runs.
         reason: why there is no value, or what to know about it.
         reading: of a clock reading, how far it can be trusted.
+        scores: of the single test samples, where the value is their mean; a run keeps them in a file
+            beside the rows. `score` gives them. They are left out where the value is another.
 
     Example: docs/reference.md#write-a-stage
     """
@@ -125,6 +144,7 @@ class Metric:
     timing: bool = False
     reason: str = ""
     reading: Reading | None = None
+    scores: SampleScores | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

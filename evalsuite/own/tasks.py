@@ -14,6 +14,7 @@ from evalsuite.contract import Direction, Metric, Task
 from evalsuite.own.models import Arguments
 from evalsuite.plugins import PluginError, did_you_mean, load
 from evalsuite.references import OwnError, blame, is_reference, resolve
+from evalsuite.tasks.samples import sample_tallies
 
 if TYPE_CHECKING:
     import torch
@@ -172,6 +173,25 @@ class _Amended:
     def tally(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         import torch
 
+        own = [values.sum() for values in self._values(outputs, targets)]
+        count = torch.tensor(float(len(outputs)), dtype=torch.float64)
+        return torch.cat([self.task.tally(outputs, targets), torch.stack([*own, count])])
+
+    def tallies(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The tally of each sample, float64 (samples, k)."""
+        import torch
+
+        inner = sample_tallies(self.task, outputs, targets)
+        if inner is None:
+            raise ValueError(f"{type(self.task).__name__} takes no tally of single samples")
+        own = self._values(outputs, targets)
+        count = torch.ones(len(outputs), dtype=torch.float64)
+        return torch.cat([inner, torch.stack([*own, count], 1)], 1)
+
+    def _values(self, outputs: torch.Tensor, targets: torch.Tensor) -> list[torch.Tensor]:
+        """What the user's metrics give, a value for each sample: float64 (samples,) each."""
+        import torch
+
         own = []
         for name, function in self._functions.items():
             try:
@@ -183,11 +203,8 @@ class _Amended:
                     f"{name} must give a value for each of {len(outputs)} samples, got shape"
                     f" {tuple(values.shape)}"
                 )
-            own.append(values.sum())
-        inner = self.task.tally(outputs, targets)
-        return torch.cat(
-            [inner, torch.stack([*own, torch.tensor(float(len(outputs)), dtype=torch.float64)])]
-        )
+            own.append(values)
+        return own
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:
         """The chosen ones in their order. Raises OwnError: the task has no metric of a chosen

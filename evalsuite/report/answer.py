@@ -8,7 +8,7 @@ same. README and the documents are generated from it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from typing import Any
@@ -17,6 +17,8 @@ from evalsuite.report.cells import TONES, MatrixCell, MatrixRow, Reading
 from evalsuite.report.conclusions import read_means
 from evalsuite.report.matrix import Matrix, pooled_cell
 from evalsuite.report.numerals import grouped
+from evalsuite.report.paired_samples import RightAndWrong
+from evalsuite.report.statistics import Estimate
 
 
 class Kind(str, Enum):
@@ -75,12 +77,13 @@ class Statement:
             "question": self.row.endpoint.question,
             "workload": self.workload,
             "study": self.study,
-            "difference": None
-            if estimate is None
-            else [estimate.mean, estimate.low, estimate.high],
+            "difference": interval_of(estimate),
             "unit": self.row.endpoint.unit,
             "margin": self.row.endpoint.margin,
             "n": 0 if estimate is None else estimate.n,
+            "replicates": self.cell.replicates,
+            "over_samples": interval_of(self.cell.over_samples),
+            "counts": None if estimate is None else counts_of(estimate),
             "p_adjusted": self.cell.p_adjusted,
             "reading": self.cell.reading.value,
             "notes": self.notes,
@@ -152,6 +155,17 @@ def kind_of(cell: MatrixCell, row: MatrixRow) -> Kind | None:
         turned = cell.reading is Reading.MIXED and not cell.resolved
         return Kind.BUYS if gain and not turned else Kind.COSTS
     return Kind.UNKNOWN
+
+
+def interval_of(estimate: Estimate | None) -> list[float | None] | None:
+    """A mean with the ends of its interval, as JSON has it."""
+    return None if estimate is None else [estimate.mean, estimate.low, estimate.high]
+
+
+def counts_of(estimate: Estimate) -> dict[str, int] | None:
+    """How many test samples which network has right; None of other scores than right and wrong."""
+    paired = estimate.samples
+    return asdict(paired) if isinstance(paired, RightAndWrong) else None
 
 
 def taken_by_deployment(matrix: Matrix) -> dict[tuple[str, str], tuple[float, float]]:

@@ -49,7 +49,8 @@ class MatrixCell:
             likewise.
         against: members of the family that are resolved the other way.
         losses: those that are resolved as a loss of the margin or more.
-        needed: how many seeds would resolve a difference of the margin.
+        needed: how many seeds, or test samples where these are the replicates, would resolve a
+            difference of the margin.
         label: what was measured.
         reason: why there is no conclusion.
         pooled: whether the cell is of all workloads.
@@ -69,6 +70,9 @@ class MatrixCell:
         cuts: the seeds' parts are cut at random from the same data.
         levels: the means of the variant and of the baseline, where the difference is one of them;
             else None.
+        over_samples: the difference of the same networks, where there are several of each variant,
+            with its interval over test samples; None where that is not known.
+        these_samples: what the cell concludes would not stand over other test samples like these.
     """
 
     reading: Reading
@@ -92,6 +96,8 @@ class MatrixCell:
     open_losses: tuple[str, ...] = ()
     cuts: bool = False
     levels: tuple[float, float] | None = None
+    over_samples: Estimate | None = None
+    these_samples: bool = False
 
     @property
     def p(self) -> float | None:
@@ -127,11 +133,20 @@ class MatrixCell:
         return f"{text}, {self.lacking}" if self.lacking else text
 
     @property
+    def replicates(self) -> str:
+        """What the interval is over, in words."""
+        if self.pooled:
+            return "workloads"
+        known = self.estimate
+        return "seeds" if known is None or known.samples is None else "test samples"
+
+    @property
     def lacking(self) -> str:
         """ "n = 3 of 5 seeds", or "2 of 5 workloads"; empty where none is missing."""
-        if self.estimate is None or self.estimate.n >= self.asked:
+        known = self.estimate
+        if known is None or known.samples is not None or known.n >= self.asked:
             return ""
-        counted = f"{self.estimate.n} of {self.asked}"
+        counted = f"{known.n} of {self.asked}"
         return f"{counted} workloads" if self.pooled else f"n = {counted} seeds"
 
     @property
@@ -144,7 +159,7 @@ class MatrixCell:
             # alone.
             adjusted = " after Holm's adjustment" if self.p is not None and self.p <= LEVEL else ""
             seeds = (
-                f" (a difference of the margin would take about {self.needed} seeds)"
+                f" (a difference of the margin would take about {self.needed:,} {self.replicates})"
                 if self.needed
                 else ""
             )
@@ -171,6 +186,7 @@ class MatrixCell:
             "less than the margin": self.small,
             "fragile": self.fragile,
             "on these data": self.cuts,
+            "on these test samples": self.these_samples,
             self.open_loss: bool(self.open_loss),
         }
         return [text for text, holds in limits.items() if holds]

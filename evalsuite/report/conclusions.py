@@ -12,7 +12,14 @@ from dataclasses import replace
 
 from evalsuite.report.cells import LEVEL, MatrixCell, MatrixRow, Reading
 from evalsuite.report.skewness import sign_flip_p, skewed, skewed_together
-from evalsuite.report.statistics import Estimate, holm, margin_p, mean_over_workloads, seeds_needed
+from evalsuite.report.statistics import (
+    Estimate,
+    holm,
+    margin_p,
+    mean_over_workloads,
+    samples_needed,
+    seeds_needed,
+)
 from evalsuite.report.tables import SAMPLED
 
 FEWEST = 0.8  # of the seeds that were asked for, or of the workloads: of fewer nothing is concluded
@@ -113,7 +120,11 @@ def _concluded(
     reading = cell.reading if cell.reading is Reading.DOUBTED else _reading(cell, row, doubt)
     needed = None
     if estimate is not None and not (cell.pooled or cell.bracketed or cell.clock or doubt):
-        needed = seeds_needed(estimate, endpoint.margin, level)
+        needed = (
+            seeds_needed(estimate, endpoint.margin, level)
+            if estimate.samples is None
+            else samples_needed(estimate, endpoint.margin)
+        )
     ends = (
         [abs(end) for end in (estimate.low, estimate.high) if end is not None]
         if estimate is not None
@@ -128,8 +139,15 @@ def _concluded(
         reason = cell.clock or skew or cell.reason
         reason = "" if needed is not None and reason == cell.reason else reason
     fragile = any(not _stands(reading, rival, row) for rival in cell.rivals)
+    others = cell.over_samples
     return replace(
-        cell, reading=reading, reason=reason, needed=needed, small=small, fragile=fragile
+        cell,
+        reading=reading,
+        reason=reason,
+        needed=needed,
+        small=small,
+        fragile=fragile,
+        these_samples=others is not None and not _stands(reading, others, row),
     )
 
 
@@ -143,7 +161,7 @@ def _reading(cell: MatrixCell, row: MatrixRow, doubt: str) -> Reading:
         return Reading.UNMEASURED
     if estimate.n < FEWEST * cell.asked or cell.clock or (doubt and _tested(cell)):
         return Reading.UNRESOLVED
-    if estimate.constant:
+    if estimate.constant or (estimate.n == 1 and row.endpoint.fact):
         return Reading.UNRESOLVED if row.endpoint.unit == SAMPLED else Reading.FACT
     if cell.resolved:
         reading = Reading.HELPS if row.way * estimate.mean > 0 else Reading.COSTS
@@ -165,7 +183,7 @@ def _loss_and_gain(estimate: Estimate, row: MatrixRow) -> tuple[float, float]:
 
 
 def _stands(reading: Reading, rival: Estimate, row: MatrixRow) -> bool:
-    """Whether the interval without one seed says the same, at its own level."""
+    """Whether another interval says the same at its own level, as that without one seed."""
     loss, gain = _loss_and_gain(rival, row)
     if reading is Reading.HELPS:
         return loss < 0

@@ -19,6 +19,7 @@ from evalsuite.report.clocks import clock_doubts
 from evalsuite.report.conclusions import pooled_rivals, read_screens
 from evalsuite.report.grids import estimate_columns
 from evalsuite.report.numerals import listed
+from evalsuite.report.paired_samples import over_samples
 from evalsuite.report.section import Contrast, Endpoint, Evidence, Screen
 from evalsuite.report.statistics import (
     Estimate,
@@ -168,8 +169,16 @@ def decision_matrices(run: Run) -> list[Matrix]:
         evidence = {workload: endpoint.measure(run, workload, variant) for workload in workloads}
         if any(evidence.values()):
             clocks = _clocks(run, endpoint, variant)
+            samples = {
+                workload: estimate
+                for workload, found in evidence.items()
+                if found is not None
+                and (estimate := over_samples(run, workload, variant, found.primary)) is not None
+            }
             made[variant].append(
-                matrix_row(name, endpoint, evidence, seeds, run.doubts, clocks, run.cuts)
+                matrix_row(
+                    name, endpoint, evidence, seeds, run.doubts, clocks, run.cuts, samples=samples
+                )
             )
     return [
         Matrix(variant, run.baseline, workloads, rows)
@@ -192,6 +201,8 @@ def matrix_row(
     doubted: Collection[str] = (),
     clocks: Mapping[str, str] | None = None,
     cuts: Collection[str] = (),
+    *,
+    samples: Mapping[str, Estimate] | None = None,
 ) -> MatrixRow:
     """A row with its differences and p values, not yet read.
 
@@ -203,12 +214,13 @@ def matrix_row(
         doubted: workloads with a baseline from which nothing is concluded.
         clocks: workload -> why its clock is not believed.
         cuts: workloads of which each seed has another part of the same data.
+        samples: workload -> the difference with its interval over test samples.
     """
     cells = {
         name: MatrixCell(Reading.DOUBTED, reason="the baseline is in doubt")
         if name in doubted
         else replace(
-            _cell(endpoint, evidence, (seeds or {}).get(name, 0)),
+            _cell(endpoint, evidence, (seeds or {}).get(name, 0), (samples or {}).get(name)),
             clock=(clocks or {}).get(name, ""),
             cuts=name in cuts,
         )
@@ -223,6 +235,9 @@ def pooled_cell(
 ) -> MatrixCell:
     """The mean over the workloads of a row, not yet read, or why there is none."""
     counted = [cell for cell in cells.values() if cell.ends is not None and cell.ends[0].n > 1]
+    # Seeds and samples are chance of two kinds, which have no mean: where there are seeds, theirs.
+    seeded = [cell for cell in counted if cell.ends is not None and cell.ends[0].samples is None]
+    counted = seeded or counted
     effects = [cell.ends for cell in counted if cell.ends is not None]
     least, most = (mean_over_workloads([ends[i] for ends in effects]) for i in range(2))
     if least is None or most is None:
@@ -253,7 +268,9 @@ def pooled_cell(
     )
 
 
-def _cell(endpoint: Endpoint, evidence: Evidence | None, seeds: int) -> MatrixCell:
+def _cell(
+    endpoint: Endpoint, evidence: Evidence | None, seeds: int, samples: Estimate | None = None
+) -> MatrixCell:
     if evidence is None:
         return MatrixCell(Reading.UNMEASURED, reason="not asked")
     primary = evidence.primary
@@ -261,6 +278,9 @@ def _cell(endpoint: Endpoint, evidence: Evidence | None, seeds: int) -> MatrixCe
     if ends is None:
         reason = primary.reason or "no seed in common with the baseline"
         return MatrixCell(Reading.UNMEASURED, label=primary.label, reason=reason)
+    alone = seeds == 1 and samples is not None
+    if alone and samples is not None:
+        ends = samples, samples
     way = 1 if endpoint.direction is Direction.HIGHER else -1
     members = [(each.label, between(*both)) for each in evidence.family if (both := _ends(each))]
     adjusted = zip(members, holm(each.p for _, each in members), strict=True)  # Within the family.
@@ -280,12 +300,15 @@ def _cell(endpoint: Endpoint, evidence: Evidence | None, seeds: int) -> MatrixCe
         levels=_levels(primary),
         values=() if ends[0] != ends[1] else tuple(_gaps(*primary.ends[0]).values()),
         rivals=tuple(between(*both) for both in rivals if both is not None),
+        over_samples=None if alone else samples,
     )
 
 
 def _why(endpoint: Endpoint, estimate: Estimate) -> str:
     if estimate.n == 1:
         return "one seed"
+    if estimate.samples is not None:
+        return "too few test samples"
     return (
         "the same in every seed"
         if estimate.constant and endpoint.unit == SAMPLED
@@ -393,7 +416,10 @@ def matrix_frame(matrices: Sequence[Matrix]) -> pd.DataFrame:
                 "fragile": cell.fragile,
                 "against": "; ".join(cell.against),
                 "losses": "; ".join(cell.losses),
-                "seeds_needed": cell.needed,
+                "replicates": cell.replicates,
+                "seeds_needed": None if cell.replicates == "test samples" else cell.needed,
+                "samples_needed": cell.needed if cell.replicates == "test samples" else None,
+                **estimate_columns("over_samples", cell.over_samples),
                 "reason": cell.reason,
             }
             for matrix in matrices

@@ -125,12 +125,25 @@ def facts_of(run: Run) -> str:
     subject = run.compared_variants[0] if run.compared_variants else ""
     others = len(run.compared_variants) - 1
     more = f" and {others} more" if others > 0 else ""
-    compared = (
-        f"{run.names[subject]}{more} against {run.names[run.baseline]}, paired by seed · "
-        if subject
-        else ""
-    )
+    subjects = f"{run.names[subject]}{more} against {run.names[run.baseline]}" if subject else ""
+    compared = f"{subjects}, {paired_by(run)} · " if subject else ""
     return f"{compared}{shown} · {run.seeds_text}"
+
+
+def paired_by(run: Run) -> str:
+    """What is paired: seeds, or the test samples of one network of each variant."""
+    over = {
+        cell.replicates
+        for matrix in run.matrices
+        for row in matrix.rows
+        for cell in row.cells.values()
+        if cell.estimate is not None and cell.estimate.n > 1
+    }
+    if over == {"test samples"}:
+        return (
+            "one network of each, paired by test sample: of these networks, on samples like these"
+        )
+    return "paired by seed"
 
 
 def terminal_lines(run: Run) -> list[str]:
@@ -145,9 +158,9 @@ def terminal_lines(run: Run) -> list[str]:
 
 
 def _subject(run: Run, variant: str) -> str:
-    return (
-        f"({run.names[variant]} against {run.names[run.baseline]}, {run.seeds_text.split(' (')[0]})"
-    )
+    over = paired_by(run)
+    over = run.seeds_text.split(" (")[0] if over == "paired by seed" else over
+    return f"({run.names[variant]} against {run.names[run.baseline]}, {over})"
 
 
 def ranking_of(run: Run) -> Ranking | None:

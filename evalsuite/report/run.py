@@ -14,6 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from evalsuite.references import OwnError
 from evalsuite.report.clocks import clock_doubts, without_contradictions
 from evalsuite.report.matrix import Matrix, as_decided, decision_matrices, tones_of
 from evalsuite.report.measured import TRAIN, Measured
@@ -21,7 +22,8 @@ from evalsuite.report.numerals import grouped
 from evalsuite.report.record import NOT_RECORDED, Record, baseline_of, in_order, read_record
 from evalsuite.report.section import Headline, Part, Screen, Section, sections
 from evalsuite.report.tables import ABSENT, TextLine, comparison, failures, text_lines
-from evalsuite.results import Status, read_results
+from evalsuite.results import DamagedResults, Status, read_results
+from evalsuite.scores_file import KeptScores, read_scores
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -216,6 +218,27 @@ class Run:
     def measured(self) -> Measured:
         """The rows of whole networks, by workload, variant, step, metric and setting."""
         return Measured(self.frame, self.record.after)
+
+    def sample_scores(
+        self, workload: str, variant: str, seed: int, place: tuple[str, str, str]
+    ) -> KeptScores | None:
+        """The scores of the single test samples of one network in the metric at a place (step,
+        metric, setting); None where the run has kept none.
+
+        Raises:
+            DamagedResults: the file that has them cannot be read.
+        """
+        step, metric, setting = place
+        if self.folder is None:
+            return None
+        file = self.folder / "artefacts" / workload / variant / str(seed) / step
+        if file not in self._made:
+            try:
+                self._made[file] = read_scores(file)
+            except OwnError as error:
+                raise DamagedResults(f"{error}; run the recipe again") from error
+        scores: Mapping[tuple[str, str], KeptScores] = self._made[file]
+        return scores.get((metric, setting))
 
     @property
     def others(self) -> list[str]:

@@ -131,7 +131,9 @@ class Contrast:
     themselves: what is smaller than its rounding is none. Where questions were left open, `own` and
     `other` are the lower ends of what the values may be, and `own_upper` and `other_upper` the
     upper ones; else these are empty. `place` is the step, metric and setting of what is a line of
-    the comparison too: its verdict there is the decision matrix's.
+    the comparison too: its verdict there is the decision matrix's. `sampled` are the steps, metrics
+    and settings whose mean the arms are, where the scores of single test samples may be found;
+    `place` for want of them.
 
     Example: docs/reference.md#a-section-of-the-report
     """
@@ -144,6 +146,12 @@ class Contrast:
     own_upper: Values = field(default_factory=dict)
     other_upper: Values = field(default_factory=dict)
     place: tuple[str, str, str] | None = None
+    sampled: tuple[tuple[str, str, str], ...] = ()
+
+    @property
+    def places(self) -> tuple[tuple[str, str, str], ...]:
+        """Where the scores of single samples may be found, whose mean the arms are."""
+        return self.sampled or ((self.place,) if self.place is not None else ())
 
     @property
     def ends(self) -> tuple[tuple[Values, Values], ...]:
@@ -198,6 +206,7 @@ class Endpoint:
         of: the question that asks the same of the networks before their deployment: the difference
             between the two is what deployment takes.
         phrase: the question as it stands in a sentence, where that is another.
+        fact: whether a network has one value, in which there is no chance, as of its size.
 
     Example: docs/plugins.md#4-a-section-of-the-report
     """
@@ -212,6 +221,7 @@ class Endpoint:
     clock: tuple[str, ...] = ()
     of: str = ""
     phrase: str = ""
+    fact: bool = False
 
     @property
     def words(self) -> str:
@@ -428,4 +438,6 @@ def mean_test(tests: Sequence[Contrast]) -> Contrast:
     own, other = (mean_by_seed([getattr(each, arm) for each in whole]) for arm in ("own", "other"))
     if not own.keys() & other.keys():
         return Contrast(label, reason="no seed has all of it")
-    return Contrast(label, own, other)
+    sampled = tuple(place for each in whole for place in each.places)
+    known = all(each.places and each.magnitude is None for each in whole)
+    return Contrast(label, own, other, sampled=sampled if known else ())

@@ -159,7 +159,8 @@ def _fact(lead: Statement, also: str) -> Item:
     assert estimate is not None
     phrase = _capital(lead.row.endpoint.words)
     if not estimate.mean:
-        after = f"in all {estimate.n} seeds on {lead.where}{also}"
+        every = f"in all {estimate.n} seeds " if estimate.n > 1 else ""
+        after = f"{every}on {lead.where}{also}"
         return Item(lead.row.endpoint.question, f"{phrase} is", "the same", "", after, lead)
     number, _ = _apart(lead)
     if levels is not None:
@@ -200,7 +201,8 @@ def _open(statement: Statement) -> str:
     if statement.cell.reason:
         return f"from which nothing is concluded: {_reason(statement)}"
     if statement.cell.needed:
-        return f"{_chance(statement)}; about {statement.cell.needed} seeds would tell"
+        needed = f"{statement.cell.needed:,} {statement.cell.replicates}"
+        return f"{_chance(statement)}; about {needed} would tell"
     return _chance(statement)
 
 

@@ -1,7 +1,8 @@
 """Means and paired differences over seeds, with t intervals; Holm's adjustment; effects of several
 workloads together.
 
-Seeds are the only replicates: a value here is one number of one trained network.
+Seeds are the replicates here: a value is one number of one trained network. Of one network of each
+variant, the test samples are, see `paired_samples`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import accumulate
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from evalsuite.report.paired_samples import Paired
 
 SIGNIFICANT = 0.05
 """The p value up to which a difference counts as significant. Example:
@@ -30,7 +35,8 @@ class Estimate:
     where two or more seeds gave the same number; the interval then has no width, which is the
     sample's doing and no proof that other seeds would agree. `p` is of the two-sided t test of mean
     0, and None where `low` is or `constant` is true. `degrees` of freedom are the interval's, n - 1
-    where they are None.
+    where they are None. Where `samples` are given, the estimate is of one network of each variant:
+    `n` counts test samples, and interval and tests are theirs.
 
     Example: docs/reference.md#means-and-tests
     """
@@ -42,6 +48,7 @@ class Estimate:
     constant: bool = False
     p: float | None = None
     degrees: float | None = field(default=None, compare=False)
+    samples: Paired | None = field(default=None, compare=False)
 
     @property
     def half_width(self) -> float | None:
@@ -251,12 +258,27 @@ def margin_p(estimate: Estimate, margin: float, way: int) -> float | None:
         margin: > 0.
         way: 1 where more is better, -1 where less is.
     """
+    if estimate.samples is not None:
+        worse = estimate.samples
+        return min(1.0, 2 * (worse.above(-margin) if way > 0 else worse.below(margin)))
     error = standard_error(estimate)
     if not error:
         return None
     statistic = (way * estimate.mean + margin) / error
     p = two_sided_p(statistic, _degrees(estimate))
     return p if statistic > 0 else 1.0
+
+
+def samples_needed(estimate: Estimate, margin: float) -> int | None:
+    """About how many test samples would tell a difference of the margin in four of five such parts;
+    None where they are there, or none were compared.
+    """
+    if estimate.samples is None:
+        return None
+    powered = t_quantile(0.975, math.inf) + t_quantile(0.8, math.inf)
+    needed = estimate.n * (powered * estimate.samples.error / margin) ** 2
+    rounded = int(float(f"{needed:.1e}"))
+    return rounded if rounded > estimate.n else None
 
 
 def seeds_needed(estimate: Estimate, margin: float, level: float = 0.05) -> int | None:
@@ -271,7 +293,7 @@ def seeds_needed(estimate: Estimate, margin: float, level: float = 0.05) -> int 
         margin: the difference to resolve.
         level: of the two-sided test.
     """
-    if estimate.n < 2 or estimate.constant:
+    if estimate.n < 2 or estimate.constant or estimate.samples is not None:
         return None
     deviation = standard_error(estimate) * math.sqrt(estimate.n)
 

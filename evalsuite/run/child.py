@@ -256,6 +256,7 @@ def _measure(assignment: Assignment, labels: dict[str, Any], turn: Callable[[], 
     from evalsuite.exporting import remember_exported
     from evalsuite.networks import load_network
     from evalsuite.run.making import data_of, make_bench
+    from evalsuite.scores_file import ARTEFACT, write_scores
 
     job = assignment.job
     if job.step is None or assignment.network is None:
@@ -281,9 +282,10 @@ def _measure(assignment: Assignment, labels: dict[str, Any], turn: Callable[[], 
     if not outcome.metrics:
         raise TypeError(f"{who} returned an Outcome without a metric")
     rows = _rows(outcome.metrics, labels)
-    return Found(
-        Status.OK, rows, network=digest, handover=handover, artefacts=_artefacts(outcome, folder)
-    )
+    artefacts = _artefacts(outcome, folder)
+    if (path := write_scores(outcome.metrics, folder)) is not None:
+        artefacts[ARTEFACT] = path.name
+    return Found(Status.OK, rows, network=digest, handover=handover, artefacts=artefacts)
 
 
 def check_takes(stage: Stage, network: Network, data: Data, name: str, after: str = "") -> None:

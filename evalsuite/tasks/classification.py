@@ -45,23 +45,27 @@ class Classification:
         """The class of the greatest logit, int64 of the shape of the targets."""
         return outputs.argmax(-1)
 
-    def tally(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Of the targets that count, float64 (3,): how many there are, how many are right, and
-        their summed loss.
-        """
+    def tallies(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The tally of each sample, float64 (samples, 3)."""
         import torch
         from torch.nn import functional
 
         counted = targets != IGNORED
-        logits, wanted = outputs[counted].double(), targets[counted]
-        loss = (
-            functional.cross_entropy(logits, wanted, reduction="sum")
-            if len(wanted)
-            else logits.sum()
+        losses = functional.cross_entropy(
+            outputs.flatten(0, -2).double(),
+            targets.flatten(),
+            ignore_index=IGNORED,
+            reduction="none",
         )
-        return torch.stack(
-            [counted.sum().double(), (logits.argmax(-1) == wanted).sum().double(), loss]
-        )
+        right = (outputs.argmax(-1) == targets) & counted
+        sums = [each.reshape(len(targets), -1).double().sum(1) for each in (counted, right, losses)]
+        return torch.stack(sums, 1)
+
+    def tally(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Of the targets that count, float64 (3,): how many there are, how many are right, and
+        their summed loss.
+        """
+        return self.tallies(outputs, targets).sum(0)
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:
         """Of a tally (3,): the accuracy, a fraction, and the mean cross-entropy `nll`, in nats."""

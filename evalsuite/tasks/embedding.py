@@ -45,13 +45,17 @@ class Embedding:
         """Sums, float64 (4,): the samples, their cosines, those with a cosine under 0.95, and
         squared distances.
         """
+        return self.tallies(outputs, targets).sum(0)
+
+    def tallies(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The tally of each sample, float64 (samples, 4)."""
         import torch
         from torch.nn import functional
 
         found, wanted = outputs.double(), targets.double()
         cosine = functional.cosine_similarity(found, wanted, dim=-1)
-        sums = [cosine.sum(), (cosine < 0.95).sum().double(), (found - wanted).square().sum()]
-        return torch.stack([torch.tensor(float(len(cosine)), dtype=torch.float64), *sums])
+        distance = (found - wanted).square().sum(-1)
+        return torch.stack([torch.ones_like(cosine), cosine, (cosine < 0.95).double(), distance], 1)
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:
         """Of a tally (4,): the mean cosine, the share of samples under 0.95, and the mean

@@ -27,6 +27,7 @@ class LanguageModel(Classification):
     """
 
     asks: ClassVar[str] = "margin"  # of the next token behind the last position
+    consecutive: ClassVar[bool] = True  # samples are windows of one text
     per: str = "token"
     tokens_per_byte: float = 1.0
 

@@ -57,13 +57,16 @@ class MultiLabel:
         """Sums, float64 (7,): labels, true and false positives, false negatives, samples, those
         all right, loss.
         """
+        return self.tallies(outputs, targets).sum(0)
+
+    def tallies(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The tally of each sample, float64 (samples, 7)."""
         import torch
         from torch.nn import functional
 
         counted, wanted, found = targets != IGNORED, targets == 1, outputs > 0
-        logits = outputs[counted].double()
-        loss = functional.binary_cross_entropy_with_logits(
-            logits, targets[counted].double(), reduction="sum"
+        losses = functional.binary_cross_entropy_with_logits(
+            outputs.double(), wanted.double(), reduction="none"
         )
         right = ((wanted == found) | ~counted).all(-1) & counted.any(-1)
         sums = [
@@ -71,10 +74,11 @@ class MultiLabel:
             wanted & found & counted,
             ~wanted & found & counted,
             wanted & ~found & counted,
-            counted.any(-1),
-            right,
+            counted.any(-1, keepdim=True),
+            right[:, None],
+            losses.where(counted, 0.0),
         ]
-        return torch.stack([*(each.sum().double() for each in sums), loss])
+        return torch.stack([each.double().sum(-1) for each in sums], 1)
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:
         """Of a tally (7,): micro-averaged F1, accuracy over labels, the share of samples all

@@ -59,13 +59,17 @@ class Regression:
         """Of each value: how many; sums of squared and absolute errors, of targets, of their
         squares: (5 * values,).
         """
+        return self.tallies(outputs, targets).sum(0)
+
+    def tallies(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The tally of each sample, float64 (samples, 5 * values)."""
         import torch
 
         counted = ~targets.isnan().reshape(len(targets), -1)
         wanted = targets.reshape(counted.shape).double().where(counted, 0.0)
         error = (outputs.reshape(counted.shape).double() - wanted).where(counted, 0.0)
         sums = [counted.double(), error.square(), error.abs(), wanted, wanted.square()]
-        return torch.cat([each.sum(0) for each in sums])
+        return torch.cat(sums, 1)
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:
         """Of a tally (5 x values,): RMSE, mean absolute error, and the mean over values of R

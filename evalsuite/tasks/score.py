@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from evalsuite.contract import IGNORED, Direction, Metric, Setting, Split
+from evalsuite.tasks.samples import sample_tallies, scores_of
 
 if TYPE_CHECKING:
     import torch
@@ -76,7 +77,9 @@ def worsening(before: Metric, after: Metric, *, reason: str = "") -> Metric:
         value = before.value - after.value if falls else after.value - before.value
     name = f"{after.name}_{'drop' if falls else 'increase'}"
     said = before.reason or after.reason or reason
-    return replace(after, name=name, value=value, direction=Direction.LOWER, reason=said)
+    return replace(
+        after, name=name, value=value, direction=Direction.LOWER, reason=said, scores=None
+    )
 
 
 def score(
@@ -116,13 +119,20 @@ def scores(
     import torch
 
     totals: list[torch.Tensor] = []
+    tallies: list[list[torch.Tensor | None]] = [[] for _ in runs]
     kept: list[list[torch.Tensor]] = [[] for _ in runs]
     with torch.no_grad():
         for inputs, targets in split.batches(_batch(len(runs), split, batch)):
             made = [run(inputs).cpu() for run in runs]
             if seen is not None:
                 seen(made)
-            sums = [split.task.tally(outputs, targets) for outputs in made]
+            single = [sample_tallies(split.task, outputs, targets) for outputs in made]
+            sums = [
+                split.task.tally(outputs, targets) if own is None else own.sum(0)
+                for outputs, own in zip(made, single, strict=True)
+            ]
+            for own, own_tallies in zip(single, tallies, strict=True):
+                own_tallies.append(own)
             totals = (
                 [total + each for total, each in zip(totals, sums, strict=True)] if totals else sums
             )
@@ -130,9 +140,27 @@ def scores(
                 if decisions and not (decided := split.task.decisions(outputs)).is_floating_point():
                     known.append(decided)
     return [
-        Score(tuple(split.task.metrics(total)), torch.cat(known) if known else None)
-        for total, known in zip(totals, kept, strict=True)
+        Score(_metrics(total, single, split), torch.cat(known) if known else None)
+        for total, single, known in zip(totals, tallies, kept, strict=True)
     ]
+
+
+def _metrics(
+    total: torch.Tensor, single: Sequence[torch.Tensor | None], split: Split
+) -> tuple[Metric, ...]:
+    """The task's metrics of a sum of tallies, with the scores of the samples where these have
+    tallies of their own.
+    """
+    import torch
+
+    metrics, known = split.task.metrics(total), [each for each in single if each is not None]
+    if len(known) < len(single):
+        return tuple(metrics)
+    whole = torch.cat(known)
+    return tuple(
+        replace(metric, scores=scores_of(whole, split, place))
+        for place, metric in enumerate(metrics)
+    )
 
 
 def mean_loss(run: Callable[[Inputs], torch.Tensor], split: Split, *, batch: int = BATCH) -> float:

@@ -113,11 +113,15 @@ def _at_equal(axis: Axis, quality: str = ACCURACY) -> Measure:
                 or f"{table.baseline}:"
                 f" {table.paired(alike[0].step, table.baseline, quality).reason}"
             )
-            return Evidence(
-                Contrast(
-                    f"{share} removed", cell.values, cell.other, "" if cell.difference else reason
-                )
+            place = alike[0].step, quality, ""
+            contrast = Contrast(
+                f"{share} removed",
+                cell.values,
+                cell.other,
+                "" if cell.difference else reason,
+                sampled=(place,),
             )
+            return Evidence(contrast)
         return Evidence(
             primary,
             [Contrast(share, each.values, each.other) for share, each in cells if each.difference],

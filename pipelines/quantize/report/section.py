@@ -130,7 +130,11 @@ def _of_width(
             if not metric:
                 tests.append(
                     Contrast(
-                        each.label, cell.values, cell.other, other if cell.mean else cell.reason
+                        each.label,
+                        cell.values,
+                        cell.other,
+                        other if cell.mean else cell.reason,
+                        sampled=((each.step, cell.metric, ""),),
                     )
                 )
             else:
@@ -408,6 +412,7 @@ SECTION = Section(
             0.01,
             greatest=1.0,
             phrase="share of 8-bit multiplications (ONNX Runtime)",
+            fact=True,
         ),
         Endpoint(
             TIMES,
