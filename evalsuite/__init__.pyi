@@ -19,7 +19,8 @@ from .certificate import (
 )
 from .contract import (
     IGNORED as IGNORED, Bench as Bench, Data as Data, Direction as Direction, FineTune as FineTune, Metric as Metric,
-    Network as Network, Outcome as Outcome, Property as Property, Reading as Reading, Split as Split,
+    Network as Network, Outcome as Outcome, Property as Property, Reading as Reading,
+    SampleScores as SampleScores, Split as Split,
     Stage as Stage, Task as Task, Timed as Timed, Unsupported as Unsupported, Verdict as Verdict,
 )
 from .counterexamples import write_counterexamples as write_counterexamples

@@ -100,7 +100,7 @@ class SampleScores:
         blocks: of each sample its block, int64 (samples,), where samples depend on one another, as
             windows of one text do; None where they do not.
 
-    Example: docs/reference.md#scores-of-single-samples
+    Example: docs/reference.md#batches-tasks-and-scores
     """
 
     values: Callable[[], torch.Tensor]
@@ -128,8 +128,8 @@ class Metric:
         timing: a clock or memory reading: not reproducible, and left out of comparisons of runs.
         reason: why there is no value, or what to know about it.
         reading: of a clock reading, how far it can be trusted.
-        scores: of the single test samples, where the value is their mean; a run keeps them in a file
-            beside the rows. `score` gives them. They are left out where the value is another.
+        scores: of the single test samples, where the value is their mean; a run keeps them in a
+            file beside the rows. `score` gives them. They are left out where the value is another.
 
     Example: docs/reference.md#write-a-stage
     """

@@ -165,8 +165,8 @@ class Differences:
     def _skew(self) -> float:
         """The skewness over 3 roots of the number of blocks: how far the transformation bends.
 
-        It is shrunk by twice what chance makes of it: an estimate from few values, or from values with
-        long tails, would add more noise than it takes away.
+        It is shrunk by twice what chance makes of it: an estimate from few values, or from values
+        with long tails, would add more noise than it takes away.
         """
         deviation = float(self.values.std())
         if not deviation:

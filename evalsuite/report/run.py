@@ -417,6 +417,8 @@ class Run:
         data too.
         """
         by_seed = self.cuts
+        if len(self.seeds) == 1:
+            return "There is one network of each variant: the answer is paired by test sample."
         if not by_seed:
             return "Seeds are the only replicates; the test samples are the same for all of them."
         alone = [name for name in self.measured.workloads if name not in by_seed]
