@@ -63,7 +63,7 @@ _SPELLINGS = {
     ),
     "numbers with a sign of comparison": rf"(?:[<>≤≥~≈±]|<=|>=)\s*{_SIGNED}",
     "numbers behind an apostrophe": rf"'{_SIGNED}",
-    "fractions": r"[-+]?\d+\s*/\s*\d+",
+    "fractions": r"[-+]?\d+\s*[/⁄]\s*\d+|[-+]?\d*\s*[¼½¾⅐-⅞]",
     "dates that are not written YYYY-MM-DD": (
         rf"\d{{1,4}}([./-])\d{{1,2}}\1\d{{1,4}}(?:[ T].*)?|\d{{1,2}}[ .-]*{_MONTH}[ .,-]*\d{{2,4}}"
         rf"|{_MONTH}[ .-]*\d{{1,2}},?\s+\d{{4}}"

@@ -4,8 +4,12 @@ for beside it alone.
 
 from __future__ import annotations
 
+import ast
+import json
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import onnx
 from onnx import external_data_helper
@@ -86,6 +90,23 @@ def weight_files(model: onnx.ModelProto, path: Path) -> list[Path]:
         names = ", ".join(map(repr, absent))
         raise OwnError(f"{path}: its weights are in {names}, which is not beside it: copy it there")
     return [folder / location for location in locations]
+
+
+_NAMES = ("id2label", "names", "classes", "class_names", "labels")
+
+
+def stored_names(path: Path) -> dict[Any, Any] | list[Any]:
+    """The names of classes in a file's metadata: JSON, or Python's words for a list or a
+    dictionary, under a usual key; empty where there are none. Errors as for `load_model`.
+    """
+    texts = {each.key: each.value for each in parsed(path).metadata_props}
+    for key in _NAMES:
+        for read in (json.loads, ast.literal_eval):
+            with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+                names = read(texts.get(key, ""))
+                if isinstance(names, (dict, list)) and names:
+                    return names
+    return []
 
 
 def refuse_outside(model: onnx.ModelProto | bytes, what: str) -> None:

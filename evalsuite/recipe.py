@@ -19,8 +19,9 @@ from typing import Any, NoReturn, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from evalsuite.contract import Stage
-from evalsuite.document import DocumentError, plain, position, read_text, read_tree
+from evalsuite.document import DocumentError, plain, position, read_text, read_tree, written
 from evalsuite.plugins import Plugin, PluginError, did_you_mean, load
+from evalsuite.recipe_files import rooted
 from evalsuite.references import OwnError, declared, is_reference
 from evalsuite.terminal import printable
 from evalsuite.variants import load_variant, options_for, standing, variant_names
@@ -239,8 +240,10 @@ class _Document(BaseModel):
 def read_recipe(path: Path) -> Recipe:
     """Read and validate a recipe file; its plugins are imported, its data is not touched.
 
+    A relative path in it is one in the recipe's folder, or else in the present one.
+
     Raises:
-        RecipeError: with every problem found.
+        RecipeError: with every problem found, such as a path that is in both folders.
     """
     try:
         text = read_text(path)
@@ -248,13 +251,19 @@ def read_recipe(path: Path) -> Recipe:
         raise RecipeError(
             str(path), [Problem(error.line, 1, "", f"cannot read the recipe: {error}")]
         ) from error
-    return parse_recipe(text, str(path))
+    return parse_recipe(text, str(path), path.parent)
 
 
-def parse_recipe(text: str, file: str = "<recipe>") -> Recipe:
-    """The recipe of a YAML text, checked as `read_recipe` checks a file; `file` is named in
-    messages. Raises RecipeError where the text is no recipe; the error tells every problem with its
-    line.
+def parse_recipe(text: str, file: str = "<recipe>", folder: Path | None = None) -> Recipe:
+    """The recipe of a YAML text, checked as `read_recipe` checks a file.
+
+    Args:
+        text: the YAML.
+        file: named in messages.
+        folder: where relative paths may lie beside the present folder.
+
+    Raises:
+        RecipeError: the text is no recipe; the error tells every problem with its line.
     """
     try:
         tree = read_tree(text)
@@ -272,7 +281,11 @@ def parse_recipe(text: str, file: str = "<recipe>") -> Recipe:
             file,
             [Problem(1, 1, "", f"a recipe is a mapping with workloads and steps; this is {found}")],
         )
-    return _Reader(tree, text, file).recipe()
+    changed, both = (False, []) if folder is None else rooted(tree, folder)
+    reader = _Reader(tree, written(tree) if changed else text, file)
+    for place, said in both:
+        reader.note(place, said)
+    return reader.recipe()
 
 
 _NEEDED = {"workload": ("fingerprint", "data", "build"), "variant": ("base", "executes", "make")}
@@ -354,9 +367,7 @@ class _Reader:
         if document.baseline not in names and None not in variants:
             place: Place = ("baseline",) if "baseline" in self._tree else ("variants",)
             cure = f"; add it, or choose another with `baseline:` ({', '.join(names)})"
-            self._problem(
-                place, f"the baseline {document.baseline!r} is not among the variants{cure}"
-            )
+            self.note(place, f"the baseline {document.baseline!r} is not among the variants{cure}")
         recipe = Recipe(
             document.name,
             document.baseline,
@@ -392,7 +403,7 @@ class _Reader:
                 found.append(None)
         for index in _again([each.name if each else None for each in found]):
             if each := found[index]:
-                self._problem(
+                self.note(
                     (key, index), f"the name {each.name!r} is taken; give this one its own `name`"
                 )
         return found
@@ -407,10 +418,10 @@ class _Reader:
                     chain.append(each.name)
                     each = recipe.base_of(each)
             except PluginError as error:
-                self._problem(("variants", index, "base"), str(error))
+                self.note(("variants", index, "base"), str(error))
                 continue
             if each is not None:
-                self._problem(
+                self.note(
                     ("variants", index), f"starts from itself: {' <- '.join([*chain, each.name])}"
                 )
 
@@ -423,9 +434,7 @@ class _Reader:
         for name, rates in recipe.learning_rates.items():
             place: Place = ("learning_rates", name)
             if name not in workloads:
-                self._problem(
-                    place, f"no workload is called {name!r}{did_you_mean(name, workloads)}"
-                )
+                self.note(place, f"no workload is called {name!r}{did_you_mean(name, workloads)}")
                 continue
             for variant, rate in rates.items():
                 with suppress(_Wrong):
@@ -436,13 +445,13 @@ class _Reader:
             return
         if not any(part.cut for part in recipe.workloads):
             text = "no workload here has the option `split`: their data come cut; leave this out"
-            self._problem(("split_by_seed",), text)
+            self.note(("split_by_seed",), text)
         for index, part in enumerate(recipe.workloads):
             if part.cut and "split" in part.options:
                 text = (
                     "by `split_by_seed` each seed has a split of its own; leave one of the two out"
                 )
-                self._problem(("workloads", index, "split"), text)
+                self.note(("workloads", index, "split"), text)
 
     def _untrained(self, recipe: Recipe, variant: str, trained: set[str]) -> str:
         part = next((each for each in recipe.variants if each.name == variant), None)
@@ -470,7 +479,7 @@ class _Reader:
     def _document(self) -> _Document:
         given = plain(self._tree)
         for key in set(given) - set(_Document.model_fields):
-            self._problem((key,), f"unknown key{did_you_mean(key, _Document.model_fields)}")
+            self.note((key,), f"unknown key{did_you_mean(key, _Document.model_fields)}")
             del given[key]
         try:
             return _Document.model_validate_json(json.dumps(given))
@@ -492,11 +501,12 @@ class _Reader:
                 continue
             seen.add(inner)
             if each["type"] == "missing":
-                self._problem(place, f"{inner[-1]!r} is missing")
+                self.note(place, f"{inner[-1]!r} is missing")
                 continue
-            self._problem(place + inner, in_words(each))
+            self.note(place + inner, in_words(each))
 
-    def _problem(self, place: Place, text: str) -> None:
+    def note(self, place: Place, text: str) -> None:
+        """Keep what is wrong at a place of the tree, for the error that tells all problems."""
         line, column = position(self._tree, place)
         path = ""
         for part in place:
@@ -505,15 +515,15 @@ class _Reader:
 
     def _refuse(self, place: Place, text: str) -> NoReturn:
         """Note a problem with which the entry is read no further."""
-        self._problem(place, text)
+        self.note(place, text)
         raise _Wrong
 
     def _seeds(self, seeds: list[int]) -> None:
         for index, seed in enumerate(seeds):
             if not 0 <= seed < 2**31:
-                self._problem(("seeds", index), f"a seed is in [0, 2^31), got {seed}")
+                self.note(("seeds", index), f"a seed is in [0, 2^31), got {seed}")
         for index in _again(seeds):
-            self._problem(
+            self.note(
                 ("seeds", index), f"seed {seeds[index]} is given twice: it would count as two"
             )
 
@@ -576,7 +586,7 @@ class _Reader:
             )
         target = self._build(place, plugin.target, "variant", use, {**implied, **options})
         if name != use and name in variant_names() and target != standing(name):
-            self._problem(
+            self.note(
                 (*place, "name"), f"{name!r} is the name of another variant; choose a new one"
             )
         if name == use and use not in _GENERAL:
@@ -593,10 +603,10 @@ class _Reader:
                 and options[each.name] != usual
             ):
                 text = (
-                    f"{use!r} says {usual!r}, not {options[each.name]!r}: give this variant its own"
-                    " `name`"
+                    f"{use!r} says {usual!r}, not {options[each.name]!r}: give this variant"
+                    " its own `name`"
                 )
-                self._problem((*place, each.name), text)
+                self.note((*place, each.name), text)
                 return
 
     def _build(
@@ -611,12 +621,12 @@ class _Reader:
         unknown = [key for key in options if key not in known]
         for key in unknown:
             hint = did_you_mean(key, known) if known else "; it has no options"
-            self._problem((*place, key), f"unknown option of {kind} {use!r}{hint}")
+            self.note((*place, key), f"unknown option of {kind} {use!r}{hint}")
         large = [
             key for key, value in options.items() if isinstance(value, int) and abs(value) >= 2**63
         ]
         for key in large:
-            self._problem((*place, key), f"a whole number is in (-2^63, 2^63), got {options[key]}")
+            self.note((*place, key), f"a whole number is in (-2^63, 2^63), got {options[key]}")
         if unknown or large:
             raise _Wrong
         try:
@@ -645,11 +655,11 @@ class _Reader:
         ]
         earlier = earlier[: int(place[1])]
         if part.name == TRAIN:
-            self._problem(
+            self.note(
                 (*place, "name"), f"{TRAIN!r} is the making of the network; choose another name"
             )
         if "after" in given and after not in earlier:
-            self._problem(
+            self.note(
                 (*place, "after"),
                 f"no earlier step is called {after!r}{did_you_mean(str(after), earlier)}",
             )

@@ -49,9 +49,13 @@ class _Reader:
         refuse_outside(model, "the file")
         self.model = model
         self.builder = Builder()
-        self.opset = next(
-            (each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), 1
-        )
+        opsets = {each.version for each in model.opset_import if each.domain in ("", "ai.onnx")}
+        if len(opsets) > 1:
+            several = ", ".join(map(str, sorted(opsets)))
+            raise Unsupported(
+                f"the file imports opsets {several} of ONNX, and may mean either: import one"
+            )
+        self.opset = opsets.pop() if opsets else 1
         self.found: dict[str, Value | Known | None] = {"": None}
         held = {each.name for each in model.graph.initializer}
         inputs = [each for each in model.graph.input if each.name not in held]

@@ -27,6 +27,7 @@ _OLDER = (".ckpt", ".bin", ".tar")  # Lightning's, Hugging Face's, and model.pth
 _SHOWN = 3
 _DEEPEST = 4  # mappings within one another
 _MOST_PREFIXES = 8
+_LEAST_BYTES = 2  # of a real number that stands for itself: float8 has scales beside it
 _AS_TENSORS = (
     "save tensors alone, by torch.save(model.state_dict(), ...) or safetensors.torch.save_model"
 )
@@ -114,6 +115,32 @@ def closest(states: Mapping[str, Tensors], names: Mapping[str, Any]) -> Tensors:
     """
     readings = [tensors for _, tensors in _readings(states, names)]
     return max(readings, key=lambda tensors: len(tensors.keys() & names.keys()), default={})
+
+
+def closest_alone(states: Mapping[str, Tensors], network: nn.Module, file: str) -> Tensors:
+    """The same, of a library's network, whose files may have names and tensors of their own.
+
+    Raises:
+        OwnError: several that differ share as many names; or weights are stored otherwise than as
+            dense real numbers.
+    """
+    names = network.state_dict()
+    readings = dict(_readings(states, names))
+    shared = {
+        label: {name: each[name] for name in each if name in names}
+        for label, each in readings.items()
+    }
+    most = max(map(len, shared.values()), default=0)
+    best = [label for label, tensors in shared.items() if most and len(tensors) == most]
+    if not best:
+        return {}
+    if any(not _equal(shared[best[0]], shared[label]) for label in best[1:]):
+        raise OwnError(
+            f"weights: {file}: {', '.join(best)} fit, and they differ; choose one by `weights_key`"
+        )
+    for name, tensor in shared[best[0]].items():
+        check_stored(name, names[name], tensor, file)
+    return readings[best[0]]
 
 
 def _states(
@@ -256,13 +283,7 @@ def _check_values(module: nn.Module, tensors: Tensors, file: str) -> None:
         stored = tensors.get(name)
         if stored is None or not isinstance(own, torch.Tensor):
             continue
-        if own.is_floating_point() and not stored.is_floating_point():
-            kind = str(stored.dtype).removeprefix("torch.")
-            raise OwnError(
-                f"weights: {file}: {name} is stored as {kind}, where the network has real numbers;"
-                " save the weights as floats, those of a quantized network with their scales"
-                " multiplied in"
-            )
+        check_stored(name, own, stored, file)
     for sites in tensor_groups(module).values():
         first, *others = [site.name for site in sites if site.name in tensors] or [""]
         for name in others:
@@ -273,10 +294,55 @@ def _check_values(module: nn.Module, tensors: Tensors, file: str) -> None:
                 )
 
 
+def check_stored(name: str, own: torch.Tensor, stored: torch.Tensor, file: str) -> None:
+    """Raise OwnError where a network's tensor would not have the numbers that are meant by those
+    of a file.
+
+    Numbers of one byte or less belong to a quantized network: they have scales, which a plain load
+    leaves out.
+    """
+    if kind := _without_values(stored):
+        raise OwnError(f"weights: {file}: {name} is {kind}")
+    narrow = stored.dtype.itemsize < _LEAST_BYTES and stored.dtype != own.dtype
+    if own.is_floating_point() and (narrow or not stored.is_floating_point()):
+        raise not_real(name, str(stored.dtype).removeprefix("torch."), file)
+
+
+def not_real(name: str, kind: str, file: str) -> OwnError:
+    """The error of weights that are stored as numbers of a kind that stands for others."""
+    return OwnError(
+        f"weights: {file}: {name} is stored as {kind}, where the network has real numbers; save"
+        " the weights as floats, those of a quantized network with their scales multiplied in"
+    )
+
+
+def _without_values(tensor: torch.Tensor) -> str:
+    """What a tensor is that has no numbers of its own at every place, and the cure; "" of a
+    dense one.
+    """
+    if tensor.is_meta:
+        return "a meta tensor, of a shape without numbers; save the weights after they were loaded"
+    if tensor.is_quantized:
+        return "quantized; save its .dequantize()"
+    if tensor.is_nested or tensor.layout != torch.strided:
+        return "sparse, or nested; save its .to_dense()"
+    return ""
+
+
 def _equal(one: Tensors, other: Tensors) -> bool:
     return one.keys() == other.keys() and all(
-        torch.equal(tensor, other[name]) for name, tensor in one.items()
+        _same(tensor, other[name]) for name, tensor in one.items()
     )
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one is other:
+        return True
+    if one.dtype != other.dtype or _without_values(one) or _without_values(other):
+        return False
+    if one.dtype.itemsize == 1:  # torch compares no numbers of some of these types
+        one, other = one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8)
+    return torch.equal(one, other)
 
 
 def _misfit(module: nn.Module, states: Mapping[str, Tensors], file: str) -> OwnError:
@@ -287,6 +353,9 @@ def _misfit(module: nn.Module, states: Mapping[str, Tensors], file: str) -> OwnE
         if isinstance(value, torch.Tensor)
     }
     tensors = _completed(module, closest(states, here))
+    odd = next(((name, kind) for name in tensors if (kind := _without_values(tensors[name]))), None)
+    if odd is not None:
+        return OwnError(f"weights: {file}: {odd[0]} is {odd[1]}")
     missing = [name for name in here if name not in tensors]
     unexpected = [name for name in tensors if name not in here]
     shapes = [
@@ -300,6 +369,8 @@ def _misfit(module: nn.Module, states: Mapping[str, Tensors], file: str) -> OwnE
         *([f"has {_first(unexpected)} too many{hint}"] if unexpected else []),
         *([f"other shapes: {_first(shapes)}"] if shapes else []),
     ]
+    if not said:
+        said = ["torch's own load_state_dict refuses it"]
     return OwnError(
         f"weights: {file} does not fit {type(module).__name__}: {'; '.join(said)}; give the weights"
         " of this architecture, or the architecture of these weights by `args`"

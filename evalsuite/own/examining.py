@@ -17,9 +17,10 @@ from evalsuite.contract import Data, Task
 from evalsuite.limits import reading
 from evalsuite.onnx_network import OnnxNetwork
 from evalsuite.own.baseline import doubts, leaks
-from evalsuite.own.data.classes import Naming
+from evalsuite.own.data.classes import Naming, whole_number
 from evalsuite.own.data.tables import is_table
 from evalsuite.own.floors import Floor, floors
+from evalsuite.own.hugging_face import names_by_number
 from evalsuite.own.own import Own, forget
 from evalsuite.references import OwnError, line_of
 from evalsuite.run.making import PARTS, check_disjoint
@@ -87,7 +88,7 @@ def examine(own: Own) -> Examined:
     counts = ", ".join(f"{part} {len(getattr(data, part)):,}" for part in PARTS)
     lines += [("data", counts), ("inputs", _inputs(own, data)), *data.notes]
     lines += [("task", _task(data.task, _step(module, data), data)), ("start", _start(own, data))]
-    _check_names(module, data)
+    _check_names(own, module, data)
     if own.start == "trained":
         lines += [("warning", sentence) for sentence in (*leaks(data), *doubts(module, data))]
     low, high = data.domain
@@ -121,25 +122,29 @@ def _model(own: Own, module: nn.Module) -> str:
     return f"{own.model_choice.path}: {type(named).__name__}, {parameters:,} parameters"
 
 
-def _check_names(module: nn.Module, data: Data) -> None:
+def _check_names(own: Own, module: nn.Module, data: Data) -> None:
     """What a module of the user's own calls its outputs is what the data call them."""
     inner = getattr(module, "network", module)
     by_number = getattr(getattr(inner, "config", None), "id2label", None)
-    if not isinstance(by_number, dict) or not data.class_names:
+    if not by_number or all(whole_number(name) is not None for name in data.class_names):
         return
-    naming = Naming(model=tuple(str(name) for _, name in sorted(by_number.items())))
-    if (
-        naming.named
-        and naming.named != data.class_names
-        and set(naming.named) & set(data.class_names)
-    ):
-        said = (
-            f"the model calls its outputs {', '.join(naming.named)}, the data"
-            f" {', '.join(data.class_names)}"
-        )
+    names = names_by_number(
+        by_number, None, f"the model: {own.model_choice.path}: its configuration"
+    )
+    naming, chosen = Naming(model=names, kept=own.start == "trained"), own.data_choice.labels
+    if not chosen:
+        naming = naming.told_apart(data.class_names, "the classes")
+    if not naming.named or naming.named == data.class_names or (chosen and naming.twice):
+        return
+    listed, given = ", ".join(naming.named), ", ".join(data.class_names)
+    if set(naming.named) & set(data.class_names):
+        said = f"the model calls its outputs {listed}, the data {given}"
+        raise OwnError(f"the classes: {said}, in these orders; write `data.labels: [{listed}]`")
+    if own.start == "trained" and not chosen:
+        said = f"the model calls its outputs {listed}, the data {given}"
         raise OwnError(
-            f"the classes: {said}, in these orders; write `data.labels:"
-            f" [{', '.join(naming.named)}]`"
+            f"the classes: {said}; give `labels`, the data's names in the order of the model's"
+            " outputs"
         )
 
 

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evalsuite.own.hugging_face_files import WEIGHTS, check_stored
 from evalsuite.plugins import did_you_mean
 from evalsuite.references import OwnError
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from evalsuite.contract import Task
     from evalsuite.own.models import Model
 
-_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _OTHERS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
 _HUB = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
@@ -35,7 +35,7 @@ def load_hugging_face(
     folder, its configuration cannot be read, or its weights are missing, pickled, of another head,
     or not finite.
     """
-    from evalsuite.own.checkpoints import chosen, closest, read_checkpoint
+    from evalsuite.own.checkpoints import chosen, closest_alone, read_checkpoint
     from evalsuite.own.models import check_weights
 
     try:
@@ -61,12 +61,16 @@ def load_hugging_face(
             states = chosen(
                 read_checkpoint(Path(model.weights).expanduser()), model.weights, model.weights_key
             )
-            tensors = closest(states, fresh.state_dict())
+            tensors = closest_alone(states, fresh, model.weights)
             made, report = _loaded(type(fresh), None, config, state_dict=tensors)
         else:
             made, report = _loaded(kind, place, config, use_safetensors=True, **local)
     source = model.weights or model.path
     _check_report(report, made, source, start)
+    if any(name.startswith("pooler.") for name in report["missing_keys"]):
+        made.register_module("pooler", None)  # it would have random weights
+    if not model.weights:
+        check_stored(place, made)
     check_weights(made, source)
     return made.train()
 
@@ -116,31 +120,44 @@ def class_names(model: Model) -> tuple[str, ...]:
     `label2id` contradict each other, or they do not number the classes from 0 on without a gap.
     """
     config = {**_configured(place_of(model.path)), **model.args}
-    by_number = {str(number): str(name) for number, name in (config.get("id2label") or {}).items()}
-    by_name = {str(number): str(name) for name, number in (config.get("label2id") or {}).items()}
-    if by_number and by_name and "id2label" not in model.args and by_number != by_name:
+    by_name = None if "id2label" in model.args else config.get("label2id")
+    return names_by_number(
+        config.get("id2label"), by_name, f"the model: {model.path}: its config.json"
+    )
+
+
+def names_by_number(id2label: Any, label2id: Any, said: str) -> tuple[str, ...]:
+    """The names of classes by number, as a configuration has them in one form or the other; empty
+    where it has none. Raises OwnError, which `said` begins: one is no mapping, or see
+    `class_names`.
+    """
+    for key, given in (("id2label", id2label), ("label2id", label2id)):
+        if given and not isinstance(given, Mapping):
+            form = '{"0": "cat", ...}' if key == "id2label" else '{"cat": 0, ...}'
+            raise OwnError(
+                f"{said} has {key} as a {type(given).__name__}, not a mapping; write {form}"
+            )
+    by_number = {str(number): str(name) for number, name in (id2label or {}).items()}
+    by_name = {str(number): str(name) for name, number in (label2id or {}).items()}
+    if by_number and by_name and by_number != by_name:
         differing = sorted(
             key
             for key in by_number.keys() | by_name.keys()
             if by_number.get(key) != by_name.get(key)
         )
         names = (
-            f"{by_number.get(differing[0])!r} by id2label and {by_name.get(differing[0])!r} by"
-            " label2id"
+            f"{by_number.get(differing[0])!r} by id2label and {by_name.get(differing[0])!r}"
+            " by label2id"
         )
-        raise OwnError(
-            f"the model: {model.path}: its config.json calls class {differing[0]} {names};"
-            " correct it"
-        )
+        raise OwnError(f"{said} calls class {differing[0]} {names}; correct it")
     names_of = by_number or by_name
     numbers = [str(number) for number in range(len(names_of))]
     if set(numbers) != set(names_of):
         listed = ", ".join(list(names_of)[:5])
-        said = (
-            f"numbers its classes {listed}, not from 0 to {len(names_of) - 1}; correct id2label and"
-            " label2id"
+        cure = "correct id2label and label2id"
+        raise OwnError(
+            f"{said} numbers its classes {listed}, not from 0 to {len(names_of) - 1}; {cure}"
         )
-        raise OwnError(f"the model: {model.path}: its config.json {said}")
     return tuple(names_of[number] for number in numbers)
 
 
@@ -164,7 +181,7 @@ def _configured(place: str) -> dict[str, Any]:
 def _place(model: Model, start: str) -> str:
     """The folder, or the name on the hub, where there are weights if it starts from them."""
     name, folder = model.path.removeprefix("hf:"), Path(found := place_of(model.path))
-    weights = model.weights or any((folder / each).is_file() for each in _WEIGHTS)
+    weights = model.weights or any((folder / each).is_file() for each in WEIGHTS)
     if start == "scratch" or weights or not folder.is_dir():
         return found
     if pickled := [each for each in _OTHERS if (folder / each).is_file()]:
@@ -256,13 +273,20 @@ def _from_config(kind: Any, config: Any) -> nn.Module:
 
 
 def _check_report(report: Any, made: Any, path: str, start: str) -> None:
-    """Only a head may be new, and only where it is trained then."""
+    """Only a head may be new, and only where it is trained then; and nothing of the file may be
+    left out.
+    """
     body = f"{made.base_model_prefix}."
     mismatched = [each[0] for each in report["mismatched_keys"]]
-    absent = sorted(
-        name for name in [*report["missing_keys"], *mismatched] if "pooler." not in name
-    )
     headed = any(name.startswith(body) for name, _ in made.named_parameters())
+    # A pooler without a head is a part that few models have, and that few outputs are computed of.
+    unused = "pooler." if not headed or start != "trained" else None
+    absent = [
+        name
+        for name in [*report["missing_keys"], *mismatched]
+        if unused is None or unused not in name
+    ]
+    absent.sort()
     inside = [name for name in absent if name.startswith(body) or not headed]
     if inside or (absent and start == "trained"):
         first = (inside or absent)[0]
@@ -276,6 +300,32 @@ def _check_report(report: Any, made: Any, path: str, start: str) -> None:
         raise OwnError(
             f"the model: {path} has no {first}{more}{shape} for a {type(made).__name__}; {cure}"
         )
+    beside = sorted(
+        name
+        for name in report["unexpected_keys"]
+        if not _is_aside(name, made, start if headed else "")
+    )
+    if beside:
+        more = f" and {len(beside) - 1} more" if len(beside) > 1 else ""
+        said = (
+            f"has {beside[0]}{more}, which a {type(made).__name__} has not, and would be left out"
+        )
+        cure = "name the architecture of these weights, and merge adapters into them"
+        raise OwnError(f"the model: {path} {said}; {cure}")
+
+
+def _is_aside(name: str, made: Any, start: str) -> bool:
+    """Whether a tensor of the file is of another head, or a buffer that the model computes
+    itself.
+    """
+    buffers = {buffer.rpartition(".")[2] for buffer, _ in made.named_buffers()}
+    if name.rpartition(".")[2] in buffers | {"position_ids", "inv_freq", "masked_bias"}:
+        return True
+    if start == "trained":
+        return False
+    body = getattr(made, made.base_model_prefix, made)
+    parts = {part for part, _ in body.named_children()}
+    return name.removeprefix(f"{made.base_model_prefix}.").partition(".")[0] not in parts
 
 
 @contextmanager

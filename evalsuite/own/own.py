@@ -17,10 +17,11 @@ from pydantic import TypeAdapter, ValidationError
 from safetensors.torch import load_file, save_file
 
 from evalsuite.contract import Data, Task
+from evalsuite.onnx_model import stored_names
 from evalsuite.own.data import Source, fingerprint, source_of
 from evalsuite.own.data.classes import Naming
 from evalsuite.own.data.reading import read_data
-from evalsuite.own.hugging_face import class_names, place_of
+from evalsuite.own.hugging_face import class_names, names_by_number, place_of
 from evalsuite.own.models import Model
 from evalsuite.own.tasks import TaskChoice, task_of
 from evalsuite.references import OwnError
@@ -92,7 +93,7 @@ class Own(Budget):
     """A model, data and a task of your own: a plain PyTorch model, in which evalsuite itself finds
     the activations.
 
-    Naming my.py runs it. Files are looked for from the present folder.
+    Naming my.py runs it. Files are looked for from the present folder, and from a recipe's.
 
     Args:
         model: `my.py:make`, a function that makes it; `hf:FOLDER` of Hugging Face, `timm:NAME`, or
@@ -313,7 +314,20 @@ def _naming(own: Own) -> Naming:
         and kind == "hf"
     )
     names = class_names(own.model_choice) if labelled else ()
+    if own.is_onnx and isinstance(
+        own.task_chosen(), (Classification, MultiLabel, TokenClassification)
+    ):
+        names = listed_names(Path(own.model_choice.path).expanduser())
     return Naming(own.data_choice.labels, names, own.start == "trained", order)
+
+
+def listed_names(path: Path) -> tuple[str, ...]:
+    """What an ONNX file's own metadata call its outputs, by number; empty where they say nothing.
+    Raises OwnError: see `names_by_number`.
+    """
+    names = stored_names(path)
+    by_number = names if isinstance(names, dict) else dict(enumerate(names))
+    return names_by_number(by_number, None, f"the model: {path}: its metadata")
 
 
 def _told_apart(own: Own, digest: str) -> str:

@@ -89,10 +89,12 @@ ALLOWED = {
     "document": set(),
     "terminal": set(),
     "sums": set(),
+    "recipe_files": {"references"},
     "recipe": {
         "contract",
         "document",
         "plugins",
+        "recipe_files",
         "references",
         "terminal",
         "variants",

@@ -281,3 +281,17 @@ def test_an_integer_that_is_divided_by_zero_is_refused() -> None:
         match="an integer is divided by 0, which gives no number: divide by what is never",
     ):
         graph_of_model(model)(torch.zeros(1, 1))
+
+
+@pytest.mark.parametrize("domain", ["", "ai.onnx"])
+def test_a_file_of_two_opsets_is_refused(domain: str) -> None:
+    """A softmax of opset 12 is of all axes behind its own, one of opset 13 is of its own alone."""
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3, 4]) for name in "xy"]
+    graph = helper.make_graph(
+        [helper.make_node("Softmax", ["x"], ["y"], axis=1)], "g", ends[:1], ends[1:]
+    )
+    opsets = [helper.make_opsetid("", 13), helper.make_opsetid(domain, 12)]
+    for order in (opsets, opsets[::-1]):
+        model = helper.make_model(graph, opset_imports=order, ir_version=9)
+        with pytest.raises(Unsupported, match="the file imports opsets 12, 13 of ONNX"):
+            graph_of_model(model)

@@ -244,6 +244,44 @@ def test_real_weights_stored_as_other_numbers_are_refused(dtype: torch.dtype) ->
         load_weights(net(), "w.pt")
 
 
+NARROW = ["float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"]
+
+
+@pytest.mark.parametrize("file", ["w.pt", "w.safetensors"])
+@pytest.mark.parametrize("name", NARROW)
+def test_weights_that_have_scales_beside_them_are_refused(name: str, file: str) -> None:
+    stored = {**WEIGHTS, "0.weight": WEIGHTS["0.weight"].to(getattr(torch, name))}
+    (torch.save if file == "w.pt" else save_file)(stored, file)
+    with pytest.raises(
+        OwnError, match=rf"{file}: 0\.weight is stored as {name}, where the network"
+    ):
+        load_weights(net(), file)
+    torch.save({"model": stored, "copy": {n: t.clone() for n, t in stored.items()}}, "w.pt")
+    with pytest.raises(OwnError, match=rf"0\.weight is stored as {name}"):
+        load_weights(net(), "w.pt")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda tensor: tensor.to("meta"), "is a meta tensor, of a shape without numbers"),
+        (lambda tensor: tensor.to_sparse(), "is sparse, or nested; save its .to_dense()"),
+        (lambda tensor: tensor.to_sparse_csr(), "is sparse, or nested"),
+        (lambda tensor: torch.nested.nested_tensor(list(tensor)), "is sparse, or nested"),
+        (
+            lambda tensor: torch.quantize_per_tensor(tensor, 0.1, 0, torch.qint8),
+            "is quantized; save its .dequantize()",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_tensors_without_plain_numbers_are_refused_by_what_they_are(change: Any, said: str) -> None:
+    torch.save({**WEIGHTS, "0.weight": change(WEIGHTS["0.weight"])}, "w.pt")
+    with pytest.raises(OwnError, match=r"^weights: w\.pt: 0\.weight is ") as refused:
+        load_weights(net(), "w.pt")
+    assert said in str(refused.value)
+
+
 @pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.model."])
 def test_tied_weights_that_differ_in_the_file_are_refused(prefix: str) -> None:
     embedding = torch.randn(7, 4)

@@ -162,6 +162,45 @@ def test_a_text_among_numbers_is_refused_and_names_are_categories() -> None:
     assert "some alike but for case" in columns_of(read(table(cases)))
 
 
+@pytest.mark.parametrize("form", ["text", "whole", "real", "some missing"])
+def test_dates_without_signs_between_are_days_and_it_is_said(form: str) -> None:
+    """The last of a month is a day before the first of the next, and not 70."""
+    days = [20200131, 20200201, 20200229, 20200301, 20201231, 20210101]
+    dates = [days[i % 6] for i in range(ROWS)]
+    spelled = [f"{date}.0" if form in ("real", "some missing") else str(date) for date in dates]
+    if form == "some missing":
+        spelled[::9] = [""] * len(spelled[::9])
+    path = table(spelled)
+    if form == "whole":
+        columns = {"width": dates, "z": [i / 7 for i in range(ROWS)]}
+        columns["label"] = [i % 2 for i in range(ROWS)]
+        parquet.write_table(pa.table(columns), "d.parquet")
+        path = "d.parquet"
+    data = read(path)
+    assert "width (date, written YYYYMMDD" in columns_of(data)
+    there = [row for row in data.train.inputs[:] if form != "some missing" or not row[1]]
+    scaled = sorted({round(float(row[0]), 6) for row in there})
+    assert scaled == pytest.approx([day / 336 for day in (0, 1, 29, 30, 335, 336)], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "values", [["20200101", "20200102"], ["20201301", "20200102", "20200103"], ["18000101"] * 3]
+)
+def test_other_whole_numbers_are_no_dates(values: list[str]) -> None:
+    assert "width (number" in columns_of(
+        read(table([values[i % len(values)] for i in range(ROWS)]))
+    )
+
+
+def test_moments_with_and_without_a_time_zone_are_refused() -> None:
+    zones = ["Z", "+02:00", ""]
+    mixed = [f"2020-01-{i % 28 + 1:02}T12:00:00{zones[i % 3]}" for i in range(ROWS)]
+    with pytest.raises(OwnError, match=r"d\.csv:4: .*'2020-01-03T12:00:00' without a time zone"):
+        read(table(mixed))
+    aware = [f"2020-01-{i % 28 + 1:02}T12:00:00{zones[i % 2]}" for i in range(ROWS)]
+    assert "width (date)" in columns_of(read(table(aware)))
+
+
 @pytest.mark.parametrize("form", ["csv", "date32", "timestamp"])
 def test_dates_are_days(form: str) -> None:
     days = [datetime.date(2024, 2, 25) + datetime.timedelta(days=3 * (i % 10)) for i in range(ROWS)]

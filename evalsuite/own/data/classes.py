@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cached_property
 from typing import Any
@@ -22,6 +22,7 @@ from evalsuite.references import OwnError
 
 _SHOWN = 12  # classes that `check` names
 _MOST_GAPS = 1000  # numbers without a sample that may lie between classes
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)  # which text sorts by time
 _PADDED = re.compile(r"[-+]?0\d")
 _UNNAMED = re.compile(r"LABEL_\d+")  # what transformers calls classes that nobody has named
 
@@ -47,11 +48,6 @@ class Naming:
     order: str = ""
 
     def __post_init__(self) -> None:
-        twice = next(
-            (name for place, name in enumerate(self.model) if name in self.model[:place]), None
-        )
-        if twice is not None and self.kept and not self.chosen:
-            object.__setattr__(self, "model", ())  # names that do not tell classes apart name none
         if (
             self.chosen
             and self.model
@@ -62,6 +58,32 @@ class Naming:
                 f"data.labels: the model's configuration has another order, {_few(self.model)}; its"
                 " outputs are in that order, so leave `labels` out"
             )
+
+    @property
+    def twice(self) -> str:
+        """A name that the model gives to two classes; "" where there is none."""
+        return next(
+            (name for place, name in enumerate(self.model) if name in self.model[:place]), ""
+        )
+
+    def told_apart(self, names: Iterable[str], where: str) -> Naming:
+        """The same, of a model that names each class once; one that does not names none.
+
+        Raises:
+            OwnError: it does not, and the data's names are to be found among its own.
+        """
+        twice = self.twice
+        if not twice:
+            return self
+        if self.kept and any(whole_number(name) is None for name in names):
+            first, second, *_ = (place for place, name in enumerate(self.model) if name == twice)
+            said = f"the model's configuration calls two classes {twice!r}, {first} and {second}"
+            cure = (
+                "give `labels`, a name of its own for each class, in the order of the"
+                " model's outputs"
+            )
+            raise OwnError(f"{where}: {said}; {cure}")
+        return replace(self, model=())
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -142,11 +164,9 @@ def of_texts(
     distinct = list(
         dict.fromkeys(normal(text) for text in texts if text is not None and normal(text))
     )
-    if naming.chosen or listed:
-        names = naming.chosen or tuple(listed)
-        return Classes(
-            len(names), names, "as `labels` says" if naming.chosen else "as the data list them"
-        )
+    if naming.chosen:
+        return Classes(len(naming.chosen), naming.chosen, "as `labels` says")
+    naming = naming.told_apart(distinct, where(-1))
     if naming.model and distinct and all(name in naming.model for name in distinct):
         return Classes(len(naming.model), naming.model, "as the model's configuration names them")
     whole = [whole_number(name) for name in distinct]
@@ -159,6 +179,8 @@ def of_texts(
         if naming.named
         else ""
     )
+    if listed and any(whole_number(name) is None for name in listed):
+        return Classes(len(listed), tuple(listed), f"as the data list them{aside}")
     classes = _sorted(distinct, texts, where, naming.order)
     return Classes(classes.count, classes.names, classes.by + aside)
 
@@ -171,6 +193,7 @@ def of_numbers(count: int, where: Where, naming: Naming, listed: Sequence[str] =
     if naming.chosen:
         moved = _moved(listed, naming.chosen) if set(listed) == set(naming.chosen) else {}
         return Classes(len(naming.chosen), naming.chosen, "as `labels` says", moved)
+    naming = naming.told_apart(listed, where(-1))
     if listed and naming.model and set(listed) <= set(naming.model):
         by = "as the model's configuration names them"
         return Classes(len(naming.model), naming.model, by, _moved(listed, naming.model))
@@ -235,6 +258,7 @@ def _sorted(distinct: list[str], texts: Sequence[str], where: Where, order: str)
         )
     if len(whole) < len(distinct):
         _check_names(distinct, first, where)
+        _check_mixed(numbers, first, where)
         return Classes(len(distinct), tuple(sorted(distinct)), "sorted as text")
     _check_spellings(numbers, first, where)
     values = sorted(number for number in whole if number != IGNORED or min(whole) < IGNORED)
@@ -258,8 +282,12 @@ def _check_names(distinct: list[str], first: Mapping[str, int], where: Where) ->
         wrong = next(name for name in distinct if whole_number(name) is None)
         cure = "classes are whole numbers; for real ones choose task regression"
         raise OwnError(f"{where(first[wrong])}: the label {wrong} is no class: {cure}")
-    spellings = {name: other_spelling(name) for name in distinct if whole_number(name) is None}
-    if all(spelling or is_decimal(name) for name, spelling in spellings.items()):
+    spellings = {
+        name: other_spelling(name)
+        for name in distinct
+        if whole_number(name) is None and not _DATE.fullmatch(name)
+    }
+    if spellings and all(spelling or is_decimal(name) for name, spelling in spellings.items()):
         wrong, spelling = next((name, spelling) for name, spelling in spellings.items() if spelling)
         cure = "write whole numbers, or list the names with `labels`"
         raise OwnError(f"{where(first[wrong])}: the label {wrong!r} is one of {spelling}; {cure}")
@@ -272,6 +300,20 @@ def _check_names(distinct: list[str], first: Mapping[str, int], where: Where) ->
                 f"{where(first[name])}: {said}; write one of them, or list the classes with"
                 " `labels`"
             )
+
+
+def _check_mixed(numbers: Mapping[str, int | None], first: Mapping[str, int], where: Where) -> None:
+    """Refuse whole numbers beside names where text would be in another order than by size: 10
+    before 2.
+    """
+    whole = {name: number for name, number in numbers.items() if number is not None}
+    if sorted(whole) == sorted(whole, key=lambda name: whole[name]):
+        return
+    odd = next(name for name, number in numbers.items() if number is None)
+    said = (
+        f"the label {odd!r} is no number, and the others are, which text would put in another order"
+    )
+    raise OwnError(f"{where(first[odd])}: {said}; correct it, or list the classes with `labels`")
 
 
 def _check_spellings(

@@ -7,7 +7,7 @@ from __future__ import annotations
 import datetime
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Literal
 
@@ -31,7 +31,8 @@ _IDENTIFIER = re.compile(
     r"(.*[\W_])?(id|ids|idx|index|rownum|rownames|rowid|row|uuid|guid|nr|no|key)", re.IGNORECASE
 )
 _CAMEL = re.compile(r".*[a-z](Id|ID|Idx|Index|Nr|No)")
-_FEWEST = 10  # rows that tell an index
+_FEWEST = 10  # rows that tell an index, or dates
+_COMPACT = re.compile(r"(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])(?:\.0*)?", re.ASCII)
 _SHOWN = 60
 
 ColumnKind = Literal["number", "date", "category"]
@@ -84,9 +85,11 @@ class Column:
                 f"{name} (category of {len(names)}"
                 f" values{', some alike but for case' if alike else ''})"
             )
+        compact = _are_compact_dates([value for value in self.values if not _is_missing(value)])
+        kind = f"{self.kind}{', written YYYYMMDD' if compact else ''}"
         missing, count = int(np.isnan(self.numbers).sum()), self.counts_rows()
         rows = f", which {count} in the order of the rows" if count else ""
-        return f"{name} ({self.kind}{f', {missing:,} missing' if missing else ''}{rows})"
+        return f"{name} ({kind}{f', {missing:,} missing' if missing else ''}{rows})"
 
     def index_reason(self) -> str:
         """Why it numbers the rows and says nothing of them; "" where it does not."""
@@ -154,9 +157,12 @@ class Column:
         dates = {
             index for index, value in there.items() if index not in numbers and _is_date(value)
         }
-        if not there or len(numbers) == len(there):
-            return "number" if there else "category"
+        if not there:
+            return "category"
+        if len(numbers) == len(there):
+            return "date" if _are_compact_dates(list(there.values())) else "number"
         if len(dates) == len(there):
+            self._check_zones(there)
             return "date"
         spellings = {
             index: self._spelling(value) for index, value in there.items() if index not in numbers
@@ -171,6 +177,22 @@ class Column:
             raise self._misspelt(*next(iter(others.items())))
         self._check_mixed(numbers | others.keys(), rest)
         return "category"
+
+    def _check_zones(self, dates: Mapping[int, Any]) -> None:
+        """Refuse moments of which some have a time zone and some have none: they cannot be told
+        apart by hours.
+        """
+        without = {index: _moment(value).tzinfo is None for index, value in dates.items()}
+        if len(set(without.values())) > 1:
+            index = next(index for index, naive in without.items() if naive)
+            said = (
+                f"column {self.name!r} holds {str(self.values[index])!r} without a time"
+                " zone, and others with one"
+            )
+            raise OwnError(
+                f"{self._where(index)}: {said}; write each with its zone, as"
+                " 2026-01-31T12:00:00+01:00"
+            )
 
     @staticmethod
     def _spelling(value: Any) -> str:
@@ -255,10 +277,39 @@ def _is_date(value: Any) -> bool:
     return True
 
 
+def _are_compact_dates(values: Sequence[Any]) -> bool:
+    """Whether each is a date of the years 1900 to 2099 as YYYYMMDD, in rows enough that numbers
+    would show.
+    """
+    if len(values) < _FEWEST or len({str(value) for value in values}) <= _FEW:
+        return False
+    return all(_COMPACT.fullmatch(str(value)) and _compact(value) is not None for value in values)
+
+
+def _compact(value: Any) -> datetime.datetime | None:
+    try:
+        return datetime.datetime.strptime(str(value)[:8], "%Y%m%d")
+    except ValueError:
+        return None
+
+
+def _moment(value: Any) -> datetime.datetime:
+    if not isinstance(value, (str, datetime.date)) or (
+        isinstance(value, str) and _COMPACT.fullmatch(value)
+    ):
+        compact = _compact(value)
+        assert compact is not None  # see `_are_compact_dates`
+        return compact
+    moment = datetime.datetime.fromisoformat(value) if isinstance(value, str) else value
+    return (
+        moment
+        if isinstance(moment, datetime.datetime)
+        else datetime.datetime.combine(moment, datetime.time())
+    )
+
+
 def _days(value: Any) -> float:
     """Days since 1970-01-01, UTC; a date without a zone is taken for UTC's."""
-    moment = datetime.datetime.fromisoformat(value) if isinstance(value, str) else value
-    if not isinstance(moment, datetime.datetime):
-        moment = datetime.datetime.combine(moment, datetime.time())
+    moment = _moment(value)
     moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=datetime.timezone.utc)
     return (moment - _EPOCH).total_seconds() / _DAY

@@ -307,7 +307,35 @@ def _of_arrow(file: Path, table: Any, features: Any) -> Table:
     if twice is not None:
         raise OwnError(f"{file}: two columns are called {twice!r}; give each a name of its own")
     names = {name: tuple(found) for name, each in features.items() if (found := _class_names(each))}
-    return Table(file, {name: table.column(name) for name in table.column_names}, names=names)
+    columns = {name: table.column(name) for name in table.column_names}
+    return Table(file, columns, names={**_categories(table), **names})
+
+
+def _categories(table: Any) -> dict[str, tuple[str, ...]]:
+    """The names of categories that a file lists on purpose, in their order: of ordered ones, and
+    of pandas'.
+
+    Whatever else is encoded by a dictionary has it in the order in which names appear.
+    """
+    try:
+        described = json.loads((table.schema.metadata or {})[b"pandas"])["columns"]
+        pandas = {each["name"] for each in described if each["pandas_type"] == "categorical"}
+    except (KeyError, TypeError, ValueError, RecursionError):
+        pandas = set()
+    listed = {}
+    for name in table.column_names:
+        column, kind = table.column(name), table.schema.field(name).type
+        if (
+            not hasattr(kind, "ordered")
+            or not (kind.ordered or name in pandas)
+            or not column.num_chunks
+        ):
+            continue
+        dictionaries = {tuple(chunk.dictionary.to_pylist()) for chunk in column.chunks}
+        texts = [value for values in dictionaries for value in values]
+        if len(dictionaries) == 1 and texts and all(isinstance(value, str) for value in texts):
+            listed[name] = tuple(texts)
+    return listed
 
 
 def _class_names(feature: Any) -> list[str]:

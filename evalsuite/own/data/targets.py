@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
 from typing import Any, Literal
 
@@ -22,6 +23,8 @@ from evalsuite.references import OwnError
 
 Kind = Literal["classes", "tags", "tokens", "labels", "values", "vectors", ""]
 _SHOWN = 60
+_BEYOND = 2**63  # of a label's size: there is no whole number of 64 bits
+_MOST_GAPS = 1000  # numbers without a sample that may lie between classes
 
 
 def kind_of(task: Task) -> Kind:
@@ -287,6 +290,8 @@ def _classes(
         }
     else:
         numbers = {name: _whole(targets, parts[name]) for name, targets in raw.items()}
+        if not (naming.chosen or naming.named or listed):
+            _check_dense(numbers["train"], train)
         if single and _is_one_hot(numbers["train"]):
             raise OwnError(
                 f"{train.where(-1)}: the targets are one-hot; give the classes' numbers,"
@@ -313,6 +318,20 @@ def _classes(
             " another"
         )
     return Numbered(numbers, classes.count, classes)
+
+
+def _check_dense(targets: torch.Tensor, part: Part) -> None:
+    """Refuse numbers that name classes, as identifiers do: each number up to the highest would
+    be a class.
+    """
+    highest, different = int(targets.max()), len(targets.unique())  # type: ignore[no-untyped-call]
+    if highest >= different + _MOST_GAPS:
+        place = int((targets.reshape(len(targets), -1) == highest).any(1).nonzero()[0])
+        said = (
+            f"the label {highest}, where {different} labels differ, would make {highest + 1}"
+            " classes"
+        )
+        raise OwnError(f"{part.where(place)}: {said}; number them from 0, or write them as texts")
 
 
 def _moved(targets: torch.Tensor, numbers: Mapping[int, int]) -> torch.Tensor:
@@ -348,7 +367,12 @@ def _place(name: Any, classes: Classes, part: Part, index: int) -> int:
 
 def _whole(targets: torch.Tensor | list[Any], part: Part) -> torch.Tensor:
     if isinstance(targets, list):
+        targets = [_plain(each) for each in targets]
         wrong = next((i for i, each in enumerate(targets) if not _is_number(each)), None)
+        if wrong is not None and _is_missing(targets[wrong]):
+            raise OwnError(
+                f"{part.where(wrong)}: there is no target; fill it in, or leave the sample out"
+            )
         if wrong is not None:
             raise OwnError(
                 f"{part.where(wrong)}: the label {_shown(targets[wrong])} is no class, a name or a"
@@ -380,9 +404,22 @@ def _is_one_hot(targets: torch.Tensor) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) or (
-        isinstance(value, (list, tuple)) and all(map(_is_number, value))
-    )
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_number, value))
+    return isinstance(value, (int, float)) and not _is_missing(value) and abs(value) < _BEYOND
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _plain(value: Any) -> Any:
+    """A decimal of a table as the number that it is."""
+    if isinstance(value, Decimal):
+        return (
+            int(value) if value.is_finite() and value == value.to_integral_value() else float(value)
+        )
+    return value
 
 
 def _check_range(targets: torch.Tensor, classes: int, part: Part, *, of_test: bool) -> None:

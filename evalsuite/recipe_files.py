@@ -1,0 +1,91 @@
+"""The files of a recipe: a relative path is one in the recipe's folder or in the present one,
+and never both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from evalsuite.references import is_reference
+
+Place = tuple[str | int, ...]
+
+_KEYS = ("path", "model", "data", "weights", "tokenizer", "file", "folder", "data_home", "depends")
+_SECTIONS = ("workloads", "variants", "steps")
+_LIBRARY = "hf:"
+
+
+def rooted(tree: Any, folder: Path) -> tuple[bool, list[tuple[Place, str]]]:
+    """Write into a recipe's tree where the files are that lie in the recipe's folder alone, as
+    absolute paths.
+
+    Args:
+        tree: the recipe's, changed in place.
+        folder: the recipe's.
+
+    Returns:
+        Whether something was changed; and each place of a path that is in both folders, with what
+        is wrong.
+    """
+    changed, problems = False, list[tuple[Place, str]]()
+    if not isinstance(tree, Mapping) or folder.resolve() == Path.cwd():
+        return changed, problems
+    for section in _SECTIONS:
+        for place, parent, key in _texts(tree.get(section), (section,), tree, section):
+            prefix, path, suffix = _divided(parent[key], place)
+            beside = folder / path
+            if (
+                not path
+                or Path(path).expanduser().is_absolute()
+                or path.startswith("~")
+                or not _is_there(beside)
+            ):
+                continue
+            if not _is_there(Path(path)):
+                parent[key], changed = f"{prefix}{beside.resolve()}{suffix}", True
+            elif not beside.samefile(path):
+                cure = f"call the command in {folder}, or write an absolute path"
+                problems.append(
+                    (
+                        place,
+                        f"{path!r} is in the recipe's folder and, another one, in the present:"
+                        f" {cure}",
+                    )
+                )
+    return changed, problems
+
+
+def _texts(
+    node: Any, place: Place, parent: Any, key: str | int
+) -> Iterator[tuple[Place, Any, Any]]:
+    """Each text below a node, with its place, and what holds it under which key."""
+    if isinstance(node, Mapping):
+        for inner in node:
+            yield from _texts(node[inner], (*place, inner), node, inner)
+    elif isinstance(node, list):
+        for index, inner in enumerate(node):
+            yield from _texts(inner, (*place, index), node, index)
+    elif isinstance(node, str):
+        yield place, parent, key
+
+
+def _divided(text: str, place: Place) -> tuple[str, str, str]:
+    """A text as what stands before a path, the path, and what stands behind it; no path where
+    none is meant.
+    """
+    file, colon, name = text.rpartition(":")
+    if is_reference(text):
+        return ("", file, colon + name) if file.endswith(".py") else (text, "", "")
+    if text.startswith(_LIBRARY):
+        return _LIBRARY, text.removeprefix(_LIBRARY), ""
+    named = next((part for part in reversed(place) if isinstance(part, str)), "")
+    return ("", text, "") if named in _KEYS else (text, "", "")
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that is too long, and so no path
+        return False
