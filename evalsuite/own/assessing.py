@@ -367,6 +367,18 @@ def relu_ized(
     told = f"{best.metric} {best.value:.4g}, and {best.before:.4g} before"
     yield f"{best.variant} is the best on the validation data: {told}."
     yield f"The ReLU network: {out}; {how}."
+    yield from _before_and_after(asked, run, best.variant)
+
+
+def _before_and_after(asked: Asked, folder: Path, variant: str) -> Iterator[str]:
+    """Test quality, size and latency of a treated network, and whether it is recommended."""
+    from evalsuite.own.baseline import leaks
+    from evalsuite.own.treated import treated
+    from evalsuite.report.run import Run
+
+    data = own_of(asked.own).data()
+    told = "its test samples may be training samples" if leaks(data) else ""
+    yield from treated(Run.of(folder), variant, data, told=told).lines()
 
 
 _COMPARED = 8  # samples on which what was saved is compared

@@ -169,12 +169,7 @@ def decision_matrices(run: Run) -> list[Matrix]:
         evidence = {workload: endpoint.measure(run, workload, variant) for workload in workloads}
         if any(evidence.values()):
             clocks = _clocks(run, endpoint, variant)
-            samples = {
-                workload: estimate
-                for workload, found in evidence.items()
-                if found is not None
-                and (estimate := over_samples(run, workload, variant, found.primary)) is not None
-            }
+            samples = over_samples_of(run, variant, evidence)
             made[variant].append(
                 matrix_row(
                     name, endpoint, evidence, seeds, run.doubts, clocks, run.cuts, samples=samples
@@ -184,6 +179,18 @@ def decision_matrices(run: Run) -> list[Matrix]:
         Matrix(variant, run.baseline, workloads, rows)
         for variant, rows in read_screens(made).items()
     ]
+
+
+def over_samples_of(
+    run: Run, variant: str, evidence: Mapping[str, Evidence | None]
+) -> dict[str, Estimate]:
+    """Workload -> the difference of its networks with its interval over the test samples."""
+    estimates = {
+        workload: over_samples(run, workload, variant, found.primary)
+        for workload, found in evidence.items()
+        if found is not None
+    }
+    return {name: estimate for name, estimate in estimates.items() if estimate is not None}
 
 
 def _clocks(run: Run, endpoint: Endpoint, variant: str) -> dict[str, str]:

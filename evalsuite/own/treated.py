@@ -1,0 +1,241 @@
+"""What a treatment did to a network: test quality, size and latency before and after, and a
+recommendation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from evalsuite.contract import Direction
+from evalsuite.latency import RESOLUTION
+from evalsuite.report.cells import MatrixCell, MatrixRow, Reading
+from evalsuite.report.conclusions import read_rows
+from evalsuite.report.matrix import matrix_row, over_samples_of
+from evalsuite.report.numerals import scale_of
+from evalsuite.report.section import Endpoint, first_step
+
+if TYPE_CHECKING:
+    from evalsuite.contract import Data
+    from evalsuite.latency import Latency, Part
+    from evalsuite.report.run import Run
+
+QUALITY, FILE = "accuracy", "export"  # the steps that measure the networks, and that write them
+_RUNTIME = "ONNX Runtime in float32, one thread"
+_MARGIN = 0.01  # of a score that has no margin of its own: a hundredth of the baseline's
+_KIB = 1024.0
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One batch size: both networks' files, timed in turn in one process.
+
+    Args:
+        batch: samples at a time.
+        latency: of the treated network first; None where it could not be taken.
+        reason: why not, or what makes the reading noise; "" where it is one.
+    """
+
+    batch: int
+    latency: Latency | None
+    reason: str = ""
+
+    @property
+    def faster(self) -> bool:
+        """Whether the treated network takes less time by more than equal graphs may differ."""
+        if self.latency is None or self.reason:
+            return False
+        return self.latency.intervals["ratio"][1] < 1 - RESOLUTION
+
+    @property
+    def slower(self) -> bool:
+        """Whether it takes more time, likewise."""
+        if self.latency is None or self.reason:
+            return False
+        return self.latency.intervals["ratio"][0] > 1 + RESOLUTION
+
+    @property
+    def text(self) -> tuple[str, str, str]:
+        """The time before, after, and the ratio with its interval."""
+        if self.latency is None or self.reason:
+            return "", "", f"not measured: {self.reason}"
+        before, after = (
+            f"{1e3 * each:.3g} ms" for each in (self.latency.second, self.latency.first)
+        )
+        low, high = self.latency.intervals["ratio"]
+        return before, after, f"x {self.latency.ratio:.2f} [{low:.2f}, {high:.2f}]"
+
+
+@dataclass(frozen=True)
+class Treated:
+    """A treated network beside the one that it was made of.
+
+    Args:
+        variant: its name.
+        row: the question of its quality, with what the test samples say.
+        sizes: bytes of both files, before and after; None where one was not written.
+        times: by batch size.
+        told: what limits the numbers, such as test samples that may have been trained on.
+        doubts: why nothing is concluded.
+    """
+
+    variant: str
+    row: MatrixRow
+    sizes: tuple[int, int] | None
+    times: Sequence[Timed]
+    told: str = ""
+    doubts: Sequence[str] = ()
+
+    @property
+    def cell(self) -> MatrixCell:
+        return next(iter(self.row.cells.values()))
+
+    def lines(self) -> Iterator[str]:
+        """A table of the numbers before and after, and the recommendation."""
+        rows = [("", "before", "after", "difference"), self._quality(), self._size()]
+        for timed in self.times:
+            samples = f"{timed.batch} sample{'s' * (timed.batch != 1)}"
+            rows.append((f"latency of {samples} ({_RUNTIME})", *timed.text))
+        widths = [max(len(row[place]) for row in rows) for place in range(4)]
+        for row in rows:
+            cells = (f"{text:<{width}}" for text, width in zip(row, widths, strict=True))
+            yield "  ".join(cells).rstrip()
+        yield self.recommendation
+
+    def _quality(self) -> tuple[str, str, str, str]:
+        cell, row = self.cell, self.row
+        name = f"{row.endpoint.words} on the test samples"
+        if cell.levels is None or cell.estimate is None:
+            return name, "", "", f"not measured: {cell.reason}"
+        fine = min(row.endpoint.margin, cell.estimate.half_width or row.endpoint.margin)
+        scale = scale_of(row.endpoint.unit, cell.levels, [fine])
+        after, before = (f"{scale.number(each)} {scale.unit}".strip() for each in cell.levels)
+        over = cell.estimate.samples
+        samples = f", over {over.n:,} samples like these" if over is not None else ""
+        return name, before, after, cell.difference(row.scale) + samples
+
+    def _size(self) -> tuple[str, str, str, str]:
+        name = "size of the ONNX file"
+        if self.sizes is None:
+            return name, "", "", "not measured: no file was written"
+        before, after = self.sizes
+        told = [f"{each / _KIB:,.1f} KiB" for each in (before, after)]
+        return name, told[0], told[1], f"x {after / before:.2f}"
+
+    @property
+    def recommendation(self) -> str:
+        """One sentence that recommends the treatment or advises against it."""
+        start, reason = self._advice()
+        return f"{start}: {reason}{f' ({self.told})' if self.told else ''}."
+
+    def _advice(self) -> tuple[str, str]:
+        """The recommendation in a few words, and its reason."""
+        cell, quality = self.cell, self.row.endpoint.words
+        if self.doubts or cell.reading is Reading.DOUBTED:
+            return "No recommendation", "the model itself is in doubt, see above"
+        if cell.estimate is None:
+            return "No recommendation", f"{quality} was not measured: {cell.reason}"
+        number = cell.difference(self.row.scale)
+        if cell.reading is Reading.HELPS:
+            return self._of_speed(f"{quality} rises, {number}")
+        if cell.reading is Reading.NO_WORSE:
+            return self._of_speed(f"{quality} loses less than {self.row.margin}, {number}")
+        if cell.reading is Reading.COSTS:
+            small = ", by less than the margin" if cell.small else ""
+            return "Advised against", f"{self.variant} costs {quality}, {number}{small}"
+        samples = f"; about {cell.needed:,} test samples would tell" if cell.needed else ""
+        lost = f"a loss of {self.row.margin} of {quality} is not excluded, {number}"
+        return "Not recommended yet", lost + samples
+
+    def _of_speed(self, kept: str) -> tuple[str, str]:
+        """The same of a treatment that keeps the quality, by what it does to the latency."""
+        if any(timed.slower for timed in self.times):
+            return "Advised against", f"{kept}, but the network is slower in {_RUNTIME}"
+        if any(timed.faster for timed in self.times):
+            return "Recommended", f"{kept}, and the network is faster in {_RUNTIME}"
+        if self.cell.reading is Reading.HELPS:
+            return "Recommended", kept
+        unread = not self.times or any(timed.reason for timed in self.times)
+        faster = "not shown to be faster" if unread else "no faster"
+        return (
+            "Recommended only for what ReLU buys elsewhere, as in integers",
+            f"{kept}, and the network is {faster} in {_RUNTIME}",
+        )
+
+
+def treated(run: Run, variant: str, data: Data, *, told: str = "") -> Treated:
+    """What became of the baseline of a run of one workload in one of its variants."""
+    (workload,) = run.measured.workloads
+    files = [
+        run.folder / "artefacts" / workload / name / "0" / FILE / "model.onnx"
+        for name in (run.baseline, variant)
+        if run.folder is not None
+    ]
+    there = [file for file in files if file.is_file()]
+    sizes = tuple(_bytes(file) for file in there)
+    row = quality_row(run, workload, variant)
+    doubts = run.doubts.get(workload, [])
+    if len(sizes) < 2:
+        return Treated(variant, row, None, (), told, doubts)
+    times = list(_times(there[1], there[0], data))
+    return Treated(variant, row, (sizes[0], sizes[1]), times, told, doubts)
+
+
+def quality_row(run: Run, workload: str, variant: str) -> MatrixRow:
+    """The first question that the run's sections ask of the networks' quality before deployment,
+    of this variant alone; of a task that none asks of, its headline with a margin of a hundredth.
+    """
+    endpoint, section = _endpoint(run, workload, variant)
+    evidence = {workload: endpoint.measure(run, workload, variant)}
+    samples = over_samples_of(run, variant, evidence)
+    row = matrix_row(
+        section, endpoint, evidence, {workload: len(run.seeds)}, run.doubts, samples=samples
+    )
+    return read_rows([row])[0]
+
+
+def _endpoint(run: Run, workload: str, variant: str) -> tuple[Endpoint, str]:
+    rows = run.measured.frame
+    rows = rows[(rows["workload"] == workload) & (rows["step"] == QUALITY)]
+    for name, section in run.sections.items():
+        for endpoint in section.endpoints:
+            asks = QUALITY in section.stages and not (
+                endpoint.of or endpoint.clock or endpoint.fact
+            )
+            if asks and endpoint.measure(run, workload, variant) is not None:
+                return endpoint, name
+    first = rows[rows["metric"] != ""].iloc[0]
+    metric, value = str(first["metric"]), float(first["value"])
+    margin = _MARGIN * abs(value) or _MARGIN
+    unit, direction = str(first["unit"]), Direction(first["direction"])
+    measure = first_step(QUALITY, (metric,))
+    return Endpoint(metric.replace("_", " "), measure, unit, direction, margin), ""
+
+
+def _bytes(file: Path) -> int:
+    """Of an ONNX file with what it keeps beside it."""
+    beside = file.with_name(f"{file.name}.data")
+    return file.stat().st_size + (beside.stat().st_size if beside.is_file() else 0)
+
+
+def _times(own: Path, other: Path, data: Data) -> Iterator[Timed]:
+    """Both files run the same test samples in turn."""
+    from evalsuite.latency import steady_latency
+    from evalsuite.onnx_network import OnnxNetwork
+    from evalsuite.yardstick import TIMED_BATCHES, timing_inputs
+
+    networks = [OnnxNetwork(each) for each in (own, other)]
+    for batch in TIMED_BATCHES:
+        inputs = timing_inputs(data.test, batch)
+        calls = [partial(network, inputs) for network in networks]
+        try:
+            latency = steady_latency(calls[0], calls[1], "first", "second", "ratio")
+        except MemoryError as error:
+            yield Timed(batch, None, str(error))
+            continue
+        parts: tuple[Part, ...] = ("ratio", "first", "second")
+        noise = next((text for part in parts if (text := latency.noise(part))), "")
+        yield Timed(batch, latency, f"noisy: {noise}" if noise else "")
