@@ -37,7 +37,7 @@ def asked(
 ) -> tuple[Path, Path]:
     """The files of a question: every input in the box."""
     onnx.save(model, folder / "m.onnx")
-    sizes = [math.dim_value for math in model.graph.input[0].type.tensor_type.shape.dim]
+    sizes = [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim]
     count = int(np.prod(sizes))
     outputs = [dim.dim_value for dim in model.graph.output[0].type.tensor_type.shape.dim]
     names = [f"(declare-const X_{i} Real)" for i in range(count)]
@@ -109,6 +109,11 @@ RESIZED: dict[str, Resized] = {
     ),
 }
 
+UNREAD = (
+    *("asymmetric", "asymmetric by scales", "nearest", "nearest, pytorch's", "nearest, rounded up"),
+    "nearest, rounded down",
+)
+
 
 def beside_a_million(name: str) -> onnx.ModelProto:
     """y0 = resized[0] - x[0] / 2, beside y1 = 1e6 x[0]."""
@@ -158,15 +163,22 @@ def test_what_is_resized_to_one_beside_large_numbers_has_onnx_runtimes_verdict(
     most = float(values.max())
     for threshold, answer in ((most - 0.01, Answer.SAT), (most + 0.01, Answer.UNSAT)):
         files = asked(tmp_path, model, (0.0, 1.0), f"(>= Y_0 {threshold:.6f})")
-        assert verify(*files, timeout=30).answer is answer, (name, most)
+        if name in UNREAD:
+            with pytest.raises(
+                Unsupported,
+                match=r"\(Resize\): (mode .* is not read|scales that are not the ratio)",
+            ):
+                verify(*files, timeout=30)
+        else:
+            assert verify(*files, timeout=30).answer is answer, (name, most)
 
 
-def erf_of(root: str, number: Any) -> list[onnx.NodeProto]:
+def erf_of(root: str) -> list[onnx.NodeProto]:
     return [N(root, ["h", "r"], ["s"]), N("Erf", ["s"], ["e"])]
 
 
 HALF, UNIT, ROOT, INVERSE = F(0.5), F(1), F(2**0.5), F(0.5**0.5)
-DIVIDED, SCALED = erf_of("Div", ROOT), erf_of("Mul", INVERSE)
+DIVIDED, SCALED = erf_of("Div"), erf_of("Mul")
 ADD = N("Add", ["e", "one"], ["a"])
 PLAIN = {"one": UNIT, "half": HALF}
 GELUS: dict[str, tuple[list[onnx.NodeProto], dict[str, Any], int]] = {
@@ -354,7 +366,9 @@ def test_every_way_to_write_gelu_has_the_verdict_of_what_onnx_runtime_computes(
         except Unsupported:
             assert name in NO_GELU
             continue
-        assert found.answer is answer
+        # Rounding of no known activation is bounded by the engine exact alone in part.
+        halves = (f"{answer.value}-real", f"{answer.value}-float32") if name in NO_GELU else ()
+        assert found.answer.value in (answer.value, *halves)
 
 
 Box = list[tuple[str, str]]

@@ -98,12 +98,12 @@ def test_a_name_of_two_classes_is_refused_in_every_form_of_data(form: str) -> No
 
 
 LISTS: dict[str, tuple[dict[str, Any], str]] = {
-    "names": ({"id2label": NAMES}, "has id2label as a list, not a mapping; write {\"0\": \"cat\""),
+    "names": ({"id2label": NAMES}, 'has id2label as a list, not a mapping; write {"0": "cat"'),
     "pairs": ({"id2label": [[0, "a"], [1, "b"]]}, "has id2label as a list"),
     "a text": ({"id2label": "cat,dog"}, "has id2label as a str"),
-    "the other way": ({"label2id": NAMES}, "has label2id as a list, not a mapping; write {\"cat\""),
+    "the other way": ({"label2id": NAMES}, 'has label2id as a list, not a mapping; write {"cat"'),
     "a number": ({"id2label": 3}, "has id2label as a int"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("form", LISTS)
