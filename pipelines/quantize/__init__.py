@@ -12,10 +12,10 @@ from evalsuite import Bench, Network, Outcome, check_yardstick
 # here.
 warnings.filterwarnings("ignore", message="fast_hadamard_transform package not found")
 
-Placement = Literal["post", "pre+post"]
+Placement = Literal["auto", "post", "pre+post"]
 _CHOICES: dict[str, tuple[str, ...]] = {
     "placement": get_args(Placement),
-    "calibration": ("percentile", "max", "mse"),
+    "calibration": ("auto", "percentile", "max", "mse"),
     "weight_scale": ("max", "mse"),
     "weight_rounding": ("nearest", "gptq", "gpfq"),
     "scales": ("float", "power-of-two"),
@@ -48,18 +48,22 @@ class Quantize:
         act_bits: bits of an activation, 2 to 8.
         calibration_samples: how many samples of the calibration set give the activations' ranges;
             all if it has fewer.
-        placement: "post" quantizes each activation's output, "pre+post" its input too, for every
-            variant alike. ONNX Runtime keeps a convolution in integers only if its output is
-            quantized: with "post" a convolution before GELU runs in float, and with "pre+post"
-            ReLU, which could be fused, requantizes. Measure both.
+        placement: "auto" quantizes a tensor of the deployed file where an integer operator of ONNX
+            Runtime reads or must write it, and the tables of embeddings; residual streams,
+            attention and outputs stay real numbers. Calibration data choose how far uneven ranges
+            go from features to weights (SmoothQuant) and whether biases are corrected. The
+            integer-only network is placed as with "post". "post" quantizes each activation's
+            output, "pre+post" its input too, for every variant alike: with "post" a convolution
+            before GELU runs in float, and with "pre+post" ReLU, which could be fused, requantizes.
         calibration: where activations are clipped: at percentiles, at the extremes, or at the least
-            squared error.
+            squared error. "auto" takes, with placement "auto", the one of which the outputs are
+            nearest to the float network's on calibration data, and else percentiles.
         weight_scale: where a channel's weights are clipped: nowhere ("max"), or at the least
             squared error.
         weight_rounding: "nearest", or by the layers' results on the calibration set, "gptq" or
             "gpfq".
         bias_correction: whether biases take up the mean error of each channel on the calibration
-            set.
+            set. With placement "auto" it is always tried, and kept where the outputs come nearer.
         equalization: whether neighbouring layers get like ranges first, where at most ReLU and
             pools lie between them: across GELU and other smooth activations it does nothing. The
             row `equalized_pairs` says where it did.
@@ -90,7 +94,7 @@ class Quantize:
             quantized likewise, and timed in turn with this one: `relative_latency` is the ratio.
     """
 
-    version: ClassVar[str] = "11"
+    version: ClassVar[str] = "12"
     libraries: ClassVar[tuple[str, ...]] = (
         "brevitas",
         "torch",
@@ -109,8 +113,8 @@ class Quantize:
     weight_bits: int = 8
     act_bits: int = 8
     calibration_samples: int = 120
-    placement: Placement = "post"
-    calibration: Literal["percentile", "max", "mse"] = "percentile"
+    placement: Placement = "auto"
+    calibration: Literal["auto", "percentile", "max", "mse"] = "auto"
     weight_scale: Literal["max", "mse"] = "max"
     weight_rounding: Literal["nearest", "gptq", "gpfq"] = "nearest"
     bias_correction: bool = False

@@ -29,6 +29,7 @@ from evalsuite import (
     pieces,
     run_onnx,
 )
+from pipelines.quantize.placement import Value
 from pipelines.quantize.tracing import at_a_time, layer_of
 
 _DEQUANTIZE = "/{}/act_quant/export_handler/DequantizeLinear"
@@ -46,7 +47,7 @@ class Rounded:
 
 
 def quantizers(quantized: fx.GraphModule) -> list[str]:
-    """The names of its quantizers in the graph's order; the last one makes the logits."""
+    """The names of its quantizers in the graph's order."""
     return [
         str(node.target)
         for node in quantized.graph.nodes
@@ -54,9 +55,26 @@ def quantizers(quantized: fx.GraphModule) -> list[str]:
     ]
 
 
-@torch.no_grad()
+def quantizer_of_logits(quantized: fx.GraphModule) -> str | None:
+    """The name of the quantizer that makes the logits; None where they are real numbers."""
+    (output,) = (node for node in quantized.graph.nodes if node.op == "output")
+    (made,) = output.all_input_nodes
+    if not isinstance(layer_of(quantized, made), Value):
+        return None
+    (gridded,) = made.all_input_nodes
+    return str(gridded.target) if isinstance(layer_of(quantized, gridded), QuantIdentity) else None
+
+
 def in_brevitas(quantized: fx.GraphModule, inputs: Inputs) -> dict[str, Rounded]:
     """What each quantizer makes of a batch, by its name."""
+    return _run_brevitas(quantized, inputs)[1]
+
+
+@torch.no_grad()
+def _run_brevitas(
+    quantized: fx.GraphModule, inputs: Inputs
+) -> tuple[NDArray[np.float32], dict[str, Rounded]]:
+    """The logits of a batch, and what each quantizer makes of it, by its name."""
     found: dict[str, Rounded] = {}
 
     def see(name: str, _: Any, args: tuple[Any, ...], made: Any) -> None:
@@ -70,11 +88,11 @@ def in_brevitas(quantized: fx.GraphModule, inputs: Inputs) -> dict[str, Rounded]
         quantized.get_submodule(name).register_forward_hook(partial(see, name)) for name in names
     ]
     try:
-        quantized(inputs)
+        logits = quantized(inputs).numpy()
     finally:
         for handle in handles:
             handle.remove()
-    return found
+    return logits, found
 
 
 class InRuntime:
@@ -120,6 +138,7 @@ def _open_unfused(model: bytes) -> onnxruntime.InferenceSession:
 
 TIE = 1e-4
 """Steps: so far float32's rounding may move a value that lies on a rounding tie."""
+_SAME = 1e-4  # Of a sample's greatest logit: real logits that are nearer count as equal.
 _CHUNK = 500  # samples at a time, at most
 
 
@@ -186,7 +205,8 @@ class Agreement:
     """How far Brevitas and ONNX Runtime agree.
 
     Args:
-        equal_logits: share of logits that are the same integer of the logits' grid.
+        equal_logits: share of logits that are the same integer of the logits' grid; of real logits
+            those that differ by less than 0.01 % of their sample's greatest.
         equal_classes: share of samples, of a language model of positions, of the same class.
         origins: how many elements differ in the first tensor of their sample that does.
         ties: how many of these lie within `TIE` of a rounding tie.
@@ -250,14 +270,14 @@ def compare_layers(
         raise ValueError(f"Brevitas and ONNX Runtime cannot be compared: there is no {missing}")
     plain = open_onnx(path)
     fused, unfused = (InRuntime(path, names, fused=each) for each in (True, False))
-    tally = _Tally(names, by_position)
+    tally = _Tally(names, quantizer_of_logits(quantized), by_position)
     for piece in pieces(inputs, at_a_time(quantized, _CHUNK)):
         chunk = mapped(piece, lambda each: each.float() if each.is_floating_point() else each)
         logits, integers = fused.run(chunk)
         tally.faithful &= np.array_equal(logits, run_onnx(plain, chunk).numpy())
-        tally.add(
-            len(leaves(chunk)[0]), in_brevitas(quantized, chunk), integers, unfused.run(chunk)[1]
-        )
+        expected, in_brevitas = _run_brevitas(quantized, chunk)
+        tally.add(len(leaves(chunk)[0]), in_brevitas, integers, unfused.run(chunk)[1])
+        tally.add_logits(expected, logits)
     return tally.result()
 
 
@@ -295,8 +315,9 @@ def agreement_metrics(agreement: Agreement, *, classes: bool = True) -> list[Met
 class _Tally:
     """Collects the comparison, chunk by chunk."""
 
-    def __init__(self, names: list[str], by_position: bool) -> None:
+    def __init__(self, names: list[str], of_logits: str | None, by_position: bool) -> None:
         self.faithful, self._names, self._by_position = True, names, by_position
+        self._of_logits = of_logits
         self._samples = self._origins = self._ties = 0
         self._logits, self._classes = [0, 0], [0, 0]  # that agree, of so many
         self._first: dict[str, Difference] = {}
@@ -320,13 +341,24 @@ class _Tally:
             if len(origins):
                 self._add_origins(name, origins, brevitas[name], fused[name], unfused[name])
             agree &= ~unequal.reshape(count, -1).any(1)
-        both = brevitas[self._names[-1]].integers, fused[self._names[-1]]
-        shape = (-1, both[1].shape[-1]) if self._by_position else (count, -1)
-        first, second = (each.reshape(shape).argmax(1) for each in both)
-        for counts, equal in ((self._logits, both[0] == both[1]), (self._classes, first == second)):
+        if self._of_logits is not None:
+            integers = brevitas[self._of_logits].integers
+            self._count_logits(integers, fused[self._of_logits], integers == fused[self._of_logits])
+        self._samples += count
+
+    def add_logits(self, brevitas: NDArray[np.float32], runtime: NDArray[np.float32]) -> None:
+        """Compare real logits; those that lie on a grid were compared as integers."""
+        if self._of_logits is None:
+            greatest = np.abs(brevitas).reshape(len(brevitas), -1).max(1)
+            near = _SAME * greatest.reshape(-1, *[1] * (brevitas.ndim - 1))
+            self._count_logits(brevitas, runtime, np.abs(brevitas - runtime) <= near)
+
+    def _count_logits(self, brevitas: NDArray[Any], runtime: NDArray[Any], same: Any) -> None:
+        shape = (-1, runtime.shape[-1]) if self._by_position else (len(runtime), -1)
+        first, second = (each.reshape(shape).argmax(1) for each in (brevitas, runtime))
+        for counts, equal in ((self._logits, same), (self._classes, first == second)):
             counts[0] += int(equal.sum())
             counts[1] += equal.size
-        self._samples += count
 
     def _add_origins(
         self,

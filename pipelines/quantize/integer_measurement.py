@@ -76,6 +76,7 @@ class IntegerStudy:
             `Quantize.compared_samples`.
         islands: whether all that is computed in float stays so; see `Quantize.keep_islands`.
         tokens: how many there are, where the input is tokens.
+        simulation: what `quantized` is called in the rows.
     """
 
     quantized: fx.GraphModule
@@ -87,6 +88,7 @@ class IntegerStudy:
     some: torch.Tensor | Samples
     islands: bool
     tokens: int | None
+    simulation: str = "the fake-quantized network"
 
     def metrics(self, rounding: Rounding) -> list[Metric | Timed]:
         """All rows; one with a reason where the network has no integer form."""
@@ -166,7 +168,7 @@ class IntegerStudy:
                 "fraction",
                 HIGHER,
                 setting,
-                reason="same class as the fake-quantized network",
+                reason=f"same class as {self.simulation}",
             ),
             Metric(
                 "differing_logits",
@@ -184,7 +186,7 @@ class IntegerStudy:
         rows = self._agreement(found, {})
         if network.inserted:
             where = shorten(", ".join(network.inserted), _LONGEST, placeholder=" ...")
-            why = f"the fake-quantized network has no grid at {where}: it is another network"
+            why = f"{self.simulation} has no grid at {where}: it is another network"
             return [
                 *rows,
                 Metric(

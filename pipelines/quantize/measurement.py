@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,6 +24,7 @@ from evalsuite import (
     Samples,
     Several,
     Split,
+    Timed,
     Unsupported,
     export_network,
     fold_hardness,
@@ -33,6 +36,7 @@ from evalsuite import (
     worsening,
 )
 from pipelines.quantize.agreement import agreement_metrics, compare_layers
+from pipelines.quantize.choosing import RANGES, choose
 from pipelines.quantize.execution import deployment_metrics, execution_metrics, observe
 from pipelines.quantize.integer.grids import Rounding
 from pipelines.quantize.integer_measurement import IntegerStudy
@@ -43,13 +47,14 @@ from pipelines.quantize.qcdq import export_qcdq, export_qonnx
 from pipelines.quantize.sensitivity import sensitivity
 from pipelines.quantize.tracing import at_a_time, trace
 from pipelines.quantize.training import least_bits, train, train_scales
-from pipelines.quantize.treatment import Treated, Treatment, treat, tune
+from pipelines.quantize.treatment import CANDIDATES, Treated, Treatment, treat, tune
 from pipelines.quantize.yardstick import relative_metrics
 
 if TYPE_CHECKING:
     from pipelines.quantize import Quantize
 
 _CHUNK = 1000  # samples at a time, at most
+_WHOLE = "the fake-quantized network with every tensor on a grid"
 HIGHER, LOWER, NEUTRAL = Direction.HIGHER, Direction.LOWER, Direction.NEUTRAL
 
 
@@ -61,8 +66,8 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
     # Of real numbers random ones would do, and zeros.
     example = network.example(2) if network.several or network.vocabulary is not None else None
     inputs = bench.data.calibration.first(options.calibration_samples)
-    quantized, made = quantize(folded, network.input_shape, inputs, bench, options, example)
-    test = bench.data.test
+    deployed = quantize(folded, network.input_shape, inputs, bench, options, example)
+    quantized, test = deployed.network, bench.data.test
     artefacts = {name: bench.folder / f"{name}.onnx" for name in ("quantized", "integer")}
     float_file, path = _float_file(network), artefacts["quantized"]
     export_qcdq(quantized, network.input_shape, path, example)
@@ -79,34 +84,54 @@ def measure(network: Network, bench: Bench, options: Quantize) -> Outcome:
     )
     float_session = open_onnx(float_file)
     some = _some(test, options.compared_samples)
-    study = IntegerStudy(
-        quantized,
-        network.input_shape,
-        test,
-        float_session,
-        artefacts["integer"],
-        found[0],
-        some,
-        options.keep_islands,
-        None if network.several else network.vocabulary,
-    )
+    whole, of_integers = deployed, list[Metric | Timed]()
+    if options.placement == "auto" and not network.several:  # several inputs have no integer form
+        try:
+            whole = _with_grids_everywhere(
+                deployed, folded, network.input_shape, inputs, bench, options, example
+            )
+            of_integers += whole.rows
+        except Unsupported as error:
+            row = replace(found[0], name=f"integer_{found[0].name}", value=None)
+            of_integers.append(replace(row, reason=f"{_WHOLE}: {error}"))
+    if not of_integers or whole is not deployed:
+        study = IntegerStudy(
+            whole.network,
+            network.input_shape,
+            test,
+            float_session,
+            artefacts["integer"],
+            found[0],
+            some,
+            options.keep_islands,
+            None if network.several else network.vocabulary,
+            "the fake-quantized network" if whole is deployed else _WHOLE,
+        )
+        of_integers += study.metrics(Rounding(options.rounding))
     metrics = [
         Metric("calibration_samples", len(leaves(inputs)[0]), "count", NEUTRAL),
-        *made,
+        *deployed.rows,
         *found,
         *agreement_metrics(
             compare_layers(quantized, path, some, by_position=by_position), classes=classes
         ),
-        *study.metrics(Rounding(options.rounding)),
+        *of_integers,
         executed,
         *deployment_metrics(float_file, path, test),
         *relative_metrics(
-            folded, (float_file, path), options.yardstick, _scheme(options), inputs, test, example
+            folded,
+            (float_file, path),
+            options.yardstick,
+            _scheme(options),
+            inputs,
+            test,
+            example,
+            deployed.operators,
         ),
     ]
     if options.qonnx:
         artefacts["qonnx"] = bench.folder / "qonnx.onnx"
-        metrics += _in_qonnx(quantized, network.input_shape, artefacts["qonnx"], example)
+        metrics += _in_qonnx(whole.network, network.input_shape, artefacts["qonnx"], example)
     written = {name: each for name, each in artefacts.items() if each.exists()}
     # No torch module computes what the file does; the steps that follow take the file.
     handed_on = replace(network, unswapped=None, deployed=path, integer=written.get("integer"))
@@ -180,6 +205,52 @@ def _some(test: Split, count: int) -> torch.Tensor | Samples:
     return first if isinstance(first, torch.Tensor) else Several(first)
 
 
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """A fake-quantized network, how it was treated, and the rows that say so.
+
+    `widths` are those of the layers that have others than the options say.
+    """
+
+    network: fx.GraphModule
+    treatment: Treatment
+    widths: Mapping[str, Bits | None]
+    rows: list[Metric]
+
+    @property
+    def operators(self) -> Treatment:
+        """What of the treatment adds operators to the file: migration, and biases of layers that
+        had none. The rest changes numbers only.
+        """
+        treatment = self.treatment
+        return Treatment(migration=treatment.migration, bias_correction=treatment.bias_correction)
+
+
+def _with_grids_everywhere(
+    deployed: Quantized,
+    module: nn.Module,
+    input_shape: tuple[int, ...],
+    inputs: Inputs,
+    bench: Bench,
+    options: Quantize,
+    example: Inputs | None,
+) -> Quantized:
+    """The same network with every tensor on a grid, as the integer-only one needs it: placed behind
+    activations, and of the widths that were chosen for the deployed one.
+    """
+    ranges = "percentile" if options.calibration == "auto" else options.calibration
+    everywhere = replace(
+        options, placement="post", calibration=ranges, size_budget=1.0, sensitivity=False
+    )
+    whole = quantize(module, input_shape, inputs, bench, everywhere, example, deployed.widths)
+    chosen = [
+        replace(row, setting={**row.setting, "network": "integers"})
+        for row in whole.rows
+        if row.name == "chosen_treatment"
+    ]
+    return replace(whole, rows=chosen)
+
+
 def quantize(
     module: nn.Module,
     input_shape: tuple[int, ...],
@@ -187,15 +258,18 @@ def quantize(
     bench: Bench,
     options: Quantize,
     example: Inputs | None = None,
-) -> tuple[fx.GraphModule, list[Metric]]:
+    widths: Mapping[str, Bits | None] = MappingProxyType({}),
+) -> Quantized:
     """Choose treatment and widths on the calibration inputs alone, treat, and train if the options
-    say so: the fake-quantized network, and the rows that say how it was made.
+    say so.
 
-    For `example` see `trace`.
+    For `example` see `trace`; `widths` are given where they were chosen before.
     """
     traced = trace(module, input_shape, example)
-    scheme = _scheme(options)
-    treatment, treated, metrics = _treat(traced, scheme, inputs, options)
+    scheme = replace(_scheme(options), layers=widths)
+    treatment, treated, metrics = _treat(
+        traced, scheme, inputs, options, classes=isinstance(bench.data.task, Classification)
+    )
 
     def make(asked: Scheme) -> fx.GraphModule:
         placed = replace(scheme, bits=asked.bits, layers=asked.layers)
@@ -204,7 +278,8 @@ def quantize(
     if options.size_budget < 1:
         plan = search(make, traced, inputs, options.act_bits, options.size_budget)
         metrics += plan.metrics()
-        treated = treat(traced, replace(scheme, layers=plan.scheme.layers), inputs, treatment)
+        widths = plan.scheme.layers
+        treated = treat(traced, replace(scheme, layers=widths), inputs, treatment)
     if options.sensitivity:
         metrics += sensitivity(make, traced, inputs, Bits(options.weight_bits, options.act_bits))
     quantized = treated.network
@@ -214,20 +289,31 @@ def quantize(
         metrics += rows
     elif options.qat_epochs:
         quantized = train(quantized, bench, options.qat_epochs)
-    return quantized, metrics
+    return Quantized(quantized, treatment, widths, metrics)
 
 
 def _scheme(options: Quantize) -> Scheme:
     """As the options say, without the widths that `size_budget` searches."""
     bits = Bits(options.weight_bits, options.act_bits)
-    return Scheme(bits, before_activations=options.placement == "pre+post", scales=options.scales)
+    return Scheme(
+        bits,
+        before_activations=options.placement == "pre+post",
+        scales=options.scales,
+        by_reader=options.placement == "auto",
+    )
 
 
 def _treat(
-    traced: fx.GraphModule, scheme: Scheme, inputs: Inputs, options: Quantize
+    traced: fx.GraphModule, scheme: Scheme, inputs: Inputs, options: Quantize, *, classes: bool
 ) -> tuple[Treatment, Treated, list[Metric]]:
-    if options.tuned:
-        tuned = tune(traced, scheme, inputs)
+    given = _given(options)
+    if scheme.by_reader or options.tuned:
+        if scheme.by_reader:
+            ranges = RANGES if options.calibration == "auto" and not options.tuned else ()
+            candidates = CANDIDATES if options.tuned else [given]
+            tuned = choose(traced, scheme, inputs, candidates, ranges, classes=classes)
+        else:
+            tuned = tune(traced, scheme, inputs)
         losses = [trial.loss for trial in tuned.trials if trial.loss is not None]
         skipped = [
             f"; not {trial.treatment}: {trial.reason}"
@@ -240,7 +326,7 @@ def _treat(
             Metric(
                 "tuning_loss",
                 min(losses),
-                "nats",
+                "nats" if classes else "share",
                 NEUTRAL,
                 reason=(
                     f"on half of the calibration data, the best of {len(losses)}"
@@ -248,9 +334,24 @@ def _treat(
                 ),
             ),
         ]
-        return tuned.treatment, tuned.treated, rows
-    treatment = Treatment(**{each.name: getattr(options, each.name) for each in fields(Treatment)})
-    treated = treat(traced, scheme, inputs, treatment)
+        return tuned.treatment, tuned.treated, [*rows, *_told(tuned.treatment, tuned.treated)]
+    treated = treat(traced, scheme, inputs, given)
+    return given, treated, _told(given, treated)
+
+
+def _given(options: Quantize) -> Treatment:
+    """The treatment that the options name, where nothing is chosen."""
+    return Treatment(
+        calibration="percentile" if options.calibration == "auto" else options.calibration,
+        weight_scale=options.weight_scale,
+        weight_rounding=options.weight_rounding,
+        bias_correction=options.bias_correction and options.placement != "auto",
+        equalization=options.equalization,
+    )
+
+
+def _told(treatment: Treatment, treated: Treated) -> list[Metric]:
+    """What rounding and equalization changed."""
     changed = treated.rerounded
     rows = (
         [
@@ -277,7 +378,7 @@ def _treat(
         rows.append(
             Metric("equalized_pairs", count, "count", NEUTRAL, reason="; ".join(pairs + notes))
         )
-    return treatment, treated, rows
+    return rows
 
 
 def _scores(

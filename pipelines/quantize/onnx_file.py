@@ -40,7 +40,7 @@ _METHODS = {
 _MEANT = {
     "weight_bits": (8,),
     "act_bits": (8,),
-    "calibration": tuple(_METHODS),
+    "calibration": ("auto", *_METHODS),
     "weight_scale": ("max",),
     "weight_rounding": ("nearest",),
     "bias_correction": (False,),
@@ -51,7 +51,7 @@ _MEANT = {
     "size_budget": (1.0,),
     "sensitivity": (False,),
     "qonnx": (False,),
-    "placement": ("post",),
+    "placement": ("auto", "post"),
 }
 
 
@@ -119,7 +119,7 @@ def _quantize(module: OnnxNetwork, inputs: torch.Tensor, path: Path, calibration
                 _Reader(module, inputs),
                 quant_format=quantization.QuantFormat.QDQ,
                 per_channel=True,
-                calibrate_method=_METHODS[calibration],
+                calibrate_method=_METHODS.get(calibration, _METHODS["percentile"]),
             )
         except (OSError, MemoryError):  # a full disk says nothing of the network
             raise

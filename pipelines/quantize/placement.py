@@ -23,8 +23,11 @@ from brevitas.quant.shifted_scaled_int import (
 from brevitas.quant_tensor import QuantTensor
 from torch import fx, nn
 
-from evalsuite import Unsupported, census
-from pipelines.quantize.tracing import Add, Reshape, layer_of
+from evalsuite import Unsupported
+from pipelines.quantize.embedding import IntegerRows, table_of
+from pipelines.quantize.kinds import FLOAT_COMPUTE, is_activation, is_pool, keeps_grid
+from pipelines.quantize.readers import Readers
+from pipelines.quantize.tracing import Add, layer_of
 
 COMPUTE = (QuantLinear, QuantConv1d, QuantConv2d)
 # A channel's weights are taken to reach at least this share of its layer's greatest bias: else the
@@ -127,10 +130,7 @@ def _frozen(layer: _Layer) -> _Layer:
     return layer
 
 
-FLOAT_COMPUTE = (nn.Linear, nn.Conv1d, nn.Conv2d)
 LOGIT_BITS = 8
-# The integers of a quantized tensor pass through these unchanged.
-_KEEP_GRID = (nn.MaxPool1d, nn.MaxPool2d, Reshape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,17 +147,27 @@ class Scheme:
 
     `bits` are those of every layer that `layers` does not name; None leaves a layer, or all that
     are not named, in float. The logits have `LOGIT_BITS` bits, whatever `bits` says.
-    `before_activations` quantizes the inputs of activations too.
+    `before_activations` quantizes the inputs of activations too. `by_reader` quantizes a tensor
+    only where an integer kernel of ONNX Runtime reads or writes it; see `Readers`.
     """
 
     bits: Bits | None
     before_activations: bool = False
     scales: Scales = "float"
     layers: Mapping[str, Bits | None] = field(default_factory=lambda: MappingProxyType({}))
+    by_reader: bool = False
+
+    def __post_init__(self) -> None:
+        if self.before_activations and self.by_reader:
+            raise ValueError("before_activations and by_reader exclude each other: leave out one")
 
     def of(self, layer: str) -> Bits | None:
         """The bits of the layer with that name in the traced graph."""
         return self.layers.get(layer, self.bits)
+
+    def readers(self, traced: fx.GraphModule) -> Readers:
+        """What the integer kernels of ONNX Runtime need of the tensors of a traced network."""
+        return Readers(traced, lambda layer: self.of(layer) is not None)
 
 
 class Value(nn.Module):
@@ -175,26 +185,13 @@ def place(traced: fx.GraphModule, scheme: Scheme) -> fx.GraphModule:
     Quantized are the inputs of linear and convolutional layers, of pools, of additions and of float
     islands, the logits, and, if the scheme says so, the inputs of activations. Everything for which
     there is no quantized counterpart computes in float on dequantized tensors: a float island.
+    By reader, quantized are only the tensors that `Readers` names and the tables of embeddings, and
+    all else computes on real numbers.
 
     Raises:
         Unsupported: nothing is there to quantize, or a layer cannot be.
     """
-    return _Placer(traced, scheme).run()
-
-
-def is_pool(layer: nn.Module | None) -> bool:
-    """Whether it is an average that integers can take: the same number of places in every
-    window.
-    """
-    if not isinstance(layer, (nn.AvgPool1d, nn.AvgPool2d)):
-        return isinstance(layer, (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d))  # over all places
-    padded = any(layer.padding if isinstance(layer.padding, tuple) else (layer.padding,))
-    return not layer.ceil_mode and (layer.count_include_pad or not padded)
-
-
-def keeps_grid(layer: nn.Module | None) -> bool:
-    """Whether it only moves or chooses among the integers of its input."""
-    return isinstance(layer, _KEEP_GRID) and not getattr(layer, "ceil_mode", False)
+    return (_PlacerByReader if scheme.by_reader else _Placer)(traced, scheme).run()
 
 
 class _Placer:
@@ -352,7 +349,56 @@ class _Placer:
         return self._values[node]
 
 
-def is_activation(layer: nn.Module) -> bool:
-    """Whether it is an activation with a row of traits."""
-    found = census(layer, gates=True)
-    return bool(found) and found[0].module is layer
+class _PlacerByReader(_Placer):
+    """Quantizes a tensor where an integer kernel reads it, on a branch of its own; float operators
+    read the real numbers, unless an integer kernel wrote the tensor and there are none.
+    """
+
+    def __init__(self, traced: fx.GraphModule, scheme: Scheme) -> None:
+        super().__init__(traced, scheme)
+        self._readers = scheme.readers(traced)
+
+    def run(self) -> fx.GraphModule:
+        placed = super().run()
+        placed.graph.eliminate_dead_code()  # tables whose rows are integers now
+        placed.delete_all_unused_submodules()
+        placed.recompile()
+        return placed
+
+    def _write(self, node: fx.Node) -> None:
+        layer = layer_of(self._traced, node)
+        if node.op == "placeholder":
+            self._emit(node, self._graph.placeholder(node.name))
+        elif node.op == "output":
+            self._graph.output(self._real(node.all_input_nodes[0]))
+        elif isinstance(layer, FLOAT_COMPUTE):
+            self._write_compute(node, layer)
+        elif keeps_grid(layer) and self._readers.written(node):
+            self._call(node, layer, [self._grid(node.all_input_nodes[0])])
+            self._grids[node] = self._raw[node]
+        elif self._readers.adds(node):
+            self._call(node, layer, [self._value(each) for each in node.all_input_nodes])
+        elif (table := table_of(self._traced, node)) is not None and self._scheme.bits is not None:
+            rows = IntegerRows(table, power_of_two=self._scheme.scales == "power-of-two")
+            self._owned[str(node.target)] = rows
+            indices = self._real(node.all_input_nodes[1])
+            self._emit(node, self._graph.call_module(str(node.target), (indices,)))
+        else:
+            self._write_island(node, layer)
+
+    def _write_island(self, node: fx.Node, layer: nn.Module | None) -> None:
+        copied = self._graph.node_copy(node, self._real)
+        if layer is not None:
+            self._owned[str(node.target)] = copy.deepcopy(layer)
+        elif node.op == "get_attr":
+            self._owned[str(node.target)] = getattr(self._traced, str(node.target))
+        self._emit(node, copied)
+
+    def _real(self, node: fx.Node) -> fx.Node:
+        return self._value(node) if self._readers.written(node) else self._raw[node]
+
+    def _most_bits(self, node: fx.Node) -> int:
+        """The most bits that a layer reading this tensor wants; all that the kernel writes, where
+        no layer asks for fewer.
+        """
+        return super()._most_bits(node) if self._readers.read(node) else LOGIT_BITS

@@ -16,7 +16,8 @@ import torch
 from torch import fx, nn
 
 from evalsuite import Direction, Inputs, Metric, Unsupported, leaves, mapped
-from pipelines.quantize.placement import FLOAT_COMPUTE, Bits, Scheme
+from pipelines.quantize.kinds import FLOAT_COMPUTE
+from pipelines.quantize.placement import Bits, Scheme
 from pipelines.quantize.threads import one_thread
 from pipelines.quantize.tracing import layer_of
 
@@ -34,12 +35,10 @@ class Loss:
 
 
 class Reference:
-    """The float network's class probabilities for some inputs, to compare quantized networks
-    with.
-    """
+    """What the float network makes of some inputs, to compare quantized networks with."""
 
-    def __init__(self, traced: nn.Module, inputs: Inputs) -> None:
-        """Run `traced` on `inputs`, a batch.
+    def __init__(self, traced: nn.Module, inputs: Inputs, *, classes: bool = True) -> None:
+        """Run `traced` on `inputs`, a batch; without `classes` its outputs are no logits.
 
         Raises:
             ValueError: there is no input, or the float network's logits are not finite.
@@ -54,7 +53,24 @@ class Reference:
             raise ValueError(
                 f"{bad} of {logits.numel()} logits of the float network are NaN or infinite"
             )
-        self._logs = logits.log_softmax(-1)
+        self._outputs, self._logs, self._classes = logits, logits.log_softmax(-1), classes
+
+    def distance(self, quantized: nn.Module) -> float:
+        """How far `quantized` is from the float network: the divergence of `loss`, or, without
+        classes, the squared differences of all outputs over the squared outputs.
+
+        Raises:
+            ValueError: it is NaN or infinite.
+        """
+        if self._classes:
+            return self.loss(quantized).divergence
+        off = (_logits(quantized, self._inputs) - self._outputs).square().sum()
+        distance = (
+            off / self._outputs.square().sum().clamp(min=torch.finfo(off.dtype).tiny)
+        ).item()
+        if not math.isfinite(distance):
+            raise ValueError(f"the quantized network's distance from the float one is {distance}")
+        return distance
 
     def loss(self, quantized: nn.Module) -> Loss:
         """The divergence of `quantized` on the same inputs: the mean over samples of sum over

@@ -25,9 +25,10 @@ from pipelines.quantize.calibration import (
     even_zero_points,
     weight_thresholds,
 )
+from pipelines.quantize.kinds import FLOAT_COMPUTE
+from pipelines.quantize.migration import migrate
 from pipelines.quantize.placement import (
     COMPUTE,
-    FLOAT_COMPUTE,
     Scheme,
     is_power_of_two,
     kept_length,
@@ -58,6 +59,8 @@ class Treatment:
         bias_correction: whether biases take up the mean error of each channel on the calibration
             set.
         equalization: whether weights of neighbouring layers get like ranges first: see `equalize`.
+        migration: the share of uneven ranges that goes from features to weights, in [0, 1), where
+            tensors are quantized by reader; 0 moves nothing: see `migrate`.
     """
 
     calibration: Calibration = "percentile"
@@ -65,8 +68,11 @@ class Treatment:
     weight_rounding: WeightRounding = "nearest"
     bias_correction: bool = False
     equalization: bool = False
+    migration: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.migration < 1:
+            raise ValueError(f"migration must be in [0, 1), got {self.migration}")
         for name, choices in _CHOICES.items():
             if (value := getattr(self, name)) not in get_args(choices):
                 raise ValueError(
@@ -87,7 +93,8 @@ class Treatment:
             for name in ("bias_correction", "equalization")
             if getattr(self, name)
         ]
-        return " + ".join(parts + flags)
+        migration = [f"migration {self.migration:g}"] if self.migration else []
+        return " + ".join(parts + flags + migration)
 
 
 PLAIN = Treatment()
@@ -143,6 +150,8 @@ def treat(traced: fx.GraphModule, scheme: Scheme, inputs: Inputs, treatment: Tre
             for layer in traced.modules():  # every one has biases to correct
                 if isinstance(layer, FLOAT_COMPUTE) and layer.bias is None:
                     layer.bias = nn.Parameter(layer.weight.new_zeros(len(layer.weight)))
+        if treatment.migration and scheme.by_reader:
+            traced = migrate(traced, scheme.readers(traced), inputs, treatment.migration)
         quantized = place(traced, scheme)
         _scale_weights(quantized, treatment.weight_scale)
         calibrate(quantized, inputs, treatment.calibration)
@@ -230,7 +239,10 @@ CANDIDATES = (
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One candidate: its loss in nats, or None and the reason why it has none."""
+    """One candidate: its distance from the float network, or None and the reason why it has none.
+
+    The distance is that of `Reference`: nats, or a share of the squared outputs.
+    """
 
     treatment: Treatment
     loss: float | None
@@ -268,11 +280,10 @@ def tune(
     if not candidates:
         raise ValueError("there is no candidate treatment")
     check_inputs(inputs)
-    fitted = mapped(inputs, lambda each: each[::2])
-    judged = mapped(inputs, lambda each: each[1::2]) if len(leaves(inputs)[0]) > 1 else inputs
+    fitted, judged = halves(inputs)
     with one_thread(), torch.no_grad():
         reference = Reference(traced, judged)
-        trials = [_try(traced, scheme, fitted, reference, each) for each in candidates]
+        trials = [attempt(traced, scheme, fitted, reference, each) for each in candidates]
     losses = [(trial.loss, trial.treatment) for trial in trials if trial.loss is not None]
     if not losses:
         raise Unsupported(f"no treatment can be applied: {trials[0].reason}")
@@ -280,17 +291,31 @@ def tune(
     return Tuned(best, treat(traced, scheme, inputs, best), tuple(trials))
 
 
-def _try(
+def halves(inputs: Inputs) -> tuple[Inputs, Inputs]:
+    """Every other input to fit a treatment to, and the rest to judge it on; one alone is both."""
+    fitted = mapped(inputs, lambda each: each[::2])
+    judged = mapped(inputs, lambda each: each[1::2]) if len(leaves(inputs)[0]) > 1 else inputs
+    return fitted, judged
+
+
+def attempt(
     traced: fx.GraphModule,
     scheme: Scheme,
     fitted: Inputs,
     reference: Reference,
     treatment: Treatment,
+    *,
+    alone: bool = False,
 ) -> Trial:
+    """Fit one treatment to some inputs, and measure how far it leads from the float network.
+
+    Equalization that finds no pair of layers is no treatment of its own, unless it is the only one,
+    `alone`.
+    """
     try:
         treated = treat(traced, scheme, fitted, treatment)
     except Unsupported as error:
         return Trial(treatment, None, str(error))
-    if treatment.equalization and not treated.equalized:
+    if treatment.equalization and not treated.equalized and not alone:
         return Trial(treatment, None, "; ".join(treated.notes))
-    return Trial(treatment, reference.loss(treated.network).divergence, "; ".join(treated.notes))
+    return Trial(treatment, reference.distance(treated.network), "; ".join(treated.notes))

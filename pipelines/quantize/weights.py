@@ -16,7 +16,7 @@ from brevitas.nn import QuantLinear
 from torch import fx, nn
 from torch.nn import functional
 
-from pipelines.quantize.placement import FLOAT_COMPUTE, is_activation
+from pipelines.quantize.kinds import FLOAT_COMPUTE, is_activation
 from pipelines.quantize.tracing import Reshape, layer_of
 
 WeightRounding = Literal["nearest", "gptq", "gpfq"]

@@ -32,7 +32,7 @@ from evalsuite import (
 from pipelines.quantize.placement import Scheme
 from pipelines.quantize.qcdq import export_qcdq
 from pipelines.quantize.tracing import trace
-from pipelines.quantize.treatment import PLAIN, treat
+from pipelines.quantize.treatment import PLAIN, Treatment, treat
 
 _FLOAT: dict[str, str | int | float | bool] = {"precision": "float32"}
 _INTEGER: dict[str, str | int | float | bool] = {"precision": "int8"}
@@ -48,6 +48,7 @@ def relative_metrics(
     inputs: Inputs,
     test: Split,
     example: Inputs | None = None,
+    treatment: Treatment = PLAIN,
 ) -> list[Metric | Timed]:
     """Both files of `module`, float32 and quantized, against those with the activation `name` in
     each place.
@@ -59,14 +60,19 @@ def relative_metrics(
         module: the float network, lambda folded.
         inputs: to calibrate with.
         example: a batch, where the inputs are tokens or several.
+        treatment: of the yardstick: with what of the module's adds operators to its file.
     """
     try:
         other = with_yardstick(module, name)
         with TemporaryDirectory() as folder:
             beside = files
             if other is not module:
-                beside = renamed_files(files, module, name, Path(folder)) or yardstick_files(
-                    other, scheme, inputs, Path(folder), example
+                # By reader, quantizers stand at other places with another activation.
+                renamed = (
+                    None if scheme.by_reader else renamed_files(files, module, name, Path(folder))
+                )
+                beside = renamed or yardstick_files(
+                    other, scheme, inputs, Path(folder), example, treatment
                 )
             sessions = [open_onnx(each) for each in (*files, *beside)]
             float_graphs = _digest(files[0]), _digest(beside[0])
@@ -123,11 +129,16 @@ def renamed_files(files: Files, module: nn.Module, name: str, folder: Path) -> F
 
 
 def yardstick_files(
-    module: nn.Module, scheme: Scheme, inputs: Inputs, folder: Path, example: Inputs | None = None
+    module: nn.Module,
+    scheme: Scheme,
+    inputs: Inputs,
+    folder: Path,
+    example: Inputs | None = None,
+    treatment: Treatment = PLAIN,
 ) -> Files:
     """The float32 file of a module, in bytes, and its quantized file in `folder`."""
     shape = () if isinstance(inputs, Mapping | tuple) else tuple(inputs.shape[1:])
     whole = export_onnx(module, shape, folder / "float32.onnx", example=example)
-    quantized = treat(trace(module, shape, example), scheme, inputs, PLAIN).network
+    quantized = treat(trace(module, shape, example), scheme, inputs, treatment).network
     export_qcdq(quantized, shape, folder / "quantized.onnx", example)
     return whole.SerializeToString(), folder / "quantized.onnx"

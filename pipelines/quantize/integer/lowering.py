@@ -26,14 +26,8 @@ from pipelines.quantize.integer.operation import Operation
 from pipelines.quantize.integer.parts import in_integers
 from pipelines.quantize.integer.pointwise import Add, Rectify, Requantize
 from pipelines.quantize.integer.smooth import make_polynomial, make_table, smooth_input_grid
-from pipelines.quantize.placement import (
-    COMPUTE,
-    FLOAT_COMPUTE,
-    Value,
-    is_activation,
-    is_pool,
-    keeps_grid,
-)
+from pipelines.quantize.kinds import FLOAT_COMPUTE, is_activation, is_pool, keeps_grid
+from pipelines.quantize.placement import COMPUTE, Value
 from pipelines.quantize.tracing import Add as FloatAdd
 from pipelines.quantize.tracing import Reshape, layer_of
 

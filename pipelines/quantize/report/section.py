@@ -456,8 +456,8 @@ SECTION = Section(
             "Quantization after training, without and with training that goes on in low precision."
         ),
         "placement": (
-            "Where quantizers stand: behind activations (post), or before and behind them"
-            " (pre+post)."
+            "Where quantizers stand: where an integer kernel reads (auto), behind activations"
+            " (post), or before and behind them (pre+post)."
         ),
         "accumulator": "The integer in which a layer sums its products.",
         "integer MACs": "Multiply-accumulates that ONNX Runtime executed in integers.",

@@ -222,7 +222,7 @@ def test_the_stage_learns_scales_where_bits_are_few_and_says_so(
         "many": Quantize(weight_bits=4, act_bits=4, qat_epochs=1),
         "untrained": Quantize(weight_bits=2, act_bits=2),
     }.items():
-        _, rows[name] = quantize_by(module, made.input_shape, inputs, room, options)
+        rows[name] = quantize_by(module, made.input_shape, inputs, room, options).rows
     assert rows["many"] == rows["untrained"] == []
     chosen, *losses = rows["few"]
     assert chosen.name == "scale_learning_rate"
