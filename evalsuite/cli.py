@@ -189,6 +189,8 @@ def run(
     if "" in options or "" in options.values():
         stop("--slurm takes KEY=VALUE, as partition=long")
 
+    from evalsuite.run.doubts import doubt_lines
+
     def done(recipe_: Recipe) -> bool:
         return execute(
             recipe_,
@@ -205,6 +207,8 @@ def run(
         )
 
     complete = _until(until, endpoint, most_seeds, read, folder, done) if until else done(read)
+    for line in doubt_lines(read, folder):
+        print(line)
     print(f"Next: evalsuite report {folder}")
     if not complete:
         raise typer.Exit(1)

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from evalsuite.own.budget import budget_of
+from evalsuite.own.budget import budget_of, without_search
 from evalsuite.own.examining import examine
 from evalsuite.own.floors import doubts_of
 from evalsuite.own.own import Own
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 
 _VALIDATED = "validation_"  # before the name of a task's metric
 _MINIATURE = 64  # samples of each part
+_BEGUN = {
+    "scratch": "trained from its initial weights",
+    "pretrained": "fine-tuned from the given weights",
+}
 
 
 def options_of(
@@ -99,7 +103,7 @@ def _set(options: dict[str, Any], setting: str) -> None:
 
 def asked_of(options: Mapping[str, Any], *, search: bool = True, **how: Any) -> Asked:
     """The assessment of a model with these options, after a look at model and data; with `search`,
-    of a model that is trained from scratch with the budget that a search finds. Raises OwnError:
+    of a model that is trained or fine-tuned with the budget that a search finds. Raises OwnError:
     see `examine`.
     """
     own = own_of(options)
@@ -114,11 +118,8 @@ def asked_of(options: Mapping[str, Any], *, search: bool = True, **how: Any) -> 
             examine(own_of({**options, "model": asked.against}))
         except OwnError as error:
             raise OwnError(f"--against {asked.against}: {error}") from error
-    return (
-        _budgeted(asked, own, search=search)
-        if own.start == "scratch" and not own.is_onnx
-        else asked
-    )
+    trained = own.start != "trained" and not own.is_onnx
+    return _budgeted(asked, own, search=search) if trained else asked
 
 
 def _budgeted(asked: Asked, own: Own, *, search: bool) -> Asked:
@@ -138,9 +139,8 @@ def _budgeted(asked: Asked, own: Own, *, search: bool) -> Asked:
     rate, epochs = (asked.own.get(name) or 0 for name in ("learning_rate", "epochs"))
     budget = budget_of(own, own.data(), rate=rate, epochs=epochs)
     options = {**asked.own, "epochs": budget.epochs, "learning_rate": budget.learning_rate}
-    examined = asked.examined.told(
-        "start", f"each variant is trained from its initial weights, {budget.words}"
-    )
+    begun = _BEGUN[own.start]
+    examined = asked.examined.told("start", f"each variant is {begun}, {budget.words}")
     return replace(asked, own=options, examined=examined, budget=budget)
 
 
@@ -199,14 +199,15 @@ def tried(asked: Asked, folder: Path) -> Iterator[str]:
     small = asked.miniature(_MINIATURE)
     recipe = parse_recipe(small.text())
     executor, workers = processes(recipe)
-    run_recipe(
-        recipe,
-        folder / "run",
-        Cache(folder / "cache"),
-        executor,
-        progress_of("none"),
-        workers=workers,
-    )
+    with without_search():
+        run_recipe(
+            recipe,
+            folder / "run",
+            Cache(folder / "cache"),
+            executor,
+            progress_of("none"),
+            workers=workers,
+        )
     frame = read_results(folder / "run")
     for variant in recipe.variants:
         made = frame[(frame.variant == variant.name) & (frame.step == TRAIN)]
@@ -262,7 +263,7 @@ def doubted(asked: Asked, folder: Path) -> list[str]:
     if asked.budget is not None and asked.budget.doubt:
         sentences = [asked.budget.doubt, *sentences]
     told = [
-        f"not trained: {sentence}" if asked.start == "scratch" else sentence
+        f"not trained: {sentence}" if asked.start != "trained" else sentence
         for sentence in sentences
     ]
     keep_doubts(folder, asked.name, told)

@@ -12,7 +12,9 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +33,9 @@ if TYPE_CHECKING:
     from torch import nn
 
 RATES = (3e-4, 1e-3, 3e-3, 1e-2)
-_VERSION = "1"  # of the search: what was found by another is not used
+GENTLE_RATES = (2e-5, 5e-5, 2e-4, 1e-3)  # from pretrained weights, which a great rate destroys
+_RATES_OF = {"scratch": RATES, "pretrained": GENTLE_RATES}
+_VERSION = "2"  # of the search: what was found by another is not used
 _SHORTEST = 100  # optimizer steps of the first training
 _LONGEST = 20_000  # optimizer steps of the last
 _PATIENCE = 2  # doublings of the budget without a gain
@@ -62,7 +66,7 @@ class Found:
 
 
 def budget_of(own: Own, data: Data, *, rate: float = 0.0, epochs: int = 0) -> Found:
-    """The budget of a network that is trained from scratch, from the cache where the same was
+    """The budget of a network that is trained or fine-tuned, from the cache where the same was
     searched before.
 
     Args:
@@ -71,7 +75,10 @@ def budget_of(own: Own, data: Data, *, rate: float = 0.0, epochs: int = 0) -> Fo
         rate: the learning rate; 0 searches one.
         epochs: the given epochs, which are then only tested; 0 searches them.
     """
-    file = default_folder() / "budgets" / f"{_key(own, rate, epochs)}.json"
+    if not _searching.get():
+        return Found(epochs or own.epochs, rate or own.learning_rate, "not tested")
+    rate = rate or (own.learning_rate if epochs else 0.0)
+    file = _file(own, rate, epochs)
     if (known := _kept(file)) is not None:
         return known
     threads = torch.get_num_threads()
@@ -89,12 +96,34 @@ def budget_of(own: Own, data: Data, *, rate: float = 0.0, epochs: int = 0) -> Fo
     finally:
         torch.set_num_threads(threads)
     _keep(found, file)
+    # Who gives what was found has it tested already.
+    _keep(found, _file(own, found.learning_rate, found.epochs))
     return found
 
 
-def _key(own: Own, rate: float, epochs: int) -> str:
-    whole = f"{_VERSION} {_seconds()} {torch.__version__} {own.fingerprint()} {own} {rate} {epochs}"
-    return hashlib.sha256(whole.encode()).hexdigest()
+_searching = ContextVar("_searching", default=True)
+
+
+@contextmanager
+def without_search() -> Iterator[None]:
+    """Inside, no budget is searched or tested: networks are made to see whether they can be."""
+    token = _searching.set(False)
+    try:
+        yield
+    finally:
+        _searching.reset(token)
+
+
+def _file(own: Own, rate: float, epochs: int) -> Path:
+    """Where the budget of these options is kept, whatever epochs and rate the workload has."""
+    options = {
+        each.name: getattr(own, each.name)
+        for each in fields(own)
+        if each.name not in ("epochs", "learning_rate")
+    }
+    whole = f"{_VERSION} {_seconds()} {torch.__version__} {own.fingerprint()} {options}"
+    key = hashlib.sha256(f"{whole} {rate} {epochs}".encode()).hexdigest()
+    return default_folder() / "budgets" / f"{key}.json"
 
 
 def _kept(file: Path) -> Found | None:
@@ -130,14 +159,18 @@ class _Search:
         rate of a short test.
         """
         epochs = self._shortest
-        trials = len(RATES) if not rate else 1
+        rates = [rate] if rate else [*_RATES_OF[self._own.start]]
+        trials = len(rates)
         if not self._affordable((trials + 2) * epochs):
             default = rate or self._own.learning_rate
+            if self._own.start == "pretrained":
+                told = f"{self._own.epochs} epochs at a learning rate of {default:g}, as is usual"
+                return Found(self._own.epochs, default, f"{told}; others take too long to try")
             return Found(
                 self._own.epochs, default, "no budget was searched", self._too_long(epochs)
             )
         # 1. The rate: the lowest validation loss after the shortest training.
-        errors = {each: self._errors(epochs, each) for each in ([rate] if rate else RATES)}
+        errors = {each: self._errors(epochs, each) for each in rates}
         rate = min(errors, key=lambda each: _mean(errors[each]))
         best, at = errors[rate], epochs
         # 2. The epochs: doubled while that helps. What did not help is trained for nothing, and not

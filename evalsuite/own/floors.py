@@ -13,13 +13,14 @@ import numpy as np
 import torch
 
 from evalsuite.contract import Data
-from evalsuite.tasks import Classification, LanguageModel, Regression
+from evalsuite.tasks import Classification, Embedding, LanguageModel, MultiLabel, Regression
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _MOST_SAMPLES = 20_000  # that a linear model is fitted to
 _MOST_COLUMNS = 1_000
+_LOSSES = ("nll", "bce")
 _ERRORS = 2.0  # standard errors that chance may make of a score
 
 
@@ -28,7 +29,7 @@ class Floor:
     """A score on the test part that needs no network.
 
     Args:
-        metric: of the task; greater is better but for `nll`.
+        metric: of the task; greater is better but for losses.
         score: of the simple predictor.
         spread: how far chance may move a score of a network that is as good.
         words: what the predictor is.
@@ -43,7 +44,7 @@ class Floor:
 
     def doubt(self, score: float) -> str:
         """Why a baseline with this score is no trained network; "" where it is better."""
-        gain = self.score - score if self.metric == "nll" else score - self.score
+        gain = self.score - score if self.metric in _LOSSES else score - self.score
         if gain > self.spread or (gain >= -self.spread and not self.least):
             return ""
         compared = "no better than" if self.least else "worse than"
@@ -68,6 +69,10 @@ def floors(data: Data) -> tuple[Floor, ...]:
             Floor("r2", 0.0, _ERRORS**2 / count, "always giving the mean"),
             *_linear_values(data),
         )
+    if isinstance(task, MultiLabel):
+        return (_frequencies(data),)
+    if isinstance(task, Embedding):
+        return (_mean_direction(data),)
     return ()
 
 
@@ -100,6 +105,34 @@ def _unigram(data: Data) -> Floor:
     losses = -(counts / counts.sum()).log()[test]
     spread = _ERRORS * float(losses.std()) / math.sqrt(len(losses)) if len(losses) > 1 else 0.0
     return Floor("nll", float(losses.mean()), spread, "naming each token by its frequency")
+
+
+def _frequencies(data: Data) -> Floor:
+    """Each label by its frequency in training, where one sample more has it and one has not.
+
+    It is a floor of the loss: of rare labels a network that is trained may find none, as this does.
+    """
+    train, test = data.train, data.test
+    known = train.counted
+    present = ((train.targets == 1) & known).sum(0).double() + 1
+    share = present / (known.sum(0).double() + 2)
+    wanted = test.targets == 1
+    losses = -torch.where(wanted, share.log(), (1 - share).log()).where(test.counted, 0.0)
+    labels = test.counted.sum(1).double()
+    score = float(losses.sum() / labels.sum())
+    residuals = (losses.sum(1) - score * labels)[test.labelled]
+    spread = _ERRORS * float(residuals.std()) * math.sqrt(len(residuals)) / float(labels.sum())
+    return Floor("bce", score, spread, "naming each label by its frequency")
+
+
+def _mean_direction(data: Data) -> Floor:
+    """The mean of the training targets' directions, whatever the input."""
+    directions = torch.nn.functional.normalize(data.train.targets.double(), dim=-1)
+    cosines = torch.nn.functional.cosine_similarity(
+        data.test.targets.double(), directions.mean(0, keepdim=True), dim=-1
+    )
+    spread = _ERRORS * float(cosines.std()) / math.sqrt(len(cosines)) if len(cosines) > 1 else 0.0
+    return Floor("cosine", float(cosines.mean()), spread, "always giving the mean direction")
 
 
 def _error(share: float, count: int) -> float:

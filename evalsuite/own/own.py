@@ -31,6 +31,7 @@ from evalsuite.tasks import Classification, Embedding, MultiLabel, TokenClassifi
 from evalsuite.workloads.options import Budget
 
 if TYPE_CHECKING:
+    import pandas as pd
     from torch import nn
 
     from evalsuite.own.activations import OwnActivations
@@ -83,6 +84,7 @@ class Originals:
             partial.replace(self._file)
 
 
+DOUBT = "doubt"  # what a run's record calls why nothing is concluded from a workload
 STARTS = ("scratch", "pretrained", "trained")
 _OPTION = {"source": "data"}
 _RATES = {"scratch": 1e-3, "pretrained": 5e-5, "trained": 5e-4}
@@ -241,7 +243,23 @@ class Own(Budget):
         """
         from evalsuite.own.examining import examine
 
-        return examine(self).lines
+        lines = examine(self).lines
+        if self.start == "trained" or self.is_onnx:
+            return lines
+        from evalsuite.own.budget import budget_of
+
+        found = budget_of(self, self.data(), rate=self.learning_rate, epochs=self.epochs)
+        return (*lines, (DOUBT, f"not trained: {found.doubt}")) if found.doubt else lines
+
+    def doubts(self, rows: pd.DataFrame, baseline: str) -> list[str]:
+        """Why nothing is to be concluded from the baseline of a run, by its rows."""
+        from evalsuite.own.floors import doubts_of, floors
+
+        # What a user brings trained is what it is, though a linear model may be better.
+        known = [each for each in floors(self.data()) if each.least or self.start != "trained"]
+        sentences = doubts_of(rows, baseline, tuple(known))
+        begin = "" if self.start == "trained" else "not trained: "
+        return [f"{begin}{sentence}" for sentence in sentences]
 
     @property
     def model_choice(self) -> Model:

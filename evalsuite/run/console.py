@@ -96,6 +96,7 @@ def execute(
     `insecure` and `options` are those of `executor_of`.
     """
     from evalsuite.results import Status
+    from evalsuite.run.doubts import note_doubts
     from evalsuite.run.progress import STYLES, progress_of
     from evalsuite.run.runner import RunError, run_recipe
     from evalsuite.signals import Stopped, stoppable
@@ -126,6 +127,7 @@ def execute(
                 command=command,
                 choice=choice,
             )
+        note_doubts(recipe, folder.absolute())
     except (RunError, DataError) as error:
         stop(error)
     except OSError as error:

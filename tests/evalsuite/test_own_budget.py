@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 from ruamel.yaml import YAML
+from safetensors.torch import save_file
+from torch import nn
 from typer.testing import CliRunner
 
 from evalsuite.cli import app
@@ -58,7 +60,7 @@ def test_init_writes_a_searched_budget_that_trains_to_the_end() -> None:
     assert rate in budget.RATES
     assert epochs >= 12  # of 9 steps
     assert f"# Budget: {epochs} epochs at a learning rate of {rate:g}: with" in text
-    assert len([*Path("cache/budgets").iterdir()]) == 1
+    assert len([*Path("cache/budgets").iterdir()]) == 2  # as it was asked for, and as it is given
     assert init() == text
     own = own_of({"model": "my.py:net", "data": "d.npz", "start": "scratch"})
     again = budget_of(own, own.data(), rate=rate, epochs=epochs)
@@ -138,6 +140,53 @@ def test_a_network_that_still_improves_gets_no_verdict() -> None:
     readings = Path("out/tables/matrix.csv").read_text()
     assert "no verdict" in readings
     assert "helps" not in readings
+
+
+RECIPE = """
+name: mine
+baseline: gelu
+workloads:
+  - use: own
+    name: mine
+    model: my.py:net
+    data: d.npz
+    epochs: {epochs}
+    learning_rate: {rate}
+variants: [gelu, gelu-swap]
+seeds: [0]
+steps: [accuracy]
+"""
+
+
+@pytest.mark.slow
+def test_a_recipe_of_too_few_epochs_gets_no_verdict_either() -> None:
+    Path("r.yaml").write_text(RECIPE.format(epochs=2, rate=0.001))
+    run = ["run", "r.yaml", "--out", "out", "--progress", "none", "--jobs", "1"]
+    done = CliRunner().invoke(app, run)
+    assert done.exit_code == 0, done.output
+    assert "mine: not trained: validation still improves after 2 epochs" in done.output
+    assert "So nothing is concluded" in done.output
+    CliRunner().invoke(app, ["report", "out"])
+    readings = Path("out/tables/matrix.csv").read_text()
+    assert "no verdict" in readings
+    options = options_of(init())
+    given = {"epochs": options["epochs"], "rate": options["learning_rate"]}
+    Path("r.yaml").write_text(RECIPE.format(**given))
+    done = CliRunner().invoke(app, [*run[:3], "enough", *run[4:]])
+    assert "not trained" not in done.output
+
+
+def test_pretrained_weights_are_tuned_until_validation_stops_improving() -> None:
+    net = nn.Sequential(nn.Linear(4, 16), nn.GELU(), nn.Linear(16, 2))
+    save_file(net.state_dict(), "w.safetensors")
+    model = {"path": "my.py:net", "weights": "w.safetensors"}
+    asked = asked_of({"model": model, "data": "d.npz", "start": "pretrained"})
+    assert asked.budget is not None
+    assert asked.budget.learning_rate in budget.GENTLE_RATES
+    assert asked.own["epochs"] == asked.budget.epochs >= 12
+    start = dict(asked.examined.lines)["start"]
+    assert start.startswith("each variant is fine-tuned from the given weights, ")
+    assert "validation is no better" in start or "still improves" in asked.budget.doubt
 
 
 def test_a_training_that_fails_is_told_and_left_to_the_run() -> None:

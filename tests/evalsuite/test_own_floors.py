@@ -9,7 +9,7 @@ import torch
 
 from evalsuite.contract import Data, Split, Task
 from evalsuite.own.floors import Floor, doubts_of, floors
-from evalsuite.tasks import Classification, Embedding, LanguageModel, Regression
+from evalsuite.tasks import Classification, Embedding, LanguageModel, MultiLabel, Regression, score
 
 DRAW = np.random.default_rng(0)
 
@@ -61,7 +61,34 @@ def test_what_is_no_table_has_no_linear_model() -> None:
     pictures = columns.reshape(-1, 1, 1, 3)
     assert len(floors(data_of(pictures, (values > 0).long(), Classification()))) == 1
     assert len(floors(data_of(pictures, values, Regression()))) == 1
-    assert floors(data_of(columns, columns, Embedding())) == ()
+    assert len(floors(data_of(columns, columns, Embedding()))) == 1
+
+
+def test_labels_have_the_entropy_of_their_frequencies() -> None:
+    labels = torch.tensor(DRAW.random((2000, 2)) < [0.1, 0.5]).long()
+    labels[3, 1] = labels[1500, 0] = -100
+    (frequencies,) = floors(data_of(torch.zeros(2000, 3), labels, MultiLabel()))
+    entropies = [-p * np.log(p) - (1 - p) * np.log(1 - p) for p in (0.1, 0.5)]
+    assert frequencies.score == pytest.approx(np.mean(entropies), abs=0.02)
+    # A network of constant logits is no better; one that knows half of it is.
+    constant = Split(torch.zeros(2000, 2), labels, MultiLabel())
+    logits = torch.tensor([[0.1, 0.5]]).logit().expand(2000, 2)
+    (*_, bce) = score(lambda _: logits, constant, batch=2000).metrics
+    assert bce.value is not None
+    assert frequencies.doubt(bce.value)
+    assert not frequencies.doubt(bce.value / 2)
+    doubts = doubts_of(rows("bce", bce.value), "gelu", (frequencies,))
+    assert doubts[0].startswith("no better than naming each label by its frequency: bce is")
+
+
+def test_embeddings_have_the_mean_direction() -> None:
+    directions = torch.tensor(DRAW.normal(size=(400, 8)) + 1.0, dtype=torch.float32)
+    (mean,) = floors(data_of(torch.zeros(400, 3), directions, Embedding()))
+    halves = torch.nn.functional.normalize(directions[:200], dim=1).mean(0), directions[200:]
+    cosines = torch.nn.functional.cosine_similarity(halves[0][None], halves[1])
+    assert mean.score == pytest.approx(cosines.mean().item(), abs=1e-5)
+    assert mean.doubt(mean.score)
+    assert not mean.doubt(0.99)
 
 
 def test_the_unigram_is_the_entropy_of_tokens() -> None:
