@@ -21,8 +21,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from evalsuite.contract import Stage
 from evalsuite.document import DocumentError, plain, position, read_text, read_tree, written
 from evalsuite.plugins import Plugin, PluginError, did_you_mean, load
-from evalsuite.recipe_files import rooted
-from evalsuite.references import OwnError, declared, is_reference
+from evalsuite.recipe_files import declared_options, rooted
+from evalsuite.references import OwnError, is_reference
 from evalsuite.terminal import printable
 from evalsuite.variants import load_variant, options_for, standing, variant_names
 from evalsuite.workloads.options import SplitBudget
@@ -567,7 +567,7 @@ class _Reader:
         use = entry if isinstance(entry, str) else entry.get("use")
         if not (isinstance(use, str) and is_reference(use)):
             return entry
-        options = self._loaded(place, declared, use)
+        options = self._loaded(place, declared_options, use)
         if not options:
             text = f"{use!r} is not declared by @evalsuite.workload; write `use: own, model: {use}`"
             self._refuse((*place, "use"), text)

@@ -1,14 +1,15 @@
-"""The files of a recipe: a relative path is one in the recipe's folder or in the present one,
-and never both.
+"""The files that a recipe or a model's function names: a relative path is one in that file's
+folder, or in the present one, and never both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import copy
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from evalsuite.references import is_reference
+from evalsuite.references import OwnError, declared, is_reference
 
 Place = tuple[str | int, ...]
 
@@ -17,13 +18,34 @@ _SECTIONS = ("workloads", "variants", "steps")
 _LIBRARY = "hf:"
 
 
-def rooted(tree: Any, folder: Path) -> tuple[bool, list[tuple[Place, str]]]:
+def declared_options(reference: str, without: Collection[str] = ()) -> dict[str, Any]:
+    """The options that @evalsuite.workload declared a function with, relative paths of which are
+    looked for beside the function's file too, but for those that are given otherwise; none where
+    it did not declare any.
+
+    Raises:
+        OwnError: see `resolve`; or a path is in both folders.
+    """
+    options = copy.deepcopy(declared(reference))
+    options = {name: value for name, value in options.items() if name not in without}
+    file = Path(reference.rpartition(":")[0]).expanduser()
+    if file.suffix == ".py":
+        _, problems = rooted({"workloads": [options]}, file.parent, f"the folder of {file.name}")
+        for place, said in problems:
+            raise OwnError(f"{'.'.join(map(str, place[2:]))}: {said}")
+    return options
+
+
+def rooted(
+    tree: Any, folder: Path, whose: str = "the recipe's folder"
+) -> tuple[bool, list[tuple[Place, str]]]:
     """Write into a recipe's tree where the files are that lie in the recipe's folder alone, as
     absolute paths.
 
     Args:
         tree: the recipe's, changed in place.
         folder: the recipe's.
+        whose: what it is called in messages.
 
     Returns:
         Whether something was changed; and each place of a path that is in both folders, with what
@@ -47,13 +69,8 @@ def rooted(tree: Any, folder: Path) -> tuple[bool, list[tuple[Place, str]]]:
                 parent[key], changed = f"{prefix}{beside.resolve()}{suffix}", True
             elif not beside.samefile(path):
                 cure = f"call the command in {folder}, or write an absolute path"
-                problems.append(
-                    (
-                        place,
-                        f"{path!r} is in the recipe's folder and, another one, in the present:"
-                        f" {cure}",
-                    )
-                )
+                said = f"{path!r} is in {whose} and, another one, in the present: {cure}"
+                problems.append((place, said))
     return changed, problems
 
 

@@ -23,7 +23,8 @@ from evalsuite.own.recipes import Asked
 from evalsuite.own.saving import save_own
 from evalsuite.plugins import did_you_mean
 from evalsuite.recipe import TRAIN, Recipe, construct, in_words, option_names
-from evalsuite.references import OwnError, declared
+from evalsuite.recipe_files import declared_options
+from evalsuite.references import OwnError
 from evalsuite.results import Status, parse_setting, read_results
 from evalsuite.run.console import cache_in, execute
 from evalsuite.run.record import keep_doubts
@@ -51,9 +52,9 @@ def options_of(
     """The options of the workload `own` that the command line gives: those of @evalsuite.workload,
     then its own. Raises OwnError: an option is unknown, or something that is needed is missing.
     """
-    options = declared(model)
     given = {"data": data, "task": task, "start": start}
-    options |= {name: value for name, value in given.items() if value}
+    given = {name: value for name, value in given.items() if value}
+    options = {**declared_options(model, given), **given}
     named = options.setdefault("model", model)
     if weights:
         options["model"] = {

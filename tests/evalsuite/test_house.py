@@ -38,6 +38,7 @@ ALLOWED = {
         "onnx_network",
         "plugins",
         "recipe",
+        "recipe_files",
         "references",
         "reluize",
         "report",

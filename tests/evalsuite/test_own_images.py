@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import io
 import re
+import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -181,3 +183,79 @@ def test_sideways_photos_have_another_size_as_stored() -> None:
     with pytest.raises(OwnError, match="the image is 16 x 10, others are 10 x 16"):
         read({"path": "i", "orientation": "stored"})
     assert read({"path": "i", "orientation": "stored", "size": [8, 8]}).input_shape == (3, 8, 8)
+
+
+def deep_png(kind: int, channels: int) -> bytes:
+    """A PNG of 16 bits a channel, all of whose values are below 256."""
+    rows = [bytes([0]) + RANDOM.integers(0, 256, (8, channels)).astype(">u2").tobytes()] * 8
+    head = struct.pack(">IIBBBBB", 8, 8, 16, kind, 0, 0, 0)
+    pieces = ((b"IHDR", head), (b"IDAT", zlib.compress(b"".join(rows))), (b"IEND", b""))
+    chunks = (
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in pieces
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+def deep_image(kind: str) -> bytes:
+    if kind == "PPM":
+        values = RANDOM.integers(0, 256, (8, 8, 3)).astype(">u2")
+        return b"P6 8 8 65535\n" + values.tobytes()
+    if kind == "PGM":
+        return b"P5 8 8 65535\n" + RANDOM.integers(0, 256, (8, 8)).astype(">u2").tobytes()
+    return deep_png(
+        *{"grey": (0, 1), "RGB": (2, 3), "grey and alpha": (4, 2), "RGBA": (6, 4)}[kind]
+    )
+
+
+@pytest.mark.parametrize("kind", ["grey", "RGB", "grey and alpha", "RGBA", "PPM", "PGM"])
+def test_images_of_16_bits_a_channel_are_refused_as_pillow_cuts_them_off(kind: str) -> None:
+    for label in "ab":
+        Path("i", label).mkdir(parents=True)
+        for i in range(8):
+            suffix = {"PPM": "ppm", "PGM": "pgm"}.get(kind, "png")
+            Path("i", label, f"{i}.{suffix}").write_bytes(deep_image(kind))
+    with pytest.raises(OwnError, match=r"i/a/0\.\w+: has more than 8 bits a channel"):
+        read("i")
+
+
+def test_a_scale_of_fewer_values_than_a_byte_is_that_of_the_file() -> None:
+    for label, value in (("a", 15), ("b", 0)):
+        Path("i", label).mkdir(parents=True)
+        for i in range(8):
+            pixels = bytes([value] * 3 * 63 + [i] * 3)
+            Path("i", label, f"{i}.ppm").write_bytes(b"P6 8 8 15\n" + pixels)
+    images: Any = read("i").train.inputs
+    assert {float(image[0, 0, 0]) for image in images[:]} == {0.0, 1.0}
+
+
+SEEN: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "an animated GIF": ("GIF", "frames", {"save_all": True}),
+    "an animated PNG": ("PNG", "frames", {"save_all": True}),
+    "an animated WebP": ("WEBP", "frames", {"save_all": True}),
+    "pages of a TIFF": ("TIFF", "frames", {"save_all": True}),
+    "an alpha channel": ("PNG", "alpha", {}),
+    "an alpha channel of a TIFF": ("TIFF", "alpha", {}),
+    "an alpha channel of a WebP": ("WEBP", "alpha", {}),
+}
+
+
+@pytest.mark.parametrize("form", SEEN)
+def test_frames_and_transparency_that_are_left_out_are_told(form: str) -> None:
+    kind, what, options = SEEN[form]
+    channels = 4 if what == "alpha" else 3
+    for label in "ab":
+        Path("i", label).mkdir(parents=True)
+        for i in range(8):
+            frames = [
+                Image.fromarray(RANDOM.integers(0, 256, (8, 8, channels), dtype=np.uint8))
+                for _ in range(3)
+            ]
+            more = {"append_images": frames[1:]} if options and i % 2 else {}
+            path = Path("i", label, f"{i}.{SUFFIX[kind]}")
+            if what == "alpha" and i % 2:
+                frames[0] = frames[0].convert("RGB")
+            frames[0].save(path, kind, **(options if more else {}), **more)
+    notes = dict(read("i").notes)
+    assert notes[what].startswith("8 of 16 have ")
+    assert len({"images", "frames", "alpha"} & notes.keys()) == 1

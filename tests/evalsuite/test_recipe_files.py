@@ -11,8 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from evalsuite.cli import app
+from evalsuite.own.assessing import options_of
 from evalsuite.own.own import Own
 from evalsuite.recipe import Recipe, RecipeError, parse_recipe, read_recipe
+from evalsuite.references import OwnError
 
 NETWORK = (
     "from torch import nn\n"
@@ -178,3 +180,30 @@ def test_run_and_plan_tell_of_both_files(tmp_path: Path, monkeypatch: pytest.Mon
         assert (
             "'data.csv' is in the recipe's folder and, another one, in the present" in found.stderr
         )
+
+
+DECLARING = NETWORK.replace(
+    "def make", "import evalsuite\n@evalsuite.workload(data='data.csv')\ndef make"
+)
+
+
+def test_what_a_function_declares_is_beside_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("mine", "other", "empty"):
+        (tmp_path / folder).mkdir()
+    for folder in ("mine", "other"):
+        written(tmp_path / folder)
+    (tmp_path / "mine" / "declaring.py").write_text(DECLARING)
+    reference = f"{tmp_path}/mine/declaring.py:make"
+    for folder, wanted in (("mine", "data.csv"), ("empty", f"{tmp_path}/mine/data.csv")):
+        monkeypatch.chdir(tmp_path / folder)
+        assert options_of(reference, "", "", "", "", [])["data"] == wanted
+        recipe = recipe_of(tmp_path / "mine", reference)
+        assert read_recipe(recipe).workloads[0].options["data"] == wanted
+    monkeypatch.chdir(tmp_path / "other")
+    said = r"'data.csv' is in the folder of declaring\.py and, another one, in the present"
+    with pytest.raises(OwnError, match=f"^data: {said}"):
+        options_of(reference, "", "", "", "", [])
+    with pytest.raises(RecipeError, match=said):
+        read_recipe(recipe_of(tmp_path / "mine", reference))

@@ -35,6 +35,8 @@ _MARKS = (b"Exif", b"EXIF", b"eXIf", b"exif", b"Orientation")
 _ORIENTATION, _TURNED, _SIDEWAYS = 0x0112, range(2, 9), range(5, 9)
 _GREY = ("1", "L")
 _DEEP = ("I", "F")
+_BYTE = 255
+_CLEAR = ("RGBA", "LA", "PA", "RGBa", "La")
 _FILES = ("file", "file_name", "filename", "path", "image", "name", "id")
 
 
@@ -139,45 +141,45 @@ def _raw(parts: Mapping[str, _Images], source: Source, labels: tuple[str, ...] =
         max((1 - mean) / std for mean, std in scales),
     )
     return Raw(
-        made, domain, labels=labels, notes=_turned(list(seen.values()), source), said=source.path
+        made, domain, labels=labels, notes=_notes(list(seen.values()), source), said=source.path
     )
 
 
-def _turned(seen: Sequence[_Seen], source: Source) -> tuple[tuple[str, str], ...]:
-    """What the user is told of images whose EXIF orientation says that they are stored otherwise
-    than they are seen.
-    """
-    count, whole = sum(len(part.turned) for part in seen), sum(len(part.digests) for part in seen)
-    if not count:
-        return ()
+def _notes(seen: Sequence[_Seen], source: Source) -> tuple[tuple[str, str], ...]:
+    """What the user is told of images that are seen otherwise than they are given."""
+    whole = sum(len(part.digests) for part in seen)
+    turned, framed, clear = (
+        sum(counts) for counts in zip(*(part.counts() for part in seen), strict=True)
+    )
     if source.orientation == "stored":
-        return (
-            (
-                "images",
-                (
-                    f"{count:,} of {whole:,} are given as stored, not upright as their EXIF"
-                    " orientation says"
-                ),
-            ),
+        orientation = "are given as stored, not upright as their EXIF orientation says"
+    else:
+        orientation = (
+            "are turned upright, as their EXIF orientation says; `data.orientation: stored` leaves"
+            " them, as torchvision's ImageFolder does"
         )
-    option = "`data.orientation: stored` leaves them, as torchvision's ImageFolder does"
-    return (
-        (
-            "images",
-            f"{count:,} of {whole:,} are turned upright, as their EXIF orientation says; {option}",
-        ),
-    )
+    frames = "have several frames or pages, of which the first is given, as torchvision does"
+    alpha = "have transparency, which is left out, as torchvision does"
+    told = (("images", turned, orientation), ("frames", framed, frames), ("alpha", clear, alpha))
+    return tuple((what, f"{count:,} of {whole:,} {said}") for what, count, said in told if count)
 
 
 class _Seen:
-    """What is known of a part's images. `turned` are those that are stored otherwise than they
-    are seen.
+    """What is known of a part's images.
+
+    `turned` are those that are stored otherwise than they are seen; `framed` counts those with
+    several frames, and `clear` those with transparency.
     """
 
     def __init__(self) -> None:
         self.size, self.coloured = (0, 0), False
         self.digests: list[bytes] = []
         self.turned: list[int] = []
+        self.framed = self.clear = 0
+
+    def counts(self) -> tuple[int, int, int]:
+        """How many are turned, have several frames, and have transparency."""
+        return len(self.turned), self.framed, self.clear
 
 
 def _survey(images: _Images, source: Source) -> _Seen:
@@ -190,11 +192,14 @@ def _survey(images: _Images, source: Source) -> _Seen:
             content = images.encoded(index)
             with Image.open(io.BytesIO(content)) as image:
                 form, mode, shape = image.format or "", image.mode, (image.size[1], image.size[0])
+                deep = mode.startswith(_DEEP) or _is_deep(image)
+                framed = bool(getattr(image, "is_animated", False))
+                clear = mode in _CLEAR or "transparency" in image.info
                 orientation = image.getexif().get(_ORIENTATION, 1) if _may_be_turned(content) else 1
             _check_whole(content, form)
         except Exception as error:  # decoders raise errors of many kinds
             raise _unreadable(images.where(index), error) from error
-        if mode.startswith(_DEEP):
+        if deep:
             said = f"has more than 8 bits a channel (mode {mode}); convert it to 8 bits"
             raise OwnError(f"{images.where(index)}: {said}")
         if orientation in _TURNED:
@@ -204,8 +209,20 @@ def _survey(images: _Images, source: Source) -> _Seen:
         elif not source.size and shape != seen.size:
             raise _other_size(images.where(index), shape, seen.size)
         seen.coloured |= mode not in _GREY
+        seen.framed += framed
+        seen.clear += clear
         seen.digests.append(hashlib.sha256(content).digest()[:16])
     return seen
+
+
+def _is_deep(image: Image.Image) -> bool:
+    """Whether Pillow cuts its channels to 8 bits, by the form in which it is stored."""
+    for _, _, _, stored in getattr(image, "tile", ()):
+        form, *numbers = stored if isinstance(stored, tuple) else (stored,)
+        most = max((each for each in numbers if isinstance(each, int)), default=0)
+        if (isinstance(form, str) and ";16" in form) or (image.format == "PPM" and most > _BYTE):
+            return True
+    return False
 
 
 def _may_be_turned(content: bytes) -> bool:
