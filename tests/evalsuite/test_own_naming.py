@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 import torch
 from onnx import TensorProto, helper
+from PIL import Image
 from pyarrow import parquet
 from torch import nn
 
@@ -349,3 +350,96 @@ def test_decimals_are_numbers_and_what_is_missing_is_told() -> None:
         parquet.write_table(pa.table({**kinds, "label": labels}), "d.parquet")
         with pytest.raises(OwnError, match=r"^d\.parquet, row 7: there is no target; fill it in"):
             read("d.parquet")
+
+
+PRESENT: dict[str, tuple[Any, Any]] = {
+    "numbers": (0, 1),
+    "real numbers, as pandas writes them beside missing ones": ("0.0", "1.0"),
+    "truth values of pandas": ("False", "True"),
+    "of JSON": ("false", "true"),
+    "of R": ("FALSE", "TRUE"),
+    "of SQL": ("f", "t"),
+    "with spaces": (" 0", "1 "),
+}
+
+
+def label_columns(values: tuple[Any, Any], form: str) -> dict[str, Any]:
+    rows = [(i % 4, i / 7, values[i % 4 in (1, 2)], values[i % 4 == 3]) for i in range(ROWS)]
+    if form == "jsonl":
+        lines = [json.dumps(dict(zip(("x", "z", "cat", "dog"), row, strict=True))) for row in rows]
+        Path("d.jsonl").write_text("\n".join(lines))
+    elif form == "parquet":
+        pd.DataFrame(rows, columns=["x", "z", "cat", "dog"]).to_parquet("d.parquet")
+    else:
+        lines = [",".join(map(str, row)) for row in rows]
+        Path("d.csv").write_text("\n".join(["x,z,cat,dog", *lines]))
+    return {"path": f"d.{form}", "target": ["cat", "dog"]}
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("spelling", PRESENT)
+def test_columns_of_labels_say_what_is_there_in_each_spelling(spelling: str, form: str) -> None:
+    """Where they are taken for lists of names, the labels are `0.0` and `1.0`, or `no` and
+    `yes`.
+    """
+    source = source_of(label_columns(PRESENT[spelling], form))
+    data = read_data(source, MultiLabel())
+    assert data.class_names == ("cat", "dog")
+    for row, target in zip(data.train.inputs[:], data.train.targets, strict=True):
+        kind = round(float(row[0]) * 3)
+        assert target.tolist() == [int(kind in (1, 2)), int(kind == 3)]
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+@pytest.mark.parametrize(
+    "values",
+    [("no", "yes"), (-1, 1), (1, 2), (0, 2), (0, 0.5), ("", 1), ("absent", "present"), ("-", "x")],
+)
+def test_columns_of_labels_with_other_values_are_refused(
+    values: tuple[Any, Any], form: str
+) -> None:
+    said = r"^d\.\w+:\d+: column 'cat' (holds .*|is empty); a column of a label holds 0 and 1"
+    with pytest.raises(OwnError, match=said):
+        read_data(source_of(label_columns(values, form)), MultiLabel())
+
+
+def test_labels_that_are_numbers_and_texts_are_one() -> None:
+    rows = [{"x": i % 12, "z": i / 7, "label": (i % 12, str(i % 12))[i % 2]} for i in range(ROWS)]
+    Path("d.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert order(read("d.jsonl"), 12) == list(range(12))
+    rows[13]["label"] = 1.0
+    Path("d.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(OwnError, match="are one number in two spellings"):
+        read("d.jsonl")
+
+
+@pytest.mark.parametrize("name", ["x", "label"])
+def test_a_name_that_stands_twice_in_one_object_is_refused(name: str) -> None:
+    rows = [f'{{"x": {i}, "z": {i / 7}, "label": {i % 3}, "{name}": 1}}' for i in range(ROWS)]
+    Path("d.jsonl").write_text("\n".join(rows))
+    with pytest.raises(OwnError, match=rf"^d\.jsonl:1: two values are called '{name}'"):
+        read("d.jsonl")
+
+
+def pictures(values: tuple[str, str]) -> None:
+    Path("i").mkdir()
+    rows = []
+    for i in range(ROWS):
+        pixels = np.full((2, 2), 20 * (i % 4), np.uint8)
+        pixels[1, 1] = i
+        Image.fromarray(pixels).save(f"i/{i}.png")
+        rows.append(f"{i}.png,{values[i % 4 in (1, 2)]},{values[i % 4 == 3]}")
+    Path("i/labels.csv").write_text("\n".join(["file,cat,dog", *rows]))
+
+
+@pytest.mark.parametrize("values", [("0", "1"), ("0.0", "1.0"), ("False", "True")])
+def test_columns_of_labels_beside_images_say_what_is_there(values: tuple[str, str]) -> None:
+    pictures(values)
+    data = read_data(source_of({"path": "i", "target": ["cat", "dog"]}), MultiLabel())
+    assert data.class_names == ("cat", "dog")
+    for image, target in zip(data.train.inputs[:], data.train.targets, strict=True):
+        kind = round(float(image[0, 0, 0]) * 255 / 20)
+        assert target.tolist() == [int(kind in (1, 2)), int(kind == 3)]
+    Path("i/more.csv").write_text(Path("i/labels.csv").read_text())
+    with pytest.raises(OwnError, match=r"^i: has 2 tables, labels\.csv, more\.csv; keep one"):
+        read_data(source_of({"path": "i", "target": ["cat", "dog"]}), MultiLabel())

@@ -337,7 +337,7 @@ def has_images(folder: Path, depth: int = 2) -> bool:
     return depth > 0 and any(has_images(folder / each, depth - 1) for each in _folders(folder))
 
 
-def read_folder(source: Source) -> Raw:
+def read_folder(source: Source, kind: Kind = "classes") -> Raw:
     """The images below the folder, with the names of their folders, or what a table says, as
     targets. Raises OwnError where there are none, a class has none, or the table does not fit them.
     """
@@ -352,10 +352,10 @@ def read_folder(source: Source) -> Raw:
         )
     parts = {}
     for name, inside in (named or {"train": ""}).items():
-        files, targets = _part(folder, inside, source)
+        files, targets = _part(folder, inside, source, kind)
         encoded, where = partial(_in_file, folder, files), partial(_where, folder, files)
         parts[name] = _Images(len(files), encoded, where, targets or None)
-    raw = _raw(parts, source)
+    raw = _raw(parts, source, source.target if kind == "labels" and source.target[1:] else ())
     raw.folders = not any(
         any((folder / inside).glob("*.csv")) for inside in named.values() or ("",)
     )
@@ -370,13 +370,17 @@ def _where(folder: Path, files: list[str], index: int) -> str:
     return str(folder if index < 0 else folder / files[index])
 
 
-def _part(folder: Path, inside: str, source: Source) -> _Found:
+def _part(folder: Path, inside: str, source: Source, kind: Kind) -> _Found:
     here = folder / inside
     tables = sorted(each.name for each in here.glob("*.csv"))
     loose = [name for name in _names(here) if _is_image(name)]
     classes = _folders(here)
     if tables and (loose or classes):
-        return _told_by(here / tables[0], folder, inside, source)
+        if len(tables) > 1:
+            raise OwnError(
+                f"{here}: has {len(tables)} tables, {', '.join(tables)}; keep one of them"
+            )
+        return _told_by(here / tables[0], folder, inside, source, kind)
     if classes:
         files: list[str] = []
         targets: list[Any] = []
@@ -394,7 +398,7 @@ def _part(folder: Path, inside: str, source: Source) -> _Found:
     return [str(Path(inside) / name) for name in loose], []
 
 
-def _told_by(table: Path, folder: Path, inside: str, source: Source) -> _Found:
+def _told_by(table: Path, folder: Path, inside: str, source: Source, kind: Kind) -> _Found:
     found = read_csv(table)
     name = next((each for each in _FILES if each in found.columns), "")
     if not name:
@@ -412,7 +416,7 @@ def _told_by(table: Path, folder: Path, inside: str, source: Source) -> _Found:
     others = [each for each in found.columns if each != name]
     if not source.target and len(others) == 1:
         source = replace(source, target=(others[0],))
-    return files, list(targets_in(found, source) or [])
+    return files, list(targets_in(found, source, kind) or [])
 
 
 def _names(folder: Path) -> list[str]:

@@ -114,7 +114,7 @@ def _read_place(source: Source, place: Path, kind: Kind, tokenizer: str | None) 
     elif not any(place.iterdir()):
         raise OwnError(f"{source.path}: the folder is empty; give it samples")
     elif not (place / "state.json").is_file() and has_images(place):
-        return read_folder(source)
+        return read_folder(source, kind)
     if is_table(place):
         return _of_tables(read_tables(source), source, kind, tokenizer)
     if is_corpus(place):

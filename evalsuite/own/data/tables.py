@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from evalsuite.decimals import is_decimal
+from evalsuite.contract import IGNORED
+from evalsuite.decimals import MISSING, is_decimal
 from evalsuite.limits import check_size
 from evalsuite.own.data.parts import part_named
 from evalsuite.own.data.source import Source
@@ -135,7 +136,34 @@ def targets_in(table: Table, source: Source, kind: Kind = "classes") -> list[Any
             f" {', '.join(few)})"
         )
     found = [column(table, name) for name in names]
+    if kind == "labels" and len(names) > 1:
+        found = [
+            _zeros_and_ones(table, name, given) for name, given in zip(names, found, strict=True)
+        ]
     return found[0] if len(found) == 1 else [list(row) for row in zip(*found, strict=True)]
+
+
+_ABSENT, _PRESENT = ("false", "f"), ("true", "t")  # as pandas, R and SQL write truth values
+
+
+def _zeros_and_ones(table: Table, name: str, values: list[Any]) -> list[int]:
+    """A column that tells for each row whether a label is there, as 0, 1 and what counts nowhere.
+    Raises OwnError for other values, which would be names of labels.
+    """
+    found = []
+    for index, value in enumerate(values):
+        text = str(value).strip().lower()
+        number = float(text) if is_decimal(text) else None
+        if text in (*_ABSENT, *_PRESENT):
+            found.append(int(text in _PRESENT))
+        elif number in (0, 1, IGNORED):
+            found.append(int(number or 0))
+        else:
+            where, missing = table.where(index), text in MISSING
+            held = "is empty" if missing else f"holds {value!r}"
+            cure = "a column of a label holds 0 and 1, or true and false"
+            raise OwnError(f"{where}: column {name!r} {held}; {cure}")
+    return found
 
 
 def read_csv(file: Path) -> Table:
@@ -213,9 +241,26 @@ def _json_lines(file: Path) -> Table:
     return Table(file, {name: [row.get(name) for row in rows] for name in names}, lines)
 
 
+class _TwiceError(Exception):
+    """Raised where a name stands twice in one object; Python would take the last."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _TwiceError(
+            next(name for name, count in Counter(k for k, _ in pairs).items() if count > 1)
+        )
+    return found
+
+
 def _json(line: str, where: str) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        found = json.loads(line, object_pairs_hook=_once)
+    except _TwiceError as error:
+        raise OwnError(
+            f"{where}: two values are called {error.args[0]!r}; give each a name"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise OwnError(f"{where}: is not JSON ({error}); write one object a line") from error
     if not isinstance(found, dict):

@@ -279,7 +279,9 @@ def _classes(
     say otherwise.
     """
     train = parts["train"]
-    if isinstance(next(iter(raw["train"]), None), str):
+    given = raw["train"]
+    if isinstance(given, list) and any(isinstance(target, str) for target in given):
+        raw = {name: [_text(target) for target in targets] for name, targets in raw.items()}
         _check_few(raw["train"], train, naming)
         classes = of_texts(list(raw["train"]), train.where, naming, listed)
         numbers = {
@@ -332,6 +334,13 @@ def _check_dense(targets: torch.Tensor, part: Part) -> None:
             " classes"
         )
         raise OwnError(f"{part.where(place)}: {said}; number them from 0, or write them as texts")
+
+
+def _text(target: Any) -> Any:
+    """A number beside texts as they would spell it."""
+    if isinstance(target, torch.Tensor):
+        target = target.item() if target.ndim == 0 else target.tolist()
+    return str(target) if isinstance(target, (int, float)) and not _is_missing(target) else target
 
 
 def _moved(targets: torch.Tensor, numbers: Mapping[int, int]) -> torch.Tensor:
