@@ -443,3 +443,75 @@ def test_columns_of_labels_beside_images_say_what_is_there(values: tuple[str, st
     Path("i/more.csv").write_text(Path("i/labels.csv").read_text())
     with pytest.raises(OwnError, match=r"^i: has 2 tables, labels\.csv, more\.csv; keep one"):
         read_data(source_of({"path": "i", "target": ["cat", "dog"]}), MultiLabel())
+
+
+SETS = """
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
+
+class Set(Dataset):
+    def __init__(self, count, first, classes):
+        self.count, self.first, self.classes = count, first, classes
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return torch.tensor([self.first + index % 3, index / 7]), index % len(self.classes)
+
+ABC, CBA, BC = ["a", "b", "c"], ["c", "b", "a"], ["b", "c"]
+"""
+MADE: dict[str, tuple[str, str]] = {
+    "another order in the test part": ("Set(60, 0, ABC), Set(20, 50, CBA)", "the part test lists"),
+    "fewer in the test part": ("Set(60, 0, ABC), Set(20, 50, BC)", "the part test lists"),
+    "in a loader": ("DataLoader(Set(60, 0, ABC)), DataLoader(Set(20, 50, BC))", "the part test"),
+    "in a subset": ("Set(60, 0, ABC), Subset(Set(20, 50, CBA), range(10))", "the part test lists"),
+    "by name": ("{'train': Set(60, 0, ABC), 'val': Set(20, 50, CBA)}", "the part validation lists"),
+    "joined": ("ConcatDataset([Set(60, 0, ABC), Set(20, 50, CBA)])", "joins data sets that list"),
+    "joined, within": (
+        "Set(60, 9, ABC), ConcatDataset([Set(9, 50, ABC), Set(9, 70, BC)])",
+        "joins data sets that list other classes, b, c and a, b, c",
+    ),
+    "alike": ("Set(60, 0, ABC), Set(20, 50, ABC)", ""),
+    "joined, alike": ("ConcatDataset([Set(60, 0, ABC), Set(20, 50, ABC)])", ""),
+}
+
+
+@pytest.mark.parametrize("form", MADE)
+def test_parts_that_number_classes_by_other_lists_are_refused(form: str) -> None:
+    made, said = MADE[form]
+    Path("sets.py").write_text(f"{SETS}\ndef make():\n    return {made}\n")
+    if said:
+        with pytest.raises(OwnError, match=f"^sets.py:make: {said}"):
+            read_data(source_of("sets.py:make"), Classification())
+    else:
+        assert read_data(source_of("sets.py:make"), Classification()).class_names == ("a", "b", "c")
+
+
+@pytest.mark.parametrize("test", [["c", "b", "a"], ["b", "c"], ["a", "b", "c"]])
+def test_files_of_parts_that_list_classes_otherwise_are_refused(test: list[str]) -> None:
+    Path("d").mkdir()
+    for part, names, count in (("train", ["a", "b", "c"], 60), ("test", test, 12)):
+        columns = {"x": [float(i % 3) for i in range(count)], "z": [i / 7 for i in range(count)]}
+        labels = [i % len(names) for i in range(count)]
+        info = {"info": {"features": {"label": {"_type": "ClassLabel", "names": names}}}}
+        described = pa.table({**columns, "label": labels})
+        described = described.replace_schema_metadata({"huggingface": json.dumps(info)})
+        parquet.write_table(described, f"d/{part}.parquet")
+    if test == ["a", "b", "c"]:
+        assert read("d").class_names == ("a", "b", "c")
+        return
+    with pytest.raises(
+        OwnError, match=r"^d: the part test lists the classes .*, the training part"
+    ):
+        read("d")
+
+
+def test_categories_of_parts_are_texts_whatever_each_lists() -> None:
+    Path("d").mkdir()
+    for part, names, count in (("train", LEVELS, 60), ("test", ["mid", "low"], 12)):
+        kinds = {"x": [i % 3 for i in range(count)], "z": [i / 7 for i in range(count)]}
+        values = [names[i % len(names)] for i in range(count)]
+        label = pd.Categorical(values, categories=names, ordered=True)
+        pd.DataFrame({**kinds, "label": label}).to_parquet(f"d/{part}.parquet")
+    assert read("d").test.targets.tolist() == [1, 0] * 6

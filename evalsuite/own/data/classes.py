@@ -206,6 +206,20 @@ def of_numbers(count: int, where: Where, naming: Naming, listed: Sequence[str] =
     return Classes(count, (), "numbered by the data")
 
 
+def check_alike(listed: Mapping[str, Sequence[str]], where: str) -> None:
+    """Refuse parts that list other classes than the training part, where numbers are meant by the
+    list of their own part. Raises OwnError.
+    """
+    train = tuple(listed["train"])
+    for part, names in listed.items():
+        if train and names and tuple(names) != train:
+            said = (
+                f"the part {part} lists the classes {_few(names)}, the training part {_few(train)}"
+            )
+            cure = "number both by one list, as torchvision's ImageFolder does by find_classes"
+            raise OwnError(f"{where}: {said}; {cure}")
+
+
 def normal(text: str) -> str:
     """A name without spaces around it, its accents composed, as file systems and tables write
     them differently.

@@ -12,10 +12,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, default_collate
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+    default_collate,
+)
 
 from evalsuite.contract import Data, Split
 from evalsuite.own.data.arrays import TARGETS, as_input, part_of, raw_of, tell, tensor_of, where_in
+from evalsuite.own.data.classes import check_alike
 from evalsuite.own.data.parts import Part, Raw, part_named
 from evalsuite.own.data.source import Source, digest
 from evalsuite.references import OwnError, blame, resolve
@@ -121,7 +129,9 @@ def read_made(source: Source) -> Raw | Data:
         max((each[1] for each in ranges), default=1.0),
     )
     all_lazy = all(isinstance(each.inputs, Lazy) for each in parts.values())
-    raw = Raw(parts, labels=_class_names(several["train"]), said=source.path)
+    listed = {name: _class_names(each, source.path) for name, each in several.items()}
+    check_alike(listed, source.path)
+    raw = Raw(parts, labels=listed["train"], said=source.path)
     first = parts["train"].inputs
     if not isinstance(first, Lazy):
         return tell(raw)
@@ -132,12 +142,20 @@ def read_made(source: Source) -> Raw | Data:
     return raw
 
 
-def _class_names(dataset: Any) -> tuple[str, ...]:
+def _class_names(dataset: Any, said: str) -> tuple[str, ...]:
     """The names of its classes, where the data set lists them as torchvision's and Hugging
     Face's do.
     """
     while isinstance(dataset, (DataLoader, Subset)):
         dataset = dataset.dataset
+    if isinstance(dataset, ConcatDataset):
+        several = [each for one in dataset.datasets if (each := _class_names(one, said))]
+        for listed in several:
+            if listed != several[0]:
+                other = f"{', '.join(listed)} and {', '.join(several[0])}"
+                cure = "number both by one list"
+                raise OwnError(f"{said}: joins data sets that list other classes, {other}; {cure}")
+        return several[0] if several else ()
     features = getattr(dataset, "features", None)
     labels = (
         features.get(next((name for name in TARGETS if name in features), ""))
@@ -145,8 +163,8 @@ def _class_names(dataset: Any) -> tuple[str, ...]:
         else None
     )
     names = getattr(labels, "names", None) or getattr(dataset, "classes", None)
-    listed = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
-    return tuple(names) if listed and names else ()
+    are_texts = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
+    return tuple(names) if are_texts and names else ()
 
 
 def _parts(given: Any, reference: str) -> dict[str, Any]:

@@ -16,13 +16,13 @@ from torch.nn import functional
 from evalsuite.contract import IGNORED, Data, Split, Task
 from evalsuite.limits import computing, reading
 from evalsuite.own.data.arrays import read_npz
-from evalsuite.own.data.classes import Naming
+from evalsuite.own.data.classes import Naming, check_alike
 from evalsuite.own.data.features import read_features
 from evalsuite.own.data.functions import read_made
 from evalsuite.own.data.images import has_images, image_column, read_folder, read_images
 from evalsuite.own.data.parts import CUT, PARTS, Part, Raw, Targets, cut
 from evalsuite.own.data.source import AUGMENTATIONS, Source, fingerprint
-from evalsuite.own.data.tables import Table, is_table, read_tables
+from evalsuite.own.data.tables import Table, is_table, is_text, read_tables, target_columns
 from evalsuite.own.data.targets import Kind, Numbered, kind_of, numbered
 from evalsuite.own.data.texts import (
     is_corpus,
@@ -138,6 +138,10 @@ def _of_tables(
         raise OwnError(
             f"{source.path}: there is no training part, only {', '.join(found)}; name one 'train'"
         )
+    for name in target_columns(train, source):
+        if not any(is_text(table, name) for table in found.values()):
+            listed = {part: table.names.get(name, ()) for part, table in found.items()}
+            check_alike(listed, source.path)
     if kind == "tokens":
         return read_rows(found, source, tokenizer_of(tokenizer or "bytes", source.path))
     if kind == "tags":

@@ -105,6 +105,13 @@ def column(table: Table, name: str) -> list[Any]:
     return values if isinstance(values, list) else list(values.to_pylist())
 
 
+def is_text(table: Table, name: str) -> bool:
+    """Whether the values of a column are texts, encoded by a dictionary or not."""
+    kind = getattr(table.columns.get(name), "type", None)
+    kind = getattr(kind, "value_type", kind)
+    return "string" in str(kind)
+
+
 def target_columns(table: Table, source: Source) -> tuple[str, ...]:
     """The columns of the targets: those that the source names, else one of a usual name."""
     usual = next((each for each in _TARGETS if each in table.columns), "")
