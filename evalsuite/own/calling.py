@@ -69,8 +69,12 @@ class Assessment:
 
 def assess(
     model: str | Callable[..., Any],
-    data: str | Callable[..., Any] | dict[str, Any] = "",
+    data: Any = "",
+    targets: Any = None,
     *,
+    train: Any = None,
+    validation: Any = None,
+    test: Any = None,
     out: Path | str | None = None,
     stages: Sequence[str] = ("all",),
     seeds: int = 3,
@@ -82,13 +86,19 @@ def assess(
 ) -> Assessment:
     """Measure a model against its ReLU variants: `evalsuite assess` in Python.
 
-    Jobs run in processes of their own, which import the script that calls this: call it under
-    `if __name__ == "__main__":`, or in a notebook with functions from a file.
+    Jobs run in processes of their own. What is in memory alone is written for them by cloudpickle,
+    into the folder `given` of the run: a module that is built, lambdas, functions of a notebook's
+    cell or of the script that calls this, which is not run again, and tensors.
 
     Args:
-        model: a function of a file that makes the model, or a reference as on the command line.
-        data: a function that gives the data, or a reference, a path, or a mapping with a path and
-            options.
+        model: a module that is built, which is measured as it is unless `start` says otherwise; a
+            function that makes the model; or a reference as on the command line.
+        data: inputs, with their `targets`; a data set or loader; a function that gives the data; a
+            reference, a path, or a mapping with a path and options.
+        targets: of the inputs.
+        train: instead of data, the training part: (inputs, targets), a data set or a loader.
+        validation: likewise; without it a part of the training samples.
+        test: likewise.
         out: the run's folder; by default runs/NAME.
         stages: names of stages, or "all".
         seeds: networks of each variant, where they are trained.
@@ -105,6 +115,7 @@ def assess(
     Example: docs/own-models.md#in-a-recipe-and-in-python
     """
     from evalsuite.own.assessing import asked_of, doubted, options_of
+    from evalsuite.own.memory import is_module, name_of
     from evalsuite.recipe import parse_recipe
     from evalsuite.report import write_report
     from evalsuite.results import read_results
@@ -117,9 +128,17 @@ def assess(
             "a job imports the script that calls assess(): call it under `if __name__ =="
             " '__main__':`"
         )
+    parts = {"train": train, "validation": validation, "test": test}
+    samples = _samples(
+        data, targets, {name: each for name, each in parts.items() if each is not None}
+    )
     named = {name: options.pop(name, "") for name in ("task", "weights", "start")}
-    given = options_of(reference_of(model), reference_of(data), **named, settings=[])
-    asked = asked_of({**given, **options}, stages=stages, seeds=seeds, quick=quick)
+    if is_module(model):
+        named["start"] = named["start"] or "trained"
+    home = Path(out) if out is not None else Path("runs") / name_of(model)
+    given = options_of(_sent_model(model, home), _sent_data(samples, home), **named, settings=[])
+    given = _sent({**given, **options}, home)
+    asked = asked_of(given, stages=stages, seeds=seeds, quick=quick)
     folder = Path(out) if out is not None else Path("runs") / asked.name
     recipe = parse_recipe(asked.text())
     executor, workers = processes(recipe, jobs)
@@ -127,3 +146,54 @@ def assess(
     run_recipe(recipe, folder.absolute(), store, executor, progress_of(progress), workers=workers)
     doubted(asked, folder)
     return Assessment(folder, read_results(folder), write_report(folder)[0])
+
+
+def _samples(data: Any, targets: Any, parts: dict[str, Any]) -> Any:
+    """The data as a function of a file would return them. Raises OwnError: they are given twice, or
+    without a training part.
+    """
+    whole = not (isinstance(data, str) and data == "")
+    if parts and (whole or targets is not None):
+        raise OwnError("data: give either data, or train and test")
+    if parts and "train" not in parts:
+        raise OwnError(f"data: {' and '.join(parts)} without train; give train=(inputs, targets)")
+    return parts or (data if targets is None else (data, targets))
+
+
+def _sent_model(model: Any, home: Path) -> str:
+    """The model as a reference, written into the run's folder where it is in memory alone."""
+    from evalsuite.own.memory import model_in_memory, name_of, write_in_memory
+
+    kept = model_in_memory(model)
+    if kept is not None:
+        name = model.rpartition(":")[2] if isinstance(model, str) else name_of(model)
+        return write_in_memory(kept, name, home)
+    return str(reference_of(model))
+
+
+def _sent_data(data: Any, home: Path) -> Any:
+    """The data as a path, a reference or a mapping of options, likewise."""
+    from evalsuite.own.memory import data_in_memory, write_in_memory
+
+    kept = data_in_memory(data)
+    return reference_of(data) if kept is None else write_in_memory(kept, "data", home)
+
+
+def _sent(options: dict[str, Any], home: Path) -> dict[str, Any]:
+    """The options with references in the place of functions, likewise."""
+    from evalsuite.own.memory import model_in_memory, name_of, write_in_memory
+
+    def reference(each: Any) -> Any:
+        kept = model_in_memory(each)
+        if kept is None:
+            return reference_of(each)
+        name = each.rpartition(":")[2] if isinstance(each, str) else name_of(each)
+        return write_in_memory(kept, name, home)
+
+    sent = {**options, "data": _sent_data(options["data"], home)}
+    for name in ("task", "loss"):
+        if name in sent:
+            sent[name] = reference(sent[name])
+    if not isinstance(sent.get("metrics", ""), str):
+        sent["metrics"] = tuple(reference(each) for each in sent["metrics"])
+    return sent

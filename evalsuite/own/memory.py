@@ -1,0 +1,148 @@
+"""What a script or a notebook has in memory: models, functions, tensors and data sets, which jobs
+read from a file that cloudpickle writes.
+
+Jobs are processes of their own. To import the script that called `assess` there would run it again;
+a function of a notebook's cell, a lambda and a module that is built already have no file at all.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evalsuite.references import OwnError, is_reference
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_FOLDER = "given"
+_MAIN = "__main__"
+_TEXT = '''"""`{name}` as a script had it in memory that called evalsuite.assess, by cloudpickle."""
+
+import hashlib
+import pickle
+import sys
+from pathlib import Path
+
+sys.path += [each for each in {paths!r} if each not in sys.path]
+_pickled = Path(__file__).with_suffix(".pickle").read_bytes()
+if hashlib.sha256(_pickled).hexdigest() != "{digest}":
+    raise ValueError(f"{{__file__}}: the pickle beside it is another; run assess again")
+{name} = pickle.loads(_pickled)
+'''
+
+
+class Built:
+    """Makes a network that is built already: a copy each time, since it is trained and changed."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+
+    def __call__(self) -> nn.Module:
+        return copy.deepcopy(self._module)
+
+
+class Held:
+    """Gives data that are in memory already."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+
+    def __call__(self) -> Any:
+        return self._data
+
+
+def is_module(given: Any) -> bool:
+    """Whether a network is given that is built already."""
+    from torch import nn
+
+    return isinstance(given, nn.Module)
+
+
+def model_in_memory(given: Any) -> Callable[..., Any] | None:
+    """What makes the model, where no file does: of a module, a lambda, a function of the running
+    script or of a notebook's cell; None of what has a name in another file.
+    """
+    if is_module(given):
+        return Built(given)
+    given = _of_this_script(given) if isinstance(given, str) else given
+    return given if callable(given) and not _is_in_a_file(given) else None
+
+
+def data_in_memory(given: Any) -> Callable[[], Any] | None:
+    """What gives the data, likewise: of tensors, arrays, data sets, loaders, and mappings and
+    tuples of them; None of a path, a reference, and a mapping with a path.
+    """
+    if isinstance(given, Mapping) and isinstance(given.get("path"), str):
+        return None
+    if isinstance(given, str):
+        found = _of_this_script(given)
+        return found if callable(found) else None
+    if inspect.isroutine(given) or inspect.isclass(given):
+        return None if _is_in_a_file(given) else given
+    return Held(given)
+
+
+def write_in_memory(given: Callable[..., Any], name: str, folder: Path) -> str:
+    """Write it into a run's folder; the reference by which jobs find it. Raises OwnError: it cannot
+    be pickled, as an open file cannot.
+    """
+    try:
+        import cloudpickle
+    except ModuleNotFoundError as error:
+        cure = "install cloudpickle, or define it by `def` in a file beside the script"
+        raise OwnError(
+            f"{name} is in memory alone, and jobs are other processes: {cure}"
+        ) from error
+    try:
+        pickled: bytes = cloudpickle.dumps(given)
+    except Exception as error:  # what a user's function refers to may be anything
+        said = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        cure = "define it by `def` in a file beside the script, and give `file.py:name`"
+        raise OwnError(f"{name} cannot be sent to the jobs' processes ({said}): {cure}") from error
+    place = folder / _FOLDER
+    place.mkdir(parents=True, exist_ok=True)
+    (place / f"{name}.pickle").write_bytes(pickled)
+    paths = [
+        each for each in sys.path if each and Path(each).is_dir() and "site-packages" not in each
+    ]
+    digest = hashlib.sha256(pickled).hexdigest()
+    file = place / f"{name}.py"
+    file.write_text(_TEXT.format(name=name, paths=paths, digest=digest), encoding="utf-8")
+    here = Path.cwd()
+    shown = file.resolve()
+    return f"{shown.relative_to(here) if shown.is_relative_to(here) else shown}:{name}"
+
+
+def name_of(given: Any) -> str:
+    """What a model in memory is called: its function's name, or its module's class."""
+    name = str(getattr(given, "__name__", type(given).__name__))
+    kept = "".join(each if each.isalnum() or each == "_" else "" for each in name).strip("_")
+    return kept if kept.isidentifier() and kept != "lambda" else "model"
+
+
+def _of_this_script(reference: str) -> Any:
+    """What a reference to the running script names, which is in memory already; else None."""
+    place, _, name = reference.rpartition(":")
+    main = sys.modules.get(_MAIN)
+    file = getattr(main, "__file__", None)
+    if not is_reference(reference) or file is None or not place.endswith(".py"):
+        return None
+    same = Path(place).expanduser().resolve() == Path(file).resolve()
+    return getattr(main, name, None) if same else None
+
+
+def _is_in_a_file(given: Any) -> bool:
+    """Whether jobs can import it by its name without running the script that called."""
+    name = str(getattr(given, "__qualname__", ""))
+    module = str(getattr(given, "__module__", _MAIN))
+    try:
+        file = inspect.getsourcefile(given)
+    except TypeError:  # an object that is called has none
+        return False
+    return name.isidentifier() and module != _MAIN and file is not None and Path(file).is_file()
