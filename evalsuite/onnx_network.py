@@ -159,10 +159,23 @@ class OnnxNetwork(nn.Module):
             )
         for each in wanted:
             self._check_shape(each, inputs[each.name])
-        return {
-            each.name: inputs[each.name].detach().cpu().to(_TYPES[each.type]).numpy()
-            for each in wanted
-        }
+        return {each.name: self._in_type(each, inputs[each.name]).numpy() for each in wanted}
+
+    def _in_type(self, wanted: Any, given: torch.Tensor) -> torch.Tensor:
+        """The tensor in the type of an input; one that has no such numbers is refused."""
+        given = given.detach().cpu()
+        made = given.to(_TYPES[wanted.type])
+        if made.dtype.is_floating_point:
+            lost = given.isfinite() & ~made.isfinite()
+        else:
+            lost = made.to(given.dtype) != given
+        if bool(lost.any()):
+            raise OwnError(
+                f"{self.path}: the input {wanted.name!r} is of {wanted.type}, which does not hold"
+                f" {given[lost][0].item():.6g} of the data: give data in that type, or a file that"
+                " takes float32"
+            )
+        return made
 
     def _check_shape(self, wanted: Any, given: torch.Tensor) -> None:
         """The dimensions behind the batch, where the file fixes them."""

@@ -13,7 +13,7 @@ import onnxruntime
 import pytest
 import torch
 from files_of_mlps import model_of
-from onnx import helper
+from onnx import TensorProto, helper
 from torch import nn
 
 from evalsuite import Several, export_onnx
@@ -204,3 +204,35 @@ def test_running_out_of_memory_is_a_memory_error(tmp_path: Path) -> None:
     ) as error:
         session.run(None, {"x": np.ones((1, 1), np.float32)})
     assert not isinstance(error.value, MemoryError)
+
+
+TYPED = {
+    "uint8": (TensorProto.UINT8, [0.0, 255.0], [0.5, 256.0, -1.0, float("nan")]),
+    "int8": (TensorProto.INT8, [-128.0, 127.0], [0.1, 128.0]),
+    "int32": (TensorProto.INT32, [-3.0, 2.0**30], [0.7, 2.0**31]),
+    "int64": (TensorProto.INT64, [-3.0, 2.0**40], [1e-7, 2.5]),
+    "bool": (TensorProto.BOOL, [0.0, 1.0], [0.5, 2.0, -1.0]),
+    "float16": (TensorProto.FLOAT16, [0.1, 65504.0], [1e5, -1e6]),
+    "double": (TensorProto.DOUBLE, [0.1, 1e30], []),
+}
+
+
+@pytest.mark.parametrize("kind", TYPED)
+def test_inputs_that_a_files_type_does_not_hold_are_refused(kind: str, tmp_path: Path) -> None:
+    """Pixels in [0, 1] would all be 0 in a file that takes bytes."""
+    number, held, lost = TYPED[kind]
+    ends = [
+        helper.make_tensor_value_info(name, of, ["n", 1])
+        for name, of in (("x", number), ("y", TensorProto.FLOAT))
+    ]
+    node = helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)
+    graph = helper.make_graph([node], "g", ends[:1], ends[1:])
+    opsets = [helper.make_opsetid("", 13)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    onnx.save(model, str(tmp_path / "net.onnx"))
+    network = OnnxNetwork(tmp_path / "net.onnx")
+    given = torch.tensor(held)[:, None]
+    assert torch.allclose(network(given), given, rtol=1e-3)
+    for value in lost:
+        with pytest.raises(OwnError, match=r"the input 'x' is of tensor\(.*, which does not hold"):
+            network(torch.tensor([[held[0]], [value]]))
