@@ -1377,3 +1377,40 @@ def test_each_wrong_input_gives_one_message(make: Make, given: Any, task: Task, 
     with pytest.raises(OwnError) as caught:
         read_data(source_of(given), task)
     assert str(caught.value) == said
+
+
+COARSE = {
+    "seconds since 1970": 1.7e9 + np.arange(60.0),
+    "counted from a billion": 1e9 + np.arange(60.0) % 7,
+    "a small part of one": 1 + 1e-8 * np.arange(60.0),
+}
+
+
+@pytest.mark.parametrize("name", COARSE)
+@pytest.mark.parametrize("what", ["inputs", "targets", "targets in a table"])
+def test_numbers_that_float32_does_not_tell_apart_are_refused(name: str, what: str) -> None:
+    values, others = COARSE[name], np.arange(60.0) / 7
+    said = "differs? between samples by less|targets differ by less than float32 tells"
+    if what == "inputs":
+        np.savez("c.npz", x=np.stack([others, values], 1), y=np.arange(60) % 2)
+        with pytest.raises(OwnError, match=r"x: entry 1 of a sample differs between samples by"):
+            read_data(source_of("c.npz"), Classification())
+        return
+    if what == "targets":
+        np.savez("c.npz", x=np.stack([others, others**2], 1), y=values)
+    else:
+        rows = [f"{x},{x * x},{y!r}" for x, y in zip(others, values.tolist(), strict=True)]
+        Path("c.csv").write_text("\n".join(["x,z,target", *rows]))
+    with pytest.raises(OwnError, match=said):
+        read_data(source_of("c.npz" if what == "targets" else "c.csv"), Regression())
+
+
+def test_numbers_that_float32_tells_apart_are_read_and_complex_ones_refused() -> None:
+    values = 1e6 + np.arange(60.0)
+    np.savez("c.npz", x=np.stack([values, values / 7], 1), y=values)
+    assert read_data(source_of("c.npz"), Regression()).train.targets.dtype == torch.float32
+    Path("complex.py").write_text(
+        "import torch\ndef make():\n    return torch.ones(60, 4) * 1j, torch.arange(60) % 2\n"
+    )
+    with pytest.raises(OwnError, match=r"is torch\.complex64; give its real and imaginary parts"):
+        read_data(source_of("complex.py:make"), Classification())

@@ -153,7 +153,28 @@ def tensor_of(array: Any, said: str) -> torch.Tensor:
         array = torch.from_numpy(np.ascontiguousarray(array, array.dtype.newbyteorder("=")))
     if array.ndim == 0:
         raise OwnError(f"{said} is one number; give (samples, ...)")
-    return as_input(array.detach().cpu(), said)
+    given = array.detach().cpu()
+    if given.dtype == torch.float64 and (place := coarse(given)) is not None:
+        where = f"entry {place} of a sample" if given.ndim > 1 else "it"
+        cure = "subtract an offset, or scale it"
+        raise OwnError(
+            f"{said}: {where} differs between samples by less than float32 tells: {cure}"
+        )
+    return as_input(given, said)
+
+
+_LOST = 0.01  # of the spread of numbers, that float32 may round away
+
+
+def coarse(values: torch.Tensor) -> int | None:
+    """The first entry of a sample, (samples, ...) flattened, that float32 rounds by more than a
+    hundredth of its spread, as times in seconds since 1970; None where there is none.
+    """
+    flat = values.reshape(len(values), -1).double()
+    rounding = (flat - flat.float().double()).abs().nan_to_num(posinf=0.0).amax(0)
+    spread = flat.nan_to_num(posinf=0.0, neginf=0.0).std(0, correction=0)
+    lost = ((rounding > _LOST * spread) & (spread > 0)).nonzero().flatten()
+    return int(lost[0]) if len(lost) else None
 
 
 def as_input(batch: torch.Tensor, said: str) -> torch.Tensor:
@@ -161,6 +182,8 @@ def as_input(batch: torch.Tensor, said: str) -> torch.Tensor:
     dimensions or more, lie in [0, 1] with channels first; other integers are tokens, int64. Raises
     OwnError where integers have three dimensions or more, or are negative.
     """
+    if batch.is_complex():
+        raise OwnError(f"{said} is {batch.dtype}; give its real and imaginary parts as numbers")
     if batch.is_floating_point():
         return batch.float()
     if batch.dtype == torch.uint8 and batch.ndim > 2:

@@ -16,6 +16,7 @@ import torch
 
 from evalsuite.contract import IGNORED, Task
 from evalsuite.decimals import is_decimal, other_spelling
+from evalsuite.own.data.arrays import coarse
 from evalsuite.own.data.classes import Classes, Naming, normal, of_numbers, of_texts
 from evalsuite.own.data.parts import Part
 from evalsuite.plugins import did_you_mean
@@ -138,12 +139,16 @@ def _alike(found: Mapping[str, torch.Tensor]) -> None:
 
 def _values(targets: torch.Tensor | list[Any], part: Part) -> torch.Tensor:
     if isinstance(targets, torch.Tensor):
-        found = targets.float()
+        exact = targets.double()
     else:
         rows = [[_number(each, part, i) for each in _row(value)] for i, value in enumerate(targets)]
         _check_even(rows, part)
-        found = torch.tensor(rows, dtype=torch.float32)
-        found = found[:, 0] if rows and not isinstance(targets[0], (list, tuple)) else found
+        exact = torch.tensor(rows, dtype=torch.float64)
+        exact = exact[:, 0] if rows and not isinstance(targets[0], (list, tuple)) else exact
+    if coarse(exact) is not None:
+        said = "the targets differ by less than float32 tells"
+        raise OwnError(f"{part.where(-1)}: {said}: subtract an offset, or scale them")
+    found = exact.float()
     wrong = found.isinf().reshape(len(found), -1).any(1).nonzero().flatten()
     if len(wrong):
         raise OwnError(
