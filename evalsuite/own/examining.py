@@ -22,6 +22,7 @@ from evalsuite.own.data.tables import is_table
 from evalsuite.own.floors import Floor, floors
 from evalsuite.own.hugging_face import names_by_number
 from evalsuite.own.own import Own, forget
+from evalsuite.own.preprocessing import misprepared
 from evalsuite.references import OwnError, line_of
 from evalsuite.run.making import PARTS, check_disjoint
 from evalsuite.samples import leaves, mapped
@@ -91,6 +92,9 @@ def examine(own: Own) -> Examined:
     _check_names(own, module, data)
     if own.start == "trained":
         lines += [("warning", sentence) for sentence in (*leaks(data), *doubts(module, data))]
+    if own.start != "scratch" and not own.is_onnx:
+        prepared = misprepared(own.model_choice, module, own.data_choice, data)
+        lines += [("warning", sentence) for sentence in prepared]
     low, high = data.domain
     normalised = any(
         isinstance(each, (nn.BatchNorm1d, nn.BatchNorm2d)) for each in module.modules()
