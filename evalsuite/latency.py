@@ -14,6 +14,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -48,6 +49,7 @@ _WARM_UP = 3
 _ROUND = 0.25
 _MANY = 1000  # pairs, beyond which more of them say nothing new
 Part = Literal["first", "second", "ratio"]
+_disturbed = ContextVar("_disturbed", default=False)  # whether the reading before was, throughout
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,9 @@ def steady_latency(
     """Time two calls as `compare_latency` does, in rounds, until the numbers that are wanted are no
     noise.
 
+    Where other work disturbed all rounds of the reading before, in this process, one round tells
+    whether it still does, and then no more are taken.
+
     Args:
         first: the one call.
         second: the other call.
@@ -175,9 +180,10 @@ def steady_latency(
     while True:
         rounds.append(_take_round(calls, _MANY, _ROUND))
         latency = _summarize(rounds)
-        if time.perf_counter() >= deadline or not any(
-            latency.noise(part) for part in parts or ("ratio",)
-        ):
+        disturbed = latency.load > MOST_LOAD
+        spent = time.perf_counter() >= deadline or (disturbed and _disturbed.get())
+        if spent or not any(latency.noise(part) for part in parts or ("ratio",)):
+            _disturbed.set(disturbed)
             return latency
 
 

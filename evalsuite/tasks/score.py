@@ -30,6 +30,19 @@ class Score:
     metrics: tuple[Metric, ...]
     decisions: torch.Tensor | None = None
 
+    @classmethod
+    def of(cls, outputs: torch.Tensor, split: Split) -> Score:
+        """The score of outputs that are known already, of all samples of a split or of the first
+        ones.
+        """
+        part = split
+        if len(outputs) < len(split):
+            count = len(outputs)
+            part = Split(split.inputs[:count], split.targets[:count], split.task)
+        single = sample_tallies(part.task, outputs, part.targets)
+        total = part.task.tally(outputs, part.targets) if single is None else single.sum(0)
+        return cls(_metrics(total, [single], part))
+
     @property
     def headline(self) -> Metric:
         """The first metric, the task's own measure of how good a network is."""

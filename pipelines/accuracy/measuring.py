@@ -119,9 +119,13 @@ def _change(after: Metric, before: Metric | None, *, known: bool) -> list[Metric
     if value is not None and after.value is not None:
         change = value - after.value if falls else after.value - value
     reason = "not swapped" if before is None else before.reason or after.reason
-    earlier = replace(after, name=f"{after.name}_before_swap", value=value, reason=reason)
+    single = None if before is None else before.scores
+    earlier = replace(
+        after, name=f"{after.name}_before_swap", value=value, reason=reason, scores=single
+    )
     direction = Direction.LOWER if falls else after.direction
-    return [earlier, replace(after, name=name, value=change, direction=direction, reason=reason)]
+    moved = replace(after, name=name, value=change, direction=direction, reason=reason, scores=None)
+    return [earlier, moved]
 
 
 @contextmanager
@@ -401,7 +405,14 @@ class _Measured:
         if value is not None and not math.isfinite(value):
             value, reason = None, "a network with some layers replaced has no value"
         own = self._headline
-        return replace(own, name=name.format(own.name), value=value, setting=setting, reason=reason)
+        return replace(
+            own,
+            name=name.format(own.name),
+            value=value,
+            setting=setting,
+            reason=reason,
+            scores=None,
+        )
 
     def _swapped(self, replaced: frozenset[str]) -> nn.Module:
         if not replaced:

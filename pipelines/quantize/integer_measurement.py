@@ -24,6 +24,7 @@ from evalsuite import (
     Direction,
     Metric,
     Samples,
+    Score,
     Split,
     Timed,
     Unsupported,
@@ -143,20 +144,23 @@ class IntegerStudy:
         reason.
         """
         name = f"{of}_{self.headline.name}"
-        value = None
+        value, scores = None, None
         if outputs is not None:
-            targets = self.test.targets[: len(outputs)]
-            found = self.test.task.metrics(
-                self.test.task.tally(torch.from_numpy(outputs), targets)
-            )[0]
-            value, reason = found.value, found.reason
+            found = Score.of(torch.from_numpy(outputs), self.test).headline
+            value, reason, scores = found.value, found.reason, found.scores
             if len(outputs) < len(self.test.targets):
                 reason = "; ".join(
                     filter(None, [reason, f"of the first {len(outputs)} test samples"])
                 )
         whole = {**self.headline.setting, **setting}
         return replace(
-            self.headline, name=name, value=value, setting=whole, reason=reason, **changes
+            self.headline,
+            name=name,
+            value=value,
+            setting=whole,
+            reason=reason,
+            scores=scores,
+            **changes,
         )
 
     def _agreement(self, found: IntegerAgreement, setting: Settings) -> list[Metric]:

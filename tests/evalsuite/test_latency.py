@@ -139,6 +139,23 @@ def test_nothing_is_read_beside_more_than_one_busy_processor(
     assert [found.noise(part) for part in ("first", "second", "ratio")] == [noise] * 3
 
 
+def test_beside_work_that_goes_on_a_reading_gives_up_after_one_round(
+    takes: Callable[..., Callable[..., None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pairs(load: float) -> int:
+        monkeypatch.setattr(latency._OtherWork, "load", lambda _: load)
+        return steady_latency(takes(1.0), takes(1.0), patience=40).pairs
+
+    latency._disturbed.set(False)
+    whole = pairs(2.0)
+    assert whole > 6
+    assert pairs(2.0) == 6
+    # As soon as a round is quiet, readings are whole again.
+    assert pairs(0.0) == 6
+    assert pairs(2.0) == whole
+    latency._disturbed.set(False)
+
+
 def test_the_work_of_other_processes_is_seen() -> None:
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:

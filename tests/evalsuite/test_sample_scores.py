@@ -27,6 +27,7 @@ from evalsuite.tasks import (
     LanguageModel,
     MultiLabel,
     Regression,
+    Score,
     TokenClassification,
     score,
 )
@@ -174,6 +175,21 @@ def test_the_file_keeps_what_belongs_to_its_metric_alone(tmp_path: Path) -> None
     assert np.allclose(found.values, bits.scores.values().numpy(), atol=1e-6)
     assert found.blocks is not None
     assert found.blocks.tolist() == bits.scores.blocks.tolist()  # type: ignore[union-attr]
+
+
+def test_outputs_that_are_known_have_the_same_scores() -> None:
+    task, outputs, targets = CASES[0]
+    split = Split(outputs, targets, task)
+    known, run = Score.of(outputs, split), score(_identity, split)
+    for one, other in zip(known.metrics, run.metrics, strict=True):
+        assert one.value == pytest.approx(other.value, abs=1e-12)
+        assert one.scores is not None
+        assert other.scores is not None
+        assert torch.allclose(one.scores.values(), other.scores.values(), atol=1e-9)
+    first = Score.of(outputs[:20], split).headline
+    assert first.value == (outputs[:20].argmax(1) == targets[:20]).double().mean().item()
+    assert first.scores is not None
+    assert len(first.scores.values()) == 20
 
 
 def _scored(

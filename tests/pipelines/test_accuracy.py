@@ -67,6 +67,20 @@ def test_accuracy_and_nll_by_hand(tmp_path: Path) -> None:
     assert found["parameters"] == 2
 
 
+def test_scores_of_samples_are_of_their_own_network(tmp_path: Path) -> None:
+    before, after = affine([[1.0], [0.0]]), affine([[0.0], [1.0]])
+    outcome = outcome_of(
+        after, [1.0, 2.0, -1.0, -2.0, 3.0, -3.0], [0, 1, 0, 1, 1, 0], tmp_path, before
+    )
+    kept = {each.name: each.scores.values() for each in outcome.metrics if each.scores is not None}
+    assert kept["accuracy"].tolist() == [0, 1, 1, 0, 1, 1]
+    assert kept["accuracy_before_swap"].tolist() == [1, 0, 0, 1, 0, 0]
+    assert kept["nll_before_swap"].mean().item() == pytest.approx(
+        values(outcome)["nll_before_swap"]
+    )
+    assert not {"swap_drop", "nll_swap_increase", "prediction_changes"} & kept.keys()
+
+
 def test_the_cost_of_the_swap_by_hand(tmp_path: Path) -> None:
     # Before the swap logits (x, 0), after it (-x, 0): each of three predictions changes; two were
     # right, then one is.

@@ -25,6 +25,7 @@ from evalsuite import (
     Direction,
     LambdaGELU,
     Network,
+    OnnxNetwork,
     Regression,
     Split,
     Unsupported,
@@ -764,3 +765,20 @@ def test_what_compares_class_probabilities_is_refused_for_other_tasks(bench: Mak
         match="tuned and sensitivity compare class probabilities, which a task Regression",
     ):
         Quantize(tuned=True, sensitivity=True).run(network, there)
+
+
+def test_scores_of_samples_are_of_the_file_that_is_measured(bench: MakeBench) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 24), nn.ReLU(), nn.Linear(24, 10))
+    there = bench("digits-cnn")
+    outcome = Quantize(weight_bits=4, act_bits=4).run(digits(module), there)
+    kept = {each.name: each.scores.values() for each in outcome.metrics if each.scores is not None}
+    test = there.data.test
+    logits = OnnxNetwork(outcome.artefacts["quantized"])(test.inputs)
+    right = (logits.argmax(1) == test.targets).double()
+    assert torch.equal(kept["runtime_accuracy"], right)
+    # Four bits round by other rules: the integer network has other samples right.
+    found = values(outcome)
+    assert kept["integer_accuracy"].mean().item() == pytest.approx(found["integer_accuracy"])
+    assert found["integer_accuracy"] != 1.0
+    assert "accuracy_drop" not in kept
