@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from evalsuite.own.models import Model
 
 _OTHERS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
+_COMPUTED = ("position_ids", "inv_freq", "masked_bias")  # buffers of older releases
 _HUB = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -318,14 +319,15 @@ def _is_aside(name: str, made: Any, start: str) -> bool:
     """Whether a tensor of the file is of another head, or a buffer that the model computes
     itself.
     """
-    buffers = {buffer.rpartition(".")[2] for buffer, _ in made.named_buffers()}
-    if name.rpartition(".")[2] in buffers | {"position_ids", "inv_freq", "masked_bias"}:
+    prefix = f"{made.base_model_prefix}."
+    buffers = {buffer for buffer, _ in made.named_buffers()}
+    bare = name.removeprefix(prefix)
+    if {name, bare, prefix + name} & buffers or name.rpartition(".")[2] in _COMPUTED:
         return True
     if start == "trained":
         return False
     body = getattr(made, made.base_model_prefix, made)
-    parts = {part for part, _ in body.named_children()}
-    return name.removeprefix(f"{made.base_model_prefix}.").partition(".")[0] not in parts
+    return bare.partition(".")[0] not in {part for part, _ in body.named_children()}
 
 
 @contextmanager

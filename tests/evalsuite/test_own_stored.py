@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from evalsuite.own.models import Model, load_model
 from evalsuite.references import OwnError
-from evalsuite.tasks import Classification, Embedding
+from evalsuite.tasks import Classification, Embedding, LanguageModel
 
 transformers = pytest.importorskip("transformers")
 
@@ -196,3 +196,35 @@ def test_an_index_names_files_of_its_own_folder_alone() -> None:
     Path("m/model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(OwnError, match=r"names '\.\./other\.safetensors', outside of its folder"):
         loaded()
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.float32])
+def test_masks_that_older_releases_stored_beside_weights_are_no_weights(dtype: torch.dtype) -> None:
+    config = transformers.GPT2Config(
+        n_embd=16, n_layer=1, n_head=2, vocab_size=300, n_positions=32, bos_token_id=0
+    )
+    transformers.GPT2LMHeadModel(config).save_pretrained("m")
+    tensors = stored()
+    masks = {
+        "transformer.h.0.attn.bias": torch.ones(1, 1, 32, 32).tril().to(dtype),
+        "transformer.h.0.attn.masked_bias": torch.tensor(-1e4),
+    }
+    pieces({**tensors, **masks}, 1)
+    made = load_model(Model("hf:m"), task=LanguageModel(), classes=256, start="trained")
+    assert equal(made.state_dict(), tensors)
+
+
+BERT = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24, "vocab_size": 50}
+BODIES: dict[str, dict[str, int]] = {
+    "DistilBert": {"dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 24, "vocab_size": 50},
+    "Roberta": {**BERT, "hidden_size": 16},
+    "DebertaV2": {**BERT, "hidden_size": 16},
+    "Albert": {**BERT, "hidden_size": 16, "embedding_size": 8},
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_what_the_library_itself_writes_is_whole(name: str) -> None:
+    config = getattr(transformers, f"{name}Config")(num_labels=3, **BODIES[name])
+    getattr(transformers, f"{name}ForSequenceClassification")(config).save_pretrained("m")
+    assert equal(loaded(), stored())
