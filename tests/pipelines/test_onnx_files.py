@@ -11,7 +11,8 @@ import pytest
 import torch
 from conftest import MakeBench, MakeNetwork
 from onnx import TensorProto, helper, numpy_helper
-from written import bench_of
+from torch import nn
+from written import Written, bench_of
 
 from evalsuite import Network, Outcome, Regression, Split, Unsupported, export_onnx
 from evalsuite.onnx_network import OnnxNetwork
@@ -85,6 +86,44 @@ def test_quantization_is_onnx_runtimes(calibration: str, file: Network, bench: M
         Unsupported, match=r"weight_bits 4: ONNX Runtime quantizes a file to 8 bits; .* my.py:make"
     ):
         Quantize(weight_bits=4).run(file, there)
+
+
+def streamed(net: Written, x: torch.Tensor) -> torch.Tensor:
+    """A stream with a great feature, which a grid for all features rounds coarsely."""
+    x = net.embed(x)
+    for up, down in zip(net.ups, net.downs, strict=True):
+        x = x + down(nn.functional.gelu(up(nn.functional.layer_norm(x, (32,)))))
+    return net.head(nn.functional.layer_norm(x, (32,)))
+
+
+def test_a_file_with_a_residual_stream_keeps_it_in_float(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = Written(
+        streamed,
+        embed=nn.Linear(4, 32),
+        ups=nn.ModuleList(nn.Linear(32, 64) for _ in range(4)),
+        downs=nn.ModuleList(nn.Linear(64, 32) for _ in range(4)),
+        head=nn.Linear(32, 3),
+    ).eval()
+    inputs = torch.randn(120, 4)
+    with torch.no_grad():
+        for down in module.downs:
+            down.weight[3] *= 10.0
+        targets = module(inputs).argmax(1)
+    export_onnx(module, (4,), tmp_path / "net.onnx")
+    split = Split(inputs, targets)
+    there = bench_of(split, 3, tmp_path)
+    network = Network("net.onnx", OnnxNetwork(tmp_path / "net.onnx"), (4,), 3)
+    off = {}
+    for placement in ("auto", "post"):
+        outcome = Quantize(placement=placement).run(network, there)
+        made = OnnxNetwork(outcome.artefacts["quantized"])
+        with torch.no_grad():
+            off[placement] = float((made(inputs) - module(inputs)).square().mean())
+        reason = next(m.reason for m in outcome.metrics if m.name == "runtime_accuracy")
+        said = {"auto": "products alone (squared distance", "post": "all operators"}
+        assert f"static quantization of {said[placement]}" in reason
+    assert off["auto"] < 0.5 * off["post"]
 
 
 @pytest.mark.slow
