@@ -32,6 +32,8 @@ from evalsuite.run.record import keep_doubts
 if TYPE_CHECKING:
     import pandas as pd
 
+    from evalsuite.own.goals import Goals
+
 
 _VALIDATED = "validation_"  # before the name of a task's metric
 _MINIATURE = 64  # samples of each part
@@ -370,6 +372,13 @@ def relu_ized(
     yield f"{best.variant} is the best on the validation data: {told}."
     yield f"The ReLU network: {out}; {how}."
     yield from _before_and_after(asked, run, best.variant)
+
+
+def goals_met(goals: Goals, asked: Asked, folder: Path) -> Iterator[str]:
+    """Which treatment of an assessment meets the goals, and what it does on the test data."""
+    from evalsuite.own.goals import goal_lines
+
+    yield from goal_lines(goals, folder, asked.name, own_of(asked.own).data())
 
 
 def _before_and_after(asked: Asked, folder: Path, variant: str) -> Iterator[str]:

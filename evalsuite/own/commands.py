@@ -46,6 +46,12 @@ Quick = Annotated[
     bool, typer.Option("--quick", help="A first look: fewer variants, one seed, small options.")
 ]
 Jobs = Annotated[int, typer.Option(help="Processes at a time; 0: one per core.")]
+MaxLoss = Annotated[
+    float | None,
+    typer.Option(help="Goal: find the cheapest treatment that loses no more, in points."),
+]
+MinSpeedup = Annotated[float | None, typer.Option(help="Goal: and that is so many times as fast.")]
+Target = Annotated[str, typer.Option(help="What executes it: onnxruntime.")]
 Progress = Annotated[str, typer.Option(help="auto, rich, plain, json or none; on stderr.")]
 
 
@@ -86,6 +92,9 @@ def assess(
     against: Annotated[
         str, typer.Option(metavar="FILE", help="Of net.onnx: the ONNX file to compare with.")
     ] = "",
+    max_loss: MaxLoss = None,
+    min_speedup: MinSpeedup = None,
+    target: Target = "onnxruntime",
     out: Out = None,
     cache: CacheFolder = None,
     jobs: Jobs = 0,
@@ -95,10 +104,13 @@ def assess(
 
     The exit code is 1 if a job failed, or if the baseline is no trained network.
     """
-    from evalsuite.own.assessing import doubted, kept_recipe, report_of, warnings_of
+    from evalsuite.own.assessing import doubted, goals_met, kept_recipe, report_of, warnings_of
+    from evalsuite.own.goals import Goals, with_stages
     from evalsuite.run.console import cache_in, execute
 
     words = model, data, task, weights, start, set_ or []
+    goals = _told(lambda: Goals(max_loss, min_speedup, target))
+    stages = ",".join(with_stages(stages.split(","))) if goals.given else stages
     asked = _asked(words, stages, against=against, seeds=seeds, quick=quick)
     _print_examined(asked.examined.lines)
     folder = out or Path("runs") / asked.name
@@ -116,6 +128,9 @@ def assess(
         say(line)
     for line in warnings_of(asked):
         say(line)
+    if goals.given and not doubts:
+        for line in _told(lambda: [*goals_met(goals, asked, folder)]):
+            say(line)
     if doubts or not complete:
         raise typer.Exit(1)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from evalsuite.report.run import Run
 
 QUALITY, FILE = "accuracy", "export"  # the steps that measure the networks, and that write them
-_RUNTIME = "ONNX Runtime in float32, one thread"
+RUNTIME = "ONNX Runtime in float32, one thread"
 _MARGIN = 0.01  # of a score that has no margin of its own: a hundredth of the baseline's
 _KIB = 1024.0
 
@@ -98,7 +98,7 @@ class Treated:
         rows = [("", "before", "after", "difference"), self._quality(), self._size()]
         for timed in self.times:
             samples = f"{timed.batch} sample{'s' * (timed.batch != 1)}"
-            rows.append((f"latency of {samples} ({_RUNTIME})", *timed.text))
+            rows.append((f"latency of {samples} ({RUNTIME})", *timed.text))
         widths = [max(len(row[place]) for row in rows) for place in range(4)]
         for row in rows:
             cells = (f"{text:<{width}}" for text, width in zip(row, widths, strict=True))
@@ -153,16 +153,16 @@ class Treated:
     def _of_speed(self, kept: str) -> tuple[str, str]:
         """The same of a treatment that keeps the quality, by what it does to the latency."""
         if any(timed.slower for timed in self.times):
-            return "Advised against", f"{kept}, but the network is slower in {_RUNTIME}"
+            return "Advised against", f"{kept}, but the network is slower in {RUNTIME}"
         if any(timed.faster for timed in self.times):
-            return "Recommended", f"{kept}, and the network is faster in {_RUNTIME}"
+            return "Recommended", f"{kept}, and the network is faster in {RUNTIME}"
         if self.cell.reading is Reading.HELPS:
             return "Recommended", kept
         unread = not self.times or any(timed.reason for timed in self.times)
         faster = "not shown to be faster" if unread else "no faster"
         return (
             "Recommended only for what ReLU buys elsewhere, as in integers",
-            f"{kept}, and the network is {faster} in {_RUNTIME}",
+            f"{kept}, and the network is {faster} in {RUNTIME}",
         )
 
 
@@ -180,7 +180,7 @@ def treated(run: Run, variant: str, data: Data, *, told: str = "") -> Treated:
     doubts = run.doubts.get(workload, [])
     if len(sizes) < 2:
         return Treated(variant, row, None, (), told, doubts)
-    times = list(_times(there[1], there[0], data))
+    times = list(time_files(there[1], there[0], data))
     return Treated(variant, row, (sizes[0], sizes[1]), times, told, doubts)
 
 
@@ -221,14 +221,16 @@ def _bytes(file: Path) -> int:
     return file.stat().st_size + (beside.stat().st_size if beside.is_file() else 0)
 
 
-def _times(own: Path, other: Path, data: Data) -> Iterator[Timed]:
-    """Both files run the same test samples in turn."""
+def time_files(
+    own: Path, other: Path, data: Data, batches: Sequence[int] | None = None
+) -> Iterator[Timed]:
+    """Both files run the same test samples in turn: a reading for each batch size."""
     from evalsuite.latency import steady_latency
     from evalsuite.onnx_network import OnnxNetwork
     from evalsuite.yardstick import TIMED_BATCHES, timing_inputs
 
     networks = [OnnxNetwork(each) for each in (own, other)]
-    for batch in TIMED_BATCHES:
+    for batch in TIMED_BATCHES if batches is None else batches:
         inputs = timing_inputs(data.test, batch)
         calls = [partial(network, inputs) for network in networks]
         try:
