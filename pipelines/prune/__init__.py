@@ -25,10 +25,10 @@ class Prune:
     Args:
         sparsity: the share of channels to remove, in (0, 1); 0 only to remove heads alone.
         importance: which channels stay: those with the greatest norm of their own weights, "l2" or
-            "l1"; of all the weights tied to them ("group_norm"); the greatest change of the loss on
-            calibration data if they went, to first ("taylor") or second order ("hessian"); scale of
-            their BatchNorm ("bn_scale"); mean absolute activation ("activation"); or "random" ones,
-            the control.
+            "l1"; of all the weights tied to them, those that read them too ("group_norm"); the
+            greatest change of the loss on calibration data if they went, to first ("taylor") or
+            second order ("hessian"); scale of their BatchNorm ("bn_scale"); mean absolute
+            activation ("activation"); or "random" ones, the control.
         scope: "local": each layer loses the same share; "global": all channels are ranked together.
         heads: the share of attention heads to remove, in [0, 1), by the same importance.
         rounds: one, or several: prune a little, fine-tune a little, and again (arXiv 1506.02626).
@@ -43,7 +43,7 @@ class Prune:
             alone does.
     """
 
-    version: ClassVar[str] = "4"
+    version: ClassVar[str] = "5"
     libraries: ClassVar[tuple[str, ...]] = (
         "torch",
         "torch-pruning",
@@ -57,7 +57,7 @@ class Prune:
     takes_several: ClassVar[bool] = True
     takes_any_task: ClassVar[bool] = True
     sparsity: float = 0.5
-    importance: str = "l2"
+    importance: str = "group_norm"
     scope: str = "local"
     heads: float = 0.0
     rounds: int = 1

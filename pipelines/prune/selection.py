@@ -55,7 +55,7 @@ class Selection:
     """
 
     sparsity: float
-    importance: str = "l2"
+    importance: str = "group_norm"
     scope: str = "local"
     round_to: int = 1
     head_sparsity: float = 0.0
