@@ -1,7 +1,8 @@
 """`make bench`: prints one line per ratio. Absolute times are not stable on shared machines; ratios
 of medians are.
 
-Of runs it prints what they cost as such: see `benchmarks.runs`.
+Of runs it prints what they cost as such: see `benchmarks.runs`. Of other quantizers it prints a
+table for each network: see `benchmarks.peers`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from torch.nn import functional
 
 from benchmarks.bounds import bounds
+from benchmarks.peers import peers
 from benchmarks.runs import runs
 from benchmarks.smt import exact_verification
 from benchmarks.subjects import Figure, fresh, session
@@ -303,6 +305,8 @@ def main() -> None:
     ):
         for name, figure in benchmark():
             print(f"{figure:8.2f}  {name}", flush=True)
+    for line in peers():
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 _ROOM_MIB = 500
-_OF_DEVELOPERS = ("dev", "docs")
+_OF_DEVELOPERS = ("dev", "docs", "peers")
 _USES = {
     "fast": "a faster λ-GELU",
     "sql": "evalsuite query",
