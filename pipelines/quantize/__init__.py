@@ -56,14 +56,15 @@ class Quantize:
             output, "pre+post" its input too, for every variant alike: with "post" a convolution
             before GELU runs in float, and with "pre+post" ReLU, which could be fused, requantizes.
         calibration: where activations are clipped: at percentiles, at the extremes, or at the least
-            squared error. "auto" takes, with placement "auto", the one of which the outputs are
-            nearest to the float network's on calibration data, and else percentiles.
+            squared error. "auto" takes percentiles, unless, with placement "auto", the outputs come
+            clearly nearer to the float network's on calibration data with another.
         weight_scale: where a channel's weights are clipped: nowhere ("max"), or at the least
             squared error.
         weight_rounding: "nearest", or by the layers' results on the calibration set, "gptq" or
             "gpfq".
         bias_correction: whether biases take up the mean error of each channel on the calibration
-            set. With placement "auto" it is always tried, and kept where the outputs come nearer.
+            set. With placement "auto" it is always tried, and kept where the outputs come clearly
+            nearer.
         equalization: whether neighbouring layers get like ranges first, where at most ReLU and
             pools lie between them: across GELU and other smooth activations it does nothing. The
             row `equalized_pairs` says where it did.

@@ -18,9 +18,9 @@ from pipelines.quantize.treatment import Treatment, Trial, Tuned, attempt, halve
 
 STRENGTHS = (0.5, 0.65, 0.8, 0.9)
 RANGES: tuple[Calibration, ...] = ("percentile", "max", "mse")
-# Migration puts a multiplication before some quantizers. It is taken where it lessens the distance
-# to this share.
-_WORTH_IT = 0.9
+# A step is taken where it lessens the distance to this share: on half of the calibration samples
+# lesser gains are often luck, and a migration puts multiplications before some quantizers.
+CLEARLY = 0.8
 
 
 def choose(
@@ -37,8 +37,9 @@ def choose(
     1. The best of `candidates`.
     2. Migration, of the best of `STRENGTHS`.
     3. The best of `ranges`.
-    4. Bias correction, if the outputs come nearer with it.
+    4. Bias correction.
 
+    Steps 2 to 4 are taken only where the outputs come clearly nearer.
     Every treatment is fitted to every other calibration input and judged on the rest, by how far
     the outputs are from the float network's (see `Reference`): no label and no test sample is seen.
 
@@ -54,7 +55,7 @@ def choose(
         search = _Search(traced, scheme, inputs, classes, alone=len(candidates) == 1)
         search.take(candidates)
         if migratable(traced, scheme.readers(traced)):
-            search.take([replace(search.best, migration=each) for each in STRENGTHS], _WORTH_IT)
+            search.take([replace(search.best, migration=each) for each in STRENGTHS])
         search.take([replace(search.best, calibration=each) for each in ranges])
         search.take([replace(search.best, bias_correction=True)])
     best = search.best
@@ -89,9 +90,9 @@ class _Search:
             raise Unsupported(f"no treatment can be applied: {self.trials[0].reason}")
         return self._best[1]
 
-    def take(self, treatments: Iterable[Treatment], share: float = 1.0) -> None:
-        """Try what was not tried yet; the nearest is the best from now on, if its distance is less
-        than `share` of the best so far.
+    def take(self, treatments: Iterable[Treatment]) -> None:
+        """Try what was not tried yet; the nearest is the best from now on, if it is clearly nearer
+        than the best so far.
         """
         distances = []
         for treatment in treatments:
@@ -109,5 +110,5 @@ class _Search:
             if trial.loss is not None:
                 distances.append((trial.loss, treatment))
         nearest = min(distances, key=lambda pair: pair[0], default=None)
-        if nearest and (self._best is None or nearest[0] < share * self._best[0]):
+        if nearest and (self._best is None or nearest[0] < CLEARLY * self._best[0]):
             self._best = nearest
