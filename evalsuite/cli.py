@@ -401,7 +401,7 @@ def activations(
     ] = None,
 ) -> None:
     """List the activations: name, formula, what they harden to, and source."""
-    from evalsuite.activations.listing import Selected, UnknownActivation
+    from evalsuite.listing import Selected, UnknownActivation
 
     with refusing(UnknownActivation):
         selected = Selected.by_name(name)
@@ -410,7 +410,7 @@ def activations(
         return
     import matplotlib as mpl
 
-    from evalsuite.activations.listing import write_figure
+    from evalsuite.listing import write_figure
     from evalsuite.report.canvas import FIGURE_STYLE
 
     with (

@@ -29,7 +29,7 @@ from evalsuite.terminal import say
 DEBUG = "EVALSUITE_DEBUG"
 _WORDS = "evalsuite.words"  # of the command line, in the context
 _SHOWN = 160  # characters of them
-_OURS = ("evalsuite", "pipelines")
+_OURS = ("evalsuite", "pipelines", "lambda_gelu")
 # Of the library under typer, which may be its own copy: wrong options, with a text for the user.
 _WRONG: type[Exception] = next(
     kind

@@ -12,7 +12,7 @@ from torch import nn
 
 from evalsuite.contract import Network
 from evalsuite.deployment import export_onnx
-from evalsuite.reluize.folding import fold_hardness
+from lambda_gelu.folding import fold_hardness
 
 # By the module, not in the network: one that `dataclasses.replace` gives another module must not
 # keep the file.

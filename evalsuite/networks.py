@@ -18,8 +18,6 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import nn
 
-from evalsuite.activations.census import built_with, settle_transformers
-from evalsuite.activations.hardenable import Hardenable
 from evalsuite.contract import Data, Network
 from evalsuite.onnx_network import OnnxNetwork, copy_onnx
 from evalsuite.plugins import PluginError
@@ -28,6 +26,8 @@ from evalsuite.resizing.description import Description, checksum, describe, prin
 from evalsuite.resizing.files import LARGEST_JSON, parsed_json, read_tensors, tensor_bytes
 from evalsuite.resizing.fitting import fitted
 from evalsuite.workloads import Workload
+from lambda_gelu.activations.census import built_with, settle_transformers
+from lambda_gelu.activations.hardenable import Hardenable
 
 # ONNX files in a network's folder, each <name>.onnx: two fields of Network, and what was one from
 # the start.

@@ -1,102 +1,49 @@
-"""Finding plugins by entry point: each is loaded alone, so that a broken one fails alone, with
-its name.
-"""
+"""The suite's plugins by entry point, their options, and what they need installed."""
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
-import sys
 from collections.abc import Iterable
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
-from functools import cache
-from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, entry_points, version
+from dataclasses import MISSING, Field, fields, is_dataclass
+from importlib.metadata import EntryPoint, PackageNotFoundError, version
 from typing import Any
 
+from lambda_gelu import plugins
+from lambda_gelu.plugins import (
+    Plugin,
+    PluginError,
+    did_you_mean,
+    first_paragraph,
+    origin_of,
+)
+
+__all__ = [
+    "GROUPS",
+    "Plugin",
+    "PluginError",
+    "cure_of",
+    "did_you_mean",
+    "entries",
+    "find",
+    "first_paragraph",
+    "load",
+    "load_all",
+    "missing",
+    "options_of",
+    "texts_of",
+]
 GROUPS = ("stages", "workloads", "variants", "activations", "tasks", "sections")
 
 
-class PluginError(Exception):
-    """An unknown or broken plugin; the text is for the user."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plugin:
-    """An entry point after the attempt to load it: `target` is None where `error` says why."""
-
-    name: str
-    origin: str
-    version: str
-    target: Any
-    error: str = ""
-
-    @property
-    def help(self) -> str:
-        """The first paragraph of its `help` or of its docstring, in one line; empty where it has
-        none; of a broken one the error.
-        """
-        if self.error:
-            return self.error
-        described = getattr(self.target, "help", None)
-        text = described if isinstance(described, str) else inspect.getdoc(self.target) or ""
-        return first_paragraph(text)
-
-
-def first_paragraph(text: str) -> str:
-    """The first paragraph of a text, in one line.
-
-    >>> first_paragraph("One sentence\\nin two lines.\\n\\nMore.")
-    'One sentence in two lines.'
-    """
-    return " ".join(text.strip().split("\n\n")[0].split())
-
-
 def entries(group: str) -> list[EntryPoint]:
-    """The entry points of `evalsuite.<group>`, by name; nothing is imported."""
-    return _entries(group, tuple(sys.path))
-
-
-@cache
-def _entries(group: str, _path: tuple[str, ...]) -> list[EntryPoint]:
-    """Asked often, and slow: the metadata of every installed distribution is read."""
-    return sorted(entry_points(group=f"evalsuite.{group}"), key=lambda entry: entry.name)
-
-
-def find() -> None:
-    """Find all plugins, and who brings them: processes that are forked from this one then need
-    not, each for itself.
-    """
-    for group in GROUPS:
-        for entry in entries(group):
-            _origin(entry.dist)
-
-
-@cache
-def _origin(distribution: Distribution | None) -> tuple[str, str]:
-    return (distribution.name, distribution.version) if distribution else ("?", "?")
-
-
-def _load(entry: EntryPoint) -> Plugin:
-    origin, version = _origin(entry.dist)
-    try:
-        return Plugin(entry.name, origin, version, entry.load())
-    except BaseException as error:  # a plugin may raise anything at import, even SystemExit
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        reason = " ".join(str(error).split())
-        return Plugin(
-            entry.name,
-            origin,
-            version,
-            None,
-            f"broken: {type(error).__name__}: {reason} ({entry.value})",
-        )
+    """The entry points of the suite's group of that name, by name; nothing is imported."""
+    return plugins.entries(*_full(group))
 
 
 def load_all(group: str) -> list[Plugin]:
     """Every plugin of the group, broken ones included."""
-    return [_load(entry) for entry in entries(group)]
+    return plugins.load_all(*_full(group))
 
 
 def load(group: str, name: str) -> Plugin:
@@ -105,24 +52,20 @@ def load(group: str, name: str) -> Plugin:
     Raises:
         PluginError: there is none of that name, it is broken, or two distributions claim the name.
     """
-    found = [entry for entry in entries(group) if entry.name == name]
-    kind = group.removesuffix("s")
-    if not found:
-        raise PluginError(
-            f"unknown {kind} {name!r}{did_you_mean(name, [entry.name for entry in entries(group)])}"
-        )
-    if len(found) > 1:
-        claimants = ", ".join(
-            sorted(entry.dist.name if entry.dist else entry.value for entry in found)
-        )
-        raise PluginError(
-            f"{kind} {name!r} is registered by more than one distribution: {claimants};"
-            " uninstall one"
-        )
-    plugin = _load(found[0])
-    if plugin.error:
-        raise PluginError(f"{kind} {name!r} of {plugin.origin} {plugin.version} is {plugin.error}")
-    return plugin
+    return plugins.load(name, *_full(group))
+
+
+def _full(group: str) -> tuple[str, ...]:
+    return plugins.ACTIVATIONS if group == "activations" else (f"evalsuite.{group}",)
+
+
+def find() -> None:
+    """Find all plugins, and who brings them: processes that are forked from this one then need
+    not, each for itself.
+    """
+    for group in GROUPS:
+        for entry in entries(group):
+            origin_of(entry.dist)
 
 
 def options_of(target: object) -> list[tuple[str, str, str]]:
@@ -156,15 +99,6 @@ def texts_of(target: object) -> dict[str, str]:
         found = re.findall(r"^    (\w+): (.+(?:\n {5,}.+)*)", arguments, flags=re.MULTILINE)
         texts |= {name: " ".join(text.split()) for name, text in found}
     return texts
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """'; did you mean 'x'?', or the list of what is known."""
-    names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    return f"; known: {', '.join(names)}" if names else "; none is known"
 
 
 def missing(libraries: Iterable[str]) -> str:

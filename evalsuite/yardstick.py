@@ -48,8 +48,8 @@ def with_yardstick(module: nn.Module, name: str) -> nn.Module:
 
     Example: docs/reference.md#latency
     """
-    from evalsuite.activations import census
-    from evalsuite.reluize.swap import swap
+    from lambda_gelu.activations import census
+    from lambda_gelu.swapping import swap
 
     if {each.traits.name for each in census(module)} == {name}:
         return module
@@ -67,8 +67,8 @@ def yardstick_graph(model: onnx.ModelProto, module: nn.Module, name: str) -> onn
     """
     import onnx
 
-    from evalsuite.activations import census
-    from evalsuite.activations.census import staying
+    from lambda_gelu.activations import census
+    from lambda_gelu.activations.census import staying
 
     if name not in _NODES or staying(module):
         return None

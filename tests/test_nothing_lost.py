@@ -64,7 +64,7 @@ def test_two_checkouts_are_asked_by_their_own_command(
     before, after = tmp_path / "before", tmp_path / "after"
     for root in (before, after):
         (root / "reports").mkdir(parents=True)
-        for name in ("evalsuite", "pipelines"):
+        for name in ("evalsuite", "libs", "pipelines"):
             (root / name).symlink_to(ROOT / name)
     monkeypatch.setattr(nothing_lost, "STUDIES", (study,))
     (before / "reports" / study).symlink_to(ROOT / "reports" / study)

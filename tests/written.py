@@ -7,28 +7,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import torch
+from networks_by_hand import Written
 from torch import nn
 
 from evalsuite import Bench, Data, Split
 
-
-class Written(nn.Module):
-    """Layers, parameters and buffers by their names, and what is done with them and the input."""
-
-    def __init__(self, call: Callable[[Any, Any], Any], /, **parts: Any) -> None:
-        super().__init__()
-        self.call = call
-        for name, part in parts.items():
-            if type(part) is torch.Tensor:
-                self.register_buffer(name, part)
-            else:
-                setattr(self, name, part)
-
-    def forward(self, x: Any) -> Any:
-        return self.call(self, x)
+__all__ = ["Written", "affine", "bench_of", "mlp"]
 
 
 def affine(weight: list[list[float]], bias: list[float] | None = None) -> nn.Linear:

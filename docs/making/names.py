@@ -222,7 +222,7 @@ def docstring(name: str, module: str) -> str:
     """What a module says of a name that it defines, or takes from another one; of a constant,
     the text beneath it.
     """
-    place = ROOT / module.replace(".", "/")
+    place = _root_of(module) / module.replace(".", "/")
     body = _parsed(place / "__init__.py" if place.is_dir() else place.with_suffix(".py")).body
     if module == f"evalsuite.{name}":  # a package that is called
         return docstring(name, f"{module}.console")
@@ -240,6 +240,12 @@ def docstring(name: str, module: str) -> str:
         ):
             return docstring(name, node.module)
     return ""
+
+
+def _root_of(module: str) -> Path:
+    """The folder that a package of this repository stands in."""
+    library = ROOT / "libs" / module.partition(".")[0]
+    return library if library.is_dir() else ROOT
 
 
 def first_sentence(text: str) -> str:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from evalsuite.activations import RELU
 from evalsuite.contract import Unsupported
 from evalsuite.graph.embedded import Embedded
 from evalsuite.graph.graph import Graph as TypedGraph
@@ -27,6 +26,7 @@ from evalsuite.verification.graph import Graph
 from evalsuite.verification.onnx_reader import graph_of_typed
 from evalsuite.verification.propagation import Propagation
 from evalsuite.verification.zonotope import Zonotope
+from lambda_gelu.activations import RELU
 
 
 def read_module(module: nn.Module, input_shape: tuple[int, ...]) -> TypedGraph:

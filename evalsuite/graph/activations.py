@@ -9,10 +9,6 @@ from operator import mul
 
 import torch
 
-from evalsuite.activations import Activation
-from evalsuite.activations.gates import SIGMOID
-from evalsuite.activations.recognition import known as known_rows
-from evalsuite.activations.silu import SILU
 from evalsuite.graph import operations as op
 from evalsuite.graph.formulas import (
     TOLERANCE,
@@ -26,6 +22,10 @@ from evalsuite.graph.formulas import (
 )
 from evalsuite.graph.graph import Graph, Node, rewritten
 from evalsuite.graph.moving import Expand
+from lambda_gelu.activations import Activation
+from lambda_gelu.activations.gates import SIGMOID
+from lambda_gelu.activations.recognition import known as known_rows
+from lambda_gelu.activations.silu import SILU
 
 _MOST_NODES = 16
 

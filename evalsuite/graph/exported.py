@@ -20,9 +20,6 @@ from torch.export import Dim, ExportedProgram
 from torch.nn import functional
 from torch.nn.utils import parametrize
 
-from evalsuite.activations import Activation
-from evalsuite.activations.census import identify
-from evalsuite.activations.recognition import TOLERANCE, known, marked
 from evalsuite.contract import Unsupported
 from evalsuite.graph.aten import COMPUTING
 from evalsuite.graph.aten_moving import MOVING
@@ -31,6 +28,9 @@ from evalsuite.graph.graph import Builder, Graph, kind_of
 from evalsuite.graph.operations import Operation, Pointwise, Whole
 from evalsuite.graph.sizes import BATCHES, Shape, shape, size
 from evalsuite.samples import Inputs, leaves, mapped
+from lambda_gelu.activations import Activation
+from lambda_gelu.activations.census import identify
+from lambda_gelu.activations.recognition import TOLERANCE, known, marked
 
 
 def _overwritten(x: torch.Tensor, number: int) -> torch.Tensor:
@@ -340,7 +340,7 @@ class _Reader:
         args, kwargs = self._resolved(node.args), self._resolved(node.kwargs)
         if target == "getitem":
             return args[0][args[1]]
-        if node.target is torch.ops.evalsuite.activation.default:
+        if node.target is torch.ops.lambda_gelu.activation.default:
             return Value(self.builder.add(self.whole[args[1]], args[0]))
         if target not in _READERS and torch.Tag.nondeterministic_seeded in getattr(
             node.target, "tags", ()

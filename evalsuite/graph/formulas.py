@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import permutations
 
-from evalsuite.activations import Activation
-from evalsuite.activations.recognition import known
+from lambda_gelu.activations import Activation
+from lambda_gelu.activations.recognition import known
 
 TOLERANCE = 1e-6
 _MOST_TERMS = 24

@@ -17,8 +17,6 @@ import onnx
 import torch
 from torch import nn
 
-from evalsuite.activations import Activation
-from evalsuite.activations.census import identify
 from evalsuite.contract import Unsupported
 from evalsuite.graph import operations as op
 from evalsuite.graph.graph import Graph, Node
@@ -27,6 +25,8 @@ from evalsuite.graph.onnx_file import graph_of_model
 from evalsuite.graph.patterns import recognised
 from evalsuite.graph.reading import read
 from evalsuite.graph.sizes import at
+from lambda_gelu.activations import Activation
+from lambda_gelu.activations.census import identify
 
 _BATCH, _SCALES, _TOLERANCE = 3, (1.0, 10.0, 100.0), 1e-12
 

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from evalsuite.activations import Activation
 from evalsuite.contract import Unsupported
+from lambda_gelu.activations import Activation
 
 Tensor = torch.Tensor
 Some = TypeVar("Some", bound="Operation")

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from evalsuite.activations import Activation
-from evalsuite.activations.recognition import known
 from evalsuite.graph import operations as op
 from evalsuite.graph.call import Call, Value
+from lambda_gelu.activations import Activation
+from lambda_gelu.activations.recognition import known
 
 Reader = Callable[..., Any]
 

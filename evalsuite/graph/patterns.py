@@ -13,12 +13,12 @@ from fractions import Fraction
 
 import torch
 
-from evalsuite.activations import RELU
 from evalsuite.graph import operations as op
 from evalsuite.graph.activations import with_activations
 from evalsuite.graph.graph import Graph, Node, rewritten, rewritten_in_place
 from evalsuite.graph.moving import Expand, Reshape, Slice, Transpose
 from evalsuite.graph.sizes import Shape
+from lambda_gelu.activations import RELU
 
 
 def with_norms(graph: Graph) -> Graph:

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from evalsuite.activations import census
-from evalsuite.activations.census import duplicate
 from evalsuite.contract import Data, Task
 from evalsuite.limits import reading
 from evalsuite.onnx_network import OnnxNetwork
@@ -26,6 +24,8 @@ from evalsuite.own.preprocessing import misprepared
 from evalsuite.references import OwnError, line_of
 from evalsuite.run.making import PARTS, check_disjoint
 from evalsuite.samples import leaves, mapped
+from lambda_gelu.activations import census
+from lambda_gelu.activations.census import duplicate
 
 if TYPE_CHECKING:
     from evalsuite.samples import Inputs

@@ -19,11 +19,11 @@ from pydantic import model_validator
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from evalsuite.activations.census import duplicate
 from evalsuite.own.checkpoints import fitted, read_checkpoint
 from evalsuite.plugins import did_you_mean
 from evalsuite.references import OwnError, blame, is_reference, resolve
 from evalsuite.resizing.description import all_sites, check_finite
+from lambda_gelu.activations.census import duplicate
 
 if TYPE_CHECKING:
     from evalsuite.contract import Task

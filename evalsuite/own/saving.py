@@ -16,8 +16,6 @@ import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import nn
 
-from evalsuite.activations.census import built_with
-from evalsuite.activations.recognition import known
 from evalsuite.own.activations import OwnActivations, Place, outputs_of
 from evalsuite.own.adapter import Adapted, own_network
 from evalsuite.own.checkpoints import read_checkpoint
@@ -25,6 +23,8 @@ from evalsuite.own.models import load_weights
 from evalsuite.references import OwnError
 from evalsuite.resizing.files import parsed_json, tensor_bytes
 from evalsuite.samples import Inputs, leaves
+from lambda_gelu.activations.census import built_with
+from lambda_gelu.activations.recognition import known
 
 WEIGHTS, REPLACED = "model.safetensors", "activations.json"
 # What Hugging Face's configurations call the activation, and what they call the rows of traits.

@@ -2,11 +2,11 @@
 certificates share.
 """
 
-from evalsuite.activations.gates import SIGMOID, SOFTPLUS, TANH
-from evalsuite.activations.mish import MISH
 from evalsuite.relaxations.intervals import Lines
 from evalsuite.relaxations.lines import Envelope, envelope, interval, relax
 from evalsuite.relaxations.products import Planes, gated, product
+from lambda_gelu.activations.gates import SIGMOID, SOFTPLUS, TANH
+from lambda_gelu.activations.mish import MISH
 
 __all__ = [
     "MISH",

@@ -19,11 +19,11 @@ from functools import lru_cache, partial
 
 import torch
 
-from evalsuite.activations import Activation
 from evalsuite.relaxations.hulls import range_lines, relax_bend, relax_hull, relax_lines
 from evalsuite.relaxations.intervals import Intervals, Lines, check_ends, checked_hardness, normal
 from evalsuite.relaxations.pieces import at, curve, turning_points
 from evalsuite.relaxations.waves import relax_wave, wave
+from lambda_gelu.activations import Activation
 
 Points = tuple[torch.Tensor, torch.Tensor]
 

@@ -15,8 +15,8 @@ from itertools import pairwise
 
 import torch
 
-from evalsuite.activations import Activation
-from evalsuite.activations.traits import Scalar
+from lambda_gelu.activations import Activation
+from lambda_gelu.activations.traits import Scalar
 
 _BISECTIONS = 200
 _FAR = 1e6

@@ -14,9 +14,9 @@ from functools import partial
 
 import torch
 
-from evalsuite.activations import Activation
 from evalsuite.relaxations.intervals import Lines, check_ends, rounded
 from evalsuite.relaxations.lines import interval, relax
+from lambda_gelu.activations import Activation
 
 _UNITS = 32 * torch.finfo(torch.float64).eps
 _TINY = 1e-300

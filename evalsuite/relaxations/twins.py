@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 import torch
 
-from evalsuite.activations import RELU, Activation
 from evalsuite.relaxations.lines import interval, relax
+from lambda_gelu.activations import RELU, Activation
 
 Interval = tuple[torch.Tensor, torch.Tensor]
 _SHAPE = "-+-"

@@ -25,10 +25,10 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from evalsuite.activations.gelu import GELU
-from evalsuite.activations.silu import SILU
 from evalsuite.relaxations.intervals import Intervals, Lines
 from evalsuite.relaxations.pieces import Curve, at, bisect
+from lambda_gelu.activations.gelu import GELU
+from lambda_gelu.activations.silu import SILU
 
 SHAPE = "-+-"
 _POINTS = 4096

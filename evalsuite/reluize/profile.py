@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from evalsuite.activations.census import census
-from evalsuite.activations.hardenable import Hardenable
 from evalsuite.contract import Direction, Metric
+from lambda_gelu.activations.census import census
+from lambda_gelu.activations.hardenable import Hardenable
 
 
 @dataclass(frozen=True, slots=True)

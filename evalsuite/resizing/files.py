@@ -18,7 +18,6 @@ import torch
 from safetensors.torch import load, save
 from torch import nn
 
-from evalsuite.activations.census import duplicate
 from evalsuite.resizing.description import (
     Description,
     check_finite,
@@ -29,6 +28,7 @@ from evalsuite.resizing.description import (
     tensor_groups,
 )
 from evalsuite.resizing.fitting import fitted
+from lambda_gelu.activations.census import duplicate
 
 TENSORS, DESCRIPTION = "module.safetensors", "module.json"
 _DEEPEST = 64  # levels; a description has five

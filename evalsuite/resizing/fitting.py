@@ -9,8 +9,6 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from evalsuite.activations import Hardenable
-from evalsuite.activations.census import duplicate
 from evalsuite.resizing.description import (
     Description,
     LayerRecord,
@@ -22,6 +20,8 @@ from evalsuite.resizing.description import (
     sizes,
     tensor_groups,
 )
+from lambda_gelu.activations import Hardenable
+from lambda_gelu.activations.census import duplicate
 
 _LARGEST = 2**31 - 1  # a size that no layer reaches
 

@@ -16,11 +16,11 @@ from torch import nn
 from evalsuite.contract import Bench, Data, Network, Split
 from evalsuite.networks import check_savable, network_of
 from evalsuite.onnx_network import OnnxNetwork
-from evalsuite.reluize.swap import check_executes
 from evalsuite.samples import contents
 from evalsuite.variants import Made, Setup, Variant, standing
 from evalsuite.workloads import Workload
 from evalsuite.workloads.workload import DataError, unreadable
+from lambda_gelu.swapping import check_executes
 
 _BATCH = 256
 PARTS = ("train", "calibration", "validation", "test")

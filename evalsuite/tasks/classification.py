@@ -36,7 +36,7 @@ class Classification:
         self, outputs: torch.Tensor, teacher: torch.Tensor, targets: torch.Tensor
     ) -> torch.Tensor:
         """See `distill_loss`, where the targets count."""
-        from evalsuite.reluize.repair import distill_loss
+        from lambda_gelu.repair import distill_loss
 
         counted = targets != IGNORED
         return distill_loss(outputs[counted], teacher[counted])

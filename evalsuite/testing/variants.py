@@ -9,7 +9,6 @@ from torch import nn
 
 from evalsuite.contract import Data, Network, Unsupported
 from evalsuite.plugins import PluginError, entries
-from evalsuite.reluize.swap import check_executes
 from evalsuite.run.making import make_network
 from evalsuite.testing.rules import (
     check_declaration,
@@ -23,6 +22,7 @@ from evalsuite.testing.workloads import check_saved
 from evalsuite.variants import Made, Setup, Variant, load_variant, standing
 from evalsuite.workloads import Workload
 from evalsuite.workloads.digits import DigitsMLP
+from lambda_gelu.swapping import check_executes
 
 CHECKS = (
     "declaration",

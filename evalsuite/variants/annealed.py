@@ -13,7 +13,7 @@ from evalsuite.variants.variant import Made, Setup, check_hardening, check_range
 if TYPE_CHECKING:
     from torch import nn
 
-    from evalsuite.reluize.hardening import Hardening
+    from lambda_gelu.hardening import Hardening
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Annealed(Learnt):
         return "relu"
 
     def _hardening(self, module: nn.Module) -> Hardening:
-        from evalsuite.reluize.hardening import Hardening
+        from lambda_gelu.hardening import Hardening
 
         return Hardening(
             module,

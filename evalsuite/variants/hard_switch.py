@@ -59,7 +59,7 @@ class HardSwitch:
         return train(setup, self.activation, hook=self._switch)
 
     def _switch(self, module: nn.Module) -> Callable[[float], None]:
-        from evalsuite.activations.census import census, substitute
+        from lambda_gelu.activations.census import census, substitute
 
         left = {
             id(each.module)

@@ -63,7 +63,7 @@ class Learnt:
         """The activation whose lambda is learnt. Raises Unsupported: the option's has no form
         with a lambda.
         """
-        from evalsuite.reluize.harden import hardenable_form
+        from lambda_gelu.harden_network import hardenable_form
 
         try:
             return hardenable_form(self.activation)
@@ -77,7 +77,7 @@ class Learnt:
         if self.initial is not None or start_of(workload) == "scratch":
             return self
         from evalsuite.plugins import load
-        from evalsuite.reluize.harden import NEAREST
+        from lambda_gelu.harden_network import NEAREST
 
         row = load("activations", original_of(workload)).target
         return replace(

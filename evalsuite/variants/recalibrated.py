@@ -23,7 +23,7 @@ class SwapRecalibrated(Swapped):
         """See `Variant`. Raises Unsupported where the network has no BatchNorm."""
         from torch import nn
 
-        from evalsuite.reluize.repair import recalibrate_batchnorm
+        from lambda_gelu.repair import recalibrate_batchnorm
 
         made = super().make(setup, base)
         if not any(

@@ -25,7 +25,7 @@ class SwapRefit(Swapped):
 
     def make(self, setup: Setup, base: nn.Module | None) -> Made:
         """See `Variant`. Raises Unsupported where no bias could mend anything."""
-        from evalsuite.reluize.repair import NothingToRefit, refit_bias
+        from lambda_gelu.repair import NothingToRefit, refit_bias
 
         made = super().make(setup, base)
         original = required(base, self.base)

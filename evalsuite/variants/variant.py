@@ -178,7 +178,8 @@ def train(
     Example: docs/reference.md#write-a-variant
     """
     from evalsuite.reluize.profile import HardnessProfile
-    from evalsuite.reluize.training import HARDNESS_STEP, fit
+    from evalsuite.reluize.training import fit
+    from lambda_gelu.parameters import HARDNESS_STEP
 
     if start_of(setup.workload) == "trained":
         original = original_of(setup.workload)
@@ -212,7 +213,7 @@ def built(
     """
     import torch
 
-    from evalsuite.reluize.swap import build_executing
+    from lambda_gelu.swapping import build_executing
 
     make = make or maker(activation)
     torch.manual_seed(setup.seed)
@@ -235,9 +236,9 @@ def swapped(made: Made, to: str = "relu") -> Made:
     """The same, with the activation of that name in the place of each that the network was built
     with.
     """
-    from evalsuite.activations.census import built_with
     from evalsuite.plugins import load
-    from evalsuite.reluize.swap import swap
+    from lambda_gelu.activations.census import built_with
+    from lambda_gelu.swapping import swap
 
     rows = {each.traits.name for each in built_with(made.module)}
     module = swap(made.module, load("activations", to).target, rows=rows)

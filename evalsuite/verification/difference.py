@@ -20,12 +20,12 @@ from math import inf, prod
 
 import torch
 
-from evalsuite.activations import Activation
 from evalsuite.relaxations.twins import are_twins
 from evalsuite.verification import graph as flat
 from evalsuite.verification.graph import Graph, Node
 from evalsuite.verification.linear import Adjoint, Convolution, Dense, Linear, Same, Scale, Select
 from evalsuite.verification.scalar_lines import are_related
+from lambda_gelu.activations import Activation
 
 # At which units are matched, and how many of the one network by how many of the other at most.
 _POINTS, _MOST_MATCHED = 64, 2**22

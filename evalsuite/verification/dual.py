@@ -21,11 +21,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from evalsuite.activations import RELU
 from evalsuite.verification.graph import Affine, Difference, Graph, Node, Pointwise
 from evalsuite.verification.linear import Dense
 from evalsuite.verification.propagation import Propagation
 from evalsuite.verification.rounding import EPS, TINY, magnitude, units
+from lambda_gelu.activations import RELU
 
 Floats = NDArray[np.float64]
 _RATES = 0.2, 0.3, 0.3  # of the ascent: slopes, conditions and rows, in units of their own sizes

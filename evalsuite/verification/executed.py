@@ -18,7 +18,6 @@ from math import isfinite
 
 import torch
 
-from evalsuite.activations import RELU, Activation
 from evalsuite.contract import Unsupported
 from evalsuite.graph import operations as typed
 from evalsuite.verification.graph import (
@@ -34,6 +33,7 @@ from evalsuite.verification.graph import (
     Rounded,
 )
 from evalsuite.verification.linear import Convolution, Dense, Linear, Same, Scale, Select
+from lambda_gelu.activations import RELU, Activation
 
 UNIT = 2.0**-24
 LEAST = 2.0**-126

@@ -18,7 +18,6 @@ from typing import Any, NoReturn
 
 import torch
 
-from evalsuite.activations import Activation
 from evalsuite.contract import Unsupported
 from evalsuite.graph import operations as typed
 from evalsuite.graph.graph import Graph, Node
@@ -42,6 +41,7 @@ from evalsuite.verification.zonotope import (
     scaled,
     with_symbols,
 )
+from lambda_gelu.activations import Activation
 
 _ENTRIES = 2**27  # of the generators of one value, a GiB
 _PRODUCTS = 2**13

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from evalsuite.activations.gates import SOFTPLUS
 from evalsuite.contract import Unsupported
 from evalsuite.graph import operations as typed
 from evalsuite.graph.graph import Graph as TypedGraph
@@ -25,6 +24,7 @@ from evalsuite.verification.graph import Affine, Convex, Maximum, Node, Product,
 from evalsuite.verification.linear import Adjoint, Convolution, Dense, Linear, Same, Select
 from evalsuite.verification.rules import SHARED, column
 from evalsuite.verification.writing import Known, Padded, Rule, Tensor, Writer, numbers
+from lambda_gelu.activations.gates import SOFTPLUS
 
 # Entries of a matrix that stands for a pool or an interpolation.
 _MATRIX = 2**24

@@ -16,8 +16,6 @@ from math import inf, pi, prod, sqrt
 
 import torch
 
-from evalsuite.activations import Activation
-from evalsuite.activations.gelu import gelu, gelu_slope
 from evalsuite.verification.graph import CONVEX, Convex
 from evalsuite.verification.rounding import TINY, units
 from evalsuite.verification.scalar_lines import SLOPES, convex, is_piecewise_linear
@@ -29,6 +27,8 @@ from evalsuite.verification.zonotope import (
     spread_of,
     with_symbols,
 )
+from lambda_gelu.activations import Activation
+from lambda_gelu.activations.gelu import gelu, gelu_slope
 
 _FOURTH = 1.6 / 24
 """More than the magnitude of GELU's fourth derivative, density times |x^4 - 7 x^2 + 4|,

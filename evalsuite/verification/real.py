@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from evalsuite.activations import RELU
 from evalsuite.contract import Unsupported
 from evalsuite.verification.graph import Affine, Difference, Graph, Maximum, Pointwise, Product
 from evalsuite.verification.linear import Adjoint, Convolution, Dense, Linear, Same, Scale, Select
 from evalsuite.verification.propagation import Propagation
 from evalsuite.verification.specification import Box, Constraint, Specification
+from lambda_gelu.activations import RELU
 
 _ENTRIES = 2**20  # of all matrices of a graph that is evaluated exactly
 Values = list[Fraction]

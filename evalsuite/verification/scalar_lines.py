@@ -16,7 +16,6 @@ from typing import TypeVar
 
 import torch
 
-from evalsuite.activations import Activation
 from evalsuite.contract import Unsupported
 from evalsuite.relaxations import interval, product, relax
 from evalsuite.relaxations.twins import Reach, are_twins, mean
@@ -31,6 +30,7 @@ from evalsuite.verification.graph import (
     Product,
 )
 from evalsuite.verification.rounding import EPS, TINY, magnitude, units
+from lambda_gelu.activations import Activation
 
 # A chord and its intercept are half a dozen operations on numbers up to (1 + slopes) (|l| + |u|).
 _CHORD_SLACK = 32 * EPS

@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from evalsuite.activations import Activation
 from evalsuite.contract import Unsupported
 from evalsuite.graph import operations as typed
 from evalsuite.graph.call import guarded
@@ -23,6 +22,7 @@ from evalsuite.graph.sizes import at
 from evalsuite.verification.graph import Affine, Convex, Node, Operation, Pointwise, Product
 from evalsuite.verification.linear import Dense, Linear, Same, Scale, Select
 from evalsuite.verification.rules import Arithmetic
+from lambda_gelu.activations import Activation
 
 
 @dataclass(frozen=True, slots=True)

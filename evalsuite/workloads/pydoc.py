@@ -160,9 +160,9 @@ class PydocGPT(Budget):
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
         """See `Workload`. In gated parts the activation stands in the gate."""
-        from evalsuite.activations.gated import GatedUnit, matched_hidden
         from evalsuite.workloads.transformer import LanguageModel as Model
         from evalsuite.workloads.transformer import feed_forwards
+        from lambda_gelu.activations.gated import GatedUnit, matched_hidden
 
         layers = feed_forwards(_BLOCKS, _WIDTH, _HIDDEN, activation)
         if self.gated:

@@ -161,8 +161,8 @@ class TextGPTGeglu(TextGPT):
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
         """See `Workload`. The activation stands in the gate."""
-        from evalsuite.activations.gated import GatedUnit, matched_hidden
         from evalsuite.workloads.transformer import LanguageModel
+        from lambda_gelu.activations.gated import GatedUnit, matched_hidden
 
         hidden = matched_hidden(_WIDTH, _HIDDEN)
         layers: list[nn.Module] = [

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from evalsuite.activations import Hardenable
 from evalsuite.workloads.layers import convolution
+from lambda_gelu.activations import Hardenable
 
 _POSITION_DEVIATION = 0.02
 _GPT2_DEVIATION, _GPT2_WIDTH = 0.02, 768

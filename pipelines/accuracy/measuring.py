@@ -25,22 +25,19 @@ from evalsuite import (
     Bench,
     Classification,
     Direction,
-    Found,
     Metric,
     Network,
     Score,
     Split,
     batch_of,
-    census,
     changes,
-    expose,
     is_file,
     mean_loss,
     parameters_of,
     running,
     score,
-    swap_to_relu,
 )
+from lambda_gelu import Found, census, expose, swap_to_relu
 from pipelines.accuracy import AT, ORDERS, OVER
 
 _SETS = 20  # of layers, of each size, for the random order

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from evalsuite import RELU, SOFTPLUS, Activation, Unsupported, census, clip, interval, relax
+from evalsuite import SOFTPLUS, Unsupported, interval, relax
+from lambda_gelu import RELU, Activation, census, clip
 from pipelines.bounds.surroundings import Own, at_home, ordered
 
 # How near a line must be to the function at both ends to be taken for a chord, and how far these

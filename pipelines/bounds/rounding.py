@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from evalsuite import Activation, Unsupported, interval
+from evalsuite import Unsupported, interval
+from lambda_gelu import Activation
 from pipelines.bounds import rounding_rules, spread
 from pipelines.bounds.curved import Shape, path_of, same, with_stand_ins
 from pipelines.bounds.spread import TINY, UNIT, Norm, Run, Spread, between

@@ -28,12 +28,12 @@ from evalsuite import (
     no_relative_latency,
     open_onnx,
     relative_latency,
-    replace,
     run_onnx,
     steady_latency,
     timing_inputs,
     yardstick_graph,
 )
+from lambda_gelu import replace
 
 LOWER, NEUTRAL = Direction.LOWER, Direction.NEUTRAL
 _YARDSTICK = "over that of the unpruned network with ReLU in each activation's place"

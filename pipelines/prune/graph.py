@@ -18,7 +18,8 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 from torch_pruning.ops import OPTYPE
 
-from evalsuite import Unsupported, census
+from evalsuite import Unsupported
+from lambda_gelu import census
 from pipelines.prune.selection import Probe
 
 _TRANSPARENT = {

@@ -15,7 +15,8 @@ from operator import attrgetter
 import torch
 from torch import nn
 
-from evalsuite import Unsupported, census
+from evalsuite import Unsupported
+from lambda_gelu import census
 from pipelines.prune import IMPORTANCES
 from pipelines.prune.graph import BATCH_NORM, CONVOLUTION, Graph, Group, Part
 from pipelines.prune.selection import Probe, Selection

@@ -26,12 +26,10 @@ from evalsuite import (
     Split,
     Task,
     Unsupported,
-    census,
-    expose,
-    fold_hardness,
     scores,
     worsening,
 )
+from lambda_gelu import census, expose, fold_hardness
 from pipelines.prune.attention import find_attentions
 from pipelines.prune.channels import prune
 from pipelines.prune.conv1d import conv1d_to_linear

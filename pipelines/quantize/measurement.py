@@ -27,7 +27,6 @@ from evalsuite import (
     Timed,
     Unsupported,
     export_network,
-    fold_hardness,
     is_file,
     leaves,
     open_onnx,
@@ -35,6 +34,7 @@ from evalsuite import (
     scores,
     worsening,
 )
+from lambda_gelu import fold_hardness
 from pipelines.quantize.agreement import agreement_metrics, compare_layers
 from pipelines.quantize.choosing import RANGES, choose
 from pipelines.quantize.execution import deployment_metrics, execution_metrics, observe

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from evalsuite import RELU, Activation, Unsupported, relax
+from evalsuite import Unsupported, relax
+from lambda_gelu import RELU, Activation
 from pipelines.smt.dyadic import Dyadic, Floats, side_by_side
 
 # One rounding of float32, with room for those in its libraries' orders of summation.

@@ -14,17 +14,8 @@ import onnx
 import torch
 from torch import nn
 
-from evalsuite import (
-    RELU,
-    Activation,
-    FileLayer,
-    Network,
-    Property,
-    Unsupported,
-    census,
-    in_layers,
-    layers_in_file,
-)
+from evalsuite import FileLayer, Network, Property, Unsupported, in_layers, layers_in_file
+from lambda_gelu import RELU, Activation, census
 from pipelines.smt.dyadic import Dyadic
 from pipelines.smt.exact_network import Affine, Curve, ExactNetwork
 

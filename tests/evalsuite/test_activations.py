@@ -18,12 +18,12 @@ from torch.nn.utils import parametrize
 from typer.testing import CliRunner
 
 from evalsuite import RELU, census, networks, replace
-from evalsuite.activations import GATED, GatedUnit, LambdaGELU, matched_hidden
-from evalsuite.activations.elu import ELU
-from evalsuite.activations.leaky import PRELU
-from evalsuite.activations.listing import table, write_figure
 from evalsuite.cli import app
+from evalsuite.listing import table, write_figure
 from evalsuite.plugins import Plugin, load, load_all
+from lambda_gelu.activations import GATED, GatedUnit, LambdaGELU, matched_hidden
+from lambda_gelu.activations.elu import ELU
+from lambda_gelu.activations.leaky import PRELU
 
 
 @pytest.mark.parametrize("hardness", [1.001, 1.7, 20.0, 160.0, 1e6])

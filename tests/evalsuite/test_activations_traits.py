@@ -17,11 +17,11 @@ from mpmath import mpf
 from torch import nn
 
 from evalsuite import census
-from evalsuite.activations import Activation, Hardenable, LambdaGELU, Swish
-from evalsuite.activations.expanded import XSiLU
-from evalsuite.activations.integrated import XIELU, XIPReLU
 from evalsuite.plugins import load_all
 from evalsuite.testing import check_activation
+from lambda_gelu.activations import Activation, Hardenable, LambdaGELU, Swish
+from lambda_gelu.activations.expanded import XSiLU
+from lambda_gelu.activations.integrated import XIELU, XIPReLU
 
 Real = Callable[[mpf], mpf]
 FAR = [sign * size for size in (1e30, 1e18, 1e10, 1e4, 800.0, 120.0) for sign in (-1, 1)]

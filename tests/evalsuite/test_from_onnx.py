@@ -24,7 +24,7 @@ from evalsuite.graph import read
 from evalsuite.graph.modules import Applied
 from evalsuite.onnx_network import open_onnx
 from evalsuite.references import resolve
-from evalsuite.reluize.swap import swap_to_relu
+from lambda_gelu.swapping import swap_to_relu
 
 RECIPES = Path(__file__).parents[2] / "pipelines" / "recipes"
 

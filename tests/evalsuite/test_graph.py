@@ -24,7 +24,6 @@ from torch import nn
 from torch.nn import functional
 from written import Written
 
-from evalsuite.activations import LambdaGELU
 from evalsuite.contract import Unsupported
 from evalsuite.deployment import export_onnx
 from evalsuite.graph import Graph, read, read_onnx
@@ -32,6 +31,7 @@ from evalsuite.graph.onnx_file import graph_of_model
 from evalsuite.graph.operations import LayerNorm, Operation, Pointwise, RMSNorm
 from evalsuite.graph.patterns import attentions
 from evalsuite.samples import Inputs, mapped
+from lambda_gelu.activations import LambdaGELU
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 _QUICK = ("hand-written", "mixer", "unet", "resnet")

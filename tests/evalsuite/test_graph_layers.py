@@ -16,8 +16,8 @@ from torch.nn import functional
 from written import Written
 
 from evalsuite import certify_swap, in_layers, preactivation_bounds
-from evalsuite.activations import LambdaGELU
 from evalsuite.contract import Unsupported
+from lambda_gelu.activations import LambdaGELU
 
 
 class _Convolutional(nn.Module):

@@ -28,7 +28,6 @@ ALLOWED = {
     "onnx_model": {"limits", "references"},
     "onnx_network": {"contract", "limits", "onnx_model", "references", "samples"},
     "own": {
-        "activations",
         "contract",
         "decimals",
         "latency",
@@ -56,22 +55,22 @@ ALLOWED = {
     "command_help": set(),
     "commands": {"command_help", "limits", "plugins", "terminal"},
     "plugins": set(),
-    "activations": {"plugins"},
-    "reluize": {"activations", "contract", "plugins", "relaxations", "samples", "workloads"},
+    "libraries": set(),
+    "listing": {"plugins"},
+    "reluize": {"contract", "plugins", "relaxations", "samples", "workloads"},
     # its section of the report, which nothing else imports
     "reluize/report": {"contract", "reluize", "report"},
-    "variants": {"activations", "contract", "onnx_network", "plugins", "reluize", "workloads"},
-    "integrations": {"reluize"},
-    "relaxations": {"activations", "contract"},
-    "graph": {"activations", "contract", "onnx_model", "onnx_network", "samples"},
-    "certificate": {"activations", "contract", "graph", "verification"},
+    "variants": {"contract", "onnx_network", "plugins", "reluize", "workloads"},
+    "integrations": set(),
+    "relaxations": {"contract"},
+    "graph": {"contract", "onnx_model", "onnx_network", "samples"},
+    "certificate": {"contract", "graph", "verification"},
     "counterexamples": {"contract"},
     "deployment": {"samples"},
     "exporting": {"contract", "deployment", "reluize"},
     "latency": {"contract"},
-    "yardstick": {"activations", "contract", "latency", "plugins", "reluize", "samples"},
+    "yardstick": {"contract", "latency", "plugins", "reluize", "samples"},
     "verification": {
-        "activations",
         "contract",
         "decimals",
         "deployment",
@@ -86,9 +85,9 @@ ALLOWED = {
     },
     # another such section
     "verification/report": {"contract", "counterexamples", "report", "results", "verification"},
-    "workloads": {"activations", "contract", "plugins", "samples", "tasks"},
-    "resizing": {"activations"},
-    "networks": {"activations", "contract", "onnx_network", "plugins", "resizing", "workloads"},
+    "workloads": {"contract", "plugins", "samples", "tasks"},
+    "resizing": {},
+    "networks": {"contract", "onnx_network", "plugins", "resizing", "workloads"},
     "document": set(),
     "terminal": set(),
     "sums": set(),
@@ -111,7 +110,6 @@ ALLOWED = {
     "reading": {"sources"},
     "plan": {"contract", "plugins", "recipe", "sources", "workloads"},
     "run": {
-        "activations",
         "commands",
         "contract",
         "deployment",
@@ -158,7 +156,6 @@ ALLOWED = {
     },
     "doctor": {"plugins"},
     "testing": {
-        "activations",
         "contract",
         "networks",
         "plugins",
@@ -202,6 +199,28 @@ def test_imports_point_one_way() -> None:
         if room not in ("__init__", "cli"):
             rooms = {name.split(".")[1] for name in names if name.startswith("evalsuite.")}
             wrong += [f"{file}: {name}" for name in rooms - ALLOWED[room] - {room}]
+    assert wrong == []
+
+
+LIBRARIES = {
+    # what each library imports besides the standard library and itself
+    "lambda_gelu": {"torch", "numpy"},
+}
+EXTRAS = {"lambda_gelu": {"numba", "lightning", "transformers"}}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_library_stands_without_the_suite(library: str) -> None:
+    """It imports what its pyproject.toml declares, and never the suite."""
+    known = {*sys.stdlib_module_names, library, *LIBRARIES[library], *EXTRAS[library]}
+    files = sorted((ROOT / "libs" / library / library).rglob("*.py"))
+    assert len(files) > 10
+    wrong = [
+        f"{file}: {name}"
+        for file in files
+        for name in imports(file)
+        if name.split(".")[0] not in known
+    ]
     assert wrong == []
 
 

@@ -29,13 +29,13 @@ from evalsuite import (
     run_onnx,
     swap,
 )
-from evalsuite.activations.census import built_with, staying
 from evalsuite.own.activations import OwnActivations
 from evalsuite.own.adapter import adapted, own_network
 from evalsuite.plugins import load
 from evalsuite.references import OwnError
-from evalsuite.reluize.swap import build_executing, check_executes
 from evalsuite.variants.variant import Made, maker, swapped
+from lambda_gelu.activations.census import built_with, staying
+from lambda_gelu.swapping import build_executing, check_executes
 
 Build = Callable[[], nn.Module]
 

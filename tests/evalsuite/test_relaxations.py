@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from scipy import special
 
 from evalsuite import GELU, RELU
-from evalsuite.activations.expanded import XSILU, XSiLU
-from evalsuite.activations.hard_swish import HARD_SWISH
-from evalsuite.activations.silu import SILU
 from evalsuite.relaxations import SIGMOID, TANH, Planes, envelope, gated, interval, product, relax
 from evalsuite.relaxations.pieces import curve
 from evalsuite.relaxations.waves import wave
+from lambda_gelu.activations.expanded import XSILU, XSiLU
+from lambda_gelu.activations.hard_swish import HARD_SWISH
+from lambda_gelu.activations.silu import SILU
 
 HARDNESS = (1.0, 2.0, 10.0, 160.0)
 mpmath.mp.dps = 60

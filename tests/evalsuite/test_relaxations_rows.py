@@ -20,21 +20,21 @@ from scipy import special
 from torch import nn
 
 from evalsuite import GELU, RELU, Activation
-from evalsuite.activations.elu import ELU
-from evalsuite.activations.expanded import XSILU, XSiLU
-from evalsuite.activations.gates import HARD_SIGMOID, IDENTITY
-from evalsuite.activations.gelu_tanh import GELU_TANH
-from evalsuite.activations.hard_swish import HARD_SWISH
-from evalsuite.activations.integrated import RELU2, XIELU_ROW, XIPRELU_ROW
-from evalsuite.activations.leaky import LEAKY_RELU, PRELU
-from evalsuite.activations.quick_gelu import QUICK_GELU
-from evalsuite.activations.relu6 import clip
-from evalsuite.activations.silu import SILU, SWISH
 from evalsuite.plugins import load_all
 from evalsuite.relaxations import MISH, SIGMOID, SOFTPLUS, TANH, Lines, interval, relax
 from evalsuite.relaxations.hulls import hull_of, sound_intercept
 from evalsuite.relaxations.intervals import normal
 from evalsuite.relaxations.pieces import curve
+from lambda_gelu.activations.elu import ELU
+from lambda_gelu.activations.expanded import XSILU, XSiLU
+from lambda_gelu.activations.gates import HARD_SIGMOID, IDENTITY
+from lambda_gelu.activations.gelu_tanh import GELU_TANH
+from lambda_gelu.activations.hard_swish import HARD_SWISH
+from lambda_gelu.activations.integrated import RELU2, XIELU_ROW, XIPRELU_ROW
+from lambda_gelu.activations.leaky import LEAKY_RELU, PRELU
+from lambda_gelu.activations.quick_gelu import QUICK_GELU
+from lambda_gelu.activations.relu6 import clip
+from lambda_gelu.activations.silu import SILU, SWISH
 
 Array = np.ndarray[Any, Any]
 mpmath.mp.dps = 60

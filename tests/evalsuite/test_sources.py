@@ -50,15 +50,19 @@ CHANGES = {
     "evalsuite/contract.py": ALL,
     "evalsuite/networks.py": ALL,
     "evalsuite/resizing/fitting.py": ALL,
-    "evalsuite/activations/gelu.py": ALL,
-    "evalsuite/activations/elu.py": ALL,  # a census compares with every activation
+    "lambda_gelu/__init__.py": ALL,
+    "lambda_gelu/__init__.pyi": ALL,
+    "lambda_gelu/activations/gelu.py": ALL,
+    "lambda_gelu/activations/elu.py": ALL,  # a census compares with every activation
     "evalsuite/workloads/digits.py": ALL,
     "evalsuite/workloads/mnist.py": set(),
     "evalsuite/variants/trained.py": ALL,  # what a base is, where none is named
     "evalsuite/variants/annealed.py": {"train annealed"},
     "evalsuite/variants/refitted.py": {"train swap-refit"},
     "evalsuite/variants/post_hoc.py": set(),
-    "evalsuite/reluize/hardening.py": {"train annealed"},
+    "lambda_gelu/hardening.py": {"train annealed"},
+    "lambda_gelu/parameters.py": ALL,
+    "lambda_gelu/callbacks/lightning.py": set(),
     "evalsuite/reluize/training.py": ALL,  # stages fine-tune
     "evalsuite/run/child.py": ALL,
     "evalsuite/run/runner.py": set(),
@@ -121,12 +125,13 @@ print(json.dumps(found))
 
 
 def test_a_changed_line_invalidates_the_jobs_that_run_it_and_no_others(tmp_path: Path) -> None:
-    packages = {file.parent for package in sources.OURS for file in (ROOT / package).rglob("*.py")}
-    assert {(ROOT / file).parent for file in CHANGES} == packages
+    ignored = shutil.ignore_patterns("__pycache__")
     for package in sources.OURS:
-        shutil.copytree(
-            ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__")
-        )
+        library = ROOT / "libs" / package
+        place = library / package if library.is_dir() else ROOT / package
+        shutil.copytree(place, tmp_path / package, ignore=ignored)
+    packages = {file.parent for file in tmp_path.rglob("*.py")}
+    assert {(tmp_path / file).parent for file in CHANGES} == packages
     done = subprocess.run(
         [sys.executable, "-c", PROBE, RECIPE, json.dumps([*CHANGES])],
         cwd=tmp_path,
@@ -178,12 +183,12 @@ def test_the_closure_follows_what_runs_and_stops_at_installed_packages(
         brought
     )
     assert not {"brought.apart", "torch", "brought.near.late"} & set(brought)
-    assert {"typed", "other", "evalsuite.reluize.harden"} <= set(sources.closure("typed"))
+    assert {"typed", "other", "lambda_gelu.harden_network"} <= set(sources.closure("typed"))
     assert "brought" not in sources.closure("typed")
-    assert "evalsuite.reluize.harden" in sources.closure("whole")
+    assert "lambda_gelu.harden_network" in sources.closure("whole")
     assert "evalsuite.cli" not in sources.closure("whole")
-    assert "evalsuite.reluize.harden" in sources.closure("starred")
-    assert "evalsuite.reluize.harden" in sources.closure("bound")
+    assert "lambda_gelu.harden_network" in sources.closure("starred")
+    assert "lambda_gelu.harden_network" in sources.closure("bound")
     assert "other" in sources.closure("runs")
 
 

@@ -34,9 +34,6 @@ from evalsuite import (
     swap,
     unit_hardness,
 )
-from evalsuite.activations.hard_swish import HARD_SWISH
-from evalsuite.activations.recognition import known
-from evalsuite.activations.silu import SILU
 from evalsuite.plugins import load
 from evalsuite.recipe import RecipeError, read_recipe
 from evalsuite.testing import (
@@ -48,6 +45,9 @@ from evalsuite.testing import (
     workloads,
 )
 from evalsuite.workloads.iris import IrisMLP
+from lambda_gelu.activations.hard_swish import HARD_SWISH
+from lambda_gelu.activations.recognition import known
+from lambda_gelu.activations.silu import SILU
 
 IRIS = IrisMLP(epochs=2)
 

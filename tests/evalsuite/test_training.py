@@ -18,11 +18,9 @@ from torch import nn
 from torch.nn import functional
 
 from evalsuite import LambdaGELU, Split, census
-from evalsuite.activations.expanded import XSiLU
-from evalsuite.activations.integrated import XIELU, XIPReLU
 from evalsuite.plugins import load
 from evalsuite.reluize.profile import learnt_parameters
-from evalsuite.reluize.training import distilled, fit, hardness_rate, parameter_groups
+from evalsuite.reluize.training import distilled, fit
 from evalsuite.run.child import _validation
 from evalsuite.run.making import make_bench
 from evalsuite.tasks import Classification
@@ -30,6 +28,9 @@ from evalsuite.variants import Setup, standing
 from evalsuite.workloads.digits import DigitsMLP
 from evalsuite.workloads.layers import convolution
 from evalsuite.workloads.options import Budget
+from lambda_gelu.activations.expanded import XSiLU
+from lambda_gelu.activations.integrated import XIELU, XIPReLU
+from lambda_gelu.parameters import hardness_rate, parameter_groups
 
 # 12 steps an epoch in batches of 8.
 SPLIT = Split(

@@ -14,13 +14,10 @@ from torch import nn
 from written import Written
 
 from evalsuite import Data, LambdaGELU, Unsupported, census
-from evalsuite.activations.census import built_with
-from evalsuite.activations.hardenable import Hardenable
 from evalsuite.networks import load_network, save_network
 from evalsuite.plugins import entries, load
 from evalsuite.reluize import schedules
 from evalsuite.reluize.profile import HardnessProfile
-from evalsuite.reluize.swap import build_executing
 from evalsuite.run.making import make_network
 from evalsuite.variants import Made, Setup, standing
 from evalsuite.variants.annealed import Annealed
@@ -32,6 +29,9 @@ from evalsuite.variants.refitted import SwapRefit
 from evalsuite.variants.swapped import Swapped
 from evalsuite.variants.trained import Trained
 from evalsuite.variants.variant import ORDERS, SCHEDULES
+from lambda_gelu.activations.census import built_with
+from lambda_gelu.activations.hardenable import Hardenable
+from lambda_gelu.swapping import build_executing
 
 VARIANTS = {
     name: standing(name) for name in ("relu", *(entry.name for entry in entries("variants")))

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evalsuite import Unsupported
-from evalsuite.activations import RELU
 from evalsuite.verification.bisection import Demand
 from evalsuite.verification.graph import Affine, Graph, Maximum, Node, Operation, Pointwise
 from evalsuite.verification.linear import Convolution, Dense, Linear, Same, Scale, Select
 from evalsuite.verification.propagation import Propagation, _dot
 from evalsuite.verification.scalar_lines import Middle
 from evalsuite.verification.specification import Box, Case, Constraint
+from lambda_gelu.activations import RELU
 
 
 def dense(*rows: list[float]) -> Dense:

@@ -19,7 +19,6 @@ from typer.testing import CliRunner
 from written import affine, mlp
 
 from evalsuite import Answer, Unsupported, verify
-from evalsuite.activations import RELU
 from evalsuite.cli import app
 from evalsuite.verification.bisection import Bisection
 from evalsuite.verification.cascade import ENGINES, decide
@@ -33,6 +32,7 @@ from evalsuite.verification.phases import PhaseSearch
 from evalsuite.verification.propagation import Propagation
 from evalsuite.verification.specification import Box, Case, Constraint, Specification
 from evalsuite.verification.witness import Witnesses
+from lambda_gelu.activations import RELU
 
 
 def residual(seed: int, inputs: int, width: int, outputs: int) -> Graph:

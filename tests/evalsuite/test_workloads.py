@@ -21,13 +21,9 @@ from torch import nn
 from torch.nn import functional
 from written import Written
 
-from evalsuite.activations import LambdaGELU, census
 from evalsuite.contract import Data, Network, Split
 from evalsuite.networks import check_savable, load_network, save_network
 from evalsuite.plugins import load
-from evalsuite.reluize.folding import fold_hardness
-from evalsuite.reluize.repair import refit_bias
-from evalsuite.reluize.swap import swap_to_relu
 from evalsuite.run.making import check_disjoint
 from evalsuite.workloads import moons
 from evalsuite.workloads.digits import DigitsMLP
@@ -37,6 +33,10 @@ from evalsuite.workloads.options import Budget
 from evalsuite.workloads.tiny import DigitsTinyMLP
 from evalsuite.workloads.transformer import ResidualBlock
 from evalsuite.workloads.workload import Workload
+from lambda_gelu.activations import LambdaGELU, census
+from lambda_gelu.folding import fold_hardness
+from lambda_gelu.repair import refit_bias
+from lambda_gelu.swapping import swap_to_relu
 
 # Samples, and at most how many of them the data set itself has twice.
 SIZES = {

@@ -19,8 +19,6 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from written import Written
 
-from evalsuite.activations import census
-from evalsuite.activations.gated import GatedUnit
 from evalsuite.plugins import load
 from evalsuite.run.making import check_disjoint
 from evalsuite.tasks.score import score
@@ -37,6 +35,8 @@ from evalsuite.workloads.transformer import (
     VisionTransformer,
     feed_forwards,
 )
+from lambda_gelu.activations import census
+from lambda_gelu.activations.gated import GatedUnit
 
 LANGUAGE = ("text-gpt", "text-gpt-geglu")
 TRANSFORMERS = ("digits-vit", *LANGUAGE)

@@ -21,7 +21,6 @@ from evalsuite import (
     open_onnx,
     run_onnx,
 )
-from evalsuite.activations.census import let_stay
 from evalsuite.yardstick import (
     no_relative_latency,
     relative_latency,
@@ -30,6 +29,7 @@ from evalsuite.yardstick import (
     yardstick_graph,
     yardstick_reason,
 )
+from lambda_gelu.activations.census import let_stay
 
 
 def chain(activation: nn.Module) -> nn.Module:

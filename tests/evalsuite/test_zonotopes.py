@@ -18,8 +18,6 @@ from torch.nn import functional
 from written import Written
 
 from evalsuite import SwapBounds
-from evalsuite.activations import GELU, RELU, LambdaGELU
-from evalsuite.activations.leaky import _leaky
 from evalsuite.certificate import swap
 from evalsuite.contract import Unsupported
 from evalsuite.graph import Graph, read
@@ -29,6 +27,8 @@ from evalsuite.verification.graph import CONVEX
 from evalsuite.verification.normalised import _logarithms, _scores, norm, softmax
 from evalsuite.verification.quadratic import _bend, _gelu, _parabola, bent, dot, products, times
 from evalsuite.verification.zonotope import Symbols, Zonotope, spread_of
+from lambda_gelu.activations import GELU, RELU, LambdaGELU
+from lambda_gelu.activations.leaky import _leaky
 
 _LATER = torch.ones(3, 3, dtype=torch.bool).triu(1)
 

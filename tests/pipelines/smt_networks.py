@@ -20,7 +20,7 @@ from torch import nn
 from written import bench_of as written_bench
 
 from evalsuite import Bench, LambdaGELU, Network, Property, Split
-from evalsuite.activations import Swish
+from lambda_gelu.activations import Swish
 from pipelines.smt.counterexample import Judge
 from pipelines.smt.exact_network import Affine
 from pipelines.smt.reading import read, read_curved

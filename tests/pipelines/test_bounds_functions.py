@@ -17,7 +17,7 @@ from torch.nn import functional
 from written import Written
 
 from evalsuite import Network, Property, Unsupported, in_modules
-from evalsuite.activations.integrated import XIELU
+from lambda_gelu.activations.integrated import XIELU
 from pipelines.bounds import METHODS
 from pipelines.bounds.propagation import Propagation
 from pipelines.bounds.rounding import Rounding

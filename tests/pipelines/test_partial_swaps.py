@@ -24,8 +24,8 @@ from evalsuite import (
     score,
     swap_to_relu,
 )
-from evalsuite.activations.census import let_stay
 from evalsuite.report.run import Run
+from lambda_gelu.activations.census import let_stay
 from pipelines.accuracy import ORDERS, Accuracy
 from pipelines.accuracy.measuring import _drawn
 from pipelines.accuracy.report.section import order_grids

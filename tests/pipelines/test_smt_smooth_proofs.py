@@ -24,7 +24,6 @@ from torch import nn
 from typer.testing import CliRunner
 
 from evalsuite import LambdaGELU, Verdict
-from evalsuite.activations import Swish
 from evalsuite.cli import app
 from evalsuite.verification import smooth_proofs
 from evalsuite.verification.smooth_proofs import (
@@ -32,6 +31,7 @@ from evalsuite.verification.smooth_proofs import (
     check_smooth_proof,
     recompute_smooth_proof,
 )
+from lambda_gelu.activations import Swish
 from pipelines.smt.exact_network import ExactNetwork
 from pipelines.smt.proving import proof_of
 from pipelines.smt.reading import read_curved, read_file

@@ -16,7 +16,8 @@ from math import inf
 import torch
 from torch import fx, nn
 
-from evalsuite import RELU, Inputs, UnitBounds, Unsupported, census, in_modules
+from evalsuite import Inputs, UnitBounds, Unsupported, in_modules
+from lambda_gelu import RELU, census
 from pipelines.prune.exact.layers import Hidden, Layers
 from pipelines.prune.exact.questions import fractions
 

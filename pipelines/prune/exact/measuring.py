@@ -24,12 +24,12 @@ from evalsuite import (
     Outcome,
     Unsupported,
     Verdict,
-    fold_hardness,
     in_layers,
     pieces,
     scores,
     worsening,
 )
+from lambda_gelu import fold_hardness
 from pipelines.prune.exact.behind_norms import read_behind_norms
 from pipelines.prune.exact.kinds import Kind
 from pipelines.prune.exact.layers import Layers, weighted

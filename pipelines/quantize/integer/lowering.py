@@ -16,7 +16,8 @@ from brevitas.nn import QuantIdentity
 from brevitas.quant_tensor import QuantTensor
 from torch import fx, nn
 
-from evalsuite import GELU, LAMBDA_GELU, RELU, RELU6, Activation, Unsupported, census
+from evalsuite import Unsupported
+from lambda_gelu import GELU, LAMBDA_GELU, RELU, RELU6, Activation, census
 from pipelines.quantize.calibration import FloatRun, quantizer_of
 from pipelines.quantize.integer.grids import INPUT, Dyadic, Grid, OnGrid, Rounding
 from pipelines.quantize.integer.islands import carve

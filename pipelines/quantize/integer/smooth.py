@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from evalsuite import GELU, Activation, Unsupported
+from evalsuite import Unsupported
+from lambda_gelu import GELU, Activation
 from pipelines.quantize.integer.grids import Dyadic, Grid
 from pipelines.quantize.integer.pointwise import Polynomial, Table
 

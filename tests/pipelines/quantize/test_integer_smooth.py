@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from evalsuite import GELU, LAMBDA_GELU, Unsupported
-from evalsuite.activations.elu import ELU
-from evalsuite.activations.gates import HARD_SIGMOID, SIGMOID, TANH
-from evalsuite.activations.leaky import LEAKY_RELU
-from evalsuite.activations.relu6 import RELU6
-from evalsuite.activations.silu import SILU
+from lambda_gelu.activations.elu import ELU
+from lambda_gelu.activations.gates import HARD_SIGMOID, SIGMOID, TANH
+from lambda_gelu.activations.leaky import LEAKY_RELU
+from lambda_gelu.activations.relu6 import RELU6
+from lambda_gelu.activations.silu import SILU
 from pipelines.quantize.integer.grids import Grid, Rounding
 from pipelines.quantize.integer.pointwise import Polynomial
 from pipelines.quantize.integer.smooth import make_polynomial, make_table, smooth_input_grid

@@ -19,7 +19,7 @@ from torch import fx, nn
 from written import Written
 
 from evalsuite import LambdaGELU, Network, Unsupported, fold_hardness, open_onnx
-from evalsuite.activations.quick_gelu import QuickGELU
+from lambda_gelu.activations.quick_gelu import QuickGELU
 from pipelines.quantize.calibration import calibrate
 from pipelines.quantize.integer.agreement import TIE, _disagreement, compare
 from pipelines.quantize.integer.execution import Executor

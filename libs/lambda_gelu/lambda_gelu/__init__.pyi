@@ -1,0 +1,41 @@
+"""The public names, and the modules that define them."""
+
+__version__: str
+from .activations import GELU as GELU
+from .activations import LAMBDA_GELU as LAMBDA_GELU
+from .activations import RELU as RELU
+from .activations import Activation as Activation
+from .activations import Found as Found
+from .activations import GatedUnit as GatedUnit
+from .activations import Hardenable as Hardenable
+from .activations import LambdaGELU as LambdaGELU
+from .activations import Swish as Swish
+from .activations import census as census
+from .activations import matched_hidden as matched_hidden
+from .activations import replace as replace
+from .activations.gelu_tanh import GELU_TANH as GELU_TANH
+from .activations.recognition import Recognised as Recognised
+from .activations.recognition import known as known
+from .activations.recognition import recognise as recognise
+from .activations.relu6 import RELU6 as RELU6
+from .activations.relu6 import clip as clip
+from .activations.runs import Call as Call
+from .activations.runs import census_of_run as census_of_run
+from .activations.silu import SILU as SILU
+from .activations.traits import Scalar as Scalar
+from .activations.traits import unit_hardness as unit_hardness
+from .folding import fold_hardness as fold_hardness
+from .functional import redirect_calls as redirect_calls
+from .harden_network import harden as harden
+from .hardening import Hardening as Hardening
+from .parameters import hardness_rate as hardness_rate
+from .parameters import parameter_groups as parameter_groups
+from .repair import distill_loss as distill_loss
+from .repair import recalibrate_batchnorm as recalibrate_batchnorm
+from .repair import refit as refit
+from .repair import refit_bias as refit_bias
+from .schedules import target_for as target_for
+from .schedules import target_for_certificate as target_for_certificate
+from .swapping import expose as expose
+from .swapping import swap as swap
+from .swapping import swap_to_relu as swap_to_relu
