@@ -21,8 +21,8 @@ STUDIES = (ROOT / "docs/studies.md").read_text(encoding="utf-8")
 SIGNS = {"−": "-"}
 NUMBER = r"([−+]?[\d.]+)"
 CELL = re.compile(
-    rf"\[([\w-]+)\]\(reports/([\w-]+)/report\.md\) {NUMBER} (\w+) (?:\[{NUMBER}, {NUMBER}\]|in all"
-    r" (\d+) seeds)([^;|]*)"
+    rf"\[([\w-]+)\]\(\.\./reports/([\w-]+)/report\.md\) {NUMBER} (\w+)"
+    rf" (?:\[{NUMBER}, {NUMBER}\]|in all (\d+) seeds)([^;|]*)"
 )
 MEAN = re.compile(rf"^\*\*([^*]+)\*\* {NUMBER} (\w+)(?: \[{NUMBER}, {NUMBER}\])?")
 # Of which the answer says that nothing can be told: clocks, and brackets of open questions.
@@ -122,13 +122,19 @@ CLAIMS: dict[str, Callable[[str, str], pd.Series]] = {
 
 
 def lines() -> dict[str, tuple[str, str]]:
-    """Question -> the cell of its mean, and that of its workloads, of README's table."""
-    table = README.partition("| question |")[2].partition("<!-- end -->")[0].splitlines()[2:]
+    """Question -> the cell of its mean, and that of its workloads, of the table of answers."""
+    block = STUDIES.partition("<!-- answers table -->\n")[2].partition("<!-- end -->")[0]
+    table = block.splitlines()[2:]
     cells = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in table]
     return {
         cell[0].partition(" (margin")[0]: (cell[1] if len(cell) == 3 else "", cell[-1])
         for cell in cells
     }
+
+
+def parts(text: str) -> dict[str, str]:
+    """Part of the answer -> its lines."""
+    return dict(re.findall(r"^- \*\*([^*]+)\*\*:(.*(?:\n    - .*)*)$", text, re.M))
 
 
 def number(text: str) -> float:
@@ -146,7 +152,7 @@ def test_every_number_of_the_answer_is_what_the_rows_say(question: str) -> None:
     mean, workloads = lines()[question]
     cells = CELL.findall(workloads)
     assert cells
-    assert workloads.count("](reports/") == len(cells)
+    assert workloads.count("](../reports/") == len(cells)
     samples = []
     for name, study, middle, unit, low, high, same, words in cells:
         assert study not in OLD
@@ -187,7 +193,7 @@ def assert_mean(cell: str, samples: list[np.ndarray]) -> None:
 
 def test_the_answer_leaves_out_no_question_and_no_resolved_cost() -> None:
     assert lines().keys() == CLAIMS.keys() | UNTOLD
-    bullets = dict(re.findall(r"^- \*\*([^*]+)\*\*: (.*)$", README, re.M))
+    bullets = parts(README)
     for question, (mean, workloads) in lines().items():
         for name, _, middle, _, _, _, _, words in CELL.findall(workloads):
             for word, part in (("**costs", "Costs"), ("**mixed", "Costs"), ("**helps", "Buys")):
@@ -210,7 +216,7 @@ def test_no_clock_and_no_old_language_model_feeds_the_answer() -> None:
     answer = README.partition("<!-- answers -->")[2].partition("<!-- end -->")[0]
     assert "text-gpt" not in answer
     assert "10.6" not in answer
-    bullets = dict(re.findall(r"^- \*\*([^*]+)\*\*: (.*)$", answer, re.M))
+    bullets = parts(answer)
     assert (
         "latency" not in bullets["Buys"] + bullets["Costs"] + bullets["No difference that matters"]
     )
@@ -218,8 +224,8 @@ def test_no_clock_and_no_old_language_model_feeds_the_answer() -> None:
 
 
 def test_the_conclusions_in_the_studies_are_the_answers() -> None:
-    """Each number of a generated conclusion stands in README's table beside the same workload
-    and study.
+    """Each number of a generated conclusion stands in the table of answers beside the same
+    workload and study.
     """
     blocks = re.findall(r"<!-- conclusions ([\w-]+) -->\n(.*?)<!-- end -->", STUDIES, re.S)
     assert {name for name, _ in blocks} >= {
@@ -231,7 +237,7 @@ def test_the_conclusions_in_the_studies_are_the_answers() -> None:
     }
     for study, text in blocks:
         for name, middle in re.findall(rf"([\w-]+) {NUMBER} (?:pp|bits|input)", text):
-            assert f"[{name}](reports/{study}/report.md) {middle}" in README
+            assert f"[{name}](../reports/{study}/report.md) {middle}" in STUDIES
     superseded = re.findall(r"<!-- superseded ([\w-]+) -->\n\*Superseded\* by", STUDIES)
     assert set(superseded) == {"reluize", "quantize", "prune", "bounds", "quantize-vit"}
 
@@ -295,7 +301,7 @@ def test_deployed_quality_is_the_tested_endpoint(
 def test_the_advice_has_the_answers_numbers() -> None:
     """What is said by hand of whether to ReLU-ize."""
     text = " ".join((ROOT / "docs/should-i-relu-ize.md").read_text(encoding="utf-8").split())
-    bullets = dict(re.findall(r"^- \*\*([^*]+)\*\*: (.*)$", README, re.M))
+    bullets = parts(README)
     for said, number_ in (
         (
             "by 0.24 points on average over five data sets",

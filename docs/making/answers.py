@@ -113,12 +113,29 @@ _UNKNOWN = (
 )
 
 
-def answers(_: str) -> str:
-    """The four parts of the answer, a line each, and a table of every number."""
-    lines = [f"- **{kind.value}**: {_part(answer().part(kind), kind)}." for kind in Kind] + [
-        _UNKNOWN
-    ]
-    return "\n".join([*lines, "", table(answer())])
+def answers(form: str) -> str:
+    """The four parts of the answer, with a line for each question that is bought or costs; or, in
+    the form "table", every number.
+    """
+    if form == "table":
+        return table(answer())
+    lines: list[str] = []
+    for kind in Kind:
+        questions = answer().part(kind)
+        if kind in (Kind.BUYS, Kind.COSTS):
+            lines.append(f"- **{kind.value}**:")
+            lines += [f"    - {name}: {_numbers(own)}" for name, own in questions.items()]
+        else:
+            lines.append(f"- **{kind.value}**: {_places(questions)}.")
+    return "\n".join([*lines, _UNKNOWN])
+
+
+def _places(questions: Mapping[str, Sequence[Statement]]) -> str:
+    """Name the questions, each with its workloads; the reasons stand in the table."""
+    return "; ".join(
+        f"{question} ({listed(statement.where for statement in statements)})"
+        for question, statements in questions.items()
+    )
 
 
 def conclusions(study: str) -> str:
@@ -187,7 +204,7 @@ def table(whole: Answer) -> str:
 def _cell(whole: Answer, row: MatrixRow, workload: str) -> str:
     cell = row.cells[workload]
     study = whole.studies[row.endpoint.question, workload]
-    place = f"[{workload}](reports/{study}/report.md)"
+    place = f"[{workload}](../reports/{study}/report.md)"
     words = cell.words.split(":")[0].split(" (")[0]
     words += _taken(whole, row, workload)
     bold = cell.reading in (Reading.HELPS, Reading.COSTS, Reading.MIXED)
