@@ -86,7 +86,7 @@ ALLOWED = {
     # another such section
     "verification/report": {"contract", "counterexamples", "report", "results", "verification"},
     "workloads": {"contract", "plugins", "samples", "tasks"},
-    "resizing": {},
+    "resizing": set(),
     "networks": {"contract", "onnx_network", "plugins", "resizing", "workloads"},
     "document": set(),
     "terminal": set(),
@@ -206,7 +206,7 @@ LIBRARIES = {
     # what each library imports besides the standard library and itself
     "lambda_gelu": {"torch", "numpy"},
 }
-EXTRAS = {"lambda_gelu": {"numba", "lightning", "transformers"}}
+EXTRAS = {"lambda_gelu": {"numba", "llvmlite", "lightning", "transformers"}}
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

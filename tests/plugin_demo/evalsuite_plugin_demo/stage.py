@@ -11,8 +11,7 @@ from evalsuite import Bench, Network, Outcome, score
 
 @dataclass(frozen=True)
 class InputNoise:
-    """The task's headline metric under Gaussian noise on the inputs, clipped to what an input may
-    be.
+    """The task's headline metric under Gaussian noise on the inputs, clipped to their domain.
 
     Args:
         sigma: the noise's standard deviation, in the unit of the inputs.
