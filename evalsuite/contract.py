@@ -29,21 +29,17 @@ _EXAMPLES = 8
 IGNORED = -100
 """The target of what has no class, as padding: torch's `ignore_index`. It counts in no loss,
 accuracy or training.
-
-Example: docs/reference.md#batches-tasks-and-scores
 """
 
 
 class Unsupported(Exception):
     """Raised by a stage that cannot measure this network; its text is the reason shown in the
     table.
-
-    Example: docs/reference.md#write-a-stage
     """
 
 
 class Direction(str, Enum):
-    """Which way a metric gets better. Example: docs/reference.md#write-a-stage"""
+    """Which way a metric gets better."""
 
     HIGHER = "higher"
     LOWER = "lower"
@@ -51,9 +47,7 @@ class Direction(str, Enum):
 
 
 class Verdict(str, Enum):
-    """What a verifier says of one property of one network. Example:
-    docs/reference.md#write-a-stage
-    """
+    """What a verifier says of one property of one network."""
 
     HOLDS = "holds"
     VIOLATED = "violated"
@@ -79,8 +73,6 @@ class Reading:
         load: processors that other work took, on average, meanwhile.
         graph: a digest of the files that were timed, without their weights: equal ones take equally
             long. Empty where what was timed is no file.
-
-    Example: docs/reference.md#latency
     """
 
     low: float
@@ -99,8 +91,6 @@ class SampleScores:
         values: gives the samples' scores, float64 (samples,), whose mean is the metric's value.
         blocks: of each sample its block, int64 (samples,), where samples depend on one another, as
             windows of one text do; None where they do not.
-
-    Example: docs/reference.md#batches-tasks-and-scores
     """
 
     values: Callable[[], torch.Tensor]
@@ -130,8 +120,6 @@ class Metric:
         reading: of a clock reading, how far it can be trusted.
         scores: of the single test samples, where the value is their mean; a run keeps them in a
             file beside the rows. `score` gives them. They are left out where the value is another.
-
-    Example: docs/reference.md#write-a-stage
     """
 
     name: str
@@ -196,8 +184,6 @@ class Task(Protocol):
     Write a frozen dataclass; register it under the entry-point group `evalsuite.tasks`, or name it
     in a recipe as `my.py:MyTask`. `version` enters the cache key. Outputs are the network's, a
     batch at a time; a target that is `IGNORED` (int64) or NaN (float32) counts nowhere.
-
-    Example: docs/reference.md#batches-tasks-and-scores
     """
 
     version: ClassVar[str]
@@ -252,8 +238,6 @@ class Split:
     -100, `IGNORED`, or NaN count nowhere; a split of nothing else is refused. `augment` changes a
     batch of inputs in training, with random numbers of the given generator. `keys` tell equal
     samples as they were before they were encoded, one for each; None: the inputs do.
-
-    Example: docs/reference.md#write-a-stage
     """
 
     inputs: torch.Tensor | Samples
@@ -322,8 +306,6 @@ class Data:
     number of tokens where inputs are token indices, else None. `picture` is the shape (channels,
     height, width) of the images that flat inputs were made of. `class_names` are in the order of
     the outputs, where they are known; `notes` are (what, finding) for the user.
-
-    Example: docs/reference.md#write-a-stage
     """
 
     train: Split
@@ -378,8 +360,6 @@ class Property:
     `lower` and `upper` are float64, of the shape of one input, and include their own rounding: they
     are the box. Where there is a `center`, the property is of the part of the box within the
     Euclidean distance `eps` of it alone.
-
-    Example: docs/reference.md#write-a-stage
     """
 
     sample: int
@@ -528,8 +508,6 @@ class Network:
     float network it came from. `integer` is an ONNX file of the same network in integers
     throughout, where there is one: what exact verifiers take. `given` are real inputs, where random
     ones would not do.
-
-    Example: docs/plugins.md#2-a-stage
     """
 
     name: str
@@ -567,10 +545,7 @@ class Network:
 
 
 class FineTune(Protocol):
-    """Trains a module in place, the same way for every network of a workload and seed.
-
-    Example: docs/reference.md#write-a-stage
-    """
+    """Trains a module in place, the same way for every network of a workload and seed."""
 
     def __call__(
         self,
@@ -605,8 +580,6 @@ class Bench:
         fine_tune: (module, epochs) trains the module in place on the training data with the
             workload's own optimizer at a tenth of its learning rate, in an order fixed by `seed`;
             the same for every network. See `FineTune` for a teacher and a hook.
-
-    Example: docs/plugins.md#2-a-stage
     """
 
     data: Data
@@ -632,8 +605,6 @@ class Bench:
 Timed = Callable[[], "Sequence[Metric]"]
 """A function that takes times and returns their metrics. What it runs is prepared before, so that
 nothing else takes time in it.
-
-Example: docs/reference.md#write-a-stage
 """
 
 
@@ -649,8 +620,6 @@ class Outcome:
         network: for the steps that follow.
         found: the metrics of another outcome, which `dataclasses.replace` gives; `metrics` are
             taken before them.
-
-    Example: docs/plugins.md#2-a-stage
     """
 
     found: list[Metric | Timed]
@@ -708,8 +677,6 @@ class Stage(Protocol):
     that whole jobs run alone, where times cannot be told from the rest. One that calls
     `export_network` declares `exports`: the file is then written with the network, once for all
     stages.
-
-    Example: docs/reference.md#write-a-stage
     """
 
     version: ClassVar[str]

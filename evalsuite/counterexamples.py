@@ -43,8 +43,6 @@ def write_counterexamples(
 
     Returns:
         The file.
-
-    Example: docs/reference.md#verify-a-property
     """
     import torch
 

@@ -50,8 +50,6 @@ def export_onnx(
 
     Raises:
         ValueError: the file does not have the opset asked for.
-
-    Example: docs/reference.md#onnx-files
     """
     if example is None:
         example = torch.zeros(2, *input_shape, dtype=torch.int64 if tokens else torch.float32)
@@ -131,8 +129,6 @@ def _built_once() -> Any:
 def run_onnx(session: onnxruntime.InferenceSession, inputs: Inputs) -> torch.Tensor:
     """An ONNX Runtime session's first output for a batch, a tensor (batch, *input_shape) or
     several; see `feed`.
-
-    Example: docs/reference.md#onnx-files
     """
     output: np.ndarray[Any, Any] = session.run(None, feed(session, inputs))[0]
     return torch.from_numpy(output)
@@ -144,8 +140,6 @@ def feed(session: onnxruntime.InferenceSession, inputs: Inputs) -> dict[str, np.
 
     Several inputs go by their names (see `export_onnx`); one that the graph does not read is left
     out.
-
-    Example: docs/reference.md#onnx-files
     """
     given = [each.float() if each.is_floating_point() else each for each in leaves(inputs)]
     taken = [each.name for each in session.get_inputs()]
@@ -154,9 +148,7 @@ def feed(session: onnxruntime.InferenceSession, inputs: Inputs) -> dict[str, np.
 
 
 def input_names(inputs: Inputs) -> list[str]:
-    """The names that `export_onnx` gives the inputs of a file, in order. Example:
-    docs/reference.md#onnx-files
-    """
+    """The names that `export_onnx` gives the inputs of a file, in order."""
     if isinstance(inputs, dict):
         return list(inputs)
     return (
@@ -173,8 +165,6 @@ def graph_digest(model: onnx.ModelProto) -> str:
     they take equally long. Names and descriptions do not count, nor do the values of weights; of
     constants whose values decide what is executed, such as shapes and zero points, the values
     count.
-
-    Example: docs/reference.md#latency
     """
     digest = hashlib.sha256(
         repr(sorted((opset.domain, opset.version) for opset in model.opset_import)).encode()

@@ -28,8 +28,6 @@ def export_network(network: Network, path: Path) -> onnx.ModelProto:
 
     Raises:
         Exception: whatever torch, onnx or ONNX Script raise at a module that they do not take.
-
-    Example: docs/reference.md#onnx-files
     """
     if network.module in _KEPT:
         shutil.copyfile(_KEPT[network.module], path)

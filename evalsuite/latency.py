@@ -23,21 +23,20 @@ import psutil
 from evalsuite.contract import Direction, Metric, Reading, Setting
 
 MOST_LOAD = 1.0
-"""The processors that other work may take while a call is timed. Example:
-docs/reference.md#latency
+"""The processors that other work may take while a call is timed.
 """
 WIDEST = 0.05
 """The half-width of a reading's 95 % interval, relative to the reading, from which on it is noisy:
 5 %.
 
-It is the smallest difference of latencies that matters. Example: docs/reference.md#latency
+It is the smallest difference of latencies that matters.
 """
 RESOLUTION = 0.03
 """How far two readings of equal graphs may lie apart, relative to either, beyond what their
 intervals show: 3 %.
 
 Where a session's memory happens to lie moves its times by one or two percent for as long as it
-lives. Example: docs/reference.md#latency
+lives.
 """
 # Where this variable is "keep", noisy readings keep their values: for tests, and for machines that
 # are never quiet.
@@ -64,8 +63,6 @@ class Latency:
         intervals: the 95 % interval of each of the three medians, (low, high).
         pairs: how many timings of each call there are.
         load: processors that other work took, on average, meanwhile.
-
-    Example: docs/reference.md#latency
     """
 
     first: float
@@ -151,8 +148,6 @@ def compare_latency(
         second: the other call.
         pairs: how many timings of each there are at most, and six at least.
         seconds: after which no more are taken.
-
-    Example: docs/reference.md#latency
     """
     return _summarize([_take_round(_warmed_up(first, second), pairs, seconds)])
 
@@ -171,8 +166,6 @@ def steady_latency(
         second: the other call.
         parts: the numbers that are wanted; the ratio where none is named.
         patience: seconds after which no round begins any more, whatever the noise.
-
-    Example: docs/reference.md#latency
     """
     calls = _warmed_up(first, second)
     deadline = time.perf_counter() + patience

@@ -65,8 +65,6 @@ class OnnxNetwork(nn.Module):
     Raises:
         OwnError: there is no such file, it is no ONNX file or not whole, ONNX Runtime refuses it,
             or it has several outputs and none is chosen.
-
-    Example: docs/reference.md#onnx-files
     """
 
     def __init__(self, path: Path, output: str | None = None) -> None:
@@ -198,8 +196,6 @@ class OnnxNetwork(nn.Module):
 def is_file(network: Network) -> bool:
     """Whether the network was brought as an ONNX file, and no step has made another network of it
     since.
-
-    Example: docs/reference.md#onnx-files
     """
     module, file = network.module, network.deployed
     return isinstance(module, OnnxNetwork) and (
@@ -222,8 +218,6 @@ def open_onnx(
     Raises:
         OwnError: bytes whose weights lie in other files, which could be any.
         Exception: what ONNX Runtime raises of a file that it refuses.
-
-    Example: docs/reference.md#onnx-files
     """
     if isinstance(path, bytes):
         refuse_outside(path, "an ONNX file")
@@ -335,8 +329,6 @@ def saturates(description: str | None = None) -> bool:
 def running(network: Network) -> nn.Module:
     """A module that gives the network's outputs: its ONNX file in ONNX Runtime, where one stands
     for it, else a copy of its module.
-
-    Example: docs/reference.md#onnx-files
     """
     if network.deployed is None or is_file(network):
         return copy.deepcopy(network.module).eval()
@@ -346,17 +338,12 @@ def running(network: Network) -> nn.Module:
 def output_of(network: Network) -> str | None:
     """The name of the output that the network gives, where it is an ONNX file; None for a torch
     module.
-
-    Example: docs/reference.md#onnx-files
     """
     return network.module.output if isinstance(network.module, OnnxNetwork) else None
 
 
 def parameters_of(network: Network) -> int:
-    """How many numbers the network has learnt: its parameters, or what its file stores.
-
-    Example: docs/reference.md#onnx-files
-    """
+    """How many numbers the network has learnt: its parameters, or what its file stores."""
     path = network.deployed or getattr(network.module, "path", None)
     if path is None:
         return sum(each.numel() for each in network.module.parameters())
@@ -369,8 +356,6 @@ def copy_onnx(path: Path, to: Path) -> None:
 
     Raises:
         OwnError: see `OnnxNetwork`.
-
-    Example: docs/reference.md#onnx-files
     """
     if weight_files(parsed(path), path):
         _opened(path)

@@ -25,8 +25,6 @@ LIBRARIES = ("hf", "timm")
 class OwnError(ValueError):
     """Raised where what a user brought cannot be used; the text names the culprit, the value and
     the cure.
-
-    Example: docs/reference.md#measure-a-model
     """
 
 

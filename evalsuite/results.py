@@ -163,8 +163,6 @@ def setting_text(setting: Mapping[str, Setting]) -> str:
 def parse_setting(text: str) -> dict[str, str]:
     """The setting that its text in the rows stands for, such as "eps=0.25, method=crown"; the
     values stay text.
-
-    Example: docs/reference.md#a-section-of-the-report
     """
     return dict(part.split("=", 1) for part in text.split(", ")) if text else {}
 

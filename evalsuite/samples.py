@@ -11,8 +11,6 @@ import torch
 
 Inputs = torch.Tensor | tuple[torch.Tensor, ...] | dict[str, torch.Tensor]
 """A batch: one tensor, positional ones, or named ones; the first dimension of each is the batch.
-
-Example: docs/reference.md#batches-tasks-and-scores
 """
 
 _VALUES = 2**21  # of the inputs of a batch: 682 images of 32 x 32, 13 of 224 x 224
@@ -24,8 +22,6 @@ class Samples(ABC):
 
     It is picklable, gives the same at every call, and stands wherever a `Split` has a tensor of
     inputs.
-
-    Example: docs/reference.md#batches-tasks-and-scores
     """
 
     @abstractmethod
@@ -72,10 +68,7 @@ class Samples(ABC):
 
 
 class Several(Samples):
-    """Named or positional inputs, each a tensor (samples, ...) in memory.
-
-    Example: docs/reference.md#batches-tasks-and-scores
-    """
+    """Named or positional inputs, each a tensor (samples, ...) in memory."""
 
     def __init__(self, parts: Mapping[str, torch.Tensor] | Sequence[torch.Tensor]) -> None:
         self._parts: Inputs = dict(parts) if isinstance(parts, Mapping) else tuple(parts)
@@ -113,8 +106,6 @@ class Chosen(Samples):
 def batch_of(inputs: torch.Tensor | Samples, most: int) -> int:
     """How many samples to run at a time: `most`, or fewer where each has many values, so that
     memory stays bounded.
-
-    Example: docs/reference.md#batches-tasks-and-scores
     """
     one = inputs[:1] if isinstance(inputs, torch.Tensor) else inputs.first
     return max(1, min(most, _VALUES // max(1, sum(each.numel() for each in leaves(one)))))
@@ -123,8 +114,6 @@ def batch_of(inputs: torch.Tensor | Samples, most: int) -> int:
 def pieces(inputs: torch.Tensor | Samples, most: int) -> Iterator[Any]:
     """All inputs in batches of at most `most` samples, fewer where each is large; where there are
     no inputs, one empty batch.
-
-    Example: docs/reference.md#batches-tasks-and-scores
     """
     size = batch_of(inputs, most)
     for start in range(0, max(1, len(inputs)), size):
@@ -134,8 +123,6 @@ def pieces(inputs: torch.Tensor | Samples, most: int) -> Iterator[Any]:
 def leaves(inputs: Inputs) -> list[torch.Tensor]:
     """The tensors of which a batch consists, in order: itself, or the values of a mapping or a
     tuple.
-
-    Example: docs/reference.md#batches-tasks-and-scores
     """
     if isinstance(inputs, torch.Tensor):
         return [inputs]
@@ -149,10 +136,7 @@ def contents(inputs: Inputs) -> Iterator[bytes]:
 
 
 def mapped(inputs: Inputs, change: Callable[[torch.Tensor], torch.Tensor]) -> Inputs:
-    """A batch of the same form, in which `change` was applied to each tensor.
-
-    Example: docs/reference.md#batches-tasks-and-scores
-    """
+    """A batch of the same form, in which `change` was applied to each tensor."""
     if isinstance(inputs, torch.Tensor):
         return change(inputs)
     if isinstance(inputs, dict):

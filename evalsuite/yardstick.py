@@ -21,17 +21,14 @@ if TYPE_CHECKING:
     from evalsuite.samples import Inputs
 
 TIMED_BATCHES = (1, 64)
-"""The batch sizes at which latencies are measured. Example: docs/reference.md#latency"""
+"""The batch sizes at which latencies are measured."""
 _NAME = "relative_latency"
 _NODES = {"relu": "Relu", "gelu": "Gelu"}
 Run = Callable[["Inputs"], object]
 
 
 def check_yardstick(name: str) -> None:
-    """Raise ValueError where no activation of that name is registered; nothing is imported.
-
-    Example: docs/reference.md#latency
-    """
+    """Raise ValueError where no activation of that name is registered; nothing is imported."""
     known = [each.name for each in entries("activations")]
     if name not in known:
         raise ValueError(
@@ -45,8 +42,6 @@ def with_yardstick(module: nn.Module, name: str) -> nn.Module:
 
     Raises:
         ValueError: nothing can be replaced: see `swap`.
-
-    Example: docs/reference.md#latency
     """
     from lambda_gelu.activations import census
     from lambda_gelu.swapping import swap
@@ -62,8 +57,6 @@ def yardstick_graph(model: onnx.ModelProto, module: nn.Module, name: str) -> onn
 
     ReLU and GELU are one node each: to rename them takes no time, another export more than the
     measurement.
-
-    Example: docs/reference.md#latency
     """
     import onnx
 
@@ -85,9 +78,7 @@ def yardstick_graph(model: onnx.ModelProto, module: nn.Module, name: str) -> onn
 
 
 def timing_inputs(test: Split, batch: int) -> Inputs:
-    """A batch of test inputs to time with, repeated where there are fewer. Example:
-    docs/reference.md#latency
-    """
+    """A batch of test inputs to time with, repeated where there are fewer."""
     import torch
 
     found: Inputs = test.inputs[torch.arange(batch) % len(test)]
@@ -118,8 +109,6 @@ def relative_latency(
         reason: what the ratio compares.
         setting: of the metric, besides the batch.
         graphs: the digests of both, see `graph_digest`; empty where they are no files.
-
-    Example: docs/reference.md#latency
     """
     from evalsuite.latency import RESOLUTION, noisy, steady_latency
 
@@ -144,10 +133,7 @@ def relative_latency(
 
 
 def no_relative_latency(reason: str, setting: Mapping[str, Setting] | None = None) -> list[Metric]:
-    """A relative latency without value for each batch size, with the reason why there is none.
-
-    Example: docs/reference.md#latency
-    """
+    """A relative latency without value for each batch size, with the reason why there is none."""
     return [_metric(None, batch, reason, setting) for batch in TIMED_BATCHES]
 
 
@@ -159,10 +145,7 @@ def _metric(
 
 
 def yardstick_reason(module: nn.Module, yardstick: nn.Module, name: str) -> str:
-    """What the relative latency of two such networks compares, in words, for its row.
-
-    Example: docs/reference.md#latency
-    """
+    """What the relative latency of two such networks compares, in words, for its row."""
     if module is yardstick:
         return f"this network has {name} in each place: what differs from 1 is the clock's"
     return f"over that of this network with {name} in each activation's place; below 1 is faster"

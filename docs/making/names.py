@@ -201,7 +201,10 @@ SAID = {
         " reason."
     ),
 }
-EXAMPLE = re.compile(r"Example:\s+(docs/[\w/-]+\.md)#([\w-]+)$")
+# Pages that are looked through for code that uses a public name, in this order, then all others.
+PAGES = ("reference", "plugins", "training-loop", "own-models", "recipes", "verify")
+FENCE = re.compile(r"^```python[^\n]*\n(.*?)^```$", re.M | re.S)
+IMPORT = re.compile(r"from (?:evalsuite|lambda_gelu)[\w.]* import (?:\([^)]*\)|.*)")
 
 
 @cache
@@ -255,26 +258,49 @@ def first_sentence(text: str) -> str:
     )[0]
 
 
-def section(page: str, slug: str) -> tuple[str, str]:
-    """The heading that the site gives this address, and the text under it; empty where there is
-    none.
+@cache
+def sections(page: str) -> list[tuple[str, str, str]]:
+    """Each section of a page: the address that the site gives its heading, the heading, and the
+    text under it up to the next heading of any level.
     """
     text = (ROOT / page).read_text(encoding="utf-8")
     parts = re.split(
-        r"^(#+) (.+)\n", re.sub(r"^```.*?^```$", _hidden, text, flags=re.M | re.S), flags=re.M
+        r"^#+ (.+)\n", re.sub(r"^```.*?^```$", _hidden, text, flags=re.M | re.S), flags=re.M
     )[1:]
-    titles = [
-        re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", each).strip().lower())
-        for each in parts[1::3]
+    return [
+        (
+            re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()),
+            title,
+            body.replace("\0", "#"),
+        )
+        for title, body in zip(parts[::2], parts[1::2], strict=True)
     ]
-    if slug not in titles:
-        return "", ""
-    first = 3 * titles.index(slug)
-    after = next(
-        (at for at in range(first + 3, len(parts), 3) if len(parts[at]) <= len(parts[first])),
-        len(parts),
-    )
-    return parts[first + 1], "\n".join(parts[first + 2 : after]).replace("\0", "#")
+
+
+@cache
+def _uses() -> list[tuple[str, str, str, frozenset[str]]]:
+    """Each section with code: its page, address and heading, and the words of the code."""
+    first = [f"docs/{name}.md" for name in PAGES]
+    others = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md"))]
+    uses = []
+    for page in dict.fromkeys([*(name for name in first if name in others), *others]):
+        for slug, title, body in sections(page):
+            code = IMPORT.sub("", "".join(FENCE.findall(body)))
+            if code:
+                uses.append((page, slug, title, frozenset(re.findall(r"\w+", code))))
+    return uses
+
+
+def example_of(name: str) -> tuple[str, str, str]:
+    """The page, the address and the heading of the first section whose code uses a public name.
+
+    Raises:
+        LookupError: no document has code that uses it.
+    """
+    for page, slug, title, words in _uses():
+        if name in words:
+            return page, slug, title
+    raise LookupError(f"{name}: no code in docs/ uses this public name; write an example")
 
 
 def _hidden(code: re.Match[str]) -> str:
@@ -287,8 +313,8 @@ def listed(topic: str) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("name", "what it is", "example")]
     for name in TOPICS[topic].split():
         text = docstring(name, public()[name])
-        page, slug = found.groups() if (found := EXAMPLE.search(text)) else ("", "")
+        page, slug, title = example_of(name)
         link = f"{page.removeprefix('docs/').removeprefix('reference.md')}#{slug}"
-        title = "above" if link.startswith("#") and topic != FIRST else section(page, slug)[0]
+        title = "above" if link.startswith("#") and topic != FIRST else title
         rows.append((f"`{name}`", SAID.get(name) or first_sentence(text), f"[{title}]({link})"))
     return rows

@@ -23,8 +23,6 @@ _EPS = torch.finfo(torch.float64).eps
 class UnitBounds:
     """An activation: its dotted path, and what bounds its inputs, (boxes, units) float64, units in
     row-major order.
-
-    Example: docs/reference.md#certify-a-swap
     """
 
     path: str
@@ -53,8 +51,6 @@ def preactivation_bounds(
         Unsupported: an operation without sound bounds, named by its dotted path; values beyond
             1e100.
         ValueError: boxes that are no boxes.
-
-    Example: docs/reference.md#certify-a-swap
     """
     if lower.shape != upper.shape or lower.ndim < 2 or not len(lower):
         raise ValueError(

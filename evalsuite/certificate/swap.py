@@ -131,8 +131,6 @@ class SwapCertificate:
         margin_before: (boxes, outputs - 1), below every margin of the smooth network: the label's
             logit minus the others', in ascending order.
         margin_after: (boxes, outputs - 1), the same of the ReLU network.
-
-    Example: docs/reference.md#certify-a-swap
     """
 
     difference_lower: torch.Tensor
@@ -196,8 +194,6 @@ def certify_swap(
         Unsupported: an operation without sound bounds, named by its dotted path; values beyond
             1e100.
         ValueError: boxes that are no boxes; labels or a hardness out of range.
-
-    Example: docs/reference.md#certify-a-swap
     """
     return SwapBounds(module, tuple(lower.shape[1:]), swapped=swapped).certify(
         lower, upper, hardness=hardness, labels=labels
@@ -214,8 +210,6 @@ class SwapBounds:
 
     Arguments and errors are those of `certify_swap`. `check` is called often; what it raises ends a
     computation. For deadlines.
-
-    Example: docs/reference.md#certify-a-swap
     """
 
     def __init__(

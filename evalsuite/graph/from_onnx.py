@@ -44,8 +44,6 @@ def from_onnx(path: Path | str, example: Inputs, *, output: str | None = None) -
             something else than ONNX Runtime; the text names the node.
         OwnError: it is no ONNX file, or not one that ONNX Runtime runs; the example's names are not
             the file's.
-
-    Example: docs/reference.md#onnx-files
     """
     file = OnnxNetwork(Path(path), output)
     if file.batch is not None:

@@ -111,8 +111,6 @@ def close(ours: torch.Tensor, theirs: torch.Tensor, relative: float) -> bool:
 Placed = tuple[str, nn.Module]
 FileLayer = nn.Module | torch.Tensor | tuple[Activation, float]
 """A layer of torch, a constant that is added, or an activation with its one hardness.
-
-Example: docs/reference.md#verify-a-property
 """
 _CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 _AVERAGES = {1: nn.AvgPool1d, 2: nn.AvgPool2d, 3: nn.AvgPool3d}
@@ -131,8 +129,6 @@ def in_layers(module: nn.Module, input_shape: tuple[int, ...]) -> nn.Module:
     Raises:
         Unsupported: hooks or replaced forwards; a value that several others take, or an operation
             that is no layer, named by the path; whatever `evalsuite.graph.read` refuses.
-
-    Example: docs/reference.md#onnx-files
     """
     if not any(_is_foreign(layer) for layer in _leaves(module)):
         return module
@@ -165,8 +161,6 @@ def layers_in_file(model: onnx.ModelProto) -> list[tuple[str, FileLayer]]:
     Raises:
         Unsupported: an operator has no reader; a value that several others take; an operation that
             is no layer, or one of numbers that were rounded; the text names the node.
-
-    Example: docs/reference.md#verify-a-property
     """
     graph = recognised(graph_of_model(model))
     return [(node.name, _in_file(graph, node)) for node in _chain(graph)]

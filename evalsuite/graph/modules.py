@@ -81,8 +81,6 @@ def in_modules(
 
     Raises:
         Unsupported: whatever `evalsuite.graph.read` refuses, or `exact` does, by the path.
-
-    Example: docs/reference.md#onnx-files
     """
     return written(read(module, example, whole), example, exact=exact)
 

@@ -29,8 +29,6 @@ def workload(**options: Any) -> Callable[[Make], Make]:
 
     Then `evalsuite assess my.py:net`, and `use: my.py:net` in a recipe. A function may stand where
     a reference does.
-
-    Example: docs/own-models.md#in-a-recipe-and-in-python
     """
 
     def mark(make: Make) -> Make:
@@ -111,8 +109,6 @@ def assess(
     Raises:
         OwnError: something is wrong with the model, the data or an option; nothing was trained.
         DataError, RunError: see `run_recipe`.
-
-    Example: docs/own-models.md#in-a-recipe-and-in-python
     """
     from evalsuite.own.assessing import asked_of, doubted, options_of
     from evalsuite.own.memory import is_module, name_of

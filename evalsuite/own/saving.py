@@ -148,8 +148,6 @@ def load_own(make: Callable[[], nn.Module], folder: Path | str) -> nn.Module:
 
     Raises:
         OwnError: a file is missing or was changed, or does not fit what `make` makes.
-
-    Example: docs/reference.md#measure-a-model
     """
     return own_network(_restored(make, Path(folder)))
 

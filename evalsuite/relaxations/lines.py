@@ -56,8 +56,6 @@ def relax(
         ValueError: an end is NaN, infinite or beyond 1e100 / hardness, an interval is reversed, the
             hardness is not finite and > 0, the traits contradict each other, or a line overflows
             float32.
-
-    Example: docs/reference.md#bounds-of-functions
     """
     whole = curve(traits)
     if whole.lines is not None:
@@ -106,8 +104,6 @@ def interval(
     ends. Arguments and errors as for `relax`.
 
     Exact for ReLU; else widened by some units in the last place of the ends.
-
-    Example: docs/reference.md#bounds-of-functions
     """
     whole = curve(traits)
     if whole.lines is not None:
@@ -159,8 +155,6 @@ def envelope(
 
     Raises:
         ValueError: `segments` is below 1.
-
-    Example: docs/reference.md#bounds-of-functions
     """
     if segments < 1:
         raise ValueError(f"segments must be >= 1, got {segments}")

@@ -120,8 +120,6 @@ def product(
     Raises:
         ValueError: an end is NaN, infinite or beyond 1e100, an interval is reversed, shapes or
             dtypes differ, or a share is outside [0, 1], or a plane overflows float32.
-
-    Example: docs/reference.md#bounds-of-functions
     """
     box = _box(x_lower, x_upper, y_lower, y_upper)
     first, second = (_share(share) for share in shares)
@@ -165,8 +163,6 @@ def gated(
 
     Raises:
         ValueError: as `product` and `relax`.
-
-    Example: docs/reference.md#bounds-of-functions
     """
     box, dtype = _box(x_lower, x_upper, y_lower, y_upper), x_lower.dtype
     lines = relax(traits, box.left, box.right, hardness=hardness)

@@ -17,12 +17,9 @@ from evalsuite.report.statistics import SIGNIFICANT, holm
 
 AREA_SCALE = Scale(0.01, "%", "pp", 2)
 """The scale on which areas are written: percent and percentage points, with two decimals.
-
-Example: docs/reference.md#areas-between-curves
 """
 Point = tuple[float, float]
-"""A point of a curve: its place x, and its height there. Example:
-docs/reference.md#areas-between-curves
+"""A point of a curve: its place x, and its height there.
 """
 Curve = Mapping[Any, Mapping[int, Point]]  # What was measured -> seed -> (x, height).
 
@@ -33,8 +30,6 @@ class Area(Compared):
 
     `low` and `high` are the ends of the common range, means over seeds. `p_holm` is Holm's over a
     family.
-
-    Example: docs/reference.md#areas-between-curves
     """
 
     low: float | None = None
@@ -65,8 +60,6 @@ def measured_area(
         lack: what to say where there is no area, of "own", "other", "seed", "range" or "point":
             what is missing.
         logarithmic: over the natural logarithm of x.
-
-    Example: docs/reference.md#areas-between-curves
     """
     heights: dict[int, float] = {}
     found: list[tuple[float, float]] = []
@@ -106,8 +99,6 @@ def holm_areas(
 ) -> list[Kind]:
     """The areas with p values that are adjusted by Holm's method in each family; a `known` p, the
     decision matrix's own, is kept.
-
-    Example: docs/reference.md#areas-between-curves
     """
     found = list(map(known, areas))
     for each in dict.fromkeys(map(family, areas)):
@@ -164,9 +155,8 @@ def _at(curve: Sequence[Point], x: float) -> float:
 
 
 def area_text(area: Area, scale: Scale = AREA_SCALE, more: Sequence[str] = ()) -> str:
-    """An area as text, such as "−0.31 pp [−0.80, 0.11] (Holm's p 0.4)"; `more` stands before the p.
-
-    Example: docs/reference.md#areas-between-curves
+    """An area as text, such as "−0.31 pp [−0.80, 0.11] (Holm's p 0.4)"; `more` stands before the
+    p.
     """
     if area.difference is None:
         return area.reason
@@ -188,8 +178,6 @@ def areas_sheet(
         heads: the place of an area, as the first cells of its row.
         over: the range of one that has an estimate.
         detail: of such a one, after its interval.
-
-    Example: docs/reference.md#areas-between-curves
     """
     sheet, variants = Sheet(), list(dict.fromkeys(area.variant for area in areas))
     for place in dict.fromkeys(map(heads, areas)):
@@ -215,8 +203,6 @@ def _cell(area: Kind, detail: Callable[[Kind], str]) -> GridCell:
 def area_columns(area: Area, name: str) -> dict[str, Any]:
     """The numbers of an area, not rounded, as columns of a table; those of its estimate begin with
     `name`.
-
-    Example: docs/reference.md#areas-between-curves
     """
     return {
         "seeds": area.difference.n if area.difference else 0,

@@ -17,10 +17,9 @@ from evalsuite.report.statistics import Estimate
 
 FIGURE_WIDTH = 7.2  # inches: two such figures side by side stay readable
 INK_COLOUR = "#1f2328"
-"""The colour of text in figures. Example: docs/reference.md#figures"""
+"""The colour of text in figures."""
 MUTED_COLOUR = "#59636e"
-"""The colour of axes, ticks, and lines that stand behind the data. Example:
-docs/reference.md#figures
+"""The colour of axes, ticks, and lines that stand behind the data.
 """
 RULE_COLOUR = "#d8dee4"
 # Okabe and Ito's colours, which people with the common colour blindnesses tell apart. No figure
@@ -68,9 +67,7 @@ FIGURE_STYLE: Any = {
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure as SVG text, or the reason why the data give none. Example:
-    docs/reference.md#figures
-    """
+    """A figure as SVG text, or the reason why the data give none."""
 
     name: str
     title: str
@@ -82,9 +79,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Look:
-    """The colour and the marker of a variant, the same in every figure. Example:
-    docs/reference.md#figures
-    """
+    """The colour and the marker of a variant, the same in every figure."""
 
     colour: str
     marker: str
@@ -97,8 +92,6 @@ _NARROWEST = 1e-6
 def looks(variants: Sequence[str]) -> dict[str, Look]:
     """A colour and a marker for each variant: fixed where a section has fixed them, by name for
     others.
-
-    Example: docs/reference.md#figures
     """
     fixed = {name: look for each in sections().values() for name, look in each.looks.items()}
     others = sorted(set(variants) - set(fixed))
@@ -127,8 +120,6 @@ def groups(variants: Sequence[str]) -> list[list[str]]:
 
 Layers = Mapping[str, Mapping[str, Estimate]]  # Variant -> layer -> over seeds.
 """What a figure shows of single layers: variant -> path of the layer -> estimate over seeds.
-
-Example: docs/reference.md#figures
 """
 
 
@@ -161,8 +152,6 @@ def panels(
         variants: what the legend names; none for no such legend.
         more: inches for legends and titles.
         shared: which axes panels share, as matplotlib has it.
-
-    Example: docs/reference.md#figures
     """
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -233,8 +222,6 @@ def mean_marks(
         look: of the variant.
         factor: of what is drawn; 100 shows fractions in percent.
         style: is passed on to matplotlib's errorbar.
-
-    Example: docs/reference.md#figures
     """
     shown = [(x, factor * each.mean, factor * (each.half_width or 0.0)) for x, each in points]
     across, heights, halves = zip(*shown, strict=True) if shown else ((), (), ())
@@ -256,8 +243,6 @@ def layer_marks(
         layers: what has marks.
         known: how each variant is drawn.
         seen: what has dashes, of the layers that have names.
-
-    Example: docs/reference.md#figures
     """
     for (variant, look), shift in zip(known.items(), shifts(len(known), 0.7), strict=True):
         found = layers.get(variant, {})
@@ -293,8 +278,6 @@ def layer_marks(
 def shifts(count: int, width: float) -> list[float]:
     """How far the marks of `count` variants stand from their common place, so that they share a
     width.
-
-    Example: docs/reference.md#figures
     """
     return [(i - (count - 1) / 2) * width / count for i in range(count)]
 
@@ -302,8 +285,6 @@ def shifts(count: int, width: float) -> list[float]:
 def name_layers(axes: Any, names: Sequence[str], fitting: int) -> None:
     """Name the layers across a panel: long names are cut, of many only some are written, and more
     than `fitting` characters stand upright.
-
-    Example: docs/reference.md#figures
     """
     step = -(-len(names) // _NAMED)
     shown = [
@@ -324,8 +305,6 @@ def name_layers(axes: Any, names: Sequence[str], fitting: int) -> None:
 def log_heights(axes: Any, text: Callable[[float], str] = power_text, **located: Any) -> None:
     """Make the heights of a panel logarithmic, with ticks as plain text; `located` is passed on to
     matplotlib's LogLocator.
-
-    Example: docs/reference.md#figures
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
@@ -343,8 +322,6 @@ def drawings_by_group(
 ) -> list[Drawing]:
     """A figure for each group of variants that one figure can show; where no data can be drawn, one
     drawing with the reason.
-
-    Example: docs/reference.md#figures
     """
     found = groups(variants)
     if len(found) > 1:
@@ -358,10 +335,7 @@ def drawings_by_group(
 
 
 def number_of(text: str | None) -> float:
-    """The number that a setting's text stands for; NaN where it stands for none.
-
-    Example: docs/reference.md#numbers-as-text
-    """
+    """The number that a setting's text stands for; NaN where it stands for none."""
     try:
         return float(text) if text is not None else math.nan
     except ValueError:

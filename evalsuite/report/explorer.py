@@ -41,8 +41,6 @@ class Picture:
         text: a sentence, which goes on from the names of the variant and the seed.
         images: (caption, text for those who do not see it, pixels) of each; pixels are uint8,
             (height, width) of grey or (height, width, 3) of colours.
-
-    Example: docs/reference.md#a-section-of-the-report
     """
 
     metrics: tuple[str, ...]

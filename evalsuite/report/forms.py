@@ -30,8 +30,6 @@ class Form:
             another one.
         times: the metric of a clock that is relative to the baseline's in float, and what its
             setting has to say.
-
-    Example: docs/plugins.md#4-a-section-of-the-report
     """
 
     name: str

@@ -30,8 +30,6 @@ class GridCell:
         tone: "better", "worse", "lack" or "".
         difference: to the baseline, where the cell shows one: its tone is then that of the decision
             matrix, if that concludes from the same number.
-
-    Example: docs/reference.md#tables
     """
 
     text: str
@@ -58,8 +56,6 @@ class Grid:
     numbers.
 
     Each row's first cell names the line. `name` is that of its files.
-
-    Example: docs/reference.md#tables
     """
 
     name: str
@@ -114,10 +110,7 @@ def without_tones(grid: Grid) -> Grid:
 
 
 class Sheet:
-    """A table that is being made: its rows of cells, and `lines` with their exact numbers.
-
-    Example: docs/reference.md#tables
-    """
+    """A table that is being made: its rows of cells, and `lines` with their exact numbers."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[GridCell, ...]] = []
@@ -140,9 +133,8 @@ class Sheet:
 
 
 def estimate_columns(name: str, estimate: Estimate | None) -> dict[str, Any]:
-    """The columns `name`, `name_low` and `name_high` of an estimate; None where there is no number.
-
-    Example: docs/reference.md#tables
+    """The columns `name`, `name_low` and `name_high` of an estimate; None where there is no
+    number.
     """
     found = (None, None, None) if estimate is None else (estimate.mean, estimate.low, estimate.high)
     return dict(zip((name, f"{name}_low", f"{name}_high"), found, strict=True))

@@ -28,8 +28,6 @@ class Measured:
     `options` are each step's, `uses` the treatment that each variant is, under whatever name.
     `reasons` are workload, variant, step and metric -> the first reason that a row gives why it has
     no value, with its status.
-
-    Example: docs/reference.md#a-section-of-the-report
     """
 
     def __init__(self, frame: pd.DataFrame, after: Mapping[str, str] | None = None) -> None:

@@ -27,8 +27,6 @@ class Scale:
 
     `unit` is the label of means and `difference_unit` that of differences: they differ for percent
     and points. `powers` writes all numbers in powers of ten.
-
-    Example: docs/reference.md#numbers-as-text
     """
 
     divisor: float
@@ -69,9 +67,7 @@ class Scale:
 
 
 def power_text(value: float) -> str:
-    """The nearest power of ten of a positive number: "10⁻³". Example:
-    docs/reference.md#numbers-as-text
-    """
+    """The nearest power of ten of a positive number: "10⁻³"."""
     return f"10{str(round(math.log10(value))).translate(_SUPERSCRIPTS)}"
 
 
@@ -89,8 +85,6 @@ def scale_of(unit: str, values: Iterable[float], spreads: Iterable[float] = ()) 
         values: the line's means.
         spreads: the line's differences and half widths; where most would round to nothing, there
             are more decimals.
-
-    Example: docs/reference.md#numbers-as-text
     """
     means, rest = [abs(value) for value in values], [abs(value) for value in spreads if value != 0]
     if unit in ("fraction", "share"):
@@ -118,18 +112,13 @@ def scale_of(unit: str, values: Iterable[float], spreads: Iterable[float] = ()) 
 def listed(names: Iterable[str]) -> str:
     """The names as they stand in a sentence: "a", "a and b" or "a, b and c"; there must be at least
     one.
-
-    Example: docs/reference.md#numbers-as-text
     """
     every = list(names)
     return every[0] if len(every) == 1 else f"{', '.join(every[:-1])} and {every[-1]}"
 
 
 def grouped(pairs: Iterable[tuple[Key, Kind]]) -> dict[Key, list[Kind]]:
-    """What has the same key together, keys and items in the order in which they come.
-
-    Example: docs/reference.md#numbers-as-text
-    """
+    """What has the same key together, keys and items in the order in which they come."""
     found: dict[Key, list[Kind]] = {}
     for key, each in pairs:
         found.setdefault(key, []).append(each)
@@ -137,10 +126,7 @@ def grouped(pairs: Iterable[tuple[Key, Kind]]) -> dict[Key, list[Kind]]:
 
 
 def sentence(head: str, parts: Iterable[str], joint: str = ", ", end: str = ".") -> str:
-    """A head and its parts as a sentence; empty where there are no parts.
-
-    Example: docs/reference.md#numbers-as-text
-    """
+    """A head and its parts as a sentence; empty where there are no parts."""
     told = joint.join(parts)
     return f"{head}{told}{end}" if told else ""
 
@@ -148,8 +134,6 @@ def sentence(head: str, parts: Iterable[str], joint: str = ", ", end: str = ".")
 def labels(words: Sequence[Sequence[str]], *more: Sequence[str]) -> list[str]:
     """A label for each, of its words; labels that are alike get one word more, and those that are
     still alike the next.
-
-    Example: docs/reference.md#numbers-as-text
     """
     told = [tuple(each) for each in words]
     for column in more:
@@ -161,10 +145,7 @@ def labels(words: Sequence[Sequence[str]], *more: Sequence[str]) -> list[str]:
 
 
 def ranges_text(found: Sequence[Kind], every: Sequence[Kind], text: Callable[[Kind], str]) -> str:
-    """Values as text, three or more neighbours as a range: "10 % to 50 % and 90 %".
-
-    Example: docs/reference.md#numbers-as-text
-    """
+    """Values as text, three or more neighbours as a range: "10 % to 50 % and 90 %"."""
     # What lies in a row is as far from its place among all as the one before.
     alike = groupby(enumerate(found), key=lambda each: every.index(each[1]) - each[0])
     runs = [[each for _, each in run] for _, run in alike]
@@ -176,18 +157,12 @@ def ranges_text(found: Sequence[Kind], every: Sequence[Kind], text: Callable[[Ki
 
 
 def p_text(value: float) -> str:
-    """A p value to two significant digits, as "0.031"; below 0.001 it is "< 0.001".
-
-    Example: docs/reference.md#numbers-as-text
-    """
+    """A p value to two significant digits, as "0.031"; below 0.001 it is "< 0.001"."""
     return f"{value:.2g}" if value >= 0.001 else "< 0.001"
 
 
 def percent_text(share: float) -> str:
-    """A share as percent that never rounds to all or nothing: "99.97 %", "> 99.99 %".
-
-    Example: docs/reference.md#numbers-as-text
-    """
+    """A share as percent that never rounds to all or nothing: "99.97 %", "> 99.99 %"."""
     text = f"{100 * share:.2f}"
     if text == "100.00" and share < 1:
         return "> 99.99 %"

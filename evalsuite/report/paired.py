@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from evalsuite.report.measured import Measured
 
 Values = Mapping[int, float]  # Seed -> value.
-"""The values of one number by seed. Example: docs/reference.md#tables"""
+"""The values of one number by seed."""
 Kind = TypeVar("Kind")
 
 
@@ -29,8 +29,6 @@ class Compared:
     `way` is 1 where more is better, -1 where less is, and 0 where neither. `magnitude` is of the
     numbers that the values were computed from, where those were larger. `reason` says why there is
     no value.
-
-    Example: docs/reference.md#tables
     """
 
     variant: str
@@ -132,8 +130,6 @@ def _tone(estimate: Estimate | None, none: float, way: int) -> str:
 class StepTable:
     """What one step, or several, gave of one workload: numbers of each variant, paired with the
     baseline's by seed.
-
-    Example: docs/reference.md#tables
     """
 
     measured: Measured
@@ -196,7 +192,7 @@ class StepTable:
 
 
 def common_scale(cells: Sequence[Compared], unit: str = "fraction") -> Scale:
-    """One scale for the numbers of cells that stand together. Example: docs/reference.md#tables"""
+    """One scale for the numbers of cells that stand together."""
     return joint_scale(unit, [cell.mean for cell in cells], [cell.difference for cell in cells])
 
 
@@ -214,8 +210,6 @@ def compared_cell(
 ) -> GridCell:
     """A cell, "51.2 ± 1.3 Δ +2.0 [0.4, 3.6]", or why there is no value; `more` ends the detail,
     `alone` needs no Δ.
-
-    Example: docs/reference.md#tables
     """
     if cell.mean is None:
         return GridCell(cell.reason, tone="lack")
@@ -250,9 +244,7 @@ def mean_text(mean: Estimate, scale: Scale) -> str:
 
 
 def lacking(cell: Compared, table: StepTable) -> list[str]:
-    """A remark such as "n = 2 of 3" where seeds are missing; empty where none is. Example:
-    docs/reference.md#tables
-    """
+    """A remark such as "n = 2 of 3" where seeds are missing; empty where none is."""
     count = cell.mean.n if cell.mean else 0
     return [f"n = {count} of {table.seeds}"] if 0 < count < table.seeds else []
 
@@ -260,8 +252,6 @@ def lacking(cell: Compared, table: StepTable) -> list[str]:
 def compared_columns(cell: Compared, mean: str = "mean") -> dict[str, Any]:
     """The numbers of a cell, not rounded, as columns of a table; those of its mean begin with
     `mean`.
-
-    Example: docs/reference.md#tables
     """
     return {
         "seeds": cell.mean.n if cell.mean else 0,
@@ -275,8 +265,6 @@ def compared_columns(cell: Compared, mean: str = "mean") -> dict[str, Any]:
 def interval_text(estimate: Estimate, scale: Scale) -> str:
     """A difference as text: "−2.4 pp [−3.1, −1.7]", "0 pp in all 3 seeds", or "−2.4 pp (one seed,
     no interval)".
-
-    Example: docs/reference.md#tables
     """
     return (
         f"{scale.number(estimate.mean, sign=True)} {scale.difference_unit}"
@@ -296,10 +284,7 @@ def bracket(estimate: Estimate, scale: Scale) -> str:
 
 
 def tally(cells: Sequence[Compared]) -> str:
-    """How many differences are resolved: "3 (1 better, 2 worse) of 27", or "none of 27".
-
-    Example: docs/reference.md#tables
-    """
+    """How many differences are resolved: "3 (1 better, 2 worse) of 27", or "none of 27"."""
     tones = [cell.tone for cell in cells if cell.resolved]
     told = ", ".join(f"{tones.count(tone)} {tone}" for tone in ("better", "worse") if tone in tones)
     return f"{f'{len(tones)} ({told})' if tones else 'none'} of {len(cells)}"
@@ -308,8 +293,6 @@ def tally(cells: Sequence[Compared]) -> str:
 def resolved_text(cells: Sequence[Compared], what: str) -> str:
     """How many differences are resolved, as a sentence: "3 (1 better, 2 worse) of 81 differences to
     gelu resolved, none after Holm's adjustment for all 81".
-
-    Example: docs/reference.md#tables
     """
     after = (
         f", {after_holm(cell.p for cell in cells)}" if any(cell.resolved for cell in cells) else ""
@@ -336,8 +319,6 @@ def where_text(
         told: several places in words.
         at: stands before the places, and before those of what is not resolved.
         alone: said where nothing is resolved, in the place of all places.
-
-    Example: docs/reference.md#tables
     """
     above = [cell.difference is not None and cell.difference.mean > 0 for _, cell in cells]
     groups = grouped(
@@ -358,10 +339,7 @@ def where_text(
 
 
 def ends_text(estimates: Sequence[Estimate], scale: Scale) -> str:
-    """One estimate with its interval; of several estimates the least and the greatest.
-
-    Example: docs/reference.md#tables
-    """
+    """One estimate with its interval; of several estimates the least and the greatest."""
     if len(estimates) == 1:
         return interval_text(estimates[0], scale)
     means = sorted(each.mean for each in estimates)

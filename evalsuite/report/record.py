@@ -23,8 +23,6 @@ NOT_RECORDED = "not recorded"
 class Record:
     """The entries of `run.json`. Every reader gives a usable answer for an entry that is missing or
     of another type.
-
-    Example: docs/reference.md#a-section-of-the-report
     """
 
     entries: Mapping[str, Any]

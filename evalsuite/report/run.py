@@ -118,8 +118,6 @@ class Run:
         question: that the report answers; by default whether the first variant's activation should
             replace the baseline's.
         folder: the run's, where its pictures are looked for.
-
-    Example: docs/plugins.md#4-a-section-of-the-report
     """
 
     frame: pd.DataFrame

@@ -40,16 +40,13 @@ if TYPE_CHECKING:
 # (Question, workload, variant) -> what the first screen says.
 Screen = Mapping[tuple[str, str, str], "MatrixCell"]
 """The cells of the decision matrix by question, workload and variant.
-
-Example: docs/reference.md#a-section-of-the-report
 """
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a section says of `subject`, a workload or a step of one: the headline, then sentences.
-
-    Example: docs/reference.md#a-section-of-the-report
+    """What a section says of `subject`, a workload or a step of one: the headline, then
+    sentences.
     """
 
     subject: str
@@ -69,8 +66,6 @@ class Part:
         rule: how the findings are read.
         tables: what the section made them from, for other programs.
         alarm: what a reader must know before anything else of the page.
-
-    Example: docs/plugins.md#4-a-section-of-the-report
     """
 
     findings: Sequence[Finding] = ()
@@ -134,8 +129,6 @@ class Contrast:
     the comparison too: its verdict there is the decision matrix's. `sampled` are the steps, metrics
     and settings whose mean the arms are, where the scores of single test samples may be found;
     `place` for want of them.
-
-    Example: docs/reference.md#a-section-of-the-report
     """
 
     label: str
@@ -171,8 +164,6 @@ class Evidence:
         primary: what the answer is read from.
         family: what must not speak against it, such as the settings that the primary number is the
             mean of.
-
-    Example: docs/reference.md#a-section-of-the-report
     """
 
     primary: Contrast
@@ -182,8 +173,6 @@ class Evidence:
 Measure = Callable[["Run", str, str], Evidence | None]
 """The function that finds an endpoint's evidence for a workload and a variant; None where the run
 does not ask.
-
-Example: docs/reference.md#a-section-of-the-report
 """
 
 
@@ -207,8 +196,6 @@ class Endpoint:
             between the two is what deployment takes.
         phrase: the question as it stands in a sentence, where that is another.
         fact: whether a network has one value, in which there is no chance, as of its size.
-
-    Example: docs/plugins.md#4-a-section-of-the-report
     """
 
     question: str
@@ -248,8 +235,6 @@ class Headline:
 
     `figure` is False where the metric tells nothing of the task: a step with none of the others is
     of another task, and shows its own metrics.
-
-    Example: docs/reference.md#a-section-of-the-report
     """
 
     stage: str
@@ -288,8 +273,6 @@ class Section:
             and its options; empty for one that the section does not know.
         pictures: of lines of the stages, from the folder of one job's artefacts, which need not be
             there.
-
-    Example: docs/plugins.md#4-a-section-of-the-report
     """
 
     title: str
@@ -347,8 +330,6 @@ def _sections(_path: tuple[str, ...]) -> dict[str, Section]:
 def notes(module: str) -> Mapping[str, str]:
     """The prose of a section, which stands in `notes.md` beside the module of this name: heading ->
     paragraph.
-
-    Example: docs/reference.md#a-section-of-the-report
     """
     found = importlib.import_module(module)
     text = Path(str(found.__file__)).with_name("notes.md").read_text(encoding="utf-8")
@@ -364,8 +345,6 @@ def first_step(stage: str, metrics: Sequence[str]) -> Measure:
         stage: whose steps.
         metrics: the one that both arms have is compared, the first of them most, at the first
             setting that it has.
-
-    Example: docs/plugins.md#4-a-section-of-the-report
     """
 
     def measure(run: Run, workload: str, variant: str) -> Evidence | None:
@@ -394,8 +373,6 @@ def paired_test(
 ) -> Contrast:
     """The contrast of a variant with the baseline in the first metric that both have; where there
     is none, the reason.
-
-    Example: docs/reference.md#a-section-of-the-report
     """
     label = label or step
     for metric in metrics:
@@ -418,8 +395,6 @@ def paired_test(
 def mean_test(tests: Sequence[Contrast]) -> Contrast:
     """The mean of several contrasts, over those that both arms have and the seeds that have all of
     these; its label says what is missing.
-
-    Example: docs/reference.md#a-section-of-the-report
     """
     whole = [each for each in tests if each.own and each.other]
     if not whole:

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from evalsuite.report.paired_samples import Paired
 
 SIGNIFICANT = 0.05
-"""The p value up to which a difference counts as significant. Example:
-docs/reference.md#means-and-tests
+"""The p value up to which a difference counts as significant.
 """
 MOST_SEEDS = 1000  # Nobody trains more.
 # Subtracting two decimals such as 0.96 - 0.95 is off by an ulp or two of the operands.
@@ -37,8 +36,6 @@ class Estimate:
     0, and None where `low` is or `constant` is true. `degrees` of freedom are the interval's, n - 1
     where they are None. Where `samples` are given, the estimate is of one network of each variant:
     `n` counts test samples, and interval and tests are theirs.
-
-    Example: docs/reference.md#means-and-tests
     """
 
     mean: float
@@ -98,8 +95,6 @@ def mean_interval(
 
     Raises:
         ValueError: there are no values, one is not finite, or `level` is not in (0, 1).
-
-    Example: docs/reference.md#means-and-tests
     """
     if not 0 < level < 1:
         raise ValueError(f"level must be in (0, 1), got {level}")
@@ -127,8 +122,6 @@ def mean_interval(
 def mean_by_seed(every: Sequence[Mapping[int, float]]) -> dict[int, float]:
     """The mean of several numbers by seed, over the seeds that have all of them; empty where there
     are no numbers.
-
-    Example: docs/reference.md#means-and-tests
     """
     seeds = set.intersection(*map(set, every)) if every else set()
     return {seed: math.fsum(each[seed] for each in every) / len(every) for seed in sorted(seeds)}
@@ -149,8 +142,6 @@ def seed_difference(
         baseline: seed -> value of the baseline.
         magnitude: of the numbers that the values were computed from, where those were larger.
         level: the interval's coverage for normal differences.
-
-    Example: docs/reference.md#means-and-tests
     """
     seeds = sorted(values.keys() & baseline.keys())
     if not seeds:
@@ -168,8 +159,6 @@ def holm(p_values: Iterable[float | None]) -> list[float | None]:
 
     None is the p value of what is no test: it stays None, and does not count. As statsmodels'
     `multipletests(..., method="holm")`, which for these lines would be another 65 MB to install.
-
-    Example: docs/reference.md#means-and-tests
     """
     every = list(p_values)
     tests = sorted((p, i) for i, p in enumerate(every) if p is not None)
@@ -181,8 +170,6 @@ def holm(p_values: Iterable[float | None]) -> list[float | None]:
 def after_holm(p_values: Iterable[float | None]) -> str:
     """How many tests stay significant after Holm's adjustment, in words: "none after Holm's
     adjustment for all 81".
-
-    Example: docs/reference.md#means-and-tests
     """
     adjusted = [p for p in holm(p_values) if p is not None]
     return (
@@ -197,8 +184,6 @@ def between(least: Estimate, most: Estimate) -> Estimate:
 
     Its p is that of the end nearer to 0, whichever way the difference goes: it is at least as far.
     0 between the ends is no evidence at all.
-
-    Example: docs/reference.md#means-and-tests
     """
     if least == most:
         return least

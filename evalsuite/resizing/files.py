@@ -62,8 +62,6 @@ def save_module(
     Raises:
         ValueError: a parameter is not finite, a state is no tensor, or the module read back
             differs.
-
-    Example: docs/stages/prune.md#in-python-prune-your-own-network
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -101,8 +99,6 @@ def load_module(module: nn.Module, folder: Path | str) -> nn.Module:
     Raises:
         ValueError: a file is missing, damaged or of another kind, or does not fit `module`; the
             text names it.
-
-    Example: docs/stages/prune.md#in-python-prune-your-own-network
     """
     return _loaded(module, Path(folder), named=Path(folder))
 

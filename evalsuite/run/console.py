@@ -270,8 +270,6 @@ def run(
     Raises:
         RecipeError: the recipe is wrong.
         DataError, RunError: see `run_recipe`.
-
-    Example: docs/reference.md#measure-a-model
     """
     import multiprocessing
 

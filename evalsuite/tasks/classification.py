@@ -17,8 +17,6 @@ class Classification:
 
     Outputs are logits (samples, classes), or (samples, positions, classes); targets are int64, of
     the shape without classes, and those of -100 count nowhere.
-
-    Example: docs/reference.md#batches-tasks-and-scores
     """
 
     version: ClassVar[str] = "1"
@@ -80,8 +78,6 @@ class Classification:
 class TokenClassification(Classification):
     """One class for each position, as of named entities: cross-entropy and accuracy over the
     positions that count.
-
-    Example: docs/reference.md#batches-tasks-and-scores
     """
 
     asks: ClassVar[str] = ""

@@ -18,8 +18,6 @@ class Embedding:
 
     Outputs and targets are (samples, width), float32. Where the data have no targets, the original
     network's outputs are the targets.
-
-    Example: docs/reference.md#batches-tasks-and-scores
     """
 
     version: ClassVar[str] = "1"

@@ -22,8 +22,6 @@ class LanguageModel(Classification):
         tokens_per_byte: of the text that is measured, where bits are counted by bytes and tokens
             are longer than one. It is a mean over the whole text: what is measured on a part of the
             text is counted by it too.
-
-    Example: docs/reference.md#batches-tasks-and-scores
     """
 
     asks: ClassVar[str] = "margin"  # of the next token behind the last position

@@ -18,8 +18,6 @@ class MultiLabel:
 
     Outputs are logits (samples, labels), present where > 0; targets are int64 0 or 1, and -100
     counts nowhere.
-
-    Example: docs/reference.md#batches-tasks-and-scores
     """
 
     version: ClassVar[str] = "1"

@@ -24,8 +24,6 @@ class Regression:
         unit: of the targets, as it stands in tables.
         tolerance: what a verifier asks: whether an output stays within this distance of its target.
             None: nothing.
-
-    Example: docs/reference.md#batches-tasks-and-scores
     """
 
     version: ClassVar[str] = "1"

@@ -23,8 +23,6 @@ _OUTPUTS = 2**24
 class Score:
     """The task's metrics, the headline first, and what the network decides for each sample where it
     was asked for.
-
-    Example: docs/reference.md#batches-tasks-and-scores
     """
 
     metrics: tuple[Metric, ...]
@@ -69,8 +67,6 @@ def changes(one: Score, other: Score, split: Split) -> float | None:
 
     Where a task decides another number of things than there are targets, it is the share of all
     decisions.
-
-    Example: docs/reference.md#batches-tasks-and-scores
     """
     if one.decisions is None or other.decisions is None:
         return None
@@ -81,8 +77,6 @@ def changes(one: Score, other: Score, split: Split) -> float | None:
 def worsening(before: Metric, after: Metric, *, reason: str = "") -> Metric:
     """How far a metric got worse, as a metric of its own: its name ends in `_drop` where higher is
     better, else in `_increase`.
-
-    Example: docs/reference.md#batches-tasks-and-scores
     """
     falls = after.direction is Direction.HIGHER
     value = None
@@ -110,8 +104,6 @@ def score(
         batch: samples at a time, fewer where each is large.
         decisions: whether to keep what the task decides, on the CPU: for comparing two networks.
             Decisions that are real numbers, as of a regression, are none to agree in, and not kept.
-
-    Example: docs/plugins.md#2-a-stage
     """
     return scores([run], split, batch=batch, decisions=decisions)[0]
 
@@ -126,8 +118,6 @@ def scores(
 ) -> list[Score]:
     """What `score` gives, of several networks at once: each batch is read once, and `seen` is given
     all their outputs for it.
-
-    Example: docs/reference.md#batches-tasks-and-scores
     """
     import torch
 
@@ -177,9 +167,8 @@ def _metrics(
 
 
 def mean_loss(run: Callable[[Inputs], torch.Tensor], split: Split, *, batch: int = BATCH) -> float:
-    """The task's loss over all targets of the split that count, in float64: what training lowers.
-
-    Example: docs/reference.md#batches-tasks-and-scores
+    """The task's loss over all targets of the split that count, in float64: what training
+    lowers.
     """
     import torch
 

@@ -26,8 +26,6 @@ class Swapped:
         base: whose network: a variant of the recipe, a registered variant, or an activation to
             train with.
         to: the name of the activation that is put in.
-
-    Example: docs/plugins.md#other-plugins
     """
 
     version: ClassVar[str] = "1"

@@ -31,8 +31,6 @@ class Trained:
 
     Args:
         activation: the name of a registered activation.
-
-    Example: docs/reference.md#write-a-variant
     """
 
     version: ClassVar[str] = "1"

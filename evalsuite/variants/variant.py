@@ -29,8 +29,6 @@ class Setup:
 
     `check` is called with what makes the activations, before a training: it raises where that would
     be in vain.
-
-    Example: docs/reference.md#write-a-variant
     """
 
     workload: Workload
@@ -47,8 +45,6 @@ class Made:
     `train_loss` is the loss at the end of training in nats, None where nothing was trained, and
     `untrained` then says why; `budget` the optimizer steps spent on it, its base's included, as a
     share of the workload's; `profile` the course of lambda.
-
-    Example: docs/reference.md#write-a-variant
     """
 
     module: nn.Module
@@ -66,8 +62,6 @@ class Variant(Protocol):
     first line is its help. Register it under the entry-point group `evalsuite.variants`. Import
     heavy libraries inside `make`. `version` enters the cache key: raise it when the networks
     change.
-
-    Example: docs/reference.md#write-a-variant
     """
 
     version: ClassVar[str]
@@ -174,8 +168,6 @@ def train(
             step on.
         ValueError: the workload's network executes another activation, or not every one that it
             asks for.
-
-    Example: docs/reference.md#write-a-variant
     """
     from evalsuite.reluize.profile import HardnessProfile
     from evalsuite.reluize.training import fit

@@ -130,8 +130,6 @@ def verify(
             compare, an engine that is none, or that takes one network alone.
         OSError: a file can't be read.
         PluginError: an engine that another distribution brings is broken.
-
-    Example: docs/reference.md#verify-a-property
     """
     if within is not None and (against is None or within < 0):
         raise ValueError(
@@ -176,9 +174,8 @@ def decide(
     timeout: float,
     seed: int = 0,
 ) -> Verification:
-    """`verify` of a model that has been read and compared, and of a specification made in memory.
-
-    Example: docs/reference.md#verify-a-property
+    """`verify` of a model that has been read and compared, and of a specification made in
+    memory.
     """
     judge = Witnesses(specification, model.SerializeToString(), real=RealNetwork(graph))
     asked = _Asked(specification, graph, judge)

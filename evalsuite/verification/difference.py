@@ -46,8 +46,6 @@ def with_difference(first: Graph, second: Graph) -> Graph:
 
     Raises:
         ValueError: they have other numbers of inputs or outputs.
-
-    Example: docs/reference.md#verify-a-property
     """
     _check(first, second)
     eye = torch.eye(first.outputs, dtype=torch.float64)

@@ -59,8 +59,6 @@ class Parts:
         conditions: (parts, neurons) float32, beta, which counts only where a neuron was held.
         rows: (parts, rows) float32, of each row's weight the logarithm; -inf for rows that the part
             does not ask for.
-
-    Example: docs/reference.md#search-by-neurons
     """
 
     phases: torch.Tensor
@@ -98,8 +96,6 @@ class Carried:
         multipliers: of its input, which stand for those.
         rounding: what the bounds would be higher by, about, if nothing were rounded in float32,
             (parts,).
-
-    Example: docs/reference.md#search-by-neurons
     """
 
     value: torch.Tensor
@@ -132,8 +128,6 @@ class Dual:
         rows: (rows, units) float64.
         bounds: (rows,) float64, at least the exact d.
         start: the value that the rows are of; the output by default.
-
-    Example: docs/reference.md#search-by-neurons
     """
 
     def __init__(
@@ -418,8 +412,6 @@ def dual_of_forms(
 
     Raises:
         Unsupported: values beyond what bounds are computed of.
-
-    Example: docs/reference.md#search-by-neurons
     """
     count, sizes = len(widths), [len(lower) for _, lower, _ in layers]
     nodes: list[Node] = []

@@ -30,8 +30,6 @@ def float32_box(properties: list[Property]) -> tuple[torch.Tensor, torch.Tensor]
     *input_shape).
 
     Where a box holds no float32 point, lower > upper in that place.
-
-    Example: docs/reference.md#verify-a-property
     """
     lower64 = torch.stack([each.lower for each in properties]).numpy()
     upper64 = torch.stack([each.upper for each in properties]).numpy()
@@ -47,8 +45,6 @@ def margin(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
     It is NaN where a logit is NaN, or the label's and another are the same infinity: no class is
     the greatest then.
-
-    Example: docs/reference.md#verify-a-property
     """
     own = logits.gather(1, labels[:, None])[:, 0]
     others = logits.scatter(1, labels[:, None], -torch.inf)
@@ -78,8 +74,6 @@ def violated(outputs: torch.Tensor, properties: list[Property]) -> torch.Tensor:
     an interval is in.
 
     NaN violates both.
-
-    Example: docs/reference.md#verify-a-property
     """
     return _broken(slack(outputs, properties), properties)
 
@@ -96,8 +90,6 @@ def falsify(
 
     Each one is a float32 point of the property that violates it, evaluated alone in float32. No
     counterexample proves nothing. A box without float32 points has none.
-
-    Example: docs/reference.md#verify-a-property
     """
     if not properties:
         return []
@@ -228,8 +220,6 @@ class Attack:
         judge: of the points that seem to satisfy a case.
         seed: of the starting points.
         check: called often; what it raises ends the search.
-
-    Example: docs/reference.md#verify-a-property
     """
 
     def __init__(

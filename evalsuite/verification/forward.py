@@ -67,8 +67,6 @@ def zonotope_of(
         Unsupported: an operation without a rule here, by its node's name; numbers that were rounded
             on the way; values beyond 1e100.
         ValueError: an end that is NaN or infinite, or a reversed box.
-
-    Example: docs/reference.md#verify-a-property
     """
     return _Forward(_readable(graph), lower, upper, check).run()
 

@@ -50,10 +50,7 @@ class Affine:
 
 @dataclass(frozen=True, slots=True)
 class Pointwise:
-    """A scalar activation, given by its row of traits at hardness 1, of each entry.
-
-    Example: docs/reference.md#verify-a-property
-    """
+    """A scalar activation, given by its row of traits at hardness 1, of each entry."""
 
     traits: Activation
 
@@ -168,8 +165,6 @@ class Graph:
         output_shape: likewise.
         input_name: of the file's input.
         typed: as it was read, before it was written in these nodes.
-
-    Example: docs/reference.md#verify-a-property
     """
 
     nodes: tuple[Node, ...]

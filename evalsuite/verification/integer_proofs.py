@@ -33,8 +33,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 INTEGER_PROOF = "evalsuite-integer-proof/1"
-"""The entry `format` of proof files about integer networks. Example:
-docs/reference.md#check-a-proof
+"""The entry `format` of proof files about integer networks.
 """
 _BITS = 32  # rows and prices are integers times 2^-32
 _CHUNK, _TABULATED = 2**14, 2**26  # values of functions that are looked at: at a time, and in all
@@ -48,9 +47,7 @@ Runs = tuple[Array, Array, Array]
 
 
 class IntegerProofError(ValueError):
-    """The file proves nothing; the text says where and why. Example:
-    docs/reference.md#check-a-proof
-    """
+    """The file proves nothing; the text says where and why."""
 
 
 @dataclass(frozen=True)
@@ -409,8 +406,6 @@ class _Row:
 def check_integer_proof(proof: Any, onnx_bytes: bytes) -> IntegerStatement:
     """What the proof proves of the network in an ONNX file's bytes. Raises IntegerProofError if
     that is nothing.
-
-    Example: docs/reference.md#check-a-proof
     """
     try:
         with np.errstate(all="ignore"):

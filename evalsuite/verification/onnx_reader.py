@@ -46,8 +46,6 @@ def read_onnx(path: Path) -> Graph:
         Unsupported: an operator or attribute without a reader, named with its node; an input that
             is not one float32 tensor; a network that ONNX Runtime evaluates differently.
         OwnError: no ONNX file, or one whose weights are not beside it.
-
-    Example: docs/reference.md#verify-a-property
     """
     model = load_model(path)
     graph = graph_of(model, str(path))

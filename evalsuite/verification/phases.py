@@ -39,8 +39,6 @@ class Branching(ABC, Generic[Found]):
 
     Args:
         dual: what bounds them.
-
-    Example: docs/reference.md#search-by-neurons
     """
 
     def __init__(self, dual: Dual) -> None:

@@ -35,9 +35,7 @@ Known = dict[Any, Any]
 
 
 class ProofError(ValueError):
-    """The file proves nothing; the text says where and why. Example:
-    docs/reference.md#check-a-proof
-    """
+    """The file proves nothing; the text says where and why."""
 
 
 @dataclass(frozen=True)
@@ -266,9 +264,7 @@ class _Check:
 
 
 def check_proof(proof: dict[str, Any], onnx_bytes: bytes) -> Statement:
-    """What the proof proves of a network, an ONNX file; else ProofError. Example:
-    docs/reference.md#check-a-proof
-    """
+    """What the proof proves of a network, an ONNX file; else ProofError."""
     place, sha256 = "network", hashlib.sha256(onnx_bytes).hexdigest()
     try:
         sizes, layers, exponent = read_network(onnx.load_model_from_string(onnx_bytes))

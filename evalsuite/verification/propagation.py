@@ -95,8 +95,6 @@ class Propagation:
     Raises:
         Unsupported: an activation without relaxation, or values beyond 1e100.
         ValueError: an end that is NaN or infinite, or a reversed box.
-
-    Example: docs/reference.md#verify-a-property
     """
 
     @torch.no_grad()

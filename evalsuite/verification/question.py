@@ -23,8 +23,6 @@ class Answer(str, Enum):
     alone has a word of its own: `unsat-real` holds in real arithmetic, and is not shown as
     executed; `sat-real` has a witness in real arithmetic alone, `sat-float32` one in ONNX Runtime
     alone.
-
-    Example: docs/reference.md#verify-a-property
     """
 
     SAT = "sat"
@@ -84,8 +82,6 @@ class Question:
         check: to be called often; what it raises beyond the deadline ends the search as `timeout`.
         seed: of the falsifier.
         real: the network in real arithmetic, for `Witnesses`; None where it is not read.
-
-    Example: docs/reference.md#verify-a-property
     """
 
     onnx: Path
@@ -141,8 +137,6 @@ class Verification:
             file; it raises Unsupported where there is none.
         of_reals: whether proofs speak of real arithmetic; those of integer networks are of the
             execution itself.
-
-    Example: docs/reference.md#verify-a-property
     """
 
     answer: Answer

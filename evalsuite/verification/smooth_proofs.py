@@ -30,8 +30,7 @@ from typing import Any
 import onnx
 
 SMOOTH_PROOF = "evalsuite-smooth-proof/1"
-"""The entry `format` of proof files about smooth networks. Example:
-docs/reference.md#check-a-proof
+"""The entry `format` of proof files about smooth networks.
 """
 # binary places: of slopes and p; of z and cuts; of f, f' and starts; of series
 _S, _Z, _T, _W = 32, 40, 72, 112
@@ -66,13 +65,11 @@ Symbol = tuple[str, Fraction, Fraction]  # K, h, g: K(h z) / g of a layer's sum 
 
 
 class SmoothProofError(ValueError):
-    """The file proves nothing; the text says where and why. Example:
-    docs/reference.md#check-a-proof
-    """
+    """The file proves nothing; the text says where and why."""
 
 
 class SmoothBoundError(SmoothProofError):
-    """A bound of the proof, recomputed, is not > 0. Example: docs/reference.md#check-a-proof"""
+    """A bound of the proof, recomputed, is not > 0."""
 
 
 @dataclass(frozen=True)
@@ -284,8 +281,6 @@ def read_smooth_network(
 ) -> tuple[list[list[list[int]]], int, list[tuple[str, Fraction]], int]:
     """A chain's affine layers, as each input's weights and last the biases, in units of 2**-e; that
     e; the functions between them, as K and h of K(h z) / h; and the number of inputs.
-
-    Example: docs/reference.md#check-a-proof
     """
     onnx.checker.check_model(model)
     graph, tensors = model.graph, {each.name: each for each in model.graph.initializer}
@@ -551,8 +546,6 @@ def recompute_smooth_proof(proof: Any, onnx_bytes: bytes) -> SmoothStatement:
     says.
 
     Raises SmoothProofError if that is nothing.
-
-    Example: docs/reference.md#check-a-proof
     """
     try:
         return _checked(proof, onnx_bytes)
@@ -565,8 +558,6 @@ def recompute_smooth_proof(proof: Any, onnx_bytes: bytes) -> SmoothStatement:
 def check_smooth_proof(proof: Any, onnx_bytes: bytes) -> SmoothStatement:
     """The same, of a file whose "computed" is the digest of all numbers that were recomputed: else
     it was changed.
-
-    Example: docs/reference.md#check-a-proof
     """
     found = recompute_smooth_proof(proof, onnx_bytes)
     _require(

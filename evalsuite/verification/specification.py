@@ -38,10 +38,7 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """The inputs X with lower[i] <= X_i <= upper[i] for every i, the ends exact fractions.
-
-    Example: docs/reference.md#verify-a-property
-    """
+    """The inputs X with lower[i] <= X_i <= upper[i] for every i, the ends exact fractions."""
 
     lower: tuple[Fraction, ...]
     upper: tuple[Fraction, ...]
@@ -107,8 +104,6 @@ def _rounded(exact: Fraction, kind: type[np.floating], *, up: bool) -> float:
 class Case:
     """A disjunct: a box, and constraints on the outputs that must hold together; none: any output
     will do.
-
-    Example: docs/reference.md#verify-a-property
     """
 
     box: Box
@@ -124,8 +119,6 @@ class Specification:
         inputs: the number of X.
         outputs: the number of Y.
         cases: at least one.
-
-    Example: docs/reference.md#verify-a-property
     """
 
     inputs: int
@@ -180,8 +173,6 @@ def specification_of(property_: Property, outputs: int) -> Specification:
 
     Raises:
         Unsupported: the property is of an L2 ball.
-
-    Example: docs/reference.md#verify-a-property
     """
     if property_.center is not None:
         raise Unsupported("boxes are bisected, and this property is of an L2 ball")

@@ -42,8 +42,6 @@ def graph_of_network(network: Network) -> tuple[onnx.ModelProto, Bounded]:
         Unsupported: the network cannot be exported, an operator has no reader, or the file's
             numbers of inputs or outputs are not the network's, or the module computes something
             else.
-
-    Example: docs/reference.md#verify-a-property
     """
     model = _model(network)
     if isinstance(network.module, Embedded):
@@ -82,8 +80,6 @@ def zonotopes_of(network: Network) -> Callable[..., Zonotope] | None:
 
     The function takes the box's ends, each (1, *input_shape) float64, and `check`, as `zonotope_of`
     does. None also where the network cannot be read by torch.export.
-
-    Example: docs/reference.md#verify-a-property
     """
     module = network.module
     try:
@@ -141,8 +137,6 @@ _Member = tuple[int, int | None, torch.Tensor]
 class Subject:
     """A network of real inputs, and `properties` of a radius: what is asked of it around the
     samples it stands for.
-
-    Example: docs/reference.md#verify-a-property
     """
 
     network: Network
@@ -174,8 +168,6 @@ def subjects(network: Network, bench: Bench, count: int, *, positions: int = 0) 
     Raises:
         Unsupported: the network takes several real inputs, it cannot be read as a graph, not
             exactly one table is given its tokens, or the table is another one than before the swap.
-
-    Example: docs/reference.md#verify-a-property
     """
     if network.vocabulary is None:
         if network.several:

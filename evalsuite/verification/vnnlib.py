@@ -62,8 +62,6 @@ def read_vnnlib(path: Path, check: Check = lambda: None) -> Specification:
         VnnLibError: what is no VNN-LIB, not linear, or no box: an input without both bounds, or
             with reversed ones.
         OSError: the file can't be read.
-
-    Example: docs/reference.md#verify-a-property
     """
     try:
         text = content(path).decode("utf-8-sig")

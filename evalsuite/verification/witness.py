@@ -28,8 +28,6 @@ class Witness:
 
     Inputs are numbers of float32 or of an integer network; or rational ones, which the network
     receives as the nearest float32.
-
-    Example: docs/reference.md#verify-a-property
     """
 
     inputs: tuple[float | Fraction, ...]
@@ -68,8 +66,6 @@ class Witnesses:
         files: the contents of each network's file.
         real: the same in real arithmetic, in which a witness must satisfy it too; None: ONNX
             Runtime suffices.
-
-    Example: docs/reference.md#verify-a-property
     """
 
     def __init__(
@@ -138,8 +134,6 @@ class Witnesses:
 class Replay:
     """Runs a network's counterexamples in torch and in ONNX Runtime, both in float32, one input at
     a time.
-
-    Example: docs/reference.md#verify-a-property
     """
 
     def __init__(self, network: Network) -> None:

@@ -11,10 +11,7 @@ if TYPE_CHECKING:
 
 
 def mlp(widths: list[int], activation: Callable[[int], nn.Module]) -> nn.Sequential:
-    """Linear layers of the given widths with an activation between each two.
-
-    Example: docs/reference.md#write-a-workload
-    """
+    """Linear layers of the given widths with an activation between each two."""
     from torch import nn
 
     layers: list[nn.Module] = []
@@ -28,8 +25,6 @@ def convolution(
 ) -> list[nn.Module]:
     """A 3 x 3 convolution, BatchNorm and an activation. The convolution has no bias, because
     BatchNorm has one.
-
-    Example: docs/reference.md#write-a-workload
     """
     from torch import nn
 

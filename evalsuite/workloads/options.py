@@ -26,8 +26,6 @@ class Budget:
             convolutions are.
         warm_up: the share of the steps in which the learning rate rises to its peak, linearly,
             before it falls.
-
-    Example: docs/reference.md#write-a-workload
     """
 
     epochs: int = 20

@@ -25,8 +25,6 @@ class Workload(Protocol):
     recipe.
 
     `version` enters the cache key: raise it when data or architecture change.
-
-    Example: docs/reference.md#write-a-workload
     """
 
     version: ClassVar[str]
@@ -100,8 +98,6 @@ def packaged_file(package: str, path: str) -> Path:
 
     Raises:
         FileNotFoundError: the package or the file is missing; the text says what to install.
-
-    Example: docs/reference.md#write-a-workload
     """
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
@@ -113,9 +109,7 @@ def packaged_file(package: str, path: str) -> Path:
 
 
 def sha256(file: Path) -> str:
-    """The SHA-256 of a file's bytes, in hexadecimal digits. Example:
-    docs/reference.md#write-a-workload
-    """
+    """The SHA-256 of a file's bytes, in hexadecimal digits."""
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
@@ -126,8 +120,6 @@ def partition(targets: np.ndarray, sizes: Sequence[int], number: int = 0) -> lis
         targets: (samples,) class indices.
         sizes: their numbers of samples.
         number: of the fixed shuffle that chooses them.
-
-    Example: docs/reference.md#write-a-workload
     """
     import numpy as np
     from sklearn.model_selection import train_test_split
@@ -146,8 +138,6 @@ def partition(targets: np.ndarray, sizes: Sequence[int], number: int = 0) -> lis
 def labelled(inputs: np.ndarray, targets: np.ndarray) -> Split:
     """A split of arrays: inputs (samples, *input_shape) as float32, and class indices (samples,) as
     int64.
-
-    Example: docs/reference.md#write-a-workload
     """
     import torch
 
@@ -176,8 +166,6 @@ def split(
         rescale: each feature by its range in the training part; what lies outside of it is clipped
             to [0, 1].
         number: of the fixed shuffle that cuts them, see `partition`.
-
-    Example: docs/reference.md#write-a-workload
     """
     import numpy as np
 
@@ -197,8 +185,6 @@ def split(
 def data_folder() -> Path:
     """The folder in which workloads look for data files, which need not exist: $EVALSUITE_DATA,
     else the user's own.
-
-    Example: docs/reference.md#measure-a-model
     """
     named = os.environ.get("EVALSUITE_DATA")
     return Path(named).expanduser() if named else Path.home() / ".local" / "share" / "evalsuite"

@@ -26,8 +26,6 @@ def counterexample_pictures(folder: Path, metrics: Sequence[str]) -> list[Pictur
 
     Raises:
         DamagedResults: the file is there and is no JSON.
-
-    Example: docs/reference.md#verify-a-property
     """
     path = folder / FILE
     if not path.is_file():

@@ -11,10 +11,7 @@ _MOST_LABELS = 6
 
 
 def is_geometric(radii: Sequence[float]) -> bool:
-    """Whether radii, in order, are spaced more evenly by their logarithm than by themselves.
-
-    Example: docs/reference.md#figures
-    """
+    """Whether radii, in order, are spaced more evenly by their logarithm than by themselves."""
     if len(radii) < 3 or radii[0] <= 0:
         return False
     plain = [b - a for a, b in pairwise(radii)]
@@ -23,10 +20,7 @@ def is_geometric(radii: Sequence[float]) -> bool:
 
 
 def radius_text(eps: float) -> str:
-    """ "1/64", "3/64" or "3/255" where it is such a fraction, else a short decimal.
-
-    Example: docs/reference.md#figures
-    """
+    """ "1/64", "3/64" or "3/255" where it is such a fraction, else a short decimal."""
     if eps > 0:
         for below in (round(1 / eps), *(2**k for k in range(1, 11)), 255):
             above = round(eps * below)
@@ -38,10 +32,7 @@ def radius_text(eps: float) -> str:
 def radius_axis(
     axes: Any, radii: Sequence[float], text: Callable[[float], str] = radius_text
 ) -> None:
-    """A tick at each radius, and as many labels as there is room for; the largest has one.
-
-    Example: docs/reference.md#figures
-    """
+    """A tick at each radius, and as many labels as there is room for; the largest has one."""
     from matplotlib.ticker import NullLocator
 
     if is_geometric(radii):
@@ -57,8 +48,6 @@ def radius_axis(
 def shifted_radius(radii: Sequence[float], share: float) -> Callable[[float], float]:
     """What moves a radius by a share of the least distance between two of them, as they lie on
     their axis.
-
-    Example: docs/reference.md#figures
     """
     log = is_geometric(radii)
     shift = share * min(

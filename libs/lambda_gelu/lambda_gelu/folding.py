@@ -344,8 +344,6 @@ def fold_hardness(module: nn.Module, example: Any = None) -> nn.Module:
     Args:
         module: any network.
         example: inputs: a tensor, a tuple of arguments or a mapping of named ones.
-
-    Example: docs/reference.md#replace-activations
     """
     folded = duplicate(module).eval()
     if example is None:

@@ -60,8 +60,6 @@ def redirect_calls(
     Raises:
         ValueError: a module makes different calls in different passes, or a call in no module's
             forward.
-
-    Example: docs/reference.md#replace-activations
     """
     added = []
     for path, calls in _calls_by_module(calls_of_run(network, args, kwargs, names)).items():

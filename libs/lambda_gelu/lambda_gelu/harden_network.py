@@ -93,8 +93,6 @@ def harden(
         ValueError: an option is out of its range, there is nothing to harden, or the example shows
             formulas beside dropout or batch normalisation, whose mode the rewritten graph could not
             change.
-
-    Example: docs/training-loop.md#relu-ize-in-your-own-training-loop
     """
     if not hardness > 1:
         raise ValueError(f"hardness: lambda must be > 1, got {hardness}")

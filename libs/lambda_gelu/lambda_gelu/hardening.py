@@ -98,8 +98,6 @@ class Hardening:
         order: "together", "forward" (a window for each layer, the first registered first) or
             "backward".
         steps: how many optimizer steps training has, for `step`.
-
-    Example: docs/reference.md#replace-activations
     """
 
     module: nn.Module

@@ -89,8 +89,6 @@ def parameter_groups(
 
     Raises:
         ValueError: an option out of its bounds, or nothing to train.
-
-    Example: docs/reference.md#replace-activations
     """
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum must be in [0, 1), got {momentum}")

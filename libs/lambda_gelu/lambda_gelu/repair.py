@@ -44,10 +44,7 @@ class Refit:
 def refit_bias(
     swapped: nn.Module, original: nn.Module, inputs: Inputs, *, scale: bool = False
 ) -> nn.Module:
-    """A repaired copy of the swapped network: what `refit` gives, without the report.
-
-    Example: docs/reference.md#replace-activations
-    """
+    """A repaired copy of the swapped network: what `refit` gives, without the report."""
     return refit(swapped, original, inputs, scale=scale).module
 
 
@@ -75,8 +72,6 @@ def refit(swapped: nn.Module, original: nn.Module, inputs: Inputs, *, scale: boo
     Raises:
         NothingToRefit: no affine layer of `swapped` is in `original` and gives other outputs there.
         ValueError: values are not finite.
-
-    Example: docs/reference.md#replace-activations
     """
     repaired = copy.deepcopy(swapped).eval()
     wanted = _outputs_of(original, inputs, keep=scale)
@@ -245,8 +240,6 @@ def recalibrate_batchnorm(module: nn.Module, inputs: Inputs) -> nn.Module:
 
     Raises:
         ValueError: no BatchNorm with running statistics, or statistics that are not finite.
-
-    Example: docs/reference.md#replace-activations
     """
     recalibrated = copy.deepcopy(module).eval()
     layers = {
@@ -289,8 +282,6 @@ def distill_loss(
 
     Raises:
         ValueError: the shapes differ or are empty, or the temperature is not positive.
-
-    Example: docs/reference.md#replace-activations
     """
     if not temperature > 0:
         raise ValueError(f"temperature must be > 0, got {temperature}")

@@ -112,8 +112,6 @@ def target_for(tolerance: float = 0.005) -> float:
 
     Raises:
         ValueError: the tolerance is not in (0, 0.798): at lambda = 1 the distance is 0.798 already.
-
-    Example: docs/reference.md#replace-activations
     """
     at_one = 2 / math.sqrt(2 * math.pi)
     if not 0 < tolerance < at_one:
@@ -144,8 +142,6 @@ def target_for_certificate(
     Raises:
         ValueError: an option is out of its range, `bound` increases, or does not reach `wanted` by
             `highest`.
-
-    Example: docs/reference.md#replace-activations
     """
     if not wanted > 0:
         raise ValueError(f"wanted must be > 0, got {wanted}")

@@ -56,8 +56,6 @@ def expose(module: nn.Module, example: Any = None) -> nn.Module:
 
     Raises:
         ValueError: see `redirect_calls` and `rewrite_formulas`.
-
-    Example: docs/reference.md#replace-activations
     """
     exposed = duplicate(module)
     fixed = {
@@ -93,8 +91,6 @@ def adopt(network: nn.Module) -> None:
 def swap_to_relu(module: nn.Module, example: Any = None, keep: Collection[str] = ()) -> nn.Module:
     """A copy of `module`, in evaluation mode, with ReLU in place of each known activation: see
     `swap`.
-
-    Example: docs/training-loop.md#relu-ize-in-your-own-training-loop
     """
     return swap(module, RELU, example, keep)
 
@@ -129,8 +125,6 @@ def swap(
         ValueError: there is no known activation, or one that cannot be swapped (Softplus, CELU,
             SELU); `keep` names no module; the module is a graph that was exported while it trained;
             see also `expose`.
-
-    Example: docs/reference.md#replace-activations
     """
     exposed = expose(duplicate(module).eval(), example)
     paths = {path for network in (module, exposed) for path, _ in network.named_modules()}

@@ -16,10 +16,7 @@ from lambda_gelu.activations.traits import Activation
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An activation module of a network: its dotted path, the module and its traits.
-
-    Example: docs/reference.md#replace-activations
-    """
+    """An activation module of a network: its dotted path, the module and its traits."""
 
     path: str
     module: nn.Module
@@ -51,8 +48,6 @@ def census(network: nn.Module, *, gates: bool = False) -> list[Found]:
     tanh and the like are reported with `gates`, as most such modules are gates, poolers or
     probabilities. Activations called as functions inside `forward` are not modules: `census_of_run`
     finds them, and `expose` makes modules of them.
-
-    Example: docs/reference.md#replace-activations
     """
     found = []
     for path, module in network.named_modules():
@@ -102,8 +97,6 @@ def replace(network: nn.Module, make: Callable[[Found], nn.Module]) -> nn.Module
 
     Raises:
         ValueError: the network contains no known activation.
-
-    Example: docs/reference.md#replace-activations
     """
     changed = duplicate(network)
     found = census(changed)

@@ -29,8 +29,6 @@ class GatedUnit(nn.Module):
             dimension.
         bias: whether the three linear layers have biases; arXiv 2002.05202 has none.
         out_width: features of the output; None: as the input.
-
-    Example: docs/reference.md#rows-of-traits
     """
 
     def __init__(
@@ -72,8 +70,6 @@ def matched_hidden(
     them and with out = width the 2/3 of arXiv 2002.05202. Rounded to the nearest multiple of
     `multiple_of`, halves up, at least one multiple; so the counts differ by at most half a multiple
     over the hidden width (below 1 % beyond 50 features).
-
-    Example: docs/reference.md#rows-of-traits
     """
     out = width if out_width is None else out_width
     _check_sizes(width=width, hidden=hidden, out_width=out, multiple_of=multiple_of)

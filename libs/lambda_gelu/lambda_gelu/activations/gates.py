@@ -35,7 +35,7 @@ SIGMOID = Activation(
     limits=(0.0, 0.0),
     gate=True,
 )
-"""The row of the logistic sigmoid. Example: docs/reference.md#rows-of-traits"""
+"""The row of the logistic sigmoid."""
 
 HARD_SIGMOID = Activation(
     name="hard-sigmoid",
@@ -70,7 +70,7 @@ TANH = Activation(
     limits=(0.0, 0.0),
     gate=True,
 )
-"""The row of the hyperbolic tangent. Example: docs/reference.md#rows-of-traits"""
+"""The row of the hyperbolic tangent."""
 
 SOFTPLUS = Activation(
     name="softplus",
@@ -90,7 +90,7 @@ SOFTPLUS = Activation(
     hardens_to="relu",
     gate=True,
 )
-"""The row of softplus, log(1 + exp(x)). Example: docs/reference.md#rows-of-traits"""
+"""The row of softplus, log(1 + exp(x))."""
 
 
 class LinearGate(nn.Identity):

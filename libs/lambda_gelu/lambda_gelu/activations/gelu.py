@@ -40,8 +40,6 @@ class LambdaGELU(Hardenable):
     A kernel of its own computes value and gradients and saves the input alone; where the forward
     pass is traced or exported, it is gelu(lambda x) / lambda, a GELU node between scalings. The
     arguments are those of Hardenable.
-
-    Example: docs/reference.md#rows-of-traits
     """
 
     def apply_hardness(self, x: torch.Tensor, hardness: torch.Tensor) -> torch.Tensor:
@@ -65,7 +63,7 @@ GELU = Activation(
     hardens_to="relu",
     hardened_by="lambda-gelu",
 )
-"""The row of GELU in its exact form, x Phi(x). Example: docs/reference.md#rows-of-traits"""
+"""The row of GELU in its exact form, x Phi(x)."""
 
 LAMBDA_GELU = hardened(
     GELU,
@@ -75,6 +73,4 @@ LAMBDA_GELU = hardened(
     formula="x Phi(lambda x), lambda = 1 + softplus(s / t)",
 )
 """The row of lambda-GELU, x Phi(lambda x), whose hardness lambda is learnt.
-
-Example: docs/reference.md#rows-of-traits
 """

@@ -51,4 +51,4 @@ GELU_TANH = Activation(
     hardens_to="relu",
     hardened_by="lambda-gelu",
 )
-"""The row of GELU's tanh approximation. Example: docs/reference.md#rows-of-traits"""
+"""The row of GELU's tanh approximation."""

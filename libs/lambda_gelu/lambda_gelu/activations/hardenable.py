@@ -27,8 +27,6 @@ class Hardenable(nn.Module):
         hardness: the initial lambda; the default is that of s = 0, 1 + log 2.
         dimension: of the input, that the channels are: 1, or -1 where features come last, as in
             transformers.
-
-    Example: docs/reference.md#rows-of-traits
     """
 
     def __init__(

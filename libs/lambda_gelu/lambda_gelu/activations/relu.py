@@ -21,4 +21,4 @@ RELU = Activation(
     hardens_to="relu",
     kinks=(0.0,),
 )
-"""The row of ReLU. Example: docs/reference.md#rows-of-traits"""
+"""The row of ReLU."""

@@ -25,8 +25,6 @@ def clip(low: float, high: float) -> Activation:
 
     Raises:
         ValueError: low >= high, or a NaN.
-
-    Example: docs/reference.md#rows-of-traits
     """
     if not low < high:
         raise ValueError(f"clip needs low < high, got {low} and {high}")
@@ -49,4 +47,4 @@ def clip(low: float, high: float) -> Activation:
 
 
 RELU6 = clip(0.0, 6.0)
-"""The row of ReLU6, which is ReLU clipped at 6. Example: docs/reference.md#rows-of-traits"""
+"""The row of ReLU6, which is ReLU clipped at 6."""

@@ -86,8 +86,6 @@ class Call:
 
     `args` and `kwargs` are what it was given beside its input; `in_place` says whether it
     overwrites that.
-
-    Example: docs/reference.md#replace-activations
     """
 
     path: str
@@ -145,8 +143,6 @@ def census_of_run(network: nn.Module, *args: Any, **kwargs: Any) -> list[Use]:
     Args:
         network: any module.
         args, kwargs: what its forward takes; example inputs.
-
-    Example: docs/reference.md#replace-activations
     """
     uses, calls = _observe(network, args, kwargs, FUNCTIONS)
     for call in calls:

@@ -33,8 +33,6 @@ class Swish(Hardenable):
     arXiv 1710.05941 leaves beta unbounded and starts it at 1; here it can't pass below 1 (SiLU), so
     that every step of hardening serves it unchanged, and it starts at 1 + log 2. The arguments are
     those of Hardenable.
-
-    Example: docs/reference.md#rows-of-traits
     """
 
     def apply_hardness(self, x: torch.Tensor, hardness: torch.Tensor) -> torch.Tensor:
@@ -60,7 +58,7 @@ SILU = Activation(
     hardens_to="relu",
     hardened_by="swish",
 )
-"""The row of SiLU, x sigmoid(x). Example: docs/reference.md#rows-of-traits"""
+"""The row of SiLU, x sigmoid(x)."""
 
 SWISH = hardened(
     SILU,

@@ -9,16 +9,12 @@ import torch
 from torch import nn
 
 Scalar = Callable[[torch.Tensor], torch.Tensor]
-"""An elementwise function of a float32 or float64 tensor. Example:
-docs/reference.md#rows-of-traits
+"""An elementwise function of a float32 or float64 tensor.
 """
 
 
 def unit_hardness(_: nn.Module) -> torch.Tensor:
-    """The hardness lambda = 1, for the row of an activation that has none to learn.
-
-    Example: docs/reference.md#rows-of-traits
-    """
+    """The hardness lambda = 1, for the row of an activation that has none to learn."""
     return torch.ones(())
 
 
@@ -66,8 +62,6 @@ class Activation:
         gate: whether networks have it as a gate, a pooler, a probability or a scale, whose range
             others rely on. Then a census counts it on request alone, values are not recognised as
             it, and what treats activations (the swap, hardening, pruning) leaves it as it is.
-
-    Example: docs/reference.md#rows-of-traits
     """
 
     name: str
