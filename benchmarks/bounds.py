@@ -84,10 +84,10 @@ class _Upstream:
 
             widths = []
             for low, high in zip(lower.split(4), upper.split(4), strict=True):
-                given = BoundedTensor(
+                bounded_tensor = BoundedTensor(
                     (low + high) / 2, PerturbationLpNorm(norm=np.inf, x_L=low, x_U=high)
                 )
-                found = self._bounded.compute_bounds(x=(given,), method="crown")
+                found = self._bounded.compute_bounds(x=(bounded_tensor,), method="crown")
                 widths.append(found[1] - found[0])
         return float(torch.cat(widths).mean())
 
@@ -154,13 +154,13 @@ def upstream(network: Network, properties: list[Property], iterations: int = 20)
             copy.deepcopy(network.module).double().eval(), example, bound_opts=options
         )
         bounded.known, bounded.tightest = {}, {}  # nothing of ours
-        given = BoundedTensor(
+        bounded_tensor = BoundedTensor(
             (lower + upper) / 2, PerturbationLpNorm(norm=np.inf, x_L=lower, x_U=upper)
         )
-        found: torch.Tensor = bounded.compute_bounds(
-            x=(given,), C=rows, method="CROWN-Optimized", bound_upper=False
+        tensor: torch.Tensor = bounded.compute_bounds(
+            x=(bounded_tensor,), C=rows, method="CROWN-Optimized", bound_upper=False
         )[0]
-    return found.detach()
+    return tensor.detach()
 
 
 def optimised() -> Iterator[Figure]:

@@ -159,14 +159,14 @@ class Round:
         elif not rows.equals(expected):
             self.faults.append(f"{len(rows)} rows, {len(expected)} expected, or others")
         self.faults += [
-            f"damaged in the cache: {each.key}" for each in damaged(Cache(self.folder / "cache"))
+            f"damaged in the cache: {held.key}" for held in damaged(Cache(self.folder / "cache"))
         ]
         self.faults += [
-            f"left: {each}"
+            f"left: {path}"
             for name in ("orders", "answers")
-            for each in (self.out / name).glob("*")
+            for path in (self.out / name).glob("*")
         ]
-        self.faults += [f"left: {each}" for each in (self.folder / "cache" / "turns").glob("*")]
+        self.faults += [f"left: {path}" for path in (self.folder / "cache" / "turns").glob("*")]
         return seconds
 
 
@@ -183,7 +183,7 @@ def _roles(driver: int) -> dict[str, list[psutil.Process]]:
     found: dict[str, list[psutil.Process]] = defaultdict(list)
     with suppress(psutil.NoSuchProcess):
         whole = psutil.Process(driver)
-        own = {driver: "watcher", **{each.pid: "driver" for each in whole.children()}}
+        own = {driver: "watcher", **{child.pid: "driver" for child in whole.children()}}
         for each in [whole, *whole.children(recursive=True)]:
             with suppress(psutil.NoSuchProcess):
                 found[own.get(each.pid) or _role(each)].append(each)
@@ -202,7 +202,7 @@ def _without_tracker(said: str) -> str:
 def _role(process: psutil.Process) -> str:
     words = " ".join(process.cmdline())
     if "multiprocessing.forkserver" in words:  # which guards and jobs are forked from
-        above = [" ".join(each.cmdline()) for each in process.parents()[:2]]
+        above = [" ".join(parent.cmdline()) for parent in process.parents()[:2]]
         forks = sum("multiprocessing.forkserver" in each for each in above)
         return ("server", "guard", "job")[forks]
     named = {

@@ -236,9 +236,9 @@ def _p(found: Estimate | None, seeds: int) -> float:
 def table(study: str) -> list[tuple[str, ...]]:
     """The head and the lines: of each question and pair of arms what each workload says."""
     every = list(contrasts(study))
-    workloads = list(dict.fromkeys(each.workload for each in every))
+    workloads = list(dict.fromkeys(contrast.workload for contrast in every))
     tested, several = (
-        any(each.adjusted is not None for each in every),
+        any(contrast.adjusted is not None for contrast in every),
         len(STUDIES[study].questions) > 1,
     )
     lines: dict[tuple[str, str], list[Contrast]] = {}
@@ -396,7 +396,7 @@ def _treated(
     """The original's level; each arm less it, and what the validation data choose seed by seed;
     how often they did.
     """
-    asked = next(each for each in HEADLINES if workload in values(frame, each))
+    asked = next(headline for headline in HEADLINES if workload in values(frame, headline))
     validated = values(
         frame, replace(asked, steps=("train",), metric=f"validation_{asked.metric}")
     )[workload]

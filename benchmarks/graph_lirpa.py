@@ -95,10 +95,10 @@ class _Lined(Rule):
         lines = self._bounded(operands)[1]
         maps = (operation.left, operation.right) if isinstance(operation, Product) else (Same(),)
         uses = zip(maps, lines.slopes, lines.spreads, strict=True)
-        found = [map_.pull(rows * slope - size * spread) for map_, slope, spread in uses]
+        tensors = [map_.pull(rows * slope - size * spread) for map_, slope, spread in uses]
         # A product of a value with itself has one operand.
-        found = found if len(operands) == len(found) else [torch.stack(found).sum(0)]
-        return found, (rows * lines.constant - size * lines.loss).sum(2)
+        tensors = tensors if len(operands) == len(tensors) else [torch.stack(tensors).sum(0)]
+        return tensors, (rows * lines.constant - size * lines.loss).sum(2)
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class _Written(nn.Module):
         """The outputs (batch, outputs) at the points x (batch, inputs)."""
         values = [x]
         for step, sources in zip(self.steps, self._sources, strict=True):
-            values.append(step(*(values[each] for each in sources)))
+            values.append(step(*(values[source] for source in sources)))
         return values[self._output]
 
 

@@ -103,10 +103,12 @@ def main() -> None:
         f"{len(right) / len(data.test.inputs):.1%} of {len(data.test.inputs)} test images are told"
         " right"
     )
-    said: dict[str, list[Verdict | None]] = {each: [] for each in given.solvers}
-    taken: dict[str, list[float]] = {each: [] for each in given.solvers}
+    said: dict[str, list[Verdict | None]] = {solver: [] for solver in given.solvers}
+    taken: dict[str, list[float]] = {solver: [] for solver in given.solvers}
     with TemporaryDirectory() as name:
-        solvers = {each: _SOLVERS[each](network, Path(name), given.limit) for each in given.solvers}
+        solvers = {
+            solver: _SOLVERS[solver](network, Path(name), given.limit) for solver in given.solvers
+        }
         for number in range(given.first, given.first + given.queries):
             sample, radius = right[number], _RADII[number % len(_RADII)]
             (asked,) = balls(data, radius, [sample])

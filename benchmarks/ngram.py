@@ -103,12 +103,13 @@ def _of_pydoc() -> Parts:
     from evalsuite.workloads.pydoc import PydocGPT, corpus, encoded
 
     train, _, *parts = corpus()
-    own = PydocGPT()
-    lengths = [encoded(part, own.vocabulary)[1].tolist() for part in parts]
+    pydoc_gpt = PydocGPT()
+    lengths = [encoded(part, pydoc_gpt.vocabulary)[1].tolist() for part in parts]
     windows = [
-        token_windows(part, each, own.context) for part, each in zip(parts, lengths, strict=True)
+        token_windows(part, each, pydoc_gpt.context)
+        for part, each in zip(parts, lengths, strict=True)
     ]
-    return train, parts, windows, own.fingerprint()
+    return train, parts, windows, pydoc_gpt.fingerprint()
 
 
 _PARTS = {"text-gpt": _of_text, "pydoc-gpt": _of_pydoc}
@@ -124,7 +125,7 @@ def main(workload: str) -> None:
         model = Ngrams(train, order)
         bits = ",".join(f"{model.bits(part):.4f}" for part in windows)
         print(f"{order}-grams,{bits},{fingerprint}", flush=True)
-    print(f"xz -9e,{','.join(f'{compressed(train, each):.4f}' for each in texts)},{fingerprint}")
+    print(f"xz -9e,{','.join(f'{compressed(train, text):.4f}' for text in texts)},{fingerprint}")
 
 
 if __name__ == "__main__":

@@ -173,7 +173,7 @@ def main() -> None:
 
 
 def _report(answers: dict[str, Counter[str]], wrong: int) -> None:
-    asked = [each for each in answers if "," not in each]
+    asked = [answer for answer in answers if "," not in answer]
     for name, each in answers.items():
         print(
             f"{name}: {each['sat'] + each['unsat']} of {each.total()} decided, {each['unsat']} of"

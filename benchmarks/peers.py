@@ -92,8 +92,8 @@ def minilm() -> Subject:
             self.encoder = Encoder()
 
         def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-            made: torch.Tensor = self.encoder(batch["input_ids"], batch["attention_mask"])
-            return made
+            tensor: torch.Tensor = self.encoder(batch["input_ids"], batch["attention_mask"])
+            return tensor
 
     module, data = Batched().eval(), sentences()
     calibration = {name: tokens[:CALIBRATED] for name, tokens in data["train"].items()}
@@ -239,8 +239,8 @@ def torchao(subject: Subject, _folder: Path) -> Made:
 
     def run(inputs: Inputs) -> torch.Tensor:
         with torch.no_grad():
-            made: torch.Tensor = module(inputs)
-        return made
+            tensor: torch.Tensor = module(inputs)
+        return tensor
 
     return Made(run, file.tell())
 

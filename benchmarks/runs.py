@@ -336,7 +336,7 @@ def write_large(folder: Path, rows: int) -> int:
     place = whole.schema.get_field_index("seed")
     seeds = len(set(whole["seed"].to_pylist()))
     parts: list[pa.Table] = []
-    while sum(len(each) for each in parts) < rows:
+    while sum(len(part) for part in parts) < rows:
         shifted = pa.compute.add(whole["seed"], len(parts) * seeds).cast(
             whole.schema.field(place).type
         )
@@ -346,7 +346,7 @@ def write_large(folder: Path, rows: int) -> int:
     (folder / "run.json").write_text(
         json.dumps({**record, "seeds": list(range(seeds * len(parts)))})
     )
-    return sum(len(each) for each in parts)
+    return sum(len(part) for part in parts)
 
 
 def reporting(rows: int = 10**6) -> Iterator[Figure]:

@@ -93,7 +93,7 @@ def plain_question(
 
 def _signs(bounds: Ends) -> dict[int, bool]:
     """Of each neuron that keeps its sign, whether it is never negative."""
-    ends = enumerate(zip(*(each.units for each in bounds), strict=True))
+    ends = enumerate(zip(*(bound.units for bound in bounds), strict=True))
     return {index: low >= 0 for index, (low, high) in ends if low >= 0 or high <= 0}
 
 
@@ -198,7 +198,10 @@ def by_search(query: Query, limit: float) -> tuple[Verdict, bool]:
 CONTENDERS: dict[str, Contender] = {
     "search": by_search,
     "z3": by_z3,
-    **{f"z3:{each}": partial(by_z3, encoding=each) for each in get_args(EncodingName)},
+    **{
+        f"z3:{get_argument}": partial(by_z3, encoding=get_argument)
+        for get_argument in get_args(EncodingName)
+    },
     "bounded": partial(by_z3_plainly, bounded=True),
     "plain": by_z3_plainly,
 }
@@ -243,7 +246,7 @@ def report(tallies: dict[str, Tally], limits: dict[str, float]) -> None:
     """
     first = next(iter(tallies.values()))
     for name, tally in tallies.items():
-        decided = [each in _DECIDED for each in tally.verdicts]
+        decided = [verdict in _DECIDED for verdict in tally.verdicts]
         pairs = list(zip(tally.seconds, decided, strict=True))
         censored = [seconds if done else limits[name] for seconds, done in pairs]
         par2 = statistics.fmean(seconds if done else 2 * limits[name] for seconds, done in pairs)
@@ -265,7 +268,7 @@ def exact_verification() -> Iterator[Figure]:
     leave a query open.
     """
     limit = 10.0
-    easy = [each for each in QUERIES if not each[0].startswith("digits")]
+    easy = [query for query in QUERIES if not query[0].startswith("digits")]
     tallies = run(["search", "z3", "bounded", "plain"], limit, limit, 2, easy, quiet=True)
     yield from _over_search(tallies, limit, [True] * len(tallies["z3"].searched), "queries")
     tallies = run(["search", "z3"], limit, limit, 8, [HARD[3]], quiet=True)

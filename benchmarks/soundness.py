@@ -101,7 +101,7 @@ class Tally:
             for name, (count, certified) in self.methods.items()
         )
         refused = "".join(f"; {who} refused: {reason}" for who, reason in self.refusals.items())
-        radii = ", ".join(f"2^{math.log2(each):g}" for each in self.radii)
+        radii = ", ".join(f"2^{math.log2(radius):g}" for radius in self.radii)
         return (
             f"{self.violations} violations, {self.contradictions} contradictions; {self.points}"
             f" points of {self.boxes} boxes{radii and ' of radii ' + radii}; bounds:"
@@ -200,7 +200,7 @@ def _by_zonotopes(
     if bound is None:
         return
     try:
-        found = [bound(each.lower[None].double(), each.upper[None].double()) for each in properties]
+        found = [bound(prop.lower[None].double(), prop.upper[None].double()) for prop in properties]
     except Unsupported as error:
         tally.refusals["zonotopes"] = _line(error)
         return
@@ -342,7 +342,7 @@ class _Trial:
                 name: function(drawn).flatten(1) for name, function in self._functions.items()
             }
             apart = max(
-                apart, *(float((logits[_FILE] - each).abs().max()) for each in logits.values())
+                apart, *(float((logits[_FILE] - logit).abs().max()) for logit in logits.values())
             )
             for name, found in logits.items():
                 values, (least, most) = found @ rows.T, ends[name]
@@ -374,8 +374,8 @@ class _Trial:
             counts = tally.methods.setdefault(each.method, [0, 0])
             counts[0] += lower.isfinite().sum().item() + upper.isfinite().sum().item()
             counts[1] += certified
-        highest = torch.stack([each.lower[place] for each in found]).amax(0)
-        lowest = torch.stack([each.upper[place] for each in found]).amin(0)
+        highest = torch.stack([ends.lower[place] for ends in found]).amax(0)
+        lowest = torch.stack([ends.upper[place] for ends in found]).amin(0)
         tally.contradictions += int((highest > lowest + 2 * apart + _ROUNDING).sum())
         tally.apart = max(tally.apart, apart)
         least, most = reached[_FILE]
@@ -389,8 +389,8 @@ def tried(name: str, points: int) -> Tally:
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
         asked = subjects(*network_of(name, Path(folder)), _SAMPLES)
-        for each in asked:
-            trial = _Trial(each, -(-points // (len(asked) * len(_WIDTHS))), tally)
+        for subject in asked:
+            trial = _Trial(subject, -(-points // (len(asked) * len(_WIDTHS))), tally)
             tally.radii = tally.radii or trial.radii()
             trial(tally.radii)
     return tally

@@ -68,7 +68,7 @@ def balls(data: Data, eps: float, samples: Iterable[int]) -> list[Property]:
 def box(properties: list[Property]) -> tuple[torch.Tensor, torch.Tensor]:
     """Their lower and their upper ends, each (properties, *input_shape)."""
     lower, upper = (
-        torch.stack([getattr(each, end) for each in properties]) for end in ("lower", "upper")
+        torch.stack([getattr(prop, end) for prop in properties]) for end in ("lower", "upper")
     )
     return lower, upper
 

@@ -563,7 +563,7 @@ def smt(
 
 
 def _refuse_to_overwrite(written: Path | None, *read: Path | None) -> None:
-    found = [each for each in read if each is not None and each.exists()]
+    found = [path for path in read if path is not None and path.exists()]
     if written is not None and written.exists() and any(written.samefile(each) for each in found):
         stop(f"{written} is read, and would be overwritten: name another file to write")
 
@@ -572,12 +572,12 @@ def _distance(text: str) -> Fraction:
     from evalsuite.decimals import exact_decimal
 
     try:
-        found = exact_decimal(text)
+        fraction = exact_decimal(text)
     except ValueError as error:
         stop(f"--within: {error}")
-    if found < 0:
+    if fraction < 0:
         stop(f"--within is a distance >= 0, got {text}")
-    return found
+    return fraction
 
 
 def _verify_one(

@@ -98,8 +98,11 @@ def _message(error: Exception, words: str) -> str:
 
 def add_commands(app: typer.Typer) -> None:
     """Add those of plugins; none replaces one that the application has."""
-    own = {each.name or getattr(each.callback, "__name__", "") for each in app.registered_commands}
-    own |= {each.name or "" for each in app.registered_groups}
+    own = {
+        registered_command.name or getattr(registered_command.callback, "__name__", "")
+        for registered_command in app.registered_commands
+    }
+    own |= {registered_group.name or "" for registered_group in app.registered_groups}
     for command in app.registered_commands:
         command.epilog = examples_of(str(command.name or getattr(command.callback, "__name__", "")))
     for group in app.registered_groups:

@@ -270,8 +270,8 @@ class Split:
 
     def first(self, count: int) -> Inputs:
         """The inputs of the first `count` samples, as one batch."""
-        found: Inputs = self.inputs[:count]
-        return found
+        inputs: Inputs = self.inputs[:count]
+        return inputs
 
     @property
     def counted(self) -> torch.Tensor:

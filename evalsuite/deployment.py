@@ -141,7 +141,7 @@ def feed(session: onnxruntime.InferenceSession, inputs: Inputs) -> dict[str, np.
     Several inputs go by their names (see `export_onnx`); one that the graph does not read is left
     out.
     """
-    given = [each.float() if each.is_floating_point() else each for each in leaves(inputs)]
+    given = [leaf.float() if leaf.is_floating_point() else leaf for leaf in leaves(inputs)]
     taken = [each.name for each in session.get_inputs()]
     names = taken[:1] if isinstance(inputs, torch.Tensor) else input_names(inputs)
     return {name: each.numpy() for name, each in zip(names, given, strict=True) if name in taken}

@@ -75,7 +75,7 @@ def table(plugins: Sequence[Plugin]) -> list[str]:
     """Aligned lines: name, formula, what it hardens to, source; then the gated units; then what
     could not be loaded.
     """
-    rows = [each.target for each in plugins if isinstance(each.target, Activation)]
+    rows = [plugin.target for plugin in plugins if isinstance(plugin.target, Activation)]
     cells = [("activation", "formula", "hardens to", "source")]
     cells += [(row.name, row.formula, row.hardens_to or "-", row.source) for row in rows]
     cells += [("gated unit", "G, U: linear layers; a third follows", "", "")]
@@ -89,9 +89,9 @@ def table(plugins: Sequence[Plugin]) -> list[str]:
     ]
     lines.insert(len(rows) + 1, "")
     lines += [
-        f"{each.name}: {each.error or 'broken: no row of traits'}"
-        for each in plugins
-        if each.target not in rows
+        f"{plugin.name}: {plugin.error or 'broken: no row of traits'}"
+        for plugin in plugins
+        if plugin.target not in rows
     ]
     return [line.rstrip() for line in lines]
 

@@ -99,7 +99,9 @@ def stored_names(path: Path) -> dict[Any, Any] | list[Any]:
     """The names of classes in a file's metadata: JSON, or Python's words for a list or a
     dictionary, under a usual key; empty where there are none. Errors as for `load_model`.
     """
-    texts = {each.key: each.value for each in parsed(path).metadata_props}
+    texts = {
+        metadata_prop.key: metadata_prop.value for metadata_prop in parsed(path).metadata_props
+    }
     for key in _NAMES:
         for read in (json.loads, ast.literal_eval):
             with suppress(ValueError, SyntaxError, RecursionError, MemoryError):

@@ -71,7 +71,7 @@ class OnnxNetwork(nn.Module):
         super().__init__()
         self.path = Path(path)
         self._session: onnxruntime.InferenceSession | None = _opened(self.path)
-        names = [each.name for each in self._session.get_outputs()]
+        names = [get_output.name for get_output in self._session.get_outputs()]
         if output is None and len(names) > 1:
             raise OwnError(
                 f"{self.path}: has several outputs, {_listed(names)}: choose one by `output:"
@@ -346,7 +346,7 @@ def parameters_of(network: Network) -> int:
     """How many numbers the network has learnt: its parameters, or what its file stores."""
     path = network.deployed or getattr(network.module, "path", None)
     if path is None:
-        return sum(each.numel() for each in network.module.parameters())
+        return sum(parameter.numel() for parameter in network.module.parameters())
     model = parsed(Path(path))
     return sum(math.prod(each.dims) for each in model.graph.initializer)
 
@@ -379,13 +379,13 @@ def _checked(path: Path) -> onnxruntime.InferenceSession:
             for each in model.graph.node
             if each.domain not in _DOMAINS
         }
-        - {f"{each.domain}.{each.name}" for each in model.functions}
+        - {f"{function.domain}.{function.name}" for function in model.functions}
     )
     if foreign:
         raise OwnError(
             f"{path}: has operators that ONNX Runtime does not know, {_listed(foreign)}: export it"
             " without custom operators (its domains are"
-            f" {_listed(sorted(each or 'ai.onnx' for each in domains))})"
+            f" {_listed(sorted(domain or 'ai.onnx' for domain in domains))})"
         )
     opset = next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), 0)
     try:

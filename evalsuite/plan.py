@@ -225,9 +225,9 @@ def _plain(value: Any) -> Any:
     if not is_dataclass(value) or isinstance(value, type):
         return value
     made = {
-        each.name: getattr(value, each.name)
-        for each in fields(value)
-        if getattr(value, each.name) != each.default
+        field.name: getattr(value, field.name)
+        for field in fields(value)
+        if getattr(value, field.name) != field.default
     }
     return {name: dict(each) if isinstance(each, Mapping) else each for name, each in made.items()}
 

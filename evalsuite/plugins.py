@@ -75,9 +75,9 @@ def options_of(target: object) -> list[tuple[str, str, str]]:
     if not isinstance(target, type) or not is_dataclass(target):
         return []
     return [
-        (each.metadata.get("option", each.name), str(each.type), _default(each))
-        for each in fields(target)
-        if each.init
+        (field.metadata.get("option", field.name), str(field.type), _default(field))
+        for field in fields(target)
+        if field.init
     ]
 
 

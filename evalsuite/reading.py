@@ -43,7 +43,7 @@ class Reading(AbstractContextManager["Reading"]):
     """
 
     def __init__(self, plugins: Iterable[str], *own: Path) -> None:
-        self._plugins, self._own = sorted(set(plugins)), [each.resolve() for each in own]
+        self._plugins, self._own = sorted(set(plugins)), [path.resolve() for path in own]
         self._opened: dict[str, tuple[int, int]] = {}
         self._written: set[str] = set()
 
@@ -99,7 +99,7 @@ class Reading(AbstractContextManager["Reading"]):
         ):
             return False
         ours = [source_file(each) for each in OURS] if file.suffix == ".py" else []
-        places = [*_SYSTEM, *self._own, *(each.parent for each in ours if each is not None)]
+        places = [*_SYSTEM, *self._own, *(path.parent for path in ours if path is not None)]
         return not any(file.is_relative_to(place) for place in places)
 
     def _place(self, file: Path) -> str:

@@ -57,8 +57,9 @@ class RecipeError(Exception):
     def __init__(self, file: str, problems: list[Problem]) -> None:
         self.problems = sorted(problems, key=lambda each: (each.line, each.column))
         said = [
-            f"{each.line}:{each.column} {each.path + ': ' if each.path else ''}{each.text}"
-            for each in self.problems
+            f"{problem.line}:{problem.column} "
+            f"{problem.path + ': ' if problem.path else ''}{problem.text}"
+            for problem in self.problems
         ]
         super().__init__("\n".join(printable(f"{file}:{each}") for each in said))
 
@@ -158,14 +159,14 @@ class Recipe:
         """The networks that variants start from, and bases of these, which are no variants of
         the recipe.
         """
-        found: list[Part] = []
+        parts: list[Part] = []
         waiting = list(self.variants)
         while waiting:
             base = self.base_of(waiting.pop())
-            if base is not None and base not in (*self.variants, *found):
-                found.append(base)
+            if base is not None and base not in (*self.variants, *parts):
+                parts.append(base)
                 waiting.append(base)
-        return found
+        return parts
 
     @property
     def trained(self) -> list[Part]:
@@ -401,7 +402,7 @@ class _Reader:
                 found.append(read((key, index), entry))
             except _Wrong:
                 found.append(None)
-        for index in _again([each.name if each else None for each in found]):
+        for index in _again([named.name if named else None for named in found]):
             if each := found[index]:
                 self.note(
                     (key, index), f"the name {each.name!r} is taken; give this one its own `name`"
@@ -412,17 +413,17 @@ class _Reader:
         """Every base is known, and no network starts from itself."""
         for index, variant in enumerate(recipe.variants):
             chain: list[str] = []
-            each: Part | None = variant
+            part: Part | None = variant
             try:
-                while each is not None and each.name not in chain:
-                    chain.append(each.name)
-                    each = recipe.base_of(each)
+                while part is not None and part.name not in chain:
+                    chain.append(part.name)
+                    part = recipe.base_of(part)
             except PluginError as error:
                 self.note(("variants", index, "base"), str(error))
                 continue
-            if each is not None:
+            if part is not None:
                 self.note(
-                    ("variants", index), f"starts from itself: {' <- '.join([*chain, each.name])}"
+                    ("variants", index), f"starts from itself: {' <- '.join([*chain, part.name])}"
                 )
 
     def _training(self, recipe: Recipe) -> None:
@@ -650,8 +651,8 @@ class _Reader:
         given = {} if isinstance(entry, str) else entry
         after, limit = given.get("after", ""), given.get("time_limit", document.time_limit)
         earlier = [
-            each if isinstance(each, str) else str(each.get("name", each.get("use")))
-            for each in document.steps
+            step if isinstance(step, str) else str(step.get("name", step.get("use")))
+            for step in document.steps
         ]
         earlier = earlier[: int(place[1])]
         if part.name == TRAIN:

@@ -66,9 +66,9 @@ def resolve(reference: str, *, what: str) -> Any:
     module = _file_module(path.resolve()) if place.endswith(".py") else _module(place, what)
     if not hasattr(module, name):
         public = [
-            each
-            for each in vars(module)
-            if not each.startswith("_") and callable(getattr(module, each))
+            variable
+            for variable in vars(module)
+            if not variable.startswith("_") and callable(getattr(module, variable))
         ]
         raise OwnError(f"{what}: {place} has no {name!r}{did_you_mean(name, public)}")
     return getattr(module, name)
@@ -96,10 +96,10 @@ def blame(error: BaseException, what: str, reference: str) -> OwnError:
     )
     folder = str(Path(file or ".").parent)
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [each for each in frames if each.filename == file] or [
-        each
-        for each in frames
-        if each.filename.startswith(folder) and "site-packages" not in each.filename
+    theirs = [frame for frame in frames if frame.filename == file] or [
+        frame
+        for frame in frames
+        if frame.filename.startswith(folder) and "site-packages" not in frame.filename
     ]
     where = f"{_shown(theirs[-1].filename)}:{theirs[-1].lineno}" if theirs else reference
     said = " ".join(str(error).split())[:300]
@@ -114,12 +114,12 @@ def line_of(error: BaseException) -> str:
     frames = [
         each for each in traceback.extract_tb(error.__traceback__) if Path(each.filename).is_file()
     ]
-    for each in reversed(frames):
-        file = Path(each.filename).resolve()
+    for frame in reversed(frames):
+        file = Path(frame.filename).resolve()
         if not is_installed(file) and not any(
             file.is_relative_to(our.parent) for our in ours if our is not None
         ):
-            return f"{_shown(each.filename)}:{each.lineno}: "
+            return f"{_shown(frame.filename)}:{frame.lineno}: "
     return ""
 
 

@@ -129,7 +129,7 @@ def _structs(options: Sequence[Mapping[str, Any]]) -> pa.Array:
     """A struct of each options, with a field for every name; null where there are none."""
     import pyarrow as pa
 
-    plain = [json.loads(json.dumps(dict(each), default=str)) for each in options]
+    plain = [json.loads(json.dumps(dict(option), default=str)) for option in options]
     names = list(dict.fromkeys(name for each in plain for name in each))
     if not names:  # Parquet has no struct without fields.
         return pa.nulls(len(plain))
@@ -145,14 +145,14 @@ def _option_column(values: Sequence[Any]) -> pa.Array:
     """
     import pyarrow as pa
 
-    known = [each for each in values if each is not None]
+    known = [value for value in values if value is not None]
     kinds = {type(each) for each in known}
     if kinds == {bool} or (kinds == {int} and all(-(2**63) <= each < 2**63 for each in known)):
         return pa.array(values)
     if kinds in ({float}, {int, float}):
-        return pa.array([None if each is None else float(each) for each in values], pa.float64())
-    texts = [json.dumps(each) if isinstance(each, list | dict) else each for each in values]
-    return pa.array([None if each is None else str(each) for each in texts], pa.string())
+        return pa.array([None if value is None else float(value) for value in values], pa.float64())
+    texts = [json.dumps(value) if isinstance(value, list | dict) else value for value in values]
+    return pa.array([None if text is None else str(text) for text in texts], pa.string())
 
 
 def setting_text(setting: Mapping[str, Setting]) -> str:
@@ -417,7 +417,7 @@ def _frame(path: Path) -> pd.DataFrame:
         columns: dict[str, Any] = {name: _alike(table[name]) for name in texts}
         file = pq.ParquetFile(path, page_checksum_verification=True)
         options = {
-            name: _shared(each[name] for each in file.iter_batches(columns=[name]))
+            name: _shared(iter_batch[name] for iter_batch in file.iter_batches(columns=[name]))
             for name in OPTIONS
         }
     except (pa.ArrowException, KeyError, OSError) as error:
@@ -474,9 +474,9 @@ def _alike(texts: pa.ChunkedArray) -> pd.Series[Any]:
 
     kind = pa.dictionary(pa.int32(), pa.string())
     parts = [np.array([], dtype=object)]
-    for each in texts.cast(kind).chunks:
-        names = np.array([*each.dictionary.to_pylist(), None], dtype=object)
-        parts.append(names[each.indices.fill_null(len(names) - 1).to_numpy()])
+    for chunk in texts.cast(kind).chunks:
+        names = np.array([*chunk.dictionary.to_pylist(), None], dtype=object)
+        parts.append(names[chunk.indices.fill_null(len(names) - 1).to_numpy()])
     return pd.Series(np.concatenate(parts), dtype=object)
 
 

@@ -72,7 +72,7 @@ class Several(Samples):
 
     def __init__(self, parts: Mapping[str, torch.Tensor] | Sequence[torch.Tensor]) -> None:
         self._parts: Inputs = dict(parts) if isinstance(parts, Mapping) else tuple(parts)
-        sizes = {len(each) for each in leaves(self._parts)}
+        sizes = {len(leaf) for leaf in leaves(self._parts)}
         if len(sizes) != 1:
             raise ValueError(
                 f"inputs of one sample belong together, but there are {sorted(sizes)} of them"
@@ -96,11 +96,11 @@ class Chosen(Samples):
         return len(self._indices)
 
     def read(self, indices: Sequence[int]) -> Inputs:
-        return self._of.read([self._indices[each] for each in indices])
+        return self._of.read([self._indices[index] for index in indices])
 
     def identities(self) -> list[bytes] | None:
         known = self._of.identities()
-        return None if known is None else [known[each] for each in self._indices]
+        return None if known is None else [known[index] for index in self._indices]
 
 
 def batch_of(inputs: torch.Tensor | Samples, most: int) -> int:
@@ -108,7 +108,7 @@ def batch_of(inputs: torch.Tensor | Samples, most: int) -> int:
     memory stays bounded.
     """
     one = inputs[:1] if isinstance(inputs, torch.Tensor) else inputs.first
-    return max(1, min(most, _VALUES // max(1, sum(each.numel() for each in leaves(one)))))
+    return max(1, min(most, _VALUES // max(1, sum(leaf.numel() for leaf in leaves(one)))))
 
 
 def pieces(inputs: torch.Tensor | Samples, most: int) -> Iterator[Any]:
@@ -131,7 +131,7 @@ def leaves(inputs: Inputs) -> list[torch.Tensor]:
 
 def contents(inputs: Inputs) -> Iterator[bytes]:
     """The bytes of each sample of a batch, of all its tensors."""
-    for sample in zip(*(each.detach().numpy() for each in leaves(inputs)), strict=True):
+    for sample in zip(*(leaf.detach().numpy() for leaf in leaves(inputs)), strict=True):
         yield b"".join(each.tobytes() for each in sample)
 
 

@@ -85,7 +85,7 @@ def _places() -> tuple[Path, ...]:
         sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
     ]
     packages = [*named, *site.getsitepackages(), site.getusersitepackages()]
-    return tuple({Path(each).resolve() for each in packages})
+    return tuple({Path(package).resolve() for package in packages})
 
 
 @cache
@@ -131,7 +131,7 @@ def _imported(name: str, file: Path) -> tuple[str, ...]:
         above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
         source = ".".join([*above, *([node.module] if node.module else [])])
         names.update({source}, *(_behind(source, alias.name) for alias in node.names))
-    return tuple(sorted({each for name in names for each in _with_parents(name)}))
+    return tuple(sorted({with_parent for name in names for with_parent in _with_parents(name)}))
 
 
 def _statements(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:

@@ -29,7 +29,7 @@ Run = Callable[["Inputs"], object]
 
 def check_yardstick(name: str) -> None:
     """Raise ValueError where no activation of that name is registered; nothing is imported."""
-    known = [each.name for each in entries("activations")]
+    known = [entry.name for entry in entries("activations")]
     if name not in known:
         raise ValueError(
             f"yardstick must be the name of an activation, got {name!r}{did_you_mean(name, known)}"
@@ -46,7 +46,7 @@ def with_yardstick(module: nn.Module, name: str) -> nn.Module:
     from lambda_gelu.activations import census
     from lambda_gelu.swapping import swap
 
-    if {each.traits.name for each in census(module)} == {name}:
+    if {use.traits.name for use in census(module)} == {name}:
         return module
     return swap(module, load("activations", name).target)
 
@@ -65,7 +65,7 @@ def yardstick_graph(model: onnx.ModelProto, module: nn.Module, name: str) -> onn
 
     if name not in _NODES or staying(module):
         return None
-    expected = Counter(_NODES.get(each.traits.name) for each in census(module))
+    expected = Counter(_NODES.get(use.traits.name) for use in census(module))
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
     places = [node for node in changed.graph.node if node.op_type in _NODES.values()]
@@ -81,8 +81,8 @@ def timing_inputs(test: Split, batch: int) -> Inputs:
     """A batch of test inputs to time with, repeated where there are fewer."""
     import torch
 
-    found: Inputs = test.inputs[torch.arange(batch) % len(test)]
-    return found
+    inputs: Inputs = test.inputs[torch.arange(batch) % len(test)]
+    return inputs
 
 
 def relative_latency(

@@ -129,7 +129,7 @@ def _compare(network: Network, file: OnnxNetwork, test: Split) -> list[Metric]:
     def seen(outputs: list[torch.Tensor]) -> None:
         expected, found = outputs
         differences.append((expected.double() - found.double()).abs().max())
-        decided = [test.task.decisions(each) for each in outputs]
+        decided = [test.task.decisions(output) for output in outputs]
         if not decided[0].is_floating_point():
             same.append((decided[0] == decided[1]).flatten())
 
@@ -153,9 +153,9 @@ def _compare(network: Network, file: OnnxNetwork, test: Split) -> list[Metric]:
     return [
         *metrics,
         *(
-            replace(each, name=f"runtime_{each.name}")
-            for each in found.metrics
-            if each.name in wanted
+            replace(metric, name=f"runtime_{metric.name}")
+            for metric in found.metrics
+            if metric.name in wanted
         ),
     ]
 
@@ -207,14 +207,16 @@ def _relative_latency(
                 "an ONNX file has no layers in which another activation could be put"
             )
         ]
-    own = fold_hardness(network.module, (network.example(2),))
+    module = fold_hardness(network.module, (network.example(2),))
     try:
-        other = with_yardstick(own, yardstick)
+        other = with_yardstick(module, yardstick)
         with TemporaryDirectory() as folder:
             place = Path(folder) / "yardstick.onnx"
-            if other is own:
+            if other is module:
                 beside = file
-            elif (graph := yardstick_graph(onnx.load(str(file.path)), own, yardstick)) is not None:
+            elif (
+                graph := yardstick_graph(onnx.load(str(file.path)), module, yardstick)
+            ) is not None:
                 onnx.save(graph, str(place))
                 beside = OnnxNetwork(place)
             else:
@@ -225,7 +227,7 @@ def _relative_latency(
             )
     except (ValueError, Unsupported) as error:
         return [*no_relative_latency(f"no {yardstick} in each place: {error}")]
-    reason = yardstick_reason(own, other, yardstick)
+    reason = yardstick_reason(module, other, yardstick)
 
     def timed() -> list[Metric]:
         return [

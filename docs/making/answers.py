@@ -170,16 +170,21 @@ def _part(statements: Mapping[str, Sequence[Statement]], kind: Kind) -> str:
 
 
 def _numbers(statements: Sequence[Statement]) -> str:
-    return "; ".join(", ".join([f"{each.where} {each.number}", *each.notes]) for each in statements)
+    return "; ".join(
+        ", ".join([f"{statement.where} {statement.number}", *statement.notes])
+        for statement in statements
+    )
 
 
 def _named(statements: Sequence[Statement]) -> str:
-    return listed(", ".join([each.where, *each.notes]) for each in statements)
+    return listed(", ".join([statement.where, *statement.notes]) for statement in statements)
 
 
 def _open(statements: Sequence[Statement]) -> str:
     """The places, those of one reason together."""
-    by_reason = grouped((each.notes[0] if each.notes else "", each.where) for each in statements)
+    by_reason = grouped(
+        (statement.notes[0] if statement.notes else "", statement.where) for statement in statements
+    )
     return "; ".join(
         listed(places) + (f": {reason}" if reason else "") for reason, places in by_reason.items()
     )

@@ -76,7 +76,7 @@ def rooms(_: str) -> str:
     ]
     allowed: dict[str, set[str]] = ast.literal_eval(rules)
     rows = [
-        (f"`{room}`", _purpose(room), ", ".join(f"`{each}`" for each in sorted(uses)) or "nothing")
+        (f"`{room}`", _purpose(room), ", ".join(f"`{use}`" for use in sorted(uses)) or "nothing")
         for room, uses in allowed.items()
     ]
     return grid(("folder or module", "what it holds", "may import"), *rows)

@@ -217,7 +217,9 @@ def public() -> dict[str, str]:
     stub = _parsed(ROOT / "evalsuite" / "__init__.pyi")
     places = [each for each in stub.body if isinstance(each, ast.ImportFrom)]
     return {
-        name.name: f"evalsuite.{each.module or name.name}" for each in places for name in each.names
+        name.name: f"evalsuite.{place.module or name.name}"
+        for place in places
+        for name in place.names
     }
 
 
@@ -234,7 +236,7 @@ def docstring(name: str, module: str) -> str:
             return ast.get_docstring(node) or ""
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if name in [each.id for each in targets if isinstance(each, ast.Name)]:
+            if name in [target.id for target in targets if isinstance(target, ast.Name)]:
                 return ast.get_docstring(ast.Module([after], [])) or ""
         if (
             isinstance(node, ast.ImportFrom)

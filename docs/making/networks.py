@@ -102,10 +102,10 @@ def subject(name: str, folder: Path) -> tuple[Network, Bench]:
             nn.init.xavier_normal_(weight)
     parts = [_drawn(example, count) for count in _PARTS]
     with torch.no_grad():
-        targets = [module(each).argmax(-1) for each in parts]
+        targets = [module(part).argmax(-1) for part in parts]
         classes, positions = module(example).shape[-1], module(example).ndim == 3
     task = LanguageModel() if positions else Classification()
-    inputs = [Several(each) if isinstance(each, dict) else each for each in parts]
+    inputs = [Several(part) if isinstance(part, dict) else part for part in parts]
     splits = [Split(each, target, task) for each, target in zip(inputs, targets, strict=True)]  # type: ignore[arg-type]
     tokens = (
         None if isinstance(example, torch.Tensor) and example.is_floating_point() else _VOCABULARY
@@ -162,12 +162,12 @@ def _run(stage: Stage, network: Network, bench: Bench) -> Outcome:
 def _value(outcome: Outcome, name: str, **setting: object) -> float:
     """What was measured. Raises Unsupported where a reason stands instead."""
     (found,) = [
-        each
-        for each in outcome.metrics
-        if each.name == name
-        and each.sample is None
-        and setting.items() <= dict(each.setting).items()
-        and (setting or not each.setting)
+        metric
+        for metric in outcome.metrics
+        if metric.name == name
+        and metric.sample is None
+        and setting.items() <= dict(metric.setting).items()
+        and (setting or not metric.setting)
     ]
     if found.value is None:
         raise Unsupported(found.reason)
@@ -185,7 +185,7 @@ def _quantize(network: Network, bench: Bench) -> list[str]:
     whole = f"{WORKS}: {name.replace('_', ' ')} {_value(found, name):.2f}"
     try:
         accuracy = f"{name.replace('_', ' ')} {_value(found, f'integer_{name}'):.2f}"
-        islands = next(each for each in found.metrics if each.name == "integer_islands")
+        islands = next(metric for metric in found.metrics if metric.name == "integer_islands")
     except Unsupported as error:
         return [whole, f"{NO}: {_line(error)}"]
     if islands.value:
@@ -201,7 +201,7 @@ def _prune(network: Network, bench: Bench) -> list[str]:
 def _bounds(network: Network, bench: Bench) -> list[str]:
     stage = Bounds(eps=(EPS,), samples=_SAMPLES, methods=("ibp", "crown"), restarts=1)
     found = _run(stage, network, bench)
-    by_graph = any(each.setting.get("method") == "graph-crown" for each in found.metrics)
+    by_graph = any(metric.setting.get("method") == "graph-crown" for metric in found.metrics)
     method, how = ("graph-crown", " by its graph") if by_graph else ("crown", "")
     return [f"{WORKS}: {_value(found, 'certified_accuracy', method=method):.2f} certified{how}"]
 

@@ -93,7 +93,7 @@ def with_activations(graph: TypedGraph, wanted: dict[int, Pointwise]) -> TypedGr
         return len(nodes) - 1
 
     for at, node in enumerate(graph.nodes):
-        sources = [places[each] for each in node.sources]
+        sources = [places[source] for source in node.sources]
         made = wanted.get(at, node.operation)
         if at not in wanted or not isinstance(made, Pointwise) or made.hardness is None:
             places.append(add(node, made, *sources))
@@ -225,7 +225,7 @@ class SwapBounds:
         curves = given_way(self._smooth).values()
         if not curves:
             raise Unsupported("no activation to swap: the network has none that gives way to ReLU")
-        self.swaps = any(each.traits.name != RELU.name for each in curves)
+        self.swaps = any(curve.traits.name != RELU.name for curve in curves)
         """Whether any activation is another than ReLU."""
         self._swapped = None if swapped is None else read_module(swapped, input_shape)
         self._attends = attends(self._smooth)
@@ -257,7 +257,7 @@ class SwapBounds:
         if hardness is not None and not _SOFTEST <= hardness <= _HARDEST:
             raise ValueError(f"hardness must be in [{_SOFTEST:g}, {_HARDEST:g}], got {hardness}")
         if hardness not in self._pairs:
-            first, second = (graph_of_typed(each, "input") for each in self._sides(hardness))
+            first, second = (graph_of_typed(side, "input") for side in self._sides(hardness))
             try:
                 self._pairs = {hardness: with_difference(first, second)}
             except ValueError as error:
@@ -292,7 +292,7 @@ class SwapBounds:
         ]
         names = SwapCertificate.__dataclass_fields__
         return SwapCertificate(
-            **{name: torch.cat([getattr(each, name) for each in parts]) for name in names}
+            **{name: torch.cat([getattr(part, name) for part in parts]) for name in names}
         )
 
     def _bounded(
@@ -393,7 +393,7 @@ def _certified(
     alone = bounds.lower_bounds(apart, related=False).value
     met = torch.maximum(found[:, : 2 * count], alone)
     before, after, moved = found[:, 2 * count :].chunk(3, 1)
-    known_low, known_high = (each[:, :count] for each in bounds.outputs)
+    known_low, known_high = (output[:, :count] for output in bounds.outputs)
     return SwapCertificate(
         torch.maximum(met[:, :count], known_low),
         torch.minimum(-met[:, count:], known_high),

@@ -73,7 +73,7 @@ def _origins(graph: Graph, index: int) -> list[int]:
         if not node.operation.elementwise or isinstance(node.operation, op.Constant):
             return found
         frontier.remove(latest)
-        frontier.update(each for each in node.sources if _number(graph, each) is None)
+        frontier.update(source for source in node.sources if _number(graph, source) is None)
         steps += 1
         if not frontier:
             return found
@@ -108,8 +108,8 @@ def _polynomial(graph: Graph, index: int, source: int, known: dict[int, Polynomi
         # integers are divided and wrap around otherwise than real numbers
         if node.dtype != torch.float32:
             raise _NotReadError
-        given = [_polynomial(graph, each, source, known) for each in node.sources]
-        known[index] = _applied(node, given)
+        polynomials = [_polynomial(graph, each, source, known) for each in node.sources]
+        known[index] = _applied(node, polynomials)
     return known[index]
 
 
@@ -129,7 +129,7 @@ def _applied(node: Node, given: list[Polynomial]) -> Polynomial:
                 raise _NotReadError
             return given[0] * (atom("1 /", given[1]) if divisor is None else constant(1 / divisor))
         case op.Pair(name="maximum" | "minimum" as side):
-            ends = [each.number for each in given]
+            ends = [polynomial.number for polynomial in given]
             end = next((each for each in ends if each is not None), None)
             name = None if end is None else clamp(*_beyond(side, end))
         case op.Power(exponent=2.0 | 3.0 | 4.0 as exponent):
@@ -140,7 +140,7 @@ def _applied(node: Node, given: list[Polynomial]) -> Polynomial:
             name = clamp(low, high)
         case op.Pointwise(traits=traits) if _is_row(node.operation):
             name = clamp(0, 6) if traits.name == "relu6" else traits.name
-    variable = next((each for each in given if each.number is None), None)
+    variable = next((polynomial for polynomial in given if polynomial.number is None), None)
     if name is None or variable is None:
         raise _NotReadError
     return atom(name, variable)
@@ -156,7 +156,7 @@ def _is_row(operation: op.Pointwise) -> bool:
     alone of its row.
     """
     exact = operation.hardness is None and operation.deviation == 0
-    return exact and any(operation.traits is each for each in known_rows() if not each.parameters)
+    return exact and any(operation.traits is row for row in known_rows() if not row.parameters)
 
 
 def _row(found: Polynomial) -> op.Pointwise | None:

@@ -208,8 +208,10 @@ def _transposed(
     kernel = c.known(weight, "weight")
     count = kernel.ndim - 2
     steps, pads, wide, more = (tupled(each, count) for each in (stride, padding, dilation, extra))
-    made = op.Convolution(kernel, c.optional(bias, "bias"), steps, pads, wide, groups, True, more)
-    return _batched(c, x, count + 1, lambda y: c.add(made, y))
+    convolution = op.Convolution(
+        kernel, c.optional(bias, "bias"), steps, pads, wide, groups, True, more
+    )
+    return _batched(c, x, count + 1, lambda y: c.add(convolution, y))
 
 
 def _batched(c: Call, x: Value, dims: int, make: Callable[[Value], Value]) -> Value:

@@ -65,7 +65,7 @@ def _pad(c: Call, x: Value, pad: list[int], mode: Any = 0.0, value: float | None
 
 def _index(c: Call, x: Value, indices: list[Any]) -> Value:
     axes = tuple(axis for axis, each in enumerate(indices) if each is not None)
-    given = [c.value(each) for each in indices if each is not None]
+    given = [c.value(index) for index in indices if index is not None]
     if any(c.node(each).dtype == torch.bool for each in given):
         c.refuse(
             "indexes by truth values, so that the number of entries depends on the input: use"
@@ -119,7 +119,7 @@ def _repeat(c: Call, x: Value, times: list[int]) -> Value:
     shape = (1,) * (len(times) - len(c.node(x).shape)) + c.node(x).shape
     apart = tuple(each for size in shape for each in (1, size))
     wide = tuple(each for count, size in zip(times, shape, strict=True) for each in (count, size))
-    if any(isinstance(each, Times) for each in times):
+    if any(isinstance(time, Times) for time in times):
         # Only what has no batch of its own is repeated along one.
         return c.expanded(c.reshaped(x, shape), c.shape)
     return c.reshaped(c.expanded(c.reshaped(x, apart), wide), c.shape)
@@ -241,7 +241,7 @@ def adaptive(c: Call, x: Value, size: Any) -> Value:
     count = len(size) if isinstance(size, (list, tuple)) else 1
     inputs = c.node(x).shape[-count:]
     outputs = c.shape[-count:]
-    if all(each == 1 for each in outputs):
+    if all(output == 1 for output in outputs):
         axes = tuple(range(len(c.node(x).shape) - count, len(c.node(x).shape)))
         return c.add(Reduction("mean", axes, True), x)
     if min(inputs) < 1:

@@ -47,7 +47,7 @@ class Call:
 
     def add(self, operation: Operation, *sources: Any) -> Value:
         """A new value; sources are values, or numbers that are constants."""
-        return Value(self.builder.add(operation, *(self.value(each) for each in sources)))
+        return Value(self.builder.add(operation, *(self.value(source) for source in sources)))
 
     def value(self, source: Any) -> Value:
         """A value as it is; a number or a tensor as a constant."""
@@ -100,10 +100,10 @@ class Call:
 
     def alike(self, *sources: Any) -> list[Value]:
         """Of one kind: real where any is, else integers where any is."""
-        values = [self.value(each) for each in sources]
-        kinds = {self.node(each).dtype for each in values}
+        values = [self.value(source) for source in sources]
+        kinds = {self.node(value).dtype for value in values}
         wanted = next(each for each in (torch.float32, torch.int64, torch.bool) if each in kinds)
-        return [self.as_kind(each, wanted) for each in values]
+        return [self.as_kind(value, wanted) for value in values]
 
     def reshaped(self, source: Value, shape: Shape) -> Value:
         """In another shape; nothing is done where it is the same, or where the reshape before is

@@ -73,8 +73,8 @@ def _filled(graph: Graph, vectors: torch.Tensor, start: int, stop: int) -> Graph
     nodes.append(replace(graph.nodes[0], operation=Concat(1), sources=tuple(parts)))
     first = len(nodes) - 1  # stands for the graph's input, which is its first value
     nodes += [
-        replace(each, sources=tuple(first + source for source in each.sources))
-        for each in graph.nodes[1:]
+        replace(node, sources=tuple(first + source for source in node.sources))
+        for node in graph.nodes[1:]
     ]
     return Graph(tuple(nodes), first + graph.output, graph.inputs)
 
@@ -86,7 +86,7 @@ class _Continued:
 
     def __init__(self, graph: Graph, vectors: torch.Tensor, start: int, stop: int) -> None:
         self._graph, self._start, self._stop, self._count = graph, start, stop, vectors.shape[1]
-        attended = {each.output: each for each in attentions(graph)}
+        attended = {attention.output: attention for attention in attentions(graph)}
         kept = {index for each in attended.values() for index in (each.keys, each.values)}
         self._past = {
             index: value for index, value in graph.values(vectors, torch.float32) if index in kept
@@ -123,7 +123,7 @@ class _Continued:
         node = self._graph.nodes[index]
         operation, axis = self._moved(node)
         shape = node.shape if axis is None else self._sized(node.shape, axis)
-        sources = tuple(self._source(each, node, axis) for each in node.sources)
+        sources = tuple(self._source(source, node, axis) for source in node.sources)
         self._place[index], self._axis[index] = self._add(node, operation, sources, shape), axis
 
     def _sized(self, shape: Shape, axis: int) -> Shape:
@@ -266,7 +266,7 @@ class _Continued:
                 self._graph.nodes[index].sources,
             )
             made = converted(operation, torch.float64)(
-                *(made if each == before else self._wide(each) for each in sources)
+                *(made if source == before else self._wide(source) for source in sources)
             )
         return made
 
@@ -288,8 +288,8 @@ def _rowwise(operation: Operation, axis: int, end: int) -> bool:
             return axis not in operation.axes
     own = [
         value
-        for each in fields(operation)
-        if isinstance(value := getattr(operation, each.name), torch.Tensor)
+        for field in fields(operation)
+        if isinstance(value := getattr(operation, field.name), torch.Tensor)
     ]
     return operation.elementwise and all(each.ndim < -end or each.shape[end] == 1 for each in own)
 

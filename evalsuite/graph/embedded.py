@@ -79,7 +79,7 @@ class _Cut:
         node = self._graph.nodes[index]
         # Of its second operand an expansion asks for the batch alone.
         counts = 1 if isinstance(node.operation, Expand) else len(node.sources)
-        sources = [self._source(each, node.operation) for each in node.sources[:counts]]
+        sources = [self._source(source, node.operation) for source in node.sources[:counts]]
         self.place[index] = self._added(
             replace(node, sources=(*sources, *[0] * (len(node.sources) - counts)))
         )
@@ -151,7 +151,7 @@ def _embeds(graph: Graph, index: int, vocabulary: int) -> bool:
         or node.dtype != torch.float32
     ):
         return False
-    table, tokens = (graph.nodes[each] for each in node.sources)
+    table, tokens = (graph.nodes[source] for source in node.sources)
     while isinstance(tokens.operation, Cast | Reshape):
         tokens = graph.nodes[tokens.sources[0]]
     if not isinstance(table.operation, Constant) or not isinstance(tokens.operation, Input):

@@ -54,7 +54,7 @@ class _Attention(nn.MultiheadAttention):
         is_causal: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         parts = self._projected(query, key, value)
-        q, k, v = (each.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for each in parts)  # type: ignore[no-untyped-call]
+        q, k, v = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in parts)  # type: ignore[no-untyped-call]
         mask = None if attn_mask is None else _added(attn_mask, q)
         if mask is not None and mask.ndim == 3:  # (batch x heads, positions, positions)
             mask = mask.unflatten(0, (-1, self.num_heads))  # type: ignore[no-untyped-call]
@@ -71,7 +71,7 @@ class _Attention(nn.MultiheadAttention):
         return made, weights.mean(1) if average_attn_weights else weights
 
     def _projected(self, *given: torch.Tensor) -> Sequence[torch.Tensor]:
-        first = [each if self.batch_first else each.transpose(0, 1) for each in given]
+        first = [tensor if self.batch_first else tensor.transpose(0, 1) for tensor in given]
         if self._qkv_same_embed_dim and given[0] is given[1] is given[2]:
             return functional.linear(first[0], self.in_proj_weight, self.in_proj_bias).chunk(3, -1)
         apart = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
@@ -110,9 +110,13 @@ def prepare(module: nn.Module, whole: Collection[nn.Module]) -> list[Operation]:
 
 def _whole(module: nn.Module) -> Operation:
     """The module as one; one of a class without a row of its own by the row whose values it has."""
-    found = identify(module, gates=True)
-    if found is not None and found.hardness == 1 and not found.traits.matches(module):
-        return Pointwise(found.traits, deviation=TOLERANCE)
+    recognised = identify(module, gates=True)
+    if (
+        recognised is not None
+        and recognised.hardness == 1
+        and not recognised.traits.matches(module)
+    ):
+        return Pointwise(recognised.traits, deviation=TOLERANCE)
     copied = copy.deepcopy(module)
     if getattr(copied, "inplace", False):
         setattr(copied, "inplace", False)  # noqa: B010 - what stands for it writes where it does

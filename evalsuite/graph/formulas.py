@@ -192,6 +192,6 @@ def formulas() -> tuple[tuple[Activation, Polynomial], ...]:
     }
     rows = {each.name: each for each in known() if not each.parameters}
     listed = [
-        (rows[name], each) for name, forms in written.items() if name in rows for each in forms
+        (rows[name], form) for name, forms in written.items() if name in rows for form in forms
     ]
-    return tuple(listed + [(each, atom(each.name, x)) for each in rows.values()])
+    return tuple(listed + [(row, atom(row.name, x)) for row in rows.values()])

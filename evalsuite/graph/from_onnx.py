@@ -53,7 +53,7 @@ def from_onnx(path: Path | str, example: Inputs, *, output: str | None = None) -
     if isinstance(example, dict):
         example = {name: example[name] for name in file.named(example)}
     graph = _without_infinity(read_onnx(Path(path), example, output=output))
-    nodes = tuple(replace(each, name=_identifier(each.name)) for each in graph.nodes)
+    nodes = tuple(replace(node, name=_identifier(node.name)) for node in graph.nodes)
     module = written(replace(graph, nodes=nodes), example)
     for name, each in list(module.named_buffers(recurse=False)):
         # A single number is a constant of a formula, and a mask has entries, often finite, that no

@@ -56,7 +56,7 @@ class Graph:
         """Each value in turn, computed plainly in `dtype`; differentiable. A value no longer
         needed is let go.
         """
-        given = [each.to(dtype) if each.is_floating_point() else each for each in leaves(inputs)]
+        given = [leaf.to(dtype) if leaf.is_floating_point() else leaf for leaf in leaves(inputs)]
         last = {source: index for index, node in enumerate(self.nodes) for source in node.sources}
         found: dict[int, torch.Tensor] = {}
         for index, node in enumerate(self.nodes):
@@ -161,13 +161,13 @@ class Builder:
         in an unknown way.
         """
         constants = [self.nodes[source].operation for source in sources]
-        if all(isinstance(each, Constant) for each in constants):
+        if all(isinstance(constant, Constant) for constant in constants):
             return self._folded(
-                operation, [each for each in constants if isinstance(each, Constant)]
+                operation, [constant for constant in constants if isinstance(constant, Constant)]
             )
-        found = [self._tried(operation, sources, batch) for batch in BATCHES]
-        sizes = shape(found[0].shape, found[1].shape)
-        return self._added(Node(self.name, operation, sources, sizes, kind_of(found[0].dtype)))
+        tensors = [self._tried(operation, sources, batch) for batch in BATCHES]
+        sizes = shape(tensors[0].shape, tensors[1].shape)
+        return self._added(Node(self.name, operation, sources, sizes, kind_of(tensors[0].dtype)))
 
     def label(self, value: int, tensor: str) -> None:
         """Say which tensor of a file a value is, unless it is a constant or another tensor
@@ -186,21 +186,21 @@ class Builder:
         return len(self.nodes) - 1
 
     def _folded(self, operation: Operation, constants: list[Constant]) -> int:
-        computed = not operation.moves or any(each.single is not None for each in constants)
+        computed = not operation.moves or any(constant.single is not None for constant in constants)
         single = (
-            converted(operation, torch.float32)(*(each.in_float32 for each in constants))
+            converted(operation, torch.float32)(*(constant.in_float32 for constant in constants))
             if computed
             else None
         )
         if operation.moves:
-            value = operation(*(each.value for each in constants))
+            value = operation(*(constant.value for constant in constants))
             # A view would keep the whole of what it is a part of.
-            exact = all(each.exact for each in constants)
+            exact = all(constant.exact for constant in constants)
             return self.constant(value.contiguous(), exact=exact, single=single)
         # In the best precision there is: what is meant are the real numbers.
         widened = [
-            each.value.double() if each.value.is_floating_point() else each.value
-            for each in constants
+            constant.value.double() if constant.value.is_floating_point() else constant.value
+            for constant in constants
         ]
         value = converted(operation, torch.float64)(*widened)
         # A whole number is the same as a real one.
@@ -209,14 +209,14 @@ class Builder:
         # 24 bits times 24 bits are 48 of the 53 that there are.
         short = isinstance(operation, Product) and len(widened) == 2
         short = short and all(torch.equal(each.float().to(each.dtype), each) for each in widened)
-        exact = all(each.exact for each in constants) and (same or short)
+        exact = all(constant.exact for constant in constants) and (same or short)
         return self.constant(value, exact=not value.is_floating_point() or exact, single=single)
 
     def _tried(self, operation: Operation, sources: tuple[int, ...], batch: int) -> torch.Tensor:
         """The result's shape and type; its values mean nothing, and there are none where it is
         large.
         """
-        sizes = [at(self.nodes[each].shape, batch) for each in sources]
+        sizes = [at(self.nodes[source].shape, batch) for source in sources]
         # Torch takes seconds to load what computes shapes alone: until something has, small values
         # are computed.
         small = "torch._dynamo" not in sys.modules and sum(map(prod, sizes)) <= _SMALL

@@ -39,7 +39,7 @@ def times_applied(owner: nn.Module, graph: Graph, nodes: list[Node]) -> int:
         Unsupported: it computes something else, as where operations in front of it belong to the
             same formula.
     """
-    operations = [type(each.operation) for each in nodes]
+    operations = [type(node.operation) for node in nodes]
     if _is_row(owner, nodes):
         for count in range(len(nodes), 0, -1):
             part = operations[: len(nodes) // count]
@@ -57,25 +57,25 @@ def _is_row(owner: nn.Module, nodes: list[Node]) -> bool:
     """Whether the activations among the values are exactly rows, and that which the layer is
     known as.
     """
-    curves = [each.operation for each in nodes if isinstance(each.operation, op.Pointwise)]
+    curves = [node.operation for node in nodes if isinstance(node.operation, op.Pointwise)]
     found = identify(owner, gates=True)
     own = type(owner).__module__.startswith(("torch.nn.modules", "evalsuite."))
-    if not all(each.is_exact for each in curves) or (not own and len(curves) < len(nodes)):
+    if not all(curve.is_exact for curve in curves) or (not own and len(curves) < len(nodes)):
         return False
-    named = found is not None and all(each.traits.name == found.traits.name for each in curves)
+    named = found is not None and all(curve.traits.name == found.traits.name for curve in curves)
     return (
         named
         or len(curves) < len(nodes)
-        or (own and all(each.hardness is not None for each in curves))
+        or (own and all(curve.hardness is not None for curve in curves))
     )
 
 
 @torch.no_grad()
 def _same(owner: nn.Module, count: int, graph: Graph, nodes: list[Node], scale: float) -> bool:
     before = next(
-        each
-        for each in nodes[0].sources
-        if not isinstance(graph.nodes[each].operation, op.Constant)
+        source
+        for source in nodes[0].sources
+        if not isinstance(graph.nodes[source].operation, op.Constant)
     )
     generator = torch.Generator().manual_seed(0)
     size = at(graph.nodes[before].shape, _BATCH)
@@ -87,13 +87,13 @@ def _same(owner: nn.Module, count: int, graph: Graph, nodes: list[Node], scale: 
     except (RuntimeError, ValueError):  # such a shape is none that the layer takes
         return False
     for node in nodes:
-        given = [graph.nodes[each].operation for each in node.sources]
+        given = [graph.nodes[source].operation for source in node.sources]
         constants = [
             op.converted(each, torch.float64).value if isinstance(each, op.Constant) else None
             for each in given
         ]
         theirs = op.converted(node.operation, torch.float64)(
-            *(theirs if each is None else each for each in constants)
+            *(theirs if constant is None else constant for constant in constants)
         )
     return close(ours, theirs, _TOLERANCE)
 
@@ -290,8 +290,8 @@ def refuse_computed(node: Node) -> None:
     """Raise Unsupported where weights are computed from parameters: in float64, they are not
     exactly the weights.
     """
-    for each in vars(node.operation).values():
-        if isinstance(each, torch.Tensor) and each.dtype != torch.float32:
+    for variable in vars(node.operation).values():
+        if isinstance(variable, torch.Tensor) and variable.dtype != torch.float32:
             raise Unsupported(
                 f"{_where(node)}: its weights are computed from others: remove the parametrization"
                 " before"
@@ -310,9 +310,9 @@ def _chain(graph: Graph) -> Iterator[Node]:
         if isinstance(node.operation, op.Input | op.Constant):
             continue
         taken = [
-            each
-            for each in node.sources
-            if not isinstance(graph.nodes[each].operation, op.Constant)
+            source
+            for source in node.sources
+            if not isinstance(graph.nodes[source].operation, op.Constant)
         ]
         if (
             taken != [before]

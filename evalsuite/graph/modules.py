@@ -90,12 +90,12 @@ def written(graph: Graph, example: Inputs, *, exact: bool = False) -> fx.GraphMo
     graph's order.
     """
     writer = _Writer(graph, example, _numbers(graph) if exact else set())
-    made = writer.module()
-    buffers = [str(each.target) for each in made.graph.nodes if each.op == "get_attr"]
+    module = writer.module()
+    buffers = [str(node.target) for node in module.graph.nodes if node.op == "get_attr"]
     constants = {value for name in buffers for value in writer.constants[name]} - writer.numbers
     if exact:
         _refuse_rounded(graph, constants)
-    compare(graph, made, example, because=_DEFECT)
+    compare(graph, module, example, because=_DEFECT)
     # In float64, with the same numbers in both, a slip that is as small as float32's rounding
     # shows. Layers and buffers hold float32: what was computed of constants, as rotary angles or a
     # normed weight, is rounded to it.
@@ -103,8 +103,8 @@ def written(graph: Graph, example: Inputs, *, exact: bool = False) -> fx.GraphMo
         {each: _in_float32(graph.nodes[each]) for each in constants | writer.layered}
     )
     finer = mapped(example, lambda each: each.double() if each.is_floating_point() else each)
-    compare(held, copy.deepcopy(made).double(), finer, because=_DEFECT)
-    return made
+    compare(held, copy.deepcopy(module).double(), finer, because=_DEFECT)
+    return module
 
 
 def _in_float32(node: Node) -> Node:
@@ -166,7 +166,7 @@ class _Writer:
         self.layered: set[int] = set()
         """Which values layers of torch compute."""
         self.made: dict[int, fx.Node] = {}
-        self.attentions = {each.output: each for each in attentions(graph)}
+        self.attentions = {attention.output: attention for attention in attentions(graph)}
         computed = (
             node for node in graph.nodes if not isinstance(node.operation, op.Input | op.Constant)
         )
@@ -208,7 +208,7 @@ class _Writer:
             self.made[index] = self.written.call_function(operator.getitem, (batch, key))
 
     def _written(self, index: int, node: Node) -> fx.Node:
-        operation, sources = node.operation, [self.made[each] for each in node.sources]
+        operation, sources = node.operation, [self.made[source] for source in node.sources]
         if isinstance(operation, op.Constant):
             value = operation.value
             rounded = value.is_floating_point() and index not in self.numbers
@@ -273,15 +273,15 @@ class _Writer:
         return value if tuple(value.shape[1:]) == sizes[1:] else None
 
     def _activations(self, node: Node) -> int:
-        return sum(self._repeated(each) is None for each in node.sources)
+        return sum(self._repeated(source) is None for source in node.sources)
 
     def _padded(self, node: Node, axis: int) -> fx.Node:
         """Constants beside a value: zeros, and the constants added, whose size needs no batch."""
-        parts = [self._repeated(each) for each in node.sources]
+        parts = [self._repeated(source) for source in node.sources]
         (place,) = (number for number, each in enumerate(parts) if each is None)
         shape = self.graph.nodes[node.sources[place]].shape
         zeros = torch.zeros(1, *shape[1:])
-        sizes = [shape[axis] if each is None else each.shape[axis] for each in parts]
+        sizes = [shape[axis] if part is None else part.shape[axis] for part in parts]
         widths = tuple(
             (sum(sizes[:place]), sum(sizes[place + 1 :])) if dim == axis else (0, 0)
             for dim in range(len(shape))
@@ -289,8 +289,8 @@ class _Writer:
         name = self._named(node, "pad", Applied(Pad(widths)))
         made = self.written.call_module(name, (self.made[node.sources[place]],))
         made.meta["shape"] = node.shape
-        beside = torch.cat([zeros if each is None else each.float() for each in parts], axis)
-        others = (each for each in node.sources if each != node.sources[place])
+        beside = torch.cat([zeros if part is None else part.float() for part in parts], axis)
+        others = (source for source in node.sources if source != node.sources[place])
         return self._function(node, operator.add, (made, self._constant(beside, *others)))
 
     def _constant(self, value: torch.Tensor, *made_of: int) -> fx.Node:
@@ -378,7 +378,7 @@ def _kind(operation: op.Operation) -> str:
 def _path(node: Node) -> str:
     """The node's dotted path, in names that Python and a module of torch.fx leave free."""
     names = node.name.replace("-", "_").split(".")
-    return ".".join(f"{each}_" if iskeyword(each) or each in _TAKEN else each for each in names)
+    return ".".join(f"{name}_" if iskeyword(name) or name in _TAKEN else name for name in names)
 
 
 def _layers(node: Node) -> list[Placed]:
@@ -417,7 +417,7 @@ def _layer_norm(made: op.LayerNorm, shape: tuple[int, ...]) -> list[Placed]:
     parameters = [each for each in (made.weight, made.bias) if each is not None]
     if made.axes[-1] != len(shape) - 1 or len(sizes) != len(made.axes) or min(sizes) < 1:
         return []
-    if any(tuple(each.shape) != sizes for each in parameters):
+    if any(tuple(parameter.shape) != sizes for parameter in parameters):
         return []
     norm = nn.LayerNorm(sizes, made.eps, elementwise_affine=bool(parameters))
     if parameters:

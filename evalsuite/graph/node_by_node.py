@@ -63,7 +63,7 @@ class NodeByNode:
         whole.CopyFrom(model)
         present = {each.name for each in model.graph.output}
         whole.graph.output.extend(
-            onnx.ValueInfoProto(name=each) for each in self._names if each not in present
+            onnx.ValueInfoProto(name=name) for name in self._names if name not in present
         )
         try:
             self._session = open_onnx(whole.SerializeToString())
@@ -111,9 +111,11 @@ class NodeByNode:
             )
         operands = [found[source] for source in node.sources]
         double = op.converted(node.operation, torch.float64)
-        exact = double(*(each.exact for each in operands))
-        single = op.converted(node.operation, torch.float32)(*(each.single for each in operands))
-        moved = [double(*(each.moved[side] for each in operands)) for side in (0, 1)]
+        exact = double(*(operand.exact for operand in operands))
+        single = op.converted(node.operation, torch.float32)(
+            *(operand.single for operand in operands)
+        )
+        moved = [double(*(operand.moved[side] for operand in operands)) for side in (0, 1)]
         return _Value(exact, single, (moved[0], moved[1]), _size(double, operands, exact))
 
     def _compared(self, node: Node, operands: list[_Value], ours: _Value, array: Array) -> _Value:
@@ -210,9 +212,12 @@ def _size(operation: op.Operation, operands: list[_Value], exact: Tensor) -> Ten
     if operation.moves or isinstance(operation, op.Where):
         # Indices and conditions say where, and are no sizes.
         return operation(
-            *(each.size if each.exact.is_floating_point() else each.exact for each in operands)
+            *(
+                operand.size if operand.exact.is_floating_point() else operand.exact
+                for operand in operands
+            )
         ).abs()
-    sizes = [each.size.double() for each in operands]
+    sizes = [operand.size.double() for operand in operands]
     if isinstance(operation, op.Sum):
         return replace(operation, signs=(1,) * len(sizes))(*sizes)
     if isinstance(operation, _CONTRACTIONS) or (

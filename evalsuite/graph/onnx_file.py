@@ -146,7 +146,9 @@ class _Reader:
 def _sizes(kind: str, shape: Shape, call: OnnxCall) -> Known:
     part = shape[slice(call.attributes.get("start", 0), call.attributes.get("end"))]
     arrays = [np.array(at(part, batch), dtype=np.int64) for batch in BATCHES]
-    return Known(*arrays) if kind == "Shape" else Known(*(np.array(each.prod()) for each in arrays))
+    return (
+        Known(*arrays) if kind == "Shape" else Known(*(np.array(array.prod()) for array in arrays))
+    )
 
 
 def _evaluated(node: onnx.NodeProto, inputs: list[Known | None], opsets: list[Any]) -> list[Known]:

@@ -89,7 +89,7 @@ def _reshaped_to(c: OnnxCall, x: Value, sizes: list[int], open_: list[int]) -> V
     for place in open_:
         others = [each for index, each in enumerate(sizes) if index != place]
         rest = prod(map(abs, whole)) // max(prod(map(abs, others)), 1)
-        along = sum(each < 0 for each in whole) - sum(each < 0 for each in others)
+        along = sum(each < 0 for each in whole) - sum(other < 0 for other in others)
         sizes[place] = -rest if along else rest
     return c.reshaped(x, tuple(sizes))
 
@@ -102,7 +102,7 @@ def _flatten(c: OnnxCall, x: Any) -> Value:
 
 
 def _product(sizes: Shape) -> int:
-    return prod(map(abs, sizes)) * (-1 if any(each < 0 for each in sizes) else 1)
+    return prod(map(abs, sizes)) * (-1 if any(size < 0 for size in sizes) else 1)
 
 
 def _squeeze(c: OnnxCall, x: Any, axes: Any = None) -> Value:
@@ -240,7 +240,7 @@ def _pad(c: OnnxCall, x: Any, pads: Any = None, fill: Any = None, axes: Any = No
     widths = list(given) if given is not None else c.numbers(pads)
     value = c.attributes.get("value", 0.0) if fill is None else float(c.known(fill, "fill"))
     count = len(c.node(x).shape)
-    along = [each % count for each in c.numbers(axes, list(range(count)))]
+    along = [number % count for number in c.numbers(axes, list(range(count)))]
     if min(widths) < 0:
         c.refuse(f"pads = {widths}: negative padding is not read")
     pairs = dict(

@@ -129,7 +129,7 @@ def converted(operation: Some, dtype: torch.dtype, device: str | None = None) ->
 
     return replace(
         operation,
-        **{each.name: change(getattr(operation, each.name)) for each in fields(operation)},
+        **{field.name: change(getattr(operation, field.name)) for field in fields(operation)},
     )
 
 
@@ -272,8 +272,8 @@ class Whole(Operation):
     module: nn.Module
 
     def __call__(self, *operands: Tensor) -> Tensor:
-        made: Tensor = self.module(operands[0])
-        return made
+        tensor: Tensor = self.module(operands[0])
+        return tensor
 
 
 @dataclass(frozen=True)

@@ -278,7 +278,7 @@ def _safe(graph: Graph, index: int) -> Node | None:
     node = graph.nodes[index]
     if not isinstance(node.operation, op.Where):
         return None
-    asked, zero, softmax = (graph.nodes[each] for each in node.sources)
+    asked, zero, softmax = (graph.nodes[source] for source in node.sources)
     if asked.operation != op.Function("nan") or asked.sources != node.sources[2:]:
         return None
     if (
@@ -389,7 +389,7 @@ def _leads(graph: Graph, index: int) -> bool:
     """Whether it is a product of matrices, perhaps scaled and masked."""
     node = graph.nodes[index]
     if isinstance(node.operation, op.Product | op.Quotient | op.Where | op.Sum):
-        return any(_leads(graph, each) for each in node.sources)
+        return any(_leads(graph, source) for source in node.sources)
     return isinstance(node.operation, op.MatMul)
 
 

@@ -50,7 +50,7 @@ def magnitudes(graph: Graph) -> list[float]:
     """
     graph, reached = with_norms_in_place(graph), list[float]()
     for node in graph.nodes:
-        real = [each for each in node.sources if graph.nodes[each].dtype == torch.float32]
+        real = [source for source in node.sources if graph.nodes[source].dtype == torch.float32]
         found = _magnitude(
             node.operation,
             [reached[each] for each in real],

@@ -94,7 +94,7 @@ class OwnActivations:
         name = chosen or next(iter(counts))
         places = tuple(sites[name].values())
         paths = {place.path for place in places}
-        stay = tuple(each.path for each in census(exposed, gates=True) if each.path not in paths)
+        stay = tuple(use.path for use in census(exposed, gates=True) if use.path not in paths)
         made = cls(name, places, stay, needed)
         made._check(module, example)
         return made
@@ -193,7 +193,7 @@ def _places(
     channels.
     """
     watched = duplicate(network).eval()
-    rows = {each.path: each.traits.name for each in census(watched) if is_replaceable(each.traits)}
+    rows = {use.path: use.traits.name for use in census(watched) if is_replaceable(use.traits)}
     counts: Counter[str] = Counter()
     sites: dict[str, dict[str, Place]] = defaultdict(dict)
     makers: dict[int, tuple[weakref.ref[torch.Tensor], nn.Module]] = {}

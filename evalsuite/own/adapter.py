@@ -151,7 +151,9 @@ def _called(module: Adapted, example: Inputs) -> Any:
         inspect.signature(module.network.forward).bind(*positional, **named)
     except TypeError as error:
         takes = [
-            each for each in inspect.signature(module.network.forward).parameters if each != "self"
+            parameter
+            for parameter in inspect.signature(module.network.forward).parameters
+            if parameter != "self"
         ]
         given = ", ".join(map(str, named)) or f"{len(positional)} positional"
         raise OwnError(
@@ -166,7 +168,7 @@ def _called(module: Adapted, example: Inputs) -> Any:
         raise
     except (Exception, SystemExit) as error:  # a user's forward may raise anything
         said = " ".join(str(error).split())[:300]
-        if "dtype" in said and any(not each.is_floating_point() for each in leaves(example)):
+        if "dtype" in said and any(not leaf.is_floating_point() for leaf in leaves(example)):
             said += "; whole numbers are taken for tokens: give real ones as float32"
         labels = (
             [f"{key} " for key in example]

@@ -294,7 +294,7 @@ def _table(frame: pd.DataFrame) -> list[str]:
         )
         shown = f"{step}: {name}{f' ({setting})' if setting else ''}"
         lines.append(
-            [shown, *[f"{means[each]:.4g}" if each in means else "-" for each in variants]]
+            [shown, *[f"{means[variant]:.4g}" if variant in means else "-" for variant in variants]]
         )
     widths = [max(len(line[column]) for line in lines) for column in range(len(variants) + 1)]
     return [
@@ -321,7 +321,7 @@ def _headline(rows: pd.DataFrame, task: str) -> tuple[str, str]:
         if not found.empty:
             there = {parse_setting(text).get(key): text for text in found.setting[::-1]}
             return headline.metric, next(
-                (there[each] for each in values if each in there), found.setting.iloc[0]
+                (there[value] for value in values if value in there), found.setting.iloc[0]
             )
     return tuple(rows.iloc[0][["metric", "setting"]])
 
@@ -431,7 +431,7 @@ def _save(own: Own, network: Path, out: Path) -> str:
     data = own.data()
     module = load_network(network, own, data).module
     example = data.calibration.first(_COMPARED)
-    found = save_own(
+    saved = save_own(
         module,
         out,
         make=own.unadapted,
@@ -439,7 +439,7 @@ def _save(own: Own, network: Path, out: Path) -> str:
         own=own.places,
         example=example,
     )
-    if found.form == "pretrained":
+    if saved.form == "pretrained":
         folder = Path(own.model_choice.path.partition(":")[2]).expanduser()
         for pattern in (
             "tokenizer*",
@@ -451,5 +451,5 @@ def _save(own: Own, network: Path, out: Path) -> str:
             for file in folder.glob(pattern):
                 shutil.copyfile(file, out / file.name)
         return "load it by from_pretrained, as the original"
-    lack = f"; no folder for from_pretrained: {found.reason}" if found.reason else ""
+    lack = f"; no folder for from_pretrained: {saved.reason}" if saved.reason else ""
     return f"load it by evalsuite.load_own{lack}"

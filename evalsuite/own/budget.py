@@ -117,9 +117,9 @@ def without_search() -> Iterator[None]:
 def _file(own: Own, rate: float, epochs: int) -> Path:
     """Where the budget of these options is kept, whatever epochs and rate the workload has."""
     options = {
-        each.name: getattr(own, each.name)
-        for each in fields(own)
-        if each.name not in ("epochs", "learning_rate")
+        field.name: getattr(own, field.name)
+        for field in fields(own)
+        if field.name not in ("epochs", "learning_rate")
     }
     whole = f"{_VERSION} {_seconds()} {torch.__version__} {own.fingerprint()} {options}"
     key = hashlib.sha256(f"{whole} {rate} {epochs}".encode()).hexdigest()
@@ -147,7 +147,7 @@ class _Search:
 
     def __init__(self, own: Own, data: Data) -> None:
         self._own, self._data = own, data
-        options = {each.name: getattr(own, each.name) for each in fields(Budget)}
+        options = {field.name: getattr(own, field.name) for field in fields(Budget)}
         self._budget = Budget(**options)
         self._per_epoch = max(1, len(range(0, int(data.train.labelled.sum()) - 1, own.batch_size)))
         self._shortest = max(1, math.ceil(_SHORTEST / self._per_epoch))

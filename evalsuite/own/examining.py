@@ -76,9 +76,7 @@ def examine(own: Own) -> Examined:
     lines = [("model", _model(own, module))]
     if not own.is_onnx:
         others = Counter(
-            each.traits.name
-            for each in census(module, gates=True)
-            if each.traits.name != own.original
+            use.traits.name for use in census(module, gates=True) if use.traits.name != own.original
         )
         stay = ", ".join(f"{name} x {count}" for name, count in sorted(others.items()))
         said = (
@@ -121,7 +119,7 @@ def _model(own: Own, module: nn.Module) -> str:
     if isinstance(module, OnnxNetwork):
         _check_taken(own, module)
         return f"{module.path}: an ONNX file, output {module.output!r}"
-    parameters = sum(each.numel() for each in module.parameters())
+    parameters = sum(parameter.numel() for parameter in module.parameters())
     named = getattr(module, "network", module)
     return f"{own.model_choice.path}: {type(named).__name__}, {parameters:,} parameters"
 
@@ -263,7 +261,7 @@ def _outputs(module: nn.Module, inputs: Inputs) -> torch.Tensor:
     except OwnError:
         raise
     except (Exception, SystemExit) as error:  # a user's forward may raise anything
-        shapes = ", ".join(str(tuple(each.shape)) for each in leaves(inputs))
+        shapes = ", ".join(str(tuple(leaf.shape)) for leaf in leaves(inputs))
         said = " ".join(str(error).split())[:200]
         kind = type(error).__name__
         raise OwnError(
@@ -330,7 +328,7 @@ def _task(task: Task, outputs: torch.Tensor, data: Data) -> str:
         targets = data.train.targets[data.train.labelled.nonzero().flatten()[: len(outputs)]]
         metrics = task.metrics(task.tally(outputs, targets))
     named = ", ".join(
-        f"{each.name} ({each.unit}, {each.direction.value} is better)" for each in metrics
+        f"{metric.name} ({metric.unit}, {metric.direction.value} is better)" for metric in metrics
     )
     kind, known = getattr(task, "task", task), data.train.targets
     ends = (

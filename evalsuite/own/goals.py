@@ -113,13 +113,13 @@ def candidates_of(folder: Path, name: str) -> list[Candidate]:
     the original has no file.
     """
     variants = list(dict.fromkeys(read_results(folder).variant))
-    found = [
+    candidates = [
         Candidate(variant, form, folder / "artefacts" / name / variant / "0" / step / file)
         for variant in variants
         for form, step, file in _FORMS
     ]
-    there = [each for each in found if each.file.is_file()]
-    if not there or there[0] != found[0]:
+    there = [candidate for candidate in candidates if candidate.file.is_file()]
+    if not there or there[0] != candidates[0]:
         raise OwnError(
             "goals need the original's ONNX file: ask for the stages export and quantize"
         )

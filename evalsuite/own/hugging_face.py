@@ -182,10 +182,10 @@ def _configured(place: str) -> dict[str, Any]:
 def _place(model: Model, start: str) -> str:
     """The folder, or the name on the hub, where there are weights if it starts from them."""
     name, folder = model.path.removeprefix("hf:"), Path(found := place_of(model.path))
-    weights = model.weights or any((folder / each).is_file() for each in WEIGHTS)
+    weights = model.weights or any((folder / weight).is_file() for weight in WEIGHTS)
     if start == "scratch" or weights or not folder.is_dir():
         return found
-    if pickled := [each for each in _OTHERS if (folder / each).is_file()]:
+    if pickled := [other for other in _OTHERS if (folder / other).is_file()]:
         raise OwnError(
             f"the model: {name} has its weights in {pickled[0]}, which is refused, as a pickle may"
             " run code; convert it where you trust it:"
@@ -269,8 +269,8 @@ def _configure(config: Any, model: Model, kind: str, classes: int | None, start:
 
 def _from_config(kind: Any, config: Any) -> nn.Module:
     make = getattr(kind, "from_config", None) or kind._from_config
-    made: nn.Module = make(config)
-    return made
+    module: nn.Module = make(config)
+    return module
 
 
 def _check_report(report: Any, made: Any, path: str, start: str) -> None:

@@ -210,7 +210,7 @@ def _check_arguments(target: Callable[..., Any], model: Model) -> None:
     try:
         signature.bind(**model.args)
     except TypeError as error:
-        unknown = [each for each in model.args if each not in signature.parameters]
+        unknown = [argument for argument in model.args if argument not in signature.parameters]
         hint = did_you_mean(unknown[0], signature.parameters) if unknown else "; give it in `args`"
         raise OwnError(f"the model: {model.path}: {error}{hint}") from error
 
@@ -298,12 +298,12 @@ def _from_timm(model: Model, classes: int | None) -> nn.Module:
         raise OwnError(f"the model: timm has no {name!r}{did_you_mean(name, timm.list_models())}")
     head = {} if classes is None else {"num_classes": classes}
     try:
-        made: nn.Module = timm.create_model(name, pretrained=False, **{**head, **model.args})
+        module: nn.Module = timm.create_model(name, pretrained=False, **{**head, **model.args})
     except Exception as error:
         raise OwnError(
             f"the model: {model.path} cannot be made: {type(error).__name__}: {error}"
         ) from error
-    return made
+    return module
 
 
 def load_weights(module: nn.Module, file: str, key: str = "") -> None:

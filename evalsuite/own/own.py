@@ -61,7 +61,7 @@ class Originals:
     def __call__(self, inputs: Inputs) -> torch.Tensor:
         """The model's outputs for a batch, (samples, width), computed once for each batch."""
         digest = hashlib.sha256(
-            b"".join(each.numpy().tobytes() for each in leaves(inputs))
+            b"".join(leaf.numpy().tobytes() for leaf in leaves(inputs))
         ).hexdigest()
         if digest not in self._known:
             self._known[digest], self._new = self._run(inputs).contiguous(), True
@@ -256,7 +256,7 @@ class Own(Budget):
         from evalsuite.own.floors import doubts_of, floors
 
         # What a user brings trained is what it is, though a linear model may be better.
-        known = [each for each in floors(self.data()) if each.least or self.start != "trained"]
+        known = [floor for floor in floors(self.data()) if floor.least or self.start != "trained"]
         sentences = doubts_of(rows, baseline, tuple(known))
         begin = "" if self.start == "trained" else "not trained: "
         return [f"{begin}{sentence}" for sentence in sentences]
@@ -314,11 +314,11 @@ def _data(own: Own) -> Data:
     digest = own.fingerprint()
     with torch.random.fork_rng(devices=[]):
         originals = Originals(_told_apart(own, digest), outputs_of)
-        found = read_data(
+        data = read_data(
             own.data_choice, task, tokenizer=tokenizer, targets_of=originals, naming=_naming(own)
         )
     originals.keep()
-    return replace(found, fingerprint=digest)
+    return replace(data, fingerprint=digest)
 
 
 def _naming(own: Own) -> Naming:
@@ -362,7 +362,7 @@ def _told_apart(own: Own, digest: str) -> str:
             own.start,
             torch.__version__,
         )
-        whole.update(f"{asked} {[_version(each) for each in own.libraries]}".encode())
+        whole.update(f"{asked} {[_version(library) for library in own.libraries]}".encode())
         torch.manual_seed(0)
         for name, tensor in sorted(own.unadapted().state_dict().items()):
             whole.update(name.encode() + tensor.contiguous().numpy().tobytes())
@@ -391,7 +391,7 @@ def _tokenizer(model: Model) -> str | None:
         return None
     folder = place_of(model.path)
     names = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
-    return folder if any((Path(folder) / each).is_file() for each in names) else None
+    return folder if any((Path(folder) / name).is_file() for name in names) else None
 
 
 def _files(place: Path) -> list[Path]:

@@ -37,7 +37,7 @@ def misprepared(model: Model, module: nn.Module, source: Source, data: Data) -> 
         return []
     if not own and _same(wanted, (source.mean or (0.0,), source.std or (1.0,))):
         return []
-    mean, std = (f"[{', '.join(f'{each:.4g}' for each in numbers)}]" for numbers in wanted)
+    mean, std = (f"[{', '.join(f'{number:.4g}' for number in numbers)}]" for numbers in wanted)
     now = "they are in no such scale" if own or not source.mean else "they are given by others"
     cure = f"write `data.mean: {mean}` and `data.std: {std}`"
     cure = "normalise them where they are made" if own else cure

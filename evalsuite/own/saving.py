@@ -242,7 +242,7 @@ def _described(
         (key, list(each.shape), str(each.dtype).removeprefix("torch."))
         for key, each in zip(keys, leaves(example), strict=True)
     ]
-    places = [(each.path, each.channels, each.dimension) for each in own.places]
+    places = [(place.path, place.channels, place.dimension) for place in own.places]
     return _Replaced(
         sha256=sha256,
         replaced=own.name,
@@ -275,8 +275,8 @@ def _restored(make: Callable[[], nn.Module], folder: Path) -> nn.Module:
         else Adapted(module, tuple(call.keys), tuple(call.names), call.output)
     )
     example = None if noted.example is None else (_example(noted.example),)
-    own = OwnActivations(
-        noted.replaced, tuple(Place(*each) for each in noted.places), tuple(noted.stay), example
+    own_activations = OwnActivations(
+        noted.replaced, tuple(Place(*place) for place in noted.places), tuple(noted.stay), example
     )
     row = next((each for each in known() if each.name == noted.by), None)
     if row is None:
@@ -284,7 +284,7 @@ def _restored(make: Callable[[], nn.Module], folder: Path) -> nn.Module:
             f"{folder / REPLACED}: there is no activation {noted.by!r} here; install what"
             " registers it"
         )
-    return own.replaced(network.eval(), row.make).eval()
+    return own_activations.replaced(network.eval(), row.make).eval()
 
 
 def _read(path: Path) -> _Replaced:

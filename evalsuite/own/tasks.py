@@ -151,16 +151,16 @@ class _Amended:
         if not self.own_loss:
             return self.task.loss(outputs, targets)
         try:
-            found: torch.Tensor = resolve(self.own_loss, what="the loss")(outputs, targets)
+            tensor: torch.Tensor = resolve(self.own_loss, what="the loss")(outputs, targets)
         except Exception as error:  # a user's function may raise anything
             raise blame(error, "the loss", self.own_loss) from error
         learns = torch.is_grad_enabled() and outputs.requires_grad
-        if getattr(found, "ndim", None) != 0 or (learns and not found.requires_grad):
+        if getattr(tensor, "ndim", None) != 0 or (learns and not tensor.requires_grad):
             raise OwnError(
                 f"{self.own_loss} must give one number that depends on the outputs, a 0-d tensor;"
-                f" got {found!r:.80}"
+                f" got {tensor!r:.80}"
             )
-        return found
+        return tensor
 
     def imitation(
         self, outputs: torch.Tensor, teacher: torch.Tensor, targets: torch.Tensor

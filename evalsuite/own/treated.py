@@ -112,7 +112,7 @@ class Treated:
             return name, "", "", f"not measured: {cell.reason}"
         fine = min(row.endpoint.margin, cell.estimate.half_width or row.endpoint.margin)
         scale = scale_of(row.endpoint.unit, cell.levels, [fine])
-        after, before = (f"{scale.number(each)} {scale.unit}".strip() for each in cell.levels)
+        after, before = (f"{scale.number(level)} {scale.unit}".strip() for level in cell.levels)
         over = cell.estimate.samples
         samples = f", over {over.n:,} samples like these" if over is not None else ""
         return name, before, after, cell.difference(row.scale) + samples

@@ -165,7 +165,7 @@ def curve(traits: Activation) -> Curve:
     """
     pieces = _split(traits)
     around = [slope for piece in pieces[1:] for slope in _beside(traits.slope, piece.start)]
-    finite = [each for each in traits.limits if math.isfinite(each)]
+    finite = [limit for limit in traits.limits if math.isfinite(limit)]
     beside = [_beside(traits.slope, kink) for kink in traits.kinks]
     return Curve(
         name=traits.name,

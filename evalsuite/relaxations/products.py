@@ -133,7 +133,7 @@ def product(
 
 
 def _finite(*parts: torch.Tensor) -> Planes:
-    if not all(bool(each.isfinite().all()) for each in parts):
+    if not all(bool(part.isfinite().all()) for part in parts):
         raise ValueError("the planes on these boxes overflow float32; give float64 ends")
     return Planes(*parts)
 

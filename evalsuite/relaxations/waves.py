@@ -188,27 +188,30 @@ def relax_wave(
 
 
 def _lower_line(wave: Wave, ends: _Ends, point: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    each = ends.each
+    intervals = ends.each
     with torch.no_grad():
-        last = wave.last_below(each.upper)
-        first = wave.last_below(-each.lower).neg_()
+        last = wave.last_below(intervals.upper)
+        first = wave.last_below(-intervals.lower).neg_()
         tangent = (first <= last).logical_or_(ends.narrow)
         # Where a chord is best, this leaves the end that lies on the convex piece; there the
         # tangent proves most.
-        first, last = torch.minimum(first, each.upper), torch.maximum(last, each.lower)
+        first, last = torch.minimum(first, intervals.upper), torch.maximum(last, intervals.lower)
     touch = torch.clamp(point, first, last)
     value, steep = _value_and_slope(wave.curve, touch)
-    slope = torch.where(tangent, steep, ends.chord).to(each.dtype)
+    slope = torch.where(tangent, steep, ends.chord).to(intervals.dtype)
     with torch.no_grad():
         return slope, _intercept(ends, slope, touch, value, steep, up=False)
 
 
 def _upper_line(wave: Wave, ends: _Ends, point: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    each = ends.each
+    intervals = ends.each
     with torch.no_grad():
-        on_left = torch.signbit(each.middle)
-        down, up = -each.lower, -each.upper
-        near, far = torch.where(on_left, up, each.lower), torch.where(on_left, down, each.upper)
+        on_left = torch.signbit(intervals.middle)
+        down, up = -intervals.lower, -intervals.upper
+        near, far = (
+            torch.where(on_left, up, intervals.lower),
+            torch.where(on_left, down, intervals.upper),
+        )
         first = wave.first_above(near)
         tangent = (first <= far).logical_or_(ends.narrow)
     mirrored = torch.where(on_left, -point, point)
@@ -216,8 +219,8 @@ def _upper_line(wave: Wave, ends: _Ends, point: torch.Tensor) -> tuple[torch.Ten
     touch = torch.clamp(mirrored, first, far)
     touch = torch.where(on_left, -touch, touch)
     value, steep = _value_and_slope(wave.curve, touch)
-    slope = torch.where(tangent, steep, ends.chord).to(each.dtype)
-    least, most = _limits(wave.limits, each.dtype)
+    slope = torch.where(tangent, steep, ends.chord).to(intervals.dtype)
+    least, most = _limits(wave.limits, intervals.dtype)
     slope = torch.where(on_left, slope.clamp(max=most), slope.clamp(min=least))
     with torch.no_grad():
         return slope, _intercept(ends, slope, touch, value, steep, up=True)

@@ -101,9 +101,9 @@ def holm_areas(
     decision matrix's own, is kept.
     """
     found = list(map(known, areas))
-    for each in dict.fromkeys(map(family, areas)):
+    for fromkey in dict.fromkeys(map(family, areas)):
         own = holm(
-            area.p if family(area) == each and p is None else None
+            area.p if family(area) == fromkey and p is None else None
             for area, p in zip(areas, found, strict=True)
         )
         found = [new if p is None else p for p, new in zip(found, own, strict=True)]

@@ -93,7 +93,7 @@ def looks(variants: Sequence[str]) -> dict[str, Look]:
     """A colour and a marker for each variant: fixed where a section has fixed them, by name for
     others.
     """
-    fixed = {name: look for each in sections().values() for name, look in each.looks.items()}
+    fixed = {name: look for section in sections().values() for name, look in section.looks.items()}
     others = sorted(set(variants) - set(fixed))
     count = len(_MORE)
     # Colour and marker are counted apart after each round, so that the pair repeats only after 25
@@ -329,7 +329,7 @@ def drawings_by_group(
             draw(each, f"{name}-{i}", f"{title}, {i} of {len(found)}")
             for i, each in enumerate(found, 1)
         ]
-        if any(each.svg for each in drawn):
+        if any(drawing.svg for drawing in drawn):
             return drawn
     return [draw(variants, name, title)]
 

@@ -93,7 +93,9 @@ def latex_table(lines: Sequence[TextLine], variants: Sequence[str], caption: str
         detail = ", ".join(part for part in (line.setting, line.unit_label) if part)
         name = line.label + (f" ({detail})" if detail else "")
         head = "" if line.step == step else r"\addlinespace " * bool(rows) + latex(line.step)
-        rows.append([head, *map(latex, (name, *(line.cells[each].plain for each in variants)))])
+        rows.append(
+            [head, *map(latex, (name, *(line.cells[variant].plain for variant in variants)))]
+        )
         step = line.step
     return _booktabs(["step", "metric", *map(latex, variants)], rows, latex(caption))
 
@@ -142,7 +144,7 @@ def markdown(content: Run) -> str:
         "lines": lines_of(Answer.of(content.matrices[0])) if content.matrices else [],
         "ranking": ranking,
         "ranked": rows,
-        "data": [list(each.values()) for each in data_lines(content)],
+        "data": [list(data_line.values()) for data_line in data_lines(content)],
         "looks": [list(line.values()) for line in note_lines(content)],
     }
     return filled("report.md.j2", shown)
@@ -151,8 +153,8 @@ def markdown(content: Run) -> str:
 def data_lines(content: Run) -> list[dict[str, str]]:
     """What is recorded of the data of each workload."""
     return [
-        {"workload": each, **{key: content.record.text("data", each, key) for key in _DATA}}
-        for each in content.workloads
+        {"workload": workload, **{key: content.record.text("data", workload, key) for key in _DATA}}
+        for workload in content.workloads
     ]
 
 

@@ -127,7 +127,7 @@ def explorer_data(content: Run) -> dict[str, Any]:
         for at, line in enumerate(lines)
         for variant in content.variants
     ]
-    most = max(len(each) for each in seeds.values())
+    most = max(len(seed) for seed in seeds.values())
     return {
         "baseline": content.baseline,
         "variants": shown,

@@ -87,8 +87,8 @@ def with_tones(grid: Grid, tones: Mapping[Estimate, str]) -> Grid:
     differences = {
         cell.difference for row in grid.rows for cell in row if cell.difference is not None
     }
-    others = [each for each in differences if replace(each, p=None) not in tones]
-    adjusted = dict(zip(others, holm(each.p for each in others), strict=True))
+    others = [difference for difference in differences if replace(difference, p=None) not in tones]
+    adjusted = dict(zip(others, holm(other.p for other in others), strict=True))
 
     def marked(cell: GridCell) -> GridCell:
         if cell.difference is None or cell.tone == "lack":
@@ -118,7 +118,7 @@ class Sheet:
 
     def add(self, *cells: GridCell | str) -> None:
         """A row; text alone is a cell."""
-        self.rows.append(tuple(GridCell(each) if isinstance(each, str) else each for each in cells))
+        self.rows.append(tuple(GridCell(cell) if isinstance(cell, str) else cell for cell in cells))
 
     def grid(self, name: str, caption: str, columns: Sequence[str], note: str = "") -> Grid | None:
         """The table; None without any row."""

@@ -135,7 +135,7 @@ def labels(words: Sequence[Sequence[str]], *more: Sequence[str]) -> list[str]:
     """A label for each, of its words; labels that are alike get one word more, and those that are
     still alike the next.
     """
-    told = [tuple(each) for each in words]
+    told = [tuple(word) for word in words]
     for column in more:
         told = [
             (*own, name) if name and told.count(own) > 1 else own

@@ -60,9 +60,13 @@ class Compared:
         pairs = [(self.values[seed], self.other[seed]) for seed in sorted(self.gap)]
         if not pairs or not all(own > 0 and other > 0 for own, other in pairs):
             return None
-        found = mean_interval([math.log(own / other) for own, other in pairs], magnitude=1.0)
-        low, high = (None if each is None else math.exp(each) for each in (found.low, found.high))
-        return Estimate(math.exp(found.mean), low, high, found.n, found.constant, found.p)
+        estimate = mean_interval([math.log(own / other) for own, other in pairs], magnitude=1.0)
+        low, high = (
+            None if each is None else math.exp(each) for each in (estimate.low, estimate.high)
+        )
+        return Estimate(
+            math.exp(estimate.mean), low, high, estimate.n, estimate.constant, estimate.p
+        )
 
     @property
     def bracketed(self) -> bool:
@@ -202,7 +206,7 @@ def joint_scale(
     """One scale for means and differences that stand together, with their intervals."""
     own, gaps = ([each for each in found if each] for found in (means, differences))
     halves = [each.half_width for each in (*own, *gaps) if each.half_width]
-    return scale_of(unit, [each.mean for each in own], [*halves, *(each.mean for each in gaps)])
+    return scale_of(unit, [each.mean for each in own], [*halves, *(gap.mean for gap in gaps)])
 
 
 def compared_cell(
@@ -342,7 +346,7 @@ def ends_text(estimates: Sequence[Estimate], scale: Scale) -> str:
     """One estimate with its interval; of several estimates the least and the greatest."""
     if len(estimates) == 1:
         return interval_text(estimates[0], scale)
-    means = sorted(each.mean for each in estimates)
+    means = sorted(estimate.mean for estimate in estimates)
     ends = " to ".join(
         dict.fromkeys(scale.number(each, sign=True) for each in (means[0], means[-1]))
     )

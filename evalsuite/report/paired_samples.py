@@ -308,7 +308,7 @@ def paired_samples(
     if whole and groups == len(own):
         right, known = own.astype(bool), other.astype(bool)
         counts = (right & known, right & ~known, ~right & known, ~right & ~known)
-        return RightAndWrong(*(int(each.sum()) for each in counts))
+        return RightAndWrong(*(int(count.sum()) for count in counts))
     gaps = own - other
     spread = float(max(own.max(), other.max()) - min(own.min(), other.min()))
     if groups < len(own):
@@ -371,10 +371,10 @@ def over_samples(run: Run, workload: str, variant: str, contrast: Contrast) -> E
             for seed in seeds
             for place in contrast.places
         ]
-        scores = [each for each in known if each is not None]
-        if len(scores) < len(known) or len({len(each.values) for each in scores}) > 1:
+        scores = [kept_scores for kept_scores in known if kept_scores is not None]
+        if len(scores) < len(known) or len({len(score.values) for score in scores}) > 1:
             return None
-        arm = np.mean([each.values for each in scores], axis=0)
+        arm = np.mean([score.values for score in scores], axis=0)
         # What was measured anew, or by other files, is not of these rows.
         expected = math.fsum(values[seed] for seed in seeds) / len(seeds)
         if abs(float(arm.mean()) - expected) > _CLOSE * max(1.0, abs(expected)):

@@ -114,7 +114,7 @@ def baseline_of(frame: pd.DataFrame, record: Record) -> str:
     if isinstance(recorded, str) and recorded:
         return recorded
     variants = list(frame["variant"].unique())
-    known = [each.baseline for each in sections().values() if each.baseline]
+    known = [section.baseline for section in sections().values() if section.baseline]
     return next(
         (each for each in known if each in variants or not variants),
         str(variants[0]) if variants else "",

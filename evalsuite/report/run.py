@@ -42,7 +42,7 @@ def headline_lines(lines: Sequence[TextLine]) -> list[TextLine]:
     Args:
         lines: of one or more workloads.
     """
-    every = [each for section in sections().values() for each in section.headlines]
+    every = [headline for section in sections().values() for headline in section.headlines]
     known = {stage for section in sections().values() for stage in section.stages} | {TRAIN}
     of_task = {stage for section in sections().values() for stage in section.of_task}
     chosen: list[TextLine] = []
@@ -85,7 +85,7 @@ def _wanted(line: TextLine, headline: Headline, step: Sequence[TextLine]) -> boo
     if line.metric not in ("", headline.metric):
         return False
     key, values = headline.wanted
-    same = [each for each in step if each.metric == headline.metric]
+    same = [text_line for text_line in step if text_line.metric == headline.metric]
     measured = [each for each in same if any(cell["n"] for cell in each.raw.values())]
     there = {each.keys.get(key) for each in measured or same}
     chosen = next((value for value in values if value in there), None)
@@ -209,8 +209,8 @@ class Run:
         """What a function makes of this run, made once."""
         if make not in self._made:
             self._made[make] = make(self)
-        made: Kind = self._made[make]
-        return made
+        kind: Kind = self._made[make]
+        return kind
 
     @cached_property
     def measured(self) -> Measured:
@@ -241,7 +241,7 @@ class Run:
     @property
     def others(self) -> list[str]:
         """The names of all measured variants but the baseline, in the order of the rows."""
-        return [each for each in self.measured.variants if each != self.baseline]
+        return [variant for variant in self.measured.variants if variant != self.baseline]
 
     @cached_property
     def sections(self) -> dict[str, Section]:
@@ -319,10 +319,10 @@ class Run:
         """
         asked = {row.endpoint.question for matrix in self.matrices for row in matrix.rows}
         lacking = [
-            each.question
+            endpoint.question
             for section in self.sections.values()
-            for each in section.endpoints
-            if not each.instead and each.question not in asked
+            for endpoint in section.endpoints
+            if not endpoint.instead and endpoint.question not in asked
         ]
         return f"Not answered by this run: {', '.join(lacking)}." if lacking else ""
 

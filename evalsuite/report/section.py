@@ -114,7 +114,10 @@ class Part:
     def empty(self) -> bool:
         """Whether there is nothing to show."""
         return not (
-            self.grids or self.details or self.findings or any(each.svg for each in self.drawings)
+            self.grids
+            or self.details
+            or self.findings
+            or any(drawing.svg for drawing in self.drawings)
         )
 
 
@@ -396,16 +399,16 @@ def mean_test(tests: Sequence[Contrast]) -> Contrast:
     """The mean of several contrasts, over those that both arms have and the seeds that have all of
     these; its label says what is missing.
     """
-    whole = [each for each in tests if each.own and each.other]
+    whole = [test for test in tests if test.own and test.other]
     if not whole:
-        label = " and ".join(each.label for each in tests)
+        label = " and ".join(test.label for test in tests)
         return Contrast(
-            label, reason=next((each.reason for each in tests if each.reason), "not measured")
+            label, reason=next((test.reason for test in tests if test.reason), "not measured")
         )
     lacking = [
-        f"without {each.label}: {each.reason or 'not measured'}"
-        for each in tests
-        if each not in whole
+        f"without {test.label}: {test.reason or 'not measured'}"
+        for test in tests
+        if test not in whole
     ]
     label = " and ".join(each.label for each in whole) + (
         f" ({'; '.join(lacking)})" if lacking else ""

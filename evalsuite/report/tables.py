@@ -326,7 +326,7 @@ class TextLine:
     def label(self) -> str:
         """The metric in words; a step that gave no metric at all stands for all of them."""
         spelled = {
-            name: text for each in sections().values() for name, text in each.spelled.items()
+            name: text for section in sections().values() for name, text in section.spelled.items()
         }
         words = [spelled.get(word, word) for word in self.metric.split("_")]
         return " ".join(words) if self.metric else "all metrics"

@@ -24,9 +24,9 @@ def list_(cache: CacheFolder = None) -> None:
 
     folder = cache_in(cache)
     total = count = 0
-    for each in inventory(folder):
-        say(each.line())
-        total, count = total + each.size, count + 1
+    for held in inventory(folder):
+        say(held.line())
+        total, count = total + held.size, count + 1
     say(f"{count} jobs, {total / 2**20:.1f} MiB in {folder.folder}")
 
 
@@ -45,10 +45,10 @@ def why(
     """
     from evalsuite.run.inventory import matching, told
 
-    found = matching(cache_in(cache), name)
-    if not found:
+    helds = matching(cache_in(cache), name)
+    if not helds:
         stop(f"the cache holds nothing of {name!r}; `evalsuite cache ls` lists what it holds")
-    say("\n\n".join("\n".join(told(each)) for each in found))
+    say("\n\n".join("\n".join(told(held)) for held in helds))
 
 
 @app.command()
@@ -77,7 +77,7 @@ def gc(
         say(each.line())
     said = "would be removed" if dry_run else "removed"
     say(
-        f"{len(removed)} jobs, {sum(each.size for each in removed) / 2**20:.1f} MiB {said} from"
+        f"{len(removed)} jobs, {sum(held.size for held in removed) / 2**20:.1f} MiB {said} from"
         f" {folder.folder}"
     )
 

@@ -230,7 +230,7 @@ def _validation(network: Network, data: Data) -> list[Metric]:
     from evalsuite.tasks import score
 
     found = score(network.module, data.validation)
-    return [replace(each, name=f"validation_{each.name}") for each in found.metrics]
+    return [replace(metric, name=f"validation_{metric.name}") for metric in found.metrics]
 
 
 def _training(made: Made, seconds: float, workload: Workload, task: Task) -> list[Metric]:

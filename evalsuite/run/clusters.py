@@ -87,7 +87,7 @@ class _Cluster(Executor):
         ended = []
         for key in self.orders.answered():
             if key in self._posted and (entry := self.orders.take_answer(key)) is not None:
-                found = Found(**{each.name: getattr(entry, each.name) for each in fields(Found)})
+                found = Found(**{field.name: getattr(entry, field.name) for field in fields(Found)})
                 ended.append((self._posted.pop(key), found))
         for key in tuple(self._posted):
             how = self._ended(key)
@@ -371,8 +371,8 @@ class Slurm(_Cluster):
 
     def _parameters(self, batch: list[Assignment], host: str) -> dict[str, Any]:
         more = {**self._options, **({"nodelist": host} if host else {})}
-        longest = (1 + _WAITS) * max(each.job.time_limit for each in batch) + _SPARE
-        limit = max(each.job.memory_limit for each in batch)
+        longest = (1 + _WAITS) * max(assignment.job.time_limit for assignment in batch) + _SPARE
+        limit = max(assignment.job.memory_limit for assignment in batch)
         return {
             "timeout_min": math.ceil(longest / 60),
             "cpus_per_task": 1,

@@ -71,7 +71,7 @@ def collect(cache: Cache, days: float, kept: Collection[str], *, dry: bool) -> l
     """Remove what was not used for so many days and is not to be kept, and say what it was; not
     where it is `dry`.
     """
-    old = [each for each in inventory(cache) if each.days >= days and each.key not in kept]
+    old = [held for held in inventory(cache) if held.days >= days and held.key not in kept]
     for each in () if dry else old:
         shutil.rmtree(each.home, ignore_errors=True)
     return old
@@ -79,7 +79,7 @@ def collect(cache: Cache, days: float, kept: Collection[str], *, dry: bool) -> l
 
 def damaged(cache: Cache) -> list[Held]:
     """What is not what was stored; it is removed, so that its job runs again."""
-    return [each for each in inventory(cache) if cache.find(each.key) is None]
+    return [held for held in inventory(cache) if cache.find(held.key) is None]
 
 
 def told(held: Held) -> Iterator[str]:
@@ -104,7 +104,7 @@ def matching(cache: Cache, name: str) -> list[Held]:
     """The entries whose keys begin so, or of that job."""
     by_key = re.fullmatch("[0-9a-f]{4,64}", name) is not None
     return [
-        each
-        for each in inventory(cache)
-        if each.job == name or (by_key and each.key.startswith(name))
+        held
+        for held in inventory(cache)
+        if held.job == name or (by_key and held.key.startswith(name))
     ]

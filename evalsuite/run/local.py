@@ -266,9 +266,9 @@ def local_executor(recipe: Recipe, workers: int, only: Job | None = None) -> Pro
     workloads = {job.workload.name: job.workload.target for job in jobs}.values()
     variants = {job.variant.name: job.variant.target for job in jobs}.values()
     parts = [*(step.stage for step in steps if step is not None), *workloads, *variants]
-    libraries = [name for each in workloads for name in getattr(each, "preloaded", ())]
+    libraries = [name for workload in workloads for name in getattr(workload, "preloaded", ())]
     return Processes(
-        workers, [type(each).__module__ for each in parts], jobs=len(jobs), libraries=libraries
+        workers, [type(part).__module__ for part in parts], jobs=len(jobs), libraries=libraries
     )
 
 
@@ -323,7 +323,7 @@ def _end_orphans() -> None:
     """
     deadline = time.monotonic() + _ADOPTION
     while (server := _server()) and time.monotonic() < deadline:
-        guards = {each.pid for each in multiprocessing.active_children()}
+        guards = {active_child.pid for active_child in multiprocessing.active_children()}
         for orphan in set(tree.children(server)) - guards:
             tree.kill([orphan, *tree.descendants(orphan)])
         time.sleep(_ADOPTION / 10)
@@ -369,6 +369,8 @@ def _with_submodules(modules: Iterable[str]) -> list[str]:
         paths = getattr(package, "__path__", [])
         # A `__main__` runs as it is imported.
         names += [
-            f"{name}.{each.name}" for each in pkgutil.iter_modules(paths) if each.name != "__main__"
+            f"{name}.{iter_module.name}"
+            for iter_module in pkgutil.iter_modules(paths)
+            if iter_module.name != "__main__"
         ]
     return names

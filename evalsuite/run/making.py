@@ -58,7 +58,7 @@ def _hashes(split: Split) -> list[int]:
     known: Sequence[object] | None = split.keys
     if known is None and not isinstance(split.inputs, torch.Tensor):
         known = split.inputs.identities()
-    own = known or (each for inputs, _ in split.batches(_BATCH) for each in contents(inputs))
+    own = known or (content for inputs, _ in split.batches(_BATCH) for content in contents(inputs))
     return [hash(each) for each in zip(own, targets, strict=True)]
 
 

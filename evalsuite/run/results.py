@@ -202,7 +202,7 @@ def standings(folder: Path) -> Iterator[Standing]:
     if (folder / FILE).is_file():
         yield standing(folder)
         return
-    inside = sorted(each.parent for each in folder.glob(f"*/{FILE}"))
+    inside = sorted(path.parent for path in folder.glob(f"*/{FILE}"))
     if not inside:
         yield Standing(folder, lack=f"no {FILE} here, nor in a folder of it")
     yield from map(standing, inside)

@@ -84,7 +84,7 @@ def _asked(pid: int) -> list[int]:
     import psutil
 
     with suppress(psutil.Error):
-        return [each.pid for each in psutil.Process(pid).children()]
+        return [child.pid for child in psutil.Process(pid).children()]
     return []
 
 

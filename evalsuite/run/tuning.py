@@ -105,7 +105,7 @@ def tuning_recipe(
     for name, values in (("seed", seeds), ("rate", rates)):
         if len(set(values)) < len(values):
             raise ValueError(
-                f"a {name} is given twice: {', '.join(f'{each:g}' for each in values)}"
+                f"a {name} is given twice: {', '.join(f'{value:g}' for value in values)}"
             )
     if shared := sorted(set(seeds) & set(recipe.seeds)):
         raise ValueError(

@@ -78,10 +78,11 @@ def compare(
         f"{pair.second} against {pair.first}: {len(lines)} measurements: {told or 'none'} (Holm"
         " over all, 5 %)"
     )
-    for each in judgements:
+    for judgement in judgements:
         say(
-            f"{each.outcome:<12} {each.gate.name}: {each.line.name if each.line else '(none)'}:"
-            f" {each.text}"
+            f"{judgement.outcome:<12} {judgement.gate.name}:"
+            f" {judgement.line.name if judgement.line else '(none)'}:"
+            f" {judgement.text}"
         )
     say(page)
     if code := exit_code(judgements, lines):

@@ -104,7 +104,7 @@ class Line:
         """The line for JSON, by plain names; its numbers are not rounded, and None where the
         runs share no seed.
         """
-        found = self.estimate
+        estimate = self.estimate
         return {
             "workload": self.workload,
             "variant": self.variant,
@@ -115,10 +115,10 @@ class Line:
             "direction": self.direction,
             "first": {str(seed): value for seed, value in sorted(self.first.items())},
             "second": {str(seed): value for seed, value in sorted(self.second.items())},
-            "difference": found.mean if found else None,
-            "low": found.low if found else None,
-            "high": found.high if found else None,
-            "pairs": found.n if found else 0,
+            "difference": estimate.mean if estimate else None,
+            "low": estimate.low if estimate else None,
+            "high": estimate.high if estimate else None,
+            "pairs": estimate.n if estimate else 0,
             "p": self.p,
             "p_adjusted": self.p_adjusted,
             "reading": self.reading,

@@ -42,12 +42,12 @@ def write_comparison(
         "measurements": [line.entry() for line in lines],
         "gates": [
             {
-                "gate": each.gate.model_dump(),
-                "measurement": each.line.name if each.line else None,
-                "outcome": each.outcome,
-                "text": each.text,
+                "gate": judgement.gate.model_dump(),
+                "measurement": judgement.line.name if judgement.line else None,
+                "outcome": judgement.outcome,
+                "text": judgement.text,
             }
-            for each in judgements
+            for judgement in judgements
         ],
     }
     (out / "compare.json").write_text(
@@ -61,18 +61,18 @@ def _junit(judgements: Sequence[Judgement]) -> bytes:
     """A test case for each gate and measurement; one that was not measured is skipped."""
     counts = {
         "tests": len(judgements),
-        "failures": sum(each.outcome == FAILS for each in judgements),
-        "skipped": sum(each.outcome == UNMEASURED for each in judgements),
+        "failures": sum(judgement.outcome == FAILS for judgement in judgements),
+        "skipped": sum(judgement.outcome == UNMEASURED for judgement in judgements),
         "errors": 0,
     }
     described = {"name": "evalsuite compare", **{key: str(n) for key, n in counts.items()}}
     suite = ElementTree.Element("testsuite", described)
-    for each in judgements:
-        name = each.line.name if each.line else "no measurement"
-        case = ElementTree.SubElement(suite, "testcase", classname=each.gate.name, name=name)
-        if each.outcome in (FAILS, UNMEASURED):
-            kind = "failure" if each.outcome == FAILS else "skipped"
-            ElementTree.SubElement(case, kind, message=each.text)
+    for judgement in judgements:
+        name = judgement.line.name if judgement.line else "no measurement"
+        case = ElementTree.SubElement(suite, "testcase", classname=judgement.gate.name, name=name)
+        if judgement.outcome in (FAILS, UNMEASURED):
+            kind = "failure" if judgement.outcome == FAILS else "skipped"
+            ElementTree.SubElement(case, kind, message=judgement.text)
     ElementTree.indent(suite)
     text: bytes = ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)
     return text + b"\n"

@@ -188,10 +188,10 @@ def exit_code(judgements: list[Judgement], lines: list[Line]) -> int:
     """1 where a gate fails, 3 where one, or without gates the whole comparison, has nothing that
     was measured.
     """
-    if any(each.outcome == FAILS for each in judgements):
+    if any(judgement.outcome == FAILS for judgement in judgements):
         return 1
-    known = {each.gate for each in judgements if each.outcome != UNMEASURED}
-    empty = any(each.gate not in known for each in judgements) or all(
+    known = {judgement.gate for judgement in judgements if judgement.outcome != UNMEASURED}
+    empty = any(judgement.gate not in known for judgement in judgements) or all(
         line.estimate is None for line in lines
     )
     return 3 if empty else 0

@@ -56,7 +56,7 @@ def _entry(run: Path, folder: Path) -> Entry:
     )
     page = run / "report.html"
     link = quote(page.relative_to(folder).as_posix()) if page.is_file() else ""
-    answered = [each for each in content.matrices if each.rows]
+    answered = [matrix for matrix in content.matrices if matrix.rows]
     reason = "" if answered else "measured no primary endpoint of a variant and the baseline"
     return Entry(place, record, facts, answered, link, reason)
 

@@ -121,7 +121,7 @@ def _check_alike(
                     f"{both}: the data of {name} differ; give the workloads different names"
                 )
         one, other = (
-            {each["name"]: (each["stage"], each["after"]) for each in r.steps}
+            {step["name"]: (step["stage"], step["after"]) for step in r.steps}
             for r in (before, record)
         )
         for name in one.keys() & other.keys():
@@ -176,32 +176,32 @@ def _merged_record(
         Status.OK.value if metric else status
         for metric, status in zip(jobs["metric"], jobs["status"], strict=True)
     )
-    finished = [each.finished for each in records]
-    name = "-and-".join(dict.fromkeys(each.name for each in records))
+    finished = [record.finished for record in records]
+    name = "-and-".join(dict.fromkeys(record.name for record in records))
     return replace(
         records[0],
         name=name,
         digest="",
-        workloads=list(dict.fromkeys(name for each in records for name in each.workloads)),
-        variants=list(dict.fromkeys(name for each in records for name in each.variants)),
-        seeds=sorted({seed for each in records for seed in each.seeds}),
-        steps=list({step["name"]: step for each in records for step in each.steps}.values()),
+        workloads=list(dict.fromkeys(name for record in records for name in record.workloads)),
+        variants=list(dict.fromkeys(name for record in records for name in record.variants)),
+        seeds=sorted({seed for record in records for seed in record.seeds}),
+        steps=list({step["name"]: step for record in records for step in record.steps}.values()),
         recipe_text=_one_recipe(name, folders, records),
-        data={name: value for each in records for name, value in each.data.items()},
+        data={name: value for record in records for name, value in record.data.items()},
         variants_help={
-            name: value for each in records for name, value in each.variants_help.items()
+            name: value for record in records for name, value in record.variants_help.items()
         },
         versions={
             name: str(value)
-            for name, value in merged_conditions([each.versions for each in records]).items()
+            for name, value in merged_conditions([record.versions for record in records]).items()
         },
-        machine=merged_conditions([each.machine for each in records]),
+        machine=merged_conditions([record.machine for record in records]),
         command=f"evalsuite merge of {', '.join(folder.resolve().name for folder in folders)}",
-        started=min(each.started for each in records),
+        started=min(record.started for record in records),
         finished=max(finished) if all(finished) else "",
         jobs={"total": len(jobs), **counts},
-        seconds=round(sum(each.seconds for each in records), 1),
-        peak_mib=max(each.peak_mib for each in records),
+        seconds=round(sum(record.seconds for record in records), 1),
+        peak_mib=max(record.peak_mib for record in records),
         source=source_of(
             filter(
                 None, [*united["source"]] if any(united["source"]) else [r.source for r in records]
@@ -215,7 +215,7 @@ def _merged_record(
 
 def _commits(records: Sequence[RunRecord]) -> list[str]:
     """As rows name them, of records whose rows name none."""
-    named = [(name, each.dirty) for each in records for name in each.commit.split(", ")]
+    named = [(name, record.dirty) for record in records for name in record.commit.split(", ")]
     return [f"{name}-dirty" if dirty and name else name for name, dirty in named]
 
 
@@ -225,12 +225,12 @@ def _one_recipe(name: str, folders: Sequence[Path], records: Sequence[RunRecord]
 
     Where they differ in more than lists, their texts in a row.
     """
-    texts = [each.recipe_text for each in records]
+    texts = [record.recipe_text for record in records]
     try:
         first, *others = (read_tree(text) for text in texts)
         for other in others:
             _add(first, other)
-        if any(each.name != name for each in records):
+        if any(record.name != name for record in records):
             first["name"] = name
         text = written(first)
         if plain(read_tree(text)) != plain(first):
@@ -279,7 +279,7 @@ def _asked(record: RunRecord) -> dict[str, Any]:
     named = {
         "workloads": record.workloads,
         "variants": record.variants,
-        "steps": [each["name"] for each in record.steps],
+        "steps": [step["name"] for step in record.steps],
     }
     rest = (
         {name: value for name, value in tree.items() if name not in _LISTS}
@@ -291,9 +291,9 @@ def _asked(record: RunRecord) -> dict[str, Any]:
 
 def _differing(records: Sequence[RunRecord]) -> list[str]:
     compared: dict[str, list[Any]] = {
-        "recipe": [_asked(each) for each in records],
-        "machine": [each.machine for each in records],
-        "versions": [each.versions for each in records],
+        "recipe": [_asked(record) for record in records],
+        "machine": [record.machine for record in records],
+        "versions": [record.versions for record in records],
     }
     found = []
     for what, tables in compared.items():

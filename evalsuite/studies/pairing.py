@@ -89,7 +89,9 @@ def _read(folder: Path) -> tuple[pd.DataFrame, Record]:
 
 
 def _renamed(frame: pd.DataFrame, names: Mapping[tuple[str, str], str], label: str) -> pd.DataFrame:
-    networks = [names.get(each, "") for each in frame[_NETWORK].itertuples(index=False, name=None)]
+    networks = [
+        names.get(itertuple, "") for itertuple in frame[_NETWORK].itertuples(index=False, name=None)
+    ]
     import numpy as np
 
     made = frame.assign(workload=np.array(networks, dtype=object), variant=label)
@@ -102,9 +104,9 @@ def _record(
     """What is recorded of both; where they differ, what each says."""
     first, second = records
     steps = {str(step["name"]): step for each in (second, first) for step in each.steps}
-    order = dict.fromkeys(str(step["name"]) for each in records for step in each.steps)
+    order = dict.fromkeys(str(step["name"]) for record in records for step in record.steps)
     data = {**second.table("data"), **first.table("data")}
-    finished = [each.entries.get("finished") or "" for each in records]
+    finished = [record.entries.get("finished") or "" for record in records]
     entries: dict[str, Any] = {
         "name": f"{labels[1]} against {labels[0]}",
         "baseline": labels[0],
@@ -114,15 +116,15 @@ def _record(
         "data": {name: data[network[0]] for network, name in names.items() if network[0] in data},
         "versions": _both(records, "versions"),
         "machine": _both(records, "machine"),
-        "started": " / ".join(each.text("started") for each in records),
+        "started": " / ".join(record.text("started") for record in records),
         "finished": " / ".join(map(str, finished)) if all(finished) else "",
         "recipe_text": first.text("recipe_text"),
     }
-    return Record(entries if any(each.entries for each in records) else {"baseline": labels[0]})
+    return Record(entries if any(record.entries for record in records) else {"baseline": labels[0]})
 
 
 def _both(records: Sequence[Record], key: str) -> dict[str, str]:
-    tables = [each.table(key) for each in records]
+    tables = [record.table(key) for record in records]
     names = dict.fromkeys(name for table in tables for name in table)
     values = {
         name: dict.fromkeys(str(table.get(name, "not recorded")) for table in tables)
@@ -137,7 +139,7 @@ def _differing(
     """What else differs than what is to be compared: machine, versions, data, options, seeds."""
     found = []
     for key, what in (("machine", "the machine"), ("versions", "the versions")):
-        one, other = (each.table(key) for each in records)
+        one, other = (record.table(key) for record in records)
         names = [
             name
             for name in {**one, **other}
@@ -149,7 +151,7 @@ def _differing(
         )
         found += [f"{what} differ{'s' * (key == 'machine')}: {told}"] if told else []
     for name in records[0].table("data").keys() & records[1].table("data").keys():
-        own, now = (each.text("data", name, "fingerprint") for each in records)
+        own, now = (record.text("data", name, "fingerprint") for record in records)
         found += (
             [f"the data of {name} differ: fingerprint {own[:12]} against {now[:12]}"]
             if own != now
@@ -214,4 +216,4 @@ def _differing_seeds(frames: Sequence[pd.DataFrame], labels: Sequence[str]) -> l
 
 
 def _listed(networks: Iterable[tuple[str, str]]) -> str:
-    return ", ".join("/".join(each) for each in networks)
+    return ", ".join("/".join(network) for network in networks)

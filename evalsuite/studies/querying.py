@@ -90,9 +90,9 @@ def runs_below(folder: Path) -> list[Path]:
     """
     places = sorted(path.parent for path in folder.rglob("results.parquet"))
     found = [
-        each
-        for each in places
-        if not any(part.startswith(".") for part in each.relative_to(folder).parts)
+        place
+        for place in places
+        if not any(part.startswith(".") for part in place.relative_to(folder).parts)
     ]
     if not found:
         raise Refused(

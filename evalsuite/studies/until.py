@@ -58,7 +58,7 @@ class Goal:
                 f"--until takes the width of an interval, as 0.5% or 0.01; got {text!r}"
             )
         questions = [each.question for section in sections().values() for each in section.endpoints]
-        if not any(endpoint.casefold() in each.casefold() for each in questions):
+        if not any(endpoint.casefold() in question.casefold() for question in questions):
             raise ValueError(
                 f"--endpoint: no question has {endpoint!r}; there are: {', '.join(questions)}"
             )
@@ -113,7 +113,7 @@ def standing(folder: Path, goal: Goal) -> Standing:
             f"{question} is measured in {rows[0][1].endpoint.unit}: give --until in that unit,"
             " without %"
         )
-    told = [each for variant, row in rows for each in _cells(variant, row, goal)]
+    told = [cell for variant, row in rows for cell in _cells(variant, row, goal)]
     wanted = [more for more, _ in told if more is not None]
     if not wanted:
         raise ValueError(

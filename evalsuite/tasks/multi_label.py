@@ -76,7 +76,7 @@ class MultiLabel:
             right[:, None],
             losses.where(counted, 0.0),
         ]
-        return torch.stack([each.double().sum(-1) for each in sums], 1)
+        return torch.stack([sum_.double().sum(-1) for sum_ in sums], 1)
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:
         """Of a tally (7,): micro-averaged F1, accuracy over labels, the share of samples all

@@ -24,10 +24,10 @@ def sample_tallies(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> 
 
     if _is_of_samples(task):
         try:
-            found: torch.Tensor = task.tallies(outputs, targets)  # type: ignore[attr-defined]
+            tensor: torch.Tensor = task.tallies(outputs, targets)  # type: ignore[attr-defined]
         except ValueError:
             return None
-        return found
+        return tensor
     if len(targets) > _MOST:
         return None
     places = [slice(place, place + 1) for place in range(len(targets))]

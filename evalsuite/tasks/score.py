@@ -156,7 +156,7 @@ def _metrics(
     """
     import torch
 
-    metrics, known = split.task.metrics(total), [each for each in single if each is not None]
+    metrics, known = split.task.metrics(total), [tensor for tensor in single if tensor is not None]
     if len(known) < len(single):
         return tuple(metrics)
     whole = torch.cat(known)

@@ -88,7 +88,7 @@ def _shape(row: Activation) -> None:
     places = [0.0, *row.inflections, *row.kinks]
     ends = [min(places) - 30, *row.inflections, max(places) + 30]
     for sign, (first, last) in zip(signs, pairwise(ends), strict=True):
-        edges = [first, *(each for each in row.kinks if first < each < last), last]
+        edges = [first, *(kink for kink in row.kinks if first < kink < last), last]
         turned = [_turned(row, sign, low, high) for low, high in pairwise(edges)]
         require(
             sign == "0" or any(turned),
@@ -326,10 +326,10 @@ def _names(row: Activation, module: nn.Module) -> None:
 
 def _matches(row: Activation, module: nn.Module) -> None:
     others = [
-        each.target for each in load_all("activations") if isinstance(each.target, Activation)
+        plugin.target for plugin in load_all("activations") if isinstance(plugin.target, Activation)
     ]
-    others = [each for each in others if each.name != row.name]
-    taken = [each.name for each in others if row.matches(each.make(4)) or each.matches(module)]
+    others = [other for other in others if other.name != row.name]
+    taken = [other.name for other in others if row.matches(other.make(4)) or other.matches(module)]
     taken += ["nn.Identity's"] if row.matches(nn.Identity()) else []
     require(
         not taken,
@@ -380,15 +380,15 @@ def _huge_inputs(row: Activation, module: nn.Module) -> None:
             ("the module", copy.deepcopy(module).to(dtype)),
         ):
             with torch.no_grad():
-                found = compute(z)
+                tensor = compute(z)
             require(
-                found.dtype == dtype and found.shape == z.shape,
+                tensor.dtype == dtype and tensor.shape == z.shape,
                 "what is computed has the shape and type of the input",
-                f"{row.name}: {name} made {found.dtype} {tuple(found.shape)} of {dtype}"
+                f"{row.name}: {name} made {tensor.dtype} {tuple(tensor.shape)} of {dtype}"
                 f" {tuple(z.shape)}",
                 "make constants of the input's type",
             )
-            bad = (z[~found.isfinite()] if bounded else z[found.isnan()]).tolist()
+            bad = (z[~tensor.isfinite()] if bounded else z[tensor.isnan()]).tolist()
             require(
                 not bad,
                 "values and slopes of huge inputs are no NaN, and infinite only where a slope grows"

@@ -292,7 +292,7 @@ def content(tensor: torch.Tensor | Samples) -> tuple[str, tuple[int, ...], bytes
     if isinstance(tensor, Samples):
         digest = sha256()
         for start in range(0, len(tensor), _BATCH):
-            for each in leaves(tensor[start : start + _BATCH]):
-                digest.update(each.contiguous().numpy().tobytes())
+            for leaf in leaves(tensor[start : start + _BATCH]):
+                digest.update(leaf.contiguous().numpy().tobytes())
         return str(tensor.dtype), tuple(tensor.shape), digest.digest()
     return str(tensor.dtype), tuple(tensor.shape), tensor.detach().contiguous().numpy().tobytes()

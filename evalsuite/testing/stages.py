@@ -131,7 +131,11 @@ def _run(stage: Stage, network: Network, bench: Bench, disturbance: int) -> Outc
 
 def _check_reproducible(stage: Stage, first: Outcome, second: Outcome, bench: Bench) -> None:
     one, two = (
-        {key_of(each): (each.value, each.verdict) for each in outcome.metrics if not each.timing}
+        {
+            key_of(metric): (metric.value, metric.verdict)
+            for metric in outcome.metrics
+            if not metric.timing
+        }
         for outcome in (first, second)
     )
     different = [

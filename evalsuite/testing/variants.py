@@ -139,7 +139,7 @@ def _check_made(variant: Variant, made: Made, setup: Setup, base: nn.Module | No
         "return Made(module)",
     )
     shared = (
-        {id(each) for each in made.module.modules()} & {id(each) for each in base.modules()}
+        {id(module) for module in made.module.modules()} & {id(module) for module in base.modules()}
         if base
         else set()
     )
@@ -150,14 +150,14 @@ def _check_made(variant: Variant, made: Made, setup: Setup, base: nn.Module | No
         "work on copy.deepcopy(base)",
     )
     require(
-        not any(each.training for each in made.module.modules()),
+        not any(module.training for module in made.module.modules()),
         "a variant leaves its network in eval mode",
         f"{name} left {type(made.module).__name__} in training mode",
         "call module.eval() before returning it",
     )
     numbers = [made.budget, *([] if made.train_loss is None else [made.train_loss])]
     require(
-        all(math.isfinite(each) for each in numbers) and made.budget >= 0,
+        all(math.isfinite(number) for number in numbers) and made.budget >= 0,
         "budget and train_loss are finite; train_loss is None where nothing was trained",
         f"{name}: budget {made.budget}, train_loss {made.train_loss}",
         "count the optimizer steps as a share of the workload's, those of the base included",

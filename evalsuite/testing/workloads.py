@@ -47,7 +47,7 @@ def check_workload(workload: Workload) -> list[str]:
     """
     check_declaration(workload, "workload")
     name = type(workload).__name__
-    missing = [each.name for each in fields(Budget) if not hasattr(workload, each.name)]
+    missing = [field.name for field in fields(Budget) if not hasattr(workload, field.name)]
     require(
         not missing,
         "a workload has a budget",
@@ -119,10 +119,10 @@ def _check_part(data: Data, part: str, name: str) -> None:
         "make the parts by evalsuite.labelled or evalsuite.split",
     )
     low, high = (0, (data.vocabulary or 1) - 1) if tokens else (low, high)
-    ranges = [each.aminmax() for batch, _ in split.batches(_BATCH) for each in leaves(batch)]
+    ranges = [leaf.aminmax() for batch, _ in split.batches(_BATCH) for leaf in leaves(batch)]
     lowest, highest = (
-        torch.stack([each.min for each in ranges]).min(),
-        torch.stack([each.max for each in ranges]).max(),
+        torch.stack([range_.min for range_ in ranges]).min(),
+        torch.stack([range_.max for range_ in ranges]).max(),
     )
     require(
         low < high and bool(low <= lowest) and bool(highest <= high),  # False where an input is NaN

@@ -47,5 +47,5 @@ def standing(name: str) -> Variant:
     """The variant of that name with its options as they come. Raises PluginError: see
     `load_variant`.
     """
-    made: Variant = load_variant(name).target(**options_for(name))
-    return made
+    variant: Variant = load_variant(name).target(**options_for(name))
+    return variant

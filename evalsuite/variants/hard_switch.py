@@ -62,9 +62,9 @@ class HardSwitch:
         from lambda_gelu.activations.census import census, substitute
 
         left = {
-            id(each.module)
-            for each in census(module, gates=True)
-            if each.traits.name == self.activation
+            id(use.module)
+            for use in census(module, gates=True)
+            if use.traits.name == self.activation
         }
         if not left:
             raise ValueError(

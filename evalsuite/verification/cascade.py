@@ -135,7 +135,7 @@ def verify(
         raise ValueError(
             f"within is a distance >= 0 between the outputs of two networks, got {float(within):g}"
         )
-    if engine not in (names := [*ENGINES, *(each.name for each in entries("engines"))]):
+    if engine not in (names := [*ENGINES, *(entry.name for entry in entries("engines"))]):
         raise ValueError(f"engine must be one of {', '.join(names)}, got {engine!r}")
     if inputs not in INPUTS:
         raise ValueError(f"inputs must be one of {', '.join(INPUTS)}, got {inputs!r}")
@@ -248,7 +248,7 @@ def _rounds_to(
         return False
     try:
         judge = Witnesses(Specification(graph.inputs, graph.outputs, ()), model.SerializeToString())
-        made = torch.tensor([judge.outputs(each) for each in points], dtype=torch.float64)
+        made = torch.tensor([judge.outputs(point) for point in points], dtype=torch.float64)
     except Exception:  # of ONNX Runtime, which documents none; `compare` says what it is
         return False
     return made.shape == low.shape and bool(((low <= made) & (made <= high)).all())
@@ -364,12 +364,12 @@ class _Search:
         try:
             witness = self._crossed(seconds / 2) if self._asked.classes else None
             witness = witness or self._attack.search(seconds=seconds)
-            found = (
+            verification = (
                 self._prove() if witness is None else Verification(Answer.SAT, witness, "falsifier")
             )
         except _OutOfTime:
-            found = Verification(Answer.TIMEOUT, None, "the time is up")
-        return replace(self._halved(found), boxes=self._boxes)
+            verification = Verification(Answer.TIMEOUT, None, "the time is up")
+        return replace(self._halved(verification), boxes=self._boxes)
 
     def holds_as_executed(self) -> bool:
         """Whether the property is proven of executions in float32."""
@@ -409,7 +409,7 @@ class _Search:
                 self._as_executed, self._why = self._graph, str(error)
                 return self._prove()
             finally:
-                self._boxes += sum(each.boxes for each in searches)
+                self._boxes += sum(search.boxes for search in searches)
             name = "phases" if isinstance(used, PhaseSearch) else "bisection"
             if witness is not None:
                 return Verification(Answer.SAT, witness, name)

@@ -92,7 +92,7 @@ class _Pair:
         self.nodes = list[Node]()
         self.places: list[tuple[int, int, int | None]] = [(0, 0, None)]
         for nodes in zip(first.nodes, second.nodes, strict=True):
-            apart = [self.places[each][2] for each in nodes[0].sources]
+            apart = [self.places[source][2] for source in nodes[0].sources]
             one = nodes[0].renumbered(lambda old: self.places[old][0])
             other = nodes[1].renumbered(lambda old: self.places[old][1])
             self.nodes += [one, other]

@@ -44,7 +44,7 @@ def is_relu_network(graph: Graph) -> bool:
         if not isinstance(node.operation, Affine | Difference)
     ]
     return bool(others) and all(
-        isinstance(each, Pointwise) and each.traits.name == RELU.name for each in others
+        isinstance(other, Pointwise) and other.traits.name == RELU.name for other in others
     )
 
 
@@ -82,7 +82,7 @@ class Parts:
     def together(parts: list[Parts]) -> Parts:
         """All of these parts as one, joined along the first dimension in their order."""
         names = "phases", "slopes", "conditions", "rows"
-        return Parts(*(torch.cat([getattr(each, name) for each in parts]) for name in names))
+        return Parts(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Carried:
     rounding: torch.Tensor
 
     def __getitem__(self, index: torch.Tensor) -> Carried:
-        return Carried(*(getattr(self, each.name)[index] for each in fields(self)))
+        return Carried(*(getattr(self, field.name)[index] for field in fields(self)))
 
 
 class _Lines(NamedTuple):
@@ -284,7 +284,7 @@ class Dual:
         for at, node in enumerate(self._graph.nodes, 1):
             found = points  # what two networks differ by is asked for by no node
             if isinstance(node.operation, Affine):
-                found = node.operation(*(values[each] for each in node.sources))
+                found = node.operation(*(values[source] for source in node.sources))
             elif isinstance(node.operation, Pointwise):
                 inputs.append(values[node.sources[0]])
                 found = inputs[-1] * on[self._at[at]]
@@ -376,7 +376,7 @@ class Dual:
         """From outputs of ReLUs to their inputs, (parts, units): coefficients, and what is
         added, (parts,).
         """
-        below, above, intercept, held = (each[:, place] for each in lines)
+        below, above, intercept, held = (line[:, place] for line in lines)
         down = asked.clamp(max=0)
         back = asked.clamp(min=0) * below + down * above - held
         constant = (down * intercept).sum(-1)
@@ -433,7 +433,7 @@ def dual_of_forms(
     upper = torch.from_numpy(widths)[None]
     root = Propagation(graph, torch.zeros_like(upper), upper, backward=False)
     for place, (_, *ends) in enumerate(layers):
-        low, high = (torch.from_numpy(each)[None] for each in ends)
+        low, high = (torch.from_numpy(end)[None] for end in ends)
         root.intervals[2 * place + 1] = low.clamp(max=-TINY), high.clamp(min=TINY)
     return Dual(
         graph,

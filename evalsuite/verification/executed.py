@@ -104,17 +104,17 @@ class _Writer:
         """Add a node, and where its operation is not affine and not exact, what it may be off
         by.
         """
-        operation, sources = node.operation, tuple(self.place[each] for each in node.sources)
+        operation, sources = node.operation, tuple(self.place[source] for source in node.sources)
         if len(self.place) in self._virtual:
             self._keep(self._add(replace(node, sources=sources)))
             return
         if isinstance(operation, Difference):
-            sources = (sources[0], *(self._computed[each] for each in node.sources[1:]))
+            sources = (sources[0], *(self._computed[source] for source in node.sources[1:]))
         elif isinstance(operation, Affine):
             operation = _affine(operation, of_input=0 in sources)
         elif 0 in sources:
             rounded = self._rounded("input", (0,), self._inputs, 1.0)
-            sources = tuple(each or rounded for each in sources)
+            sources = tuple(source or rounded for source in sources)
         made = computed = self._add(replace(node, operation=operation, sources=sources))
         match operation:
             case Affine() | Difference() | Maximum() | Rounded():
@@ -158,7 +158,7 @@ def _affine(operation: Affine, *, of_input: bool) -> Affine:
     """Rounding of each output: of so many products, of what is added to them, and of the input,
     to float32.
     """
-    products = [_products(each) for each in operation.maps]
+    products = [_products(map_) for map_ in operation.maps]
     if len(products) == 1 and not products[0] and not bool(operation.bias.any()):
         # Entries that are moved, or negated.
         return replace(operation, rounding=2 * UNIT, slack=LEAST) if of_input else operation
@@ -191,7 +191,7 @@ def _steepest(traits: Activation) -> float:
     ]
     turning = [torch.tensor(at, dtype=torch.float64) for at in traits.inflections]
     slopes = [abs(float(traits.slope(at))) for at in (*beside, *turning)]
-    found = max([*slopes, *(abs(each) for each in traits.limits)], default=1.0)
+    found = max([*slopes, *(abs(limit) for limit in traits.limits)], default=1.0)
     if not isfinite(found):
         raise Unsupported(
             f"no bound of float32's rounding of {traits.name}, which has no steepest slope"

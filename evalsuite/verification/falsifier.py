@@ -31,8 +31,8 @@ def float32_box(properties: list[Property]) -> tuple[torch.Tensor, torch.Tensor]
 
     Where a box holds no float32 point, lower > upper in that place.
     """
-    lower64 = torch.stack([each.lower for each in properties]).numpy()
-    upper64 = torch.stack([each.upper for each in properties]).numpy()
+    lower64 = torch.stack([prop.lower for prop in properties]).numpy()
+    upper64 = torch.stack([prop.upper for prop in properties]).numpy()
     lower, upper = lower64.astype(np.float32), upper64.astype(np.float32)
     lower = np.where(lower < lower64, np.nextafter(lower, np.float32(np.inf)), lower)
     upper = np.where(upper > upper64, np.nextafter(upper, np.float32(-np.inf)), upper)
@@ -56,13 +56,13 @@ def slack(outputs: torch.Tensor, properties: list[Property]) -> torch.Tensor:
     least distance to an end of the interval, (batch,). NaN where the property says nothing can be
     compared.
     """
-    margins = [each for each in properties if each.ends is None]
+    margins = [prop for prop in properties if prop.ends is None]
     if len(margins) == len(properties):
-        return margin(outputs, torch.tensor([each.label for each in properties]))
+        return margin(outputs, torch.tensor([prop.label for prop in properties]))
     if margins:
         raise ValueError("properties of margins and of intervals are not compared at once")
     low, high = (
-        torch.stack([each.ends[end] for each in properties if each.ends is not None])
+        torch.stack([prop.ends[end] for prop in properties if prop.ends is not None])
         for end in (0, 1)
     )
     found = outputs.double()
@@ -79,7 +79,7 @@ def violated(outputs: torch.Tensor, properties: list[Property]) -> torch.Tensor:
 
 
 def _broken(found: torch.Tensor, properties: list[Property]) -> torch.Tensor:
-    closed = torch.tensor([each.ends is not None for each in properties])
+    closed = torch.tensor([prop.ends is not None for prop in properties])
     return ~((found > 0) | (closed & (found == 0)))
 
 
@@ -95,11 +95,11 @@ def falsify(
         return []
     lower, upper = float32_box(properties)
     generator = torch.Generator().manual_seed(seed)
-    found: list[torch.Tensor | None] = [None] * len(properties)
+    tensors: list[torch.Tensor | None] = [None] * len(properties)
     empty = (lower > upper).flatten(1).any(1).tolist()
     centers = ((lower.double() + upper.double()) / 2).float().clamp(lower, upper)
     for restart in range(restarts + 1):
-        open_ = [i for i, point in enumerate(found) if point is None and not empty[i]]
+        open_ = [i for i, point in enumerate(tensors) if point is None and not empty[i]]
         if not open_:
             break
         low, high, asked = lower[open_], upper[open_], [properties[i] for i in open_]
@@ -109,8 +109,8 @@ def falsify(
         for index, candidate in zip(
             open_, _descend(module, point, low, high, asked, steps), strict=True
         ):
-            found[index] = candidate
-    return found
+            tensors[index] = candidate
+    return tensors
 
 
 def _into_balls(point: torch.Tensor, properties: list[Property]) -> torch.Tensor:
@@ -171,17 +171,17 @@ def _descend(
                 across[i] = 2 * each.eps * gradient[i] / gradient[i].norm().clamp(min=1e-30)
         return across
 
-    found: list[torch.Tensor | None] = [None] * len(point)
+    tensors: list[torch.Tensor | None] = [None] * len(point)
     into = partial(_into_balls, properties=asked)
     for met, margins in descent(
         lambda points: slack(module(points), asked), point, low, high, steps, 0.01, into, directions
     ):
         for index in torch.nonzero(_broken(margins, asked))[:, 0].tolist():
-            if found[index] is None and _violates_alone(module, met[index], asked[index]):
-                found[index] = met[index].clone()
-        if all(each is not None for each in found):
+            if tensors[index] is None and _violates_alone(module, met[index], asked[index]):
+                tensors[index] = met[index].clone()
+        if all(tensor is not None for tensor in tensors):
             break
-    return found
+    return tensors
 
 
 @torch.no_grad()
@@ -306,9 +306,9 @@ class Attack:
             return self._violation(points, case)
 
         for met, values in descent(violation, points, *self._ends(case), steps, 0.005):
-            found = self._replay(met, values)
-            if found is not None or time.perf_counter() > until:
-                return found
+            witness = self._replay(met, values)
+            if witness is not None or time.perf_counter() > until:
+                return witness
         return None
 
     def tried(self, points: torch.Tensor, case: torch.Tensor) -> Witness | None:
@@ -323,9 +323,9 @@ class Attack:
         with torch.no_grad():
             moved = torch.minimum(torch.maximum(points, low), high)
             violation = self._violation(moved, case)
-        found = self._replay(moved, violation)
-        if found is not None:
-            return found
+        witness = self._replay(moved, violation)
+        if witness is not None:
+            return witness
         nearest = violation.argsort()[:_DESCENTS]
         with torch.enable_grad():
             return self.descend(points[nearest], case[nearest], steps=8)
@@ -333,7 +333,7 @@ class Attack:
     def _replay(self, points: torch.Tensor, violation: torch.Tensor) -> Witness | None:
         near = torch.nonzero(violation <= _NEAR)[:, 0]
         for index in near[violation[near].argsort()][:_REPLAYED].tolist():
-            found = self._judge.witness(points[index])
-            if found is not None:
-                return found
+            witness = self._judge.witness(points[index])
+            if witness is not None:
+                return witness
         return None

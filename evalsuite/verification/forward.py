@@ -94,8 +94,8 @@ def _readable(graph: Graph) -> Graph:
     """
     found = recognised(graph)
     rounded = any(
-        isinstance(each.operation, typed.Pointwise) and inexact(each.operation)
-        for each in found.nodes
+        isinstance(node.operation, typed.Pointwise) and inexact(node.operation)
+        for node in found.nodes
     )
     return with_norms(graph) if rounded else found
 
@@ -187,10 +187,10 @@ class _Forward(Arithmetic[Zonotope]):
             # The batch is known: it is one.
             operation, given = replace(operation, shape=at(operation.shape, 1)), given[:1]
         operation = typed.converted(operation, torch.float64)
-        if not any(isinstance(each, Zonotope) for each in given):
+        if not any(isinstance(value, Zonotope) for value in given):
             return self._folded(operation, given)
         may_mask = operation.moves or isinstance(operation, typed.Sum | typed.Where | typed.Softmax)
-        if not (may_mask or all(bool(_center(each).isfinite().all()) for each in given)):
+        if not (may_mask or all(bool(_center(value).isfinite().all()) for value in given)):
             raise Unsupported("takes what is infinite, or masked with -inf")
         if operation.moves:
             return _moved(operation, given)
@@ -204,7 +204,7 @@ class _Forward(Arithmetic[Zonotope]):
             raise Unsupported(f"values beyond {LARGEST:g} are possible there")
         # A constant beside the values, or in their place, as a mask is, brings its own rounding
         # alone: no new symbol.
-        single = sum(isinstance(each, Zonotope) for each in given) == 1
+        single = sum(isinstance(value, Zonotope) for value in given) == 1
         shifted = single and isinstance(operation, typed.Sum | typed.Where)
         return found if shifted or isinstance(found, Normalised) else self.symbols.promoted(found)
 
@@ -248,7 +248,7 @@ def _center(value: _Value) -> torch.Tensor:
 
 def _moved(operation: Any, given: list[_Value]) -> Zonotope:
     """Entries that are moved, and constants beside them."""
-    own = [each for each in given if isinstance(each, Zonotope)]
+    own = [value for value in given if isinstance(value, Zonotope)]
     count = max(len(each.generators) for each in own)
     plain = replace(operation, value=0.0) if isinstance(operation, Pad) else operation
 
@@ -259,11 +259,11 @@ def _moved(operation: Any, given: list[_Value]) -> Zonotope:
         left = iter(parts)
         return [
             next(left)
-            if isinstance(each, Zonotope)
-            else torch.zeros_like(each)
-            if each.is_floating_point()
-            else each
-            for each in given
+            if isinstance(value, Zonotope)
+            else torch.zeros_like(value)
+            if value.is_floating_point()
+            else value
+            for value in given
         ]
 
     every = (with_symbols(each.generators, count) for each in own)
@@ -294,7 +294,7 @@ def _averaged(_: _Forward, operation: Any, x: Zonotope) -> Zonotope:
 
 
 def _resampled(_: _Forward, operation: typed.Resample, x: Zonotope) -> Zonotope:
-    absolute = replace(operation, matrices=tuple(each.abs() for each in operation.matrices))
+    absolute = replace(operation, matrices=tuple(matrix.abs() for matrix in operation.matrices))
     return linear(x, operation, x.center.numel(), absolute)
 
 

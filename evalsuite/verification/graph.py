@@ -190,7 +190,9 @@ class Graph:
         """
         found = [x]
         for node in self.nodes:
-            found.append(node.operation(*(found[each] for each in node.sources)).expand(len(x), -1))
+            found.append(
+                node.operation(*(found[source] for source in node.sources)).expand(len(x), -1)
+            )
         return found
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -207,7 +209,7 @@ class Graph:
                 return operation
             return replace(
                 operation,
-                maps=tuple(each.to(dtype) for each in operation.maps),
+                maps=tuple(map_.to(dtype) for map_ in operation.maps),
                 bias=operation.bias.to(dtype),
             )
 

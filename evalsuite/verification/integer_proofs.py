@@ -115,10 +115,10 @@ def _integers(values: Any, count: int, place: str) -> Array:
     plain = (
         isinstance(values, list)
         and len(values) == count
-        and all(type(each) is int for each in values)
+        and all(type(value) is int for value in values)
     )
     _require(
-        plain and all(abs(each) < 2**62 for each in values),
+        plain and all(abs(value) < 2**62 for value in values),
         f"{place}: needs {count} integers of 62 bits",
     )
     return np.array(values, dtype=np.int64)
@@ -137,7 +137,7 @@ def _computed(node: Any, given: list[Array]) -> Array:  # noqa: PLR0911
         return np.asarray(given[0][given[1]])
     kind = given[0].dtype
     _require(
-        kind.kind in "iu" and all(each.dtype == kind for each in given),
+        kind.kind in "iu" and all(array.dtype == kind for array in given),
         f"node {node.name!r} mixes types",
     )
     # ONNX Runtime 1.31 compares some signed 64-bit integers wrongly on x86
@@ -228,7 +228,7 @@ def read_network(model: onnx.ModelProto) -> tuple[list[_Layer], dict[str, Array]
                 f"{place} must multiply {width} uint8 by uint8",
             )
             weight = matrix.T.astype(np.int64) - int(offset.item())
-            layers[-1:] = [replace(each, result=node.input[0]) for each in layers[-1:]]
+            layers[-1:] = [replace(layer, result=node.input[0]) for layer in layers[-1:]]
             layers.append(_Layer(weight, -int(zero.item()) * weight.sum(1), node.output[0], []))
             width, current = len(weight), {*node.output}
         else:
@@ -252,7 +252,7 @@ def _tabulated(layer: _Layer, constants: dict[str, Array], low: Array, high: Arr
     sums = [np.minimum(low + np.arange(start, start + _CHUNK)[:, None], high) for start in starts]
     found = []
     for i, column in enumerate(
-        np.concatenate([layer.function(each, constants) for each in sums]).T
+        np.concatenate([layer.function(sum_, constants) for sum_ in sums]).T
     ):
         values = column[: high[i] - low[i] + 1]
         changes = np.flatnonzero(np.diff(values, prepend=values[0] - 1))
@@ -281,7 +281,7 @@ def _least(layers: list[_Layer], part: _Part, rows: Array, choose: Any) -> Array
         sums = [max(abs(int(firsts[0])), abs(int(lasts[-1]))) for firsts, lasts, _ in runs]
         values = [int(np.abs(values).max()) for *_, values in runs]
         sizes = [sums, np.abs(layer.bias), np.abs(layer.weight).max(1)]
-        if not (fits(rows, values) and all(fits(p, each) for each in sizes)):
+        if not (fits(rows, values) and all(fits(p, size) for size in sizes)):
             return None
         for i, (firsts, lasts, outputs) in enumerate(runs):
             ends = np.where(p[:, i, None] > 0, lasts, firsts)
@@ -421,7 +421,7 @@ def _checked(proof: Any, onnx_bytes: bytes) -> IntegerStatement:
         hashlib.sha256(onnx_bytes).hexdigest(),
         read_network(onnx.load_from_string(onnx_bytes)),
     )
-    sizes = [layers[0].weight.shape[1], *(len(each.bias) for each in layers)]
+    sizes = [layers[0].weight.shape[1], *(len(layer.bias) for layer in layers)]
     named = {"format": proof["format"], "network": proof["network"]}
     _require(
         named == {"format": INTEGER_PROOF, "network": {"sha256": sha256, "sizes": sizes}},

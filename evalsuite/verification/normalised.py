@@ -68,7 +68,7 @@ def norm(symbols: Symbols, operation: LayerNorm | RMSNorm, x: Zonotope) -> Norma
     """
     if not operation.eps > 0:
         raise Unsupported(f"a norm with eps = {operation.eps:g}, which may divide by 0")
-    axes, count = operation.axes, prod(x.center.shape[each] for each in operation.axes)
+    axes, count = operation.axes, prod(x.center.shape[axis] for axis in operation.axes)
 
     def mean(y: torch.Tensor) -> torch.Tensor:
         return y.mean(axes, keepdim=True)
@@ -91,20 +91,20 @@ def norm(symbols: Symbols, operation: LayerNorm | RMSNorm, x: Zonotope) -> Norma
 
 def _square_sum(x: Zonotope, axes: tuple[int, ...], first: int) -> Zonotope:
     """The sum of the squares over axes, which keep one entry."""
-    behind = tuple(each - x.center.ndim for each in axes)
+    behind = tuple(axis - x.center.ndim for axis in axes)
     shape = [1 if each in axes else size for each, size in enumerate(x.center.shape)]
 
     def row(z: torch.Tensor) -> torch.Tensor:
         return z.movedim(behind, tuple(range(-len(axes), 0))).flatten(-len(axes)).unsqueeze(-2)
 
     rows = Zonotope(row(x.center), row(x.generators), row(x.radius))
-    found = dot(
+    zonotope = dot(
         rows, Zonotope(rows.center.mT, rows.generators.mT, rows.radius.mT), first, square=True
     )
     return Zonotope(
-        found.center.reshape(shape),
-        found.generators.reshape(-1, *shape),
-        found.radius.reshape(shape),
+        zonotope.center.reshape(shape),
+        zonotope.generators.reshape(-1, *shape),
+        zonotope.radius.reshape(shape),
     )
 
 
@@ -167,28 +167,30 @@ def softmax(symbols: Symbols, operation: Softmax, x: Zonotope) -> Zonotope:
     if not operation.safe and bool(masked.all(operation.axis).any()):
         raise Unsupported(ALL_MASKED)
     scores = _scores(symbols, x, operation.axis, masked)
-    made = convex_of(_logarithms(symbols, x, scores), "exp", symbols.first, most=0.0)
+    zonotope = convex_of(_logarithms(symbols, x, scores), "exp", symbols.first, most=0.0)
     # Lines that say less than that a share lies in [0, 1] are left out.
-    wide = made.radius > 0.5
-    center = made.center.masked_fill(wide, 0.5).masked_fill(masked, 0.0)
-    radius = made.radius.masked_fill(wide, 0.5).masked_fill(masked, 0.0)
-    made = symbols.promoted(
-        Zonotope(center, made.generators.masked_fill(wide | masked, 0.0), radius)
+    wide = zonotope.radius > 0.5
+    center = zonotope.center.masked_fill(wide, 0.5).masked_fill(masked, 0.0)
+    radius = zonotope.radius.masked_fill(wide, 0.5).masked_fill(masked, 0.0)
+    zonotope = symbols.promoted(
+        Zonotope(center, zonotope.generators.masked_fill(wide | masked, 0.0), radius)
     )
     # What they sum to beyond 1 is taken off again, where that helps: of shares it is nothing. In a
     # whole row it helps what the shares are multiplied with, of which then the differences to their
     # mean count alone.
     shares, axis = scores.shares, operation.axis
     summing = linear(
-        made,
+        zonotope,
         lambda z: z - shares * z.sum(axis, keepdim=True),
         x.center.shape[axis] + 2,
         lambda z: z + shares * z.sum(axis, keepdim=True),
         shares,
     )
-    apart, alone = (beyond(each, symbols.first).sum(axis, keepdim=True) for each in (summing, made))
+    apart, alone = (
+        beyond(each, symbols.first).sum(axis, keepdim=True) for each in (summing, zonotope)
+    )
     together = (apart < 2 * alone) & ~wide.any(axis, keepdim=True)
-    return chosen(together, summing, nearer(summing, made, symbols.first))
+    return chosen(together, summing, nearer(summing, zonotope, symbols.first))
 
 
 def _vanishing(x: Zonotope, axis: int) -> torch.Tensor:

@@ -54,14 +54,14 @@ def _sum(w: Writer, operation: typed.Sum, *given: Known) -> Tensor | Padded:
     others are.
     """
     masks = [
-        each == -inf
-        for each in given
-        if isinstance(each, torch.Tensor) and bool((each == -inf).any())
+        known == -inf
+        for known in given
+        if isinstance(known, torch.Tensor) and bool((known == -inf).any())
     ]
     if masks and min(operation.signs) > 0:
         kept = (
-            each.masked_fill(each == -inf, 0.0) if isinstance(each, torch.Tensor) else each
-            for each in given
+            known.masked_fill(known == -inf, 0.0) if isinstance(known, torch.Tensor) else known
+            for known in given
         )
         made = _added(w, operation, *kept)
         return Padded(made, numbers(made.shape).masked_fill(masks[0], -1.0))
@@ -69,10 +69,10 @@ def _sum(w: Writer, operation: typed.Sum, *given: Known) -> Tensor | Padded:
 
 
 def _added(w: Writer, operation: typed.Sum, *given: Known) -> Tensor:
-    shape = tuple(np.broadcast_shapes(*(each.shape for each in given)))
+    shape = tuple(np.broadcast_shapes(*(known.shape for known in given)))
     signed = list(zip(operation.signs, given, strict=True))
     constants = [sign * each for sign, each in signed if isinstance(each, torch.Tensor)]
-    if not all(bool(each.isfinite().all()) for each in constants):
+    if not all(bool(constant.isfinite().all()) for constant in constants):
         w.refuse("takes an infinite constant")
     tensors = [(sign, each) for sign, each in signed if isinstance(each, Tensor)]
     if len(constants) > 1:
@@ -95,8 +95,8 @@ def _added(w: Writer, operation: typed.Sum, *given: Known) -> Tensor:
 def _function(w: Writer, operation: typed.Function, x: Tensor) -> Tensor:
     if operation.name == "round":
         return w.append(Rounded(), x.shape, x)
-    made: Tensor = SHARED[typed.Function](w, operation, x)
-    return made
+    tensor: Tensor = SHARED[typed.Function](w, operation, x)
+    return tensor
 
 
 def _convolution(w: Writer, operation: typed.Convolution, x: Tensor) -> Tensor:
@@ -258,10 +258,10 @@ def _norm(w: Writer, operation: typed.LayerNorm | typed.RMSNorm, x: Tensor) -> T
             y, w.append(Convex("rsqrt", operation.eps), mean.shape, mean), most=sqrt(size)
         )
 
-    made = w.along_last(x, operation.axes, of)
-    made = made if operation.weight is None else w.scaled(made, operation.weight)
+    tensor = w.along_last(x, operation.axes, of)
+    tensor = tensor if operation.weight is None else w.scaled(tensor, operation.weight)
     bias = getattr(operation, "bias", None)
-    return made if bias is None else w.shifted(made, bias)
+    return tensor if bias is None else w.shifted(tensor, bias)
 
 
 def _matmul(w: Writer, operation: typed.MatMul, x: Known, y: Known) -> Tensor:

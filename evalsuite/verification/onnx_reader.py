@@ -185,7 +185,7 @@ def _compare_written(graph: Graph, typed: TypedGraph, points: torch.Tensor, wher
             values[graph.output].flatten(),
             typed(point.reshape(graph.input_shape)).double().flatten(),
         )
-        scale = max(float(each.abs().max()) for each in values if each.numel())
+        scale = max(float(value.abs().max()) for value in values if value.numel())
         apart = (ours - theirs).abs()
         known = theirs.isfinite()  # what divides by 0 is compared with ONNX Runtime alone
         if not bool((apart[known] <= _ROUNDED * (scale + theirs.abs()[known])).all()):
@@ -210,7 +210,7 @@ def _compare_outputs(
             least, most = Propagation(
                 graph, points.double(), points.double(), backward=False
             ).outputs
-    scale = torch.stack([each.abs().amax(1) for each in values]).amax(0)
+    scale = torch.stack([value.abs().amax(1) for value in values]).amax(0)
     for index, point in enumerate(points):
         try:
             (found,) = session.run(

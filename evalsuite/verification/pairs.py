@@ -54,7 +54,7 @@ def other_class(inputs: int, outputs: int, boxes: Iterable[Box]) -> Specificatio
             " instead"
         )
     places = [(own, other) for own, other in permutations(range(outputs), 2)]
-    first, second = ({each: _above(offset, *each) for each in places} for offset in (0, outputs))
+    first, second = ({place: _above(offset, *place) for place in places} for offset in (0, outputs))
     cases = [
         (
             *(first[own, each] for each in range(outputs) if each != own),

@@ -238,7 +238,7 @@ def missing(statement: AnyStatement, specification: Specification) -> str:
         outside = [i for i, (low, up, (least, most)) in ends if low < least or up > most]
         if outside:
             return f"the box of case {number} reaches outside of the proven one at X_{outside[0]}"
-        if not any(_refuted(rows, each) for each in case.constraints):
+        if not any(_refuted(rows, constraint) for constraint in case.constraints):
             return f"no constraint of case {number} contradicts a proven row"
     return ""
 

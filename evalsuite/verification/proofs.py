@@ -95,7 +95,7 @@ def read_network(model: onnx.ModelProto) -> tuple[dict[str, Any], list[list[list
     ] == [True]
     plain = known and types == {onnx.TensorProto.FLOAT} and batch in (0, 1) and min(sizes) > 0
     outside = model.functions or any(
-        each.data_location or each.external_data for each in tensors.values()
+        tensor.data_location or tensor.external_data for tensor in tensors.values()
     )
     _require(
         plain and not outside,
@@ -120,7 +120,7 @@ def read_network(model: onnx.ModelProto) -> tuple[dict[str, Any], list[list[list
         )
         arrays = [onnx.numpy_helper.to_array(tensors[name]) for name in node.input[1:]]
         _require(
-            operator == "Reshape" or {each.dtype.name for each in arrays} <= {"float32"},
+            operator == "Reshape" or {array.dtype.name for array in arrays} <= {"float32"},
             f"{place}: not float32",
         )
         if operator in ("Gemm", "MatMul"):
@@ -320,7 +320,7 @@ def check_proof(proof: dict[str, Any], onnx_bytes: bytes) -> Statement:
             f"{place}: {kind}{str(error)[:999]}".replace(f"{place}: {place}", place, 1)
         ) from None
     return Statement(
-        sha256, sizes["layers"], box, rows, [min(each) for each in bounds], sum(map(len, bounds))
+        sha256, sizes["layers"], box, rows, [min(bound) for bound in bounds], sum(map(len, bounds))
     )
 
 

@@ -151,7 +151,7 @@ class Propagation:
 
     def _enter(self, node: Node) -> None:
         """Append what is known of a node's output by intervals."""
-        operation, given = node.operation, [self.intervals[each] for each in node.sources]
+        operation, given = node.operation, [self.intervals[source] for source in node.sources]
         loss: torch.Tensor | None = None
         rounded: torch.Tensor | None = None
         lines: Middle | Chosen | None = None
@@ -281,9 +281,9 @@ class Propagation:
         units) bool.
         """
         sides = self._sides(node, operation)
-        x, y = (self._mapped(each.source, each.map_) for each in sides)
+        x, y = (self._mapped(side.source, side.map_) for side in sides)
         rows = [
-            each.operation.traits for each in sides if isinstance(each.operation, flat.Pointwise)
+            side.operation.traits for side in sides if isinstance(side.operation, flat.Pointwise)
         ]
         if any(map(is_piecewise_linear, rows)):
             return (torch.minimum(x[0], y[0]) < 0) & (torch.maximum(x[1], y[1]) > 0)
@@ -416,7 +416,7 @@ class Propagation:
             case flat.Difference() if related:
                 operands = [
                     operands[0],
-                    *((each.source, each.map_) for each in self._sides(node, operation)),
+                    *((side.source, side.map_) for side in self._sides(node, operation)),
                 ]
             case flat.Difference():
                 sides = zip(self._sides(node, operation), (1, -1), strict=True)

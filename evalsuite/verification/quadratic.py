@@ -194,7 +194,7 @@ def chosen(where: torch.Tensor, x: Zonotope, y: Zonotope) -> Zonotope:
         (with_symbols(x.generators, count), with_symbols(y.generators, count)),
         (x.radius, y.radius),
     )
-    return Zonotope(*(torch.where(where, *each) for each in pairs))
+    return Zonotope(*(torch.where(where, *pair) for pair in pairs))
 
 
 def activated(traits: Activation, x: Zonotope, lines: Zonotope, first: int) -> Zonotope:
@@ -228,7 +228,7 @@ def _bend(traits: Activation, x: Zonotope) -> Parabola:
     """Of (x)+ the parabola that is nearest in the mean square; what is left is greatest and least
     at ends, at 0 and at the vertices of two parabolas.
     """
-    low, high = (each.reshape(x.center.shape) for each in ends(x))
+    low, high = (end.reshape(x.center.shape) for end in ends(x))
     half = (high - low) / 2
     knot = (-x.center / half.clamp(min=TINY)).clamp(-1.0, 1.0)
     slope, bend = (
@@ -241,7 +241,7 @@ def _bend(traits: Activation, x: Zonotope) -> Parabola:
     left = torch.stack(
         [
             (each - zero).clamp(min=0) - (slope + bend * each) * each
-            for each in (torch.maximum(least, torch.minimum(each, most)) for each in places)
+            for each in (torch.maximum(least, torch.minimum(place, most)) for place in places)
         ]
     )
     below, above = left.amin(0), left.amax(0)
@@ -263,7 +263,7 @@ def convex_of(
     Raises:
         Unsupported: a function of positive operands of one that may be 0 or less.
     """
-    low, high = (each.reshape(x.center.shape) for each in ends(x))
+    low, high = (end.reshape(x.center.shape) for end in ends(x))
     low = torch.maximum(low, torch.as_tensor(least, dtype=low.dtype)).clamp(max=most)
     high = torch.maximum(low, high.clamp(max=most))
     flat = low.reshape(1, -1), high.reshape(1, -1)

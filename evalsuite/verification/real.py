@@ -53,12 +53,18 @@ class RealNetwork:
         cases = [case for case in specification.cases if _holds(case.box, point)]
         ends = self._bounded(point)
         found = _any(
-            [_all([_satisfied(each, ends) for each in case.constraints]) for case in cases]
+            [
+                _all([_satisfied(constraint, ends) for constraint in case.constraints])
+                for case in cases
+            ]
         )
         if found is None and self._exact:
             exact = [(value, value) for value in self._evaluated(point)]
             found = _any(
-                [_all([_satisfied(each, exact) for each in case.constraints]) for case in cases]
+                [
+                    _all([_satisfied(constraint, exact) for constraint in case.constraints])
+                    for case in cases
+                ]
             )
         return found
 

@@ -130,7 +130,7 @@ def _batch_norm(a: Arithmetic[Any], operation: typed.BatchNorm, x: Any) -> Any:
     # rounded.
     made = a.shifted(x, column(operation.mean, dimensions), -1)
     numbers = operation.variance, torch.tensor(operation.eps), operation.weight
-    of = tuple(each for each in numbers if each is not None)
+    of = tuple(number for number in numbers if number is not None)
     made = a.scaled(made, column(factor, dimensions), _NORM_TERMS, of)
     return made if operation.bias is None else a.shifted(made, column(operation.bias, dimensions))
 

@@ -244,10 +244,10 @@ def _integers(values: Any, count: int) -> list[int]:
     plain = (
         isinstance(values, list)
         and len(values) == count
-        and all(type(each) is int for each in values)
+        and all(type(value) is int for value in values)
     )
     _require(
-        plain and all(abs(each) < 2**96 for each in values), f"needs {count} integers of 96 bits"
+        plain and all(abs(value) < 2**96 for value in values), f"needs {count} integers of 96 bits"
     )
     return [*values]
 
@@ -292,7 +292,7 @@ def read_smooth_network(
     types = {each.type.tensor_type.elem_type for each in (given, output)}
     plain = types == {onnx.TensorProto.FLOAT} and batch in (0, 1) and min(sizes) > 0
     outside = model.functions or any(
-        each.data_location or each.external_data for each in tensors.values()
+        tensor.data_location or tensor.external_data for tensor in tensors.values()
     )
     newest = onnx.defs.onnx_opset_version()
     recent = [
@@ -328,7 +328,7 @@ def read_smooth_network(
         once = len({each.name for each in node.attribute}) == len(node.attribute)
         _require(chained and once, f"{place}: breaks the chain, or says an attribute twice")
         _require(
-            operator == "Reshape" or {each.dtype.name for each in arrays} <= {"float32"},
+            operator == "Reshape" or {array.dtype.name for array in arrays} <= {"float32"},
             f"{place}: not float32",
         )
         first = node.input[0] not in tensors and len(symbols) == 1
@@ -535,7 +535,7 @@ def _checked(proof: Any, onnx_bytes: bytes) -> SmoothStatement:
         least = math.floor(rows[-1][1] * 2 ** (e + _S + _T))
         check.note(rows[-1], box)
         bounds.append(check.check_tree(tree, f"trees[{number}]", row, least, check.neurons))
-    ends = [Fraction(min(each), 2 ** (e + _S + _T)) for each in bounds]
+    ends = [Fraction(min(bound), 2 ** (e + _S + _T)) for bound in bounds]
     return SmoothStatement(
         sha256, sizes, box, rows, ends, sum(map(len, bounds)), check.computed.hexdigest()
     )
@@ -559,12 +559,12 @@ def check_smooth_proof(proof: Any, onnx_bytes: bytes) -> SmoothStatement:
     """The same, of a file whose "computed" is the digest of all numbers that were recomputed: else
     it was changed.
     """
-    found = recompute_smooth_proof(proof, onnx_bytes)
+    smooth_statement = recompute_smooth_proof(proof, onnx_bytes)
     _require(
-        proof.get("computed") == found.computed,
-        f"computed: is not the digest {found.computed} of what it proves",
+        proof.get("computed") == smooth_statement.computed,
+        f"computed: is not the digest {smooth_statement.computed} of what it proves",
     )
-    return found
+    return smooth_statement
 
 
 if __name__ == "__main__":

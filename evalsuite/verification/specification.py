@@ -157,10 +157,10 @@ class Specification:
                 inside[id(case.box)] = case.box.contains(point)
             if not inside[id(case.box)]:
                 return False
-            for each in case.constraints:
-                if id(each) not in holds:
-                    holds[id(each)] = each.holds(outputs)
-                if not holds[id(each)]:
+            for constraint in case.constraints:
+                if id(constraint) not in holds:
+                    holds[id(constraint)] = constraint.holds(outputs)
+                if not holds[id(constraint)]:
                     return False
             return True
 
@@ -183,7 +183,7 @@ def specification_of(property_: Property, outputs: int) -> Specification:
     if property_.ends is None:
         others = (each for each in range(outputs) if each != property_.label)
         broken = [
-            Constraint(((property_.label, one), (each, -one)), Fraction(0)) for each in others
+            Constraint(((property_.label, one), (other, -one)), Fraction(0)) for other in others
         ]
     else:
         low, high = (each.tolist() for each in property_.ends)
@@ -198,7 +198,7 @@ def specification_of(property_: Property, outputs: int) -> Specification:
             if isfinite(end)
         ]
     return Specification(
-        property_.lower.numel(), outputs, tuple(Case(box, (each,)) for each in broken)
+        property_.lower.numel(), outputs, tuple(Case(box, (constraint,)) for constraint in broken)
     )
 
 

@@ -132,7 +132,7 @@ class _Parser:
         return tree.items[0].text, tree.items[1:]
 
     def _expect_second(self, tree: Group, arguments: tuple[Tree, ...]) -> None:
-        words = [each.text for each in arguments if isinstance(each, Word)]
+        words = [argument.text for argument in arguments if isinstance(argument, Word)]
         if words != ["<2.0>"]:
             raise self._error(
                 tree.line,
@@ -140,7 +140,7 @@ class _Parser:
             )
 
     def _declare(self, tree: Group, arguments: tuple[Tree, ...]) -> None:
-        words = [each.text if isinstance(each, Word) else "(" for each in arguments]
+        words = [argument.text if isinstance(argument, Word) else "(" for argument in arguments]
         match = _NAME.match(words[0]) if words else None
         if len(words) != 2 or match is None or words[1] != "Real":
             raise self._error(
@@ -177,11 +177,11 @@ class _Parser:
             raise self._error(tree.line, f"an empty {name!r}")
         self._check()
         if name == "or":
-            return [clause for each in arguments for clause in self._formula(each)]
+            return [clause for argument in arguments for clause in self._formula(argument)]
         if name == "and":
             clauses: list[Clause] = [()]
-            for each in arguments:
-                clauses = self._joined(clauses, self._formula(each), tree.line)
+            for argument in arguments:
+                clauses = self._joined(clauses, self._formula(argument), tree.line)
             return clauses
         if name in _COMPARISONS:
             return [self._comparison(name, arguments, tree.line)]
@@ -212,7 +212,7 @@ class _Parser:
     def _comparison(self, name: str, arguments: tuple[Tree, ...], line: int) -> Clause:
         if len(arguments) != 2:
             raise self._error(line, f"{name!r} compares two expressions, got {len(arguments)}")
-        left, right = (self._expression(each) for each in arguments)
+        left, right = (self._expression(argument) for argument in arguments)
         difference = _plus(left, right, -1)
         constant = difference.get(None, _ZERO)
         terms = {key: each for key, each in difference.items() if key is not None}
@@ -234,20 +234,20 @@ class _Parser:
             raise self._error(
                 tree.line, f"{name!r} is no arithmetic that is read; there are +, - and *"
             )
-        forms = [self._expression(each) for each in arguments]
+        forms = [self._expression(argument) for argument in arguments]
         if name == "*":
             return self._product(forms, tree.line)
         if name == "-" and len(forms) == 1:
             return _plus({}, forms[0], -1)
         total = forms[0]
-        for each in forms[1:]:
-            total = _plus(total, each, 1 if name == "+" else -1)
+        for form in forms[1:]:
+            total = _plus(total, form, 1 if name == "+" else -1)
         return total
 
     def _product(self, forms: list[_Form], line: int) -> _Form:
         total: _Form = {None: Fraction(1)}
-        for each in forms:
-            varying, constant = (total, each) if total.keys() - {None} else (each, total)
+        for form in forms:
+            varying, constant = (total, form) if total.keys() - {None} else (form, total)
             if constant.keys() - {None}:
                 raise self._error(line, "a product of variables is not linear")
             total = _plus({}, varying, constant.get(None, _ZERO))

@@ -240,9 +240,9 @@ class Tensors:
 
         (isomorphic-to name) may stand before, of which nothing follows here.
         """
-        words = [_words(each) for each in tree.items[1:]]
-        others = [each for each in words[1:] if each[0] != "isomorphic-to"]
-        kinds = [each[0] for each in others]
+        words = [_words(item) for item in tree.items[1:]]
+        others = [word for word in words[1:] if word[0] != "isomorphic-to"]
+        kinds = [other[0] for other in others]
         if not words or len(words[0]) != 1 or sorted(kinds) != ["declare-input", "declare-output"]:
             raise self.error(
                 tree.line,
@@ -307,7 +307,7 @@ class Tensors:
             return common, clauses
         size = self.size("X")
         wanted = {(i, sign) for i in range(size) for sign in (1, -1)}
-        found = {_sign(each) for each in common}
+        found = {_sign(atomic) for atomic in common}
         if self.size(_OTHER) != size or not wanted <= found:
             raise self.error(
                 line,
@@ -320,7 +320,7 @@ class Tensors:
             for each in clause
             if _sign(each) is None
         }
-        rest = [renamed[id(each)] for each in common if id(each) in renamed]
+        rest = [renamed[id(atomic)] for atomic in common if id(atomic) in renamed]
         return rest, [
             tuple(renamed[id(each)] for each in clause if id(each) in renamed) for clause in clauses
         ]
@@ -339,7 +339,7 @@ class Tensors:
 def _words(tree: Tree) -> list[str]:
     if isinstance(tree, Word):
         return [tree.text]
-    return [each.text if isinstance(each, Word) else "(" for each in tree.items] or ["("]
+    return [item.text if isinstance(item, Word) else "(" for item in tree.items] or ["("]
 
 
 def _sign(atomic: Atomic) -> tuple[int, int] | None:

@@ -71,7 +71,7 @@ class Witnesses:
     def __init__(
         self, specification: Specification, *files: bytes, real: RealNetwork | None = None
     ) -> None:
-        self._sessions = [open_onnx(each) for each in files]
+        self._sessions = [open_onnx(file) for file in files]
         self._specification, self._real = specification, real
         boxes = {id(case.box): case.box for case in specification.cases}.values()
         self._empty = [] if real is None else [box for box in boxes if not box.holds_float32()]
@@ -122,7 +122,7 @@ class Witnesses:
         if self._real is None or not self._real.satisfies(self._specification, point):
             return None
         outputs = self.outputs(
-            torch.tensor([float(each) for each in point], dtype=torch.float64).float()
+            torch.tensor([float(fraction) for fraction in point], dtype=torch.float64).float()
         )
         witness = Witness(tuple(point), tuple(outputs))
         if self._specification.satisfied(list(point), outputs):

@@ -88,7 +88,7 @@ class Writer(Arithmetic[Tensor]):
     def append(self, operation: Operation, shape: tuple[int, ...], *given: Tensor) -> Tensor:
         """A new node of what is given, with the shape of what it computes."""
         self.nodes.append(
-            Node(self._name, operation, tuple(each.value for each in given), prod(shape))
+            Node(self._name, operation, tuple(tensor.value for tensor in given), prod(shape))
         )
         return Tensor(len(self.nodes), shape)
 
@@ -106,8 +106,8 @@ class Writer(Arithmetic[Tensor]):
         bias = sign * constant
         node = self.nodes[x.value - 1] if x.value else None
         if node and isinstance(node.operation, Affine) and not bool(node.operation.bias.any()):
-            made = replace(node.operation, bias=bias.expand(x.shape).flatten().double())
-            self.nodes.append(replace(node, name=self._name, operation=made))
+            module = replace(node.operation, bias=bias.expand(x.shape).flatten().double())
+            self.nodes.append(replace(node, name=self._name, operation=module))
             return Tensor(len(self.nodes), x.shape)
         return self.affine(x, Same(), x.shape, bias)
 
@@ -125,12 +125,12 @@ class Writer(Arithmetic[Tensor]):
             self.found[node.sources[0]], Padded
         ):
             return self._rules[type(operation)](self, operation, self.found[node.sources[0]])
-        masked = any(isinstance(self.found[each], Padded) for each in node.sources)
+        masked = any(isinstance(self.found[source], Padded) for source in node.sources)
         return self._masked(node) if masked else self._of_operands(node)
 
     def _of_operands(self, node: TypedNode) -> Known | Padded:
         operation: Any = node.operation
-        given = [self.known(each) for each in node.sources]
+        given = [self.known(source) for source in node.sources]
         if isinstance(operation, typed.Where) and isinstance(given[0], torch.Tensor):
             return self._chosen(operation, given)
         finite = all(
@@ -173,17 +173,18 @@ class Writer(Arithmetic[Tensor]):
 
     def _chosen(self, operation: typed.Where, given: list[Known]) -> Known | Padded:
         """By a constant condition: what is chosen of a constant may be -inf, as of a mask."""
-        constants = [each for each in given if isinstance(each, torch.Tensor)]
+        constants = [known for known in given if isinstance(known, torch.Tensor)]
         if len(constants) == len(given):
             return operation(*constants)
         plain = [
-            torch.zeros(each.shape).double() if isinstance(each, Tensor) else each for each in given
+            torch.zeros(known.shape).double() if isinstance(known, Tensor) else known
+            for known in given
         ]
         masked = operation(*plain) == -inf
         if not bool(masked.any()):
             return self.moved(operation, *given)
-        own = [each for each in given if isinstance(each, Tensor)]
-        index = operation(*(_marked(each, own=True) for each in given))
+        own = [known for known in given if isinstance(known, Tensor)]
+        index = operation(*(_marked(known, own=True) for known in given))
         if len(own) > 1 or not torch.equal(masked, index < 0):
             self.refuse("chooses between entries, -inf and other numbers")
         return Padded(own[0], index)
@@ -245,13 +246,13 @@ class Writer(Arithmetic[Tensor]):
                 maps.append(Select(index.flatten().long(), prod(each.shape)))
         bias = operation(
             *(
-                torch.zeros(each.shape).double() if isinstance(each, Tensor) else each
-                for each in given
+                torch.zeros(known.shape).double() if isinstance(known, Tensor) else known
+                for known in given
             )
         )
         if not bool(bias.isfinite().all()):
             self.refuse("pads with infinity")
-        (first, *more), own = maps, [each for each in given if isinstance(each, Tensor)]
+        (first, *more), own = maps, [known for known in given if isinstance(known, Tensor)]
         if (
             torch.equal(first.index, torch.arange(first.inputs))
             and not more
@@ -270,7 +271,7 @@ class Writer(Arithmetic[Tensor]):
         order = (*rest, *axes)
         y = self.moved(Transpose(order), x)
         made = then(self.moved(Reshape((prod(x.shape[each] for each in rest), -1)), y))
-        if made.shape[1] == 1 != prod(x.shape[each] for each in axes):
+        if made.shape[1] == 1 != prod(x.shape[axis] for axis in axes):
             return made
         back = tuple(sorted(range(len(order)), key=order.__getitem__))
         return self.moved(Transpose(back), self.moved(Reshape(y.shape), made))
@@ -313,11 +314,17 @@ class Writer(Arithmetic[Tensor]):
 
 def inexact(operation: typed.Operation) -> str:
     """Why the numbers of an operation are none that float32 gives; "" where they are."""
-    weights = [each for each in vars(operation).values() if isinstance(each, torch.Tensor)]
+    weights = [value for value in vars(operation).values() if isinstance(value, torch.Tensor)]
     constant = isinstance(operation, typed.Constant)
-    if not operation.exact if constant else any(each.dtype == torch.float64 for each in weights):  # type: ignore[attr-defined]
+    if isinstance(operation, typed.Constant):
+        rounded = not operation.exact
+    else:
+        rounded = any(weight.dtype == torch.float64 for weight in weights)
+    if rounded:
         return "its numbers are computed from others, and rounded"
-    finite = all(bool((each.isfinite() | (constant & (each == -inf))).all()) for each in weights)
+    finite = all(
+        bool((weight.isfinite() | (constant & (weight == -inf))).all()) for weight in weights
+    )
     return "" if finite else "has values that are NaN or infinite"
 
 

@@ -158,7 +158,10 @@ def each_generator(
     """The operation of each generator, (symbols, 1, *shape), as of a batch of one."""
     if not len(generators[0]):
         return generators[0].new_zeros(
-            0, *operation(*(each.new_zeros(each.shape[1:]) for each in generators)).shape
+            0,
+            *operation(
+                *(generator.new_zeros(generator.shape[1:]) for generator in generators)
+            ).shape,
         )
     return torch.vmap(operation, chunk_size=256)(*generators)
 

@@ -75,7 +75,7 @@ def cifar_files(folder: str, layout: Layout) -> tuple[list[Path], list[Path]]:
     )
     for place in places:
         inside = (
-            [place, *sorted(each for each in place.iterdir() if each.is_dir())]
+            [place, *sorted(path for path in place.iterdir() if path.is_dir())]
             if place.is_dir()
             else []
         )

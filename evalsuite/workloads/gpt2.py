@@ -33,7 +33,7 @@ def text_files(folder: Path) -> list[list[Path]]:
     their names. Raises FileNotFoundError: a part has none.
     """
     files = (
-        sorted(each for each in folder.iterdir() if each.suffix in _SUFFIXES)
+        sorted(path for path in folder.iterdir() if path.suffix in _SUFFIXES)
         if folder.is_dir()
         else []
     )
@@ -112,7 +112,7 @@ class GPT2Small(Budget):
         """
         task = LanguageModel(per="token" if self.tokenizer else "byte")
         train, validation, test = (
-            token_windows(each, self.context, task) for each in self._tokens()
+            token_windows(token, self.context, task) for token in self._tokens()
         )
         count = min(_CALIBRATION, len(train) // 2)
         taught, calibration = (

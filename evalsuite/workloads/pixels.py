@@ -71,7 +71,7 @@ class Encoded(Pixels):
 
     def identities(self) -> list[bytes]:
         """Digests of the encoded bytes, so that nothing is decoded for them."""
-        return [blake2b(each, digest_size=_DIGEST).digest() for each in self._images]
+        return [blake2b(image, digest_size=_DIGEST).digest() for image in self._images]
 
     def _decode(self, index: int) -> np.ndarray:
         import numpy as np

@@ -53,7 +53,7 @@ def docstrings(library: Path) -> list[str]:
     found = []
     for file in sorted(library.rglob("*.py")):
         folders = file.relative_to(library).parts[:-1]
-        if _ELSEWHERE & set(folders) or any(each.startswith("config-") for each in folders):
+        if _ELSEWHERE & set(folders) or any(folder.startswith("config-") for folder in folders):
             continue
         with tokenize.open(file) as text, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes in strings of the library

@@ -124,7 +124,7 @@ class VisionTransformer(nn.Module):
             torch.randn((size // patch) ** 2, width) * _POSITION_DEVIATION
         )
         self.blocks = nn.Sequential(
-            *(Block(width, heads, each, causal=False) for each in feed_forwards)
+            *(Block(width, heads, feed_forward, causal=False) for feed_forward in feed_forwards)
         )
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes)
@@ -159,7 +159,7 @@ class LanguageModel(nn.Module):
         self.embedding = nn.Embedding(vocabulary, width)
         self.positions = nn.Parameter(torch.zeros(context, width))
         self.blocks = nn.Sequential(
-            *(Block(width, heads, each, causal=True) for each in feed_forwards)
+            *(Block(width, heads, feed_forward, causal=True) for feed_forward in feed_forwards)
         )
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)

@@ -350,15 +350,13 @@ def partial_swaps(module: nn.Module, bench: Bench, headline: Metric, batch: int)
 def _layers(module: nn.Module) -> dict[str, Found]:
     """The activations in whose place the swap puts ReLU, by their paths."""
     try:
-        replaced = {
-            each.path for each in census(swap_to_relu(module)) if each.traits.name == "relu"
-        }
+        replaced = {use.path for use in census(swap_to_relu(module)) if use.traits.name == "relu"}
     except ValueError:  # there is none
         return {}
     return {
-        each.path: each
-        for each in census(module)
-        if each.path in replaced and each.traits.name != "relu"
+        use.path: use
+        for use in census(module)
+        if use.path in replaced and use.traits.name != "relu"
     }
 
 
@@ -416,5 +414,5 @@ class _Measured:
             return self._module
         return swap_to_relu(
             self._module,
-            keep=[each.path for each in census(self._module) if each.path not in replaced],
+            keep=[use.path for use in census(self._module) if use.path not in replaced],
         )

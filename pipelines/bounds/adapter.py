@@ -106,13 +106,15 @@ class _Module(BoundedModule):  # type: ignore[misc]
         self, node: Any = None, C: Any = None, delete_bounds_after_use: bool = False
     ) -> Any:
         """Bounds of a node by intervals, within what is known."""
-        found = super().IBP_general(node=node, C=C, delete_bounds_after_use=delete_bounds_after_use)
+        ibp_general = super().IBP_general(
+            node=node, C=C, delete_bounds_after_use=delete_bounds_after_use
+        )
         known = self.known.get(node.name) if C is None else None
         if known is None:
-            return found
+            return ibp_general
         node.lower, node.upper = (
-            torch.maximum(found[0], known[0]),
-            torch.minimum(found[1], known[1]),
+            torch.maximum(ibp_general[0], known[0]),
+            torch.minimum(ibp_general[1], known[1]),
         )
         node.interval = node.lower, node.upper
         return node.interval
@@ -177,22 +179,24 @@ class Engine:
     @property
     def _activations(self) -> list[Any]:
         return [
-            each for each in self._module.children() if isinstance(each, (BoundRelu, BoundCurved))
+            child
+            for child in self._module.children()
+            if isinstance(child, (BoundRelu, BoundCurved))
         ]
 
     @property
     def _steps(self) -> list[BoundStep]:
         """The operators of our own that are no affine maps."""
         return [
-            each
-            for each in self._module.children()
-            if isinstance(each, BoundStep) and each.rule.curved
+            child
+            for child in self._module.children()
+            if isinstance(child, BoundStep) and child.rule.curved
         ]
 
     @property
     def _normalised(self) -> list[Any]:
         """Those that divide a LayerNorm's x - mean, which is their operand."""
-        return [each for each in self._steps if isinstance(each.rule, Normalised)]
+        return [step for step in self._steps if isinstance(step.rule, Normalised)]
 
     @property
     def optimizes(self) -> bool:
@@ -201,18 +205,18 @@ class Engine:
         """
         return not (
             self._steps
-            or any(type(each).__name__ == "BoundMaxPool" for each in self._module.children())
+            or any(type(child).__name__ == "BoundMaxPool" for child in self._module.children())
         )
 
     def batch(self, memory: int, largest: int) -> int:
         """How many inputs at once, from 1 to `largest`, CROWN can bound in about so many bytes."""
         sizes: list[int] = sorted(
-            prod(each.output_shape[1:])
-            for each in self._module.children()
-            if each.output_shape is not None and type(each).__name__ not in _CONSTANTS
+            prod(child.output_shape[1:])
+            for child in self._module.children()
+            if child.output_shape is not None and type(child).__name__ not in _CONSTANTS
         )
         sparse = self._module.conv_mode == "patches" and not any(
-            type(each).__name__ == "BoundAdd" for each in self._module.children()
+            type(child).__name__ == "BoundAdd" for child in self._module.children()
         )
         each = sizes[-2:][0] * sizes[-1] * 8 * (_PATCHES if sparse else _COPIES)
         return max(1, min(largest, memory // each))
@@ -222,7 +226,7 @@ class Engine:
         optimized for in about so many bytes; 0 where one alone would take several times as many, or
         there are no lines but the margins'.
         """
-        sizes = [prod(each.inputs[0].output_shape[1:]) for each in self._activations]
+        sizes = [prod(activation.inputs[0].output_shape[1:]) for activation in self._activations]
         # Each bound of a layer has lines of its own in all layers before it.
         before = [sum(sizes[:place]) for place in range(len(sizes) + 1)]
         hidden = sum(size * count for size, count in zip(sizes, before, strict=False))
@@ -291,7 +295,7 @@ class Engine:
             given["reference_bounds"] = self._by_name(reference) | beside
         layers = self._first_layers if regions.center is not None else []
         # Intervals see balls as boxes alone.
-        self._module.known = {each.name: each.bounds(regions) for each in layers}
+        self._module.known = {layer.name: layer.bounds(regions) for layer in layers}
         try:
             with at_home():
                 lower, upper = self._module.compute_bounds(
@@ -299,11 +303,11 @@ class Engine:
                 )[:2]
         finally:
             self._module.known = {}
-        for each in layers:  # of a network that is a single layer, the rows too
-            if each.name == self._module.final_name:
-                low, high = each.bounds(regions, rows)
+        for layer in layers:  # of a network that is a single layer, the rows too
+            if layer.name == self._module.final_name:
+                low, high = layer.bounds(regions, rows)
                 lower, upper = torch.maximum(lower, low), torch.minimum(upper, high)
-        inputs = [each.inputs[0] for each in self._activations]
+        inputs = [activation.inputs[0] for activation in self._activations]
         pairs = [(each.lower.detach(), each.upper.detach()) for each in inputs]
         self._intervals = (pairs, self._factors()) if method == "ibp" else None
         return lower, upper, pairs
@@ -312,7 +316,7 @@ class Engine:
         """Bounds of the operands of curved steps: CROWN's may leave an operator's domain,
         intervals do not.
         """
-        inputs = [given for each in self._steps for given in each.inputs]
+        inputs = [given for step in self._steps for given in step.inputs]
         return {
             each.name: (each.lower, each.upper)
             for each in inputs
@@ -335,7 +339,7 @@ class Engine:
         kept. `done`, given bounds (batch, k), says which need no more work, (batch, 1).
         """
         given = {} if all_lines else {_GIVEN: self._by_name(inputs)}
-        sloped = all(isinstance(each, BoundRelu) for each in self._activations)
+        sloped = all(isinstance(activation, BoundRelu) for activation in self._activations)
         step = (_SLOPE_STEP if sloped else _POINT_STEP) if all_lines else _STEP
         options = {"stop_criterion_func": done, _FIXED: not all_lines, "lr_alpha": step}
         self._module.bound_opts["optimize_bound_args"].update(options)
@@ -363,12 +367,12 @@ class Engine:
         """
         inputs = prod(self._input_shape)
         names = [
-            each.name
-            for each in self._module.children()
-            if type(each).__name__ in _FIRST
-            and each.output_shape is not None
-            and prod(each.output_shape[1:]) * inputs <= _COEFFICIENTS
-            and _is_input(each.inputs[0])
+            child.name
+            for child in self._module.children()
+            if type(child).__name__ in _FIRST
+            and child.output_shape is not None
+            and prod(child.output_shape[1:]) * inputs <= _COEFFICIENTS
+            and _is_input(child.inputs[0])
         ]
         points = (
             torch.cat([torch.zeros(1, inputs), torch.eye(inputs)])

@@ -183,7 +183,7 @@ class Certification:
     def _correct(self) -> torch.Tensor:
         batches = pieces(self._samples.inputs, _READ)
         return (
-            torch.cat([self._network.module(each).argmax(1) for each in batches])
+            torch.cat([self._network.module(batch).argmax(1) for batch in batches])
             == self._samples.labels
         )
 

@@ -114,8 +114,8 @@ class BoundCurved(BoundOptimizableActivation):  # type: ignore[misc]
             lines = self._lines(x.lower, x.upper, tuple(points))
             if x.lower.requires_grad:
                 lines = tuple(self._following(lines, x.lower, x.upper))
-            parts = [each.expand(points.shape[1:]) for each in lines]
-            self.lw, self.lb, self.uw, self.ub = ((each, each) for each in parts)
+            parts = [line.expand(points.shape[1:]) for line in lines]
+            self.lw, self.lb, self.uw, self.ub = ((part, part) for part in parts)
             self._made_of = None
         elif (
             self._made_of is None

@@ -121,13 +121,13 @@ class _Certification:
             deadline,
         )
         self._parts = list[_Part]()
-        for each in subjects(network, bench, options.samples, positions=options.positions):
+        for subject in subjects(network, bench, options.samples, positions=options.positions):
             late = bool(self._parts) and time.monotonic() > self._deadline
-            graph = None if late else each.graph()
+            graph = None if late else subject.graph()
             attending = (
-                None if late or "crown" not in options.methods else zonotopes_of(each.network)
+                None if late or "crown" not in options.methods else zonotopes_of(subject.network)
             )
-            self._parts.append(_Part(each, running(each.network), graph, attending))
+            self._parts.append(_Part(subject, running(subject.network), graph, attending))
         self._rows = Rows(options.norm, 0 if network.vocabulary is None else options.positions)
         self._broken: Broken = []
 
@@ -137,7 +137,7 @@ class _Certification:
         """
         correct = torch.cat(
             [
-                ~part.wrong([each.lower.float() for each in centers], centers)
+                ~part.wrong([center.lower.float() for center in centers], centers)
                 for part, centers in self._asked(0.0)
             ]
         )
@@ -197,10 +197,10 @@ class _Certification:
             if graph is None:
                 points += [None] * len(some)
                 continue
-            found = falsify(
+            tensors = falsify(
                 _Flat(graph), some, seed=self._bench.seed, restarts=self._options.restarts
             )
-            for each, point in zip(some, found, strict=True):
+            for each, point in zip(some, tensors, strict=True):
                 points.append(
                     point if point is not None and bool(part.wrong([point], [each])) else None
                 )
@@ -248,24 +248,24 @@ class _Certification:
         graph, attending, holds = part.graph, part.attending, list[bool]()
         with suppress(_OutOfTime):
             if method == _ZONOTOPE and attending is not None:
-                for each in properties:
+                for prop in properties:
                     self._check()
                     found = attending(
-                        each.lower[None].double(), each.upper[None].double(), check=self._check
+                        prop.lower[None].double(), prop.upper[None].double(), check=self._check
                     )
-                    rows, least = _asked_for(each, found.center.numel())
+                    rows, least = _asked_for(prop, found.center.numel())
                     holds.append(bool((found.lower_bounds(rows) > least).all()))
             elif method != _ZONOTOPE and graph is not None:
                 self._check()
                 lower, upper = (
-                    torch.stack([getattr(each, end).flatten() for each in properties])
+                    torch.stack([getattr(prop, end).flatten() for prop in properties])
                     for end in ("lower", "upper")
                 )
                 bounds = Propagation(
                     graph, lower, upper, backward=_BACKWARD[method], check=self._check
                 )
                 every, ends = zip(
-                    *(_asked_for(each, graph.outputs) for each in properties), strict=True
+                    *(_asked_for(prop, graph.outputs) for prop in properties), strict=True
                 )
                 holds = (
                     (bounds.lower_bounds(torch.stack(every)).value > torch.stack(ends))
@@ -282,7 +282,7 @@ def _asked_for(property_: Property, outputs: int) -> tuple[torch.Tensor, torch.T
     if property_.ends is not None:
         eye, (low, high) = (
             torch.eye(outputs, dtype=torch.float64),
-            (each.double() for each in property_.ends),
+            (end.double() for end in property_.ends),
         )
         # An output at an end holds.
         least = torch.cat([low, -high])

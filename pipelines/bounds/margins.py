@@ -46,7 +46,7 @@ class Margins:
 
     def __getitem__(self, index: torch.Tensor | slice) -> Margins:
         """The bounds of some of the properties."""
-        return Margins._of([each[index] for each in self._tensors()])
+        return Margins._of([tensor[index] for tensor in self._tensors()])
 
     @staticmethod
     def joined(parts: list[Margins]) -> Margins:
@@ -74,7 +74,7 @@ class Margins:
 
 def _apart(properties: list[Property], classes: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The labels (properties, 1), and the other classes (properties, classes - 1) ascending."""
-    labels = torch.tensor([each.label for each in properties])[:, None]
+    labels = torch.tensor([prop.label for prop in properties])[:, None]
     others = torch.arange(classes - 1).expand(len(labels), -1)
     return labels, others + (others >= labels)
 

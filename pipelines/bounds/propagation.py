@@ -274,19 +274,19 @@ class Propagation:
             return _enough(margins, crown) | (time.monotonic() >= until)
 
         with _managed():
-            found = self._engine.optimize(regions, rows, crown.inputs, done)
-        for some in torch.split(torch.nonzero(~done(found)[:, 0])[:, 0], max(1, self._together)):
+            tensor = self._engine.optimize(regions, rows, crown.inputs, done)
+        for some in torch.split(torch.nonzero(~done(tensor)[:, 0])[:, 0], max(1, self._together)):
             if not self._together or not len(some) or time.monotonic() >= until:
                 break
-            found[some] = torch.fmax(
-                found[some], self._by_all_lines(properties, rows, crown, found, some, until)
+            tensor[some] = torch.fmax(
+                tensor[some], self._by_all_lines(properties, rows, crown, tensor, some, until)
             )
         double = self._rounding.errors(
             regions.lower, regions.upper, crown.inputs if self._ordered else None
         )[1]
-        found = _or_nothing(found - torch.einsum("bkc,bc->bk", rows.abs(), double), -torch.inf)
-        self._check(regions, rows, found, torch.full_like(found, torch.inf))
-        return replace(crown, margins=torch.maximum(crown.margins, found))
+        tensor = _or_nothing(tensor - torch.einsum("bkc,bc->bk", rows.abs(), double), -torch.inf)
+        self._check(regions, rows, tensor, torch.full_like(tensor, torch.inf))
+        return replace(crown, margins=torch.maximum(crown.margins, tensor))
 
     def _by_all_lines(
         self,

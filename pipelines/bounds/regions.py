@@ -46,9 +46,9 @@ class Regions:
         common.
         """
         lower, upper = (
-            torch.stack([getattr(each, end) for each in properties]) for end in ("lower", "upper")
+            torch.stack([getattr(prop, end) for prop in properties]) for end in ("lower", "upper")
         )
-        radii = [torch.inf if each.center is None else each.eps for each in properties]
+        radii = [torch.inf if prop.center is None else prop.eps for prop in properties]
         radius = torch.tensor(radii, dtype=torch.float64)
         if bool(radius.isinf().all()):
             return Regions(lower, upper, None, radius)

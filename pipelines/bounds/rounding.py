@@ -91,7 +91,7 @@ def _outside(traits: Activation) -> float:
     """The greatest finite slope towards infinity: formulas add terms that the function's slope
     does not show.
     """
-    return max([abs(each) for each in traits.limits if math.isfinite(each)], default=1.0)
+    return max([abs(limit) for limit in traits.limits if math.isfinite(limit)], default=1.0)
 
 
 class _Told(fx.Interpreter):
@@ -115,7 +115,7 @@ class Rounding:
         self._module = copy.deepcopy(traced).double()
         with_stand_ins(self._module, _Curved)
         # Bounds sum over a layer's outputs where the network sums over its inputs.
-        shapes = [each.shape for each in self._module.parameters() if each.ndim > 1]
+        shapes = [parameter.shape for parameter in self._module.parameters() if parameter.ndim > 1]
         self._widest = max([1.0, *[shape[0] / shape[1] for shape in shapes]])
 
     @torch.no_grad()

@@ -142,8 +142,8 @@ def least_variance(low: Tensor, high: Tensor, dims: tuple[int, ...]) -> Tensor:
     middle = (left + right) / 2
     slope = _slope(middle, low, high)
     reached = (slope / 2).square().mean(dims, keepdim=True)
-    found: Tensor = reached - slope.mean(dims, keepdim=True).abs() * (right - left)
-    return (found * (1 - 1e-12)).clamp(min=0)
+    tensor: Tensor = reached - slope.mean(dims, keepdim=True).abs() * (right - left)
+    return (tensor * (1 - 1e-12)).clamp(min=0)
 
 
 def _slope(middle: Tensor, low: Tensor, high: Tensor) -> Tensor:
@@ -228,10 +228,12 @@ def _mean(
     x: Spread, dim: int | tuple[int, ...] | None = None, keepdim: bool = False, **_: Any
 ) -> Spread:
     dims = (dim,) if isinstance(dim, int) else dim
-    if not dims or any(each % x.ndim == 0 for each in dims):
+    if not dims or any(dimension % x.ndim == 0 for dimension in dims):
         raise Unsupported("no bound of the rounding of a mean over all inputs")
     return averaged(
-        x, lambda part: part.mean(dims, keepdim), math.prod(x.shape[each] for each in dims)
+        x,
+        lambda part: part.mean(dims, keepdim),
+        math.prod(x.shape[dimension] for dimension in dims),
     )
 
 

@@ -49,7 +49,7 @@ class _Box:
             ~torch.ones(1, dtype=torch.bool, device=lower.device) if seen is None else ~seen
         )
         ends = torch.minimum(lower, upper), torch.maximum(lower, upper)
-        self.low, self.high = (each.masked_fill(self.lost | self.hidden, 0.0) for each in ends)
+        self.low, self.high = (end.masked_fill(self.lost | self.hidden, 0.0) for end in ends)
         reach = torch.maximum(self.low.abs(), self.high.abs()).amax(-1, keepdim=True)
         self.slack = (lower.shape[-1] + 64) * _ROUNDING * (1 + reach)
         self.first = self._logarithm(self.low, self.high) - self.slack

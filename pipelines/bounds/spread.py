@@ -281,7 +281,8 @@ def _rearranged(function: Callable[..., torch.Tensor]) -> Callable[..., Spread]:
 
 def _cat(spreads: Any, dim: int = 0) -> Spread:
     given = [
-        as_spread(each, next(one for one in spreads if isinstance(one, Spread))) for each in spreads
+        as_spread(spread, next(one for one in spreads if isinstance(one, Spread)))
+        for spread in spreads
     ]
     center, radius, error = (
         torch.cat(each, dim) for each in zip(*[one.parts() for one in given], strict=True)

@@ -113,7 +113,9 @@ class _Stepper:
                 f"no sound bounds for {path_of(node)} ({kind}){_CURE if kind in _COMPARED else ''}"
             )
         given = [
-            each for each in node.args if isinstance(each, fx.Node) and each not in self.constant
+            argument
+            for argument in node.args
+            if isinstance(argument, fx.Node) and argument not in self.constant
         ]
         return self._step(rule, given, self.shapes[node])
 
@@ -130,13 +132,13 @@ class _Stepper:
         if self.constant.intersection(operands):
             return False
         if node.target is operator.add:
-            return {self.shapes[each] for each in operands} == {self.shapes[node]}
+            return {self.shapes[operand] for operand in operands} == {self.shapes[node]}
         return _kind(node, layer) == "Concat"
 
     def _rule(self, node: fx.Node, layer: Any) -> Rule | None:
         """What a step computes; None where there are no bounds of it."""
-        operands = [each for each in node.args if isinstance(each, fx.Node)]
-        apart = [each for each in operands if each not in self.constant]
+        operands = [argument for argument in node.args if isinstance(argument, fx.Node)]
+        apart = [operand for operand in operands if operand not in self.constant]
         for kinds, make in _OF_LAYERS.items():
             if isinstance(layer, kinds):
                 return make(layer)
@@ -157,12 +159,12 @@ class _Stepper:
     ) -> Rule | None:
         kind, both = type(operation).__name__, len(apart) == len(operands) == 2
         if kind == "Gather" and apart == operands[:1] and 0 not in operation.axes:
-            places = [self._value(each) for each in operands[1:]]
+            places = [self._value(operand) for operand in operands[1:]]
             return _monotone(lambda x: layer(x, *places))
         if kind in ("Product", "Quotient") and len(operands) == 2 and len(apart) == 1:
             if kind == "Quotient" and operands[0] is not apart[0]:
                 return None
-            value = self._value(next(each for each in operands if each is not apart[0]))
+            value = self._value(next(operand for operand in operands if operand is not apart[0]))
             if kind == "Quotient":
                 return Affine(lambda x: x / value, lambda r: r / value.abs())
             return Affine(lambda x: x * value, lambda r: r * value.abs())
@@ -210,7 +212,7 @@ class _Stepper:
             raise Unsupported(
                 f"no sound bounds for {path_of(node)}: causal, of more queries than keys, or fewer"
             )
-        if any(each in self.constant for each in node.all_input_nodes):
+        if any(all_input_node in self.constant for all_input_node in node.all_input_nodes):
             raise Unsupported(f"no sound bounds for {path_of(node)} of a constant")
         scores = (*self.shapes[query][:-1], self.shapes[key][-2])
         made = self._step(Matrices(transposed=True), [query, key], scores)

@@ -236,7 +236,7 @@ class Normalised(Rule):
 
     def squares(self, ends: Ends) -> Ends:
         """The least and the greatest of s."""
-        least, most = (each.mean(self.dims, keepdim=True) + self.eps for each in _squares(ends))
+        least, most = (square.mean(self.dims, keepdim=True) + self.eps for square in _squares(ends))
         return least, most
 
     def interval(self, *operands: Ends) -> Ends:
@@ -244,7 +244,7 @@ class Normalised(Rule):
         (low, high), (least, most) = operands[0], _squares(operands[0])
         count = prod(low.shape[-self.axes :])
         sums = (each.sum(self.dims, keepdim=True) - each for each in (least, most))
-        rests = [each.clamp(min=0) / count + self.eps for each in sums]
+        rests = [sum_.clamp(min=0) / count + self.eps for sum_ in sums]
         # Rounding of a difference is small beside the sum, not beside the difference.
         lost = 2.0**-48 * most.mean(self.dims, keepdim=True)
         small, great = (rests[0] - lost).clamp(min=self.eps), rests[1] + lost
@@ -357,7 +357,7 @@ class BoundStep(Bound):  # type: ignore[misc]
         return self.rule.value(*operands)
 
     def interval_propagate(self, *bounds: Any) -> Ends:
-        return self.rule.interval(*((each[0], each[1]) for each in bounds))
+        return self.rule.interval(*((bound[0], bound[1]) for bound in bounds))
 
     def bound_backward(self, last_lA: Any, last_uA: Any, *x: Any, **_: Any) -> Any:
         if self.rule.curved:

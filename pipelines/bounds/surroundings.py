@@ -60,7 +60,7 @@ def _lendings() -> tuple[list[tuple[Any, str, Any]], dict[str, ModuleType]]:
         "numpy.lib.arraysetops": _module("numpy.lib.arraysetops", isin=np.isin),
     }
     return (
-        [each for each in attributes if not hasattr(each[0], each[1])],
+        [attribute for attribute in attributes if not hasattr(attribute[0], attribute[1])],
         {name: each for name, each in modules.items() if name not in sys.modules},
     )
 

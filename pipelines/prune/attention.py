@@ -176,7 +176,9 @@ def _is_unknown(part: nn.Module) -> bool:
     """Whether it is an attention with weights, and holds no other one: by its name, as there is
     no common class.
     """
-    inner = [type(each).__name__ for each in part.modules() if any(True for _ in each.parameters())]
+    inner = [
+        type(module).__name__ for module in part.modules() if any(True for _ in module.parameters())
+    ]
     return (
         bool(inner)
         and inner[0].endswith("Attention")

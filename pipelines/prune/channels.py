@@ -49,7 +49,7 @@ class Layout:
         widths = {
             path: _width(layer) for path, layer in layers.items() if isinstance(layer, LAYERS)
         }
-        return cls(layers, widths, sum(each.numel() for each in module.parameters()))
+        return cls(layers, widths, sum(parameter.numel() for parameter in module.parameters()))
 
 
 def check_layout(pruned: Pruned, before: Layout) -> None:

@@ -109,7 +109,7 @@ def _cast(
 
 def _double(value: Any) -> Any:
     if isinstance(value, (tuple, dict)) and all(
-        isinstance(each, torch.Tensor) for each in leaves(value)
+        isinstance(leaf, torch.Tensor) for leaf in leaves(value)
     ):
         return mapped(value, _double)
     return (

@@ -129,7 +129,7 @@ def check_weights(module: nn.Module) -> None:
 def check_trainable(module: nn.Module) -> None:
     """Raise Unsupported where every parameter is frozen: nothing may change."""
     parameters = list(module.parameters())
-    if parameters and not any(each.requires_grad for each in parameters):
+    if parameters and not any(parameter.requires_grad for parameter in parameters):
         raise Unsupported("every parameter is frozen; set requires_grad on those that may change")
 
 
@@ -266,7 +266,7 @@ def trace(module: nn.Module, probe: Probe) -> Graph:
         refused: list[str] = []
         seen: set[nn.Module] = set()
         for path, layer in module.named_modules():
-            if layer in seen or not any(layer in each for each in feeders):
+            if layer in seen or not any(layer in feeder for feeder in feeders):
                 continue
             items = _items(dependencies, layer, range(_width(layer)))
             parts = _parts(dependencies, items, paths)
@@ -279,7 +279,9 @@ def trace(module: nn.Module, probe: Probe) -> Graph:
                 calls = [call for call, layers in enumerate(feeders) if layers & outputs_of]
                 groups.append(Group(path, layer, _width(layer), parts, calls))
         refused += _conv1d(paths)
-        return Graph(dependencies, groups, refused, [_channel_dimension(each) for each in feeders])
+        return Graph(
+            dependencies, groups, refused, [_channel_dimension(feeder) for feeder in feeders]
+        )
 
 
 def _misfits(parts: list[Part], size: int) -> Iterator[str]:
@@ -329,8 +331,10 @@ def _follow(
     layers = [each for each in module.modules() if isinstance(each, LAYERS)]
     handles = [
         *(
-            each.register_forward_hook(lambda _module, _inputs, output: activated.append(output))
-            for each in activations
+            activation.register_forward_hook(
+                lambda _module, _inputs, output: activated.append(output)
+            )
+            for activation in activations
         ),
         *(
             each.register_forward_hook(lambda layer, _inputs, _output: called.append(layer))
@@ -339,17 +343,22 @@ def _follow(
     ]
     # Of the inputs of an operation torch-pruning asks the last for its channels: one lambda or
     # slope has none.
-    scalars = [each for owner in activations for each in owner.parameters() if each.numel() == 1]
+    scalars = [
+        parameter
+        for owner in activations
+        for parameter in owner.parameters()
+        if parameter.numel() == 1
+    ]
     try:
-        for each in scalars:
-            each.requires_grad_(False)
+        for scalar in scalars:
+            scalar.requires_grad_(False)
         with torch.enable_grad():
             graph = tp.DependencyGraph().build_dependency(
                 module, None, forward_fn=lambda traced, _: probe.outputs(traced), verbose=False
             )
     finally:
-        for each in scalars:
-            each.requires_grad_(True)
+        for scalar in scalars:
+            scalar.requires_grad_(True)
         for handle in handles:
             handle.remove()
     nodes = {node.grad_fn: node for node in graph.module2node.values()}
@@ -379,7 +388,7 @@ def _feeders(activation: Any, activations: set[Any]) -> set[nn.Module]:
 
 def _channel_dimension(feeders: set[nn.Module]) -> int | None:
     """Channels come last behind Linear layers, and second behind convolutions."""
-    dimensions = {-1 if isinstance(each, nn.Linear) else 1 for each in feeders}
+    dimensions = {-1 if isinstance(feeder, nn.Linear) else 1 for feeder in feeders}
     return dimensions.pop() if len(dimensions) == 1 else None
 
 

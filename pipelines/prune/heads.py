@@ -58,9 +58,15 @@ def head_scores(
         case "l1" | "l2" | "group_norm" as name:
             scores = [_norms(module, each, 1 if name == "l1" else 2) for each in attentions]
         case "taylor":
-            scores = [each.abs().mean(0) for each in _gate_gradients(module, attentions, probe)]
+            scores = [
+                gate_gradient.abs().mean(0)
+                for gate_gradient in _gate_gradients(module, attentions, probe)
+            ]
         case "hessian":
-            scores = [each.square().mean(0) for each in _gate_gradients(module, attentions, probe)]
+            scores = [
+                gate_gradient.square().mean(0)
+                for gate_gradient in _gate_gradients(module, attentions, probe)
+            ]
         case "activation":
             scores = _activity(module, attentions, probe)
         case "bn_scale":
@@ -88,7 +94,7 @@ def _norms(module: nn.Module, attention: Attention, order: int) -> torch.Tensor:
             for path, rows in attention.rows.items()
         ]
         parts.append(linear_at(module, attention.output).weight[:, list(attention.columns[head])])
-        norms.append(torch.cat([each.double().flatten() for each in parts]).norm(order))
+        norms.append(torch.cat([part.double().flatten() for part in parts]).norm(order))
     return torch.stack(norms).cpu()
 
 
@@ -177,8 +183,8 @@ def _hooked(
     module: nn.Module, attentions: Sequence[Attention], make: Callable[[Attention], _Hook]
 ) -> Iterator[None]:
     handles = [
-        module.get_submodule(each.output).register_forward_pre_hook(make(each))
-        for each in attentions
+        module.get_submodule(attention.output).register_forward_pre_hook(make(attention))
+        for attention in attentions
     ]
     try:
         yield

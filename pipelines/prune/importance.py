@@ -116,11 +116,11 @@ def _losses(probe: Probe, importance: str) -> _Losses:
 
     def run(module: nn.Module) -> Iterator[torch.Tensor]:
         samples = 0
-        for each in losses(module):
-            if each.ndim != 1:
-                raise ValueError(f"losses must be (samples,), got the shape {tuple(each.shape)}")
-            samples += len(each)
-            yield each
+        for loss in losses(module):
+            if loss.ndim != 1:
+                raise ValueError(f"losses must be (samples,), got the shape {tuple(loss.shape)}")
+            samples += len(loss)
+            yield loss
         if not samples:
             raise Unsupported(
                 f"importance {importance!r} needs calibration data, and there is no sample"
@@ -179,7 +179,7 @@ def _total(group: Group, wanted: Callable[[_Member], bool], quantity: _Quantity)
 
 
 def _scales(groups: list[Group]) -> list[torch.Tensor]:
-    counts = [sum(each.scale for each in _members(group)) for group in groups]
+    counts = [sum(member.scale for member in _members(group)) for group in groups]
     without = [group.root for group, count in zip(groups, counts, strict=True) if not count]
     if without:
         raise Unsupported(
@@ -201,7 +201,9 @@ def _by_gradients(module: nn.Module, groups: list[Group], losses: _Losses, order
     For the second each sample costs one backward pass of its batch: small batches are faster.
     """
     # Once each: gradients of others would only take time.
-    parameters = list(dict.fromkeys(each.parameter for group in groups for each in _members(group)))
+    parameters = list(
+        dict.fromkeys(member.parameter for group in groups for member in _members(group))
+    )
     totals = [torch.zeros_like(each, dtype=torch.float64) for each in parameters]
     samples = 0
     for batch in losses(module):

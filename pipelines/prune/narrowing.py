@@ -129,10 +129,10 @@ def narrow(unpruned: nn.Module, probe: Probe, bench: Bench, options: Prune) -> N
         )
         module = _fine_tuned(module, bench, last - first, unpruned if options.distill else None)
     attentions = find_attentions(unpruned)
-    heads = sum(each.heads for each in attentions) - sum(
-        each.heads for each in find_attentions(module)
+    heads = sum(attention.heads for attention in attentions) - sum(
+        find_attention.heads for find_attention in find_attentions(module)
     )
-    in_heads = {path for each in attentions for path in each.rows}
+    in_heads = {path for attention in attentions for path in attention.rows}
     channels = sum(
         lost
         for path, lost in gone.items()
@@ -258,7 +258,7 @@ def _quality(unpruned: nn.Module, made: Narrowed, test: Split) -> list[Metric]:
     whole, untuned, tuned = scores([unpruned, made.untuned, made.module], test)
     shown = {tuned.headline.name, "accuracy", "nll"}
     if not isinstance(test.task, Classification):
-        shown = {each.name for each in tuned.metrics}
+        shown = {metric.name for metric in tuned.metrics}
     rows: list[Metric] = []
     for before, between, after in zip(whole.metrics, untuned.metrics, tuned.metrics, strict=True):
         if after.name in shown:

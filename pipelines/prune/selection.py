@@ -86,7 +86,7 @@ class Selection:
                 for each, lost in zip(scores, gone, strict=True)
             ]
         # Of equal scores the first.
-        ordered = [torch.argsort(each, stable=True) for each in scores]
+        ordered = [torch.argsort(score, stable=True) for score in scores]
         return [
             each[:count].sort().values.tolist() for each, count in zip(ordered, counts, strict=True)
         ]

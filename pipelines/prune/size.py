@@ -16,7 +16,7 @@ LOWER = Direction.LOWER
 
 def parameters_of(module: nn.Module) -> int:
     """How many there are, shared ones once."""
-    return sum(each.numel() for each in module.parameters())
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def macs_of(module: nn.Module, example: Inputs) -> float:

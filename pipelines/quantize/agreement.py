@@ -110,8 +110,8 @@ class InRuntime:
             for node in model.graph.node
             if node.op_type == "DequantizeLinear"
         }
-        for each in names:
-            node = _DEQUANTIZE.format(each)
+        for name in names:
+            node = _DEQUANTIZE.format(name)
             if node not in integers:
                 raise RuntimeError(
                     f"{path.name} has no node {node!r}: it is not the export of this network"

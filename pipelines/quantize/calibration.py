@@ -175,8 +175,8 @@ def compute(layer: Any, inputs: torch.Tensor) -> torch.Tensor:
     """
     if isinstance(layer, nn.Linear):
         return nn.functional.linear(inputs, layer.weight, layer.bias)
-    made: torch.Tensor = layer._conv_forward(inputs, layer.weight, layer.bias)
-    return made
+    tensor: torch.Tensor = layer._conv_forward(inputs, layer.weight, layer.bias)
+    return tensor
 
 
 @torch.no_grad()
@@ -225,7 +225,7 @@ def check_inputs(inputs: Inputs) -> None:
             "the calibration set is empty: it takes at least one sample to set the activations'"
             " ranges"
         )
-    if bad := sum(int((~torch.isfinite(each)).sum()) for each in leaves(inputs)):
+    if bad := sum(int((~torch.isfinite(leaf)).sum()) for leaf in leaves(inputs)):
         raise ValueError(f"{bad} values of the calibration inputs are not finite")
 
 

@@ -55,8 +55,8 @@ def choose(
         search = _Search(traced, scheme, inputs, classes, alone=len(candidates) == 1)
         search.take(candidates)
         if migratable(traced, scheme.readers(traced)):
-            search.take([replace(search.best, migration=each) for each in STRENGTHS])
-        search.take([replace(search.best, calibration=each) for each in ranges])
+            search.take([replace(search.best, migration=strength) for strength in STRENGTHS])
+        search.take([replace(search.best, calibration=range_) for range_ in ranges])
         search.take([replace(search.best, bias_correction=True)])
     best = search.best
     return Tuned(best, treat(traced, scheme, inputs, best), tuple(search.trials))

@@ -129,7 +129,7 @@ class IntegerStudy:
         piece by piece.
         """
         return np.concatenate(
-            [executor(each.numpy()) for each in pieces(inputs, at_a_time(self.quantized, _CHUNK))]
+            [executor(piece.numpy()) for piece in pieces(inputs, at_a_time(self.quantized, _CHUNK))]
         )
 
     def _scored(
@@ -236,8 +236,8 @@ class IntegerStudy:
         name = "integer_onnx_agreement"
         if network.islands:
             operations = ", ".join(
-                f"{each.name} ({each.reason})" if each.reason else each.name
-                for each in network.islands
+                f"{island.name} ({island.reason})" if island.reason else island.name
+                for island in network.islands
             )
             return [
                 Metric("integer_islands", len(network.islands), "count", LOWER, reason=operations),
@@ -253,8 +253,8 @@ class IntegerStudy:
         session = open_onnx(self.path)
         given = session.get_inputs()[0].name
         chunks = (
-            executor.quantize(each.numpy())
-            for each in pieces(self.test.inputs, at_a_time(self.quantized, _CHUNK))
+            executor.quantize(piece.numpy())
+            for piece in pieces(self.test.inputs, at_a_time(self.quantized, _CHUNK))
         )
         found = np.concatenate([session.run(None, {given: chunk})[0] for chunk in chunks])
         equal = (found.astype(np.int64) == logits).reshape(len(logits), -1).all(1)
@@ -477,12 +477,12 @@ def part_errors(
         network: the integer-only network; parts that are islands of it are left out.
         inputs: integers of its input's grid, (samples, *input_shape).
     """
-    name, kept = "integer_part_error", {each.name for each in network.islands}
+    name, kept = "integer_part_error", {island.name for island in network.islands}
     tokens = network.input.high + 1 if network.tokens else None
     apart = lower(
         quantized, network.input_shape, rounding=network.rounding, islands=True, tokens=tokens
     )
-    float_parts = [each for each in apart.islands if each.name not in kept]
+    float_parts = [island for island in apart.islands if island.name not in kept]
     if not float_parts:
         return []
     tensors, rows = Executor(network, checked=True).trace(inputs), []

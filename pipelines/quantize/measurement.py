@@ -373,7 +373,7 @@ def _told(treatment: Treatment, treated: Treated) -> list[Metric]:
             if treated.equalized
             else []
         )
-        notes = [each for each in treated.notes if each.startswith("equalization: ")]
+        notes = [note for note in treated.notes if note.startswith("equalization: ")]
         count = len(treated.equalized)
         rows.append(
             Metric("equalized_pairs", count, "count", NEUTRAL, reason="; ".join(pairs + notes))

@@ -64,7 +64,7 @@ class _Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
         # By percentiles ONNX Runtime takes batches of one size only.
         size = max(size for size in range(1, 33) if len(inputs) % size == 0)
         self._batches: Iterator[Any] = (
-            network.named(each) for each in pieces(inputs, network.batch or size)
+            network.named(piece) for piece in pieces(inputs, network.batch or size)
         )
 
     def get_next(self) -> dict[str, Any] | None:

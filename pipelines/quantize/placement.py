@@ -63,7 +63,7 @@ def quantized_layer(
     Raises:
         Unsupported: a weight or bias is NaN or infinite.
     """
-    if not all(bool(torch.isfinite(each).all()) for each in layer.parameters()):
+    if not all(bool(torch.isfinite(parameter).all()) for parameter in layer.parameters()):
         raise Unsupported(f"{name!r}: its weights or biases are not finite")
     kinds = {"float": Int8WeightPerChannelFloat, "power-of-two": Int8WeightPerChannelFixedPoint}
     bias = layer.bias if isinstance(layer.bias, torch.Tensor) else None
@@ -231,7 +231,9 @@ class _Placer:
             self._write_kept(node, layer)
         elif isinstance(layer, Add) or is_pool(layer):
             self._call(
-                node, layer, [self._value(each) for each in node.args if isinstance(each, fx.Node)]
+                node,
+                layer,
+                [self._value(argument) for argument in node.args if isinstance(argument, fx.Node)],
             )
         elif layer is not None and is_activation(layer):
             (source,) = node.all_input_nodes
@@ -250,8 +252,8 @@ class _Placer:
         if bits is None:
             self._call(node, layer, [self._real(source)])
         else:
-            made = quantized_layer(layer, bits.weight, self._scheme.scales, str(node.target))
-            self._call(node, made, [self._grid(source, bits.act)])
+            module = quantized_layer(layer, bits.weight, self._scheme.scales, str(node.target))
+            self._call(node, module, [self._grid(source, bits.act)])
 
     def _write_kept(self, node: fx.Node, layer: nn.Module | None) -> None:
         """On the grid of its input, unless all that follows wants real values."""
@@ -264,8 +266,10 @@ class _Placer:
     def _write_island(self, node: fx.Node, layer: nn.Module | None) -> None:
         """Integers reach it dequantized from a grid, floats of another island as they are."""
         inputs = {
-            each: self._raw[each] if each in self._islands else self._value(each)
-            for each in node.all_input_nodes
+            all_input_node: self._raw[all_input_node]
+            if all_input_node in self._islands
+            else self._value(all_input_node)
+            for all_input_node in node.all_input_nodes
         }
         copied = self._graph.node_copy(node, inputs.__getitem__)
         if layer is not None:
@@ -377,7 +381,11 @@ class _PlacerByReader(_Placer):
             self._call(node, layer, [self._grid(node.all_input_nodes[0])])
             self._grids[node] = self._raw[node]
         elif self._readers.adds(node):
-            self._call(node, layer, [self._value(each) for each in node.all_input_nodes])
+            self._call(
+                node,
+                layer,
+                [self._value(all_input_node) for all_input_node in node.all_input_nodes],
+            )
         elif (table := table_of(self._traced, node)) is not None and self._scheme.bits is not None:
             rows = IntegerRows(table, power_of_two=self._scheme.scales == "power-of-two")
             self._owned[str(node.target)] = rows

@@ -222,16 +222,16 @@ def export_qcdq(
     Raises:
         Unsupported: a float island has no operator in ONNX.
     """
-    given = torch.zeros(1, *input_shape) if example is None else example
+    dyadic = torch.zeros(1, *input_shape) if example is None else example
     try:
-        _export(quantized, given, path)
+        _export(quantized, dyadic, path)
     except OnnxExporterError as error:
         text = str(error).partition("\n")[0].partition("  [Caused by")[0]
         raise Unsupported(
             f"QCDQ: {text}; write that layer with operators of ONNX {_OPSET}"
         ) from error
 
-    _finish(path, _IR, given)
+    _finish(path, _IR, dyadic)
 
 
 def export_qonnx(quantized: nn.Module, input_shape: tuple[int, ...], path: Path) -> None:

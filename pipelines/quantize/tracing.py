@@ -93,12 +93,12 @@ def _activations(module: nn.Module) -> list[nn.Module]:
     """Those with a row, and torch's others: a quantizer in the midst of one would quantize
     something else in each.
     """
-    known = [each.module for each in census(module, gates=True)]
+    known = [use.module for use in census(module, gates=True)]
     layers = [
         each for each in module.modules() if type(each).__module__ == "torch.nn.modules.activation"
     ]
     return known + [
-        each for each in layers if not isinstance(each, nn.GLU) and not list(each.children())
+        layer for layer in layers if not isinstance(layer, nn.GLU) and not list(layer.children())
     ]
 
 
@@ -156,7 +156,9 @@ def _normalised(read: fx.GraphModule, real: bool) -> fx.GraphModule:
 def _layer(read: fx.GraphModule, node: fx.Node) -> nn.Module | None:
     """The layer that a node calls, or the one that does the same; None where there is none."""
     layer, shape = layer_of(read, node), node.meta.get("shape", ())
-    given = [each.meta.get("shape", ()) for each in node.args if isinstance(each, fx.Node)]
+    given = [
+        argument.meta.get("shape", ()) for argument in node.args if isinstance(argument, fx.Node)
+    ]
     if (
         node.target is operator.add
         and len(given) == 2

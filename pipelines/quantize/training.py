@@ -97,11 +97,11 @@ class ScaleLearning:
         """
         self._rate, self._first = rate, 0.0
         self.ranges = [
-            Range.of(each)
-            for each in network.modules()
-            if isinstance(each, (QuantIdentity, *COMPUTE))
+            Range.of(module)
+            for module in network.modules()
+            if isinstance(module, (QuantIdentity, *COMPUTE))
         ]
-        self._optimizer = torch.optim.Adam([each.octaves for each in self.ranges], lr=rate)
+        self._optimizer = torch.optim.Adam([range_.octaves for range_ in self.ranges], lr=rate)
         self._freeze(frozen=False)
 
     @torch.no_grad()
@@ -110,24 +110,24 @@ class ScaleLearning:
         workload's does.
         """
         self._first = self._first or learning_rate
-        for each in self.ranges:
-            each.take_gradient()
+        for range_ in self.ranges:
+            range_.take_gradient()
         self._optimizer.param_groups[0]["lr"] = self._rate * learning_rate / self._first
         self._optimizer.step()
-        for each in self.ranges:  # over what the workload's own optimizer made of them
-            each.write()
+        for range_ in self.ranges:  # over what the workload's own optimizer made of them
+            range_.write()
 
     @torch.no_grad()
     def finish(self) -> None:
         """Make constants of the learnt scales, as calibration leaves them."""
-        for each in self.ranges:
-            if each.power_of_two:
-                each.length.ceil_()
+        for range_ in self.ranges:
+            if range_.power_of_two:
+                range_.length.ceil_()
         self._freeze(frozen=True)
 
     def _freeze(self, *, frozen: bool) -> None:
-        for each in self.ranges:
-            for parameter in (each.length, each.below):
+        for range_ in self.ranges:
+            for parameter in (range_.length, range_.below):
                 if parameter is not None:
                     parameter.requires_grad_(not frozen)
 
@@ -222,6 +222,8 @@ def train_scales(
 
 def least_bits(quantized: fx.GraphModule) -> int:
     """The fewest that a layer's weights or a quantized tensor have."""
-    kinds = [each.weight_quant for each in quantized.modules() if isinstance(each, COMPUTE)]
-    kinds += [each.act_quant for each in quantized.modules() if isinstance(each, QuantIdentity)]
-    return min(int(each.bit_width()) for each in kinds)
+    kinds = [module.weight_quant for module in quantized.modules() if isinstance(module, COMPUTE)]
+    kinds += [
+        module.act_quant for module in quantized.modules() if isinstance(module, QuantIdentity)
+    ]
+    return min(int(kind.bit_width()) for kind in kinds)

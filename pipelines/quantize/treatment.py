@@ -175,10 +175,10 @@ def _scale_weights(quantized: fx.GraphModule, weight_scale: WeightScale) -> None
                 kernel.scaling_impl.clamp_scaling.clamp_min_ste.min_val,
                 kernel.scaling_impl.value,
             )
-            found = weight_thresholds(
+            tensor = weight_thresholds(
                 layer.weight, bits, weight_scale, least, is_power_of_two(kernel)
             )
-            value.copy_(kept_length(kernel, found).view_as(value))
+            value.copy_(kept_length(kernel, tensor).view_as(value))
 
 
 def _correct(quantized: fx.GraphModule, inputs: Inputs, treatment: Treatment) -> dict[str, float]:
@@ -283,7 +283,7 @@ def tune(
     fitted, judged = halves(inputs)
     with one_thread(), torch.no_grad():
         reference = Reference(traced, judged)
-        trials = [attempt(traced, scheme, fitted, reference, each) for each in candidates]
+        trials = [attempt(traced, scheme, fitted, reference, candidate) for candidate in candidates]
     losses = [(trial.loss, trial.treatment) for trial in trials if trial.loss is not None]
     if not losses:
         raise Unsupported(f"no treatment can be applied: {trials[0].reason}")

@@ -213,11 +213,11 @@ def _same_channels(
     """
     if not isinstance(reading, FLOAT_COMPUTE):
         return False
-    flattened = any(isinstance(each, Reshape) for each in path)
+    flattened = any(isinstance(module, Reshape) for module in path)
     if isinstance(making, nn.Linear):
         # Its channels come last, where a pool would mix them.
         only = (nn.ReLU, Reshape) if len(node.meta["shape"]) == 2 else nn.ReLU
-        return isinstance(reading, nn.Linear) and all(isinstance(each, only) for each in path)
+        return isinstance(reading, nn.Linear) and all(isinstance(module, only) for module in path)
     return isinstance(reading, nn.Linear) == flattened
 
 

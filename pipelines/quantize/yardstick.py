@@ -74,14 +74,14 @@ def relative_metrics(
                 beside = renamed or yardstick_files(
                     other, scheme, inputs, Path(folder), example, treatment
                 )
-            sessions = [open_onnx(each) for each in (*files, *beside)]
+            sessions = [open_onnx(file) for file in (*files, *beside)]
             float_graphs = _digest(files[0]), _digest(beside[0])
             integer_graphs = _digest(files[1]), _digest(beside[1])
     except (Unsupported, ValueError) as error:
         return no_relative_metrics(f"no {name} in each place: {error}")
     reason = yardstick_reason(module, other, name)
     whole, quantized, whole_beside, quantized_beside = (
-        partial(run_onnx, each) for each in sessions
+        partial(run_onnx, session) for session in sessions
     )
 
     def timed() -> list[Metric]:

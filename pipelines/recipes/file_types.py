@@ -85,11 +85,11 @@ def _network() -> nn.Module:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "logits.onnx"
         extract_model(str(source), str(file), ["bytes"], [logits])
-        made = from_onnx(file, torch.arange(2 * 2048, dtype=torch.int32).reshape(2, 2048) % 257)
-    for layer in made.modules():
+        module = from_onnx(file, torch.arange(2 * 2048, dtype=torch.int32).reshape(2, 2048) % 257)
+    for layer in module.modules():
         if isinstance(layer, nn.GELU):
             layer.approximate = "none"
-    return made
+    return module
 
 
 def _package() -> Path:

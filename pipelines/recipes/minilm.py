@@ -75,6 +75,8 @@ def _sentences(file: Path) -> list[str]:
         )
     paragraphs = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
     several = (
-        re.split(r"(?<= \.) ", each) for each in paragraphs if each and not each.startswith("=")
+        re.split(r"(?<= \.) ", paragraph)
+        for paragraph in paragraphs
+        if paragraph and not paragraph.startswith("=")
     )
     return list(dict.fromkeys(each for some in several for each in some if 40 <= len(each) <= 400))

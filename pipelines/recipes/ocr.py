@@ -139,7 +139,11 @@ def _model() -> onnx.ModelProto:
 
 
 def _letters() -> list[str]:
-    held = next(each.value for each in _model().metadata_props if each.key == "character")
+    held = next(
+        metadata_prop.value
+        for metadata_prop in _model().metadata_props
+        if metadata_prop.key == "character"
+    )
     return [*held.split("\n"), " "]
 
 

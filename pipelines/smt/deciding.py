@@ -305,9 +305,9 @@ class Questions:
                 raise RuntimeError(
                     f"margins {rows}: one is positive at the solver's input in exact arithmetic"
                 )
-            found = self._suspects.near(point)
-            if found is not None or violated:
-                return reply, found
+            tensor = self._suspects.near(point)
+            if tensor is not None or violated:
+                return reply, tensor
         raise AssertionError("the exact question has three answers")
 
     def _ask(self, rows: Sequence[int], bits: int | None) -> Reply:

@@ -108,7 +108,7 @@ class ExactNetwork:
     @property
     def neurons(self) -> int:
         """How many hidden neurons there are."""
-        return sum(each.bias.shape[0] for each in self.maps[:-1])
+        return sum(map_.bias.shape[0] for map_ in self.maps[:-1])
 
     @property
     def classes(self) -> int:
@@ -147,8 +147,8 @@ class ExactNetwork:
         and about right.
         """
         maps = [
-            [torch.from_numpy(part.floats()).float() for part in (each.weight, each.bias)]
-            for each in self.maps
+            [torch.from_numpy(part.floats()).float() for part in (map_.weight, map_.bias)]
+            for map_ in self.maps
         ]
 
         def outputs(points: torch.Tensor) -> torch.Tensor:
@@ -185,7 +185,7 @@ class ExactNetwork:
     def equals(self, other: ExactNetwork) -> bool:
         """Whether both have the same maps with the same numbers."""
         ours, theirs = (
-            [side_by_side([each.weight, each.bias[:, None]]) for each in of.maps]
+            [side_by_side([map_.weight, map_.bias[:, None]]) for map_ in of.maps]
             for of in (self, other)
         )
         same = [each.shape for each in ours] == [each.shape for each in theirs]
@@ -198,7 +198,7 @@ def together(rows: Sequence[Affine]) -> Affine:
     """Maps of the same inputs, whose numbers are whole, as one: the outputs of the first come
     first.
     """
-    weights, biases = ([getattr(each, name).units for each in rows] for name in ("weight", "bias"))
+    weights, biases = ([getattr(row, name).units for row in rows] for name in ("weight", "bias"))
     return Affine(Dyadic(np.concatenate(weights), 0), Dyadic(np.concatenate(biases), 0))
 
 

@@ -79,7 +79,7 @@ class Peer:
     def __init__(self, exact: ExactNetwork) -> None:
         if not installed():
             raise Unsupported(MISSING)
-        self._layers = [(each.weight.floats(), each.bias.floats()) for each in exact.maps]
+        self._layers = [(map_.weight.floats(), map_.bias.floats()) for map_ in exact.maps]
         sizes = np.concatenate([np.abs(weight).ravel() for weight, _ in self._layers])
         self._least = float(sizes.min(where=sizes > 0, initial=np.inf))
 

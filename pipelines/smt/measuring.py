@@ -92,7 +92,7 @@ def _measured(options: Smt, method: Method, network: Network, bench: Bench) -> O
         properties = method.properties(eps, bench, options.samples)
         settled = _settled(method, evidence, network, properties, bench.seed)
         asked, setting = (
-            [each.sample for each in properties],
+            [prop.sample for prop in properties],
             {**setting_of(eps, method.name), **method.region},
         )
         metrics += rows(
@@ -173,13 +173,13 @@ def distances(options: Smt, method: Method, network: Network, bench: Bench) -> l
         return settled
 
     properties, found = bench.properties(0.0, options.distance_samples), list[Bracket]()
-    for each in properties:
+    for prop in properties:
         left = method.limits.deadline - time.monotonic()
         if left <= 0:
             break
-        center = bench.data.test.inputs[each.sample]
+        center = bench.data.test.inputs[prop.sample]
         bracket = Bracket(
-            decide, center, each, bench.data.domain, greatest, options.distance_tolerance, left
+            decide, center, prop, bench.data.domain, greatest, options.distance_tolerance, left
         )
         found.append(bracket.narrowed(_MOST_UNDECIDED))
     # A clock that ended a question, or a search, may have moved an end of some bracket: then all
@@ -189,8 +189,8 @@ def distances(options: Smt, method: Method, network: Network, bench: Bench) -> l
     )
     late = "" if len(found) == len(properties) else JOB_ENDS
     metrics = [
-        replace(each, timing=ended or any(clocked))
-        for each in _metrics(properties, found, setting, late)
+        replace(metric, timing=ended or any(clocked))
+        for metric in _metrics(properties, found, setting, late)
     ]
     clock = statistics.fmean(each.seconds for each in found) if found else None
     return [
@@ -319,7 +319,11 @@ class Bracket:
         if self.holds >= self.greatest:
             return None
         end = Fraction(self.greatest) if self.violated is None else self.violated
-        marks = [self.holds, *sorted(each for each in self.vain if self.holds < each < end), end]
+        marks = [
+            self.holds,
+            *sorted(fraction for fraction in self.vain if self.holds < fraction < end),
+            end,
+        ]
         return next(
             (pair for pair in pairwise(marks) if pair[1] - pair[0] > Fraction(self.tolerance)), None
         )
@@ -356,8 +360,8 @@ class Bracket:
         """The least box of float64 ends that contains the ball, within the domain."""
         lowest, highest = self.domain
         middle = [Fraction(each) for each in self.center.flatten().tolist()]
-        lower = [max(lowest, -nearest_above(radius - each)) for each in middle]
-        upper = [min(highest, nearest_above(each + radius)) for each in middle]
+        lower = [max(lowest, -nearest_above(radius - fraction)) for fraction in middle]
+        upper = [min(highest, nearest_above(fraction + radius)) for fraction in middle]
         low, high = (
             torch.tensor(each, dtype=torch.float64).reshape(self.center.shape)
             for each in (lower, upper)

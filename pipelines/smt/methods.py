@@ -228,17 +228,21 @@ class Search(OfLayers):
     def answer(
         self, asked: Asked, suspects: Suspects, known: torch.Tensor | None, seconds: float
     ) -> Settled:
-        found = decide_rows(asked, suspects, seconds=seconds, nodes=self.nodes, known=known)
-        late = found.verdict is Verdict.TIMEOUT
-        reason = self.undecided(found.nodes, found.neurons, found.margin) if late else found.reason
-        proof = partial(proof_of, found) if found.verdict is Verdict.HOLDS else None
+        decided = decide_rows(asked, suspects, seconds=seconds, nodes=self.nodes, known=known)
+        late = decided.verdict is Verdict.TIMEOUT
+        reason = (
+            self.undecided(decided.nodes, decided.neurons, decided.margin)
+            if late
+            else decided.reason
+        )
+        proof = partial(proof_of, decided) if decided.verdict is Verdict.HOLDS else None
         return Settled(
-            found.verdict,
+            decided.verdict,
             reason,
-            found.neurons,
-            found.nodes,
-            found.programs,
-            found.counterexample,
+            decided.neurons,
+            decided.nodes,
+            decided.programs,
+            decided.counterexample,
             proof,
         )
 
@@ -321,18 +325,18 @@ class Bisection(Method):
             else {}
         )
         self._asked = [
-            _Asked(each)
-            for each in subjects(network, bench, options.samples, positions=options.positions)
+            _Asked(subject)
+            for subject in subjects(network, bench, options.samples, positions=options.positions)
         ]
         graph = self._asked[0].read[1]  # all subjects' are of one size
-        neurons = sum(each.size for each in graph.nodes if isinstance(each.operation, Pointwise))
+        neurons = sum(node.size for node in graph.nodes if isinstance(node.operation, Pointwise))
         check_size(options, graph.inputs, neurons)
         self._of = {
-            each.sample: asked for asked in self._asked for each in asked.subject.properties(0.0)
+            prop.sample: asked for asked in self._asked for prop in asked.subject.properties(0.0)
         }
 
     def properties(self, eps: float, bench: Bench, samples: int) -> list[Property]:
-        return [each for asked in self._asked for each in asked.subject.properties(eps)]
+        return [prop for asked in self._asked for prop in asked.subject.properties(eps)]
 
     def runs(self, network: Network) -> dict[int, torch.nn.Module]:
         return {sample: asked.run for sample, asked in self._of.items()}
@@ -413,18 +417,20 @@ class _Asked:
                 raise OutOfTimeError
 
         try:
-            found = self._attending(
+            node = self._attending(
                 property_.lower[None].double(), property_.upper[None].double(), check=check
             )
         except (Unsupported, OutOfTimeError):
             return False
-        constraints = list(dict.fromkeys(each for case in asked.cases for each in case.constraints))
+        constraints = list(
+            dict.fromkeys(constraint for case in asked.cases for constraint in case.constraints)
+        )
         rows = torch.zeros(len(constraints), asked.outputs, dtype=torch.float64)
         for row, each in zip(rows, constraints, strict=True):
             for output, factor in each.terms:
                 row[output] += float(factor)  # 1 or -1
-        above = found.lower_bounds(rows) > rows.new_tensor(
-            [float(each.bound) for each in constraints]
+        above = node.lower_bounds(rows) > rows.new_tensor(
+            [float(constraint.bound) for constraint in constraints]
         )
         broken = {each for each, yes in zip(constraints, above.tolist(), strict=True) if yes}
         return all(broken.intersection(case.constraints) for case in asked.cases)

@@ -145,14 +145,14 @@ def _proof_by_intervals(decided: Decided, space: IntervalSpace, content: bytes) 
     body = {
         **_stated(SMOOTH_PROOF, decided.asked, content),
         "slopes": [
-            [writing.slopes(space.root, i) for i in range(each.start, each.stop)]
-            for each in writing.layers
+            [writing.slopes(space.root, i) for i in range(layer.start, layer.stop)]
+            for layer in writing.layers
         ],
         "trees": [writing.tree(tree) for tree in decided.trees],
     }
     body = json.loads(json.dumps(body))
     try:
-        found = recompute_smooth_proof(body, content)
+        smooth_statement = recompute_smooth_proof(body, content)
     except SmoothProofError as error:
         if (
             isinstance(error, SmoothBoundError)
@@ -161,7 +161,7 @@ def _proof_by_intervals(decided: Decided, space: IntervalSpace, content: bytes) 
         ):
             raise
         raise Unsupported(f"the proof was refused by its checker: {error}") from error
-    return {**body, "computed": found.computed}
+    return {**body, "computed": smooth_statement.computed}
 
 
 def _require_same(network: ExactNetwork, content: bytes) -> None:
@@ -182,7 +182,7 @@ def _stated(kind: str, asked: Asked, content: bytes) -> Json:
         "network": {
             "sha256": hashlib.sha256(content).hexdigest(),
             "inputs": asked.lower.shape[0],
-            "layers": [each.bias.shape[0] for each in asked.network.maps],
+            "layers": [map_.bias.shape[0] for map_ in asked.network.maps],
         },
         "box": {"lower": _texts(asked.lower), "upper": _texts(asked.upper)},
         "property": {
@@ -229,7 +229,7 @@ class _ByPhases:
     def __init__(self, space: PhaseSpace, row: int) -> None:
         self._space, self._margin = space, space.reduced.margins[[row]]
         self._places = [
-            (each.depth, index) for each in space.reduced.layers for index in each.index.tolist()
+            (layer.depth, index) for layer in space.reduced.layers for index in layer.index.tolist()
         ]
 
     def tree(self, root: Node[Phases]) -> Json:
@@ -322,7 +322,7 @@ class _ByPhases:
 
 
 def _joined(usual: Sequence[Dyadic]) -> Dyadic:
-    return end_to_end([*(each[0] for each in usual), Dyadic.zeros(0)])
+    return end_to_end([*(dyadic[0] for dyadic in usual), Dyadic.zeros(0)])
 
 
 class _ByIntervals:

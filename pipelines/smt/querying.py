@@ -117,11 +117,11 @@ class _Box:
         """
         question.check()
         seconds = min(max(_left(question) * share, 1e-3), most)
-        found = decide_rows(
+        decided = decide_rows(
             replace(self.asked, network=network, rows=together(rows)), self, seconds=seconds
         )
-        self.nodes += found.nodes
-        return found
+        self.nodes += decided.nodes
+        return decided
 
     def confirmed(self, point: Floats) -> torch.Tensor | None:
         """The float32 input at the flat float64 `point`, if it is a witness."""
@@ -136,12 +136,12 @@ class _Box:
 
         Else the point itself, of which the network receives the nearest float32.
         """
-        center = torch.tensor([float(each) for each in point], dtype=torch.float64).float()
+        center = torch.tensor([float(fraction) for fraction in point], dtype=torch.float64).float()
         ends = (torch.full_like(center, end) for end in (math.inf, -math.inf))
         for point32 in (center, *(torch.nextafter(center, end) for end in ends)):
-            found = self.confirmed(point32.double().numpy())
-            if found is not None:
-                return found
+            tensor = self.confirmed(point32.double().numpy())
+            if tensor is not None:
+                return tensor
         self.witness = self._attack.tried(center.repeat(len(self._places), 1), self._places)
         self.witness = self.witness or self._judge.rational(self._box.nearest(point))
         return torch.tensor([float(each) for each in self.witness.inputs]) if self.witness else None
@@ -152,12 +152,14 @@ def _rows(case: Case, outputs: int) -> list[Affine]:
     it whole.
     """
     found = []
-    for each in case.constraints:
-        scale = math.lcm(each.bound.denominator, *[factor.denominator for _, factor in each.terms])
+    for constraint in case.constraints:
+        scale = math.lcm(
+            constraint.bound.denominator, *[factor.denominator for _, factor in constraint.terms]
+        )
         units = np.full((1, outputs), 0, dtype=object)
-        for index, factor in each.terms:
+        for index, factor in constraint.terms:
             units[0, index] = int(factor * scale)
-        constant = np.array([-int(each.bound * scale)], dtype=object)
+        constant = np.array([-int(constraint.bound * scale)], dtype=object)
         found.append(Affine(Dyadic(units, 0), Dyadic(constant, 0)))
     return found
 

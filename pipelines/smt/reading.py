@@ -30,11 +30,13 @@ def read(network: Network) -> ExactNetwork:
     Raises:
         Unsupported: an activation is no ReLU; else as `read_curved`.
     """
-    found = read_curved(network)
-    if found.curves:
-        names = ", ".join(sorted({each.traits.name for each in found.curves} - {RELU.name}))
+    exact_network = read_curved(network)
+    if exact_network.curves:
+        names = ", ".join(
+            sorted({curve.traits.name for curve in exact_network.curves} - {RELU.name})
+        )
         raise Unsupported(f"{names}: only ReLU has an exact encoding in linear arithmetic")
-    return found
+    return exact_network
 
 
 def read_curved(network: Network) -> ExactNetwork:
@@ -48,7 +50,7 @@ def read_curved(network: Network) -> ExactNetwork:
             named; or the network computes something else than its layers in order.
     """
     layers = layered(network)
-    known = {id(each.module): each.traits for each in census(layers.module, gates=True)}
+    known = {id(use.module): use.traits for use in census(layers.module, gates=True)}
 
     def curve_of(path: str, layer: FileLayer) -> Curve | None:
         return (
@@ -61,11 +63,13 @@ def read_curved(network: Network) -> ExactNetwork:
     if type(module) is not nn.Sequential:
         raise Unsupported(f"only nn.Sequential is read exactly, not {type(module).__name__}")
     _refuse_changed(module)
-    found = _chained(_layers(module, ""), network.input_shape, curve_of)
-    if found.classes != network.classes:
-        raise Unsupported(f"the output has shape {(found.classes,)}, not {network.classes} logits")
-    _check(found, network)
-    return found
+    exact_network = _chained(_layers(module, ""), network.input_shape, curve_of)
+    if exact_network.classes != network.classes:
+        raise Unsupported(
+            f"the output has shape {(exact_network.classes,)}, not {network.classes} logits"
+        )
+    _check(exact_network, network)
+    return exact_network
 
 
 def read_file(content: bytes) -> ExactNetwork:
@@ -210,7 +214,7 @@ def reach(network: Network, property_: Property) -> float:
     """
     if not isinstance(network.module, nn.Sequential):
         raise Unsupported(f"only nn.Sequential is bounded, not {type(network.module).__name__}")
-    known = {id(each.module): each.traits for each in census(network.module, gates=True)}
+    known = {id(use.module): use.traits for use in census(network.module, gates=True)}
     size = torch.maximum(property_.lower.abs(), property_.upper.abs()).flatten()
     greatest = size.max().item()
     for path, layer in _layers(network.module, ""):
@@ -240,7 +244,7 @@ def _activated(traits: Activation, layer: nn.Module, size: torch.Tensor) -> torc
     exceeds it by near 0.
     """
     near = torch.linspace(-50, 50, 2001, dtype=torch.float64)
-    steep = max(abs(each) for each in traits.limits)
+    steep = max(abs(limit) for limit in traits.limits)
     above = (traits.value(near).abs() - steep * near.abs()).max().clamp(min=0)
     return steep * size + above / traits.hardness(layer).detach().double().min()
 

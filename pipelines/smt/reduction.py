@@ -224,7 +224,7 @@ class Reduced:
     @property
     def neurons(self) -> int:
         """How many neurons a search would have to split on."""
-        return sum(len(each.index) for each in self.layers)
+        return sum(len(layer.index) for layer in self.layers)
 
     def open_margins(self) -> list[int]:
         """The rows of `margins` that the bounds do not prove positive, the least bound first."""
@@ -245,7 +245,7 @@ class Reduced:
         """Of each layer's neurons among all."""
         return [
             slice(*ends)
-            for ends in pairwise(accumulate((len(each.index) for each in self.layers), initial=0))
+            for ends in pairwise(accumulate((len(layer.index) for layer in self.layers), initial=0))
         ]
 
 

@@ -164,8 +164,8 @@ def _cost(settled: Sequence[Settled], seconds: Sequence[float], setting: Setting
     )
     return [
         *(
-            Metric("nodes", each, "count", Direction.LOWER, setting, timing=clocked)
-            for each in counts
+            Metric("nodes", count, "count", Direction.LOWER, setting, timing=clocked)
+            for count in counts
         ),
         Metric("solve_time", mean, "s", Direction.LOWER, setting, timing=True, reason=late),
         Metric("par2", par2, "s", Direction.LOWER, setting, timing=True),
@@ -208,7 +208,7 @@ class Evidence:
             onnx.unlink()
             return content
 
-        folded = any(isinstance(each, nn.BatchNorm1d) for each in network.module.modules())
+        folded = any(isinstance(module, nn.BatchNorm1d) for module in network.module.modules())
         return cls(folder, exported, deadline, folded=folded)
 
     def check(self, name: str, settled: Settled) -> Settled:

@@ -119,7 +119,7 @@ def ask_z3(text: str, variables: Sequence[str], limits: Limits, logic: str = "QF
     return Reply(
         End(answer),
         int(steps),
-        values=tuple(known[each] for each in variables) if answer == "sat" else (),
+        values=tuple(known[variable] for variable in variables) if answer == "sat" else (),
     )
 
 

@@ -118,7 +118,7 @@ class Measurement:
         self._deadline = time.monotonic() + _SHARE * bench.time_limit
         self._bench = bench
         found = subjects(network, bench, samples, positions=positions)
-        self._parts = [_part(each, self._check) for each in found]
+        self._parts = [_part(subject, self._check) for subject in found]
         self._region: dict[str, float] = (
             {"positions": positions} if positions and network.vocabulary else {}
         )
@@ -135,7 +135,7 @@ class Measurement:
         """
         chosen = set(self._bench.data.test.labelled.nonzero().flatten()[:samples].tolist())
         asked = [
-            (part, [each for each in part.subject.properties(eps) if each.sample in chosen])
+            (part, [prop for prop in part.subject.properties(eps) if prop.sample in chosen])
             for part in self._parts
         ]
         setting = {
@@ -202,7 +202,7 @@ class Measurement:
         if not parts:
             return None
         names = ("certified", "observed", "before", "kept")
-        return _Found(*(torch.cat([getattr(each, name) for each in parts]) for name in names))
+        return _Found(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
 
 def observed_disruption(

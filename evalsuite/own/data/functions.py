@@ -125,10 +125,10 @@ def read_made(source: Source) -> Raw | Data:
             f"{source.path}: there is no training part, only {', '.join(parts)}; name one 'train'"
         )
     low, high = (
-        min((each[0] for each in ranges), default=0.0),
-        max((each[1] for each in ranges), default=1.0),
+        min((range_[0] for range_ in ranges), default=0.0),
+        max((range_[1] for range_ in ranges), default=1.0),
     )
-    all_lazy = all(isinstance(each.inputs, Lazy) for each in parts.values())
+    all_lazy = all(isinstance(part.inputs, Lazy) for part in parts.values())
     listed = {name: _class_names(each, source.path) for name, each in several.items()}
     check_alike(listed, source.path)
     raw = Raw(parts, labels=listed["train"], said=source.path)
@@ -234,8 +234,8 @@ def _part(given: Any, source: Source, name: str) -> tuple[Part, list[tuple[float
             tensor_of(each, f"{said}: input {place}") for place, each in enumerate(given[:-1])
         ]
         arrays = {str(place): each for place, each in enumerate(inputs)}
-        found = part_of({**arrays, "y": given[-1]}, Source(""), said)
-        return (Part(Several(inputs), found.targets, found.where) if len(inputs) > 1 else found), []
+        part = part_of({**arrays, "y": given[-1]}, Source(""), said)
+        return (Part(Several(inputs), part.targets, part.where) if len(inputs) > 1 else part), []
     if not _is_set(given):
         raise OwnError(f"{said}: is {type(given).__name__}; {_TAKEN}")
     if not len(given):
@@ -270,23 +270,23 @@ class Lazy(Samples):
             else f"samples {indices[0]} to {indices[-1]}"
         )
         try:
-            batch = self._collate([self._of[each] for each in indices])
+            batch = self._collate([self._of[index] for index in indices])
         except Exception as error:  # a user's data set may raise anything
             raise self._blamed(error, indices) from error
         inputs, targets = self._divided(batch)
         said = f"{self._reference}: {what}"
-        if any(not isinstance(each, torch.Tensor) for each in leaves(inputs)):
-            kinds = ", ".join(type(each).__name__ for each in leaves(inputs))
+        if any(not isinstance(leaf, torch.Tensor) for leaf in leaves(inputs)):
+            kinds = ", ".join(type(leaf).__name__ for leaf in leaves(inputs))
             raise OwnError(f"{said}: the inputs are {kinds}; return tensors or numbers")
         return mapped(inputs, lambda each: as_input(each, said)), targets
 
     def _blamed(self, error: Exception, indices: Sequence[int]) -> OwnError:
         """The error with the sample that it is of; one of the whole batch is the collation's."""
-        for each in indices:
+        for index in indices:
             try:
-                self._of[each]
+                self._of[index]
             except Exception as found:  # a user's data set may raise anything
-                return blame(found, f"sample {each}", self._reference)
+                return blame(found, f"sample {index}", self._reference)
         return blame(
             error, f"putting samples {indices[0]} to {indices[-1]} together", self._reference
         )
@@ -326,14 +326,14 @@ def _scanned(inputs: Lazy, said: str) -> tuple[Part, list[tuple[float, float]]]:
     inputs.known = keys
     whole: Any = None
     if isinstance(targets[0], torch.Tensor):
-        whole = torch.cat([each.reshape(len(each), *each.shape[1:]) for each in targets])
+        whole = torch.cat([target.reshape(len(target), *target.shape[1:]) for target in targets])
     elif targets[0] is not None:
         whole = [each for batch in targets for each in batch]
     return Part(inputs, whole, where_in(said), keys), [(low, high)]
 
 
 def _keys(batch: Inputs) -> list[bytes]:
-    return [hashlib.sha256(each).digest()[:16] for each in contents(batch)]
+    return [hashlib.sha256(content).digest()[:16] for content in contents(batch)]
 
 
 def _glance(given: Any, reference: str) -> list[Any]:
@@ -353,7 +353,9 @@ def _glance(given: Any, reference: str) -> list[Any]:
             np.asarray(each) if not isinstance(each, torch.Tensor) else each for each in given
         ]
         return [
-            each for each in numbers if isinstance(each, torch.Tensor) or each.dtype.kind in "iufb"
+            number
+            for number in numbers
+            if isinstance(number, torch.Tensor) or number.dtype.kind in "iufb"
         ]
     if isinstance(given, IterableDataset) or len(given) == 0:
         return []

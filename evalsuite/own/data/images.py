@@ -130,7 +130,7 @@ def _raw(parts: Mapping[str, _Images], source: Source, labels: tuple[str, ...] =
     if source.mean and len(source.mean) not in (1, channels):
         said = f"images of {source.path} have {channels} channels"
         raise OwnError(f"data.mean has {len(source.mean)} numbers, but {said}")
-    keep = sum(each.count for each in parts.values()) * channels * size[0] * size[1] <= _KEPT
+    keep = sum(part.count for part in parts.values()) * channels * size[0] * size[1] <= _KEPT
     made = {}
     for name, each in parts.items():
         pictures = Pictures(each, (channels, *size), seen[name], source, keep=keep)
@@ -219,7 +219,7 @@ def _is_deep(image: Image.Image) -> bool:
     """Whether Pillow cuts its channels to 8 bits, by the form in which it is stored."""
     for _, _, _, stored in getattr(image, "tile", ()):
         form, *numbers = stored if isinstance(stored, tuple) else (stored,)
-        most = max((each for each in numbers if isinstance(each, int)), default=0)
+        most = max((number for number in numbers if isinstance(number, int)), default=0)
         if (isinstance(form, str) and ";16" in form) or (image.format == "PPM" and most > _BYTE):
             return True
     return False
@@ -372,7 +372,7 @@ def _where(folder: Path, files: list[str], index: int) -> str:
 
 def _part(folder: Path, inside: str, source: Source, kind: Kind) -> _Found:
     here = folder / inside
-    tables = sorted(each.name for each in here.glob("*.csv"))
+    tables = sorted(path.name for path in here.glob("*.csv"))
     loose = [name for name in _names(here) if _is_image(name)]
     classes = _folders(here)
     if tables and (loose or classes):
@@ -400,7 +400,7 @@ def _part(folder: Path, inside: str, source: Source, kind: Kind) -> _Found:
 
 def _told_by(table: Path, folder: Path, inside: str, source: Source, kind: Kind) -> _Found:
     found = read_csv(table)
-    name = next((each for each in _FILES if each in found.columns), "")
+    name = next((file for file in _FILES if file in found.columns), "")
     if not name:
         raise OwnError(
             f"{table}: no column of file names; call it 'file' (there are"

@@ -36,7 +36,7 @@ def part_named(name: str) -> str:
     of none.
     """
     words = "".join(each if each.isalpha() else " " for each in name.lower()).split()
-    found = {_NAMES[each] for each in words if each in _NAMES}
+    found = {_NAMES[word] for word in words if word in _NAMES}
     return found.pop() if len(found) == 1 else ""
 
 
@@ -192,7 +192,7 @@ def _groups(part: Part) -> tuple[np.ndarray, np.ndarray]:
     keys: Any = (
         part.keys
         if part.keys is not None
-        else (hash(each) for batch in batches for each in contents(batch))
+        else (hash(content) for batch in batches for content in contents(batch))
     )
     group = np.array([numbers.setdefault(key, len(numbers)) for key in keys])
     first = np.unique(group, return_index=True)[1]

@@ -254,7 +254,7 @@ def _check_given(raw: Raw) -> None:
 def _shapes(part: Part) -> str:
     inputs = part.inputs if isinstance(part.inputs, torch.Tensor) else part.inputs.first
     shapes = mapped(inputs, lambda each: each[0])
-    named = shapes.items() if isinstance(shapes, dict) else (("", each) for each in leaves(shapes))
+    named = shapes.items() if isinstance(shapes, dict) else (("", leaf) for leaf in leaves(shapes))
     return ", ".join(f"{name} {tuple(each.shape)}".strip() for name, each in named)
 
 
@@ -279,7 +279,7 @@ def _asked(part: Part, targets_of: TargetsOf | None) -> torch.Tensor:
         )
     batches = (part.inputs[start : start + _BATCH] for start in range(0, len(part.inputs), _BATCH))
     with torch.no_grad(), computing():
-        found = torch.cat([targets_of(each).float() for each in batches])
+        found = torch.cat([targets_of(batch).float() for batch in batches])
     if found.ndim != 2:
         raise OwnError(
             f"the model gives outputs of shape {tuple(found.shape)}; an embedding is (samples,"
@@ -294,7 +294,7 @@ def _domain(parts: dict[str, Part], raw: Raw) -> tuple[float, float]:
         return raw.domain
     tokens = None if raw.vocabulary is None else (0.0, raw.vocabulary - 1.0)
     if tokens is not None and not any(
-        each.is_floating_point() for each in leaves(parts["train"].inputs[:1])
+        leaf.is_floating_point() for leaf in leaves(parts["train"].inputs[:1])
     ):
         return tokens
     lows, highs = [], []
@@ -321,9 +321,9 @@ def _real(part: Part) -> Iterator[tuple[int, torch.Tensor]]:
     size = _BATCH if isinstance(part.inputs, Samples) else len(part.inputs)
     for start in range(0, len(part.inputs), size):
         yield from (
-            (start, each)
-            for each in leaves(part.inputs[start : start + size])
-            if each.is_floating_point()
+            (start, leaf)
+            for leaf in leaves(part.inputs[start : start + size])
+            if leaf.is_floating_point()
         )
 
 
@@ -362,10 +362,10 @@ class Augment:
         function = resolve(self._reference, what="the augmentation")
         try:
             found: Inputs = function(inputs, generator)
-            shapes = [tuple(each.shape) for each in leaves(found)]
+            shapes = [tuple(leaf.shape) for leaf in leaves(found)]
         except Exception as error:  # a user's function may raise anything
             raise blame(error, "the augmentation", self._reference) from error
-        wanted = [tuple(each.shape) for each in leaves(inputs)]
+        wanted = [tuple(leaf.shape) for leaf in leaves(inputs)]
         if shapes != wanted:
             raise OwnError(
                 f"{self._reference}: gives inputs of shape {shapes} for {wanted}; keep the shape"

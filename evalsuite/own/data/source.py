@@ -181,7 +181,7 @@ def source_of(given: Any) -> Source:
             f"data: write a path, my.py:make_data, or a mapping with `path`, got {given!r}"
         )
     options = {**given}
-    known = [each.name for each in fields(Source)]
+    known = [field.name for field in fields(Source)]
     for key in options:
         if key not in known:
             raise OwnError(f"data.{key}: unknown option{did_you_mean(str(key), known)}")
@@ -236,7 +236,7 @@ def files_in(folder: Path) -> list[Path]:
     """Every file below, hidden ones left out, in an order that does not depend on the file
     system.
     """
-    found = (each for each in folder.rglob("*") if each.is_file())
+    found = (path for path in folder.rglob("*") if path.is_file())
     return sorted(
         each
         for each in found

@@ -72,7 +72,7 @@ def read_tables(source: Source) -> dict[str, Table]:
         return {name: _checked(_saved(each)) for name, each in found.items()}
     if (place / _SAVED[1]).is_file():
         return {"train": _checked(_saved(place))}
-    files = [each for each in sorted(place.iterdir()) if each.suffix.lower() in SUFFIXES]
+    files = [path for path in sorted(place.iterdir()) if path.suffix.lower() in SUFFIXES]
     parts: dict[str, Path] = {}
     for each in files:
         name = part_named(each.stem)
@@ -91,7 +91,7 @@ def is_table(place: Path) -> bool:
     if place.is_file():
         return place.suffix.lower() in SUFFIXES
     return any((place / each).is_file() for each in _SAVED) or any(
-        each.suffix.lower() in SUFFIXES for each in place.iterdir()
+        path.suffix.lower() in SUFFIXES for path in place.iterdir()
     )
 
 
@@ -114,7 +114,7 @@ def is_text(table: Table, name: str) -> bool:
 
 def target_columns(table: Table, source: Source) -> tuple[str, ...]:
     """The columns of the targets: those that the source names, else one of a usual name."""
-    usual = next((each for each in _TARGETS if each in table.columns), "")
+    usual = next((target for target in _TARGETS if target in table.columns), "")
     return source.target or ((usual,) if usual else ())
 
 
@@ -125,7 +125,12 @@ def class_names(table: Table, source: Source, kind: Kind) -> tuple[str, ...]:
     if kind == "labels" and len(source.target) > 1:
         return source.target
     return next(
-        (table.names[each] for each in target_columns(table, source) if each in table.names), ()
+        (
+            table.names[target_column]
+            for target_column in target_columns(table, source)
+            if target_column in table.names
+        ),
+        (),
     )
 
 
@@ -327,7 +332,7 @@ def _saved(folder: Path) -> Table:
                 f"{folder}: holds a selection of rows; save it anew after .flatten_indices()"
             )
         tables = [
-            pyarrow.ipc.open_stream(pyarrow.memory_map(str(each))).read_all() for each in files
+            pyarrow.ipc.open_stream(pyarrow.memory_map(str(file))).read_all() for file in files
         ]
     except OwnError:
         raise

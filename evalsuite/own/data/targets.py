@@ -256,12 +256,14 @@ def _of_columns(
 
 
 def _ones(targets: list[Any]) -> torch.Tensor:
-    return torch.tensor([[int(value) for value in each] for each in targets])
+    return torch.tensor([[int(value) for value in target] for target in targets])
 
 
 def _is_binary(targets: torch.Tensor | list[Any]) -> bool:
     if isinstance(targets, list):
-        if not targets or not all(isinstance(each, (list, tuple)) and each for each in targets):
+        if not targets or not all(
+            isinstance(target, (list, tuple)) and target for target in targets
+        ):
             return False
         try:
             targets = _ones(targets)
@@ -381,7 +383,7 @@ def _place(name: Any, classes: Classes, part: Part, index: int) -> int:
 
 def _whole(targets: torch.Tensor | list[Any], part: Part) -> torch.Tensor:
     if isinstance(targets, list):
-        targets = [_plain(each) for each in targets]
+        targets = [_plain(target) for target in targets]
         wrong = next((i for i, each in enumerate(targets) if not _is_number(each)), None)
         if wrong is not None and _is_missing(targets[wrong]):
             raise OwnError(

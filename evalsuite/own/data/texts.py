@@ -41,7 +41,7 @@ def text_columns(table: Table, source: Source) -> tuple[str, ...]:
     """The columns of text: those that the source names, else one of a usual name; none where
     features are named.
     """
-    usual = next((each for each in _TEXTS if each in table.columns), "")
+    usual = next((text for text in _TEXTS if text in table.columns), "")
     return source.text or ((usual,) if usual and not source.features else ())
 
 
@@ -82,7 +82,7 @@ def read_tags(tables: Mapping[str, Table], source: Source, tokenizer: Tokenizer)
     Raises OwnError where words or tags are no lists, or of different lengths.
     """
     train = tables["train"]
-    name = (source.text or tuple(each for each in _WORDS if each in train.columns))[:1]
+    name = (source.text or tuple(word for word in _WORDS if word in train.columns))[:1]
     if not name:
         raise OwnError(
             f"{train.file}: no column of words; name one with `text`, a list of words in each row"
@@ -103,7 +103,7 @@ def read_tags(tables: Mapping[str, Table], source: Source, tokenizer: Tokenizer)
     labels = class_names(tables["train"], source, "tags")
     tags_found = numbered(flat, "classes", Naming(source.labels), labels)
     numbers = tags_found.targets
-    longest = max(len(ids) for each in rows.values() for ids, _ in each)
+    longest = max(len(ids) for row in rows.values() for ids, _ in row)
     parts = {}
     for part, table in tables.items():
         aligned = _aligned([words for _, words in rows[part]], tags[part], numbers[part].tolist())
@@ -136,7 +136,7 @@ def texts_in(table: Table, name: str) -> list[str]:
 
 
 def _check_aligned(words: Any, tags: Any, where: str) -> None:
-    if not isinstance(words, (list, tuple)) or not all(isinstance(each, str) for each in words):
+    if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words):
         raise OwnError(f'{where}: the words are no list of texts; write ["a", "b"]')
     if not isinstance(tags, (list, tuple)):
         raise OwnError(
@@ -164,7 +164,7 @@ def _aligned(
 
 
 def _padded(rows: Sequence[Sequence[int]], length: int, padding: int) -> dict[str, torch.Tensor]:
-    mask = _table([[1] * len(each) for each in rows], length, 0)
+    mask = _table([[1] * len(row) for row in rows], length, 0)
     return {"input_ids": _table(rows, length, padding), "attention_mask": mask}
 
 
@@ -250,13 +250,13 @@ def _tokens(text: str, tokenizer: Tokenizer) -> torch.Tensor:
         end = end if end > start else start + _PIECE
         pieces.append(text[start:end])
         start = end
-    found = [np.array(tokenizer.plain([each])[0], np.int64) for each in pieces]
+    found = [np.array(tokenizer.plain([piece])[0], np.int64) for piece in pieces]
     return torch.from_numpy(np.concatenate(found) if found else np.zeros(0, np.int64))
 
 
 def _files(folder: Path) -> list[Path]:
-    texts = [each for each in files_in(folder) if each.suffix.lower() in SUFFIXES]
-    return [each for each in texts if each.stem.lower() not in ("readme", "license")]
+    texts = [path for path in files_in(folder) if path.suffix.lower() in SUFFIXES]
+    return [text for text in texts if text.stem.lower() not in ("readme", "license")]
 
 
 def _text(file: Path) -> str:

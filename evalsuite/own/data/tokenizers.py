@@ -21,7 +21,7 @@ class Bytes:
 
     def plain(self, texts: Sequence[str]) -> list[list[int]]:
         """The tokens of each text, with no special ones."""
-        return [list(each.encode()) for each in texts]
+        return [list(text.encode()) for text in texts]
 
     def samples(self, texts: Sequence[Any], length: int) -> list[tuple[list[int], list[int]]]:
         """At most `length` tokens of each text, or pair of texts, special ones among them; and the
@@ -43,9 +43,9 @@ class Bytes:
         ones.
         """
         found = []
-        for each in texts:
+        for text in texts:
             pairs: list[tuple[int, int | None]] = []
-            for place, word in enumerate(each):
+            for place, word in enumerate(text):
                 pairs += [
                     *([(32, None)] if place else []),
                     *((byte, place) for byte in word.encode()),
@@ -76,7 +76,7 @@ class Subwords:
         self, texts: Sequence[Sequence[str]], length: int
     ) -> list[tuple[list[int], list[int | None]]]:
         self._of.enable_truncation(length)
-        found = self._of.encode_batch([list(each) for each in texts], is_pretokenized=True)
+        found = self._of.encode_batch([list(text) for text in texts], is_pretokenized=True)
         return [(each.ids, each.word_ids) for each in found]
 
 

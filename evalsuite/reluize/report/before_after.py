@@ -254,7 +254,7 @@ def swap_grid(table: SwapTable) -> Grid | None:
         f"{table.workload}, before and after the swap: {table.quality.name} ({scale.label}; {way}"
         " is better)"
     )
-    heads = [each.format(**names) for each in COLUMNS]
+    heads = [column.format(**names) for column in COLUMNS]
     return sheet.grid(
         f"{table.workload}-swap", caption, heads, notes(__name__)["swap"].format(**names)
     )

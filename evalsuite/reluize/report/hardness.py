@@ -85,7 +85,7 @@ def learners(measured: Measured, workload: str) -> list[str]:
     return [
         variant
         for variant, layers in drifts.items()
-        if any(any(each.values()) for each in layers.values())
+        if any(any(layer.values()) for layer in layers.values())
     ]
 
 
@@ -161,8 +161,8 @@ def _relation(
 
 
 def _adjusted(found: Sequence[Relation]) -> list[Relation]:
-    tests = [each.association for each in found]
-    adjusted, least = (holm(getattr(each, name, None) for each in tests) for name in ("p", "least"))
+    tests = [relation.association for relation in found]
+    adjusted, least = (holm(getattr(test, name, None) for test in tests) for name in ("p", "least"))
     return [
         replace(each, p_adjusted=p, least_adjusted=low)
         for each, p, low in zip(found, adjusted, least, strict=True)
@@ -185,21 +185,23 @@ def _cell(estimate: Estimate | None, *, sign: bool = False) -> GridCell:
 
 def order_grid(orders: Sequence[LayerOrder]) -> Grid | None:
     sheet = Sheet()
-    for each in orders:
-        rho = GridCell(each.reason, tone="lack")
-        if each.agreement is not None:
-            head, _, tail = rho_text(each.agreement).partition(" ")
-            rho = GridCell(head, tail, repr(each.agreement.mean))
-        pairs = each.seeds * (each.seeds - 1) // 2
-        sheet.add(each.variant, each.workload, rho, *map(_count, (each.layers, each.seeds, pairs)))
+    for order in orders:
+        rho = GridCell(order.reason, tone="lack")
+        if order.agreement is not None:
+            head, _, tail = rho_text(order.agreement).partition(" ")
+            rho = GridCell(head, tail, repr(order.agreement.mean))
+        pairs = order.seeds * (order.seeds - 1) // 2
+        sheet.add(
+            order.variant, order.workload, rho, *map(_count, (order.layers, order.seeds, pairs))
+        )
         sheet.lines.append(
             {
-                "workload": each.workload,
-                "variant": each.variant,
-                "layers": each.layers,
-                "seeds": each.seeds,
-                **estimate_columns("rho", each.agreement),
-                "reason": each.reason,
+                "workload": order.workload,
+                "variant": order.variant,
+                "layers": order.layers,
+                "seeds": order.seeds,
+                **estimate_columns("rho", order.agreement),
+                "reason": order.reason,
             }
         )
     columns = ("variant", "workload", "ρ between seeds", "layers", "seeds", "pairs")
@@ -258,18 +260,20 @@ def relation_grids(relations: Sequence[Relation]) -> list[Grid | None]:
     """One table over all workloads where there are several, then one for each: rows are metrics,
     columns variants.
     """
-    places = dict.fromkeys(each.workload for each in relations)
+    places = dict.fromkeys(relation.workload for relation in relations)
     return [
-        _relation_grid([each for each in relations if each.workload == place], relations)
+        _relation_grid(
+            [relation for relation in relations if relation.workload == place], relations
+        )
         for place in sorted(places, key=lambda place: place != ALL)
     ]
 
 
 def _relation_grid(own: Sequence[Relation], every: Sequence[Relation]) -> Grid | None:
     workload, sheet = own[0].workload, Sheet()
-    variants = list(dict.fromkeys(each.variant for each in own))
-    for label in dict.fromkeys(each.label for each in own):
-        named = {each.variant: each for each in own if each.label == label}
+    variants = list(dict.fromkeys(relation.variant for relation in own))
+    for label in dict.fromkeys(relation.label for relation in own):
+        named = {relation.variant: relation for relation in own if relation.label == label}
         sheet.add(label, *(_relation_cell(named.get(variant)) for variant in variants))
     for each in own:
         found = each.association
@@ -289,9 +293,9 @@ def _relation_grid(own: Sequence[Relation], every: Sequence[Relation]) -> Grid |
                 "verdict": each.verdict,
             }
         )
-    tested = [each.workload == ALL for each in every if each.association is not None]
+    tested = [relation.workload == ALL for relation in every if relation.association is not None]
     note = NOTES["relations"].format(single=tested.count(False))
-    if any(each.workload == ALL for each in every):
+    if any(relation.workload == ALL for relation in every):
         note += " " + NOTES["pooled relations"].format(pooled=tested.count(True))
     name = f"drift-relations-{'all' if workload == ALL else workload}"
     return sheet.grid(
@@ -314,7 +318,7 @@ def relations_told(relations: Sequence[Relation]) -> str:
     """How many relations are resolved of those that were tested, in a sentence: "0 of 40 tests
     resolved.".
     """
-    tested = [each for each in relations if each.association is not None]
+    tested = [relation for relation in relations if relation.association is not None]
     resolved = sum(each.verdict == "resolved" for each in tested)
     beyond = sum(each.verdict == BEYOND for each in tested)
     more = f", {beyond} beyond what so few seeds can resolve" if beyond else ""

@@ -130,8 +130,8 @@ def _standard(values: Sequence[float]) -> list[float] | None:
     if len(values) < 2:
         return None
     mean = math.fsum(values) / len(values)
-    length = math.sqrt(math.fsum((each - mean) ** 2 for each in values))
-    return [(each - mean) / length for each in values] if length > 0 else None
+    length = math.sqrt(math.fsum((value - mean) ** 2 for value in values))
+    return [(value - mean) / length for value in values] if length > 0 else None
 
 
 def _clipped(rho: float) -> float:

@@ -148,7 +148,7 @@ def order_figure(measured: Measured, workload: str, orders: Sequence[LayerOrder]
         "λ when learning ended, by layer from first to last: a thin line for each seed, the mean in"
         " bold. ρ is the mean rank correlation between pairs of seeds with its 95 % interval."
     )
-    own = [each for each in orders if each.workload == workload]
+    own = [layer_order for layer_order in orders if layer_order.workload == workload]
     if not own:
         return Drawing(name, title, caption, reason="no variant here learnt a lambda")
     if all(each.layers < 2 for each in own):
@@ -191,7 +191,11 @@ def _course(axes: Any, course: Course, colour: Any) -> None:
     for seed in sorted({seed for values in course.values() for seed in values}):
         places = [progress for progress in every if seed in course[progress]]
         axes.plot(
-            places, [course[each][seed] for each in places], color=colour, linewidth=0.6, alpha=0.4
+            places,
+            [course[place][seed] for place in places],
+            color=colour,
+            linewidth=0.6,
+            alpha=0.4,
         )
     means = [math.fsum(course[each].values()) / len(course[each]) for each in every]
     axes.plot(every, means, color=colour, linewidth=1.5)
@@ -249,7 +253,7 @@ def _log_lambda(axes: Any, values: Sequence[float]) -> None:
     ticks = [each for each in (fine if high / low < 4 else coarse) if low <= each <= high]
     if len(ticks) < 2:
         ticks = [low * 1.06, high / 1.06]
-    axes.set_yticks(ticks, [f"{each:.3g}" for each in ticks])
+    axes.set_yticks(ticks, [f"{tick:.3g}" for tick in ticks])
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.grid(axis="y")

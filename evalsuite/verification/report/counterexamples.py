@@ -35,11 +35,11 @@ def counterexample_pictures(folder: Path, metrics: Sequence[str]) -> list[Pictur
     except ValueError as error:
         raise DamagedResults(f"{path}: not JSON ({error}); run the recipe again") from error
     first: dict[float, Mapping[str, Any]] = {}
-    for each in entries:
+    for entry in entries:
         # Older files have no clean input, intervals no label; what was wrong from the start needs
         # no picture.
-        if each.get("picture") and each.get("clean_class") == each.get("label", -1):
-            first.setdefault(each["eps"], each)
+        if entry.get("picture") and entry.get("clean_class") == entry.get("label", -1):
+            first.setdefault(entry["eps"], entry)
     return [_picture(each, metrics) for each in first.values()]
 
 
@@ -62,7 +62,7 @@ def _picture(entry: Mapping[str, Any], metrics: Sequence[str]) -> Picture:
     sample, size = entry["sample"], f"{clean.shape[1]} × {clean.shape[0]} pixels"
     shares = ((clean - low) / span, (found - low) / span, 0.5 + times * difference)
     # What lies outside is cut off.
-    pixels = [np.rint(255 * each.clip(0, 1)).astype(np.uint8) for each in shares]
+    pixels = [np.rint(255 * share.clip(0, 1)).astype(np.uint8) for share in shares]
     before, after = (f"class\N{NO-BREAK SPACE}{entry[name]}" for name in ("clean_class", "class"))
     return Picture(
         metrics=tuple(metrics),

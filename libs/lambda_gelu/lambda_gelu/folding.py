@@ -134,7 +134,7 @@ class Dataflow(TorchFunctionMode):
         result = func(*args, **kwargs)
         name = str(getattr(func, "__name__", "?")).partition(".")[0]
         is_question = name in _ASKING and not any(
-            isinstance(each, torch.Tensor) for each in tree_leaves(result)
+            isinstance(tree_leaf, torch.Tensor) for tree_leaf in tree_leaves(result)
         )
         is_nothing = name in _UNCHANGING and bool(args) and result is args[0]
         if not self._muted and not is_question and not is_nothing:
@@ -154,15 +154,17 @@ class Dataflow(TorchFunctionMode):
 
     def _add(self, step: Step) -> None:
         self.steps.append(step)
-        for each in tree_leaves((step.args, step.kwargs)):
-            if isinstance(each, torch.Tensor):
-                self.takers[id(each)].append(step)
-        for each in tree_leaves(step.result):
-            if isinstance(each, torch.Tensor):
+        for tree_leaf in tree_leaves((step.args, step.kwargs)):
+            if isinstance(tree_leaf, torch.Tensor):
+                self.takers[id(tree_leaf)].append(step)
+        for tree_leaf in tree_leaves(step.result):
+            if isinstance(tree_leaf, torch.Tensor):
                 # an operator in place gives back what it was given: from then on nobody is the one
                 # maker
-                self.maker[id(each)] = (
-                    step if id(each) not in self.takers else Step("in place", (), {}, each)
+                self.maker[id(tree_leaf)] = (
+                    step
+                    if id(tree_leaf) not in self.takers
+                    else Step("in place", (), {}, tree_leaf)
                 )
 
 
@@ -237,7 +239,7 @@ class _Search:
         return found
 
     def _through(self, step: Step, y: torch.Tensor) -> list[Scaled]:
-        if sum(each is y for each in tree_leaves((step.args, step.kwargs))) != 1:
+        if sum(tree_leaf is y for tree_leaf in tree_leaves((step.args, step.kwargs))) != 1:
             return []
         if step.name in _BEHIND:
             return self._weight(step, y)
@@ -427,7 +429,7 @@ def _by_structure(network: nn.Module) -> Iterator[tuple[Hardenable, list[Scaled]
             alone = all(places[id(each)] == 1 for each in (layer, before, behind))
             if (
                 alone
-                and all(tied[id(each)] == 1 for each in parameters)
+                and all(tied[id(parameter)] == 1 for parameter in parameters)
                 and _fits(layer, before, behind)
             ):
                 yield layer, scaled_parameters(before.weight, before.bias, behind.weight)

@@ -155,9 +155,9 @@ def _hardenable(found: Found, network: nn.Module, hardness: float) -> nn.Module:
     """The activation's hardenable form, where the network's parameters are and as precise as
     they.
     """
-    made: nn.Module = load(found.traits.hardened_by, *ACTIVATIONS).target.make(0)
-    if not isinstance(made, Hardenable):
+    module: nn.Module = load(found.traits.hardened_by, *ACTIVATIONS).target.make(0)
+    if not isinstance(module, Hardenable):
         raise TypeError(f"the activation {found.traits.hardened_by!r} must make a Hardenable")
-    made_like(network, made)
-    made.set_hardness(max(hardness, found.traits.hardened_at))
-    return made.train(found.module.training)
+    made_like(network, module)
+    module.set_hardness(max(hardness, found.traits.hardened_at))
+    return module.train(found.module.training)

@@ -105,7 +105,11 @@ def parameter_groups(
         if row.parameters and row.matches(layer)
     ]
     shapes = {id(getattr(layer, name)) for layer, row in rows for name in row.parameters}
-    taught = [each for each in module.parameters() if each.requires_grad and id(each) not in raw]
+    taught = [
+        parameter
+        for parameter in module.parameters()
+        if parameter.requires_grad and id(parameter) not in raw
+    ]
     others, learnt = (
         [each for each in taught if (id(each) in shapes) is own] for own in (False, True)
     )

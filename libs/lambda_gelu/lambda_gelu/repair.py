@@ -143,7 +143,9 @@ class _Repair:
             path: layer for path, layer in self.module.named_modules() if _axis(layer) is not None
         }
         uses = Counter(
-            id(each) for layer in self.module.modules() for each in layer._parameters.values()
+            id(parameter)
+            for layer in self.module.modules()
+            for parameter in layer._parameters.values()
         )
         handles = []
         for path, layer in layers.items():

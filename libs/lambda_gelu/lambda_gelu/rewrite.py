@@ -68,8 +68,8 @@ class _Mark(nn.Module):
         self.index = index
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = marked(x, self.index)
-        return made
+        tensor: torch.Tensor = marked(x, self.index)
+        return tensor
 
 
 def _export(
@@ -231,7 +231,11 @@ def modes_in(network: nn.Module) -> dict[str, bool]:
     for node in nodes:
         if isinstance(node.target, torch._ops.OpOverload):
             given = dict(
-                zip([each.name for each in node.target._schema.arguments], node.args, strict=False)
+                zip(
+                    [argument.name for argument in node.target._schema.arguments],
+                    node.args,
+                    strict=False,
+                )
             )
             given |= node.kwargs
             trains = bool(given.get("train") or given.get("training") or given.get("dropout_p"))

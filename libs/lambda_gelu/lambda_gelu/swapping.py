@@ -139,7 +139,7 @@ def swap(
             " eval() cannot change; call eval() on the network before expose() or harden()"
             " rewrites its formulas"
         )
-    every = [each for each in census(exposed, gates=rows is not None) if not stays(each.module)]
+    every = [use for use in census(exposed, gates=rows is not None) if not stays(use.module)]
     if rows is None:
         found = [each for each in every if each.traits.swaps and not each.traits.gate]
     else:
@@ -333,18 +333,18 @@ def build_executing(
         ValueError: it has none of what `make` makes, or leaves one uncalled, or executes another
             (`check_executes`).
     """
-    given: list[nn.Module] = []
+    modules: list[nn.Module] = []
 
     def noted(channels: int) -> nn.Module:
-        given.append(make(channels))
+        modules.append(make(channels))
         # A mark, since a copy of the module counts too: nn.TransformerEncoder copies its layer.
-        vars(given[-1])[_MARK] = True
-        return given[-1]
+        vars(modules[-1])[_MARK] = True
+        return modules[-1]
 
     network = build(noted)
     settle_transformers(network)
     found = [path for path, each in network.named_modules() if _MARK in vars(each)]
-    for each in [*given, *network.modules()]:
+    for each in [*modules, *network.modules()]:
         vars(each).pop(_MARK, None)
     executing = places_of(network, activation, example)
     idle = [path for path in found if not any(is_in(place, [path]) for place in executing)]

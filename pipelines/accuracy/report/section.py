@@ -64,7 +64,7 @@ def _add(sheet: Sheet, run: Run, place: tuple[str, str, str, str]) -> None:
     """A line for each number of layers."""
     keys = run.measured.settings(*place)
     unit = run.frame.loc[run.frame["metric"] == place[3], "unit"].iloc[0]
-    for layers in sorted({int(each["layers"]) for each in keys.values()}):
+    for layers in sorted({int(key["layers"]) for key in keys.values()}):
         cells: list[GridCell] = []
         columns: dict[str, Any] = {}
         for order in ORDERS:
@@ -76,9 +76,9 @@ def _add(sheet: Sheet, run: Run, place: tuple[str, str, str, str]) -> None:
                 ),
                 {},
             )
-            found = mean_interval(list(values.values())) if values else None
-            columns |= estimate_columns(order, found)
-            cells.append(_cell(found, percent=unit == "fraction"))
+            estimate = mean_interval(list(values.values())) if values else None
+            columns |= estimate_columns(order, estimate)
+            cells.append(_cell(estimate, percent=unit == "fraction"))
         sheet.add(place[1], str(layers), *cells)
         sheet.lines.append(
             {

@@ -53,9 +53,11 @@ def overall(
         radii: mean certified ones.
     """
     own = [
-        each for each in heights if each.method == each.table.tightest and each.p_holm is not None
+        height
+        for height in heights
+        if height.method == height.table.tightest and height.p_holm is not None
     ]
-    tested = [each for each in radii if each.p_holm is not None]
+    tested = [radius for radius in radii if radius.p_holm is not None]
     if len({each.table.label for each in own} | {each.table.label for each in tested}) < 2:
         return None
     baseline, told = tables[0].baseline, []
@@ -92,7 +94,7 @@ def _resolved(found: Sequence[Area], what: str, words: tuple[str, str]) -> str:
     """ "3 of 4 mean heights above gelu's certified curve resolved (2 higher, 1 lower; p by
     Holm)".
     """
-    more, less = (sum(each.tone == tone for each in found) for tone in _TONES[:2])
+    more, less = (sum(area.tone == tone for area in found) for tone in _TONES[:2])
     return (
         f"{more + less} of {len(found)} {what} resolved ({more} {words[0]}, {less} {words[1]}; p by"
         " Holm)"
@@ -118,7 +120,7 @@ def _joined(groups: dict[str, list[str]]) -> list[str]:
 
 def _curves(own: Sequence[Height]) -> list[str]:
     sentences = []
-    for variant, mine in grouped((each.variant, each) for each in own).items():
+    for variant, mine in grouped((height.variant, height) for height in own).items():
         groups = _by_tone(
             mine,
             ("higher", "lower", "not resolved"),
@@ -139,9 +141,9 @@ def finding(table: BoundsTable, heights: Sequence[Height], radii: Sequence[Radiu
         reasons = dict.fromkeys(table.reason(name) for name in table.variants)
         return Finding(table.label, "Nothing was certified.", tuple(reasons))
     own = [
-        each
-        for each in heights
-        if each.table is table and each.method == table.tightest and each.p_holm is not None
+        height
+        for height in heights
+        if height.table is table and height.method == table.tightest and height.p_holm is not None
     ]
     groups = _by_tone(
         own, ("more", "less", "not resolved"), lambda each: f"{each.variant} {area_text(each)}"
@@ -258,7 +260,7 @@ def _gap_sentence(table: BoundsTable) -> str:
 def _radius_sentence(table: BoundsTable, radii: Sequence[RadiusGap]) -> str:
     place, tested = (
         table.radius_place,
-        [each for each in radii if each.table is table and each.p_holm is not None],
+        [radius for radius in radii if radius.table is table and radius.p_holm is not None],
     )
     if place is None or not tested:
         return ""

@@ -80,7 +80,7 @@ def _part(run: Run) -> Part:
         own = [table for table in tables if table.workload == workload]
         drawings += [
             *certified_curves(own),
-            *(each for table in own for each in _width_figures(table)),
+            *(width_figure for table in own for width_figure in _width_figures(table)),
         ]
     return Part.of(
         findings,
@@ -99,7 +99,7 @@ def certified_curves(tables: Sequence[BoundsTable]) -> list[Drawing]:
     Steps of a workload have figures of their own: their radii, and the norms they are in, may
     differ. Of many variants there are several figures.
     """
-    certified = [each for each in tables if each.methods]
+    certified = [bounds_table for bounds_table in tables if bounds_table.methods]
     balls = [each.ball for each in certified]
     drawings = []
     for i, table in enumerate(certified or tables[:1]):
@@ -117,7 +117,7 @@ def _certified(table: BoundsTable, variants: Sequence[str], name: str, title: st
         metric: {place.eps for place in places if place.metric == metric}
         for metric in (M.CERTIFIED, M.ATTACKED)
     }
-    radii = [each for each in table.radii if each in eps[M.CERTIFIED] | eps[M.ATTACKED]]
+    radii = [radius for radius in table.radii if radius in eps[M.CERTIFIED] | eps[M.ATTACKED]]
     caption = NOTES["curves figure"] + " ε is on a log scale." * is_geometric(radii)
     if len(eps[M.CERTIFIED]) < 2:
         return Drawing(
@@ -217,7 +217,7 @@ def _width_figures(table: BoundsTable) -> list[Drawing]:
                 layer_marks(
                     axes,
                     table.layers,
-                    {each: widths(each, eps) for each in variants},
+                    {variant: widths(variant, eps) for variant in variants},
                     looks(variants),
                 )
                 name_layers(axes, table.layers, _FITTING)

@@ -289,7 +289,7 @@ def bounds_tables(run: Run) -> list[BoundsTable]:
 
 def first_table(tables: Sequence[BoundsTable], workload: str) -> BoundsTable | None:
     """Of the first step on networks as trained."""
-    return next((each for each in tables if each.workload == workload and not each.after), None)
+    return next((table for table in tables if table.workload == workload and not table.after), None)
 
 
 @dataclass(frozen=True, kw_only=True)

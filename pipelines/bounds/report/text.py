@@ -100,11 +100,13 @@ def _eps_grid(
 ) -> Grid | None:
     sheet = Sheet()
     scale = common_scale(
-        [table.compared(each, place) for place, _ in places for each in table.variants]
+        [table.compared(variant, place) for place, _ in places for variant in table.variants]
     )
     table.numbers(sheet, (((eps_cell(place.eps), told), place) for place, told in places), scale)
     if not sheet.rows:  # Every job failed: that shows, and why.
-        sheet.add("–", "", *(GridCell(table.reason(each), tone="lack") for each in table.variants))
+        sheet.add(
+            "–", "", *(GridCell(table.reason(variant), tone="lack") for variant in table.variants)
+        )
     text = NOTES[note].format(baseline=table.baseline)
     return sheet.grid(
         f"{table.name}-{name}", f"{table.label}, {caption}", ("ε", "samples", *table.variants), text
@@ -115,7 +117,11 @@ def heights_grid(every: Sequence[Height], baseline: str, *, looser: bool = False
     """A row per table and method, a column per variant: of the tightest method and PGD, or of
     all others.
     """
-    found = [each for each in every if (each.method in (each.table.tightest, ATTACK)) is not looser]
+    found = [
+        height
+        for height in every
+        if (height.method in (height.table.tightest, ATTACK)) is not looser
+    ]
     sheet, variants = areas_sheet(
         found, lambda each: (each.table.label, _told(each)), _range, _detail
     )
@@ -179,7 +185,10 @@ def radius_brief(gap: RadiusGap) -> str:
 
 def radius_grid(tables: Sequence[BoundsTable], gaps: Sequence[RadiusGap]) -> Grid | None:
     """Mean and median certified radius: a row per table, method and metric; None without any."""
-    primary = {(id(each.table), each.table.radius_place, each.variant): each for each in gaps}
+    primary = {
+        (id(radius_gap.table), radius_gap.table.radius_place, radius_gap.variant): radius_gap
+        for radius_gap in gaps
+    }
     sheet = Sheet()
     for table in tables:
         for metric, told in ((M.RADIUS, "mean"), (M.MEDIAN, "median")):
@@ -261,7 +270,7 @@ def layers_grid(table: BoundsTable) -> Grid | None:
     sheet, layered = Sheet(), table.methods_of(M.LAYER_WIDTH)
     for method in reversed(layered or table.methods_of(M.WIDTH)):
         for eps in shown_radii(table.radii_of(M.LAYER_WIDTH if layered else M.WIDTH, method)):
-            places = [(each, Place(M.LAYER_WIDTH, eps, method, each)) for each in table.layers]
+            places = [(layer, Place(M.LAYER_WIDTH, eps, method, layer)) for layer in table.layers]
             places.append(("logits", Place(M.WIDTH, eps, method)))
             rows = (((each, method, eps_cell(eps)), place) for each, place in places)
             table.numbers(sheet, rows, "logit", _ratio_cell)

@@ -33,7 +33,7 @@ def read_behind_norms(module: nn.Module, example: Inputs) -> tuple[Layers, list[
     """
     nodes = [node for node in in_modules(module, example).graph.nodes if node.op == "call_module"]
     times = Counter(str(node.target) for node in nodes)
-    relu = {each.path: each.traits.name == RELU.name for each in census(module)}
+    relu = {use.path: use.traits.name == RELU.name for use in census(module)}
     hidden, bounds, kept_whole = list[Hidden](), list[UnitBounds](), dict[str, str]()
     for node in nodes:
         path = str(node.target)
@@ -86,7 +86,7 @@ def _around(
     before, after = node.args[0], next(iter(node.users))
     producer, consumer = _layer(module, before), _layer(module, after)
     layer = module.get_submodule(str(node.target))
-    if any(each.numel() > 1 for each in [*layer.parameters(), *layer.buffers()]):
+    if any(parameter.numel() > 1 for parameter in [*layer.parameters(), *layer.buffers()]):
         return "its activation has parameters per channel"
     if (
         not isinstance(before, fx.Node)

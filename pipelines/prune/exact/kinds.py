@@ -160,7 +160,7 @@ def _duplicates(module: nn.Module, hidden: Hidden, units: list[int]) -> dict[int
     columns += [] if producer.bias is None else [producer.bias[:, None]]
     for path in hidden.norms:
         tensors = [getattr(norm(module, path), name) for name in NUMBERS]
-        columns += [each[:, None] for each in tensors if each is not None]
+        columns += [tensor[:, None] for tensor in tensors if tensor is not None]
     rows = torch.cat(columns, 1) + 0.0  # -0.0 becomes 0.0
     first: dict[bytes, int] = {}
     found = {}

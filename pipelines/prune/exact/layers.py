@@ -110,11 +110,13 @@ def read_layers(module: nn.Module, input_shape: tuple[int, ...]) -> Layers:
     exact = copy.deepcopy(module).double().eval()
     leaves = list(_leaves(exact, input_shape))
     owners = Counter(
-        id(each) for leaf in leaves for each in (*leaf.layer.parameters(), *leaf.layer.buffers())
+        id(parameter)
+        for leaf in leaves
+        for parameter in (*leaf.layer.parameters(), *leaf.layer.buffers())
     )
     if any(count > 1 for count in owners.values()):
         raise Unsupported("layers share parameters, so that a unit of one is a unit of another")
-    is_relu = {id(each.module): each.traits.name == RELU.name for each in census(exact)}
+    is_relu = {id(use.module): use.traits.name == RELU.name for use in census(exact)}
     hidden: list[Hidden] = []
     kept_whole: dict[str, str] = {}
     places = [at for at, leaf in enumerate(leaves) if id(leaf.layer) in is_relu]
@@ -150,7 +152,9 @@ def in_order(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module
 def _hidden(leaves: list[_Leaf], at: int, index: int, *, relu: bool) -> Hidden | str:
     """The hidden layer whose activation is leaf `at`, or why its units stay."""
     leaf = leaves[at]
-    if any(each.numel() > 1 for each in [*leaf.layer.parameters(), *leaf.layer.buffers()]):
+    if any(
+        parameter.numel() > 1 for parameter in [*leaf.layer.parameters(), *leaf.layer.buffers()]
+    ):
         return "its activation has parameters per channel"
     norms: list[str] = []
     producer = at - 1

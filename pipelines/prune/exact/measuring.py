@@ -74,7 +74,7 @@ def measure(options: ExactPrune, network: Network, bench: Bench) -> Outcome:
         seconds=options.query_time_limit,
         deadline=deadline,
     )
-    units = [prover.unit(each) for each in removed.claims]
+    units = [prover.unit(claim) for claim in removed.claims]
     _check(removed, units)
     metrics = [
         *_counts(removed),
@@ -267,9 +267,11 @@ def _proven(original: nn.Module, removed: Removed, bench: Bench, tolerance: floa
 def _unit_proofs(proofs: list[Proof]) -> list[Metric]:
     metrics = []
     for verdict in _VERDICTS:
-        reasons = Counter(each.reason for each in proofs if each.verdict is verdict and each.reason)
+        reasons = Counter(
+            proof.reason for proof in proofs if proof.verdict is verdict and proof.reason
+        )
         text = "; ".join(f"{count} x {reason}" for reason, count in sorted(reasons.items()))
-        count = sum(each.verdict is verdict for each in proofs)
+        count = sum(proof.verdict is verdict for proof in proofs)
         metrics.append(
             Metric(
                 "unit_proofs",

@@ -104,7 +104,7 @@ class Prover:
         maps = self._maps[key]
         if isinstance(maps, str):
             return Proof(Verdict.UNSUPPORTED, maps)
-        return _refused(sum(len(each.bias) for each in maps[:-1]), self._neurons) or maps
+        return _refused(sum(len(map_.bias) for map_ in maps[:-1]), self._neurons) or maps
 
     def _signs(self, claim: Claim, units: Sequence[int], seconds: float, *, on: bool) -> Proof:
         """That the inputs of `units` are never negative, or never positive."""
@@ -207,7 +207,7 @@ def _difference(claim: Claim) -> torch.Tensor:
         ]
         return producer.weight.detach()[unit].flatten() * prod(signs)
     tensors = [producer.bias, *(getattr(each, name) for each in norms for name in NUMBERS)]
-    columns = [each.detach()[:, None] for each in tensors if each is not None]
+    columns = [tensor.detach()[:, None] for tensor in tensors if tensor is not None]
     rows = torch.cat([producer.weight.detach().flatten(1), *columns], 1)
     (other,) = claim.removal.shares
     return rows[unit] - rows[other]

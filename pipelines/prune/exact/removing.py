@@ -41,9 +41,9 @@ def foldable(
         consumer.padding == "same" if isinstance(consumer.padding, str) else any(consumer.padding)
     )
     stay = [
-        each
-        for each in removals
-        if _folds(values[each.unit], consumer.weight[:, each.unit], padded=padded)
+        removal
+        for removal in removals
+        if _folds(values[removal.unit], consumer.weight[:, removal.unit], padded=padded)
     ]
     return stay, len(removals) - len(stay)
 
@@ -57,8 +57,8 @@ def _folds(value: torch.Tensor, weight: torch.Tensor, *, padded: bool) -> bool:
 def _at_consumer(module: nn.Module, hidden: Hidden, removals: list[Removal]) -> torch.Tensor:
     """What the removed units' constants become on the way to the consumer, (units, positions)."""
     values = torch.zeros(1, *hidden.shape, dtype=torch.float64)
-    for each in removals:
-        values[0, each.unit] = each.value
+    for removal in removals:
+        values[0, removal.unit] = removal.value
     for path in hidden.between:
         values = module.get_submodule(path)(values)
     return values.reshape(hidden.units, -1)
@@ -75,8 +75,8 @@ def remove(module: nn.Module, hidden: Hidden, removals: list[Removal]) -> None:
     Raises:
         ValueError: a removed unit's part would go to another unit that is removed.
     """
-    gone = {each.unit for each in removals}
-    if gone & {other for each in removals for other in each.shares}:
+    gone = {removal.unit for removal in removals}
+    if gone & {other for removal in removals for other in removal.shares}:
         raise ValueError("a removed unit's part cannot go to another that is removed with it")
     left = torch.tensor([unit for unit in range(hidden.units) if unit not in gone])
     _fold(module, hidden, removals)
@@ -114,13 +114,13 @@ def _fold(module: nn.Module, hidden: Hidden, removals: list[Removal]) -> None:
         else consumer.bias.clone()
     )
     moved = weight.clone()
-    for each in removals:
+    for removal in removals:
         # An unused unit's consumer has zeros for it; behind a BatchNorm its value would not be its
         # own.
-        if each.kind is not Kind.UNUSED:
-            bias += weight[:, each.unit] @ values[each.unit]
-        for other, share in each.shares.items():
-            moved[:, other] += share * weight[:, each.unit]
+        if removal.kind is not Kind.UNUSED:
+            bias += weight[:, removal.unit] @ values[removal.unit]
+        for other, share in removal.shares.items():
+            moved[:, other] += share * weight[:, removal.unit]
     consumer.weight.copy_(moved.reshape(consumer.weight.shape))
     if consumer.bias is not None:
         consumer.bias.copy_(bias)

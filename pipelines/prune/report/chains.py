@@ -47,7 +47,7 @@ class Chain:
 
     def pruned(self, step: str) -> bool:
         """Whether this step or one before it removes channels or units."""
-        return any(self.stages.get(each) in (STAGE, EXACT) for each in self.links(step))
+        return any(self.stages.get(link) in (STAGE, EXACT) for link in self.links(step))
 
     def twin(self, step: str) -> str:
         """The one step that does the same on the unpruned network; empty where there is none, or
@@ -68,11 +68,11 @@ class Chain:
         """What the links do that do not prune."""
         return [
             (
-                self.stages.get(each),
-                sorted((name, str(value)) for name, value in self._options.get(each, {}).items()),
+                self.stages.get(link),
+                sorted((name, str(value)) for name, value in self._options.get(link, {}).items()),
             )
-            for each in self.links(step)
-            if self.stages.get(each) not in (STAGE, EXACT)
+            for link in self.links(step)
+            if self.stages.get(link) not in (STAGE, EXACT)
         ]
 
 

@@ -61,10 +61,10 @@ def finding(table: PruningTable, areas: Sequence[SweepArea]) -> Finding:
         sentences += [f"{sweep.method}: {text}" if len(table.sweeps) > 1 else text for text in told]
     errors = [
         value
-        for each in table.treatments
-        if not each.control
+        for treatment in table.treatments
+        if not treatment.control
         for name in table.variants
-        for value in table.values(each.step, name, "equality_error").values()
+        for value in table.values(treatment.step, name, "equality_error").values()
     ]
     if errors:
         worst = f"the largest error of {len(errors)} networks is {max(errors):.1e}"
@@ -93,7 +93,9 @@ def _how(tuned: bool) -> str:
 
 def _cells(table: PruningTable, sweep: Sweep, variant: str, metric: str = ACCURACY) -> _Cells:
     """Of the sparsities that compare with the baseline."""
-    cells = [(each, table.paired(each.step, variant, metric)) for each in sweep.treatments]
+    cells = [
+        (treatment, table.paired(treatment.step, variant, metric)) for treatment in sweep.treatments
+    ]
     return [(each, cell) for each, cell in cells if cell.bracketed]
 
 
@@ -108,11 +110,11 @@ def _every(table: PruningTable, metric: str) -> list[Compared]:
 
 def _headline(table: PruningTable) -> str:
     after, before = _every(table, ACCURACY), _every(table, BEFORE)
-    tuned = any(each.tuned for each in table.sweeps)
+    tuned = any(sweep.tuned for sweep in table.sweeps)
     if not after:
         paired = any(
-            table.paired(each.step, name).difference
-            for each in table.treatments
+            table.paired(treatment.step, name).difference
+            for treatment in table.treatments
             for name in table.others
         )
         none = f"No pruned network can be compared with {table.baseline}."
@@ -167,7 +169,10 @@ def _losses(table: PruningTable, sweep: Sweep) -> str:
     scale, free = table_scale(table), []
     reference = sweep.control.step if sweep.control else table.unpruned
     for variant in table.variants if reference else ():
-        cells = [(each, table.against(each.step, reference, variant)) for each in sweep.treatments]
+        cells = [
+            (treatment, table.against(treatment.step, reference, variant))
+            for treatment in sweep.treatments
+        ]
         tested = [(each, cell) for each, cell in cells if cell.bracketed]
         if not tested:
             continue
@@ -196,7 +201,7 @@ def _losses(table: PruningTable, sweep: Sweep) -> str:
 
 
 def _area_sentence(table: PruningTable, sweep: Sweep, areas: Sequence[SweepArea]) -> str:
-    own = [each for each in areas if each.method == sweep.method and each.difference is not None]
+    own = [area for area in areas if area.method == sweep.method and area.difference is not None]
     parts = (
         f"over {axis.label}{' (timing)' * axis.timing} {', '.join(told)}"
         for axis, told in grouped(

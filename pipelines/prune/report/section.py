@@ -64,22 +64,22 @@ _COARSE = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 
 def _part(run: Run) -> Part:
     tables = run.once(pruning_tables)
-    found = areas(tables, run.screen)
+    sweep_areas = areas(tables, run.screen)
     grids, details = [], []
     for table in tables:
         grids += [accuracy_grid(table), cost_grid(table), treatments_grid(table)]
         if table.tuned:
             details += [accuracy_grid(table, BEFORE), treatments_grid(table, BEFORE)]
-    grids.append(area_grid(found, run.baseline))
-    grids += [chain_grid(run, each) for each in run.measured.workloads]
-    details += [exact_grid(run, each) for each in run.measured.workloads]
-    told = [
-        finding(table, [each for each in found if each.workload == table.workload])
+    grids.append(area_grid(sweep_areas, run.baseline))
+    grids += [chain_grid(run, workload) for workload in run.measured.workloads]
+    details += [exact_grid(run, workload) for workload in run.measured.workloads]
+    findings = [
+        finding(table, [each for each in sweep_areas if each.workload == table.workload])
         for table in tables
     ]
     drawings = [drawing for table in tables for drawing in pareto_figures(table)]
     return Part.of(
-        [overall(tables), *told],
+        [overall(tables), *findings],
         grids,
         details,
         drawings,
@@ -105,7 +105,9 @@ def _at_equal(axis: Axis, quality: str = ACCURACY) -> Measure:
         # At equal latency variants differ in sparsity: their accuracy at one sparsity says nothing
         # against it.
         alike = sweep.treatments if axis == MACS else ()
-        cells = [(each.share, table.paired(each.step, variant, quality)) for each in alike]
+        cells = [
+            (treatment.share, table.paired(treatment.step, variant, quality)) for treatment in alike
+        ]
         if len(cells) == 1:
             ((share, cell),) = cells
             reason = (
@@ -163,13 +165,13 @@ def front(spots: Sequence[Spot]) -> list[Spot]:
     """Those that no other beats: none is at most as costly and at least as accurate, and better
     in one of the two.
     """
-    places = {(each.x, each.accuracy.mean) for each in spots}
+    places = {(spot.x, spot.accuracy.mean) for spot in spots}
     return [
-        each
-        for each in spots
+        spot
+        for spot in spots
         if not any(
-            x <= each.x and y >= each.accuracy.mean
-            for x, y in places - {(each.x, each.accuracy.mean)}
+            x <= spot.x and y >= spot.accuracy.mean
+            for x, y in places - {(spot.x, spot.accuracy.mean)}
         )
     ]
 
@@ -215,7 +217,7 @@ def _panels(table: PruningTable, sweep: Sweep, variants: Sequence[str]) -> list[
         )
         for title, axis, metric in wanted
     ]
-    return [panel for panel in found if len({each.label for each in panel.spots}) > 1]
+    return [panel for panel in found if len({spot.label for spot in panel.spots}) > 1]
 
 
 def _spots(
@@ -241,23 +243,23 @@ def _unpruned(table: PruningTable, sweep: Sweep, variants: Sequence[str], axis: 
     """The networks as trained at the cost of the control, which has their shape; without a
     control they are at 0.
     """
-    found: list[Spot] = []
+    spots: list[Spot] = []
     if sweep.control is None or not table.unpruned:
-        return found
+        return spots
     for variant in variants:
         costs = table.values(sweep.control.step, variant, axis.metric, axis.setting)
         heights = table.values(table.unpruned, variant, ACCURACY)
         if costs and heights:
             x = sum(costs.values()) / len(costs)
-            found.append(Spot(variant, "unpruned", x, mean_interval(list(heights.values()))))
-    return found
+            spots.append(Spot(variant, "unpruned", x, mean_interval(list(heights.values()))))
+    return spots
 
 
 def _draw(axes: Any, panel: _Panel, known: Mapping[str, Look]) -> None:
     best = {id(each) for each in front(panel.spots)}
     for variant, look in known.items():
         own = sorted(
-            (each for each in panel.spots if each.variant == variant), key=lambda each: each.x
+            (spot for spot in panel.spots if spot.variant == variant), key=lambda each: each.x
         )
         heights = [100 * each.accuracy.mean for each in own]
         axes.plot([each.x for each in own], heights, color=look.colour, linewidth=0.8, alpha=0.75)
@@ -279,8 +281,8 @@ def _draw(axes: Any, panel: _Panel, known: Mapping[str, Look]) -> None:
             )
         dashes = [each for each in panel.unpruned if each.variant == variant]
         axes.plot(
-            [each.x for each in dashes],
-            [100 * each.accuracy.mean for each in dashes],
+            [dash.x for dash in dashes],
+            [100 * dash.accuracy.mean for dash in dashes],
             color=look.colour,
             linestyle="none",
             marker="_",
@@ -310,7 +312,7 @@ def _limits(axes: Any, panel: _Panel) -> None:
     """
     from matplotlib.ticker import NullLocator
 
-    low, high = min(each.x for each in panel.spots), max(each.x for each in panel.spots)
+    low, high = min(spot.x for spot in panel.spots), max(spot.x for spot in panel.spots)
     if panel.axis.logarithmic:
         axes.set_xscale("log")
         axes.set_xlim(low * (low / high) ** 0.08 / 1.02, high * (high / low) ** 0.08 * 1.02)
@@ -320,13 +322,13 @@ def _limits(axes: Any, panel: _Panel) -> None:
             if low / 1.1 <= each <= high * 1.1
         ]
         ticks = ticks if len(ticks) > 1 else [low, high]
-        axes.set_xticks(ticks, [f"{each:.2g}" for each in ticks])
+        axes.set_xticks(ticks, [f"{tick:.2g}" for tick in ticks])
         axes.xaxis.set_minor_locator(NullLocator())
     else:
         axes.set_xlim(low - 0.05 * (high - low), high + 0.07 * (high - low))
-    bottom, top = (100 * end(each.accuracy.mean for each in panel.spots) for end in (min, max))
+    bottom, top = (100 * end(spot.accuracy.mean for spot in panel.spots) for end in (min, max))
     room = max(0.5, 0.25 * (top - bottom))
-    reach = max(100 * (each.accuracy.half_width or 0.0) for each in panel.spots)
+    reach = max(100 * (spot.accuracy.half_width or 0.0) for spot in panel.spots)
     axes.set_ylim(
         bottom - min(room, reach + 0.4 * room), min(100.5, top + min(room, reach + 0.6 * room))
     )
@@ -338,9 +340,9 @@ def _name_shares(axes: Any, spots: Sequence[Spot]) -> None:
     another.
     """
     taken: list[tuple[float, float]] = []
-    for label in reversed(dict.fromkeys(each.label for each in spots)):
+    for label in reversed(dict.fromkeys(spot.label for spot in spots)):
         lowest = min(
-            (each for each in spots if each.label == label), key=lambda each: each.accuracy.mean
+            (spot for spot in spots if spot.label == label), key=lambda each: each.accuracy.mean
         )
         place = (lowest.x, 100 * lowest.accuracy.mean)
         x, y = axes.transAxes.inverted().transform(axes.transData.transform(place))

@@ -86,7 +86,7 @@ class Sweep:
         """Whether any of its treatments is fine-tuned, as far as is known; the control does not
         count.
         """
-        return any(each.tuned for each in self.treatments)
+        return any(treatment.tuned for treatment in self.treatments)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ class PruningTable(StepTable):
     @property
     def quality(self) -> str:
         """What the networks are judged by: bits per byte where they have them, else accuracy."""
-        steps = (each.step for each in self.treatments)
+        steps = (treatment.step for treatment in self.treatments)
         return (
             BITS
             if any(self.values(step, name, BITS) for step in steps for name in self.variants)
@@ -115,7 +115,7 @@ class PruningTable(StepTable):
     @property
     def tuned(self) -> bool:
         """Whether any of its treatments is fine-tuned, as far as is known; controls count too."""
-        return any(each.tuned for each in self.treatments)
+        return any(treatment.tuned for treatment in self.treatments)
 
     def values(self, step: str, variant: str, metric: str, setting: str = "") -> dict[int, float]:
         return self.measured.values(self.workload, variant, step, metric, setting)
@@ -167,23 +167,27 @@ def _treatments(steps: Sequence[str], recorded: Options) -> tuple[tuple[Treatmen
         heads = number(own.get("heads"))
         if heads and heads == number(own.get("sparsity")):
             own["heads"] = _ALIKE
-    made = [_treatment(step, options[step]) for step in steps]
-    known = [options[each.step] for each in made if each.key and not each.control]
+    treatments = [_treatment(step, options[step]) for step in steps]
+    known = [
+        options[treatment.step]
+        for treatment in treatments
+        if treatment.key and not treatment.control
+    ]
     names = dict.fromkeys(name for each in known for name in each if name not in _NO_METHOD)
     differing = [name for name in names if len({str(each.get(name)) for each in known}) > 1]
     told = [name for name in names if name in differing or name in _NAMED]
     apart = []
-    for each in made:
+    for each in treatments:
         named = told if each.key and not each.control else []
         words = [_words(name, options[each.step].get(name)) for name in named]
         apart.append(replace(each, method=", ".join(word for word in words if word)))
     shared = [_words(name, known[0].get(name)) for name in names if name not in told]
-    labels = [each.label for each in apart]
+    labels = [module.label for module in apart]
     apart = [
-        replace(each, method=f"{each.method}, {each.step}".removeprefix(", "))
-        if labels.count(each.label) > 1 and not each.control and each.key
-        else each
-        for each in apart
+        replace(module, method=f"{module.method}, {module.step}".removeprefix(", "))
+        if labels.count(module.label) > 1 and not module.control and module.key
+        else module
+        for module in apart
     ]
     return tuple(apart), ", ".join(word for word in shared if word)
 
@@ -208,9 +212,18 @@ def _sweeps(treatments: Sequence[Treatment]) -> tuple[Sweep, ...]:
     treatment.
     """
     found = []
-    for key, own in grouped((each.key, each) for each in treatments if not each.control).items():
+    for key, own in grouped(
+        (treatment.key, treatment) for treatment in treatments if not treatment.control
+    ).items():
         wanted = tuple(sorted((name, str(dict(key).get(name))) for name in _OF_CONTROLS))
-        control = next((each for each in treatments if each.control and each.key == wanted), None)
+        control = next(
+            (
+                treatment
+                for treatment in treatments
+                if treatment.control and treatment.key == wanted
+            ),
+            None,
+        )
         ordered = tuple(
             sorted(own, key=lambda each: -1.0 if each.sparsity is None else each.sparsity)
         )
@@ -292,11 +305,11 @@ def curve_points(
     if sweep.control is None and table.unpruned and axis == MACS:
         heights = table.values(table.unpruned, variant, quality)
         found[table.unpruned] = (None, {seed: (1.0, height) for seed, height in heights.items()})
-    for each in sweep.every:
-        costs = table.values(each.step, variant, axis.metric, axis.setting)
-        heights = table.values(each.step, variant, quality)
-        found[each.step] = (
-            each,
+    for treatment in sweep.every:
+        costs = table.values(treatment.step, variant, axis.metric, axis.setting)
+        heights = table.values(treatment.step, variant, quality)
+        found[treatment.step] = (
+            treatment,
             {
                 seed: (costs[seed], heights[seed])
                 for seed in sorted(costs.keys() & heights.keys())
@@ -323,7 +336,7 @@ def areas(tables: Sequence[PruningTable], screen: Screen | None = None) -> list[
         asked = area.method == first.get(area.workload)
         return p.get((QUESTIONS[area.axis], area.workload, area.variant)) if asked else None
 
-    found = [
+    sweep_areas = [
         sweep_area(table, sweep, variant, axis)
         for table in tables
         for sweep in table.sweeps
@@ -331,7 +344,8 @@ def areas(tables: Sequence[PruningTable], screen: Screen | None = None) -> list[
         for variant in table.others
     ]
     return [
-        replace(each, decided=known(each) is not None) for each in holm_areas(found, known=known)
+        replace(holm_area, decided=known(holm_area) is not None)
+        for holm_area in holm_areas(sweep_areas, known=known)
     ]
 
 

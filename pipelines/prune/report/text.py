@@ -41,7 +41,7 @@ _SHARED = (
 
 
 def table_scale(table: PruningTable, metrics: Sequence[str] = (ACCURACY, BEFORE)) -> Scale:
-    places = [(each.step, metric) for metric in metrics for each in table.treatments]
+    places = [(treatment.step, metric) for metric in metrics for treatment in table.treatments]
     places += [(table.unpruned, ACCURACY)] if table.unpruned else []
     return common_scale(
         [table.paired(step, name, metric) for step, metric in places for name in table.variants]
@@ -52,7 +52,9 @@ def swept(table: PruningTable) -> list[Treatment]:
     """What the sweeps show: each control once, before the first sweep that has it, and the
     sweeps' treatments.
     """
-    return list({each.step: each for sweep in table.sweeps for each in sweep.every}.values())
+    return list(
+        {treatment.step: treatment for sweep in table.sweeps for treatment in sweep.every}.values()
+    )
 
 
 def accuracy_grid(table: PruningTable, metric: str = ACCURACY) -> Grid | None:
@@ -62,8 +64,8 @@ def accuracy_grid(table: PruningTable, metric: str = ACCURACY) -> Grid | None:
     rows += [(each, metric, _row_name(table, each)) for each in swept(table)]
     for treatment, shown, label in rows:
         cells = [table.paired(treatment.step, name, shown) for name in table.variants]
-        sheet.add(label, *(compared_cell(each, table, scale) for each in cells))
-        sheet.lines += [_line(table, treatment, each, label) for each in cells]
+        sheet.add(label, *(compared_cell(cell, table, scale) for cell in cells))
+        sheet.lines += [_line(table, treatment, cell, label) for cell in cells]
     how = _HOW[metric] if table.tuned else "not fine-tuned"
     told = ", ".join(
         part for part in (table.sweeps[0].method if not several else "", table.shared) if part
@@ -95,9 +97,9 @@ def _line(
 def equals(table: PruningTable) -> list[list[Treatment]]:
     """Treatments of equal sparsity, where there are several: the recipe's first leads its group."""
     groups = grouped(
-        (each.sparsity, each)
-        for each in table.treatments
-        if each.sparsity is not None and not each.control
+        (treatment.sparsity, treatment)
+        for treatment in table.treatments
+        if treatment.sparsity is not None and not treatment.control
     )
     return [
         group for _, group in sorted(groups.items(), key=lambda each: each[0]) if len(group) > 1
@@ -133,7 +135,7 @@ def area_grid(found: Sequence[SweepArea], baseline: str) -> Grid | None:
     """Areas of all workloads; a row per workload, sweep and axis, a column per variant. None
     without any.
     """
-    several = len({each.method for each in found}) > 1
+    several = len({sweep_area.method for sweep_area in found}) > 1
 
     def heads(area: SweepArea) -> tuple[str, str]:
         name = f"{area.workload}, {area.method}" if several else area.workload
@@ -144,17 +146,17 @@ def area_grid(found: Sequence[SweepArea], baseline: str) -> Grid | None:
     )
     sheet.lines = [
         {
-            "workload": each.workload,
-            "method": each.method,
-            "variant": each.variant,
+            "workload": sweep_area.workload,
+            "method": sweep_area.method,
+            "variant": sweep_area.variant,
             "baseline": baseline,
-            "over": each.axis.metric,
-            "setting": each.axis.setting,
-            "logarithmic": each.axis.logarithmic,
-            "timing": each.axis.timing,
-            **area_columns(each, "area"),
+            "over": sweep_area.axis.metric,
+            "setting": sweep_area.axis.setting,
+            "logarithmic": sweep_area.axis.logarithmic,
+            "timing": sweep_area.axis.timing,
+            **area_columns(sweep_area, "area"),
         }
-        for each in found
+        for sweep_area in found
     ]
     return sheet.grid(
         "pruning-areas",
@@ -162,7 +164,8 @@ def area_grid(found: Sequence[SweepArea], baseline: str) -> Grid | None:
         " accurate at equal cost)",
         ("workload", "over", "range", *variants),
         NOTES["areas"].format(
-            baseline=baseline, count=sum(each.p is not None and not each.decided for each in found)
+            baseline=baseline,
+            count=sum(sweep_area.p is not None and not sweep_area.decided for sweep_area in found),
         ),
     )
 
@@ -188,13 +191,16 @@ def cost_grid(table: PruningTable) -> Grid | None:
         for batch in _settings(table, PEAK)
     ]
     for metric, title, unit, setting in shared:
-        cells = [_shared(table, each, metric, setting, unit) for each in treatments]
+        cells = [_shared(table, treatment, metric, setting, unit) for treatment in treatments]
         if any(cell.text not in ("", "0") for cell in cells):
             columns.append((title, cells))
     if batches:
         told = ", ".join(batch.replace("=", " ") for batch in batches)
         columns += [
-            (f"{name}, {told}", [_latency(table, each, name, batches) for each in treatments])
+            (
+                f"{name}, {told}",
+                [_latency(table, treatment, name, batches) for treatment in treatments],
+            )
             for name in table.variants
         ]
     if not columns:
@@ -217,7 +223,7 @@ def _row_name(table: PruningTable, treatment: Treatment) -> str:
 
 def _settings(table: PruningTable, metric: str) -> list[str]:
     return table.measured.every_setting(
-        table.workload, [each.step for each in swept(table)], metric
+        table.workload, [treatment.step for treatment in swept(table)], metric
     )
 
 
@@ -229,7 +235,7 @@ def _shared(
     table: PruningTable, treatment: Treatment, metric: str, setting: str, unit: str
 ) -> GridCell:
     means = [_mean(table.values(treatment.step, name, metric, setting)) for name in table.variants]
-    known = [each for each in means if each is not None]
+    known = [mean for mean in means if mean is not None]
     if not known:
         return GridCell("")
     scale = scale_of(unit, known)

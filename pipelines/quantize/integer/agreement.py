@@ -48,7 +48,11 @@ def in_float64(quantized: fx.GraphModule, network: IntegerNetwork) -> fx.GraphMo
             would move.
     """
     exact = copy.deepcopy(quantized).double()
-    biases = {each.name: each for each in network.operations if isinstance(each, Weighted)}
+    biases = {
+        operation.name: operation
+        for operation in network.operations
+        if isinstance(operation, Weighted)
+    }
     for name, layer in quantized.named_modules():
         twin: Any = exact.get_submodule(name)
         if isinstance(layer, QuantIdentity):
@@ -163,12 +167,12 @@ class IntegerAgreement:
     @property
     def distance(self) -> float:
         """The greatest distance to a tie among all differing elements; 0 where none differs."""
-        return max((each.distance for each in self.disagreements), default=0.0)
+        return max((disagreement.distance for disagreement in self.disagreements), default=0.0)
 
     @property
     def unexplained(self) -> int:
         """How many differing elements are no rounding ties."""
-        return sum(each.unexplained for each in self.disagreements)
+        return sum(disagreement.unexplained for disagreement in self.disagreements)
 
 
 @torch.no_grad()
@@ -302,11 +306,13 @@ def _disagreement(
 
 def _merge(found: dict[str, Disagreement], more: list[Disagreement]) -> None:
     """Add the counts of another part of the inputs; the first differing element stays the first."""
-    for each in more:
-        old = found.setdefault(each.layer, each)
-        if old is not each:
+    for disagreement in more:
+        old = found.setdefault(disagreement.layer, disagreement)
+        if old is not disagreement:
             sums = {
-                name: getattr(old, name) + getattr(each, name)
+                name: getattr(old, name) + getattr(disagreement, name)
                 for name in ("elements", "differing", "unexplained")
             }
-            found[each.layer] = replace(old, distance=max(old.distance, each.distance), **sums)
+            found[disagreement.layer] = replace(
+                old, distance=max(old.distance, disagreement.distance), **sums
+            )

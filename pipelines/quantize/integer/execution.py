@@ -74,9 +74,9 @@ class Executor:
         """Every tensor by name, int64, `INPUT` included, computed by the checked operations."""
         self._check(integers)
         tensors = {INPUT: integers.astype(np.int64)}
-        for each in self.network.operations:
-            tensors[each.name] = each.apply(
-                [tensors[name] for name in each.inputs], self.network.rounding
+        for operation in self.network.operations:
+            tensors[operation.name] = operation.apply(
+                [tensors[name] for name in operation.inputs], self.network.rounding
             )
         return tensors
 
@@ -107,32 +107,36 @@ def _fused(operations: Sequence[Operation]) -> list[Operation]:
     """A ReLU beside a requantization becomes the lower end of its clip: rounding keeps the order
     and 0.
     """
-    readers = Counter(name for each in operations for name in each.inputs)
+    readers = Counter(name for operation in operations for name in operation.inputs)
     fused: dict[str, Any] = {}
 
     def rectified(grid: Grid) -> Grid:
         return replace(grid, low=grid.zero_point)
 
-    for each in operations:
-        before = fused.get(each.inputs[0]) if each.inputs and readers[each.inputs[0]] == 1 else None
+    for operation in operations:
+        before = (
+            fused.get(operation.inputs[0])
+            if operation.inputs and readers[operation.inputs[0]] == 1
+            else None
+        )
         if (
-            isinstance(each, Requantize)
+            isinstance(operation, Requantize)
             and isinstance(before, Rectify)
-            and before.zero_point == each.zero_point
+            and before.zero_point == operation.zero_point
         ):
-            fused[each.name] = replace(
-                each, inputs=fused.pop(before.name).inputs, output=rectified(each.output)
+            fused[operation.name] = replace(
+                operation, inputs=fused.pop(before.name).inputs, output=rectified(operation.output)
             )
         elif (
-            isinstance(each, Rectify)
+            isinstance(operation, Rectify)
             and isinstance(before, Requantize)
-            and (each.zero_point == before.output.zero_point)
+            and (operation.zero_point == before.output.zero_point)
         ):
-            fused[each.name] = replace(
-                fused.pop(before.name), name=each.name, output=rectified(before.output)
+            fused[operation.name] = replace(
+                fused.pop(before.name), name=operation.name, output=rectified(before.output)
             )
         else:
-            fused[each.name] = each
+            fused[operation.name] = operation
     return list(fused.values())
 
 
@@ -148,9 +152,12 @@ class _Fast:
         self.given = of.slots[INPUT]
         self.kernels: dict[str, tuple[Kernel, tuple[str, ...]]] = {}
         widest = max(1, int(np.prod(self.given.shape)))
-        for each in operations:
-            kernel = each.prepare(of, of.slots[each.inputs[0]])
-            of.slots[each.name], self.kernels[each.name] = kernel.slot, (kernel, each.inputs)
+        for operation in operations:
+            kernel = operation.prepare(of, of.slots[operation.inputs[0]])
+            of.slots[operation.name], self.kernels[operation.name] = (
+                kernel.slot,
+                (kernel, operation.inputs),
+            )
             # The largest buffer of a sample that makes the tensor.
             shape = kernel.slot.shape
             widest = max(widest, int(np.prod(shape)), int(np.prod(shape[:-1])) * kernel.window)

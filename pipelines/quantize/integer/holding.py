@@ -130,7 +130,7 @@ class Holding:
                     self.shape(held.source), held.factor.shape, held.offset.shape
                 )
             case Added():
-                return np.broadcast_shapes(*(self.shape(each) for each in held.terms))
+                return np.broadcast_shapes(*(self.shape(term) for term in held.terms))
             case Moved():
                 return tuple(held.numbers.shape[1:])
             case Shares():
@@ -188,7 +188,7 @@ class Holding:
                     else tuple(-end for end in reversed(self.reach(each)))
                     for each, sign in zip(held.terms, held.signs, strict=True)
                 ]
-                return sum(each[0] for each in pairs), sum(each[1] for each in pairs)
+                return sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
             case Shares():
                 return 0.0, 1.0
         raise ValueError("needs numbers where there is a mask or a constant")
@@ -265,11 +265,11 @@ class Holding:
         return self.add(Affine, source.name, **constants, output=grid)
 
     def _added(self, held: Added, grid: Grid) -> str:
-        terms = [self.fine(each) for each in held.terms]
+        terms = [self.fine(term) for term in held.terms]
         return self.add(
             Add.of,
-            *(each.name for each in terms),
-            grids=[each.grid for each in terms],
+            *(term.name for term in terms),
+            grids=[term.grid for term in terms],
             signs=held.signs,
             output=grid,
         )
@@ -282,10 +282,10 @@ def _zero_point(source: OnGrid | Raw) -> int:
 def needed(operations: list[Operation]) -> list[Operation]:
     """Those that lead to the last."""
     wanted, kept = {operations[-1].name}, []
-    for each in reversed(operations):
-        if each.name in wanted:
-            wanted.update(each.inputs)
-            kept.append(each)
+    for operation in reversed(operations):
+        if operation.name in wanted:
+            wanted.update(operation.inputs)
+            kept.append(operation)
     return kept[::-1]
 
 

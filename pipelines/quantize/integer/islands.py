@@ -43,9 +43,11 @@ class Island(Operation):
         """
         real = self.given(given)
         with one_thread(), torch.no_grad():
-            made = [self.module(*(each[i : i + 1] for each in real)) for i in range(len(real[0]))]
+            modules = [
+                self.module(*(each[i : i + 1] for each in real)) for i in range(len(real[0]))
+            ]
         return quantize(
-            torch.cat(made).numpy(), self.output, f"the results of float island {self.name}"
+            torch.cat(modules).numpy(), self.output, f"the results of float island {self.name}"
         )
 
     def span(self, given: Sequence[Span], known: Known) -> Span:
@@ -101,8 +103,8 @@ def carve(
                     made[node] = graph.placeholder(f"integers_{len(sources) + 1}")
                 sources[node] = held
             else:
-                for each in node.all_input_nodes:
-                    copy_of(each)
+                for all_input_node in node.all_input_nodes:
+                    copy_of(all_input_node)
                 made[node] = graph.node_copy(node, made.__getitem__)
         return made[node]
 
@@ -112,8 +114,8 @@ def carve(
     module = copy.deepcopy(fx.GraphModule(quantized, graph)).eval()
     island = Island(
         name,
-        tuple(each.name for each in sources.values()),
-        tuple(each.grid for each in sources.values()),
+        tuple(source.name for source in sources.values()),
+        tuple(source.grid for source in sources.values()),
         module,
         grid,
         tuple(place for place, node in enumerate(sources) if node.op == "placeholder"),

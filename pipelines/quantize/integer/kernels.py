@@ -272,16 +272,16 @@ class Preparation:
         self._sums = sums
         self.slots: dict[str, Slot] = {}
         self._readers: dict[str, list[Operation]] = {}
-        for each in operations:
-            for name in each.inputs:
-                self._readers.setdefault(name, []).append(each)
+        for operation in operations:
+            for name in operation.inputs:
+                self._readers.setdefault(name, []).append(operation)
 
     def read_by(self, name: str, trait: str, some: Callable[[list[bool]], bool] = all) -> bool:
         """Whether all that read a tensor have a trait, or others than all; not where nothing
         reads it.
         """
         readers = self._readers.get(name, [])
-        return bool(readers) and some([getattr(each, trait) for each in readers])
+        return bool(readers) and some([getattr(reader, trait) for reader in readers])
 
     def slot(self, name: str, last: bool, offset: int) -> Slot:
         """A new tensor's, with its channels last if it has some and it is asked for."""

@@ -372,7 +372,7 @@ class Arrange(Operation):
         return tuple(self.indices.shape)
 
     def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
-        flat = [each.reshape(len(each), -1) for each in given]
+        flat = [integers.reshape(len(integers), -1) for integers in given]
         filled = np.full((len(given[0]), 1), self.fill, dtype=given[0].dtype)
         return np.asarray(np.concatenate([*flat, filled], axis=1)[:, self.indices])
 
@@ -382,7 +382,7 @@ class Arrange(Operation):
             nodes.add("Reshape", x.name, nodes.constant([-1, size], np.int64))
             for x, size in zip(given, sizes, strict=True)
         ]
-        low, high = min(each.low for each in given), max(each.high for each in given)
+        low, high = min(tensor.low for tensor in given), max(tensor.high for tensor in given)
         joined = flat[0] if len(flat) == 1 else nodes.add("Concat", *flat, axis=1)
         if np.array_equal(self.indices.ravel(), np.arange(sum(sizes))):
             shape = nodes.constant([-1, *self.indices.shape], np.int64)

@@ -198,7 +198,11 @@ class _Lowering:
             )
         elif isinstance(layer, FloatAdd):
             held = _Sum(
-                tuple(self._on_grid(each) for each in node.args if isinstance(each, fx.Node))
+                tuple(
+                    self._on_grid(argument)
+                    for argument in node.args
+                    if isinstance(argument, fx.Node)
+                )
             )
         elif layer is not None and self._given_integers(node) and keeps_grid(layer):
             held = self._keep(node, layer)

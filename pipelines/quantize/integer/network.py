@@ -52,7 +52,7 @@ class IntegerNetwork:
     @property
     def islands(self) -> tuple[Island, ...]:
         """The float islands: an integer-only network has none."""
-        return tuple(each for each in self.operations if isinstance(each, Island))
+        return tuple(operation for operation in self.operations if isinstance(operation, Island))
 
 
 def shapes(network: IntegerNetwork) -> dict[str, Shape]:
@@ -63,12 +63,12 @@ def shapes(network: IntegerNetwork) -> dict[str, Shape]:
             before it.
     """
     found: dict[str, Shape] = {INPUT: network.input_shape}
-    for each in network.operations:
-        if missing := [name for name in each.inputs if name not in found]:
+    for operation in network.operations:
+        if missing := [name for name in operation.inputs if name not in found]:
             raise ValueError(
-                f"{each.name!r} reads {missing[0]!r}, which no operation before it makes"
+                f"{operation.name!r} reads {missing[0]!r}, which no operation before it makes"
             )
-        found[each.name] = each.shape([found[name] for name in each.inputs])
+        found[operation.name] = operation.shape([found[name] for name in operation.inputs])
     return found
 
 
@@ -89,16 +89,18 @@ def count_operations(network: IntegerNetwork) -> dict[str, int]:
     if network.islands:
         raise ValueError(
             "float islands have no integer operations to count:"
-            f" {[each.name for each in network.islands]}"
+            f" {[island.name for island in network.islands]}"
         )
     made = shapes(network)
     counts = {"multiply_accumulate": 0}
-    for each in network.operations:
-        cost = each.count(
-            [made[name] for name in each.inputs], math.prod(made[each.name]), network.rounding
+    for operation in network.operations:
+        cost = operation.count(
+            [made[name] for name in operation.inputs],
+            math.prod(made[operation.name]),
+            network.rounding,
         )
         if cost is not None:
-            kind = each.kind or type(each).__name__.lower()
+            kind = operation.kind or type(operation).__name__.lower()
             counts[kind] = counts.get(kind, 0) + cost
     return counts
 
@@ -139,27 +141,27 @@ def prove_operations(
         ValueError: an operation that relies on what it reads reads something else.
     """
     spans, sums = dict(spans), dict[str, Sum]()
-    known = Known({each.name: each for each in operations}, spans, rounding)
-    for each in operations:
-        given = [spans[name] for name in each.inputs]
-        if (bits := each.rescaling_bits(given)) > _RESCALED_BITS:
+    known = Known({operation.name: operation for operation in operations}, spans, rounding)
+    for operation in operations:
+        given = [spans[name] for name in operation.inputs]
+        if (bits := operation.rescaling_bits(given)) > _RESCALED_BITS:
             raise OverflowError(
-                f"{each.name}: its rescaling needs {bits + 1} bits, more than 64; take smaller"
+                f"{operation.name}: its rescaling needs {bits + 1} bits, more than 64; take smaller"
                 " multipliers"
             )
-        found, limit = each.sums(given), width
+        found, limit = operation.sums(given), width
         if found is not None:
-            sums[each.name] = found
-        spans[each.name] = span = each.span(given, known)
-        if each.divides:
+            sums[operation.name] = found
+        spans[operation.name] = span = operation.span(given, known)
+        if operation.divides:
             found, limit = (
                 Sum(min(0, span.ends[0]), max(0, span.ends[1])),
                 max(width, ACCUMULATOR_BITS),
             )
         if found is not None and found.bits > limit:
             raise OverflowError(
-                f"{each.name}: its accumulators need {found.bits} bits, more than {limit} (partial"
-                f" sums reach from {found.least} to {found.greatest}); lower this layer's"
+                f"{operation.name}: its accumulators need {found.bits} bits, more than {limit}"
+                f" (partial sums reach from {found.least} to {found.greatest}); lower this layer's"
                 " weight_bits or act_bits, or split it"
             )
     return Ranges(spans, sums)
@@ -191,15 +193,15 @@ def write_integer_onnx(network: IntegerNetwork, path: Path) -> onnx.ModelProto:
     if not network.operations:
         raise ValueError("an integer network without operations makes no logits")
     if network.islands:
-        named = ", ".join(repr(each.name) for each in network.islands)
+        named = ", ".join(repr(island.name) for island in network.islands)
         raise Unsupported(f"an ONNX graph of integers only cannot hold float islands: {named}")
     if network.input.low < 0:
         raise Unsupported(
             f"the input must be unsigned integers, not [{network.input.low}, {network.input.high}]"
         )
-    given = network.input.storage
+    dtype_like = network.input.storage
     nodes = Nodes("", shapes(network), network.rounding)
-    tensors = {INPUT: Tensor(INPUT, given, network.input.low, network.input.high)}
+    tensors = {INPUT: Tensor(INPUT, dtype_like, network.input.low, network.input.high)}
     for operation in network.operations:
         nodes.layer = operation.name
         tensors[operation.name] = operation.write(
@@ -210,7 +212,7 @@ def write_integer_onnx(network: IntegerNetwork, path: Path) -> onnx.ModelProto:
     nodes.add("Cast", tensors[last].name, output=_LOGITS, to=onnx.TensorProto.INT32)
     model = _model(
         nodes,
-        helper.np_dtype_to_tensor_dtype(np.dtype(given)),
+        helper.np_dtype_to_tensor_dtype(np.dtype(dtype_like)),
         network.input_shape,
         nodes.shapes[last],
     )

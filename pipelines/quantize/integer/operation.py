@@ -122,7 +122,7 @@ class Operation:
 
     def apply_sample(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
         """The same for one sample, whose tensors and result have no batch dimension."""
-        return np.asarray(self.apply([each[None] for each in given], rounding)[0])
+        return np.asarray(self.apply([integers[None] for integers in given], rounding)[0])
 
     def sums(self, given: Sequence[Span]) -> Sum | None:
         """The partial sums of its accumulators, where it has some."""

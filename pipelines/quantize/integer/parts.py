@@ -133,8 +133,10 @@ def _check_near(
     output = island.output
     fine = replace(island, output=Grid.over(*output.ends, FINE))
     tensors = dict(zip(island.inputs, integers, strict=True))
-    for each in _Writer(read, fine, shapes).part().operations:
-        tensors[each.name] = each.apply([tensors[name] for name in each.inputs], Rounding.HALF_EVEN)
+    for operation in _Writer(read, fine, shapes).part().operations:
+        tensors[operation.name] = operation.apply(
+            [tensors[name] for name in operation.inputs], Rounding.HALF_EVEN
+        )
     found, wanted = tensors[island.name], fine.apply(integers)
     if found.shape != wanted.shape:
         raise ValueError(
@@ -158,7 +160,7 @@ class _Writer(Holding):
         super().__init__(island.name, dict(zip(island.inputs, shapes, strict=True)))
         self._graph, self._island = read, island
         self._held: dict[int, Held] = {}
-        self._tokens = {island.inputs[each]: island.grids[each] for each in island.tokens}
+        self._tokens = {island.inputs[token]: island.grids[token] for token in island.tokens}
 
     def part(self) -> Part:
         for index, node in enumerate(self._graph.nodes):
@@ -175,7 +177,7 @@ class _Writer(Holding):
         return Part(tuple(kept), tuple(name for name in self.inserted if name in names))
 
     def _value(self, node: graph.Node) -> Held:  # noqa: PLR0911, PLR0912
-        operation, given = node.operation, [self._held[each] for each in node.sources]
+        operation, given = node.operation, [self._held[source] for source in node.sources]
         if isinstance(operation, ops.Input):
             return OnGrid(self._island.inputs[operation.place], self._island.grids[operation.place])
         if isinstance(operation, ops.Constant):
@@ -345,12 +347,14 @@ class _Writer(Holding):
         indices = torch.where(empty[0], held.total, first - 1).numpy()
         fill = source.grid.zero_point if isinstance(source, OnGrid) else 0
         name = self.add(Arrange, *(each.name for each in held.sources), indices=indices, fill=fill)
-        made = replace(source, name=name)
-        if isinstance(made, OnGrid) and self._tokens.get(source.name) == made.grid:
-            self._tokens[name] = made.grid
-        if isinstance(made, Raw):
-            made = replace(made, ends=(min(made.ends[0], 0.0), max(made.ends[1], 0.0)))
-        return Scaled(made, np.ones(()), constants[0].numpy()) if bool(constants.any()) else made
+        module = replace(source, name=name)
+        if isinstance(module, OnGrid) and self._tokens.get(source.name) == module.grid:
+            self._tokens[name] = module.grid
+        if isinstance(module, Raw):
+            module = replace(module, ends=(min(module.ends[0], 0.0), max(module.ends[1], 0.0)))
+        return (
+            Scaled(module, np.ones(()), constants[0].numpy()) if bool(constants.any()) else module
+        )
 
     def _shape(self, index: int) -> tuple[int, ...]:
         """Of one sample of a value."""
@@ -360,13 +364,15 @@ class _Writer(Holding):
         """On one grid; a single one as it is, if it holds integers already."""
         if len(given) == 1 and isinstance(given[0], Raw):
             return [given[0]]
-        if len({each.grid for each in given if isinstance(each, OnGrid)}) == 1 and all(
-            isinstance(each, OnGrid) for each in given
+        if len({held.grid for held in given if isinstance(held, OnGrid)}) == 1 and all(
+            isinstance(held, OnGrid) for held in given
         ):
-            return [each for each in given if isinstance(each, OnGrid)]
-        reaches = [self.reach(each) for each in given]
-        grid = Grid.over(min(each[0] for each in reaches), max(each[1] for each in reaches), FINE)
-        return [self.onto(each, grid) for each in given]
+            return [held for held in given if isinstance(held, OnGrid)]
+        reaches = [self.reach(held) for held in given]
+        grid = Grid.over(
+            min(reach[0] for reach in reaches), max(reach[1] for reach in reaches), FINE
+        )
+        return [self.onto(held, grid) for held in given]
 
     def _summed(self, node: graph.Node, signs: tuple[int, ...], given: list[Held]) -> Held:
         constant: Real = np.zeros(())
@@ -379,8 +385,8 @@ class _Writer(Holding):
                 kept.append(sign)
         if len(terms) == 1:
             return self._scaled(terms[0], np.full((), float(kept[0])), constant)
-        made = Added(tuple(terms), tuple(kept))
-        return self._scaled(made, np.ones(()), constant) if constant.any() else made
+        added = Added(tuple(terms), tuple(kept))
+        return self._scaled(added, np.ones(()), constant) if constant.any() else added
 
     def _scaled(self, held: Held, factor: Real, offset: Real) -> Held:
         if isinstance(held, Scaled):
@@ -391,17 +397,17 @@ class _Writer(Holding):
         return Scaled(source, np.asarray(factor), np.asarray(offset))
 
     def _multiplied(self, node: graph.Node, given: list[Held]) -> Held:
-        factors = [each for each in given if not isinstance(each, Fixed)]
-        constants = [_of_sample(each.value, node) for each in given if isinstance(each, Fixed)]
+        factors = [held for held in given if not isinstance(held, Fixed)]
+        constants = [_of_sample(held.value, node) for held in given if isinstance(held, Fixed)]
         made: Held = factors[0]
         if len(factors) > 1:
-            first, second = (self.grid(each, _FACTOR) for each in factors[:2])
+            first, second = (self.grid(factor, _FACTOR) for factor in factors[:2])
             name = self.add(Product, first.name, second.name, first=first.grid, second=second.grid)
             made = product_of(name, first.grid, second.grid, 1)
             if len(factors) > 2:
                 raise ValueError("multiplies more than two tensors")
-        for each in constants:
-            made = self._scaled(made, each, np.zeros(()))
+        for constant in constants:
+            made = self._scaled(made, constant, np.zeros(()))
         return made
 
     def _matrix_product(self, node: graph.Node, given: list[Held]) -> Held:
@@ -502,11 +508,11 @@ class _Writer(Holding):
 
     def _reduced(self, node: graph.Node, operation: Any, held: Held) -> Held:
         source, shape = self.grid(held, FINE), self._shape(node.sources[0])
-        dimensions = tuple(each - 1 for each in operation.axes)
+        dimensions = tuple(axis - 1 for axis in operation.axes)
         name = self.add(
             SumOver, source.name, input=source.grid, dimensions=dimensions, keep=operation.keeps
         )
-        places = math.prod(shape[each] for each in dimensions)
+        places = math.prod(shape[dimension] for dimension in dimensions)
         return _mean(name, source, places, 1 if operation.name == "sum" else places)
 
     def _greatest(self, operation: Any, held: Held) -> Held:

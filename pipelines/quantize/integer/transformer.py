@@ -109,7 +109,7 @@ class _Pair(Operation):
         return Span.filled(self.shape(shapes), min(corners), max(corners))
 
     def sums(self, given: Sequence[Span]) -> Sum:
-        corners = self._corners([each.ends for each in given], self._terms(given[0].lower.shape))
+        corners = self._corners([span.ends for span in given], self._terms(given[0].lower.shape))
         return Sum(min(0, *corners), max(0, *corners))
 
     def count(self, given: Sequence[Shape], made: int, rounding: Rounding) -> int:
@@ -194,7 +194,7 @@ class SumOver(Operation):
         )
 
     def apply(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
-        axes = tuple(1 + each for each in self.dimensions)
+        axes = tuple(1 + dimension for dimension in self.dimensions)
         return self.accumulators(
             (given[0].astype(np.int64) - self.input.zero_point).sum(axes, keepdims=self.keep)
         )
@@ -221,9 +221,9 @@ class SumOver(Operation):
 
     def write(self, nodes: Nodes, given: Sequence[Tensor]) -> Tensor:
         x, zero = given[0], self.input.zero_point
-        axes = nodes.constant([1 + each for each in self.dimensions], np.int64)
+        axes = nodes.constant([1 + dimension for dimension in self.dimensions], np.int64)
         made = nodes.add("ReduceSum", nodes.centred(x, zero), axes, keepdims=int(self.keep))
-        places = math.prod(nodes.shapes[self.inputs[0]][each] for each in self.dimensions)
+        places = math.prod(nodes.shapes[self.inputs[0]][dimension] for dimension in self.dimensions)
         return Tensor(made, np.int32, places * (x.low - zero), places * (x.high - zero))
 
 

@@ -158,7 +158,7 @@ def _headline(table: QuantizationTable, tested: Sequence[Quantized], elsewhere: 
     )
     if not resolved:
         return f"None {of} is resolved{more}"
-    widths = list(dict.fromkeys(each.width for each in table.treatments))
+    widths = list(dict.fromkeys(treatment.width for treatment in table.treatments))
     found = [width for width in widths if any(cell.treatment.width == width for cell in resolved)]
     rest = [width for width in widths if width not in found]
     text = (
@@ -229,7 +229,7 @@ def _told(places: Sequence[_Place], scale: Scale, *, numbers: bool = True) -> st
     range for several.
     """
     texts = []
-    for method, own in grouped((each.method, each) for each in places).items():
+    for method, own in grouped((place.method, place) for place in places).items():
         head = f"{method} {', '.join(each.width for each in own)}".strip()
         if not numbers:
             texts.append(head)
@@ -288,10 +288,12 @@ def _beyond(table: QuantizationTable, variant: str, scale: Scale) -> str:
     if not plain.resolved:
         return f" {told}, not resolved."
     found = []
-    for each in table.treatments:
-        moved = Compared(variant, {} if each.after else table.cell(each, variant).gap, plain.gap)
+    for treatment in table.treatments:
+        moved = Compared(
+            variant, {} if treatment.after else table.cell(treatment, variant).gap, plain.gap
+        )
         if moved.difference is not None and moved.resolved:
-            found.append(_Place(each.panel, each.width, [("", moved.difference)]))
+            found.append(_Place(treatment.panel, treatment.width, [("", moved.difference)]))
     changed = f"by: {_told(found, scale)}" if found else "nowhere"
     return f" {told} already; quantization changes that gap resolvedly {changed}."
 
@@ -363,10 +365,10 @@ def _by_grids(table: QuantizationTable) -> tuple[_Found, _Found]:
     metrics = ("integer_agreement", "differing_logits", UNEXPLAINED, "integer_onnx_agreement")
     every: _Found = {
         metric: {
-            (each.step, name, seed): value
-            for each in table.treatments
+            (treatment.step, name, seed): value
+            for treatment in table.treatments
             for name in table.variants
-            for seed, value in table.values(each, name, metric).items()
+            for seed, value in table.values(treatment, name, metric).items()
         }
         for metric in metrics
     }

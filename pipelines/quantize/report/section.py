@@ -86,7 +86,7 @@ def _part(run: Run) -> Part:
         for figures in (bit_widths, layer_figures)
         for drawing in figures(table)
     ]
-    placements = {each.placement for table in tables for each in table.treatments}
+    placements = {treatment.placement for table in tables for treatment in table.treatments}
     told = [overall(tables), *map(finding, tables)]
     return Part.of(
         told,
@@ -116,10 +116,10 @@ def _of_width(
             (each for each in run.once(quantization_tables) if each.workload == workload), None
         )
         chosen = [
-            each
-            for each in (table.treatments if table else ())
-            if each.weight_bits == each.act_bits == bits
-            and not (each.epochs or each.after or each.budget)
+            treatment
+            for treatment in (table.treatments if table else ())
+            if treatment.weight_bits == treatment.act_bits == bits
+            and not (treatment.epochs or treatment.after or treatment.budget)
         ]
         if table is None or not chosen or (not metric and table.quality.metric != quality):
             return None
@@ -144,7 +144,7 @@ def _of_width(
                     )
                     for setting, told in settings.items()
                 ]
-        return Evidence(mean_test(tests), [each for each in tests if each.own and each.other])
+        return Evidence(mean_test(tests), [test for test in tests if test.own and test.other])
 
     return measure
 
@@ -177,7 +177,7 @@ def layer_figures(table: QuantizationTable) -> list[Drawing]:
 
     def losses(shown: Sequence[Treatment], variants: Sequence[str]) -> str:
         halves = [
-            each for each in _HALVES if any(_layers(table, each, step, variants) for step in shown)
+            half for half in _HALVES if any(_layers(table, half, step, variants) for step in shown)
         ]
         if not halves:
             return ""
@@ -245,7 +245,7 @@ def _shown(table: QuantizationTable, metrics: Sequence[str]) -> list[Treatment]:
     narrowest, few enough.
     """
     for treatments in table.panels.values():
-        single = [each for each in treatments if not each.budget] or treatments
+        single = [treatment for treatment in treatments if not treatment.budget] or treatments
         found = [
             each
             for each in single
@@ -274,7 +274,7 @@ def _layers(
 
 
 def _panel(axes: Any, layers: Layers, variants: Sequence[str], seen: Layers | None = None) -> None:
-    names = list(dict.fromkeys(name for each in layers.values() for name in each))
+    names = list(dict.fromkeys(name for layer in layers.values() for name in layer))
     layer_marks(axes, names, layers, looks(variants), seen)
     name_layers(axes, names, _FITTING)
 
@@ -302,7 +302,8 @@ def _bit_widths(
 ) -> Drawing:
     if (
         sum(
-            any(table.cell(each, variant).mean for variant in variants) for each in table.treatments
+            any(table.cell(treatment, variant).mean for variant in variants)
+            for treatment in table.treatments
         )
         < 2
     ):
@@ -314,9 +315,13 @@ def _bit_widths(
     columns = 2 if len(shown) in (2, 4) else min(3, len(shown))
     with panels(len(shown), columns, 2.3, variants, more=0.3, sharey=True) as figure:
         for axes, (panel, treatments) in zip(figure.grid.flat, shown.items(), strict=False):
-            places = ["float"] * plain + list(dict.fromkeys(each.width for each in treatments))
+            places = ["float"] * plain + list(
+                dict.fromkeys(treatment.width for treatment in treatments)
+            )
             for variant, shift in zip(variants, shifts(len(variants), 0.6), strict=True):
-                cells = [(each.width, table.cell(each, variant)) for each in treatments]
+                cells = [
+                    (treatment.width, table.cell(treatment, variant)) for treatment in treatments
+                ]
                 course = [*([("float", table.plain[variant])] if plain else []), *cells]
                 _course(
                     axes,
@@ -340,7 +345,7 @@ def _bit_widths(
             axes.tick_params(axis="x", length=0)
         for axes in figure.grid[:, 0]:
             axes.set_ylabel(f"{table.quality.words}, {table_scale(table).unit}")
-    alt = f"{title}: {'; '.join(each.label for each in table.treatments)}."
+    alt = f"{title}: {'; '.join(treatment.label for treatment in table.treatments)}."
     return Drawing(name, title, NOTES["widths figure"], alt, figure.svg)
 
 

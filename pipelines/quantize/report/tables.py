@@ -159,7 +159,7 @@ class QuantizationTable(StepTable):
         """Method and placement -> its treatments from wide to narrow; those of unknown widths
         together.
         """
-        return grouped((each.panel, each) for each in self.treatments)
+        return grouped((treatment.panel, treatment) for treatment in self.treatments)
 
 
 def quantization_tables(run: Run) -> list[QuantizationTable]:
@@ -172,10 +172,10 @@ def quantization_tables(run: Run) -> list[QuantizationTable]:
         treatments = _treatments(steps, measured.options, run.record.after)
         quality = _quality(measured, workload)
         cells = {
-            (each.step, name): _cell(
-                measured, workload, name, baseline, each, quality, tuple(quality.sources)
+            (treatment.step, name): _cell(
+                measured, workload, name, baseline, treatment, quality, tuple(quality.sources)
             )
-            for each in treatments
+            for treatment in treatments
             for name in measured.variants
         }
         float_step = Treatment(measured.step(workload, ACCURACY))
@@ -183,7 +183,7 @@ def quantization_tables(run: Run) -> list[QuantizationTable]:
             name: _cell(measured, workload, name, baseline, float_step, quality, (quality.metric,))
             for name in measured.variants
         }
-        metrics = [each.metric for each in cells.values() if each.mean]
+        metrics = [cell.metric for cell in cells.values() if cell.mean]
         usual = max(quality.sources, key=metrics.count)
         found.append(
             QuantizationTable(
@@ -231,7 +231,7 @@ def _cell(
     other = {metric: measured.values(workload, baseline, step, metric) for metric in sources}
     valued = [metric for metric in sources if own[metric]]
     reasons = [measured.reason(workload, variant, step, metric) for metric in sources]
-    told = next((each for each in reasons if not each.startswith("absent")), "")
+    told = next((reason for reason in reasons if not reason.startswith("absent")), "")
     if not valued:
         return Quantized(variant, way=quality.way, reason=told or reasons[0], treatment=treatment)
     # Both arms in the same arithmetic, or no difference at all.
@@ -254,26 +254,27 @@ def _cell(
 def _treatments(
     steps: Sequence[str], options: Mapping[str, Mapping[str, Any]], after: Mapping[str, str]
 ) -> tuple[Treatment, ...]:
-    made = [_treatment(step, options.get(step, {}), after.get(step, "")) for step in steps]
+    treatments = [_treatment(step, options.get(step, {}), after.get(step, "")) for step in steps]
     told: dict[str, dict[str, None]] = {}
-    for each in made:
-        alike = [options.get(other.step, {}) for other in made if other.label == each.label]
+    for each in treatments:
+        alike = [options.get(other.step, {}) for other in treatments if other.label == each.label]
         names = dict.fromkeys(name for known in alike for name in known)
         differing = [name for name in names if len({str(known.get(name)) for known in alike}) > 1]
         told.setdefault(each.method, {}).update(dict.fromkeys(differing))
     # What sets two apart is told of all that are trained alike: a curve over widths is of one
     # treatment.
     texts = [
-        [_option_text(name, options[each.step].get(name)) for name in told[each.method]]
-        for each in made
+        [_option_text(name, options[treatment.step].get(name)) for name in told[treatment.method]]
+        for treatment in treatments
     ]
     apart = [
         replace(each, more=", ".join(filter(None, own)))
-        for each, own in zip(made, texts, strict=True)
+        for each, own in zip(treatments, texts, strict=True)
     ]
-    labels = [each.label for each in apart]
+    labels = [module.label for module in apart]
     apart = [
-        replace(each, more=each.step) if labels.count(each.label) > 1 else each for each in apart
+        replace(module, more=module.step) if labels.count(module.label) > 1 else module
+        for module in apart
     ]
     return tuple(sorted(apart, key=lambda each: each.order))
 

@@ -57,8 +57,8 @@ def accuracy_grid(table: QuantizationTable) -> Grid | None:
     if any(cell.mean for cell in plain):
         sheet.add("float", *(_cell(each, table, scale, usual=each.metric) for each in plain))
     every = [
-        (each.label, [table.cell(each, name) for name in table.variants])
-        for each in table.treatments
+        (treatment.label, [table.cell(treatment, name) for name in table.variants])
+        for treatment in table.treatments
     ]
     for label, cells in every:
         sheet.add(label, *(_cell(each, table, scale, usual=table.metric) for each in cells))
@@ -102,12 +102,12 @@ def accuracy_grid(table: QuantizationTable) -> Grid | None:
 
 
 def _cell(cell: Quantized, table: QuantizationTable, scale: Scale, *, usual: str) -> GridCell:
-    found = compared_cell(cell, table, scale)
+    grid_cell = compared_cell(cell, table, scale)
     marked = cell.mean is not None and cell.metric != usual
     return (
-        replace(found, text=f"{found.text} ({table.quality.sources[cell.metric]})")
+        replace(grid_cell, text=f"{grid_cell.text} ({table.quality.sources[cell.metric]})")
         if marked
-        else found
+        else grid_cell
     )
 
 
@@ -201,9 +201,9 @@ def _coverage(
     macs: Estimate | None, nodes: Estimate | None, ratios: Mapping[str, Estimate | None]
 ) -> GridCell:
     parts = []
-    for each in ratios.values():
-        half = f" ± {each.half_width:.2f}" if each and each.half_width else ""
-        parts.append(f"×{each.mean:.2f}{half}" if each else "–")
+    for ratio in ratios.values():
+        half = f" ± {ratio.half_width:.2f}" if ratio and ratio.half_width else ""
+        parts.append(f"×{ratio.mean:.2f}{half}" if ratio else "–")
     share = "–" if macs is None else percent_text(macs.mean)
     share += f", nodes {percent_text(nodes.mean)}" if nodes else ""
     return GridCell(share, ", ".join(parts), repr(macs.mean) if macs else "")
@@ -322,10 +322,10 @@ def _difference(estimate: Estimate | None, unit: str) -> GridCell:
 def mixed_grid(table: QuantizationTable) -> Grid | None:
     """Layers by the networks whose weights have mixed widths; None where none have."""
     chosen = {
-        (each, name): layers
-        for each in table.treatments
+        (treatment, name): layers
+        for treatment in table.treatments
         for name in table.variants
-        if (layers := table.measured.layers(table.workload, name, CHOSEN, each.step))
+        if (layers := table.measured.layers(table.workload, name, CHOSEN, treatment.step))
     }
     sheet = Sheet()
     for layer in dict.fromkeys(layer for found in chosen.values() for layer in found):

@@ -95,8 +95,8 @@ def least_values(
             else np.broadcast_to(prices[depth], (len(rows), len(runs)))
         )
         taken.insert(0, slopes)
-        _check_room(rows, [max(map(abs, each.range)) for each in runs], share)
-        _check_room(slopes, [max(abs(each.lower), abs(each.upper)) for each in runs], share)
+        _check_room(rows, [max(map(abs, run.range)) for run in runs], share)
+        _check_room(slopes, [max(abs(run.lower), abs(run.upper)) for run in runs], share)
         _check_room(slopes, np.abs(layer.bias), share)
         _check_room(slopes, np.abs(layer.weight).max(1), share)
         total += (
@@ -112,8 +112,8 @@ def _by_lines(runs: Sequence[Runs], rows: Integers) -> Integers:
     """CROWN's choice: the slope of the hull's facet below the middle of the interval, or above
     it.
     """
-    below = np.array([each.hull.slope_below for each in runs])
-    above = np.array([each.hull.slope_above for each in runs])
+    below = np.array([run.hull.slope_below for run in runs])
+    above = np.array([run.hull.slope_above for run in runs])
     return np.asarray(np.rint(rows * np.where(rows > 0, below, above)).astype(np.int64))
 
 
@@ -146,7 +146,7 @@ def enter(network: IntegerNetwork, lower: Integers, upper: Integers) -> Region:
         intervals = zip(layer.runs, least.tolist(), most.tolist(), strict=True)
         runs = tuple(each.within(start, end) for each, start, end in intervals)
         region = Region(lower, upper, (*region.runs, runs))
-        ranges = np.array([each.range for each in runs])
+        ranges = np.array([run.range for run in runs])
         low, high = ranges[:, 0], ranges[:, 1]
     return region
 
@@ -175,7 +175,7 @@ def margins(
     except TooWide:
         ranges, none = (
             [each.range for each in region.runs[-1]],
-            {"prices": [[0] * len(each.bias) for each in network.layers]},
+            {"prices": [[0] * len(layer.bias) for layer in network.layers]},
         )
         return np.array([ranges[label][0] - ranges[other][1] for other in others]), [none] * len(
             others
@@ -213,7 +213,7 @@ class HullProgram(Model):
         self._places: list[Integers] = []
         self._numbers: list[tuple[int, int]] = []
         for depth, runs in enumerate(region.runs):
-            kept = np.array([not each.constant for each in runs])
+            kept = np.array([not run.constant for run in runs])
             if depth == len(layers) - 1:
                 kept &= row != 0
             self._places.append(np.where(kept, len(self._numbers) + np.cumsum(kept) - 1, _NONE))
@@ -268,12 +268,12 @@ class HullProgram(Model):
 
 
 def _constants(runs: Sequence[Runs]) -> Floats:
-    return np.array([float(each.values[0]) for each in runs])
+    return np.array([float(run.values[0]) for run in runs])
 
 
 def _walls(runs: Sequence[Runs]) -> Walls:
     """Some lines below, then as many above, spread over the arguments."""
-    ends = np.array([(each.lower, each.upper, *each.range) for each in runs], dtype=float).reshape(
+    ends = np.array([(run.lower, run.upper, *run.range) for run in runs], dtype=float).reshape(
         -1, 4
     )
     lower, upper, least, most = ends.T

@@ -113,8 +113,8 @@ def _proof_of(
 
     `content` is the ONNX file. The slopes are those by which the region's intervals were bounded.
     """
-    sizes = [network.inputs, *(len(each.bias) for each in network.layers)]
-    hulls = [[each.hull for each in runs] for runs in region.runs[:-1]]
+    sizes = [network.inputs, *(len(layer.bias) for layer in network.layers)]
+    hulls = [[run.hull for run in runs] for runs in region.runs[:-1]]
     return {
         "format": INTEGER_PROOF,
         "network": {"sha256": hashlib.sha256(content).hexdigest(), "sizes": sizes},

@@ -75,7 +75,7 @@ class SameClass(Method):
         """
         eps = radius * self.quantized.input.scale
         setting: Setting = {"eps": eps, "steps": radius, "method": self.name}
-        settled = [self.settle(each, None) for each in bench.properties(eps, samples)]
+        settled = [self.settle(prop, None) for prop in bench.properties(eps, samples)]
         told = {
             "same_class_fraction": ((Verdict.HOLDS,), Direction.HIGHER),
             "other_class_fraction": ((Verdict.VIOLATED,), Direction.LOWER),
@@ -150,12 +150,12 @@ def _float_class_proven(network: Network, asked: Property, deadline: float) -> b
     except Unsupported:
         labels = torch.tensor([asked.label])
         try:
-            found = certify_swap(
+            swap_certificate = certify_swap(
                 network.module, asked.lower[None], asked.upper[None], labels=labels
             )
         except Unsupported:
             return False
-        return bool(found.certified_before[0])
+        return bool(swap_certificate.certified_before[0])
     return not reduce(Asked.robustness(exact, asked), deadline).open_margins()
 
 
@@ -233,11 +233,15 @@ def measure_integer(options: Smt, network: Network, bench: Bench, deadline: floa
     source = network.integer or network.deployed
     assert source is not None
     content = source.read_bytes()
-    given = read_integer_onnx(content)
-    check_size(options, given.inputs, given.neurons)
-    if (given.inputs, given.classes) != (int(np.prod(network.input_shape)), network.classes):
+    integer_network = read_integer_onnx(content)
+    check_size(options, integer_network.inputs, integer_network.neurons)
+    if (integer_network.inputs, integer_network.classes) != (
+        int(np.prod(network.input_shape)),
+        network.classes,
+    ):
         raise Unsupported(
-            f"the file has {given.inputs} inputs and {given.classes} logits, unlike the network"
+            f"the file has {integer_network.inputs} inputs and {integer_network.classes} logits,"
+            " unlike the network"
         )
     evidence, limits = (
         Evidence(bench.folder, lambda: content, deadline),
@@ -246,11 +250,11 @@ def measure_integer(options: Smt, network: Network, bench: Bench, deadline: floa
     session, test = open_onnx(content), bench.data.test
     samples = range(min(options.samples, len(test)))
     points = [
-        (given.input.integers(test.inputs[i].numpy().ravel()), int(test.targets[i]))
+        (integer_network.input.integers(test.inputs[i].numpy().ravel()), int(test.targets[i]))
         for i in samples
     ]
     # a tie is an error
-    right = [bool(given.margins(center[None], label)[0] > 0) for center, label in points]
+    right = [bool(integer_network.margins(center[None], label)[0] > 0) for center, label in points]
     metrics = [
         Metric(
             "clean_accuracy",
@@ -266,9 +270,9 @@ def measure_integer(options: Smt, network: Network, bench: Bench, deadline: floa
         left = limits.left()
         if left <= 0:
             return LATE
-        query = box_of_steps(given, *points[sample], radius, bench.data.domain)
+        query = box_of_steps(integer_network, *points[sample], radius, bench.data.domain)
         return decide(
-            given,
+            integer_network,
             query,
             seconds=left,
             seed=bench.seed,
@@ -276,20 +280,29 @@ def measure_integer(options: Smt, network: Network, bench: Bench, deadline: floa
         )
 
     for radius in options.steps:
-        setting: Setting = {"eps": radius * given.input.scale, "steps": radius, "method": "integer"}
+        setting: Setting = {
+            "eps": radius * integer_network.input.scale,
+            "steps": radius,
+            "method": "integer",
+        }
         found = [
             evidence.check(f"steps-{radius}/sample-{sample}", settled(sample, radius))
             for sample in samples
         ]
         metrics += [*rows(samples, found, limits.seconds, setting), *evidence.metrics(setting)]
         if options.same_class:
-            metrics += SameClass(network, given, limits).metrics(bench, radius, len(samples))
+            metrics += SameClass(network, integer_network, limits).metrics(
+                bench, radius, len(samples)
+            )
         for sample, each in zip(samples, found, strict=True):
             if each.counterexample is not None:
                 label = points[sample][1]
                 about = {"sample": sample, "steps": radius, "eps": setting["eps"], "label": label}
                 written.append(
-                    {**about, **_found(given, session, each.counterexample, sample, label)}
+                    {
+                        **about,
+                        **_found(integer_network, session, each.counterexample, sample, label),
+                    }
                 )
     path = bench.folder / COUNTEREXAMPLES
     path.write_text(json.dumps(written), encoding="utf-8")

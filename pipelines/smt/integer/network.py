@@ -198,7 +198,7 @@ class Layer:
         value.
         """
         keys = [each.lasts + _APART * index for index, each in enumerate(self.runs)]
-        return np.concatenate(keys), np.concatenate([each.values for each in self.runs])
+        return np.concatenate(keys), np.concatenate([run.values for run in self.runs])
 
     def accumulate(self, x: Integers) -> Integers:
         """weight x + bias of (points, inputs), exactly: all sums are below 2^31, so float64
@@ -254,7 +254,7 @@ class IntegerNetwork:
     @property
     def neurons(self) -> int:
         """How many hidden neurons there are."""
-        return sum(len(each.bias) for each in self.layers[:-1])
+        return sum(len(layer.bias) for layer in self.layers[:-1])
 
     def logits(self, points: Integers) -> Integers:
         """The logits, int64 (points, classes), of integer inputs (points, inputs)."""
@@ -359,7 +359,7 @@ def box_of_steps(
     """
     if steps < 0:
         raise ValueError(f"steps must be >= 0, got {steps}")
-    low, high = (int(each) for each in network.input.integers(domain))
+    low, high = (int(integer) for integer in network.input.integers(domain))
     lower, upper = np.maximum(center - steps, low), np.minimum(center + steps, high)
     return Query(lower, upper, label)
 

@@ -70,7 +70,7 @@ def _compare(network: IntegerNetwork, content: bytes) -> None:
     points[0], points[1] = low, high
     try:
         session = open_onnx(content)
-        found = [replayed(session, network, each) for each in points]
+        found = [replayed(session, network, point) for point in points]
     except Exception as error:  # of ONNX Runtime, which documents none
         raise Unsupported(
             f"ONNX Runtime does not run the file: {' '.join(str(error).split())[:300]}"
@@ -158,7 +158,9 @@ class _Reader:
         for node in self.model.graph.node:
             self._take(node)
         self._close(self.model.graph.output[0].name)
-        said = {each.key: each.value for each in self.model.metadata_props}
+        said = {
+            metadata_prop.key: metadata_prop.value for metadata_prop in self.model.metadata_props
+        }
         try:
             grid = Grid(
                 float(said["input_scale"]), int(said["input_zero_point"]), self.low, self.high
@@ -272,8 +274,8 @@ class _Reader:
             raise Unsupported(f"{name!r}: an accumulator may exceed {_ACCUMULATOR_BITS} bits")
         runs = tuple(tabulate(self._function(result), lower, upper))
         self.layers.append(Layer(weight, bias, runs))
-        self.lower = np.array([each.values.min() for each in runs])
-        self.upper = np.array([each.values.max() for each in runs])
+        self.lower = np.array([run.values.min() for run in runs])
+        self.upper = np.array([run.values.max() for run in runs])
 
     def _function(self, result: str) -> Function:
         """From the last product to the tensor `result`, elementwise, int64 (points, neurons)."""

@@ -102,9 +102,9 @@ def descend(
             return None
         x, best = moves[chosen], float(margins[chosen])
         if best <= 1:
-            found = first_violation(network, query, moves[margins <= 1])
-            if found is not None:
-                return found
+            integers = first_violation(network, query, moves[margins <= 1])
+            if integers is not None:
+                return integers
     return None
 
 
@@ -250,7 +250,7 @@ class Search:
             children = [self._node(part.narrowed(depth, neuron, *ends), node) for ends in halves]
             if not best or _gain(node, children) > _gain(node, best):
                 best, split = children, {"neuron": [depth, neuron], "cut": cut}
-            if all(each.least >= self._needed for each in children):
+            if all(child.least >= self._needed for child in children):
                 break
         if not best:
             index, cut = self._input(node)
@@ -312,5 +312,5 @@ def _gain(node: _Node, children: list[_Node]) -> float:
     """How much a split raises the bounds: the product of both, so that neither child is left as
     it was.
     """
-    raised = [min(each.bound - node.bound, _GREATEST_GAIN) / 2.0**BITS for each in children]
+    raised = [min(child.bound - node.bound, _GREATEST_GAIN) / 2.0**BITS for child in children]
     return float((raised[0] + _NEGLIGIBLE) * (raised[1] + _NEGLIGIBLE))

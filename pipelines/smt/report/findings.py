@@ -311,8 +311,8 @@ def _distance_sentence(table: ExactTable, own: Sequence[Bracket]) -> str:
         )
     words = {"better": "larger", "worse": "smaller", "": "not resolved"}
     told = (
-        f"{each.variant} {each.text(scale).replace(' input', '')} {words[each.tone]}"
-        for each in own
+        f"{bracket.variant} {bracket.text(scale).replace(' input', '')} {words[bracket.tone]}"
+        for bracket in own
     )
     head = (
         f"{head}; differences of the distances, which lie within both arms' brackets, in the"

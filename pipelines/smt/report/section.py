@@ -114,7 +114,9 @@ def _over_radii(metric: str) -> Measure:
         ]
         own_means, other_means = (table.mean_ends(name, metric) for name in names)
         primary = _contrast("mean over the radii", own_means, other_means, reason)
-        return Evidence(primary, [each for each in family if each.own and each.other])
+        return Evidence(
+            primary, [contrast for contrast in family if contrast.own and contrast.other]
+        )
 
     return measure
 
@@ -165,9 +167,9 @@ def exact_figures(table: ExactTable) -> list[Drawing]:
     told = []
     if _accuracies in shown:
         bounds = any(
-            table.values(each, BOUNDS, at) for each in table.variants for at in table.radii
+            table.values(variant, BOUNDS, at) for variant in table.variants for at in table.radii
         )
-        left = any(table.counted(each).open for each in table.variants)
+        left = any(table.counted(variant).open for variant in table.variants)
         told.append(
             NOTES["accuracy panel"] + NOTES["by bounds"] * bounds + NOTES["not violated"] * left
         )
@@ -251,7 +253,8 @@ def _accuracies(axes: Any, table: ExactTable, known: Mapping[str, Look]) -> None
             metric: str, variant: str = variant, across: Callable[[float], float] = across
         ) -> Points:
             values = {
-                each: list(table.values(variant, metric, each).values()) for each in table.radii
+                radius: list(table.values(variant, metric, radius).values())
+                for radius in table.radii
             }
             return [
                 (across(each), mean_interval(own, magnitude=1.0))

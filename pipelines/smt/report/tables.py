@@ -132,8 +132,8 @@ class Bracket:
     @property
     def resolved(self) -> bool:
         """Whether the end nearer to 0 is resolved, with no adjustment for the number of tests."""
-        found = self.difference
-        return found is not None and found.p is not None and found.resolved
+        estimate = self.difference
+        return estimate is not None and estimate.p is not None and estimate.resolved
 
     @property
     def higher(self) -> bool:
@@ -163,7 +163,7 @@ class Bracket:
 def adjusted(brackets: Sequence[Bracket]) -> list[Bracket]:
     return [
         replace(each, p_holm=p)
-        for each, p in zip(brackets, holm(each.p for each in brackets), strict=True)
+        for each, p in zip(brackets, holm(bracket.p for bracket in brackets), strict=True)
     ]
 
 
@@ -301,7 +301,7 @@ class ExactTable(StepTable):
 
     def mean_ends(self, variant: str, metric: str) -> tuple[dict[int, float], dict[int, float]]:
         """The same of the mean over all radii; seeds that lack a radius are left out."""
-        every = [self.ends(variant, metric, each) for each in self.radii]
+        every = [self.ends(variant, metric, radius) for radius in self.radii]
         low, high = ([each[i] for each in every] for i in range(2))
         return mean_by_seed(low), mean_by_seed(high)
 
@@ -339,7 +339,7 @@ class ExactTable(StepTable):
 
     def counted(self, variant: str) -> Counted:
         return sum(
-            (self.verdicts.get((variant, each), Counted()) for each in self.radii), Counted()
+            (self.verdicts.get((variant, radius), Counted()) for radius in self.radii), Counted()
         )
 
     def line(self, metric: str, radius: float | None, cell: Compared) -> dict[str, Any]:
@@ -430,13 +430,13 @@ def _labelled(tables: Sequence[ExactTable]) -> list[ExactTable]:
     """
     told = [
         (
-            each.workload,
-            *(["in integers"] if each.stepped else []),
-            *([f"after {each.after}"] if each.after else []),
+            table.workload,
+            *(["in integers"] if table.stepped else []),
+            *([f"after {table.after}"] if table.after else []),
         )
-        for each in tables
+        for table in tables
     ]
-    every = labels(told, [each.step for each in tables], [each.method for each in tables])
+    every = labels(told, [table.step for table in tables], [table.method for table in tables])
     return [replace(each, label=label) for each, label in zip(tables, every, strict=True)]
 
 

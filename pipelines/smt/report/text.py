@@ -73,12 +73,12 @@ def tested(table: ExactTable, variant: str, metric: str) -> list[tuple[float, Br
 def counted_text(brackets: Sequence[Bracket], words: tuple[str, str] = ("higher", "lower")) -> str:
     """ "10 (5 higher and 5 lower) resolved, none after Holm's adjustment for all 99"."""
     more, less = (
-        sum(each.resolved and each.higher == higher for each in brackets)
+        sum(bracket.resolved and bracket.higher == higher for bracket in brackets)
         for higher in (True, False)
     )
     if not more + less:
         return "none resolved"
-    adjusted = after_holm(each.p for each in brackets)
+    adjusted = after_holm(bracket.p for bracket in brackets)
     return f"{more + less} ({more} {words[0]} and {less} {words[1]}) resolved, {adjusted}"
 
 
@@ -103,17 +103,17 @@ def verified_grid(table: ExactTable) -> Grid | None:
     none was measured.
     """
     places: list[tuple[str, float | None, str]] = []
-    if any(table.values(each, CLEAN) for each in table.variants):
+    if any(table.values(variant, CLEAN) for variant in table.variants):
         places.append((CLEAN, None, "correct"))
     for radius in table.radii:
         places.append((VERIFIED, radius, "verified"))
         if any(
             value > 0
-            for each in table.variants
-            for value in table.values(each, UNDECIDED, radius).values()
+            for variant in table.variants
+            for value in table.values(variant, UNDECIDED, radius).values()
         ):
             places += [(UPPER, radius, "not violated"), (UNDECIDED, radius, "undecided")]
-        if any(table.values(each, BOUNDS, radius) for each in table.variants):
+        if any(table.values(variant, BOUNDS, radius) for variant in table.variants):
             places += [(BOUNDS, radius, "by bounds alone"), (GAP, radius, "gap")]
     return compared_grid(
         table, f"{table.name}-verified", "verified accuracy", NOTES["shares"], places
@@ -139,7 +139,7 @@ def compared_grid(
         unless_0: metrics that have no row at a radius where all variants have 0.
     """
     made = [
-        (metric, at, kind, [_certain(table, each, metric, at) for each in table.variants])
+        (metric, at, kind, [_certain(table, variant, metric, at) for variant in table.variants])
         for metric, at, kind in places
     ]
     made = [row for row in made if any(cell.mean for cell in row[3])]
@@ -184,7 +184,12 @@ def agreement_of(table: ExactTable, agreements: Sequence[ExactTable]) -> ExactTa
     """
     place = (table.workload, table.step)
     return next(
-        (each for each in agreements if table.stepped and (each.workload, each.step) == place), None
+        (
+            agreement
+            for agreement in agreements
+            if table.stepped and (agreement.workload, agreement.step) == place
+        ),
+        None,
     )
 
 
@@ -226,7 +231,7 @@ def distance_grid(
     for table in tables:
         own = {each.variant: each for of, each in found if of is table}
         for metric, told in ((DISTANCE, "proven"), (DISTANCE_UPPER, "counterexample")):
-            cells = [table.compared(each, metric) for each in table.variants]
+            cells = [table.compared(variant, metric) for variant in table.variants]
             if table.row(sheet, (table.label, told), cells, "input", partial(_distance_cell, own)):
                 p = {name: each.p_holm for name, each in own.items() if metric == DISTANCE}
                 sheet.lines += [
@@ -290,7 +295,7 @@ def _cost_grid(tables: Sequence[ExactTable], kind: str, place: int) -> Grid | No
                     **line,
                 }
             )
-            made.append((table.workload, variant, [_told(line, each) for each in _COLUMNS]))
+            made.append((table.workload, variant, [_told(line, column) for column in _COLUMNS]))
     known = [i for i, _ in enumerate(_COLUMNS) if any(cells[i].text != "–" for *_, cells in made)]
     for workload, variant, cells in made:
         sheet.add(workload, variant, *(cells[i] for i in known))
@@ -329,7 +334,7 @@ def _told(line: Mapping[str, float | None], name: str) -> GridCell:
         return GridCell(
             "–"
             if None in parts
-            else " · ".join(f"{each:,.0f}" for each in parts if each is not None)
+            else " · ".join(f"{part:,.0f}" for part in parts if part is not None)
         )
     value = line[name]
     if value is None:
@@ -354,7 +359,7 @@ def proofs_grid(tables: Sequence[ExactTable]) -> Grid | None:
     """How many of the samples that hold have a checked proof; None where no proof was asked for."""
     sheet = Sheet()
     lacks: list[tuple[str, str]] = []
-    for table in (each for each in tables if each.has(PROOFS)):
+    for table in (exact_table for exact_table in tables if exact_table.has(PROOFS)):
         cells = []
         for variant in table.variants:
             found, size, holds = (
@@ -394,9 +399,9 @@ def checked(table: ExactTable, variant: str) -> int:
     """How many proofs of a variant were checked, over all seeds and radii."""
     return round(
         math.fsum(
-            each
+            value
             for at in (*table.radii, None)
-            for each in table.values(variant, PROOFS, at).values()
+            for value in table.values(variant, PROOFS, at).values()
         )
     )
 

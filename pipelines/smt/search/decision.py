@@ -100,7 +100,7 @@ def decide_rows(
         trees = (
             []
             if asked.network.curves
-            else [Node[Any](None, each) for each in bound_rows(asked).fractions()]
+            else [Node[Any](None, fraction) for fraction in bound_rows(asked).fractions()]
         )
         ended = ended or (Verdict.TIMEOUT, Finding.OUT_OF_TIME.value, None)
     else:
@@ -141,10 +141,10 @@ def _searched(
     ]
     findings: list[Finding | None] = []
     for step in ("start", "run"):
-        for each in searches:
-            finding: Finding | None = getattr(each, step)(limits)
+        for search in searches:
+            finding: Finding | None = getattr(search, step)(limits)
             if finding is Finding.VIOLATED:
-                return Verdict.VIOLATED, "search", each.counterexample
+                return Verdict.VIOLATED, "search", search.counterexample
             if finding in (Finding.OUT_OF_TIME, Finding.OUT_OF_NODES):
                 return Verdict.TIMEOUT, finding.value, None
             findings.append(finding)

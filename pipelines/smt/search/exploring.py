@@ -98,7 +98,7 @@ class Descent:
             asked.upper.floats(),
         )
         *self._hidden, self._last = [
-            (each.weight.floats(), each.bias.floats()) for each in asked.network.maps
+            (map_.weight.floats(), map_.bias.floats()) for map_ in asked.network.maps
         ]
         self._rows, self._constants = asked.rows.weight.floats(), asked.rows.bias.floats()
 
@@ -208,7 +208,7 @@ class Exploration(Generic[Part]):
             self._descent.at(offsets), self.row, self.steps[0 if root else 1]
         )
         judged = (self._judge.confirmed(point) for point in suspects)
-        self.counterexample = next((each for each in judged if each is not None), None)
+        self.counterexample = next((tensor for tensor in judged if tensor is not None), None)
         return self.counterexample is not None
 
     def open_leaves(self) -> list[Node[Part]]:
@@ -354,7 +354,7 @@ class Ascent(Branching[Finding]):
         super().__init__(dual)
         self._search, self._limits = search, limits
         self._widths, self._nodes = search.space.reduced.widths.floats(), search.open_leaves()
-        phases = torch.from_numpy(np.stack([each.part for each in self._nodes]))
+        phases = torch.from_numpy(np.stack([node.part for node in self._nodes]))
         member = torch.zeros(1, dual.count, dtype=torch.bool)
         member[0, search.row] = True
         whole = dual.whole(member)[torch.zeros(len(phases), dtype=torch.long)]

@@ -79,7 +79,7 @@ class Model:
             (own, a + 2 * count, -ones),
         ]
         parts.append((self._rows[sloped], z[sloped[1]], -walls.slopes[sloped]))
-        parts += [(each, a, ones) for each in self._rows]
+        parts += [(row, a, ones) for row in self._rows]
         at, places, values = (np.concatenate(each) for each in zip(*parts, strict=True))
         endless = np.full(2 * count, highspy.kHighsInf)
         low = np.concatenate([inputs[0], walls.lower, walls.least, 0 * ones, 0 * ones])
@@ -193,7 +193,7 @@ class Program(Model):
             for new, old in zip(walls, self._walls, strict=True)
         ]
         changed = np.flatnonzero(np.any(differ, axis=0)).tolist()
-        self.move(changed, Walls(*(each[..., changed] for each in walls)))
+        self.move(changed, Walls(*(wall[..., changed] for wall in walls)))
         found = self.optimum(deadline)
         if found is None:
             return None
@@ -214,7 +214,7 @@ class Program(Model):
 
     def _scaled(self, walls: Walls) -> Walls:
         """In the program's units of z and a."""
-        lower, upper, least, most = (each / self._spans for each in walls[:4])
+        lower, upper, least, most = (wall / self._spans for wall in walls[:4])
         return Walls(lower, upper, least, most, walls.slopes, walls.starts / self._spans)
 
 
@@ -297,12 +297,12 @@ def solve_vertex(
     point, moving, active = proposed
     matrix = inputs[active][:, 1 + moving]
     solved = _solve(matrix, -(inputs[active, 0] + inputs[active, 1:] @ point), deadline)
-    found = _solve(matrix.T, margin[1 + moving], deadline)
-    if solved is None or found is None:
+    exact = _solve(matrix.T, margin[1 + moving], deadline)
+    if solved is None or exact is None:
         return None
     point[moving] = solved
     duals = _zeros(len(phases))
-    duals[active] = found
+    duals[active] = exact
     if not _is_optimal(inputs, margin, widths, phases, point, duals):
         return None
     return Vertex(
@@ -318,9 +318,9 @@ def _zeros(*shape: int) -> Exact:
 
 def _exactly(values: Dyadic) -> Exact:
     """Its numbers as fractions, of the same shape."""
-    found = _zeros(*values.shape)
-    found.ravel()[:] = values.fractions()
-    return found
+    exact = _zeros(*values.shape)
+    exact.ravel()[:] = values.fractions()
+    return exact
 
 
 def _affine(reduced: Reduced, row: int, phases: Phases) -> tuple[Exact, Exact]:

@@ -95,7 +95,7 @@ class Space(ABC, Generic[Part]):
     def program(self) -> Program:
         """The linear program over the whole box; bounds alone need none."""
         given = self.reduced
-        forms = [each.forms for each in given.layers]
+        forms = [layer.forms for layer in given.layers]
         return Program(given.widths.floats(), forms, given.margins.floats(), self.walls(self.root))
 
     @property
@@ -153,10 +153,10 @@ class PhaseSpace(Space[Phases]):
     def __init__(self, reduced: Reduced) -> None:
         super().__init__(reduced, np.zeros(reduced.neurons, dtype=np.int8))
         self._lower = np.concatenate(
-            [np.zeros(0), *(each.lower.floats() for each in reduced.layers)]
+            [np.zeros(0), *(layer.lower.floats() for layer in reduced.layers)]
         )
         self._upper = np.concatenate(
-            [np.zeros(0), *(each.upper.floats() for each in reduced.layers)]
+            [np.zeros(0), *(layer.upper.floats() for layer in reduced.layers)]
         )
         with np.errstate(all="ignore"):  # beyond float64 programs are no guide
             self._slopes = self._upper / (self._upper - self._lower)
@@ -167,8 +167,8 @@ class PhaseSpace(Space[Phases]):
         what it takes.
         """
         layers = [
-            (each.forms.floats(), each.lower.floats(), each.upper.floats())
-            for each in self.reduced.layers
+            (layer.forms.floats(), layer.lower.floats(), layer.upper.floats())
+            for layer in self.reduced.layers
         ]
         try:
             return dual_of_forms(
@@ -209,7 +209,7 @@ class IntervalSpace(Space[Intervals]):
 
     def __init__(self, reduced: Reduced) -> None:
         ends = (
-            [np.zeros(0), *(getattr(each, name).floats() for each in reduced.layers)]
+            [np.zeros(0), *(getattr(layer, name).floats() for layer in reduced.layers)]
             for name in Intervals._fields
         )
         super().__init__(reduced, Intervals(*map(np.concatenate, ends)))

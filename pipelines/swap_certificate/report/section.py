@@ -51,7 +51,7 @@ def disruption_figure(measured: Measured, workload: str) -> Drawing:
         measured.variants, key=lambda name: _SHOWN.index(name) if name in _SHOWN else len(_SHOWN)
     )
     every_panel = {variant: _curves(measured, workload, variant, step) for variant in order}
-    shown = dict([each for each in every_panel.items() if each[1]][:_PANELS])
+    shown = dict([item for item in every_panel.items() if item[1]][:_PANELS])
     if not shown:
         return Drawing(name, title, caption, reason=f"no {STAGE} step with values over lambda")
     every = sorted({eps for curves in shown.values() for _, eps in curves}, key=number_of)
@@ -69,14 +69,14 @@ def disruption_figure(measured: Measured, workload: str) -> Drawing:
 
 def _curves(measured: Measured, workload: str, variant: str, step: str) -> Curves:
     """(metric, eps) -> lambda -> values of the seeds."""
-    found: Curves = {}
+    curves: Curves = {}
     for metric in (CERTIFIED, OBSERVED):
         for text, keys in measured.settings(workload, variant, step, metric).items():
             hardness = number_of(keys.get("hardness"))
             values = list(measured.values(workload, variant, step, metric, text).values())
             if any(value > 0 for value in values) and not math.isnan(hardness):
-                found.setdefault((metric, keys.get("eps", "")), {})[hardness] = values
-    return found
+                curves.setdefault((metric, keys.get("eps", "")), {})[hardness] = values
+    return curves
 
 
 def _panel(axes: Any, curves: Curves, colours: Mapping[str, str]) -> None:
@@ -105,7 +105,7 @@ def _panel(axes: Any, curves: Curves, colours: Mapping[str, str]) -> None:
     hardness = [each for curve in curves.values() for each in curve]
     low, high = min(hardness), max([*hardness, TARGET])
     ticks = [each for each in (1, 3, 10, 40, 160, 640, 2500, 10000) if low <= each <= high]
-    axes.set_xticks(ticks, [str(each) for each in ticks])
+    axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: power_text(value)))
@@ -152,7 +152,9 @@ def _legend(figure: Any, colours: Mapping[str, str]) -> None:
 
 
 def _part(run: Run) -> Part:
-    measured = [each for each in run.measured.workloads if run.measured.step(each, STAGE)]
+    measured = [
+        workload for workload in run.measured.workloads if run.measured.step(workload, STAGE)
+    ]
     return Part(drawings=[disruption_figure(run.measured, each) for each in measured])
 
 

@@ -84,7 +84,7 @@ def built_with(network: nn.Module) -> list[Found]:
     Gates and clips beside the activations are the architecture's own, and so are those marked by
     `let_stay`.
     """
-    every = [each for each in census(network, gates=True) if not stays(each.module)]
+    every = [use for use in census(network, gates=True) if not stays(use.module)]
     counted = [each for each in every if not each.traits.gate]
     return [each for each in counted if each.traits.swaps] or counted or every
 
@@ -112,7 +112,8 @@ def replace(network: nn.Module, make: Callable[[Found], nn.Module]) -> nn.Module
 def made_like(network: nn.Module, activation: nn.Module) -> nn.Module:
     """The activation where the network's parameters are, as precise and in the same mode."""
     like = next(
-        (each for each in network.parameters() if each.is_floating_point()), torch.zeros(())
+        (parameter for parameter in network.parameters() if parameter.is_floating_point()),
+        torch.zeros(()),
     )
     return activation.to(like.device, like.dtype).train(network.training)
 

@@ -121,7 +121,9 @@ def _takes_one_tensor(module: nn.Module) -> bool:
     except (TypeError, ValueError):
         return False
     required = [
-        each for each in parameters if each.default is each.empty and each.kind not in (2, 4)
+        parameter
+        for parameter in parameters
+        if parameter.default is parameter.empty and parameter.kind not in (2, 4)
     ]
     return len(required) == 1
 
@@ -250,7 +252,9 @@ class Expression:
     def children(self) -> tuple[Expression, ...]:
         """The expressions among `args`, then those among the values of `kwargs`."""
         return tuple(
-            each for each in (*self.args, *self.kwargs.values()) if isinstance(each, Expression)
+            argument
+            for argument in (*self.args, *self.kwargs.values())
+            if isinstance(argument, Expression)
         )
 
 
@@ -348,8 +352,8 @@ def _at(expression: Expression, root: Expression, points: torch.Tensor) -> torch
 def _value(expression: Expression, known: dict[int, torch.Tensor]) -> torch.Tensor:
     if id(expression) not in known:
         args = [
-            _value(each, known) if isinstance(each, Expression) else each
-            for each in expression.args
+            _value(argument, known) if isinstance(argument, Expression) else argument
+            for argument in expression.args
         ]
         kwargs = {
             name: _value(each, known) if isinstance(each, Expression) else each

@@ -321,10 +321,10 @@ class _Functions(TorchFunctionMode):
         rest = {
             key: value for key, value in kwargs.items() if key not in ("input", "self", "inplace")
         }
-        given = Call(
+        call = Call(
             path, self._forwards[path], name, None, tuple(args[1:]), rest, is_in_place(func, kwargs)
         )
-        self._calls.append((given, func))
+        self._calls.append((call, func))
         self.operators.muted = True
         try:
             return func(*args, **kwargs)
