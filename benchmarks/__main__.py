@@ -43,7 +43,9 @@ _Session = onnxruntime.InferenceSession
 def _by_batches(
     what: str, first: _Session, second: _Session, inputs: torch.Tensor
 ) -> Iterator[Figure]:
-    """Of single inputs and of 64, the latency of one session over another's."""
+    """Yield the latency of the first session over the second's, for single inputs and batches of
+    64.
+    """
     for batch in (1, 64):
         calls = [partial(run_onnx, each, inputs[:batch]) for each in (first, second)]
         yield f"{what}, batch {batch}", compare_latency(*calls, seconds=3).ratio

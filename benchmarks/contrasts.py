@@ -186,7 +186,7 @@ class Contrast:
 
 
 def contrasts(study: str) -> Iterator[Contrast]:
-    """Those of a committed study, in the order of its questions, arms and workloads.
+    """Yield the contrasts of a committed study, in the order of its questions, arms and workloads.
 
     A family has a test for each of its arms and each workload of the study, whether it could be
     made or not.

@@ -47,8 +47,9 @@ def _of_module(engine: Engine, properties: list[Property], classes: int) -> torc
 
 
 def crown() -> Iterator[Figure]:
-    """Of the widths' ratios the mean, the greatest and how many are above 1, and the ratio of
-    medians of times.
+    """Yield, for each network and radius, the ratios of the bounds' widths, the graph's over
+    auto_LiRPA's: the mean, the greatest and how many are above 1; where time is measured, the ratio
+    of medians of times too.
     """
     for name, (count, timed) in _CASES.items():
         network, bench = network_of(name, Path())

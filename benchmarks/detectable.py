@@ -100,8 +100,8 @@ ENDPOINTS = (
 
 
 def power(difference: float, deviation: float, seeds: int, level: float) -> float:
-    """Of the two-sided paired t test, exactly: the square of its statistic has a noncentral F
-    distribution.
+    """The power of the two-sided paired t test, exact: the square of its statistic has a noncentral
+    F distribution.
     """
     from scipy.stats import ncf, t
 
@@ -125,9 +125,11 @@ def detectable(deviation: float, seeds: int, level: float = LEVEL, wanted: float
         raise ValueError(
             f"no such test: deviation {deviation}, {seeds} seeds, level {level}, power {wanted}"
         )
+    # 1. Double an effect size (difference / deviation) until its power is enough.
     high = 0.25
     while power(high, 1.0, seeds, level) < wanted:
         high *= 2
+    # 2. Solve for the size at which the power is the wanted one, below that bracket.
     return deviation * float(
         brentq(lambda size: power(size, 1.0, seeds, level) - wanted, high / 1024, high)
     )

@@ -192,8 +192,8 @@ class GraphEngine:
     def bounds(
         self, properties: list[Property], rows: _Tensor
     ) -> Iterator[tuple[str, _Tensor, _Tensor]]:
-        """By intervals and by lines: the method, and both ends of each property's own rows,
-        (properties, rows).
+        """Yield bounds by interval arithmetic ("ibp") and by linear relaxation ("crown"): the
+        method, and both ends of each property's own rows, (properties, rows).
         """
         lower, upper = (each.flatten(1) for each in box(properties))
         regions = Regions(

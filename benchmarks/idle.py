@@ -63,7 +63,9 @@ class Idle:
 
 @dataclass(frozen=True)
 class Clock(Idle):
-    """The same, and then takes a time, as long as its `sleep` once more."""
+    """A stage like `Idle` that then takes a time as well, which is as long as its `sleep` once
+    more.
+    """
 
     timed: ClassVar[bool] = True
 
@@ -113,7 +115,7 @@ def started(folder: Path, words: list[object]) -> subprocess.Popen[str]:
 
 
 def call(folder: Path, words: list[object]) -> None:
-    """The same to its end.
+    """Run the command `evalsuite` with these words in that folder, and wait for its end.
 
     Raises:
         RuntimeError: the run could not begin or go on.

@@ -42,7 +42,7 @@ class Ngrams:
                 self._counts[text[place - length : place]][byte] += 1
 
     def probability(self, context: bytes, byte: int) -> float:
-        """Of a byte behind a context, of which the last `order` - 1 bytes count."""
+        """The probability of a byte behind a context, of which the last `order` - 1 bytes count."""
         found = 1 / BYTES
         for length in range(min(self.order, len(context) + 1)):
             counts = self._counts.get(context[len(context) - length :])

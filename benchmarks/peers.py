@@ -324,7 +324,9 @@ def _quality(subject: Subject, made: Made, whole: torch.Tensor) -> str:
 
 
 def _times(subject: Subject, made: Made, whole: Made) -> str:
-    """Of single samples and of 16."""
+    """The latency of a tool's network over the float32 network's, for single samples and batches of
+    16.
+    """
     ratios = []
     for batch in (1, 16):
         inputs = mapped(subject.test, lambda each, of=batch: each[:of])  # type: ignore[misc]

@@ -92,7 +92,7 @@ def plain_question(
 
 
 def _signs(bounds: Ends) -> dict[int, bool]:
-    """Of each neuron that keeps its sign, whether it is never negative."""
+    """Map each neuron that keeps its sign (by index) to whether it is never negative."""
     ends = enumerate(zip(*(bound.units for bound in bounds), strict=True))
     return {index: low >= 0 for index, (low, high) in ends if low >= 0 or high <= 0}
 

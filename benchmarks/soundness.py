@@ -286,7 +286,7 @@ class _Trial:
         self._generator = torch.Generator().manual_seed(0)
 
     def radii(self) -> list[float]:
-        """Those that its first samples ask for."""
+        """The radii to try, found from the bounds of the subject's first samples."""
         return list(_radii(self._asked, self._graph))
 
     def __call__(self, radii: list[float]) -> None:

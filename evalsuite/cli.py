@@ -558,7 +558,7 @@ def smt(
         Path | None, typer.Option(metavar="JSON", help="Where the proof of an unsat goes.")
     ] = None,
 ) -> None:
-    """The same as verify --engine exact: decide a VNN-LIB property in exact arithmetic."""
+    """Decide a VNN-LIB property in exact arithmetic, as verify --engine exact does."""
     verify(onnx, vnnlib, timeout=timeout, engine="exact", proof=proof)
 
 

@@ -170,8 +170,8 @@ def _brought_in() -> list[tuple[str, Path]]:
 
 @cache
 def _home(module_file: str) -> Path | None:
-    """The same as `_brought`, of a file that was loaded as it was: a link may lead elsewhere by
-    now, all the same.
+    """Find the file of a loaded module as `_brought` does, and remember it as it was when first
+    asked for: a link may lead elsewhere by now.
     """
     return _brought(module_file)
 

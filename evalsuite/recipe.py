@@ -78,7 +78,7 @@ class Part:
     plugin_version: str = ""
 
     def having(self, options: Mapping[str, Any]) -> Part:
-        """The same with other values of some options.
+        """A copy of this part with other values of some options.
 
         Raises:
             ValidationError: an option has another type, or the class refuses it.

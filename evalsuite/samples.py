@@ -63,7 +63,7 @@ class Samples(ABC):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the inputs; of several the first one's."""
+        """The dtype of the inputs; if there are several tensors, of the first."""
         return leaves(self.first)[0].dtype
 
 

@@ -62,7 +62,8 @@ class OwnActivations:
 
     @classmethod
     def of(cls, module: nn.Module, example: Inputs, chosen: str = "") -> OwnActivations:
-        """Those of `module`, a network that takes one batch, found by running it on the example.
+        """The activations of `module`, a network that takes one batch, found by running it on the
+        example.
 
         Args:
             module: freshly built; it is not changed.
@@ -76,6 +77,7 @@ class OwnActivations:
         """
         _refuse_random(module, example)
         exposed, needed = _exposed(module, example)
+        # 1. Count the replaceable activations that a run executes, and choose one of them.
         counts, sites = _places(exposed, example)
         if not counts:
             raise OwnError(_none(module, census_of_run(module, example)))
@@ -92,10 +94,12 @@ class OwnActivations:
                 " or write all of them as one"
             )
         name = chosen or next(iter(counts))
+        # 2. Collect where it stands; all other activations stay as they are.
         places = tuple(sites[name].values())
         paths = {place.path for place in places}
         stay = tuple(use.path for use in census(exposed, gates=True) if use.path not in paths)
         made = cls(name, places, stay, needed)
+        # 3. Put the same activation in anew, as a variant would: the outputs must not change.
         made._check(module, example)
         return made
 

@@ -126,8 +126,8 @@ def asked_of(options: Mapping[str, Any], *, search: bool = True, **how: Any) -> 
 
 
 def _budgeted(asked: Asked, own: Own, *, search: bool) -> Asked:
-    """The same with the epochs and the learning rate that a search finds, or as given; `check`
-    only says so.
+    """The assessment with the epochs and the learning rate that a search finds, or as given;
+    without a search, as in `check`, it only says how they would be found.
     """
     said = (
         "trained until validation stops improving, which assess finds out; --set epochs=N for a"
@@ -274,8 +274,8 @@ def doubted(asked: Asked, folder: Path) -> list[str]:
 
 
 def _table(frame: pd.DataFrame) -> list[str]:
-    """Of each step the metric that its section shows first, or else the first with a direction:
-    means over seeds.
+    """Format a table of means over seeds: for each step, the metric that its section shows first,
+    or else the first with a direction.
     """
     variants = list(dict.fromkeys(frame.variant))
     task = next(

@@ -244,7 +244,9 @@ class _Search:
             return self._own.given()
 
     def _seconds_of_a_step(self) -> float:
-        """Of a few steps, without the first, which is slower."""
+        """Measure the mean CPU seconds of a training step over a few steps, without the first,
+        which is slower.
+        """
         share = _SOONEST / self._per_epoch
         budget = replace(self._budget, epochs=1)
         times: list[float] = []
@@ -268,8 +270,8 @@ class _Search:
 
 @torch.no_grad()
 def _errors_of(module: nn.Module, split: Split) -> list[torch.Tensor]:
-    """Of each validation sample, float64 (samples,): its loss and, of classes, the share of its
-    targets that is missed. Samples without targets have NaN.
+    """The errors of each validation sample, float64 (samples,): its loss and, for classification,
+    the share of its targets that is missed. Samples without targets have NaN.
     """
     task = getattr(split.task, "task", split.task)
     losses: list[torch.Tensor] = []

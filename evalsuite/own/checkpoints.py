@@ -118,7 +118,8 @@ def closest(states: Mapping[str, Tensors], names: Mapping[str, Any]) -> Tensors:
 
 
 def closest_alone(states: Mapping[str, Tensors], network: nn.Module, file: str) -> Tensors:
-    """The same, of a library's network, whose files may have names and tensors of their own.
+    """The tensors that share most names with a network of a library, whose files may have names and
+    tensors of their own.
 
     Raises:
         OwnError: several that differ share as many names; or weights are stored otherwise than as
@@ -130,10 +131,12 @@ def closest_alone(states: Mapping[str, Tensors], network: nn.Module, file: str) 
         label: {name: each[name] for name in each if name in names}
         for label, each in readings.items()
     }
+    # A file may hold several state dicts, under several prefixes: take the best reading.
     most = max(map(len, shared.values()), default=0)
     best = [label for label, tensors in shared.items() if most and len(tensors) == most]
     if not best:
         return {}
+    # Equally good readings may only be one and the same, since nothing tells which is meant.
     if any(not _equal(shared[best[0]], shared[label]) for label in best[1:]):
         raise OwnError(
             f"weights: {file}: {', '.join(best)} fit, and they differ; choose one by `weights_key`"

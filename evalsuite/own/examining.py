@@ -53,7 +53,7 @@ class Examined:
     floors: tuple[Floor, ...] = ()
 
     def told(self, what: str, finding: str) -> Examined:
-        """The same with another finding in the place of that one."""
+        """A copy with another finding in the place of the one of `what`."""
         return replace(
             self,
             lines=tuple((name, finding if name == what else text) for name, text in self.lines),

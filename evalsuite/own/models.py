@@ -245,7 +245,9 @@ def _check_module(made: Any, path: str) -> None:
 
 
 def _check_repeats(make: Callable[[], nn.Module], model: Model) -> None:
-    """The same random state gives the same initial weights: variants of a seed must begin alike."""
+    """Check that the same random state gives the same initial weights: variants of a seed must
+    begin alike.
+    """
     found = set()
     with torch.random.fork_rng(devices=[]):
         for _ in range(2):

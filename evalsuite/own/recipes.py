@@ -171,7 +171,9 @@ class Asked:
         return found
 
     def miniature(self, samples: int) -> Asked:
-        """The same in small, to see whether it runs at all: few samples, one epoch, little time."""
+        """A small version of this assessment, to see whether it runs at all: few samples, one
+        epoch, little time.
+        """
         source = self.own["data"]
         source = {"path": source} if isinstance(source, str) else dict(source)
         small = {**source, "limit": min(samples, int(source.get("limit") or samples))}

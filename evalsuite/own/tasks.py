@@ -40,8 +40,8 @@ class TaskChoice:
         return cls(given["use"], Arguments(options))
 
     def told_of_bytes(self) -> TaskChoice:
-        """The same where the tokens are bytes: a language model counts by them, unless its `per`
-        was chosen.
+        """The choice of this task where tokens are bytes: a language model counts by bytes, unless
+        its `per` was chosen.
         """
         if self.use != "language-model" or "per" in self.options:
             return self

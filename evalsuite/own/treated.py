@@ -151,7 +151,9 @@ class Treated:
         return "Not recommended yet", lost + samples
 
     def _of_speed(self, kept: str) -> tuple[str, str]:
-        """The same of a treatment that keeps the quality, by what it does to the latency."""
+        """The recommendation and its reason for a treatment that keeps the quality, by what it does
+        to the latency.
+        """
         if any(timed.slower for timed in self.times):
             return "Advised against", f"{kept}, but the network is slower in {RUNTIME}"
         if any(timed.faster for timed in self.times):
@@ -216,7 +218,7 @@ def _endpoint(run: Run, workload: str, variant: str) -> tuple[Endpoint, str]:
 
 
 def _bytes(file: Path) -> int:
-    """Of an ONNX file with what it keeps beside it."""
+    """The size of an ONNX file in bytes, with the data file that it keeps beside it."""
     beside = file.with_name(f"{file.name}.data")
     return file.stat().st_size + (beside.stat().st_size if beside.is_file() else 0)
 

@@ -142,7 +142,7 @@ def area_between(curve: Sequence[Point], other: Sequence[Point]) -> float | None
 
 
 def _merged(curve: Sequence[Point]) -> list[Point]:
-    """By x; points of one x become one at the mean of their y."""
+    """The curve sorted by x; points of one x become one at the mean of their y."""
     return [(x, math.fsum(every) / len(every)) for x, every in sorted(grouped(curve).items())]
 
 

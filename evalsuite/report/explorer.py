@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from evalsuite.report.tables import TextLine
 
 MOST_CHARACTERS = 300_000
-"""Of all images of a page, about as many bytes of it: one of 8 x 8 grey pixels has 200, of 32 x
-32 colours 4,000.
+"""The most characters that all images of a page may take, about as many bytes of it: one of 8 x 8
+grey pixels has 200, of 32 x 32 colours 4,000.
 """
 
 
@@ -50,8 +50,8 @@ class Picture:
 
 
 def shown_pictures(content: Run) -> list[dict[str, Any]]:
-    """Those of the first seed that has one, for each variant, step and setting; none of a run
-    without its folder.
+    """The pictures of the first seed that has one, for each variant, step and setting; none of a
+    run without its folder.
 
     The first of each job come first. Where a page is full, a picture tells its text and where its
     numbers are.
@@ -59,6 +59,7 @@ def shown_pictures(content: Run) -> list[dict[str, Any]]:
     found: dict[Any, tuple[int, str, Picture]] = {}
     if content.folder is None:
         return []
+    # 1. Collect the pictures of the first seed that has them; rank is the place within a job.
     jobs = content.frame[["stage", "workload", "variant", "seed", "step"]].drop_duplicates()
     for section in content.sections.values():
         own = jobs[jobs["stage"].isin(section.stages)]
@@ -67,6 +68,7 @@ def shown_pictures(content: Run) -> list[dict[str, Any]]:
             for rank, each in enumerate(section.pictures(folder)):
                 place = workload, variant, step, each.metrics, *each.setting.items()
                 found.setdefault(place, (rank, f"{variant}, seed {seed}: {each.text}", each))
+    # 2. Give the page's room out by rank, so that every job shows its first picture first.
     shown, left = [], MOST_CHARACTERS
     for (workload, variant, step, *_), (_, text, each) in sorted(
         found.items(), key=lambda item: item[1][0]

@@ -130,8 +130,8 @@ def _quiet(row: MatrixRow) -> str:
 
 
 def _told(row: MatrixRow) -> Reading:
-    """Of a row without any effect: the pooled reading where there is one, else the weakest of
-    its cells.
+    """The reading of a row without any effect: the pooled reading where there is one, else the
+    weakest of its cells.
     """
     if row.pooled.estimate is not None and row.pooled.reading is not Reading.FACT:
         return row.pooled.reading

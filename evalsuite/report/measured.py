@@ -105,7 +105,9 @@ class Measured:
     def layers(
         self, workload: str, variant: str, metric: str, step: str = TRAIN
     ) -> dict[str, dict[int, float]]:
-        """Of a metric of each layer: the layer's path -> seed -> value, in the network's order."""
+        """The values of a metric in each layer: the layer's path -> seed -> value, in the network's
+        order.
+        """
         found = self.settings(workload, variant, step, metric)
         return {
             keys["layer"]: self.values(workload, variant, step, metric, text)

@@ -93,8 +93,8 @@ class Compared:
 
     @property
     def p(self) -> float | None:
-        """Of no difference, by the paired t test that its interval is of; None where that is no
-        test.
+        """P value of the paired t test that the difference is zero, the test to which its interval
+        belongs; None where there is no test.
         """
         return None if self.difference is None else self.difference.p
 
@@ -107,7 +107,9 @@ class Compared:
 
     @property
     def ratio_tone(self) -> str:
-        """The same of the ratio, which is resolved where its interval excludes 1."""
+        """Return "better" or "worse" if there is a better way and the interval of the ratio
+        excludes 1, else "".
+        """
         return _tone(self.ratio, 1, self.way)
 
 

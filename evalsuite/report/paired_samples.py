@@ -248,7 +248,7 @@ class FewDifferences:
         )
 
     def p(self) -> float:
-        """Of the sign test."""
+        """P value of the sign test that the blocks gain as often as they lose."""
         return RightAndWrong(0, self.gains, self.losses, 0).p()
 
     def above(self, threshold: float) -> float:

@@ -64,7 +64,7 @@ def headline_lines(lines: Sequence[TextLine]) -> list[TextLine]:
 
 
 def _largest(lines: Sequence[TextLine], alike: Callable[[TextLine], object]) -> list[TextLine]:
-    """Of lines that are alike, no more than have room: those with the largest differences to the
+    """Keep at most `_MOST` of the lines that are alike: those with the largest differences to the
     baseline.
     """
 

@@ -85,7 +85,9 @@ class Part:
         drawings: Sequence[Drawing] = (),
         **more: Any,
     ) -> Part:
-        """The same, of findings and grids of which some are None: there was nothing to say."""
+        """Make a part of findings and grids, some of which may be None since there was nothing to
+        say: these are left out.
+        """
         return cls(
             [*filter(None, findings)],
             [*filter(None, grids)],

@@ -227,7 +227,9 @@ def _degrees(estimate: Estimate) -> float:
 
 
 def standard_error(estimate: Estimate) -> float:
-    """Of the mean, from its 95 % t interval; 0 where all seeds gave the same, or there is one."""
+    """The standard error of the mean, from its 95 % t interval; 0 where all seeds gave the same, or
+    there is one.
+    """
     half = estimate.half_width or 0.0
     return half / t_quantile(0.975, _degrees(estimate)) if half else 0.0
 

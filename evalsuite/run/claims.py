@@ -44,8 +44,8 @@ _OPENINGS = 10  # of the turns' files, which runs that end may remove meanwhile
 
 
 class Claims:
-    """Those of one run. Its place in the cache is made for the first: a run that finds all done
-    writes none.
+    """The claims of one run on jobs, so that no other run does them too. The run's place in the
+    cache is made for the first claim: a run that finds all done writes none.
     """
 
     def __init__(self, cache: Cache) -> None:

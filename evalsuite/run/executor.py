@@ -26,7 +26,7 @@ class Executor(ABC):
 
     @abstractmethod
     def wait(self, seconds: float) -> list[tuple[Assignment, Found]]:
-        """Those that ended, after at most `seconds`."""
+        """Return the assignments that ended, with what was found, after at most `seconds`."""
 
     def pause(self) -> None:  # noqa: B027 (there may be nothing to do, here and below)
         """Stop the jobs and their clocks until `resume`, where they do not stop with this

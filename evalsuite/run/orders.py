@@ -87,7 +87,7 @@ def order_of(assignment: Assignment, recipe: Recipe, out: Path) -> Order:
 
 
 class Orders:
-    """Those of the run in that folder, and their answers."""
+    """The orders of the run in that folder, and their answers."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._orders, self._answers = folder, folder / "orders", folder / "answers"

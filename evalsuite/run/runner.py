@@ -380,7 +380,9 @@ class _Run:
         heappush(self._ready, self._places[needed])
 
     def _take_back(self, jobs: set[str]) -> None:
-        """Of these jobs, those that are lined up wait for what they need once more."""
+        """Put those of these jobs that are queued back to waiting, since the network that they take
+        is made again.
+        """
         lined_up = {*self._lined_up, *self._alone, *self._elsewhere}
         waiting = {place for place in lined_up if self._queue[place].id in jobs}
         for place in waiting:

@@ -43,7 +43,7 @@ class Tuned:
 
     @property
     def means(self) -> dict[float, float]:
-        """Of the rates that may be chosen."""
+        """The mean validation loss over seeds of each learning rate that may be chosen."""
         whole = {
             rate: [by.get(seed, math.nan) for seed in self.seeds]
             for rate, by in self.losses.items()

@@ -53,7 +53,9 @@ class Line:
         return self.interval(0.95)
 
     def interval(self, level: float) -> Estimate | None:
-        """The same with an interval of another level."""
+        """The mean of second minus first with an interval of this level; None without a seed that
+        both have.
+        """
         return seed_difference(self.second, self.first, level=level)
 
     @property
@@ -178,8 +180,8 @@ def with_p_values(lines: list[Line]) -> list[Line]:
 
 
 def _p(line: Line) -> float | None:
-    """Of no difference; 0 for what is no fraction of samples and differs by the same in every
-    seed.
+    """P value of the test that the line's difference is zero; 0 if it is the same nonzero number in
+    every seed and no fraction of samples; None without an estimate, and for times.
     """
     if line.estimate is None or line.clock:
         return None

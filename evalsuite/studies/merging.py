@@ -107,8 +107,8 @@ def _record(folder: Path) -> RunRecord:
 def _check_alike(
     folders: Sequence[Path], records: Sequence[RunRecord], frames: Sequence[pd.DataFrame]
 ) -> None:
-    """The same name means the same: baseline, data, step and options, whatever workload they are
-    of.
+    """Refuse runs in which one name means different things: baseline, data, step and options,
+    whatever workload they are of.
     """
     runs = zip(folders, records, frames, strict=True)
     for (first, before, measured), (folder, record, frame) in combinations(runs, 2):

@@ -163,7 +163,8 @@ def _differing(
 def differing_options(
     frames: Sequence[pd.DataFrame], network: Sequence[str], columns: Sequence[str] = OPTIONS
 ) -> list[str]:
-    """Of each step, and of the variant and the workload of each network, as the rows carry them.
+    """Describe the options that differ between two runs: those of each step, and of the variant and
+    the workload of each network, as the rows carry them.
 
     Args:
         network: the columns that name one. The splits of its seeds are compared seed by seed.
@@ -172,6 +173,7 @@ def differing_options(
     found = []
     for column in columns:
         key = [*network, "step"] if column == "options" else [*network]
+        # A split differs between seeds by design, so it alone is compared seed by seed.
         for names, by_seed in ((key, False), ([*key, "seed"], True)):
             one, other = (
                 {
@@ -199,6 +201,7 @@ def differing_options(
                     else f"{column.removesuffix('_options')} of {of}"
                 )
                 found += [((column, told), where)] * bool(told)
+    # One sentence for each difference, which may be found at many places.
     return sorted(
         f"the options of {min(where)}{f' and {more} more' if (more := len({*where}) - 1) else ''}"
         f" differ: {told}"

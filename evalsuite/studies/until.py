@@ -46,7 +46,7 @@ class Goal:
 
     @classmethod
     def read(cls, text: str, endpoint: str = "") -> Goal:
-        """Of `0.5%` or `0.01`.
+        """Read a goal from the width of an interval, `0.5%` or `0.01`.
 
         Raises:
             ValueError: it is no width, or no question has the endpoint's words.
@@ -123,7 +123,7 @@ def standing(folder: Path, goal: Goal) -> Standing:
 
 
 def _cells(variant: str, row: MatrixRow, goal: Goal) -> Iterator[tuple[int | None, str]]:
-    """Of each workload: the seeds more that it needs, None where no number helps, and its
+    """Yield for each workload how many more seeds it needs, None where no number helps, and its
     interval in words.
     """
     for workload, cell in row.cells.items():

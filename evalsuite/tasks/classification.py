@@ -60,13 +60,15 @@ class Classification:
         return torch.stack(sums, 1)
 
     def tally(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Of the targets that count, float64 (3,): how many there are, how many are right, and
-        their summed loss.
+        """The sums over the targets that count, float64 (3,): how many there are, how many are
+        right, and their summed loss.
         """
         return self.tallies(outputs, targets).sum(0)
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:
-        """Of a tally (3,): the accuracy, a fraction, and the mean cross-entropy `nll`, in nats."""
+        """The metrics of a tally (3,): the accuracy, a fraction, and the mean cross-entropy `nll`,
+        in nats.
+        """
         count, right, loss = tally.tolist()
         return [
             Metric("accuracy", right / count, "fraction", Direction.HIGHER),

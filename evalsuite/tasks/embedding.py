@@ -56,8 +56,8 @@ class Embedding:
         return torch.stack([torch.ones_like(cosine), cosine, (cosine < 0.95).double(), distance], 1)
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:
-        """Of a tally (4,): the mean cosine, the share of samples under 0.95, and the mean
-        squared distance.
+        """The metrics of a tally (4,): the mean cosine, the share of samples under 0.95, and the
+        mean squared distance.
         """
         count, cosine, under, distance = tally.tolist()
         return [

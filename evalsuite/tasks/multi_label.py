@@ -79,8 +79,8 @@ class MultiLabel:
         return torch.stack([sum_.double().sum(-1) for sum_ in sums], 1)
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:
-        """Of a tally (7,): micro-averaged F1, accuracy over labels, the share of samples all
-        right, and mean loss.
+        """The metrics of a tally (7,): micro-averaged F1, accuracy over labels, the share of
+        samples all right, and mean loss.
         """
         labels, hits, false, missed, samples, right, loss = tally.tolist()
         present = 2 * hits + false + missed

@@ -54,8 +54,8 @@ class Regression:
         return outputs
 
     def tally(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Of each value: how many; sums of squared and absolute errors, of targets, of their
-        squares: (5 * values,).
+        """The sums for each output value over samples: how many; sums of squared and absolute
+        errors, of targets, of their squares: (5 * values,).
         """
         return self.tallies(outputs, targets).sum(0)
 
@@ -70,10 +70,11 @@ class Regression:
         return torch.cat(sums, 1)
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:
-        """Of a tally (5 x values,): RMSE, mean absolute error, and the mean over values of R
-        squared.
+        """The metrics of a tally (5 * values,): RMSE, mean absolute error, and the mean over values
+        of R squared.
         """
         count, squared, absolute, total, squares = tally.reshape(5, -1)
+        # R squared is not defined where targets do not vary, beyond what rounding leaves.
         spread = squares - total * total / count
         varies = spread > 1e-12 * squares
         explained = (1 - squared / spread)[varies]

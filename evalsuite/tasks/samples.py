@@ -60,8 +60,8 @@ def scores_of(tallies: torch.Tensor, split: Split, place: int) -> SampleScores:
 
 
 def blocks_of(split: Split) -> torch.Tensor | None:
-    """Of each sample with a target its block, int64: of a task whose samples are windows of one
-    text, 50 blocks of windows that follow one another; else None.
+    """The block of each sample with a target, int64, for a task whose samples are windows of one
+    text: 50 blocks of windows that follow one another; else None.
     """
     import torch
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Annealed(Learnt):
-    """By default lambda-GELU learnt, then hardened during training, then swapped to ReLU.
+    """Training in which lambda-GELU (by default) is learnt, then hardened, then swapped to ReLU.
 
     Args:
         start: the share of training after which hardening begins.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HardSwitch:
-    """By default trained with GELU, then with ReLU from one step to the next, in the same budget.
+    """Training with GELU by default, then with ReLU from one step to the next, in the same budget.
 
     Args:
         start: the share of training after which `to` takes the activation's place.

@@ -225,9 +225,7 @@ def maker(name: str) -> Callable[[int], nn.Module]:
 
 
 def swapped(made: Made, to: str = "relu") -> Made:
-    """The same, with the activation of that name in the place of each that the network was built
-    with.
-    """
+    """Swap the activation of that name into the place of each that the network was built with."""
     from evalsuite.plugins import load
     from lambda_gelu.activations.census import built_with
     from lambda_gelu.swapping import swap

@@ -39,7 +39,9 @@ class Layout:
     train: tuple[str, ...]
     test: tuple[str, ...]
     label_bytes: int
-    """Of a binary record, the last of which is the class."""
+    """The number of label bytes before the pixels of a binary record, the last of which is the
+    class.
+    """
     label_columns: tuple[str, ...]
 
 

@@ -111,7 +111,7 @@ class FashionMLP(Budget):
 
 @dataclass(frozen=True)
 class FashionMLPSGD(FashionMLP):
-    """The same trained by SGD with momentum, as in the paper (arXiv 2603.21991)."""
+    """fashion-mlp trained by SGD with momentum, as in the paper (arXiv 2603.21991)."""
 
     learning_rate: float = 0.05
     optimizer: str = "sgd"

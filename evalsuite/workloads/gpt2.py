@@ -137,7 +137,7 @@ class GPT2Small(Budget):
         return next((place for place in places if place.is_dir()), places[0])
 
     def _tokens(self) -> list[torch.Tensor]:
-        """Of training, validation and test, each (n,), int64."""
+        """The tokens of training, validation and test, each (n,), int64."""
         place = self._place()
         if place.is_file():
             texts, names = _split(place.read_bytes()), [str(place)] * 3

@@ -112,7 +112,9 @@ def windows(text: bytes, context: int) -> Split:
 
 
 def token_windows(tokens: torch.Tensor, context: int, task: LanguageModel) -> Split:
-    """The same of tokens (n,), int64; inputs and targets share their memory."""
+    """Cut tokens (n,), int64, into windows that do not overlap, (windows, context), and for each
+    token the next: the target. Inputs and targets share their memory.
+    """
     count = (len(tokens) - 1) // context
     inputs, targets = tokens[: count * context], tokens[1 : count * context + 1]
     return Split(inputs.reshape(count, context), targets.reshape(count, context), task)
@@ -157,7 +159,7 @@ class TextGPT(Budget):
 
 @dataclass(frozen=True)
 class TextGPTGeglu(TextGPT):
-    """The same with gated feed-forward parts, GEGLU (arXiv 2002.05202), of as many parameters."""
+    """text-gpt with gated feed-forward parts, GEGLU (arXiv 2002.05202), of as many parameters."""
 
     def build(self, activation: Callable[[int], nn.Module]) -> nn.Module:
         """See `Workload`. The activation stands in the gate."""

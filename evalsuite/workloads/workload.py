@@ -56,7 +56,7 @@ class Workload(Protocol):
 
     @property
     def weight_decay(self) -> float:
-        """Of all parameters but a hardness."""
+        """The weight decay of all parameters but a hardness lambda."""
         ...
 
     def fingerprint(self) -> str:

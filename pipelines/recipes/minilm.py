@@ -64,7 +64,7 @@ def _folder() -> Path:
 
 
 def _sentences(file: Path) -> list[str]:
-    """Those of 40 to 400 characters, each once; headings are left out.
+    """The sentences of 40 to 400 characters, each once; headings are left out.
 
     Raises:
         FileNotFoundError: there is no such file.

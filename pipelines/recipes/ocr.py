@@ -91,8 +91,8 @@ class Words:
         return torch.cat([sums, self.loss(outputs, targets).double().reshape(1) * len(targets)])
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:
-        """Of a tally (5,): the share of letters that need no change, the share of words that are
-        right, the loss.
+        """The metrics of a tally (5,): the share of letters that need no change, the share of words
+        that are right, the loss.
         """
         letters, edits, words, right, lost = tally.tolist()
         return [

@@ -204,7 +204,7 @@ def as_input(batch: torch.Tensor, said: str) -> torch.Tensor:
 
 
 def tell(raw: Raw) -> Raw:
-    """The same with the vocabulary, where the first input is of tokens."""
+    """Set the vocabulary of `raw` if its first input consists of tokens, and return it."""
     several = [part.inputs for part in raw.parts.values() if len(part.inputs)]
     first = [each if isinstance(each, torch.Tensor) else leaves(each[:])[0] for each in several]
     if first and not first[0].is_floating_point():

@@ -67,7 +67,7 @@ class Naming:
         )
 
     def told_apart(self, names: Iterable[str], where: str) -> Naming:
-        """The same, of a model that names each class once; one that does not names none.
+        """This naming if the model names each class once, else a naming without the model's names.
 
         Raises:
             OwnError: it does not, and the data's names are to be found among its own.
@@ -245,7 +245,7 @@ def whole_number(text: str) -> int | None:
 
 
 def natural_key(name: str) -> list[str | int]:
-    """By which timm sorts: case aside, numbers in a name by their size."""
+    """The sort key of timm for class names: case aside, numbers in a name by their size."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name.lower())]
 
 

@@ -168,7 +168,9 @@ def _class_names(dataset: Any, said: str) -> tuple[str, ...]:
 
 
 def _parts(given: Any, reference: str) -> dict[str, Any]:
-    """By their names; a tuple of data sets is (train, test) or (train, validation, test)."""
+    """The parts of what a user's function returns, by their names; a tuple of data sets is (train,
+    test) or (train, validation, test).
+    """
     if isinstance(given, Data):
         return {
             name: getattr(given, name) for name in ("train", "calibration", "validation", "test")

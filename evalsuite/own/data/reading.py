@@ -384,13 +384,14 @@ def flip(inputs: Inputs, generator: torch.Generator) -> Inputs:
 
 
 def crop_flip(inputs: Inputs, generator: torch.Generator) -> Inputs:
-    """The same, each shifted by up to an eighth of its height and width; what comes in from
-    outside is 0.
+    """Flip images as `flip` does, then shift each by up to an eighth of its height and width; what
+    comes in from outside is 0.
     """
     images = flip(inputs, generator)
     assert isinstance(images, torch.Tensor)
     count, _, height, width = images.shape
     most = max(1, height // 8), max(1, width // 8)
+    # Pad by the greatest shift on all sides, then cut a window at a random place of each image.
     padded = functional.pad(images, (most[1], most[1], most[0], most[0]))
     down = torch.randint(2 * most[0] + 1, (count, 1), generator=generator) + torch.arange(height)
     across = torch.randint(2 * most[1] + 1, (count, 1), generator=generator) + torch.arange(width)

@@ -396,7 +396,9 @@ def _categories(table: Any) -> dict[str, tuple[str, ...]]:
 
 
 def _class_names(feature: Any) -> list[str]:
-    """Of Hugging Face's ClassLabel, or a sequence of such."""
+    """The class names of a Hugging Face feature, a ClassLabel or a sequence of such; empty for
+    others.
+    """
     if isinstance(feature, list) and feature:
         feature = feature[0]
     if not isinstance(feature, dict):

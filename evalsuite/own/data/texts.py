@@ -78,8 +78,8 @@ def read_texts(
 
 
 def read_tags(tables: Mapping[str, Table], source: Source, tokenizer: Tokenizer) -> Raw:
-    """The same from lists of words; a word's tag stands at its first token, and -100 elsewhere.
-    Raises OwnError where words or tags are no lists, or of different lengths.
+    """Read lists of words and their tags; a word's tag stands at its first token, and -100
+    elsewhere. Raises OwnError where words or tags are no lists, or of different lengths.
     """
     train = tables["train"]
     name = (source.text or tuple(word for word in _WORDS if word in train.columns))[:1]
@@ -87,6 +87,7 @@ def read_tags(tables: Mapping[str, Table], source: Source, tokenizer: Tokenizer)
         raise OwnError(
             f"{train.file}: no column of words; name one with `text`, a list of words in each row"
         )
+    # 1. Check words against tags, tokenize, and list the tags of all words of each part.
     tags, rows, flat = {}, {}, {}
     for part, table in tables.items():
         words = column(table, name[0])
@@ -100,9 +101,11 @@ def read_tags(tables: Mapping[str, Table], source: Source, tokenizer: Tokenizer)
             [tag for each in tags[part] for tag in each],
             partial(_at, table, places),
         )
+    # 2. Number the classes over all words, in one list for all parts.
     labels = class_names(tables["train"], source, "tags")
     tags_found = numbered(flat, "classes", Naming(source.labels), labels)
     numbers = tags_found.targets
+    # 3. Pad the rows to the longest of any part, and set each word's number at its first token.
     longest = max(len(ids) for row in rows.values() for ids, _ in row)
     parts = {}
     for part, table in tables.items():

@@ -43,7 +43,8 @@ class LayerOrder:
 
 @dataclass(frozen=True)
 class Relation:
-    """Of one metric with the mean drift of the same networks, over seeds.
+    """The rank correlation rho_S over seeds of one metric with the mean drift of the hardness
+    lambda, in the same networks.
 
     rho_S is turned so that it is positive where the networks whose lambda rose more did better. `p`
     is of a two-sided permutation test, `p_adjusted` Holm's over all relations of the same
@@ -110,8 +111,8 @@ def layer_orders(measured: Measured) -> list[LayerOrder]:
 
 
 def relations(measured: Measured, headlines: Sequence[TextLine]) -> list[Relation]:
-    """Of the headline metrics after training with the mean drift: within each workload, then
-    over all of them.
+    """Relate the headline metrics after training to the mean drift of the hardness: within each
+    workload, then over all of them.
     """
     lines = [
         line
@@ -132,10 +133,12 @@ def relations(measured: Measured, headlines: Sequence[TextLine]) -> list[Relatio
             if values:
                 places.append(((line.step, line.metric, line.setting), (line, drift, values)))
                 single.append(_relation(line.workload, variant, [(line, drift, values)]))
+        # Over workloads, only metrics that several of them measure can be related.
         pooled += [
             _relation(ALL, variant, found) for found in grouped(places).values() if len(found) > 1
         ]
     single.sort(key=lambda each: measured.workloads.index(each.workload))
+    # Two families of Holm's adjustment: single workloads, and all of them together.
     return [*_adjusted(single), *_adjusted(pooled)]
 
 
@@ -209,8 +212,8 @@ def order_grid(orders: Sequence[LayerOrder]) -> Grid | None:
 
 
 def drift_grid(measured: Measured) -> Grid | None:
-    """Of each layer with a learnt lambda: lambda when learning ended, its change, and its spread
-    over channels.
+    """The table of all layers with a learnt lambda: lambda when learning ended, its change, and its
+    spread over channels.
     """
     sheet, found = Sheet(), []
     for workload in measured.workloads:
