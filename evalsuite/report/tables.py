@@ -260,7 +260,7 @@ def adjusted(compared: pd.DataFrame, decided: pd.Series[bool]) -> pd.DataFrame:
 
 
 def _p(line: pd.Series[Any]) -> float:
-    """P value of the paired t test that gave the line's interval; 1 if the interval has no width."""
+    """P value of the paired t test that gave the line's interval; 1 if that has no width."""
     half, degrees = (line["diff_high"] - line["diff_low"]) / 2, int(line["n_pairs"]) - 1
     return two_sided_p(line["diff"] / half * t_quantile(0.975, degrees), degrees) if half else 1.0
 

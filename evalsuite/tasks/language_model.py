@@ -41,7 +41,7 @@ class LanguageModel(Classification):
             raise ValueError(f"tokens_per_byte must be in (0, 1], got {self.tokens_per_byte}")
 
     def metrics(self, tally: torch.Tensor) -> list[Metric]:
-        """The metrics of a tally (3,): the bits first, then accuracy, the mean loss and perplexity."""
+        """The metrics of a tally (3,): bits first, then accuracy, mean loss and perplexity."""
         nats = float(tally[2] / tally[0]) * self.tokens_per_byte
         bits = Metric(f"bits_per_{self.per}", nats / math.log(2), "bits", Direction.LOWER)
         perplexity = math.exp(nats) if nats < 700 else None

@@ -49,7 +49,7 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def docstrings(library: Path) -> list[str]:
-    """The docstrings of a library's modules, classes and functions, file by file; no file is run."""
+    """The docstrings of a library's modules, classes and functions, file by file; none is run."""
     found = []
     for file in sorted(library.rglob("*.py")):
         folders = file.relative_to(library).parts[:-1]
