@@ -195,7 +195,9 @@ class Engine:
 
     @property
     def _normalised(self) -> list[Any]:
-        """Those that divide a LayerNorm's x - mean, which is their operand."""
+        """The normalization steps: each divides its operand, a LayerNorm's x - mean, by the root of
+        its mean square.
+        """
         return [step for step in self._steps if isinstance(step.rule, Normalised)]
 
     @property

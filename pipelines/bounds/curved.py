@@ -137,8 +137,8 @@ class BoundCurved(BoundOptimizableActivation):  # type: ignore[misc]
     def _following(
         self, lines: tuple[torch.Tensor, ...], low: torch.Tensor, high: torch.Tensor
     ) -> list[torch.Tensor]:
-        """The same lines, with a gradient by the interval's ends where they are chords; what is
-        added is 0.
+        """Give the lines a gradient with respect to the interval's ends where they are chords;
+        their values stay the same, as what is added is 0.
 
         Lines that touch elsewhere follow their points alone: the optimizer needs no more.
         """
@@ -151,9 +151,11 @@ class BoundCurved(BoundOptimizableActivation):  # type: ignore[misc]
         found = []
         for slope, intercept in (lines[:2], lines[2:]):
             with torch.no_grad():
+                # A line is a chord where it meets the function at both ends.
                 chord = high - low > _NEAR
                 for end, value in zip((low, high), values, strict=True):
                     chord = chord & ((slope * end + intercept - value).abs() < near)
+                # Derivatives of a chord's slope by the lower and by the upper end.
                 turns = [
                     torch.where(chord, each / width, 0.0).nan_to_num(0.0, 0.0, 0.0)
                     for each in (slope - steep[0], steep[1] - slope)
@@ -222,7 +224,9 @@ def with_stand_ins(traced: fx.GraphModule, make: Callable[[Shape], nn.Module]) -
 
 
 def path_of(node: fx.Node) -> str:
-    """By which a refusal tells what computes the value."""
+    """Return the name by which an error tells what computes the value: a module call's path, else
+    the node's name.
+    """
     return str(node.target) if node.op == "call_module" else node.name
 
 

@@ -74,8 +74,8 @@ class _Flat(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Of some samples: their network, what runs it, and its graph; None where there was no time to
-    read it.
+    """The network of some of the samples, the module that runs it, and its graph, which is None
+    where there was no time to read it.
 
     `attending` bounds a network with attention by zonotopes; it is None of any other.
     """
@@ -99,7 +99,7 @@ class _Part:
 
 
 Asked = list[tuple[_Part, list[Property]]]
-"""Of each part of the samples what is asked of them."""
+"""Each part of the samples, with the properties that are asked of it."""
 
 
 class _Certification:

@@ -89,7 +89,7 @@ def rows_of(properties: list[Property], classes: int) -> torch.Tensor:
 
 
 def of_margins(errors: torch.Tensor, properties: list[Property]) -> torch.Tensor:
-    """Of each margin, the sum of its two logits' errors, (properties, classes - 1)."""
+    """Sum the errors of each margin's two logits; return (properties, classes - 1)."""
     labels, others = _apart(properties, errors.shape[1])
     return errors.gather(1, labels) + errors.gather(1, others)
 
@@ -100,7 +100,7 @@ def proven(bounds: Margins) -> torch.Tensor:
 
 
 Points = list[torch.Tensor | None]
-"""Of each property a counterexample, where one was found."""
+"""A counterexample for each property; None where none was found."""
 Broken = list[tuple[Property, torch.Tensor]]
 """Properties, each with a point that violates it."""
 

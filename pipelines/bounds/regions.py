@@ -191,8 +191,8 @@ class FirstLayer:
     def bounds(
         self, regions: Regions, rows: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of the outputs (properties, *shape), or of `rows` (properties, k, outputs) times the
-        outputs.
+        """Return lower and upper bounds of the outputs, (properties, *shape), or, given `rows`
+        (properties, k, outputs), of rows times the outputs, (properties, k).
         """
         slack = self._slack(regions)
         if rows is None:

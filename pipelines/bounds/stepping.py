@@ -172,7 +172,9 @@ class _Stepper:
         return rules.get(kind) if both else None
 
     def _value(self, node: fx.Node) -> torch.Tensor:
-        """Of a constant, with the batch's dimension where it has as many as samples."""
+        """Return the tensor of a constant node; where it has as many dimensions as a batch of
+        samples, the first is the batch's.
+        """
         return operator.attrgetter(str(node.target))(self.module).detach()  # type: ignore[no-any-return]
 
     def _sum(
@@ -295,7 +297,9 @@ def _monotone(of: Callable[[torch.Tensor], torch.Tensor]) -> Rule:
 
 
 def _convolution(layer: Any) -> Rule:
-    """Of one or three dimensions, or a transposed one, for which torch has no layer here."""
+    """Return the rule of a convolution of one or three dimensions, or of a transposed one, for
+    which torch has no layer here.
+    """
     wide = copy.deepcopy(layer)
     if isinstance(layer, nn.Conv1d | nn.Conv3d):
         wide.weight, wide.bias = nn.Parameter(layer.weight.abs(), requires_grad=False), None

@@ -90,7 +90,7 @@ def probe_of(bench: Bench) -> Probe:
 
 
 def _losses(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Of each sample that has a target."""
+    """Compute the loss of each sample that has a target, (samples with a target,)."""
     counted = (
         (~targets.isnan() if targets.is_floating_point() else targets != IGNORED)
         .reshape(len(targets), -1)
@@ -162,8 +162,8 @@ def remove(module: nn.Module, probe: Probe, selection: Selection) -> Pruned:
 
 
 def _selection(options: Prune, done: int, seed: int, gone: dict[str, int]) -> Selection:
-    """Of one round: of the unpruned network `(done + 1) / rounds` of what shall go is gone after
-    it.
+    """Return what round `done`, counted from 0, removes: after it, `(done + 1) / rounds` of what
+    shall go of the unpruned network is gone.
     """
     share = (done + 1) / options.rounds
     return Selection(

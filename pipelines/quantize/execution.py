@@ -117,7 +117,7 @@ class Island:
 
     nodes: list[Node]
     time_share: float
-    """Of the nodes' whole time."""
+    """The share of its nodes in the whole time of all nodes."""
 
     def describe(self) -> str:
         """The names of its operators joined by plus signs, as "Conv+Gelu"."""
@@ -197,7 +197,7 @@ class _Profile:
         return next(iter(found[0].items()), ("", [])) if found else ("", [])
 
     def on_floats(self, node: onnx.NodeProto) -> bool:
-        """By the type of its first input."""
+        """Whether the node computes on floats, by the type of its first input."""
         return "float" in self.first(node, "input")[0]
 
     def seconds(self, node: onnx.NodeProto) -> float:
@@ -292,7 +292,7 @@ def _name_inlined(graph: onnx.GraphProto, events: dict[str, list[dict[str, Any]]
 
 
 def _kinds(profile: _Profile) -> dict[str, str]:
-    """By the name of the node."""
+    """Return the kind of each node, see `Node`, by the node's name."""
     kinds: dict[str, str] = {}
     on_data = {each.name for each in profile.graph.input}
     for node in profile.graph.node:

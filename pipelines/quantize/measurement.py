@@ -235,8 +235,8 @@ def _with_grids_everywhere(
     options: Quantize,
     example: Inputs | None,
 ) -> Quantized:
-    """The same network with every tensor on a grid, as the integer-only one needs it: placed behind
-    activations, and of the widths that were chosen for the deployed one.
+    """Quantize the network again with every tensor on a grid, as the integer-only one needs it:
+    with quantizers behind activations, and the bit widths that were chosen for the deployed one.
     """
     ranges = "percentile" if options.calibration == "auto" else options.calibration
     everywhere = replace(

@@ -102,7 +102,7 @@ def _maker(migrated: fx.GraphModule, node: fx.Node) -> nn.LayerNorm | nn.Linear 
 
 
 def _factors(seen: torch.Tensor, layers: list[nn.Linear], strength: float) -> torch.Tensor:
-    """By how much each feature is divided, and its weights multiplied, (features,)."""
+    """Compute the factor that divides each feature and multiplies its weights, (features,)."""
     read = torch.stack([layer.weight.abs().amax(0) for layer in layers]).amax(0)
     known = (seen > _LEAST * seen.max()) & (read > _LEAST * read.max())
     if not bool(known.any()):

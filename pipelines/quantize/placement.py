@@ -40,8 +40,8 @@ _Layer = TypeVar("_Layer", bound=nn.Module)
 
 
 def quantizer(bits: int, scales: Scales) -> QuantIdentity:
-    """Of activations: unsigned with a zero point, one scale per tensor, both for `calibrate` to
-    set.
+    """Return a quantizer of activations: unsigned with a zero point, one scale per tensor, both for
+    `calibrate` to set.
     """
     kinds = {
         "float": ShiftedUint8ActPerTensorFloat,
@@ -123,7 +123,9 @@ def kept_length(kernel: Any, length: torch.Tensor) -> torch.Tensor:
 
 
 def _frozen(layer: _Layer) -> _Layer:
-    """The same, with scales and zero points that no optimizer moves."""
+    """Freeze a layer's scales and zero points, so that no optimizer moves them, and return the
+    layer.
+    """
     for name, parameter in layer.named_parameters():
         if name.endswith(("scaling_impl.value", "zero_point_impl.value")):
             parameter.requires_grad_(False)
@@ -135,7 +137,7 @@ LOGIT_BITS = 8
 
 @dataclass(frozen=True, slots=True)
 class Bits:
-    """Of a layer's weights and of its input."""
+    """The bit widths of a layer's weights and of its input."""
 
     weight: int
     act: int
@@ -174,7 +176,7 @@ class Value(nn.Module):
     """The float value of a quantized tensor: what a layer outside Brevitas computes on."""
 
     def forward(self, x: torch.Tensor | QuantTensor) -> torch.Tensor:
-        """The same numbers as a tensor of the same shape, without scale and zero point."""
+        """Return the real values as a tensor of the same shape, without scale and zero point."""
         return x.value if isinstance(x, QuantTensor) else x
 
 

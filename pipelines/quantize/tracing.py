@@ -90,8 +90,8 @@ def trace(
 
 
 def _activations(module: nn.Module) -> list[nn.Module]:
-    """Those with a row, and torch's others: a quantizer in the midst of one would quantize
-    something else in each.
+    """Return the modules that are traced as one layer: activations that the table of activations
+    has, and torch's others. A quantizer in the midst of one would quantize something else in each.
     """
     known = [use.module for use in census(module, gates=True)]
     layers = [

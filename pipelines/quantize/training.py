@@ -51,7 +51,7 @@ class Range:
 
     @property
     def factor(self) -> torch.Tensor:
-        """By how much the scale has grown since calibration."""
+        """The factor by which the scale has grown since calibration."""
         moved = (
             (self.start + self.octaves).ceil() - self.start.ceil()
             if self.power_of_two

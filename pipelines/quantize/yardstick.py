@@ -106,7 +106,7 @@ def _digest(file: bytes | Path) -> str:
 
 
 def no_relative_metrics(reason: str) -> list[Metric | Timed]:
-    """The same rows, with a reason in place of a value."""
+    """Return the rows of relative latency, with a reason in place of a value."""
     return [row for setting in (_FLOAT, _INTEGER) for row in no_relative_latency(reason, setting)]
 
 

@@ -59,7 +59,7 @@ class Dyadic:
         return self.units.shape
 
     def shortened(self) -> Dyadic:
-        """The same numbers with the smallest exponent: short integers are fast ones."""
+        """Return the same numbers with the smallest exponent: short integers are fast ones."""
         bits: int = reduce(int.__or__, self.units.ravel().tolist(), 0)
         zeros = (bits & -bits).bit_length() - 1 if bits else self.exponent
         shift = min(zeros, self.exponent)

@@ -45,7 +45,8 @@ class Affine:
 
 
 class Intervals(NamedTuple):
-    """Of neurons, each (neurons,): the ends of their inputs z, and lines on these.
+    """The ends of neurons' inputs z, and lines below and above the activation between them, each
+    (neurons,).
 
     below z + below_start <= f(z) <= above z + above_start for every real z of the intervals,
     exactly.
@@ -71,7 +72,7 @@ class Curve:
         return self.traits.value(self.hardness * x) / self.hardness
 
     def value(self, x: Floats) -> Floats:
-        """The same of numbers."""
+        """Return f(x), elementwise, of a numpy array."""
         return np.asarray(self(torch.from_numpy(x)).detach().numpy(), dtype=np.float64)
 
     def lines(self, lower: Floats, upper: Floats) -> Intervals:

@@ -86,14 +86,15 @@ class Peer:
     def opinion(
         self, asked: Asked, cases: Sequence[Sequence[int]], suspects: Suspects, seconds: float
     ) -> tuple[Settled, Verdict | None]:
-        """Of the claim that in the box no case has rows that are all <= 0.
+        """Ask Marabou about the claim that in the box no case has rows that are all <= 0.
 
-        What is believed of its answer, and what it says itself; None where it says nothing.
+        Return what is believed of its answer, and what it says itself; None where it says nothing.
         """
         box = list(zip(asked.lower.floats().tolist(), asked.upper.floats().tolist(), strict=True))
         if not all(np.isfinite(each).all() for layer in self._layers for each in layer):
             return Settled(Verdict.UNSUPPORTED, "Marabou: a weight is beyond float64"), None
         claimed, point, deadline = None, None, time.monotonic() + seconds
+        # 1. Ask case by case, until a witness is confirmed or Marabou has no answer.
         for case in cases:
             reply = self._ask(box, Affine(asked.rows.weight[case], asked.rows.bias[case]), deadline)
             if reply.end is End.SAT:
@@ -113,6 +114,7 @@ class Peer:
                 break
         else:
             claimed = claimed or Verdict.HOLDS
+        # 2. Believe "unsat" only under control, and a witness only if it was confirmed exactly.
         if claimed is Verdict.HOLDS:
             verdict, reason = self._controlled(self._ask(box, None, deadline))
         elif claimed is not None:

@@ -149,7 +149,7 @@ def _settled(
 
 
 def distances(options: Smt, method: Method, network: Network, bench: Bench) -> list[Metric]:
-    """Of the first `distance_samples` samples: the greatest radius proven, and the nearest
+    """Measure, on the first `distance_samples` samples, the greatest radius proven, and the nearest
     counterexample's distance.
 
     Both are 0 where the input itself is misclassified. Radii of up to half the domain's width are

@@ -103,7 +103,8 @@ LATE = Settled(Verdict.TIMEOUT, JOB_ENDS, clocked=True)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of each query, in seconds; none begins after `deadline`, on the clock of `time.monotonic`.
+    """The limits of each query, in seconds; none begins after `deadline`, on the clock of
+    `time.monotonic`.
 
     `budget` is the nodes of a ReLU network's query; 0 for a count that stands for the seconds.
     """
@@ -222,7 +223,7 @@ class Search(OfLayers):
 
     @property
     def nodes(self) -> int:
-        """Of a budget ten times as many for curved activations."""
+        """The most nodes of a query; for curved activations ten times the budget, if given."""
         return (_CURVED * self.limits.budget if self.exact.curves else 0) or self.limits.nodes
 
     def answer(
@@ -391,8 +392,8 @@ class Bisection(Method):
 
 
 class _Asked:
-    """Of some samples: their network, what runs it, and its file and graph, which are read when
-    they are needed.
+    """The network of some samples, the module that runs it, and its file and graph, which are read
+    when they are needed.
     """
 
     def __init__(self, subject: Subject) -> None:
@@ -404,7 +405,9 @@ class _Asked:
 
     @cached_property
     def _attending(self) -> Callable[..., Any] | None:
-        """Of a network with attention what bounds it by zonotopes."""
+        """The function that bounds a network with attention by zonotopes; None for any other
+        network.
+        """
         return zonotopes_of(self.subject.network)
 
     def excluded(self, property_: Property, asked: Specification, deadline: float) -> bool:

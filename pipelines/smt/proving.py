@@ -312,8 +312,8 @@ class _ByPhases:
         }
 
     def _listed(self, chosen: Dyadic, usual: Sequence[Dyadic]) -> list[list[int | str]]:
-        """Those that are not the defaults: layers from the last to the first, and within a layer
-        from the first on.
+        """List the multipliers p that are not the defaults: layers from the last to the first, and
+        within a layer from the first on.
         """
         numbers, places = _texts(chosen), self._places
         order = np.flatnonzero((chosen - _joined(usual)).units != 0).tolist()
@@ -332,7 +332,7 @@ class _ByIntervals:
         self.layers = space.reduced.places
 
     def slopes(self, part: Intervals, neuron: int) -> list[int]:
-        """Of the lines below and above a neuron."""
+        """Return the slopes of the lines below and above a neuron, in units of 2**-_PLACES."""
         return [_units(float(each[neuron]), _PLACES) for each in (part.below, part.above)]
 
     def tree(self, node: Node[Intervals], depth: int = _DEEPEST) -> Json:

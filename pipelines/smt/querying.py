@@ -148,8 +148,8 @@ class _Box:
 
 
 def _rows(case: Case, outputs: int) -> list[Affine]:
-    """Of each constraint what is <= 0 where it is satisfied, times a positive number that makes
-    it whole.
+    """Return, for each constraint, a row over the outputs that is <= 0 where the constraint is
+    satisfied, times a positive number that makes it whole.
     """
     found = []
     for constraint in case.constraints:

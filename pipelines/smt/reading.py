@@ -279,7 +279,7 @@ def _identity(size: int) -> Affine:
 
 
 def _added(path: str, values: torch.Tensor, shape: tuple[int, ...]) -> Dyadic:
-    """Of a sample of any shape, flat; the batch is one."""
+    """Return the constant that is added to a sample of any shape, flat; the batch is one."""
     try:
         return _exact(values.expand((1, *shape)).reshape(-1))
     except RuntimeError as error:

@@ -56,8 +56,8 @@ class Asked:
     def robustness(
         cls, network: ExactNetwork, property_: Property, takes: str = "bounds take boxes"
     ) -> Asked:
-        """Of the label's margins. Raises Unsupported, with what `takes` boxes alone, where the
-        property is a ball.
+        """Ask whether the label's margins are positive in the property's box. Raises Unsupported,
+        with what `takes` boxes alone, where the property is a ball.
         """
         if property_.center is not None:
             raise Unsupported(f"{takes}, and this property is an L2 ball")
@@ -124,7 +124,7 @@ class Layer(ABC):
         return q.above_zero() * self.below + q.below_zero() * self.above
 
     def within(self, **changed: Any) -> Layer:
-        """The same in a part of the box, with phases, or ends and lines, of its own."""
+        """Return the layer in a part of the box, with phases, or ends and lines, of its own."""
         return replace(self, **changed)
 
     @abstractmethod
@@ -242,7 +242,7 @@ class Reduced:
 
     @property
     def places(self) -> list[slice]:
-        """Of each layer's neurons among all."""
+        """The slice of each layer's neurons among all neurons."""
         return [
             slice(*ends)
             for ends in pairwise(accumulate((len(layer.index) for layer in self.layers), initial=0))
@@ -265,7 +265,9 @@ def reduce(asked: Asked, deadline: float = math.inf) -> Reduced:
     constant = (first.weight @ asked.lower + first.bias)[:, None]
     forms = side_by_side([constant, first.weight[:, free]]).shortened()
     layers, bounds = list[Layer](), list[Ends]()
+    # `forms` are a layer's inputs z as rows over the columns [1, t, a].
     for depth, following in enumerate(network.maps[1:]):
+        # 1. Bound z: its greatest value is minus the least of -z.
         count, both = (
             forms.shape[0],
             Dyadic(np.concatenate([forms.units, -forms.units]), forms.exponent),
@@ -273,6 +275,7 @@ def reduce(asked: Asked, deadline: float = math.inf) -> Reduced:
         least = least_values(both, layers, widths, deadline)
         low, high = least[:count].shortened(), (-least[count:]).shortened()
         bounds.append((low, high))
+        # 2. Neurons that are left become columns; of ReLU those without a certain sign.
         if network.curves:
             ends = np.nextafter(low.floats(), -np.inf), np.nextafter(high.floats(), np.inf)
             layers.append(Lined.of(network.curves[depth], forms, *ends, depth))
@@ -286,6 +289,7 @@ def reduce(asked: Asked, deadline: float = math.inf) -> Reduced:
             if len(left):
                 own, lower, upper = (each[left].shortened() for each in (forms, low, high))
                 layers.append(Unstable.of(own, lower, upper, depth, left))
+        # 3. Go through the next map: neurons that are on pass z, and those that are off give 0.
         forms = product(following.weight[:, on], forms[on], deadline)
         forms = _raised(
             side_by_side([forms, following.weight[:, left]]), following.bias

@@ -41,7 +41,7 @@ _NONE_BY = {
 
 
 def setting_of(eps: float, method: str) -> Setting:
-    """Of the rows of one radius."""
+    """Return the setting of the rows of one radius and method."""
     return {"eps": eps, "method": method}
 
 
@@ -135,8 +135,8 @@ def shares(
 
 
 def _seconds(settled: Settled, limit: float, *, counted: bool) -> float:
-    """Of what is decided, or ended by a count, its own; of the rest, such as what was not asked,
-    the limit.
+    """Return the seconds that a query counts for: its own where it is decided, or ended by a count;
+    the limit for the rest, such as what was not asked.
     """
     ended = counted and settled.verdict is Verdict.TIMEOUT and not settled.clocked
     return min(settled.seconds, limit) if settled.verdict in _DECIDED or ended else limit
@@ -199,7 +199,9 @@ class Evidence:
 
     @classmethod
     def of_module(cls, folder: Path, network: Network, deadline: float) -> Evidence:
-        """Of a module, which is exported. The exporter folds a batch normalisation in float32."""
+        """Return the evidence for a module, which is exported. The exporter folds a batch
+        normalisation in float32.
+        """
 
         def exported() -> bytes:
             onnx = folder / NETWORK
@@ -212,8 +214,8 @@ class Evidence:
         return cls(folder, exported, deadline, folded=folded)
 
     def check(self, name: str, settled: Settled) -> Settled:
-        """The same, where it does not hold, or its proof is accepted, or there can be none; else
-        unknown.
+        """Return `settled` as it is where it does not hold, or its proof is accepted, or there can
+        be none; else as unknown.
 
         The proof goes to the archive by that name. What is found counts for the next `metrics`.
         """

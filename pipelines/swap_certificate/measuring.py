@@ -46,8 +46,8 @@ _NONE = {
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Of the first balls, each (balls,): what is proven, and the greatest |difference| that was
-    seen.
+    """The results for the first balls, each (balls,): what is proven, and the greatest |difference|
+    that was seen.
     """
 
     certified: torch.Tensor
@@ -79,8 +79,8 @@ class OutOfTime(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Of some samples: the bounds, and those of the same weights before and after the swap, of
-    any hardness.
+    """The bounds of the swap for some samples, and those of the same weights before and after the
+    swap, of any hardness.
     """
 
     subject: Subject

@@ -119,8 +119,8 @@ def _accuracy(run: Run, workload: str, variant: str) -> Evidence | None:
 
 
 def _own_task(run: Run, workload: str, variant: str) -> Evidence | None:
-    """Of a task that no other question knows: its headline, where that is a fraction and better
-    higher.
+    """Return the paired test of a task's first metric (its headline), if no other endpoint covers
+    the task and the metric is a fraction of which higher is better; else None.
     """
     step, rows = run.measured.step(workload, STAGE), run.measured.frame
     own = rows[(rows["workload"] == workload) & (rows["step"] == step) & (rows["metric"] != "")]

@@ -185,8 +185,8 @@ def _at(table: BoundsTable, variant: str, metric: str) -> list[tuple[float, Comp
 
 
 def _cells(table: BoundsTable, variant: str, metric: str) -> list[tuple[float, Compared]]:
-    """Of the radii that compare with the baseline; where both prove all or nothing in every seed
-    there is no test.
+    """Return the radii at which a variant was tested against the baseline, with the comparisons;
+    where both prove all or nothing in every seed there is no test.
     """
     return [(eps, cell) for eps, cell in _at(table, variant, metric) if cell.p is not None]
 

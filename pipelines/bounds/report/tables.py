@@ -288,14 +288,14 @@ def bounds_tables(run: Run) -> list[BoundsTable]:
 
 
 def first_table(tables: Sequence[BoundsTable], workload: str) -> BoundsTable | None:
-    """Of the first step on networks as trained."""
+    """Return the table of the workload's first step on networks as trained, or None."""
     return next((table for table in tables if table.workload == workload and not table.after), None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RadiusGap(Area):
-    """Of the mean certified radius of one variant on one table, the section's primary number: in
-    the input's units.
+    """The difference to the baseline in the mean certified radius, of one variant on one table: the
+    section's primary number, in the input's units.
 
     `p_holm` is the decision matrix's; of what it does not ask, Holm's over such radii of the same
     norm in the report.
@@ -318,8 +318,8 @@ class RadiusGap(Area):
 
 @dataclass(frozen=True, kw_only=True)
 class Height(Area):
-    """Of the curve of a method; the least and greatest radius are its ends. Holm's p is of a
-    `family`.
+    """The mean height of one method's curve above the baseline's; the least and greatest radius are
+    its ends. Holm's p is over a `family`.
     """
 
     table: BoundsTable

@@ -156,7 +156,9 @@ def _told(height: Height) -> str:
 
 
 def _range(height: Height) -> str:
-    """Of the radii that it is over."""
+    """Return the range of the radii that a height averages over, as text, marked "log" where it is
+    over the logarithm of the radius.
+    """
     ends = [radius_text(round(each or 0.0, 12)) for each in (height.low, height.high)]
     return " to ".join(ends) + ", log" * height.table.logarithmic
 

@@ -154,7 +154,9 @@ def _unused(module: nn.Module, hidden: Hidden) -> list[int]:
 
 
 def _duplicates(module: nn.Module, hidden: Hidden, units: list[int]) -> dict[int, Removal]:
-    """Of `units`, those with the weights, bias and BatchNorm of another one before them."""
+    """Return a removal for each of `units` that has the weights, bias and BatchNorm of another one
+    before it.
+    """
     producer = weighted(module, hidden.producer)
     columns = [producer.weight.flatten(1)]
     columns += [] if producer.bias is None else [producer.bias[:, None]]
@@ -172,7 +174,9 @@ def _duplicates(module: nn.Module, hidden: Hidden, units: list[int]) -> dict[int
 
 
 def _merged(module: nn.Module, hidden: Hidden, on: list[int]) -> dict[int, Removal]:
-    """Of the always-on `on`, those that are a sum of multiples of others and a constant."""
+    """Return a removal for each of the always-on units `on` that is a sum of multiples of others
+    and a constant.
+    """
     rows, offsets = preactivation(module, hidden)
     found = {}
     for unit, shares in dependent_rows(rows[on]).items():

@@ -196,7 +196,9 @@ def _of_weights(claim: Claim, seconds: float) -> Proof:
 
 
 def _difference(claim: Claim) -> torch.Tensor:
-    """Of a constant unit its row, of a duplicate what its numbers and the other's differ by."""
+    """Return the numbers that are to be proven 0: a constant unit's row of weights, or what a
+    duplicate's numbers and the other unit's differ by.
+    """
     producer = weighted(claim.module, claim.hidden.producer)
     norms = [norm(claim.module, path) for path in claim.hidden.norms]
     unit = claim.removal.unit

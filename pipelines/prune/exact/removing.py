@@ -25,7 +25,7 @@ _UNIFORM = 1e-12
 def foldable(
     module: nn.Module, hidden: Hidden, removals: list[Removal]
 ) -> tuple[list[Removal], int]:
-    """Those of `removals` whose constants the next layer's bias can take, and how many it cannot.
+    """Return the removals whose constants the next layer's bias can take, and how many it cannot.
 
     A convolution pads with zeros, so that behind it a channel that is constant, but not 0, is
     another value at the border than inside.

@@ -92,7 +92,9 @@ def _how(tuned: bool) -> str:
 
 
 def _cells(table: PruningTable, sweep: Sweep, variant: str, metric: str = ACCURACY) -> _Cells:
-    """Of the sparsities that compare with the baseline."""
+    """Return the sparsities at which a variant can be compared with the baseline, with the
+    comparisons.
+    """
     cells = [
         (treatment, table.paired(treatment.step, variant, metric)) for treatment in sweep.treatments
     ]

@@ -162,8 +162,8 @@ def pareto_figures(table: PruningTable) -> list[Drawing]:
 
 
 def front(spots: Sequence[Spot]) -> list[Spot]:
-    """Those that no other beats: none is at most as costly and at least as accurate, and better
-    in one of the two.
+    """Return the Pareto front, the spots that no other beats: none is at most as costly and at
+    least as accurate, and better in one of the two.
     """
     places = {(spot.x, spot.accuracy.mean) for spot in spots}
     return [
@@ -199,7 +199,9 @@ def _pareto(
 
 
 def _panels(table: PruningTable, sweep: Sweep, variants: Sequence[str]) -> list[_Panel]:
-    """Those with points that differ in cost; before fine-tuning only where there was some."""
+    """Return the panels with points at more than one sparsity; there is one before fine-tuning only
+    where there was some.
+    """
     tuned = sweep.tuned
     told = "fine-tuned" if tuned else "not fine-tuned"
     wanted = [

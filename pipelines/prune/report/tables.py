@@ -282,8 +282,8 @@ SINGLE = Axis(
 
 @dataclass(frozen=True, kw_only=True)
 class SweepArea(Area):
-    """Of one sweep of a workload over one cost; `decided`: the decision matrix asks it, and
-    `p_holm` is its p.
+    """The mean height of a variant's curve of accuracy above the baseline's, for one sweep of a
+    workload over one cost; `decided`: the decision matrix asks it, and `p_holm` is its p.
     """
 
     workload: str

@@ -152,7 +152,8 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True)
 class IntegerAgreement:
-    """Of the integer logits with those of the fake-quantized network, as integers on the same grid.
+    """How far the integer logits agree with those of the fake-quantized network, as integers on the
+    same grid.
 
     `predictions` are one of each sample, or of each of its positions. `disagreements` are of the
     samples whose logits differ, in the network's order.

@@ -214,7 +214,9 @@ class _Program:
 
 
 def _reserving(kernels: Mapping[str, tuple[Kernel, tuple[str, ...]]]) -> dict[str, Padded]:
-    """By tensor, the edges of the reader into whose padded buffer it is written."""
+    """Return, for each tensor that is written into its reader's padded buffer, the edges of that
+    reader.
+    """
     found: dict[str, Padded] = {}
     for kernel, inputs in kernels.values():
         if kernel.padded is not None and kernel.padded.takes_results:

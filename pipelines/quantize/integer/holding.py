@@ -280,7 +280,7 @@ def _zero_point(source: OnGrid | Raw) -> int:
 
 
 def needed(operations: list[Operation]) -> list[Operation]:
-    """Those that lead to the last."""
+    """Return the operations that the last one depends on, and itself, in their order."""
     wanted, kept = {operations[-1].name}, []
     for operation in reversed(operations):
         if operation.name in wanted:

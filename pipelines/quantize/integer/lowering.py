@@ -240,7 +240,7 @@ class _Lowering:
         return _Accumulated(self._append(Convolution(*constants, *window, layer.groups)), scale, 1)
 
     def _keep(self, node: fx.Node, layer: nn.Module) -> OnGrid:
-        """Of a layer that moves or chooses among the integers of its input: flattening or a
+        """Lower a layer that moves or chooses among the integers of its input: flattening or a
         maximum.
         """
         name, source = str(node.target), self._on_grid(node.all_input_nodes[0])
@@ -255,8 +255,8 @@ class _Lowering:
         return OnGrid(self._append(pool), source.grid)
 
     def _sum_windows(self, node: fx.Node, layer: nn.Module) -> _Accumulated:
-        """Of an average pool of maps of a size, or over all of each: sums in steps of scale /
-        places.
+        """Lower an average pool, over windows of a size or over the whole of each map, to sums in
+        steps of scale / places.
         """
         (before,) = node.all_input_nodes
         source, spatial = self._on_grid(before), before.meta["shape"][2:]

@@ -42,7 +42,7 @@ class Span:
 
     @classmethod
     def filled(cls, shape: Shape, low: int, high: int) -> Span:
-        """The same at each place."""
+        """Return the span with the ends `low` and `high` at each place."""
         return cls(np.full(shape, low, dtype=np.int64), np.full(shape, high, dtype=np.int64))
 
     @property
@@ -121,7 +121,7 @@ class Operation:
         raise NotImplementedError(f"{self.name}: no integer execution of {type(self).__name__}")
 
     def apply_sample(self, given: Sequence[Integers], rounding: Rounding) -> Integers:
-        """The same for one sample, whose tensors and result have no batch dimension."""
+        """Apply the operation to one sample, whose tensors and result have no batch dimension."""
         return np.asarray(self.apply([integers[None] for integers in given], rounding)[0])
 
     def sums(self, given: Sequence[Span]) -> Sum | None:

@@ -268,13 +268,16 @@ class _Writer(Holding):
         return self._scaled(held, keep.astype(np.float64), np.where(keep, 0.0, constant))
 
     def _moved(self, node: graph.Node, given: list[Held]) -> Moved:
-        """By moving numbers that say where they come from."""
+        """Find where each output element comes from by applying the move to a tensor of element
+        numbers.
+        """
         sources = node.sources
         if isinstance(node.operation, moving.Expand):
             sources, given = sources[:1], given[:1]  # a second operand only tells the batch
         indices = [index for index in sources if not isinstance(self._held[index], Fixed)]
         start = self._held[indices[0]]
         if len(indices) > 1 or not isinstance(start, Moved):
+            # Number the elements of all operands for two samples, operand after operand.
             start = self._numbered(indices)
             sizes = [math.prod(self._shape(index)) for index in indices]
             parts = iter(torch.split(start.numbers, sizes, dim=1))
@@ -291,6 +294,7 @@ class _Writer(Holding):
         if len(sources) < len(node.sources):
             numbers.append(torch.zeros(2))
             constants.append(torch.zeros(2))
+        # Padding comes from no element: its number is 0, and its value is among the constants.
         plain = replace(operation, value=0.0) if isinstance(operation, moving.Pad) else operation
         try:
             return replace(start, numbers=plain(*numbers), constants=operation(*constants))
@@ -357,7 +361,7 @@ class _Writer(Holding):
         )
 
     def _shape(self, index: int) -> tuple[int, ...]:
-        """Of one sample of a value."""
+        """Return the shape of a value for one sample, without the batch dimension."""
         return self._graph.nodes[index].shape[1:]
 
     def _alike(self, given: list[Held]) -> list[OnGrid] | list[Raw]:

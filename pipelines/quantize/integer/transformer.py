@@ -69,7 +69,7 @@ class Embedding(Operation):
         return np.asarray(self.table[given[0]])
 
     def span(self, given: Sequence[Span], known: Known) -> Span:
-        """Of any row, whichever tokens come."""
+        """Return the span of all rows of the table, whichever tokens come."""
         shape = self.shape([given[0].lower.shape])
         return Span(*(np.broadcast_to(end(self.table, axis=0), shape) for end in (np.min, np.max)))
 

@@ -251,8 +251,8 @@ def _told(places: Sequence[_Place], scale: Scale, *, numbers: bool = True) -> st
 
 
 def _placements(cells: Sequence[Quantized], scale: Scale) -> tuple[str, str]:
-    """Of one width and method: what the placements say together, and a remark; two "" where none
-    is resolved.
+    """Return what the placements of one width and method say together, and a remark; two "" where
+    none is resolved.
     """
     resolved = [cell for cell in cells if cell.resolved]
     if not resolved:

@@ -101,8 +101,8 @@ def _part(run: Run) -> Part:
 def _of_width(
     bits: int, metric: str = "", settings: Mapping[str, str] = _PLAIN, quality: str = "accuracy"
 ) -> Measure:
-    """Of networks quantized after training to so many bits, the mean over such steps, and each of
-    them.
+    """Return the measure of networks quantized after training to so many bits: the mean over such
+    steps, and each of them.
 
     Args:
         bits: of weights and of activations.

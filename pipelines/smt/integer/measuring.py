@@ -97,7 +97,8 @@ class SameClass(Method):
         return about + shares(settled, told, setting)
 
     def query(self, property_: Property, suspect: torch.Tensor | None, seconds: float) -> Settled:
-        """Of real arithmetic on the float32 weights. No suspect is looked at.
+        """Decide whether both networks give one class in the whole box, in real arithmetic on the
+        float32 weights. No suspect is looked at.
 
         Raises:
             Unsupported: the networks' inputs or logits differ in number, or the property is an L2
@@ -117,9 +118,11 @@ class SameClass(Method):
         label = int(both.classes(both.middle[None])[0][0])
         asked = replace(property_, label=label)
         query = box_of_property(self.quantized, asked, first_wins=True)
+        # 1. Look for a float32 input with two classes, in about half of the time.
         point = both.differing(asked, query, deadline - seconds / 2)
         if point is not None:
             return Settled(Verdict.VIOLATED, "two classes at a float32 input", counterexample=point)
+        # 2. Prove the float network's class by bounds, which are quick.
         try:
             if not _float_class_proven(self.network, asked, deadline):
                 reason = (
@@ -131,6 +134,7 @@ class SameClass(Method):
             return Settled(
                 Verdict.TIMEOUT, f"time limit of {seconds:.3g} s reached before any bound"
             )
+        # 3. Search for an integer input to which the integer network gives another class.
         found = decide(self.quantized, query, seconds=max(deadline - time.monotonic(), 1e-3))
         if found.counterexample is None:
             return found
@@ -142,8 +146,8 @@ class SameClass(Method):
 
 
 def _float_class_proven(network: Network, asked: Property, deadline: float) -> bool:
-    """By exact bounds where all activations are ReLU, else by sound lines in float64; in real
-    arithmetic.
+    """Whether bounds prove, in real arithmetic, that the float network gives the label in the whole
+    box: exact bounds where all activations are ReLU, else sound lines in float64.
     """
     try:
         exact = read(network)

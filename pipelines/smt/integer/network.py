@@ -194,8 +194,8 @@ class Layer:
 
     @cached_property
     def _table(self) -> tuple[Integers, Integers]:
-        """Of all neurons together, the last argument of each run, raised by the neuron, and its
-        value.
+        """Return, for all neurons together, the last argument of each run, raised by `_APART` per
+        neuron, and the run's value.
         """
         keys = [each.lasts + _APART * index for index, each in enumerate(self.runs)]
         return np.concatenate(keys), np.concatenate([run.values for run in self.runs])

@@ -125,7 +125,9 @@ _Ends = tuple[dict[int, float], dict[int, float]]
 
 
 def _contrast(label: str, own: _Ends, other: _Ends, reason: str = "") -> Contrast:
-    """Of numbers between two ends; of numbers alone, where nothing was left open."""
+    """Return the contrast of numbers that lie between two ends; of numbers alone, where nothing was
+    left open.
+    """
     if own[0] == own[1] and other[0] == other[1]:
         return Contrast(label, own[0], other[0], reason, 1.0)
     return Contrast(

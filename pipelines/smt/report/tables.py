@@ -124,8 +124,8 @@ class Bracket:
 
     @property
     def p(self) -> float | None:
-        """Of no difference, by the end nearer to 0; 1 where 0 lies between the ends, None
-        without a test.
+        """P value of the test that there is no difference, by the end nearer to 0; 1 where 0 lies
+        between the ends, None without a test.
         """
         return None if self.difference is None else self.difference.p
 
@@ -300,7 +300,9 @@ class ExactTable(StepTable):
         }
 
     def mean_ends(self, variant: str, metric: str) -> tuple[dict[int, float], dict[int, float]]:
-        """The same of the mean over all radii; seeds that lack a radius are left out."""
+        """Return both ends, as `ends` does, of the mean over all radii; seeds that lack a radius
+        are left out.
+        """
         every = [self.ends(variant, metric, radius) for radius in self.radii]
         low, high = ([each[i] for each in every] for i in range(2))
         return mean_by_seed(low), mean_by_seed(high)

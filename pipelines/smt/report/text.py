@@ -414,7 +414,9 @@ def proofs_lack(table: ExactTable, variant: str) -> str:
 
 
 def _bytes(table: ExactTable, variant: str) -> float:
-    """Of all checked proofs together: a row has the mean of those of one seed and radius."""
+    """Return the bytes of all checked proofs together: a row has the mean of those of one seed and
+    radius.
+    """
     return math.fsum(
         mean * table.values(variant, PROOFS, at).get(seed, 0.0)
         for at in (*table.radii, None)

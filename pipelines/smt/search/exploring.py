@@ -154,7 +154,7 @@ class Exploration(Generic[Part]):
     """
 
     steps: ClassVar[tuple[int, int]] = 20, 2
-    """Of the falsifier, at the root and below it."""
+    """How many steps the falsifier takes, at the root and below it."""
 
     def __init__(
         self, space: Space[Part], tree: Node[Part], row: int, descent: Descent, judge: Suspects

@@ -144,7 +144,7 @@ def held(phases: Phases, neuron: int) -> tuple[Phases, Phases]:
 
 
 class PhaseSpace(Space[Phases]):
-    """Of a ReLU network: neurons that are on or off.
+    """The parts of a ReLU network's box, given by neurons that are on or off.
 
     `candidates` are scored by what the relaxation gains: an output's coefficient times the gap
     between a and max(z, 0), as in BaBSR (arXiv 1909.06588, section 5).
@@ -163,8 +163,8 @@ class PhaseSpace(Space[Phases]):
 
     @cached_property
     def dual(self) -> Dual | None:
-        """Of all margins, where many programs would be too dear; None where numbers are beyond
-        what it takes.
+        """The dual of all margins, used where many linear programs would be too dear; None where
+        numbers are beyond what it takes.
         """
         layers = [
             (layer.forms.floats(), layer.lower.floats(), layer.upper.floats())
@@ -205,7 +205,7 @@ class PhaseSpace(Space[Phases]):
 
 
 class IntervalSpace(Space[Intervals]):
-    """Of a network with curves: intervals of their inputs."""
+    """The parts of the box of a network with curves, given by intervals of the curves' inputs."""
 
     def __init__(self, reduced: Reduced) -> None:
         ends = (
@@ -231,7 +231,9 @@ class IntervalSpace(Space[Intervals]):
         return Walls(part.lower, part.upper, -endless, endless, slopes, starts)
 
     def candidates(self, part: Intervals, found: Optimum) -> list[int]:
-        """By an output's coefficient times its distance from the curve."""
+        """Return the neurons to split, ordered by an output's coefficient times its distance from
+        the curve.
+        """
         factors = self.program.coefficients(found.duals)
         values = np.concatenate(
             [np.zeros(0), *(curve.value(found.inputs[place]) for place, curve in self._curves)]
