@@ -76,7 +76,7 @@ def activations(graph: TypedGraph) -> dict[int, Pointwise]:
 
 
 def given_way(graph: TypedGraph) -> dict[int, Pointwise]:
-    """Those that give way to ReLU in a swap, and ReLUs."""
+    """The activations that a swap replaces by ReLU, and ReLUs themselves, by their numbers."""
     return {at: each for at, each in activations(graph).items() if each.traits.swaps}
 
 
@@ -364,7 +364,9 @@ def _margin_rows(labels: torch.Tensor, outputs: int) -> torch.Tensor:
 def _by_zonotopes(
     before: Zonotope, after: Zonotope, apart: Zonotope, labels: torch.Tensor
 ) -> SwapCertificate:
-    """Of one box, by the networks' outputs, and what they differ by."""
+    """Make the certificate of one box from zonotopes of both networks' outputs and of their
+    difference.
+    """
     eye = torch.eye(apart.center.numel(), dtype=torch.float64)
     margins = _margin_rows(labels, len(eye))[0]
     ends = apart.lower_bounds(eye), -apart.lower_bounds(-eye)

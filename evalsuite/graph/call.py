@@ -99,7 +99,7 @@ class Call:
         return value if self.node(value).dtype == dtype else self.add(Cast(dtype), value)
 
     def alike(self, *sources: Any) -> list[Value]:
-        """Of one kind: real where any is, else integers where any is."""
+        """Cast values to one kind: real where any is real, else integers where any is one."""
         values = [self.value(source) for source in sources]
         kinds = {self.node(value).dtype for value in values}
         wanted = next(each for each in (torch.float32, torch.int64, torch.bool) if each in kinds)

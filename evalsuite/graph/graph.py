@@ -78,7 +78,7 @@ class Graph:
         return next(value for index, value in self.values(inputs, dtype) if index == self.output)
 
     def users(self) -> list[list[int]]:
-        """Of each value, the nodes that take it."""
+        """For each value, the indices of the nodes that take it."""
         found: list[list[int]] = [[] for _ in self.nodes]
         for index, node in enumerate(self.nodes):
             for source in dict.fromkeys(node.sources):
@@ -238,7 +238,9 @@ def rewritten(graph: Graph, rule: Callable[[Graph, int], Node | None]) -> Graph:
 
 
 def rewritten_in_place(graph: Graph, rule: Callable[[Graph, int], Node | None]) -> Graph:
-    """The same, with each value at its number: those that nothing takes any more are left in."""
+    """The graph that `rewritten` gives, but with each value at its old number: those that nothing
+    takes any more are left in.
+    """
     for index in range(len(graph.nodes) - 1, -1, -1):
         node = rule(graph, index)
         if node is not None:

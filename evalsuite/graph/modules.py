@@ -162,7 +162,7 @@ class _Writer:
         self.written = fx.Graph()
         self.owned: dict[str, Any] = {}
         self.constants: dict[str, set[int]] = {}
-        """Of which values each buffer is made."""
+        """For each buffer's name, the numbers of the values that it is made of."""
         self.layered: set[int] = set()
         """Which values layers of torch compute."""
         self.made: dict[int, fx.Node] = {}

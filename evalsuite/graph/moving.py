@@ -23,8 +23,8 @@ class Moving(Operation):
 
 @dataclass(frozen=True)
 class Reshape(Moving):
-    """The same entries in the same order, in another shape, which may name the batch (see
-    `sizes`).
+    """A reshape: it gives the same entries in the same order, in another shape, which may name the
+    batch (see `sizes`).
     """
 
     shape: Shape

@@ -181,8 +181,8 @@ def _refuse_beyond(real: Tensor, whole: Tensor) -> None:
 
 
 def _shaken(values: Tensor, dtype: torch.dtype) -> _Value:
-    """Of what ONNX Runtime computed: a real number may as well be a few units of its last place
-    to either side.
+    """Make a `_Value` of an input, or of what ONNX Runtime computed: a real number may as well be
+    a few units of its last place to either side.
     """
     if dtype != torch.float32:
         whole = values.to(dtype)

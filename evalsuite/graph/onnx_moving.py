@@ -269,8 +269,8 @@ def _positions(c: OnnxCall, start: Any, stop: Any, step: Any) -> Value:
 def _resize(
     c: OnnxCall, given: Any, region: Any = None, scales: Any = None, sizes: Any = None
 ) -> Value:
-    """Of spatial axes, as torch exports its interpolation. `region` is of a mode that is not
-    read.
+    """Read a Resize of spatial axes, as torch exports its interpolation. `region` belongs to a mode
+    that is not read.
     """
     del region
     x, mode = c.value(given), c.attributes.get("mode", b"nearest")

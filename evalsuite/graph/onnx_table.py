@@ -44,7 +44,9 @@ def _hard_sigmoid(c: OnnxCall, x: Any) -> Value:
 
 
 def _bound(c: OnnxCall, given: Any) -> float:
-    """Of quantized values it may be an integer of 8 bits, which is no constant of a graph."""
+    """Return an end of a Clip as a number. For quantized values it may be an integer of 8 bits,
+    which is no constant of a graph.
+    """
     return (
         float(given.first)
         if isinstance(given, Known) and given.fixed
@@ -426,7 +428,7 @@ def _quantize(c: OnnxCall, x: Any, scale: Any, zero: Any = None) -> Value:
 
 
 def _dequantize(c: OnnxCall, x: Any, scale: Any, zero: Any = None) -> Value:
-    """Of constants the float32 numbers that the file computes with."""
+    """Read a DequantizeLinear; constants become the float32 numbers that the file computes with."""
     shift = (
         torch.zeros(())
         if zero is None

@@ -369,7 +369,7 @@ class Where(Operation):
 
 @dataclass(frozen=True)
 class Cast(Operation):
-    """Of another kind: float32 stands for real numbers, int64 for integers, bool for truth."""
+    """A cast to a kind: float32 stands for real numbers, int64 for integers, bool for truth."""
 
     elementwise = True
     dtype: torch.dtype
@@ -402,7 +402,7 @@ class Reduction(Operation):
 
 @dataclass(frozen=True)
 class CumulativeSum(Operation):
-    """Of the entries up to each place of an axis."""
+    """The sum of the entries up to and including each place of an axis."""
 
     axis: int
 

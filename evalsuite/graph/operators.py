@@ -87,7 +87,9 @@ def triangle(c: Call, x: Value, diagonal: int, *, upper: bool) -> Value:
 def batch_norm(
     c: Call, x: Any, mean: Any, variance: Any, weight: Any, bias: Any, eps: float
 ) -> Value:
-    """By statistics that are known."""
+    """Add a batch normalisation by constant statistics; those that depend on the input are
+    refused.
+    """
     fixed = c.known(mean, "statistics"), c.known(variance, "statistics")
     return c.add(
         op.BatchNorm(*fixed, c.optional(weight, "statistics"), c.optional(bias, "statistics"), eps),

@@ -27,7 +27,7 @@ def with_norms(graph: Graph) -> Graph:
 
 
 def with_norms_in_place(graph: Graph) -> Graph:
-    """The same, with each value at its number."""
+    """The graph that `with_norms` gives, but with each value at its old number."""
     for rule in (_norm, _weighted, _shifted):
         graph = rewritten_in_place(graph, rule)
     return graph

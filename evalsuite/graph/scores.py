@@ -42,8 +42,8 @@ def vanishing(lower: torch.Tensor, upper: torch.Tensor, axis: int) -> torch.Tens
 
 
 def magnitudes(graph: Graph) -> list[float]:
-    """Of each value a number that no entry's magnitude exceeds, whatever the inputs are; infinite
-    where none is known.
+    """For each value, a number that no entry's magnitude exceeds, whatever the inputs are;
+    infinite where none is known.
 
     A norm gives n entries with a mean square of at most 1, so that none is beyond sqrt(n): behind
     it, scores have bounds that hold for every input.

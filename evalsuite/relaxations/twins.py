@@ -170,11 +170,12 @@ def _gap(traits: Activation, x: Interval) -> tuple[tuple[Interval, Interval], In
 
 
 def _from_relu(traits: Activation, reach: Reach) -> tuple[Planes, Interval]:
-    """Of q = f(a) - ReLU(b): of the two ways above the planes that are nearer at the interval's
-    middle; and both ranges met.
+    """Planes and the range of q = f(a) - ReLU(b): of the two ways above, the planes that are nearer
+    to each other at the intervals' middle, and the intersection of both ranges.
     """
     zero, both = torch.zeros_like(reach.a[0]), _both(reach)
     ways, ends = list[Planes](), list[Interval]()
+    # 1. Bound q in both ways: as h(a) + (ReLU(a) - ReLU(b)), and as h(b) + (f(a) - f(b)).
     for slopes, of_gap in ((_slopes(RELU, *both), reach.a), (_slopes(traits, *both), reach.b)):
         (planes, (low, high)), (lines, (least, most)) = mean(slopes, reach.d), _gap(traits, of_gap)
         ways.append(
@@ -194,6 +195,7 @@ def _from_relu(traits: Activation, reach: Reach) -> tuple[Planes, Interval]:
         )
         slack = _UNITS * torch.maximum(least.abs(), most.abs())
         ends.append((low + least - slack, high + most + slack))
+    # 2. Choose the nearer planes unit by unit. Both ranges are sound, so their intersection is too.
     return _nearest(ways, reach), (
         torch.maximum(ends[0][0], ends[1][0]),
         torch.minimum(ends[0][1], ends[1][1]),

@@ -252,7 +252,9 @@ def _repeat_shapes(path: str, layer: nn.Module) -> None:
 
 
 def _check_shapes(path: str, layer: nn.Module, width: tuple[int, ...], *names: str) -> None:
-    """Those of the layer's tensors that it has must have the shape `width`, that of its outputs."""
+    """Raise ValueError where a named tensor that the layer has is not of the shape `width`, that of
+    its outputs.
+    """
     for name in names:
         tensor = getattr(layer, name, None)
         if tensor is not None and tensor.shape != width:

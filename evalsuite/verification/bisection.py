@@ -68,7 +68,7 @@ class Turns(ABC):
     @property
     @abstractmethod
     def open_share(self) -> float:
-        """Of what there was to prove, the share that is not proven yet."""
+        """The share of what there was to prove that is not proven yet."""
 
     @abstractmethod
     def advance(self, size: int) -> tuple[int, Witness | None]:

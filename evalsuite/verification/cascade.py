@@ -55,8 +55,8 @@ _FALSIFY = 0.2
 # inputs vary, halving them mostly is the shorter way, and has a longer turn.
 _TURN, _LONG_TURN, _FEW_INPUTS = 0.25, 2.0, 10
 ENGINES = ("auto", "inputs", "neurons")
-"""Those of this module; distributions add others by the entry-point group `evalsuite.engines`,
-see `Question`.
+"""The engines of this module; distributions add others by the entry-point group
+`evalsuite.engines`, see `Question`.
 """
 _REASONS = ["intervals", "backward bounds", "bisection", "phases"]
 _COMPARED = 8  # points
@@ -384,7 +384,9 @@ class _Search:
         return replace(found, witness=judge.in_float32, reason=f"{found.reason}; {why}")
 
     def _crossed(self, seconds: float) -> Witness | None:
-        """By what leads out of a class in either network; see `Crossing`."""
+        """Search for a point where the classes differ, on lines from each box's middle to points
+        that leave its class in either network; see `Crossing`.
+        """
         for left, crossing in crossings(self._asked.specification, self._asked.judge):
             attack = Attack(self._single, left, crossing, seed=self._seed, check=self._check)
             witness = attack.search(seconds=seconds / len(self._groups))
@@ -429,8 +431,8 @@ class _Search:
     def _searched(
         self, box: Box, cases: list[tuple[int, Case]], searches: list[Turns]
     ) -> tuple[Witness | None, Turns]:
-        """By halving inputs and, where ReLU is the only activation, by holding neurons too, in
-        turns; which one ended.
+        """Search in turns by bisecting inputs and, where ReLU is the only activation, by fixing
+        neurons on or off. Return the witness, if any, and the search that ended.
 
         `searches` holds the first and is given the second. Turns double. After the long ones a
         search ends that has closed much less than the other one: of equal times, that is the one
@@ -442,16 +444,19 @@ class _Search:
             list(searches) if self._inputs else [],
         )
         while going or (self._phases and len(searches) == 1):
+            # 1. Give each search a turn. A witness, or a proof of the whole box, ends them all.
             for each in going:
                 witness = each.run(time.perf_counter() + turn)
                 if witness is not None or each.proven:
                     return witness, each
+            # 2. Begin to fix neurons after bisection's first turn: easy boxes are done by then.
             if self._phases and len(searches) == 1:
                 search = PhaseSearch(
                     self._as_executed, box, cases, self._attack, self._check, self._graph
                 )
                 searches.append(search)
                 going = [*going, searches[1]]
+            # 3. Go on for longer, without the searches that are done or fall behind.
             turn *= 2
             going = [each for each in going if not each.done]
             if turn > _LONG_TURN and all(each.boxes for each in going):

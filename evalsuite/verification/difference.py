@@ -203,6 +203,7 @@ def side_by_side(first: Graph, second: Graph) -> Graph:
 def _joined(first: Graph, second: Graph, twins: Twins, *weights: torch.Tensor) -> Graph:
     nodes = list[Node]()
     places: tuple[dict[int, int], dict[int, int]] = {0: 0}, {0: 0}
+    # Both networks up to each pair of twins, then the nodes of what the twins differ by.
     starts = [(0, 0), *twins, (len(first.nodes), len(second.nodes))]
     for before, behind in pairwise(starts):
         for graph, place, start, end in zip((first, second), places, before, behind, strict=True):
@@ -235,8 +236,8 @@ def _twins(first: Graph, second: Graph) -> Twins:
 
 
 def _alike(first: torch.Tensor, second: torch.Tensor) -> tuple[Linear, Linear] | None:
-    """Of operands (points, units) at some points, the units of both that are compared; None if
-    they are too many.
+    """Choose the units of two operands that are compared, by their values (points, units) at some
+    points; None if they are too many.
     """
     sizes = first.shape[1], second.shape[1]
     if sizes[0] == sizes[1]:
@@ -245,6 +246,7 @@ def _alike(first: torch.Tensor, second: torch.Tensor) -> tuple[Linear, Linear] |
         return None
     from scipy.optimize import linear_sum_assignment
 
+    # The pairs whose distances at the points sum to the least.
     places = linear_sum_assignment(torch.cdist(first.T, second.T).numpy())
     left, right = (
         Select(torch.from_numpy(each), size) for each, size in zip(places, sizes, strict=True)
@@ -263,8 +265,8 @@ def _activations(graph: Graph) -> Iterator[tuple[int, int, Activation]]:
 def _difference(
     nodes: list[Node], first: int, second: int, maps: tuple[Linear, Linear]
 ) -> list[Node]:
-    """Of two values, the last of which is the last node: what their operands and what they
-    themselves differ by.
+    """Make the nodes of what two values, the last of which is the last node, and their operands
+    differ by.
     """
     (one,), (other,) = nodes[first - 1].sources, nodes[second - 1].sources
     name, size = nodes[-1].name, len(maps[0](torch.zeros(nodes[first - 1].size)))

@@ -75,7 +75,7 @@ class Parts:
         )
 
     def held(self, neurons: torch.Tensor, sign: int) -> Parts:
-        """Of each part that half in which its one of `neurons` is on (1), or off (-1)."""
+        """The half of each part in which its one of `neurons` is on (1), or off (-1)."""
         return replace(self, phases=self.phases.scatter(1, neurons[:, None], sign))
 
     @staticmethod
@@ -109,8 +109,9 @@ class Carried:
 
 
 class _Lines(NamedTuple):
-    """Of each part and neuron, (parts, neurons): the slopes of the line below ReLU, through 0, and
-    of that above it, where that one is at 0, and beta with the sign of the phase.
+    """The lines around ReLU for each part and neuron, (parts, neurons): the slopes of the line
+    below, through 0, and of that above, where that one is at 0, and beta with the sign of the
+    phase.
     """
 
     below: torch.Tensor
@@ -205,6 +206,7 @@ class Dual:
         best, kept = torch.full((len(parts),), -torch.inf), [each.clone() for each in given]
         scale: torch.Tensor | None = None
         for step in range(steps + 1):
+            # 1. Bound all parts with the multipliers so far, and keep the best ones of each part.
             given = [each.requires_grad_() for each in given]
             weights = given[2].softmax(-1)
             trial = Parts(parts.phases, given[0], given[1], parts.rows)
@@ -216,6 +218,7 @@ class Dual:
                 torch.where(better[:, None], new.detach(), old)
                 for new, old in zip(given, kept, strict=True)
             ]
+            # Beta's steps are in units of the mean size of the neurons' coefficients.
             if step == 0:
                 scale = found.neurons.detach().abs().mean(-1, keepdim=True) + 1e-12
             if step == steps or (stop and bool((best > 0).all())):
@@ -224,6 +227,7 @@ class Dual:
             slopes = torch.autograd.grad(
                 value.sum(), given, materialize_grads=True, allow_unused=True
             )
+            # 2. Take Adam's step up the gradient, and return to where the multipliers are sound.
             moved = []
             for place, (each, rate) in enumerate(zip(given, _RATES, strict=True)):
                 slope = slopes[place].nan_to_num(0.0, 0.0, 0.0)
@@ -238,23 +242,25 @@ class Dual:
         return chosen, replace(found, value=best, inputs=found.inputs.detach())
 
     def solved(self, part: Parts) -> tuple[torch.Tensor, Parts] | None:
-        """Of one part, all of whose neurons are held, the least that every row and condition may be
-        broken by.
+        """Solve the linear program of one part, all of whose neurons are held: the least that every
+        row and condition may be broken by.
 
         The point where it is so, (inputs,), and the part with the multipliers that prove it; None:
         no solution found.
         """
         from scipy.optimize import linprog
 
+        # 1. Where all neurons are held, they and the outputs are affine functions of the input.
         neurons, outputs = self._affine(part.phases[0] > 0)
         asked = torch.nonzero(part.rows[0] > -torch.inf)[:, 0]
         counted = torch.nonzero(self.free)[:, 0]
         rows, signs = self._rows[asked], part.phases[0, counted].double()
-        # t >= c.y - d of each row, and t >= -z where it is on, z where it is off; y and z are
+        # 2. t >= c.y - d of each row, and t >= -z where it is on, z where it is off; y and z are
         # columns (constant, x).
         constant, slopes = rows @ outputs[0] - self._bounds[asked], outputs[1:] @ rows.T
         broken = torch.cat([constant, -signs * neurons[0, counted]])
         matrix = torch.cat([slopes.T, -signs[:, None] * neurons[1:, counted].T])
+        # 3. Minimise t over the points of the box.
         lower, upper = (each[0] for each in self._root.intervals[0])
         box = [*zip(lower.tolist(), upper.tolist(), strict=True), (None, None)]
         cost = [0.0] * len(lower) + [1.0]
@@ -262,6 +268,7 @@ class Dual:
         found = linprog(cost, A_ub=left.numpy(), b_ub=(-broken).numpy(), bounds=box, method="highs")
         if not found.success:
             return None
+        # 4. Read the multipliers of rows and conditions off the optimum: the rows' sum to 1.
         weights = torch.from_numpy(-found.ineqlin.marginals).clamp(min=0)
         share = weights[: len(asked)].clamp(min=1e-12)
         logs = torch.full_like(part.rows, -torch.inf)

@@ -260,8 +260,8 @@ class Attack:
         self.possible = (self._lower <= self._upper).all(1)[self._box]
 
     def _violation(self, points: torch.Tensor, case: torch.Tensor) -> torch.Tensor:
-        """Of each point's case the sum of all c.y - d > 0, or the greatest, (points,): <= 0
-        where it is satisfied.
+        """How far each point is from its case, (points,): the sum of all c.y - d > 0, or, where
+        there are none, the greatest, <= 0; the case is then satisfied.
         """
         outputs = self._network(points)
         chosen = self._constraints[case]

@@ -108,8 +108,8 @@ def attends(graph: Graph) -> bool:
 
 
 def _symbols_of(graph: Graph, apart: torch.Tensor) -> tuple[int, int]:
-    """Of a box: the symbols, of entries whose ends differ, and how many products of them are kept:
-    all, or none.
+    """How many symbols a box has, one for each entry whose ends differ, and how many products of
+    them are kept: all, or none.
 
     Args:
         apart: half of the box's widths.
@@ -289,7 +289,7 @@ def _weighted(
 
 
 def _averaged(_: _Forward, operation: Any, x: Zonotope) -> Zonotope:
-    """Of weights that are none below 0: sums, means and pools."""
+    """The zonotope of a sum, mean or average pool, whose weights are all at least 0."""
     return linear(x, operation, x.center.numel())
 
 
@@ -339,7 +339,9 @@ def _sum(_: _Forward, operation: typed.Sum, *given: _Value) -> Zonotope:
 
 
 def _where(_: _Forward, operation: typed.Where, asked: _Value, *given: _Value) -> Zonotope:
-    """By a constant condition; what is chosen of a constant may be -inf."""
+    """The zonotope of a Where with a constant condition. What is chosen of a constant may be
+    -inf.
+    """
     if isinstance(asked, Zonotope):
         raise Unsupported("chooses by what depends on the input")
     center = operation(asked, *map(_center, given))

@@ -146,7 +146,7 @@ def _average_pool(w: Writer, operation: typed.AveragePool, x: Tensor) -> Tensor:
 
 
 def _max_pool(w: Writer, operation: typed.MaxPool, x: Tensor | Padded) -> Tensor:
-    """Of each window the numbers of its entries."""
+    """Write a MaxPool as the maximum over each window, given by the numbers of its entries."""
     inner = x.inner if isinstance(x, Padded) else x
     if operation.ceil:
         w.refuse("a MaxPool with ceil_mode")
@@ -179,8 +179,8 @@ def _reduction(w: Writer, operation: typed.Reduction, x: Tensor) -> Tensor:
 
 
 def _softmax(w: Writer, operation: typed.Softmax, x: Tensor | Padded) -> Tensor:
-    """Of each row the entries that are not masked, each 1 / (1 + the sum over the others j of
-    exp(x_j - x_i)).
+    """Write a softmax: of each row the entries that are not masked become 1 / (1 + the sum over the
+    others j of exp(x_j - x_i)).
     """
     if operation.log:
         if isinstance(x, Padded):
@@ -189,6 +189,7 @@ def _softmax(w: Writer, operation: typed.Softmax, x: Tensor | Padded) -> Tensor:
                 " the scores"
             )
         return w.along_last(x, (operation.axis,), partial(_log_softmax, w))
+    # 1. List all pairs (i, j) of two different entries of a row, of which none is masked.
     inner, index = (x.inner, x.index) if isinstance(x, Padded) else (x, numbers(x.shape))
     rows = index.movedim(operation.axis, -1).long()
     kept = rows >= 0
@@ -207,12 +208,14 @@ def _softmax(w: Writer, operation: typed.Softmax, x: Tensor | Padded) -> Tensor:
         return w.affine(
             inner, Select(torch.full((alone.numel(),), -1), size), tuple(alone.shape), alone
         )
+    # 2. Write x_j - x_i for each pair, where what both have in common cancels, and its exponential.
     negated = w.affine(inner, Same(-1), inner.shape)
     maps = Select(other, size), Select(entry, size)
     apart = w.append(
         Affine(maps, torch.zeros(pairs, dtype=torch.float64)), (pairs,), inner, negated
     )
     powers = w.append(Convex("exp-of-softmax"), (pairs,), apart)
+    # 3. Sum over j, take the reciprocal, and put each entry back in place; 0 where it is masked.
     sums = w.affine(powers, Adjoint(Select(of_pair, count)), (count,), torch.ones(()))
     shares = w.append(Convex("reciprocal", 1.0), (count,), sums)
     back = place.movedim(-1, operation.axis)

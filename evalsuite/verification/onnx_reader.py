@@ -72,12 +72,14 @@ def graph_of(model: onnx.ModelProto, where: str, check: Callable[[], None] = lam
 
 
 def graph_of_typed(typed: TypedGraph, name: str, check: Callable[[], None] = lambda: None) -> Graph:
-    """The same of a typed graph with one real input, which an ONNX file calls `name`.
+    """The graph, in operations that have bounds, of a typed graph with one real input, which an
+    ONNX file calls `name`.
 
     Raises:
         Unsupported: an operation has no sound bounds here; by the node's name.
     """
     nodes, output = nodes_of(typed, check)
+    # Leave out the nodes that the output does not depend on.
     used = {0, output.value}
     for value in range(len(nodes), 0, -1):
         if value in used:

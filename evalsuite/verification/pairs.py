@@ -67,7 +67,9 @@ def other_class(inputs: int, outputs: int, boxes: Iterable[Box]) -> Specificatio
 
 
 def _above(offset: int, own: int, other: int) -> Constraint:
-    """Of the network whose outputs begin at `offset`, `own` counts before the other one."""
+    """The constraint that, in the network whose outputs begin at `offset`, `own` counts before the
+    other one.
+    """
     return Constraint(
         ((offset + other, _ONE), (offset + own, -_ONE)), Fraction(0), strict=other < own
     )

@@ -85,19 +85,23 @@ class Branching(ABC, Generic[Found]):
         """Take so many of the parts on top, or fewer: how many there were, and what ends the
         search.
         """
+        # 1. Improve the multipliers of some parts, and drop the parts that these prove.
         parts, tags = self._taken(size)
         count = len(parts)
         parts, found = self._dual.ascend(parts, _STEPS)
         open_ = torch.nonzero(self.unproven(parts, tags))[:, 0]
         parts, tags, found = parts[open_], tags[open_], found[open_]
+        # 2. Try the points where the linear bounds of the other parts are least.
         ended = self.falsified(found, tags)
         if ended is not None:
             return count, ended
+        # 3. Settle the parts in which all neurons are held: there the network is affine.
         affine = ((parts.phases != 0) | ~self._dual.free).all(1)
         for index in torch.nonzero(affine)[:, 0].tolist():
             ended = self.settled(parts[index : index + 1], tags[index : index + 1])
             if ended is not None:
                 return count, ended
+        # 4. Split all others at a neuron.
         branching = torch.nonzero(~affine)[:, 0]
         if len(branching):
             self._split(parts[branching], tags[branching], found[branching])
@@ -200,7 +204,9 @@ class PhaseSearch(Branching[Witness], Turns):
         return self.tried(torch.where(found.inputs > 0, self._lower, self._upper).float(), tags)
 
     def settled(self, part: Parts, tag: torch.Tensor) -> Witness | None:
-        """By the multipliers of the part's program, or its optimum is judged."""
+        """Prove the part by the multipliers of its linear program, or judge the program's optimum;
+        see `Branching`.
+        """
         optimum = self._dual.solved(part)
         if optimum is not None:
             point, better = optimum

@@ -170,8 +170,8 @@ class _Check:
     work: int = 0
 
     def bound(self, top: int, row: Row, split: Known, chosen: Known) -> tuple[Fraction, Fraction]:
-        """Of a linear lower bound of row . z, z of layer `top`, where `split` holds: the least
-        and the middle value.
+        """The least value over the box, and the value at its middle, of a linear lower bound of
+        row . z, z of layer `top`, where `split` holds.
         """
         (coefficients, total), e = row, _exponent(row[0].values())
         q = [int(coefficients.get(i, 0) * 2**e) for i in range(len(self.layers[top][-1]))]

@@ -41,8 +41,8 @@ _GREATEST = 2.0**126  # of float32, with room for rounding
 
 @dataclass(frozen=True, slots=True)
 class LowerBounds:
-    """Of each box and row: `value` (batch, rows), and the input's `coefficients` (batch, rows,
-    inputs) behind it.
+    """Lower bounds of each row over each box: `value` (batch, rows), and the input's `coefficients`
+    (batch, rows, inputs) behind it.
 
     `rounding` (batch or 1, rows) is what the value would be higher by, about, if nothing were
     rounded in float32.
@@ -319,8 +319,8 @@ class Propagation:
     def _carried(
         self, rows: torch.Tensor, start: int, *, related: bool
     ) -> tuple[LowerBounds, bool]:
-        """By lines of each activation for itself, or `related`, of what two differ by where rows
-        ask for both.
+        """Carry rows back from the value `start` to the input: by lines of each activation for
+        itself, or `related`, of what two differ by where rows ask for both.
 
         The second result is whether any did.
         """
@@ -328,8 +328,11 @@ class Propagation:
         pending: dict[int, torch.Tensor] = {start: rows if rows.ndim == 3 else rows[None]}
         total = largest = lost = torch.zeros(1, rows.shape[-2], dtype=torch.float64)
         sooner, additions = torch.full_like(total, -torch.inf), 1
+        # From the last node to the first: turn the rows over a node's output into rows over its
+        # operands, and collect in `total` what that adds to the bound.
         for at in range(start, 0, -1):
             node = self._graph.nodes[at - 1]
+            # All paths meet in this value: its interval may give a better bound than the input.
             if start == self._graph.output and pending.keys() == {at}:
                 sooner = torch.fmax(sooner, self._ended(at, pending[at], total, largest, additions))
             exchanged = self._exchanged(at, node, pending) if related else None
@@ -346,6 +349,7 @@ class Propagation:
             total = total + constant
             largest, additions = torch.maximum(largest, total.abs()), additions + 1 + len(pulled)
             self._check()
+        # Rows over the input are left, of which the ends of the boxes decide.
         asked = pending.get(
             0, torch.zeros(1, rows.shape[-2], self._graph.inputs, dtype=torch.float64)
         )

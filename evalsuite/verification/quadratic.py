@@ -173,8 +173,9 @@ def bent(x: Zonotope, parabola: Parabola, first: int) -> Zonotope:
 
 
 def nearer(x: Zonotope, y: Zonotope, first: int) -> Zonotope:
-    """Of two zonotopes of the same values, entry by entry the one of which less is beyond the first
-    symbols and their products; where both are alike or the first has no numbers, the second.
+    """Choose, entry by entry, of two zonotopes of the same values the one of which less is beyond
+    the first symbols and their products; where both are alike or the first has no numbers, the
+    second.
     """
     return chosen(beyond(x, first) < beyond(y, first), x, y)
 
@@ -185,7 +186,7 @@ def beyond(x: Zonotope, first: int) -> torch.Tensor:
 
 
 def chosen(where: torch.Tensor, x: Zonotope, y: Zonotope) -> Zonotope:
-    """Of two zonotopes of the same values the first in some entries, and the second in all
+    """The zonotope that is `x` in the entries of `where`, and `y`, of the same values, in all
     others.
     """
     count = max(len(x.generators), len(y.generators))
@@ -208,8 +209,8 @@ def activated(traits: Activation, x: Zonotope, lines: Zonotope, first: int) -> Z
 
 
 def _gelu(x: Zonotope) -> Parabola:
-    """By Taylor's theorem to the fourth derivative; of a third-order term c d^3, |d| <= h, all but
-    |c| h^3 / 4 is the line of slope 3/4 c h^2.
+    """The parabola of GELU by Taylor's theorem to the fourth derivative; of a third-order term
+    c d^3, |d| <= h, all but |c| h^3 / 4 is the line of slope 3/4 c h^2.
     """
     center, spread = x.center, x.spread
     density = (-0.5 * center * center).exp() / sqrt(2 * pi)
@@ -225,8 +226,9 @@ def _gelu(x: Zonotope) -> Parabola:
 
 
 def _bend(traits: Activation, x: Zonotope) -> Parabola:
-    """Of (x)+ the parabola that is nearest in the mean square; what is left is greatest and least
-    at ends, at 0 and at the vertices of two parabolas.
+    """The parabola that is nearest to (x)+ in the mean square, for an activation that is linear on
+    either side of 0; what is left is greatest and least at ends, at 0 and at the vertices of two
+    parabolas.
     """
     low, high = (end.reshape(x.center.shape) for end in ends(x))
     half = (high - low) / 2
@@ -235,6 +237,7 @@ def _bend(traits: Activation, x: Zonotope) -> Parabola:
         0.5 - 0.75 * knot + 0.25 * knot**3,
         0.46875 * (1 - knot**2) ** 2 / half.clamp(min=TINY),
     )
+    # What is left of (x)+ at each place where it can be greatest or least.
     zero, least, most = -x.center, low - x.center, high - x.center
     vertex = [(slope - each) / (-2 * bend.clamp(min=TINY)) for each in (0.0, 1.0)]
     places = least, zero, most, torch.minimum(vertex[0], zero), torch.maximum(vertex[1], zero)
@@ -245,6 +248,7 @@ def _bend(traits: Activation, x: Zonotope) -> Parabola:
         ]
     )
     below, above = left.amin(0), left.amax(0)
+    # The activation is under x + (over - under) (x)+, with the slopes on both sides of 0.
     (under, over), size = traits.limits, x.center.abs() + half
     step = over - under
     rest = (above - below) / 2 + units(8) * size
@@ -274,9 +278,9 @@ def convex_of(
 
 
 def _parabola(name: str, center: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> Parabola:
-    """Of a function whose third derivative has one sign: what is left beside its tangent parabola,
-    less a line, is concave on one side of the center and convex on the other. So it is between its
-    values at the ends and at tangents of its own.
+    """The parabola of a function whose third derivative has one sign: what is left beside its
+    tangent parabola, less a line, is concave on one side of the center and convex on the other. So
+    it is between its values at the ends and at tangents of its own.
     """
     function, slope = CONVEX[name], SLOPES[name]
     sign = 1.0 if name == "exp" else -1.0

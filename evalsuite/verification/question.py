@@ -35,8 +35,8 @@ class Answer(str, Enum):
 
     @property
     def verdict(self) -> Verdict:
-        """Of the property that the file negates, in real arithmetic; unknown where a witness
-        lacks one half.
+        """The verdict on the property that the file negates, in real arithmetic; unknown where a
+        witness lacks one half.
         """
         return _VERDICTS[self]
 
@@ -160,7 +160,9 @@ class Verification:
         return self
 
     def lacking(self, answer: Answer, witness: Witness) -> Verification:
-        """The same with a word that says what the witness lacks."""
+        """This verification with another answer and witness, and a reason that says what the
+        witness lacks.
+        """
         return replace(
             self, answer=answer, witness=witness, reason=f"{self.reason}; {_LACKS[answer]}"
         )

@@ -150,7 +150,7 @@ def _whole(matrix: np.ndarray[Any, np.dtype[np.float64]]) -> tuple[Any, int]:
 
 
 def _chosen(map_: Linear, values: Values) -> Values:
-    """Of a map that only chooses entries."""
+    """Apply a map that only chooses entries; 0 where it chooses none."""
     places = map_(torch.arange(1, len(values) + 1, dtype=torch.float64)[None])[0].long().tolist()
     return [values[place - 1] if place else Fraction(0) for place in places]
 

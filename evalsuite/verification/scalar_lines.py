@@ -56,8 +56,8 @@ class Middle:
 
     @staticmethod
     def between(lower: Plane, upper: Plane, *sizes: torch.Tensor, more: int = 0) -> Middle:
-        """Of planes below and above, which for one operand are lines, for operands of magnitudes up
-        to `sizes`.
+        """Return the middle of planes below and above, which for one operand are lines, for
+        operands of magnitudes up to `sizes`.
 
         Carried back, a coefficient of an operand is a sum of so many `more` products than there are
         units.
@@ -327,8 +327,8 @@ def difference(
 
 
 def _mean(convex: Convex, x: Interval, y: Interval) -> tuple[Interval, float]:
-    """By the mean value theorem, slopes from that at the least operand; and what else the
-    difference may be off.
+    """The range of slopes of a difference by the mean value theorem, from that at the least operand
+    to that at the greatest; and what else the difference may be off.
     """
     low, high = (
         each.clamp(min=convex.least)

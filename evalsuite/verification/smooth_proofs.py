@@ -556,8 +556,8 @@ def recompute_smooth_proof(proof: Any, onnx_bytes: bytes) -> SmoothStatement:
 
 
 def check_smooth_proof(proof: Any, onnx_bytes: bytes) -> SmoothStatement:
-    """The same, of a file whose "computed" is the digest of all numbers that were recomputed: else
-    it was changed.
+    """Recompute what the proof proves, and require that its "computed" is the digest of all numbers
+    that were recomputed: else it was changed.
     """
     smooth_statement = recompute_smooth_proof(proof, onnx_bytes)
     _require(

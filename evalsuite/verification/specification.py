@@ -126,7 +126,7 @@ class Specification:
     cases: tuple[Case, ...]
 
     def with_boxes(self, change: Callable[[Box], Box]) -> Specification:
-        """The same of other boxes, one for each of these."""
+        """The specification with other boxes: what `change` makes of each of these."""
         boxes = {id(case.box): case.box for case in self.cases}
         changed = {name: change(box) for name, box in boxes.items()}
         return replace(

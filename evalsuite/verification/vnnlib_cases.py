@@ -236,7 +236,8 @@ class Tensors:
     networks: list[str] = field(default_factory=list)
 
     def declare(self, tree: Group) -> None:
-        """Of (declare-network name (declare-input x type[shape]) (declare-output y type[shape])).
+        """Read a declaration:
+        (declare-network name (declare-input x type[shape]) (declare-output y type[shape])).
 
         (isomorphic-to name) may stand before, of which nothing follows here.
         """
@@ -343,7 +344,9 @@ def _words(tree: Tree) -> list[str]:
 
 
 def _sign(atomic: Atomic) -> tuple[int, int] | None:
-    """Of c X_i - c Z_i <= 0, which holds where inputs are equal, i and the sign of c."""
+    """Return i and the sign of c, of c X_i - c Z_i <= 0, which holds where inputs are equal; None
+    for any other comparison.
+    """
     own = [(index, factor) for (kind, index), factor in atomic.terms.items() if kind == "X"]
     if len(own) != 1 or len(atomic.terms) != 2 or atomic.bound or atomic.strict:
         return None

@@ -172,7 +172,9 @@ class Writer(Arithmetic[Tensor]):
         return result
 
     def _chosen(self, operation: typed.Where, given: list[Known]) -> Known | Padded:
-        """By a constant condition: what is chosen of a constant may be -inf, as of a mask."""
+        """Write a Where with a constant condition. What is chosen of a constant may be -inf, as of
+        a mask.
+        """
         constants = [known for known in given if isinstance(known, torch.Tensor)]
         if len(constants) == len(given):
             return operation(*constants)
@@ -233,10 +235,11 @@ class Writer(Arithmetic[Tensor]):
         return found
 
     def moved(self, operation: Any, *given: Known) -> Tensor:
-        """Of entries that are only moved: the same moves of their numbers, -1 for all that is
-        none of them.
+        """Write an operation that only moves entries, by the same moves of their numbers, -1 for
+        all that is none of them.
         """
         numbered = replace(operation, value=-1.0) if isinstance(operation, Pad) else operation
+        # 1. Each operand's map chooses its entries; constants and padding are the bias.
         maps, shape = list[Select](), tuple[int, ...]()
         for place, each in enumerate(given):
             if isinstance(each, Tensor):
@@ -252,6 +255,7 @@ class Writer(Arithmetic[Tensor]):
         )
         if not bool(bias.isfinite().all()):
             self.refuse("pads with infinity")
+        # 2. Where all entries stay in their order, the value is the same, and no node is needed.
         (first, *more), own = maps, [known for known in given if isinstance(known, Tensor)]
         if (
             torch.equal(first.index, torch.arange(first.inputs))

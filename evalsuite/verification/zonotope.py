@@ -45,7 +45,7 @@ class Zonotope:
 
     @property
     def shape(self) -> torch.Size:
-        """Of the values, with the batch of one."""
+        """The shape of the values, with the batch of one."""
         return self.center.shape
 
     @cached_property
@@ -105,7 +105,9 @@ class Symbols:
         self._limit = self._count + _SYMBOLS
 
     def promoted(self, x: Zonotope) -> Zonotope:
-        """The same set with its radii as new symbols, the greatest ones where not all have room."""
+        """The zonotope of the same set with its radii as new symbols, the greatest ones where not
+        all have room.
+        """
         flat = x.radius.flatten()
         room = min(self._limit, _ENTRIES // x.center.numel()) - self._count
         noted = torch.nonzero(flat > _NEGLIGIBLE * float(x.spread.max()))[:, 0]
@@ -209,6 +211,6 @@ def between(x: Zonotope, lines: Middle, low: torch.Tensor, high: torch.Tensor) -
 
 
 def ends(x: Zonotope) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of all entries, (1, entries), rounded outward."""
+    """The lower and the upper ends of all entries, each (1, entries), rounded outward."""
     spread = x.spread * (1 + 4 * EPS) + 2 * EPS * x.center.abs() + TINY
     return (x.center - spread).reshape(1, -1), (x.center + spread).reshape(1, -1)

@@ -188,7 +188,9 @@ _NONE = (
 
 
 def _part(run: Run) -> Part:
-    """Of every method of every step; empty where there are no verdicts of single samples."""
+    """The part on contradictions between the methods of all steps; empty where there are no
+    verdicts of single samples.
+    """
     table = verdict_table(run.frame)
     if table.empty:
         return Part()
