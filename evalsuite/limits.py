@@ -172,11 +172,13 @@ def reading(place: Path | str, seconds: float | None = None) -> Iterator[None]:
     except UNFORESEEN as error:
         _failed.append(str(place))
         # such as the command's own end
-        if type(error).__module__.startswith(("evalsuite", "typer", "click")):
+        if type(error).__module__.startswith(("evalsuite", "lambda_gelu", "typer", "click")):
             raise
         raise OwnError(f"{place}: cannot be read: {unforeseen(error)}") from error
     except ValueError as error:
-        if type(error).__module__.startswith("evalsuite") or str(place) in str(error):
+        if type(error).__module__.startswith(("evalsuite", "lambda_gelu")) or str(place) in str(
+            error
+        ):
             raise
         raise OwnError(f"{place}: cannot be read: {said(error)}") from error
 

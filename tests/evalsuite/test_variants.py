@@ -16,7 +16,6 @@ from written import Written
 from evalsuite import Data, LambdaGELU, Unsupported, census
 from evalsuite.networks import load_network, save_network
 from evalsuite.plugins import entries, load
-from evalsuite.reluize import schedules
 from evalsuite.reluize.profile import HardnessProfile
 from evalsuite.run.making import make_network
 from evalsuite.variants import Made, Setup, standing
@@ -29,6 +28,7 @@ from evalsuite.variants.refitted import SwapRefit
 from evalsuite.variants.swapped import Swapped
 from evalsuite.variants.trained import Trained
 from evalsuite.variants.variant import ORDERS, SCHEDULES
+from lambda_gelu import schedules
 from lambda_gelu.activations.census import built_with
 from lambda_gelu.activations.hardenable import Hardenable
 from lambda_gelu.swapping import build_executing
