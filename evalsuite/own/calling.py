@@ -5,9 +5,12 @@ a model's workload.
 from __future__ import annotations
 
 import inspect
+import json
 import multiprocessing
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,6 +19,10 @@ from evalsuite.references import DECLARED, OwnError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from evalsuite.report.run import Run
+
+# What a file of such a name holds, in a run's folder.
+_SAVED = {".html": "report.html", ".md": "report.md", ".parquet": "results.parquet"}
 
 Make = TypeVar("Make", bound=Callable[..., Any])
 
@@ -54,15 +61,80 @@ def reference_of(given: Any) -> Any:
     return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{name}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Assessment:
-    """What came of an assessment: its folder, its rows as `read_results` gives them, and the
-    page of its report.
+    """What came of an assessment. A notebook shows its answer and the picture of it.
+
+    Args:
+        folder: the run's folder.
+        results: its rows, as `read_results` gives them.
+        report: the page of its report.
     """
 
     folder: Path
     results: pd.DataFrame
     report: Path
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The rows of the run: one for each metric of each network."""
+        return self.results
+
+    @cached_property
+    def _run(self) -> Run:
+        from evalsuite.report.run import Run
+
+        return Run.of(self.folder)
+
+    @cached_property
+    def answer(self) -> dict[str, Any]:
+        """What is bought, what it costs, what makes no difference and what cannot be told, of
+        each variant, with exact numbers: the contents of `tables/answer.json`.
+        """
+        from evalsuite.report.opening import answers_json
+
+        record: dict[str, Any] = json.loads(answers_json(self._run))
+        return record
+
+    @property
+    def best(self) -> str | None:
+        """The variant of the best mean quality after deployment, the baseline among them. This is
+        no test: see `answer`. None where nothing is compared, or concluded from the baseline.
+        """
+        from evalsuite.report.opening import ranking_of
+
+        ranking = None if self._run.doubts else ranking_of(self._run)
+        return ranking.rows[0].variant if ranking else None
+
+    def save(self, path: Path | str) -> Path:
+        """Copy what the file's name asks for: the page (.html), the report as text (.md), the
+        rows (.parquet or .csv) or the answer (.json).
+
+        Raises:
+            ValueError: the name has another ending.
+        """
+        path = Path(path)
+        if path.suffix == ".csv":
+            self.results.to_csv(path, index=False)
+        elif path.suffix == ".json":
+            text = json.dumps(self.answer, indent=1, ensure_ascii=False)
+            path.write_text(text + "\n", encoding="utf-8")
+        elif path.suffix in _SAVED:
+            shutil.copyfile(self.folder / _SAVED[path.suffix], path)
+        else:
+            endings = ", ".join([*_SAVED, ".csv"])
+            raise ValueError(f"cannot save into {path}: its name must end in {endings} or .json")
+        return path
+
+    def __repr__(self) -> str:
+        from evalsuite.report.opening import terminal_lines
+
+        return "\n".join([*terminal_lines(self._run), f"The report: {self.report}"])
+
+    def _repr_html_(self) -> str:
+        from evalsuite.report.notebook import notebook_html
+
+        return notebook_html(self._run)
 
 
 def assess(

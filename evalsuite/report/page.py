@@ -219,6 +219,13 @@ def _steps(record: Record) -> list[dict[str, str]]:
     ]
 
 
+def style_sheet() -> Any:
+    """The page's style sheet, which templates take as it is."""
+    from markupsafe import Markup
+
+    return Markup(_part("page.css"))
+
+
 def render(content: Run) -> str:
     """The page as text, always the same for the same content."""
     from markupsafe import Markup

@@ -8,12 +8,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 
 import evalsuite
+from evalsuite.own.calling import Assessment
 from evalsuite.own.memory import (
     data_in_memory,
     model_in_memory,
@@ -21,6 +24,9 @@ from evalsuite.own.memory import (
     write_in_memory,
 )
 from evalsuite.references import OwnError, resolve
+from evalsuite.results import read_results
+
+SAMPLE = Path(evalsuite.__file__).parents[1] / "reports" / "sample"
 
 
 @pytest.fixture(autouse=True)
@@ -167,3 +173,55 @@ print(json.dumps([rows.value.item(), wanted]))
 def test_a_network_in_memory_is_measured_as_it_is(here: Path) -> None:
     measured, wanted = json.loads(_script(here, IN_MEMORY)[-1])
     assert measured == pytest.approx(wanted, abs=1e-12)
+
+
+@pytest.fixture(scope="module")
+def assessment() -> Assessment:
+    """A committed run, as `assess` would return it."""
+    return Assessment(SAMPLE, read_results(SAMPLE), SAMPLE / "report.html")
+
+
+def test_a_notebook_shows_the_answer_and_its_picture(assessment: Assessment) -> None:
+    frame = ElementTree.fromstring(assessment._repr_html_().replace(" sandbox ", " sandbox='' "))
+    assert frame.tag == "iframe"
+    document = frame.attrib["srcdoc"]
+    for kind in ("Buys", "Costs", "No difference that matters", "Cannot be told"):
+        assert f"<dt>{kind}</dt>" in document
+    assert document.count("<svg") == 2
+    assert "<script" not in document
+    assert "in place of 53.4 %" in document
+    assert "in place of 53.4 %" in repr(assessment)
+    assert str(assessment.report) in repr(assessment)
+
+
+def test_the_answers_numbers_are_those_of_the_rows(assessment: Assessment) -> None:
+    (annealed,) = [each for each in assessment.answer["answers"] if each["variant"] == "annealed"]
+    (statement,) = [
+        statement
+        for statement in annealed["statements"]
+        if statement["question"] == "accuracy in float" and statement["workload"] == "digits-mlp"
+    ]
+    rows = assessment.frame.query(
+        "step == 'accuracy' and metric == 'accuracy' and workload == 'digits-mlp'"
+    )
+    means = rows.groupby("variant")["value"].mean()
+    assert statement["difference"][0] == pytest.approx(means["annealed"] - means["gelu"])
+    assert assessment.best in set(rows["variant"])
+
+
+@pytest.mark.parametrize("ending", [".html", ".md", ".parquet", ".csv", ".json"])
+def test_what_is_saved_holds_what_its_name_says(assessment: Assessment, ending: str) -> None:
+    path = assessment.save(f"saved{ending}")
+    if ending == ".csv":
+        assert len(pd.read_csv(path, low_memory=False)) == len(assessment.frame)
+    elif ending == ".json":
+        assert json.loads(path.read_text(encoding="utf-8")) == assessment.answer
+    else:
+        name = {".html": "report.html", ".md": "report.md", ".parquet": "results.parquet"}[ending]
+        assert path.read_bytes() == (SAMPLE / name).read_bytes()
+
+
+def test_another_ending_is_refused_with_those_that_are_taken(assessment: Assessment) -> None:
+    with pytest.raises(ValueError, match=r"saved\.pdf: its name must end in \.html"):
+        assessment.save("saved.pdf")
+    assert not Path("saved.pdf").exists()
